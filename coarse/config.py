@@ -1,0 +1,279 @@
+"""The whole configuration: frozen, checked at birth, unknown keys refused with file and line."""
+
+import difflib
+import math
+import re
+import tomllib
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import MISSING, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from coarse.errors import ConfigError
+from coarse.units import KIB, MIB
+
+MODES = ("coarse", "allreduce")
+COLLECTIVES = ("in_place", "ring")
+
+KeyPath = tuple[str | int, ...]
+Where = Callable[[KeyPath], str]
+Section = TypeVar("Section")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuredRouting:
+    """Routing tables that the profiler derives from measurements (COARSE III-E)."""
+
+    tie_tolerance: float = 0.1
+    """Relative difference up to which two proxies count as equal; the local one is then taken."""
+    min_partition_bytes: int = 256 * KIB
+    max_partition_bytes: int = 8 * MIB
+
+    def __post_init__(self) -> None:
+        _require_number("tie_tolerance", self.tie_tolerance, "a number of at least 0", 0.0)
+        _require_int("min_partition_bytes", self.min_partition_bytes, 1)
+        _require_int("max_partition_bytes", self.max_partition_bytes, self.min_partition_bytes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FixedRouting:
+    """One routing table that the user states; nothing is measured."""
+
+    threshold_bytes: int
+    """Tensors larger than this go to the bandwidth proxy."""
+    partition_bytes: int
+    latency_proxy: int | None = None
+    """Device index; None is each client's local proxy."""
+    bandwidth_proxy: int | None = None
+    """Device index; None is each client's local proxy."""
+
+    def __post_init__(self) -> None:
+        _require_int("threshold_bytes", self.threshold_bytes, 0)
+        _require_int("partition_bytes", self.partition_bytes, 1)
+        if self.latency_proxy is not None:
+            _require_int("latency_proxy", self.latency_proxy, 0)
+        if self.bandwidth_proxy is not None:
+            _require_int("bandwidth_proxy", self.bandwidth_proxy, 0)
+
+
+ROUTING_POLICIES: dict[str, type[MeasuredRouting] | type[FixedRouting]] = {
+    "measured": MeasuredRouting,
+    "fixed": FixedRouting,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """Everything that a user may set; the same on every rank."""
+
+    mode: str = "coarse"
+    partition: str | None = None
+    """Path of a partition table (ends in .toml), or text such as "2:2"; None is half and half."""
+    device_capacity_bytes: int | None = None
+    """Bytes that one memory device may hold; None lets it grow while the machine has memory."""
+    collective: str = "in_place"
+    """How the proxies of one node synchronise; between nodes it is always a ring."""
+    num_sync_groups: int = 2
+    routing: MeasuredRouting | FixedRouting = field(default_factory=MeasuredRouting)
+    bucket_bytes: int = 4 * MIB
+    """Small tensors of an optimizer are fused up to this."""
+    stall_timeout_s: float = 60.0
+    startup_timeout_s: float = 60.0
+    trace_path: str | None = None
+
+    def __post_init__(self) -> None:
+        _require_choice("mode", self.mode, MODES)
+        _require_choice("collective", self.collective, COLLECTIVES)
+        for key in ("partition", "trace_path"):
+            _require_text_or_none(key, getattr(self, key))
+        if self.device_capacity_bytes is not None:
+            _require_int("device_capacity_bytes", self.device_capacity_bytes, 1)
+        for key in ("num_sync_groups", "bucket_bytes"):
+            _require_int(key, getattr(self, key), 1)
+        for key in ("stall_timeout_s", "startup_timeout_s"):
+            _require_number(key, getattr(self, key), "a number of seconds above 0", math.ulp(0.0))
+        if not isinstance(self.routing, MeasuredRouting | FixedRouting):
+            raise _wrong("routing", "MeasuredRouting(...) or FixedRouting(...)", self.routing)
+
+    @classmethod
+    def from_mapping(cls, mapping: Mapping[str, object], source: str = "argument") -> "Config":
+        """The configuration that `mapping` states; `source` names it in errors."""
+        return _config_from(mapping, lambda path: source)
+
+    @classmethod
+    def from_toml(cls, path: str | Path) -> "Config":
+        """The configuration of a TOML file; a partition file in it is relative to its folder."""
+        toml = TomlFile.read(path)
+        config = _config_from(toml.values, toml.where)
+        if config.partition is None or not config.partition.endswith(".toml"):
+            return config
+        return replace(config, partition=str(Path(path).parent / config.partition))
+
+
+def load_config(
+    source: Config | Mapping[str, object] | str | Path | None, environ: Mapping[str, str]
+) -> Config:
+    """The configuration in force: the argument, else the file that COARSE_CONFIG names, else the
+    defaults; COARSE_PARTITION and COARSE_MODE then override what it says."""
+    named_file = environ.get("COARSE_CONFIG")
+    if source is not None and named_file:
+        warnings.warn(
+            f"COARSE_CONFIG={named_file} is skipped, since init() was given a configuration; "
+            "call init() without one to use the file",
+            stacklevel=2,
+        )
+    config = _config_given(source if source is not None else named_file or Config())
+    for variable, key in (("COARSE_PARTITION", "partition"), ("COARSE_MODE", "mode")):
+        if variable in environ:
+            config = _overridden(config, key, environ[variable], variable)
+    return config
+
+
+@dataclass(frozen=True)
+class TomlFile:
+    """A TOML file that still knows on which line each key stands."""
+
+    path: Path
+    text: str
+    values: dict[str, Any]
+
+    @classmethod
+    def read(cls, path: str | Path) -> "TomlFile":
+        """The file's values; ConfigError, with the line, if it is absent or not TOML."""
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+            return cls(Path(path), text, tomllib.loads(text))
+        except OSError as error:
+            raise ConfigError(
+                f"{path}: cannot be read ({error.strerror}); check the path"
+            ) from None
+        except UnicodeDecodeError as error:
+            raise ConfigError(f"{path}: not UTF-8 text ({error.reason}); save it so") from None
+        except tomllib.TOMLDecodeError as error:
+            line = re.search(r"at line (\d+)", str(error))
+            place = f"{path}:{line[1]}" if line else str(path)
+            raise ConfigError(f"{place}: not TOML: {error}") from None
+
+    def where(self, path: KeyPath) -> str:
+        """`file:line` of the key, or of the innermost table around it that has a line."""
+        best_length, best_line = 0, 1
+        table: KeyPath = ()
+        num_seen: dict[KeyPath, int] = {}
+        for number, line in enumerate(self.text.splitlines(), start=1):
+            found = re.match(r"\s*(\[\[?)?\s*([\w\"'.\- ]+?)\s*(\]|=)", line)
+            if found is None:
+                continue
+            key: KeyPath = tuple(part.strip(" \"'") for part in found[2].split("."))
+            if found[1] == "[[":
+                num_seen[key] = num_seen.get(key, -1) + 1
+                key = (*key, num_seen[key])
+            if found[1]:
+                table = key
+            else:
+                key = (*table, *key)
+            if len(key) > best_length and path[: len(key)] == key:
+                best_length, best_line = len(key), number
+        return f"{self.path}:{best_line}"
+
+
+def refuse_unknown_keys(
+    given: Iterable[object], known: Iterable[str], path: KeyPath, where: Where
+) -> None:
+    """Raise ConfigError for the first key that is not known, with the nearest ones that are."""
+    names = list(known)
+    for key in given:
+        if key in names:
+            continue
+        near = difflib.get_close_matches(str(key), names, n=3)
+        remedy = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(names)}"
+        at_key = (*path, str(key))
+        dotted = ".".join(str(part) for part in at_key)
+        raise ConfigError(f"{where(at_key)}: unknown key {dotted!r}; {remedy}", key=str(key))
+
+
+def _config_given(source: Config | Mapping[str, object] | str | Path) -> Config:
+    if isinstance(source, Config):
+        return source
+    if isinstance(source, str | Path):
+        return Config.from_toml(source)
+    if isinstance(source, Mapping):
+        return Config.from_mapping(source)
+    raise ConfigError(
+        "init() wants a Config, a mapping, the path of a TOML file or None, "
+        f"got {type(source).__name__}"
+    )
+
+
+def _overridden(config: Config, key: str, text: str, variable: str) -> Config:
+    try:
+        return replace(config, **{key: text})  # type: ignore[arg-type]
+    except ConfigError as error:
+        raise ConfigError(f"{variable}: {error}", key=key) from None
+
+
+def _config_from(mapping: Mapping[str, object], where: Where) -> Config:
+    values = dict(mapping)
+    routing = values.get("routing")
+    if isinstance(routing, Mapping):
+        values["routing"] = _routing_from(routing, where)
+    return _section_from(Config, values, (), where)
+
+
+def _routing_from(mapping: Mapping[str, object], where: Where) -> MeasuredRouting | FixedRouting:
+    values = dict(mapping)
+    policy = values.pop("policy", "measured")
+    try:
+        _require_choice("policy", policy, tuple(ROUTING_POLICIES))
+    except ConfigError as error:
+        raise ConfigError(f"{where(('routing', 'policy'))}: {error}", key="policy") from None
+    if policy == "measured":
+        stated = sorted(set(values) & {item.name for item in fields(FixedRouting)})
+        if stated:
+            raise ConfigError(
+                f"{where(('routing', stated[0]))}: {stated[0]!r} belongs to fixed routing, but the "
+                'routing is measured; add policy = "fixed"',
+                key=stated[0],
+            )
+    return _section_from(ROUTING_POLICIES[str(policy)], values, ("routing",), where)
+
+
+def _section_from(
+    kind: Callable[..., Section], values: Mapping[str, object], path: KeyPath, where: Where
+) -> Section:
+    known = fields(kind)  # type: ignore[arg-type]
+    refuse_unknown_keys(values, (item.name for item in known), path, where)
+    for item in known:
+        absent = item.name not in values
+        if absent and item.default is MISSING and item.default_factory is MISSING:
+            dotted = ".".join(str(part) for part in (*path, item.name))
+            raise ConfigError(f"{where(path)}: {dotted!r} is missing; set it", key=item.name)
+    try:
+        return kind(**values)
+    except ConfigError as error:
+        raise ConfigError(f"{where((*path, error.key or ''))}: {error}", key=error.key) from None
+
+
+def _wrong(key: str, wanted: str, value: object) -> ConfigError:
+    return ConfigError(f"{key} must be {wanted}, got {value!r}", key=key)
+
+
+def _require_choice(key: str, value: object, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise _wrong(key, " or ".join(repr(choice) for choice in choices), value)
+
+
+def _require_text_or_none(key: str, value: object) -> None:
+    if value is not None and not (isinstance(value, str) and value):
+        raise _wrong(key, "text that is not empty", value)
+
+
+def _require_int(key: str, value: object, at_least: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < at_least:
+        raise _wrong(key, f"a whole number of at least {at_least}", value)
+
+
+def _require_number(key: str, value: object, wanted: str, at_least: float) -> None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not math.isfinite(value) or value < at_least:  # type: ignore[arg-type]
+        raise _wrong(key, wanted, value)
