@@ -1,0 +1,56 @@
+# `make` builds .venv; `make demo` trains; `make test` checks everything. See CONTRIBUTING.md.
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+MPI_DEFAULTS := $(VENV)/etc/prte-mca-params.conf
+
+# mpirun refuses to start as root unless both are set.
+export OMPI_ALLOW_RUN_AS_ROOT := 1
+export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
+
+.DEFAULT_GOAL := install
+.DELETE_ON_ERROR:
+.PHONY: install demo test test-unit test-mpi lint types bench bench-sync bench-step clean
+
+install: $(INSTALLED)
+
+# Pinned packages first, then the project itself, then mpirun's defaults: more ranks than cores
+# are welcome, and no rank is bound to a core (several would share one).
+$(INSTALLED): requirements.txt setup.py pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=...")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	printf '%s\n' 'rmaps_default_mapping_policy=:oversubscribe' 'hwloc_default_binding_policy=none' > $(MPI_DEFAULTS)
+	touch $@
+
+demo: $(INSTALLED)
+	$(BIN)/python experiments/demo.py
+
+test: lint types test-unit test-mpi
+
+lint: $(INSTALLED)
+	$(BIN)/ruff check .
+
+types: $(INSTALLED)
+	$(BIN)/mypy
+
+test-unit: $(INSTALLED)
+	$(BIN)/python -m pytest tests/unit tests/test_layering.py
+
+test-mpi: $(INSTALLED)
+	$(BIN)/python -m pytest tests/mpi
+
+bench: bench-sync bench-step
+
+bench-sync: $(INSTALLED)
+	$(BIN)/python -m benchmarks.sync
+
+bench-step: $(INSTALLED)
+	$(BIN)/python -m benchmarks.step
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
