@@ -1,0 +1,57 @@
+"""Where a result comes from: the machine, the versions, the command and the date."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+_PACKAGES = ("numpy", "torch", "mpi4py", "coarse")
+
+
+def provenance(script: str, arguments: Sequence[str], num_processes: int) -> dict[str, object]:
+    """What every result carries beside its rows; `kind` says that a real clock was read."""
+    return {
+        "benchmark": Path(script).stem,
+        "kind": "measured",
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": " ".join(["mpirun", "-n", str(num_processes), "python", f"benchmarks/{script}", *arguments]),
+        "machine": machine(),
+        "versions": versions(),
+    }
+
+
+def machine() -> dict[str, object]:
+    """Processor, usable cores and memory of this machine."""
+    return {
+        "cpu_model": cpu_model(Path("/proc/cpuinfo").read_text(encoding="utf-8")),
+        "num_cores": len(os.sched_getaffinity(0)),
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+    }
+
+
+def cpu_model(cpuinfo: str) -> str:
+    """The model name in the text of /proc/cpuinfo, or the architecture where there is none."""
+    for line in cpuinfo.splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() == "model name":
+            return value.strip()
+    return platform.machine()
+
+
+def versions() -> dict[str, str]:
+    """Python, MPI and the packages that are measured."""
+    from mpi4py import MPI
+
+    found = {"python": sys.version.split()[0], "mpi": MPI.Get_library_version().split(",")[0].strip("\0 \n")}
+    for package in _PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "not installed as a package"
+    return found
