@@ -1,0 +1,1 @@
+"""The ways to sum gradients that `sync.py` compares, behind one protocol."""
