@@ -1,0 +1,56 @@
+import importlib
+import sys
+
+import numpy as np
+import pytest
+
+from benchmarks.contenders.protocol import fill_pattern, wrong_tensors
+from benchmarks.workloads import Workload
+
+WORKLOAD = Workload("w", (("a", (2, 3)), ("b", (5,))))
+
+
+class OnePeer:
+    """Stands for coarse with a second worker that pushed twice what this one pushes."""
+
+    Sum = "sum"
+
+    def __init__(self):
+        self.names = []
+        self.device_memory = {}
+
+    def device_array(self, name, shape, dtype, op):
+        assert op == self.Sum
+        return self.device_memory.setdefault(name, np.zeros(shape, dtype))
+
+    def push_pull_async(self, array, name, op, out=None):
+        assert op == self.Sum
+        self.names.append(name)
+        is_in_device_memory = any(array is known for known in self.device_memory.values())
+        assert is_in_device_memory == (out is None)
+        return Pending(array, out)
+
+
+class Pending:
+    def __init__(self, array, out):
+        self.array, self.out = array, out
+
+    def wait(self):
+        target = self.array if self.out is None else self.out
+        target[...] = self.array * 3
+        return target
+
+
+@pytest.mark.parametrize("contender_name", ["CoarseCopy", "CoarseDevice"])
+def test_sums_are_found_where_the_gradients_were_written(contender_name, monkeypatch):
+    peer = OnePeer()
+    monkeypatch.setitem(sys.modules, "coarse", peer)  # before the contender imports it, so that no MPI starts
+    monkeypatch.delitem(sys.modules, "benchmarks.contenders.coarse_numpy", raising=False)
+    coarse_numpy = importlib.import_module("benchmarks.contenders.coarse_numpy")
+    contender = getattr(coarse_numpy, contender_name)()
+    tensors = contender.prepare(WORKLOAD, np.ones(WORKLOAD.numel, dtype=np.float32))
+    fill_pattern(tensors, 0)
+    contender.run()
+    assert wrong_tensors(tensors, 2) == []
+    assert len(set(peer.names)) == len(WORKLOAD.tensors)
+    del sys.modules["benchmarks.contenders.coarse_numpy"]
