@@ -1,0 +1,74 @@
+"""coarse: distributed training over emulated and real CXL memory devices (COARSE, HPCA 2022).
+
+    import coarse
+    coarse.init()                                  # under mpirun; memory devices never return
+    total = coarse.push_pull(array, "gradient")    # the average over all workers
+"""
+
+from coarse.arrays import (
+    barrier,
+    device_array,
+    local_rank,
+    local_size,
+    pull,
+    push,
+    push_pull,
+    push_pull_async,
+    rank,
+    size,
+    statistics,
+)
+from coarse.client.handle import Handle
+from coarse.config import Config, FixedRouting, MeasuredRouting
+from coarse.dtypes import Op
+from coarse.errors import (
+    CapacityError,
+    CheckpointError,
+    CoarseError,
+    ConfigError,
+    DeadRankError,
+    InFlightError,
+    MismatchError,
+    NotInitializedError,
+    SnapshotError,
+    StallError,
+)
+from coarse.session import init, is_initialized, shutdown
+
+Average, Sum, Min, Max = Op.AVERAGE, Op.SUM, Op.MIN, Op.MAX
+
+__all__ = [
+    "Average",
+    "CapacityError",
+    "CheckpointError",
+    "CoarseError",
+    "Config",
+    "ConfigError",
+    "DeadRankError",
+    "FixedRouting",
+    "Handle",
+    "InFlightError",
+    "Max",
+    "MeasuredRouting",
+    "Min",
+    "MismatchError",
+    "NotInitializedError",
+    "Op",
+    "SnapshotError",
+    "StallError",
+    "Sum",
+    "barrier",
+    "device_array",
+    "init",
+    "is_initialized",
+    "local_rank",
+    "local_size",
+    "pull",
+    "push",
+    "push_pull",
+    "push_pull_async",
+    "rank",
+    "shutdown",
+    "size",
+    "statistics",
+]

@@ -1,0 +1,145 @@
+"""The interface on numpy arrays: push, pull, push_pull."""
+
+import json
+from typing import Any
+
+import numpy as np
+
+from coarse.client.handle import Handle
+from coarse.client.machine import ToDevice
+from coarse.dtypes import Op, dtype_of
+from coarse.messages import Descriptor, StatisticsRequest, key_of
+from coarse.session import current
+
+_BARRIER = Descriptor("coarse/barrier", 5, int(Op.SUM), (1,), 1 << 30)
+
+
+def rank() -> int:
+    """This worker's number, from 0."""
+    index = current().client_index
+    assert index is not None
+    return index
+
+
+def size() -> int:
+    """How many workers there are."""
+    return current().placement.num_clients
+
+
+def local_rank() -> int:
+    """This worker's number among the workers of its node."""
+    placement = current().placement
+    return placement.clients_on(placement.client_nodes[rank()]).index(rank())
+
+
+def local_size() -> int:
+    """How many workers this node has."""
+    placement = current().placement
+    return len(placement.clients_on(placement.client_nodes[rank()]))
+
+
+def barrier() -> None:
+    """Return once all workers have called it."""
+    token = np.zeros(1, np.int64)
+    current().require_client().push_pull(_BARRIER, token, token).wait()
+
+
+def push(array: np.ndarray, name: str, op: Op = Op.AVERAGE, priority: int = 0) -> Handle:
+    """Contribute to the next version of `name`, which is complete once all workers have pushed.
+
+    The array (any shape, also non-contiguous) has been copied when this returns.
+    """
+    return current().require_client().pushed(describe(array, name, op, priority), array)
+
+
+def pull(name: str, out: np.ndarray | None = None) -> Handle:
+    """The version of `name` after this worker's last push, else the current one."""
+    client = current().require_client()
+    key = key_of(name)
+    state = client.machine.keys.get(key)
+    if out is None:
+        shape: tuple[int, ...] = state.descriptor.shape if state else (0,)
+        dtype = client.storage_of(state) if state else np.dtype(np.uint8)
+        out = np.empty(shape, dtype)
+    elif state is not None and out.shape != state.descriptor.shape:
+        raise ValueError(
+            f"rank {rank()}: {name!r} is {state.descriptor} but out has shape {out.shape}; "
+            "leave out away to get a new array"
+        )
+    return Handle(client, key, out)
+
+
+def push_pull(
+    array: np.ndarray, name: str, op: Op = Op.AVERAGE, priority: int = 0
+) -> np.ndarray:
+    """All workers' arrays combined, as a new array."""
+    return push_pull_async(array, name, op, priority).wait()
+
+
+def push_pull_async(
+    array: np.ndarray,
+    name: str,
+    op: Op = Op.AVERAGE,
+    priority: int = 0,
+    out: np.ndarray | None = None,
+) -> Handle:
+    """Start a push_pull; `wait` gives the result, in `out` where given (it may be `array` itself).
+
+    An array made by `device_array` is not copied: its result is found in place.
+    Keys of higher priority are synchronised first where several are ready.
+    """
+    client = current().require_client()
+    descriptor = describe(array, name, op, priority)
+    if client.is_device_array(descriptor, array):
+        out = array
+    return client.push_pull(descriptor, array, np.empty_like(array) if out is None else out)
+
+
+def device_array(
+    name: str, shape: tuple[int, ...], dtype: Any, op: Op = Op.AVERAGE, priority: int = 0
+) -> np.ndarray:
+    """An array of `shape` in device memory, zeros at first, whose push_pull under `name` moves no bytes."""
+    wire = dtype_of(np.empty(0, dtype))
+    descriptor = _checked(Descriptor(name, int(wire), int(op), tuple(shape), priority))
+    return current().require_client().device_array(descriptor)
+
+
+def statistics() -> dict[str, Any]:
+    """Bytes and seconds: per key and link of this worker, and what each device of its node counts."""
+    runtime = current()
+    client = runtime.require_client()
+    index = client.machine.client
+    near = runtime.placement.devices_on(runtime.placement.client_nodes[index])
+    tokens = [client.machine.next_token() for _ in near]
+    requests = [
+        ToDevice(device, StatisticsRequest(index, token))
+        for device, token in zip(near, tokens, strict=True)
+    ]
+    replies = client.ask(requests, tokens, "its counters")
+    keys = client.counters
+    return {
+        "rank": index,
+        "bytes": sum(int(counts["bytes"]) for counts in keys.values()),
+        "wait_s": sum(counts["wait_s"] for counts in keys.values()),
+        "keys": {name: dict(counts) for name, counts in keys.items()},
+        "links": client.links(),
+        "devices": {r.device: json.loads(r.text) for r in replies},  # type: ignore[union-attr]
+    }
+
+
+def describe(array: np.ndarray, name: str, op: Op, priority: int) -> Descriptor:
+    """The descriptor of an array; TypeError for types that cannot be synchronised."""
+    if not isinstance(array, np.ndarray):
+        raise TypeError(f"{name!r}: a numpy array was wanted, {type(array).__name__} came")
+    return _checked(Descriptor(name, int(dtype_of(array)), int(Op(op)), array.shape, priority))
+
+
+def _checked(descriptor: Descriptor) -> Descriptor:
+    from coarse.dtypes import DType
+
+    if descriptor.op == Op.AVERAGE and DType(descriptor.dtype).is_integer:
+        raise TypeError(
+            f"{descriptor.name!r}: an average of {DType(descriptor.dtype).label} would be rounded; "
+            "use coarse.Sum, or convert to a floating type"
+        )
+    return descriptor

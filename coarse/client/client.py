@@ -1,0 +1,364 @@
+"""The client's live driver: copies into device memory, writes records, waits on the doorbell."""
+
+import threading
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from coarse import errors
+from coarse.client.handle import Handle, Pushed
+from coarse.client.machine import ClientKey, ClientMachine, Phase, ToDevice
+from coarse.clock import Clock
+from coarse.dtypes import DType, Op
+from coarse.errors import (
+    CapacityError,
+    CoarseError,
+    DeadRankError,
+    InFlightError,
+    MismatchError,
+    StallError,
+)
+from coarse.memory import DeviceMemory
+from coarse.messages import Allocate, Descriptor, Died, Free, Record, decode, encode, key_of
+from coarse.plan import Placement
+from coarse.records import Mailbox
+from coarse.shard_sets import mask_of, runs_of
+from coarse.units import MIB
+
+_COPY_BYTES = 4 * MIB
+"""A large tensor is announced in pieces of this size, so that devices add while the rest is copied."""
+_LONGEST_SLEEP_S = 0.1
+_ANSWER_S = 1.0
+
+
+class Client:
+    """One worker's client; may be called from several threads."""
+
+    def __init__(
+        self,
+        machine: ClientMachine,
+        placement: Placement,
+        mailbox: Mailbox,
+        memories: Mapping[int, DeviceMemory],
+        clock: Clock,
+        stall_timeout_s: float,
+    ) -> None:
+        self.machine = machine
+        self._placement = placement
+        self._mailbox = mailbox
+        self._memories = memories
+        self._clock = clock
+        self._stall_timeout_s = stall_timeout_s
+        self._lock = threading.RLock()
+        self._sleepers = 0
+        self._dead: DeadRankError | None = None
+        self._link_bytes: dict[str, float] = {}
+        self.counters: dict[str, dict[str, float]] = {}
+        """Key's name -> pushes, bytes pushed and pulled by copying, seconds waited."""
+
+    # --- pushing
+
+    def device_array(self, descriptor: Descriptor) -> np.ndarray:
+        """This worker's region of a key as an array of its shape; pushing it moves no bytes."""
+        with self._lock:
+            return self._region(self._registered(descriptor)).reshape(descriptor.shape)
+
+    def push(self, descriptor: Descriptor, array: np.ndarray | None, *, present: bool = True) -> int:
+        """Contribute to the key's next version; returns the key. An array of None is in the region already.
+
+        Raises InFlightError where the last result was not taken, MismatchError where the name
+        was used with another shape, dtype or op.
+        """
+        with self._lock:
+            state = self._registered(descriptor)
+            self._require_idle(state)
+            self.machine.begin(state.key)
+            if array is None or not present or self._is_region(state, array):
+                self._announce(state, 0, state.plan.num_shards, present)
+            else:
+                self._copy_in(state, array)
+            self._mailbox.ring_bells()
+            counters = self._count(descriptor.name)
+            counters["pushes"] += 1
+            counters["bytes"] += descriptor.nbytes
+            return state.key
+
+    def push_pull(self, descriptor: Descriptor, array: np.ndarray, out: np.ndarray) -> Handle:
+        """Push and return the handle of the combined result, which `wait` copies into `out`."""
+        return Handle(self, self.push(descriptor, array), out)
+
+    def pushed(self, descriptor: Descriptor, array: np.ndarray) -> Handle:
+        """Push; the handle is done, for the array has been copied."""
+        self.push(descriptor, array)
+        return Pushed(array)
+
+    def _copy_in(self, state: ClientKey, array: np.ndarray) -> None:
+        region = self._region(state)
+        plan = state.plan
+        if not array.flags.c_contiguous:
+            np.copyto(region.reshape(array.shape), array)
+            self._announce(state, 0, plan.num_shards, True)
+            return
+        flat = array.reshape(-1)
+        stride = max(1, _COPY_BYTES * plan.num_shards // max(1, state.descriptor.nbytes))
+        for first in range(0, plan.num_shards, stride):
+            last = min(first + stride, plan.num_shards)
+            begin, end = plan.bounds(first, last)
+            region[begin:end] = flat[begin:end]
+            self._count_link("to", state, (end - begin) * flat.itemsize)
+            self._announce(state, first, last, True)
+            self._mailbox.ring_bells()
+
+    def _announce(self, state: ClientKey, first: int, last: int, present: bool) -> None:
+        self._send(self.machine.announce(state.key, first, last, present=present))
+
+    def _require_idle(self, state: ClientKey) -> None:
+        name = state.descriptor.name
+        if state.failed is not None:
+            raise _error_of(state)
+        if state.phase is Phase.IN_FLIGHT or not state.is_taken:
+            raise InFlightError(
+                f"rank {self.machine.client}: {name!r} was pushed again before the result of its last "
+                "push was taken; wait() for that handle, or pull() it, first"
+            )
+
+    # --- taking results
+
+    def is_complete(self, key: int) -> bool:
+        """Whether a result is there, or an error."""
+        with self._lock:
+            self._read()
+            state = self.machine.keys.get(key)
+            return state is not None and state.phase in (Phase.IDLE, Phase.FAILED) and bool(state.version)
+
+    def take(self, key: int, out: np.ndarray, timeout_s: float | None) -> bool:
+        """Wait for a key's result, copying what is ready while the rest is under way."""
+        began_s = self._clock.now_s()
+        progress = _Progress()
+
+        def advanced() -> bool:
+            state = self.machine.keys.get(key)
+            if state is None:
+                return False
+            if state.failed is not None:
+                raise _error_of(state)
+            if not state.version and state.phase is not Phase.IN_FLIGHT:
+                return False
+            self._copy_out(state, out, progress)
+            return not state.awaited
+
+        if not self._wait_until(advanced, timeout_s):
+            raise self._stalled(key, timeout_s)
+        with self._lock:
+            state = self.machine.keys[key]
+            state.is_taken = True
+            self._count(state.descriptor.name)["wait_s"] += self._clock.now_s() - began_s
+            return state.present
+
+    def _copy_out(self, state: ClientKey, out: np.ndarray, progress: "_Progress") -> None:
+        region = self._region(state)
+        everything = mask_of(0, state.plan.num_shards)
+        fresh = everything & ~state.awaited & ~progress.copied
+        if not fresh or self._is_region(state, out):
+            return
+        if not out.flags.c_contiguous:
+            if not state.awaited:
+                np.copyto(out, region.reshape(out.shape))
+            return
+        flat = out.reshape(-1)
+        progress.copied |= fresh
+        for first, last in runs_of(fresh):
+            begin, end = state.plan.bounds(first, last)
+            flat[begin:end] = region[begin:end]
+            self._count_link("from", state, (end - begin) * flat.itemsize)
+
+    # --- regions
+
+    def allocate(self, device: int, nbytes: int) -> tuple[int, np.ndarray]:
+        """Device memory that is not synchronised: its offset and its bytes."""
+        token = self.machine.next_token()
+        request = Allocate(self.machine.client, token, nbytes)
+        answer = self.ask([ToDevice(device, request)], [token], "device memory")[0]
+        if answer.offset < 0:  # type: ignore[union-attr]
+            raise CapacityError(
+                f"rank {self.machine.client}: {answer.text}; raise device_capacity_bytes "  # type: ignore[union-attr]
+                "or add a memory device to the partition"
+            )
+        offset: int = answer.offset  # type: ignore[union-attr]
+        return offset, self._memories[device].view(offset, nbytes)
+
+    def free(self, device: int, offset: int) -> None:
+        """Return what `allocate` gave."""
+        with self._lock:
+            self._send([ToDevice(device, Free(offset))])
+            self._mailbox.ring_bells()
+
+    def _region(self, state: ClientKey) -> np.ndarray:
+        descriptor = state.descriptor
+        memory = self._memories[state.device]
+        return memory.view(state.offset, descriptor.nbytes).view(DType(descriptor.dtype).storage)
+
+    def _is_region(self, state: ClientKey, array: np.ndarray) -> bool:
+        address = self._memories[state.device].address + state.offset
+        return bool(array.__array_interface__["data"][0] == address) and bool(array.size)
+
+    def is_device_array(self, descriptor: Descriptor, array: np.ndarray) -> bool:
+        """Whether an array is this worker's region of the key."""
+        state = self.machine.keys.get(key_of(descriptor.name))
+        return state is not None and state.offset >= 0 and self._is_region(state, array)
+
+    @staticmethod
+    def storage_of(state: ClientKey) -> np.dtype:
+        """The numpy type of a key's elements."""
+        return DType(state.descriptor.dtype).storage
+
+    def links(self) -> dict[str, float]:
+        """Bytes that this worker copied to and from each device."""
+        return dict(self._link_bytes)
+
+    def _registered(self, descriptor: Descriptor) -> ClientKey:
+        state = self.machine.keys.get(key_of(descriptor.name))
+        if state is not None and state.epoch == self.machine.epoch:
+            known = state.descriptor
+            if (known.dtype, known.op, known.shape) != descriptor[1:4]:
+                raise MismatchError(
+                    f"rank {self.machine.client}: {descriptor.name!r} was first used as {known} and now "
+                    f"comes as {descriptor}; use another name for another shape, dtype or op"
+                )
+        else:
+            self._send(self.machine.register(descriptor))
+            key = key_of(descriptor.name)
+            self._wait_until(
+                lambda: self.machine.keys[key].phase is not Phase.REGISTERING, None
+            )
+            state = self.machine.keys[key]
+        if state.offset < 0:
+            raise _error_of(state)
+        return state
+
+    # --- talking
+
+    def ask(self, requests: list[ToDevice], tokens: list[int], what: str) -> list[Record]:
+        """Send requests and wait for the answers that carry these tokens."""
+        with self._lock:
+            self._send(requests)
+        answers = self.machine.answers
+        if not self._wait_until(lambda: all(token in answers for token in tokens), None):
+            raise StallError(f"rank {self.machine.client}: no device answered about {what}")
+        return [answers.pop(token) for token in tokens]
+
+    def tell(self, records: list[ToDevice]) -> None:
+        """Send records that have no answer."""
+        with self._lock:
+            self._send(records)
+            self._mailbox.ring_bells()
+
+    def leave(self) -> None:
+        """Say to all that this worker has shut down; nothing may be called afterwards."""
+        self.tell(self.machine.leave())
+        self._mailbox.set_left()
+        self._mailbox.ring_bells()
+
+    def warn_peers(self, text: str) -> None:
+        """Tell every rank of the node that this one cannot go on."""
+        died = Died(self._placement.ranks[self.machine.client], text)
+        self._mailbox.post_to_all(encode(died))
+
+    def obituaries(self) -> list[str]:
+        """Who of the node has died, as far as can be seen without waiting."""
+        self._note_dead(self._mailbox.sleep(0.0))
+        return [str(self._dead)] if self._dead is not None else []
+
+    def wait_for(self, is_done: Callable[[], bool], timeout_s: float | None, what: str) -> None:
+        """Wait until something that the machine notes has happened."""
+        if not self._wait_until(is_done, timeout_s):
+            raise StallError(f"rank {self.machine.client}: waited too long for {what}")
+
+    def _send(self, records: list[ToDevice]) -> None:
+        for device, record in records:
+            self._mailbox.post(self._placement.num_clients + device, encode(record))
+
+    def _read(self) -> None:
+        for frame in self._mailbox.read():
+            self.machine.on_record(decode(frame))
+
+    def _wait_until(self, is_done: Callable[[], bool], timeout_s: float | None) -> bool:
+        limit_s = self._stall_timeout_s if timeout_s is None else timeout_s
+        deadline_s = self._clock.now_s() + limit_s
+        self._sleepers += 1
+        try:
+            while True:
+                with self._lock:
+                    self._read()
+                    if is_done():
+                        return True
+                    self._require_all_alive()
+                    if self._sleepers > 1:
+                        self._mailbox.ring_always(self._mailbox.endpoint)
+                left_s = deadline_s - self._clock.now_s()
+                if left_s <= 0:
+                    return False
+                longest = _LONGEST_SLEEP_S if self._sleepers == 1 else 0.001
+                self._note_dead(self._mailbox.sleep(min(left_s, longest)))
+        finally:
+            self._sleepers -= 1
+
+    def _note_dead(self, endpoints: list[int]) -> None:
+        for endpoint in endpoints:
+            if not self._mailbox.has_left(endpoint) and self._dead is None:
+                who = self._placement.describe(endpoint)
+                self._dead = DeadRankError(
+                    f"rank {self.machine.client}: {who} died; restart the job from its last "
+                    "snapshot, or without that rank",
+                    rank=self._placement.ranks[endpoint],
+                )
+
+    def _require_all_alive(self) -> None:
+        died = self.machine.died
+        if self._dead is None and died is not None:
+            self._dead = DeadRankError(
+                f"rank {self.machine.client}: {died.text}; restart the job from its last snapshot",
+                rank=died.rank,
+            )
+        if self._dead is not None:
+            raise self._dead
+
+    def _stalled(self, key: int, timeout_s: float | None) -> CoarseError:
+        with self._lock:
+            self._send(self.machine.ask_who_is_missing(key))
+        found = self.machine.missing
+        self._wait_until(lambda: bool(found.get(key)), _ANSWER_S)
+        missing = sorted({c for clients in found.get(key, {}).values() for c in clients})
+        state = self.machine.keys.get(key)
+        name = repr(state.descriptor.name) if state else f"key {key:#x}, which this rank never pushed,"
+        waited_s = self._stall_timeout_s if timeout_s is None else timeout_s
+        return StallError(
+            f"rank {self.machine.client}: {name} was not complete after {waited_s:g} s; ranks "
+            f"{missing} have not pushed it; see what they wait for, or raise stall_timeout_s",
+            missing=tuple(missing),
+        )
+
+    def _count_link(self, way: str, state: ClientKey, nbytes: int) -> None:
+        link = f"{way} device {state.device}"
+        self._link_bytes[link] = self._link_bytes.get(link, 0) + nbytes
+
+    def _count(self, name: str) -> dict[str, float]:
+        return self.counters.setdefault(name, {"pushes": 0, "bytes": 0, "wait_s": 0.0})
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether a peer is known to be dead."""
+        return self._dead is not None or self.machine.died is not None
+
+
+class _Progress:
+    """Which shards of a result have been copied out."""
+
+    def __init__(self) -> None:
+        self.copied = 0
+
+
+def _error_of(state: ClientKey) -> CoarseError:
+    assert state.failed is not None
+    kind: type[CoarseError] = getattr(errors, state.failed.error)
+    return kind(state.failed.text)

@@ -1,0 +1,49 @@
+"""What a non-blocking call returns."""
+
+from typing import Protocol
+
+import numpy as np
+
+
+class Taker(Protocol):
+    """The part of a client that a handle needs."""
+
+    def is_complete(self, key: int) -> bool:
+        """Whether the result is there (or the key has failed)."""
+        ...
+
+    def take(self, key: int, out: np.ndarray, timeout_s: float | None) -> bool:
+        """Wait for the result and copy it into `out` (not where `out` is its region)."""
+        ...
+
+
+class Handle:
+    """A result under way."""
+
+    def __init__(self, client: Taker, key: int, out: np.ndarray) -> None:
+        self._client = client
+        self._key = key
+        self._out = out
+        self._is_taken = False
+        self.present = True
+        """After `wait`: whether any worker contributed."""
+
+    def done(self) -> bool:
+        """Whether `wait` would return at once."""
+        return self._is_taken or self._client.is_complete(self._key)
+
+    def wait(self, timeout: float | None = None) -> np.ndarray:
+        """The result; after `timeout` seconds (default: stall_timeout_s) StallError names who is missing."""
+        if not self._is_taken:
+            self.present = self._client.take(self._key, self._out, timeout)
+            self._is_taken = True
+        return self._out
+
+
+class Pushed(Handle):
+    """The handle of a push: the array has been copied, so that it may be used again at once."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self._out = array
+        self._is_taken = True
+        self.present = True

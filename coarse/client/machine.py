@@ -1,0 +1,229 @@
+"""The client's state machine: what this worker has registered, pushed and may read; no I/O."""
+
+import enum
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from coarse.dtypes import DType
+from coarse.messages import (
+    Allocated,
+    Descriptor,
+    Died,
+    Echo,
+    Failed,
+    Join,
+    Joined,
+    Leave,
+    Push,
+    Query,
+    Ready,
+    Record,
+    Register,
+    Registered,
+    SnapshotGrant,
+    SnapshotPart,
+    StatisticsReply,
+    Status,
+    Table,
+    Tables,
+    key_of,
+)
+from coarse.plan import Placement, RoutingTable, SyncPlan, plan_key, proxy_for
+from coarse.shard_sets import mask_of
+
+
+class ToDevice(NamedTuple):
+    """Send a record to the proxy on a device."""
+
+    device: int
+    record: Record
+
+
+class Phase(enum.Enum):
+    """Where a key is between two of its results."""
+
+    REGISTERING = "registering"
+    IDLE = "idle"
+    IN_FLIGHT = "in flight"
+    FAILED = "failed"
+
+
+@dataclass
+class ClientKey:
+    """One key as this client knows it."""
+
+    key: int
+    descriptor: Descriptor
+    epoch: int
+    plan: SyncPlan
+    phase: Phase = Phase.REGISTERING
+    device: int = -1
+    offset: int = -1
+    awaited: int = 0
+    """Bit set of shards whose result is still to come."""
+    version: int = 0
+    """Results of this key that have been completed."""
+    is_taken: bool = True
+    present: bool = True
+    """Whether anybody contributed to the last result."""
+    failed: Failed | None = None
+
+    def bounds_bytes(self, first: int, last: int) -> tuple[int, int]:
+        """The byte range of shards [first, last)."""
+        begin, end = self.plan.bounds(first, last)
+        itemsize = DType(self.descriptor.dtype).itemsize
+        return begin * itemsize, end * itemsize
+
+
+class ClientMachine:
+    """One worker's client: routes, announces and notes results."""
+
+    def __init__(self, client: int, placement: Placement) -> None:
+        self.client = client
+        self._placement = placement
+        self._local_proxy = placement.local_proxies[client]
+        self._tables: tuple[RoutingTable, ...] = ()
+        self._round = 0
+        self.epoch = 0
+        self.keys: dict[int, ClientKey] = {}
+        self.last_joined: int | None = None
+        self.missing: dict[int, dict[int, tuple[int, ...]]] = {}
+        """Key -> device -> clients that it waits for, as far as asked."""
+        self.died: Died | None = None
+        self.answers: dict[int, Record] = {}
+        """Token of a request -> what a device answered."""
+        self._tokens = 0
+
+    def next_token(self) -> int:
+        """A number that no other request of this client has."""
+        self._tokens += 1
+        return self._tokens
+
+    # --- routing tables
+
+    def on_profiled(self, table: RoutingTable) -> list[ToDevice]:
+        """This client has measured its table for the next epoch."""
+        row = (
+            table.threshold_bytes,
+            table.latency_proxy,
+            table.bandwidth_proxy,
+            table.partition_bytes,
+        )
+        return [ToDevice(self._local_proxy, Table(self.client, self.epoch + 1, *row))]
+
+    @property
+    def table(self) -> RoutingTable:
+        """This client's routing table in the current epoch."""
+        return self._tables[self.client]
+
+    # --- keys
+
+    def register(self, descriptor: Descriptor) -> list[ToDevice]:
+        """First use of a name in this epoch: ask its proxy for a region (COARSE III-E routing).
+
+        A key that already has a region from an earlier epoch keeps it.
+        """
+        key = key_of(descriptor.name)
+        known = self.keys.get(key)
+        itemsize = DType(descriptor.dtype).itemsize
+        plan = plan_key(key, descriptor.num_elements, itemsize, self._tables, self._placement)
+        state = ClientKey(key, descriptor, self.epoch, plan)
+        if known is not None:
+            state.device, state.offset, state.version = known.device, known.offset, known.version
+        self.keys[key] = state
+        route = proxy_for(descriptor.nbytes, self.table)
+        register = Register(
+            self.client, key, self.epoch, descriptor, state.device, state.offset
+        )
+        return [ToDevice(route, register)]
+
+    def begin(self, key: int) -> None:
+        """A push of this key starts; its result will be all shards anew."""
+        state = self.keys[key]
+        state.phase = Phase.IN_FLIGHT
+        state.awaited = mask_of(0, state.plan.num_shards)
+        state.is_taken = False
+        state.present = False
+
+    def announce(self, key: int, first: int, last: int, *, present: bool) -> list[ToDevice]:
+        """Shards [first, last) lie in the region: tell the devices that synchronise them."""
+        state = self.keys[key]
+        records = []
+        for device, begin, end in state.plan.targets(self.client):
+            low, high = max(begin, first), min(end, last)
+            if low < high:
+                push = Push(self.client, key, self.epoch, self._round, low, high, present)
+                records.append(ToDevice(device, push))
+        return records
+
+    def ask_who_is_missing(self, key: int) -> list[ToDevice]:
+        """A wait took too long: ask every device that synchronises the key."""
+        self.missing[key] = {}
+        state = self.keys.get(key)
+        targets = state.plan.targets(self.client) if state else ()
+        devices = {device for device, _, _ in targets} or {self._local_proxy}
+        return [ToDevice(device, Query(self.client, key)) for device in sorted(devices)]
+
+    # --- joining and leaving
+
+    def join(self) -> list[ToDevice]:
+        """This worker has no more batches: it counts as zero until all have joined."""
+        self.last_joined = None
+        return [ToDevice(self._local_proxy, Join(self.client, self._round))]
+
+    def leave(self) -> list[ToDevice]:
+        """This worker shuts down."""
+        return [ToDevice(self._local_proxy, Leave(self.client))]
+
+    # --- events
+
+    def on_record(self, record: Record) -> None:
+        """A record of a proxy has come."""
+        match record:
+            case Ready():
+                self._on_ready(record)
+            case Registered():
+                self._on_registered(record)
+            case Failed():
+                self._on_failed(record)
+            case Status():
+                self.missing.setdefault(record.key, {})[record.device] = record.missing
+            case Tables():
+                self.epoch = record.epoch
+                self._tables = tuple(
+                    RoutingTable(
+                        threshold_bytes=threshold,
+                        latency_proxy=latency,
+                        bandwidth_proxy=bandwidth,
+                        partition_bytes=partition,
+                    )
+                    for threshold, latency, bandwidth, partition in record.tables
+                )
+            case Joined():
+                self._round = record.round + 1
+                self.last_joined = record.last
+            case Died():
+                self.died = self.died or record
+            case Echo() | Allocated() | SnapshotGrant() | SnapshotPart() | StatisticsReply():
+                self.answers[record.token] = record
+            case _:
+                raise AssertionError(f"a client was sent {record}")
+
+    def _on_ready(self, ready: Ready) -> None:
+        state = self.keys[ready.key]
+        state.awaited &= ~mask_of(ready.first, ready.last)
+        state.present |= ready.present
+        if not state.awaited and state.phase is Phase.IN_FLIGHT:
+            state.phase = Phase.IDLE
+            state.version += 1
+
+    def _on_registered(self, registered: Registered) -> None:
+        state = self.keys[registered.key]
+        state.device, state.offset = registered.device, registered.offset
+        if state.phase is Phase.REGISTERING:
+            state.phase = Phase.IDLE
+
+    def _on_failed(self, failed: Failed) -> None:
+        state = self.keys[failed.key]
+        state.phase = Phase.FAILED
+        state.failed = failed

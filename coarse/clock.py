@@ -1,0 +1,37 @@
+"""The clock that everything asks; nothing else in the package reads the time or sleeps."""
+
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Anything that tells the time in seconds from a start of its own."""
+
+    def now_s(self) -> float:
+        """Seconds since the clock's start."""
+        ...
+
+
+class WallClock:
+    """Real time, monotonic, the same for all processes of a node."""
+
+    def now_s(self) -> float:
+        """Seconds of the system's monotonic clock."""
+        return time.perf_counter()
+
+
+class VirtualClock:
+    """Time that jumps: for tests and simulations."""
+
+    def __init__(self) -> None:
+        self._now_s = 0.0
+
+    def now_s(self) -> float:
+        """Seconds advanced so far."""
+        return self._now_s
+
+    def advance_to(self, now_s: float) -> None:
+        """Jump forward; time never runs back."""
+        if now_s < self._now_s:
+            raise ValueError(f"virtual time is {self._now_s} s and cannot go back to {now_s} s")
+        self._now_s = now_s

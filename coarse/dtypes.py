@@ -1,0 +1,78 @@
+"""Element types and operations that tensors may have on the wire."""
+
+import enum
+
+import numpy as np
+
+
+class Op(enum.IntEnum):
+    """How the contributions of all workers combine."""
+
+    SUM = 0
+    AVERAGE = 1
+    MIN = 2
+    MAX = 3
+
+
+class DType(enum.IntEnum):
+    """An element type; the value is what stands in records."""
+
+    FLOAT16 = 0
+    BFLOAT16 = 1
+    FLOAT32 = 2
+    FLOAT64 = 3
+    INT32 = 4
+    INT64 = 5
+    UINT8 = 6
+
+    @property
+    def storage(self) -> np.dtype:
+        """The numpy type of the bytes; bfloat16 is kept as uint16, which numpy knows."""
+        return _STORAGE[self]
+
+    @property
+    def accumulator(self) -> np.dtype:
+        """The type in which sums are carried: half types add in float32 and round once."""
+        return _ACCUMULATOR.get(self, _STORAGE[self])
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one element."""
+        return _STORAGE[self].itemsize
+
+    @property
+    def is_integer(self) -> bool:
+        """Whether an average would have to round."""
+        return self in (DType.INT32, DType.INT64, DType.UINT8)
+
+    @property
+    def label(self) -> str:
+        """The name that frameworks print, such as `float32`."""
+        return self.name.lower()
+
+
+_STORAGE = {
+    DType.FLOAT16: np.dtype(np.float16),
+    DType.BFLOAT16: np.dtype(np.uint16),
+    DType.FLOAT32: np.dtype(np.float32),
+    DType.FLOAT64: np.dtype(np.float64),
+    DType.INT32: np.dtype(np.int32),
+    DType.INT64: np.dtype(np.int64),
+    DType.UINT8: np.dtype(np.uint8),
+}
+_ACCUMULATOR = {
+    DType.FLOAT16: np.dtype(np.float32),
+    DType.BFLOAT16: np.dtype(np.float32),
+}
+_FROM_NUMPY = {
+    dtype: kind for kind, dtype in _STORAGE.items() if kind is not DType.BFLOAT16
+}
+
+
+def dtype_of(array: np.ndarray) -> DType:
+    """The wire type of a numpy array; TypeError where there is none."""
+    found = _FROM_NUMPY.get(array.dtype)
+    if found is None:
+        known = ", ".join(sorted(kind.label for kind in _FROM_NUMPY.values()))
+        raise TypeError(f"arrays of {array.dtype} cannot be synchronised; convert to one of {known}")
+    return found

@@ -1,0 +1,1 @@
+"""Stand-ins for hardware and networks: the tiers' machines without MPI."""

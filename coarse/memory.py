@@ -1,0 +1,109 @@
+"""Device memory: bytes that every rank of a node has mapped.
+
+The backing is a memory file without a name (memfd): it never had a path, so nothing is left behind,
+whatever kills the ranks. The file is as long as the address range that it may ever use, and sparse;
+`reserve` makes a range real, after asking whether the machine has room, so that touching a
+region never ends in SIGBUS.
+"""
+
+import mmap
+import os
+from pathlib import Path
+
+import numpy as np
+
+from coarse.errors import CapacityError
+
+_HEADROOM_BYTES = 64 * 1024 * 1024
+"""What `reserve` leaves to the rest of the machine."""
+
+
+class DeviceMemory:
+    """One device's bytes as this process sees them."""
+
+    def __init__(self, descriptor: int, capacity_bytes: int) -> None:
+        self._descriptor = descriptor
+        self.capacity_bytes = capacity_bytes
+        mapping = mmap.mmap(descriptor, capacity_bytes, mmap.MAP_SHARED)
+        mapping.madvise(mmap.MADV_DONTFORK)
+        self._bytes = np.frombuffer(mapping, np.uint8)
+
+    @property
+    def descriptor(self) -> int:
+        """The file descriptor, to be handed to the other ranks of the node."""
+        return self._descriptor
+
+    def view(self, offset: int, nbytes: int) -> np.ndarray:
+        """The bytes [offset, offset + nbytes); the mapping lives as long as any view of it."""
+        return self._bytes[offset : offset + nbytes]
+
+    @property
+    def address(self) -> int:
+        """Where the mapping begins in this process."""
+        return int(self._bytes.__array_interface__["data"][0])
+
+    def reserve(self, offset: int, nbytes: int) -> str:
+        """Make a range real; the reason why not, or an empty string."""
+        room = available_bytes() - _HEADROOM_BYTES
+        if nbytes > room:
+            return f"the machine has {max(room, 0)} bytes of memory left of the {nbytes} wanted"
+        try:
+            os.posix_fallocate(self._descriptor, offset, nbytes)
+        except OSError as error:
+            return f"the kernel refused {nbytes} bytes of shared memory ({error.strerror})"
+        return ""
+
+    def close(self) -> None:
+        """Give up the descriptor; views and the bytes below them stay."""
+        os.close(self._descriptor)
+
+
+def create_memory_file(name: str, nbytes: int) -> int:
+    """The descriptor of a new sparse memory file."""
+    descriptor = os.memfd_create(name, os.MFD_CLOEXEC)
+    os.ftruncate(descriptor, nbytes)
+    return descriptor
+
+
+def check_capacity(wanted_bytes: int, num_devices: int) -> None:
+    """Refuse devices that together are larger than what this machine has left."""
+    room = available_bytes()
+    if wanted_bytes * num_devices > room:
+        raise CapacityError(
+            f"{num_devices} memory devices of {wanted_bytes} bytes do not fit: this machine has {room} "
+            "bytes of memory left; lower device_capacity_bytes, or leave it out to grow as needed"
+        )
+
+
+def available_bytes() -> int:
+    """Bytes that may still be taken: what the kernel has left, or the control group's limit leaves."""
+    return min(_kernel_bytes(), _group_v2_bytes(), _group_v1_bytes())
+
+
+def total_bytes() -> int:
+    """Bytes of memory that the machine has."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def _kernel_bytes() -> int:
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    return total_bytes()
+
+
+def _group_v2_bytes() -> int:
+    return _limit_less_usage(Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current"))
+
+
+def _group_v1_bytes() -> int:
+    folder = Path("/sys/fs/cgroup/memory")
+    return _limit_less_usage(folder / "memory.limit_in_bytes", folder / "memory.usage_in_bytes")
+
+
+def _limit_less_usage(limit_file: Path, usage_file: Path) -> int:
+    try:
+        limit, usage = limit_file.read_text().strip(), usage_file.read_text().strip()
+    except OSError:
+        return 1 << 62
+    return (1 << 62) if limit == "max" else max(0, int(limit) - int(usage))

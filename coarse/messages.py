@@ -1,0 +1,337 @@
+"""The records that clients and proxies exchange, and the one list of MPI tags.
+
+A record is a NamedTuple. The two that a training step repeats (Push, Ready) have a fixed binary
+form; the others are rare and travel as JSON, so that nothing on the wire is ever executed.
+"""
+
+import enum
+import hashlib
+import json
+import struct
+from typing import NamedTuple
+
+from coarse.dtypes import DType, Op
+from coarse.errors import CoarseError
+
+
+class Tag(enum.IntEnum):
+    """Every MPI tag in the program."""
+
+    RECORD = 1
+    RING = 2
+
+
+class Descriptor(NamedTuple):
+    """What all ranks must agree on about a key."""
+
+    name: str
+    dtype: int
+    op: int
+    shape: tuple[int, ...]
+    priority: int
+
+    @property
+    def num_elements(self) -> int:
+        """Elements of the tensor; 1 for a scalar."""
+        count = 1
+        for extent in self.shape:
+            count *= extent
+        return count
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the tensor."""
+        return self.num_elements * DType(self.dtype).itemsize
+
+    def __str__(self) -> str:
+        return f"{DType(self.dtype).label}{list(self.shape)} op={Op(self.op).name.lower()}"
+
+
+def key_of(name: str) -> int:
+    """The 64-bit key of a name; the same on every rank without asking anybody."""
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")
+
+
+class Push(NamedTuple):
+    """Shards [first, last) of a client's contribution lie ready; absent means: count it as nothing."""
+
+    client: int
+    key: int
+    epoch: int
+    round: int
+    first: int
+    last: int
+    present: bool
+
+
+class Ready(NamedTuple):
+    """Shards [first, last) of the result lie in the client's region; not present: nobody contributed."""
+
+    key: int
+    first: int
+    last: int
+    present: bool
+
+
+class Register(NamedTuple):
+    """A client's first use of a key in an epoch; `device` and `offset` keep a region it already has."""
+
+    client: int
+    key: int
+    epoch: int
+    descriptor: Descriptor
+    device: int
+    offset: int
+
+
+class Registered(NamedTuple):
+    """The region of a client for a key."""
+
+    key: int
+    epoch: int
+    device: int
+    offset: int
+
+
+class Located(NamedTuple):
+    """Between devices: where a client's region of a key is, and what it says the key is."""
+
+    client: int
+    key: int
+    epoch: int
+    descriptor: Descriptor
+    device: int
+    offset: int
+
+
+class Failed(NamedTuple):
+    """A key (0: the whole connection) cannot be synchronised; `error` is a class name of errors.py."""
+
+    key: int
+    error: str
+    text: str
+
+
+class Query(NamedTuple):
+    """A client that waited too long asks whose contribution is missing."""
+
+    client: int
+    key: int
+
+
+class Status(NamedTuple):
+    """Clients whose contribution to a key a device still expects."""
+
+    key: int
+    device: int
+    missing: tuple[int, ...]
+
+
+class Join(NamedTuple):
+    """A client has no more batches: it counts as zero until all have joined in this round."""
+
+    client: int
+    round: int
+
+
+class Joined(NamedTuple):
+    """All clients have joined in this round; `last` was the last of them."""
+
+    last: int
+    round: int
+
+
+class Table(NamedTuple):
+    """A client's routing table for an epoch."""
+
+    client: int
+    epoch: int
+    threshold_bytes: int
+    latency_proxy: int
+    bandwidth_proxy: int
+    partition_bytes: int
+
+
+class Tables(NamedTuple):
+    """All clients' routing tables of an epoch; every rank switches to it with its next iteration."""
+
+    epoch: int
+    tables: tuple[tuple[int, int, int, int], ...]
+
+
+class Probe(NamedTuple):
+    """The profiler's ping."""
+
+    client: int
+    token: int
+
+
+class Echo(NamedTuple):
+    """The answer to a Probe."""
+
+    device: int
+    token: int
+
+
+class Allocate(NamedTuple):
+    """A client asks for device memory that is not synchronised (parameters, optimizer state)."""
+
+    client: int
+    token: int
+    nbytes: int
+
+
+class Allocated(NamedTuple):
+    """The region that was asked for; offset -1: there is no room, and `text` says why."""
+
+    device: int
+    token: int
+    offset: int
+    text: str
+
+
+class Free(NamedTuple):
+    """A client returns a region that it had by Allocate."""
+
+    offset: int
+
+
+class SnapshotBegin(NamedTuple):
+    """Keep what these regions of one client hold now: (name, dtype, shape, offset) each."""
+
+    client: int
+    snapshot: int
+    folder: str
+    part: int
+    entries: tuple[tuple[str, int, tuple[int, ...], int], ...]
+    complete: bool
+
+
+class SnapshotTouch(NamedTuple):
+    """The optimizer is about to overwrite these regions: answer once they are safe."""
+
+    client: int
+    snapshot: int
+    token: int
+
+
+class SnapshotGrant(NamedTuple):
+    """The regions may be overwritten."""
+
+    device: int
+    token: int
+
+
+class SnapshotPart(NamedTuple):
+    """A device has written its part of a snapshot; `text` is the part's manifest entry or an error."""
+
+    device: int
+    token: int
+    succeeded: bool
+    text: str
+
+
+class StatisticsRequest(NamedTuple):
+    """A client asks a device for its counters."""
+
+    client: int
+    token: int
+
+
+class StatisticsReply(NamedTuple):
+    """A device's counters as JSON."""
+
+    device: int
+    token: int
+    text: str
+
+
+class Leave(NamedTuple):
+    """A client has shut down."""
+
+    client: int
+
+
+class Died(NamedTuple):
+    """A rank is gone or has raised; `text` says what is known."""
+
+    rank: int
+    text: str
+
+
+class RingChunk(NamedTuple):
+    """The header in front of a chunk's bytes in a ring."""
+
+    key: int
+    version: int
+    shard: int
+    step: int
+    present: bool
+
+
+Record = (
+    Push | Ready | Register | Registered | Located | Failed | Query | Status | Join | Joined | Table
+    | Tables | Probe | Echo | Allocate | Allocated | Free | SnapshotBegin | SnapshotTouch
+    | SnapshotGrant | SnapshotPart | StatisticsRequest | StatisticsReply | Leave | Died
+)  # fmt: skip
+
+_PUSH = struct.Struct("<BBHHHQII")
+_READY = struct.Struct("<BBxxIQI")
+_RING = struct.Struct("<QQIIB7x")
+RING_HEADER_BYTES = _RING.size
+_PUSH_KIND, _READY_KIND = 1, 2
+_COLD: tuple[type, ...] = (
+    Register, Registered, Located, Failed, Query, Status, Join, Joined, Table, Tables, Probe, Echo,
+    Allocate, Allocated, Free, SnapshotBegin, SnapshotTouch, SnapshotGrant, SnapshotPart,
+    StatisticsRequest, StatisticsReply, Leave, Died,
+)  # fmt: skip
+_COLD_KIND = {kind: index + 16 for index, kind in enumerate(_COLD)}
+_NESTED = {Register: 3, Located: 3}
+"""Which field of a record is itself a Descriptor."""
+
+
+def encode(record: Record) -> bytes:
+    """The bytes of a record."""
+    if type(record) is Push:
+        return _PUSH.pack(
+            _PUSH_KIND, record.present, record.client, record.epoch, record.round,
+            record.key, record.first, record.last,
+        )
+    if type(record) is Ready:
+        return _READY.pack(_READY_KIND, record.present, record.first, record.key, record.last)
+    return bytes([_COLD_KIND[type(record)]]) + json.dumps(record, separators=(",", ":")).encode()
+
+
+def decode(frame: bytes) -> Record:
+    """The record of some bytes; CoarseError where they are none."""
+    kind = frame[0]
+    if kind == _PUSH_KIND:
+        _, present, client, epoch, round_, key, first, last = _PUSH.unpack(frame)
+        return Push(client, key, epoch, round_, first, last, bool(present))
+    if kind == _READY_KIND:
+        _, present, first, key, last = _READY.unpack(frame)
+        return Ready(key, first, last, bool(present))
+    if not 16 <= kind < 16 + len(_COLD):
+        raise CoarseError(f"a record of unknown kind {kind} came; do all ranks run the same release?")
+    record_type = _COLD[kind - 16]
+    fields = [_frozen(value) for value in json.loads(frame[1:])]
+    nested = _NESTED.get(record_type)
+    if nested is not None:
+        fields[nested] = Descriptor(*fields[nested])
+    record: Record = record_type(*fields)
+    return record
+
+
+def _frozen(value: object) -> object:
+    return tuple(_frozen(item) for item in value) if isinstance(value, list) else value
+
+
+def encode_ring_header(header: RingChunk) -> bytes:
+    """The RING_HEADER_BYTES in front of a chunk."""
+    return _RING.pack(header.key, header.version, header.shard, header.step, header.present)
+
+
+def decode_ring_header(frame: bytes) -> RingChunk:
+    """The header of a ring message."""
+    key, version, shard, step, present = _RING.unpack(frame)
+    return RingChunk(key, version, shard, step, bool(present))

@@ -1,0 +1,101 @@
+"""What the ranks of one node share: device memories and the control segment.
+
+Memory files have no name, so their descriptors travel over Unix sockets, rank by rank: a rank sends
+only after it has received everything from the ranks before it, so that no socket's queue can fill
+up with all waiting.
+"""
+
+import array
+import mmap
+import os
+import socket
+from dataclasses import dataclass
+
+import numpy as np
+from mpi4py import MPI
+
+from coarse.memory import DeviceMemory, create_memory_file
+from coarse.records import control_bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeShare:
+    """The mapped memory of a node, as one of its ranks sees it."""
+
+    control: memoryview
+    memories: dict[int, DeviceMemory]
+    """Device index -> its memory."""
+    process_ids: dict[int, int]
+    """World rank -> process id, this node's ranks."""
+
+
+def open_node(
+    comm: MPI.Comm,
+    *,
+    run: str,
+    num_endpoints: int,
+    own_devices: tuple[int, ...],
+    capacity_bytes: int,
+    world_ranks: tuple[int, ...],
+    timeout_s: float,
+) -> NodeShare:
+    """Create this rank's memory files, exchange them with the node's ranks, and map all.
+
+    `comm` holds the ranks of one node, in order of `world_ranks`.
+    """
+    offers = {f"device {d}": create_memory_file(f"coarse-{run}-{d}", capacity_bytes) for d in own_devices}
+    if comm.Get_rank() == 0:
+        offers["control"] = create_memory_file(f"coarse-{run}-control", control_bytes(num_endpoints))
+    descriptors = _exchange(comm, run, offers, timeout_s)
+    control = mmap.mmap(descriptors["control"], control_bytes(num_endpoints))
+    control.madvise(mmap.MADV_DONTFORK)
+    os.close(descriptors["control"])
+    memories = {
+        int(label.split()[1]): DeviceMemory(descriptor, capacity_bytes)
+        for label, descriptor in descriptors.items()
+        if label.startswith("device ")
+    }
+    process_ids = np.empty(comm.Get_size(), np.int64)
+    comm.Allgather(np.array([os.getpid()], np.int64), process_ids)
+    return NodeShare(
+        control=memoryview(control),
+        memories=memories,
+        process_ids=dict(zip(world_ranks, process_ids.tolist(), strict=True)),
+    )
+
+
+def _exchange(
+    comm: MPI.Comm, run: str, offers: dict[str, int], timeout_s: float
+) -> dict[str, int]:
+    """Every rank's files on every rank: label -> descriptor."""
+    me, size = comm.Get_rank(), comm.Get_size()
+    names = [f"\0coarse-{run}-start-{comm.Get_name()}-{rank}" for rank in range(size)]
+    counts = np.empty(size, np.int64)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
+        channel.settimeout(timeout_s)
+        channel.bind(names[me])
+        comm.Allgather(np.array([len(offers)], np.int64), counts)  # all have bound their sockets
+        found = dict(offers)
+        before, total = int(counts[:me].sum()), int(counts.sum())
+        while len(found) < len(offers) + before:
+            _receive(channel, found)
+        for label, descriptor in offers.items():
+            for rank in range(size):
+                if rank != me:
+                    _send(channel, names[rank], label, descriptor)
+        while len(found) < total:
+            _receive(channel, found)
+        comm.Barrier()  # nobody closes its socket before all have received
+    return found
+
+
+def _send(channel: socket.socket, address: str, label: str, descriptor: int) -> None:
+    rights = array.array("i", [descriptor])
+    channel.sendmsg(
+        [label.encode()], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)], 0, address
+    )
+
+
+def _receive(channel: socket.socket, found: dict[str, int]) -> None:
+    label, descriptors, _, _ = socket.recv_fds(channel, 64, 1)
+    found[label.decode()] = descriptors[0]

@@ -1,0 +1,97 @@
+"""What a proxy's machine asks its driver to do. Data, not calls: a test can compare it."""
+
+from typing import NamedTuple
+
+from coarse.messages import Record
+
+
+class Region(NamedTuple):
+    """Bytes of device memory: the device and the offset within it."""
+
+    device: int
+    offset: int
+
+
+class Send(NamedTuple):
+    """Send a record to a client (endpoint 0..W-1) or a device (W..W+D-1)."""
+
+    endpoint: int
+    record: Record
+
+
+class Reserve(NamedTuple):
+    """Make the bytes of this device real before anybody writes them; answer by on_reserved."""
+
+    request: int
+    offset: int
+    nbytes: int
+
+
+class Fold(NamedTuple):
+    """Combine the sources element by element, divide, and write the result into all targets."""
+
+    key: int
+    first: int
+    last: int
+    dtype: int
+    op: int
+    divisor: int
+    num_elements: int
+    sources: tuple[Region, ...]
+    targets: tuple[Region, ...]
+    priority: int
+
+
+class RingFold(NamedTuple):
+    """Combine the sources into the LocalBuf of a shard's ring; answer by on_ring_folded."""
+
+    key: int
+    version: int
+    shard: int
+    dtype: int
+    op: int
+    num_elements: int
+    sources: tuple[Region, ...]
+    priority: int
+
+
+class RingSend(NamedTuple):
+    """Send elements [begin, end) of the LocalBuf to the ring's next member."""
+
+    key: int
+    version: int
+    shard: int
+    step: int
+    device: int
+    begin: int
+    end: int
+    present: bool
+
+
+class RingReceive(NamedTuple):
+    """Combine (or store) the chunk that came for a step with elements [begin, end) of the LocalBuf."""
+
+    key: int
+    version: int
+    shard: int
+    step: int
+    begin: int
+    end: int
+    accumulate: bool
+
+
+class RingFinish(NamedTuple):
+    """Divide the LocalBuf, round once, and write it into all targets; the buffers are free again."""
+
+    key: int
+    version: int
+    shard: int
+    divisor: int
+    targets: tuple[Region, ...]
+
+
+class Finished(NamedTuple):
+    """All clients have left: the service may end."""
+
+
+Instruction = Send | Reserve | Fold | RingFold | RingSend | RingReceive | RingFinish | Finished

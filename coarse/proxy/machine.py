@@ -1,0 +1,221 @@
+"""The proxy's state machine: records in, instructions out; no clock, no lock, no bytes, no MPI.
+
+[Note: endpoints] Clients are endpoints 0..W-1, devices W..W+D-1.
+[Note: forwarding] A client tells its facts (a region, a routing table, that it joined or left) to one
+device, which tells all others; shards are announced straight to the devices that synchronise them.
+"""
+
+from collections.abc import Callable
+
+from coarse.messages import (
+    Allocate,
+    Allocated,
+    Died,
+    Echo,
+    Failed,
+    Free,
+    Join,
+    Joined,
+    Leave,
+    Located,
+    Probe,
+    Push,
+    Query,
+    Record,
+    Register,
+    Registered,
+    RingChunk,
+    Status,
+    Table,
+    Tables,
+)
+from coarse.plan import Placement, RoutingTable
+from coarse.proxy.instructions import Finished, Instruction, Reserve, Send
+from coarse.proxy.membership import Membership
+from coarse.proxy.synchronisation import Synchronisation
+from coarse.storage.allocator import RegionAllocator
+
+
+class ProxyMachine:
+    """One memory device's proxy and the table of what its memory holds."""
+
+    def __init__(self, device: int, placement: Placement, capacity_bytes: int) -> None:
+        self.device = device
+        self._placement = placement
+        self._allocator = RegionAllocator(capacity_bytes)
+        self._reservations: dict[int, tuple[int, Callable[[str], list[Instruction]]]] = {}
+        self._requests = 0
+        self._membership = Membership(device, placement)
+        self._sync = Synchronisation(device, placement)
+        self._handlers: dict[type, Callable[..., list[Instruction]]] = {
+            Push: self._sync.on_push,
+            Register: self._on_register,
+            Located: self._on_located,
+            Table: self._on_table,
+            Query: self._on_query,
+            Join: self._on_join,
+            Joined: self._on_joined,
+            Leave: self._on_leave,
+            Probe: self._on_probe,
+            Allocate: self._on_allocate,
+            Free: self._on_free,
+            Died: self._on_died,
+        }
+
+    # --- events
+
+    def on_record(self, record: Record) -> list[Instruction]:
+        """A record of a client or of another device has come."""
+        return self._handlers[type(record)](record)
+
+    def on_reserved(self, request: int, refusal: str) -> list[Instruction]:
+        """The driver has made a region real, or could not: then `refusal` says why."""
+        offset, answer = self._reservations.pop(request)
+        if refusal:
+            self._allocator.free(offset)
+        return answer(refusal)
+
+    def on_folded(self, key: int, first: int, last: int) -> list[Instruction]:
+        """A Fold has been carried out."""
+        return self._sync.on_folded(key, first, last)
+
+    def on_ring_folded(self, key: int, version: int, shard: int) -> list[Instruction]:
+        """A RingFold has been carried out."""
+        return self._sync.on_ring_folded(key, version, shard)
+
+    def on_chunk(self, header: RingChunk) -> list[Instruction]:
+        """A ring chunk has come; its bytes stay with the driver until a RingReceive names them."""
+        return self._sync.on_chunk(header)
+
+    def on_dead(self, rank: int, client: int | None, text: str) -> list[Instruction]:
+        """A rank is gone: all clients of this node are told, and nobody waits for it to leave."""
+        if client is not None:
+            self._membership.on_leave(client)
+        died = Died(rank, text)
+        here = self._placement.clients_on(self._placement.device_nodes[self.device])
+        told = [Send(c, died) for c in here if c != client]
+        return [*told, *self._finished()]
+
+    def allocate(
+        self, nbytes: int, answer: Callable[[int, str], list[Instruction]]
+    ) -> list[Instruction]:
+        """Find room for a region and have it made real; `answer` gets its offset, or a refusal."""
+        offset = self._allocator.allocate(max(nbytes, 1))
+        if offset is None:
+            free = self._allocator.free_bytes
+            return answer(-1, f"device {self.device} has {free} bytes free of the {nbytes} wanted")
+        self._requests += 1
+        self._reservations[self._requests] = (
+            offset,
+            lambda refusal: answer(-1 if refusal else offset, refusal),
+        )
+        return [Reserve(self._requests, offset, max(nbytes, 1))]
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes of this device's memory that are in use."""
+        return self._allocator.used_bytes
+
+    # --- registration
+
+    def _on_register(self, register: Register) -> list[Instruction]:
+        if register.offset >= 0:
+            return self._place(register, register.device, register.offset)
+
+        def placed(offset: int, refusal: str) -> list[Instruction]:
+            if refusal:
+                name = register.descriptor.name
+                text = (
+                    f"rank {register.client}: {name!r} needs {register.descriptor.nbytes} bytes but "
+                    f"{refusal}; raise device_capacity_bytes or add a memory device to the partition"
+                )
+                return [Send(register.client, Failed(register.key, "CapacityError", text))]
+            return self._place(register, self.device, offset)
+
+        return self.allocate(register.descriptor.nbytes, placed)
+
+    def _place(self, register: Register, device: int, offset: int) -> list[Instruction]:
+        client, key, epoch, descriptor, _, _ = register
+        located = Located(client, key, epoch, descriptor, device, offset)
+        return [
+            Send(client, Registered(key, epoch, device, offset)),
+            *self._to_other_devices(located),
+            *self._sync.on_located(located, serve=True),
+        ]
+
+    def _on_located(self, located: Located) -> list[Instruction]:
+        return self._sync.on_located(located, serve=False)
+
+    def _on_allocate(self, request: Allocate) -> list[Instruction]:
+        def answer(offset: int, refusal: str) -> list[Instruction]:
+            allocated = Allocated(self.device, request.token, offset, refusal)
+            return [Send(request.client, allocated)]
+
+        return self.allocate(request.nbytes, answer)
+
+    def _on_free(self, free: Free) -> list[Instruction]:
+        self._allocator.free(free.offset)
+        return []
+
+    # --- tables, joining, leaving
+
+    def _on_table(self, table: Table) -> list[Instruction]:
+        forwarded = self._forward(table.client, table)
+        complete = self._membership.on_table(table)
+        if complete is None:
+            return forwarded
+        tables = Tables(table.epoch, complete)
+        self._sync.use_tables(table.epoch, tuple(_routing_table(row) for row in complete))
+        told = [Send(c, tables) for c in self._membership.own_clients]
+        return [*forwarded, *told, *self._sync.settle_all()]
+
+    def _on_join(self, join: Join) -> list[Instruction]:
+        forwarded = self._forward(join.client, join)
+        joined = self._membership.on_join(join)
+        excused = self._sync.excuse(join.client, join.round)
+        if joined is None:
+            return [*forwarded, *excused]
+        return [*forwarded, *excused, *self._to_other_devices(joined), *self._on_joined(joined)]
+
+    def _on_joined(self, joined: Joined) -> list[Instruction]:
+        self._sync.begin_round(joined.round + 1)
+        return [Send(c, joined) for c in self._membership.own_clients]
+
+    def _on_leave(self, leave: Leave) -> list[Instruction]:
+        forwarded = self._forward(leave.client, leave)
+        self._membership.on_leave(leave.client)
+        return [*forwarded, *self._finished()]
+
+    def _finished(self) -> list[Instruction]:
+        return [Finished()] if self._membership.all_left else []
+
+    # --- small answers
+
+    def _on_probe(self, probe: Probe) -> list[Instruction]:
+        return [Send(probe.client, Echo(self.device, probe.token))]
+
+    def _on_query(self, query: Query) -> list[Instruction]:
+        missing = self._sync.missing(query.key)
+        return [Send(query.client, Status(query.key, self.device, missing))]
+
+    def _on_died(self, died: Died) -> list[Instruction]:
+        return self.on_dead(died.rank, None, died.text)
+
+    def _forward(self, client: int, record: Record) -> list[Instruction]:
+        """See [Note: forwarding]: only the device that is a client's own passes its facts on."""
+        return self._to_other_devices(record) if client in self._membership.own_clients else []
+
+    def _to_other_devices(self, record: Record) -> list[Instruction]:
+        first = self._placement.num_clients
+        devices = range(self._placement.num_devices)
+        return [Send(first + d, record) for d in devices if d != self.device]
+
+
+def _routing_table(row: tuple[int, int, int, int]) -> RoutingTable:
+    threshold, latency, bandwidth, partition = row
+    return RoutingTable(
+        threshold_bytes=threshold,
+        latency_proxy=latency,
+        bandwidth_proxy=bandwidth,
+        partition_bytes=partition,
+    )

@@ -1,0 +1,81 @@
+"""Per-client queues of pushed shards (COARSE III-F).
+
+A shard is ready once every expected client has pushed it, in whatever order anybody pushed
+anything: nothing ever waits for the head of a queue, so the deadlock of COARSE figure 10 cannot occur.
+"""
+
+from collections.abc import Collection
+from typing import NamedTuple
+
+from coarse.shard_sets import mask_of, runs_of
+
+
+class ReadyRun(NamedTuple):
+    """Shards [first, last) that may be synchronised now."""
+
+    first: int
+    last: int
+    present: tuple[int, ...]
+    """Clients whose contribution counts; the others of `recipients` pushed nothing but want the result."""
+    recipients: tuple[int, ...]
+
+
+class ShardQueues:
+    """The queues of one key at one proxy: for each client a bit set of the shards that it has pushed."""
+
+    def __init__(self, contributors: Collection[int]) -> None:
+        self._pushed = dict.fromkeys(contributors, 0)
+        self._absent = dict.fromkeys(contributors, 0)
+
+    def on_push(self, client: int, first: int, last: int, *, present: bool) -> bool:
+        """Note an arrival; False where a shard was pushed again before it was synchronised."""
+        mask = mask_of(first, last)
+        if self._pushed[client] & mask:
+            return False
+        self._pushed[client] |= mask
+        if not present:
+            self._absent[client] |= mask
+        return True
+
+    def missing(self, excused: Collection[int]) -> tuple[int, ...]:
+        """Clients that keep a pushed shard waiting, or all of them where nobody has pushed."""
+        wanted = 0
+        for mask in self._pushed.values():
+            wanted |= mask
+        return tuple(
+            client
+            for client, mask in self._pushed.items()
+            if client not in excused and (not wanted or wanted & ~mask)
+        )
+
+    def take_ready(self, excused: Collection[int]) -> list[ReadyRun]:
+        """Remove and return all shards that every client, but for the excused, has pushed."""
+        active = tuple(client for client in self._pushed if client not in excused)
+        if not active:
+            return []
+        ready = self._pushed[active[0]]
+        for client in active[1:]:
+            ready &= self._pushed[client]
+        if not ready:
+            return []
+        runs = []
+        for part, present in self._by_presence(ready, active):
+            runs += [ReadyRun(first, last, present, active) for first, last in runs_of(part)]
+        for client in active:
+            self._pushed[client] &= ~ready
+            self._absent[client] &= ~ready
+        return runs
+
+    def _by_presence(
+        self, ready: int, active: tuple[int, ...]
+    ) -> list[tuple[int, tuple[int, ...]]]:
+        parts: list[tuple[int, tuple[int, ...]]] = [(ready, ())]
+        for client in active:
+            absent = self._absent[client]
+            parts = [
+                piece
+                for mask, present in parts
+                for piece in ((mask & ~absent, (*present, client)), (mask & absent, present))
+                if piece[0]
+            ]
+        return parts

@@ -1,0 +1,64 @@
+"""One shard's way round its ring, as one member sees it: a state machine without bytes (COARSE IV-A)."""
+
+from coarse.proxy.instructions import Instruction, RingReceive, RingSend
+from coarse.ring import chunk_bounds, next_member, ring_steps
+
+
+class RingRun:
+    """The steps of one shard at one member: starts when the local sum is there, ends after 2(p-1) chunks.
+
+    Chunks may come before the local sum is ready, and the next chunk before the last was asked for.
+    """
+
+    def __init__(
+        self,
+        key: int,
+        version: int,
+        shard: int,
+        num_elements: int,
+        members: tuple[int, ...],
+        device: int,
+        direction: int,
+    ) -> None:
+        self._name = (key, version, shard)
+        position = members.index(device)
+        self._steps = ring_steps(position, len(members), direction)
+        self._next_device = members[next_member(position, len(members), direction)]
+        self._bounds = chunk_bounds(num_elements, len(members))
+        self._received: dict[int, bool] = {}
+        self._step = 0
+        self._is_folded = False
+        self.present = False
+        self.started = False
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the LocalBuf holds the whole result."""
+        return self._is_folded and self._step == len(self._steps)
+
+    def on_folded(self, *, present: bool) -> list[Instruction]:
+        """The local contributions lie in the LocalBuf."""
+        self._is_folded = True
+        self.present |= present
+        return [self._send(0), *self._advance()] if self._steps else []
+
+    def on_chunk(self, step: int, *, present: bool) -> list[Instruction]:
+        """The previous member's chunk for a step has come."""
+        self._received[step] = present
+        return self._advance() if self._is_folded else []
+
+    def _advance(self) -> list[Instruction]:
+        instructions: list[Instruction] = []
+        while self._step < len(self._steps) and self._step in self._received:
+            step = self._steps[self._step]
+            begin, end = self._bounds[step.receive_chunk]
+            self.present |= self._received.pop(self._step)
+            instructions.append(RingReceive(*self._name, self._step, begin, end, step.accumulate))
+            self._step += 1
+            if self._step < len(self._steps):
+                instructions.append(self._send(self._step))
+        return instructions
+
+    def _send(self, step: int) -> RingSend:
+        begin, end = self._bounds[self._steps[step].send_chunk]
+        return RingSend(*self._name, step, self._next_device, begin, end, self.present)

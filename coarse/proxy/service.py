@@ -1,0 +1,258 @@
+"""The proxy's live driver: carries out what its machine decides, on mapped memory and over MPI.
+
+[Note: bells] Results are written to a client's ring at once, but the client is woken only when the
+device has nothing more to add or `_BELL_DELAY_S` have passed: on a machine with fewer cores than
+ranks each early wake-up would push the device off its core.
+"""
+
+import heapq
+import json
+import os
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from coarse.clock import Clock
+from coarse.dtypes import DType, Op
+from coarse.memory import DeviceMemory
+from coarse.messages import (
+    RING_HEADER_BYTES,
+    RingChunk,
+    StatisticsReply,
+    StatisticsRequest,
+    Tag,
+    decode,
+    decode_ring_header,
+    encode,
+    encode_ring_header,
+)
+from coarse.plan import Placement
+from coarse.proxy.instructions import (
+    Finished,
+    Fold,
+    Instruction,
+    Region,
+    Reserve,
+    RingFinish,
+    RingFold,
+    RingReceive,
+    RingSend,
+    Send,
+)
+from coarse.proxy.machine import ProxyMachine
+from coarse.proxy.sync_core import accumulate, fold, fold_local, narrowed, scale
+from coarse.records import Mailbox
+from coarse.transport import MpiTransport
+
+_BELL_DELAY_S = 0.001
+_IDLE_SLEEP_S = 0.5
+_POLL_BUSY_S = 0.0002
+_POLL_IDLE_S = 0.01
+_BUSY_LINGER_S = 0.05
+
+
+class ProxyService:
+    """One device's service loop; runs in the device rank's main thread, or in a thread of a worker."""
+
+    def __init__(
+        self,
+        machine: ProxyMachine,
+        placement: Placement,
+        mailbox: Mailbox,
+        memories: Mapping[int, DeviceMemory],
+        transport: MpiTransport | None,
+        clock: Clock,
+    ) -> None:
+        self._machine = machine
+        self._placement = placement
+        self._mailbox = mailbox
+        self._memories = memories
+        self._transport = transport
+        self._clock = clock
+        self._work: list[tuple[int, int, Fold | RingFold]] = []
+        self._sequence = 0
+        self._finished = False
+        self._has_failed = False
+        self._bell_since_s: float | None = None
+        self._last_arrival_s = clock.now_s()
+        self._local_buffers: dict[tuple[int, int, int], tuple[np.ndarray, DType, Op]] = {}
+        self._receive_buffers: dict[tuple[int, int, int, int], np.ndarray] = {}
+        self._counters = {"folded_bytes": 0, "folds": 0, "records": 0}
+        self._fold_s = 0.0
+        here = placement.device_nodes[machine.device]
+        self._is_near = [node == here for node in (*placement.client_nodes, *placement.device_nodes)]
+        self._carry: dict[type, Callable[..., None]] = {
+            Send: self._send,
+            Reserve: self._reserve,
+            Fold: self._queue_work,
+            RingFold: self._queue_work,
+            RingSend: self._ring_send,
+            RingReceive: self._ring_receive,
+            RingFinish: self._ring_finish,
+            Finished: self._finish,
+        }
+
+    def serve(self) -> None:
+        """Serve until all clients have left."""
+        while not self._finished:
+            self._take_records()
+            if self._transport is not None:
+                self._take_messages(self._transport)
+            if self._work:
+                self._do_next()
+                if self._clock.now_s() - (self._bell_since_s or 0.0) > _BELL_DELAY_S:
+                    self._ring_bells()
+            elif not self._finished:
+                self._ring_bells()
+                for endpoint in self._mailbox.sleep(self._sleep_s()):
+                    self._on_process_ended(endpoint)
+        self._mailbox.set_left()
+        self._ring_bells()
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether a rank of this node has died."""
+        return self._has_failed
+
+    def _sleep_s(self) -> float:
+        if self._transport is None:
+            return _IDLE_SLEEP_S
+        busy = self._transport.is_sending or self._local_buffers
+        recent = self._clock.now_s() - self._last_arrival_s < _BUSY_LINGER_S
+        return _POLL_BUSY_S if busy or recent else _POLL_IDLE_S
+
+    # --- arrivals
+
+    def _take_records(self) -> None:
+        for frame in self._mailbox.read():
+            self._counters["records"] += 1
+            self._on_frame(frame)
+
+    def _on_frame(self, frame: bytes) -> None:
+        record = decode(frame)
+        self._last_arrival_s = self._clock.now_s()
+        if type(record) is StatisticsRequest:
+            text = json.dumps(self.statistics())
+            self._post(record.client, StatisticsReply(self._machine.device, record.token, text))
+        else:
+            self._carry_out(self._machine.on_record(record))
+
+    def _take_messages(self, transport: MpiTransport) -> None:
+        for _, tag, payload in transport.poll():
+            if tag is Tag.RECORD:
+                self._on_frame(payload.tobytes())
+                continue
+            self._last_arrival_s = self._clock.now_s()
+            header = decode_ring_header(payload[:RING_HEADER_BYTES].tobytes())
+            name = (header.key, header.version, header.shard, header.step)
+            self._receive_buffers[name] = payload[RING_HEADER_BYTES:]
+            self._carry_out(self._machine.on_chunk(header))
+
+    def _on_process_ended(self, endpoint: int) -> None:
+        if self._mailbox.has_left(endpoint):
+            return
+        self._has_failed = True
+        client = endpoint if endpoint < self._placement.num_clients else None
+        text = f"{self._placement.describe(endpoint)} died"
+        rank = self._placement.ranks[endpoint]
+        self._carry_out(self._machine.on_dead(rank, client, text))
+
+    # --- instructions
+
+    def _carry_out(self, instructions: list[Instruction]) -> None:
+        for instruction in instructions:
+            self._carry[type(instruction)](instruction)
+
+    def _send(self, send: Send) -> None:
+        self._post(send.endpoint, send.record)
+
+    def _post(self, endpoint: int, record: object) -> None:
+        frame = encode(record)  # type: ignore[arg-type]
+        if self._is_near[endpoint]:
+            self._mailbox.post(endpoint, frame)
+            if self._bell_since_s is None:
+                self._bell_since_s = self._clock.now_s()
+        elif self._transport is not None and endpoint >= self._placement.num_clients:
+            device = endpoint - self._placement.num_clients
+            self._transport.send(device, Tag.RECORD, np.frombuffer(frame, np.uint8))
+
+    def _ring_bells(self) -> None:
+        self._mailbox.ring_bells()
+        self._bell_since_s = None
+
+    def _reserve(self, reserve: Reserve) -> None:
+        memory = self._memories[self._machine.device]
+        refusal = memory.reserve(reserve.offset, reserve.nbytes)
+        self._carry_out(self._machine.on_reserved(reserve.request, refusal))
+
+    def _queue_work(self, work: Fold | RingFold) -> None:
+        self._sequence += 1
+        heapq.heappush(self._work, (-work.priority, self._sequence, work))
+
+    def _do_next(self) -> None:
+        _, _, work = heapq.heappop(self._work)
+        began_s = self._clock.now_s()
+        dtype, op = DType(work.dtype), Op(work.op)
+        sources = [self._array(region, dtype, work.num_elements) for region in work.sources]
+        if type(work) is Fold:
+            targets = [self._array(region, dtype, work.num_elements) for region in work.targets]
+            fold(sources, targets, dtype, op, work.divisor)
+            self._account(work.num_elements * dtype.itemsize * len(sources), began_s)
+            self._carry_out(self._machine.on_folded(work.key, work.first, work.last))
+        elif type(work) is RingFold:
+            local = fold_local(sources, work.num_elements, dtype, op)
+            self._local_buffers[work.key, work.version, work.shard] = (local, dtype, op)
+            self._account(work.num_elements * dtype.itemsize * len(sources), began_s)
+            self._carry_out(self._machine.on_ring_folded(work.key, work.version, work.shard))
+
+    def _account(self, nbytes: int, began_s: float) -> None:
+        self._counters["folds"] += 1
+        self._counters["folded_bytes"] += nbytes
+        self._fold_s += self._clock.now_s() - began_s
+
+    def _array(self, region: Region, dtype: DType, num_elements: int) -> np.ndarray:
+        nbytes = num_elements * dtype.itemsize
+        return self._memories[region.device].view(region.offset, nbytes).view(dtype.storage)
+
+    def _ring_send(self, send: RingSend) -> None:
+        local, _, _ = self._local_buffers[send.key, send.version, send.shard]
+        header = RingChunk(send.key, send.version, send.shard, send.step, send.present)
+        chunk = local[send.begin : send.end].view(np.uint8)
+        buffer = np.empty(RING_HEADER_BYTES + chunk.nbytes, np.uint8)  # the SendBuf
+        buffer[:RING_HEADER_BYTES] = np.frombuffer(encode_ring_header(header), np.uint8)
+        buffer[RING_HEADER_BYTES:] = chunk
+        assert self._transport is not None
+        self._transport.send(send.device, Tag.RING, buffer)
+        endpoint = self._placement.num_clients + send.device
+        if self._is_near[endpoint]:
+            self._mailbox.ring_always(endpoint)
+
+    def _ring_receive(self, receive: RingReceive) -> None:
+        key, version, shard, step, begin, end, adds = receive
+        local, _, op = self._local_buffers[key, version, shard]
+        chunk = self._receive_buffers.pop((key, version, shard, step)).view(local.dtype)
+        if adds:
+            accumulate(local[begin:end], chunk, op)
+        else:
+            local[begin:end] = chunk
+
+    def _ring_finish(self, finish: RingFinish) -> None:
+        local, dtype, _ = self._local_buffers.pop((finish.key, finish.version, finish.shard))
+        scale(local, finish.divisor, out=local)
+        result = local if dtype.accumulator == dtype.storage else narrowed(local, dtype)
+        for region in finish.targets:
+            self._array(region, dtype, len(local))[:] = result
+
+    def _finish(self, _: Finished) -> None:
+        self._finished = True
+
+    def statistics(self) -> dict[str, float]:
+        """This device's counters since its start."""
+        usage = os.times()
+        found: dict[str, float] = {**self._counters, "fold_s": self._fold_s}
+        found["cpu_s"] = usage.user + usage.system
+        found["memory_used_bytes"] = self._machine.used_bytes
+        if self._transport is not None:
+            found["mpi_sent_bytes"] = self._transport.sent_bytes
+            found["mpi_received_bytes"] = self._transport.received_bytes
+        return found

@@ -1,0 +1,219 @@
+"""The control plane within a node: rings of records in mapped memory, and doorbells.
+
+Every ordered pair of endpoints has a ring with one writer and one reader, so there is no lock that
+a dying process could hold. An endpoint with nothing to do marks itself asleep and blocks on a Unix
+datagram socket; whoever writes to it then rings. While all are awake nobody makes a system call.
+
+[Note: fences] A writer stores a record and then loads the reader's asleep mark; the reader stores
+the mark and then loads the ring. x86 may delay a store past a later load, so both sides take and
+release a lock in between, which is an atomic instruction and drains the store buffer.
+"""
+
+import select
+import socket
+import struct
+import threading
+from collections import deque
+from collections.abc import Iterator
+
+RING_BYTES = 1 << 18
+_HEADER_BYTES = 128
+_STATUS_BYTES = 128
+MAX_FRAME_BYTES = RING_BYTES // 4
+_LENGTH = struct.Struct("<I")
+_WRAP = 0xFFFFFFFF
+ASLEEP, STATUS = 0, 8
+"""Word offsets within an endpoint's status block; each on a cache line of its own."""
+RUNNING, LEFT = 0, 1
+
+
+def control_bytes(num_endpoints: int) -> int:
+    """Bytes of the control segment of a node."""
+    return num_endpoints * _STATUS_BYTES + num_endpoints**2 * (_HEADER_BYTES + RING_BYTES)
+
+
+class _Ring:
+    """One direction between two endpoints; head and tail count bytes for ever."""
+
+    def __init__(self, control: memoryview, num_endpoints: int, writer: int, reader: int) -> None:
+        start = num_endpoints * _STATUS_BYTES
+        start += (writer * num_endpoints + reader) * (_HEADER_BYTES + RING_BYTES)
+        self._words = control[start : start + _HEADER_BYTES].cast("Q")
+        begin = start + _HEADER_BYTES
+        self._data = control[begin : begin + RING_BYTES]
+
+    def write(self, frame: bytes) -> bool:
+        """Append a frame; False where there is no room."""
+        words, data = self._words, self._data
+        head, tail = words[0], words[8]
+        length = (len(frame) + 11) & ~7
+        at = tail % RING_BYTES
+        skip = RING_BYTES - at if at + length > RING_BYTES else 0
+        if tail + skip + length - head > RING_BYTES:
+            return False
+        if skip:
+            _LENGTH.pack_into(data, at, _WRAP)
+            tail += skip
+            at = 0
+        _LENGTH.pack_into(data, at, len(frame))
+        data[at + 4 : at + 4 + len(frame)] = frame
+        words[8] = tail + length
+        return True
+
+    def has_frames(self) -> bool:
+        """Whether a read would find something."""
+        words = self._words
+        return words[0] != words[8]
+
+    def read(self) -> bytes | None:
+        """Remove the oldest frame."""
+        words = self._words
+        head = words[0]
+        if head == words[8]:
+            return None
+        at = head % RING_BYTES
+        (length,) = _LENGTH.unpack_from(self._data, at)
+        if length == _WRAP:
+            head += RING_BYTES - at
+            at = 0
+            (length,) = _LENGTH.unpack_from(self._data, at)
+        frame = bytes(self._data[at + 4 : at + 4 + length])
+        words[0] = head + ((length + 11) & ~7)
+        return frame
+
+
+class Mailbox:
+    """One endpoint's end of all its rings."""
+
+    def __init__(
+        self, endpoint: int, num_endpoints: int, peers: tuple[int, ...], control: memoryview, run: str
+    ) -> None:
+        self.endpoint = endpoint
+        self._run = run
+        self._inbound = [_Ring(control, num_endpoints, peer, endpoint) for peer in peers]
+        self._outbound = {peer: _Ring(control, num_endpoints, endpoint, peer) for peer in peers}
+        self._waiting: dict[int, deque[bytes]] = {}
+        self._status = {
+            e: control[e * _STATUS_BYTES : (e + 1) * _STATUS_BYTES].cast("Q")
+            for e in (*peers, endpoint)
+        }
+        self._unrung: set[int] = set()
+        self._fence = threading.Lock()
+        self._bell = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._bell.setblocking(False)
+        self._bell.bind(self._address(endpoint))
+        self._poll = select.epoll()
+        self._poll.register(self._bell, select.EPOLLIN)
+        self._watched: dict[int, int] = {}
+
+    def _address(self, endpoint: int) -> str:
+        return f"\0coarse-{self._run}-{endpoint}"
+
+    # --- writing
+
+    def post(self, peer: int, frame: bytes) -> None:
+        """Write a frame; its reader is woken by the next `ring_bells`."""
+        queue = self._waiting.get(peer)
+        if queue or not self._outbound[peer].write(frame):
+            self._waiting.setdefault(peer, deque()).append(frame)
+        self._unrung.add(peer)
+
+    def post_to_all(self, frame: bytes) -> None:
+        """Write a frame to every endpoint of the node and wake them."""
+        for peer in self._outbound:
+            self.post(peer, frame)
+        self.ring_bells()
+
+    def ring_bells(self) -> None:
+        """Wake the readers of everything posted since the last call, if they are asleep."""
+        if self._waiting:
+            self._flush()
+        if self._unrung:
+            with self._fence:
+                pass
+            for peer in self._unrung:
+                self._ring(peer)
+            self._unrung.clear()
+
+    def _ring(self, peer: int) -> None:
+        words = self._status[peer]
+        if words[ASLEEP]:
+            words[ASLEEP] = 0
+            self.ring_always(peer)
+
+    def ring_always(self, peer: int) -> None:
+        """Wake a reader without asking whether it sleeps (for messages that did not come by a ring)."""
+        try:
+            self._bell.sendto(b"!", self._address(peer))
+        except (BlockingIOError, ConnectionRefusedError):
+            pass  # it has rings enough to wake, or is gone: its death is noticed elsewhere
+
+    def _flush(self) -> None:
+        for peer, queue in list(self._waiting.items()):
+            while queue and self._outbound[peer].write(queue[0]):
+                queue.popleft()
+            if not queue:
+                del self._waiting[peer]
+
+    @property
+    def has_unsent(self) -> bool:
+        """Whether a full ring keeps frames back."""
+        return bool(self._waiting)
+
+    # --- reading
+
+    def read(self) -> Iterator[bytes]:
+        """All frames that have come."""
+        for ring in self._inbound:
+            while (frame := ring.read()) is not None:
+                yield frame
+
+    def sleep(self, timeout_s: float) -> list[int]:
+        """Block until somebody rings or dies, or the time is over; the keys of the dead (see `watch`)."""
+        self.ring_bells()
+        words = self._status[self.endpoint]
+        words[ASLEEP] = 1
+        with self._fence:
+            pass
+        if self.has_unsent:
+            timeout_s = min(timeout_s, 0.001)
+        if any(ring.has_frames() for ring in self._inbound):
+            words[ASLEEP] = 0
+            return []
+        events = self._poll.poll(timeout_s)
+        words[ASLEEP] = 0
+        dead = []
+        for descriptor, _ in events:
+            if descriptor == self._bell.fileno():
+                self._drain_bell()
+            else:
+                self._poll.unregister(descriptor)
+                dead.append(self._watched.pop(descriptor))
+        return dead
+
+    def _drain_bell(self) -> None:
+        try:
+            while True:
+                self._bell.recv(16)
+        except BlockingIOError:
+            return
+
+    # --- the living
+
+    def watch(self, process_descriptor: int, key: int) -> None:
+        """Let `sleep` report `key` once the process of a pidfd has ended."""
+        self._watched[process_descriptor] = key
+        self._poll.register(process_descriptor, select.EPOLLIN)
+
+    def set_left(self) -> None:
+        """Say to all that this endpoint ended on purpose."""
+        self._status[self.endpoint][STATUS] = LEFT
+
+    def has_left(self, endpoint: int) -> bool:
+        """Whether an endpoint of this node ended on purpose."""
+        return self._status[endpoint][STATUS] == LEFT
+
+    def close(self) -> None:
+        """Give up the socket; the rings go with their mapping."""
+        self._poll.close()
+        self._bell.close()

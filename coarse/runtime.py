@@ -1,0 +1,280 @@
+"""Opens this rank's parts in order, and closes them in reverse. Start reading here.
+
+A rank is a worker, a memory device, or both. Start-up is the only time at which workers speak MPI;
+what they exchange there are arrays of fixed size, and every step's errors are shared, so that all
+ranks raise together and none waits for one that has given up.
+"""
+
+import hashlib
+import os
+import secrets
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from mpi4py import MPI
+
+from coarse.client.client import Client
+from coarse.client.machine import ClientMachine
+from coarse.client.profiler import choose_table
+from coarse.clock import WallClock
+from coarse.config import Config, load_config
+from coarse import errors as _errors
+from coarse.errors import CoarseError, ConfigError
+from coarse.memory import check_capacity, total_bytes
+from coarse.node import NodeShare, open_node
+from coarse.plan import Placement
+from coarse.proxy.machine import ProxyMachine
+from coarse.proxy.service import ProxyService
+from coarse.records import Mailbox
+from coarse.topology import (
+    PartitionTable,
+    partition_from_nodes,
+    partition_from_text,
+    partition_from_toml,
+)
+from coarse.transport import MpiTransport
+
+_TEXT_BYTES = 1024
+
+
+class Runtime:
+    """All that this rank runs: a client, a proxy, or both."""
+
+    def __init__(self, config: Config | Mapping[str, object] | str | Path | None) -> None:
+        world = MPI.COMM_WORLD.Dup()
+        self.world_rank = world.Get_rank()
+        hosts = _gather_hosts(world)
+        self.config, self.partition = _agree_on_setup(world, config, hosts)
+        self.placement = _placement_of(self.partition, self.config)
+        self.client_index = self.partition.client_of(self.world_rank)
+        self.device_index = self.partition.device_of(self.world_rank)
+        self._clock = WallClock()
+        run = _broadcast_run_name(world)
+        share = self._open_memory(world, run)
+        devices = world.Split(0 if self.device_index is not None else MPI.UNDEFINED, self.world_rank)
+        self._service = self._make_service(share, run, devices)
+        self.client = self._make_client(share, run)
+        _agree(world, None)  # every endpoint has its doorbell now
+        self._thread: threading.Thread | None = None
+        self.is_closed = False
+
+    @property
+    def is_device_only(self) -> bool:
+        """Whether this rank only serves."""
+        return self.client_index is None
+
+    def start(self) -> None:
+        """Serve to the end on a memory device; on a worker profile, and return when all have."""
+        if self._service is not None and self.client is None:
+            self._service.serve()
+            return
+        if self._service is not None:
+            self._thread = threading.Thread(
+                target=self._service.serve, name="coarse-proxy", daemon=True
+            )
+            self._thread.start()
+        self.profile()
+
+    def profile(self) -> None:
+        """Measure routes and switch to the next epoch together with all workers (COARSE III-E)."""
+        client, index = self.require_client(), self.client_index
+        assert index is not None
+        node = self.placement.client_nodes[index]
+        table = choose_table(
+            client,
+            self.config.routing,
+            self.placement.devices_on(node),
+            self.placement.local_proxies[index],
+            self._clock,
+        )
+        next_epoch = client.machine.epoch + 1
+        client.tell(client.machine.on_profiled(table))
+        client.wait_for(
+            lambda: client.machine.epoch == next_epoch,
+            self.config.startup_timeout_s,
+            "all workers' routing tables",
+        )
+
+    def require_client(self) -> Client:
+        """The client of this worker."""
+        assert self.client is not None
+        return self.client
+
+    def close(self) -> None:
+        """Leave: tell the devices; a device in this process serves until all workers have left."""
+        if self.is_closed:
+            return
+        self.is_closed = True
+        if self.client is not None:
+            self.client.leave()
+        if self._thread is not None:
+            self._thread.join()
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether a peer has died, so that MPI can no longer be ended in order."""
+        client_failed = self.client is not None and self.client.has_failed
+        return client_failed or (self._service is not None and self._service.has_failed)
+
+    def abort(self, text: str) -> None:
+        """Tell the node's ranks why, and end the whole job."""
+        if self.client is not None:
+            self.client.warn_peers(text)
+        MPI.COMM_WORLD.Abort(1)
+
+    def last_words(self) -> list[str]:
+        """What is known of the reason why this rank is being ended."""
+        return self.client.obituaries() if self.client is not None else []
+
+    # --- opening
+
+    def _open_memory(self, world: MPI.Comm, run: str) -> NodeShare:
+        here = _node_of(self.partition, self.world_rank)
+        nodes = sorted({place.node for place in self.partition.places})
+        on_node = tuple(p.rank for p in self.partition.places if p.node == here)
+        comm = world.Split(nodes.index(here), self.world_rank)
+        comm.Set_name(f"node{nodes.index(here)}")
+        wanted = self.config.device_capacity_bytes
+        error = None
+        try:
+            if wanted is not None:
+                check_capacity(wanted, len(self.partition.devices_on(here)))
+        except CoarseError as refused:
+            error = refused
+        _agree(world, error)
+        return open_node(
+            comm,
+            run=run,
+            num_endpoints=len(self.placement.ranks),
+            own_devices=() if self.device_index is None else (self.device_index,),
+            capacity_bytes=wanted or total_bytes(),
+            world_ranks=on_node,
+            timeout_s=self.config.startup_timeout_s,
+        )
+
+    def _mailbox(self, endpoint: int, share: NodeShare, run: str) -> Mailbox:
+        ranks = self.placement.ranks
+        near = [e for e, rank in enumerate(ranks) if rank in share.process_ids and e != endpoint]
+        mailbox = Mailbox(endpoint, len(ranks), tuple(near), share.control, run)
+        for peer in near:
+            if ranks[peer] != self.world_rank:
+                mailbox.watch(os.pidfd_open(share.process_ids[ranks[peer]]), peer)
+        return mailbox
+
+    def _make_service(
+        self, share: NodeShare, run: str, devices: MPI.Comm
+    ) -> ProxyService | None:
+        device = self.device_index
+        if device is None:
+            return None
+        spans_nodes = len(set(self.placement.device_nodes)) > 1
+        transport = None
+        if spans_nodes or self.placement.collective == "ring":
+            order = sorted(self.partition.devices)
+            ranks = tuple(order.index(rank) for rank in self.partition.devices)
+            transport = MpiTransport(devices, ranks)
+        memory = share.memories[device]
+        machine = ProxyMachine(device, self.placement, memory.capacity_bytes)
+        mailbox = self._mailbox(self.placement.num_clients + device, share, run)
+        return ProxyService(
+            machine, self.placement, mailbox, share.memories, transport, self._clock
+        )
+
+    def _make_client(self, share: NodeShare, run: str) -> Client | None:
+        index = self.client_index
+        if index is None:
+            return None
+        return Client(
+            ClientMachine(index, self.placement),
+            self.placement,
+            self._mailbox(index, share, run),
+            share.memories,
+            self._clock,
+            self.config.stall_timeout_s,
+        )
+
+
+def _agree(world: MPI.Comm, error: Exception | None) -> None:
+    """Raise on all ranks what any rank found wrong; the lowest rank's words."""
+    text = np.zeros(_TEXT_BYTES, np.uint8)
+    if error is not None:
+        said = f"{type(error).__name__}\0{error}".encode()[:_TEXT_BYTES]
+        text[: len(said)] = np.frombuffer(said, np.uint8)
+    texts = np.empty((world.Get_size(), _TEXT_BYTES), np.uint8)
+    world.Allgather(text, texts)
+    for rank, row in enumerate(texts):
+        if row[0]:
+            kind, said_there = row.tobytes().rstrip(b"\0").decode(errors="replace").split("\0", 1)
+            if error is not None and rank == world.Get_rank():
+                raise error
+            found: type[CoarseError] = getattr(_errors, kind, ConfigError)
+            raise found(f"rank {rank} reports: {said_there}")
+
+
+def _gather_hosts(world: MPI.Comm) -> list[str]:
+    name = np.zeros(256, np.uint8)
+    here = MPI.Get_processor_name().encode()[:256]
+    name[: len(here)] = np.frombuffer(here, np.uint8)
+    names = np.empty((world.Get_size(), 256), np.uint8)
+    world.Allgather(name, names)
+    return [row.tobytes().rstrip(b"\0").decode() for row in names]
+
+
+def _agree_on_setup(
+    world: MPI.Comm, given: Config | Mapping[str, object] | str | Path | None, hosts: list[str]
+) -> tuple[Config, PartitionTable]:
+    """The configuration and partition table, checked on every rank and the same on all."""
+    config, partition, error = None, None, None
+    try:
+        config = load_config(given, os.environ)
+        partition = _partition_of(config, hosts)
+    except (CoarseError, OSError) as refused:
+        error = refused
+    _agree(world, error)
+    assert config is not None and partition is not None
+    digest = np.frombuffer(hashlib.sha256(repr((config, partition)).encode()).digest(), np.uint8)
+    digests = np.empty((world.Get_size(), digest.size), np.uint8)
+    world.Allgather(digest, digests)
+    differing = [rank for rank, row in enumerate(digests) if bytes(row) != bytes(digests[0])]
+    if differing:
+        raise ConfigError(
+            f"ranks {differing} have another configuration than rank 0; give all ranks the same "
+            "config, COARSE_CONFIG, COARSE_PARTITION and COARSE_MODE"
+        )
+    return config, partition
+
+
+def _partition_of(config: Config, hosts: list[str]) -> PartitionTable:
+    if config.partition is None:
+        return partition_from_nodes(hosts)
+    if config.partition.endswith(".toml"):
+        return partition_from_toml(config.partition, hosts)
+    return partition_from_text(config.partition, hosts)
+
+
+def _node_of(partition: PartitionTable, rank: int) -> str:
+    return next(place.node for place in partition.places if place.rank == rank)
+
+
+def _placement_of(partition: PartitionTable, config: Config) -> Placement:
+    nodes = sorted({place.node for place in partition.places})
+    return Placement(
+        client_nodes=tuple(
+            nodes.index(partition.node_of_client(c)) for c in range(partition.num_workers)
+        ),
+        device_nodes=tuple(
+            nodes.index(partition.node_of_device(d)) for d in range(partition.num_devices)
+        ),
+        local_proxies=partition.local_proxies,
+        ranks=(*partition.workers, *partition.devices),
+        collective=config.collective,
+        num_sync_groups=config.num_sync_groups,
+    )
+
+
+def _broadcast_run_name(world: MPI.Comm) -> str:
+    name = np.frombuffer(secrets.token_bytes(8), np.uint8).copy()
+    world.Bcast(name, root=0)
+    return name.tobytes().hex()

@@ -1,0 +1,120 @@
+"""The process's one runtime: made by `init`, ended by `shutdown`, at exit, or by an error."""
+
+import atexit
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING
+
+from coarse.errors import NotInitializedError
+
+if TYPE_CHECKING:
+    from coarse.config import Config
+    from coarse.runtime import Runtime
+
+_runtime: "Runtime | None" = None
+_was_shut_down = False
+_forked = False
+
+
+def init(config: "Config | Mapping[str, object] | str | Path | None" = None) -> None:
+    """Join the job. On a worker: return once all workers are ready. On a memory device: serve, then exit.
+
+    Args:
+        config: a Config, a mapping, or the path of a TOML file; None reads COARSE_CONFIG.
+
+    Raises:
+        ConfigError: a setting or partition table that cannot work (on all ranks).
+        CapacityError: devices larger than the machine's memory.
+    """
+    global _runtime
+    if _runtime is not None:
+        raise NotInitializedError("coarse.init() was called before in this process; call shutdown() first")
+    from coarse.runtime import Runtime  # MPI starts here, not with `import coarse`
+
+    runtime = Runtime(config)
+    _runtime = runtime
+    _install_hooks()
+    runtime.start()
+    if runtime.is_device_only:
+        shutdown()
+        sys.exit(1 if runtime.has_failed else 0)
+
+
+def shutdown() -> None:
+    """Leave the job; also runs at exit. Does nothing where init() was not called."""
+    global _runtime, _was_shut_down
+    runtime, _runtime = _runtime, None
+    if runtime is not None and not _forked:
+        _was_shut_down = True
+        runtime.close()
+        if runtime.has_failed:
+            atexit.register(_leave_without_mpi)
+
+
+def is_initialized() -> bool:
+    """Whether `init` has been called, and `shutdown` has not."""
+    return _runtime is not None and not _forked
+
+
+def current() -> "Runtime":
+    """The runtime; NotInitializedError where there is none."""
+    if _forked:
+        raise NotInitializedError(
+            "this process was forked from a rank and cannot use its device memory; start data loaders "
+            "before coarse.init(), or let the parent call coarse"
+        )
+    if _runtime is None:
+        state = "after coarse.shutdown()" if _was_shut_down else "before coarse.init()"
+        raise NotInitializedError(f"this call came {state}; call coarse.init() first")
+    return _runtime
+
+
+def _install_hooks() -> None:
+    atexit.register(shutdown)
+    os.register_at_fork(after_in_child=_on_fork)
+    sys.excepthook = _on_uncaught
+    in_main = threading.current_thread() is threading.main_thread()
+    if in_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, _on_terminate)
+
+
+def _on_fork() -> None:
+    global _forked
+    _forked = _runtime is not None or _forked
+
+
+def _on_uncaught(
+    kind: type[BaseException], error: BaseException, where: TracebackType | None
+) -> None:
+    """Print the error, tell the node's ranks, end the job: never wait in MPI_Finalize for the dead."""
+    if _forked:
+        traceback.print_exception(kind, error, where)
+        os._exit(1)
+    rank = "?" if _runtime is None else _runtime.world_rank
+    sys.stderr.write(f"coarse: MPI rank {rank} raised\n")
+    traceback.print_exception(kind, error, where)
+    sys.stderr.flush()
+    if _runtime is not None:
+        _runtime.abort(f"MPI rank {rank} raised {kind.__name__}: {error}")
+
+
+def _on_terminate(number: int, _: FrameType | None) -> None:
+    runtime = _runtime
+    if runtime is not None:
+        for line in runtime.last_words():
+            sys.stderr.write(f"coarse: MPI rank {runtime.world_rank} ends because {line}\n")
+        sys.stderr.flush()
+    os._exit(128 + number)
+
+
+def _leave_without_mpi() -> None:
+    """MPI_Finalize would wait for a rank that is gone."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(1)
