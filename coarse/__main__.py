@@ -1,0 +1,6 @@
+"""`python -m coarse`, the same as the command `coarse`."""
+
+from coarse.cli import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,139 @@
+"""The command line: `coarse run` starts a training job, `coarse check` looks before one starts."""
+
+import os
+import shlex
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import fields
+from pathlib import Path
+from typing import Annotated
+
+from coarse.config import Config, load_config
+from coarse.errors import ConfigError
+from coarse.launch import TrainingRun, missing_defaults, mpirun_argv, mpirun_beside, run_forwarding_signals
+from coarse.memory import available_bytes, total_bytes
+from coarse.units import GIB
+
+try:
+    import typer
+    from rich.console import Console
+    from rich.table import Table
+except ImportError as error:
+    raise SystemExit(f"coarse: the command line needs {error.name}: pip install 'coarse[report]'") from error
+
+app = typer.Typer(
+    help="Data-parallel training over memory devices.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+ConfigPath = Annotated[Path | None, typer.Option("--config", help="A TOML file with the configuration.")]
+
+
+def main() -> None:
+    """Run the command line; ends the process."""
+    app(prog_name="coarse")
+
+
+@app.command(context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True})
+def run(
+    script: Annotated[str, typer.Argument(help="The Python file that every worker runs.")],
+    arguments: Annotated[list[str] | None, typer.Argument(help="Its arguments.")] = None,
+    workers: Annotated[int, typer.Option(help="Ranks that run the script.")] = 2,
+    devices: Annotated[int, typer.Option(help="Ranks that are memory devices.")] = 2,
+    config: ConfigPath = None,
+    mode: Annotated[str | None, typer.Option(help="Overrides the configuration's mode.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the mpirun line and start nothing.")] = False,
+) -> None:
+    """Start workers and light memory-device ranks in one mpirun, and end with its status."""
+    with _wrong_input_ends_with_2():
+        request = TrainingRun(
+            script=script,
+            arguments=tuple(arguments or ()),
+            workers=workers,
+            devices=devices,
+            mode=mode,
+            config_path=str(config.resolve()) if config else None,
+        )
+        _check_configuration(request)
+        argv = mpirun_argv(
+            mpirun_beside(sys.executable, os.environ),
+            request.contexts(sys.executable),
+            exports=request.exports(),
+            as_root=os.geteuid() == 0,
+            fault_tolerant=True,
+        )
+    print(shlex.join(argv), flush=True)
+    if not dry_run:
+        raise typer.Exit(run_forwarding_signals(argv, os.environ))
+
+
+@app.command()
+def check(config: ConfigPath = None) -> None:
+    """Validate the configuration and show what this machine offers."""
+    with _wrong_input_ends_with_2():
+        settings = load_config(config, os.environ)
+        mpirun = mpirun_beside(sys.executable, os.environ)
+    console = Console()
+    values = {field.name: str(getattr(settings, field.name)) for field in fields(settings)}
+    console.print(_table("configuration", values))
+    console.print(_table("environment", _environment(mpirun)))
+
+
+def _check_configuration(request: TrainingRun) -> None:
+    """Refuse what every rank would refuse later, and a second partition beside --workers and --devices."""
+    exports = request.exports()
+    partition = exports.pop("COARSE_PARTITION")
+    settings: Config = load_config(None, {**os.environ, **exports})
+    if settings.partition is not None:
+        raise ConfigError(
+            f"the configuration has the partition {settings.partition!r}, and --workers and --devices ask for "
+            f"{partition!r}; take it out of the file or of COARSE_PARTITION, or start mpirun yourself"
+        )
+
+
+def _environment(mpirun: str) -> dict[str, str]:
+    """What a job will find here, by name."""
+    parameter_file = Path(mpirun).parent.parent / "etc" / "prte-mca-params.conf"
+    text = parameter_file.read_text() if parameter_file.is_file() else ""
+    missing = missing_defaults(text, os.environ)
+    crowded = "yes" if not missing else "no: " + ", ".join(f"{k}={v}" for k, v in missing.items())
+    return {
+        "MPI": _mpi_version(),
+        "mpirun": mpirun,
+        "cores": str(len(os.sched_getaffinity(0))),
+        "memory": f"{available_bytes() / GIB:.1f} GiB free of {total_bytes() / GIB:.1f} GiB",
+        "more ranks than cores": f"{crowded} ({parameter_file})",
+    }
+
+
+def _mpi_version() -> str:
+    """The MPI library's own first line; MPI is not started for it."""
+    import mpi4py
+
+    mpi4py.rc.initialize = False
+    from mpi4py import MPI
+
+    return MPI.Get_library_version().strip("\0\n ").splitlines()[0]
+
+
+def _table(title: str, rows: dict[str, str]) -> Table:
+    """Names and values, side by side."""
+    table = Table(title=title, title_justify="left", show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in rows.items():
+        table.add_row(name, value)
+    return table
+
+
+@contextmanager
+def _wrong_input_ends_with_2() -> Iterator[None]:
+    """Turn a wrong configuration into one message and exit status 2."""
+    try:
+        yield
+    except ConfigError as error:
+        print(f"coarse: {error}", file=sys.stderr)
+        raise typer.Exit(2) from error
