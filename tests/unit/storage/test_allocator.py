@@ -1,0 +1,93 @@
+"""Regions never overlap and no byte is lost."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coarse.storage.allocator import RegionAllocator
+
+
+def test_regions_are_aligned_and_the_first_hole_that_fits_is_taken():
+    allocator = RegionAllocator(4 * 4096)
+    assert [allocator.allocate(10), allocator.allocate(4096), allocator.allocate(1)] == [
+        0,
+        4096,
+        8192,
+    ]
+    allocator.free(4096)
+    assert allocator.allocate(4096) == 4096
+
+
+def test_a_full_device_gives_none_and_tells_full_from_fragmented():
+    allocator = RegionAllocator(30)
+    offsets = [allocator.allocate(10, align_bytes=1) for _ in range(3)]
+    assert allocator.allocate(1, align_bytes=1) is None
+    allocator.free(offsets[0])
+    allocator.free(offsets[2])
+    assert allocator.allocate(20, align_bytes=1) is None
+    assert (allocator.free_bytes, allocator.largest_free_bytes) == (20, 10)
+    allocator.free(offsets[1])
+    assert allocator.allocate(30, align_bytes=1) == 0
+
+
+def test_two_empty_regions_have_different_offsets():
+    allocator = RegionAllocator(8192)
+    assert allocator.allocate(0) != allocator.allocate(0)
+
+
+def test_a_region_is_freed_once():
+    allocator = RegionAllocator(100)
+    offset = allocator.allocate(10)
+    allocator.free(offset)
+    with pytest.raises(ValueError, match="no region starts at byte 0"):
+        allocator.free(offset)
+
+
+@pytest.mark.parametrize(("nbytes", "align_bytes"), [(-1, 1), (1, 0)])
+def test_impossible_requests_are_refused(nbytes, align_bytes):
+    with pytest.raises(ValueError, match="must be at least"):
+        RegionAllocator(100).allocate(nbytes, align_bytes)
+
+
+def test_a_device_of_negative_size_is_refused():
+    with pytest.raises(ValueError, match="capacity_bytes"):
+        RegionAllocator(-1)
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("allocate"), st.integers(0, 40), st.sampled_from([1, 2, 8, 16])),
+        st.tuples(st.just("free"), st.integers(0, 10**6), st.just(0)),
+    ),
+    max_size=60,
+)
+
+
+@given(capacity_bytes=st.integers(0, 200), steps=STEPS)
+def test_under_any_requests_no_byte_has_two_owners_and_none_is_lost(capacity_bytes, steps):
+    allocator = RegionAllocator(capacity_bytes)
+    owner: list[int | None] = [None] * capacity_bytes  # one byte each: the simpler truth
+    regions: list[int] = []
+    for action, number, align_bytes in steps:
+        if action == "allocate":
+            offset = allocator.allocate(number, align_bytes)
+            size = max(number, 1)
+            fits = [
+                begin
+                for begin in range(0, capacity_bytes - size + 1, align_bytes)
+                if owner[begin : begin + size] == [None] * size
+            ]
+            assert offset == (fits[0] if fits else None)
+            if offset is not None:
+                owner[offset : offset + size] = [offset] * size
+                regions.append(offset)
+        elif regions:
+            freed = regions.pop(number % len(regions))
+            allocator.free(freed)
+            owner = [None if of == freed else of for of in owner]
+        assert allocator.free_bytes == owner.count(None)
+        assert allocator.used_bytes == capacity_bytes - owner.count(None)
+        assert allocator.capacity_bytes == capacity_bytes
+    for offset in regions:
+        allocator.free(offset)
+    assert allocator.largest_free_bytes == allocator.free_bytes == capacity_bytes
