@@ -5,7 +5,8 @@ import math
 import re
 import tomllib
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,6 +16,7 @@ from coarse.units import KIB, MIB
 
 MODES = ("coarse", "allreduce")
 COLLECTIVES = ("in_place", "ring")
+ROUTING_POLICIES = ("measured", "fixed")
 
 KeyPath = tuple[str | int, ...]
 Where = Callable[[KeyPath], str]
@@ -55,12 +57,6 @@ class FixedRouting:
             _require_int("latency_proxy", self.latency_proxy, 0)
         if self.bandwidth_proxy is not None:
             _require_int("bandwidth_proxy", self.bandwidth_proxy, 0)
-
-
-ROUTING_POLICIES: dict[str, type[MeasuredRouting] | type[FixedRouting]] = {
-    "measured": MeasuredRouting,
-    "fixed": FixedRouting,
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,6 +172,15 @@ class TomlFile:
                 best_length, best_line = len(key), number
         return f"{self.path}:{best_line}"
 
+    @contextmanager
+    def located(self, path: KeyPath) -> Iterator[None]:
+        """Put file and line before a ConfigError about the table `path` that is raised inside."""
+        try:
+            yield
+        except ConfigError as error:
+            where = self.where((*path, error.key or ""))
+            raise ConfigError(f"{where}: {error}", key=error.key) from None
+
 
 def refuse_unknown_keys(
     given: Iterable[object], known: Iterable[str], path: KeyPath, where: Where
@@ -224,7 +229,7 @@ def _routing_from(mapping: Mapping[str, object], where: Where) -> MeasuredRoutin
     values = dict(mapping)
     policy = values.pop("policy", "measured")
     try:
-        _require_choice("policy", policy, tuple(ROUTING_POLICIES))
+        _require_choice("policy", policy, ROUTING_POLICIES)
     except ConfigError as error:
         raise ConfigError(f"{where(('routing', 'policy'))}: {error}", key="policy") from None
     if policy == "measured":
@@ -235,7 +240,8 @@ def _routing_from(mapping: Mapping[str, object], where: Where) -> MeasuredRoutin
                 'routing is measured; add policy = "fixed"',
                 key=stated[0],
             )
-    return _section_from(ROUTING_POLICIES[str(policy)], values, ("routing",), where)
+        return _section_from(MeasuredRouting, values, ("routing",), where)
+    return _section_from(FixedRouting, values, ("routing",), where)
 
 
 def _section_from(
@@ -275,5 +281,5 @@ def _require_int(key: str, value: object, at_least: int) -> None:
 
 def _require_number(key: str, value: object, wanted: str, at_least: float) -> None:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not math.isfinite(value) or value < at_least:  # type: ignore[arg-type]
+    if not (is_number and at_least <= value < math.inf):  # type: ignore[operator]
         raise _wrong(key, wanted, value)
