@@ -12,7 +12,7 @@ export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 
 .DEFAULT_GOAL := install
 .DELETE_ON_ERROR:
-.PHONY: install demo test test-unit test-mpi lint types bench bench-sync bench-step clean
+.PHONY: install demo test test-unit test-mpi lint types bench bench-sync bench-step bench-idle clean
 
 install: $(INSTALLED)
 
@@ -43,13 +43,17 @@ test-unit: $(INSTALLED)
 test-mpi: $(INSTALLED)
 	$(BIN)/python -m pytest tests/mpi
 
-bench: bench-sync bench-step
+bench: bench-sync bench-step bench-idle
 
 bench-sync: $(INSTALLED)
-	$(BIN)/python -m benchmarks.sync
+	$(BIN)/mpirun -n 4 $(BIN)/python benchmarks/sync.py --workers 2 --devices 2
+	$(BIN)/mpirun -n 6 $(BIN)/python benchmarks/sync.py --workers 4 --devices 2
 
 bench-step: $(INSTALLED)
-	$(BIN)/python -m benchmarks.step
+	$(BIN)/mpirun -n 4 $(BIN)/python benchmarks/step.py --workers 2 --devices 2
+
+bench-idle: $(INSTALLED)
+	$(BIN)/mpirun -n 4 $(BIN)/python benchmarks/idle.py --workers 2 --devices 2
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
