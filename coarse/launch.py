@@ -135,12 +135,11 @@ class Job:
         argv: Sequence[str],
         environ: Mapping[str, str],
         *,
-        stdin: int | None = None,
         output: IO[str] | None = None,
         errors: IO[str] | None = None,
     ) -> None:
         self._process = subprocess.Popen(
-            list(argv), env=dict(environ), stdin=stdin, stdout=output, stderr=errors, start_new_session=True
+            list(argv), env=dict(environ), stdout=output, stderr=errors, start_new_session=True
         )
 
     def __enter__(self) -> Self:
