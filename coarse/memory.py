@@ -27,6 +27,8 @@ class DeviceMemory:
         mapping = mmap.mmap(descriptor, capacity_bytes, mmap.MAP_SHARED)
         mapping.madvise(mmap.MADV_DONTFORK)
         self._bytes = np.frombuffer(mapping, np.uint8)
+        self.address: int = self._bytes.__array_interface__["data"][0]
+        """Where the mapping begins in this process."""
 
     @property
     def descriptor(self) -> int:
@@ -36,11 +38,6 @@ class DeviceMemory:
     def view(self, offset: int, nbytes: int) -> np.ndarray:
         """The bytes [offset, offset + nbytes); the mapping lives as long as any view of it."""
         return self._bytes[offset : offset + nbytes]
-
-    @property
-    def address(self) -> int:
-        """Where the mapping begins in this process."""
-        return int(self._bytes.__array_interface__["data"][0])
 
     def reserve(self, offset: int, nbytes: int) -> str:
         """Make a range real; the reason why not, or an empty string."""

@@ -5,6 +5,7 @@ form; the others are rare and travel as JSON, so that nothing on the wire is eve
 """
 
 import enum
+import functools
 import hashlib
 import json
 import struct
@@ -47,6 +48,7 @@ class Descriptor(NamedTuple):
         return f"{DType(self.dtype).label}{list(self.shape)} op={Op(self.op).name.lower()}"
 
 
+@functools.lru_cache(maxsize=1 << 16)
 def key_of(name: str) -> int:
     """The 64-bit key of a name; the same on every rank without asking anybody."""
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")

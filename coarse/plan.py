@@ -104,10 +104,6 @@ class SyncPlan:
         """Adjacent sync groups run in opposite directions (COARSE IV-A)."""
         return 1 if (shard % self.num_sync_groups) % 2 == 0 else -1
 
-    def blocks_of(self, device: int) -> tuple[tuple[int, int, tuple[int, ...]], ...]:
-        """The runs of shards in whose synchronisation a device takes part."""
-        return tuple(block for block in self.members_by_block if device in block[2])
-
     def targets(self, client: int) -> tuple[tuple[int, int, int], ...]:
         """(device, first shard, past the last): where a client announces its shards."""
         return tuple(

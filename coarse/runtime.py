@@ -53,6 +53,9 @@ class Runtime:
         self._clock = WallClock()
         run = _broadcast_run_name(world)
         share = self._open_memory(world, run)
+        workers = world.Split(0 if self.client_index is not None else MPI.UNDEFINED, self.world_rank)
+        self.worker_comm = workers
+        """The workers' communicator, for the one thread of a worker that calls MPI (mode "allreduce")."""
         devices = world.Split(0 if self.device_index is not None else MPI.UNDEFINED, self.world_rank)
         self._service = self._make_service(share, run, devices)
         self.client = self._make_client(share, run)

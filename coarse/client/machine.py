@@ -56,6 +56,8 @@ class ClientKey:
     descriptor: Descriptor
     epoch: int
     plan: SyncPlan
+    targets: tuple[tuple[int, int, int], ...]
+    """(device, first shard, past the last): to whom which shards are announced."""
     phase: Phase = Phase.REGISTERING
     device: int = -1
     offset: int = -1
@@ -67,12 +69,6 @@ class ClientKey:
     present: bool = True
     """Whether anybody contributed to the last result."""
     failed: Failed | None = None
-
-    def bounds_bytes(self, first: int, last: int) -> tuple[int, int]:
-        """The byte range of shards [first, last)."""
-        begin, end = self.plan.bounds(first, last)
-        itemsize = DType(self.descriptor.dtype).itemsize
-        return begin * itemsize, end * itemsize
 
 
 class ClientMachine:
@@ -127,7 +123,7 @@ class ClientMachine:
         known = self.keys.get(key)
         itemsize = DType(descriptor.dtype).itemsize
         plan = plan_key(key, descriptor.num_elements, itemsize, self._tables, self._placement)
-        state = ClientKey(key, descriptor, self.epoch, plan)
+        state = ClientKey(key, descriptor, self.epoch, plan, plan.targets(self.client))
         if known is not None:
             state.device, state.offset, state.version = known.device, known.offset, known.version
         self.keys[key] = state
@@ -149,7 +145,7 @@ class ClientMachine:
         """Shards [first, last) lie in the region: tell the devices that synchronise them."""
         state = self.keys[key]
         records = []
-        for device, begin, end in state.plan.targets(self.client):
+        for device, begin, end in state.targets:
             low, high = max(begin, first), min(end, last)
             if low < high:
                 push = Push(self.client, key, self.epoch, self._round, low, high, present)
@@ -160,7 +156,7 @@ class ClientMachine:
         """A wait took too long: ask every device that synchronises the key."""
         self.missing[key] = {}
         state = self.keys.get(key)
-        targets = state.plan.targets(self.client) if state else ()
+        targets = state.targets if state else ()
         devices = {device for device, _, _ in targets} or {self._local_proxy}
         return [ToDevice(device, Query(self.client, key)) for device in sorted(devices)]
 

@@ -23,8 +23,14 @@ class KeyState:
     """Pushes that came before the plan was known."""
     early_chunks: list[tuple[int, int, int, bool]] = field(default_factory=list)
     plan: SyncPlan | None = None
+    """Made once all clients have registered; what follows is then known too."""
+    descriptor: Descriptor = field(init=False)
+    blocks: tuple[tuple[int, int, bool], ...] = ()
+    """(first shard, past the last, whether this proxy is alone in their ring)."""
+    divisor: int = 1
     queues: ShardQueues | None = None
     failed: Failed | None = None
+    _itemsize: int = 1
     outstanding: int = 0
     finished: list[tuple[int, int, ReadyRun]] = field(default_factory=list)
     rings: dict[tuple[int, int], RingRun] = field(default_factory=dict)
@@ -32,11 +38,6 @@ class KeyState:
     ring_runs: dict[tuple[int, int], ReadyRun] = field(default_factory=dict)
     versions: dict[int, int] = field(default_factory=dict)
     """Shard -> results so far."""
-
-    @property
-    def descriptor(self) -> Descriptor:
-        """What the key is, by the lowest client that registered it."""
-        return self.located[min(self.located)].descriptor
 
     def disagreement(self) -> str | None:
         """How two clients differ about the key, or None."""
@@ -57,9 +58,16 @@ class KeyState:
         self, tables: tuple[RoutingTable, ...], placement: Placement, device: int
     ) -> tuple[list[Push], list[tuple[int, int, int, bool]]]:
         """Make the plan once all clients have registered; what came early is handed back."""
-        descriptor = self.descriptor
-        itemsize = DType(descriptor.dtype).itemsize
-        self.plan = plan_key(self.key, descriptor.num_elements, itemsize, tables, placement)
+        descriptor = self.descriptor = self.located[0].descriptor
+        self._itemsize = DType(descriptor.dtype).itemsize
+        self.plan = plan_key(self.key, descriptor.num_elements, self._itemsize, tables, placement)
+        self.blocks = tuple(
+            (first, last, len(members) == 1)
+            for first, last, members in self.plan.members_by_block
+            if device in members
+        )
+        if descriptor.op == Op.AVERAGE:
+            self.divisor = placement.num_clients
         self.queues = ShardQueues(self.plan.contributors_by_device[device])
         pushes, self.early = self.early, []
         chunks, self.early_chunks = self.early_chunks, []
@@ -67,11 +75,6 @@ class KeyState:
 
     def regions(self, clients: tuple[int, ...], element: int) -> tuple[Region, ...]:
         """Where each client's contribution (and result) lies, from an element on."""
-        skip = element * DType(self.descriptor.dtype).itemsize
-        return tuple(
-            Region(self.located[c].device, self.located[c].offset + skip) for c in clients
-        )
-
-    def divisor(self, num_clients: int) -> int:
-        """What the sum of all contributions is divided by: an average counts the absent as zero."""
-        return num_clients if self.descriptor.op == Op.AVERAGE else 1
+        skip = element * self._itemsize
+        located = self.located
+        return tuple([Region(located[c].device, located[c].offset + skip) for c in clients])

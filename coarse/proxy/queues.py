@@ -26,6 +26,8 @@ class ShardQueues:
     def __init__(self, contributors: Collection[int]) -> None:
         self._pushed = dict.fromkeys(contributors, 0)
         self._absent = dict.fromkeys(contributors, 0)
+        self._any_absent = 0
+        self._clients = tuple(contributors)
 
     def on_push(self, client: int, first: int, last: int, *, present: bool) -> bool:
         """Note an arrival; False where a shard was pushed again before it was synchronised."""
@@ -35,6 +37,9 @@ class ShardQueues:
         self._pushed[client] |= mask
         if not present:
             self._absent[client] |= mask
+            self._any_absent |= mask
+        else:
+            self._absent[client] &= ~mask
         return True
 
     def missing(self, excused: Collection[int]) -> tuple[int, ...]:
@@ -50,7 +55,9 @@ class ShardQueues:
 
     def take_ready(self, excused: Collection[int]) -> list[ReadyRun]:
         """Remove and return all shards that every client, but for the excused, has pushed."""
-        active = tuple(client for client in self._pushed if client not in excused)
+        active = self._clients
+        if excused:
+            active = tuple(client for client in active if client not in excused)
         if not active:
             return []
         ready = self._pushed[active[0]]
@@ -63,12 +70,14 @@ class ShardQueues:
             runs += [ReadyRun(first, last, present, active) for first, last in runs_of(part)]
         for client in active:
             self._pushed[client] &= ~ready
-            self._absent[client] &= ~ready
+        self._any_absent &= ~ready
         return runs
 
     def _by_presence(
         self, ready: int, active: tuple[int, ...]
     ) -> list[tuple[int, tuple[int, ...]]]:
+        if not self._any_absent & ready:
+            return [(ready, active)]
         parts: list[tuple[int, tuple[int, ...]]] = [(ready, ())]
         for client in active:
             absent = self._absent[client]

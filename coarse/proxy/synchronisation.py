@@ -146,11 +146,10 @@ class Synchronisation:
             return []
         steps: list[Instruction] = []
         for run in state.queues.take_ready(self._excused):
-            for first, last, members in state.plan.blocks_of(self._device):
+            for first, last, alone in state.blocks:
                 begin, end = max(first, run.first), min(last, run.last)
                 if begin < end:
-                    part = run._replace(first=begin, last=end)
-                    alone = len(members) == 1
+                    part = ReadyRun(begin, end, run.present, run.recipients)
                     steps += self._folds(state, part) if alone else self._rings(state, part)
         return steps + self._start_passive(state)
 
@@ -172,7 +171,6 @@ class Synchronisation:
         descriptor = state.descriptor
         shard_bytes = max(1, descriptor.nbytes // state.plan.num_shards)
         stride = max(1, FOLD_BYTES // shard_bytes)
-        divisor = state.divisor(self._placement.num_clients)
         steps: list[Instruction] = []
         for first in range(run.first, run.last, stride):
             last = min(first + stride, run.last)
@@ -181,7 +179,7 @@ class Synchronisation:
             targets = state.regions(run.recipients, begin)
             steps.append(
                 Fold(
-                    state.key, first, last, descriptor.dtype, descriptor.op, divisor, end - begin,
+                    state.key, first, last, descriptor.dtype, descriptor.op, state.divisor, end - begin,
                     sources, targets, descriptor.priority,
                 )
             )  # fmt: skip
@@ -248,16 +246,17 @@ class Synchronisation:
         state.outstanding -= 1
         arrived = run._replace(present=run.recipients if ring.present else ())
         state.finished.append((shard, shard + 1, arrived))
-        divisor = state.divisor(self._placement.num_clients)
         targets = state.regions(run.recipients, begin)
-        finish = RingFinish(state.key, version, shard, divisor, targets)
+        finish = RingFinish(state.key, version, shard, state.divisor, targets)
         return [finish, *self._report(state)]
 
     def _report(self, state: KeyState) -> list[Instruction]:
         """Tell the clients once nothing of the key is under way: one record for many shards."""
         if state.outstanding:
             return []
-        finished, state.finished = sorted(state.finished), []
+        finished, state.finished = state.finished, []
+        if len(finished) > 1:
+            finished.sort()
         merged: list[tuple[int, int, tuple[int, ...], bool]] = []
         for first, last, run in finished:
             present = bool(run.present)
