@@ -1,0 +1,1 @@
+"""A small byte-level GPT and its data-parallel training, the subject of the demo and of benchmarks."""
