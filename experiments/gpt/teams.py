@@ -1,0 +1,170 @@
+"""How the workers of a run agree on gradients: one class per way, and nothing else differs between runs.
+
+[Note: what a user changes] CoarseTeam.join holds the lines that a user of PyTorch adds to a training script: broadcast
+the parameters, wrap the optimizer. The modes of coarse differ by the configuration given to `init` alone.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+MODES = ("coarse", "allreduce", "ddp", "none", "single")
+
+
+class Team(Protocol):
+    """One worker's view of the group it trains in."""
+
+    rank: int
+    size: int
+    synchronises: bool
+    """Whether a step of this team has communication that could be exposed."""
+
+    def join(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
+        """The model to call and the optimizer whose learning rate and gradients count; `update` steps it."""
+
+    def synchronize(self) -> None:
+        """Wait until the gradients are the mean over workers."""
+
+    def update(self) -> None:
+        """Apply gradients that `synchronize` has completed."""
+
+    def mean(self, values: Tensor, name: str) -> Tensor:
+        """The mean over workers of (n,) float64; a name always comes with the same n."""
+
+    def bytes_moved(self) -> int | None:
+        """Bytes that this worker's traffic has moved so far, None where nobody counts them."""
+
+    def leave(self) -> None:
+        """End what the team opened."""
+
+
+class AloneTeam:
+    """Workers that never talk: the single process, and the unsynchronised baseline with several."""
+
+    synchronises = False
+
+    def __init__(self, rank: int, size: int) -> None:
+        self.rank = rank
+        self.size = size
+
+    def join(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
+        self._optimizer = optimizer
+        return model, optimizer
+
+    def synchronize(self) -> None:
+        return None
+
+    def update(self) -> None:
+        self._optimizer.step()
+
+    def mean(self, values: Tensor, name: str) -> Tensor:
+        return values
+
+    def bytes_moved(self) -> int | None:
+        return 0
+
+    def leave(self) -> None:
+        return None
+
+
+class DdpTeam(AloneTeam):
+    """PyTorch's DistributedDataParallel over Gloo; its communication lies inside backward."""
+
+    synchronises = True
+
+    def __init__(self, rank: int, size: int, environ: Mapping[str, str]) -> None:
+        super().__init__(rank, size)
+        address = f"tcp://{environ.get('MASTER_ADDR', '127.0.0.1')}:{rendezvous_port(environ)}"
+        torch.distributed.init_process_group("gloo", init_method=address, rank=rank, world_size=size)
+
+    def join(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
+        self._optimizer = optimizer
+        return nn.parallel.DistributedDataParallel(model), optimizer
+
+    def mean(self, values: Tensor, name: str) -> Tensor:
+        total = values.clone()
+        torch.distributed.all_reduce(total)
+        return total / self.size
+
+    def bytes_moved(self) -> int | None:
+        return None
+
+    def leave(self) -> None:
+        torch.distributed.destroy_process_group()
+
+
+class CoarseTeam:
+    """Workers over coarse; `mode` is the only thing that differs between its modes."""
+
+    synchronises = True
+
+    def __init__(self, mode: str) -> None:
+        import coarse.torch as ct  # here, so that the other teams run without it
+
+        self._ct = ct
+        ct.init({"mode": mode})  # a memory device serves in here and never returns
+        self.rank = ct.rank()
+        self.size = ct.size()
+
+    def join(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
+        self._ct.broadcast_parameters(model.named_parameters(), root_rank=0)
+        self._optimizer = self._ct.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+        return model, self._optimizer
+
+    def synchronize(self) -> None:
+        self._optimizer.synchronize()
+
+    def update(self) -> None:
+        with self._optimizer.skip_synchronize():
+            self._optimizer.step()
+
+    def mean(self, values: Tensor, name: str) -> Tensor:
+        return self._ct.push_pull(values, name)
+
+    def bytes_moved(self) -> int | None:
+        import coarse
+
+        return bytes_total(coarse.statistics())
+
+    def leave(self) -> None:
+        self._ct.shutdown()
+
+
+def open_team(mode: str, environ: Mapping[str, str]) -> Team:
+    """The team of this process in `mode`; one of MODES."""
+    if mode in ("coarse", "allreduce"):
+        return CoarseTeam(mode)
+    if mode == "single":
+        return AloneTeam(0, 1)
+    rank, size = place_of(environ)
+    if mode == "none":
+        return AloneTeam(rank, size)
+    if mode == "ddp":
+        return DdpTeam(rank, size, environ)
+    raise ValueError(f"a mode is one of {', '.join(MODES)}, got {mode!r}")
+
+
+def place_of(environ: Mapping[str, str]) -> tuple[int, int]:
+    """This process's rank and world size as mpirun or torchrun tell them; (0, 1) when started by neither."""
+    for rank, size in (("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("RANK", "WORLD_SIZE")):
+        if rank in environ and size in environ:
+            return int(environ[rank]), int(environ[size])
+    return 0, 1
+
+
+def rendezvous_port(environ: Mapping[str, str]) -> int:
+    """A port that all ranks of one job derive alike and that two jobs rarely share."""
+    if "MASTER_PORT" in environ:
+        return int(environ["MASTER_PORT"])
+    return 20_000 + zlib.crc32(environ.get("PMIX_NAMESPACE", "alone").encode()) % 10_000
+
+
+def bytes_total(statistics: Mapping[str, int]) -> int:
+    """All bytes that a worker's statistics count."""
+    return statistics["bytes_total"]

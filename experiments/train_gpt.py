@@ -1,0 +1,82 @@
+"""Train a small byte-level GPT on the standard library's sources, data-parallel over memory devices.
+
+python experiments/train_gpt.py                              one worker with a memory device in the same process
+mpirun -n 4 python experiments/train_gpt.py --mode coarse    half of the ranks workers, half memory devices
+python experiments/train_gpt.py --mode single                plain PyTorch, without coarse
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from contextlib import nullcontext
+from dataclasses import asdict
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # so that the script runs from any folder
+
+import torch
+
+from experiments.gpt.corpus import load_corpus
+from experiments.gpt.model import GptShape
+from experiments.gpt.progress import RunProgress
+from experiments.gpt.rows import document, run_path, write_json
+from experiments.gpt.teams import MODES, open_team
+from experiments.gpt.train import Report, Trainer, Training
+
+
+def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
+    """The command line; defaults are those of Training and GptShape."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--mode", choices=MODES, default="coarse")
+    parser.add_argument("--steps", type=int, default=Training.steps)
+    parser.add_argument("--batch", type=int, default=Training.global_rows, help="rows of the global batch")
+    parser.add_argument("--context", type=int, default=GptShape.context, help="bytes in a row")
+    parser.add_argument("--layers", type=int, default=GptShape.layers)
+    parser.add_argument("--width", type=int, default=GptShape.width)
+    parser.add_argument("--seed", type=int, default=Training.seed)
+    parser.add_argument("--out", type=Path, default=Path("results/train_gpt"), help="folder for the rows")
+    parser.add_argument(
+        "--exposed",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="measure the exposed communication by steps without synchronisation in between",
+    )
+    return parser.parse_args(arguments)
+
+
+def training_from(options: argparse.Namespace) -> Training:
+    """The options as a checked configuration."""
+    return Training(
+        mode=options.mode,
+        steps=options.steps,
+        global_rows=options.batch,
+        shape=GptShape(layers=options.layers, width=options.width, context=options.context),
+        seed=options.seed,
+        probe_every=Training.probe_every if options.exposed else None,
+    )
+
+
+def ignore(report: Report) -> None:
+    """What ranks other than 0 do with a report."""
+
+
+def main() -> None:
+    """Train, and leave one document per worker in the folder of --out."""
+    options = parse_arguments()
+    training = training_from(options)
+    torch.set_num_threads(1)
+    team = open_team(training.mode, os.environ)
+    corpus = load_corpus()
+    trainer = Trainer(training, team, corpus)
+    progress = RunProgress(training.mode, training.steps) if team.rank == 0 else None
+    with progress or nullcontext():
+        summary, records = trainer.run(progress.show if progress else ignore)
+    settings = {**asdict(training), "corpus_sha256": corpus.digest, "num_corpus_bytes": corpus.train.size}
+    write_json(run_path(options.out, training.mode, team.rank), document(summary, records, settings))
+    team.leave()
+
+
+if __name__ == "__main__":
+    main()
