@@ -1,0 +1,111 @@
+"""One client's routing table, derived from what the profiler measured (COARSE III-E)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from coarse.plan import RoutingTable
+
+NEVER_BYTES = 2**63 - 1
+"""A threshold above every tensor: the bandwidth proxy never pays off."""
+FULL_BANDWIDTH_SHARE = 0.95
+"""Share of the best measured bandwidth that counts as all of it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProxyProfile:
+    """What one client measured on its way to one proxy."""
+
+    device: int
+    is_local: bool
+    latency_s: float
+    seconds_by_nbytes: tuple[tuple[int, float], ...]
+    """(nbytes, seconds of a transfer) by rising nbytes; the same sizes for every proxy."""
+
+    def __post_init__(self) -> None:
+        sizes = self.sizes
+        if not sizes or sizes[0] < 1 or any(a >= b for a, b in pairwise(sizes)):
+            raise ValueError(f"device {self.device}: sizes must rise from 1 byte, got {sizes}")
+        if self.latency_s < 0 or min(seconds for _, seconds in self.seconds_by_nbytes) <= 0:
+            raise ValueError(
+                f"device {self.device}: times must be above 0, got latency {self.latency_s} s "
+                f"and {self.seconds_by_nbytes}"
+            )
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The measured sizes in bytes."""
+        return tuple(nbytes for nbytes, _ in self.seconds_by_nbytes)
+
+    @property
+    def longest_s(self) -> float:
+        """Seconds of the largest measured transfer."""
+        return self.seconds_by_nbytes[-1][1]
+
+
+def derive_table(
+    profiles: Sequence[ProxyProfile],
+    *,
+    tie_tolerance: float,
+    min_partition_bytes: int,
+    max_partition_bytes: int,
+) -> RoutingTable:
+    """The table of COARSE III-E: the proxy of lowest latency for tensors up to a threshold, the one
+    of highest bandwidth at the largest measured size above it.
+
+    Proxies within `tie_tolerance` (relative) of the best count as equal; the local one is taken.
+    """
+    if not profiles or len({profile.sizes for profile in profiles}) != 1:
+        raise ValueError(
+            "every proxy must be measured at the same sizes, "
+            f"got {[(profile.device, profile.sizes) for profile in profiles]}"
+        )
+    latency = _best([(profile.latency_s, profile) for profile in profiles], tie_tolerance)
+    bandwidth = _best([(profile.longest_s, profile) for profile in profiles], tie_tolerance)
+    return RoutingTable(
+        threshold_bytes=0 if latency is bandwidth else crossing_bytes(latency, bandwidth),
+        latency_proxy=latency.device,
+        bandwidth_proxy=bandwidth.device,
+        partition_bytes=min(
+            max(full_bandwidth_bytes(bandwidth), min_partition_bytes), max_partition_bytes
+        ),
+    )
+
+
+def crossing_bytes(latency: ProxyProfile, bandwidth: ProxyProfile) -> int:
+    """The size S where T_latency(S) = T_bandwidth(S), linear between measured sizes (COARSE III-E).
+
+    It is the last such size: no larger measured one is faster by the latency proxy. 0 where the
+    bandwidth proxy is never the slower one, NEVER_BYTES where it still is at the largest size.
+    """
+    gains_s = [
+        (nbytes, bandwidth_s - latency_s)
+        for (nbytes, latency_s), (_, bandwidth_s) in zip(
+            latency.seconds_by_nbytes, bandwidth.seconds_by_nbytes, strict=True
+        )
+    ]
+    below = [index for index, (_, gain_s) in enumerate(gains_s) if gain_s > 0]
+    if not below:
+        return 0
+    if below[-1] == len(gains_s) - 1:
+        return NEVER_BYTES
+    (small_bytes, gain_s), (large_bytes, loss_s) = gains_s[below[-1] : below[-1] + 2]
+    return small_bytes + int((large_bytes - small_bytes) * (gain_s / (gain_s - loss_s)))
+
+
+def full_bandwidth_bytes(profile: ProxyProfile) -> int:
+    """The smallest measured size that reaches full bandwidth (COARSE III-E's partition size)."""
+    bytes_per_s = [nbytes / seconds for nbytes, seconds in profile.seconds_by_nbytes]
+    wanted_bytes_per_s = FULL_BANDWIDTH_SHARE * max(bytes_per_s)
+    return next(
+        nbytes
+        for nbytes, reached in zip(profile.sizes, bytes_per_s, strict=True)
+        if reached >= wanted_bytes_per_s
+    )
+
+
+def _best(costs_s: Sequence[tuple[float, ProxyProfile]], tie_tolerance: float) -> ProxyProfile:
+    """The local proxy if it costs no more than the cheapest does with the tolerance, else that."""
+    lowest_s = min(cost_s for cost_s, _ in costs_s)
+    tied = [item for item in costs_s if item[0] <= lowest_s * (1 + tie_tolerance)]
+    return min(tied, key=lambda item: (not item[1].is_local, item[0], item[1].device))[1]
