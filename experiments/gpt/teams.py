@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -165,6 +165,6 @@ def rendezvous_port(environ: Mapping[str, str]) -> int:
     return 20_000 + zlib.crc32(environ.get("PMIX_NAMESPACE", "alone").encode()) % 10_000
 
 
-def bytes_total(statistics: Mapping[str, int]) -> int:
-    """All bytes that a worker's statistics count."""
-    return statistics["bytes_total"]
+def bytes_total(statistics: Mapping[str, Any]) -> int:
+    """The bytes of all keys of this worker, from what `coarse.statistics` reports."""
+    return int(statistics["bytes"])

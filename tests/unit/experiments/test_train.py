@@ -6,7 +6,7 @@ import torch
 
 from experiments.gpt.corpus import Corpus
 from experiments.gpt.model import Gpt, GptShape, num_parameters
-from experiments.gpt.teams import AloneTeam, place_of, rendezvous_port
+from experiments.gpt.teams import AloneTeam, bytes_total, place_of, rendezvous_port
 from experiments.gpt.train import Trainer, Training, learning_rate_at
 
 SHAPE = GptShape(layers=1, width=8, heads=2, context=8)
@@ -124,3 +124,7 @@ def test_a_process_finds_its_place_from_its_launcher(environ, place):
 def test_ranks_of_one_job_meet_at_one_port():
     assert rendezvous_port({"PMIX_NAMESPACE": "job@1"}) == rendezvous_port({"PMIX_NAMESPACE": "job@1"})
     assert rendezvous_port({"MASTER_PORT": "4321", "PMIX_NAMESPACE": "job@1"}) == 4321
+
+
+def test_bytes_moved_are_those_that_coarse_counts_for_this_worker():
+    assert bytes_total({"rank": 1, "bytes": 12, "keys": {"w": {"bytes": 12}}}) == 12
