@@ -110,20 +110,22 @@ class Failed(NamedTuple):
     """A key (0: the whole connection) cannot be synchronised; `error` is a class name of errors.py."""
 
     key: int
+    epoch: int
     error: str
     text: str
 
 
 class Query(NamedTuple):
-    """A client that waited too long asks whose contribution is missing."""
+    """A client that waited too long asks whose contribution is missing; its device asks the others."""
 
     client: int
     key: int
 
 
 class Status(NamedTuple):
-    """Clients whose contribution to a key a device still expects."""
+    """Clients whose contribution to a key a device still expects, for the client that asked."""
 
+    client: int
     key: int
     device: int
     missing: tuple[int, ...]
@@ -265,6 +267,8 @@ class RingChunk(NamedTuple):
     """The header in front of a chunk's bytes in a ring."""
 
     key: int
+    epoch: int
+    round: int
     version: int
     shard: int
     step: int
@@ -279,7 +283,7 @@ Record = (
 
 _PUSH = struct.Struct("<BBHHHQII")
 _READY = struct.Struct("<BBxxIQI")
-_RING = struct.Struct("<QQIIB7x")
+_RING = struct.Struct("<QQIIHHB3x")
 RING_HEADER_BYTES = _RING.size
 _PUSH_KIND, _READY_KIND = 1, 2
 _COLD: tuple[type, ...] = (
@@ -330,10 +334,13 @@ def _frozen(value: object) -> object:
 
 def encode_ring_header(header: RingChunk) -> bytes:
     """The RING_HEADER_BYTES in front of a chunk."""
-    return _RING.pack(header.key, header.version, header.shard, header.step, header.present)
+    return _RING.pack(
+        header.key, header.version, header.shard, header.step, header.epoch, header.round,
+        header.present,
+    )  # fmt: skip
 
 
 def decode_ring_header(frame: bytes) -> RingChunk:
     """The header of a ring message."""
-    key, version, shard, step, present = _RING.unpack(frame)
-    return RingChunk(key, version, shard, step, bool(present))
+    key, version, shard, step, epoch, round_, present = _RING.unpack(frame)
+    return RingChunk(key, epoch, round_, version, shard, step, bool(present))

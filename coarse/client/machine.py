@@ -117,14 +117,14 @@ class ClientMachine:
     def register(self, descriptor: Descriptor) -> list[ToDevice]:
         """First use of a name in this epoch: ask its proxy for a region (COARSE III-E routing).
 
-        A key that already has a region from an earlier epoch keeps it.
+        A key that already has a region of this size from an earlier epoch keeps it.
         """
         key = key_of(descriptor.name)
         known = self.keys.get(key)
         itemsize = DType(descriptor.dtype).itemsize
         plan = plan_key(key, descriptor.num_elements, itemsize, self._tables, self._placement)
         state = ClientKey(key, descriptor, self.epoch, plan, plan.targets(self.client))
-        if known is not None:
+        if known is not None and known.descriptor.nbytes == descriptor.nbytes:
             state.device, state.offset, state.version = known.device, known.offset, known.version
         self.keys[key] = state
         route = proxy_for(descriptor.nbytes, self.table)
@@ -153,12 +153,9 @@ class ClientMachine:
         return records
 
     def ask_who_is_missing(self, key: int) -> list[ToDevice]:
-        """A wait took too long: ask every device that synchronises the key."""
+        """A wait took too long: every device will say in `missing` for whom it waits."""
         self.missing[key] = {}
-        state = self.keys.get(key)
-        targets = state.targets if state else ()
-        devices = {device for device, _, _ in targets} or {self._local_proxy}
-        return [ToDevice(device, Query(self.client, key)) for device in sorted(devices)]
+        return [ToDevice(self._local_proxy, Query(self.client, key))]
 
     # --- joining and leaving
 

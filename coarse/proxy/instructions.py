@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from coarse.messages import Record
+from coarse.messages import Record, RingChunk
 
 
 class Region(NamedTuple):
@@ -28,9 +28,13 @@ class Reserve(NamedTuple):
 
 
 class Fold(NamedTuple):
-    """Combine the sources element by element, divide, and write the result into all targets."""
+    """Combine the sources element by element, divide, and write the result into all targets.
+
+    Answer by on_folded.
+    """
 
     key: int
+    epoch: int
     first: int
     last: int
     dtype: int
@@ -42,12 +46,20 @@ class Fold(NamedTuple):
     priority: int
 
 
+class RingId(NamedTuple):
+    """One synchronisation of one shard by its ring."""
+
+    key: int
+    epoch: int
+    version: int
+    """How many times this epoch's ring of the shard has run before; all members count alike."""
+    shard: int
+
+
 class RingFold(NamedTuple):
     """Combine the sources into the LocalBuf of a shard's ring; answer by on_ring_folded."""
 
-    key: int
-    version: int
-    shard: int
+    ring: RingId
     dtype: int
     op: int
     num_elements: int
@@ -56,24 +68,19 @@ class RingFold(NamedTuple):
 
 
 class RingSend(NamedTuple):
-    """Send elements [begin, end) of the LocalBuf to the ring's next member."""
+    """Send the header and elements [begin, end) of the LocalBuf to the ring's next member."""
 
-    key: int
-    version: int
-    shard: int
-    step: int
+    ring: RingId
     device: int
     begin: int
     end: int
-    present: bool
+    header: RingChunk
 
 
 class RingReceive(NamedTuple):
     """Combine (or store) the chunk that came for a step with elements [begin, end) of the LocalBuf."""
 
-    key: int
-    version: int
-    shard: int
+    ring: RingId
     step: int
     begin: int
     end: int
@@ -81,12 +88,14 @@ class RingReceive(NamedTuple):
 
 
 class RingFinish(NamedTuple):
-    """Divide the LocalBuf, round once, and write it into all targets; the buffers are free again."""
+    """Divide the LocalBuf, round once, and write it into all targets; the buffers are free again.
 
-    key: int
-    version: int
-    shard: int
+    Zeros are written where nobody contributed (not `present`).
+    """
+
+    ring: RingId
     divisor: int
+    present: bool
     targets: tuple[Region, ...]
 
 

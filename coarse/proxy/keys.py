@@ -3,16 +3,16 @@
 from dataclasses import dataclass, field
 
 from coarse.dtypes import DType, Op
-from coarse.messages import Descriptor, Failed, Located, Push
+from coarse.messages import Descriptor, Failed, Located, Push, RingChunk
 from coarse.plan import Placement, RoutingTable, SyncPlan, plan_key
-from coarse.proxy.instructions import Region
+from coarse.proxy.instructions import Region, RingId
 from coarse.proxy.queues import ReadyRun, ShardQueues
 from coarse.proxy.ring_run import RingRun
 
 
 @dataclass
 class KeyState:
-    """One key in one epoch; forgotten and built again when all clients register it in the next."""
+    """One key in one epoch."""
 
     key: int
     epoch: int
@@ -20,10 +20,10 @@ class KeyState:
     served: set[int] = field(default_factory=set)
     """Clients that registered here, and so hear of errors from here."""
     early: list[Push] = field(default_factory=list)
-    """Pushes that came before the plan was known."""
-    early_chunks: list[tuple[int, int, int, bool]] = field(default_factory=list)
+    """Pushes that came before the plan was known, or before their client's region was."""
+    early_chunks: list[RingChunk] = field(default_factory=list)
     plan: SyncPlan | None = None
-    """Made once all clients have registered; what follows is then known too."""
+    """Made once all clients that have not joined have registered; what follows is then known too."""
     descriptor: Descriptor = field(init=False)
     blocks: tuple[tuple[int, int, bool], ...] = ()
     """(first shard, past the last, whether this proxy is alone in their ring)."""
@@ -33,11 +33,12 @@ class KeyState:
     _itemsize: int = 1
     outstanding: int = 0
     finished: list[tuple[int, int, ReadyRun]] = field(default_factory=list)
-    rings: dict[tuple[int, int], RingRun] = field(default_factory=dict)
-    """(version, shard) -> the ring under way."""
-    ring_runs: dict[tuple[int, int], ReadyRun] = field(default_factory=dict)
+    rings: dict[RingId, RingRun] = field(default_factory=dict)
+    """The rings under way."""
+    ring_runs: dict[RingId, ReadyRun] = field(default_factory=dict)
+    """What this proxy contributes to each ring that it has started."""
     versions: dict[int, int] = field(default_factory=dict)
-    """Shard -> results so far."""
+    """Shard -> rings of it that this proxy has started."""
 
     def disagreement(self) -> str | None:
         """How two clients differ about the key, or None."""
@@ -56,9 +57,9 @@ class KeyState:
 
     def settle(
         self, tables: tuple[RoutingTable, ...], placement: Placement, device: int
-    ) -> tuple[list[Push], list[tuple[int, int, int, bool]]]:
-        """Make the plan once all clients have registered; what came early is handed back."""
-        descriptor = self.descriptor = self.located[0].descriptor
+    ) -> list[RingChunk]:
+        """Make the plan; the chunks that came early are handed back."""
+        descriptor = self.descriptor = self.located[min(self.located)].descriptor
         self._itemsize = DType(descriptor.dtype).itemsize
         self.plan = plan_key(self.key, descriptor.num_elements, self._itemsize, tables, placement)
         self.blocks = tuple(
@@ -69,9 +70,14 @@ class KeyState:
         if descriptor.op == Op.AVERAGE:
             self.divisor = placement.num_clients
         self.queues = ShardQueues(self.plan.contributors_by_device[device])
-        pushes, self.early = self.early, []
         chunks, self.early_chunks = self.early_chunks, []
-        return pushes, chunks
+        return chunks
+
+    def take_early(self) -> list[Push]:
+        """Remove and return the early pushes of clients whose regions are known."""
+        pushes = [push for push in self.early if push.client in self.located]
+        self.early = [push for push in self.early if push.client not in self.located]
+        return pushes
 
     def regions(self, clients: tuple[int, ...], element: int) -> tuple[Region, ...]:
         """Where each client's contribution (and result) lies, from an element on."""

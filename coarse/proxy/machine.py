@@ -30,7 +30,7 @@ from coarse.messages import (
     Tables,
 )
 from coarse.plan import Placement, RoutingTable
-from coarse.proxy.instructions import Finished, Instruction, Reserve, Send
+from coarse.proxy.instructions import Finished, Fold, Instruction, Reserve, RingId, Send
 from coarse.proxy.membership import Membership
 from coarse.proxy.synchronisation import Synchronisation
 from coarse.storage.allocator import RegionAllocator
@@ -52,7 +52,9 @@ class ProxyMachine:
             Register: self._on_register,
             Located: self._on_located,
             Table: self._on_table,
+            Failed: self._sync.on_failed,
             Query: self._on_query,
+            Status: self._on_status,
             Join: self._on_join,
             Joined: self._on_joined,
             Leave: self._on_leave,
@@ -75,13 +77,13 @@ class ProxyMachine:
             self._allocator.free(offset)
         return answer(refusal)
 
-    def on_folded(self, key: int, first: int, last: int) -> list[Instruction]:
+    def on_folded(self, fold: Fold) -> list[Instruction]:
         """A Fold has been carried out."""
-        return self._sync.on_folded(key, first, last)
+        return self._sync.on_folded(fold)
 
-    def on_ring_folded(self, key: int, version: int, shard: int) -> list[Instruction]:
+    def on_ring_folded(self, ring: RingId) -> list[Instruction]:
         """A RingFold has been carried out."""
-        return self._sync.on_ring_folded(key, version, shard)
+        return self._sync.on_ring_folded(ring)
 
     def on_chunk(self, header: RingChunk) -> list[Instruction]:
         """A ring chunk has come; its bytes stay with the driver until a RingReceive names them."""
@@ -129,7 +131,9 @@ class ProxyMachine:
                     f"rank {register.client}: {name!r} needs {register.descriptor.nbytes} bytes but "
                     f"{refusal}; raise device_capacity_bytes or add a memory device to the partition"
                 )
-                return [Send(register.client, Failed(register.key, "CapacityError", text))]
+                failed = Failed(register.key, register.epoch, "CapacityError", text)
+                told = [Send(register.client, failed), *self._to_other_devices(failed)]
+                return told + self._sync.on_failed(failed)
             return self._place(register, self.device, offset)
 
         return self.allocate(register.descriptor.nbytes, placed)
@@ -165,9 +169,9 @@ class ProxyMachine:
         if complete is None:
             return forwarded
         tables = Tables(table.epoch, complete)
-        self._sync.use_tables(table.epoch, tuple(_routing_table(row) for row in complete))
         told = [Send(c, tables) for c in self._membership.own_clients]
-        return [*forwarded, *told, *self._sync.settle_all()]
+        rows = tuple(_routing_table(row) for row in complete)
+        return [*forwarded, *told, *self._sync.use_tables(table.epoch, rows)]
 
     def _on_join(self, join: Join) -> list[Instruction]:
         forwarded = self._forward(join.client, join)
@@ -196,7 +200,15 @@ class ProxyMachine:
 
     def _on_query(self, query: Query) -> list[Instruction]:
         missing = self._sync.missing(query.key)
-        return [Send(query.client, Status(query.key, self.device, missing))]
+        status = Status(query.client, query.key, self.device, missing)
+        return [*self._forward(query.client, query), *self._on_status(status)]
+
+    def _on_status(self, status: Status) -> list[Instruction]:
+        """To the client where it is of this node, else to its own device, which passes it on."""
+        nodes = self._placement
+        if nodes.client_nodes[status.client] == nodes.device_nodes[self.device]:
+            return [Send(status.client, status)]
+        return [Send(nodes.num_clients + nodes.local_proxies[status.client], status)]
 
     def _on_died(self, died: Died) -> list[Instruction]:
         return self.on_dead(died.rank, None, died.text)

@@ -42,6 +42,11 @@ class ShardQueues:
             self._absent[client] &= ~mask
         return True
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no pushed shard waits for others."""
+        return not any(self._pushed.values())
+
     def missing(self, excused: Collection[int]) -> tuple[int, ...]:
         """Clients that keep a pushed shard waiting, or all of them where nobody has pushed."""
         wanted = 0

@@ -1,6 +1,7 @@
 """One shard's way round its ring, as one member sees it: a state machine without bytes (COARSE IV-A)."""
 
-from coarse.proxy.instructions import Instruction, RingReceive, RingSend
+from coarse.messages import RingChunk
+from coarse.proxy.instructions import Instruction, RingId, RingReceive, RingSend
 from coarse.ring import chunk_bounds, next_member, ring_steps
 
 
@@ -12,21 +13,20 @@ class RingRun:
 
     def __init__(
         self,
-        key: int,
-        version: int,
-        shard: int,
+        ring: RingId,
         num_elements: int,
         members: tuple[int, ...],
         device: int,
         direction: int,
     ) -> None:
-        self._name = (key, version, shard)
+        self._ring = ring
         position = members.index(device)
         self._steps = ring_steps(position, len(members), direction)
         self._next_device = members[next_member(position, len(members), direction)]
         self._bounds = chunk_bounds(num_elements, len(members))
         self._received: dict[int, bool] = {}
         self._step = 0
+        self._round = 0
         self._is_folded = False
         self.present = False
         self.started = False
@@ -36,9 +36,10 @@ class RingRun:
         """Whether the LocalBuf holds the whole result."""
         return self._is_folded and self._step == len(self._steps)
 
-    def on_folded(self, *, present: bool) -> list[Instruction]:
-        """The local contributions lie in the LocalBuf."""
+    def on_folded(self, round_: int, *, present: bool) -> list[Instruction]:
+        """The local contributions lie in the LocalBuf; `round_` is what chunks say from now on."""
         self._is_folded = True
+        self._round = round_
         self.present |= present
         return [self._send(0), *self._advance()] if self._steps else []
 
@@ -53,7 +54,7 @@ class RingRun:
             step = self._steps[self._step]
             begin, end = self._bounds[step.receive_chunk]
             self.present |= self._received.pop(self._step)
-            instructions.append(RingReceive(*self._name, self._step, begin, end, step.accumulate))
+            instructions.append(RingReceive(self._ring, self._step, begin, end, step.accumulate))
             self._step += 1
             if self._step < len(self._steps):
                 instructions.append(self._send(self._step))
@@ -61,4 +62,6 @@ class RingRun:
 
     def _send(self, step: int) -> RingSend:
         begin, end = self._bounds[self._steps[step].send_chunk]
-        return RingSend(*self._name, step, self._next_device, begin, end, self.present)
+        key, epoch, version, shard = self._ring
+        header = RingChunk(key, epoch, self._round, version, shard, step, self.present)
+        return RingSend(self._ring, self._next_device, begin, end, header)

@@ -16,15 +16,11 @@ from coarse.clock import Clock
 from coarse.dtypes import DType, Op
 from coarse.memory import DeviceMemory
 from coarse.messages import (
-    RING_HEADER_BYTES,
-    RingChunk,
     StatisticsReply,
     StatisticsRequest,
     Tag,
     decode,
-    decode_ring_header,
     encode,
-    encode_ring_header,
 )
 from coarse.plan import Placement
 from coarse.proxy.instructions import (
@@ -40,7 +36,8 @@ from coarse.proxy.instructions import (
     Send,
 )
 from coarse.proxy.machine import ProxyMachine
-from coarse.proxy.sync_core import accumulate, fold, fold_local, narrowed, scale
+from coarse.proxy.ring_buffers import RingBuffers
+from coarse.proxy.sync_core import fold
 from coarse.records import Mailbox
 from coarse.transport import MpiTransport
 
@@ -75,8 +72,7 @@ class ProxyService:
         self._has_failed = False
         self._bell_since_s: float | None = None
         self._last_arrival_s = clock.now_s()
-        self._local_buffers: dict[tuple[int, int, int], tuple[np.ndarray, DType, Op]] = {}
-        self._receive_buffers: dict[tuple[int, int, int, int], np.ndarray] = {}
+        self._rings = RingBuffers(self._array)
         self._counters = {"folded_bytes": 0, "folds": 0, "records": 0}
         self._fold_s = 0.0
         here = placement.device_nodes[machine.device]
@@ -87,8 +83,8 @@ class ProxyService:
             Fold: self._queue_work,
             RingFold: self._queue_work,
             RingSend: self._ring_send,
-            RingReceive: self._ring_receive,
-            RingFinish: self._ring_finish,
+            RingReceive: self._rings.receive,
+            RingFinish: self._rings.finish,
             Finished: self._finish,
         }
 
@@ -117,7 +113,7 @@ class ProxyService:
     def _sleep_s(self) -> float:
         if self._transport is None:
             return _IDLE_SLEEP_S
-        busy = self._transport.is_sending or self._local_buffers
+        busy = self._transport.is_sending or self._rings.in_use
         recent = self._clock.now_s() - self._last_arrival_s < _BUSY_LINGER_S
         return _POLL_BUSY_S if busy or recent else _POLL_IDLE_S
 
@@ -143,10 +139,7 @@ class ProxyService:
                 self._on_frame(payload.tobytes())
                 continue
             self._last_arrival_s = self._clock.now_s()
-            header = decode_ring_header(payload[:RING_HEADER_BYTES].tobytes())
-            name = (header.key, header.version, header.shard, header.step)
-            self._receive_buffers[name] = payload[RING_HEADER_BYTES:]
-            self._carry_out(self._machine.on_chunk(header))
+            self._carry_out(self._machine.on_chunk(self._rings.keep(payload)))
 
     def _on_process_ended(self, endpoint: int) -> None:
         if self._mailbox.has_left(endpoint):
@@ -192,18 +185,17 @@ class ProxyService:
     def _do_next(self) -> None:
         _, _, work = heapq.heappop(self._work)
         began_s = self._clock.now_s()
-        dtype, op = DType(work.dtype), Op(work.op)
-        sources = [self._array(region, dtype, work.num_elements) for region in work.sources]
+        dtype = DType(work.dtype)
         if type(work) is Fold:
+            sources = [self._array(region, dtype, work.num_elements) for region in work.sources]
             targets = [self._array(region, dtype, work.num_elements) for region in work.targets]
-            fold(sources, targets, dtype, op, work.divisor)
-            self._account(work.num_elements * dtype.itemsize * len(sources), began_s)
-            self._carry_out(self._machine.on_folded(work.key, work.first, work.last))
+            fold(sources, targets, dtype, Op(work.op), work.divisor)
+            answer = self._machine.on_folded(work)
         elif type(work) is RingFold:
-            local = fold_local(sources, work.num_elements, dtype, op)
-            self._local_buffers[work.key, work.version, work.shard] = (local, dtype, op)
-            self._account(work.num_elements * dtype.itemsize * len(sources), began_s)
-            self._carry_out(self._machine.on_ring_folded(work.key, work.version, work.shard))
+            self._rings.fold(work)
+            answer = self._machine.on_ring_folded(work.ring)
+        self._account(work.num_elements * dtype.itemsize * len(work.sources), began_s)
+        self._carry_out(answer)
 
     def _account(self, nbytes: int, began_s: float) -> None:
         self._counters["folds"] += 1
@@ -215,33 +207,11 @@ class ProxyService:
         return self._memories[region.device].view(region.offset, nbytes).view(dtype.storage)
 
     def _ring_send(self, send: RingSend) -> None:
-        local, _, _ = self._local_buffers[send.key, send.version, send.shard]
-        header = RingChunk(send.key, send.version, send.shard, send.step, send.present)
-        chunk = local[send.begin : send.end].view(np.uint8)
-        buffer = np.empty(RING_HEADER_BYTES + chunk.nbytes, np.uint8)  # the SendBuf
-        buffer[:RING_HEADER_BYTES] = np.frombuffer(encode_ring_header(header), np.uint8)
-        buffer[RING_HEADER_BYTES:] = chunk
         assert self._transport is not None
-        self._transport.send(send.device, Tag.RING, buffer)
+        self._transport.send(send.device, Tag.RING, self._rings.frame_of(send))
         endpoint = self._placement.num_clients + send.device
         if self._is_near[endpoint]:
             self._mailbox.ring_always(endpoint)
-
-    def _ring_receive(self, receive: RingReceive) -> None:
-        key, version, shard, step, begin, end, adds = receive
-        local, _, op = self._local_buffers[key, version, shard]
-        chunk = self._receive_buffers.pop((key, version, shard, step)).view(local.dtype)
-        if adds:
-            accumulate(local[begin:end], chunk, op)
-        else:
-            local[begin:end] = chunk
-
-    def _ring_finish(self, finish: RingFinish) -> None:
-        local, dtype, _ = self._local_buffers.pop((finish.key, finish.version, finish.shard))
-        scale(local, finish.divisor, out=local)
-        result = local if dtype.accumulator == dtype.storage else narrowed(local, dtype)
-        for region in finish.targets:
-            self._array(region, dtype, len(local))[:] = result
 
     def _finish(self, _: Finished) -> None:
         self._finished = True

@@ -2,7 +2,7 @@
 
 from coarse.messages import Failed, Located, Push, Ready, RingChunk
 from coarse.plan import Placement, RoutingTable
-from coarse.proxy.instructions import Fold, Instruction, RingFinish, RingFold, Send
+from coarse.proxy.instructions import Fold, Instruction, RingFinish, RingFold, RingId, Send
 from coarse.proxy.keys import KeyState
 from coarse.proxy.queues import ReadyRun
 from coarse.proxy.ring_run import RingRun
@@ -13,25 +13,31 @@ FOLD_BYTES = 8 * MIB
 
 
 class Synchronisation:
-    """All keys of one proxy."""
+    """All keys of one proxy, each epoch of a key by itself."""
 
     def __init__(self, device: int, placement: Placement) -> None:
         self._device = device
         self._placement = placement
-        self._keys: dict[int, KeyState] = {}
+        self._keys: dict[tuple[int, int], KeyState] = {}
+        """(key, epoch) -> its state."""
         self._tables: dict[int, tuple[RoutingTable, ...]] = {}
         self._excused: set[int] = set()
         self._round = 0
 
     # --- what ranks agree on
 
-    def use_tables(self, epoch: int, tables: tuple[RoutingTable, ...]) -> None:
-        """The routing tables of an epoch are complete."""
-        self._tables[epoch] = tables
+    def use_tables(self, epoch: int, tables: tuple[RoutingTable, ...]) -> list[Instruction]:
+        """The routing tables of an epoch are complete: make the plans that waited for them.
 
-    def settle_all(self) -> list[Instruction]:
-        """Make the plans that waited for tables."""
-        waiting = [state for state in self._keys.values() if state.plan is None]
+        Keys of the epoch before the last are forgotten: a client sends its table for an epoch only
+        once it has all results of the epochs before.
+        """
+        self._tables[epoch] = tables
+        self._tables.pop(epoch - 2, None)
+        for name, state in list(self._keys.items()):
+            if state.epoch <= epoch - 2 and not state.outstanding:
+                del self._keys[name]
+        waiting = [state for state in self._keys.values() if state.epoch == epoch]
         return [step for state in waiting for step in self._settle(state)]
 
     def on_located(self, located: Located, *, serve: bool) -> list[Instruction]:
@@ -40,109 +46,115 @@ class Synchronisation:
         state.located[located.client] = located
         if serve:
             state.served.add(located.client)
-        text = state.disagreement()
-        if text and state.failed is None:
-            state.failed = Failed(located.key, "MismatchError", text)
-            return [Send(client, state.failed) for client in sorted(state.served)]
         if state.failed is not None:
             return [Send(located.client, state.failed)] if serve else []
+        text = state.disagreement()
+        if text:
+            return self.on_failed(Failed(located.key, located.epoch, "MismatchError", text))
         return self._settle(state)
+
+    def on_failed(self, failed: Failed) -> list[Instruction]:
+        """A key cannot be synchronised in its epoch: tell the clients that registered it here."""
+        state = self._state(failed.key, failed.epoch)
+        if state.failed is not None:
+            return []
+        state.failed = failed
+        return [Send(client, failed) for client in sorted(state.served)]
 
     def excuse(self, client: int, round_: int) -> list[Instruction]:
         """A client has joined: from now on it counts as zero. Rounds that are over are ignored."""
         if round_ < self._round:
             return []
+        self.begin_round(round_)
         self._excused.add(client)
-        return [step for state in self._keys.values() for step in self._advance(state)]
+        return [step for state in self._keys.values() for step in self._settle(state)]
 
     def begin_round(self, round_: int) -> None:
-        """All clients have joined and go on: nobody is excused any more."""
+        """All clients have joined and go on: nobody is excused any more.
+
+        Whatever comes of a later round says so too: it may overtake the word that all have joined.
+        """
         if round_ > self._round:
             self._round = round_
             self._excused.clear()
 
     def missing(self, key: int) -> tuple[int, ...]:
         """Clients whose registration or contribution a key waits for at this device."""
-        state = self._keys.get(key)
-        everybody = range(self._placement.num_clients)
-        if state is None or state.queues is None:
-            located = state.located if state is not None else {}
-            return tuple(c for c in everybody if c not in located)
+        states = [state for (known, _), state in self._keys.items() if known == key]
+        state = max(states, key=lambda state: state.epoch, default=KeyState(key, 0))
+        if state.queues is None:
+            everybody = range(self._placement.num_clients)
+            return tuple(c for c in everybody if c not in state.located and c not in self._excused)
+        if state.outstanding and state.queues.is_empty:
+            return ()
         return state.queues.missing(self._excused)
 
     # --- arrivals
 
     def on_push(self, push: Push) -> list[Instruction]:
         """A client announces shards."""
-        if push.round > self._round:
-            self.begin_round(push.round)
+        self.begin_round(push.round)
         state = self._state(push.key, push.epoch)
-        if state.queues is None:
+        if state.plan is None or push.client not in state.located:
             state.early.append(push)
             return []
         return self._enqueue(state, push) + self._advance(state)
 
-    def on_folded(self, key: int, first: int, last: int) -> list[Instruction]:
-        """Shards [first, last) of a key are in their targets."""
-        state = self._keys[key]
+    def on_folded(self, fold: Fold) -> list[Instruction]:
+        """A Fold's result is in its targets."""
+        state = self._keys[fold.key, fold.epoch]
         state.outstanding -= 1
-        for shard in range(first, last):
-            state.versions[shard] = state.versions.get(shard, 0) + 1
         return self._report(state)
 
-    def on_ring_folded(self, key: int, version: int, shard: int) -> list[Instruction]:
+    def on_ring_folded(self, ring: RingId) -> list[Instruction]:
         """The local part of a ring is there."""
-        state = self._keys[key]
-        ring = state.rings[version, shard]
-        run = state.ring_runs[version, shard]
-        return [
-            *ring.on_folded(present=bool(run.present)),
-            *self._finish_ring(state, version, shard, ring),
-        ]
+        state = self._keys[ring.key, ring.epoch]
+        present = bool(state.ring_runs[ring].present)
+        steps = state.rings[ring].on_folded(self._round, present=present)
+        return steps + self._finish_ring(state, ring)
 
-    def on_chunk(self, header: RingChunk) -> list[Instruction]:
+    def on_chunk(self, chunk: RingChunk) -> list[Instruction]:
         """A chunk of a ring has come; it may be the first that this proxy hears of the shard."""
-        state = self._keys.get(header.key)
-        if state is None:
-            state = self._keys[header.key] = KeyState(header.key, 0)
+        self.begin_round(chunk.round)
+        state = self._state(chunk.key, chunk.epoch)
         if state.plan is None:
-            state.early_chunks.append((header.version, header.shard, header.step, header.present))
+            state.early_chunks.append(chunk)
             return []
-        return self._take_chunk(state, header.version, header.shard, header.step, header.present)
+        return self._take_chunk(state, chunk)
 
     # --- within
 
     def _state(self, key: int, epoch: int) -> KeyState:
-        state = self._keys.get(key)
-        if state is None or state.epoch < epoch:
-            fresh = KeyState(key, epoch)
-            if state is not None:
-                fresh.versions = state.versions
-                fresh.early_chunks = state.early_chunks
-            state = self._keys[key] = fresh
+        state = self._keys.get((key, epoch))
+        if state is None:
+            state = self._keys[key, epoch] = KeyState(key, epoch)
         return state
 
     def _settle(self, state: KeyState) -> list[Instruction]:
-        tables = self._tables.get(state.epoch)
-        if tables is None or len(state.located) < self._placement.num_clients or state.failed:
-            return []
-        pushes, chunks = state.settle(tables, self._placement, self._device)
+        """Make the plan once everybody who is not excused has registered; take what came early."""
         steps: list[Instruction] = []
-        for push in pushes:
+        if state.plan is None:
+            tables = self._tables.get(state.epoch)
+            known = state.located.keys() | self._excused
+            if tables is None or not state.located or len(known) < self._placement.num_clients:
+                return []
+            if state.failed is not None:
+                return []
+            for chunk in state.settle(tables, self._placement, self._device):
+                steps += self._take_chunk(state, chunk)
+        for push in state.take_early():
             steps += self._enqueue(state, push)
-        for chunk in chunks:
-            steps += self._take_chunk(state, *chunk)
         return steps + self._advance(state)
 
     def _enqueue(self, state: KeyState, push: Push) -> list[Instruction]:
         assert state.queues is not None
         if state.queues.on_push(push.client, push.first, push.last, present=push.present):
             return []
-        text = f"rank {push.client} pushed {state.descriptor.name!r} again before its result was there"
-        return [Send(push.client, Failed(push.key, "InFlightError", text))]
+        text = f"rank {push.client} pushed {state.descriptor.name!r} again before its result came"
+        return [Send(push.client, Failed(push.key, push.epoch, "InFlightError", text))]
 
     def _advance(self, state: KeyState) -> list[Instruction]:
-        if state.queues is None or state.plan is None:
+        if state.queues is None or state.plan is None or state.failed is not None:
             return []
         steps: list[Instruction] = []
         for run in state.queues.take_ready(self._excused):
@@ -158,12 +170,11 @@ class Synchronisation:
         assert state.plan is not None
         if set(state.plan.contributors_by_device[self._device]) - self._excused:
             return []
-        steps: list[Instruction] = []
-        for (version, shard), ring in state.rings.items():
-            if not ring.started:
-                state.ring_runs[version, shard] = ReadyRun(shard, shard + 1, (), ())
-                steps.append(self._start_ring(state, version, shard))
-        return steps
+        waiting = [ring for ring, run in state.rings.items() if not run.started]
+        return [
+            self._start_ring(state, ring, ReadyRun(ring.shard, ring.shard + 1, (), ()))
+            for ring in waiting
+        ]
 
     def _folds(self, state: KeyState, run: ReadyRun) -> list[Instruction]:
         """The whole sum in one pass over the bytes, in pieces of at most FOLD_BYTES."""
@@ -179,8 +190,8 @@ class Synchronisation:
             targets = state.regions(run.recipients, begin)
             steps.append(
                 Fold(
-                    state.key, first, last, descriptor.dtype, descriptor.op, state.divisor, end - begin,
-                    sources, targets, descriptor.priority,
+                    state.key, state.epoch, first, last, descriptor.dtype, descriptor.op,
+                    state.divisor, end - begin, sources, targets, descriptor.priority,
                 )
             )  # fmt: skip
             state.finished.append((first, last, run))
@@ -190,65 +201,53 @@ class Synchronisation:
     def _rings(self, state: KeyState, run: ReadyRun) -> list[Instruction]:
         steps: list[Instruction] = []
         for shard in range(run.first, run.last):
-            version = state.versions.get(shard, 0)
-            state.ring_runs[version, shard] = run._replace(first=shard, last=shard + 1)
-            steps.append(self._start_ring(state, version, shard))
+            ring = RingId(state.key, state.epoch, state.versions.get(shard, 0), shard)
+            steps.append(self._start_ring(state, ring, run._replace(first=shard, last=shard + 1)))
         return steps
 
-    def _start_ring(self, state: KeyState, version: int, shard: int) -> RingFold:
-        ring = self._ring(state, version, shard)
-        ring.started = True
+    def _start_ring(self, state: KeyState, ring: RingId, run: ReadyRun) -> RingFold:
+        self._ring_run(state, ring).started = True
+        state.ring_runs[ring] = run
+        state.versions[ring.shard] = max(ring.version + 1, state.versions.get(ring.shard, 0))
         state.outstanding += 1
-        run = state.ring_runs[version, shard]
         descriptor = state.descriptor
         assert state.plan is not None
-        begin, end = state.plan.bounds(shard, shard + 1)
+        begin, end = state.plan.bounds(ring.shard, ring.shard + 1)
         sources = state.regions(run.present, begin)
         return RingFold(
-            state.key, version, shard, descriptor.dtype, descriptor.op, end - begin, sources,
-            descriptor.priority,
-        )  # fmt: skip
+            ring, descriptor.dtype, descriptor.op, end - begin, sources, descriptor.priority
+        )
 
-    def _ring(self, state: KeyState, version: int, shard: int) -> RingRun:
-        ring = state.rings.get((version, shard))
-        if ring is None:
+    def _ring_run(self, state: KeyState, ring: RingId) -> RingRun:
+        run = state.rings.get(ring)
+        if run is None:
             assert state.plan is not None
-            begin, end = state.plan.bounds(shard, shard + 1)
-            ring = state.rings[version, shard] = RingRun(
-                state.key,
-                version,
-                shard,
-                end - begin,
-                state.plan.members(shard),
-                self._device,
-                state.plan.direction(shard),
-            )
-        return ring
+            begin, end = state.plan.bounds(ring.shard, ring.shard + 1)
+            members = state.plan.members(ring.shard)
+            direction = state.plan.direction(ring.shard)
+            run = RingRun(ring, end - begin, members, self._device, direction)
+            state.rings[ring] = run
+        return run
 
-    def _take_chunk(
-        self, state: KeyState, version: int, shard: int, step: int, present: bool
-    ) -> list[Instruction]:
-        ring = self._ring(state, version, shard)
+    def _take_chunk(self, state: KeyState, chunk: RingChunk) -> list[Instruction]:
+        ring = RingId(chunk.key, chunk.epoch, chunk.version, chunk.shard)
+        run = self._ring_run(state, ring)
         steps = self._start_passive(state)
-        steps += ring.on_chunk(step, present=present)
-        return steps + self._finish_ring(state, version, shard, ring)
+        steps += run.on_chunk(chunk.step, present=chunk.present)
+        return steps + self._finish_ring(state, ring)
 
-    def _finish_ring(
-        self, state: KeyState, version: int, shard: int, ring: RingRun
-    ) -> list[Instruction]:
-        if not ring.is_finished:
-            return []
-        run = state.ring_runs.pop((version, shard))
-        del state.rings[version, shard]
+    def _finish_ring(self, state: KeyState, ring: RingId) -> list[Instruction]:
         assert state.plan is not None
-        begin, _ = state.plan.bounds(shard, shard + 1)
-        state.versions[shard] = version + 1
+        if not state.rings[ring].is_finished:
+            return []
+        present = state.rings.pop(ring).present
+        run = state.ring_runs.pop(ring)
+        begin, _ = state.plan.bounds(ring.shard, ring.shard + 1)
         state.outstanding -= 1
-        arrived = run._replace(present=run.recipients if ring.present else ())
-        state.finished.append((shard, shard + 1, arrived))
+        arrived = run._replace(present=run.recipients if present else ())
+        state.finished.append((ring.shard, ring.shard + 1, arrived))
         targets = state.regions(run.recipients, begin)
-        finish = RingFinish(state.key, version, shard, state.divisor, targets)
-        return [finish, *self._report(state)]
+        return [RingFinish(ring, state.divisor, present, targets), *self._report(state)]
 
     def _report(self, state: KeyState) -> list[Instruction]:
         """Tell the clients once nothing of the key is under way: one record for many shards."""

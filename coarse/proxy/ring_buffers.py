@@ -1,0 +1,85 @@
+"""The three buffers of the rings that a sync core takes part in (COARSE IV-A), and what fills them.
+
+A shard's LocalBuf holds its running result in the accumulator type; a SendBuf is a header and one
+chunk, ready for the wire; a RecvBuf keeps a chunk that came until its step is due.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from coarse.dtypes import DType, Op
+from coarse.messages import (
+    RING_HEADER_BYTES,
+    RingChunk,
+    decode_ring_header,
+    encode_ring_header,
+)
+from coarse.proxy.instructions import (
+    Region,
+    RingFinish,
+    RingFold,
+    RingId,
+    RingReceive,
+    RingSend,
+)
+from coarse.proxy.sync_core import accumulate, fold_local, narrowed, scale
+
+ArrayOf = Callable[[Region, DType, int], np.ndarray]
+"""(region, dtype, number of elements) -> the elements of a region where they lie."""
+
+
+class RingBuffers:
+    """All ring buffers of one device; every driver of a ProxyMachine carries out rings by them."""
+
+    def __init__(self, array_of: ArrayOf) -> None:
+        self._array_of = array_of
+        self._local: dict[RingId, tuple[np.ndarray, DType, Op]] = {}
+        self._received: dict[tuple[RingId, int], np.ndarray] = {}
+
+    @property
+    def in_use(self) -> bool:
+        """Whether a ring is under way at this device."""
+        return bool(self._local)
+
+    def fold(self, work: RingFold) -> None:
+        """Combine the sources into the shard's LocalBuf."""
+        dtype, op = DType(work.dtype), Op(work.op)
+        sources = [self._array_of(region, dtype, work.num_elements) for region in work.sources]
+        self._local[work.ring] = (fold_local(sources, work.num_elements, dtype, op), dtype, op)
+
+    def frame_of(self, send: RingSend) -> np.ndarray:
+        """The SendBuf, (header and chunk bytes,) uint8."""
+        local, _, _ = self._local[send.ring]
+        chunk = local[send.begin : send.end].view(np.uint8)
+        frame = np.empty(RING_HEADER_BYTES + chunk.nbytes, np.uint8)
+        frame[:RING_HEADER_BYTES] = np.frombuffer(encode_ring_header(send.header), np.uint8)
+        frame[RING_HEADER_BYTES:] = chunk
+        return frame
+
+    def keep(self, frame: np.ndarray) -> RingChunk:
+        """Keep what another device's `frame_of` made as a RecvBuf, and return its header."""
+        header = decode_ring_header(frame[:RING_HEADER_BYTES].tobytes())
+        ring = RingId(header.key, header.epoch, header.version, header.shard)
+        self._received[ring, header.step] = frame[RING_HEADER_BYTES:]
+        return header
+
+    def receive(self, receive: RingReceive) -> None:
+        """Combine the RecvBuf of a step with the LocalBuf, or store it there; the RecvBuf is free."""
+        local, _, op = self._local[receive.ring]
+        chunk = self._received.pop((receive.ring, receive.step)).view(local.dtype)
+        target = local[receive.begin : receive.end]
+        if receive.accumulate:
+            accumulate(target, chunk, op)
+        else:
+            target[:] = chunk
+
+    def finish(self, finish: RingFinish) -> None:
+        """Write the result into all targets, rounded once; the LocalBuf is free."""
+        local, dtype, _ = self._local.pop(finish.ring)
+        if not finish.present:
+            local[:] = 0
+        scale(local, finish.divisor, out=local)
+        result = local if dtype.accumulator == dtype.storage else narrowed(local, dtype)
+        for region in finish.targets:
+            self._array_of(region, dtype, len(local))[:] = result
