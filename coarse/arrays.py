@@ -4,10 +4,11 @@ import json
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from coarse.client.handle import Handle
 from coarse.client.machine import ToDevice
-from coarse.dtypes import Op, dtype_of
+from coarse.dtypes import DType, Op, dtype_of
 from coarse.messages import Descriptor, StatisticsRequest, key_of
 from coarse.session import current
 
@@ -96,11 +97,11 @@ def push_pull_async(
 
 
 def device_array(
-    name: str, shape: tuple[int, ...], dtype: Any, op: Op = Op.AVERAGE, priority: int = 0
+    name: str, shape: tuple[int, ...], dtype: DTypeLike, op: Op = Op.AVERAGE, priority: int = 0
 ) -> np.ndarray:
     """An array of `shape` in device memory, zeros at first, whose push_pull under `name` moves no bytes."""
     wire = dtype_of(np.empty(0, dtype))
-    descriptor = _checked(Descriptor(name, int(wire), int(op), tuple(shape), priority))
+    descriptor = checked(Descriptor(name, int(wire), int(op), tuple(shape), priority))
     return current().require_client().device_array(descriptor)
 
 
@@ -115,7 +116,7 @@ def statistics() -> dict[str, Any]:
         ToDevice(device, StatisticsRequest(index, token))
         for device, token in zip(near, tokens, strict=True)
     ]
-    replies = client.ask(requests, tokens, "its counters")
+    replies = client.link.ask(requests, tokens, "its counters")
     keys = client.counters
     return {
         "rank": index,
@@ -131,12 +132,10 @@ def describe(array: np.ndarray, name: str, op: Op, priority: int) -> Descriptor:
     """The descriptor of an array; TypeError for types that cannot be synchronised."""
     if not isinstance(array, np.ndarray):
         raise TypeError(f"{name!r}: a numpy array was wanted, {type(array).__name__} came")
-    return _checked(Descriptor(name, int(dtype_of(array)), int(Op(op)), array.shape, priority))
+    return checked(Descriptor(name, int(dtype_of(array)), int(Op(op)), array.shape, priority))
 
 
-def _checked(descriptor: Descriptor) -> Descriptor:
-    from coarse.dtypes import DType
-
+def checked(descriptor: Descriptor) -> Descriptor:
     if descriptor.op == Op.AVERAGE and DType(descriptor.dtype).is_integer:
         raise TypeError(
             f"{descriptor.name!r}: an average of {DType(descriptor.dtype).label} would be rounded; "

@@ -7,7 +7,7 @@ import tomllib
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import MISSING, dataclass, field, fields, replace
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -76,13 +76,11 @@ class Config:
     """Small tensors of an optimizer are fused up to this."""
     stall_timeout_s: float = 60.0
     startup_timeout_s: float = 60.0
-    trace_path: str | None = None
 
     def __post_init__(self) -> None:
         _require_choice("mode", self.mode, MODES)
         _require_choice("collective", self.collective, COLLECTIVES)
-        for key in ("partition", "trace_path"):
-            _require_text_or_none(key, getattr(self, key))
+        _require_text_or_none("partition", self.partition)
         if self.device_capacity_bytes is not None:
             _require_int("device_capacity_bytes", self.device_capacity_bytes, 1)
         for key in ("num_sync_groups", "bucket_bytes"):
@@ -96,6 +94,11 @@ class Config:
     def from_mapping(cls, mapping: Mapping[str, object], source: str = "argument") -> "Config":
         """The configuration that `mapping` states; `source` names it in errors."""
         return _config_from(mapping, lambda path: source)
+
+    def to_mapping(self) -> dict[str, object]:
+        """What `from_mapping` reads back as an equal configuration; plain values only."""
+        policy = "fixed" if isinstance(self.routing, FixedRouting) else "measured"
+        return {**asdict(self), "routing": {"policy": policy, **asdict(self.routing)}}
 
     @classmethod
     def from_toml(cls, path: str | Path) -> "Config":

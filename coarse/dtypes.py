@@ -1,6 +1,7 @@
 """Element types and operations that tensors may have on the wire."""
 
 import enum
+from typing import Any
 
 import numpy as np
 
@@ -26,12 +27,12 @@ class DType(enum.IntEnum):
     UINT8 = 6
 
     @property
-    def storage(self) -> np.dtype:
+    def storage(self) -> np.dtype[Any]:
         """The numpy type of the bytes; bfloat16 is kept as uint16, which numpy knows."""
         return _STORAGE[self]
 
     @property
-    def accumulator(self) -> np.dtype:
+    def accumulator(self) -> np.dtype[Any]:
         """The type in which sums are carried: half types add in float32 and round once."""
         return _ACCUMULATOR.get(self, _STORAGE[self])
 
@@ -51,7 +52,7 @@ class DType(enum.IntEnum):
         return self.name.lower()
 
 
-_STORAGE = {
+_STORAGE: dict[DType, np.dtype[Any]] = {
     DType.FLOAT16: np.dtype(np.float16),
     DType.BFLOAT16: np.dtype(np.uint16),
     DType.FLOAT32: np.dtype(np.float32),
@@ -60,7 +61,7 @@ _STORAGE = {
     DType.INT64: np.dtype(np.int64),
     DType.UINT8: np.dtype(np.uint8),
 }
-_ACCUMULATOR = {
+_ACCUMULATOR: dict[DType, np.dtype[Any]] = {
     DType.FLOAT16: np.dtype(np.float32),
     DType.BFLOAT16: np.dtype(np.float32),
 }

@@ -7,6 +7,7 @@ All ranks compute the same plan from the same tables, so nothing about it travel
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,7 +165,7 @@ def _fold_on_each_node(
             last,
             tuple(local[(first * len(local) // num_shards + key) % len(local)] for local in devices),
         )
-        for first, last in zip(edges, edges[1:], strict=False)
+        for first, last in pairwise(edges)
     )
     served = {device for _, _, members in blocks for device in members}
     contributors = tuple(

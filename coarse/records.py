@@ -9,6 +9,7 @@ the mark and then loads the ring. x86 may delay a store past a later load, so bo
 release a lock in between, which is an atomic instruction and drains the store buffer.
 """
 
+import contextlib
 import select
 import socket
 import struct
@@ -143,10 +144,9 @@ class Mailbox:
 
     def ring_always(self, peer: int) -> None:
         """Wake a reader without asking whether it sleeps (for messages that did not come by a ring)."""
-        try:
+        # refused: it has datagrams enough to wake, or is gone, and its death is noticed elsewhere
+        with contextlib.suppress(BlockingIOError, ConnectionRefusedError):
             self._bell.sendto(b"!", self._address(peer))
-        except (BlockingIOError, ConnectionRefusedError):
-            pass  # it has rings enough to wake, or is gone: its death is noticed elsewhere
 
     def _flush(self) -> None:
         for peer, queue in list(self._waiting.items()):

@@ -5,23 +5,27 @@ what they exchange there are arrays of fixed size, and every step's errors are s
 ranks raise together and none waits for one that has given up.
 """
 
-import hashlib
 import os
-import secrets
 import threading
 from collections.abc import Mapping
 from pathlib import Path
 
-import numpy as np
 from mpi4py import MPI
 
+from coarse.agreement import (
+    agree,
+    agree_on_config,
+    agree_on_digest,
+    broadcast_run_name,
+    gather_hosts,
+)
 from coarse.client.client import Client
+from coarse.client.link import DeviceLink
 from coarse.client.machine import ClientMachine
 from coarse.client.profiler import choose_table
 from coarse.clock import WallClock
-from coarse.config import Config, load_config
-from coarse import errors as _errors
-from coarse.errors import CoarseError, ConfigError
+from coarse.config import Config
+from coarse.errors import CoarseError
 from coarse.memory import check_capacity, total_bytes
 from coarse.node import NodeShare, open_node
 from coarse.plan import Placement
@@ -36,8 +40,6 @@ from coarse.topology import (
 )
 from coarse.transport import MpiTransport
 
-_TEXT_BYTES = 1024
-
 
 class Runtime:
     """All that this rank runs: a client, a proxy, or both."""
@@ -45,13 +47,14 @@ class Runtime:
     def __init__(self, config: Config | Mapping[str, object] | str | Path | None) -> None:
         world = MPI.COMM_WORLD.Dup()
         self.world_rank = world.Get_rank()
-        hosts = _gather_hosts(world)
-        self.config, self.partition = _agree_on_setup(world, config, hosts)
+        hosts = gather_hosts(world)
+        self.config = agree_on_config(world, config)
+        self.partition = self._agreed_partition(world, hosts)
         self.placement = _placement_of(self.partition, self.config)
         self.client_index = self.partition.client_of(self.world_rank)
         self.device_index = self.partition.device_of(self.world_rank)
         self._clock = WallClock()
-        run = _broadcast_run_name(world)
+        run = broadcast_run_name(world)
         share = self._open_memory(world, run)
         workers = world.Split(0 if self.client_index is not None else MPI.UNDEFINED, self.world_rank)
         self.worker_comm = workers
@@ -59,7 +62,7 @@ class Runtime:
         devices = world.Split(0 if self.device_index is not None else MPI.UNDEFINED, self.world_rank)
         self._service = self._make_service(share, run, devices)
         self.client = self._make_client(share, run)
-        _agree(world, None)  # every endpoint has its doorbell now
+        agree(world, None)  # every endpoint has its doorbell now
         self._thread: threading.Thread | None = None
         self.is_closed = False
 
@@ -93,8 +96,8 @@ class Runtime:
             self._clock,
         )
         next_epoch = client.machine.epoch + 1
-        client.tell(client.machine.on_profiled(table))
-        client.wait_for(
+        client.link.tell(client.machine.on_profiled(table))
+        client.link.wait_for(
             lambda: client.machine.epoch == next_epoch,
             self.config.startup_timeout_s,
             "all workers' routing tables",
@@ -111,27 +114,38 @@ class Runtime:
             return
         self.is_closed = True
         if self.client is not None:
-            self.client.leave()
+            self.client.link.leave()
         if self._thread is not None:
             self._thread.join()
 
     @property
     def has_failed(self) -> bool:
         """Whether a peer has died, so that MPI can no longer be ended in order."""
-        client_failed = self.client is not None and self.client.has_failed
+        client_failed = self.client is not None and self.client.link.has_failed
         return client_failed or (self._service is not None and self._service.has_failed)
 
     def abort(self, text: str) -> None:
         """Tell the node's ranks why, and end the whole job."""
         if self.client is not None:
-            self.client.warn_peers(text)
+            self.client.link.warn_peers(text)
         MPI.COMM_WORLD.Abort(1)
 
     def last_words(self) -> list[str]:
         """What is known of the reason why this rank is being ended."""
-        return self.client.obituaries() if self.client is not None else []
+        return self.client.link.obituaries() if self.client is not None else []
 
     # --- opening
+
+    def _agreed_partition(self, world: MPI.Comm, hosts: list[str]) -> PartitionTable:
+        partition, error = None, None
+        try:
+            partition = _partition_of(self.config, hosts)
+        except (CoarseError, OSError) as refused:
+            error = refused
+        agree(world, error)
+        assert partition is not None
+        agree_on_digest(world, repr(partition), "partition table")
+        return partition
 
     def _open_memory(self, world: MPI.Comm, run: str) -> NodeShare:
         here = _node_of(self.partition, self.world_rank)
@@ -146,7 +160,7 @@ class Runtime:
                 check_capacity(wanted, len(self.partition.devices_on(here)))
         except CoarseError as refused:
             error = refused
-        _agree(world, error)
+        agree(world, error)
         return open_node(
             comm,
             run=run,
@@ -189,64 +203,14 @@ class Runtime:
         index = self.client_index
         if index is None:
             return None
-        return Client(
+        link = DeviceLink(
             ClientMachine(index, self.placement),
             self.placement,
             self._mailbox(index, share, run),
-            share.memories,
             self._clock,
             self.config.stall_timeout_s,
         )
-
-
-def _agree(world: MPI.Comm, error: Exception | None) -> None:
-    """Raise on all ranks what any rank found wrong; the lowest rank's words."""
-    text = np.zeros(_TEXT_BYTES, np.uint8)
-    if error is not None:
-        said = f"{type(error).__name__}\0{error}".encode()[:_TEXT_BYTES]
-        text[: len(said)] = np.frombuffer(said, np.uint8)
-    texts = np.empty((world.Get_size(), _TEXT_BYTES), np.uint8)
-    world.Allgather(text, texts)
-    for rank, row in enumerate(texts):
-        if row[0]:
-            kind, said_there = row.tobytes().rstrip(b"\0").decode(errors="replace").split("\0", 1)
-            if error is not None and rank == world.Get_rank():
-                raise error
-            found: type[CoarseError] = getattr(_errors, kind, ConfigError)
-            raise found(f"rank {rank} reports: {said_there}")
-
-
-def _gather_hosts(world: MPI.Comm) -> list[str]:
-    name = np.zeros(256, np.uint8)
-    here = MPI.Get_processor_name().encode()[:256]
-    name[: len(here)] = np.frombuffer(here, np.uint8)
-    names = np.empty((world.Get_size(), 256), np.uint8)
-    world.Allgather(name, names)
-    return [row.tobytes().rstrip(b"\0").decode() for row in names]
-
-
-def _agree_on_setup(
-    world: MPI.Comm, given: Config | Mapping[str, object] | str | Path | None, hosts: list[str]
-) -> tuple[Config, PartitionTable]:
-    """The configuration and partition table, checked on every rank and the same on all."""
-    config, partition, error = None, None, None
-    try:
-        config = load_config(given, os.environ)
-        partition = _partition_of(config, hosts)
-    except (CoarseError, OSError) as refused:
-        error = refused
-    _agree(world, error)
-    assert config is not None and partition is not None
-    digest = np.frombuffer(hashlib.sha256(repr((config, partition)).encode()).digest(), np.uint8)
-    digests = np.empty((world.Get_size(), digest.size), np.uint8)
-    world.Allgather(digest, digests)
-    differing = [rank for rank, row in enumerate(digests) if bytes(row) != bytes(digests[0])]
-    if differing:
-        raise ConfigError(
-            f"ranks {differing} have another configuration than rank 0; give all ranks the same "
-            "config, COARSE_CONFIG, COARSE_PARTITION and COARSE_MODE"
-        )
-    return config, partition
+        return Client(link, share.memories)
 
 
 def _partition_of(config: Config, hosts: list[str]) -> PartitionTable:
@@ -275,9 +239,3 @@ def _placement_of(partition: PartitionTable, config: Config) -> Placement:
         collective=config.collective,
         num_sync_groups=config.num_sync_groups,
     )
-
-
-def _broadcast_run_name(world: MPI.Comm) -> str:
-    name = np.frombuffer(secrets.token_bytes(8), np.uint8).copy()
-    world.Bcast(name, root=0)
-    return name.tobytes().hex()

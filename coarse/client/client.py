@@ -1,57 +1,39 @@
 """The client's live driver: copies into device memory, writes records, waits on the doorbell."""
 
-import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 
 from coarse import errors
 from coarse.client.handle import Handle, Pushed
-from coarse.client.machine import ClientKey, ClientMachine, Phase, ToDevice
-from coarse.clock import Clock
-from coarse.dtypes import DType, Op
+from coarse.client.link import DeviceLink
+from coarse.client.machine import ClientKey, Phase, ToDevice
+from coarse.dtypes import DType
 from coarse.errors import (
     CapacityError,
     CoarseError,
-    DeadRankError,
     InFlightError,
     MismatchError,
     StallError,
 )
 from coarse.memory import DeviceMemory
-from coarse.messages import Allocate, Descriptor, Died, Free, Record, decode, encode, key_of
-from coarse.plan import Placement
-from coarse.records import Mailbox
+from coarse.messages import Allocate, Descriptor, Free, key_of
 from coarse.shard_sets import mask_of, runs_of
 from coarse.units import MIB
 
 _COPY_BYTES = 4 * MIB
 """A large tensor is announced in pieces of this size, so that devices add while the rest is copied."""
-_LONGEST_SLEEP_S = 0.1
 _ANSWER_S = 1.0
 
 
 class Client:
     """One worker's client; may be called from several threads."""
 
-    def __init__(
-        self,
-        machine: ClientMachine,
-        placement: Placement,
-        mailbox: Mailbox,
-        memories: Mapping[int, DeviceMemory],
-        clock: Clock,
-        stall_timeout_s: float,
-    ) -> None:
-        self.machine = machine
-        self._placement = placement
-        self._mailbox = mailbox
+    def __init__(self, link: DeviceLink, memories: Mapping[int, DeviceMemory]) -> None:
+        self.link = link
+        self.machine = link.machine
+        self._lock = link.lock
         self._memories = memories
-        self._clock = clock
-        self._stall_timeout_s = stall_timeout_s
-        self._lock = threading.RLock()
-        self._sleepers = 0
-        self._dead: DeadRankError | None = None
         self._arrays: dict[int, np.ndarray] = {}
         """Key -> the array that `device_array` made of its region."""
         self._link_bytes: dict[str, float] = {}
@@ -82,7 +64,7 @@ class Client:
                 self._announce(state, 0, state.plan.num_shards, present)
             else:
                 self._copy_in(state, array)
-            self._mailbox.ring_bells()
+            self.link.ring_bells()
             counters = self._count(descriptor.name)
             counters["pushes"] += 1
             counters["bytes"] += descriptor.nbytes
@@ -112,10 +94,10 @@ class Client:
             region[begin:end] = flat[begin:end]
             self._count_link("to", state, (end - begin) * flat.itemsize)
             self._announce(state, first, last, True)
-            self._mailbox.ring_bells()
+            self.link.ring_bells()
 
     def _announce(self, state: ClientKey, first: int, last: int, present: bool) -> None:
-        self._send(self.machine.announce(state.key, first, last, present=present))
+        self.link.send(self.machine.announce(state.key, first, last, present=present))
 
     def _require_idle(self, state: ClientKey) -> None:
         name = state.descriptor.name
@@ -132,13 +114,13 @@ class Client:
     def is_complete(self, key: int) -> bool:
         """Whether a result is there, or an error."""
         with self._lock:
-            self._read()
+            self.link.read()
             state = self.machine.keys.get(key)
             return state is not None and state.phase in (Phase.IDLE, Phase.FAILED) and bool(state.version)
 
     def take(self, key: int, out: np.ndarray, timeout_s: float | None) -> bool:
         """Wait for a key's result, copying what is ready while the rest is under way."""
-        began_s = self._clock.now_s()
+        began_s = self.link.clock.now_s()
         progress = _Progress()
 
         def advanced() -> bool:
@@ -152,12 +134,12 @@ class Client:
             self._copy_out(state, out, progress)
             return not state.awaited
 
-        if not self._wait_until(advanced, timeout_s):
+        if not self.link.wait_until(advanced, timeout_s):
             raise self._stalled(key, timeout_s)
         with self._lock:
             state = self.machine.keys[key]
             state.is_taken = True
-            self._count(state.descriptor.name)["wait_s"] += self._clock.now_s() - began_s
+            self._count(state.descriptor.name)["wait_s"] += self.link.clock.now_s() - began_s
             return state.present
 
     def _copy_out(self, state: ClientKey, out: np.ndarray, progress: "_Progress") -> None:
@@ -183,7 +165,7 @@ class Client:
         """Device memory that is not synchronised: its offset and its bytes."""
         token = self.machine.next_token()
         request = Allocate(self.machine.client, token, nbytes)
-        answer = self.ask([ToDevice(device, request)], [token], "device memory")[0]
+        answer = self.link.ask([ToDevice(device, request)], [token], "device memory")[0]
         if answer.offset < 0:  # type: ignore[union-attr]
             raise CapacityError(
                 f"rank {self.machine.client}: {answer.text}; raise device_capacity_bytes "  # type: ignore[union-attr]
@@ -195,8 +177,8 @@ class Client:
     def free(self, device: int, offset: int) -> None:
         """Return what `allocate` gave."""
         with self._lock:
-            self._send([ToDevice(device, Free(offset))])
-            self._mailbox.ring_bells()
+            self.link.send([ToDevice(device, Free(offset))])
+            self.link.ring_bells()
 
     def _region(self, state: ClientKey) -> np.ndarray:
         descriptor = state.descriptor
@@ -233,9 +215,9 @@ class Client:
                     f"comes as {descriptor}; use another name for another shape, dtype or op"
                 )
         else:
-            self._send(self.machine.register(descriptor))
+            self.link.send(self.machine.register(descriptor))
             key = key_of(descriptor.name)
-            self._wait_until(
+            self.link.wait_until(
                 lambda: self.machine.keys[key].phase is not Phase.REGISTERING, None
             )
             state = self.machine.keys[key]
@@ -243,102 +225,15 @@ class Client:
             raise _error_of(state)
         return state
 
-    # --- talking
-
-    def ask(self, requests: list[ToDevice], tokens: list[int], what: str) -> list[Record]:
-        """Send requests and wait for the answers that carry these tokens."""
-        with self._lock:
-            self._send(requests)
-        answers = self.machine.answers
-        if not self._wait_until(lambda: all(token in answers for token in tokens), None):
-            raise StallError(f"rank {self.machine.client}: no device answered about {what}")
-        return [answers.pop(token) for token in tokens]
-
-    def tell(self, records: list[ToDevice]) -> None:
-        """Send records that have no answer."""
-        with self._lock:
-            self._send(records)
-            self._mailbox.ring_bells()
-
-    def leave(self) -> None:
-        """Say to all that this worker has shut down; nothing may be called afterwards."""
-        self.tell(self.machine.leave())
-        self._mailbox.set_left()
-        self._mailbox.ring_bells()
-
-    def warn_peers(self, text: str) -> None:
-        """Tell every rank of the node that this one cannot go on."""
-        died = Died(self._placement.ranks[self.machine.client], text)
-        self._mailbox.post_to_all(encode(died))
-
-    def obituaries(self) -> list[str]:
-        """Who of the node has died, as far as can be seen without waiting."""
-        self._note_dead(self._mailbox.sleep(0.0))
-        return [str(self._dead)] if self._dead is not None else []
-
-    def wait_for(self, is_done: Callable[[], bool], timeout_s: float | None, what: str) -> None:
-        """Wait until something that the machine notes has happened."""
-        if not self._wait_until(is_done, timeout_s):
-            raise StallError(f"rank {self.machine.client}: waited too long for {what}")
-
-    def _send(self, records: list[ToDevice]) -> None:
-        for device, record in records:
-            self._mailbox.post(self._placement.num_clients + device, encode(record))
-
-    def _read(self) -> None:
-        for frame in self._mailbox.read():
-            self.machine.on_record(decode(frame))
-
-    def _wait_until(self, is_done: Callable[[], bool], timeout_s: float | None) -> bool:
-        limit_s = self._stall_timeout_s if timeout_s is None else timeout_s
-        deadline_s = self._clock.now_s() + limit_s
-        self._sleepers += 1
-        try:
-            while True:
-                with self._lock:
-                    self._read()
-                    if is_done():
-                        return True
-                    self._require_all_alive()
-                    if self._sleepers > 1:
-                        self._mailbox.ring_always(self._mailbox.endpoint)
-                left_s = deadline_s - self._clock.now_s()
-                if left_s <= 0:
-                    return False
-                longest = _LONGEST_SLEEP_S if self._sleepers == 1 else 0.001
-                self._note_dead(self._mailbox.sleep(min(left_s, longest)))
-        finally:
-            self._sleepers -= 1
-
-    def _note_dead(self, endpoints: list[int]) -> None:
-        for endpoint in endpoints:
-            if not self._mailbox.has_left(endpoint) and self._dead is None:
-                who = self._placement.describe(endpoint)
-                self._dead = DeadRankError(
-                    f"rank {self.machine.client}: {who} died; restart the job from its last "
-                    "snapshot, or without that rank",
-                    rank=self._placement.ranks[endpoint],
-                )
-
-    def _require_all_alive(self) -> None:
-        died = self.machine.died
-        if self._dead is None and died is not None:
-            self._dead = DeadRankError(
-                f"rank {self.machine.client}: {died.text}; restart the job from its last snapshot",
-                rank=died.rank,
-            )
-        if self._dead is not None:
-            raise self._dead
-
     def _stalled(self, key: int, timeout_s: float | None) -> CoarseError:
         with self._lock:
-            self._send(self.machine.ask_who_is_missing(key))
+            self.link.send(self.machine.ask_who_is_missing(key))
         found = self.machine.missing
-        self._wait_until(lambda: bool(found.get(key)), _ANSWER_S)
+        self.link.wait_until(lambda: bool(found.get(key)), _ANSWER_S)
         missing = sorted({c for clients in found.get(key, {}).values() for c in clients})
         state = self.machine.keys.get(key)
         name = repr(state.descriptor.name) if state else f"key {key:#x}, which this rank never pushed,"
-        waited_s = self._stall_timeout_s if timeout_s is None else timeout_s
+        waited_s = self.link.stall_timeout_s if timeout_s is None else timeout_s
         return StallError(
             f"rank {self.machine.client}: {name} was not complete after {waited_s:g} s; ranks "
             f"{missing} have not pushed it; see what they wait for, or raise stall_timeout_s",
@@ -351,11 +246,6 @@ class Client:
 
     def _count(self, name: str) -> dict[str, float]:
         return self.counters.setdefault(name, {"pushes": 0, "bytes": 0, "wait_s": 0.0})
-
-    @property
-    def has_failed(self) -> bool:
-        """Whether a peer is known to be dead."""
-        return self._dead is not None or self.machine.died is not None
 
 
 class _Progress:

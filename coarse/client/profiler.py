@@ -62,7 +62,7 @@ def _latency_s(client: Client, device: int, clock: Clock) -> float:
         token = client.machine.next_token()
         began_s = clock.now_s()
         probe = Probe(client.machine.client, token)
-        client.ask([ToDevice(device, probe)], [token], "its latency")
+        client.link.ask([ToDevice(device, probe)], [token], "its latency")
         trips.append(clock.now_s() - began_s)
     return min(trips) / 2
 

@@ -1,0 +1,134 @@
+"""A client's line to the devices: records out, records in, waiting, and noticing who has died."""
+
+import threading
+from collections.abc import Callable
+
+from coarse.client.machine import ClientMachine, ToDevice
+from coarse.clock import Clock
+from coarse.errors import DeadRankError, StallError
+from coarse.messages import Died, Record, decode, encode
+from coarse.plan import Placement
+from coarse.records import Mailbox
+
+_LONGEST_SLEEP_S = 0.1
+
+
+class DeviceLink:
+    """One client's mailbox and machine; `lock` guards both, and is free while a thread sleeps."""
+
+    def __init__(
+        self,
+        machine: ClientMachine,
+        placement: Placement,
+        mailbox: Mailbox,
+        clock: Clock,
+        stall_timeout_s: float,
+    ) -> None:
+        self.machine = machine
+        self.clock = clock
+        self.lock = threading.RLock()
+        self.stall_timeout_s = stall_timeout_s
+        self._placement = placement
+        self._mailbox = mailbox
+        self._sleepers = 0
+        self._dead: DeadRankError | None = None
+
+    def ask(self, requests: list[ToDevice], tokens: list[int], what: str) -> list[Record]:
+        """Send requests and wait for the answers that carry these tokens."""
+        with self.lock:
+            self.send(requests)
+        answers = self.machine.answers
+        if not self.wait_until(lambda: all(token in answers for token in tokens), None):
+            raise StallError(f"rank {self.machine.client}: no device answered about {what}")
+        return [answers.pop(token) for token in tokens]
+
+    def tell(self, records: list[ToDevice]) -> None:
+        """Send records that have no answer."""
+        with self.lock:
+            self.send(records)
+            self.ring_bells()
+
+    def leave(self) -> None:
+        """Say to all that this worker has shut down; nothing may be called afterwards."""
+        self.tell(self.machine.leave())
+        self._mailbox.set_left()
+        self._mailbox.ring_bells()
+
+    def warn_peers(self, text: str) -> None:
+        """Tell every rank of the node that this one cannot go on."""
+        died = Died(self._placement.ranks[self.machine.client], text)
+        self._mailbox.post_to_all(encode(died))
+
+    def obituaries(self) -> list[str]:
+        """Who of the node has died, as far as can be seen without waiting."""
+        self._note_dead(self._mailbox.sleep(0.0))
+        return [str(self._dead)] if self._dead is not None else []
+
+    def wait_for(self, is_done: Callable[[], bool], timeout_s: float | None, what: str) -> None:
+        """Wait until something that the machine notes has happened."""
+        if not self.wait_until(is_done, timeout_s):
+            raise StallError(f"rank {self.machine.client}: waited too long for {what}")
+
+    def send(self, records: list[ToDevice]) -> None:
+        """Write records; their readers are woken by the next `ring_bells`."""
+        for device, record in records:
+            self._mailbox.post(self._placement.num_clients + device, encode(record))
+
+    def ring_bells(self) -> None:
+        """Wake the devices that sleep and have records to read."""
+        self._mailbox.ring_bells()
+
+    def read(self) -> None:
+        """Take in what has come."""
+        for frame in self._mailbox.read():
+            self.machine.on_record(decode(frame))
+
+    def wait_until(self, is_done: Callable[[], bool], timeout_s: float | None = None) -> bool:
+        """Read records until something is so; False after the time. Sleeps without the GIL or the lock.
+
+        Raises DeadRankError once a rank that this one may need is gone.
+        """
+        limit_s = self.stall_timeout_s if timeout_s is None else timeout_s
+        deadline_s = self.clock.now_s() + limit_s
+        self._sleepers += 1
+        try:
+            while True:
+                with self.lock:
+                    self.read()
+                    if is_done():
+                        return True
+                    self._require_all_alive()
+                    if self._sleepers > 1:
+                        self._mailbox.ring_always(self._mailbox.endpoint)
+                left_s = deadline_s - self.clock.now_s()
+                if left_s <= 0:
+                    return False
+                longest = _LONGEST_SLEEP_S if self._sleepers == 1 else 0.001
+                self._note_dead(self._mailbox.sleep(min(left_s, longest)))
+        finally:
+            self._sleepers -= 1
+
+    def _note_dead(self, endpoints: list[int]) -> None:
+        for endpoint in endpoints:
+            if not self._mailbox.has_left(endpoint) and self._dead is None:
+                who = self._placement.describe(endpoint)
+                self._dead = DeadRankError(
+                    f"rank {self.machine.client}: {who} died; restart the job from its last "
+                    "snapshot, or without that rank",
+                    rank=self._placement.ranks[endpoint],
+                )
+
+    def _require_all_alive(self) -> None:
+        died = self.machine.died
+        if self._dead is None and died is not None:
+            self._dead = DeadRankError(
+                f"rank {self.machine.client}: {died.text}; restart the job from its last snapshot",
+                rank=died.rank,
+            )
+        if self._dead is not None:
+            raise self._dead
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether a peer is known to be dead."""
+        return self._dead is not None or self.machine.died is not None
