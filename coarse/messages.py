@@ -1,18 +1,15 @@
 """The records that clients and proxies exchange, and the one list of MPI tags.
 
-A record is a NamedTuple. The two that a training step repeats (Push, Ready) have a fixed binary
-form; the others are rare and travel as JSON, so that nothing on the wire is ever executed.
+A record is a NamedTuple; encoding.py has its bytes.
 """
 
 import enum
 import functools
 import hashlib
-import json
-import struct
 from typing import NamedTuple
 
 from coarse.dtypes import DType, Op
-from coarse.errors import CoarseError
+from coarse.snapshot_messages import SnapshotRecord
 
 
 class Tag(enum.IntEnum):
@@ -200,41 +197,6 @@ class Free(NamedTuple):
     offset: int
 
 
-class SnapshotBegin(NamedTuple):
-    """Keep what these regions of one client hold now: (name, dtype, shape, offset) each."""
-
-    client: int
-    snapshot: int
-    folder: str
-    part: int
-    entries: tuple[tuple[str, int, tuple[int, ...], int], ...]
-    complete: bool
-
-
-class SnapshotTouch(NamedTuple):
-    """The optimizer is about to overwrite these regions: answer once they are safe."""
-
-    client: int
-    snapshot: int
-    token: int
-
-
-class SnapshotGrant(NamedTuple):
-    """The regions may be overwritten."""
-
-    device: int
-    token: int
-
-
-class SnapshotPart(NamedTuple):
-    """A device has written its part of a snapshot; `text` is the part's manifest entry or an error."""
-
-    device: int
-    token: int
-    succeeded: bool
-    text: str
-
-
 class StatisticsRequest(NamedTuple):
     """A client asks a device for its counters."""
 
@@ -277,70 +239,6 @@ class RingChunk(NamedTuple):
 
 Record = (
     Push | Ready | Register | Registered | Located | Failed | Query | Status | Join | Joined | Table
-    | Tables | Probe | Echo | Allocate | Allocated | Free | SnapshotBegin | SnapshotTouch
-    | SnapshotGrant | SnapshotPart | StatisticsRequest | StatisticsReply | Leave | Died
+    | Tables | Probe | Echo | Allocate | Allocated | Free | StatisticsRequest | StatisticsReply
+    | Leave | Died | SnapshotRecord
 )  # fmt: skip
-
-_PUSH = struct.Struct("<BBHHHQII")
-_READY = struct.Struct("<BBxxIQI")
-_RING = struct.Struct("<QQIIHHB3x")
-RING_HEADER_BYTES = _RING.size
-_PUSH_KIND, _READY_KIND = 1, 2
-_COLD: tuple[type, ...] = (
-    Register, Registered, Located, Failed, Query, Status, Join, Joined, Table, Tables, Probe, Echo,
-    Allocate, Allocated, Free, SnapshotBegin, SnapshotTouch, SnapshotGrant, SnapshotPart,
-    StatisticsRequest, StatisticsReply, Leave, Died,
-)  # fmt: skip
-_COLD_KIND = {kind: index + 16 for index, kind in enumerate(_COLD)}
-_NESTED = {Register: 3, Located: 3}
-"""Which field of a record is itself a Descriptor."""
-
-
-def encode(record: Record) -> bytes:
-    """The bytes of a record."""
-    if type(record) is Push:
-        return _PUSH.pack(
-            _PUSH_KIND, record.present, record.client, record.epoch, record.round,
-            record.key, record.first, record.last,
-        )
-    if type(record) is Ready:
-        return _READY.pack(_READY_KIND, record.present, record.first, record.key, record.last)
-    return bytes([_COLD_KIND[type(record)]]) + json.dumps(record, separators=(",", ":")).encode()
-
-
-def decode(frame: bytes) -> Record:
-    """The record of some bytes; CoarseError where they are none."""
-    kind = frame[0]
-    if kind == _PUSH_KIND:
-        _, present, client, epoch, round_, key, first, last = _PUSH.unpack(frame)
-        return Push(client, key, epoch, round_, first, last, bool(present))
-    if kind == _READY_KIND:
-        _, present, first, key, last = _READY.unpack(frame)
-        return Ready(key, first, last, bool(present))
-    if not 16 <= kind < 16 + len(_COLD):
-        raise CoarseError(f"a record of unknown kind {kind} came; do all ranks run the same release?")
-    record_type = _COLD[kind - 16]
-    fields = [_frozen(value) for value in json.loads(frame[1:])]
-    nested = _NESTED.get(record_type)
-    if nested is not None:
-        fields[nested] = Descriptor(*fields[nested])
-    record: Record = record_type(*fields)
-    return record
-
-
-def _frozen(value: object) -> object:
-    return tuple(_frozen(item) for item in value) if isinstance(value, list) else value
-
-
-def encode_ring_header(header: RingChunk) -> bytes:
-    """The RING_HEADER_BYTES in front of a chunk."""
-    return _RING.pack(
-        header.key, header.version, header.shard, header.step, header.epoch, header.round,
-        header.present,
-    )  # fmt: skip
-
-
-def decode_ring_header(frame: bytes) -> RingChunk:
-    """The header of a ring message."""
-    key, version, shard, step, epoch, round_, present = _RING.unpack(frame)
-    return RingChunk(key, epoch, round_, version, shard, step, bool(present))

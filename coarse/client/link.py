@@ -5,8 +5,9 @@ from collections.abc import Callable
 
 from coarse.client.machine import ClientMachine, ToDevice
 from coarse.clock import Clock
+from coarse.encoding import decode, encode
 from coarse.errors import DeadRankError, StallError
-from coarse.messages import Died, Record, decode, encode
+from coarse.messages import Died, Record
 from coarse.plan import Placement
 from coarse.records import Mailbox
 

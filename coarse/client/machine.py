@@ -20,8 +20,6 @@ from coarse.messages import (
     Record,
     Register,
     Registered,
-    SnapshotGrant,
-    SnapshotPart,
     StatisticsReply,
     Status,
     Table,
@@ -30,6 +28,7 @@ from coarse.messages import (
 )
 from coarse.plan import Placement, RoutingTable, SyncPlan, plan_key, proxy_for
 from coarse.shard_sets import mask_of
+from coarse.snapshot_messages import SnapshotCopied, SnapshotEnded, SnapshotGrant
 
 
 class ToDevice(NamedTuple):
@@ -89,6 +88,10 @@ class ClientMachine:
         self.answers: dict[int, Record] = {}
         """Token of a request -> what a device answered."""
         self._tokens = 0
+        self.copied_snapshot = -1
+        """The last snapshot whose values this client's device has copied."""
+        self.ended_snapshots: dict[int, str] = {}
+        """Snapshot -> why it was given up; empty where it is on the disk."""
 
     def next_token(self) -> int:
         """A number that no other request of this client has."""
@@ -152,6 +155,17 @@ class ClientMachine:
                 records.append(ToDevice(device, push))
         return records
 
+    @property
+    def in_flight(self) -> set[int]:
+        """Keys whose result is still to come."""
+        return {key for key, state in self.keys.items() if state.phase is Phase.IN_FLIGHT}
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing is to come: only then may this client join, or announce its next table."""
+        busy = (Phase.IN_FLIGHT, Phase.REGISTERING)
+        return not any(state.phase in busy for state in self.keys.values())
+
     def ask_who_is_missing(self, key: int) -> list[ToDevice]:
         """A wait took too long: every device will say in `missing` for whom it waits."""
         self.missing[key] = {}
@@ -197,8 +211,12 @@ class ClientMachine:
                 self.last_joined = record.last
             case Died():
                 self.died = self.died or record
-            case Echo() | Allocated() | SnapshotGrant() | SnapshotPart() | StatisticsReply():
+            case Echo() | Allocated() | SnapshotGrant() | StatisticsReply():
                 self.answers[record.token] = record
+            case SnapshotCopied():
+                self.copied_snapshot = record.snapshot
+            case SnapshotEnded():
+                self.ended_snapshots[record.snapshot] = record.reason
             case _:
                 raise AssertionError(f"a client was sent {record}")
 
@@ -218,5 +236,7 @@ class ClientMachine:
 
     def _on_failed(self, failed: Failed) -> None:
         state = self.keys[failed.key]
+        if state.epoch != failed.epoch:
+            return
         state.phase = Phase.FAILED
         state.failed = failed

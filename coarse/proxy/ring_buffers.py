@@ -9,13 +9,10 @@ from collections.abc import Callable
 import numpy as np
 
 from coarse.dtypes import DType, Op
-from coarse.messages import (
-    RING_HEADER_BYTES,
-    RingChunk,
-    decode_ring_header,
-    encode_ring_header,
-)
+from coarse.encoding import RING_HEADER_BYTES, decode_ring_header, encode_ring_header
+from coarse.messages import RingChunk
 from coarse.proxy.instructions import (
+    Fold,
     Region,
     RingFinish,
     RingFold,
@@ -23,10 +20,18 @@ from coarse.proxy.instructions import (
     RingReceive,
     RingSend,
 )
-from coarse.proxy.sync_core import accumulate, fold_local, narrowed, scale
+from coarse.proxy.sync_core import accumulate, fold, fold_local, narrowed, scale
 
 ArrayOf = Callable[[Region, DType, int], np.ndarray]
 """(region, dtype, number of elements) -> the elements of a region where they lie."""
+
+
+def fold_regions(work: Fold, array_of: ArrayOf) -> None:
+    """Carry out a Fold where its regions lie."""
+    dtype = DType(work.dtype)
+    sources = [array_of(region, dtype, work.num_elements) for region in work.sources]
+    targets = [array_of(region, dtype, work.num_elements) for region in work.targets]
+    fold(sources, targets, dtype, Op(work.op), work.divisor)
 
 
 class RingBuffers:
@@ -65,7 +70,7 @@ class RingBuffers:
         return header
 
     def receive(self, receive: RingReceive) -> None:
-        """Combine the RecvBuf of a step with the LocalBuf, or store it there; the RecvBuf is free."""
+        """Combine the RecvBuf of a step with the LocalBuf, or store it there, and free it."""
         local, _, op = self._local[receive.ring]
         chunk = self._received.pop((receive.ring, receive.step)).view(local.dtype)
         target = local[receive.begin : receive.end]

@@ -13,14 +13,13 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from coarse.clock import Clock
-from coarse.dtypes import DType, Op
+from coarse.dtypes import DType
+from coarse.encoding import decode, encode
 from coarse.memory import DeviceMemory
 from coarse.messages import (
     StatisticsReply,
     StatisticsRequest,
     Tag,
-    decode,
-    encode,
 )
 from coarse.plan import Placement
 from coarse.proxy.instructions import (
@@ -36,8 +35,7 @@ from coarse.proxy.instructions import (
     Send,
 )
 from coarse.proxy.machine import ProxyMachine
-from coarse.proxy.ring_buffers import RingBuffers
-from coarse.proxy.sync_core import fold
+from coarse.proxy.ring_buffers import RingBuffers, fold_regions
 from coarse.records import Mailbox
 from coarse.transport import MpiTransport
 
@@ -76,7 +74,9 @@ class ProxyService:
         self._counters = {"folded_bytes": 0, "folds": 0, "records": 0}
         self._fold_s = 0.0
         here = placement.device_nodes[machine.device]
-        self._is_near = [node == here for node in (*placement.client_nodes, *placement.device_nodes)]
+        self._is_near = [
+            node == here for node in (*placement.client_nodes, *placement.device_nodes)
+        ]
         self._carry: dict[type, Callable[..., None]] = {
             Send: self._send,
             Reserve: self._reserve,
@@ -185,16 +185,13 @@ class ProxyService:
     def _do_next(self) -> None:
         _, _, work = heapq.heappop(self._work)
         began_s = self._clock.now_s()
-        dtype = DType(work.dtype)
         if type(work) is Fold:
-            sources = [self._array(region, dtype, work.num_elements) for region in work.sources]
-            targets = [self._array(region, dtype, work.num_elements) for region in work.targets]
-            fold(sources, targets, dtype, Op(work.op), work.divisor)
+            fold_regions(work, self._array)
             answer = self._machine.on_folded(work)
         elif type(work) is RingFold:
             self._rings.fold(work)
             answer = self._machine.on_ring_folded(work.ring)
-        self._account(work.num_elements * dtype.itemsize * len(work.sources), began_s)
+        self._account(work.num_elements * DType(work.dtype).itemsize * len(work.sources), began_s)
         self._carry_out(answer)
 
     def _account(self, nbytes: int, began_s: float) -> None:
