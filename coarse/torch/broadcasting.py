@@ -1,0 +1,106 @@
+"""One rank's tensors to all, and all ranks' tensors to all."""
+
+import json
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from coarse.client.handle import Handle
+from coarse.dtypes import DType, Op
+from coarse.errors import MismatchError
+from coarse.messages import Descriptor
+from coarse.session import current
+from coarse.torch.byte_stream import require_rank, stream, stream_blobs
+from coarse.torch.signatures import NamedTensors, require_same, signature
+from coarse.torch.tensors import (
+    array_of,
+    bytes_of,
+    describe,
+    flat_host_copies,
+    has_wire_type,
+    host_target,
+    on_host,
+)
+
+
+def broadcast(tensor: torch.Tensor, root_rank: int, name: str) -> torch.Tensor:
+    """The root's values, bit for bit, as a new tensor on every rank."""
+    return broadcast_(tensor.detach().clone(), root_rank, name)
+
+
+def broadcast_(tensor: torch.Tensor, root_rank: int, name: str) -> torch.Tensor:
+    """The root's values, bit for bit, written into every rank's tensor."""
+    require_rank(root_rank)
+    runtime = current()
+    client = runtime.require_client()
+    is_root = runtime.client_index == root_rank
+    staged = on_host(tensor).contiguous() if is_root else host_target(tensor)
+    if has_wire_type(tensor.dtype):
+        descriptor, array = describe(tensor, name, Op.SUM, 0), array_of(staged)
+    else:
+        staged = staged.contiguous()
+        array = bytes_of(staged)
+        shape = (*tensor.shape, tensor.element_size())
+        descriptor = Descriptor(name, int(DType.UINT8), int(Op.SUM), shape, 0)
+        array = array.reshape(shape)
+    key = client.push(descriptor, array if is_root else None, present=is_root)
+    Handle(client, key, array).wait()
+    if not is_root and staged.data_ptr() != tensor.data_ptr():
+        with torch.no_grad():
+            tensor.copy_(staged)
+    return tensor
+
+
+def broadcast_parameters(params: NamedTensors, root_rank: int = 0) -> None:
+    """Overwrite every rank's tensors with the root's: a `state_dict()` or `named_parameters()`.
+
+    Raises:
+        MismatchError: the ranks' names, shapes or types differ (on all ranks).
+        TypeError: an item that is no dense tensor.
+    """
+    named = list(params.items() if isinstance(params, Mapping) else params)
+    for name, tensor in named:
+        if not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.strided:
+            raise TypeError(
+                f"{name!r}: a dense tensor was wanted, {type(tensor).__name__} came; leave it out, "
+                "or broadcast it by itself"
+            )
+    require_same([(name, signature(tensor)) for name, tensor in named], "parameter")
+    broadcast_tensors([tensor for _, tensor in named], root_rank, "coarse/parameters")
+
+
+def broadcast_tensors(tensors: Sequence[torch.Tensor], root_rank: int, name: str) -> None:
+    """Overwrite every rank's tensors, of equal shapes and any types, with the root's bits."""
+    staged = flat_host_copies(tensors)
+    stream([bytes_of(tensor) for tensor in staged], root_rank, name)
+    if current().client_index == root_rank:
+        return
+    with torch.no_grad():
+        for tensor, values in zip(tensors, staged, strict=True):
+            if values.data_ptr() != tensor.data_ptr():
+                tensor.copy_(values)
+
+
+def allgather(tensor: torch.Tensor, name: str) -> torch.Tensor:
+    """All ranks' tensors end to end along the first dimension, in which alone they may differ."""
+    own = tensor.detach().reshape(1) if tensor.dim() == 0 else tensor.detach()
+    header = json.dumps([str(own.dtype), list(own.shape)]).encode()
+    headers = [json.loads(blob) for blob in stream_blobs(header, f"{name}/shapes")]
+    for rank, (dtype, shape) in enumerate(headers):
+        if dtype != headers[0][0] or shape[1:] != headers[0][1][1:]:
+            raise MismatchError(
+                f"rank {current().client_index}: allgather of {name!r} wants tensors that differ in "
+                f"their first dimension alone, but rank 0 has {_label(*headers[0])} and rank {rank} "
+                f"has {_label(dtype, shape)}; reshape or convert them first"
+            )
+    num_rows = [shape[0] for _, shape in headers]
+    gathered = torch.empty((sum(num_rows), *own.shape[1:]), dtype=own.dtype)
+    for rank, block in enumerate(gathered.split(num_rows)):
+        if rank == current().client_index:
+            block.copy_(own)
+        stream([bytes_of(block)], rank, f"{name}/rows")
+    return gathered.to(tensor.device)
+
+
+def _label(dtype: str, shape: list[int]) -> str:
+    return f"{dtype.removeprefix('torch.')}{shape}"

@@ -1,0 +1,283 @@
+"""DistributedOptimizer: a torch optimizer whose gradients all workers share."""
+
+import itertools
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+
+from coarse.dtypes import Op
+from coarse.runtime import Runtime
+from coarse.session import current
+from coarse.torch.buckets import Bucket, BucketOfCopies, BucketOfViews, plan_buckets
+from coarse.torch.gradients import GradientExchange
+from coarse.torch.signatures import NamedTensors, format_of, names_of, require_same, signature
+from coarse.torch.synchroniser import DeviceSynchroniser, Synchroniser
+
+Closure = Callable[[], Any]
+
+_prefixes: WeakKeyDictionary[Runtime, set[str]] = WeakKeyDictionary()
+_numbers: WeakKeyDictionary[Runtime, Iterator[int]] = WeakKeyDictionary()
+
+
+class DistributedOptimizer(torch.optim.Optimizer):
+    """Wraps an optimizer: gradients are combined over all workers before it steps.
+
+    Each gradient's bucket is pushed from a hook of autograd, so that communication overlaps backward.
+    State, parameter groups, state dicts and hooks are the wrapped optimizer's own; learning-rate
+    schedulers and GradScaler take either of the two.
+
+    Args:
+        optimizer: the optimizer to wrap; don't step it by itself any more.
+        named_parameters: names of (at least) all its parameters, the same on every rank.
+        op: coarse.Average, or coarse.Sum.
+        backward_passes_per_step: backward passes that accumulate before gradients are exchanged.
+        gradients_in_device_memory: make `.grad` a view of device memory, so that a push moves no
+            bytes; else, and for parameters on a GPU, buckets are copied in and out.
+        prefix: stands before the keys' names; by default optimizers are numbered as they are made.
+
+    Raises:
+        MismatchError: the ranks' parameters differ in name, shape, type or order (on all ranks).
+        ValueError: names that repeat or lack, or a prefix that another optimizer uses.
+    """
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        named_parameters: NamedTensors,
+        op: Op = Op.AVERAGE,
+        backward_passes_per_step: int = 1,
+        gradients_in_device_memory: bool = True,
+        prefix: str = "",
+    ) -> None:
+        _check(optimizer, op, backward_passes_per_step)
+        runtime = current()
+        assert runtime.client_index is not None
+        self._inner = optimizer
+        self._op = Op(op)
+        self._runtime = runtime
+        self._names = names_of(named_parameters)
+        self._is_skipping = False
+        self._in_device_memory = gradients_in_device_memory
+        self._watched: set[torch.Tensor] = set()
+        self._num_buckets = 0
+        self._prefix = _claim_prefix(runtime, prefix)
+        self._synchroniser = _synchroniser_of(runtime)
+        self._exchange = GradientExchange(
+            self._synchroniser,
+            op=self._op,
+            rank=runtime.client_index,
+            num_ranks=runtime.placement.num_clients,
+            num_passes=backward_passes_per_step,
+        )
+        self._watch_new_parameters()
+
+    # --- stepping
+
+    def step(self, closure: Closure | None = None, **options: Any) -> Any:  # noqa: ANN401
+        """Synchronise what is not yet synchronised, then step; a closure's gradients are synchronised too.
+
+        Gradients that some ranks lacked count as zero there and are listed in `last_absent`; those
+        that all ranks lacked are None, so that the parameter keeps its value.
+        """
+        if self._is_skipping:
+            self._exchange.require_landed()
+        elif closure is None and not self._exchange.is_synchronised:
+            self.synchronize()
+        if closure is not None:
+            options["closure"] = closure if self._is_skipping else self._synchronising(closure)
+        with self._scaling_of_grad_scaler():
+            result = self._inner.step(**options)
+        self._exchange.is_synchronised = False
+        return result
+
+    def synchronize(self) -> None:
+        """Push what backward has not completed, and wait until `.grad` holds the combined gradients."""
+        if self._exchange.is_synchronised:
+            return
+        self._require_none_unfrozen()
+        self._exchange.synchronize()
+
+    @contextmanager
+    def skip_sync(self) -> Iterator[None]:
+        """Within, step() uses the gradients as they are: for changes after `synchronize()`."""
+        was_skipping, self._is_skipping = self._is_skipping, True
+        try:
+            yield
+        finally:
+            self._is_skipping = was_skipping
+
+    def no_sync(self) -> AbstractContextManager[None]:
+        """Within, backward accumulates on this rank without communication and is not counted."""
+        return self._exchange.silence()
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Zero gradients where they are, and forget them where `set_to_none` (so that a parameter
+        without a gradient in the next step is not updated, as in torch)."""
+        self._exchange.clear(set_to_none=set_to_none)
+        for parameter in self._frozen:
+            if parameter.grad is not None:
+                parameter.grad = None if set_to_none else torch.zeros_like(parameter.grad)
+
+    @property
+    def last_absent(self) -> dict[str, int]:
+        """Parameters that some ranks had no gradient for in the last step, with how many ranks."""
+        return dict(self._exchange.last_absent)
+
+    def close(self) -> None:
+        """Take the hooks off the parameters, and free the prefix; the wrapped optimizer goes on alone."""
+        self._exchange.close()
+        _prefixes.get(self._runtime, set()).discard(self._prefix)
+
+    # --- the wrapped optimizer's own
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """The wrapped optimizer's groups.
+
+        GradScaler and others find gradients through them, so that gradients on the way are
+        synchronised first.
+        """
+        exchange = self.__dict__.get("_exchange")
+        in_backward = torch._C._current_graph_task_id() != -1
+        if exchange is not None and exchange.has_arrivals and not in_backward:
+            self.synchronize()
+        return self._inner.param_groups
+
+    @param_groups.setter
+    def param_groups(self, groups: list[dict[str, Any]]) -> None:
+        self._inner.param_groups = groups
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add parameters, which must have been among the named ones; all ranks do so together."""
+        self._inner.add_param_group(param_group)
+        self._watch_new_parameters()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The wrapped optimizer's, which any optimizer of its class can load."""
+        return self._inner.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load a state dict of the wrapped optimizer's class."""
+        self._inner.load_state_dict(state_dict)
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401
+        if name == "_inner":
+            raise AttributeError(name)
+        return getattr(self._inner, name)
+
+    def __repr__(self) -> str:
+        return f"DistributedOptimizer({self._inner!r})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        raise TypeError(
+            "a DistributedOptimizer belongs to its process and cannot be copied or serialised; save its state_dict()"
+        )
+
+    # --- within
+
+    def _all_parameters(self) -> list[torch.Tensor]:
+        return [p for group in self._inner.param_groups for p in group["params"]]
+
+    def _watch_new_parameters(self) -> None:
+        """Make buckets of the parameters that have none yet."""
+        wanted = {p for p in self._all_parameters() if p.requires_grad and p not in self._watched}
+        unnamed = [p for p in self._all_parameters() if p not in self._names]
+        if unnamed:
+            kinds = ", ".join(signature(p) for p in unnamed[:5])
+            raise ValueError(
+                f"{len(unnamed)} parameters of the optimizer are not among named_parameters ({kinds}); "
+                "pass the names of all of them, such as model.named_parameters()"
+            )
+        named = [(name, p) for p, name in self._names.items() if p in wanted]
+        require_same([(name, format_of(p)) for name, p in named], "parameter")
+        plans = plan_buckets(
+            named,
+            prefix=self._prefix,
+            op=self._op,
+            bucket_bytes=self._runtime.config.bucket_bytes,
+            first_index=self._num_buckets,
+        )
+        parameters = dict(named)
+        buckets = []
+        for plan in plans:
+            members = tuple(parameters[name] for name in plan.names)
+            memory = self._synchroniser.memory_of(plan.descriptor)
+            buckets.append(self._kind_of_bucket(members)(plan, members, memory))
+        self._exchange.add(buckets)
+        self._num_buckets += len(buckets)
+        self._watched |= wanted
+        self._frozen = [p for p in self._all_parameters() if p not in self._watched]
+
+    def _kind_of_bucket(self, parameters: Sequence[torch.Tensor]) -> type[Bucket]:
+        if not self._in_device_memory:
+            return BucketOfCopies
+        if all(parameter.device.type == "cpu" for parameter in parameters):
+            return BucketOfViews
+        warnings.warn(
+            f"gradients on {parameters[0].device} cannot live in device memory of the host and are "
+            "copied; pass gradients_in_device_memory=False to say so",
+            stacklevel=4,
+        )
+        return BucketOfCopies
+
+    def _require_none_unfrozen(self) -> None:
+        for parameter in self._frozen:
+            if parameter.requires_grad:
+                raise ValueError(
+                    f"{self._names[parameter]!r} was frozen when the DistributedOptimizer was made, so its "
+                    "gradient is not exchanged; close() it and make a new one, or unfreeze it before"
+                )
+
+    def _synchronising(self, closure: Closure) -> Closure:
+        def synchronised() -> Any:  # noqa: ANN401
+            with torch.enable_grad():
+                loss = closure()
+            self.synchronize()
+            return loss
+
+        return synchronised
+
+    @contextmanager
+    def _scaling_of_grad_scaler(self) -> Iterator[None]:
+        """GradScaler hands these to optimizers that unscale gradients themselves (fused ones)."""
+        handed = {k: self.__dict__[k] for k in ("grad_scale", "found_inf") if k in self.__dict__}
+        for name, value in handed.items():
+            setattr(self._inner, name, value)
+        try:
+            yield
+        finally:
+            for name in handed:
+                delattr(self._inner, name)
+
+
+def _check(optimizer: object, op: Op, backward_passes_per_step: int) -> None:
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise TypeError(f"a torch optimizer was wanted, {type(optimizer).__name__} came")
+    if isinstance(optimizer, DistributedOptimizer):
+        raise ValueError("the optimizer is a DistributedOptimizer already; wrap it once")
+    if op not in (Op.AVERAGE, Op.SUM):
+        raise ValueError(f"gradients combine by coarse.Average or coarse.Sum, got {Op(op).name}")
+    if backward_passes_per_step < 1:
+        raise ValueError(f"backward_passes_per_step must be at least 1, got {backward_passes_per_step}")
+
+
+def _claim_prefix(runtime: Runtime, prefix: str) -> str:
+    used = _prefixes.setdefault(runtime, set())
+    numbers = _numbers.setdefault(runtime, itertools.count())
+    claimed = prefix or f"optimizer{next(numbers)}/"
+    if claimed in used:
+        raise ValueError(f"another DistributedOptimizer uses the prefix {prefix!r}; give each its own, or close() it")
+    used.add(claimed)
+    return claimed
+
+
+def _synchroniser_of(runtime: Runtime) -> Synchroniser:
+    if runtime.config.mode != "allreduce":
+        return DeviceSynchroniser()
+    from coarse.torch.allreduce import AllreduceSynchroniser  # the one face that calls MPI
+
+    return AllreduceSynchroniser(runtime.worker_comm, runtime.config.stall_timeout_s)

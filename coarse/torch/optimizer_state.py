@@ -1,0 +1,90 @@
+"""One rank's optimizer state to all: its structure as JSON, its tensors as they are."""
+
+import json
+from typing import Any
+
+import numpy as np
+import torch
+
+from coarse.errors import MismatchError
+from coarse.session import current
+from coarse.torch.broadcasting import broadcast_tensors
+from coarse.torch.byte_stream import require_rank, stream
+
+Plain = Any
+"""None, a bool, number or string, or a list, tuple or dict of these and of tensors."""
+
+
+def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int = 0) -> None:
+    """Give every rank the root's state and settings, also where a rank has no state yet.
+
+    Raises:
+        TypeError: the root's state holds something that is neither tensor nor plain value.
+        MismatchError: another number of parameters than the root's.
+    """
+    require_rank(root_rank)
+    is_root = current().client_index == root_rank
+    tensors: list[torch.Tensor] = []
+    text = b""
+    if is_root:
+        text = json.dumps(pack(optimizer.state_dict(), tensors)).encode()
+    packed = json.loads(_broadcast_text(text, root_rank))
+    if not is_root:
+        state = unpack(packed, tensors)
+        _require_same_parameters(optimizer, state, root_rank)
+    broadcast_tensors(tensors, root_rank, "coarse/optimizer state")
+    if not is_root:
+        optimizer.load_state_dict(state)
+
+
+def pack(value: Plain, tensors: list[torch.Tensor], where: str = "state") -> Plain:
+    """A value as what JSON can hold; its tensors are appended to `tensors` and stand by type and shape."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, torch.Tensor):
+        tensors.append(value)
+        return {"tensor": [str(value.dtype).removeprefix("torch."), list(value.shape)]}
+    if isinstance(value, list | tuple):
+        kind = "list" if isinstance(value, list) else "tuple"
+        return {kind: [pack(item, tensors, f"{where}[{i}]") for i, item in enumerate(value)]}
+    if isinstance(value, dict):
+        items = [[pack(k, tensors), pack(v, tensors, f"{where}[{k!r}]")] for k, v in value.items()]
+        return {"dict": items}
+    raise TypeError(
+        f"{where} is a {type(value).__name__}, and an optimizer's state may hold tensors and plain "
+        "values alone; take it out of the optimizer, and broadcast it by itself"
+    )
+
+
+def unpack(packed: Plain, tensors: list[torch.Tensor]) -> Plain:
+    """The value of what `pack` made, with new tensors, which are appended to `tensors` in its order."""
+    if not isinstance(packed, dict):
+        return packed
+    ((kind, content),) = packed.items()
+    if kind == "tensor":
+        dtype, shape = content
+        tensors.append(torch.empty(shape, dtype=getattr(torch, dtype)))
+        return tensors[-1]
+    if kind == "dict":
+        return {unpack(k, tensors): unpack(v, tensors) for k, v in content}
+    items = [unpack(item, tensors) for item in content]
+    return tuple(items) if kind == "tuple" else items
+
+
+def _broadcast_text(text: bytes, root_rank: int) -> bytes:
+    length = np.array([len(text)], np.int64)
+    stream([length.view(np.uint8)], root_rank, "coarse/optimizer state/length")
+    received = np.zeros(int(length[0]), np.uint8)
+    received[: len(text)] = np.frombuffer(text, np.uint8)
+    stream([received], root_rank, "coarse/optimizer state/text")
+    return received.tobytes()
+
+
+def _require_same_parameters(optimizer: torch.optim.Optimizer, state: dict[str, Any], root_rank: int) -> None:
+    wanted = [len(group["params"]) for group in state["param_groups"]]
+    found = [len(group["params"]) for group in optimizer.param_groups]
+    if wanted != found:
+        raise MismatchError(
+            f"rank {current().client_index}: the optimizer has groups of {found} parameters, but rank "
+            f"{root_rank}'s has {wanted}; build the same optimizer on every rank"
+        )

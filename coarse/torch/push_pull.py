@@ -1,0 +1,146 @@
+"""The interface on tensors: push, pull, push_pull, and handles."""
+
+import math
+
+import torch
+
+from coarse import arrays
+from coarse.client.handle import Handle as ArrayHandle
+from coarse.dtypes import Op
+from coarse.messages import Descriptor, key_of
+from coarse.session import current
+from coarse.torch.tensors import (
+    array_of,
+    describe,
+    host_target,
+    on_host,
+    tensor_of,
+    torch_type_of,
+    wire_type_of,
+)
+
+
+class Handle:
+    """A result under way."""
+
+    def __init__(self, arriving: ArrayHandle, staged: torch.Tensor, out: torch.Tensor) -> None:
+        self._arriving = arriving
+        self._staged = staged
+        self._out = out
+        self._is_delivered = staged.data_ptr() == out.data_ptr() and staged.device == out.device
+
+    @property
+    def present(self) -> bool:
+        """After `wait`: whether any worker contributed."""
+        return self._arriving.present
+
+    def done(self) -> bool:
+        """Whether `wait` would return at once."""
+        return self._arriving.done()
+
+    def wait(self, timeout: float | None = None) -> torch.Tensor:
+        """The result; after `timeout` seconds (default: stall_timeout_s) StallError names who is missing."""
+        self._arriving.wait(timeout)
+        if not self._is_delivered:
+            with torch.no_grad():
+                self._out.copy_(self._staged)
+            self._is_delivered = True
+        return self._out
+
+
+def push(tensor: torch.Tensor, name: str, op: Op = Op.AVERAGE, priority: int = 0) -> Handle:
+    """Contribute to the next version of `name`, which is complete once all workers have pushed.
+
+    The tensor (any shape, also non-contiguous) has been copied when this returns.
+    """
+    client = current().require_client()
+    descriptor = describe(tensor, name, op, priority)
+    return Handle(client.pushed(descriptor, array_of(on_host(tensor))), tensor, tensor)
+
+
+def pull(name: str, out: torch.Tensor | None = None) -> Handle:
+    """The version of `name` after this worker's last push, else the current one."""
+    state = current().require_client().machine.keys.get(key_of(name))
+    if out is None:
+        descriptor = state.descriptor if state is not None else None
+        dtype = torch_type_of(descriptor.dtype) if descriptor is not None else torch.uint8
+        out = torch.empty(descriptor.shape if descriptor is not None else (0,), dtype=dtype)
+    elif state is not None and wire_type_of(out, name) != state.descriptor.dtype:
+        raise TypeError(
+            f"rank {arrays.rank()}: {name!r} is {state.descriptor} but out has {out.dtype}; leave "
+            "out away to get a new tensor"
+        )
+    staged = host_target(out)
+    return Handle(arrays.pull(name, array_of(staged)), staged, out)
+
+
+def push_pull(tensor: torch.Tensor, name: str, op: Op = Op.AVERAGE, priority: int = 0) -> torch.Tensor:
+    """All workers' tensors combined, as a new tensor."""
+    return push_pull_async(tensor, name, op, priority).wait()
+
+
+def push_pull_(tensor: torch.Tensor, name: str, op: Op = Op.AVERAGE, priority: int = 0) -> torch.Tensor:
+    """All workers' tensors combined, in place."""
+    return push_pull_async_(tensor, name, op, priority).wait()
+
+
+def push_pull_async(tensor: torch.Tensor, name: str, op: Op = Op.AVERAGE, priority: int = 0) -> Handle:
+    """Start a push_pull whose result is a new tensor, on the device of `tensor`.
+
+    A tensor made by `device_array` is not copied: its result is found in place.
+    Keys of higher priority are synchronised first where several are ready.
+    """
+    client = current().require_client()
+    descriptor = describe(tensor, name, op, priority)
+    source = array_of(on_host(tensor))
+    if client.is_device_array(descriptor, source):
+        return Handle(client.push_pull(descriptor, source, source), tensor, tensor)
+    staged = torch.empty(tensor.shape, dtype=tensor.dtype)
+    handle = client.push_pull(descriptor, source, array_of(staged))
+    out = staged if tensor.device.type == "cpu" else torch.empty_like(tensor)
+    return Handle(handle, staged, out)
+
+
+def push_pull_async_(tensor: torch.Tensor, name: str, op: Op = Op.AVERAGE, priority: int = 0) -> Handle:
+    """Start a push_pull whose result `wait` writes into `tensor`; don't touch it until then."""
+    client = current().require_client()
+    descriptor = describe(tensor, name, op, priority)
+    staged = host_target(tensor)
+    handle = client.push_pull(descriptor, array_of(on_host(tensor)), array_of(staged))
+    return Handle(handle, staged, tensor)
+
+
+def synchronize(handle: Handle) -> torch.Tensor:
+    """Wait for a handle and return its result."""
+    return handle.wait()
+
+
+def poll(handle: Handle) -> bool:
+    """Whether a handle's result is there."""
+    return handle.done()
+
+
+def device_array(
+    name: str,
+    shape: tuple[int, ...],
+    dtype: torch.dtype = torch.float32,
+    op: Op = Op.AVERAGE,
+    priority: int = 0,
+) -> torch.Tensor:
+    """A tensor in device memory, zeros at first, whose push_pull under `name` moves no bytes."""
+    sample = describe(torch.empty(0, dtype=dtype), name, op, priority)
+    descriptor = Descriptor(name, sample.dtype, sample.op, tuple(shape), priority)
+    return tensor_of(current().require_client().device_array(descriptor), descriptor.dtype)
+
+
+def join() -> int:
+    """Say that this worker has no more batches: it counts as zero until all have joined.
+
+    Returns the rank that joined last, which has seen every step; broadcast the parameters from it.
+    """
+    client = current().require_client()
+    machine = client.machine
+    client.link.tell(machine.join())
+    client.link.wait_for(lambda: machine.last_joined is not None, math.inf, "all workers to join")
+    assert machine.last_joined is not None
+    return machine.last_joined

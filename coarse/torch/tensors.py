@@ -1,0 +1,106 @@
+"""Torch tensors as numpy arrays without a copy, and which of them may travel."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from coarse.arrays import checked
+from coarse.dtypes import DType, Op
+from coarse.messages import Descriptor
+
+_WIRE_OF = {
+    torch.float16: DType.FLOAT16,
+    torch.bfloat16: DType.BFLOAT16,
+    torch.float32: DType.FLOAT32,
+    torch.float64: DType.FLOAT64,
+    torch.int32: DType.INT32,
+    torch.int64: DType.INT64,
+    torch.uint8: DType.UINT8,
+}
+_TORCH_OF = {wire: dtype for dtype, wire in _WIRE_OF.items()}
+_REMEDIES = {
+    torch.bool: "convert it by .to(torch.uint8)",
+    torch.int8: "convert it by .to(torch.int32)",
+    torch.int16: "convert it by .to(torch.int32)",
+    torch.complex64: "pass torch.view_as_real(tensor)",
+    torch.complex128: "pass torch.view_as_real(tensor)",
+}
+
+
+def has_wire_type(dtype: torch.dtype) -> bool:
+    """Whether devices can add tensors of this type."""
+    return dtype in _WIRE_OF
+
+
+def wire_type_of(tensor: object, name: str) -> DType:
+    """The type that a tensor has on the wire; TypeError, with the remedy, where there is none."""
+    if not isinstance(tensor, torch.Tensor):
+        raise TypeError(f"{name!r}: a torch tensor was wanted, {type(tensor).__name__} came")
+    if tensor.layout is not torch.strided:
+        raise TypeError(f"{name!r}: a dense tensor was wanted, one of {tensor.layout} came; pass .to_dense()")
+    if tensor.device.type == "meta":
+        raise TypeError(f"{name!r}: a meta tensor has no values; materialise it first")
+    wire = _WIRE_OF.get(tensor.dtype)
+    if wire is None:
+        known = ", ".join(sorted(str(dtype) for dtype in _WIRE_OF))
+        remedy = _REMEDIES.get(tensor.dtype, "convert it")
+        raise TypeError(f"{name!r}: tensors of {tensor.dtype} cannot be synchronised; {remedy} (known: {known})")
+    return wire
+
+
+def torch_type_of(wire: int) -> torch.dtype:
+    """The torch type of a type on the wire."""
+    return _TORCH_OF[DType(wire)]
+
+
+def describe(tensor: torch.Tensor, name: str, op: Op, priority: int) -> Descriptor:
+    """The descriptor of a tensor; TypeError for what cannot be synchronised by this operation."""
+    wire = wire_type_of(tensor, name)
+    return checked(Descriptor(name, int(wire), int(Op(op)), tuple(tensor.shape), priority))
+
+
+def array_of(tensor: torch.Tensor) -> np.ndarray:
+    """The memory of a CPU tensor as an array of its shape; bfloat16 as uint16, which numpy knows."""
+    plain = tensor.detach()
+    if plain.dtype == torch.bfloat16:
+        plain = plain.view(torch.uint16)
+    return plain.numpy()
+
+
+def tensor_of(array: np.ndarray, wire: int) -> torch.Tensor:
+    """The memory of an array of a wire type's storage as a tensor, which keeps it alive."""
+    tensor = torch.from_numpy(array)
+    return tensor.view(torch.bfloat16) if DType(wire) is DType.BFLOAT16 else tensor
+
+
+def on_host(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor itself where numpy can read it, else a copy of its values on the host."""
+    return tensor.detach().cpu().resolve_conj().resolve_neg()
+
+
+def host_target(tensor: torch.Tensor) -> torch.Tensor:
+    """Where a result for `tensor` is written: its own memory, or a staging buffer on the host."""
+    is_direct = tensor.device.type == "cpu" and not tensor.is_neg() and not tensor.is_conj()
+    return tensor.detach() if is_direct else torch.empty(tensor.shape, dtype=tensor.dtype)
+
+
+def bytes_of(tensor: torch.Tensor) -> np.ndarray:
+    """The bytes of a dense, contiguous CPU tensor of any type as a flat array."""
+    return tensor.detach().reshape(-1).view(torch.uint8).numpy()
+
+
+def flat_host_copies(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Contiguous host tensors with the values; those that are so already are returned themselves."""
+    return [on_host(tensor).contiguous() for tensor in tensors]
+
+
+def is_dense(tensor: torch.Tensor) -> bool:
+    """Whether the strides reach every element of one block exactly once, in any order of dimensions."""
+    expected = 1
+    for stride, extent in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if extent != 1:
+            if stride != expected:
+                return False
+            expected *= extent
+    return tensor.numel() > 0
