@@ -72,8 +72,8 @@ class Config:
     """How the proxies of one node synchronise; between nodes it is always a ring."""
     num_sync_groups: int = 2
     routing: MeasuredRouting | FixedRouting = field(default_factory=MeasuredRouting)
-    bucket_bytes: int = 4 * MIB
-    """Small tensors of an optimizer are fused up to this."""
+    bucket_bytes: int = 25 * MIB
+    """Neighbouring gradients of an optimizer are fused up to this (an eighth of the model if that is less)."""
     stall_timeout_s: float = 60.0
     startup_timeout_s: float = 60.0
 

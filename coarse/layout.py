@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from coarse.units import MIB
+
 
 @dataclass(frozen=True)
 class Slot:
@@ -50,6 +52,13 @@ def fuse(entries: Sequence[tuple[str, int]], *, bucket_bytes: int) -> tuple[tupl
         buckets[-1].append(name)
         filled_bytes += nbytes
     return tuple(tuple(bucket) for bucket in buckets)
+
+
+def bucket_limit_bytes(total_bytes: int, bucket_bytes: int) -> int:
+    """The largest bucket that leaves a model eight of them, so that the first starts early and the last
+    is small; at most `bucket_bytes`, and at least 1 MiB, below which fusing costs more than it saves.
+    """
+    return min(bucket_bytes, max(MIB, total_bytes // 8))
 
 
 def _check(entries: Iterable[tuple[str, int]], limit_name: str, limit: int) -> None:

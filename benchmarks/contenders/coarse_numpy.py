@@ -1,11 +1,31 @@
-"""coarse through its numpy interface: with a copy, and with gradients that live in device memory."""
+"""coarse through its numpy interface: with a copy, and with gradients that live in device memory.
+
+Tensors are fused into buckets by the same rule as in coarse's DistributedOptimizer, as DDP's are for
+the peers.
+"""
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 
 import coarse
 from benchmarks.workloads import DTYPE, Workload
+from coarse.layout import bucket_limit_bytes, fuse
+
+
+def fused_slices(workload: Workload) -> list[slice]:
+    """The elements (of all tensors end to end) that are pushed under one name."""
+    entries = [(name, math.prod(shape) * DTYPE.itemsize) for name, shape in workload.tensors]
+    limit = bucket_limit_bytes(workload.nbytes, coarse.Config().bucket_bytes)
+    sizes = dict(entries)
+    slices, start = [], 0
+    for names in fuse(entries, bucket_bytes=limit):
+        numel = sum(sizes[name] for name in names) // DTYPE.itemsize
+        slices.append(slice(start, start + numel))
+        start += numel
+    return slices
 
 
 class CoarseCopy:
@@ -15,24 +35,24 @@ class CoarseCopy:
     sums = True
 
     def __init__(self) -> None:
-        self._tensors: list[tuple[str, np.ndarray]] = []
+        self._buckets: list[tuple[str, np.ndarray]] = []
 
     def prepare(self, workload: Workload, host: np.ndarray) -> list[np.ndarray]:
-        """Name each tensor; the sums come back into the same memory."""
-        views = workload.views(host)
-        names = [f"{workload.name}.copy.{name}" for name, _ in workload.tensors]
-        self._tensors = list(zip(names, views, strict=True))
-        return views
+        """Name each bucket; the sums come back into the same memory."""
+        self._buckets = [
+            (f"{workload.name}.copy.{i}", host[part]) for i, part in enumerate(fused_slices(workload))
+        ]
+        return workload.views(host)
 
     def run(self) -> None:
-        """Start every tensor, then wait for each."""
-        handles = [coarse.push_pull_async(view, name, op=coarse.Sum, out=view) for name, view in self._tensors]
+        """Start every bucket, then wait for each."""
+        handles = [coarse.push_pull_async(flat, name, op=coarse.Sum, out=flat) for name, flat in self._buckets]
         for handle in handles:
             handle.wait()
 
     def close(self) -> None:
         """Drop the views; the devices keep the names."""
-        self._tensors = []
+        self._buckets = []
 
 
 class CoarseDevice:
@@ -42,22 +62,30 @@ class CoarseDevice:
     sums = True
 
     def __init__(self) -> None:
-        self._tensors: list[tuple[str, np.ndarray]] = []
+        self._buckets: list[tuple[str, np.ndarray]] = []
 
     def prepare(self, workload: Workload, host: np.ndarray) -> list[np.ndarray]:
-        """An array of device memory for each tensor."""
-        self._tensors = []
-        for name, shape in workload.tensors:
-            key = f"{workload.name}.device.{name}"
-            self._tensors.append((key, coarse.device_array(key, shape, DTYPE, op=coarse.Sum)))
-        return [array for _, array in self._tensors]
+        """An array of device memory for each bucket, and its tensors as views of it."""
+        tensors: list[np.ndarray] = []
+        shapes = iter(workload.tensors)
+        self._buckets = []
+        for i, part in enumerate(fused_slices(workload)):
+            name = f"{workload.name}.device.{i}"
+            flat = coarse.device_array(name, (part.stop - part.start,), DTYPE, op=coarse.Sum)
+            self._buckets.append((name, flat))
+            start = 0
+            while start < flat.size:
+                _, shape = next(shapes)
+                tensors.append(flat[start : start + math.prod(shape)].reshape(shape))
+                start += math.prod(shape)
+        return tensors
 
     def run(self) -> None:
-        """Start every tensor, then wait for each."""
-        handles = [coarse.push_pull_async(array, name, op=coarse.Sum) for name, array in self._tensors]
+        """Start every bucket, then wait for each."""
+        handles = [coarse.push_pull_async(flat, name, op=coarse.Sum) for name, flat in self._buckets]
         for handle in handles:
             handle.wait()
 
     def close(self) -> None:
         """Drop the views; the devices keep the memory."""
-        self._tensors = []
+        self._buckets = []
