@@ -47,6 +47,8 @@ class Client:
         with self._lock:
             state = self._registered(descriptor)
             region = self._region(state).reshape(descriptor.shape)
+            if not state.version and state.phase is Phase.IDLE and state.key not in self._arrays:
+                region[...] = 0  # the memory may have been used before
             self._arrays[state.key] = region
             return region
 
@@ -229,7 +231,7 @@ class Client:
         with self._lock:
             self.link.send(self.machine.ask_who_is_missing(key))
         found = self.machine.missing
-        self.link.wait_until(lambda: bool(found.get(key)), _ANSWER_S)
+        self.link.wait_until(lambda: self.machine.have_all_answered(key), _ANSWER_S)
         missing = sorted({c for clients in found.get(key, {}).values() for c in clients})
         state = self.machine.keys.get(key)
         name = repr(state.descriptor.name) if state else f"key {key:#x}, which this rank never pushed,"

@@ -171,6 +171,10 @@ class ClientMachine:
         self.missing[key] = {}
         return [ToDevice(self._local_proxy, Query(self.client, key))]
 
+    def have_all_answered(self, key: int) -> bool:
+        """Whether every device has said for whom it waits."""
+        return len(self.missing[key]) == self._placement.num_devices
+
     # --- joining and leaving
 
     def join(self) -> list[ToDevice]:
