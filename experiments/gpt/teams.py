@@ -121,7 +121,7 @@ class CoarseTeam:
         self._optimizer.synchronize()
 
     def update(self) -> None:
-        with self._optimizer.skip_synchronize():
+        with self._optimizer.skip_sync():
             self._optimizer.step()
 
     def mean(self, values: Tensor, name: str) -> Tensor:
