@@ -20,6 +20,8 @@ PURE = frozenset(
         *("proxy.instructions", "proxy.keys", "proxy.machine", "proxy.membership", "proxy.queues"),
         *("proxy.ring_run", "proxy.synchronisation"),
         *("storage.allocator", "storage.manifest", "storage.pieces", "storage.snapshot", "storage.versions"),
+        *("snapshot_messages", "storage.shares"),
+        *("proxy.snapshots", "proxy.snapshot_coordinator", "proxy.snapshot_steps"),
     )
 )
 

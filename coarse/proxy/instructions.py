@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 from coarse.messages import Record, RingChunk
+from coarse.proxy.snapshot_steps import SnapshotStep
 
 
 class Region(NamedTuple):
@@ -103,4 +104,6 @@ class Finished(NamedTuple):
     """All clients have left: the service may end."""
 
 
-Instruction = Send | Reserve | Fold | RingFold | RingSend | RingReceive | RingFinish | Finished
+Instruction = (
+    Send | Reserve | Fold | RingFold | RingSend | RingReceive | RingFinish | Finished | SnapshotStep
+)

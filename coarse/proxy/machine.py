@@ -32,6 +32,7 @@ from coarse.messages import (
 from coarse.plan import Placement, RoutingTable
 from coarse.proxy.instructions import Finished, Fold, Instruction, Reserve, RingId, Send
 from coarse.proxy.membership import Membership
+from coarse.proxy.snapshots import DeviceSnapshots
 from coarse.proxy.synchronisation import Synchronisation
 from coarse.storage.allocator import RegionAllocator
 
@@ -47,6 +48,7 @@ class ProxyMachine:
         self._requests = 0
         self._membership = Membership(device, placement)
         self._sync = Synchronisation(device, placement)
+        self.snapshots = DeviceSnapshots(device, placement, self._allocator.free)
         self._handlers: dict[type, Callable[..., list[Instruction]]] = {
             Push: self._sync.on_push,
             Register: self._on_register,
@@ -62,6 +64,7 @@ class ProxyMachine:
             Allocate: self._on_allocate,
             Free: self._on_free,
             Died: self._on_died,
+            **self.snapshots.handlers,
         }
 
     # --- events
@@ -96,7 +99,7 @@ class ProxyMachine:
         died = Died(rank, text)
         here = self._placement.clients_on(self._placement.device_nodes[self.device])
         told = [Send(c, died) for c in here if c != client]
-        return [*told, *self._finished()]
+        return [*told, *self.snapshots.on_dead(rank, text), *self._finished()]
 
     def allocate(
         self, nbytes: int, answer: Callable[[int, str], list[Instruction]]

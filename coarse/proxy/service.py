@@ -36,6 +36,7 @@ from coarse.proxy.instructions import (
 )
 from coarse.proxy.machine import ProxyMachine
 from coarse.proxy.ring_buffers import RingBuffers, fold_regions
+from coarse.proxy.snapshot_writer import SnapshotWriter
 from coarse.records import Mailbox
 from coarse.transport import MpiTransport
 
@@ -77,6 +78,8 @@ class ProxyService:
         self._is_near = [
             node == here for node in (*placement.client_nodes, *placement.device_nodes)
         ]
+        own_memory = memories[machine.device]
+        self._snapshots = SnapshotWriter(machine.snapshots, own_memory, self._wake)
         self._carry: dict[type, Callable[..., None]] = {
             Send: self._send,
             Reserve: self._reserve,
@@ -86,19 +89,24 @@ class ProxyService:
             RingReceive: self._rings.receive,
             RingFinish: self._rings.finish,
             Finished: self._finish,
+            **self._snapshots.carriers,
         }
 
     def serve(self) -> None:
         """Serve until all clients have left."""
-        while not self._finished:
+        while not self._finished or self._snapshots.is_writing:
             self._take_records()
+            self._carry_out(self._snapshots.take_results())
             if self._transport is not None:
                 self._take_messages(self._transport)
-            if self._work:
+            if self._work and not self._snapshots.has_urgent:
                 self._do_next()
                 if self._clock.now_s() - (self._bell_since_s or 0.0) > _BELL_DELAY_S:
                     self._ring_bells()
-            elif not self._finished:
+            elif self._snapshots.has_copies:
+                self._ring_bells()
+                self._carry_out(self._snapshots.copy_next())
+            elif not self._finished or self._snapshots.is_writing:
                 self._ring_bells()
                 for endpoint in self._mailbox.sleep(self._sleep_s()):
                     self._on_process_ended(endpoint)
@@ -168,6 +176,9 @@ class ProxyService:
         elif self._transport is not None and endpoint >= self._placement.num_clients:
             device = endpoint - self._placement.num_clients
             self._transport.send(device, Tag.RECORD, np.frombuffer(frame, np.uint8))
+
+    def _wake(self) -> None:
+        self._mailbox.ring_always(self._mailbox.endpoint)
 
     def _ring_bells(self) -> None:
         self._mailbox.ring_bells()
