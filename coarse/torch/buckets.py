@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from coarse.dtypes import DType, Op
-from coarse.layout import FlatLayout, flat_layout, fuse
+from coarse.layout import FlatLayout, bucket_limit_bytes, flat_layout, fuse
 from coarse.messages import Descriptor
 from coarse.torch.tensors import describe, is_dense, tensor_of
 
@@ -55,7 +55,8 @@ def plan_buckets(
         itemsize = DType(wire).itemsize
         in_bytes = [(name, count * itemsize) for name, count in sizes]
         num_elements = dict(sizes)
-        for names in fuse(in_bytes, bucket_bytes=bucket_bytes):
+        limit = bucket_limit_bytes(sum(nbytes for _, nbytes in in_bytes), bucket_bytes)
+        for names in fuse(in_bytes, bucket_bytes=limit):
             layout = flat_layout(
                 [(name, num_elements[name]) for name in names],
                 align_elements=_ALIGN_BYTES // itemsize,
