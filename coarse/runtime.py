@@ -128,6 +128,8 @@ class Runtime:
         """Tell the node's ranks why, and end the whole job."""
         if self.client is not None:
             self.client.link.warn_peers(text)
+        if MPI.COMM_WORLD.Get_size() == 1:
+            os._exit(1)  # nobody to tell; and without mpirun MPI_Abort only adds noise
         MPI.COMM_WORLD.Abort(1)
 
     def last_words(self) -> list[str]:
