@@ -9,9 +9,11 @@ from numpy.typing import DTypeLike
 from coarse.client.handle import Handle
 from coarse.client.machine import ToDevice
 from coarse.dtypes import DType, Op, dtype_of
-from coarse.messages import Descriptor, StatisticsRequest, key_of
+from coarse.messages import Descriptor, StatisticsRequest
 from coarse.session import current
 
+MAX_NAME_CHARACTERS = 1000
+"""So that a record with a name fits its ring, however the characters are written there."""
 _BARRIER = Descriptor("coarse/barrier", 5, int(Op.SUM), (1,), 1 << 30)
 
 
@@ -55,19 +57,7 @@ def push(array: np.ndarray, name: str, op: Op = Op.AVERAGE, priority: int = 0) -
 
 def pull(name: str, out: np.ndarray | None = None) -> Handle:
     """The version of `name` after this worker's last push, else the current one."""
-    client = current().require_client()
-    key = key_of(name)
-    state = client.machine.keys.get(key)
-    if out is None:
-        shape: tuple[int, ...] = state.descriptor.shape if state else (0,)
-        dtype = client.storage_of(state) if state else np.dtype(np.uint8)
-        out = np.empty(shape, dtype)
-    elif state is not None and out.shape != state.descriptor.shape:
-        raise ValueError(
-            f"rank {rank()}: {name!r} is {state.descriptor} but out has shape {out.shape}; "
-            "leave out away to get a new array"
-        )
-    return Handle(client, key, out)
+    return current().require_client().pull(_checked_name(name), out)
 
 
 def push_pull(
@@ -91,9 +81,9 @@ def push_pull_async(
     """
     client = current().require_client()
     descriptor = describe(array, name, op, priority)
-    if client.is_device_array(descriptor, array):
-        out = array
-    return client.push_pull(descriptor, array, np.empty_like(array) if out is None else out)
+    if out is None:
+        out = array if client.is_device_array(descriptor, array) else np.empty_like(array)
+    return client.push_pull(descriptor, array, out)
 
 
 def device_array(
@@ -101,7 +91,7 @@ def device_array(
 ) -> np.ndarray:
     """An array of `shape` in device memory, zeros at first, whose push_pull under `name` moves no bytes."""
     wire = dtype_of(np.empty(0, dtype))
-    descriptor = checked(Descriptor(name, int(wire), int(op), tuple(shape), priority))
+    descriptor = checked(Descriptor(name, int(wire), _checked_op(name, op), tuple(shape), priority))
     return current().require_client().device_array(descriptor)
 
 
@@ -132,13 +122,38 @@ def describe(array: np.ndarray, name: str, op: Op, priority: int) -> Descriptor:
     """The descriptor of an array; TypeError for types that cannot be synchronised."""
     if not isinstance(array, np.ndarray):
         raise TypeError(f"{name!r}: a numpy array was wanted, {type(array).__name__} came")
-    return checked(Descriptor(name, int(dtype_of(array)), int(Op(op)), array.shape, priority))
+    try:
+        dtype = int(dtype_of(array))
+    except TypeError as error:
+        raise TypeError(f"{name!r}: {error}") from None
+    return checked(Descriptor(name, dtype, _checked_op(name, op), array.shape, priority))
 
 
 def checked(descriptor: Descriptor) -> Descriptor:
+    """The descriptor itself; TypeError or ValueError where no worker could use it."""
+    _checked_name(descriptor.name)
     if descriptor.op == Op.AVERAGE and DType(descriptor.dtype).is_integer:
         raise TypeError(
             f"{descriptor.name!r}: an average of {DType(descriptor.dtype).label} would be rounded; "
             "use coarse.Sum, or convert to a floating type"
         )
     return descriptor
+
+
+def _checked_name(name: str) -> str:
+    if not isinstance(name, str):
+        raise TypeError(f"a name must be text, got {type(name).__name__} {name!r}")
+    if len(name) > MAX_NAME_CHARACTERS:
+        raise ValueError(
+            f"a name may have {MAX_NAME_CHARACTERS} characters, got {len(name)}: {name[:40]!r}...; "
+            "shorten it"
+        )
+    return name
+
+
+def _checked_op(name: str, op: Op) -> int:
+    try:
+        return int(Op(op))
+    except ValueError:
+        known = "coarse.Average, Sum, Min or Max"
+        raise ValueError(f"{name!r}: op must be {known}, got {op!r}") from None

@@ -36,6 +36,7 @@ class Client:
         self._memories = memories
         self._arrays: dict[int, np.ndarray] = {}
         """Key -> the array that `device_array` made of its region."""
+        self._pulled_names: dict[int, str] = {}
         self._link_bytes: dict[str, float] = {}
         self.counters: dict[str, dict[str, float]] = {}
         """Key's name -> pushes, bytes pushed and pulled by copying, seconds waited."""
@@ -74,6 +75,8 @@ class Client:
 
     def push_pull(self, descriptor: Descriptor, array: np.ndarray, out: np.ndarray) -> Handle:
         """Push and return the handle of the combined result, which `wait` copies into `out`."""
+        if out is not array:
+            self._require_fit(descriptor, out)
         return Handle(self, self.push(descriptor, array), out)
 
     def pushed(self, descriptor: Descriptor, array: np.ndarray) -> Handle:
@@ -113,6 +116,15 @@ class Client:
 
     # --- taking results
 
+    def pull(self, name: str, out: np.ndarray | None) -> Handle:
+        """The handle of a name's result; a new array is made for it where `out` is None."""
+        key = key_of(name)
+        state = self.machine.keys.get(key)
+        if state is not None and out is not None:
+            self._require_fit(state.descriptor, out)
+        self._pulled_names[key] = name
+        return Handle(self, key, out)
+
     def is_complete(self, key: int) -> bool:
         """Whether a result is there, or an error."""
         with self._lock:
@@ -120,10 +132,12 @@ class Client:
             state = self.machine.keys.get(key)
             return state is not None and state.phase in (Phase.IDLE, Phase.FAILED) and bool(state.version)
 
-    def take(self, key: int, out: np.ndarray, timeout_s: float | None) -> bool:
+    def take(
+        self, key: int, out: np.ndarray | None, timeout_s: float | None
+    ) -> tuple[np.ndarray, bool]:
         """Wait for a key's result, copying what is ready while the rest is under way."""
         began_s = self.link.clock.now_s()
-        progress = _Progress()
+        progress = _Progress(out)
 
         def advanced() -> bool:
             state = self.machine.keys.get(key)
@@ -133,7 +147,7 @@ class Client:
                 raise _error_of(state)
             if not state.version and state.phase is not Phase.IN_FLIGHT:
                 return False
-            self._copy_out(state, out, progress)
+            self._copy_out(state, progress)
             return not state.awaited
 
         if not self.link.wait_until(advanced, timeout_s):
@@ -142,10 +156,14 @@ class Client:
             state = self.machine.keys[key]
             state.is_taken = True
             self._count(state.descriptor.name)["wait_s"] += self.link.clock.now_s() - began_s
-            return state.present
+            assert progress.out is not None
+            return progress.out, state.present
 
-    def _copy_out(self, state: ClientKey, out: np.ndarray, progress: "_Progress") -> None:
+    def _copy_out(self, state: ClientKey, progress: "_Progress") -> None:
         region = self._region(state)
+        if progress.out is None:
+            progress.out = np.empty(state.descriptor.shape, region.dtype)
+        out = progress.out
         everything = mask_of(0, state.plan.num_shards)
         fresh = everything & ~state.awaited & ~progress.copied
         if not fresh or self._is_region(state, out):
@@ -198,34 +216,44 @@ class Client:
         state = self.machine.keys.get(key_of(descriptor.name))
         return state is not None and state.offset >= 0 and self._is_region(state, array)
 
-    @staticmethod
-    def storage_of(state: ClientKey) -> np.dtype:
-        """The numpy type of a key's elements."""
-        return DType(state.descriptor.dtype).storage
-
     def links(self) -> dict[str, float]:
         """Bytes that this worker copied to and from each device."""
         return dict(self._link_bytes)
 
     def _registered(self, descriptor: Descriptor) -> ClientKey:
         state = self.machine.keys.get(key_of(descriptor.name))
-        if state is not None and state.epoch == self.machine.epoch:
-            known = state.descriptor
-            if (known.dtype, known.op, known.shape) != descriptor[1:4]:
-                raise MismatchError(
-                    f"rank {self.machine.client}: {descriptor.name!r} was first used as {known} and now "
-                    f"comes as {descriptor}; use another name for another shape, dtype or op"
-                )
-        else:
+        if state is None or state.epoch != self.machine.epoch:
             self.link.send(self.machine.register(descriptor))
-            key = key_of(descriptor.name)
-            self.link.wait_until(
-                lambda: self.machine.keys[key].phase is not Phase.REGISTERING, None
+            state = self.machine.keys[key_of(descriptor.name)]
+        known = state.descriptor
+        if (known.dtype, known.op, known.shape) != descriptor[1:4]:
+            raise MismatchError(
+                f"rank {self.machine.client}: {descriptor.name!r} was first used as {known} and now "
+                f"comes as {descriptor}; use another name for another shape, dtype or op"
             )
-            state = self.machine.keys[key]
+        if state.phase is Phase.REGISTERING and not self.link.wait_until(
+            lambda: state.phase is not Phase.REGISTERING, None
+        ):
+            raise self._unanswered(state)
         if state.offset < 0:
             raise _error_of(state)
         return state
+
+    def _unanswered(self, state: ClientKey) -> StallError:
+        return StallError(
+            f"rank {self.machine.client}: no memory device gave {state.descriptor.name!r} its "
+            f"{state.descriptor.nbytes} bytes within {self.link.stall_timeout_s:g} s; see whether one "
+            "hangs, or raise stall_timeout_s"
+        )
+
+    def _require_fit(self, descriptor: Descriptor, out: np.ndarray) -> None:
+        wanted = f"rank {self.machine.client}: {descriptor.name!r} is {descriptor} and out must be"
+        if not isinstance(out, np.ndarray):
+            raise TypeError(f"{wanted} such a numpy array, got {type(out).__name__}")
+        if out.shape != descriptor.shape or out.dtype != DType(descriptor.dtype).storage:
+            raise ValueError(
+                f"{wanted} so too, got {out.dtype}{list(out.shape)}; leave out away to get a new array"
+            )
 
     def _stalled(self, key: int, timeout_s: float | None) -> CoarseError:
         with self._lock:
@@ -234,7 +262,9 @@ class Client:
         self.link.wait_until(lambda: self.machine.have_all_answered(key), _ANSWER_S)
         missing = sorted({c for clients in found.get(key, {}).values() for c in clients})
         state = self.machine.keys.get(key)
-        name = repr(state.descriptor.name) if state else f"key {key:#x}, which this rank never pushed,"
+        name = repr(state.descriptor.name if state else self._pulled_names[key])
+        if state is None:
+            name += ", which this rank never pushed,"
         waited_s = self.link.stall_timeout_s if timeout_s is None else timeout_s
         return StallError(
             f"rank {self.machine.client}: {name} was not complete after {waited_s:g} s; ranks "
@@ -251,9 +281,10 @@ class Client:
 
 
 class _Progress:
-    """Which shards of a result have been copied out."""
+    """Where a result goes, and which of its shards have been copied there."""
 
-    def __init__(self) -> None:
+    def __init__(self, out: np.ndarray | None) -> None:
+        self.out = out
         self.copied = 0
 
 

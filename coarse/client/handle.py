@@ -12,15 +12,17 @@ class Taker(Protocol):
         """Whether the result is there (or the key has failed)."""
         ...
 
-    def take(self, key: int, out: np.ndarray, timeout_s: float | None) -> bool:
-        """Wait for the result and copy it into `out` (not where `out` is its region)."""
+    def take(
+        self, key: int, out: np.ndarray | None, timeout_s: float | None
+    ) -> tuple[np.ndarray, bool]:
+        """Wait for the result, in `out` (a new array where None), and whether anybody contributed."""
         ...
 
 
 class Handle:
     """A result under way."""
 
-    def __init__(self, client: Taker, key: int, out: np.ndarray) -> None:
+    def __init__(self, client: Taker, key: int, out: np.ndarray | None) -> None:
         self._client = client
         self._key = key
         self._out = out
@@ -35,8 +37,9 @@ class Handle:
     def wait(self, timeout: float | None = None) -> np.ndarray:
         """The result; after `timeout` seconds (default: stall_timeout_s) StallError names who is missing."""
         if not self._is_taken:
-            self.present = self._client.take(self._key, self._out, timeout)
+            self._out, self.present = self._client.take(self._key, self._out, timeout)
             self._is_taken = True
+        assert self._out is not None
         return self._out
 
 
