@@ -1,0 +1,51 @@
+"""Claims that one job checks one after another, so that mpirun starts once for many tests.
+
+A program calls `report_claims` on every worker; the test that started it reads what all wrote.
+"""
+
+import json
+import time
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import coarse
+
+Claim = Callable[[], None]
+IN_TIME_S = 2.0
+"""How soon an error must come."""
+
+
+def report_claims(claims: Iterable[Claim], folder: str | Path) -> None:
+    """Check each claim on this worker and write, by its name, how it failed (empty: it holds)."""
+    reports = {}
+    for claim in claims:
+        try:
+            claim()
+            reports[claim.__name__] = ""
+        except Exception:
+            reports[claim.__name__] = traceback.format_exc()
+    (Path(folder) / f"worker{coarse.rank()}.json").write_text(json.dumps(reports))
+
+
+def read_reports(folder: Path, num_workers: int) -> dict[str, list[str]]:
+    """By name of the claim, what each worker wrote."""
+    reports = [json.loads((folder / f"worker{rank}.json").read_text()) for rank in range(num_workers)]
+    return {name: [report[name] for report in reports] for name in reports[0]}
+
+
+@contextmanager
+def raises(kind: type[Exception], *words: object) -> Iterator[list[Exception]]:
+    """Like pytest.raises, which ranks do without: in time, and with all words in the message."""
+    caught: list[Exception] = []
+    began_s = time.perf_counter()
+    try:
+        yield caught
+    except kind as error:
+        caught.append(error)
+    assert caught, f"no {kind.__name__} was raised"
+    waited_s = time.perf_counter() - began_s
+    assert waited_s < IN_TIME_S, f"{caught[0]} came after {waited_s} s"
+    missing = [str(word) for word in words if str(word) not in str(caught[0])]
+    assert not missing, f"{caught[0]} does not say {missing}"
