@@ -114,10 +114,10 @@ def narrowed(values: np.ndarray, dtype: DType) -> np.ndarray:
 
 
 def identity(num_elements: int, dtype: DType, op: Op) -> np.ndarray:
-    """What contributes nothing: zeros, or the extremes for min and max."""
+    """What contributes nothing, not even a sign: -0.0 for sums, or the extremes for min and max."""
     accumulator = dtype.accumulator
     if op in (Op.SUM, Op.AVERAGE):
-        return np.zeros(num_elements, accumulator)
+        return np.full(num_elements, -0.0, accumulator)
     if accumulator.kind == "f":
         extreme = np.inf if op is Op.MIN else -np.inf
         return np.full(num_elements, extreme, accumulator)
