@@ -10,6 +10,7 @@ from coarse.arrays import (
     device_array,
     local_rank,
     local_size,
+    profile,
     pull,
     push,
     push_pull,
@@ -34,12 +35,21 @@ from coarse.errors import (
     StallError,
 )
 from coarse.session import init, is_initialized, shutdown
+from coarse.snapshots import (
+    Checkpoint,
+    SnapshotHandle,
+    before_overwrite,
+    restore,
+    snapshot,
+    state_array,
+)
 
 Average, Sum, Min, Max = Op.AVERAGE, Op.SUM, Op.MIN, Op.MAX
 
 __all__ = [
     "Average",
     "CapacityError",
+    "Checkpoint",
     "CheckpointError",
     "CoarseError",
     "Config",
@@ -55,20 +65,26 @@ __all__ = [
     "NotInitializedError",
     "Op",
     "SnapshotError",
+    "SnapshotHandle",
     "StallError",
     "Sum",
     "barrier",
+    "before_overwrite",
     "device_array",
     "init",
     "is_initialized",
     "local_rank",
     "local_size",
+    "profile",
     "pull",
     "push",
     "push_pull",
     "push_pull_async",
     "rank",
+    "restore",
     "shutdown",
     "size",
+    "snapshot",
+    "state_array",
     "statistics",
 ]

@@ -47,6 +47,15 @@ def barrier() -> None:
     current().require_client().push_pull(_BARRIER, token, token).wait()
 
 
+def profile() -> None:
+    """Measure the routes to the proxies again; all workers call it between the same two iterations.
+
+    Every key follows the new routing tables and partition sizes from its next push on (COARSE III-E,
+    dynamic profiling). `init` does this once. Raises InFlightError where a result was not taken.
+    """
+    current().profile()
+
+
 def push(array: np.ndarray, name: str, op: Op = Op.AVERAGE, priority: int = 0) -> Handle:
     """Contribute to the next version of `name`, which is complete once all workers have pushed.
 

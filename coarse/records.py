@@ -22,10 +22,12 @@ import threading
 from collections import deque
 from collections.abc import Iterator
 
+from coarse.errors import CoarseError
+
 RING_BYTES = 1 << 18
 _HEADER_BYTES = 128
 _STATUS_BYTES = 128
-MAX_FRAME_BYTES = RING_BYTES // 4
+MAX_FRAME_BYTES = RING_BYTES // 2
 _LENGTH = struct.Struct("<I")
 _WRAP = 0xFFFFFFFF
 _YIELDS = 20
@@ -120,6 +122,8 @@ class Mailbox:
 
     def post(self, peer: int, frame: bytes) -> None:
         """Write a frame; its reader is woken by the next `ring_bells`."""
+        if len(frame) > MAX_FRAME_BYTES:
+            raise CoarseError(f"a record of {len(frame)} bytes is above {MAX_FRAME_BYTES}; use shorter names")
         queue = self._waiting.get(peer)
         if queue or not self._outbound[peer].write(frame):
             self._waiting.setdefault(peer, deque()).append(frame)

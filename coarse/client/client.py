@@ -104,6 +104,16 @@ class Client:
     def _announce(self, state: ClientKey, first: int, last: int, present: bool) -> None:
         self.link.send(self.machine.announce(state.key, first, last, present=present))
 
+    def require_quiet(self) -> None:
+        """InFlightError unless all results have been taken."""
+        with self._lock:
+            names = [s.descriptor.name for s in self.machine.keys.values() if not s.is_taken]
+            if names:
+                raise InFlightError(
+                    f"rank {self.machine.client}: routes cannot change while {names[:5]} are in flight; "
+                    "wait() for their handles first"
+                )
+
     def _require_idle(self, state: ClientKey) -> None:
         name = state.descriptor.name
         if state.failed is not None:
