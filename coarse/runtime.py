@@ -23,6 +23,8 @@ from coarse.client.client import Client
 from coarse.client.link import DeviceLink
 from coarse.client.machine import ClientMachine
 from coarse.client.profiler import choose_table
+from coarse.client.snapshots import ClientSnapshots
+from coarse.client.states import DeviceStates
 from coarse.clock import WallClock
 from coarse.config import Config
 from coarse.errors import CoarseError
@@ -62,6 +64,7 @@ class Runtime:
         devices = world.Split(0 if self.device_index is not None else MPI.UNDEFINED, self.world_rank)
         self._service = self._make_service(share, run, devices)
         self.client = self._make_client(share, run)
+        self._snapshots = self._make_snapshots()
         agree(world, None)  # every endpoint has its doorbell now
         self._thread: threading.Thread | None = None
         self.is_closed = False
@@ -86,6 +89,7 @@ class Runtime:
     def profile(self) -> None:
         """Measure routes and switch to the next epoch together with all workers (COARSE III-E)."""
         client, index = self.require_client(), self.client_index
+        client.require_quiet()
         assert index is not None
         node = self.placement.client_nodes[index]
         table = choose_table(
@@ -108,13 +112,21 @@ class Runtime:
         assert self.client is not None
         return self.client
 
+    def require_snapshots(self) -> ClientSnapshots:
+        """The snapshots of this worker."""
+        assert self._snapshots is not None
+        return self._snapshots
+
     def close(self) -> None:
         """Leave: tell the devices; a device in this process serves until all workers have left."""
         if self.is_closed:
             return
         self.is_closed = True
         if self.client is not None:
-            self.client.link.leave()
+            try:
+                self.require_snapshots().finish()
+            finally:
+                self.client.link.leave()
         if self._thread is not None:
             self._thread.join()
 
@@ -200,6 +212,12 @@ class Runtime:
         return ProxyService(
             machine, self.placement, mailbox, share.memories, transport, self._clock
         )
+
+    def _make_snapshots(self) -> ClientSnapshots | None:
+        if self.client is None or self.client_index is None:
+            return None
+        states = DeviceStates(self.client, self.placement.local_proxies[self.client_index])
+        return ClientSnapshots(states, self.placement.num_clients)
 
     def _make_client(self, share: NodeShare, run: str) -> Client | None:
         index = self.client_index

@@ -49,7 +49,7 @@ LAYERS = (
     ("coarse.storage",),
     TIERS,
     ("coarse.runtime",),
-    ("coarse.session", "coarse.arrays"),
+    ("coarse.session", "coarse.arrays", "coarse.snapshots"),
     ("coarse",),
     ("coarse.torch", "coarse.cli", "coarse.device", "coarse.__main__", "tf_strategy", "experiments", "benchmarks"),
 )

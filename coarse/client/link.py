@@ -49,6 +49,10 @@ class DeviceLink:
             self.send(records)
             self.ring_bells()
 
+    def flush(self) -> None:
+        """Return once all that was sent lies in its readers' rings, however much it was."""
+        self.wait_for(lambda: not self._mailbox.has_unsent, None, "room in a device's ring")
+
     def leave(self) -> None:
         """Say to all that this worker has shut down; nothing may be called afterwards."""
         self.tell(self.machine.leave())

@@ -78,8 +78,7 @@ class ProxyService:
         self._is_near = [
             node == here for node in (*placement.client_nodes, *placement.device_nodes)
         ]
-        own_memory = memories[machine.device]
-        self._snapshots = SnapshotWriter(machine.snapshots, own_memory, self._wake)
+        self._snapshots = SnapshotWriter(machine.snapshots, memories[machine.device], self._wake)
         self._carry: dict[type, Callable[..., None]] = {
             Send: self._send,
             Reserve: self._reserve,

@@ -1,0 +1,69 @@
+"""Device memory that is not synchronised: where parameters and optimizer state may live."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from coarse.client.client import Client
+from coarse.dtypes import DType
+from coarse.errors import MismatchError
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class StateArray:
+    """A named array in the memory of this worker's own device."""
+
+    name: str
+    dtype: DType
+    offset: int
+    array: np.ndarray
+    """In its shape, of `dtype.storage` (bfloat16 as uint16)."""
+
+
+class DeviceStates:
+    """The state arrays of one worker, by name."""
+
+    def __init__(self, client: Client, device: int) -> None:
+        self.client = client
+        self.device = device
+        """The device that keeps them: the client's own."""
+        self.arrays: dict[str, StateArray] = {}
+
+    def array(self, name: str, shape: tuple[int, ...], dtype: DType) -> np.ndarray:
+        """The array of a name, zeros at first; the same one whenever it is asked for again.
+
+        Raises:
+            MismatchError: the name has another shape or type.
+            CapacityError: the device is full.
+        """
+        known = self.arrays.get(name)
+        if known is None:
+            nbytes = prod(shape) * dtype.itemsize
+            offset, region = self.client.allocate(self.device, nbytes)
+            region[...] = 0  # the memory may have been used before
+            array = region.view(dtype.storage).reshape(shape)
+            known = StateArray(name=name, dtype=dtype, offset=offset, array=array)
+            self.arrays[name] = known
+        if (known.dtype, known.array.shape) != (dtype, tuple(shape)):
+            raise MismatchError(
+                f"rank {self.client.machine.client}: the state array {name!r} is "
+                f"{label(known.dtype, known.array.shape)} and was asked for as {label(dtype, shape)}; "
+                "use another name for another shape or type"
+            )
+        return known.array
+
+    def require_known(self, names: Collection[str]) -> None:
+        """Raise ValueError unless every name is a state array's."""
+        unknown = [name for name in names if name not in self.arrays]
+        if unknown:
+            raise ValueError(
+                f"rank {self.client.machine.client}: {unknown[0]!r} is no state array (there are "
+                f"{len(self.arrays)}); give names that coarse.state_array() was called with"
+            )
+
+
+def label(dtype: DType, shape: tuple[int, ...]) -> str:
+    """A type and shape for people: `float32[3, 4]`."""
+    return f"{dtype.label}{list(shape)}"
