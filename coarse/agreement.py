@@ -49,14 +49,24 @@ def agree_on_config(
     stated = [rank for rank, text in enumerate(texts) if text]
     if not stated:
         return config
-    differing = [rank for rank in stated if texts[rank] != texts[stated[0]]]
-    if differing:
-        raise ConfigError(
-            f"ranks {differing} have another configuration than rank {stated[0]}: {texts[differing[0]]} "
-            f"is not {texts[stated[0]]}; give all ranks the same config, COARSE_CONFIG and COARSE_MODE"
-        )
+    _require_one_config({rank: json.loads(texts[rank]) for rank in stated})
     agreed = Config.from_mapping(json.loads(texts[stated[0]]))
     return agreed if is_stated else replace(agreed, partition=agreed.partition or config.partition)
+
+
+def _require_one_config(stated: Mapping[int, Mapping[str, object]]) -> None:
+    """Refuse settings that differ between ranks, by name."""
+    first = min(stated)
+    for rank, config in stated.items():
+        differing = [
+            f"{key} is {value!r} on rank {rank} but {stated[first][key]!r} on rank {first}"
+            for key, value in config.items()
+            if value != stated[first][key]
+        ]
+        if differing:
+            raise ConfigError(
+                f"{'; '.join(differing)}: give all ranks the same config, COARSE_CONFIG and COARSE_MODE"
+            )
 
 
 def agree_on_digest(world: MPI.Comm, text: str, what: str) -> None:

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 _runtime: "Runtime | None" = None
 _was_shut_down = False
 _forked = False
+_FORKED = (
+    "this process was forked from a rank and cannot use its device memory; start data loaders "
+    "before coarse.init(), or let the parent call coarse"
+)
 
 
 def init(config: "Config | Mapping[str, object] | str | Path | None" = None) -> None:
@@ -33,13 +37,13 @@ def init(config: "Config | Mapping[str, object] | str | Path | None" = None) -> 
         CapacityError: devices larger than the machine's memory.
     """
     global _runtime
-    if _runtime is not None:
-        raise NotInitializedError("coarse.init() was called before in this process; call shutdown() first")
+    if _runtime is not None or _was_shut_down or _forked:
+        raise NotInitializedError(_why_not_again())
     from coarse.runtime import Runtime  # MPI starts here, not with `import coarse`
 
+    _install_hooks()
     runtime = Runtime(config)
     _runtime = runtime
-    _install_hooks()
     runtime.start()
     if runtime.is_device_only:
         shutdown()
@@ -52,9 +56,11 @@ def shutdown() -> None:
     runtime, _runtime = _runtime, None
     if runtime is not None and not _forked:
         _was_shut_down = True
-        runtime.close()
-        if runtime.has_failed:
-            atexit.register(_leave_without_mpi)
+        try:
+            runtime.close()
+        finally:
+            if runtime.has_failed:
+                atexit.register(_leave_without_mpi)
 
 
 def is_initialized() -> bool:
@@ -65,14 +71,23 @@ def is_initialized() -> bool:
 def current() -> "Runtime":
     """The runtime; NotInitializedError where there is none."""
     if _forked:
-        raise NotInitializedError(
-            "this process was forked from a rank and cannot use its device memory; start data loaders "
-            "before coarse.init(), or let the parent call coarse"
-        )
+        raise NotInitializedError(_FORKED)
     if _runtime is None:
         state = "after coarse.shutdown()" if _was_shut_down else "before coarse.init()"
         raise NotInitializedError(f"this call came {state}; call coarse.init() first")
     return _runtime
+
+
+def _why_not_again() -> str:
+    """Why a process that has called `init` cannot call it again."""
+    if _forked:
+        return _FORKED
+    if _runtime is not None:
+        return "coarse.init() was called before in this process; call it once, at the start"
+    return (
+        "coarse.init() was called after coarse.shutdown(), when the memory devices have ended; "
+        "shut down once, at the end of the program"
+    )
 
 
 def _install_hooks() -> None:
