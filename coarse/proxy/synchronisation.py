@@ -18,7 +18,7 @@ class Synchronisation:
     def __init__(self, device: int, placement: Placement) -> None:
         self._device = device
         self._placement = placement
-        self._keys: dict[tuple[int, int], KeyState] = {}
+        self.keys: dict[tuple[int, int], KeyState] = {}
         """(key, epoch) -> its state."""
         self._tables: dict[int, tuple[RoutingTable, ...]] = {}
         self._excused: set[int] = set()
@@ -34,10 +34,10 @@ class Synchronisation:
         """
         self._tables[epoch] = tables
         self._tables.pop(epoch - 2, None)
-        for name, state in list(self._keys.items()):
+        for name, state in list(self.keys.items()):
             if state.epoch <= epoch - 2 and not state.outstanding:
-                del self._keys[name]
-        waiting = [state for state in self._keys.values() if state.epoch == epoch]
+                del self.keys[name]
+        waiting = [state for state in self.keys.values() if state.epoch == epoch]
         return [step for state in waiting for step in self._settle(state)]
 
     def on_located(self, located: Located, *, serve: bool) -> list[Instruction]:
@@ -67,7 +67,7 @@ class Synchronisation:
             return []
         self.begin_round(round_)
         self._excused.add(client)
-        return [step for state in self._keys.values() for step in self._settle(state)]
+        return [step for state in self.keys.values() for step in self._settle(state)]
 
     def begin_round(self, round_: int) -> None:
         """All clients have joined and go on: nobody is excused any more.
@@ -80,7 +80,7 @@ class Synchronisation:
 
     def missing(self, key: int) -> tuple[int, ...]:
         """Clients whose registration or contribution a key waits for at this device."""
-        states = [state for (known, _), state in self._keys.items() if known == key]
+        states = [state for (known, _), state in self.keys.items() if known == key]
         state = max(states, key=lambda state: state.epoch, default=KeyState(key, 0))
         if state.queues is None:
             everybody = range(self._placement.num_clients)
@@ -102,13 +102,13 @@ class Synchronisation:
 
     def on_folded(self, fold: Fold) -> list[Instruction]:
         """A Fold's result is in its targets."""
-        state = self._keys[fold.key, fold.epoch]
+        state = self.keys[fold.key, fold.epoch]
         state.outstanding -= 1
         return self._report(state)
 
     def on_ring_folded(self, ring: RingId) -> list[Instruction]:
         """The local part of a ring is there."""
-        state = self._keys[ring.key, ring.epoch]
+        state = self.keys[ring.key, ring.epoch]
         present = bool(state.ring_runs[ring].present)
         steps = state.rings[ring].on_folded(self._round, present=present)
         return steps + self._finish_ring(state, ring)
@@ -125,9 +125,9 @@ class Synchronisation:
     # --- within
 
     def _state(self, key: int, epoch: int) -> KeyState:
-        state = self._keys.get((key, epoch))
+        state = self.keys.get((key, epoch))
         if state is None:
-            state = self._keys[key, epoch] = KeyState(key, epoch)
+            state = self.keys[key, epoch] = KeyState(key, epoch)
         return state
 
     def _settle(self, state: KeyState) -> list[Instruction]:
