@@ -27,7 +27,8 @@ from coarse.errors import CoarseError
 RING_BYTES = 1 << 18
 _HEADER_BYTES = 128
 _STATUS_BYTES = 128
-MAX_FRAME_BYTES = RING_BYTES // 2
+MAX_FRAME_BYTES = RING_BYTES // 2 - 64
+"""A frame of this size fits an empty ring wherever that begins."""
 _LENGTH = struct.Struct("<I")
 _WRAP = 0xFFFFFFFF
 _YIELDS = 20
@@ -179,8 +180,10 @@ class Mailbox:
                 yield frame
 
     def sleep(self, timeout_s: float) -> list[int]:
-        """Block until somebody rings or dies, or the time is over; the keys of the dead (see `watch`)."""
-        self.ring_bells()
+        """Block until somebody rings or dies, or the time is over; the keys of the dead (see `watch`).
+
+        Several threads may sleep at once, but `ring_bells` must have been called under their lock.
+        """
         if self._linger():
             return []
         words = self._status[self.endpoint]
@@ -198,9 +201,9 @@ class Mailbox:
         for descriptor, _ in events:
             if descriptor == self._bell.fileno():
                 self._drain_bell()
-            else:
+            elif (key := self._watched.pop(descriptor, None)) is not None:
                 self._poll.unregister(descriptor)
-                dead.append(self._watched.pop(descriptor))
+                dead.append(key)
         return dead
 
     def _has_frames(self) -> bool:

@@ -1,12 +1,13 @@
 """A client's line to the devices: records out, records in, waiting, and noticing who has died."""
 
+import contextlib
 import threading
 from collections.abc import Callable
 
 from coarse.client.machine import ClientMachine, ToDevice
 from coarse.clock import Clock
 from coarse.encoding import decode, encode
-from coarse.errors import DeadRankError, StallError
+from coarse.errors import CoarseError, DeadRankError, StallError
 from coarse.messages import Died, Record
 from coarse.plan import Placement
 from coarse.records import Mailbox
@@ -56,6 +57,8 @@ class DeviceLink:
     def leave(self) -> None:
         """Say to all that this worker has shut down; nothing may be called afterwards."""
         self.tell(self.machine.leave())
+        with contextlib.suppress(CoarseError):  # nobody reads any more
+            self.flush()
         self._mailbox.set_left()
         self._mailbox.ring_bells()
 
@@ -103,6 +106,7 @@ class DeviceLink:
                     if is_done():
                         return True
                     self._require_all_alive()
+                    self._mailbox.ring_bells()
                     if self._sleepers > 1:
                         self._mailbox.ring_always(self._mailbox.endpoint)
                 left_s = deadline_s - self.clock.now_s()
