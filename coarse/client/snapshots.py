@@ -69,8 +69,6 @@ class ClientSnapshots:
         self._link = states.client.link
         self._num_clients = num_clients
         self._number = -1
-        self._is_begun = False
-        """Whether this worker takes part in the last snapshot."""
         self._is_observed = True
         """Whether anybody has asked how the last snapshot ended."""
         self._uncopied: dict[str, int] = {}
@@ -86,7 +84,7 @@ class ClientSnapshots:
         """Hold all state arrays, and copies of these tensors, and have them written."""
         self.finish()
         self._number += 1
-        self._is_begun, self._is_observed = False, False
+        self._is_observed = False
         try:
             held = self._held(folder, step, metadata, tensors)
         except (CoarseError, TypeError, ValueError) as error:
@@ -96,7 +94,6 @@ class ClientSnapshots:
             raise
         keys = enumerate(held.entries)
         self._uncopied = {entry.name: key for key, entry in keys if not entry.is_staged}
-        self._is_begun = True
         self._tell(
             SnapshotBegin(self._rank, self._number, is_last, text)
             for is_last, text in fragments(held.encode())
@@ -150,9 +147,8 @@ class ClientSnapshots:
 
     def finish(self) -> None:
         """Wait for the last snapshot; warn where it failed and nobody has asked for it."""
-        if not self._is_begun:
+        if self._number < 0:
             return
-        self._is_begun = False
         is_observed = self._is_observed
         try:
             self.wait_for(self._number, None)
