@@ -33,6 +33,8 @@ class GradientExchange:
         self._buckets: list[Bucket] = []
         self._removables: list[torch.utils.hooks.RemovableHandle] = []
         self._warned: set[str] = set()
+        self._disturbed: list[str] = []
+        """One name of each bucket whose gradients were written to while devices added them."""
         self._is_silent = False
         self.has_arrivals = False
         """Whether a gradient has come whole since the last synchronisation."""
@@ -81,6 +83,7 @@ class GradientExchange:
             bucket.begin_step()
         self._synchroniser.begin_round()
         self.has_arrivals = False
+        self._require_undisturbed()
         self.is_synchronised = True
         self._report_absent()
 
@@ -136,6 +139,7 @@ class GradientExchange:
         """Make a pushed bucket ready for one more gradient (see [Note: a second gradient])."""
         if bucket.is_in_flight:
             self._finish(bucket)
+            self._require_undisturbed()
             bucket.is_late = True
         if self._op is Op.SUM:
             bucket.scale(1.0 / self._num_ranks)
@@ -154,12 +158,7 @@ class GradientExchange:
         self._synchroniser.wait(bucket.plan.index)
         bucket.is_in_flight = False
         if bucket.stamp != bucket.version():
-            first, last = bucket.plan.names[0], bucket.plan.names[-1]
-            raise InFlightError(
-                f"rank {self._rank}: gradients of {last!r} to {first!r} were changed while they were in "
-                "flight; call optimizer.synchronize() before clipping or unscaling them, and step() "
-                "within optimizer.skip_sync()"
-            )
+            self._disturbed.append(bucket.plan.names[0])
         lacking = dict(bucket.read_presence(self._num_ranks) or ())
         took_part = bucket.num_took_part(self._num_ranks) if lacking else 0
         for slot, parameter in enumerate(bucket.parameters):
@@ -172,6 +171,15 @@ class GradientExchange:
                 self.last_absent[bucket.plan.names[slot]] = num_missing
             bucket.give(slot, is_own=bucket.has_gradient[slot])
             bucket.has_gradient[slot] = True
+
+    def _require_undisturbed(self) -> None:
+        disturbed, self._disturbed = self._disturbed, []
+        if disturbed:
+            raise InFlightError(
+                f"rank {self._rank}: gradients, such as that of {disturbed[0]!r}, were changed while they "
+                "were in flight; call optimizer.synchronize() before clipping or unscaling them, and "
+                "step() within optimizer.skip_sync()"
+            )
 
     def _report_absent(self) -> None:
         new = [name for name in self.last_absent if name not in self._warned]

@@ -194,9 +194,7 @@ def allgather_joins_first_dimensions_that_differ() -> None:
 
 def workers_that_have_joined_count_as_zero() -> None:
     for _ in range(2):
-        results = [
-            ct.push_pull(torch.ones(3), "uneven", ct.Sum)[0].item() for _ in range(2 * (ct.rank() + 1))
-        ]
+        results = [ct.push_pull(torch.ones(3), "uneven", ct.Sum)[0].item() for _ in range(2 * (ct.rank() + 1))]
         last = ct.join()
         assert last == ct.size() - 1
         assert results == [ct.size() - step // 2 for step in range(2 * (ct.rank() + 1))]

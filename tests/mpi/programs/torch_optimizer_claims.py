@@ -1,0 +1,376 @@
+"""What DistributedOptimizer promises in a training loop, against one process on the global batch."""
+
+import sys
+import warnings
+
+import pytest
+import torch
+from torch import nn
+
+import coarse
+import coarse.torch as ct
+from coarse.session import current
+from tests.mpi.claims import report_claims
+from tests.mpi.programs.torch_training import Mlp, batch, both_places, loss_of, pushes, require_equal, sgd, twins
+
+
+def is_allreduce() -> bool:
+    return current().config.mode == "allreduce"
+
+
+def adamw(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(parameters, lr=0.01)
+
+
+def training_equals_one_process_on_the_global_batch() -> None:
+    for in_device in both_places():
+        for make in (sgd, adamw):
+            ours, optimizer, alone, reference = twins(make_optimizer=make, gradients_in_device_memory=in_device)
+            for step in range(6):
+                optimizer.zero_grad()
+                reference.zero_grad()
+                loss = loss_of(ours, batch(step, ct.rank()))
+                loss.backward()
+                wanted = loss_of(alone, batch(step))
+                wanted.backward()
+                optimizer.step()
+                reference.step()
+                mean = ct.push_pull(loss.detach(), "loss")
+                torch.testing.assert_close(mean, wanted.detach(), rtol=1e-5, atol=1e-6)
+                require_equal(ours, alone)
+            optimizer.close()
+
+
+def a_sum_is_the_average_times_the_number_of_workers() -> None:
+    for in_device in both_places():
+        ours, optimizer, alone, _ = twins(op=ct.Sum, gradients_in_device_memory=in_device)
+        loss_of(ours, batch(0, ct.rank())).backward()
+        (loss_of(alone, batch(0)) * ct.size()).backward()
+        optimizer.synchronize()
+        for mine, other in zip(ours.parameters(), alone.parameters(), strict=True):
+            torch.testing.assert_close(mine.grad, other.grad, rtol=1e-5, atol=1e-6)
+        optimizer.close()
+
+
+def gradients_stay_views_and_a_step_moves_no_bytes() -> None:
+    ours, optimizer, _, _ = twins()
+    last_places, last_links = [], {}
+    for step in range(4):
+        optimizer.zero_grad()
+        loss_of(ours, batch(step, ct.rank())).backward()
+        optimizer.step()
+        places = [parameter.grad.data_ptr() for parameter in ours.parameters()]
+        links = ct.statistics()["links"]
+        if step:
+            assert places == last_places
+            assert links == last_links
+        last_places, last_links = places, links
+    optimizer.close()
+
+
+def a_gradient_that_was_none_is_copied_once_and_is_a_view_again() -> None:
+    ours, optimizer, alone, reference = twins()
+    places = None
+    for step in range(4):
+        ours.zero_grad(set_to_none=True)  # the model's own zero_grad lets go of the views
+        alone.zero_grad()
+        loss_of(ours, batch(step, ct.rank())).backward()
+        loss_of(alone, batch(step)).backward()
+        optimizer.step()
+        reference.step()
+        require_equal(ours, alone)
+        last_places, places = places, [parameter.grad.data_ptr() for parameter in ours.parameters()]
+        assert last_places in (None, places)
+    optimizer.close()
+
+
+def pushes_begin_while_backward_still_runs() -> None:
+    if is_allreduce():
+        return
+    ours, optimizer, _, _ = twins()
+    seen = []
+    ours.first.weight.register_hook(lambda _: seen.append(pushes()))
+    before = pushes()
+    loss_of(ours, batch(0, ct.rank())).backward()
+    assert before < seen[0] < pushes()
+    optimizer.step()
+    optimizer.close()
+
+
+def a_second_backward_adds_to_what_was_pushed() -> None:
+    for in_device in both_places():
+        for op in (ct.Average, ct.Sum):
+            ours, optimizer, alone, reference = twins(op=op, gradients_in_device_memory=in_device)
+            factor = ct.size() if op == ct.Sum else 1
+            for step in range(3):
+                optimizer.zero_grad()
+                reference.zero_grad()
+                for part in (0, 10, 20):
+                    loss_of(ours, batch(step + part, ct.rank())).backward()
+                    (loss_of(alone, batch(step + part)) * factor).backward()
+                optimizer.step()
+                reference.step()
+                require_equal(ours, alone)
+            optimizer.close()
+
+
+def a_second_backward_may_reach_a_part_of_the_model() -> None:
+    for in_device in both_places():
+        ours, optimizer, alone, reference = twins(gradients_in_device_memory=in_device)
+        for step in range(3):
+            optimizer.zero_grad()
+            reference.zero_grad()
+            loss_of(ours, batch(step, ct.rank())).backward()
+            loss_of(alone, batch(step)).backward()
+            loss_of(ours.first, batch(step + 5, ct.rank())).backward()
+            loss_of(alone.first, batch(step + 5)).backward()
+            optimizer.step()
+            reference.step()
+            require_equal(ours, alone)
+        optimizer.close()
+
+
+def gradients_accumulate_over_steps_where_nobody_zeroes_them() -> None:
+    for in_device in both_places():
+        for op in (ct.Average, ct.Sum):
+            factor = ct.size() if op == ct.Sum else 1
+            ours, optimizer, alone, reference = twins(op=op, gradients_in_device_memory=in_device)
+            for step in range(3):
+                loss_of(ours, batch(step, ct.rank())).backward()
+                (loss_of(alone, batch(step)) * factor).backward()
+                optimizer.step()
+                reference.step()
+                require_equal(ours, alone)
+            optimizer.step()
+            reference.step()
+            require_equal(ours, alone)
+            optimizer.close()
+
+
+def several_backward_passes_are_pushed_once() -> None:
+    for in_device in both_places():
+        ours, optimizer, alone, reference = twins(backward_passes_per_step=3, gradients_in_device_memory=in_device)
+        before = pushes()
+        for step in range(2):
+            optimizer.zero_grad()
+            reference.zero_grad()
+            for part in range(3):
+                loss_of(ours, batch(10 * step + part, ct.rank())).backward()
+                loss_of(alone, batch(10 * step + part)).backward()
+                assert (pushes() == before) == (part < 2 or is_allreduce())
+            optimizer.step()
+            reference.step()
+            require_equal(ours, alone)
+            before = pushes()
+        optimizer.close()
+
+
+def no_sync_accumulates_without_communication() -> None:
+    for in_device in both_places():
+        ours, optimizer, alone, reference = twins(gradients_in_device_memory=in_device)
+        for step in range(3):
+            optimizer.zero_grad()
+            reference.zero_grad()
+            before = pushes()
+            for part in range(2):
+                with optimizer.no_sync():
+                    loss_of(ours, batch(10 * step + part, ct.rank())).backward()
+                loss_of(alone, batch(10 * step + part)).backward()
+            assert pushes() == before
+            loss_of(ours, batch(10 * step + 2, ct.rank())).backward()
+            loss_of(alone, batch(10 * step + 2)).backward()
+            optimizer.step()
+            reference.step()
+            require_equal(ours, alone)
+        optimizer.close()
+
+
+def a_step_may_be_left_out() -> None:
+    for in_device in both_places():
+        ours, optimizer, alone, reference = twins(gradients_in_device_memory=in_device)
+        for step in range(4):
+            optimizer.zero_grad()
+            reference.zero_grad()
+            loss_of(ours, batch(step, ct.rank())).backward()
+            loss_of(alone, batch(step)).backward()
+            if step % 2:
+                optimizer.step()
+                reference.step()
+            require_equal(ours, alone)
+        optimizer.close()
+
+
+class Branches(nn.Module):
+    """`left` and `right` take turns, `unused` never has one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.left, self.right, self.unused = nn.Linear(8, 5), nn.Linear(8, 5), nn.Linear(8, 5)
+        self.goes_left = True
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        """(n, 8) -> (n, 5)."""
+        return (self.left if self.goes_left else self.right)(rows)
+
+
+def a_gradient_absent_on_all_ranks_is_none_and_changes_nothing() -> None:
+    for in_device in both_places():
+        ours, optimizer, alone, reference = twins(Branches, gradients_in_device_memory=in_device)
+        for step in range(4):
+            ours.goes_left = alone.goes_left = step % 2 == 0
+            optimizer.zero_grad()
+            reference.zero_grad()
+            loss_of(ours, batch(step, ct.rank())).backward()
+            loss_of(alone, batch(step)).backward()
+            optimizer.step()
+            reference.step()
+            require_equal(ours, alone)
+            for mine, other in zip(ours.parameters(), alone.parameters(), strict=True):
+                assert (mine.grad is None) == (other.grad is None)
+            assert optimizer.last_absent == {}
+        optimizer.close()
+
+
+def a_gradient_absent_on_some_ranks_counts_as_zero_and_is_named() -> None:
+    if ct.size() == 1:
+        return
+    for in_device in both_places():
+        ours, optimizer, alone, reference = twins(Branches, gradients_in_device_memory=in_device)
+        for step in range(3):
+            ours.goes_left = (ct.rank() + step) % 2 == 0
+            optimizer.zero_grad()
+            reference.zero_grad()
+            loss_of(ours, batch(step, ct.rank())).backward()
+            for rank in range(ct.size()):
+                alone.goes_left = (rank + step) % 2 == 0
+                (loss_of(alone, batch(step, rank)) / ct.size()).backward()
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                optimizer.step()
+            reference.step()
+            require_equal(ours, alone)
+            lefts = sum((rank + step) % 2 == 0 for rank in range(ct.size()))
+            assert optimizer.last_absent == {
+                "left.weight": ct.size() - lefts,
+                "left.bias": ct.size() - lefts,
+                "right.weight": lefts,
+                "right.bias": lefts,
+            }
+            assert len(caught) == (1 if step == 0 else 0)
+            assert not caught or "'left.weight'" in str(caught[0].message)
+        optimizer.close()
+
+
+def a_rank_without_any_gradient_takes_part_in_the_step() -> None:
+    if ct.size() == 1:
+        return
+    ours, optimizer, alone, reference = twins()
+    if ct.rank():
+        loss_of(ours, batch(0, ct.rank())).backward()
+    for rank in range(1, ct.size()):
+        (loss_of(alone, batch(0, rank)) / ct.size()).backward()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        optimizer.step()
+    reference.step()
+    require_equal(ours, alone)
+    assert set(optimizer.last_absent.values()) == {1}
+    optimizer.close()
+
+
+def a_rank_that_has_joined_counts_as_zero_and_is_not_absent() -> None:
+    if is_allreduce():
+        return
+    ours, optimizer, alone, reference = twins()
+    num_steps = 2 + ct.rank()
+    for step in range(num_steps):
+        optimizer.zero_grad()
+        loss_of(ours, batch(step, ct.rank())).backward()
+        optimizer.step()
+        assert optimizer.last_absent == {}
+    last = ct.join()
+    assert last == ct.size() - 1
+    ct.broadcast_parameters(ours.named_parameters(), root_rank=last)
+    for step in range(1 + ct.size()):
+        reference.zero_grad()
+        for rank in range(ct.size()):
+            if step < 2 + rank:
+                (loss_of(alone, batch(step, rank)) / ct.size()).backward()
+        reference.step()
+    require_equal(ours, alone)
+    optimizer.close()
+
+
+def ranks_whose_parameters_differ_all_hear_which() -> None:
+    if ct.size() == 1:
+        return
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2 + ct.rank()))
+    with pytest.raises(coarse.MismatchError, match=r"parameter '1\.weight' differs .*float32\[2, 4\] on ranks \[0\]"):
+        ct.DistributedOptimizer(sgd(list(model.parameters())), model.named_parameters())
+    model = nn.Sequential(nn.Linear(4, 4), *([nn.Linear(4, 2)] if ct.rank() else []))
+    with pytest.raises(coarse.MismatchError, match=r"'1\.weight' .*missing on ranks \[0\]"):
+        ct.DistributedOptimizer(sgd(list(model.parameters())), model.named_parameters())
+
+
+def names_that_repeat_or_lack_are_refused() -> None:
+    model = Mlp()
+    twice = [("same", parameter) for parameter in model.parameters()]
+    with pytest.raises(ValueError, match="'same' comes twice"):
+        ct.DistributedOptimizer(sgd(list(model.parameters())), twice)
+    with pytest.raises(ValueError, match=r"4 parameters .* not among named_parameters"):
+        ct.DistributedOptimizer(sgd(list(model.parameters())), model.last.named_parameters())
+    first = ct.DistributedOptimizer(sgd(list(model.parameters())), model.named_parameters(), prefix="mine/")
+    with pytest.raises(ValueError, match="another DistributedOptimizer uses the prefix 'mine/'"):
+        ct.DistributedOptimizer(sgd(list(model.parameters())), model.named_parameters(), prefix="mine/")
+    first.close()
+    ct.DistributedOptimizer(sgd(list(model.parameters())), model.named_parameters(), prefix="mine/").close()
+    with pytest.raises(ValueError, match=r"Average or coarse\.Sum"):
+        ct.DistributedOptimizer(sgd(list(model.parameters())), model.named_parameters(), op=ct.Max)
+
+
+def a_sparse_gradient_is_refused_by_name() -> None:
+    table = nn.Embedding(10, 3, sparse=True)
+    optimizer = ct.DistributedOptimizer(torch.optim.SGD(table.parameters(), lr=0.1), table.named_parameters())
+    with pytest.raises(TypeError, match=r"'weight' .*sparse=False"):
+        table(torch.tensor([1, 2])).sum().backward()
+    optimizer.close()
+
+
+def changing_a_gradient_in_flight_is_refused() -> None:
+    for in_device in both_places():
+        ours, optimizer, _, _ = twins(gradients_in_device_memory=in_device)
+        loss_of(ours, batch(0, ct.rank())).backward()
+        nn.utils.clip_grad_norm_(ours.parameters(), 0.1)
+        with pytest.raises(coarse.InFlightError, match="before clipping"):
+            optimizer.step()
+        optimizer.close()
+
+
+CLAIMS = [
+    training_equals_one_process_on_the_global_batch,
+    a_sum_is_the_average_times_the_number_of_workers,
+    gradients_stay_views_and_a_step_moves_no_bytes,
+    a_gradient_that_was_none_is_copied_once_and_is_a_view_again,
+    pushes_begin_while_backward_still_runs,
+    a_second_backward_adds_to_what_was_pushed,
+    a_second_backward_may_reach_a_part_of_the_model,
+    gradients_accumulate_over_steps_where_nobody_zeroes_them,
+    several_backward_passes_are_pushed_once,
+    no_sync_accumulates_without_communication,
+    a_step_may_be_left_out,
+    a_gradient_absent_on_all_ranks_is_none_and_changes_nothing,
+    a_gradient_absent_on_some_ranks_counts_as_zero_and_is_named,
+    a_rank_without_any_gradient_takes_part_in_the_step,
+    a_rank_that_has_joined_counts_as_zero_and_is_not_absent,
+    ranks_whose_parameters_differ_all_hear_which,
+    names_that_repeat_or_lack_are_refused,
+    a_sparse_gradient_is_refused_by_name,
+    changing_a_gradient_in_flight_is_refused,
+]
+
+
+if __name__ == "__main__":
+    ct.init()
+    report_claims(CLAIMS, sys.argv[1])
+    ct.shutdown()
