@@ -12,7 +12,7 @@ export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 
 .DEFAULT_GOAL := install
 .DELETE_ON_ERROR:
-.PHONY: install demo test test-unit test-mpi lint types bench bench-sync bench-step bench-idle clean
+.PHONY: install demo test test-unit test-mpi lint types bench bench-sync bench-step bench-idle readme clean
 
 install: $(INSTALLED)
 
@@ -54,6 +54,10 @@ bench-step: $(INSTALLED)
 
 bench-idle: $(INSTALLED)
 	$(BIN)/mpirun -n 4 $(BIN)/python benchmarks/idle.py --workers 2 --devices 2
+
+# The README's tables from the results of `make bench`.
+readme: $(INSTALLED)
+	$(BIN)/python benchmarks/readme_table.py
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,138 @@
+"""Write the numbers of benchmarks/results into the README, with the targets that they reach and miss.
+
+python benchmarks/readme_table.py
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # so that the script runs from any folder
+
+from benchmarks.rendering import RESULTS_FOLDER, milliseconds, percent, times
+from benchmarks.step_rows import UNSYNCHRONISED
+from benchmarks.targets import JUDGES, Result, Verdict
+
+README = Path(__file__).resolve().parents[1] / "README.md"
+BEGIN = "<!-- benchmarks: begin; written by `make readme` -->"
+END = "<!-- benchmarks: end -->"
+NAMES = ("sync-2-2", "sync-4-2", "step-2-2", "idle-2-2")
+_CONTENDERS = ("Gloo", "Open MPI", "coarse, copy", "coarse, device", "memcpy")
+_COMMANDS = {"sync": "make bench-sync", "step": "make bench-step", "idle": "make bench-idle"}
+
+Results = Mapping[str, Result]
+
+
+def main() -> None:
+    """Put the section into the README."""
+    results = read_results(RESULTS_FOLDER)
+    text = README.read_text(encoding="utf-8")
+    README.write_text(with_section(text, section_of(results)), encoding="utf-8")
+    print(f"{README.name}: {len(results)} of {len(NAMES)} results")
+
+
+def read_results(folder: Path) -> dict[str, Result]:
+    """The results that are there, by name."""
+    paths = {name: folder / f"{name}.json" for name in NAMES}
+    return {name: json.loads(path.read_text(encoding="utf-8")) for name, path in paths.items() if path.is_file()}
+
+
+def with_section(text: str, section: str) -> str:
+    """The text with everything between the two markers replaced."""
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"the README has no lines {BEGIN!r} and {END!r}, between which the tables go; add them")
+    return f"{before}{BEGIN}\n{section}\n{END}{after}"
+
+
+def section_of(results: Results) -> str:
+    """All tables as Markdown."""
+    verdicts = [(name, verdict) for name, judge in JUDGES.items() for verdict in judge(results.get(name))]
+    parts = [targets_table(verdicts)]
+    parts += [sync_part(results[name]) for name in ("sync-2-2", "sync-4-2") if name in results]
+    parts += [step_part(results["step-2-2"])] if "step-2-2" in results else []
+    missing = [f"{name} (`{_COMMANDS[name.partition('-')[0]]}`)" for name in NAMES if name not in results]
+    parts += [f"Not measured yet: {', '.join(missing)}."] if missing else []
+    parts.append(source_lines(results))
+    return "\n\n".join(parts)
+
+
+def targets_table(verdicts: Sequence[tuple[str, Verdict]]) -> str:
+    """Every target with what was found."""
+    lines = [
+        [
+            verdict.target,
+            verdict.limit,
+            ", ".join(f"{place} {value}" for place, value in verdict.found) or "-",
+            verdict.reached,
+            f"{name}.json",
+        ]
+        for name, verdict in verdicts
+    ]
+    return "Targets for 2 workers and 2 memory devices:\n\n" + markdown(
+        ["", "target", "found", "reached", "result"], lines
+    )
+
+
+def sync_part(result: Result) -> str:
+    """Milliseconds of one synchronisation, and how often faster coarse is than its peers."""
+    rows = {(row["workload"], row["contender"]): row for row in result["rows"]}
+    present = [name for name in _CONTENDERS if any(contender == name for _, contender in rows)]
+    ratios = {(row["workload"], row["contender"]): row["times_faster_than_gloo"] for row in result["ratios"]}
+    lines = []
+    for workload in dict.fromkeys(workload for workload, _ in rows):
+        cells = [milliseconds(rows[workload, name]["median_s"]) for name in present]
+        faster = [times(ratios.get((workload, name))) for name in present if name.startswith("coarse")]
+        lines.append([workload, *cells, *faster])
+    ours = [f"{name} vs Gloo" for name in present if name.startswith("coarse")]
+    title = f"Milliseconds of one synchronisation, {_team(result)}, float32, medians:"
+    return f"{title}\n\n" + markdown(["", *present, *ours], lines)
+
+
+def step_part(result: Result) -> str:
+    """Milliseconds of a training step by batch size."""
+    rows = {(row["rows_per_worker"], row["contender"]): row for row in result["rows"]}
+    contenders = list(dict.fromkeys(contender for _, contender in rows))
+    synchronised = [name for name in contenders if name != UNSYNCHRONISED]
+    lines = []
+    for size in dict.fromkeys(size for size, _ in rows):
+        cells = [rows[size, name] for name in contenders]
+        lines.append(
+            [
+                str(size),
+                f"{cells[0]['unsynchronised_memcpys']:.1f}",
+                *(milliseconds(row["median_step_s"]) for row in cells),
+                *(percent(rows[size, name]["added_share"]) for name in synchronised),
+            ]
+        )
+    title = f"Milliseconds of a training step of the demo's GPT, {_team(result)}, medians:"
+    columns = ["batch", "step in memcpys", *contenders, *(f"{name} adds" for name in synchronised)]
+    return f"{title}\n\n" + markdown(columns, lines)
+
+
+def _team(result: Result) -> str:
+    return f"{result['num_workers']} workers and {result['num_devices']} memory devices"
+
+
+def source_lines(results: Results) -> str:
+    """Where each result comes from."""
+    return "\n".join(
+        f"- {name}.json: {result['kind']} on {result['date'][:10]}, {result['machine']['cpu_model']}, "
+        f"{result['machine']['num_cores']} cores, {result['versions']['mpi']}, torch {result['versions']['torch']}; "
+        f"`{result['command']}`"
+        for name, result in results.items()
+    )
+
+
+def markdown(columns: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """A table whose first column stands to the left and all others to the right."""
+    head = [columns, ["---", *("---:" for _ in columns[1:])]]
+    return "\n".join(f"| {' | '.join(line)} |" for line in [*head, *lines])
+
+
+if __name__ == "__main__":
+    main()

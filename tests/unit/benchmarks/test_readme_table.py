@@ -1,0 +1,90 @@
+"""The README's tables say what the results say, misses included."""
+
+import pytest
+
+from benchmarks.readme_table import BEGIN, END, read_results, section_of, with_section
+from benchmarks.rendering import RESULTS_FOLDER
+from benchmarks.targets import LARGE, at_least, judge, judge_idle, judge_step, judge_sync
+
+AT_LEAST_TWICE = at_least(2)
+
+
+def sync_result(workload="98MiB", *, faster=7.0, memcpys=1.2, num_rounds=7):
+    ratio = {"times_faster_than_gloo": faster, "times_faster_than_open_mpi": faster, "memcpys": memcpys}
+    return {
+        "rows": [{"workload": workload, "num_rounds": num_rounds}],
+        "ratios": [{"workload": workload, "contender": "coarse, device", **ratio}],
+    }
+
+
+def step_result(*, coarse, ddp, memcpys=20.0):
+    added = {"unsynchronised": 0.0, "DDP": ddp, "coarse": coarse}
+    return {
+        "rows": [
+            {"rows_per_worker": 8, "contender": name, "unsynchronised_memcpys": memcpys, "added_share": share}
+            for name, share in added.items()
+        ]
+    }
+
+
+def test_a_target_is_reached_only_where_every_place_reaches_it():
+    assert judge("t", AT_LEAST_TWICE, {"a": 2.0, "b": 3.0}, ["a", "b"]).reached == "yes"
+    assert judge("t", AT_LEAST_TWICE, {"a": 1.99, "b": 3.0}, ["a", "b"]).reached == "no (a)"
+
+
+def test_a_target_without_a_result_is_not_reached():
+    assert judge("t", AT_LEAST_TWICE, {"a": 2.0}, ["a", "b"]).reached == "not measured (b)"
+    for verdicts in (judge_sync(None), judge_step(None), judge_idle(None)):
+        assert all(verdict.reached.startswith("not measured") for verdict in verdicts)
+
+
+def test_a_miss_outweighs_what_is_not_measured():
+    assert judge("t", AT_LEAST_TWICE, {"a": 1.0}, ["a", "b"]).reached == "no (a)"
+
+
+def test_a_synchronisation_above_its_memcpys_is_a_miss():
+    in_memcpys = judge_sync(sync_result(memcpys=1.31))[2]
+    assert in_memcpys.missed == ("98MiB",)
+    assert set(in_memcpys.absent) == set(LARGE) - {"98MiB"}
+
+
+def test_a_trial_of_few_rounds_decides_nothing():
+    assert not judge_sync(sync_result(num_rounds=3))[0].found
+
+
+@pytest.mark.parametrize(("coarse", "ddp", "reached"), [(0.05, 0.2, ("yes", "yes")), (0.11, 0.2, ("no", "no")),
+                                                        (0.08, 0.1, ("yes", "no"))])  # fmt: skip
+def test_a_step_is_held_to_its_own_limit_and_to_half_of_ddp(coarse, ddp, reached):
+    verdicts = judge_step(step_result(coarse=coarse, ddp=ddp))
+    assert tuple(verdict.reached.split()[0] for verdict in verdicts) == reached
+
+
+def test_a_step_shorter_than_ten_memcpys_is_not_judged():
+    assert judge_step(step_result(coarse=0.9, ddp=0.9, memcpys=9.9))[0].reached.startswith("not measured")
+
+
+def test_nothing_is_half_of_what_ddp_adds_where_it_adds_nothing():
+    assert judge_step(step_result(coarse=0.01, ddp=-0.01))[1].reached == "no (batch 8)"
+
+
+def test_an_idle_device_is_held_to_five_milliseconds_a_second():
+    (verdict,) = judge_idle({"rows": [{"device": 0, "cpu_s_per_s": 0.0004}, {"device": 1, "cpu_s_per_s": 0.006}]})
+    assert verdict.reached == "no (device 1)"
+
+
+def test_only_what_stands_between_the_markers_is_replaced():
+    text = f"before\n{BEGIN}\nold\n{END}\nafter\n"
+    assert with_section(text, "new") == f"before\n{BEGIN}\nnew\n{END}\nafter\n"
+    assert with_section(with_section(text, "x"), "y") == with_section(text, "y")
+
+
+def test_a_readme_without_markers_is_refused():
+    with pytest.raises(ValueError, match="no lines"):
+        with_section("text", "new")
+
+
+def test_the_results_that_are_kept_can_be_shown():
+    results = read_results(RESULTS_FOLDER)
+    section = section_of(results)
+    assert all(result["command"] in section for result in results.values())
+    assert "Targets" in section_of({})
