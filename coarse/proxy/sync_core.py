@@ -12,9 +12,12 @@ import numpy as np
 from coarse.dtypes import DType, Op
 
 _BLOCK_BYTES = 128 * 1024
+_AS_THEY_COME = np.errstate(over="ignore", invalid="ignore")
+"""Infinities and NaNs are results like others (loss scaling looks for them), no reason to warn."""
 _COMBINE = {Op.SUM: np.add, Op.AVERAGE: np.add, Op.MIN: np.minimum, Op.MAX: np.maximum}
 
 
+@_AS_THEY_COME
 def fold(
     sources: Sequence[np.ndarray],  # (n,) storage type each, may be empty
     targets: Sequence[np.ndarray],  # (n,) storage type each, overwritten; may be the sources
@@ -80,6 +83,7 @@ def _fold_widened(
             target[begin:end] = narrow
 
 
+@_AS_THEY_COME
 def accumulate(total: np.ndarray, addend: np.ndarray, op: Op) -> None:
     """Write op(total, addend) into `total`; both (n,) in the accumulator type."""
     _COMBINE[op](total, addend, out=total)
@@ -103,6 +107,7 @@ def widen(values: np.ndarray, dtype: DType) -> np.ndarray:
     return values.astype(dtype.accumulator)
 
 
+@_AS_THEY_COME
 def narrowed(values: np.ndarray, dtype: DType) -> np.ndarray:
     """The values rounded once to the storage type, to nearest, ties to even."""
     if dtype is not DType.BFLOAT16:
@@ -125,6 +130,7 @@ def identity(num_elements: int, dtype: DType, op: Op) -> np.ndarray:
     return np.full(num_elements, limits.max if op is Op.MIN else limits.min, accumulator)
 
 
+@_AS_THEY_COME
 def fold_local(
     sources: Sequence[np.ndarray], num_elements: int, dtype: DType, op: Op
 ) -> np.ndarray:

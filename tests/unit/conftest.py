@@ -1,4 +1,4 @@
-"""Settings of all unit tests: how long an example takes says nothing on a machine that others share."""
+"""Settings of all unit tests: an example may take long on a machine that others share."""
 
 from hypothesis import settings
 

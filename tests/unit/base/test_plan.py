@@ -1,3 +1,5 @@
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -148,7 +150,7 @@ def test_adjacent_sync_groups_run_in_opposite_directions(num_sync_groups):
     place = placement([1], [2], "ring", num_sync_groups)
     plan = plan_key(0, 1000, 4, [table(partition_bytes=100)], place)
     directions = [plan.direction(group) for group in range(num_sync_groups)]
-    assert all(one == -other for one, other in zip(directions, directions[1:], strict=False))
+    assert all(one == -other for one, other in pairwise(directions))
 
 
 def test_endpoints_are_named_for_people():

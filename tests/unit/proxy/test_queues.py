@@ -1,3 +1,5 @@
+from itertools import pairwise
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,7 +18,7 @@ def arrivals(draw):
         edges = [0, *sorted(cuts), NUM_SHARDS]
         present = draw(st.booleans())
         pushes += [
-            (client, first, last, present) for first, last in zip(edges, edges[1:], strict=False)
+            (client, first, last, present) for first, last in pairwise(edges)
         ]
     return num_clients, draw(st.permutations(pushes))
 
