@@ -110,6 +110,8 @@ class Failed(NamedTuple):
     epoch: int
     error: str
     text: str
+    rank: int = -1
+    """The world rank at fault, of a DeadRankError."""
 
 
 class Query(NamedTuple):

@@ -4,17 +4,16 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from coarse import errors
 from coarse.client.handle import Handle, Pushed
 from coarse.client.link import DeviceLink
 from coarse.client.machine import ClientKey, Phase, ToDevice
+from coarse.client.refusals import error_of, require_fit, stalled, unregistered
 from coarse.dtypes import DType
 from coarse.errors import (
     CapacityError,
     CoarseError,
     InFlightError,
     MismatchError,
-    StallError,
 )
 from coarse.memory import DeviceMemory
 from coarse.messages import Allocate, Descriptor, Free, key_of
@@ -36,7 +35,7 @@ class Client:
         self._memories = memories
         self._arrays: dict[int, np.ndarray] = {}
         """Key -> the array that `device_array` made of its region."""
-        self._pulled_names: dict[int, str] = {}
+        self._names: dict[int, str] = {}
         self._link_bytes: dict[str, float] = {}
         self.counters: dict[str, dict[str, float]] = {}
         """Key's name -> pushes, bytes pushed and pulled by copying, seconds waited."""
@@ -76,7 +75,7 @@ class Client:
     def push_pull(self, descriptor: Descriptor, array: np.ndarray, out: np.ndarray) -> Handle:
         """Push and return the handle of the combined result, which `wait` copies into `out`."""
         if out is not array:
-            self._require_fit(descriptor, out)
+            require_fit(self.machine.client, descriptor, out)
         return Handle(self, self.push(descriptor, array), out)
 
     def pushed(self, descriptor: Descriptor, array: np.ndarray) -> Handle:
@@ -117,7 +116,7 @@ class Client:
     def _require_idle(self, state: ClientKey) -> None:
         name = state.descriptor.name
         if state.failed is not None:
-            raise _error_of(state)
+            raise error_of(state.failed)
         if state.phase is Phase.IN_FLIGHT or not state.is_taken:
             raise InFlightError(
                 f"rank {self.machine.client}: {name!r} was pushed again before the result of its last "
@@ -131,8 +130,8 @@ class Client:
         key = key_of(name)
         state = self.machine.keys.get(key)
         if state is not None and out is not None:
-            self._require_fit(state.descriptor, out)
-        self._pulled_names[key] = name
+            require_fit(self.machine.client, state.descriptor, out)
+        self._names[key] = name
         return Handle(self, key, out)
 
     def is_complete(self, key: int) -> bool:
@@ -154,7 +153,7 @@ class Client:
             if state is None:
                 return False
             if state.failed is not None:
-                raise _error_of(state)
+                raise error_of(state.failed)
             if not state.version and state.phase is not Phase.IN_FLIGHT:
                 return False
             self._copy_out(state, progress)
@@ -233,6 +232,7 @@ class Client:
     def _registered(self, descriptor: Descriptor) -> ClientKey:
         state = self.machine.keys.get(key_of(descriptor.name))
         if state is None or state.epoch != self.machine.epoch:
+            self._names[key_of(descriptor.name)] = descriptor.name
             self.link.send(self.machine.register(descriptor))
             state = self.machine.keys[key_of(descriptor.name)]
         known = state.descriptor
@@ -244,26 +244,10 @@ class Client:
         if state.phase is Phase.REGISTERING and not self.link.wait_until(
             lambda: state.phase is not Phase.REGISTERING, None
         ):
-            raise self._unanswered(state)
-        if state.offset < 0:
-            raise _error_of(state)
+            raise unregistered(self.machine.client, descriptor, self.link.stall_timeout_s)
+        if state.offset < 0 and state.failed is not None:
+            raise error_of(state.failed)
         return state
-
-    def _unanswered(self, state: ClientKey) -> StallError:
-        return StallError(
-            f"rank {self.machine.client}: no memory device gave {state.descriptor.name!r} its "
-            f"{state.descriptor.nbytes} bytes within {self.link.stall_timeout_s:g} s; see whether one "
-            "hangs, or raise stall_timeout_s"
-        )
-
-    def _require_fit(self, descriptor: Descriptor, out: np.ndarray) -> None:
-        wanted = f"rank {self.machine.client}: {descriptor.name!r} is {descriptor} and out must be"
-        if not isinstance(out, np.ndarray):
-            raise TypeError(f"{wanted} such a numpy array, got {type(out).__name__}")
-        if out.shape != descriptor.shape or out.dtype != DType(descriptor.dtype).storage:
-            raise ValueError(
-                f"{wanted} so too, got {out.dtype}{list(out.shape)}; leave out away to get a new array"
-            )
 
     def _stalled(self, key: int, timeout_s: float | None) -> CoarseError:
         with self._lock:
@@ -271,16 +255,11 @@ class Client:
         found = self.machine.missing
         self.link.wait_until(lambda: self.machine.have_all_answered(key), _ANSWER_S)
         missing = sorted({c for clients in found.get(key, {}).values() for c in clients})
-        state = self.machine.keys.get(key)
-        name = repr(state.descriptor.name if state else self._pulled_names[key])
-        if state is None:
+        name = repr(self._names.get(key, f"key {key:#x}"))
+        if key not in self.machine.keys:
             name += ", which this rank never pushed,"
         waited_s = self.link.stall_timeout_s if timeout_s is None else timeout_s
-        return StallError(
-            f"rank {self.machine.client}: {name} was not complete after {waited_s:g} s; ranks "
-            f"{missing} have not pushed it; see what they wait for, or raise stall_timeout_s",
-            missing=tuple(missing),
-        )
+        return stalled(self.machine.client, name, waited_s, tuple(missing))
 
     def _count_link(self, way: str, state: ClientKey, nbytes: int) -> None:
         link = f"{way} device {state.device}"
@@ -296,9 +275,3 @@ class _Progress:
     def __init__(self, out: np.ndarray | None) -> None:
         self.out = out
         self.copied = 0
-
-
-def _error_of(state: ClientKey) -> CoarseError:
-    assert state.failed is not None
-    kind: type[CoarseError] = getattr(errors, state.failed.error)
-    return kind(state.failed.text)

@@ -183,8 +183,9 @@ class ClientMachine:
         return [ToDevice(self._local_proxy, Join(self.client, self._round))]
 
     def leave(self) -> list[ToDevice]:
-        """This worker shuts down."""
-        return [ToDevice(self._local_proxy, Leave(self.client))]
+        """This worker shuts down: its devices hear of it after all that it pushed to them."""
+        near = self._placement.devices_on(self._placement.client_nodes[self.client])
+        return [ToDevice(device, Leave(self.client)) for device in near]
 
     # --- events
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from coarse.dtypes import DType, Op
 from coarse.messages import Descriptor, Failed, Located, Push, RingChunk
-from coarse.plan import Placement, RoutingTable, SyncPlan, plan_key
+from coarse.plan import Placement, RoutingTable, SyncPlan, plan_key, proxy_for
 from coarse.proxy.instructions import Region, RingId
 from coarse.proxy.queues import ReadyRun, ShardQueues
 from coarse.proxy.ring_run import RingRun
@@ -72,6 +72,27 @@ class KeyState:
         self.queues = ShardQueues(self.plan.contributors_by_device[device])
         chunks, self.early_chunks = self.early_chunks, []
         return chunks
+
+    @property
+    def name(self) -> str:
+        """The tensor's name, once anybody has registered it."""
+        return self.located[min(self.located)].descriptor.name
+
+    def waits_for(
+        self, client: int, device: int, tables: tuple[RoutingTable, ...] | None
+    ) -> bool:
+        """Whether others wait for something that a client would have told this very device."""
+        if not self.located or tables is None:
+            return False
+        if client not in self.located:
+            nbytes = self.located[min(self.located)].descriptor.nbytes
+            return proxy_for(nbytes, tables[client]) == device
+        if self.queues is None or self.plan is None:
+            return False
+        if client not in self.plan.contributors_by_device[device]:
+            return False
+        begun = [ring.shard for ring, run in self.rings.items() if not run.started]
+        return self.queues.lacks(client, begun)
 
     def take_early(self) -> list[Push]:
         """Remove and return the early pushes of clients whose regions are known."""

@@ -189,9 +189,9 @@ class ProxyMachine:
         return [Send(c, joined) for c in self._membership.own_clients]
 
     def _on_leave(self, leave: Leave) -> list[Instruction]:
-        forwarded = self._forward(leave.client, leave)
+        forwarded = self._forward(leave.client, leave, are_near_told=True)
         self._membership.on_leave(leave.client)
-        return [*forwarded, *self._finished()]
+        return [*forwarded, *self._sync.on_leave(leave.client), *self._finished()]
 
     def _finished(self) -> list[Instruction]:
         return [Finished()] if self._membership.all_left else []
@@ -216,11 +216,18 @@ class ProxyMachine:
     def _on_died(self, died: Died) -> list[Instruction]:
         return self.on_dead(died.rank, None, died.text)
 
-    def _forward(self, client: int, record: Record) -> list[Instruction]:
+    def _forward(
+        self, client: int, record: Record, *, are_near_told: bool = False
+    ) -> list[Instruction]:
         """See [Note: forwarding]: only the device that is a client's own passes its facts on."""
-        return self._to_other_devices(record) if client in self._membership.own_clients else []
+        if client not in self._membership.own_clients:
+            return []
+        sends = self._to_other_devices(record)
+        here = self._placement.device_nodes[self.device]
+        near = [self._placement.num_clients + d for d in self._placement.devices_on(here)]
+        return [send for send in sends if not are_near_told or send.endpoint not in near]
 
-    def _to_other_devices(self, record: Record) -> list[Instruction]:
+    def _to_other_devices(self, record: Record) -> list[Send]:
         first = self._placement.num_clients
         devices = range(self._placement.num_devices)
         return [Send(first + d, record) for d in devices if d != self.device]

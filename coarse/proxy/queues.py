@@ -47,6 +47,15 @@ class ShardQueues:
         """Whether no pushed shard waits for others."""
         return not any(self._pushed.values())
 
+    def lacks(self, client: int, begun: Collection[int]) -> bool:
+        """Whether a shard that another client has pushed, or that is `begun`, lacks this client."""
+        wanted = 0
+        for shard in begun:
+            wanted |= mask_of(shard, shard + 1)
+        for mask in self._pushed.values():
+            wanted |= mask
+        return bool(wanted & ~self._pushed[client])
+
     def missing(self, excused: Collection[int]) -> tuple[int, ...]:
         """Clients that keep a pushed shard waiting, or all of them where nobody has pushed."""
         wanted = 0

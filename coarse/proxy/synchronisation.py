@@ -22,6 +22,7 @@ class Synchronisation:
         """(key, epoch) -> its state."""
         self._tables: dict[int, tuple[RoutingTable, ...]] = {}
         self._excused: set[int] = set()
+        self._left: set[int] = set()
         self._round = 0
 
     # --- what ranks agree on
@@ -51,7 +52,7 @@ class Synchronisation:
         text = state.disagreement()
         if text:
             return self.on_failed(Failed(located.key, located.epoch, "MismatchError", text))
-        return self._settle(state)
+        return self._settle(state) + self._fail_if_left(state)
 
     def on_failed(self, failed: Failed) -> list[Instruction]:
         """A key cannot be synchronised in its epoch: tell the clients that registered it here."""
@@ -68,6 +69,11 @@ class Synchronisation:
         self.begin_round(round_)
         self._excused.add(client)
         return [step for state in self.keys.values() for step in self._settle(state)]
+
+    def on_leave(self, client: int) -> list[Instruction]:
+        """A client has shut down: what it has not pushed will never come."""
+        self._left.add(client)
+        return [step for state in self.keys.values() for step in self._fail_if_left(state)]
 
     def begin_round(self, round_: int) -> None:
         """All clients have joined and go on: nobody is excused any more.
@@ -98,7 +104,7 @@ class Synchronisation:
         if state.plan is None or push.client not in state.located:
             state.early.append(push)
             return []
-        return self._enqueue(state, push) + self._advance(state)
+        return self._enqueue(state, push) + self._advance(state) + self._fail_if_left(state)
 
     def on_folded(self, fold: Fold) -> list[Instruction]:
         """A Fold's result is in its targets."""
@@ -120,7 +126,7 @@ class Synchronisation:
         if state.plan is None:
             state.early_chunks.append(chunk)
             return []
-        return self._take_chunk(state, chunk)
+        return self._take_chunk(state, chunk) + self._fail_if_left(state)
 
     # --- within
 
@@ -164,6 +170,27 @@ class Synchronisation:
                     part = ReadyRun(begin, end, run.present, run.recipients)
                     steps += self._folds(state, part) if alone else self._rings(state, part)
         return steps + self._start_passive(state)
+
+    def _fail_if_left(self, state: KeyState) -> list[Instruction]:
+        """Give a key up, everywhere, where it waits for a client that has shut down.
+
+        That is said by a device that the client itself would have told: its word cannot come before
+        the client's last registration and push.
+        """
+        if not self._left or state.failed is not None:
+            return []
+        for client in sorted(self._left - self._excused):
+            if state.waits_for(client, self._device, self._tables.get(state.epoch)):
+                rank = self._placement.ranks[client]
+                text = (
+                    f"rank {client} (MPI rank {rank}) has shut down without pushing {state.name!r}, "
+                    "which others push; push it on all ranks, or join() where batches are uneven"
+                )
+                failed = Failed(state.key, state.epoch, "DeadRankError", text, rank)
+                first, num_devices = self._placement.num_clients, self._placement.num_devices
+                others = [first + d for d in range(num_devices) if d != self._device]
+                return [*(Send(other, failed) for other in others), *self.on_failed(failed)]
+        return []
 
     def _start_passive(self, state: KeyState) -> list[Instruction]:
         """A proxy whose own clients contribute nothing joins each ring that others have begun."""

@@ -1,0 +1,47 @@
+"""The errors of a client's calls, in words: what was wanted, what came, the rank, the key, the remedy."""
+
+import numpy as np
+
+from coarse import errors
+from coarse.dtypes import DType
+from coarse.errors import CoarseError, DeadRankError, StallError
+from coarse.messages import Descriptor, Failed
+
+
+def error_of(failed: Failed) -> CoarseError:
+    """What a device said of a key, as the exception that it names."""
+    if failed.rank >= 0:
+        return DeadRankError(failed.text, rank=failed.rank)
+    kind: type[CoarseError] = getattr(errors, failed.error)
+    return kind(failed.text)
+
+
+def require_fit(rank: int, descriptor: Descriptor, out: np.ndarray) -> None:
+    """Refuse an `out` that cannot take a key's result as it is."""
+    wanted = f"rank {rank}: {descriptor.name!r} is {descriptor} and out must be"
+    if not isinstance(out, np.ndarray):
+        raise TypeError(f"{wanted} such a numpy array, got {type(out).__name__}")
+    if out.shape != descriptor.shape or out.dtype != DType(descriptor.dtype).storage:
+        raise ValueError(
+            f"{wanted} so too, got {out.dtype}{list(out.shape)}; leave out away to get a new array"
+        )
+
+
+def unregistered(rank: int, descriptor: Descriptor, waited_s: float) -> StallError:
+    """No device answered when a key was first used."""
+    return StallError(
+        f"rank {rank}: no memory device gave {descriptor.name!r} its {descriptor.nbytes} bytes "
+        f"within {waited_s:g} s; see whether one hangs, or raise stall_timeout_s"
+    )
+
+
+def stalled(rank: int, name: str, waited_s: float, missing: tuple[int, ...]) -> StallError:
+    """A result did not come; `missing` are the ranks for which devices wait, as far as they said."""
+    if missing:
+        reason = f"ranks {list(missing)} have not pushed it; see what they wait for"
+    else:
+        reason = "all ranks have pushed it; see whether a memory device hangs"
+    return StallError(
+        f"rank {rank}: {name} was not complete after {waited_s:g} s; {reason}, or raise stall_timeout_s",
+        missing=missing,
+    )
