@@ -22,6 +22,8 @@ class GradientExchange:
     over steps. A hook then waits for the result before autograd adds to it, and `synchronize`
     pushes the bucket once more. That is right since the result is equal on all ranks: the average
     of (avg(g1) + g2) is avg(g1) + avg(g2); for sums, it is first divided by the number of ranks.
+    All ranks must run as many backward passes; where one ran more, it waits for the others' pushes
+    until StallError names them.
     """
 
     def __init__(self, synchroniser: Synchroniser, *, op: Op, rank: int, num_ranks: int, num_passes: int) -> None:

@@ -73,7 +73,11 @@ class DistributedOptimizer(torch.optim.Optimizer):
             num_ranks=runtime.placement.num_clients,
             num_passes=backward_passes_per_step,
         )
-        self._watch_new_parameters()
+        try:
+            self._watch_new_parameters()
+        except BaseException:
+            self.close()
+            raise
 
     # --- stepping
 

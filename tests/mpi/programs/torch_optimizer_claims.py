@@ -307,7 +307,9 @@ def ranks_whose_parameters_differ_all_hear_which() -> None:
         return
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2 + ct.rank()))
     with pytest.raises(coarse.MismatchError, match=r"parameter '1\.weight' differs .*float32\[2, 4\] on ranks \[0\]"):
-        ct.DistributedOptimizer(sgd(list(model.parameters())), model.named_parameters())
+        ct.DistributedOptimizer(sgd(list(model.parameters())), model.named_parameters(), prefix="again/")
+    model = nn.Linear(4, 4)
+    ct.DistributedOptimizer(sgd(list(model.parameters())), model.named_parameters(), prefix="again/").close()
     model = nn.Sequential(nn.Linear(4, 4), *([nn.Linear(4, 2)] if ct.rank() else []))
     with pytest.raises(coarse.MismatchError, match=r"'1\.weight' .*missing on ranks \[0\]"):
         ct.DistributedOptimizer(sgd(list(model.parameters())), model.named_parameters())
