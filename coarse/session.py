@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _runtime: "Runtime | None" = None
 _was_shut_down = False
+_has_failed = False
 _forked = False
 _FORKED = (
     "this process was forked from a rank and cannot use its device memory; start data loaders "
@@ -52,15 +53,14 @@ def init(config: "Config | Mapping[str, object] | str | Path | None" = None) -> 
 
 def shutdown() -> None:
     """Leave the job; also runs at exit. Does nothing where init() was not called."""
-    global _runtime, _was_shut_down
+    global _runtime, _was_shut_down, _has_failed
     runtime, _runtime = _runtime, None
     if runtime is not None and not _forked:
         _was_shut_down = True
         try:
             runtime.close()
         finally:
-            if runtime.has_failed:
-                atexit.register(_leave_without_mpi)
+            _has_failed = runtime.has_failed
 
 
 def is_initialized() -> bool:
@@ -91,6 +91,7 @@ def _why_not_again() -> str:
 
 
 def _install_hooks() -> None:
+    atexit.register(_leave_without_mpi)  # after shutdown: the last registered is called first
     atexit.register(shutdown)
     os.register_at_fork(after_in_child=_on_fork)
     sys.excepthook = _on_uncaught
@@ -129,7 +130,8 @@ def _on_terminate(number: int, _: FrameType | None) -> None:
 
 
 def _leave_without_mpi() -> None:
-    """MPI_Finalize would wait for a rank that is gone."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(1)
+    """Where a rank is gone, end here: MPI_Finalize would wait for it."""
+    if _has_failed and not _forked:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(1)
