@@ -1,8 +1,6 @@
 """Snapshots of live jobs: what they hold, what may go wrong, and what is left after a crash."""
 
-import json
-from pathlib import Path
-
+import numpy as np
 import pytest
 
 from coarse.storage.restore import read_checkpoint
@@ -52,3 +50,58 @@ def reports(request, tmp_path_factory):
 def test_on_every_layout(reports, claim):
     for rank, failure in enumerate(reports[claim]):
         assert not failure, f"worker {rank}:\n{failure}"
+
+
+@pytest.fixture
+def checkpoint(tmp_path):
+    """The folder of a checkpoint of step 1 whose program has ended without waiting for it."""
+    completed = mpirun(4, "snapshot_story.py", "take", tmp_path / "last")
+    assert completed.returncode == 0, completed.stderr
+    return tmp_path / "last"
+
+
+@pytest.mark.parametrize(("num_ranks", "num_workers"), [(1, 1), (4, 2), (8, 4)])
+def test_any_number_of_workers_reads_what_two_wrote(checkpoint, num_ranks, num_workers):
+    completed = mpirun(num_ranks, "snapshot_story.py", "read", checkpoint)
+    assert completed.returncode == 0, completed.stderr
+    said = [f"worker {rank} of {num_workers} read what 2 wrote" for rank in range(num_workers)]
+    assert sorted(completed.stdout.splitlines()) == said
+
+
+@pytest.mark.parametrize(
+    "stage",
+    [
+        "last.tmp-*",
+        "last.tmp-*/part-*.safetensors.tmp",
+        "last.tmp-*/part-*.safetensors",
+        "last.tmp-*/manifest.json*",
+        ".last.replaced",
+    ],
+)
+def test_a_checkpoint_is_whole_whenever_all_ranks_are_killed(checkpoint, stage):
+    completed = mpirun(4, "snapshot_story.py", "kill", checkpoint, stage)
+    assert completed.returncode != 0
+    found = read_checkpoint(checkpoint)
+    assert found.step in ((1,) if "part" in stage else (1, 2))
+    assert len(found.tensors) == 24
+    for number in range(24):
+        values = found.tensors[f"layer{number}"].array
+        np.testing.assert_array_equal(values, 1000 * found.step + number)
+
+
+def test_a_full_disk_is_told_to_all_ranks_and_harms_no_older_checkpoint(checkpoint):
+    completed = mpirun(4, "snapshot_story.py", "full", checkpoint)
+    assert completed.returncode == 0, completed.stderr
+    told = sorted(completed.stdout.splitlines())
+    assert [line[:9] for line in told] == ["worker 0:", "worker 1:"]
+    assert all("File too large" in line and "free space" in line for line in told)
+    assert read_checkpoint(checkpoint).step == 1
+    assert [path.name for path in checkpoint.parent.iterdir()] == ["last"]
+
+
+def test_a_device_that_dies_ends_the_snapshot_on_all_ranks(checkpoint):
+    completed = mpirun(4, "snapshot_story.py", "dead", checkpoint, ulfm=True)
+    told = sorted(completed.stdout.splitlines())
+    assert [line[:9] for line in told] == ["worker 0:", "worker 1:"], completed.stderr
+    assert all("memory device 1 (MPI rank 3) died" in line for line in told)
+    assert read_checkpoint(checkpoint).step in (1, 2)

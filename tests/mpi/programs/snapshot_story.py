@@ -1,0 +1,108 @@
+"""One part of a checkpoint's story, by the first argument; the second is the checkpoint's folder.
+
+take: a snapshot of step 1, and the end of the program without waiting for it.
+read: every worker checks that step 1 is there, in full.
+kill STAGE: all ranks are killed while a snapshot of step 2 replaces it.
+full: the devices may write no file of more than 1 MiB; every worker prints the error.
+dead: a device is killed while a snapshot is taken; every worker prints the error.
+"""
+
+import os
+import resource
+import signal
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+from mpi4py import MPI
+
+import coarse
+
+part, folder = sys.argv[1], Path(sys.argv[2])
+NUM_ARRAYS, NUM_ELEMENTS = 24, 1 << 20
+COMM = MPI.COMM_WORLD
+PIDS = np.empty(COMM.Get_size(), np.int64)
+
+
+def arrays() -> dict[str, np.ndarray]:
+    names = [f"layer{number}" for number in range(NUM_ARRAYS)]
+    return {name: coarse.state_array(name, (NUM_ELEMENTS,), np.float32) for name in names}
+
+
+def take(step: int) -> coarse.SnapshotHandle:
+    for number, array in enumerate(arrays().values()):
+        array[...] = 1000 * step + number
+    return coarse.snapshot(folder, step=step, metadata={"workers": coarse.size()})
+
+
+def overwrite() -> None:
+    for name, array in arrays().items():
+        coarse.before_overwrite([name])
+        array[...] = -1
+
+
+def read() -> None:
+    states = arrays()
+    checkpoint = coarse.restore(folder)
+    assert checkpoint.step == 1
+    for number, (name, array) in enumerate(states.items()):
+        assert (array == 1000 + number).all(), name
+        assert (checkpoint.tensors[name].array == 1000 + number).all(), name
+    print(f"worker {coarse.rank()} of {coarse.size()} read what {checkpoint.metadata['workers']} wrote")
+
+
+def has_come(stage: str) -> bool:
+    """Whether writing has got as far as `stage`: a pattern of files beside the checkpoint."""
+    return any(folder.parent.glob(stage))
+
+
+def kill_all(stage: str) -> None:
+    take(2)
+    if coarse.rank() == 0:
+        while not has_come(stage):
+            time.sleep(0.0005)
+        for pid in PIDS[::-1]:
+            if pid != os.getpid():
+                os.kill(pid, signal.SIGKILL)
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(60)
+
+
+def devices() -> list[int]:
+    return [int(pid) for pid in PIDS[coarse.size() :]]
+
+
+def tell_error(handle: coarse.SnapshotHandle) -> None:
+    try:
+        handle.wait()
+    except coarse.SnapshotError as error:
+        print(f"worker {coarse.rank()}: {error}")
+
+
+COMM.Allgather(np.array([os.getpid()], np.int64), PIDS)
+coarse.init()
+match part:
+    case "take":
+        take(1)
+        overwrite()
+    case "read":
+        read()
+    case "kill":
+        kill_all(sys.argv[3])
+    case "full":
+        arrays()
+        coarse.barrier()
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        for pid in devices():
+            resource.prlimit(pid, resource.RLIMIT_FSIZE, (1 << 20, limits[1]))
+        tell_error(take(2))
+        for pid in devices():
+            resource.prlimit(pid, resource.RLIMIT_FSIZE, limits)
+        coarse.barrier()
+    case "dead":
+        coarse.barrier()
+        handle = take(2)
+        if coarse.rank() == 0:
+            os.kill(devices()[-1], signal.SIGKILL)
+        tell_error(handle)
