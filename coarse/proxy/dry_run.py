@@ -162,6 +162,10 @@ class Replay:
         admissions = tuple(rule.admission() for rule in self.proxies)
         return states, admissions, self.pushes, self.internal, self.awaited
 
+    def state_names(self, tensor: int) -> tuple[int, ...]:
+        """For each proxy a number that says in what state a tensor is now."""
+        return tuple(self._name_of(rule, tensor) for rule in self.proxies)
+
     def _name_of(self, rule: Queued, key: int) -> int:
         return self._names.setdefault(_frozen(rule.proxy.keys[key, _EPOCH]), len(self._names))
 
