@@ -6,6 +6,7 @@ ranks raise together and none waits for one that has given up.
 """
 
 import os
+import sys
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -26,8 +27,8 @@ from coarse.client.profiler import choose_table
 from coarse.client.snapshots import ClientSnapshots
 from coarse.client.states import DeviceStates
 from coarse.clock import WallClock
-from coarse.config import Config
-from coarse.errors import CoarseError
+from coarse.config import Config, FixedRouting
+from coarse.errors import CoarseError, ConfigError
 from coarse.memory import check_capacity, total_bytes
 from coarse.node import NodeShare, open_node
 from coarse.plan import Placement
@@ -53,6 +54,7 @@ class Runtime:
         self.config = agree_on_config(world, config)
         self.partition = self._agreed_partition(world, hosts)
         self.placement = _placement_of(self.partition, self.config)
+        _require_near_proxies(self.config, self.placement)
         self.client_index = self.partition.client_of(self.world_rank)
         self.device_index = self.partition.device_of(self.world_rank)
         self._clock = WallClock()
@@ -81,10 +83,18 @@ class Runtime:
             return
         if self._service is not None:
             self._thread = threading.Thread(
-                target=self._service.serve, name="coarse-proxy", daemon=True
+                target=self._serve_beside, name="coarse-proxy", daemon=True
             )
             self._thread.start()
         self.profile()
+
+    def _serve_beside(self) -> None:
+        """Serve in a thread of a worker; an error there ends the job as one in the main thread does."""
+        assert self._service is not None
+        try:
+            self._service.serve()
+        except BaseException as error:
+            sys.excepthook(type(error), error, error.__traceback__)
 
     def profile(self) -> None:
         """Measure routes and switch to the next epoch together with all workers (COARSE III-E)."""
@@ -140,9 +150,9 @@ class Runtime:
         """Tell the node's ranks why, and end the whole job."""
         if self.client is not None:
             self.client.link.warn_peers(text)
-        if MPI.COMM_WORLD.Get_size() == 1:
-            os._exit(1)  # nobody to tell; and without mpirun MPI_Abort only adds noise
-        MPI.COMM_WORLD.Abort(1)
+        elif self._service is not None:
+            self._service.warn_peers(text)
+        end_job()
 
     def last_words(self) -> list[str]:
         """What is known of the reason why this rank is being ended."""
@@ -233,12 +243,35 @@ class Runtime:
         return Client(link, share.memories)
 
 
+def end_job() -> None:
+    """End all ranks of the job, this one too, whatever they wait for."""
+    if MPI.COMM_WORLD.Get_size() == 1:
+        os._exit(1)  # nobody to tell; and without mpirun MPI_Abort only adds noise
+    MPI.COMM_WORLD.Abort(1)
+
+
 def _partition_of(config: Config, hosts: list[str]) -> PartitionTable:
     if config.partition is None:
         return partition_from_nodes(hosts)
     if config.partition.endswith(".toml"):
         return partition_from_toml(config.partition, hosts)
     return partition_from_text(config.partition, hosts)
+
+
+def _require_near_proxies(config: Config, placement: Placement) -> None:
+    """Refuse fixed routes to devices that a worker cannot reach through mapped memory."""
+    if not isinstance(config.routing, FixedRouting):
+        return
+    for key in ("latency_proxy", "bandwidth_proxy"):
+        proxy = getattr(config.routing, key)
+        for node in placement.nodes:
+            near = placement.devices_on(node)
+            if proxy is not None and proxy not in near:
+                raise ConfigError(
+                    f"routing.{key} must be a memory device of every worker's node, one of {near} for "
+                    f"worker {placement.clients_on(node)[0]}, got {proxy}; leave it out for the local one",
+                    key=key,
+                )
 
 
 def _node_of(partition: PartitionTable, rank: int) -> str:

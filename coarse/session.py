@@ -11,7 +11,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING
 
-from coarse.errors import NotInitializedError
+from coarse.errors import CoarseError, NotInitializedError
 
 if TYPE_CHECKING:
     from coarse.config import Config
@@ -43,7 +43,13 @@ def init(config: "Config | Mapping[str, object] | str | Path | None" = None) -> 
     from coarse.runtime import Runtime  # MPI starts here, not with `import coarse`
 
     _install_hooks()
-    runtime = Runtime(config)
+    try:
+        runtime = Runtime(config)
+    except CoarseError:
+        raise  # all ranks raise it together
+    except BaseException as error:
+        _end_together(error)
+        raise
     _runtime = runtime
     runtime.start()
     if runtime.is_device_only:
@@ -91,6 +97,8 @@ def _why_not_again() -> str:
 
 
 def _install_hooks() -> None:
+    if sys.excepthook is _on_uncaught:
+        return  # after a start that was refused
     atexit.register(_leave_without_mpi)  # after shutdown: the last registered is called first
     atexit.register(shutdown)
     os.register_at_fork(after_in_child=_on_fork)
@@ -118,6 +126,16 @@ def _on_uncaught(
     sys.stderr.flush()
     if _runtime is not None:
         _runtime.abort(f"MPI rank {rank} raised {kind.__name__}: {error}")
+
+
+def _end_together(error: BaseException) -> None:
+    """A start that failed on this rank alone: the others wait for it in MPI."""
+    from coarse.runtime import end_job
+
+    sys.stderr.write("coarse: init() failed on one rank, which ends the job\n")
+    traceback.print_exception(error)
+    sys.stderr.flush()
+    end_job()
 
 
 def _on_terminate(number: int, _: FrameType | None) -> None:

@@ -20,25 +20,55 @@ class MpiTransport:
         self._ranks = rank_of_device
         self._device_of = {rank: device for device, rank in enumerate(rank_of_device)}
         self._sending: list[tuple[MPI.Request, np.ndarray]] = []
+        self._lost: set[int] = set()
+        self._untold: list[int] = []
         self.sent_bytes = 0
         self.received_bytes = 0
 
     def send(self, device: int, tag: Tag, payload: np.ndarray) -> None:
         """Start sending (n,) uint8 to a device; the buffer must not be changed afterwards."""
-        request = self._comm.Isend([payload, MPI.BYTE], dest=self._ranks[device], tag=int(tag))
+        if device in self._lost:
+            return
+        try:
+            request = self._comm.Isend([payload, MPI.BYTE], dest=self._ranks[device], tag=int(tag))
+        except MPI.Exception as error:
+            self._note_lost(error)
+            return
         self._sending.append((request, payload))
         self.sent_bytes += payload.nbytes
 
     def poll(self) -> Iterator[tuple[int, Tag, np.ndarray]]:
         """Whatever has come: (device it is from, tag, its bytes)."""
-        self._sending = [pair for pair in self._sending if not pair[0].Test()]
-        status = MPI.Status()
-        while (message := self._comm.Improbe(status=status)) is not None:
-            payload = np.empty(status.Get_count(MPI.BYTE), np.uint8)
-            source, tag = status.Get_source(), Tag(status.Get_tag())
-            message.Recv([payload, MPI.BYTE])
-            self.received_bytes += payload.nbytes
-            yield self._device_of[source], tag, payload
+        try:
+            self._sending = [pair for pair in self._sending if not pair[0].Test()]
+            status = MPI.Status()
+            while (message := self._comm.Improbe(status=status)) is not None:
+                payload = np.empty(status.Get_count(MPI.BYTE), np.uint8)
+                source, tag = status.Get_source(), Tag(status.Get_tag())
+                message.Recv([payload, MPI.BYTE])
+                self.received_bytes += payload.nbytes
+                yield self._device_of[source], tag, payload
+        except MPI.Exception as error:
+            self._note_lost(error)
+
+    def take_lost(self) -> list[int]:
+        """Devices that were found dead since the last call; only a fault-tolerant MPI tells."""
+        lost, self._untold = self._untold, []
+        return lost
+
+    def _note_lost(self, error: MPI.Exception) -> None:
+        """Take MPI's word that ranks are dead, so that it goes on with the others; raise all else."""
+        if error.Get_error_class() not in (MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING):
+            raise error
+        gone = self._comm.Get_failed()
+        ranks = range(gone.Get_size())
+        for rank in gone.Translate_ranks(list(ranks), self._comm.Get_group()):
+            device = self._device_of[rank]
+            if device not in self._lost:
+                self._lost.add(device)
+                self._untold.append(device)
+        self._comm.Ack_failed(gone.Get_size())
+        self._sending.clear()
 
     @property
     def is_sending(self) -> bool:

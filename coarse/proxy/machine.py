@@ -46,6 +46,8 @@ class ProxyMachine:
         self._allocator = RegionAllocator(capacity_bytes)
         self._reservations: dict[int, tuple[int, Callable[[str], list[Instruction]]]] = {}
         self._requests = 0
+        self.dead: set[int] = set()
+        """World ranks that are known to be gone."""
         self._membership = Membership(device, placement)
         self._sync = Synchronisation(device, placement)
         self.snapshots = DeviceSnapshots(device, placement, self._allocator.free)
@@ -92,13 +94,18 @@ class ProxyMachine:
         """A ring chunk has come; its bytes stay with the driver until a RingReceive names them."""
         return self._sync.on_chunk(header)
 
-    def on_dead(self, rank: int, client: int | None, text: str) -> list[Instruction]:
-        """A rank is gone: all clients of this node are told, and nobody waits for it to leave."""
-        if client is not None:
-            self._membership.on_leave(client)
-        died = Died(rank, text)
+    def on_dead(self, rank: int, text: str) -> list[Instruction]:
+        """A rank is gone: all are told but itself, and nobody waits for it to leave."""
+        if rank in self.dead:
+            return []
+        self.dead.add(rank)
+        clients = range(self._placement.num_clients)
+        for client in clients:
+            if self._placement.ranks[client] == rank:
+                self._membership.on_leave(client)
         here = self._placement.clients_on(self._placement.device_nodes[self.device])
-        told = [Send(c, died) for c in here if c != client]
+        sends = [*(Send(c, Died(rank, text)) for c in here), *self._to_other_devices(Died(rank, text))]
+        told = [send for send in sends if self._placement.ranks[send.endpoint] not in self.dead]
         return [*told, *self.snapshots.on_dead(rank, text), *self._finished()]
 
     def allocate(
@@ -214,7 +221,7 @@ class ProxyMachine:
         return [Send(nodes.num_clients + nodes.local_proxies[status.client], status)]
 
     def _on_died(self, died: Died) -> list[Instruction]:
-        return self.on_dead(died.rank, None, died.text)
+        return self.on_dead(died.rank, died.text)
 
     def _forward(
         self, client: int, record: Record, *, are_near_told: bool = False

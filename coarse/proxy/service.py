@@ -17,6 +17,7 @@ from coarse.dtypes import DType
 from coarse.encoding import decode, encode
 from coarse.memory import DeviceMemory
 from coarse.messages import (
+    Died,
     StatisticsReply,
     StatisticsRequest,
     Tag,
@@ -68,7 +69,6 @@ class ProxyService:
         self._work: list[tuple[int, int, Fold | RingFold]] = []
         self._sequence = 0
         self._finished = False
-        self._has_failed = False
         self._bell_since_s: float | None = None
         self._last_arrival_s = clock.now_s()
         self._rings = RingBuffers(self._array)
@@ -114,8 +114,13 @@ class ProxyService:
 
     @property
     def has_failed(self) -> bool:
-        """Whether a rank of this node has died."""
-        return self._has_failed
+        """Whether a rank is known to have died."""
+        return bool(self._machine.dead)
+
+    def warn_peers(self, text: str) -> None:
+        """Tell every rank of the node that this one cannot go on."""
+        endpoint = self._placement.num_clients + self._machine.device
+        self._mailbox.post_to_all(encode(Died(self._placement.ranks[endpoint], text)))
 
     def _sleep_s(self) -> float:
         if self._transport is None:
@@ -147,15 +152,16 @@ class ProxyService:
                 continue
             self._last_arrival_s = self._clock.now_s()
             self._carry_out(self._machine.on_chunk(self._rings.keep(payload)))
+        for device in transport.take_lost():
+            self._on_dead(self._placement.num_clients + device)
 
     def _on_process_ended(self, endpoint: int) -> None:
-        if self._mailbox.has_left(endpoint):
-            return
-        self._has_failed = True
-        client = endpoint if endpoint < self._placement.num_clients else None
+        if not self._mailbox.has_left(endpoint):
+            self._on_dead(endpoint)
+
+    def _on_dead(self, endpoint: int) -> None:
         text = f"{self._placement.describe(endpoint)} died"
-        rank = self._placement.ranks[endpoint]
-        self._carry_out(self._machine.on_dead(rank, client, text))
+        self._carry_out(self._machine.on_dead(self._placement.ranks[endpoint], text))
 
     # --- instructions
 
