@@ -18,7 +18,8 @@ PURE = frozenset(
         *("errors", "units", "dtypes", "config", "topology", "ring", "layout", "plan", "messages", "shard_sets"),
         *("client.routing", "client.machine"),
         *("proxy.instructions", "proxy.keys", "proxy.machine", "proxy.membership", "proxy.queues"),
-        *("proxy.ring_run", "proxy.synchronisation"),
+        *("proxy.ring_run", "proxy.synchronisation", "proxy.sync_core", "proxy.ring_buffers"),
+        *("proxy.dry_run", "proxy.interleavings", "encoding"),
         *("storage.allocator", "storage.manifest", "storage.pieces", "storage.snapshot", "storage.versions"),
         *("snapshot_messages", "storage.shares"),
         *("proxy.snapshots", "proxy.snapshot_coordinator", "proxy.snapshot_steps"),
@@ -48,7 +49,7 @@ TIERS = ("coarse.client", "coarse.proxy", "coarse.emulation")
 LAYERS = (
     ("coarse.storage",),
     TIERS,
-    ("coarse.runtime",),
+    ("coarse.runtime", "coarse.loopback"),
     ("coarse.session", "coarse.arrays", "coarse.snapshots"),
     ("coarse",),
     ("coarse.torch", "coarse.cli", "coarse.device", "coarse.__main__", "tf_strategy", "experiments", "benchmarks"),
