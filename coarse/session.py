@@ -4,6 +4,7 @@ import atexit
 import os
 import signal
 import sys
+import tempfile
 import threading
 import traceback
 from collections.abc import Mapping
@@ -40,7 +41,8 @@ def init(config: "Config | Mapping[str, object] | str | Path | None" = None) -> 
     global _runtime
     if _runtime is not None or _was_shut_down or _forked:
         raise NotInitializedError(_why_not_again())
-    from coarse.runtime import Runtime  # MPI starts here, not with `import coarse`
+    _start_mpi()
+    from coarse.runtime import Runtime
 
     _install_hooks()
     try:
@@ -94,6 +96,29 @@ def _why_not_again() -> str:
         "coarse.init() was called after coarse.shutdown(), when the memory devices have ended; "
         "shut down once, at the end of the program"
     )
+
+
+def _start_mpi() -> None:
+    """Import mpi4py, which starts MPI: here, not with `import coarse`.
+
+    A process that no launcher started is alone. Open MPI would leave shared memory and folders of
+    such a process behind, so it gets neither memory to share nor a folder that outlives its start.
+    """
+    launchers = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
+    if any(name in os.environ for name in launchers):
+        import mpi4py.MPI
+
+        return
+    before = {name: os.environ.get(name) for name in ("OMPI_MCA_btl", "TMPDIR")}
+    with tempfile.TemporaryDirectory(prefix="coarse-start-") as folder:
+        os.environ.update(OMPI_MCA_btl="self", TMPDIR=folder)
+        import mpi4py.MPI  # noqa: F401
+
+    for name, value in before.items():
+        if value is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = value
 
 
 def _install_hooks() -> None:
