@@ -173,13 +173,15 @@ class Loopback:
         """Do a client's steps until one must wait."""
         while self._steps[client] and self._under_way[client] is None:
             step = self._steps[client][0]
-            if isinstance(step, _Push):
-                done = self._do_push(client, step)
-            else:
-                done = self._do_wait(client, step)
-            if not done:
+            if not self._do(client, step):
                 return
             self._steps[client].popleft()
+
+    def _do(self, client: int, step: _Push | _Join | _Profile) -> bool:
+        """Do a step; False where it must wait, and be tried again."""
+        if isinstance(step, _Push):
+            return self._do_push(client, step)
+        return self._do_wait(client, step)
 
     def _do_push(self, client: int, push: _Push) -> bool:
         machine = self.clients[client]
