@@ -12,7 +12,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING
 
-from coarse.errors import CoarseError, NotInitializedError
+from coarse.errors import CoarseError, DeadRankError, NotInitializedError
 
 if TYPE_CHECKING:
     from coarse.config import Config
@@ -150,7 +150,8 @@ def _on_uncaught(
     traceback.print_exception(kind, error, where)
     sys.stderr.flush()
     if _runtime is not None:
-        _runtime.abort(f"MPI rank {rank} raised {kind.__name__}: {error}")
+        is_news = not isinstance(error, DeadRankError)  # of a death the devices tell everybody
+        _runtime.abort(f"MPI rank {rank} raised {kind.__name__}: {error}" if is_news else None)
 
 
 def _end_together(error: BaseException) -> None:
