@@ -30,6 +30,7 @@ class DeviceStates:
         self.device = device
         """The device that keeps them: the client's own."""
         self.arrays: dict[str, StateArray] = {}
+        self._by_address: dict[int, StateArray] = {}
 
     def array(self, name: str, shape: tuple[int, ...], dtype: DType) -> np.ndarray:
         """The array of a name, zeros at first; the same one whenever it is asked for again.
@@ -46,6 +47,8 @@ class DeviceStates:
             array = region.view(dtype.storage).reshape(shape)
             known = StateArray(name=name, dtype=dtype, offset=offset, array=array)
             self.arrays[name] = known
+            if array.size:
+                self._by_address[array.__array_interface__["data"][0]] = known
         if (known.dtype, known.array.shape) != (dtype, tuple(shape)):
             raise MismatchError(
                 f"rank {self.client.machine.client}: the state array {name!r} is "
@@ -53,6 +56,10 @@ class DeviceStates:
                 "use another name for another shape or type"
             )
         return known.array
+
+    def at(self, address: int) -> StateArray | None:
+        """The array whose first element lies at an address of this process."""
+        return self._by_address.get(address)
 
     def require_known(self, names: Collection[str]) -> None:
         """Raise ValueError unless every name is a state array's."""

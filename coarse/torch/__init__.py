@@ -37,6 +37,7 @@ from coarse.torch.push_pull import (
     push_pull_async_,
     synchronize,
 )
+from coarse.torch.snapshot import restore, snapshot
 
 __all__ = [
     "Average",
@@ -65,8 +66,10 @@ __all__ = [
     "push_pull_async",
     "push_pull_async_",
     "rank",
+    "restore",
     "shutdown",
     "size",
+    "snapshot",
     "statistics",
     "synchronize",
 ]

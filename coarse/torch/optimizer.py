@@ -13,6 +13,7 @@ from coarse.dtypes import Op
 from coarse.runtime import Runtime
 from coarse.session import current
 from coarse.torch.buckets import Bucket, BucketOfCopies, BucketOfViews, plan_buckets
+from coarse.torch.device_state import DeviceState
 from coarse.torch.gradients import GradientExchange
 from coarse.torch.signatures import NamedTensors, format_of, names_of, require_same, signature
 from coarse.torch.synchroniser import DeviceSynchroniser, Synchroniser
@@ -38,6 +39,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         gradients_in_device_memory: make `.grad` a view of device memory, so that a push moves no
             bytes; else, and for parameters on a GPU, buckets are copied in and out.
         prefix: stands before the keys' names; by default optimizers are numbered as they are made.
+        parameters_in_device_memory: keep parameters and optimizer state there, for snapshots.
 
     Raises:
         MismatchError: the ranks' parameters differ in name, shape, type or order (on all ranks).
@@ -52,6 +54,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         backward_passes_per_step: int = 1,
         gradients_in_device_memory: bool = True,
         prefix: str = "",
+        parameters_in_device_memory: bool = False,
     ) -> None:
         _check(optimizer, op, backward_passes_per_step)
         runtime = current()
@@ -75,6 +78,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         )
         try:
             self._watch_new_parameters()
+            if parameters_in_device_memory:
+                DeviceState(optimizer, self._names, self._prefix)
         except BaseException:
             self.close()
             raise
@@ -130,6 +135,11 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def last_absent(self) -> dict[str, int]:
         """Parameters that some ranks had no gradient for in the last step, with how many ranks."""
         return dict(self._exchange.last_absent)
+
+    @property
+    def parameter_names(self) -> dict[torch.Tensor, str]:
+        """Each named parameter's name."""
+        return dict(self._names)
 
     def close(self) -> None:
         """Take the hooks off the parameters, and free the prefix; the wrapped optimizer goes on alone."""

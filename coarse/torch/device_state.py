@@ -1,0 +1,83 @@
+"""Parameters and optimizer state that live in device memory, so that snapshots hold them there."""
+
+import torch
+
+from coarse.client.states import StateArray
+from coarse.session import current, is_initialized
+from coarse.snapshots import before_overwrite, state_array_of
+from coarse.torch.tensors import has_wire_type, tensor_of, wire_type_of
+
+
+class DeviceState:
+    """Moves an optimizer's parameters and state into state arrays, and asks before each step.
+
+    What device memory cannot hold in place stays where it is: tensors on a GPU, of a type that
+    has none on the wire, or not contiguous. Snapshots copy those at the call.
+    """
+
+    def __init__(
+        self, optimizer: torch.optim.Optimizer, names: dict[torch.Tensor, str], prefix: str
+    ) -> None:
+        """`prefix` stands before the names of arrays where another optimizer has the plain ones."""
+        self._optimizer = optimizer
+        self._names = names
+        self._prefix = prefix
+        self._own: dict[str, StateArray] = {}
+        """Name of a tensor -> the array that this optimizer has for it."""
+        self.move()
+        optimizer.register_step_pre_hook(_ask)
+        optimizer.register_step_post_hook(lambda *_: self.move())
+        optimizer.register_load_state_dict_post_hook(lambda *_: self.move())
+
+    def move(self) -> None:
+        """Move whatever is not there yet: state exists only after the first step."""
+        if not is_initialized():
+            return
+        for group in self._optimizer.param_groups:
+            for parameter in group["params"]:
+                if is_movable(parameter) and state_of(parameter) is None:
+                    name = f"model/{self._names[parameter]}"
+                    parameter.data = self._moved(parameter.data, name)
+        for parameter, state in self._optimizer.state.items():
+            for key, value in state.items():
+                if (
+                    isinstance(value, torch.Tensor)
+                    and is_movable(value)
+                    and state_of(value) is None
+                ):
+                    state[key] = self._moved(value, f"optimizer/{self._names[parameter]}/{key}")
+
+    def _moved(self, tensor: torch.Tensor, name: str) -> torch.Tensor:
+        wire, shape = wire_type_of(tensor, name), tuple(tensor.shape)
+        own = self._own.get(name)
+        if own is None or (own.dtype, own.array.shape) != (wire, shape):
+            arrays = current().require_snapshots().states.arrays
+            array_name = f"{self._prefix}{name}" if name in arrays else name
+            state_array_of(array_name, shape, wire)
+            own = self._own[name] = arrays[array_name]
+        before_overwrite([own.name])
+        moved = tensor_of(own.array, wire)
+        moved.copy_(tensor.detach())
+        return moved
+
+
+def _ask(*_: object) -> None:
+    """Wherever the optimizer goes on, its tensors are in device memory."""
+    if is_initialized():
+        before_overwrite()
+
+
+def is_movable(tensor: torch.Tensor) -> bool:
+    """Whether a state array can take the tensor's place."""
+    is_plain = tensor.device.type == "cpu" and tensor.layout is torch.strided
+    return (
+        is_plain and has_wire_type(tensor.dtype) and tensor.is_contiguous() and tensor.numel() > 0
+    )
+
+
+def state_of(tensor: torch.Tensor) -> StateArray | None:
+    """The state array that a movable tensor is; None where it lies elsewhere."""
+    state = current().require_snapshots().states.at(tensor.data_ptr())
+    if state is None or state.array.shape != tuple(tensor.shape):
+        return None
+    return state if state.dtype is wire_type_of(tensor, state.name) else None
