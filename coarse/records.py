@@ -34,7 +34,7 @@ _WRAP = 0xFFFFFFFF
 _YIELDS = 20
 ASLEEP, STATUS = 0, 8
 """Word offsets within an endpoint's status block; each on a cache line of its own."""
-RUNNING, LEFT = 0, 1
+RUNNING, LEFT, TERMINATED = 0, 1, 2
 
 
 def control_bytes(num_endpoints: int) -> int:
@@ -231,6 +231,14 @@ class Mailbox:
     def set_left(self) -> None:
         """Say to all that this endpoint ended on purpose."""
         self._status[self.endpoint][STATUS] = LEFT
+
+    def set_terminated(self) -> None:
+        """Say to all that this endpoint was told to end, and is no reason for others to."""
+        self._status[self.endpoint][STATUS] = TERMINATED
+
+    def was_terminated(self, endpoint: int) -> bool:
+        """Whether an endpoint of this node was told to end from outside, by mpirun for example."""
+        return self._status[endpoint][STATUS] == TERMINATED
 
     def has_left(self, endpoint: int) -> bool:
         """Whether an endpoint of this node ended on purpose."""

@@ -166,11 +166,13 @@ def _end_together(error: BaseException) -> None:
 
 def _on_terminate(number: int, _: FrameType | None) -> None:
     runtime = _runtime
-    if runtime is not None:
-        for line in runtime.last_words():
-            sys.stderr.write(f"coarse: MPI rank {runtime.world_rank} ends because {line}\n")
-        sys.stderr.flush()
-    os._exit(128 + number)
+    try:
+        if runtime is not None:
+            for line in runtime.last_words():
+                sys.stderr.write(f"coarse: MPI rank {runtime.world_rank} ends because {line}\n")
+            sys.stderr.flush()
+    finally:
+        os._exit(128 + number)
 
 
 def _leave_without_mpi() -> None:

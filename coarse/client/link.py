@@ -68,9 +68,16 @@ class DeviceLink:
         self._mailbox.post_to_all(encode(died))
 
     def obituaries(self) -> list[str]:
-        """Who of the node has died, as far as can be seen without waiting."""
-        self._note_dead(self._mailbox.sleep(0.0))
-        return [str(self._dead)] if self._dead is not None else []
+        """Who has died, as far as can be seen without waiting, of all that were not told to end."""
+        self.read()
+        ended = self._mailbox.sleep(0.0)
+        self._note_dead([peer for peer in ended if not self._mailbox.was_terminated(peer)])
+        self._mailbox.set_terminated()
+        try:
+            self._require_all_alive()
+        except DeadRankError as error:
+            return [str(error)]
+        return []
 
     def wait_for(self, is_done: Callable[[], bool], timeout_s: float | None, what: str) -> None:
         """Wait until something that the machine notes has happened."""
