@@ -8,7 +8,7 @@ setup(
     name="coarse",
     version="0.1.0",
     description="Data-parallel training over memory devices that synchronise gradients themselves",
-    long_description=(Path(__file__).parent / "CHANGES.md").read_text(encoding="utf-8"),
+    long_description=(Path(__file__).parent / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     python_requires=">=3.11",

@@ -1,0 +1,34 @@
+"""What the other pages state about files, modes and tables is so."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from coarse.config import MODES
+from coarse.topology import partition_from_toml
+
+DOCS = Path(__file__).parents[3] / "docs"
+PAGES = [*sorted(DOCS.glob("*.md")), *(DOCS.parent / name for name in ("README.md", "CONTRIBUTING.md", "CHANGES.md"))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+def test_links_within_the_repository_lead_somewhere(page):
+    targets = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text())
+    assert not [target for target in targets if not (page.parent / target).exists()]
+
+
+def test_the_page_on_modes_has_a_section_for_each_mode_that_exists():
+    page = (DOCS / "modes.md").read_text()
+    assert tuple(re.findall(r"^## (\w+)$", page, re.MULTILINE)) == MODES
+    absent = page.partition("## Modes that do not exist yet")[2]
+    assert not [mode for mode in MODES if f"- `{mode}`" in absent]
+
+
+def test_the_partition_table_of_the_cluster_page_is_as_it_says(tmp_path):
+    (toml,) = re.findall(r"```toml\n(.*?)```", (DOCS / "cluster.md").read_text(), re.DOTALL)
+    path = tmp_path / "partition.toml"
+    path.write_text(toml)
+    table = partition_from_toml(path, ["node1"] * 4 + ["node2"] * 4)
+    assert table.workers == (0, 1, 4, 5)
+    assert [table.devices[device] for device in table.local_proxies] == [2, 3, 6, 7]
