@@ -37,8 +37,15 @@ class KeyState:
     """The rings under way."""
     ring_runs: dict[RingId, ReadyRun] = field(default_factory=dict)
     """What this proxy contributes to each ring that it has started."""
-    versions: dict[int, int] = field(default_factory=dict)
+    rings_started: dict[int, int] = field(default_factory=dict)
     """Shard -> rings of it that this proxy has started."""
+    num_stored: int = 0
+    """Shards of the version under way whose result this proxy has stored."""
+
+    @property
+    def num_owned(self) -> int:
+        """Shards in whose synchronisation this proxy takes part."""
+        return sum(last - first for first, last, _ in self.blocks)
 
     def disagreement(self) -> str | None:
         """How two clients differ about the key, or None."""

@@ -35,6 +35,7 @@ from coarse.proxy.membership import Membership
 from coarse.proxy.snapshots import DeviceSnapshots
 from coarse.proxy.synchronisation import Synchronisation
 from coarse.storage.allocator import RegionAllocator
+from coarse.storage.versions import VersionTable
 
 
 class ProxyMachine:
@@ -122,6 +123,11 @@ class ProxyMachine:
             lambda refusal: answer(-1 if refusal else offset, refusal),
         )
         return [Reserve(self._requests, offset, max(nbytes, 1))]
+
+    @property
+    def versions(self) -> VersionTable:
+        """How many results each key has had here."""
+        return self._sync.versions
 
     @property
     def used_bytes(self) -> int:

@@ -20,6 +20,20 @@ class ReadyRun(NamedTuple):
     recipients: tuple[int, ...]
 
 
+def merged_results(
+    finished: list[tuple[int, int, ReadyRun]],
+) -> list[tuple[int, int, tuple[int, ...], bool]]:
+    """(first, past the last, recipients, whether anybody contributed) of neighbours as one."""
+    merged: list[tuple[int, int, tuple[int, ...], bool]] = []
+    for first, last, run in sorted(finished) if len(finished) > 1 else finished:
+        present = bool(run.present)
+        if merged and merged[-1][1] == first and merged[-1][2:] == (run.recipients, present):
+            merged[-1] = (merged[-1][0], last, run.recipients, present)
+        else:
+            merged.append((first, last, run.recipients, present))
+    return merged
+
+
 class ShardQueues:
     """The queues of one key at one proxy: for each client a bit set of the shards that it has pushed."""
 

@@ -100,8 +100,7 @@ class ProxyService:
                 self._take_messages(self._transport)
             if self._work and not self._snapshots.has_urgent:
                 self._do_next()
-                if self._clock.now_s() - (self._bell_since_s or 0.0) > _BELL_DELAY_S:
-                    self._ring_bells()
+                self._ring_late_bells()
             elif self._snapshots.has_copies:
                 self._ring_bells()
                 self._carry_out(self._snapshots.copy_next())
@@ -185,6 +184,11 @@ class ProxyService:
     def _wake(self) -> None:
         self._mailbox.ring_always(self._mailbox.endpoint)
 
+    def _ring_late_bells(self) -> None:
+        since_s = self._bell_since_s
+        if since_s is not None and self._clock.now_s() - since_s > _BELL_DELAY_S:
+            self._ring_bells()
+
     def _ring_bells(self) -> None:
         self._mailbox.ring_bells()
         self._bell_since_s = None
@@ -235,6 +239,7 @@ class ProxyService:
         found: dict[str, float] = {**self._counters, "fold_s": self._fold_s}
         found["cpu_s"] = usage.user + usage.system
         found["memory_used_bytes"] = self._machine.used_bytes
+        found["results"] = self._machine.versions.num_results
         if self._transport is not None:
             found["mpi_sent_bytes"] = self._transport.sent_bytes
             found["mpi_received_bytes"] = self._transport.received_bytes

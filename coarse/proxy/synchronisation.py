@@ -4,8 +4,9 @@ from coarse.messages import Failed, Located, Push, Ready, RingChunk
 from coarse.plan import Placement, RoutingTable
 from coarse.proxy.instructions import Fold, Instruction, RingFinish, RingFold, RingId, Send
 from coarse.proxy.keys import KeyState
-from coarse.proxy.queues import ReadyRun
+from coarse.proxy.queues import ReadyRun, merged_results
 from coarse.proxy.ring_run import RingRun
+from coarse.storage.versions import VersionTable
 from coarse.units import MIB
 
 FOLD_BYTES = 8 * MIB
@@ -24,6 +25,8 @@ class Synchronisation:
         self._excused: set[int] = set()
         self._left: set[int] = set()
         self._round = 0
+        self.versions = VersionTable()
+        """Key -> results of this proxy's shards of it."""
 
     # --- what ranks agree on
 
@@ -195,6 +198,8 @@ class Synchronisation:
     def _start_passive(self, state: KeyState) -> list[Instruction]:
         """A proxy whose own clients contribute nothing joins each ring that others have begun."""
         assert state.plan is not None
+        if not state.rings:
+            return []
         if set(state.plan.contributors_by_device[self._device]) - self._excused:
             return []
         waiting = [ring for ring, run in state.rings.items() if not run.started]
@@ -228,14 +233,14 @@ class Synchronisation:
     def _rings(self, state: KeyState, run: ReadyRun) -> list[Instruction]:
         steps: list[Instruction] = []
         for shard in range(run.first, run.last):
-            ring = RingId(state.key, state.epoch, state.versions.get(shard, 0), shard)
+            ring = RingId(state.key, state.epoch, state.rings_started.get(shard, 0), shard)
             steps.append(self._start_ring(state, ring, run._replace(first=shard, last=shard + 1)))
         return steps
 
     def _start_ring(self, state: KeyState, ring: RingId, run: ReadyRun) -> RingFold:
         self._ring_run(state, ring).started = True
         state.ring_runs[ring] = run
-        state.versions[ring.shard] = max(ring.version + 1, state.versions.get(ring.shard, 0))
+        state.rings_started[ring.shard] = max(ring.version + 1, state.rings_started.get(ring.shard, 0))
         state.outstanding += 1
         descriptor = state.descriptor
         assert state.plan is not None
@@ -281,17 +286,12 @@ class Synchronisation:
         if state.outstanding:
             return []
         finished, state.finished = state.finished, []
-        if len(finished) > 1:
-            finished.sort()
-        merged: list[tuple[int, int, tuple[int, ...], bool]] = []
-        for first, last, run in finished:
-            present = bool(run.present)
-            if merged and merged[-1][1] == first and merged[-1][2:] == (run.recipients, present):
-                merged[-1] = (merged[-1][0], last, run.recipients, present)
-            else:
-                merged.append((first, last, run.recipients, present))
+        state.num_stored += sum(last - first for first, last, _ in finished)
+        if finished and state.num_stored == state.num_owned:
+            state.num_stored = 0
+            self.versions.on_result(state.key)
         return [
             Send(client, Ready(state.key, first, last, present))
-            for first, last, recipients, present in merged
+            for first, last, recipients, present in merged_results(finished)
             for client in recipients
         ]
