@@ -1,8 +1,13 @@
 """Snapshots of a model and its optimizer, and their way back.
 
-    handle = ct.snapshot("checkpoints/last", model=model, optimizer=optimizer, step=step)
-    ...                                        # at each epoch's end; training goes on meanwhile
+    for epoch in range(num_epochs):
+        for step, batch in enumerate(batches, start=epoch * len(batches)):
+            ...
+        ct.snapshot("checkpoints/last", model=model, optimizer=optimizer, step=step)
+
     step = ct.restore("checkpoints/last", model=model, optimizer=optimizer).step
+
+The next epoch goes on while devices write; the next snapshot and shutdown wait for the last one.
 
 Tensors are named `model/<name in the state dict>` and `optimizer/<parameter>/<name in the state>`.
 Everything of the optimizer that is no tensor stands in the metadata as JSON.
@@ -21,6 +26,7 @@ import coarse.snapshots
 from coarse.client.snapshots import SnapshotHandle
 from coarse.dtypes import DType
 from coarse.errors import CheckpointError
+from coarse.session import current
 from coarse.storage.pieces import StoredTensor
 from coarse.storage.restore import Checkpoint, read_checkpoint
 from coarse.torch.device_state import is_movable, state_of
@@ -63,13 +69,17 @@ def snapshot(
         tensors |= _model_tensors(model)
     if optimizer is not None:
         own["optimizer"] = _pack_optimizer(optimizer, _names_of(optimizer, model), tensors)
+    taken = current().require_snapshots().states.arrays
     given: dict[str, StoredTensor] = {}
     for name, tensor in tensors.items():
         state = state_of(tensor) if is_movable(tensor) else None
+        stored_name = state.name if state is not None else name
         if state is None:
-            given[name] = _stored(tensor, name, own["bytes"])
-        elif state.name != name:
-            own["elsewhere"][name] = state.name
+            if name in taken:  # by a tensor of another model
+                stored_name = f"copied/{name}"
+            given[stored_name] = _stored(tensor, name, own["bytes"])
+        if stored_name != name:
+            own["elsewhere"][name] = stored_name
     everything = {**(metadata or {}), _OWN: own}
     return coarse.snapshots.snapshot(path, step=step, metadata=everything, tensors=given)
 

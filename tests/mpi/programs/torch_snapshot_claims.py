@@ -145,6 +145,33 @@ def state_in_device_memory_is_not_copied_by_the_call() -> None:
     coarse.barrier()
 
 
+def models_with_equal_names_are_kept_apart() -> None:
+    models, optimizers = [], []
+    for in_device in (True, True, False):
+        model = torch.nn.Linear(7, 7)
+        ct.broadcast_parameters(model.named_parameters())
+        inner = torch.optim.SGD(model.parameters(), lr=0.1)
+        models.append(model)
+        optimizers.append(
+            ct.DistributedOptimizer(inner, model.named_parameters(), parameters_in_device_memory=in_device)
+        )
+    wanted = [copy.deepcopy(model.state_dict()) for model in models]
+    for number, model in enumerate(models):
+        ct.snapshot(folder / f"equal{number}", model=model, optimizer=optimizers[number], step=0)
+    with torch.no_grad():
+        for model in models:
+            coarse.before_overwrite()
+            model.weight.zero_()
+    ct.snapshot(folder / "later", model=models[0], step=1).wait()
+    coarse.barrier()
+    for number, model in enumerate(models):
+        ct.restore(folder / f"equal{number}", model=model, optimizer=optimizers[number])
+    same([model.state_dict() for model in models], wanted)
+    for optimizer in optimizers:
+        optimizer.close()
+    coarse.barrier()
+
+
 def another_model_is_refused_and_nothing_is_changed() -> None:
     small = torch.nn.Linear(3, 2)
     ct.broadcast_parameters(small.named_parameters())
@@ -186,6 +213,7 @@ CLAIMS = (
     so_it_does_with_parameters_and_state_in_device_memory,
     in_device_memory_training_gives_the_same_values,
     state_in_device_memory_is_not_copied_by_the_call,
+    models_with_equal_names_are_kept_apart,
     another_model_is_refused_and_nothing_is_changed,
     a_plain_optimizer_is_kept_too,
 )
