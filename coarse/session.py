@@ -22,6 +22,8 @@ _runtime: "Runtime | None" = None
 _was_shut_down = False
 _has_failed = False
 _forked = False
+_LAST_WORDS_S = 0.3
+"""mpirun drops what it has not read of a rank when it sees its end."""
 _FORKED = (
     "this process was forked from a rank and cannot use its device memory; start data loaders "
     "before coarse.init(), or let the parent call coarse"
@@ -168,9 +170,12 @@ def _on_terminate(number: int, _: FrameType | None) -> None:
     runtime = _runtime
     try:
         if runtime is not None:
-            for line in runtime.last_words():
+            lines = runtime.last_words()
+            for line in lines:
                 sys.stderr.write(f"coarse: MPI rank {runtime.world_rank} ends because {line}\n")
             sys.stderr.flush()
+            if lines:
+                threading.Event().wait(_LAST_WORDS_S)
     finally:
         os._exit(128 + number)
 
