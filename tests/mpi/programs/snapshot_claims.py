@@ -122,7 +122,9 @@ def a_snapshot_waits_for_the_one_before_it() -> None:
 
 def the_memory_of_copied_tensors_is_given_back() -> None:
     def used() -> float:
-        return sum(device["memory_used_bytes"] for device in coarse.statistics()["devices"].values())
+        return sum(
+            device["memory_used_bytes"] for device in coarse.statistics()["devices"].values()
+        )
 
     take("room", tensors={"large": np.ones(MIB)}).wait()
     coarse.barrier()
@@ -197,8 +199,9 @@ def an_array_of_another_shape_is_not_restored() -> None:
     take("shapes", tensors={"shapes/grown": np.ones(3, np.float32)}).wait()
     coarse.barrier()
     coarse.state_array("shapes/grown", (4,), np.float32)
-    with warnings.catch_warnings(), raises(
-        coarse.CheckpointError, "shapes/grown", "float32[4]", "float32[3]"
+    with (
+        warnings.catch_warnings(),
+        raises(coarse.CheckpointError, "shapes/grown", "float32[4]", "float32[3]"),
     ):
         coarse.restore(folder / "shapes")
     coarse.barrier()

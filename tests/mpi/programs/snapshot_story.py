@@ -49,7 +49,9 @@ def read() -> None:
     for number, (name, array) in enumerate(states.items()):
         assert (array == 1000 + number).all(), name
         assert (checkpoint.tensors[name].array == 1000 + number).all(), name
-    print(f"worker {coarse.rank()} of {coarse.size()} read what {checkpoint.metadata['workers']} wrote")
+    print(
+        f"worker {coarse.rank()} of {coarse.size()} read what {checkpoint.metadata['workers']} wrote"
+    )
 
 
 def has_come(stage: str) -> bool:

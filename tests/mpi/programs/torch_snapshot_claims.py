@@ -127,7 +127,9 @@ def state_in_device_memory_is_not_copied_by_the_call() -> None:
     ct.broadcast_parameters(model.named_parameters())
     inner = torch.optim.AdamW(model.parameters())
     optimizer = ct.DistributedOptimizer(
-        inner, ((f"alone.{name}", p) for name, p in model.named_parameters()), parameters_in_device_memory=True
+        inner,
+        ((f"alone.{name}", p) for name, p in model.named_parameters()),
+        parameters_in_device_memory=True,
     )
     model(torch.ones(300)).sum().backward()
     optimizer.step()
@@ -153,7 +155,9 @@ def models_with_equal_names_are_kept_apart() -> None:
         inner = torch.optim.SGD(model.parameters(), lr=0.1)
         models.append(model)
         optimizers.append(
-            ct.DistributedOptimizer(inner, model.named_parameters(), parameters_in_device_memory=in_device)
+            ct.DistributedOptimizer(
+                inner, model.named_parameters(), parameters_in_device_memory=in_device
+            )
         )
     wanted = [copy.deepcopy(model.state_dict()) for model in models]
     for number, model in enumerate(models):
@@ -183,7 +187,9 @@ def another_model_is_refused_and_nothing_is_changed() -> None:
         ct.restore(folder / "small", model=large)
     assert torch.equal(large.weight, before)
     with raises(coarse.CheckpointError, "no optimizer"):
-        ct.restore(folder / "small", model=small, optimizer=torch.optim.SGD(small.parameters(), lr=1.0))
+        ct.restore(
+            folder / "small", model=small, optimizer=torch.optim.SGD(small.parameters(), lr=1.0)
+        )
     coarse.barrier()
 
 

@@ -65,7 +65,9 @@ class Job:
         self.fails_at: type | None = None
 
     def _device(self, device: int, placement: Placement) -> DeviceSnapshots:
-        return DeviceSnapshots(device, placement, lambda offset: self.freed.append((device, offset)))
+        return DeviceSnapshots(
+            device, placement, lambda offset: self.freed.append((device, offset))
+        )
 
     # --- what clients do
 
@@ -216,7 +218,9 @@ def test_a_checkpoint_holds_the_boundary_whatever_is_overwritten_when(local_prox
 @pytest.mark.parametrize("fails_at", [CopyEntry, MakeFolder, WritePart, CommitParts])
 @pytest.mark.parametrize("local_proxies", LOCAL_PROXIES.values(), ids=LOCAL_PROXIES)
 @pytest.mark.parametrize("seed", range(10))
-def test_a_failure_anywhere_is_told_to_all_and_the_next_snapshot_succeeds(local_proxies, seed, fails_at):
+def test_a_failure_anywhere_is_told_to_all_and_the_next_snapshot_succeeds(
+    local_proxies, seed, fails_at
+):
     job = Job(local_proxies, seed)
     job.fails_at = fails_at
     for client in range(job.num_clients):
