@@ -151,8 +151,8 @@ class TomlFile:
             raise ConfigError(f"{path}: not UTF-8 text ({error.reason}); save it so") from None
         except tomllib.TOMLDecodeError as error:
             line = re.search(r"at line (\d+)", str(error))
-            place = f"{path}:{line[1]}" if line else str(path)
-            raise ConfigError(f"{place}: not TOML: {error}") from None
+            number = line[1] if line else len(text.splitlines())  # "at end of document"
+            raise ConfigError(f"{path}:{number}: not TOML: {error}") from None
 
     def where(self, path: KeyPath) -> str:
         """`file:line` of the key, or of the innermost table around it that has a line."""

@@ -3,4 +3,8 @@
 import coarse
 
 if __name__ == "__main__":
-    coarse.init()
+    coarse.init()  # returns on workers alone
+    raise coarse.ConfigError(
+        f"worker {coarse.rank()} runs coarse.device, which is for memory devices; give this rank the "
+        "training script, or the role of a memory device in the partition table"
+    )

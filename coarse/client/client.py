@@ -67,9 +67,7 @@ class Client:
             else:
                 self._copy_in(state, array)
             self.link.ring_bells()
-            counters = self._count(descriptor.name)
-            counters["pushes"] += 1
-            counters["bytes"] += descriptor.nbytes
+            self.count_push(descriptor)
             return state.key
 
     def push_pull(self, descriptor: Descriptor, array: np.ndarray, out: np.ndarray) -> Handle:
@@ -264,6 +262,12 @@ class Client:
     def _count_link(self, way: str, state: ClientKey, nbytes: int) -> None:
         link = f"{way} device {state.device}"
         self._link_bytes[link] = self._link_bytes.get(link, 0) + nbytes
+
+    def count_push(self, descriptor: Descriptor) -> None:
+        """Count one contribution of a key, whichever way it goes."""
+        counters = self._count(descriptor.name)
+        counters["pushes"] += 1
+        counters["bytes"] += descriptor.nbytes
 
     def _count(self, name: str) -> dict[str, float]:
         return self.counters.setdefault(name, {"pushes": 0, "bytes": 0, "wait_s": 0.0})

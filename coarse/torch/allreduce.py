@@ -2,6 +2,7 @@
 
 import threading
 from collections import deque
+from collections.abc import Callable
 
 import numpy as np
 from mpi4py import MPI
@@ -19,8 +20,11 @@ class AllreduceSynchroniser:
     that are started once more. So it never follows from which gradient came first.
     """
 
-    def __init__(self, comm: MPI.Comm, stall_timeout_s: float) -> None:
+    def __init__(
+        self, comm: MPI.Comm, stall_timeout_s: float, count: Callable[[Descriptor], None]
+    ) -> None:
         self._comm = comm.Dup()
+        self._count = count
         self._stall_timeout_s = stall_timeout_s
         self._changed = threading.Condition()
         self._buckets: list[tuple[Descriptor, np.ndarray]] = []
@@ -43,6 +47,7 @@ class AllreduceSynchroniser:
 
     def start(self, index: int) -> None:
         """See Synchroniser."""
+        self._count(self._buckets[index][0])
         with self._changed:
             if index not in self._order:
                 self._order.append(index)

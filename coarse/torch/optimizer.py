@@ -294,4 +294,6 @@ def _synchroniser_of(runtime: Runtime) -> Synchroniser:
         return DeviceSynchroniser()
     from coarse.torch.allreduce import AllreduceSynchroniser  # the one face that calls MPI
 
-    return AllreduceSynchroniser(runtime.worker_comm, runtime.config.stall_timeout_s)
+    return AllreduceSynchroniser(
+        runtime.worker_comm, runtime.config.stall_timeout_s, runtime.require_client().count_push
+    )

@@ -7,6 +7,7 @@ import torch
 from coarse import arrays
 from coarse.client.handle import Handle as ArrayHandle
 from coarse.dtypes import Op
+from coarse.errors import ConfigError
 from coarse.messages import Descriptor, key_of
 from coarse.session import current
 from coarse.torch.tensors import (
@@ -137,7 +138,13 @@ def join() -> int:
     """Say that this worker has no more batches: it counts as zero until all have joined.
 
     Returns the rank that joined last, which has seen every step; broadcast the parameters from it.
+    Raises ConfigError in mode "allreduce", where workers wait for one another.
     """
+    if current().config.mode == "allreduce":
+        raise ConfigError(
+            f'rank {arrays.rank()}: join() needs memory devices that count this rank as zero, and mode "allreduce" '
+            'has none at work; use mode "coarse", or give all ranks equally many batches'
+        )
     client = current().require_client()
     machine = client.machine
     client.link.tell(machine.join())
