@@ -195,10 +195,14 @@ class Mailbox:
         if self._has_frames():
             words[ASLEEP] = 0
             return []
-        events = self._poll.poll(timeout_s)
+        dead = self.take_ended(timeout_s)
         words[ASLEEP] = 0
+        return dead
+
+    def take_ended(self, timeout_s: float = 0.0) -> list[int]:
+        """The keys of processes that have ended (see `watch`) since this was asked last."""
         dead = []
-        for descriptor, _ in events:
+        for descriptor, _ in self._poll.poll(timeout_s):
             if descriptor == self._bell.fileno():
                 self._drain_bell()
             elif (key := self._watched.pop(descriptor, None)) is not None:

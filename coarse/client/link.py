@@ -70,7 +70,7 @@ class DeviceLink:
     def obituaries(self) -> list[str]:
         """Who has died, as far as can be seen without waiting, of all that were not told to end."""
         self.read()
-        ended = self._mailbox.sleep(0.0)
+        ended = self._mailbox.take_ended()
         self._note_dead([peer for peer in ended if not self._mailbox.was_terminated(peer)])
         self._mailbox.set_terminated()
         try:
