@@ -30,9 +30,13 @@ def arrays() -> dict[str, np.ndarray]:
     return {name: coarse.state_array(name, (NUM_ELEMENTS,), np.float32) for name in names}
 
 
-def take(step: int) -> coarse.SnapshotHandle:
+def fill(step: int) -> None:
     for number, array in enumerate(arrays().values()):
         array[...] = 1000 * step + number
+
+
+def take(step: int) -> coarse.SnapshotHandle:
+    fill(step)
     return coarse.snapshot(folder, step=step, metadata={"workers": coarse.size()})
 
 
@@ -54,16 +58,16 @@ def read() -> None:
     )
 
 
-def has_come(stage: str) -> bool:
-    """Whether writing has got as far as `stage`: a pattern of files beside the checkpoint."""
-    return any(folder.parent.glob(stage))
+def wait_for(pattern: str) -> None:
+    """Return once there is such a file beside the checkpoint."""
+    while not any(folder.parent.glob(pattern)):
+        time.sleep(0.0005)
 
 
 def kill_all(stage: str) -> None:
     take(2)
     if coarse.rank() == 0:
-        while not has_come(stage):
-            time.sleep(0.0005)
+        wait_for(stage)
         for pid in PIDS[::-1]:
             if pid != os.getpid():
                 os.kill(pid, signal.SIGKILL)
@@ -80,6 +84,24 @@ def tell_error(handle: coarse.SnapshotHandle) -> None:
         handle.wait()
     except coarse.SnapshotError as error:
         print(f"worker {coarse.rank()}: {error}")
+
+
+def die() -> None:
+    """The last device is stopped, so that it cannot finish, and killed once all have begun."""
+    fill(2)
+    coarse.barrier()
+    if coarse.rank() == 0:
+        os.kill(devices()[-1], signal.SIGSTOP)
+        folder.with_name("stopped").touch()
+    else:
+        wait_for("stopped")
+    handle = coarse.snapshot(folder, step=2)
+    folder.with_name(f"begun{coarse.rank()}").touch()
+    if coarse.rank() == 0:
+        for rank in range(coarse.size()):
+            wait_for(f"begun{rank}")
+        os.kill(devices()[-1], signal.SIGKILL)
+    tell_error(handle)
 
 
 COMM.Allgather(np.array([os.getpid()], np.int64), PIDS)
@@ -103,8 +125,4 @@ match part:
             resource.prlimit(pid, resource.RLIMIT_FSIZE, limits)
         coarse.barrier()
     case "dead":
-        coarse.barrier()
-        handle = take(2)
-        if coarse.rank() == 0:
-            os.kill(devices()[-1], signal.SIGKILL)
-        tell_error(handle)
+        die()
