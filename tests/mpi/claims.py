@@ -35,6 +35,17 @@ def read_reports(folder: Path, num_workers: int) -> dict[str, list[str]]:
     return {name: [report[name] for report in reports] for name in reports[0]}
 
 
+def report_error(folder: str | Path, rank: int, waited_s: float, error: Exception) -> None:
+    """Write the error that an MPI rank got and how long it took, for `read_errors`."""
+    found = {
+        "waited_s": waited_s,
+        "kind": type(error).__name__,
+        "dead_rank": getattr(error, "rank", None),
+        "text": str(error),
+    }
+    (Path(folder) / f"rank{rank}.json").write_text(json.dumps(found))
+
+
 @contextmanager
 def raises(kind: type[Exception], *words: object) -> Iterator[list[Exception]]:
     """Like pytest.raises, which ranks do without: in time, and with all words in the message."""

@@ -1,5 +1,7 @@
-"""Starts with the configuration that the second argument names, or that rank 1 alone has different;
-every rank writes the error it gets, and after how long."""
+"""Starts once with each configuration file of a folder, and once with one that rank 1 has differently.
+
+Every rank writes the errors that it gets into one folder per configuration.
+"""
 
 import sys
 import time
@@ -8,14 +10,14 @@ from pathlib import Path
 from mpi4py import MPI
 
 import coarse
-from coarse.errors import CoarseError
+from tests.mpi.claims import report_error
 
-folder, source = Path(sys.argv[1]), sys.argv[2]
+folder = Path(sys.argv[1])
 rank = MPI.COMM_WORLD.Get_rank()
-config = {"stall_timeout_s": 5.0 + rank} if source == "differing" else source
-began_s = time.perf_counter()
-try:
-    coarse.init(config)
-except CoarseError as error:
-    waited_s = time.perf_counter() - began_s
-    (folder / f"rank{rank}").write_text(f"{waited_s}\n{type(error).__name__}\n{error}")
+for path in (*sorted(folder.glob("*.config")), folder / "differing.config"):
+    given = path if path.exists() else {"stall_timeout_s": 5.0 + rank % 2}
+    began_s = time.perf_counter()
+    try:
+        coarse.init(given)
+    except coarse.CoarseError as error:
+        report_error(path.with_suffix(""), rank, time.perf_counter() - began_s, error)
