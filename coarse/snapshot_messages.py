@@ -26,7 +26,7 @@ class SnapshotBegin(NamedTuple):
 
 
 class SnapshotJoined(NamedTuple):
-    """A client has begun a snapshot; `what` is the same text on every rank, or the ranks disagree."""
+    """A client has begun a snapshot; `what` is the same text on all ranks, or they disagree."""
 
     client: int
     snapshot: int
@@ -41,7 +41,7 @@ class SnapshotFolder(NamedTuple):
 
 
 class SnapshotTouch(NamedTuple):
-    """The optimizer is about to overwrite these entries of its snapshot: answer once that is safe."""
+    """The optimizer is about to overwrite these entries: answer once that is safe."""
 
     client: int
     token: int

@@ -99,8 +99,8 @@ def restore(path: str | os.PathLike[str]) -> Checkpoint:
     if len(found) < len(arrays):
         missing = next(name for name in arrays if name not in found)
         warnings.warn(
-            f"{os.fspath(path)}: {len(arrays) - len(found)} state arrays are not in this checkpoint "
-            f"and keep their values, such as {missing!r}",
+            f"{os.fspath(path)}: {len(arrays) - len(found)} state arrays are not in this "
+            f"checkpoint and keep their values, such as {missing!r}",
             RuntimeWarning,
             stacklevel=2,
         )
@@ -116,8 +116,8 @@ def require_like(state: StateArray, stored: StoredTensor, path: str | os.PathLik
     came = label(stored.dtype, stored.array.shape)
     if wanted != came:
         raise CheckpointError(
-            f"{os.fspath(path)}: {state.name!r} was wanted as {wanted}, but came as {came}; restore "
-            "into the model that the snapshot was taken of"
+            f"{os.fspath(path)}: {state.name!r} was wanted as {wanted}, but came as {came}; "
+            "restore into the model that the snapshot was taken of"
         )
 
 

@@ -138,8 +138,8 @@ class ClientSnapshots:
             ) from error
         if not is_ended:
             raise StallError(
-                f"rank {self._rank}: snapshot {number} was not on the disk after {limit_s:g} s; see "
-                "that all ranks take it, or give its wait() more time"
+                f"rank {self._rank}: snapshot {number} was not on the disk after {limit_s:g} s; "
+                "see that all ranks take it, or give its wait() more time"
             )
         self._is_observed |= number == self._number
         if ended[number]:
@@ -207,7 +207,7 @@ class ClientSnapshots:
         )
 
     def _stage(self, tensors: Mapping[str, StoredTensor]) -> tuple[dict[str, int], int]:
-        """Copy tensors into device memory that belongs to the snapshot: where each lies, and all."""
+        """Copy tensors into device memory of the snapshot's own: where each lies, and all."""
         offsets: dict[str, int] = {}
         total_bytes = 0
         for name, tensor in tensors.items():

@@ -52,8 +52,8 @@ class DeviceStates:
         if (known.dtype, known.array.shape) != (dtype, tuple(shape)):
             raise MismatchError(
                 f"rank {self.client.machine.client}: the state array {name!r} is "
-                f"{label(known.dtype, known.array.shape)} and was asked for as {label(dtype, shape)}; "
-                "use another name for another shape or type"
+                f"{label(known.dtype, known.array.shape)} and was asked for as {label(dtype, shape)}"
+                "; use another name for another shape or type"
             )
         return known.array
 

@@ -113,8 +113,8 @@ class SnapshotWriter:
             if nbytes > room:
                 queue.popleft()
                 reason = (
-                    f"a copy of {nbytes} bytes was wanted, but the machine has {max(room, 0)} bytes of "
-                    "memory left; take snapshots on a machine with more memory"
+                    f"a copy of {nbytes} bytes was wanted, but the machine has {max(room, 0)} bytes "
+                    "of memory left; take snapshots on a machine with more memory"
                 )
                 return self._machine.on_copied(client, snapshot, key, reason)
             copy.buffer = np.empty(nbytes, np.uint8)

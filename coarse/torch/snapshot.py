@@ -90,7 +90,7 @@ def restore(
     model: torch.nn.Module | None = None,
     optimizer: torch.optim.Optimizer | None = None,
 ) -> Checkpoint:
-    """Read a checkpoint into a model and its optimizer; the user's metadata and all tensors come back.
+    """Read a checkpoint into a model and its optimizer; its metadata and all tensors come back.
 
     Raises:
         CheckpointError: no whole checkpoint is there, or one of another model or optimizer;
@@ -131,8 +131,8 @@ class _Source:
                 return found
             came = signature(found)
         raise CheckpointError(
-            f"{self._path}: {name!r} was wanted as {signature(wanted)}, but {came} came; restore into "
-            "the model and optimizer that the snapshot was taken of"
+            f"{self._path}: {name!r} was wanted as {signature(wanted)}, but {came} came; "
+            "restore into the model and optimizer that the snapshot was taken of"
         )
 
     def optimizer_state(
@@ -244,4 +244,5 @@ def _stored(tensor: torch.Tensor, name: str, kept_as_bytes: dict[str, str]) -> S
 
 def _few(groups: list[list[str]]) -> str:
     names = [name for group in groups for name in group]
-    return f"{', '.join(names[:3])}{' ...' if len(names) > 3 else ''} ({len(names)} in {len(groups)} groups)"
+    listed = ", ".join(names[:3]) + (" ..." if len(names) > 3 else "")
+    return f"{listed} ({len(names)} in {len(groups)} groups)"
