@@ -1,0 +1,122 @@
+"""Device memory: shared between mappings, real once reserved, never promised beyond what there is."""
+
+import errno
+import faulthandler
+import gc
+import os
+import signal
+
+import numpy as np
+import pytest
+
+from coarse import memory
+from coarse.errors import CapacityError
+from coarse.memory import (
+    DeviceMemory,
+    available_bytes,
+    check_capacity,
+    create_memory_file,
+    total_bytes,
+)
+
+CAPACITY_BYTES = 1 << 20
+
+
+@pytest.fixture
+def device():
+    made = DeviceMemory(create_memory_file("test", CAPACITY_BYTES), CAPACITY_BYTES)
+    yield made
+    made.close()
+
+
+def allocated_bytes(device: DeviceMemory) -> int:
+    return os.fstat(device.descriptor).st_blocks * 512
+
+
+def test_what_one_mapping_writes_every_other_reads(device):
+    other = DeviceMemory(os.dup(device.descriptor), CAPACITY_BYTES)
+    device.view(4096, 5)[:] = np.arange(5, dtype=np.uint8)
+    assert other.view(4096, 5).tolist() == [0, 1, 2, 3, 4]
+    assert other.address != device.address
+    other.close()
+
+
+def test_a_view_starts_where_it_says(device):
+    address = device.view(123, 4).__array_interface__["data"][0]
+    assert address == device.address + 123
+
+
+def test_memory_is_sparse_until_it_is_reserved(device):
+    assert allocated_bytes(device) == 0
+    assert device.reserve(8192, 4096) == ""
+    assert allocated_bytes(device) == 4096
+    assert not device.view(8192, 4096).any()
+
+
+def test_a_view_outlives_the_memory_that_gave_it():
+    device = DeviceMemory(create_memory_file("test", 4096), 4096)
+    view = device.view(0, 4096)
+    device.close()
+    del device
+    gc.collect()
+    view[:] = 7
+    assert view.sum() == 7 * 4096
+
+
+def test_no_file_has_a_path_that_could_be_left_behind(device):
+    assert os.readlink(f"/proc/self/fd/{device.descriptor}") == "/memfd:test (deleted)"
+
+
+def test_a_forked_child_has_not_got_the_mapping(device):
+    device.view(0, 1)[:] = 1
+    child = os.fork()
+    if child == 0:
+        faulthandler.disable()
+        os._exit(int(device.view(0, 1)[0]))
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == -signal.SIGSEGV
+
+
+# --- how much there is
+
+
+def test_more_than_the_machine_has_left_is_refused_before_it_is_touched(device, monkeypatch):
+    monkeypatch.setattr(memory, "available_bytes", lambda: memory._HEADROOM_BYTES + 4096)
+    assert device.reserve(0, 4096) == ""
+    refusal = device.reserve(4096, 4097)
+    assert "4096 bytes of memory left" in refusal
+    assert "4097 wanted" in refusal
+    assert allocated_bytes(device) == 4096
+
+
+def test_what_the_kernel_refuses_is_told(device, monkeypatch):
+    def refuse(descriptor: int, offset: int, nbytes: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", refuse)
+    assert "No space left on device" in device.reserve(0, 4096)
+
+
+def test_devices_that_do_not_fit_together_are_refused_with_both_numbers(monkeypatch):
+    monkeypatch.setattr(memory, "available_bytes", lambda: 1000)
+    check_capacity(500, 2)
+    with pytest.raises(CapacityError, match=r"2 memory devices of 501 bytes.*has 1000 bytes.*lower"):
+        check_capacity(501, 2)
+
+
+def test_there_is_never_more_left_than_there_is():
+    assert 0 < available_bytes() <= total_bytes()
+
+
+@pytest.mark.parametrize(
+    ("limit", "usage", "left"),
+    [("max\n", "5\n", 1 << 62), ("100\n", "30\n", 70), ("100\n", "130\n", 0)],
+)
+def test_a_control_group_leaves_its_limit_less_what_is_used(tmp_path, limit, usage, left):
+    (tmp_path / "limit").write_text(limit)
+    (tmp_path / "usage").write_text(usage)
+    assert memory._limit_less_usage(tmp_path / "limit", tmp_path / "usage") == left
+
+
+def test_without_a_control_group_only_the_kernel_limits(tmp_path):
+    assert memory._limit_less_usage(tmp_path / "absent", tmp_path / "absent") == 1 << 62
