@@ -98,6 +98,20 @@ def test_a_full_ring_keeps_frames_back_and_in_order():
         assert not writer.has_unsent
 
 
+@pytest.mark.parametrize("begin", [0, 8, RING_BYTES // 2 - 8, RING_BYTES // 2, RING_BYTES - 8])
+def test_the_largest_frame_fits_an_empty_ring_wherever_that_begins(begin):
+    with mailboxes() as (writer, reader):
+        position = 0
+        while position < begin:  # a frame of n bytes takes n + 4, rounded up to 8
+            step = min(begin - position, MAX_FRAME_BYTES // 2)
+            writer.post(1, bytes(step - 4))
+            list(reader.read())
+            position += step
+        writer.post(1, bytes(MAX_FRAME_BYTES))
+        assert not writer.has_unsent
+        assert list(reader.read()) == [bytes(MAX_FRAME_BYTES)]
+
+
 def test_an_empty_frame_is_a_frame():
     with mailboxes() as (writer, reader):
         writer.post(1, b"")
