@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 import pytest
 
+from coarse.memory import available_bytes
+from coarse.units import GIB
 from tests.mpi.claims import read_reports
 from tests.mpi.launch import mpirun
 from tests.mpi.programs.array_claims import CLAIMS
@@ -79,3 +81,11 @@ def reports(request, tmp_path_factory):
 def test_on_every_layout(reports, claim):
     for rank, failure in enumerate(reports[claim]):
         assert not failure, f"worker {rank}:\n{failure}"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(available_bytes() < 8 * GIB, reason="needs 8 GiB of memory")
+@pytest.mark.parametrize(("way", "num_ranks"), [("in_device_memory", 3), ("copied", 1)])
+def test_a_tensor_may_be_larger_than_2_gib(way, num_ranks):
+    completed = mpirun(num_ranks, "large_arrays.py", way, timeout_s=120)
+    assert completed.returncode == 0, completed.stderr

@@ -6,11 +6,11 @@ import numpy as np
 
 import coarse
 
-NUM_ELEMENTS = 600_000_001  # 2.4 GB of float32
+NUM_ELEMENTS = (1 << 29) + 1  # of float32: just above 2 GiB
 
 
 def in_device_memory() -> None:
-    """Two regions, 4.8 GB of device memory."""
+    """Two regions, so more than 4 GiB in all."""
     array = coarse.device_array("large", (NUM_ELEMENTS,), np.float32)
     array[::100_003] = coarse.rank() + 1
     array[-1] = 10 * (coarse.rank() + 1)
