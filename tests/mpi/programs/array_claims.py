@@ -19,7 +19,7 @@ def contribution(
     rank: int, shape: tuple[int, ...], dtype: np.dtype = np.float32, seed: int = 0
 ) -> np.ndarray:
     """What a worker pushes: random 64ths, so that sums are exact in any order."""
-    numbers = np.random.default_rng([seed, rank]).integers(-1000, 1000, shape)
+    numbers = np.random.default_rng([seed, rank]).integers(-1000, 1000, shape, np.int16)
     return np.asarray(numbers if np.dtype(dtype).kind == "i" else numbers / 64, dtype)
 
 
@@ -58,18 +58,21 @@ def same(result: np.ndarray, reference: np.ndarray) -> None:
 
 
 def every_dtype_op_and_shape_gives_the_plain_sum() -> None:
+    kinds = [(dtype, op) for dtype in (*FLOATS, *INTEGERS) for op in OPS]
+    kinds = [(d, op) for d, op in kinds if d in FLOATS or op is not coarse.Average]
     for seed, shape in enumerate(SHAPES):
-        for dtype in (*FLOATS, *INTEGERS):
-            for op in OPS:
-                if op is coarse.Average and dtype in INTEGERS:
-                    continue
-                name = f"sum/{shape}/{np.dtype(dtype)}/{op}"
-                result = coarse.push_pull(mine(shape, dtype, seed), name, op)
-                same(result, expected(shape, dtype, op, seed))
+        handles = [
+            coarse.push_pull_async(
+                mine(shape, dtype, seed), f"sum/{shape}/{np.dtype(dtype)}/{op}", op
+            )
+            for dtype, op in kinds
+        ]
+        for (dtype, op), handle in zip(kinds, handles, strict=True):
+            same(handle.wait(), expected(shape, dtype, op, seed))
 
 
 def arrays_of_many_shards_give_the_plain_sum() -> None:
-    for seed, num_elements in enumerate((1 << 20, (1 << 21) + 13, 5_000_011)):
+    for seed, num_elements in enumerate((1 << 20, 3_000_011)):
         result = coarse.push_pull(mine((num_elements,), seed=seed), f"large/{num_elements}")
         same(result, expected((num_elements,), seed=seed))
 
@@ -120,7 +123,7 @@ def what_is_not_a_number_stays_so() -> None:
 def hundreds_of_names_in_flight_may_be_pushed_in_any_order() -> None:
     rng = np.random.default_rng([17, coarse.rank()])
     shapes = {f"many/{i}": (1 + 37 * (i % 29), 1 + i % 5) for i in range(300)}
-    for step in range(3):
+    for step in range(2):
         names = list(shapes)
         rng.shuffle(names)
         handles = {
