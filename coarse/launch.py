@@ -1,5 +1,6 @@
 """One mpirun with workers and light memory devices: its command line, its process, its leftovers."""
 
+import math
 import os
 import select
 import signal
@@ -17,6 +18,8 @@ DEVICE_MODULE = "coarse.device"
 """What a memory-device rank runs: it serves, and imports neither the user's script nor torch."""
 
 _TERM_GRACE_S = 2.0
+_POLL_S = 1.0
+_STRANDED_POLLS = 5
 """How long ranks that outlived mpirun may take to end before they are killed."""
 
 _FORWARDED_SIGNALS = {
@@ -127,7 +130,9 @@ class Job:
     """mpirun in a session of its own, which ends with it.
 
     Under ULFM, MPI_Abort and a Ctrl-C at the wrong moment may leave ranks without their mpirun;
-    a rank changes its process group but not its session, so the session is what gets swept.
+    a rank changes its process group but not its session, so the session is what gets swept. And
+    after a death Open MPI 5.0's mpirun may outlive its last rank for ever (a race over that rank's
+    output); it is then ended.
     """
 
     def __init__(
@@ -141,6 +146,8 @@ class Job:
         self._process = subprocess.Popen(
             list(argv), env=dict(environ), stdout=output, stderr=errors, start_new_session=True
         )
+        self._had_ranks = False
+        self._polls_alone = 0
 
     def __enter__(self) -> Self:
         return self
@@ -158,16 +165,30 @@ class Job:
 
     def wait(self) -> int:
         """mpirun's exit status, 128 + n where signal n ended it."""
+        while not self.wait_until_ended(_POLL_S):
+            pass
         status = self._process.wait()
         return status if status >= 0 else 128 - status
 
     def wait_until_ended(self, timeout_s: float) -> bool:
         """Whether mpirun ended within the time."""
-        try:
-            self._process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            return False
-        return True
+        for _ in range(math.ceil(timeout_s / _POLL_S)):
+            try:
+                self._process.wait(min(timeout_s, _POLL_S))
+            except subprocess.TimeoutExpired:
+                self._end_if_stranded()
+            else:
+                return True
+        return False
+
+    def _end_if_stranded(self) -> None:
+        """Kill an mpirun that has had no process below it for several polls, after it had some."""
+        if len(session_members(self._process.pid)) > 1:
+            self._had_ranks, self._polls_alone = True, 0
+            return
+        self._polls_alone += 1
+        if self._had_ranks and self._polls_alone >= _STRANDED_POLLS:
+            self._process.kill()
 
 
 def run_forwarding_signals(argv: Sequence[str], environ: Mapping[str, str]) -> int:

@@ -1,9 +1,12 @@
 """What `mpirun` is started with here does what the tests and `coarse run` rely on."""
 
+import os
+import signal
 import sys
 
 import pytest
 
+from coarse.launch import Job
 from tests.mpi.launch import PROGRAMS, complete, mpirun, running
 
 
@@ -44,3 +47,9 @@ def test_ctrl_c_on_coarse_run_leaves_no_rank(tmp_path):
     ranks = [int(path.read_text()) for path in tmp_path.iterdir()]
     assert len(ranks) == 2, completed.stderr
     assert not running(ranks)
+
+
+def test_a_launcher_that_outlives_its_last_rank_is_ended():
+    script = "import subprocess, time; subprocess.run(['sleep', '2.5']); time.sleep(60)"
+    with Job([sys.executable, "-c", script], os.environ) as job:
+        assert job.wait() == 128 + signal.SIGKILL
