@@ -11,7 +11,7 @@ import numpy as np
 
 from coarse.dtypes import DType, Op
 
-_BLOCK_BYTES = 128 * 1024
+_BLOCK_BYTES = 256 * 1024
 _AS_THEY_COME = np.errstate(over="ignore", invalid="ignore")
 """Infinities and NaNs are results like others (loss scaling looks for them), no reason to warn."""
 _COMBINE = {Op.SUM: np.add, Op.AVERAGE: np.add, Op.MIN: np.minimum, Op.MAX: np.maximum}
