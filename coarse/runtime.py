@@ -146,10 +146,10 @@ class Runtime:
         client_failed = self.client is not None and self.client.link.has_failed
         return client_failed or (self._service is not None and self._service.has_failed)
 
-    def abort(self, text: str | None) -> None:
-        """Tell the node's ranks why, unless they know, and end the whole job."""
+    def abort(self, text: str) -> None:
+        """Tell the node's ranks why, and end the whole job."""
         teller = self.client.link if self.client is not None else self._service
-        if text is not None and teller is not None:
+        if teller is not None:
             teller.warn_peers(text)
         end_job()
 

@@ -152,8 +152,9 @@ def _on_uncaught(
     traceback.print_exception(kind, error, where)
     sys.stderr.flush()
     if _runtime is not None:
-        is_news = not isinstance(error, DeadRankError)  # of a death the devices tell everybody
-        _runtime.abort(f"MPI rank {rank} raised {kind.__name__}: {error}" if is_news else None)
+        if isinstance(error, DeadRankError) and _runtime.has_failed:
+            os._exit(1)  # others know as well, and many aborts at once can lock up mpirun
+        _runtime.abort(f"MPI rank {rank} raised {kind.__name__}: {error}")
 
 
 def _end_together(error: BaseException) -> None:
