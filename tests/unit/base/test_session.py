@@ -1,0 +1,40 @@
+"""What may be called before `init`: nothing that needs a runtime."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import coarse
+
+CALLS = {
+    "rank": coarse.rank,
+    "size": coarse.size,
+    "local_rank": coarse.local_rank,
+    "local_size": coarse.local_size,
+    "barrier": coarse.barrier,
+    "statistics": coarse.statistics,
+    "push": lambda: coarse.push(np.ones(3), "x"),
+    "pull": lambda: coarse.pull("x"),
+    "push_pull": lambda: coarse.push_pull(np.ones(3), "x"),
+    "push_pull_async": lambda: coarse.push_pull_async(np.ones(3), "x"),
+    "device_array": lambda: coarse.device_array("x", (3,), np.float32),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_call_before_init_is_refused(name):
+    with pytest.raises(coarse.NotInitializedError, match=r"before coarse\.init\(\); call coarse\.init\(\) first"):
+        CALLS[name]()
+
+
+def test_shutdown_before_init_does_nothing():
+    coarse.shutdown()
+    assert not coarse.is_initialized()
+
+
+def test_importing_coarse_starts_no_mpi_and_loads_no_framework():
+    program = "import sys, coarse; print(*(name in sys.modules for name in ('mpi4py.MPI', 'torch')))"
+    command = [sys.executable, "-c", program]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "False False\n"
