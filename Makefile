@@ -47,7 +47,7 @@ bench: bench-sync bench-step bench-idle
 
 bench-sync: $(INSTALLED)
 	$(BIN)/mpirun -n 4 $(BIN)/python benchmarks/sync.py --workers 2 --devices 2
-	$(BIN)/mpirun -n 6 $(BIN)/python benchmarks/sync.py --workers 4 --devices 2
+	$(BIN)/mpirun -n 6 $(BIN)/python benchmarks/sync.py --workers 4 --devices 2 --sets resnet50  # BERT-large: 40 GiB
 
 bench-step: $(INSTALLED)
 	$(BIN)/mpirun -n 4 $(BIN)/python benchmarks/step.py --workers 2 --devices 2

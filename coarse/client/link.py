@@ -13,6 +13,7 @@ from coarse.plan import Placement
 from coarse.records import Mailbox
 
 _LONGEST_SLEEP_S = 0.1
+_SHARED_SLEEP_S = 0.001
 
 
 class DeviceLink:
@@ -114,12 +115,11 @@ class DeviceLink:
                         return True
                     self._require_all_alive()
                     self._mailbox.ring_bells()
-                    if self._sleepers > 1:
-                        self._mailbox.ring_always(self._mailbox.endpoint)
                 left_s = deadline_s - self.clock.now_s()
                 if left_s <= 0:
                     return False
-                longest = _LONGEST_SLEEP_S if self._sleepers == 1 else 0.001
+                # of several threads that sleep, the bell wakes one, and it may read what another awaits
+                longest = _LONGEST_SLEEP_S if self._sleepers == 1 else _SHARED_SLEEP_S
                 self._note_dead(self._mailbox.sleep(min(left_s, longest)))
         finally:
             self._sleepers -= 1
