@@ -30,11 +30,6 @@ def count_shards(nbytes: int, partition_bytes: int) -> int:
     return max(1, nbytes // partition_bytes)
 
 
-def shard_bounds(shard: int, num_shards: int, num_elements: int) -> tuple[int, int]:
-    """First and past-the-last element of a shard; shards differ by at most one element."""
-    return shard * num_elements // num_shards, (shard + 1) * num_elements // num_shards
-
-
 @dataclass(frozen=True, kw_only=True)
 class Placement:
     """What all ranks know of the machine: on which node each client and device is.
@@ -115,7 +110,7 @@ class SyncPlan:
         )
 
     def bounds(self, first: int, last: int) -> tuple[int, int]:
-        """First and past-the-last element of the run of shards [first, last)."""
+        """First and past-the-last element of the shards [first, last); shards differ by at most one element."""
         return (
             first * self.num_elements // self.num_shards,
             last * self.num_elements // self.num_shards,

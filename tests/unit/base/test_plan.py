@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 from coarse.plan import (
     Placement,
     RoutingTable,
+    SyncPlan,
     count_shards,
     plan_key,
     proxy_for,
-    shard_bounds,
 )
 
 NODES = st.lists(st.integers(1, 3), min_size=1, max_size=3)
@@ -73,7 +73,8 @@ def test_shards_are_as_many_as_fit_without_falling_below_the_partition_size(
 
 @given(st.integers(1, 50), st.integers(0, 1000))
 def test_shards_cover_a_tensor_and_differ_by_at_most_one_element(num_shards, num_elements):
-    bounds = [shard_bounds(shard, num_shards, num_elements) for shard in range(num_shards)]
+    plan = SyncPlan(num_shards, num_elements, (), (), 1)
+    bounds = [plan.bounds(shard, shard + 1) for shard in range(num_shards)]
     sizes = [end - begin for begin, end in bounds]
     assert [begin for begin, _ in bounds] == [0, *(end for _, end in bounds[:-1])]
     assert bounds[-1][1] == num_elements
