@@ -56,9 +56,9 @@ def fuse(entries: Sequence[tuple[str, int]], *, bucket_bytes: int) -> tuple[tupl
 
 def bucket_limit_bytes(total_bytes: int, bucket_bytes: int) -> int:
     """The largest bucket that leaves a model eight of them, so that the first starts early and the last
-    is small; at most `bucket_bytes`, and at least 1 MiB, below which fusing costs more than it saves.
+    is small; at most `bucket_bytes`, and at least 4 MiB, below which fusing saves more than overlap does.
     """
-    return min(bucket_bytes, max(MIB, total_bytes // 8))
+    return min(bucket_bytes, max(4 * MIB, total_bytes // 8))
 
 
 def _check(entries: Iterable[tuple[str, int]], limit_name: str, limit: int) -> None:
