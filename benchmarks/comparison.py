@@ -61,7 +61,7 @@ def rows_of(workload: Workload, effort: Effort, measurements: Sequence[Measureme
 
 
 def ratios_of(rows: Sequence[Row]) -> list[dict[str, object]]:
-    """For each workload and each contender of ours, how many times faster than each peer, and how many memcpys."""
+    """For each workload and each contender of ours, how many times faster than each peer, or of yardsticks."""
     by_place = {(row.workload, row.contender): row.median_s for row in rows}
     ratios: list[dict[str, object]] = []
     for row in rows:
@@ -71,8 +71,9 @@ def ratios_of(rows: Sequence[Row]) -> list[dict[str, object]]:
         for peer, key in (("Gloo", "times_faster_than_gloo"), ("Open MPI", "times_faster_than_open_mpi")):
             peer_s = by_place.get((row.workload, peer))
             entry[key] = None if peer_s is None else peer_s / row.median_s
-        memcpy_s = by_place.get((row.workload, "memcpy"))
-        entry["memcpys"] = None if memcpy_s is None else row.median_s / memcpy_s
+        for yardstick, key in (("memcpy", "memcpys"), ("bare sum", "bare_sums")):
+            yardstick_s = by_place.get((row.workload, yardstick))
+            entry[key] = None if yardstick_s is None else row.median_s / yardstick_s
         ratios.append(entry)
     return ratios
 

@@ -20,7 +20,7 @@ README = Path(__file__).resolve().parents[1] / "README.md"
 BEGIN = "<!-- benchmarks: begin; written by `make readme` -->"
 END = "<!-- benchmarks: end -->"
 NAMES = ("sync-2-2", "sync-4-2", "step-2-2", "idle-2-2")
-_CONTENDERS = ("Gloo", "Open MPI", "coarse, copy", "coarse, device", "memcpy")
+_CONTENDERS = ("Gloo", "Open MPI", "coarse, copy", "coarse, device", "bare sum", "memcpy")
 _COMMANDS = {"sync": "make bench-sync", "step": "make bench-step", "idle": "make bench-idle"}
 
 Results = Mapping[str, Result]

@@ -6,13 +6,14 @@ that all workers have mapped.
 
 from __future__ import annotations
 
-import mmap
 import os
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
+
+from benchmarks.shared_mapping import map_together
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -69,18 +70,7 @@ class StartLine:
 
 
 def open_start_line(workers: MPI.Intracomm) -> StartLine:
-    """A start line in an anonymous mapping of all ranks of `workers`, which must share a machine."""
-    nbytes = workers.size * SLOT_NUMBERS * 8
-    owner = np.zeros(2, dtype=np.int64)  # process id and file descriptor of worker 0's mapping
-    if workers.rank == 0:
-        descriptor = os.memfd_create("start-line")
-        os.ftruncate(descriptor, nbytes)
-        owner[:] = os.getpid(), descriptor
-    workers.Bcast(owner, root=0)
-    if workers.rank != 0:
-        descriptor = os.open(f"/proc/{owner[0]}/fd/{owner[1]}", os.O_RDWR)
-    mapping = mmap.mmap(descriptor, nbytes)
-    workers.Barrier()
-    os.close(descriptor)
-    slots = np.frombuffer(mapping, dtype=np.int64).reshape(workers.size, SLOT_NUMBERS)
+    """A start line for all ranks of `workers`, which must share a machine."""
+    mapping = map_together(workers, workers.size * SLOT_NUMBERS * 8)
+    slots = mapping.view(np.int64).reshape(workers.size, SLOT_NUMBERS)
     return StartLine(slots, workers.rank)

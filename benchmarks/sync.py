@@ -21,9 +21,9 @@ if TYPE_CHECKING:  # devices import none of these
     from benchmarks.comparison import Row
     from benchmarks.contenders.protocol import Contender
 
-CONTENDERS = ("gloo", "openmpi", "coarse", "coarse-device", "memcpy")
-_TIMES_NEEDED = 4
-"""A worker's bytes: its own memory, the regions of both ways to use coarse, and a result or the memcpy's target."""
+CONTENDERS = ("gloo", "openmpi", "coarse", "coarse-device", "bare", "memcpy")
+_TIMES_NEEDED = 5
+"""A worker's bytes: its own memory, regions of both ways to use coarse and of the bare sum, a result or a copy."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,6 +116,10 @@ def open_contender(name: str, world: World) -> Contender:
         from benchmarks.contenders.coarse_numpy import CoarseCopy, CoarseDevice
 
         return CoarseDevice() if name == "coarse-device" else CoarseCopy()
+    if name == "bare":
+        from benchmarks.contenders.bare_sum import BareSum
+
+        return BareSum(world.workers)
     return OpenMpi(world.workers) if name == "openmpi" else Memcpy(world.workers.rank)
 
 

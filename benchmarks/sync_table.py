@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from benchmarks.comparison import Row, ratios_of
 from benchmarks.rendering import milliseconds, print_table, times
 
-_CONTENDERS = ("Gloo", "Open MPI", "coarse, copy", "coarse, device", "memcpy")
+_CONTENDERS = ("Gloo", "Open MPI", "coarse, copy", "coarse, device", "bare sum", "memcpy")
 
 
 def print_sync_table(rows: Sequence[Row], num_workers: int, num_devices: int) -> None:
@@ -32,6 +32,7 @@ def _ratio_table(workloads: Sequence[str], ratios: Sequence[dict[str, object]]) 
         "vs Gloo": "times_faster_than_gloo",
         "vs Open MPI": "times_faster_than_open_mpi",
         "in memcpys": "memcpys",
+        "in bare sums": "bare_sums",
     }
     columns = ["", *(f"{name} {measure}" for name in ours for measure in measures)]
     lines = []

@@ -34,3 +34,9 @@ def test_a_peer_that_was_not_measured_gives_no_ratio():
 def test_rows_are_json():
     (row,) = rows_of(WORKLOAD, EFFORT, [measured("Gloo", 1.0)])
     assert json.loads(json.dumps(row.as_json()))["workload"] == "4KiB"
+
+
+def test_the_bare_sum_is_a_yardstick_like_the_memcpy():
+    rows = rows_of(WORKLOAD, EFFORT, [measured("coarse, device", 3.0), measured("bare sum", 2.0)])
+    (ratio,) = ratios_of(rows)
+    assert (ratio["bare_sums"], ratio["memcpys"]) == (pytest.approx(1.5), None)
