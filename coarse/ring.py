@@ -23,11 +23,6 @@ def next_member(position: int, num_members: int, direction: int) -> int:
     return (position + _checked(direction)) % num_members
 
 
-def previous_member(position: int, num_members: int, direction: int) -> int:
-    """The position that `position` receives from."""
-    return (position - _checked(direction)) % num_members
-
-
 def ring_steps(position: int, num_members: int, direction: int) -> tuple[RingStep, ...]:
     """The 2(p-1) steps of one member: p-1 of reduce-scatter, then p-1 of all-gather.
 

@@ -86,6 +86,7 @@ class Client:
         plan = state.plan
         if not array.flags.c_contiguous:
             np.copyto(region.reshape(array.shape), array)
+            self._count_link("to", state, region.nbytes)
             self._announce(state, 0, plan.num_shards, True)
             return
         flat = array.reshape(-1)
@@ -102,9 +103,9 @@ class Client:
         self.link.send(self.machine.announce(state.key, first, last, present=present))
 
     def require_quiet(self) -> None:
-        """InFlightError unless all results have been taken."""
+        """InFlightError unless all results have been taken; of a name that failed there is none to take."""
         with self._lock:
-            names = [s.descriptor.name for s in self.machine.keys.values() if not s.is_taken]
+            names = [s.descriptor.name for s in self.machine.keys.values() if not s.is_taken and s.failed is None]
             if names:
                 raise InFlightError(
                     f"rank {self.machine.client}: routes cannot change while {names[:5]} are in flight; "
@@ -178,6 +179,7 @@ class Client:
         if not out.flags.c_contiguous:
             if not state.awaited:
                 np.copyto(out, region.reshape(out.shape))
+                self._count_link("from", state, region.nbytes)
             return
         flat = out.reshape(-1)
         progress.copied |= fresh
@@ -228,17 +230,17 @@ class Client:
         return dict(self._link_bytes)
 
     def _registered(self, descriptor: Descriptor) -> ClientKey:
-        state = self.machine.keys.get(key_of(descriptor.name))
-        if state is None or state.epoch != self.machine.epoch:
-            self._names[key_of(descriptor.name)] = descriptor.name
-            self.link.send(self.machine.register(descriptor))
-            state = self.machine.keys[key_of(descriptor.name)]
-        known = state.descriptor
-        if (known.dtype, known.op, known.shape) != descriptor[1:4]:
+        key = key_of(descriptor.name)
+        state = self.machine.keys.get(key)
+        if state is not None and (known := state.descriptor)[1:4] != descriptor[1:4]:
             raise MismatchError(
                 f"rank {self.machine.client}: {descriptor.name!r} was first used as {known} and now "
                 f"comes as {descriptor}; use another name for another shape, dtype or op"
             )
+        if state is None or state.epoch != self.machine.epoch:
+            self._names[key] = descriptor.name
+            self.link.send(self.machine.register(descriptor))
+            state = self.machine.keys[key]
         if state.phase is Phase.REGISTERING and not self.link.wait_until(
             lambda: state.phase is not Phase.REGISTERING, None
         ):

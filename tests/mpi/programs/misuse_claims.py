@@ -57,6 +57,9 @@ def another_shape_under_a_known_name_is_refused() -> None:
     words = (f"rank {coarse.rank()}", "'reshaped'", "[2, 3]", "[3, 2]", "another name")
     with raises(coarse.MismatchError, *words):
         coarse.push_pull(np.zeros((3, 2)), "reshaped")
+    coarse.profile()
+    with raises(coarse.MismatchError, *words):
+        coarse.push_pull(np.zeros((3, 2)), "reshaped")
     coarse.push_pull(np.zeros((2, 3)), "reshaped")
 
 
