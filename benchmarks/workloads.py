@@ -10,14 +10,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from benchmarks.buckets import ddp_buckets
-from benchmarks.gradients import NamedShape, bert_large, resnet50
+from coarse.emulation.models import Model, NamedShape, bert_large, resnet50
 
 DTYPE = np.dtype(np.float32)
 DEFAULT_SIZES = "4KiB,16KiB,64KiB,256KiB,1MiB,4MiB,16MiB,98MiB,420MiB"
 DEFAULT_SETS = "resnet50,bert-large"
 QUICK_SIZES = "4KiB,1MiB,16MiB"
 QUICK_SETS = "resnet50"
-GRADIENT_SETS: dict[str, Callable[[], list[NamedShape]]] = {"resnet50": resnet50, "bert-large": bert_large}
+GRADIENT_SETS: dict[str, Callable[[], Model]] = {"resnet50": resnet50, "bert-large": bert_large}
 
 _UNIT_BYTES = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 _BYTES_PER_ROUND = 8 * 2**20
@@ -86,7 +86,7 @@ def gradient_set(model: str) -> Workload:
     """The gradients of a model, last layers first."""
     if model not in GRADIENT_SETS:
         raise ValueError(f"unknown gradient set {model!r}; there are {', '.join(GRADIENT_SETS)}")
-    return Workload(model, tuple(reversed(GRADIENT_SETS[model]())))
+    return Workload(model, tuple(reversed(GRADIENT_SETS[model]().shapes)))
 
 
 def parse_workloads(sizes: str, sets: str) -> list[Workload]:

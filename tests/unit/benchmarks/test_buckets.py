@@ -3,7 +3,7 @@ import math
 import pytest
 
 from benchmarks.buckets import DDP_BUCKET_BYTES, DDP_FIRST_BUCKET_BYTES, ddp_buckets
-from benchmarks.gradients import bert_large, resnet50
+from coarse.emulation.models import bert_large, resnet50
 
 MIB = 2**20
 
@@ -23,7 +23,7 @@ def test_nothing_to_send_needs_no_bucket():
 @pytest.mark.parametrize("model", [resnet50, bert_large])
 def test_buckets_are_those_that_torch_makes(model):
     torch = pytest.importorskip("torch")
-    shapes = [shape for _, shape in reversed(model())]
+    shapes = [shape for _, shape in reversed(model().shapes)]
     tensors = [torch.empty(shape, device="meta") for shape in shapes]
     limits = [DDP_FIRST_BUCKET_BYTES, DDP_BUCKET_BYTES]
     expected, _ = torch.distributed._compute_bucket_assignment_by_size(tensors, limits)
