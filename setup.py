@@ -13,6 +13,7 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.11",
     packages=find_packages(include=["coarse", "coarse.*", "tf_strategy", "tf_strategy.*"]),
+    package_data={"coarse.emulation": ["presets/*.toml"]},
     install_requires=["numpy>=1.26", "mpi4py>=4.0"],
     extras_require={
         "torch": ["torch>=2.9"],
