@@ -77,9 +77,10 @@ class Machine:
     """Of each node."""
     accelerator: Accelerator
     memory_device: MemoryDevice
-    coherence: Coherence
     peer_to_peer: bool
     """Whether a device writes to another through a switch; else it goes through the host's memory."""
+    coherence: Coherence | None = None
+    """None where GPUs have no loads and stores to device memory."""
     nvlinks: tuple[Cable, ...] = ()
     nvlink: bool = True
     """Whether the NVLinks are on."""
@@ -142,6 +143,14 @@ class Machine:
         """The switch or socket on which an endpoint hangs; names count within one node."""
         return self.tree.by_name[self.wiring.locate(endpoint)[1]].parent
 
+    def num_wires_up(self, endpoint: str, other: str) -> int:
+        """Wires from `endpoint` up to the lowest place above both; one where they share a switch."""
+        (node, name), (other_node, other_name) = self.wiring.locate(endpoint), self.wiring.locate(other)
+        above = self.tree.ancestors(name)
+        if node != other_node:
+            return len(above)
+        return above.index(self.tree.meeting_place(name, other_name, staged=False))
+
     def path(self, source: str, target: str, *, kind: PathKind = "auto") -> tuple[int, ...]:
         """Link ids from `source` to `target`; empty from an endpoint to itself.
 
@@ -152,17 +161,16 @@ class Machine:
         """
         return self.wiring.path(source, target, kind)
 
-    def _load_store(self) -> tuple[Wire, Wire]:
-        """Wires whose rate is that of one client's loads and of its stores, as slow as sharers make them."""
+    def _load_store(self) -> tuple[Wire, ...]:
+        """Wires at the rate of one client's loads and of its stores, as slow as the sharers make them."""
+        if self.coherence is None:
+            return ()
         slower = self.coherence.slowdown(self.num_sharers)
-        load, store = (
-            Wire(name=name, bytes_per_s=rate / slower, latency_s=self.coherence.latency_s * slower)
-            for name, rate in (
-                ("load", self.coherence.load_bytes_per_s),
-                ("store", self.coherence.store_bytes_per_s),
-            )
+        latency_s = self.coherence.latency_s * slower
+        rates = {"load": self.coherence.load_bytes_per_s, "store": self.coherence.store_bytes_per_s}
+        return tuple(
+            Wire(name=name, bytes_per_s=rate / slower, latency_s=latency_s) for name, rate in rates.items()
         )
-        return load, store
 
     def _check_nvlinks(self) -> None:
         seen: set[frozenset[str]] = set()

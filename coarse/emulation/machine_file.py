@@ -83,7 +83,6 @@ def machine_from_toml(toml: TomlFile) -> Machine:
         "tree": _tree(toml, wires),
         "accelerator": _one(toml, "accelerator", ACCELERATOR, Accelerator, ("name",)),
         "memory_device": _one(toml, "memory_device", MEMORY_DEVICE, MemoryDevice, ()),
-        "coherence": _one(toml, "coherence", COHERENCE, Coherence, ("sharer_growth",)),
         "peer_to_peer": values["peer_to_peer"],
         "nvlink": values.get("nvlink_on", True),
         "cci": values.get("cci_on", True),
@@ -91,6 +90,8 @@ def machine_from_toml(toml: TomlFile) -> Machine:
         "cci_wire": wires.named(("cci_wire",), values.get("cci_wire")),
         "network": wires.named(("network_wire",), values.get("network_wire")),
     }
+    if "coherence" in values:
+        fields["coherence"] = _one(toml, "coherence", COHERENCE, Coherence, ("sharer_growth",))
     cables = tuple(_cable(toml, wires, number, entry) for number, entry in enumerate(_entries(toml, "nvlink")))
     return _made(toml, (), lambda: Machine(**fields, nvlinks=cables), {})
 

@@ -30,10 +30,11 @@ def _lines(machine: Machine) -> Iterator[str]:
     yield from ("", "[memory_device]", f"adder_bytes_per_s = {device.adder_bytes_per_s!r}")
     yield f"optimizer_bytes_per_s = {device.optimizer_bytes_per_s!r}"
     yield f"capacity_bytes = {device.capacity_bytes}"
-    yield from ("", "[coherence]", f"load_bytes_per_s = {coherence.load_bytes_per_s!r}")
-    yield f"store_bytes_per_s = {coherence.store_bytes_per_s!r}"
-    yield f"latency_s = {coherence.latency_s!r}"
-    yield f"sharer_growth = {coherence.sharer_growth!r}"
+    if coherence is not None:
+        yield from ("", "[coherence]", f"load_bytes_per_s = {coherence.load_bytes_per_s!r}")
+        yield f"store_bytes_per_s = {coherence.store_bytes_per_s!r}"
+        yield f"latency_s = {coherence.latency_s!r}"
+        yield f"sharer_growth = {coherence.sharer_growth!r}"
     for wire in _wires(machine):
         yield from ("", "[[wire]]", *_wire_lines(wire))
     yield from _tree_lines(machine)

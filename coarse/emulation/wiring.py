@@ -35,7 +35,7 @@ class Wiring:
         peer_to_peer: bool,
         nvlinks: tuple[Cable, ...],
         cci_wire: Wire | None,
-        load_store: tuple[Wire, Wire],
+        load_store: tuple[Wire, ...],
         network: Wire | None,
         num_nodes: int,
     ) -> None:
@@ -96,6 +96,8 @@ class Wiring:
         node, name = self.locate(client)
         if name not in self._tree.gpus:
             raise self._no_path(source, target, kind, "a GPU loads from its source and stores to its target")
+        if not self._load_store:
+            raise self._no_path(source, target, kind, "state [coherence] in the machine")
         return self._id[node, name, kind]
 
     def _cci_path(self, source: str, target: str) -> tuple[int, ...]:
@@ -154,8 +156,8 @@ class Wiring:
                 if inner is not None:
                     yield (node, place.name, role), inner.one_way(f"{before}{place.name} {role}")
         for gpu in self._tree.gpus:
-            for role, access in zip(("load", "store"), self._load_store, strict=True):
-                yield (node, gpu, role), access.one_way(f"{before}{gpu} {role}")
+            for access in self._load_store:
+                yield (node, gpu, access.name), access.one_way(f"{before}{gpu} {access.name}")
 
     def _wires(self) -> Iterator[tuple[str, Wire]]:
         """(who uses it, wire) for every wire of a node that has two directions."""
