@@ -8,6 +8,7 @@ time is split over the layers by their FLOPs. That leaves out that small layers 
 import enum
 import json
 import math
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from itertools import pairwise
@@ -135,10 +136,11 @@ class ComputeProfile:
 
 
 def compute_profile(model: Model, gpu_name: str, batch: int, precision: Precision) -> ComputeProfile:
-    """The times of a model on a named GPU, from what is published of it."""
+    """The times of a model on a named GPU ("V100", "Tesla T4 16GB"), from what is published of it."""
     if batch < 1:
         raise ConfigError(f"a batch is at least 1 sample, got {batch}", key="batch")
-    rows = [row for row in THROUGHPUTS if (row.gpu, row.model, row.precision) == (gpu_name, model.name, precision)]
+    words = set(re.findall(r"[a-z0-9]+", gpu_name.lower()))
+    rows = [row for row in THROUGHPUTS if row.gpu in words and (row.model, row.precision) == (model.name, precision)]
     if not rows:
         known = sorted({f"{row.gpu} {row.model} {row.precision}" for row in THROUGHPUTS})
         raise ConfigError(
@@ -148,7 +150,7 @@ def compute_profile(model: Model, gpu_name: str, batch: int, precision: Precisio
         )
     iteration_s, basis, source = _iteration_s(sorted(rows, key=lambda row: row.batch), batch)
     return split_iteration(
-        model, iteration_s, gpu=gpu_name, batch=batch, precision=precision, basis=basis, source=source
+        model, iteration_s, gpu=rows[0].gpu, batch=batch, precision=precision, basis=basis, source=source
     )
 
 

@@ -77,6 +77,11 @@ def test_what_is_scaled_from_another_gpu_is_an_assumption_that_says_so(gpu, batc
     assert f"scaled by {gpu}'s peak FLOPS" in profile.source
 
 
+@pytest.mark.parametrize("name", ["v100", "V100", "Tesla V100-SXM2-16GB"])
+def test_a_gpu_is_known_by_a_word_of_its_name(name):
+    assert compute_profile(bert_large(), name, 2, FP32) == compute_profile(bert_large(), "v100", 2, FP32)
+
+
 def test_every_known_throughput_names_its_source():
     assert all(row.source and row.samples_per_s > 0 for row in THROUGHPUTS)
     keys = [(row.gpu, row.model, row.precision, row.batch) for row in THROUGHPUTS]
@@ -85,7 +90,10 @@ def test_every_known_throughput_names_its_source():
 
 @pytest.mark.parametrize(
     ("model", "gpu", "precision"),
-    [(bert_large(), "h100", FP32), (bert_large(), "p100", FP16), (uniform(2, 2), "v100", FP32)],
+    [
+        *((bert_large(), "h100", FP32), (resnet50(), "V1000", FP32)),
+        *((bert_large(), "p100", FP16), (uniform(2, 2), "v100", FP32)),
+    ],
 )
 def test_an_unknown_throughput_is_refused_with_the_known_ones(model, gpu, precision):
     with pytest.raises(ConfigError, match=r"no throughput is known of .*v100 bert-large fp32.*measure"):
