@@ -4,6 +4,8 @@ Nobody's rate can be raised without lowering that of somebody who has no more (B
 Networks, 2nd edition, section 6.5.2). A transfer's own cap acts like a link that nobody else uses.
 """
 
+import heapq
+import math
 from collections.abc import Hashable, Mapping, Sequence
 from typing import TypeVar
 
@@ -19,45 +21,60 @@ def max_min_rates(
     the transfers that have come to their caps, or else those of the link that fills first.
     """
     rates: dict[T, float] = {}
-    users, num_rising = _users_by_link(paths)
+    users = _users_by_link(paths)
     free = {link: capacities[link] for link in users}
+    num_rising = {link: len(transfers) for link, transfers in users.items()}
     by_cap = sorted(paths, key=caps.__getitem__, reverse=True)
+    fills_at = [(free[link] / num, link) for link, num in num_rising.items()]
+    heapq.heapify(fills_at)
     while by_cap:
-        full_link, level = _fills_first(free, num_rising)
+        level, full_link = _fills_first(fills_at, free, num_rising)
         stopped = []
-        while by_cap and (by_cap[-1] in rates or caps[by_cap[-1]] <= level):
-            transfer = by_cap.pop()
-            if transfer not in rates:
-                rates[transfer] = caps[transfer]
-                stopped.append(transfer)
-        if not stopped and full_link is not None:
-            stopped = [transfer for transfer in users[full_link] if transfer not in rates]
+        while by_cap and ((last := by_cap[-1]) in rates or caps[last] <= level):
+            if last not in rates:
+                rates[last] = caps[last]
+                stopped.append(last)
+            by_cap.pop()
+        if not stopped:
+            stopped = [transfer for transfer in dict.fromkeys(users[full_link]) if transfer not in rates]
             rates.update(dict.fromkeys(stopped, level))
-            del free[full_link]
+        if len(rates) == len(paths):
+            break
         for transfer in stopped:
+            rate = rates[transfer]
             for link in paths[transfer]:
-                if link in free:
-                    free[link] -= rates[transfer]
-                    num_rising[link] -= 1
+                free[link] -= rate
+                num_rising[link] -= 1
     return rates
 
 
-def _users_by_link(paths: Mapping[T, Sequence[int]]) -> tuple[dict[int, dict[T, None]], dict[int, int]]:
-    """Each link's transfers, and how often it stands in their paths."""
-    users: dict[int, dict[T, None]] = {}
-    num_rising: dict[int, int] = {}
+def _users_by_link(paths: Mapping[T, Sequence[int]]) -> dict[int, list[T]]:
+    """Each link's transfers, as often as it stands in their paths."""
+    users: dict[int, list[T]] = {}
     for transfer, path in paths.items():
         for link in path:
-            users.setdefault(link, {})[transfer] = None
-            num_rising[link] = num_rising.get(link, 0) + 1
-    return users, num_rising
+            if link in users:
+                users[link].append(transfer)
+            else:
+                users[link] = [transfer]
+    return users
 
 
-def _fills_first(free: Mapping[int, float], num_rising: dict[int, int]) -> tuple[int | None, float]:
-    """The link that is full at the lowest rate of those that still rise on it, and that rate."""
-    full_link, level = None, float("inf")
-    for link, capacity in free.items():
+def _fills_first(
+    fills_at: list[tuple[float, int]], free: Mapping[int, float], num_rising: Mapping[int, int]
+) -> tuple[float, int]:
+    """The rate at which the next link is full, and that link.
+
+    The heap may be out of date, but never too high: a link fills later when some of its transfers stop early.
+    """
+    while fills_at:
+        noted, link = fills_at[0]
         num = num_rising[link]
-        if num and capacity < level * num:
-            full_link, level = link, capacity / num
-    return full_link, level
+        if not num:
+            heapq.heappop(fills_at)
+            continue
+        level = free[link] / num
+        if level <= noted:
+            return level, link
+        heapq.heapreplace(fills_at, (level, link))
+    return math.inf, -1

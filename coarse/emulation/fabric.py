@@ -1,0 +1,264 @@
+"""All links of a machine as a fluid: when each transfer ends, given that it shares links with others.
+
+[Note: tight links] A link on which even the caps of its transfers together stay within the capacity holds
+nobody back. Only the others are tight, and a change spreads along tight links alone: transfers that meet on
+none keep their rates, and one that has its path to itself costs no more than a walk along it.
+
+[Note: due times] A streaming transfer is stored as its rate and the time at which it ends at that rate. A new
+rate moves that time. Of transfers that tight links join, only the first to end stands in the queue of events:
+its end gives new rates, and so new times, to all of them. Old entries are known by their numbers and skipped.
+
+[Note: late begin] The live fabric learns of a transfer only when it wakes up. What the transfer would have
+moved by then is credited at its first rate, and its end counts from when it should have begun.
+"""
+
+import heapq
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+from coarse.emulation.fair_share import max_min_rates
+from coarse.emulation.links import Link
+from coarse.errors import ConfigError
+
+MAX_REMEMBERED_CAPS = 1 << 16
+
+
+class _Flow:
+    """A transfer under way."""
+
+    __slots__ = ("cap", "due_s", "entry", "nbytes", "path", "rate", "ready_s", "transfer")
+
+    def __init__(self, transfer: int, path: tuple[int, ...], nbytes: int, ready_s: float) -> None:
+        self.transfer = transfer
+        self.path = path
+        self.nbytes = nbytes
+        self.ready_s = ready_s  # when its latencies are over; from here on its bytes count
+        self.cap = 0.0  # bytes per second, alone
+        self.rate = 0.0  # bytes per second; 0 until it streams
+        self.due_s = ready_s  # see [Note: due times]
+        self.entry = 0  # the number of its valid entry in the queue, if it has one
+
+
+class Fabric:
+    """Links and the transfers on them, on a clock that `advance` moves; a link's id is its index."""
+
+    def __init__(self, links: Sequence[Link]) -> None:
+        self._links = tuple(links)
+        self._capacity = {link: each.bytes_per_s for link, each in enumerate(self._links)}
+        self._users: list[dict[_Flow, float]] = [{} for _ in self._links]  # flow -> the most it draws of the link
+        self._tight = [False] * len(self._links)  # see [Note: tight links]
+        self._nbytes_done = [0] * len(self._links)
+        self._flows: dict[int, _Flow] = {}
+        self._now_s = 0.0
+        self._num_entries = 0
+        self._events: list[tuple[float, int, _Flow | None]] = []  # (when, entry, flow); None: a link's rate
+        self._rate_changes: dict[int, tuple[int, float]] = {}  # entry -> (link, bytes per second)
+        self._latencies_s: dict[tuple[int, ...], float] = {}
+        self._caps: dict[tuple[tuple[int, ...], int], float] = {}
+
+    @property
+    def now_s(self) -> float:
+        """Up to when everything has happened."""
+        return self._now_s
+
+    def start(
+        self, transfer: int, path: Sequence[int], nbytes: int, at_s: float, *, begun_s: float | None = None
+    ) -> None:
+        """Begin a transfer at `at_s`: the latencies of its path, then its bytes at its share of the links.
+
+        With `begun_s` it should have begun earlier: see [Note: late begin].
+        """
+        path = tuple(path)
+        begun_s = at_s if begun_s is None else begun_s
+        if transfer in self._flows or nbytes < 0 or not (self._now_s <= at_s < math.inf and begun_s <= at_s):
+            raise ValueError(self._refusal(transfer, nbytes, at_s, begun_s))
+        latency_s = self._latencies_s.get(path)
+        if latency_s is None:
+            latency_s = self._latency_s(path)
+        flow = self._flows[transfer] = _Flow(transfer, path, nbytes, begun_s + latency_s)
+        if not path or not nbytes:
+            flow.rate = math.inf
+        self._post(max(at_s, flow.ready_s), flow)
+
+    def next_s(self) -> float | None:
+        """When the next latency or transfer ends; never before `now_s`."""
+        events = self._events
+        while events:
+            when_s, entry, flow = events[0]
+            if flow is None or flow.entry == entry:
+                return when_s
+            heapq.heappop(events)
+        return None
+
+    def advance(self, to_s: float) -> list[tuple[float, int]]:
+        """Let time pass; (when it ended, transfer) for all that end, in order of time.
+
+        One that began late may have ended before `now_s`.
+        """
+        if not self._now_s <= to_s < math.inf:
+            raise ValueError(f"the fabric can advance from {self._now_s} s only forward, got {to_s} s")
+        ended: list[tuple[float, int]] = []
+        events = self._events
+        while events and events[0][0] <= to_s:
+            now_s = self._now_s = events[0][0]
+            changed: dict[int, None] = {}
+            fresh: list[_Flow] = []
+            while events and events[0][0] == now_s:
+                _, entry, flow = heapq.heappop(events)
+                if flow is None:
+                    self._change_rate(*self._rate_changes.pop(entry), changed, fresh)
+                elif flow.entry != entry:
+                    continue
+                elif flow.rate:
+                    ended.append((flow.due_s, flow.transfer))
+                    self._end(flow, changed)
+                else:
+                    self._stream(flow, changed)
+                    fresh.append(flow)
+            if changed:
+                self._share(changed, fresh)
+        self._now_s = to_s
+        ended.sort()
+        return ended
+
+    def set_rate(self, link: int, bytes_per_s: float, at_s: float) -> None:
+        """From `at_s` on a link has another rate, and its times by size change in proportion."""
+        if not self._now_s <= at_s < math.inf:
+            raise ValueError(f"a link can change its rate from {self._now_s} s on, got {at_s} s")
+        if not (math.isfinite(bytes_per_s) and bytes_per_s > 0):
+            raise ConfigError(
+                f"link {self._links[link].name!r}: the rate must be above 0 bytes per second and finite, got "
+                f"{bytes_per_s}; for a link that is almost dead give a small rate",
+                key="bytes_per_s",
+            )
+        self._num_entries += 1
+        self._rate_changes[self._num_entries] = link, bytes_per_s
+        heapq.heappush(self._events, (at_s, self._num_entries, None))
+
+    def bytes_moved(self, link: int) -> float:
+        """Bytes that have passed a link until `now_s`; a path that takes it twice counts twice."""
+        under_way = sum(
+            flow.path.count(link) * (flow.nbytes - flow.rate * max(0.0, flow.due_s - self._now_s))
+            for flow in self._users[link]
+        )
+        return self._nbytes_done[link] + under_way
+
+    def _post(self, when_s: float, flow: _Flow) -> None:
+        self._num_entries = flow.entry = self._num_entries + 1
+        heapq.heappush(self._events, (when_s, flow.entry, flow))
+
+    def _stream(self, flow: _Flow, changed: dict[int, None]) -> None:
+        """The latencies of a flow are over: it takes part in sharing."""
+        cap = flow.cap = self._cap(flow.path, flow.nbytes)
+        for link in flow.path:
+            users = self._users[link]
+            users[flow] = users.get(flow, 0.0) + cap
+            changed[link] = None
+
+    def _end(self, flow: _Flow, changed: dict[int, None]) -> None:
+        del self._flows[flow.transfer]
+        for link in flow.path:
+            self._nbytes_done[link] += flow.nbytes
+            if self._users[link].pop(flow, None) is not None:
+                changed[link] = None
+
+    def _change_rate(self, link: int, bytes_per_s: float, changed: dict[int, None], fresh: list[_Flow]) -> None:
+        self._capacity[link] = bytes_per_s
+        self._caps.clear()
+        changed[link] = None
+        flows = list(self._users[link])
+        for flow in flows:
+            for each in flow.path:
+                self._users[each][flow] = 0.0
+            self._stream(flow, changed)
+        fresh.extend(flows)
+
+    def _share(self, changed: Iterable[int], fresh: Iterable[_Flow]) -> None:
+        """Give new rates to the fresh flows, and to those that a changed link held back or does so now."""
+        tight, seeds = self._tight, []
+        for link in changed:
+            users = self._users[link]
+            is_tight = len(users) > 1 and sum(users.values()) > self._capacity[link]
+            if is_tight or tight[link]:
+                seeds.append(link)
+            tight[link] = is_tight
+        for flow in fresh:
+            for link in flow.path:
+                if tight[link]:
+                    break
+            else:
+                self._set_rates({flow: flow.cap})
+        seen: set[_Flow] = set()
+        for seed in seeds:
+            for flow in self._users[seed]:
+                if flow not in seen:
+                    tight_paths = self._joined(flow)
+                    seen.update(tight_paths)
+                    caps = {each: each.cap for each in tight_paths}
+                    self._set_rates(max_min_rates(tight_paths, caps, self._capacity))
+
+    def _joined(self, first: _Flow) -> dict[_Flow, list[int]]:
+        """The flows that tight links join to one, itself among them, with the tight links of each."""
+        tight = self._tight
+        tight_paths = {first: [link for link in first.path if tight[link]]}
+        reached = list(tight_paths[first])
+        queued = set(reached)
+        for link in reached:
+            for flow in self._users[link]:
+                if flow not in tight_paths:
+                    tight_paths[flow] = tight_path = [each for each in flow.path if tight[each]]
+                    for each in tight_path:
+                        if each not in queued:
+                            queued.add(each)
+                            reached.append(each)
+        return tight_paths
+
+    def _set_rates(self, rates: Mapping[_Flow, float]) -> None:
+        """Give joined flows their rates from now on: see [Note: due times] and [Note: late begin]."""
+        now_s, first_s, first = self._now_s, math.inf, []
+        for flow, rate in rates.items():
+            due_s = flow.due_s
+            if not flow.rate:
+                due_s = flow.due_s = flow.ready_s + flow.nbytes / rate
+                flow.rate = rate
+            elif due_s > now_s and flow.rate != rate:
+                due_s = flow.due_s = now_s + (due_s - now_s) * (flow.rate / rate)
+                flow.rate = rate
+            if due_s < now_s:
+                due_s = now_s
+            flow.entry = 0
+            if due_s < first_s:
+                first_s, first = due_s, [flow]
+            elif due_s == first_s:
+                first.append(flow)
+        for flow in first:
+            self._post(first_s, flow)
+
+    def _cap(self, path: tuple[int, ...], nbytes: int) -> float:
+        """The most that a transfer draws when it is alone on its path."""
+        cap = self._caps.get((path, nbytes))
+        if cap is None:
+            cap = math.inf
+            for link in path:
+                each, now_bytes_per_s = self._links[link], self._capacity[link]
+                by_size = each.rate_bytes_per_s(nbytes) * (now_bytes_per_s / each.bytes_per_s)
+                cap = min(cap, by_size, now_bytes_per_s / path.count(link))
+            if len(self._caps) >= MAX_REMEMBERED_CAPS:
+                self._caps.clear()
+            self._caps[path, nbytes] = cap
+        return cap
+
+    def _latency_s(self, path: tuple[int, ...]) -> float:
+        for link in path:
+            if not 0 <= link < len(self._links):
+                raise ValueError(f"path {path}: links are 0..{len(self._links) - 1}, got {link}")
+        latency_s = self._latencies_s[path] = sum(self._links[link].latency_s for link in path)
+        return latency_s
+
+    def _refusal(self, transfer: int, nbytes: int, at_s: float, begun_s: float) -> str:
+        if transfer in self._flows:
+            return f"transfer {transfer} is under way already; give each transfer its own number until it ends"
+        return (
+            f"transfer {transfer}: {nbytes} bytes at {at_s} s, begun at {begun_s} s, with the fabric at "
+            f"{self._now_s} s; wanted bytes >= 0 and begun <= at, at >= the fabric's time"
+        )
