@@ -124,9 +124,8 @@ def _scaled_table(key: str, value: object, factor: float) -> SizeTable:
             raise ConfigError(f"{key} must hold [bytes, time], got {_short(point)}; correct it", key=key)
         for number in point:
             require_positive(key, number)
-    table = tuple((nbytes, seconds * factor) for nbytes, seconds in value)
-    require_size_table(key, table)
-    return table
+    require_size_table(key, tuple((nbytes, time) for nbytes, time in value))
+    return tuple((nbytes, time * factor) for nbytes, time in value)
 
 
 def _short(value: object) -> str:

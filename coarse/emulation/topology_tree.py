@@ -72,14 +72,14 @@ class Tree:
         for place in self.places:
             self._check_loop(place)
         for kind in DEVICES:
-            given = [place.name for place in self.places if place.kind is kind]
-            wanted = [f"{kind.value}{number}" for number in range(len(given))]
-            if given != wanted:
-                raise ConfigError(
-                    f"{kind.value}s must be named {', '.join(wanted)} in this order, got {', '.join(given)}; "
-                    "rename them",
-                    key=kind.value,
-                )
+            given = [place for place in self.places if place.kind is kind]
+            for number, place in enumerate(given):
+                if place.name != f"{kind.value}{number}":
+                    raise ConfigError(
+                        f"{kind.value}s must be named {kind.value}0, {kind.value}1, ... in this order, "
+                        f"got {place.name!r} as number {number}; rename it",
+                        key=place.key("name"),
+                    )
         if not self.gpus:
             raise ConfigError("the machine has no GPU, so no rank has a device; add a gpu", key="gpu")
 
