@@ -103,10 +103,11 @@ class Fabric:
             now_s = self._now_s = events[0][0]
             changed: dict[int, None] = {}
             fresh: list[_Flow] = []
+            new_rates: list[tuple[int, float]] = []
             while events and events[0][0] == now_s:
                 _, entry, flow = heapq.heappop(events)
                 if flow is None:
-                    self._change_rate(*self._rate_changes.pop(entry), changed, fresh)
+                    new_rates.append(self._rate_changes.pop(entry))
                 elif flow.entry != entry:
                     continue
                 elif flow.rate:
@@ -115,6 +116,8 @@ class Fabric:
                 else:
                     self._stream(flow, changed)
                     fresh.append(flow)
+            for link, bytes_per_s in new_rates:  # last, since what ends now has no use for them
+                self._change_rate(link, bytes_per_s, changed, fresh)
             if changed:
                 self._share(changed, fresh)
         self._now_s = to_s

@@ -18,7 +18,7 @@ def max_min_rates(
     """The max-min fair rate of every transfer, given its links, its own cap and the links' capacities.
 
     A link that stands twice in a path carries the transfer twice. All rates rise together; each round stops
-    the transfers that have come to their caps, or else those of the link that fills first.
+    the transfers that have come to their caps, or else those of the links that fill first.
     """
     rates: dict[T, float] = {}
     users = _users_by_link(paths)
@@ -28,7 +28,7 @@ def max_min_rates(
     fills_at = [(free[link] / num, link) for link, num in num_rising.items()]
     heapq.heapify(fills_at)
     while by_cap:
-        level, full_link = _fills_first(fills_at, free, num_rising)
+        level = _first_level(fills_at, free, num_rising)
         stopped = []
         while by_cap and ((last := by_cap[-1]) in rates or caps[last] <= level):
             if last not in rates:
@@ -36,7 +36,10 @@ def max_min_rates(
                 stopped.append(last)
             by_cap.pop()
         if not stopped:
-            stopped = [transfer for transfer in dict.fromkeys(users[full_link]) if transfer not in rates]
+            full = {}
+            while _first_level(fills_at, free, num_rising) <= level:
+                full.update(dict.fromkeys(users[heapq.heappop(fills_at)[1]]))
+            stopped = [transfer for transfer in full if transfer not in rates]
             rates.update(dict.fromkeys(stopped, level))
         if len(rates) == len(paths):
             break
@@ -60,21 +63,20 @@ def _users_by_link(paths: Mapping[T, Sequence[int]]) -> dict[int, list[T]]:
     return users
 
 
-def _fills_first(
+def _first_level(
     fills_at: list[tuple[float, int]], free: Mapping[int, float], num_rising: Mapping[int, int]
-) -> tuple[float, int]:
-    """The rate at which the next link is full, and that link.
+) -> float:
+    """The rate at which the next link is full; that link is then on top of the heap.
 
     The heap may be out of date, but never too high: a link fills later when some of its transfers stop early.
     """
     while fills_at:
         noted, link = fills_at[0]
-        num = num_rising[link]
-        if not num:
+        if num := num_rising[link]:
+            level = free[link] / num
+            if level <= noted:
+                return level
+            heapq.heapreplace(fills_at, (level, link))
+        else:
             heapq.heappop(fills_at)
-            continue
-        level = free[link] / num
-        if level <= noted:
-            return level, link
-        heapq.heapreplace(fills_at, (level, link))
-    return math.inf, -1
+    return math.inf

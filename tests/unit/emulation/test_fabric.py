@@ -27,9 +27,6 @@ class Traffic:
     transfers: tuple[tuple[float, tuple[int, ...], int], ...]
     changes: tuple[tuple[float, int, float], ...]
 
-    def nbytes_over(self, link: int) -> int:
-        return sum(nbytes * path.count(link) for _, path, nbytes in self.transfers)
-
 
 @st.composite
 def traffics(draw: st.DrawFn) -> Traffic:
@@ -119,7 +116,7 @@ def test_every_link_has_moved_the_bytes_of_its_transfers_and_no_more(traffic: Tr
     fabric = loaded(traffic)
     ends(fabric)
     for link in range(len(traffic.links)):
-        assert fabric.bytes_moved(link) == traffic.nbytes_over(link)
+        assert fabric.bytes_moved(link) == sum(n * path.count(link) for _, path, n in traffic.transfers)
 
 
 @given(traffics())
@@ -166,18 +163,11 @@ def test_a_transfer_alone_takes_what_its_path_takes_alone(traffic: Traffic):
         assert ends(fabric) == {7: pytest.approx(at_s + alone_s, rel=1e-12)}
 
 
-def test_two_transfers_on_a_link_take_half_each_until_one_ends():
-    fabric = Fabric(wires(1))
-    fabric.start(0, (0,), 1_000_000, 0.0)
-    fabric.start(1, (0,), 500_000, 0.0)
-    assert ends(fabric) == {1: pytest.approx(1.0), 0: pytest.approx(1.5)}
-
-
-def test_who_shares_no_link_is_not_held_back():
+def test_two_transfers_on_a_link_take_half_each_until_one_ends_and_a_third_elsewhere_all_it_can():
     fabric = Fabric(wires(2))
-    for number, path in enumerate([(0,), (0,), (1,)]):
-        fabric.start(number, path, 1_000_000, 0.0)
-    assert ends(fabric) == {0: pytest.approx(2.0), 1: pytest.approx(2.0), 2: pytest.approx(1.0)}
+    for number, (link, nbytes) in enumerate([(0, 1_000_000), (0, 500_000), (1, 1_000_000)]):
+        fabric.start(number, (link,), nbytes, 0.0)
+    assert ends(fabric) == {1: pytest.approx(1.0), 0: pytest.approx(1.5), 2: pytest.approx(1.0)}
 
 
 def test_a_link_serves_at_full_speed_those_whose_tables_leave_room():
@@ -248,6 +238,14 @@ def test_a_link_that_slows_down_lengthens_what_is_left():
     assert fabric.bytes_moved(0) == pytest.approx(500_000)
     fabric.set_rate(0, 1e6, 1.5)
     assert ends(fabric) == {0: pytest.approx(0.5 + 1.0 + 0.4)}
+
+
+def test_a_link_may_slow_down_in_the_moment_in_which_a_transfer_ends():
+    fabric = Fabric(wires(1))
+    fabric.set_rate(0, 1e5, 1.0)
+    fabric.start(0, (0,), 1_000_000, 0.0)
+    assert fabric.advance(1.0) == [(1.0, 0)]
+    assert fabric.next_s() is None
 
 
 def test_a_link_that_slows_down_takes_its_times_by_size_along():
