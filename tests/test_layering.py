@@ -12,6 +12,17 @@ import pytest
 REPOSITORY = Path(__file__).parents[1]
 PACKAGES = ("coarse", "tf_strategy", "experiments", "benchmarks")
 
+# fmt: off
+EMULATION_NOUNS = (
+    "accelerator", "compute", "fabric", "fair_share", "hardware", "links", "machine_file", "machine_text", "models",
+    "pair_matrix", "placement", "ports", "presets", "quantities", "topology_tree", "wire", "wiring",
+)
+SIMULATION_NOUNS = (
+    "engine", "gradients", "job", "macro", "policies", "profiling", "proxied", "report", "scenario", "site", "sites",
+    "training", "worker_ring",
+)
+# fmt: on
+
 PURE = frozenset(
     f"coarse.{name}"
     for name in (
@@ -22,7 +33,9 @@ PURE = frozenset(
         *("proxy.dry_run", "proxy.interleavings", "encoding"),
         *("storage.allocator", "storage.manifest", "storage.pieces", "storage.snapshot", "storage.versions"),
         *("snapshot_messages", "storage.shares"),
-        *("proxy.snapshots", "proxy.snapshot_coordinator", "proxy.snapshot_steps"),
+        *("proxy.snapshots", "proxy.snapshot_coordinator", "proxy.snapshot_steps", "client.dual_sync"),
+        *(f"emulation.{noun}" for noun in EMULATION_NOUNS),
+        *(f"simulation.{noun}" for noun in SIMULATION_NOUNS),
     )
 )
 
@@ -49,7 +62,7 @@ TIERS = ("coarse.client", "coarse.proxy", "coarse.emulation")
 LAYERS = (
     ("coarse.storage",),
     TIERS,
-    ("coarse.runtime", "coarse.loopback"),
+    ("coarse.runtime", "coarse.loopback", "coarse.simulation"),
     ("coarse.session", "coarse.arrays", "coarse.snapshots"),
     ("coarse",),
     ("coarse.torch", "coarse.cli", "coarse.device", "coarse.__main__", "tf_strategy", "experiments", "benchmarks"),

@@ -26,12 +26,15 @@ MAX_REMEMBERED_CAPS = 1 << 16
 class _Flow:
     """A transfer under way."""
 
-    __slots__ = ("cap", "due_s", "entry", "nbytes", "path", "rate", "ready_s", "transfer")
+    __slots__ = ("cap", "due_s", "entry", "nbytes", "path", "piece", "rate", "ready_s", "transfer")
 
-    def __init__(self, transfer: int, path: tuple[int, ...], nbytes: int, ready_s: float) -> None:
+    def __init__(
+        self, transfer: int, path: tuple[int, ...], nbytes: int, ready_s: float, piece_bytes: int | None
+    ) -> None:
         self.transfer = transfer
         self.path = path
         self.nbytes = nbytes
+        self.piece = nbytes if piece_bytes is None else piece_bytes  # bytes that go at once
         self.ready_s = ready_s  # when its latencies are over; from here on its bytes count
         self.cap = 0.0  # bytes per second, alone
         self.rate = 0.0  # bytes per second; 0 until it streams
@@ -62,23 +65,40 @@ class Fabric:
         return self._now_s
 
     def start(
-        self, transfer: int, path: Sequence[int], nbytes: int, at_s: float, *, begun_s: float | None = None
+        self,
+        transfer: int,
+        path: Sequence[int],
+        nbytes: int,
+        at_s: float,
+        *,
+        begun_s: float | None = None,
+        piece_bytes: int | None = None,
     ) -> None:
         """Begin a transfer at `at_s`: the latencies of its path, then its bytes at its share of the links.
 
-        With `begun_s` it should have begun earlier: see [Note: late begin].
+        With `begun_s` it should have begun earlier: see [Note: late begin]. With `piece_bytes` it goes in
+        pieces of that size, so that it draws no more than one of them does.
         """
         path = tuple(path)
         begun_s = at_s if begun_s is None else begun_s
-        if transfer in self._flows or nbytes < 0 or not (self._now_s <= at_s < math.inf and begun_s <= at_s):
+        in_time = self._now_s <= at_s < math.inf and begun_s <= at_s
+        if transfer in self._flows or nbytes < 0 or not in_time:
             raise ValueError(self._refusal(transfer, nbytes, at_s, begun_s))
-        latency_s = self._latencies_s.get(path)
-        if latency_s is None:
-            latency_s = self._latency_s(path)
-        flow = self._flows[transfer] = _Flow(transfer, path, nbytes, begun_s + latency_s)
+        latency_s = self.latency_s(path)
+        flow = self._flows[transfer] = _Flow(transfer, path, nbytes, begun_s + latency_s, piece_bytes)
         if not path or not nbytes:
             flow.rate = math.inf
         self._post(max(at_s, flow.ready_s), flow)
+
+    def latency_s(self, path: tuple[int, ...]) -> float:
+        """Seconds before the first byte of a transfer moves: the start-up of each of its links."""
+        latency_s = self._latencies_s.get(path)
+        if latency_s is None:
+            for link in path:
+                if not 0 <= link < len(self._links):
+                    raise ValueError(f"path {path}: links are 0..{len(self._links) - 1}, got {link}")
+            latency_s = self._latencies_s[path] = sum(self._links[link].latency_s for link in path)
+        return latency_s
 
     def next_s(self) -> float | None:
         """When the next latency or transfer ends; never before `now_s`."""
@@ -152,7 +172,7 @@ class Fabric:
 
     def _stream(self, flow: _Flow, changed: dict[int, None]) -> None:
         """The latencies of a flow are over: it takes part in sharing."""
-        cap = flow.cap = self._cap(flow.path, flow.nbytes)
+        cap = flow.cap = self._cap(flow.path, flow.piece)
         for link in flow.path:
             users = self._users[link]
             users[flow] = users.get(flow, 0.0) + cap
@@ -250,13 +270,6 @@ class Fabric:
                 self._caps.clear()
             self._caps[path, nbytes] = cap
         return cap
-
-    def _latency_s(self, path: tuple[int, ...]) -> float:
-        for link in path:
-            if not 0 <= link < len(self._links):
-                raise ValueError(f"path {path}: links are 0..{len(self._links) - 1}, got {link}")
-        latency_s = self._latencies_s[path] = sum(self._links[link].latency_s for link in path)
-        return latency_s
 
     def _refusal(self, transfer: int, nbytes: int, at_s: float, begun_s: float) -> str:
         if transfer in self._flows:

@@ -1,0 +1,89 @@
+"""Senders that queue in front of the links: a port sends one thing after the other, the most urgent first.
+
+A client's push engine and a sync core's SendBuf each send one transfer at a time. Without that,
+everything that waits would share a link and everything would end late together. While one streams, the
+next is set up: its start-up latency is hidden as far as it waited.
+"""
+
+import heapq
+from collections.abc import Hashable, Sequence
+from typing import NamedTuple
+
+from coarse.emulation.fabric import Fabric
+from coarse.emulation.links import Link
+
+
+class _Waiting(NamedTuple):
+    rank: tuple[int, int]
+    """(-priority, order of submission): the smallest goes first."""
+    transfer: int
+    path: tuple[int, ...]
+    nbytes: int
+    piece_bytes: int | None
+    since_s: float
+
+
+class Ports:
+    """The links of a machine behind ports."""
+
+    def __init__(self, links: Sequence[Link]) -> None:
+        self.fabric = Fabric(links)
+        self._waiting: dict[Hashable, list[_Waiting]] = {}
+        """Ports with a transfer under way, and what waits behind it."""
+        self._port_of: dict[int, Hashable] = {}
+        self._num_submitted = 0
+
+    def submit(
+        self,
+        transfer: int,
+        port: Hashable,
+        path: Sequence[int],
+        nbytes: int,
+        at_s: float,
+        *,
+        priority: int = 0,
+        begun_s: float | None = None,
+        piece_bytes: int | None = None,
+    ) -> None:
+        """Queue a transfer of `nbytes` over links `path`; it starts at `at_s` if its port is free.
+
+        `begun_s` says since when it could have been under way, where it is submitted late; for
+        `piece_bytes` see Fabric.start.
+        """
+        self._num_submitted += 1
+        self._port_of[transfer] = port
+        waiting = self._waiting.get(port)
+        if waiting is None:
+            self._waiting[port] = []
+            self.fabric.start(transfer, path, nbytes, at_s, begun_s=begun_s, piece_bytes=piece_bytes)
+            return
+        rank = (-priority, self._num_submitted)
+        since_s = at_s if begun_s is None else begun_s
+        heapq.heappush(waiting, _Waiting(rank, transfer, tuple(path), nbytes, piece_bytes, since_s))
+
+    def next_s(self) -> float | None:
+        """When something happens next; None where nothing is under way."""
+        return self.fabric.next_s()
+
+    def advance(self, to_s: float) -> list[tuple[float, int]]:
+        """(time, transfer) of all that end until `to_s`, in order; freed ports start what waits."""
+        ended: list[tuple[float, int]] = []
+        next_s = self.fabric.next_s()
+        while next_s is not None and next_s <= to_s:
+            for end_s, transfer in self.fabric.advance(next_s):
+                ended.append((end_s, transfer))
+                self._free(self._port_of.pop(transfer), next_s, end_s)
+            next_s = self.fabric.next_s()
+        return ended
+
+    def _free(self, port: Hashable, now_s: float, end_s: float) -> None:
+        """Start the next of a port whose transfer has ended at `end_s`, noticed at `now_s`."""
+        waiting = self._waiting[port]
+        if not waiting:
+            del self._waiting[port]
+            return
+        first = heapq.heappop(waiting)
+        set_up_s = max(first.since_s, end_s - self.fabric.latency_s(first.path))
+        self.fabric.start(
+            first.transfer, first.path, first.nbytes, now_s, begun_s=set_up_s, piece_bytes=first.piece_bytes
+        )

@@ -1,0 +1,93 @@
+"""Virtual time: actions that are due, and transfers over links, in the order of their times."""
+
+import heapq
+from collections.abc import Callable, Hashable, Sequence
+
+from coarse.emulation.links import Link
+from coarse.emulation.ports import Ports
+
+Action = Callable[[], None]
+
+
+class Engine:
+    """One event loop; deterministic, since equal times keep the order in which they were asked for."""
+
+    def __init__(self, links: Sequence[Link]) -> None:
+        self._ports = Ports(links)
+        self._due: list[tuple[float, int, Action]] = []
+        self._moving: dict[int, Action] = {}
+        self._num_asked = 0
+        self._free_s: dict[Hashable, float] = {}
+        """When each processor has done what it was given."""
+        self.now_s = 0.0
+        self.num_events = 0
+
+    def at(self, at_s: float, action: Action) -> None:
+        """Do something at a time that is not past."""
+        self._num_asked += 1
+        heapq.heappush(self._due, (at_s, self._num_asked, action))
+
+    def work(self, processor: Hashable, seconds: float, action: Action) -> None:
+        """Keep a processor busy after all that it was given before, and do something afterwards."""
+        done_s = self._free_s[processor] = max(self.now_s, self._free_s.get(processor, 0.0)) + seconds
+        self.at(done_s, action)
+
+    def move(
+        self,
+        port: Hashable,
+        path: Sequence[int],
+        nbytes: int,
+        action: Action,
+        *,
+        priority: int = 0,
+    ) -> None:
+        """Send `nbytes` from a port over links, and do something once they have arrived."""
+        self._num_asked += 1
+        self._moving[self._num_asked] = action
+        self._ports.submit(self._num_asked, port, path, nbytes, self.now_s, priority=priority)
+
+    def move_in_turns(
+        self,
+        port: Hashable,
+        path: Sequence[int],
+        nbytes: int,
+        num_turns: int,
+        action: Action,
+        *,
+        priority: int = 0,
+    ) -> None:
+        """So many transfers of `nbytes`, each begun when the one before has arrived; then do something once.
+
+        The start-ups of all but one pass first, while others use the port.
+        """
+
+        def move() -> None:
+            self._num_asked += 1
+            self._moving[self._num_asked] = action
+            total = nbytes * num_turns
+            self._ports.submit(
+                self._num_asked, port, path, total, self.now_s, priority=priority, piece_bytes=nbytes
+            )
+
+        self.at(self.now_s + (num_turns - 1) * self._ports.fabric.latency_s(tuple(path)), move)
+
+    def run(self) -> None:
+        """Until nothing is due and nothing moves."""
+        ports, due, moving = self._ports, self._due, self._moving
+        while True:
+            arrival_s = ports.next_s()
+            if arrival_s is None and not due:
+                return
+            if arrival_s is not None and (not due or arrival_s <= due[0][0]):
+                for end_s, transfer in ports.advance(arrival_s):
+                    self.now_s = end_s
+                    self.num_events += 1
+                    moving.pop(transfer)()
+            else:
+                self.now_s, _, action = heapq.heappop(due)
+                self.num_events += 1
+                action()
+
+    def bytes_moved(self, link: int) -> float:
+        """Bytes that a link has carried so far."""
+        return self._ports.fabric.bytes_moved(link)

@@ -1,0 +1,54 @@
+"""How many gradients go to the memory devices: the paper's rule, and the simulator's own choice (COARSE III-F)."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+from coarse.plan import RoutingTable
+from coarse.simulation.job import Job
+from coarse.simulation.report import Report
+from coarse.simulation.training import simulate
+
+_NUM_PROBES = 8
+"""Splits tried over the whole range before the search closes in on the best of them."""
+_TRIAL_ITERATIONS = 1
+
+Simulate = Callable[[Job], Report]
+
+
+def with_best_split(job: Job, other_tables: Sequence[tuple[RoutingTable, ...]] = ()) -> Job:
+    """The job with the split, and of several sets of routing tables the one, that simulate fastest.
+
+    m = 0 (the workers' ring alone) is among the splits, so the choice is never slower than all-reduce
+    as far as the simulation tells. Where two take equally long, more goes to the memory devices.
+    """
+    best: tuple[float, int] | None = None
+    chosen = job
+    for tables in (job.tables, *other_tables):
+        trial = replace(job, tables=tables, num_iterations=_TRIAL_ITERATIONS)
+        for split, iteration_s in search_splits(trial):
+            cost = (iteration_s, -split)
+            if best is None or cost < best:
+                best, chosen = cost, replace(job, tables=tables, num_proxy_gradients=split)
+    return chosen
+
+
+def search_splits(job: Job, run: Simulate = simulate) -> Iterator[tuple[int, float]]:
+    """(split, seconds of an iteration) of the splits that a search looks at: a grid, then closer and closer."""
+    num_gradients = len(job.gradients)
+    seconds: dict[int, float] = {}
+
+    def tried(split: int) -> float:
+        if split not in seconds:
+            seconds[split] = run(replace(job, num_proxy_gradients=split)).iteration_s
+        return seconds[split]
+
+    stride = max(1, num_gradients // _NUM_PROBES)
+    for split in {*range(0, num_gradients + 1, stride), num_gradients}:
+        tried(split)
+    while stride > 1:
+        stride //= 2
+        centre = min(seconds, key=lambda split: (seconds[split], -split))
+        for split in (centre - stride, centre + stride):
+            if 0 <= split <= num_gradients:
+                tried(split)
+    yield from sorted(seconds.items())

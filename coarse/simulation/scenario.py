@@ -1,0 +1,187 @@
+"""A question about a training job on a machine, and the simulated job that answers it."""
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from coarse.client.dual_sync import IterationTimes, SyncRates, best_proxy_bytes, split_keys
+from coarse.config import MeasuredRouting
+from coarse.emulation.compute import ComputeProfile
+from coarse.emulation.hardware import Machine
+from coarse.emulation.models import Model
+from coarse.emulation.placement import place
+from coarse.emulation.wiring import PathKind
+from coarse.errors import ConfigError
+from coarse.plan import Placement, RoutingTable
+from coarse.simulation.gradients import gradients_of
+from coarse.simulation.job import Gradient, Job
+from coarse.simulation.policies import with_best_split
+from coarse.simulation.profiling import measured_tables, ring_bytes_per_s
+from coarse.simulation.site import Path, Site
+from coarse.simulation.sites import STEPWISE_RANKS, coarse_site, dense_site, placement_of, reachable_proxies
+from coarse.units import MIB
+
+_RING_BYTES = 4 * MIB
+"""What ring neighbours exchange when the profiler measures BW_proxy and BW_GPU."""
+
+
+class Mode(enum.StrEnum):
+    """Who synchronises."""
+
+    DENSE = "dense"
+    """One memory device behind coherent loads and stores (COARSE III-B)."""
+    ALLREDUCE = "allreduce"
+    """The workers, in a ring."""
+    COARSE = "coarse"
+    """Memory devices, and by dual synchronisation the workers too."""
+
+
+class Policy(enum.StrEnum):
+    """How the mode coarse decides what goes to the memory devices."""
+
+    AUTO = "auto"
+    """By simulating the iteration; routes too."""
+    PAPER = "paper"
+    """By T_train of COARSE III-F, which leaves out push and pull."""
+    DEVICES = "devices"
+    """Everything."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scenario:
+    """One training job on one machine; frozen, so that sweeps are `dataclasses.replace`."""
+
+    machine: Machine
+    model: Model
+    profile: ComputeProfile
+    mode: Mode
+    num_workers: int
+    num_devices: int = 0
+    """Memory devices; by default as many as workers (one for the mode dense)."""
+    num_nodes: int = 1
+    policy: Policy = Policy.AUTO
+    worker_ring: PathKind = "auto"
+    """What the workers' ring uses within a node; "pcie" leaves NVLink out."""
+    device_ring: PathKind | None = None
+    """What sync cores use among themselves; by default the CCI links if the machine has any, else "auto"."""
+    ring_blocks_compute: bool = True
+    bucket_bytes: int = 25 * MIB
+    routing: MeasuredRouting = field(default_factory=MeasuredRouting)
+    num_sync_groups: int = 2
+    slow_downs: tuple[float, ...] = ()
+    num_iterations: int = 3
+
+    def __post_init__(self) -> None:
+        if self.profile.model != self.model.name:
+            raise ConfigError(
+                f"the compute times are those of {self.profile.model!r} but the model is {self.model.name!r}; "
+                "measure or choose a profile of the same model",
+                key="profile",
+            )
+
+    def job(self) -> Job:
+        """The job to simulate."""
+        match self.mode:
+            case Mode.DENSE:
+                return self._dense()
+            case Mode.ALLREDUCE:
+                return self._allreduce()
+            case Mode.COARSE:
+                return self._coarse()
+
+    @property
+    def gradients(self) -> tuple[Gradient, ...]:
+        """What is synchronised, in the order of backward."""
+        return gradients_of(self.model, self.profile, bucket_bytes=self.bucket_bytes)
+
+    def _dense(self) -> Job:
+        places = place(self.machine, num_workers=self.num_workers, num_devices=1)
+        placement = placement_of(self.machine, places, num_sync_groups=self.num_sync_groups)
+        table = RoutingTable(
+            threshold_bytes=0,
+            latency_proxy=0,
+            bandwidth_proxy=0,
+            partition_bytes=self.routing.max_partition_bytes,
+        )
+        return self._build(dense_site(self.machine, places), placement, (table,) * self.num_workers)
+
+    def _allreduce(self) -> Job:
+        places = place(self.machine, num_workers=self.num_workers, num_devices=0, num_nodes=self.num_nodes)
+        placement = placement_of(self.machine, places, num_sync_groups=self.num_sync_groups)
+        site = coarse_site(self.machine, places, device_ring="auto", worker_ring=self.worker_ring)
+        return replace(self._build(site, placement, ()), num_proxy_gradients=0)
+
+    def _coarse(self) -> Job:
+        num_devices = self.num_devices or self.num_workers
+        places = place(
+            self.machine, num_workers=self.num_workers, num_devices=num_devices, num_nodes=self.num_nodes
+        )
+        placement = placement_of(self.machine, places, num_sync_groups=self.num_sync_groups)
+        kind = self.device_ring or ("cci" if self.machine.cci and self.machine.cci_wire else "auto")
+        site = coarse_site(self.machine, places, device_ring=kind, worker_ring=self.worker_ring)
+        if self.num_workers > STEPWISE_RANKS:
+            tables = self._local_tables(site, placement)
+        else:
+            tables = measured_tables(site, placement.local_proxies, reachable_proxies(placement), self.routing)
+        return self._decide(self._build(site, placement, tables))
+
+    def _build(self, site: Site, placement: Placement, tables: tuple[RoutingTable, ...]) -> Job:
+        gradients = self.gradients
+        return Job(
+            site=site,
+            placement=placement,
+            tables=tables,
+            gradients=gradients,
+            forward_s=self.profile.total_forward_s,
+            backward_s=self.profile.total_backward_s,
+            num_proxy_gradients=len(gradients),
+            ring_blocks_compute=self.ring_blocks_compute,
+            slow_downs=self.slow_downs,
+            num_iterations=self.num_iterations,
+            one_stands_for_all=self.num_workers > STEPWISE_RANKS,
+        )
+
+    def _decide(self, job: Job) -> Job:
+        match self.policy:
+            case Policy.DEVICES:
+                return job
+            case Policy.PAPER:
+                return replace(job, num_proxy_gradients=paper_split(job))
+            case Policy.AUTO:
+                local = local_tables(job.tables, job.placement.local_proxies)
+                return with_best_split(job, [] if local == job.tables else [local])
+
+    def _local_tables(self, site: Site, placement: Placement) -> tuple[RoutingTable, ...]:
+        """Equal workers measure alike, each its local proxy."""
+        local = placement.local_proxies[0]
+        (first,) = measured_tables(site, [local], [(local,)], self.routing)
+        return local_tables((first,) * self.num_workers, placement.local_proxies)
+
+
+def local_tables(tables: tuple[RoutingTable, ...], local_proxies: tuple[int, ...]) -> tuple[RoutingTable, ...]:
+    """The same tables with every tensor on its client's local proxy."""
+    return tuple(
+        replace(table, threshold_bytes=0, latency_proxy=local, bandwidth_proxy=local)
+        for table, local in zip(tables, local_proxies, strict=True)
+    )
+
+
+def paper_split(job: Job) -> int:
+    """Gradients for the memory devices by the paper's estimate, with bandwidths measured on the site (COARSE III-F)."""
+    site = job.site
+    times = IterationTimes(forward_s=job.forward_s, backward_s=job.backward_s)
+    nbytes = [gradient.nbytes for gradient in job.gradients]
+    rates = SyncRates(
+        num_workers=job.num_workers,
+        num_devices=job.placement.num_devices,
+        worker_bytes_per_s=ring_bytes_per_s(site.links, _ring_hops(site.between_workers), _RING_BYTES),
+        proxy_bytes_per_s=ring_bytes_per_s(site.links, _ring_hops(site.between_devices), _RING_BYTES),
+    )
+    best = best_proxy_bytes(sum(nbytes), times, rates)
+    return split_keys(nbytes, best)
+
+
+def _ring_hops(paths: Mapping[tuple[int, int], Path]) -> list[Path]:
+    """Every member's way to its next."""
+    num_members = 1 + max((member for member, _ in paths), default=0)
+    return [paths[m, (m + 1) % num_members] for m in range(num_members) if (m, (m + 1) % num_members) in paths]

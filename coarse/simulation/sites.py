@@ -1,0 +1,86 @@
+"""A job's site on a machine: the links of every way that its mode uses."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from coarse.emulation.hardware import Machine
+from coarse.emulation.links import path_alone_s
+from coarse.emulation.placement import Placement as Places
+from coarse.emulation.wiring import PathKind
+from coarse.plan import Placement
+from coarse.simulation.site import Path, Site
+
+STEPWISE_RANKS = 64
+"""Up to so many workers every rank is simulated; beyond, the first stands for all (see macro.py)."""
+_TYPICAL_BYTES = 1 << 20
+
+
+def coarse_site(machine: Machine, places: Places, *, device_ring: PathKind, worker_ring: PathKind) -> Site:
+    """Pushes and pulls through the tree, sync cores over `device_ring`, the workers' own ring over `worker_ring`."""
+    pairs = _pairs(len(places.workers), places)
+    return Site(
+        links=machine.links,
+        adder_bytes_per_s=machine.memory_device.adder_bytes_per_s,
+        push={(c, d): machine.path(places.workers[c], places.devices[d], kind="pcie") for c, d in pairs},
+        pull={(c, d): machine.path(places.devices[d], places.workers[c], kind="pcie") for c, d in pairs},
+        between_devices=_ring_paths(machine, places.devices, device_ring),
+        between_workers=_ring_paths(machine, places.workers, worker_ring),
+    )
+
+
+def dense_site(machine: Machine, places: Places) -> Site:
+    """One memory device; workers store gradients to it and load the result, coherently (COARSE III-B)."""
+    shared = replace(machine, num_sharers=len(places.workers))
+    device = places.devices[0]
+    return Site(
+        links=shared.links,
+        adder_bytes_per_s=shared.memory_device.adder_bytes_per_s,
+        push={(c, 0): shared.path(worker, device, kind="store") for c, worker in enumerate(places.workers)},
+        pull={(c, 0): shared.path(device, worker, kind="load") for c, worker in enumerate(places.workers)},
+        between_devices={},
+        between_workers={},
+    )
+
+
+def placement_of(machine: Machine, places: Places, *, num_sync_groups: int) -> Placement:
+    """What the machines of clients and proxies know of the same places; proxies synchronise by rings."""
+    num_workers, num_devices = len(places.workers), len(places.devices)
+    return Placement(
+        client_nodes=tuple(machine.node_of(worker) for worker in places.workers),
+        device_nodes=tuple(machine.node_of(device) for device in places.devices),
+        local_proxies=places.local_devices,
+        ranks=tuple(range(num_workers + num_devices)),
+        collective="ring",
+        num_sync_groups=num_sync_groups,
+    )
+
+
+def reachable_proxies(placement: Placement) -> list[tuple[int, ...]]:
+    """Of each client the devices of its node."""
+    return [placement.devices_on(node) for node in placement.client_nodes]
+
+
+def _pairs(num_workers: int, places: Places) -> list[tuple[int, int]]:
+    if num_workers > STEPWISE_RANKS and places.devices:
+        return [(0, places.local_devices[0])]
+    return [(c, d) for c in range(num_workers) for d in range(len(places.devices))]
+
+
+def _ring_paths(machine: Machine, members: Sequence[str], kind: PathKind) -> dict[tuple[int, int], Path]:
+    """(member, member) -> links; of many members the slowest hop of the ring stands for all."""
+    if len(members) <= STEPWISE_RANKS:
+        everybody = range(len(members))
+        return {
+            (a, b): _path(machine, members[a], members[b], kind) for a in everybody for b in everybody if a != b
+        }
+    hops = {_path(machine, a, b, kind) for a, b in zip(members, [*members[1:], members[0]], strict=True)}
+    slowest = max(sorted(hops), key=lambda path: path_alone_s([machine.links[link] for link in path], _TYPICAL_BYTES))
+    last = len(members) - 1
+    return {(0, 1): slowest, (0, last): slowest}
+
+
+def _path(machine: Machine, source: str, target: str, kind: PathKind) -> Path:
+    """Rings that leave their node go through the tree and the network, whatever they use within it."""
+    if machine.node_of(source) != machine.node_of(target):
+        kind = "pcie"
+    return machine.path(source, target, kind=kind)
