@@ -279,12 +279,14 @@ class Synchronisation:
         arrived = run._replace(present=run.recipients if present else ())
         state.finished.append((ring.shard, ring.shard + 1, arrived))
         targets = state.regions(run.recipients, begin)
-        return [RingFinish(ring, state.divisor, present, targets), *self._report(state)]
+        return [RingFinish(ring, state.divisor, present, targets), *self._tell(state)]
 
     def _report(self, state: KeyState) -> list[Instruction]:
-        """Tell the clients once nothing of the key is under way: one record for many shards."""
-        if state.outstanding:
-            return []
+        """Tell the clients once no fold of the key is under way: one record for many shards."""
+        return [] if state.outstanding else self._tell(state)
+
+    def _tell(self, state: KeyState) -> list[Instruction]:
+        """Tell the clients what is finished; a ring's shard at once, so that it is read while others go round."""
         finished, state.finished = state.finished, []
         state.num_stored += sum(last - first for first, last, _ in finished)
         if finished and state.num_stored == state.num_owned:
