@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass, field
 from statistics import fmean
+from typing import NamedTuple
+
+from coarse.simulation.recording import Recording
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,12 +37,12 @@ class WorkerIteration:
         return self.end_s - self.backward_end_s - self.idle_s
 
 
-@dataclass(frozen=True, kw_only=True)
-class Span:
-    """Something that took time, for the timeline: on which row, what, and from when to when."""
+class Sync(NamedTuple):
+    """A gradient of a worker on its way, from when backward had it until the combined values came."""
 
-    row: str
-    name: str
+    worker: int
+    position: int
+    """Among the job's gradients."""
     begin_s: float
     end_s: float
 
@@ -51,7 +54,10 @@ class Report:
     iterations: tuple[WorkerIteration, ...]
     link_bytes: dict[str, float]
     num_events: int
-    spans: tuple[Span, ...] = field(repr=False)
+    syncs: tuple[Sync, ...] = field(default=(), repr=False)
+    """Empty unless the simulation was recorded."""
+    recording: Recording | None = field(default=None, repr=False)
+    """What ports, links and adders did, where that was asked for."""
 
     def steady(self) -> tuple[WorkerIteration, ...]:
         """The last iteration of every worker."""

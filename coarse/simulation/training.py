@@ -7,22 +7,27 @@ from coarse.simulation.engine import Engine
 from coarse.simulation.job import Job
 from coarse.simulation.macro import ProxiedAlike, WorkerRingAlike
 from coarse.simulation.proxied import Proxied
-from coarse.simulation.report import Report, Span, WorkerIteration
+from coarse.simulation.recording import RecordingEngine
+from coarse.simulation.report import Report, Sync, WorkerIteration
 from coarse.simulation.worker_ring import WorkerRing
 
 Progress = Callable[[int, int], None]
-"""(iterations that workers have ended, all there are): for a progress bar."""
+"""(gradients that workers have got back in all iterations, all there are): for a progress bar."""
 
 
-def simulate(job: Job, *, on_progress: Progress | None = None) -> Report:
-    """Run a job to its end. Deterministic: the same job gives the same report, to the last bit."""
-    return _Training(job, on_progress).run()
+def simulate(job: Job, *, on_progress: Progress | None = None, record: bool = False) -> Report:
+    """Run a job to its end. Deterministic: the same job gives the same report, to the last bit.
+
+    `record` keeps what every port, link and adder did, for timelines; it changes no time.
+    """
+    return _Training(job, on_progress, record).run()
 
 
 class _Training:
-    def __init__(self, job: Job, on_progress: Progress | None) -> None:
+    def __init__(self, job: Job, on_progress: Progress | None, record: bool) -> None:
         self._job = job
-        self._engine = Engine(job.site.links)
+        self._recorder = RecordingEngine(job.site.links) if record else None
+        self._engine = self._recorder or Engine(job.site.links)
         self._on_progress = on_progress
         split, alike = job.num_proxy_gradients, job.one_stands_for_all
         devices, ring = (ProxiedAlike, WorkerRingAlike) if alike else (Proxied, WorkerRing)
@@ -33,7 +38,8 @@ class _Training:
         self._backward_ends: list[list[float]] = [[] for _ in range(job.num_iterations)]
         """Iteration -> when each worker's backward ended, as they end."""
         self._ended: list[tuple[int, int, float, float, float, float]] = []
-        self._spans: list[Span] = []
+        self._num_synced = 0
+        self._syncs: list[Sync] = []
 
     def run(self) -> Report:
         for worker in self._job.simulated_workers:
@@ -46,7 +52,8 @@ class _Training:
             iterations=tuple(self._rows()),
             link_bytes={link.name: self._engine.bytes_moved(number) for number, link in enumerate(links)},
             num_events=self._engine.num_events,
-            spans=tuple(self._spans),
+            syncs=tuple(self._syncs),
+            recording=self._recorder.recording if self._recorder else None,
         )
 
     # --- one worker
@@ -85,9 +92,12 @@ class _Training:
     def _on_synced(self, worker: int, position: int) -> None:
         begun = self._begun[worker]
         begun.num_unsynced -= 1
-        row = f"worker {worker} sync"
-        name = self._job.gradients[position].name
-        self._spans.append(Span(row=row, name=name, begin_s=begun.pushed_s[position], end_s=self._engine.now_s))
+        self._num_synced += 1
+        if self._recorder is not None:
+            self._syncs.append(Sync(worker, position, begun.pushed_s[position], self._engine.now_s))
+        if self._on_progress is not None:
+            job = self._job
+            self._on_progress(self._num_synced, len(job.gradients) * len(job.simulated_workers) * job.num_iterations)
         self._end_if_done(worker, begun)
 
     def _end_if_done(self, worker: int, begun: "_Begun") -> None:
@@ -95,8 +105,6 @@ class _Training:
             return
         ended = (worker, begun.iteration, begun.begin_s, begun.forward_end_s, begun.backward_end_s, self._engine.now_s)
         self._ended.append(ended)
-        if self._on_progress is not None:
-            self._on_progress(len(self._ended), len(self._job.simulated_workers) * self._job.num_iterations)
         if begun.iteration + 1 < self._job.num_iterations:
             self._begin_iteration(worker, begun.iteration + 1)
 
