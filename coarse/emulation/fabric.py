@@ -1,5 +1,10 @@
 """All links of a machine as a fluid: when each transfer ends, given that it shares links with others.
 
+[Note: cost of a size] A link that carries small transfers at half its rate is busy all the same. So a transfer
+takes of a link's capacity what its rate is to the most that its size could draw there: several small ones
+at once get no more through together than one after the other. Links are shared by the time that transfers keep
+them busy, each by the link where it is dearest: of a small and a large one neither waits for the other.
+
 [Note: tight links] A link on which even the caps of its transfers together stay within the capacity holds
 nobody back. Only the others are tight, and a change spreads along tight links alone: transfers that meet on
 none keep their rates, and one that has its path to itself costs no more than a walk along it.
@@ -15,18 +20,30 @@ moved by then is credited at its first rate, and its end counts from when it sho
 import heapq
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from coarse.emulation.fair_share import max_min_rates
 from coarse.emulation.links import Link
 from coarse.errors import ConfigError
 
-MAX_REMEMBERED_CAPS = 1 << 16
+MAX_REMEMBERED_DRAWS = 1 << 16
+
+
+class _Draw(NamedTuple):
+    """What a size takes of a path: see [Note: cost of a size]."""
+
+    cap: float
+    """Bytes per second, alone."""
+    costs: dict[int, float]
+    """Link -> what a byte per second takes of its capacity; at least 1, twice as much where it is taken twice."""
+    weight: float
+    """How fast its rate rises beside others'."""
 
 
 class _Flow:
     """A transfer under way."""
 
-    __slots__ = ("cap", "due_s", "entry", "nbytes", "path", "piece", "rate", "ready_s", "transfer")
+    __slots__ = ("draw", "due_s", "entry", "nbytes", "path", "piece", "rate", "ready_s", "transfer")
 
     def __init__(
         self, transfer: int, path: tuple[int, ...], nbytes: int, ready_s: float, piece_bytes: int | None
@@ -36,7 +53,7 @@ class _Flow:
         self.nbytes = nbytes
         self.piece = nbytes if piece_bytes is None else piece_bytes  # bytes that go at once
         self.ready_s = ready_s  # when its latencies are over; from here on its bytes count
-        self.cap = 0.0  # bytes per second, alone
+        self.draw: _Draw  # once it streams
         self.rate = 0.0  # bytes per second; 0 until it streams
         self.due_s = ready_s  # see [Note: due times]
         self.entry = 0  # the number of its valid entry in the queue, if it has one
@@ -57,7 +74,7 @@ class Fabric:
         self._events: list[tuple[float, int, _Flow | None]] = []  # (when, entry, flow); None: a link's rate
         self._rate_changes: dict[int, tuple[int, float]] = {}  # entry -> (link, bytes per second)
         self._latencies_s: dict[tuple[int, ...], float] = {}
-        self._caps: dict[tuple[tuple[int, ...], int], float] = {}
+        self._draws: dict[tuple[tuple[int, ...], int], _Draw] = {}
 
     @property
     def now_s(self) -> float:
@@ -77,7 +94,7 @@ class Fabric:
         """Begin a transfer at `at_s`: the latencies of its path, then its bytes at its share of the links.
 
         With `begun_s` it should have begun earlier: see [Note: late begin]. With `piece_bytes` it goes in
-        pieces of that size, so that it draws no more than one of them does.
+        pieces of that size, so that it draws no more than one of them does, and costs as much.
         """
         path = tuple(path)
         begun_s = at_s if begun_s is None else begun_s
@@ -172,10 +189,9 @@ class Fabric:
 
     def _stream(self, flow: _Flow, changed: dict[int, None]) -> None:
         """The latencies of a flow are over: it takes part in sharing."""
-        cap = flow.cap = self._cap(flow.path, flow.piece)
-        for link in flow.path:
-            users = self._users[link]
-            users[flow] = users.get(flow, 0.0) + cap
+        draw = flow.draw = self._draw(flow.path, flow.piece)
+        for link, cost in draw.costs.items():
+            self._users[link][flow] = draw.cap * cost
             changed[link] = None
 
     def _end(self, flow: _Flow, changed: dict[int, None]) -> None:
@@ -187,12 +203,10 @@ class Fabric:
 
     def _change_rate(self, link: int, bytes_per_s: float, changed: dict[int, None], fresh: list[_Flow]) -> None:
         self._capacity[link] = bytes_per_s
-        self._caps.clear()
+        self._draws.clear()
         changed[link] = None
         flows = list(self._users[link])
         for flow in flows:
-            for each in flow.path:
-                self._users[each][flow] = 0.0
             self._stream(flow, changed)
         fresh.extend(flows)
 
@@ -210,31 +224,35 @@ class Fabric:
                 if tight[link]:
                     break
             else:
-                self._set_rates({flow: flow.cap})
+                self._set_rates({flow: flow.draw.cap})
         seen: set[_Flow] = set()
         for seed in seeds:
             for flow in self._users[seed]:
                 if flow not in seen:
-                    tight_paths = self._joined(flow)
-                    seen.update(tight_paths)
-                    caps = {each: each.cap for each in tight_paths}
-                    self._set_rates(max_min_rates(tight_paths, caps, self._capacity))
+                    costs = self._joined(flow)
+                    seen.update(costs)
+                    caps = {each: each.draw.cap for each in costs}
+                    weights = {each: each.draw.weight for each in costs}
+                    self._set_rates(max_min_rates(costs, caps, weights, self._capacity))
 
-    def _joined(self, first: _Flow) -> dict[_Flow, list[int]]:
-        """The flows that tight links join to one, itself among them, with the tight links of each."""
-        tight = self._tight
-        tight_paths = {first: [link for link in first.path if tight[link]]}
-        reached = list(tight_paths[first])
+    def _joined(self, first: _Flow) -> dict[_Flow, dict[int, float]]:
+        """The flows that tight links join to one, itself among them, with the cost of each on tight links."""
+        costs = {first: self._tight_costs(first)}
+        reached = list(costs[first])
         queued = set(reached)
         for link in reached:
             for flow in self._users[link]:
-                if flow not in tight_paths:
-                    tight_paths[flow] = tight_path = [each for each in flow.path if tight[each]]
-                    for each in tight_path:
+                if flow not in costs:
+                    costs[flow] = tight_costs = self._tight_costs(flow)
+                    for each in tight_costs:
                         if each not in queued:
                             queued.add(each)
                             reached.append(each)
-        return tight_paths
+        return costs
+
+    def _tight_costs(self, flow: _Flow) -> dict[int, float]:
+        tight = self._tight
+        return {link: cost for link, cost in flow.draw.costs.items() if tight[link]}
 
     def _set_rates(self, rates: Mapping[_Flow, float]) -> None:
         """Give joined flows their rates from now on: see [Note: due times] and [Note: late begin]."""
@@ -257,19 +275,21 @@ class Fabric:
         for flow in first:
             self._post(first_s, flow)
 
-    def _cap(self, path: tuple[int, ...], nbytes: int) -> float:
-        """The most that a transfer draws when it is alone on its path."""
-        cap = self._caps.get((path, nbytes))
-        if cap is None:
-            cap = math.inf
+    def _draw(self, path: tuple[int, ...], nbytes: int) -> _Draw:
+        """What transfers that go in pieces of `nbytes` take of a path."""
+        draw = self._draws.get((path, nbytes))
+        if draw is None:
+            cap, dearest, costs = math.inf, 1.0, {}
             for link in path:
-                each, now_bytes_per_s = self._links[link], self._capacity[link]
-                by_size = each.rate_bytes_per_s(nbytes) * (now_bytes_per_s / each.bytes_per_s)
-                cap = min(cap, by_size, now_bytes_per_s / path.count(link))
-            if len(self._caps) >= MAX_REMEMBERED_CAPS:
-                self._caps.clear()
-            self._caps[path, nbytes] = cap
-        return cap
+                each = self._links[link]
+                cost = each.bytes_per_s / each.rate_bytes_per_s(nbytes)
+                dearest = max(dearest, cost)
+                costs[link] = cost * path.count(link)
+                cap = min(cap, self._capacity[link] / costs[link])
+            if len(self._draws) >= MAX_REMEMBERED_DRAWS:
+                self._draws.clear()
+            draw = self._draws[path, nbytes] = _Draw(cap, costs, 1 / dearest)
+        return draw
 
     def _refusal(self, transfer: int, nbytes: int, at_s: float, begun_s: float) -> str:
         if transfer in self._flows:

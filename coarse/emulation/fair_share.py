@@ -1,79 +1,86 @@
-"""How links that are wanted by several transfers are shared: max-min fairness by progressive filling.
+"""How links that are wanted by several transfers are shared: weighted max-min fairness by progressive filling.
 
-Nobody's rate can be raised without lowering that of somebody who has no more (Bertsekas and Gallager, Data
-Networks, 2nd edition, section 6.5.2). A transfer's own cap acts like a link that nobody else uses.
+Nobody's rate, by its weight, can be raised without lowering that of somebody who has no more (Bertsekas and
+Gallager, Data Networks, 2nd edition, section 6.5.2). A transfer's own cap acts like a link that nobody else uses.
 """
 
 import heapq
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping
 from typing import TypeVar
 
 T = TypeVar("T", bound=Hashable)
 
 
 def max_min_rates(
-    paths: Mapping[T, Sequence[int]], caps: Mapping[T, float], capacities: Mapping[int, float]
+    costs: Mapping[T, Mapping[int, float]],
+    caps: Mapping[T, float],
+    weights: Mapping[T, float],
+    capacities: Mapping[int, float],
 ) -> dict[T, float]:
-    """The max-min fair rate of every transfer, given its links, its own cap and the links' capacities.
+    """The max-min fair rate of every transfer.
 
-    A link that stands twice in a path carries the transfer twice. All rates rise together; each round stops
-    the transfers that have come to their caps, or else those of the links that fill first.
+    `costs` says what a transfer takes of the capacity of each of its links for every byte per second. All rates
+    rise together, in proportion to the weights; each round stops the transfers that have come to their caps, or
+    else those of the links that fill first.
     """
     rates: dict[T, float] = {}
-    users = _users_by_link(paths)
+    users, rises = _users_by_link(costs, weights)
     free = {link: capacities[link] for link in users}
-    num_rising = {link: len(transfers) for link, transfers in users.items()}
-    by_cap = sorted(paths, key=caps.__getitem__, reverse=True)
-    fills_at = [(free[link] / num, link) for link, num in num_rising.items()]
+    by_cap = sorted(((caps[each] / weights[each], number, each) for number, each in enumerate(costs)), reverse=True)
+    fills_at = [(free[link] / rise, link) for link, rise in rises.items()]
     heapq.heapify(fills_at)
-    while by_cap:
-        level = _first_level(fills_at, free, num_rising)
+    level = 0.0
+    while len(rates) < len(costs):
+        level = max(level, _first_level(fills_at, free, rises))  # rounding alone can have a link fill too soon
         stopped = []
-        while by_cap and ((last := by_cap[-1]) in rates or caps[last] <= level):
-            if last not in rates:
-                rates[last] = caps[last]
-                stopped.append(last)
+        while by_cap and ((last := by_cap[-1])[2] in rates or last[0] <= level):
+            if last[2] not in rates:
+                rates[last[2]] = caps[last[2]]
+                stopped.append(last[2])
             by_cap.pop()
         if not stopped:
-            full = {}
-            while _first_level(fills_at, free, num_rising) <= level:
+            full: dict[T, None] = {}
+            while _first_level(fills_at, free, rises) <= level:
                 full.update(dict.fromkeys(users[heapq.heappop(fills_at)[1]]))
             stopped = [transfer for transfer in full if transfer not in rates]
-            rates.update(dict.fromkeys(stopped, level))
-        if len(rates) == len(paths):
-            break
+            for transfer in stopped:
+                rates[transfer] = level * weights[transfer]
         for transfer in stopped:
-            rate = rates[transfer]
-            for link in paths[transfer]:
-                free[link] -= rate
-                num_rising[link] -= 1
+            rate, weight = rates[transfer], weights[transfer]
+            for link, cost in costs[transfer].items():
+                free[link] -= rate * cost
+                rises[link] -= weight * cost
     return rates
 
 
-def _users_by_link(paths: Mapping[T, Sequence[int]]) -> dict[int, list[T]]:
-    """Each link's transfers, as often as it stands in their paths."""
+def _users_by_link(
+    costs: Mapping[T, Mapping[int, float]], weights: Mapping[T, float]
+) -> tuple[dict[int, list[T]], dict[int, float]]:
+    """Each link's transfers, and how fast they fill it together while the level rises by 1."""
     users: dict[int, list[T]] = {}
-    for transfer, path in paths.items():
-        for link in path:
+    rises: dict[int, float] = {}
+    for transfer, by_link in costs.items():
+        weight = weights[transfer]
+        for link, cost in by_link.items():
             if link in users:
                 users[link].append(transfer)
+                rises[link] += weight * cost
             else:
                 users[link] = [transfer]
-    return users
+                rises[link] = weight * cost
+    return users, rises
 
 
-def _first_level(
-    fills_at: list[tuple[float, int]], free: Mapping[int, float], num_rising: Mapping[int, int]
-) -> float:
-    """The rate at which the next link is full; that link is then on top of the heap.
+def _first_level(fills_at: list[tuple[float, int]], free: Mapping[int, float], rises: Mapping[int, float]) -> float:
+    """The level at which the next link is full; that link is then on top of the heap.
 
     The heap may be out of date, but never too high: a link fills later when some of its transfers stop early.
     """
     while fills_at:
         noted, link = fills_at[0]
-        if num := num_rising[link]:
-            level = free[link] / num
+        if (rise := rises[link]) > 0:
+            level = free[link] / rise
             if level <= noted:
                 return level
             heapq.heapreplace(fills_at, (level, link))

@@ -97,5 +97,5 @@ def path_alone_s(links: Sequence[Link], nbytes: int) -> float:
     if nbytes <= 0 or not links:
         return latencies_s
     times_taken = Counter(link.name for link in links)
-    rate = min(min(link.rate_bytes_per_s(nbytes), link.bytes_per_s / times_taken[link.name]) for link in links)
+    rate = min(link.rate_bytes_per_s(nbytes) / times_taken[link.name] for link in links)
     return latencies_s + nbytes / rate

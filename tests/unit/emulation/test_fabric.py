@@ -1,7 +1,8 @@
 """The fabric against a reference that shares all links anew at every event, and its promises one by one."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -21,10 +22,10 @@ def wires(num_links: int, *, latency_s: float = 0.0, bytes_per_s: float = 1e6) -
 
 @dataclass(frozen=True, kw_only=True)
 class Traffic:
-    """Links, (at, path, bytes) of every transfer, and (at, link, new rate) of every change."""
+    """Links, (at, path, bytes, bytes of a piece) of every transfer, and (at, link, new rate) of every change."""
 
     links: tuple[Link, ...]
-    transfers: tuple[tuple[float, tuple[int, ...], int], ...]
+    transfers: tuple[tuple[float, tuple[int, ...], int, int | None], ...]
     changes: tuple[tuple[float, int, float], ...]
 
 
@@ -38,12 +39,13 @@ def traffics(draw: st.DrawFn) -> Traffic:
     link = st.integers(0, len(made) - 1)
     path = st.lists(link, max_size=4).map(tuple)
     nbytes = st.one_of(st.just(0), st.sampled_from([1000, 50_000]), st.integers(0, 500_000))
+    piece = st.sampled_from([None, None, 10, 1000, 100_000])
     return Traffic(
         links=tuple(
             Link(name=f"wire {i}", latency_s=latency_s, bytes_per_s=bytes_per_s, table=rows)
             for i, (latency_s, bytes_per_s, rows) in enumerate(made)
         ),
-        transfers=tuple(draw(st.lists(st.tuples(at, path, nbytes), min_size=1, max_size=12))),
+        transfers=tuple(draw(st.lists(st.tuples(at, path, nbytes, piece), min_size=1, max_size=12))),
         changes=tuple(draw(st.lists(st.tuples(at, link, rate), max_size=3, unique_by=lambda change: change[:2]))),
     )
 
@@ -51,8 +53,8 @@ def traffics(draw: st.DrawFn) -> Traffic:
 def loaded(traffic: Traffic) -> Fabric:
     """A fabric that has been told of everything beforehand."""
     fabric = Fabric(traffic.links)
-    for number, (at_s, path, nbytes) in enumerate(traffic.transfers):
-        fabric.start(number, path, nbytes, at_s)
+    for number, (at_s, path, nbytes, piece_bytes) in enumerate(traffic.transfers):
+        fabric.start(number, path, nbytes, at_s, piece_bytes=piece_bytes)
     for at_s, link, bytes_per_s in traffic.changes:
         fabric.set_rate(link, bytes_per_s, at_s)
     return fabric
@@ -72,21 +74,18 @@ def reference_ends(traffic: Traffic) -> dict[int, float]:
     rates = {link: each.bytes_per_s for link, each in enumerate(traffic.links)}
     waiting = {
         number: at_s + sum(traffic.links[link].latency_s for link in path)
-        for number, (at_s, path, _) in enumerate(traffic.transfers)
+        for number, (at_s, path, _, _) in enumerate(traffic.transfers)
     }
     changes, left, ended, now_s = sorted(traffic.changes), {}, {}, 0.0
-
-    def cap(number: int) -> float:
-        _, path, nbytes = traffic.transfers[number]
-        by_size = (
-            traffic.links[link].rate_bytes_per_s(nbytes) * rates[link] / traffic.links[link].bytes_per_s
-            for link in path
-        )
-        return min(by_size, default=math.inf)
+    once = [costs_once(traffic, number) for number in range(len(traffic.transfers))]
 
     while waiting or left:
-        paths = {number: traffic.transfers[number][1] for number in left}
-        shares = max_min_rates(paths, {number: cap(number) for number in left}, rates)
+        costs = {
+            number: {link: cost * traffic.transfers[number][1].count(link) for link, cost in once[number].items()}
+            for number in left
+        }
+        caps = {number: min(rates[link] / cost for link, cost in costs[number].items()) for number in left}
+        shares = max_min_rates(costs, caps, {number: 1 / max(once[number].values()) for number in left}, rates)
         dues = {number: now_s + left[number] / shares[number] for number in left}
         then_s = min([*waiting.values(), *dues.values(), *(at_s for at_s, _, _ in changes)])
         left = {number: left[number] - shares[number] * (then_s - now_s) for number in left}
@@ -94,7 +93,7 @@ def reference_ends(traffic: Traffic) -> dict[int, float]:
             ended[number] = dues[number]
             del left[number]
         for number in [number for number, ready_s in waiting.items() if ready_s <= then_s]:
-            _, path, nbytes = traffic.transfers[number]
+            _, path, nbytes, _ = traffic.transfers[number]
             if path and nbytes:
                 left[number] = nbytes
             else:
@@ -104,6 +103,17 @@ def reference_ends(traffic: Traffic) -> dict[int, float]:
             _, link, rates[link] = changes.pop(0)
         now_s = then_s
     return ended
+
+
+def costs_once(traffic: Traffic, number: int) -> dict[int, float]:
+    """What a byte per second of a transfer takes of each link's capacity whenever it comes by."""
+    _, path, nbytes, piece_bytes = traffic.transfers[number]
+    size = piece_bytes or nbytes
+    return {
+        link: each.bytes_per_s * (each.streaming_s(size) / size if size else 1 / each.bytes_per_s)
+        for link, each in enumerate(traffic.links)
+        if link in path
+    }
 
 
 @given(traffics())
@@ -116,7 +126,7 @@ def test_every_link_has_moved_the_bytes_of_its_transfers_and_no_more(traffic: Tr
     fabric = loaded(traffic)
     ends(fabric)
     for link in range(len(traffic.links)):
-        assert fabric.bytes_moved(link) == sum(n * path.count(link) for _, path, n in traffic.transfers)
+        assert fabric.bytes_moved(link) == sum(n * path.count(link) for _, path, n, _ in traffic.transfers)
 
 
 @given(traffics())
@@ -137,8 +147,10 @@ def test_no_link_moves_more_than_its_highest_rate_allows(traffic: Traffic):
 @given(traffics(), st.lists(st.floats(0, 3), max_size=8))
 def test_how_often_the_fabric_is_advanced_changes_nothing(traffic: Traffic, stops_s: list[float]):
     fabric, ended = Fabric(traffic.links), []
-    orders = [(at_s, fabric.start, (number, path, nbytes, at_s)) for number, (at_s, path, nbytes) in
-              enumerate(traffic.transfers)]  # fmt: skip
+    orders = [
+        (at_s, partial(fabric.start, piece_bytes=piece_bytes), (number, path, nbytes, at_s))
+        for number, (at_s, path, nbytes, piece_bytes) in enumerate(traffic.transfers)
+    ]
     orders += [(at_s, fabric.set_rate, (link, rate, at_s)) for at_s, link, rate in traffic.changes]
     orders += [(stop_s, lambda: None, ()) for stop_s in stops_s]
     for at_s, order, arguments in sorted(orders, key=lambda each: each[0]):
@@ -156,7 +168,7 @@ def test_the_same_traffic_ends_at_the_same_times_to_the_last_bit(traffic: Traffi
 
 @given(traffics())
 def test_a_transfer_alone_takes_what_its_path_takes_alone(traffic: Traffic):
-    for at_s, path, nbytes in traffic.transfers:
+    for at_s, path, nbytes, _ in traffic.transfers:
         fabric = Fabric(traffic.links)
         fabric.start(7, path, nbytes, at_s)
         alone_s = path_alone_s([traffic.links[link] for link in path], nbytes)
@@ -170,20 +182,65 @@ def test_two_transfers_on_a_link_take_half_each_until_one_ends_and_a_third_elsew
     assert ends(fabric) == {1: pytest.approx(1.0), 0: pytest.approx(1.5), 2: pytest.approx(1.0)}
 
 
-def test_a_link_serves_at_full_speed_those_whose_tables_leave_room():
-    half_speed = Link(name="half speed", latency_s=0.0, bytes_per_s=1e6, table=((1_000_000, 2.0),))
-    fabric = Fabric([half_speed])
-    fabric.start(0, (0,), 1_000_000, 0.0)
+HALF_SPEED = Link(name="half speed below 1 MB", latency_s=0.0, bytes_per_s=1e6, table=((1_000_000, 2.0),))
+
+
+def test_small_transfers_at_once_get_no_more_through_than_one_after_the_other():
+    fabric = Fabric([HALF_SPEED])
+    for number in range(5):
+        fabric.start(number, (0,), 1_000_000, 0.0)
+    assert ends(fabric) == dict.fromkeys(range(5), pytest.approx(10.0))
+
+
+def test_transfers_of_whatever_size_share_the_time_of_a_link_and_not_its_bytes():
+    fabric = Fabric([Link(name="wire", latency_s=0.0, bytes_per_s=1e6, table=((1000, 0.1), (1_000_000, 1.0)))])
+    fabric.start(0, (0,), 1000, 0.0)
     fabric.start(1, (0,), 1_000_000, 0.0)
-    assert ends(fabric) == {0: pytest.approx(2.0), 1: pytest.approx(2.0)}
+    assert ends(fabric) == {0: pytest.approx(0.2), 1: pytest.approx(1.1)}
 
 
-def test_those_that_a_full_link_held_back_end_apart_once_it_is_full_no_more():
-    slow = Link(name="slow", latency_s=0.0, bytes_per_s=1e6, table=((1_000_000, 2.5), (2_000_000, 5.0)))
-    fabric = Fabric([slow])
-    for number, nbytes in enumerate([100_000, 1_000_000, 2_000_000]):
-        fabric.start(number, (0,), nbytes, 0.0)
-    assert ends(fabric) == {0: pytest.approx(0.3), 1: pytest.approx(2.55), 2: pytest.approx(5.05)}
+def test_a_link_whose_table_does_not_hold_a_small_transfer_gives_it_its_rate_cheaply():
+    fabric = Fabric([HALF_SPEED, *wires(2)])
+    for number, path in enumerate([(0, 1), (1,)]):
+        fabric.start(number, path, 1_000_000, 0.0)
+    assert ends(fabric) == {0: pytest.approx(2.5), 1: pytest.approx(1.5)}
+
+
+def test_a_transfer_in_pieces_takes_what_its_pieces_take_one_after_the_other():
+    fabric = Fabric([HALF_SPEED])
+    fabric.start(0, (0,), 8_000_000, 0.0, piece_bytes=1_000_000)
+    assert ends(fabric) == {0: pytest.approx(16.0)}
+
+
+def test_a_transfer_in_pieces_keeps_a_link_as_busy_as_its_pieces_do():
+    fabric = Fabric([HALF_SPEED])
+    fabric.start(0, (0,), 1_000_000, 0.0, piece_bytes=500_000)
+    fabric.start(1, (0,), 9_000_000, 0.0)
+    assert ends(fabric) == {0: pytest.approx(4.0), 1: pytest.approx(12.0)}
+    assert fabric.bytes_moved(0) == 10_000_000
+
+
+@given(traffics())
+def test_a_piece_as_large_as_its_transfer_changes_nothing(traffic: Traffic):
+    whole = replace(traffic, transfers=tuple((at, path, n, None) for at, path, n, _ in traffic.transfers))
+    in_one = replace(traffic, transfers=tuple((at, path, n, n or None) for at, path, n, _ in traffic.transfers))
+    assert ends(loaded(whole)) == ends(loaded(in_one))
+
+
+@given(traffics())
+def test_no_link_is_busy_for_longer_than_there_is_time(traffic: Traffic):
+    """Whatever goes on at once, each transfer has kept its links busy for as long as alone."""
+    unchanged = replace(traffic, changes=())
+    ended = ends(loaded(unchanged))
+    for link, each in enumerate(traffic.links):
+        users = [number for number, (_, path, n, _) in enumerate(traffic.transfers) if link in path and n]
+        busy_s = sum(
+            costs_once(traffic, number)[link] * path.count(link) * nbytes / each.bytes_per_s
+            for number, (_, path, nbytes, _) in enumerate(traffic.transfers)
+            if number in users
+        )
+        begun_s = min((traffic.transfers[number][0] for number in users), default=0.0)
+        assert busy_s <= max((ended[number] for number in users), default=0.0) - begun_s + 1e-9
 
 
 def test_a_latency_uses_no_bandwidth():
