@@ -92,7 +92,6 @@ class Bucket:
     """The bucket was pushed: its values are on the way or are the combined ones."""
     is_late: bool = False
     """Gradients came after the push: it is pushed once more, by `synchronize`."""
-    stamp: object = None
 
     def __post_init__(self) -> None:
         wire = self.plan.descriptor.dtype
@@ -105,6 +104,8 @@ class Bucket:
         self._presence = self.array[-len(self.parameters) - 1 :]
         self._presence_tensor = self.flat[-len(self.parameters) - 1 :]
         self._one = self._one_in_storage()
+        self._pushed: Sequence[torch.Tensor | None] = ()
+        self._pushed_version: object = None
         self.begin_step()
 
     def begin_step(self) -> None:
@@ -114,12 +115,23 @@ class Bucket:
         self.is_late = False
 
     def write_presence(self) -> None:
-        """Note and say which gradients this rank has (see [Note: presence])."""
+        """Note and say which gradients this rank has (see [Note: presence]), and what they are."""
         self._presence[:] = self._one
-        for slot, parameter in enumerate(self.parameters):
-            if parameter.grad is None or not self.has_gradient[slot]:
+        self._pushed = [parameter.grad for parameter in self.parameters]
+        for slot, gradient in enumerate(self._pushed):
+            if gradient is None or not self.has_gradient[slot]:
                 self.has_gradient[slot] = False
                 self._presence[slot] = 0
+        self._pushed_version = self.version()
+
+    def was_disturbed(self) -> bool:
+        """Whether anybody but a device has written to the gradients, or put others in their place,
+        since `write_presence`; to be asked once. A write through `.data` leaves no trace."""
+        pushed, self._pushed = self._pushed, ()
+        if self._pushed_version != self.version():
+            return True
+        replaced = (p.grad is not was for p, was in zip(self.parameters, pushed, strict=True))
+        return any(replaced)
 
     def read_presence(self, num_ranks: int) -> list[tuple[int, int]] | None:
         """(slot, ranks without it) of each gradient that some rank lacked; a slot that all lacked
@@ -156,6 +168,11 @@ class Bucket:
         """A result that some rank contributed to: into `.grad`, unless the user cleared this rank's own."""
         raise NotImplementedError
 
+    def give_all(self) -> None:
+        """A result to which every rank contributed every gradient."""
+        for slot in range(len(self.parameters)):
+            self.give(slot, is_own=True)
+
     def scale(self, factor: float) -> None:
         """Multiply all gradients."""
         raise NotImplementedError
@@ -165,7 +182,7 @@ class Bucket:
         raise NotImplementedError
 
     def version(self) -> object:
-        """A value that differs once anybody but a device has written to the gradients."""
+        """A value that differs once torch, and no device, has written to the gradients."""
         raise NotImplementedError
 
 
@@ -197,6 +214,9 @@ class BucketOfViews(Bucket):
         """See Bucket."""
         if not is_own:
             self.parameters[slot].grad = self.views[slot]
+
+    def give_all(self) -> None:
+        """See Bucket: the views show it already."""
 
     def scale(self, factor: float) -> None:
         """See Bucket."""

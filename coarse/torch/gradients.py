@@ -36,7 +36,7 @@ class GradientExchange:
         self._removables: list[torch.utils.hooks.RemovableHandle] = []
         self._warned: set[str] = set()
         self._disturbed: list[str] = []
-        """One name of each bucket whose gradients were written to while devices added them."""
+        """One name of each bucket whose gradients were changed or replaced while devices added them."""
         self._is_silent = False
         self.has_arrivals = False
         """Whether a gradient has come whole since the last synchronisation."""
@@ -152,20 +152,22 @@ class GradientExchange:
             self._reopen(bucket)
         bucket.fill()
         bucket.write_presence()
-        bucket.stamp = bucket.version()
         self._synchroniser.start(bucket.plan.index)
         bucket.is_in_flight = bucket.is_sealed = True
 
     def _finish(self, bucket: Bucket) -> None:
         self._synchroniser.wait(bucket.plan.index)
         bucket.is_in_flight = False
-        if bucket.stamp != bucket.version():
+        if bucket.was_disturbed():
             self._disturbed.append(bucket.plan.names[0])
         lacking = dict(bucket.read_presence(self._num_ranks) or ())
-        took_part = bucket.num_took_part(self._num_ranks) if lacking else 0
+        if not lacking:
+            bucket.give_all()
+            return
+        took_part = bucket.num_took_part(self._num_ranks)
         for slot, parameter in enumerate(bucket.parameters):
             num_missing = lacking.get(slot, 0)
-            if lacking and num_missing == took_part:
+            if num_missing == took_part:
                 parameter.grad = None
                 bucket.has_gradient[slot] = False
                 continue
@@ -178,8 +180,8 @@ class GradientExchange:
         disturbed, self._disturbed = self._disturbed, []
         if disturbed:
             raise InFlightError(
-                f"rank {self._rank}: gradients, such as that of {disturbed[0]!r}, were changed while they "
-                "were in flight; call optimizer.synchronize() before clipping or unscaling them, and "
+                f"rank {self._rank}: gradients, such as that of {disturbed[0]!r}, were changed or replaced "
+                "while they were in flight; call optimizer.synchronize() before clipping or unscaling them, and "
                 "step() within optimizer.skip_sync()"
             )
 

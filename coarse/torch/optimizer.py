@@ -16,7 +16,7 @@ from coarse.torch.buckets import Bucket, BucketOfCopies, BucketOfViews, plan_buc
 from coarse.torch.device_state import DeviceState
 from coarse.torch.gradients import GradientExchange
 from coarse.torch.signatures import NamedTensors, format_of, names_of, require_same, signature
-from coarse.torch.synchroniser import DeviceSynchroniser, Synchroniser
+from coarse.torch.synchroniser import synchroniser_of
 
 Closure = Callable[[], Any]
 
@@ -27,17 +27,20 @@ _numbers: WeakKeyDictionary[Runtime, Iterator[int]] = WeakKeyDictionary()
 class DistributedOptimizer(torch.optim.Optimizer):
     """Wraps an optimizer: gradients are combined over all workers before it steps.
 
-    Each gradient's bucket is pushed from a hook of autograd, so that communication overlaps backward.
+    Each bucket of gradients is pushed from a hook of autograd, so that communication overlaps backward.
     State, parameter groups, state dicts and hooks are the wrapped optimizer's own; learning-rate
     schedulers and GradScaler take either of the two.
+
+    A `.grad` changed or replaced between backward and `synchronize` is an InFlightError. Torch does not
+    see a change through `.grad.data`, hence nor does that check, and ranks may come to differ by it.
 
     Args:
         optimizer: the optimizer to wrap; don't step it by itself any more.
         named_parameters: names of (at least) all its parameters, the same on every rank.
         op: coarse.Average, or coarse.Sum.
-        backward_passes_per_step: backward passes that accumulate before gradients are exchanged.
-        gradients_in_device_memory: make `.grad` a view of device memory, so that a push moves no
-            bytes; else, and for parameters on a GPU, buckets are copied in and out.
+        backward_passes_per_step: how many accumulate before gradients are exchanged.
+        gradients_in_device_memory: make `.grad` a view of it, so that a push moves no bytes; else,
+            and for parameters on a GPU, buckets are copied in and out.
         prefix: stands before the keys' names; by default optimizers are numbered as they are made.
         parameters_in_device_memory: keep parameters and optimizer state there, for snapshots.
 
@@ -68,7 +71,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._watched: set[torch.Tensor] = set()
         self._num_buckets = 0
         self._prefix = _claim_prefix(runtime, prefix)
-        self._synchroniser = _synchroniser_of(runtime)
+        self._synchroniser = synchroniser_of(runtime)
         self._exchange = GradientExchange(
             self._synchroniser,
             op=self._op,
@@ -87,10 +90,10 @@ class DistributedOptimizer(torch.optim.Optimizer):
     # --- stepping
 
     def step(self, closure: Closure | None = None, **options: Any) -> Any:  # noqa: ANN401
-        """Synchronise what is not yet synchronised, then step; a closure's gradients are synchronised too.
+        """Synchronise what is not yet synchronised, a closure's gradients too, then step.
 
-        Gradients that some ranks lacked count as zero there and are listed in `last_absent`; those
-        that all ranks lacked are None, so that the parameter keeps its value.
+        A gradient that some ranks lacked counts as zero there (see `last_absent`); one that all ranks
+        lacked is None, so that its parameter keeps its value.
         """
         if self._is_skipping:
             self._exchange.require_landed()
@@ -287,13 +290,3 @@ def _claim_prefix(runtime: Runtime, prefix: str) -> str:
         raise ValueError(f"another DistributedOptimizer uses the prefix {prefix!r}; give each its own, or close() it")
     used.add(claimed)
     return claimed
-
-
-def _synchroniser_of(runtime: Runtime) -> Synchroniser:
-    if runtime.config.mode != "allreduce":
-        return DeviceSynchroniser()
-    from coarse.torch.allreduce import AllreduceSynchroniser  # the one face that calls MPI
-
-    return AllreduceSynchroniser(
-        runtime.worker_comm, runtime.config.stall_timeout_s, runtime.require_client().count_push
-    )

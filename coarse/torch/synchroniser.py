@@ -6,6 +6,7 @@ import numpy as np
 
 from coarse.client.handle import Handle
 from coarse.messages import Descriptor
+from coarse.runtime import Runtime
 from coarse.session import current
 
 
@@ -61,3 +62,14 @@ class DeviceSynchroniser:
 
     def close(self) -> None:
         """See Synchroniser."""
+
+
+def synchroniser_of(runtime: Runtime) -> Synchroniser:
+    """The one that the configuration's mode asks for."""
+    if runtime.config.mode != "allreduce":
+        return DeviceSynchroniser()
+    from coarse.torch.allreduce import AllreduceSynchroniser  # the one face that calls MPI
+
+    return AllreduceSynchroniser(
+        runtime.worker_comm, runtime.config.stall_timeout_s, runtime.require_client().count_push
+    )

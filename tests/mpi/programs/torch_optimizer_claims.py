@@ -342,11 +342,22 @@ def a_sparse_gradient_is_refused_by_name() -> None:
 def changing_a_gradient_in_flight_is_refused() -> None:
     for in_device in both_places():
         ours, optimizer, _, _ = twins(gradients_in_device_memory=in_device)
-        loss_of(ours, batch(0, ct.rank())).backward()
-        nn.utils.clip_grad_norm_(ours.parameters(), 0.1)
-        with pytest.raises(coarse.InFlightError, match="before clipping"):
-            optimizer.step()
+        for change in (clip_in_place, clip_into_new_tensors):
+            optimizer.zero_grad()
+            loss_of(ours, batch(0, ct.rank())).backward()
+            change(ours)
+            with pytest.raises(coarse.InFlightError, match="before clipping"):
+                optimizer.step()
         optimizer.close()
+
+
+def clip_in_place(model: nn.Module) -> None:
+    nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+
+
+def clip_into_new_tensors(model: nn.Module) -> None:
+    for parameter in model.parameters():
+        parameter.grad = parameter.grad.clamp(-0.1, 0.1)
 
 
 CLAIMS = [

@@ -1,0 +1,100 @@
+"""What the exchange of gradients makes of hooks and waits, with one rank and no device behind it."""
+
+import gc
+import weakref
+
+import numpy as np
+import pytest
+import torch
+
+from coarse.dtypes import DType, Op
+from coarse.errors import InFlightError, StallError
+from coarse.torch.buckets import BucketOfCopies, BucketOfViews, plan_buckets
+from coarse.torch.gradients import GradientExchange
+
+
+class OneRank:
+    """A synchroniser whose results are this rank's own values; waits for indices in `stalls` stall once each."""
+
+    def __init__(self):
+        self.started = []
+        self.stalls = []
+
+    def memory_of(self, descriptor):
+        return np.zeros(descriptor.shape, DType(descriptor.dtype).storage)
+
+    def start(self, index):
+        self.started.append(index)
+
+    def wait(self, index):
+        if index in self.stalls:
+            self.stalls.remove(index)
+            raise StallError(f"bucket {index} stalls")
+
+    def begin_round(self):
+        pass
+
+    def close(self):
+        pass
+
+
+class Setup:
+    """Two parameters in a bucket each, and the exchange of their gradients."""
+
+    def __init__(self, kind, op=Op.AVERAGE):
+        self.front, self.back = (torch.ones(4, requires_grad=True) for _ in range(2))
+        self.synchroniser = OneRank()
+        self.exchange = GradientExchange(self.synchroniser, op=op, rank=0, num_ranks=1, num_passes=1)
+        named = {"front": self.front, "back": self.back}
+        self.buckets = [
+            kind(plan, tuple(named[name] for name in plan.names), self.synchroniser.memory_of(plan.descriptor))
+            for plan in plan_buckets(list(named.items()), prefix="", op=op, bucket_bytes=16)
+        ]
+        assert len(self.buckets) == 2
+        self.exchange.add(self.buckets)
+
+    def backward(self, factor=1.0):
+        (self.front.sum() * factor + self.back.sum() * factor).backward()
+
+
+@pytest.fixture(params=[BucketOfViews, BucketOfCopies])
+def setup(request):
+    return Setup(request.param)
+
+
+def clamp_into_a_new_tensor(parameter):
+    parameter.grad = parameter.grad.clamp(-1, 1)
+
+
+def clamp_in_place(parameter):
+    parameter.grad.clamp_(-1, 1)
+
+
+def let_go(parameter):
+    parameter.grad = None
+
+
+@pytest.mark.parametrize("disturb", [clamp_into_a_new_tensor, clamp_in_place, let_go])
+def test_a_gradient_changed_or_replaced_in_flight_is_refused(setup, disturb):
+    setup.backward()
+    disturb(setup.front)
+    with pytest.raises(InFlightError, match=r"'front', were changed or replaced .*before clipping"):
+        setup.exchange.synchronize()
+
+
+def test_a_gradient_may_be_replaced_once_it_is_synchronised(setup):
+    for _ in range(3):
+        setup.exchange.clear(set_to_none=True)
+        setup.backward()
+        setup.exchange.synchronize()
+        clamp_into_a_new_tensor(setup.front)
+        assert setup.front.grad.tolist() == [1.0] * 4
+
+
+def test_gradients_that_were_let_go_are_not_kept_alive():
+    setup = Setup(BucketOfCopies)
+    setup.backward()
+    gradient = weakref.ref(setup.front.grad)
+    setup.exchange.clear(set_to_none=True)
+    gc.collect()
+    assert gradient() is None
