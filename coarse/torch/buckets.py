@@ -92,6 +92,8 @@ class Bucket:
     """The bucket was pushed: its values are on the way or are the combined ones."""
     is_late: bool = False
     """Gradients came after the push: it is pushed once more, by `synchronize`."""
+    is_taken: bool = False
+    """`synchronize` has its result; should it stall over another bucket, the next try leaves this one be."""
 
     def __post_init__(self) -> None:
         wire = self.plan.descriptor.dtype
@@ -112,7 +114,7 @@ class Bucket:
         """Wait for all parameters' gradients anew."""
         self.arrivals = [0] * len(self.parameters)
         self.num_awaited = len(self.parameters)
-        self.is_late = False
+        self.is_late = self.is_taken = False
 
     def write_presence(self) -> None:
         """Note and say which gradients this rank has (see [Note: presence]), and what they are."""

@@ -72,16 +72,23 @@ class GradientExchange:
             self._is_silent = was_silent
 
     def synchronize(self) -> None:
-        """Push what was not pushed, wait for all buckets, and note the gradients that ranks lacked."""
+        """Push what was not pushed, wait for all buckets, and note the gradients that ranks lacked.
+
+        After a StallError it may be called again: no bucket is pushed twice by that.
+        """
+        if not any(bucket.is_taken for bucket in self._buckets):
+            self.last_absent = {}
         for bucket in self._buckets:
-            if not bucket.is_in_flight and not bucket.is_late:
+            if not (bucket.is_in_flight or bucket.is_late or bucket.is_taken):
                 self._start(bucket)
         for bucket in self._buckets:
             if bucket.is_late:
                 self._start(bucket)
-        self.last_absent = {}
         for bucket in self._buckets:
-            self._finish(bucket)
+            if not bucket.is_taken:
+                self._finish(bucket)
+                bucket.is_taken = True
+        for bucket in self._buckets:
             bucket.begin_step()
         self._synchroniser.begin_round()
         self.has_arrivals = False
@@ -145,7 +152,7 @@ class GradientExchange:
             bucket.is_late = True
         if self._op is Op.SUM:
             bucket.scale(1.0 / self._num_ranks)
-        bucket.is_sealed = False
+        bucket.is_sealed = bucket.is_taken = False
 
     def _start(self, bucket: Bucket) -> None:
         if bucket.is_sealed:
@@ -154,6 +161,7 @@ class GradientExchange:
         bucket.write_presence()
         self._synchroniser.start(bucket.plan.index)
         bucket.is_in_flight = bucket.is_sealed = True
+        bucket.is_late = False
 
     def _finish(self, bucket: Bucket) -> None:
         self._synchroniser.wait(bucket.plan.index)

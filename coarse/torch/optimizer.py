@@ -93,7 +93,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         """Synchronise what is not yet synchronised, a closure's gradients too, then step.
 
         A gradient that some ranks lacked counts as zero there (see `last_absent`); one that all ranks
-        lacked is None, so that its parameter keeps its value.
+        lacked is None. After a StallError, call it again.
         """
         if self._is_skipping:
             self._exchange.require_landed()

@@ -360,6 +360,35 @@ def clip_into_new_tensors(model: nn.Module) -> None:
         parameter.grad = parameter.grad.clamp(-0.1, 0.1)
 
 
+def until_rank_0_has_stalled(_: torch.Tensor) -> None:
+    ct.push_pull(torch.ones(1), "stalled")
+
+
+def a_step_that_stalled_may_be_tried_again() -> None:
+    if is_allreduce() or ct.size() == 1:
+        return
+    link = current().require_client().link
+    for in_device in both_places():
+        ours, optimizer, alone, reference = twins(gradients_in_device_memory=in_device)
+        if ct.rank():
+            ours.first.weight.register_hook(until_rank_0_has_stalled)
+        for step in range(3):
+            optimizer.zero_grad()
+            reference.zero_grad()
+            loss_of(ours, batch(step, ct.rank())).backward()  # elsewhere it ends after rank 0 has stalled
+            loss_of(alone, batch(step)).backward()
+            if ct.rank() == 0:
+                link.stall_timeout_s, patient_s = 0.05, link.stall_timeout_s
+                with pytest.raises(coarse.StallError):
+                    optimizer.step()
+                link.stall_timeout_s = patient_s
+                until_rank_0_has_stalled(torch.ones(1))
+            optimizer.step()
+            reference.step()
+            require_equal(ours, alone)
+        optimizer.close()
+
+
 CLAIMS = [
     training_equals_one_process_on_the_global_batch,
     a_sum_is_the_average_times_the_number_of_workers,
@@ -380,6 +409,7 @@ CLAIMS = [
     names_that_repeat_or_lack_are_refused,
     a_sparse_gradient_is_refused_by_name,
     changing_a_gradient_in_flight_is_refused,
+    a_step_that_stalled_may_be_tried_again,
 ]
 
 

@@ -98,3 +98,43 @@ def test_gradients_that_were_let_go_are_not_kept_alive():
     setup.exchange.clear(set_to_none=True)
     gc.collect()
     assert gradient() is None
+
+
+@pytest.mark.parametrize("stalls", [[0], [1], [0, 1], [0, 0, 1]])
+def test_a_bucket_is_pushed_once_however_often_a_synchronisation_stalls(setup, stalls):
+    for step in range(1, 4):
+        setup.exchange.clear(set_to_none=True)
+        setup.synchroniser.stalls = list(stalls)
+        setup.backward(step)
+        for _ in stalls:
+            with pytest.raises(StallError):
+                setup.exchange.synchronize()
+        setup.exchange.synchronize()
+        assert sorted(setup.synchroniser.started) == sorted([0, 1] * step)
+        assert setup.front.grad.tolist() == setup.back.grad.tolist() == [float(step)] * 4
+
+
+@pytest.mark.parametrize("op", [Op.AVERAGE, Op.SUM])
+@pytest.mark.parametrize("kind", [BucketOfViews, BucketOfCopies])
+def test_a_bucket_that_is_pushed_once_more_is_so_once_however_often_that_stalls(kind, op):
+    setup = Setup(kind, op)
+    setup.backward(1)
+    setup.backward(2)
+    setup.synchroniser.stalls = [1, 1]
+    for _ in range(2):
+        with pytest.raises(StallError):
+            setup.exchange.synchronize()
+    setup.exchange.synchronize()
+    assert sorted(setup.synchroniser.started) == [0, 0, 1, 1]
+    assert setup.front.grad.tolist() == setup.back.grad.tolist() == [3.0] * 4
+
+
+def test_a_backward_after_a_stall_is_pushed_too(setup):
+    setup.backward(1)
+    setup.synchroniser.stalls = [1]
+    with pytest.raises(StallError):
+        setup.exchange.synchronize()
+    setup.backward(2)
+    setup.exchange.synchronize()
+    assert sorted(setup.synchroniser.started) == [0, 0, 1, 1]
+    assert setup.front.grad.tolist() == setup.back.grad.tolist() == [3.0] * 4
