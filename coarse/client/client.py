@@ -112,6 +112,17 @@ class Client:
                     "wait() for their handles first"
                 )
 
+    def require_complete(self, what: str) -> None:
+        """InFlightError unless the result of all that this worker has pushed is there."""
+        with self._lock:
+            self.link.read()
+            names = [self.machine.keys[key].descriptor.name for key in self.machine.in_flight]
+            if names:
+                raise InFlightError(
+                    f"rank {self.machine.client}: {what} while {sorted(names)[:5]} are in flight would "
+                    "drop what this worker contributed; wait() for their handles, or pull() them, first"
+                )
+
     def _require_idle(self, state: ClientKey) -> None:
         name = state.descriptor.name
         if state.failed is not None:

@@ -138,7 +138,10 @@ def join() -> int:
     """Say that this worker has no more batches: it counts as zero until all have joined.
 
     Returns the rank that joined last, which has seen every step; broadcast the parameters from it.
-    Raises ConfigError in mode "allreduce", where workers wait for one another.
+
+    Raises:
+        ConfigError: mode is "allreduce", where workers wait for one another.
+        InFlightError: something that this worker pushed is not complete.
     """
     if current().config.mode == "allreduce":
         raise ConfigError(
@@ -147,6 +150,7 @@ def join() -> int:
         )
     client = current().require_client()
     machine = client.machine
+    client.require_complete("join()")
     client.link.tell(machine.join())
     client.link.wait_for(lambda: machine.last_joined is not None, math.inf, "all workers to join")
     assert machine.last_joined is not None

@@ -201,6 +201,23 @@ def workers_that_have_joined_count_as_zero() -> None:
     assert math.isclose(ct.push_pull(torch.ones(1), "after")[0].item(), 1.0)
 
 
+def a_join_with_a_push_in_flight_is_refused_and_the_push_counts() -> None:
+    if ct.size() == 1:
+        return
+    mine = torch.full((3,), ct.rank() + 1.0)
+    if ct.rank() == 0:
+        handle = ct.push_pull_async(mine, "before join", ct.Sum)
+        with pytest.raises(coarse.InFlightError, match=r"rank 0: join\(\) .*'before join'.*wait\(\)"):
+            ct.join()
+        ct.push_pull(torch.zeros(1), "may go on")
+        total = handle.wait()
+    else:
+        ct.push_pull(torch.zeros(1), "may go on")
+        total = ct.push_pull(mine, "before join", ct.Sum)
+    assert total.tolist() == [ct.size() * (ct.size() + 1) / 2] * 3
+    ct.join()
+
+
 CLAIMS = [
     every_type_shape_and_operation_gives_the_sum_over_ranks,
     a_push_pull_in_place_writes_through_strides,
@@ -214,6 +231,7 @@ CLAIMS = [
     optimizer_state_comes_from_the_root_also_where_there_is_none,
     allgather_joins_first_dimensions_that_differ,
     workers_that_have_joined_count_as_zero,
+    a_join_with_a_push_in_flight_is_refused_and_the_push_counts,
 ]
 
 
