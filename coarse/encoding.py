@@ -19,6 +19,7 @@ from coarse.messages import (
     Free,
     Join,
     Joined,
+    JoinFailed,
     Leave,
     Located,
     Probe,
@@ -43,8 +44,8 @@ _RING = struct.Struct("<QQIIHHB3x")
 RING_HEADER_BYTES = _RING.size
 _PUSH_KIND, _READY_KIND = 1, 2
 _COLD: tuple[type, ...] = (
-    Register, Registered, Located, Failed, Query, Status, Join, Joined, Table, Tables, Probe, Echo,
-    Allocate, Allocated, Free, StatisticsRequest, StatisticsReply, Leave, Died, *SNAPSHOT_RECORDS,
+    Register, Registered, Located, Failed, Query, Status, Join, Joined, JoinFailed, Table, Tables, Probe,
+    Echo, Allocate, Allocated, Free, StatisticsRequest, StatisticsReply, Leave, Died, *SNAPSHOT_RECORDS,
 )  # fmt: skip
 _COLD_KIND = {kind: index + 16 for index, kind in enumerate(_COLD)}
 _NESTED: dict[type, int] = {Register: 3, Located: 3}

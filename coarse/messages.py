@@ -144,6 +144,14 @@ class Joined(NamedTuple):
     round: int
 
 
+class JoinFailed(NamedTuple):
+    """A client has shut down without joining: the round will never be complete, nor a later one."""
+
+    rank: int
+    """The world rank of the client that left."""
+    text: str
+
+
 class Table(NamedTuple):
     """A client's routing table for an epoch."""
 
@@ -240,7 +248,7 @@ class RingChunk(NamedTuple):
 
 
 Record = (
-    Push | Ready | Register | Registered | Located | Failed | Query | Status | Join | Joined | Table
-    | Tables | Probe | Echo | Allocate | Allocated | Free | StatisticsRequest | StatisticsReply
+    Push | Ready | Register | Registered | Located | Failed | Query | Status | Join | Joined | JoinFailed
+    | Table | Tables | Probe | Echo | Allocate | Allocated | Free | StatisticsRequest | StatisticsReply
     | Leave | Died | SnapshotRecord
 )  # fmt: skip

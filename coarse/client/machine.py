@@ -13,6 +13,7 @@ from coarse.messages import (
     Failed,
     Join,
     Joined,
+    JoinFailed,
     Leave,
     Push,
     Query,
@@ -82,6 +83,8 @@ class ClientMachine:
         self.epoch = 0
         self.keys: dict[int, ClientKey] = {}
         self.last_joined: int | None = None
+        self.join_failed: JoinFailed | None = None
+        """Who has shut down, so that no round of joins will be complete any more."""
         self.missing: dict[int, dict[int, tuple[int, ...]]] = {}
         """Key -> device -> clients that it waits for, as far as asked."""
         self.died: Died | None = None
@@ -214,6 +217,8 @@ class ClientMachine:
             case Joined():
                 self._round = record.round + 1
                 self.last_joined = record.last
+            case JoinFailed():
+                self.join_failed = record
             case Died():
                 self.died = self.died or record
             case Echo() | Allocated() | SnapshotGrant() | StatisticsReply():

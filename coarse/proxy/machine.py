@@ -16,6 +16,7 @@ from coarse.messages import (
     Free,
     Join,
     Joined,
+    JoinFailed,
     Leave,
     Located,
     Probe,
@@ -62,6 +63,7 @@ class ProxyMachine:
             Status: self._on_status,
             Join: self._on_join,
             Joined: self._on_joined,
+            JoinFailed: self._on_join_failed,
             Leave: self._on_leave,
             Probe: self._on_probe,
             Allocate: self._on_allocate,
@@ -194,8 +196,16 @@ class ProxyMachine:
         joined = self._membership.on_join(join)
         excused = self._sync.excuse(join.client, join.round)
         if joined is None:
-            return [*forwarded, *excused]
+            return [*forwarded, *excused, *self._failed_join()]
         return [*forwarded, *excused, *self._to_other_devices(joined), *self._on_joined(joined)]
+
+    def _failed_join(self) -> list[Instruction]:
+        """Tell everybody where a round cannot be completed any more."""
+        failed = self._membership.take_failed_join()
+        return [*self._to_other_devices(failed), *self._on_join_failed(failed)] if failed else []
+
+    def _on_join_failed(self, failed: JoinFailed) -> list[Instruction]:
+        return [Send(c, failed) for c in self._membership.own_clients]
 
     def _on_joined(self, joined: Joined) -> list[Instruction]:
         self._sync.begin_round(joined.round + 1)
@@ -204,7 +214,9 @@ class ProxyMachine:
     def _on_leave(self, leave: Leave) -> list[Instruction]:
         forwarded = self._forward(leave.client, leave, are_near_told=True)
         self._membership.on_leave(leave.client)
-        return [*forwarded, *self._sync.on_leave(leave.client), *self._finished()]
+        self._membership.on_resigned(leave.client)
+        failed = [*self._sync.on_leave(leave.client), *self._failed_join()]
+        return [*forwarded, *failed, *self._finished()]
 
     def _finished(self) -> list[Instruction]:
         return [Finished()] if self._membership.all_left else []

@@ -1,6 +1,6 @@
 """Which clients a device serves, whose tables it has, and who has joined or left."""
 
-from coarse.messages import Join, Joined, Table
+from coarse.messages import Join, Joined, JoinFailed, Table
 from coarse.plan import Placement
 
 
@@ -17,6 +17,9 @@ class Membership:
         self._tables: dict[int, dict[int, Table]] = {}
         self._joined: dict[int, list[int]] = {}
         self._left: set[int] = set()
+        self._resigned: list[int] = []
+        """Own clients that have shut down, and of which nobody who joins has been told yet."""
+        self._ranks = placement.ranks
 
     def on_table(self, table: Table) -> tuple[tuple[int, int, int, int], ...] | None:
         """All clients' tables in order of client once the last has come, else None."""
@@ -42,6 +45,24 @@ class Membership:
     def on_leave(self, client: int) -> None:
         """A client has shut down or died."""
         self._left.add(client)
+
+    def on_resigned(self, client: int) -> None:
+        """A client has shut down on purpose: only its own device knows for sure which rounds it has joined."""
+        if client in self.own_clients:
+            self._resigned.append(client)
+
+    def take_failed_join(self) -> JoinFailed | None:
+        """What is to be told, once, where others have joined a round that an own client never will."""
+        for client in self._resigned:
+            if any(client not in joined for joined in self._joined.values()):
+                self._resigned.clear()
+                rank = self._ranks[client]
+                text = (
+                    f"rank {client} (MPI rank {rank}) has shut down without join(), for which others wait; "
+                    "call join() on all ranks after their last batch"
+                )
+                return JoinFailed(rank, text)
+        return None
 
     @property
     def all_left(self) -> bool:

@@ -7,7 +7,7 @@ import torch
 from coarse import arrays
 from coarse.client.handle import Handle as ArrayHandle
 from coarse.dtypes import Op
-from coarse.errors import ConfigError
+from coarse.errors import ConfigError, DeadRankError
 from coarse.messages import Descriptor, key_of
 from coarse.session import current
 from coarse.torch.tensors import (
@@ -142,6 +142,7 @@ def join() -> int:
     Raises:
         ConfigError: mode is "allreduce", where workers wait for one another.
         InFlightError: something that this worker pushed is not complete.
+        DeadRankError: another worker has shut down without joining.
     """
     if current().config.mode == "allreduce":
         raise ConfigError(
@@ -152,6 +153,12 @@ def join() -> int:
     machine = client.machine
     client.require_complete("join()")
     client.link.tell(machine.join())
-    client.link.wait_for(lambda: machine.last_joined is not None, math.inf, "all workers to join")
-    assert machine.last_joined is not None
+    client.link.wait_for(
+        lambda: machine.last_joined is not None or machine.join_failed is not None,
+        math.inf,
+        "all workers to join",
+    )
+    if machine.last_joined is None:
+        assert machine.join_failed is not None
+        raise DeadRankError(f"rank {arrays.rank()}: {machine.join_failed.text}", rank=machine.join_failed.rank)
     return machine.last_joined

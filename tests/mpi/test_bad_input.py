@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.mpi.claims import IN_TIME_S, read_reports
-from tests.mpi.launch import PROGRAMS, REPOSITORY, mpirun, running
+from tests.mpi.launch import PROGRAMS, REPOSITORY, complete, mpirun, running
 from tests.mpi.programs.misuse_claims import CLAIMS
 
 TWO_NODES = "".join(
@@ -153,6 +153,22 @@ def test_a_start_that_fails_on_one_rank_alone_ends_the_job():
     assert "out of file descriptors" in completed.stderr
 
 
+@pytest.mark.parametrize(("ulfm", "first"), [(False, "coarse first"), (False, "MPI first"), (True, "MPI first")])
+def test_ranks_that_never_call_init_are_named_after_the_startup_timeout(ulfm, first):
+    completed = mpirun(3, "late_rank.py", 2, first, ulfm=ulfm, timeout_s=20)
+    assert completed.returncode != 0
+    assert "StallError: MPI rank" in completed.stderr
+    assert "MPI ranks [2] have not called coarse.init() in the 1 s that this rank waited" in completed.stderr
+
+
+def test_coarse_run_ends_where_a_rank_never_calls_init():
+    command = [sys.executable, "-m", "coarse", "run", str(PROGRAMS / "late_rank.py"), "1", "coarse first"]
+    completed = complete(command, timeout_s=20)
+    assert completed.returncode == 1
+    assert "StallError: MPI rank 0: MPI ranks [1] have not called coarse.init() in the 1 s" in completed.stderr
+    assert "coarse: MPI rank 0 ended with status 1 in coarse.init(), where ranks [2, 3] wait" in completed.stderr
+
+
 # --- ranks that die
 
 
@@ -213,6 +229,16 @@ def test_who_waits_for_a_worker_that_has_left_is_told_at_once(tmp_path, how, lay
     words = f"rank 1 (MPI rank {dead_rank}) has shut down without pushing 'awaited'"
     assert words in completed.stderr
     require_prompt_end(tmp_path, words, dead_rank)
+
+
+@pytest.mark.parametrize("layout", ["one node", "two nodes"])
+def test_who_joins_is_told_at_once_of_a_worker_that_has_left_without(tmp_path, layout):
+    environ, num_ranks = environ_of(layout, tmp_path)
+    completed = mpirun(num_ranks, "ended_rank.py", "exit without join", tmp_path, env=environ, timeout_s=20)
+    assert completed.returncode != 0
+    dead_rank = 2 if layout == "two nodes" else 1
+    require_prompt_end(tmp_path, f"rank 1 (MPI rank {dead_rank}) has shut down without join()", dead_rank)
+    assert reports_of(tmp_path).keys() == {0}
 
 
 @pytest.mark.parametrize("num_ranks", [4, 1])

@@ -31,7 +31,7 @@ def end() -> None:
     (folder / "ended").write_text(str(time.perf_counter()))
     if how == "raise":
         raise ArithmeticError("the worker is broken")
-    if how == "exit":
+    if how in ("exit", "exit without join"):
         sys.exit(3)
     if how == "shut down":
         coarse.shutdown()
@@ -54,6 +54,10 @@ if coarse.rank() == coarse.size() - 1:
     end()
     sys.exit(0)
 try:
+    if how == "exit without join":
+        import coarse.torch
+
+        coarse.torch.join()
     coarse.push_pull(np.ones(5), "awaited")
 except coarse.CoarseError as error:
     waited_s = time.perf_counter() - float((folder / "ended").read_text())

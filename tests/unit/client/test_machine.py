@@ -9,6 +9,7 @@ from coarse.messages import (
     Failed,
     Join,
     Joined,
+    JoinFailed,
     Push,
     Query,
     Ready,
@@ -142,6 +143,13 @@ def test_after_a_round_of_joins_pushes_say_the_next_round():
     machine.begin(key)
     assert machine.announce(key, 0, 1, present=True)[0].record.round == 1
     assert machine.join() == [ToDevice(1, Join(1, 1))]
+
+
+def test_a_round_that_fails_is_kept_for_whoever_joins_later():
+    machine, _ = registered()
+    machine.on_record(JoinFailed(2, "text"))
+    machine.join()
+    assert machine.join_failed == JoinFailed(2, "text")
 
 
 def test_who_is_missing_is_asked_once_and_answered_by_every_device():

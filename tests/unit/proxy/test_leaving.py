@@ -3,7 +3,19 @@
 import pytest
 
 from coarse.dtypes import DType, Op
-from coarse.messages import Descriptor, Failed, Leave, Push, Register, RingChunk, Table, key_of
+from coarse.messages import (
+    Descriptor,
+    Failed,
+    Join,
+    Joined,
+    JoinFailed,
+    Leave,
+    Push,
+    Register,
+    RingChunk,
+    Table,
+    key_of,
+)
 from coarse.plan import Placement
 from coarse.proxy.instructions import Finished, Fold, Send
 from coarse.proxy.machine import ProxyMachine
@@ -124,6 +136,36 @@ def test_a_ring_that_others_began_fails_at_the_node_of_the_client_that_left():
     told = failures(device.machine.on_chunk(RingChunk(key_of("ring"), 1, 0, 0, 0, 0, True)))
     assert told[2].rank == 1  # device 0, which tells its client
     assert failures(near.tell(told[2]))[0] == told[2]
+
+
+def failed_joins(steps: list) -> dict[int, JoinFailed]:
+    """Endpoint -> what it is told of a round of joins."""
+    return {s.endpoint: s.record for s in steps if isinstance(s, Send) and isinstance(s.record, JoinFailed)}
+
+
+@pytest.mark.parametrize("events", [(Join(0, 0), Leave(1)), (Leave(1), Join(0, 0))])
+def test_who_joins_is_told_who_has_shut_down_without_joining(events):
+    own, other = Device(1), Device(0)  # client 1 is device 1's, which alone knows what it has joined
+    told = {}
+    for event in events:
+        told |= failed_joins(own.tell(event))
+        assert not failed_joins(other.tell(event))
+    assert told.keys() == {1, 2}  # own clients, and the other device
+    assert told[2].rank == 1
+    assert "rank 1 (MPI rank 1) has shut down without join()" in told[2].text
+    assert failed_joins(other.tell(told[2])) == {0: told[2]}
+
+
+def test_who_leaves_after_a_round_of_joins_harms_nobody():
+    device = Device(1)
+    for event in (Join(1, 0), Joined(0, 0), Leave(1), Join(0, 0)):  # the end may overtake a far client's join
+        assert not failed_joins(device.tell(event))
+
+
+def test_who_leaves_where_nobody_joins_is_not_told():
+    device = Device(1)
+    assert not failed_joins(device.tell(Leave(1)))
+    assert not failed_joins(device.tell(Leave(0)))
 
 
 def test_a_device_ends_once_all_clients_have_left():
