@@ -15,7 +15,15 @@ _TRIAL_ITERATIONS = 1
 Simulate = Callable[[Job], Report]
 
 
-def with_best_split(job: Job, other_tables: Sequence[tuple[RoutingTable, ...]] = ()) -> Job:
+def most_trials(num_gradients: int) -> int:
+    """The most splits that `search_splits` simulates: for an estimate of the time left."""
+    stride = max(1, num_gradients // _NUM_PROBES)
+    return len({*range(0, num_gradients + 1, stride), num_gradients}) + 2 * (stride.bit_length() - 1)
+
+
+def with_best_split(
+    job: Job, other_tables: Sequence[tuple[RoutingTable, ...]] = (), run: Simulate = simulate
+) -> Job:
     """The job with the split, and of several sets of routing tables the one, that simulate fastest.
 
     m = 0 (the workers' ring alone) is among the splits, so the choice is never slower than all-reduce
@@ -25,7 +33,7 @@ def with_best_split(job: Job, other_tables: Sequence[tuple[RoutingTable, ...]] =
     chosen = job
     for tables in (job.tables, *other_tables):
         trial = replace(job, tables=tables, num_iterations=_TRIAL_ITERATIONS)
-        for split, iteration_s in search_splits(trial):
+        for split, iteration_s in search_splits(trial, run):
             cost = (iteration_s, -split)
             if best is None or cost < best:
                 best, chosen = cost, replace(job, tables=tables, num_proxy_gradients=split)

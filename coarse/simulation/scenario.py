@@ -15,10 +15,12 @@ from coarse.errors import ConfigError
 from coarse.plan import Placement, RoutingTable
 from coarse.simulation.gradients import gradients_of
 from coarse.simulation.job import Gradient, Job
-from coarse.simulation.policies import with_best_split
+from coarse.simulation.policies import Simulate, with_best_split
 from coarse.simulation.profiling import measured_tables, ring_bytes_per_s
+from coarse.simulation.ring_order import in_ring_order
 from coarse.simulation.site import Path, Site
 from coarse.simulation.sites import STEPWISE_RANKS, coarse_site, dense_site, placement_of, reachable_proxies
+from coarse.simulation.training import simulate
 from coarse.units import MIB
 
 _RING_BYTES = 4 * MIB
@@ -79,15 +81,15 @@ class Scenario:
                 key="profile",
             )
 
-    def job(self) -> Job:
-        """The job to simulate."""
+    def job(self, run: Simulate = simulate) -> Job:
+        """The job to simulate; `run` simulates what the policy tries on the way."""
         match self.mode:
             case Mode.DENSE:
                 return self._dense()
             case Mode.ALLREDUCE:
                 return self._allreduce()
             case Mode.COARSE:
-                return self._coarse()
+                return self._coarse(run)
 
     @property
     def gradients(self) -> tuple[Gradient, ...]:
@@ -107,15 +109,17 @@ class Scenario:
 
     def _allreduce(self) -> Job:
         places = place(self.machine, num_workers=self.num_workers, num_devices=0, num_nodes=self.num_nodes)
+        places = in_ring_order(self.machine, places, self.worker_ring)
         placement = placement_of(self.machine, places, num_sync_groups=self.num_sync_groups)
         site = coarse_site(self.machine, places, device_ring="auto", worker_ring=self.worker_ring)
         return replace(self._build(site, placement, ()), num_proxy_gradients=0)
 
-    def _coarse(self) -> Job:
+    def _coarse(self, run: Simulate) -> Job:
         num_devices = self.num_devices or self.num_workers
         places = place(
             self.machine, num_workers=self.num_workers, num_devices=num_devices, num_nodes=self.num_nodes
         )
+        places = in_ring_order(self.machine, places, self.worker_ring)
         placement = placement_of(self.machine, places, num_sync_groups=self.num_sync_groups)
         kind = self.device_ring or ("cci" if self.machine.cci and self.machine.cci_wire else "auto")
         site = coarse_site(self.machine, places, device_ring=kind, worker_ring=self.worker_ring)
@@ -123,7 +127,7 @@ class Scenario:
             tables = self._local_tables(site, placement)
         else:
             tables = measured_tables(site, placement.local_proxies, reachable_proxies(placement), self.routing)
-        return self._decide(self._build(site, placement, tables))
+        return self._decide(self._build(site, placement, tables), run)
 
     def _build(self, site: Site, placement: Placement, tables: tuple[RoutingTable, ...]) -> Job:
         gradients = self.gradients
@@ -141,7 +145,7 @@ class Scenario:
             one_stands_for_all=self.num_workers > STEPWISE_RANKS,
         )
 
-    def _decide(self, job: Job) -> Job:
+    def _decide(self, job: Job, run: Simulate) -> Job:
         match self.policy:
             case Policy.DEVICES:
                 return job
@@ -149,7 +153,7 @@ class Scenario:
                 return replace(job, num_proxy_gradients=paper_split(job))
             case Policy.AUTO:
                 local = local_tables(job.tables, job.placement.local_proxies)
-                return with_best_split(job, [] if local == job.tables else [local])
+                return with_best_split(job, [] if local == job.tables else [local], run)
 
     def _local_tables(self, site: Site, placement: Placement) -> tuple[RoutingTable, ...]:
         """Equal workers measure alike, each its local proxy."""
