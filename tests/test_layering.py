@@ -18,8 +18,8 @@ EMULATION_NOUNS = (
     "pair_matrix", "placement", "ports", "presets", "quantities", "topology_tree", "wire", "wiring",
 )
 SIMULATION_NOUNS = (
-    "engine", "gradients", "job", "macro", "policies", "profiling", "proxied", "recording", "report", "scenario", "site",
-    "sites", "training", "worker_ring",
+    "engine", "gradients", "job", "macro", "policies", "profiling", "proxied", "recording", "report",
+    "ring_order", "scenario", "site", "sites", "training", "worker_ring",
 )
 # fmt: on
 
