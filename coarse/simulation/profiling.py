@@ -12,6 +12,10 @@ from coarse.emulation.fabric import Fabric
 from coarse.emulation.links import Link
 from coarse.plan import RoutingTable
 from coarse.simulation.site import Path, Site
+from coarse.units import KIB
+
+SMALLEST_BYTES = 4 * KIB
+"""From here on is measured: proxies may take equally long at sizes far below that of a shard."""
 
 
 def profile_proxy(site: Site, client: int, device: int, *, is_local: bool, sizes: Sequence[int]) -> ProxyProfile:
@@ -26,7 +30,7 @@ def measured_tables(
     site: Site, local_proxies: Sequence[int], reachable: Sequence[Sequence[int]], routing: MeasuredRouting
 ) -> tuple[RoutingTable, ...]:
     """Every client's table; `reachable` names each client's proxies: those of its node."""
-    sizes = [routing.min_partition_bytes]
+    sizes = [min(SMALLEST_BYTES, routing.min_partition_bytes)]
     while sizes[-1] * 2 <= routing.max_partition_bytes:
         sizes.append(sizes[-1] * 2)
     return tuple(
