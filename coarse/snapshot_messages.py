@@ -5,7 +5,8 @@ tells the coordinator, which is the device of worker 0, who has begun (SnapshotJ
 coordinator makes the folder and tells all devices (SnapshotFolder); each writes one part for each
 of its workers and reports it (SnapshotPart). The coordinator commits them and says so to all
 devices, which say it to their workers (SnapshotEnded). Whatever goes wrong anywhere is said to the
-coordinator (SnapshotFailed), which ends the snapshot for everybody.
+coordinator (SnapshotFailed, or SnapshotLeft by the device of a worker that shuts down), which ends the snapshot
+for everybody.
 """
 
 import json
@@ -77,6 +78,12 @@ class SnapshotFailed(NamedTuple):
     reason: str
 
 
+class SnapshotLeft(NamedTuple):
+    """To the coordinator: a client has shut down, and takes part in no snapshot that it has not joined."""
+
+    client: int
+
+
 class SnapshotEnded(NamedTuple):
     """A snapshot is on the disk, or has been given up for this reason."""
 
@@ -86,11 +93,11 @@ class SnapshotEnded(NamedTuple):
 
 SnapshotRecord = (
     SnapshotBegin | SnapshotJoined | SnapshotFolder | SnapshotTouch | SnapshotGrant
-    | SnapshotCopied | SnapshotPart | SnapshotFailed | SnapshotEnded
+    | SnapshotCopied | SnapshotPart | SnapshotFailed | SnapshotLeft | SnapshotEnded
 )  # fmt: skip
 SNAPSHOT_RECORDS: tuple[type, ...] = (
     SnapshotBegin, SnapshotJoined, SnapshotFolder, SnapshotTouch, SnapshotGrant, SnapshotCopied,
-    SnapshotPart, SnapshotFailed, SnapshotEnded,
+    SnapshotPart, SnapshotFailed, SnapshotLeft, SnapshotEnded,
 )  # fmt: skip
 
 

@@ -146,13 +146,13 @@ class ClientSnapshots:
             raise SnapshotError(f"rank {self._rank}: snapshot {number} failed: {ended[number]}")
 
     def finish(self) -> None:
-        """Wait for the last snapshot; warn where it failed and nobody has asked for it."""
+        """Wait for the last snapshot; warn where it failed or stalls and nobody has asked for it."""
         if self._number < 0:
             return
         is_observed = self._is_observed
         try:
             self.wait_for(self._number, None)
-        except SnapshotError as error:
+        except (SnapshotError, StallError) as error:
             if not is_observed:
                 warnings.warn(str(error), RuntimeWarning, stacklevel=4)
 

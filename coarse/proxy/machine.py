@@ -216,7 +216,8 @@ class ProxyMachine:
         self._membership.on_leave(leave.client)
         self._membership.on_resigned(leave.client)
         failed = [*self._sync.on_leave(leave.client), *self._failed_join()]
-        return [*forwarded, *failed, *self._finished()]
+        ended_snapshots = self.snapshots.on_leave(leave.client)  # first: nobody ends before its last Leave
+        return [*ended_snapshots, *forwarded, *failed, *self._finished()]
 
     def _finished(self) -> list[Instruction]:
         return [Finished()] if self._membership.all_left else []

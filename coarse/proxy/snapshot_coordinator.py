@@ -13,6 +13,7 @@ from coarse.snapshot_messages import (
     SnapshotFailed,
     SnapshotFolder,
     SnapshotJoined,
+    SnapshotLeft,
     SnapshotPart,
     shortened,
 )
@@ -39,6 +40,8 @@ class SnapshotCoordinator:
 
     def __init__(self, placement: Placement) -> None:
         self._num_clients = placement.num_clients
+        self._ranks = placement.ranks
+        self._left: set[int] = set()
         self._runs: dict[int, _Run] = {}
         self._last_ended = -1
 
@@ -70,7 +73,12 @@ class SnapshotCoordinator:
                     f"wanted {what}; call coarse.snapshot() on all ranks with the same path, "
                     "step and tensors",
                 )
-        return []
+        return self._end_if_left(joined.snapshot)
+
+    def on_left(self, left: SnapshotLeft) -> list[SnapshotStep | ToAllDevices]:
+        """A worker has shut down: snapshots that it has not joined will never be complete."""
+        self._left.add(left.client)
+        return [step for snapshot in sorted(self._runs) for step in self._end_if_left(snapshot)]
 
     def on_folder_made(
         self, snapshot: int, staging: str, refusal: str
@@ -120,6 +128,18 @@ class SnapshotCoordinator:
         if snapshot <= self._last_ended:
             return None
         return self._runs.setdefault(snapshot, _Run())
+
+    def _end_if_left(self, snapshot: int) -> list[SnapshotStep | ToAllDevices]:
+        run = self._run(snapshot)
+        gone = self._left - run.joined.keys() if run is not None else set()
+        if not gone:
+            return []
+        rank = min(gone)
+        return self._end(
+            snapshot,
+            f"rank {rank} (MPI rank {self._ranks[rank]}) has shut down without taking it; call "
+            "coarse.snapshot() on all ranks",
+        )
 
     def _end(self, snapshot: int, reason: str) -> list[SnapshotStep | ToAllDevices]:
         run = self._run(snapshot)

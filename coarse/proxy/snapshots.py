@@ -26,6 +26,7 @@ from coarse.snapshot_messages import (
     SnapshotFolder,
     SnapshotGrant,
     SnapshotJoined,
+    SnapshotLeft,
     SnapshotPart,
     SnapshotTouch,
     fragments,
@@ -43,7 +44,7 @@ from coarse.storage.snapshot import (
 from coarse.storage.snapshot import Instruction as HoldInstruction
 
 Steps = list[Instruction]
-ToCoordinator = SnapshotJoined | SnapshotPart | SnapshotFailed
+ToCoordinator = SnapshotJoined | SnapshotPart | SnapshotFailed | SnapshotLeft
 
 
 class DeviceSnapshots:
@@ -72,6 +73,7 @@ class DeviceSnapshots:
             SnapshotJoined: self._to_coordinator,
             SnapshotPart: self._to_coordinator,
             SnapshotFailed: self._to_coordinator,
+            SnapshotLeft: self._to_coordinator,
         }
         """What to do with each kind of record."""
 
@@ -113,6 +115,10 @@ class DeviceSnapshots:
         if rank == leader_rank:
             return [step for n in known for step in self._on_ended(SnapshotEnded(n, reason))]
         return [step for n in known for step in self._fail(n, reason)]
+
+    def on_leave(self, client: int) -> Steps:
+        """A client has shut down; its own device, which has heard of all its snapshots, says so."""
+        return self._to_coordinator(SnapshotLeft(client)) if client in self._machines else []
 
     # --- records
 
@@ -220,6 +226,8 @@ class DeviceSnapshots:
                 return self._say(self._coordinator.on_part(record))
             case SnapshotFailed():
                 return self._say(self._coordinator.on_failed(record))
+            case SnapshotLeft():
+                return self._say(self._coordinator.on_left(record))
 
     def _say(self, said: list[SnapshotStep | ToAllDevices]) -> Steps:
         """The coordinator's words to all devices; the others hear them before own clients do."""

@@ -108,6 +108,13 @@ def test_a_full_disk_is_told_to_all_ranks_and_harms_no_older_checkpoint(checkpoi
     assert [path.name for path in checkpoint.parent.iterdir()] == ["last"]
 
 
+def test_who_shuts_down_waits_for_no_snapshot_that_another_has_not_taken(checkpoint):
+    completed = mpirun(4, "snapshot_story.py", "alone", checkpoint, timeout_s=20)
+    assert completed.returncode == 0, completed.stderr
+    assert "rank 1 (MPI rank 1) has shut down without taking it" in completed.stdout
+    assert read_checkpoint(checkpoint).step == 1
+
+
 def test_a_device_that_dies_ends_the_snapshot_on_all_ranks(checkpoint):
     completed = mpirun(4, "snapshot_story.py", "dead", checkpoint, ulfm=True)
     told = sorted(completed.stdout.splitlines())

@@ -4,6 +4,7 @@ take: a snapshot of step 1, and the end of the program without waiting for it.
 read: every worker checks that step 1 is there, in full.
 kill STAGE: all ranks are killed while a snapshot of step 2 replaces it.
 full: the devices may write no file of more than 1 MiB; every worker prints the error.
+alone: only worker 0 takes a snapshot before all shut down; it prints the warning.
 dead: a device is killed while a snapshot is taken; every worker prints the error.
 """
 
@@ -12,6 +13,7 @@ import resource
 import signal
 import sys
 import time
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -124,5 +126,12 @@ match part:
         for pid in devices():
             resource.prlimit(pid, resource.RLIMIT_FSIZE, limits)
         coarse.barrier()
+    case "alone":
+        if coarse.rank() == 0:
+            take(2)
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                coarse.shutdown()
+            print(caught[0].message)
     case "dead":
         die()

@@ -80,6 +80,13 @@ class Job:
         for is_last, text in fragments(held.encode()):
             self.to_device(client, SnapshotBegin(client, snapshot, is_last, text))
 
+    def leave(self, client: int) -> None:
+        """As the machine of its own device does on its Leave, which comes after all that it began."""
+        device = self.local_proxies[client]
+        while self.wires.get((client, self.num_clients + device)):
+            self._deliver(client, self.num_clients + device)
+        self.follow(device, self.devices[device].on_leave(client))
+
     def overwrite(self, client: int, key: int, value: int) -> None:
         """Ask, wait for the grant with whatever else happens meanwhile, and write."""
         token = 1000 * client + self.random.getrandbits(60) * 10_000
@@ -260,6 +267,31 @@ def test_a_client_that_cannot_begin_ends_the_snapshot_for_all(seed):
     assert [ended[0] for ended in job.ended] == ["no room"] * 3
     job.require_nothing_left()
     assert job.committed == []
+
+
+@pytest.mark.parametrize("leaver", [0, 1, 2])
+@pytest.mark.parametrize("seed", range(20))
+def test_a_snapshot_that_a_client_shuts_down_without_ends_for_all(leaver, seed):
+    job = Job((0, 1, 1), seed)
+    for client in {0, 1, 2} - {leaver}:
+        job.begin(client, 0)
+        for _ in range(job.random.randrange(5)):
+            job.step()
+    job.leave(leaver)
+    job.run()
+    assert all(f"rank {leaver} (MPI rank {leaver}) has shut down" in ended[0] for ended in job.ended)
+    assert job.committed == []
+    job.require_nothing_left()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_snapshot_that_a_client_has_joined_before_it_shuts_down_is_completed(seed):
+    job = Job((0, 1, 1), seed)
+    for client in range(3):
+        job.begin(client, 0)
+    job.leave(job.random.randrange(3))
+    job.run()
+    assert [commit.snapshot for commit in job.committed] == [0]
 
 
 @pytest.mark.parametrize(("dead", "seed"), [(d, s) for d in (0, 1) for s in range(30)])
