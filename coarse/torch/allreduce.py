@@ -7,10 +7,16 @@ from collections.abc import Callable
 import numpy as np
 from mpi4py import MPI
 
+from coarse.client.link import DeviceLink
 from coarse.dtypes import DType, Op
 from coarse.errors import InFlightError, StallError
 from coarse.messages import Descriptor
 from coarse.proxy.sync_core import narrowed, widen
+
+_LOOK_S, _GLANCE_S = 0.05, 0.001
+"""How often a wait looks for peers that have died, and for how long."""
+_NAMING_S = 1.0
+"""How much later than MPI the devices may know who died."""
 
 
 class AllreduceSynchroniser:
@@ -18,14 +24,17 @@ class AllreduceSynchroniser:
 
     The order of collectives is agreed beforehand: every round takes all buckets by index, then those
     that are started once more. So it never follows from which gradient came first.
+
+    A collective without one of its ranks may spin for ever, or fail and not say whom it lacks; it is
+    the link to the devices that knows who has died or raised an error.
     """
 
     def __init__(
-        self, comm: MPI.Comm, stall_timeout_s: float, count: Callable[[Descriptor], None]
+        self, comm: MPI.Comm, link: DeviceLink, count: Callable[[Descriptor], None]
     ) -> None:
         self._comm = comm.Dup()
+        self._link = link
         self._count = count
-        self._stall_timeout_s = stall_timeout_s
         self._changed = threading.Condition()
         self._buckets: list[tuple[Descriptor, np.ndarray]] = []
         self._order: deque[int] = deque()
@@ -57,21 +66,29 @@ class AllreduceSynchroniser:
 
     def wait(self, index: int) -> None:
         """See Synchroniser."""
+        limit_s, clock = self._link.stall_timeout_s, self._link.clock
+        deadline_s = clock.now_s() + limit_s
+
+        def is_over() -> bool:
+            return index not in self._under_way or self._failure is not None
+
         with self._changed:
             self._require_reachable(index)
-            is_done = self._changed.wait_for(
-                lambda: index not in self._under_way or self._failure is not None,
-                self._stall_timeout_s,
-            )
-            name = self._buckets[index][0].name
-            if self._failure is not None:
-                raise self._failure
-            if not is_done:
+            is_done = self._changed.wait_for(is_over, min(_LOOK_S, limit_s))
+        while not is_done:
+            if self._link.wait_until(is_over, _GLANCE_S):  # else DeadRankError, where somebody has died
+                break
+            if clock.now_s() >= deadline_s:
                 raise StallError(
-                    f"rank {self._comm.Get_rank()}: the all-reduce of {name!r} did not end within "
-                    f"{self._stall_timeout_s:g} s; see what the other workers wait for, or raise "
+                    f"rank {self._comm.Get_rank()}: the all-reduce of {self._buckets[index][0].name!r} did "
+                    f"not end within {limit_s:g} s; see what the other workers wait for, or raise "
                     "stall_timeout_s"
                 )
+            with self._changed:
+                is_done = self._changed.wait_for(is_over, _LOOK_S)
+        if self._failure is not None:
+            self._link.wait_until(lambda: False, _NAMING_S)  # DeadRankError, which names the rank
+            raise self._failure
 
     def begin_round(self) -> None:
         """See Synchroniser."""

@@ -70,6 +70,5 @@ def synchroniser_of(runtime: Runtime) -> Synchroniser:
         return DeviceSynchroniser()
     from coarse.torch.allreduce import AllreduceSynchroniser  # the one face that calls MPI
 
-    return AllreduceSynchroniser(
-        runtime.worker_comm, runtime.config.stall_timeout_s, runtime.require_client().count_push
-    )
+    client = runtime.require_client()
+    return AllreduceSynchroniser(runtime.worker_comm, client.link, client.count_push)

@@ -1,0 +1,25 @@
+"""The workers' all-reduce ends with the ranks that it is made of."""
+
+import json
+
+import pytest
+
+from tests.mpi.claims import IN_TIME_S
+from tests.mpi.launch import mpirun, running
+
+ENDS = {
+    "kill": "worker 1 (MPI rank 1) died",
+    "raise": "MPI rank 1 raised ArithmeticError: the worker is broken",
+}
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_under_ulfm_the_survivor_of_an_all_reduce_names_the_rank_that_ended(tmp_path, how):
+    completed = mpirun(4, "ended_in_allreduce.py", how, tmp_path, ulfm=True, timeout_s=30)
+    assert completed.returncode != 0
+    found = json.loads((tmp_path / "rank0.json").read_text())
+    assert found["kind"] == "DeadRankError", found["text"]
+    assert found["dead_rank"] == 1
+    assert ENDS[how] in found["text"]
+    assert found["waited_s"] < IN_TIME_S
+    assert not running(int(path.read_text()) for path in tmp_path.glob("pid*"))
