@@ -19,6 +19,10 @@ class WallClock:
         """Seconds of the system's monotonic clock."""
         return time.perf_counter()
 
+    def sleep_s(self, seconds: float) -> None:
+        """Do nothing for a while."""
+        time.sleep(seconds)
+
 
 class VirtualClock:
     """Time that jumps: for tests and simulations."""

@@ -84,6 +84,7 @@ class Ports:
             return
         first = heapq.heappop(waiting)
         set_up_s = max(first.since_s, end_s - self.fabric.latency_s(first.path))
+        at_s = max(now_s, first.since_s)
         self.fabric.start(
-            first.transfer, first.path, first.nbytes, now_s, begun_s=set_up_s, piece_bytes=first.piece_bytes
+            first.transfer, first.path, first.nbytes, at_s, begun_s=set_up_s, piece_bytes=first.piece_bytes
         )

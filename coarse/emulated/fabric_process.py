@@ -1,0 +1,136 @@
+"""The fabric: one process that knows all links, and hands on what has arrived.
+
+It is nobody's peer but by its mailbox, so no lock is shared with a rank that may die. It ends when all
+endpoints have left or died.
+"""
+
+import mmap
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from coarse.emulated.envelope import Delivery, Submission, Way, unpack_submission
+from coarse.emulated.pace import Pace
+from coarse.emulated.site_file import FabricOrder, parse_order
+from coarse.emulation.ports import Ports
+from coarse.records import Mailbox
+from coarse.simulation.site import Path, Site
+
+LATE_SHARE = 0.02
+"""A transfer that is handed on later than this share of its duration has overrun."""
+FLOOR_WALL_S = 0.002
+"""Wall seconds of lateness that no process on a busy machine can avoid; see benchmarks/emulation.py."""
+_LONGEST_SLEEP_S = 0.1
+_SPIN_S = 0.0002
+"""The last moment before a transfer is due is not slept but waited for."""
+
+
+@dataclass
+class Punctuality:
+    """How many transfers were handed on, and how many of them too late."""
+
+    num_transfers: int = 0
+    num_overrun: int = 0
+    worst_late_s: float = 0.0
+    """Emulated seconds."""
+
+    def note(self, begin_s: float, due_s: float, now_s: float, floor_s: float) -> None:
+        """One transfer is handed on."""
+        late_s = now_s - due_s
+        self.num_transfers += 1
+        self.num_overrun += late_s > max(floor_s, LATE_SHARE * (due_s - begin_s))
+        self.worst_late_s = max(self.worst_late_s, late_s)
+
+
+class FabricProcess:
+    """The model of the links, paced by the wall clock."""
+
+    def __init__(self, site: Site, mailbox: Mailbox, pace: Pace, num_endpoints: int) -> None:
+        self._site = site
+        self._mailbox = mailbox
+        self._pace = pace
+        self._alive = set(range(num_endpoints))
+        self._ports = Ports(site.links)
+        self._moving: dict[int, Submission] = {}
+        self._num_submitted = 0
+        self.punctuality = Punctuality()
+
+    def serve(self) -> None:
+        """Until all endpoints are gone."""
+        while self._alive:
+            self._take_submissions()
+            self._hand_on()
+            self._mailbox.ring_bells()
+            self._alive -= {endpoint for endpoint in self._alive if self._mailbox.has_left(endpoint)}
+            self._alive -= set(self._mailbox.sleep(self._sleep_s()))
+
+    def _take_submissions(self) -> None:
+        for frame in self._mailbox.read():
+            submission = unpack_submission(frame)
+            self._num_submitted += 1
+            self._moving[self._num_submitted] = submission
+            begin_s = submission.begin_s
+            self._ports.submit(
+                self._num_submitted,
+                (submission.way, submission.source if submission.way is not Way.PULL else submission.target),
+                self._path(submission),
+                submission.nbytes,
+                max(begin_s, self._ports.fabric.now_s),
+                priority=submission.priority,
+                begun_s=begin_s,
+            )
+
+    def _hand_on(self) -> None:
+        now_s = self._pace.now_s()
+        floor_s = FLOOR_WALL_S / self._pace.dilation
+        for due_s, number in self._ports.advance(max(now_s, self._ports.fabric.now_s)):
+            submission = self._moving.pop(number)
+            self._mailbox.post(submission.endpoint, Delivery(due_s, submission.way, submission.frame).pack())
+            self.punctuality.note(submission.begin_s, due_s, now_s, floor_s)
+
+    def _path(self, submission: Submission) -> Path:
+        source, target = submission.source, submission.target
+        match submission.way:
+            case Way.PUSH:
+                return self._site.push[source, target]
+            case Way.PULL:
+                return self._site.pull[target, source]
+            case Way.DEVICES:
+                return self._site.between_devices[source, target]
+            case Way.WORKERS:
+                return self._site.between_workers[source, target]
+
+    def _sleep_s(self) -> float:
+        next_s = self._ports.next_s()
+        if next_s is None:
+            return _LONGEST_SLEEP_S
+        return max(0.0, min(_LONGEST_SLEEP_S, self._pace.wall_s_until(next_s) - _SPIN_S))
+
+
+def open_mailbox(order: FabricOrder, control: memoryview) -> Mailbox:
+    """The fabric's mailbox; it hears of every rank's end."""
+    num_endpoints = len(order.process_ids)
+    mailbox = Mailbox(num_endpoints, num_endpoints + 1, tuple(range(num_endpoints)), control, order.run)
+    for endpoint, process_id in enumerate(order.process_ids):
+        mailbox.watch(os.pidfd_open(process_id), endpoint)
+    return mailbox
+
+
+def main(arguments: Sequence[str] = tuple(sys.argv[1:])) -> None:
+    """Serve as the order on standard input says; print how punctual it was as the last line."""
+    order = parse_order(sys.stdin.read())
+    descriptor = int(arguments[0])
+    control = memoryview(mmap.mmap(descriptor, 0))
+    mailbox = open_mailbox(order, control)
+    pace = Pace(order.origin_s, order.dilation)
+    fabric = FabricProcess(order.site, mailbox, pace, len(order.process_ids))
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+    fabric.serve()
+    found = fabric.punctuality
+    sys.stdout.write(f"{found.num_transfers} {found.num_overrun} {found.worst_late_s}\n")
+
+
+if __name__ == "__main__":
+    main()

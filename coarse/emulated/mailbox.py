@@ -1,0 +1,102 @@
+"""A mailbox whose pushes and results take the way through the fabric; all other records go as they did."""
+
+from collections.abc import Callable, Iterator
+
+from coarse.emulated.envelope import Submission, Way, unpack_delivery
+from coarse.emulated.pace import Pace
+from coarse.emulated.shard_sizes import ShardSizes
+from coarse.encoding import decode, encode
+from coarse.messages import Descriptor, Push, Ready
+from coarse.records import Mailbox
+
+_HOT_KINDS = (1, 2)
+"""First bytes of the frames of Push and Ready, the two that announce bytes."""
+OnToken = Callable[[Way, bytes, float], None]
+
+
+class EmulatedMailbox(Mailbox):
+    """One endpoint's end of its rings; the fabric is one endpoint more.
+
+    `now_s` is the emulated time of what is being done: that of the frame which was handed out last.
+    What is posted begins then.
+    """
+
+    def __init__(
+        self,
+        endpoint: int,
+        num_endpoints: int,
+        peers: tuple[int, ...],
+        control: memoryview,
+        run: str,
+        *,
+        num_clients: int,
+        pace: Pace,
+    ) -> None:
+        """`num_endpoints` and `peers` count the fabric, which is the last endpoint."""
+        super().__init__(endpoint, num_endpoints, peers, control, run)
+        self._peers = peers
+        self._fabric = num_endpoints - 1
+        self._num_clients = num_clients
+        self._is_device = endpoint >= num_clients
+        self._pace = pace
+        self._sizes = ShardSizes()
+        self.now_s = 0.0
+        self.on_token: OnToken | None = None
+        """Takes deliveries that are no records: chunks of rings."""
+
+    def post(self, peer: int, frame: bytes) -> None:
+        """As Mailbox.post; shards that are announced travel one by one."""
+        record = decode(frame)
+        if isinstance(record, Push) and record.present:
+            device = peer - self._num_clients
+            for shard in range(record.first, record.last):
+                one = record._replace(first=shard, last=shard + 1)
+                self._submit(Way.PUSH, record.client, device, peer, record.key, shard, encode(one))
+        elif isinstance(record, Ready):
+            device = self.endpoint - self._num_clients
+            for shard in range(record.first, record.last):
+                one_ready = record._replace(first=shard, last=shard + 1)
+                self._submit(Way.PULL, device, peer, peer, record.key, shard, encode(one_ready))
+        else:
+            self._sizes.note(record)
+            super().post(peer, frame)
+
+    def post_to_all(self, frame: bytes) -> None:
+        """As Mailbox.post_to_all; the fabric is nobody to tell."""
+        for peer in self._peers[:-1]:
+            self.post(peer, frame)
+        self.ring_bells()
+
+    def send_token(self, way: Way, target: int, endpoint: int, nbytes: int, priority: int, frame: bytes) -> None:
+        """Bytes of a ring are on their way to another device or worker; `frame` says which."""
+        source = self.endpoint - (self._num_clients if way is Way.DEVICES else 0)
+        self._to_fabric(Submission(self.now_s, nbytes, source, target, endpoint, way, priority, frame))
+
+    def descriptor(self, key: int) -> Descriptor:
+        """What a key is, as far as records of it have passed."""
+        return self._sizes.descriptor(key)
+
+    def read(self) -> Iterator[bytes]:
+        """As Mailbox.read; `now_s` is then the time at which the frame's bytes arrived."""
+        for peer, ring in zip(self._peers, self._inbound, strict=True):
+            while (frame := ring.read()) is not None:
+                if peer != self._fabric:
+                    self.now_s = max(self.now_s, self._pace.now_s()) if self._is_device else self.now_s
+                    if frame[0] not in _HOT_KINDS:
+                        self._sizes.note(decode(frame))
+                    yield frame
+                    continue
+                delivery = unpack_delivery(frame)
+                self.now_s = delivery.due_s if self._is_device else max(self.now_s, delivery.due_s)
+                if delivery.way in (Way.PUSH, Way.PULL):
+                    yield delivery.frame
+                else:
+                    assert self.on_token is not None
+                    self.on_token(delivery.way, delivery.frame, delivery.due_s)
+
+    def _submit(self, way: Way, source: int, target: int, endpoint: int, key: int, shard: int, frame: bytes) -> None:
+        nbytes, priority = self._sizes.nbytes(key, shard), self._sizes.descriptor(key).priority
+        self._to_fabric(Submission(self.now_s, nbytes, source, target, endpoint, way, priority, frame))
+
+    def _to_fabric(self, submission: Submission) -> None:
+        super().post(self._fabric, submission.pack())

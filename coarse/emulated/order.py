@@ -1,0 +1,96 @@
+"""What an emulated run is told, as JSON: the scenario, what was decided for it, and the dilation."""
+
+import json
+from dataclasses import asdict, dataclass, replace
+
+from coarse.emulation.compute import compute_profile
+from coarse.emulation.machine_file import load_machine
+from coarse.emulation.models import Precision, model_named
+from coarse.emulation.presets import load_preset
+from coarse.plan import RoutingTable
+from coarse.simulation.job import Job
+from coarse.simulation.scenario import Mode, Policy, Scenario
+from coarse.topology import PartitionTable, RankPlace, Role
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOrder:
+    """One emulated run; a machine is a preset's name or the path of a TOML file."""
+
+    machine: str
+    model: str
+    gpu: str
+    batch: int
+    precision: str
+    mode: str
+    num_workers: int
+    num_devices: int
+    num_iterations: int
+    dilation: float
+    num_proxy_gradients: int = -1
+    """Decided once, before the ranks start: they would all decide alike, but each for itself. -1: undecided."""
+    tables: tuple[tuple[int, int, int, int], ...] = ()
+
+    @property
+    def num_ranks(self) -> int:
+        """Workers and memory devices; a job without devices still has one, whose memory holds the gradients."""
+        return self.num_workers + max(1, self.num_devices)
+
+    def scenario(self, policy: Policy = Policy.DEVICES) -> Scenario:
+        """The question that the run answers."""
+        model = model_named(self.model)
+        machine = load_machine(self.machine) if self.machine.endswith(".toml") else load_preset(self.machine)
+        return Scenario(
+            machine=machine,
+            model=model,
+            profile=compute_profile(model, self.gpu, self.batch, Precision(self.precision)),
+            mode=Mode(self.mode),
+            num_workers=self.num_workers,
+            num_devices=self.num_devices,
+            policy=policy,
+            num_iterations=self.num_iterations,
+        )
+
+    def decided(self, policy: Policy) -> "RunOrder":
+        """The same run with what the policy chose."""
+        job = self.scenario(policy).job()
+        rows = tuple(
+            (t.threshold_bytes, t.latency_proxy, t.bandwidth_proxy, t.partition_bytes) for t in job.tables
+        )
+        return replace(
+            self,
+            num_proxy_gradients=job.num_proxy_gradients,
+            tables=rows,
+            num_devices=job.placement.num_devices,
+        )
+
+    def job(self) -> Job:
+        """The job as decided."""
+        tables = tuple(
+            RoutingTable(
+                threshold_bytes=threshold, latency_proxy=latency, bandwidth_proxy=bandwidth, partition_bytes=partition
+            )
+            for threshold, latency, bandwidth, partition in self.tables
+        )
+        return replace(self.scenario().job(), num_proxy_gradients=self.num_proxy_gradients, tables=tables)
+
+    def partition(self, job: Job) -> PartitionTable:
+        """Workers first, then devices, on the one host that there is."""
+        roles = [Role.WORKER] * self.num_workers + [Role.MEMORY_DEVICE] * max(1, self.num_devices)
+        places = tuple(
+            RankPlace(rank=rank, roles=role, node="node0", switch="emulated") for rank, role in enumerate(roles)
+        )
+        local = job.placement.local_proxies or (0,) * self.num_workers
+        return PartitionTable(places=places, local_proxies=local)
+
+
+def order_json(order: RunOrder) -> str:
+    """An order as JSON."""
+    return json.dumps(asdict(order))
+
+
+def parse_run_order(text: str) -> RunOrder:
+    """What `order_json` wrote."""
+    found = json.loads(text)
+    found["tables"] = tuple(tuple(row) for row in found["tables"])
+    return RunOrder(**found)

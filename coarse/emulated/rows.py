@@ -1,0 +1,44 @@
+"""The rows of an emulated run, gathered from all workers."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import numpy as np
+from mpi4py import MPI
+
+from coarse.simulation.report import WorkerIteration
+
+_FIELDS = ("worker", "iteration", "begin_s", "forward_end_s", "backward_end_s", "end_s", "idle_s")
+
+
+def gather_rows(comm: MPI.Intracomm, rows: Sequence[WorkerIteration]) -> list[WorkerIteration]:
+    """All workers' rows on every worker, with what each waited for the slowest."""
+    own = np.array([[getattr(row, name) for name in _FIELDS] for row in rows])
+    everybody = np.empty((comm.Get_size(), *own.shape))
+    comm.Allgather(own, everybody)
+    return with_idle_times(_row(values) for values in everybody.reshape(-1, len(_FIELDS)).tolist())
+
+
+def with_idle_times(rows: Iterable[WorkerIteration]) -> list[WorkerIteration]:
+    """Rows with what each worker waited for the slowest backward of its iteration, in order."""
+    rows = list(rows)
+    last_s: dict[int, float] = {}
+    for row in rows:
+        last_s[row.iteration] = max(last_s.get(row.iteration, 0.0), row.backward_end_s)
+    found = [
+        replace(row, idle_s=max(0.0, min(row.end_s, last_s[row.iteration]) - row.backward_end_s)) for row in rows
+    ]
+    return sorted(found, key=lambda row: (row.iteration, row.worker))
+
+
+def _row(values: Sequence[float]) -> WorkerIteration:
+    worker, iteration, begin_s, forward_end_s, backward_end_s, end_s, idle_s = values
+    return WorkerIteration(
+        worker=int(worker),
+        iteration=int(iteration),
+        begin_s=begin_s,
+        forward_end_s=forward_end_s,
+        backward_end_s=backward_end_s,
+        end_s=end_s,
+        idle_s=idle_s,
+    )

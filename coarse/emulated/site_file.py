@@ -1,0 +1,72 @@
+"""What the fabric process is told on its standard input, as JSON: links, paths, processes and the pace."""
+
+import json
+from dataclasses import dataclass
+
+from coarse.emulation.links import Link
+from coarse.simulation.site import Path, Site
+
+_WAYS = ("push", "pull", "between_devices", "between_workers")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FabricOrder:
+    """All that the fabric process needs beside the mapped mailboxes."""
+
+    site: Site
+    run: str
+    process_ids: tuple[int, ...]
+    """Of every endpoint."""
+    origin_s: float
+    """Seconds of the system's monotonic clock at emulated time 0."""
+    dilation: float
+
+
+def order_text(order: FabricOrder) -> str:
+    """An order as JSON."""
+    site = order.site
+    links = [(link.name, link.latency_s, link.bytes_per_s, link.table) for link in site.links]
+    ways = {way: [[*ends, list(path)] for ends, path in getattr(site, way).items()] for way in _WAYS}
+    return json.dumps(
+        {
+            "links": links,
+            "ways": ways,
+            "adder_bytes_per_s": site.adder_bytes_per_s,
+            "run": order.run,
+            "process_ids": order.process_ids,
+            "origin_s": order.origin_s,
+            "dilation": order.dilation,
+        }
+    )
+
+
+def parse_order(text: str) -> FabricOrder:
+    """What `order_text` wrote."""
+    found = json.loads(text)
+    links = tuple(
+        Link(
+            name=name,
+            latency_s=latency_s,
+            bytes_per_s=bytes_per_s,
+            table=tuple((nbytes, seconds) for nbytes, seconds in table),
+        )
+        for name, latency_s, bytes_per_s, table in found["links"]
+    )
+    ways: dict[str, dict[tuple[int, int], Path]] = {
+        way: {(a, b): tuple(path) for a, b, path in found["ways"][way]} for way in _WAYS
+    }
+    site = Site(
+        links=links,
+        push=ways["push"],
+        pull=ways["pull"],
+        between_devices=ways["between_devices"],
+        between_workers=ways["between_workers"],
+        adder_bytes_per_s=found["adder_bytes_per_s"],
+    )
+    return FabricOrder(
+        site=site,
+        run=found["run"],
+        process_ids=tuple(found["process_ids"]),
+        origin_s=found["origin_s"],
+        dilation=found["dilation"],
+    )

@@ -1,0 +1,143 @@
+"""A worker that replays its compute, while real gradients of the real shapes are synchronised."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from mpi4py import MPI
+
+from coarse.client.client import Client
+from coarse.client.handle import Handle
+from coarse.emulated.runtime import EmulatedRuntime
+from coarse.emulated.worker_ring import EmulatedWorkerRing
+from coarse.errors import CoarseError
+from coarse.messages import Descriptor
+from coarse.simulation.report import WorkerIteration
+
+_BELLS = "the workers' own ring"
+
+
+class EmulatedWorker:
+    """One worker of an emulated job."""
+
+    def __init__(self, runtime: EmulatedRuntime) -> None:
+        assert runtime.client_index is not None
+        self._runtime = runtime
+        self._worker = runtime.client_index
+        self._job = runtime.job
+        self._client: Client = runtime.require_client()
+        self._box = runtime.box
+        split = self._job.num_proxy_gradients
+        self._descriptors = [g.descriptor(position) for position, g in enumerate(self._job.gradients)]
+        self._arrays = [self._client.device_array(descriptor) for descriptor in self._descriptors[:split]]
+        self._ring = self._open_ring(self._descriptors[split:])
+
+    def train(self) -> list[WorkerIteration]:
+        """All iterations; checks every sum. Kind: emulated."""
+        rows = []
+        for iteration in range(self._job.num_iterations):
+            self._fill(iteration)
+            self._runtime.worker_comm.Barrier()
+            self._start_alike()
+            rows.append(self._iterate(iteration))
+            self._check(iteration)
+            self._runtime.worker_comm.Barrier()  # a neighbour may still read what the next fill overwrites
+        return rows
+
+    # --- one iteration
+
+    def _iterate(self, iteration: int) -> WorkerIteration:
+        job, box = self._job, self._box
+        slow_down = job.slow_down(self._worker)
+        begin_s = box.now_s
+        forward_end_s = begin_s + job.forward_s * slow_down
+        backward_end_s = forward_end_s + job.backward_s * slow_down
+        handles = []
+        for position, gradient in enumerate(job.gradients):
+            if position < job.num_proxy_gradients:
+                self._compute_until(forward_end_s + gradient.ready_s * slow_down)
+                handles.append(self._push(position))
+        self._compute_until(backward_end_s)
+        self._all_reduce()
+        for handle in handles:
+            handle.wait()
+        end_s = max(box.now_s, backward_end_s)
+        return WorkerIteration(
+            worker=self._worker,
+            iteration=iteration,
+            begin_s=begin_s,
+            forward_end_s=forward_end_s,
+            backward_end_s=backward_end_s,
+            end_s=end_s,
+            idle_s=0.0,
+        )
+
+    def _compute_until(self, emulated_s: float) -> None:
+        """Replayed compute: nothing is done until then."""
+        self._box.now_s = max(self._box.now_s, emulated_s)
+        self._runtime.pace.sleep_until(emulated_s)
+
+    def _push(self, position: int) -> Handle:
+        descriptor, array = self._descriptors[position], self._arrays[position]
+        return Handle(self._client, self._client.push(descriptor, None), array)
+
+    def _all_reduce(self) -> None:
+        ring = self._ring
+        if ring is None:
+            return
+        link = self._client.link
+        with link.lock:
+            for position in range(len(self._descriptors) - self._job.num_proxy_gradients):
+                ring.push(position)
+            link.ring_bells()
+        link.wait_for(lambda: ring.is_done, None, _BELLS)
+
+    def _start_alike(self) -> None:
+        """All workers begin an iteration at one emulated time: the latest of theirs."""
+        latest = np.array([max(self._box.now_s, self._runtime.pace.now_s())])
+        self._runtime.worker_comm.Allreduce(MPI.IN_PLACE, latest, MPI.MAX)
+        self._box.now_s = float(latest[0])
+
+    # --- real bytes
+
+    def _fill(self, iteration: int) -> None:
+        for array in self._all_arrays():
+            array.fill(self._worker + 1 + iteration)
+
+    def _check(self, iteration: int) -> None:
+        num_workers = self._job.num_workers
+        total = sum(worker + 1 + iteration for worker in range(num_workers))
+        split = self._job.num_proxy_gradients
+        for position, array in enumerate(self._all_arrays()):
+            wanted = total / num_workers if position < split else total
+            if array.size and not (array[0] == array[-1] == np.float32(wanted) and (array == array[0]).all()):
+                name = self._descriptors[position].name
+                raise CoarseError(f"rank {self._worker}: the sum of {name!r} is {array[:3]}, wanted {wanted}")
+
+    def _all_arrays(self) -> list[np.ndarray]:
+        return [*self._arrays, *self._ring_arrays]
+
+    def _open_ring(self, descriptors: Sequence[Descriptor]) -> EmulatedWorkerRing | None:
+        """Regions of the ring's gradients, and where the previous worker has its own."""
+        self._ring_arrays: list[np.ndarray] = []
+        if not descriptors:
+            return None
+        comm = self._runtime.worker_comm
+        nbytes = sum(descriptor.nbytes for descriptor in descriptors)
+        offset, region = self._client.allocate(0, nbytes)
+        offsets = np.empty(self._job.num_workers, np.int64)
+        comm.Allgather(np.array([offset], np.int64), offsets)
+        previous = self._runtime.memories[0].view(int(offsets[self._worker - 1]), nbytes)
+        self._ring_arrays = _cut(region, descriptors)
+        return EmulatedWorkerRing(
+            self._worker, self._job.num_workers, self._box, self._ring_arrays, _cut(previous, descriptors)
+        )
+
+
+def _cut(region: np.ndarray, descriptors: Sequence[Descriptor]) -> list[np.ndarray]:
+    """(nbytes,) uint8 as one (n,) float32 array for each descriptor."""
+    arrays, begin = [], 0
+    for descriptor in descriptors:
+        arrays.append(region[begin : begin + descriptor.nbytes].view(np.float32))
+        begin += descriptor.nbytes
+    return arrays
+

@@ -1,0 +1,91 @@
+"""The workers' own ring in emulated time: steps as in the sync cores, bytes read from the neighbour's region.
+
+Every worker's gradient lies in device memory that all have mapped, so a chunk that has arrived is read
+where it lies. It cannot have changed: a member overwrites a chunk that it has sent only with a value that
+came round the ring through the reader.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+
+import numpy as np
+
+from coarse.emulated.envelope import Way
+from coarse.emulated.mailbox import EmulatedMailbox
+from coarse.encoding import decode_ring_header, encode_ring_header
+from coarse.proxy.instructions import Instruction, RingId, RingReceive, RingSend
+from coarse.proxy.ring_run import RingRun
+
+
+class EmulatedWorkerRing:
+    """One worker's stream of all-reduces, one gradient after the other."""
+
+    def __init__(
+        self,
+        worker: int,
+        num_workers: int,
+        box: EmulatedMailbox,
+        own: Sequence[np.ndarray],  # (n,) float32 each, in the order in which they are given
+        previous: Sequence[np.ndarray],  # the same of the worker before this one in the ring
+    ) -> None:
+        self._worker = worker
+        self._members = tuple(range(num_workers))
+        self._box = box
+        self._own = own
+        self._previous = previous
+        self._waiting: deque[int] = deque()
+        self._versions = [0] * len(own)
+        self._runs: dict[RingId, RingRun] = {}
+        box.on_token = self._on_token
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing is under way."""
+        return not self._waiting
+
+    def push(self, position: int) -> None:
+        """Give a gradient; it is summed in place."""
+        self._waiting.append(position)
+        if len(self._waiting) == 1:
+            self._begin(position)
+
+    def _begin(self, position: int) -> None:
+        ring = RingId(position, 0, self._versions[position], 0)
+        self._versions[position] += 1
+        self._carry_out(self._run(ring).on_folded(0, present=True))
+        self._finish_if_done(ring)
+
+    def _run(self, ring: RingId) -> RingRun:
+        run = self._runs.get(ring)
+        if run is None:
+            num_elements = len(self._own[ring.key])
+            run = self._runs[ring] = RingRun(ring, num_elements, self._members, self._worker, 1)
+        return run
+
+    def _carry_out(self, instructions: list[Instruction]) -> None:
+        for step in instructions:
+            if isinstance(step, RingReceive):
+                part = slice(step.begin, step.end)
+                target, chunk = self._own[step.ring.key][part], self._previous[step.ring.key][part]
+                if step.accumulate:
+                    np.add(target, chunk, out=target)
+                else:
+                    target[:] = chunk
+            elif isinstance(step, RingSend):
+                nbytes = (step.end - step.begin) * self._own[step.ring.key].itemsize
+                frame = encode_ring_header(step.header)
+                self._box.send_token(Way.WORKERS, step.device, step.device, nbytes, 0, frame)
+
+    def _on_token(self, _: Way, frame: bytes, __: float) -> None:
+        header = decode_ring_header(frame)
+        ring = RingId(header.key, header.epoch, header.version, header.shard)
+        self._carry_out(self._run(ring).on_chunk(header.step, present=True))
+        self._finish_if_done(ring)
+
+    def _finish_if_done(self, ring: RingId) -> None:
+        if not self._runs[ring].is_finished:
+            return
+        del self._runs[ring]
+        self._waiting.popleft()
+        if self._waiting:
+            self._begin(self._waiting[0])
