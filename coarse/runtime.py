@@ -47,6 +47,9 @@ from coarse.transport import MpiTransport
 class Runtime:
     """All that this rank runs: a client, a proxy, or both."""
 
+    service_type: type[ProxyService] = ProxyService
+    """What serves a memory device; emulated runs have their own."""
+
     def __init__(self, config: Config | Mapping[str, object] | str | Path | None) -> None:
         world = MPI.COMM_WORLD.Dup()
         self.world_rank = world.Get_rank()
@@ -218,7 +221,7 @@ class Runtime:
         memory = share.memories[device]
         machine = ProxyMachine(device, self.placement, memory.capacity_bytes)
         mailbox = self._mailbox(self.placement.num_clients + device, share, run)
-        return ProxyService(
+        return self.service_type(
             machine, self.placement, mailbox, share.memories, transport, self._clock
         )
 
