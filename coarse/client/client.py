@@ -8,7 +8,7 @@ from coarse.client.handle import Handle, Pushed
 from coarse.client.link import DeviceLink
 from coarse.client.machine import ClientKey, Phase, ToDevice
 from coarse.client.refusals import error_of, require_fit, stalled, unregistered
-from coarse.dtypes import DType
+from coarse.client.regions import KeyRegions
 from coarse.errors import (
     CapacityError,
     CoarseError,
@@ -33,10 +33,8 @@ class Client:
         self.machine = link.machine
         self._lock = link.lock
         self._memories = memories
-        self._arrays: dict[int, np.ndarray] = {}
-        """Key -> the array that `device_array` made of its region."""
+        self._regions = KeyRegions(memories)
         self._names: dict[int, str] = {}
-        self._link_bytes: dict[str, float] = {}
         self.counters: dict[str, dict[str, float]] = {}
         """Key's name -> pushes, bytes pushed and pulled by copying, seconds waited."""
 
@@ -45,12 +43,7 @@ class Client:
     def device_array(self, descriptor: Descriptor) -> np.ndarray:
         """This worker's region of a key as an array of its shape; pushing it moves no bytes."""
         with self._lock:
-            state = self._registered(descriptor)
-            region = self._region(state).reshape(descriptor.shape)
-            if not state.version and state.phase is Phase.IDLE and state.key not in self._arrays:
-                region[...] = 0  # the memory may have been used before
-            self._arrays[state.key] = region
-            return region
+            return self._regions.array(self._registered(descriptor))
 
     def push(self, descriptor: Descriptor, array: np.ndarray | None, *, present: bool = True) -> int:
         """Contribute to the key's next version; returns the key. An array of None is in the region already.
@@ -62,7 +55,7 @@ class Client:
             state = self._registered(descriptor)
             self._require_idle(state)
             self.machine.begin(state.key)
-            if array is None or not present or self._is_region(state, array):
+            if array is None or not present or self._regions.holds(state, array):
                 self._announce(state, 0, state.plan.num_shards, present)
             else:
                 self._copy_in(state, array)
@@ -82,11 +75,11 @@ class Client:
         return Pushed(array)
 
     def _copy_in(self, state: ClientKey, array: np.ndarray) -> None:
-        region = self._region(state)
+        region = self._regions.view(state)
         plan = state.plan
         if not array.flags.c_contiguous:
             np.copyto(region.reshape(array.shape), array)
-            self._count_link("to", state, region.nbytes)
+            self._regions.count("to", state, region.nbytes)
             self._announce(state, 0, plan.num_shards, True)
             return
         flat = array.reshape(-1)
@@ -95,7 +88,7 @@ class Client:
             last = min(first + stride, plan.num_shards)
             begin, end = plan.bounds(first, last)
             region[begin:end] = flat[begin:end]
-            self._count_link("to", state, (end - begin) * flat.itemsize)
+            self._regions.count("to", state, (end - begin) * flat.itemsize)
             self._announce(state, first, last, True)
             self.link.ring_bells()
 
@@ -179,25 +172,25 @@ class Client:
             return progress.out, state.present
 
     def _copy_out(self, state: ClientKey, progress: "_Progress") -> None:
-        region = self._region(state)
+        region = self._regions.view(state)
         if progress.out is None:
             progress.out = np.empty(state.descriptor.shape, region.dtype)
         out = progress.out
         everything = mask_of(0, state.plan.num_shards)
         fresh = everything & ~state.awaited & ~progress.copied
-        if not fresh or self._is_region(state, out):
+        if not fresh or self._regions.holds(state, out):
             return
         if not out.flags.c_contiguous:
             if not state.awaited:
                 np.copyto(out, region.reshape(out.shape))
-                self._count_link("from", state, region.nbytes)
+                self._regions.count("from", state, region.nbytes)
             return
         flat = out.reshape(-1)
         progress.copied |= fresh
         for first, last in runs_of(fresh):
             begin, end = state.plan.bounds(first, last)
             flat[begin:end] = region[begin:end]
-            self._count_link("from", state, (end - begin) * flat.itemsize)
+            self._regions.count("from", state, (end - begin) * flat.itemsize)
 
     # --- regions
 
@@ -220,25 +213,14 @@ class Client:
             self.link.send([ToDevice(device, Free(offset))])
             self.link.ring_bells()
 
-    def _region(self, state: ClientKey) -> np.ndarray:
-        descriptor = state.descriptor
-        memory = self._memories[state.device]
-        return memory.view(state.offset, descriptor.nbytes).view(DType(descriptor.dtype).storage)
-
-    def _is_region(self, state: ClientKey, array: np.ndarray) -> bool:
-        if array is self._arrays.get(state.key):
-            return True
-        address = self._memories[state.device].address + state.offset
-        return bool(array.__array_interface__["data"][0] == address) and bool(array.size)
-
     def is_device_array(self, descriptor: Descriptor, array: np.ndarray) -> bool:
         """Whether an array is this worker's region of the key."""
         state = self.machine.keys.get(key_of(descriptor.name))
-        return state is not None and state.offset >= 0 and self._is_region(state, array)
+        return state is not None and state.offset >= 0 and self._regions.holds(state, array)
 
     def links(self) -> dict[str, float]:
         """Bytes that this worker copied to and from each device."""
-        return dict(self._link_bytes)
+        return self._regions.links()
 
     def _registered(self, descriptor: Descriptor) -> ClientKey:
         key = key_of(descriptor.name)
@@ -271,10 +253,6 @@ class Client:
             name += ", which this rank never pushed,"
         waited_s = self.link.stall_timeout_s if timeout_s is None else timeout_s
         return stalled(self.machine.client, name, waited_s, tuple(missing))
-
-    def _count_link(self, way: str, state: ClientKey, nbytes: int) -> None:
-        link = f"{way} device {state.device}"
-        self._link_bytes[link] = self._link_bytes.get(link, 0) + nbytes
 
     def count_push(self, descriptor: Descriptor) -> None:
         """Count one contribution of a key, whichever way it goes."""

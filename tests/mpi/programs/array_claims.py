@@ -230,6 +230,21 @@ def a_device_array_is_combined_in_place() -> None:
         same(array, expected((301, 7), seed=step))
 
 
+def an_array_that_only_begins_in_device_memory_is_copied() -> None:
+    array = coarse.device_array("parent", (2, 2), np.float32, coarse.Sum)
+    for view in (array.T, np.broadcast_to(array[0], (2, 2))):
+        array[...] = [[1, 2], [3, 4]]
+        wanted = coarse.size() * view.copy()
+        same(coarse.push_pull(view, "parent", coarse.Sum), wanted)
+    array[...] = [[1, 2], [3, 4]]
+    wanted = coarse.size() * array.copy()
+    out = np.empty((2, 2), np.float32)
+    same(coarse.push_pull_async(array, "parent", coarse.Sum, out=out).wait(), wanted)
+    same(array, wanted)
+    array[...] = [[1, 2], [3, 4]]
+    assert coarse.push_pull_async(array, "parent", coarse.Sum, out=array.T).wait().tolist() == wanted.tolist()
+
+
 def a_scalar_stays_a_scalar() -> None:
     result = coarse.push_pull(np.asarray(coarse.rank() + 1.0), "scalar", coarse.Sum)
     assert result.shape == ()
@@ -300,6 +315,7 @@ CLAIMS = [
     pull_gives_the_version_after_the_last_push_or_the_current_one,
     a_handle_is_done_after_a_while_and_gives_its_result_again,
     a_device_array_is_combined_in_place,
+    an_array_that_only_begins_in_device_memory_is_copied,
     a_scalar_stays_a_scalar,
     ranks_and_sizes_fit_together,
     nobody_passes_a_barrier_before_all_have_come,

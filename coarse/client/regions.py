@@ -1,0 +1,50 @@
+"""Where a worker's keys lie in device memory, and what is copied to and from there."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from coarse.client.machine import ClientKey, Phase
+from coarse.dtypes import DType
+from coarse.memory import DeviceMemory
+
+
+class KeyRegions:
+    """This worker's regions as arrays; counts the bytes that are copied to and from each device."""
+
+    def __init__(self, memories: Mapping[int, DeviceMemory]) -> None:
+        self._memories = memories
+        self._arrays: dict[int, np.ndarray] = {}
+        """Key -> the array that `array` made of its region."""
+        self._link_bytes: dict[str, float] = {}
+
+    def view(self, state: ClientKey) -> np.ndarray:
+        """A key's region, flat, in the type in which it is stored."""
+        descriptor = state.descriptor
+        memory = self._memories[state.device]
+        return memory.view(state.offset, descriptor.nbytes).view(DType(descriptor.dtype).storage)
+
+    def array(self, state: ClientKey) -> np.ndarray:
+        """A key's region in its shape; zeros where nothing was ever written."""
+        region = self.view(state).reshape(state.descriptor.shape)
+        if not state.version and state.phase is Phase.IDLE and state.key not in self._arrays:
+            region[...] = 0  # the memory may have been used before
+        self._arrays[state.key] = region
+        return region
+
+    def holds(self, state: ClientKey, array: np.ndarray) -> bool:
+        """Whether an array is the whole region, element for element: one that only begins there is not."""
+        if array is self._arrays.get(state.key):
+            return True
+        address = self._memories[state.device].address + state.offset
+        begins_there = array.__array_interface__["data"][0] == address
+        return begins_there and array.flags.c_contiguous and 0 < array.size == state.plan.num_elements
+
+    def count(self, way: str, state: ClientKey, nbytes: int) -> None:
+        """Note bytes that were copied `to` or `from` the region's device."""
+        link = f"{way} device {state.device}"
+        self._link_bytes[link] = self._link_bytes.get(link, 0) + nbytes
+
+    def links(self) -> dict[str, float]:
+        """Bytes that this worker copied to and from each device."""
+        return dict(self._link_bytes)
