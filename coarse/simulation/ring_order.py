@@ -1,7 +1,8 @@
-"""The order in which workers stand in their ring.
+"""The order in which workers, and memory devices, stand in their rings.
 
-NCCL, which the paper's all-reduce uses, searches for the order whose slowest hop is fastest: on a DGX-1 GPUs 0, 2, 6
-and 4 form a ring of NVLinks, while in the order 0, 2, 4, 6 two of the four hops have no NVLink.
+NCCL, which the paper's all-reduce and its proxies use (COARSE IV-B), searches for the order whose slowest hop is
+fastest: on a DGX-1 GPUs 0, 2, 6 and 4 form a ring of NVLinks, while in the order 0, 2, 4, 6 two of the four hops
+have no NVLink.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,36 +16,40 @@ from coarse.emulation.wiring import PathKind
 
 _PROBE_BYTES = 1 << 22
 _MAX_SEARCHED = 8
-"""Workers of a node up to which all orders are tried; more keep the order of their places."""
+"""Members of a node up to which all orders are tried; more keep the order of their places."""
 
 
-def in_ring_order(machine: Machine, places: Places, kind: PathKind) -> Places:
-    """The same places with each node's workers in the order whose slowest hop is fastest; the given one if equal."""
-    numbers = range(len(places.workers))
-    order: list[int] = []
-    by_node = [list(group) for _, group in groupby(numbers, key=lambda w: machine.node_of(places.workers[w]))]
-    for here in by_node:
-        closes = len(by_node) == 1
-        order += _best_order(machine, places.workers, here, kind, closes=closes)
+def in_ring_order(machine: Machine, places: Places, *, workers: PathKind, devices: PathKind) -> Places:
+    """The same places, each node's workers and devices in the order whose slowest hop is fastest."""
+    worker_order = _order(machine, places.workers, workers)
+    device_order = _order(machine, places.devices, devices)
+    renamed = {device: number for number, device in enumerate(device_order)}
     return replace(
         places,
-        workers=tuple(places.workers[w] for w in order),
-        local_devices=tuple(places.local_devices[w] for w in order) if places.local_devices else (),
+        workers=tuple(places.workers[w] for w in worker_order),
+        devices=tuple(places.devices[d] for d in device_order),
+        local_devices=tuple(renamed[places.local_devices[w]] for w in worker_order) if renamed else (),
     )
 
 
+def _order(machine: Machine, members: Sequence[str], kind: PathKind) -> list[int]:
+    by_node = [list(here) for _, here in groupby(range(len(members)), key=lambda m: machine.node_of(members[m]))]
+    closes = len(by_node) == 1
+    return [member for here in by_node for member in _best_order(machine, members, here, kind, closes=closes)]
+
+
 def _best_order(
-    machine: Machine, workers: Sequence[str], here: Sequence[int], kind: PathKind, *, closes: bool
+    machine: Machine, members: Sequence[str], here: Sequence[int], kind: PathKind, *, closes: bool
 ) -> Sequence[int]:
     if not 3 <= len(here) <= _MAX_SEARCHED:
         return here
-    cost_s = {(a, b): _alone_s(machine, workers[a], workers[b], kind) for a, b in permutations(here, 2)}
+    cost_s = {(a, b): _alone_s(machine, members[a], members[b], kind) for a, b in permutations(here, 2)}
     orders = ((here[0], *rest) for rest in permutations(here[1:]))
 
     def slowest_s(order: Sequence[int]) -> float:
         return max(cost_s[hop] for hop in _hops(order, closes=closes))
 
-    return min(orders, key=slowest_s)  # of equal ones the first, which is the given order
+    return min(orders, key=slowest_s)  # of equal ones the first, which is the given order if that is among them
 
 
 def _alone_s(machine: Machine, source: str, target: str, kind: PathKind) -> float:

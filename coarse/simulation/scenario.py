@@ -109,7 +109,7 @@ class Scenario:
 
     def _allreduce(self) -> Job:
         places = place(self.machine, num_workers=self.num_workers, num_devices=0, num_nodes=self.num_nodes)
-        places = in_ring_order(self.machine, places, self.worker_ring)
+        places = in_ring_order(self.machine, places, workers=self.worker_ring, devices="auto")
         placement = placement_of(self.machine, places, num_sync_groups=self.num_sync_groups)
         site = coarse_site(self.machine, places, device_ring="auto", worker_ring=self.worker_ring)
         return replace(self._build(site, placement, ()), num_proxy_gradients=0)
@@ -119,9 +119,9 @@ class Scenario:
         places = place(
             self.machine, num_workers=self.num_workers, num_devices=num_devices, num_nodes=self.num_nodes
         )
-        places = in_ring_order(self.machine, places, self.worker_ring)
-        placement = placement_of(self.machine, places, num_sync_groups=self.num_sync_groups)
         kind = self.device_ring or ("cci" if self.machine.cci and self.machine.cci_wire else "auto")
+        places = in_ring_order(self.machine, places, workers=self.worker_ring, devices=kind)
+        placement = placement_of(self.machine, places, num_sync_groups=self.num_sync_groups)
         site = coarse_site(self.machine, places, device_ring=kind, worker_ring=self.worker_ring)
         if self.num_workers > STEPWISE_RANKS:
             tables = self._local_tables(site, placement)
