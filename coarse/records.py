@@ -161,6 +161,7 @@ class Mailbox:
 
     def _flush(self) -> None:
         for peer, queue in list(self._waiting.items()):
+            self._unrung.add(peer)
             while queue and self._outbound[peer].write(queue[0]):
                 queue.popleft()
             if not queue:

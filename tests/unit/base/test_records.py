@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coarse.errors import CoarseError
-from coarse.records import MAX_FRAME_BYTES, RING_BYTES, Mailbox, control_bytes
+from coarse.records import ASLEEP, MAX_FRAME_BYTES, RING_BYTES, Mailbox, control_bytes
 
 FOR_EVER_S = 30.0
 RUN_NUMBERS = itertools.count()
@@ -166,6 +166,23 @@ def test_who_sleeps_is_woken_by_a_frame_and_by_a_bell():
             sleeper.join(FOR_EVER_S / 2)
             assert not sleeper.is_alive()
             list(reader.read())
+
+
+def test_who_sleeps_is_woken_by_frames_that_a_full_ring_kept_back():
+    with mailboxes() as (writer, reader):
+        for number in range(6):
+            writer.post(1, frame_of(number, 60_000))  # four fit
+        writer.ring_bells()
+        assert writer.has_unsent
+        assert len(list(reader.read())) == 4
+        sleeper = threading.Thread(target=reader.sleep, args=(FOR_EVER_S,), daemon=True)
+        sleeper.start()
+        while not reader._status[1][ASLEEP]:
+            os.sched_yield()
+        writer.ring_bells()
+        sleeper.join(FOR_EVER_S / 2)
+        assert not sleeper.is_alive()
+        assert len(list(reader.read())) == 2
 
 
 def test_no_wake_up_is_lost_between_two_that_answer_each_other():
