@@ -2,18 +2,25 @@
 
 In a job whose workers are equal and whose proxies are local, all rings of a shard begin together and
 every member sends the same bytes over a link of its own. One client, its proxy and their links then
-stand for all; a ring's 2(p-1) steps are one transfer, and the proxy's machine is
-handed the chunks of all steps when it ends. The other members' registrations are made up for it.
+stand for all; a ring's 2(p-1) steps are a few transfers, and the proxy's machine is handed the chunks of
+their steps as they end. A few and not one, since shards take turns at a sync core's port: were each to go
+round whole, the first would be pulled long before it is. The other members' registrations are made up.
 """
 
+from collections import deque
 from collections.abc import Callable
 from functools import partial
+from itertools import pairwise
+from typing import NamedTuple
 
 from coarse.messages import Located, Table
 from coarse.proxy.instructions import RingSend
 from coarse.simulation.job import DTYPE, Job
 from coarse.simulation.proxied import Proxied
 from coarse.simulation.worker_ring import WorkerRing
+
+MAX_SLICES = 32
+"""Transfers that a shard's ring is made of at most: step by step up to 17 members."""
 
 
 class ProxiedAlike(Proxied):
@@ -35,18 +42,41 @@ class ProxiedAlike(Proxied):
     def _ring_send(self, device: int, send: RingSend) -> None:
         if send.header.step:
             return  # a part of the transfer under way
-        num_members = len(self._clients[0].keys[send.ring.key].plan.members(send.ring.shard))
         nbytes = (send.end - send.begin) * DTYPE.itemsize
-        num_steps = 2 * (num_members - 1)
-        added = partial(self._on_all_chunks, send, num_steps)
-        arrived = partial(self._add, 0, nbytes * (num_members - 1), added)
+        num_members = len(self._clients[0].keys[send.ring.key].plan.members(send.ring.shard))
+        self._send_slice(send, nbytes, deque(slices_of(num_members)))
+
+    def _send_slice(self, send: RingSend, nbytes: int, slices: deque["Slice"]) -> None:
+        """Some steps, then their adding, then the next slice."""
+        if not slices:
+            return
+        steps, num_added = slices.popleft()
+        done = partial(self._on_slice, send, nbytes, steps, slices)
+        arrived = partial(self._add, 0, nbytes * num_added, done) if num_added else done
         path = self._site.between_devices[0, send.device]
         priority = self._positions[send.ring.key]
-        self._engine.move_in_turns(("ring", 0), path, nbytes, num_steps, arrived, priority=priority)
+        self._engine.move_in_turns(("ring", 0), path, nbytes, len(steps), arrived, priority=priority)
 
-    def _on_all_chunks(self, send: RingSend, num_steps: int) -> None:
-        for step in range(num_steps):
+    def _on_slice(self, send: RingSend, nbytes: int, steps: range, slices: deque["Slice"]) -> None:
+        for step in steps:
             self._continue(0, self._proxies[0].on_chunk(send.header._replace(step=step)))
+        self._send_slice(send, nbytes, slices)
+
+
+class Slice(NamedTuple):
+    """Some steps of a ring, as one transfer."""
+
+    steps: range
+    num_added: int
+    """How many of them add what they bring; those of the all-gather only store it."""
+
+
+def slices_of(num_members: int) -> list[Slice]:
+    """All steps of a ring, in MAX_SLICES nearly equal parts or else one by one."""
+    num_steps = 2 * (num_members - 1)
+    num_slices = min(num_steps, MAX_SLICES)
+    bounds = [number * num_steps // num_slices for number in range(num_slices + 1)] if num_slices else []
+    return [Slice(range(a, b), max(0, min(b, num_members - 1) - a)) for a, b in pairwise(bounds)]
 
 
 class WorkerRingAlike(WorkerRing):

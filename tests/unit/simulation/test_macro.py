@@ -1,0 +1,86 @@
+"""One member that stands for all against every member on its own."""
+
+import pytest
+
+from coarse.simulation import macro
+from coarse.simulation.job import Job
+from coarse.simulation.macro import slices_of
+from coarse.simulation.training import simulate
+from tests.unit.simulation.small_jobs import LATENCY_S, as_one, job_of, site_of
+
+SIZES = [2, 3, 4, 8]
+ELEMENTS = 3 * 8 * 12_500
+UNEVEN = ((ELEMENTS, 0.1), (12_345, 0.15), (7 * ELEMENTS, 0.2), (500, 0.25), (2 * ELEMENTS, 0.4), (ELEMENTS, 0.4))
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("num_proxied", [0, 1])
+def test_one_shard_takes_exactly_as_long_as_step_by_step(size: int, num_proxied: int):
+    job = job_of(size, ((ELEMENTS, 0.4),), backward_s=0.4, num_proxied=num_proxied)
+    alike, stepwise = simulate(as_one(job)), simulate(job)
+    assert alike.iteration_s == pytest.approx(stepwise.iteration_s, rel=1e-6)
+    assert alike.exposed_s == pytest.approx(stepwise.exposed_s, rel=1e-6)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("num_proxied", [0, 3, len(UNEVEN)])
+@pytest.mark.parametrize("partition_bytes", [400_000, 1 << 30])
+def test_a_job_takes_as_long_as_step_by_step_within_one_percent(size: int, num_proxied: int, partition_bytes: int):
+    job = job_of(size, UNEVEN, backward_s=0.4, num_proxied=num_proxied, partition_bytes=partition_bytes)
+    assert simulate(as_one(job)).iteration_s == pytest.approx(simulate(job).iteration_s, rel=0.01)
+
+
+def nothing_hidden(size: int, latency_s: float = LATENCY_S) -> Job:
+    """A dozen shards that all begin at once."""
+    at_once = tuple((num_elements, 0.0) for num_elements, _ in UNEVEN)
+    site = site_of(size, latency_s=latency_s)
+    return job_of(size, at_once, num_proxied=len(UNEVEN), partition_bytes=400_000, site=site, num_sync_groups=2)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_without_start_ups_shards_take_turns_as_step_by_step(size: int):
+    job = nothing_hidden(size, latency_s=0.0)
+    assert simulate(as_one(job)).iteration_s == pytest.approx(simulate(job).iteration_s, rel=1e-4)  # unequal chunks
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_synchronisation_that_nothing_hides_takes_as_long_within_three_percent(size: int):
+    """Start-ups let equal members fall out of step, which one that stands for all cannot."""
+    job = nothing_hidden(size)
+    assert simulate(as_one(job)).iteration_s == pytest.approx(simulate(job).iteration_s, rel=0.03)
+
+
+@pytest.mark.parametrize(("max_slices", "within"), [(1, 0.15), (4, 0.1), (14, 0.03)])
+def test_the_more_turns_a_ring_takes_the_closer_it_comes(monkeypatch, max_slices: int, within: float):
+    stepwise_s = simulate(nothing_hidden(8)).iteration_s
+    monkeypatch.setattr(macro, "MAX_SLICES", max_slices)
+    assert simulate(as_one(nothing_hidden(8))).iteration_s == pytest.approx(stepwise_s, rel=within)
+
+
+@pytest.mark.parametrize("num_members", [1, 2, 3, 17, 18, 100, 1024])
+def test_slices_are_all_steps_of_a_ring_in_order_and_the_first_half_of_them_adds(num_members: int):
+    slices = slices_of(num_members)
+    assert [step for each in slices for step in each.steps] == list(range(2 * (num_members - 1)))
+    assert sum(each.num_added for each in slices) == num_members - 1
+    assert len(slices) == min(2 * (num_members - 1), macro.MAX_SLICES)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("num_proxied", [0, 1])
+def test_the_first_member_s_links_carry_the_bytes_that_they_carry_step_by_step(size: int, num_proxied: int):
+    job = job_of(size, ((ELEMENTS, 0.4),), backward_s=0.4, num_proxied=num_proxied)
+    alike, stepwise = simulate(as_one(job)).link_bytes, simulate(job).link_bytes
+    for role in ("push", "pull", "device ring", "worker ring"):
+        assert alike[f"{role} 0"] == pytest.approx(stepwise[f"{role} 0"])
+
+
+def test_the_slowest_worker_stands_for_all():
+    job = job_of(4, ((ELEMENTS, 0.4),), backward_s=0.4, num_proxied=1, slow_downs=(1.0, 1.5, 1.0, 1.0))
+    alike, stepwise = simulate(as_one(job)), simulate(job)
+    assert alike.iteration_s == pytest.approx(stepwise.iteration_s, rel=1e-3)
+    assert len(alike.steady()) == 1
+
+
+def test_hundreds_of_members_cost_no_more_events_than_thirty():
+    few, many = (simulate(as_one(job_of(size, UNEVEN, backward_s=0.4, num_proxied=3))) for size in (30, 256))
+    assert many.num_events == few.num_events
