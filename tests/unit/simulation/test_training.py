@@ -92,7 +92,7 @@ def messy(**more: object) -> Job:
         forward_s=FORWARD_S,
         backward_s=BACKWARD_S,
         num_proxied=3,
-        partition_bytes=100_000,
+        partition_bytes=500_000,
         slow_downs=(1.0, 1.31, 1.17),
         num_sync_groups=2,
         **more,  # type: ignore[arg-type]
