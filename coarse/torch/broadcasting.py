@@ -11,6 +11,7 @@ from coarse.errors import MismatchError
 from coarse.messages import Descriptor
 from coarse.session import current
 from coarse.torch.byte_stream import require_rank, stream, stream_blobs
+from coarse.torch.device_state import before_writing_to
 from coarse.torch.signatures import NamedTensors, require_same, signature
 from coarse.torch.tensors import (
     array_of,
@@ -43,6 +44,8 @@ def broadcast_(tensor: torch.Tensor, root_rank: int, name: str) -> torch.Tensor:
         shape = (*tensor.shape, tensor.element_size())
         descriptor = Descriptor(name, int(DType.UINT8), int(Op.SUM), shape, 0)
         array = array.reshape(shape)
+    if not is_root:
+        before_writing_to([tensor])
     key = client.push(descriptor, array if is_root else None, present=is_root)
     Handle(client, key, array).wait()
     if not is_root and staged.data_ptr() != tensor.data_ptr():
@@ -71,6 +74,8 @@ def broadcast_parameters(params: NamedTensors, root_rank: int = 0) -> None:
 
 def broadcast_tensors(tensors: Sequence[torch.Tensor], root_rank: int, name: str) -> None:
     """Overwrite every rank's tensors, of equal shapes and any types, with the root's bits."""
+    if current().client_index != root_rank:
+        before_writing_to(tensors)
     staged = flat_host_copies(tensors)
     stream([bytes_of(tensor) for tensor in staged], root_rank, name)
     if current().client_index == root_rank:

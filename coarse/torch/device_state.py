@@ -1,4 +1,13 @@
-"""Parameters and optimizer state that live in device memory, so that snapshots hold them there."""
+"""Parameters and optimizer state that live in device memory, so that snapshots hold them there.
+
+[Note: who writes] While a snapshot is being copied, nobody may write to a state array before it was
+asked for by `before_overwrite`. Optimizers that were moved here ask by a hook before they step, models
+that were snapshot ask before they load a state dict, and all of coarse.torch asks before it writes a
+result. Whoever else writes to parameters in place asks by himself.
+"""
+
+from collections.abc import Iterable
+from weakref import WeakSet
 
 import torch
 
@@ -6,6 +15,9 @@ from coarse.client.states import StateArray
 from coarse.session import current, is_initialized
 from coarse.snapshots import before_overwrite, state_array_of
 from coarse.torch.tensors import has_wire_type, tensor_of, wire_type_of
+
+_asking: WeakSet[torch.nn.Module] = WeakSet()
+"""Modules that ask before they load a state dict."""
 
 
 class DeviceState:
@@ -62,9 +74,29 @@ class DeviceState:
 
 
 def _ask(*_: object) -> None:
-    """Wherever the optimizer goes on, its tensors are in device memory."""
+    """A hook: wherever an optimizer or model goes on, its tensors are in device memory."""
     if is_initialized():
         before_overwrite()
+
+
+def let_ask(model: torch.nn.Module) -> None:
+    """Have a model, and each of its parts, ask before it loads a state dict (see [Note: who writes])."""
+    for module in model.modules():
+        if module not in _asking:
+            module.register_load_state_dict_pre_hook(_ask)
+            _asking.add(module)
+
+
+def before_writing_to(tensors: Iterable[torch.Tensor]) -> None:
+    """Return once these tensors, or views of them, may be written to: see [Note: who writes]."""
+    states = current().require_snapshots().states
+    if not states.arrays:
+        return
+    plain = (t for t in tensors if t.device.type == "cpu" and t.layout is torch.strided)
+    found = (states.at(tensor.untyped_storage().data_ptr()) for tensor in plain)
+    names = {state.name for state in found if state is not None}
+    if names:
+        before_overwrite(names)
 
 
 def is_movable(tensor: torch.Tensor) -> bool:

@@ -42,7 +42,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         gradients_in_device_memory: make `.grad` a view of it, so that a push moves no bytes; else,
             and for parameters on a GPU, buckets are copied in and out.
         prefix: stands before the keys' names; by default optimizers are numbered as they are made.
-        parameters_in_device_memory: keep parameters and optimizer state there, for snapshots.
+        parameters_in_device_memory: keep parameters and optimizer state there, for `snapshot`, whose
+            text says who may write to them meanwhile.
 
     Raises:
         MismatchError: the ranks' parameters differ in name, shape, type or order (on all ranks).

@@ -10,6 +10,7 @@ from coarse.dtypes import Op
 from coarse.errors import ConfigError, DeadRankError
 from coarse.messages import Descriptor, key_of
 from coarse.session import current
+from coarse.torch.device_state import before_writing_to
 from coarse.torch.tensors import (
     array_of,
     describe,
@@ -41,6 +42,7 @@ class Handle:
 
     def wait(self, timeout: float | None = None) -> torch.Tensor:
         """The result; after `timeout` seconds (default: stall_timeout_s) StallError names who is missing."""
+        before_writing_to([self._out])
         self._arriving.wait(timeout)
         if not self._is_delivered:
             with torch.no_grad():

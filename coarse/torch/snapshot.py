@@ -29,7 +29,7 @@ from coarse.errors import CheckpointError
 from coarse.session import current
 from coarse.storage.pieces import StoredTensor
 from coarse.storage.restore import Checkpoint, read_checkpoint
-from coarse.torch.device_state import is_movable, state_of
+from coarse.torch.device_state import is_movable, let_ask, state_of
 from coarse.torch.optimizer import DistributedOptimizer
 from coarse.torch.optimizer_state import Plain, pack, unpack
 from coarse.torch.signatures import signature
@@ -58,7 +58,9 @@ def snapshot(
     """Hold a model and its optimizer as they are now and write them; see `coarse.snapshot`.
 
     What lies in device memory (`parameters_in_device_memory` of DistributedOptimizer) is held
-    there; all else is copied before this returns.
+    there; all else is copied before this returns. Until the handle is done, call
+    `coarse.before_overwrite()` before you write to parameters other than by the optimizer, by the
+    model's `load_state_dict` or by functions of coarse, which ask themselves.
 
     Raises:
         TypeError: the optimizer's state holds something that is neither tensor nor plain value.
@@ -67,6 +69,7 @@ def snapshot(
     own: dict[str, Any] = {"elsewhere": {}, "bytes": {}}
     if model is not None:
         tensors |= _model_tensors(model)
+        let_ask(model)
     if optimizer is not None:
         own["optimizer"] = _pack_optimizer(optimizer, _names_of(optimizer, model), tensors)
     taken = current().require_snapshots().states.arrays

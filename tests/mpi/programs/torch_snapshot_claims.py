@@ -214,7 +214,44 @@ def a_plain_optimizer_is_kept_too() -> None:
     coarse.barrier()
 
 
+def writes_of_others_than_the_optimizer_wait_until_a_snapshot_has_copied() -> None:
+    model = torch.nn.Sequential(*(torch.nn.Linear(1500, 1500, bias=False) for _ in range(coarse.size())))
+    inner = torch.optim.SGD(model.parameters(), lr=1.0)
+    optimizer = ct.DistributedOptimizer(inner, model.named_parameters(), parameters_in_device_memory=True)
+    others = {name: torch.full_like(value, 2.0) for name, value in model.state_dict().items()}
+    weights = list(model.parameters())
+
+    def load_parts() -> None:
+        for part in model:
+            part.load_state_dict({"weight": others["0.weight"]})
+
+    writes: dict[str, Callable[[], object]] = {
+        "load": lambda: model.load_state_dict(others),
+        "load parts": load_parts,
+        "broadcast all": lambda: ct.broadcast_parameters(model.state_dict(), root_rank=0),
+        "broadcast": lambda: [ct.broadcast_(w.data, 0, f"broadcast {i}") for i, w in enumerate(weights)],
+        "push_pull": lambda: [ct.push_pull_(w.data.view(-1), f"sum {i}", ct.Sum) for i, w in enumerate(weights)],
+    }
+    for name, write in writes.items():
+        with torch.no_grad():
+            for weight in weights:
+                weight.fill_(1.0)
+        handle = ct.snapshot(folder / name, model=model, optimizer=optimizer, step=1)
+        if "broadcast" in name and ct.rank() == 0:  # the root writes nothing, and the others hold what it held
+            coarse.before_overwrite()
+            for weight in weights:
+                weight.data.fill_(2.0)
+        write()
+        handle.wait()
+        tensors = coarse.snapshots.read_checkpoint(folder / name).tensors
+        for stored in others:
+            assert (tensors[f"model/{stored}"].array == 1.0).all(), (name, stored)
+        coarse.barrier()
+    optimizer.close()
+
+
 CLAIMS = (
+    writes_of_others_than_the_optimizer_wait_until_a_snapshot_has_copied,
     a_training_goes_on_from_a_snapshot_as_if_it_had_never_stopped,
     so_it_does_with_parameters_and_state_in_device_memory,
     in_device_memory_training_gives_the_same_values,
