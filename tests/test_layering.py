@@ -65,7 +65,11 @@ LAYERS = (
     ("coarse.runtime", "coarse.loopback", "coarse.simulation"),
     ("coarse.session", "coarse.arrays", "coarse.snapshots"),
     ("coarse",),
-    ("coarse.torch", "coarse.cli", "coarse.device", "coarse.__main__", "tf_strategy", "experiments", "benchmarks"),
+    (
+        *("coarse.torch", "coarse.cli", "coarse.cli_input", "coarse.cli_predict", "coarse.cli_profile"),
+        *("coarse.cli_report", "coarse.report", "coarse.machine_profile", "coarse.device", "coarse.__main__"),
+        *("tf_strategy", "experiments", "benchmarks"),
+    ),
 )
 
 

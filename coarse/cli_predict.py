@@ -1,0 +1,168 @@
+"""`coarse predict`: what a training job would take on a machine that is stated, mode by mode."""
+
+import shlex
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from coarse.cli_input import wrong_input_ends_with_2
+from coarse.cli_report import show
+from coarse.errors import ConfigError
+from coarse.report.perfetto import write_trace
+from coarse.report.prediction import Question, Scenarios, modes_of, predict, result_of
+from coarse.report.run import RUN_FILE, Result, Run, write_run
+from coarse.report.simulated import timeline_of
+from coarse.report.timeline import Timeline
+from coarse.simulation.scenario import Mode
+from coarse.simulation.sites import STEPWISE_RANKS
+
+ALL_MODES = ",".join(Mode)
+
+
+def predict_command(
+    machine: Annotated[str, typer.Option(help="A preset's name, or the path of a machine file (.toml).")] = "aws-p3",
+    model: Annotated[str, typer.Option(help="resnet50 or bert-large.")] = "resnet50",
+    gpu: Annotated[str | None, typer.Option(help="Whose compute times; by default the machine's own.")] = None,
+    batch: Annotated[int, typer.Option(help="Samples per worker and iteration.")] = 2,
+    precision: Annotated[str, typer.Option(help="fp32 or fp16.")] = "fp32",
+    workers: Annotated[int, typer.Option(help="Ranks that compute.")] = 4,
+    devices: Annotated[int, typer.Option(help="Memory devices; 0: as many as workers.")] = 0,
+    nodes: Annotated[int, typer.Option(help="Nodes that workers and devices are spread over.")] = 1,
+    modes: Annotated[str | None, typer.Option(help=f"Of {ALL_MODES}; by default all that the machine can do.")] = None,
+    policy: Annotated[str, typer.Option(help="What goes to the devices: auto, paper or devices (all).")] = "auto",
+    straggler: Annotated[list[str] | None, typer.Option(help="3=1.5: worker 3 computes 1.5 times longer.")] = None,
+    nvlink: Annotated[bool, typer.Option(help="Whether NVLinks, if the machine has any, are on.")] = True,
+    out: Annotated[Path, typer.Option(help="The folder for rows, traces, pictures and page.")] = Path(
+        "results/predict"
+    ),
+) -> None:
+    """Simulate a training job on a machine: a table, a trace per mode for Perfetto, pictures and a page."""
+    with wrong_input_ends_with_2():
+        asked = Question(
+            machine=machine,
+            model=model,
+            gpu=gpu,
+            batch=batch,
+            precision=precision,
+            workers=workers,
+            devices=devices,
+            nodes=nodes,
+            policy=policy,
+            slow_downs=tuple(_slow_down(text) for text in straggler or ()),
+            nvlink=nvlink,
+        )
+        must_have = modes is not None
+        chosen = tuple(modes_of(ALL_MODES if modes is None else modes))
+        console = Console()
+        run = _predicted(asked, chosen, must_have, out, console)
+        show(run, out, console)
+        console.print(f"wrote {(out / RUN_FILE).as_posix()}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _slow_down(text: str) -> tuple[int, float]:
+    worker, _, factor = text.partition("=")
+    try:
+        return int(worker), float(factor)
+    except ValueError:
+        raise ConfigError(
+            f"--straggler must be WORKER=FACTOR such as 3=1.5, got {text!r}; correct it", key="straggler"
+        ) from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Outcome:
+    result: Result
+    timeline: Timeline
+
+
+def _predicted(asked: Question, modes: tuple[Mode, ...], must_have: bool, out: Path, console: Console) -> Run:
+    """All modes, one after the other; a mode that nobody asked for by name may be impossible on the machine."""
+    scenarios = asked.scenarios()
+    outcomes: list[_Outcome] = []
+    notes = list(_notes(scenarios))
+    refusals: list[ConfigError] = []
+    _clear(out)
+    with _progress(console) as progress:
+        for mode in modes:
+            try:
+                outcomes.append(_outcome(scenarios, mode, out, progress))
+            except ConfigError as error:
+                if must_have:
+                    raise ConfigError(f"mode {mode}: {error}", key=error.key) from None
+                refusals.append(error)
+                notes.append(f"Left out {mode}: {error}.")
+    if not outcomes:
+        raise ConfigError(f"no mode can run: {refusals[0]}", key=refusals[0].key)
+    run = Run(
+        kind="simulated",
+        title=_title(scenarios),
+        inputs=_inputs(scenarios),
+        results=tuple(outcome.result for outcome in outcomes),
+        timelines=tuple(outcome.timeline for outcome in outcomes),
+        notes=tuple(notes),
+    )
+    write_run(run, out)
+    return run
+
+
+def _outcome(scenarios: Scenarios, mode: Mode, out: Path, progress: Progress) -> _Outcome:
+    """One mode's numbers and timeline; its trace is written."""
+    scenario = scenarios.of(mode)
+    plan = progress.add_task(f"{mode}: plan", total=1.0)
+    simulation = progress.add_task(f"{mode}: simulate", total=1.0)
+    job, report = predict(
+        scenario,
+        lambda done: progress.update(plan, completed=done),
+        lambda done: progress.update(simulation, completed=done),
+    )
+    write_trace(job, report, out / f"{mode}.trace.json", mode.value)
+    return _Outcome(result=result_of(scenario, job, report), timeline=timeline_of(job, report, mode.value))
+
+
+def _progress(console: Console) -> Progress:
+    """Bars with the time gone and an estimate of the time left."""
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn())
+    return Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console, transient=True)
+
+
+def _clear(out: Path) -> None:
+    """Remove what an earlier prediction left here: it must not pass for this one's."""
+    if (out / RUN_FILE).is_file():
+        for pattern in (RUN_FILE, "*.trace.json", "timeline-*.png", "bandwidth-*.png", "comparison.png", "report.html"):
+            for path in out.glob(pattern):
+                path.unlink()
+    out.mkdir(parents=True, exist_ok=True)
+
+
+def _title(scenarios: Scenarios) -> str:
+    asked = scenarios.question
+    nodes = f" on {asked.nodes} nodes" if asked.nodes > 1 else ""
+    return f"{scenarios.model.name}, batch {asked.batch}, {asked.workers} workers{nodes} of {scenarios.machine.name}"
+
+
+def _notes(scenarios: Scenarios) -> tuple[str, ...]:
+    profile = scenarios.profile
+    compute = f"Compute times ({profile.gpu}, {profile.precision}): {profile.basis}; {profile.source}."
+    if scenarios.question.workers <= STEPWISE_RANKS:
+        return (compute,)
+    return compute, f"Above {STEPWISE_RANKS} workers the first, as slow as the slowest, stands for all."
+
+
+def _inputs(scenarios: Scenarios) -> dict[str, str]:
+    asked, profile = scenarios.question, scenarios.profile
+    slow_downs = ", ".join(f"{worker}={factor:g}" for worker, factor in asked.slow_downs)
+    return {
+        "command": shlex.join(["coarse", *sys.argv[1:]]),
+        "machine": f"{scenarios.machine.name} ({asked.machine})",
+        "model": f"{scenarios.model.name}, batch {asked.batch} per worker, {profile.precision}",
+        "compute times": f"{profile.gpu} ({profile.basis}): {profile.source}",
+        "workers, devices, nodes": f"{asked.workers}, {asked.devices or 'as many as workers'}, {asked.nodes}",
+        "policy": asked.policy,
+        "NVLink": "on" if scenarios.machine.nvlink and scenarios.machine.nvlinks else "off",
+        "stragglers": slow_downs or "none",
+    }

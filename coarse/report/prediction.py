@@ -1,0 +1,206 @@
+"""What a job would take on a machine, mode by mode: scenarios from plain settings, and their simulation."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import TypeVar
+
+from coarse.emulation.compute import (
+    PEAK_FLOPS_PER_S,
+    THROUGHPUTS,
+    Basis,
+    ComputeProfile,
+    compute_profile,
+    split_iteration,
+)
+from coarse.emulation.hardware import Machine
+from coarse.emulation.machine_file import load_machine
+from coarse.emulation.models import Model, Precision, model_named
+from coarse.emulation.presets import load_preset, preset_names
+from coarse.errors import ConfigError
+from coarse.report.run import Result
+from coarse.simulation.job import Job
+from coarse.simulation.policies import most_trials
+from coarse.simulation.report import Report
+from coarse.simulation.scenario import Mode, Policy, Scenario
+from coarse.simulation.training import simulate
+
+MAX_WORKERS = 1 << 16
+MAX_BATCH = 1 << 20
+_REFERENCE_GPU = "v100"
+_NUM_TABLES = 2
+"""Routing tables that the policy "auto" tries: as measured, and all tensors local."""
+
+Choice = TypeVar("Choice", bound=StrEnum)
+OnProgress = Callable[[float], None]
+"""Told the share of a simulation that is done."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """What somebody wants to know, checked; the machine and the model are looked up."""
+
+    machine: str
+    """A preset's name, or the path of a machine file."""
+    model: str
+    gpu: str | None = None
+    """Whose compute times are replayed; by default those of the machine's accelerator."""
+    batch: int = 2
+    precision: str = "fp32"
+    workers: int = 4
+    devices: int = 0
+    nodes: int = 1
+    policy: str = "auto"
+    slow_downs: tuple[tuple[int, float], ...] = ()
+    """(worker, how many times longer its compute takes)."""
+    nvlink: bool = True
+
+    def __post_init__(self) -> None:
+        limits = {
+            "batch": (1, MAX_BATCH), "workers": (1, MAX_WORKERS), "devices": (0, MAX_WORKERS), "nodes": (1, MAX_WORKERS)
+        }  # fmt: skip
+        for key, (least, most) in limits.items():
+            if not least <= getattr(self, key) <= most:
+                raise ConfigError(f"--{key} must lie in {least}..{most}, got {getattr(self, key)}", key=key)
+        for worker, factor in self.slow_downs:
+            if not (0 <= worker < self.workers and 0.0 < factor < 1e6):
+                raise ConfigError(
+                    f"--straggler {worker}={factor:g}: wanted a worker in 0..{self.workers - 1} and how many times "
+                    "longer its compute takes, a number above 0; write --straggler 3=1.5",
+                    key="straggler",
+                )
+
+    def scenarios(self) -> "Scenarios":
+        """The scenarios of all modes."""
+        machine = named_machine(self.machine)
+        nvlink, num_nodes = machine.nvlink and self.nvlink, max(machine.num_nodes, self.nodes)
+        machine = replace(machine, nvlink=nvlink, num_nodes=num_nodes)
+        model = model_named(self.model)
+        return Scenarios(
+            machine=machine,
+            model=model,
+            profile=profile_for(model, machine, self.gpu, self.batch, one_of("precision", self.precision, Precision)),
+            question=self,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scenarios:
+    """A question with its machine, model and compute times."""
+
+    machine: Machine
+    model: Model
+    profile: ComputeProfile
+    question: Question
+
+    def of(self, mode: Mode) -> Scenario:
+        """The scenario of one mode."""
+        question = self.question
+        factors = dict(question.slow_downs)
+        return Scenario(
+            machine=self.machine,
+            model=self.model,
+            profile=self.profile,
+            mode=mode,
+            num_workers=question.workers,
+            num_devices=question.devices if mode is Mode.COARSE else 0,
+            num_nodes=question.nodes,
+            policy=one_of("policy", question.policy, Policy),
+            slow_downs=tuple(factors.get(worker, 1.0) for worker in range(question.workers)) if factors else (),
+        )
+
+
+def named_machine(name: str) -> Machine:
+    """The machine of a file, or of a preset; ConfigError with the nearest names where there is neither."""
+    is_path = name.endswith(".toml") or "/" in name
+    if is_path or (name not in preset_names() and Path(name).is_file()):
+        return load_machine(name)
+    try:
+        return load_preset(name)
+    except ConfigError as error:
+        if error.key != "preset":
+            raise
+        raise ConfigError(f"--machine: {error}, or give the path of a machine file (.toml)", key="machine") from None
+
+
+def profile_for(model: Model, machine: Machine, gpu: str | None, batch: int, precision: Precision) -> ComputeProfile:
+    """The compute times of a named GPU, or of the machine's own.
+
+    Where nothing is published of the machine's own accelerator, it is taken to use as much of its peak as
+    V100 does: an assumption, and labelled as one.
+    """
+    own = machine.accelerator.name
+    known = {row.gpu for row in THROUGHPUTS if (row.model, row.precision) == (model.name, precision)}
+    if gpu is not None or any(name in own.lower() for name in known):
+        return compute_profile(model, gpu or own, batch, precision)
+    reference = compute_profile(model, _REFERENCE_GPU, batch, precision)
+    accelerator = machine.accelerator
+    peaks = {Precision.FP32: accelerator.fp32_flops_per_s, Precision.FP16: accelerator.fp16_flops_per_s}
+    ratio = peaks[precision] / PEAK_FLOPS_PER_S[_REFERENCE_GPU, precision]
+    iteration_s = (reference.total_forward_s + reference.total_backward_s) / ratio
+    return split_iteration(
+        model,
+        iteration_s,
+        gpu=own,
+        batch=batch,
+        precision=precision,
+        basis=Basis.ASSUMPTION,
+        source=f"V100's, scaled by the {precision} peak of {own} over V100's ({ratio:.3g}): {reference.source}",
+    )
+
+
+def one_of(key: str, value: str, choices: type[Choice]) -> Choice:
+    """The member of an enumeration that an option names."""
+    try:
+        return choices(value)
+    except ValueError:
+        names = ", ".join(choice.value for choice in choices)
+        raise ConfigError(f"--{key} must be one of {names}, got {value!r}", key=key) from None
+
+
+def predict(scenario: Scenario, on_plan: OnProgress, on_simulation: OnProgress) -> tuple[Job, Report]:
+    """Plan a job as its policy says, and simulate it with everything recorded."""
+    most = _NUM_TABLES * most_trials(len(scenario.gradients))
+    num_tried = 0
+
+    def trial(job: Job) -> Report:
+        nonlocal num_tried
+        done = num_tried
+        report = simulate(job, on_progress=lambda now, total: on_plan((done + now / total) / most))
+        num_tried += 1
+        return report
+
+    job = scenario.job(trial)
+    on_plan(1.0)
+    report = simulate(job, on_progress=lambda done, total: on_simulation(done / total), record=True)
+    return job, report
+
+
+def result_of(scenario: Scenario, job: Job, report: Report) -> Result:
+    """What a table and bars show of it."""
+    num_iterations = job.num_iterations
+    links = sorted(report.link_bytes.items(), key=lambda item: (-item[1], item[0]))
+    return Result(
+        name=scenario.mode.value,
+        policy=_policy_text(scenario, job),
+        iteration_s=report.iteration_s,
+        compute_s=report.compute_s,
+        exposed_s=report.exposed_s,
+        idle_s=report.idle_s,
+        link_bytes=tuple((name, nbytes / num_iterations) for name, nbytes in links if nbytes > 0),
+    )
+
+
+def _policy_text(scenario: Scenario, job: Job) -> str:
+    if scenario.mode is not Mode.COARSE:
+        return "-"
+    sizes = [gradient.nbytes for gradient in job.gradients]
+    share = sum(sizes[: job.num_proxy_gradients]) / sum(sizes)
+    return f"{scenario.policy.value} {share:.0%}"
+
+
+def modes_of(text: str) -> Iterator[Mode]:
+    """The modes that a comma-separated list names, each once."""
+    for name in dict.fromkeys(part.strip() for part in text.split(",")):
+        yield one_of("modes", name, Mode)
