@@ -183,7 +183,7 @@ class Mailbox:
     def sleep(self, timeout_s: float) -> list[int]:
         """Block until somebody rings or dies, or the time is over; the keys of the dead (see `watch`).
 
-        Several threads may sleep at once, but `ring_bells` must have been called under their lock.
+        One thread at a time, which has called `ring_bells` under its lock.
         """
         if self._linger():
             return []
@@ -196,17 +196,21 @@ class Mailbox:
         if self._has_frames():
             words[ASLEEP] = 0
             return []
-        dead = self.take_ended(timeout_s)
+        events = self._poll.poll(timeout_s)
         words[ASLEEP] = 0
-        return dead
-
-    def take_ended(self, timeout_s: float = 0.0) -> list[int]:
-        """The keys of processes that have ended (see `watch`) since this was asked last."""
-        dead = []
-        for descriptor, _ in self._poll.poll(timeout_s):
+        for descriptor, _ in events:
             if descriptor == self._bell.fileno():
                 self._drain_bell()
-            elif (key := self._watched.pop(descriptor, None)) is not None:
+        return self._ended(events)
+
+    def take_ended(self) -> list[int]:
+        """The keys of processes that have ended (see `watch`) since this was asked last; wakes nobody's sleep."""
+        return self._ended(self._poll.poll(0.0))
+
+    def _ended(self, events: list[tuple[int, int]]) -> list[int]:
+        dead = []
+        for descriptor, _ in events:
+            if (key := self._watched.pop(descriptor, None)) is not None:
                 self._poll.unregister(descriptor)
                 dead.append(key)
         return dead

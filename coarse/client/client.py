@@ -138,11 +138,14 @@ class Client:
         return Handle(self, key, out)
 
     def is_complete(self, key: int) -> bool:
-        """Whether a result is there, or an error."""
+        """Whether `take` would return, or raise, at once."""
         with self._lock:
             self.link.read()
             state = self.machine.keys.get(key)
-            return state is not None and state.phase in (Phase.IDLE, Phase.FAILED) and bool(state.version)
+            if state is not None and (state.failed or (state.phase is Phase.IDLE and state.version)):
+                return True
+            self.link.look()
+            return self.link.has_failed
 
     def take(
         self, key: int, out: np.ndarray | None, timeout_s: float | None

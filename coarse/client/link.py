@@ -1,4 +1,9 @@
-"""A client's line to the devices: records out, records in, waiting, and noticing who has died."""
+"""A client's line to the devices: records out, records in, waiting, and noticing who has died.
+
+[Note: one sleeper] Of several threads that wait, one sleeps at the doorbell and the others on a
+condition: whoever reads tells all, since it may have read what another awaits. The doorbell wakes one
+thread only, and who reads besides (in `done()`, say) rings it for the one that sleeps there.
+"""
 
 import contextlib
 import threading
@@ -13,7 +18,6 @@ from coarse.plan import Placement
 from coarse.records import Mailbox
 
 _LONGEST_SLEEP_S = 0.1
-_SHARED_SLEEP_S = 0.001
 
 
 class DeviceLink:
@@ -33,7 +37,11 @@ class DeviceLink:
         self.stall_timeout_s = stall_timeout_s
         self._placement = placement
         self._mailbox = mailbox
-        self._sleepers = 0
+        self._arrived = threading.Condition(self.lock)
+        self._num_listeners = 0
+        """Threads that wait on the condition."""
+        self._is_at_bell = False
+        """Whether a thread sleeps at the doorbell."""
         self._dead: DeadRankError | None = None
 
     def ask(self, requests: list[ToDevice], tokens: list[int], what: str) -> list[Record]:
@@ -95,9 +103,20 @@ class DeviceLink:
         self._mailbox.ring_bells()
 
     def read(self) -> None:
-        """Take in what has come."""
+        """Take in what has come; the lock is held. See [Note: one sleeper]."""
+        has_come = False
         for frame in self._mailbox.read():
             self.machine.on_record(decode(frame))
+            has_come = True
+        if has_come and self._is_at_bell:
+            self._mailbox.ring_always(self._mailbox.endpoint)
+        if has_come and self._num_listeners:
+            self._arrived.notify_all()
+
+    def look(self) -> None:
+        """Take in what has come, and who has died, without waiting; the lock is held."""
+        self.read()
+        self._note_dead(self._mailbox.take_ended())
 
     def wait_until(self, is_done: Callable[[], bool], timeout_s: float | None = None) -> bool:
         """Read records until something is so; False after the time. Sleeps without the GIL or the lock.
@@ -105,24 +124,40 @@ class DeviceLink:
         Raises DeadRankError once a rank that this one may need is gone.
         """
         limit_s = self.stall_timeout_s if timeout_s is None else timeout_s
-        deadline_s = self.clock.now_s() + limit_s
-        self._sleepers += 1
         try:
-            while True:
+            return self._wait_until(is_done, self.clock.now_s() + limit_s)
+        finally:
+            if self._num_listeners:
                 with self.lock:
-                    self.read()
-                    if is_done():
-                        return True
-                    self._require_all_alive()
-                    self._mailbox.ring_bells()
+                    self._arrived.notify()  # one takes the place at the doorbell
+
+    def _wait_until(self, is_done: Callable[[], bool], deadline_s: float) -> bool:
+        while True:
+            with self.lock:
+                self.read()
+                if is_done():
+                    return True
+                self._require_all_alive()
+                self._mailbox.ring_bells()
                 left_s = deadline_s - self.clock.now_s()
                 if left_s <= 0:
                     return False
-                # of several threads that sleep, the bell wakes one, and it may read what another awaits
-                longest = _LONGEST_SLEEP_S if self._sleepers == 1 else _SHARED_SLEEP_S
-                self._note_dead(self._mailbox.sleep(min(left_s, longest)))
+                rest_s = min(left_s, _LONGEST_SLEEP_S)
+                if self._is_at_bell:
+                    self._listen(rest_s)
+                    continue
+                self._is_at_bell = True
+            try:
+                self._note_dead(self._mailbox.sleep(rest_s))
+            finally:
+                self._is_at_bell = False
+
+    def _listen(self, timeout_s: float) -> None:
+        self._num_listeners += 1
+        try:
+            self._arrived.wait(timeout_s)
         finally:
-            self._sleepers -= 1
+            self._num_listeners -= 1
 
     def _note_dead(self, endpoints: list[int]) -> None:
         for endpoint in endpoints:

@@ -120,8 +120,9 @@ class ClientSnapshots:
                 del self._uncopied[name]
 
     def has_ended(self, number: int) -> bool:
-        """Whether a snapshot is on the disk or has been given up."""
-        self._read()
+        """Whether a snapshot is on the disk or has been given up, or never will be because a rank is gone."""
+        with self._link.lock:
+            self._link.look()
         return number in self._link.machine.ended_snapshots or self._link.has_failed
 
     def wait_for(self, number: int, timeout_s: float | None) -> None:

@@ -1,0 +1,158 @@
+"""Several threads of one worker that wait at once, and looking without waiting: real rings, one process."""
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+
+import numpy as np
+import pytest
+
+from coarse.client import link as link_module
+from coarse.client.client import Client
+from coarse.client.link import DeviceLink
+from coarse.client.machine import ClientMachine
+from coarse.clock import WallClock
+from coarse.dtypes import DType, Op
+from coarse.encoding import encode
+from coarse.errors import MismatchError
+from coarse.messages import Descriptor, Died, Echo, Failed, Ready, Registered, Tables, key_of
+from coarse.plan import Placement
+from coarse.records import Mailbox, control_bytes
+
+FOR_EVER_S = 30.0
+NUM_ROUNDS = 200
+PLACE = Placement(
+    client_nodes=(0,),
+    device_nodes=(0,),
+    local_proxies=(0,),
+    ranks=(0, 1),
+    collective="in_place",
+    num_sync_groups=1,
+)
+W = Descriptor("w", int(DType.FLOAT32), int(Op.SUM), (4,), 0)
+
+
+class Wire:
+    """One client's link, and the mailbox of its device."""
+
+    def __init__(self) -> None:
+        control = memoryview(bytearray(control_bytes(2)))
+        run = f"test-link-{os.getpid()}"
+        self.mailbox = Mailbox(0, 2, (1,), control, run)
+        self.device = Mailbox(1, 2, (0,), control, run)
+        self.machine = ClientMachine(0, PLACE)
+        self.machine.on_record(Tables(1, ((0, 0, 0, 1 << 20),)))
+        self.link = DeviceLink(self.machine, PLACE, self.mailbox, WallClock(), FOR_EVER_S)
+
+    def say(self, *records) -> None:
+        """The device sends records."""
+        for record in records:
+            self.device.post(0, encode(record))
+        self.device.ring_bells()
+
+    def registered(self) -> Client:
+        """A client with one key."""
+        self.machine.register(W)
+        self.machine.on_record(Registered(key_of("w"), 1, 0, 0))
+        return Client(self.link, {})
+
+
+@pytest.fixture
+def wire(monkeypatch) -> Iterator[Wire]:
+    monkeypatch.setattr(link_module, "_LONGEST_SLEEP_S", FOR_EVER_S)  # a lost wake-up is seen to hang
+    made = Wire()
+    yield made
+    made.mailbox.close()
+    made.device.close()
+
+
+@pytest.mark.parametrize("num_threads", [1, 2, 3])
+@pytest.mark.parametrize("looks_too", [False, True])
+def test_no_thread_costs_another_its_wake_up(wire, num_threads, looks_too):
+    """Thread i waits for tokens i, i + n, ...; tokens come one at a time, the next when the last was seen."""
+    answers = wire.machine.answers
+    seen = threading.Semaphore(0)
+    is_over = threading.Event()
+
+    def wait(mine: int) -> None:
+        for token in range(mine, NUM_ROUNDS, num_threads):
+            assert wire.link.wait_until(lambda token=token: token in answers)
+            seen.release()
+
+    def look() -> None:
+        while not is_over.is_set():
+            with wire.link.lock:
+                wire.link.look()
+
+    threads = [threading.Thread(target=wait, args=(index,), daemon=True) for index in range(num_threads)]
+    threads += [threading.Thread(target=look, daemon=True)] * looks_too
+    for thread in threads:
+        thread.start()
+    for token in range(NUM_ROUNDS):
+        wire.say(Echo(0, token))
+        assert seen.acquire(timeout=FOR_EVER_S / 2), f"nobody was woken for {token}"
+    is_over.set()
+    for thread in threads:
+        thread.join(FOR_EVER_S / 2)
+        assert not thread.is_alive()
+
+
+def test_a_thread_that_goes_on_hands_its_place_at_the_doorbell_over(wire):
+    answers = wire.machine.answers
+    first = threading.Thread(target=wire.link.wait_until, args=(lambda: 1 in answers,), daemon=True)
+    second = threading.Thread(target=wire.link.wait_until, args=(lambda: 2 in answers,), daemon=True)
+    first.start()
+    while not wire.link._is_at_bell:
+        os.sched_yield()
+    second.start()
+    while not wire.link._num_listeners:
+        os.sched_yield()
+    for token, thread in ((1, first), (2, second)):
+        wire.say(Echo(0, token))
+        thread.join(FOR_EVER_S / 2)
+        assert not thread.is_alive()
+
+
+# --- looking
+
+
+def test_a_result_is_complete_when_it_has_come_and_not_before(wire):
+    client, key = wire.registered(), key_of("w")
+    wire.machine.begin(key)
+    assert not client.is_complete(key)
+    wire.say(Ready(key, 0, 1, True))
+    assert client.is_complete(key)
+
+
+def test_a_key_that_has_failed_before_any_result_is_complete_for_wait_raises(wire):
+    client, key = wire.registered(), key_of("w")
+    wire.machine.begin(key)
+    wire.say(Failed(key, 1, "MismatchError", "text"))
+    assert client.is_complete(key)
+    with pytest.raises(MismatchError):
+        client.take(key, np.zeros(4, np.float32), None)
+
+
+def test_a_result_that_a_dead_rank_owes_is_complete_for_wait_raises(wire):
+    client, key = wire.registered(), key_of("w")
+    wire.machine.begin(key)
+    wire.say(Died(1, "text"))
+    assert client.is_complete(key)
+
+
+def test_a_process_that_ends_is_seen_without_waiting(wire):
+    client, key = wire.registered(), key_of("w")
+    wire.machine.begin(key)
+    command = [sys.executable, "-c", "input()"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
+        descriptor = os.pidfd_open(process.pid)
+        wire.mailbox.watch(descriptor, 1)
+        assert not client.is_complete(key)
+        with closing(process.stdin):
+            process.stdin.write(b"\n")
+        process.wait()
+    assert client.is_complete(key)
+    os.close(descriptor)
