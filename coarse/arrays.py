@@ -1,6 +1,8 @@
 """The interface on numpy arrays: push, pull, push_pull."""
 
 import json
+import operator
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -99,8 +101,8 @@ def device_array(
     name: str, shape: tuple[int, ...], dtype: DTypeLike, op: Op = Op.AVERAGE, priority: int = 0
 ) -> np.ndarray:
     """An array of `shape` in device memory, zeros at first, whose push_pull under `name` moves no bytes."""
-    wire = dtype_of(np.empty(0, dtype))
-    descriptor = checked(Descriptor(name, int(wire), _checked_op(name, op), tuple(shape), priority))
+    wire, extents = dtype_of(np.empty(0, dtype)), checked_shape(name, shape)
+    descriptor = checked(Descriptor(name, int(wire), _checked_op(name, op), extents, priority))
     return current().require_client().device_array(descriptor)
 
 
@@ -139,8 +141,11 @@ def describe(array: np.ndarray, name: str, op: Op, priority: int) -> Descriptor:
 
 
 def checked(descriptor: Descriptor) -> Descriptor:
-    """The descriptor itself; TypeError or ValueError where no worker could use it."""
+    """The descriptor, its priority an int; TypeError or ValueError where no worker could use it."""
     _checked_name(descriptor.name)
+    if type(descriptor.priority) is not int:
+        wanted = f"{descriptor.name!r}: priority must be an integer"
+        descriptor = descriptor._replace(priority=_integer(descriptor.priority, wanted))
     if descriptor.op == Op.AVERAGE and DType(descriptor.dtype).is_integer:
         raise TypeError(
             f"{descriptor.name!r}: an average of {DType(descriptor.dtype).label} would be rounded; "
@@ -149,9 +154,29 @@ def checked(descriptor: Descriptor) -> Descriptor:
     return descriptor
 
 
+def checked_shape(name: str, shape: Iterable[int]) -> tuple[int, ...]:
+    """A shape in plain integers; TypeError or ValueError where no array can have it."""
+    wanted = f"{name!r}: a shape must be a tuple of integers"
+    if not isinstance(shape, Iterable):
+        raise TypeError(f"{wanted}, got {type(shape).__name__} {shape!r}; write (n,) for n elements")
+    extents = tuple(_integer(extent, wanted) for extent in shape)
+    if min(extents, default=0) < 0:
+        raise ValueError(f"{name!r}: no extent of a shape may be below 0, got {extents}; state it in full")
+    return extents
+
+
+def _integer(value: object, wanted: str) -> int:
+    try:
+        return int(operator.index(value))  # type: ignore[arg-type]
+    except TypeError:
+        raise TypeError(f"{wanted}, got {type(value).__name__} {value!r}; convert it by int()") from None
+
+
 def _checked_name(name: str) -> str:
     if not isinstance(name, str):
         raise TypeError(f"a name must be text, got {type(name).__name__} {name!r}")
+    if not name:
+        raise ValueError("a name must have at least one character, got ''; give each tensor a name of its own")
     if len(name) > MAX_NAME_CHARACTERS:
         raise ValueError(
             f"a name may have {MAX_NAME_CHARACTERS} characters, got {len(name)}: {name[:40]!r}...; "

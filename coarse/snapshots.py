@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
+from coarse.arrays import checked_shape
 from coarse.client.snapshots import ClientSnapshots, SnapshotHandle
 from coarse.client.states import StateArray, label
 from coarse.dtypes import DType, dtype_of
@@ -43,7 +44,7 @@ def state_array(name: str, shape: tuple[int, ...], dtype: DTypeLike) -> np.ndarr
 
 def state_array_of(name: str, shape: tuple[int, ...], dtype: DType) -> np.ndarray:
     """As `state_array`, for types that numpy does not know: bfloat16 comes as uint16."""
-    return _snapshots().states.array(name, tuple(shape), dtype)
+    return _snapshots().states.array(name, checked_shape(name, shape), dtype)
 
 
 def before_overwrite(names: Collection[str] | None = None) -> None:

@@ -235,7 +235,7 @@ class Client:
             )
         if state is None or state.epoch != self.machine.epoch:
             self._names[key] = descriptor.name
-            self.link.send(self.machine.register(descriptor))
+            self._register(key, descriptor)
             state = self.machine.keys[key]
         if state.phase is Phase.REGISTERING and not self.link.wait_until(
             lambda: state.phase is not Phase.REGISTERING, None
@@ -244,6 +244,15 @@ class Client:
         if state.offset < 0 and state.failed is not None:
             raise error_of(state.failed)
         return state
+
+    def _register(self, key: int, descriptor: Descriptor) -> None:
+        """Ask for a region; a request that cannot be sent leaves the key as it was."""
+        known = self.machine.keys.get(key)
+        try:
+            self.link.send(self.machine.register(descriptor))
+        except (CoarseError, TypeError, ValueError):
+            self.machine.withdraw(key, known)
+            raise
 
     def _stalled(self, key: int, timeout_s: float | None) -> CoarseError:
         with self._lock:

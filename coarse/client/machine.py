@@ -139,6 +139,12 @@ class ClientMachine:
         )
         return [ToDevice(route, register)]
 
+    def withdraw(self, key: int, known: ClientKey | None) -> None:
+        """A registration could not be sent: the key is again what it was."""
+        self.keys.pop(key, None)
+        if known is not None:
+            self.keys[key] = known
+
     def begin(self, key: int) -> None:
         """A push of this key starts; its result will be all shards anew."""
         state = self.keys[key]

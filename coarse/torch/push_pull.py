@@ -132,7 +132,8 @@ def device_array(
 ) -> torch.Tensor:
     """A tensor in device memory, zeros at first, whose push_pull under `name` moves no bytes."""
     sample = describe(torch.empty(0, dtype=dtype), name, op, priority)
-    descriptor = Descriptor(name, sample.dtype, sample.op, tuple(shape), priority)
+    shape = arrays.checked_shape(name, shape)
+    descriptor = Descriptor(name, sample.dtype, sample.op, shape, sample.priority)
     return tensor_of(current().require_client().device_array(descriptor), descriptor.dtype)
 
 

@@ -114,6 +114,19 @@ def arguments_that_make_no_sense_are_refused() -> None:
         coarse.push(array, 7)  # type: ignore[arg-type]
     with raises(ValueError, "op", "mean", "coarse.Average"):
         coarse.push(array, "mean", "mean")  # type: ignore[arg-type]
+    for make in (coarse.device_array, coarse.state_array):
+        with raises(ValueError, "'negative'", "-1", "below 0"):
+            make("negative", (-1,), np.float32)
+        with raises(TypeError, "'fraction'", "integer", "float 3.5"):
+            make("fraction", (3.5,), np.float32)  # type: ignore[arg-type]
+        with raises(TypeError, "'bare'", "tuple", "int 4"):
+            make("bare", 4, np.float32)  # type: ignore[arg-type]
+        assert make("plain", (np.int64(4), np.uint8(2)), np.float32).shape == (4, 2)
+    with raises(TypeError, "'urgent'", "priority", "str 'x'"):
+        coarse.push(array, "urgent", priority="x")  # type: ignore[arg-type]
+    coarse.push_pull(array, "urgent", priority=np.int64(3))
+    with raises(ValueError, "name", "''"):
+        coarse.push(array, "")
     with raises(ValueError, "characters"):
         coarse.push(array, "x" * 100_000)
     team_is_well("arguments")

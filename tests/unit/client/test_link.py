@@ -17,7 +17,7 @@ from coarse.client.machine import ClientMachine
 from coarse.clock import WallClock
 from coarse.dtypes import DType, Op
 from coarse.encoding import encode
-from coarse.errors import MismatchError
+from coarse.errors import CoarseError, MismatchError
 from coarse.messages import Descriptor, Died, Echo, Failed, Ready, Registered, Tables, key_of
 from coarse.plan import Placement
 from coarse.records import Mailbox, control_bytes
@@ -114,6 +114,24 @@ def test_a_thread_that_goes_on_hands_its_place_at_the_doorbell_over(wire):
         wire.say(Echo(0, token))
         thread.join(FOR_EVER_S / 2)
         assert not thread.is_alive()
+
+
+# --- requests that cannot be sent
+
+
+def test_a_registration_that_cannot_be_sent_leaves_the_name_free(wire, monkeypatch):
+    client = wire.registered()
+    monkeypatch.setattr(wire.mailbox, "post", refuse)
+    for descriptor in (W._replace(name="new"), W):
+        wire.machine.epoch = 2
+        with pytest.raises(CoarseError, match="cannot be sent"):
+            client.push(descriptor, np.zeros(4, np.float32))
+    assert list(wire.machine.keys) == [key_of("w")]
+    assert wire.machine.keys[key_of("w")].epoch == 1
+
+
+def refuse(peer: int, frame: bytes) -> None:
+    raise CoarseError("cannot be sent")
 
 
 # --- looking
