@@ -1,7 +1,7 @@
 """`coarse report`: pictures and one page of a run that lies in a folder."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.box import SIMPLE_HEAD
@@ -42,10 +42,14 @@ def show(run: Run, folder: Path, console: Console) -> None:
 
 def table_of(run: Run) -> Table:
     """Modes below one another; speed-ups are over the first, and shares are of bytes that go to devices."""
+    caption = f"speed-up over {run.results[0].name}; percentages are of the bytes, those that go to memory devices"
     table = Table(title=run.title, title_justify="left", box=SIMPLE_HEAD, padding=0, pad_edge=False)
+    table.caption, table.caption_justify = caption, "left"
     for number, head in enumerate(HEADS):
         is_text = number in (0, 1, 7, 8)
-        table.add_column(head, justify="left" if is_text else "right", no_wrap=number != 7, min_width=9 if number == 7 else None)
+        is_links = number == 7
+        justify: Literal["left", "right"] = "left" if is_text else "right"
+        table.add_column(head, justify=justify, no_wrap=not is_links, min_width=9 if is_links else None)
     for row in cells(run, num_links=1):
         table.add_row(*row)
     return table

@@ -1,5 +1,6 @@
 """What a job would take on a machine, mode by mode: scenarios from plain settings, and their simulation."""
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -132,7 +133,7 @@ def profile_for(model: Model, machine: Machine, gpu: str | None, batch: int, pre
     """
     own = machine.accelerator.name
     known = {row.gpu for row in THROUGHPUTS if (row.model, row.precision) == (model.name, precision)}
-    if gpu is not None or any(name in own.lower() for name in known):
+    if gpu is not None or known & set(re.findall(r"[a-z0-9]+", own.lower())):
         return compute_profile(model, gpu or own, batch, precision)
     reference = compute_profile(model, _REFERENCE_GPU, batch, precision)
     accelerator = machine.accelerator

@@ -1,0 +1,1 @@
+"""This machine, measured by two processes, as a machine file that predictions run on: `coarse profile`."""
