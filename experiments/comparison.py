@@ -15,6 +15,12 @@ EARLY_STEPS = 20
 TOLERANCE = 1e-4
 """Largest relative difference of loss in the early steps."""
 
+EXPOSED = (
+    "Exposed communication: the time of an iteration less that of one without synchronisation; "
+    "a median of few values, so below 0 is noise."
+)
+"""Stands below the table."""
+
 Document = Mapping[str, Any]
 """What a worker's run left behind (experiments/gpt/rows.py)."""
 
@@ -73,7 +79,7 @@ def comparison_rows(runs: Mapping[str, Document], reference: str) -> list[dict[s
 
 def comparison_table(rows: Sequence[Mapping[str, Any]], title: str) -> Table:
     """The rows for a terminal of 80 columns: a column per run."""
-    table = Table(title=title, title_justify="left")
+    table = Table(title=title, title_justify="left", caption=EXPOSED, caption_justify="left")
     table.add_column("")
     for row in rows:
         table.add_column(row["name"], justify="right")

@@ -65,7 +65,11 @@ def _draw_tolerance(axes: Axes) -> None:
 
 
 def draw_timeline(runs: Mapping[str, Sequence[Document]], path: Path) -> None:
-    """A few successive iterations of every worker, and the median iteration of every run, phase by phase."""
+    """A few successive iterations of every worker, and the median iteration of every run, phase by phase.
+
+    A bar reaches beyond its black line by the exposed communication of the table, or ends before it where that is
+    negative.
+    """
     num_lanes = sum(len(documents) for documents in runs.values())
     figure = Figure(figsize=(10, 2.6 + 0.42 * (num_lanes + len(runs))), layout="constrained")
     lanes_axes, median_axes = figure.subplots(2, 1, height_ratios=(num_lanes + 1, len(runs) + 1))
@@ -73,7 +77,7 @@ def draw_timeline(runs: Mapping[str, Sequence[Document]], path: Path) -> None:
     _draw_lanes(lanes_axes, runs, steps)
     _draw_medians(median_axes, runs)
     handles: list[Artist] = [Patch(color=color, label=phase) for phase, color in PHASES.items()]
-    handles.append(Line2D([], [], color="black", linewidth=2, label="the same step without synchronisation"))
+    handles.append(Line2D([], [], color="black", linewidth=2, label="the same iteration without synchronisation"))
     figure.legend(handles=handles, loc="outside upper center", ncols=len(handles), frameon=False)
     _save(figure, path)
 
@@ -95,15 +99,16 @@ def _draw_lanes(axes: Axes, runs: Mapping[str, Sequence[Document]], steps: range
         begin_s = min(document["steps"][steps.start]["begin_s"] for document in documents)
         for worker, document in enumerate(documents):
             for step in steps:
-                _draw_step(axes, len(labels), document["steps"][step], begin_s)
+                _draw_step(axes, len(labels), document["steps"][step], begin_s, has_gap=step != steps.start)
             labels.append(name if len(documents) == 1 else f"{name}, worker {worker}")
-    _finish_lanes(axes, labels, f"Iterations {steps.start + 1} to {steps.stop}")
+    _finish_lanes(axes, labels, f"Iterations {steps.start + 1} to {steps.stop}, a white gap between two")
 
 
-def _draw_step(axes: Axes, lane: int, row: Mapping[str, Any], begin_s: float) -> None:
-    """One iteration: its phases end to end, a mark at its begin."""
+def _draw_step(axes: Axes, lane: int, row: Mapping[str, Any], begin_s: float, *, has_gap: bool) -> None:
+    """One iteration: its phases end to end, after a gap or none."""
     left_ms = (row["begin_s"] - begin_s) * 1e3
-    axes.vlines(left_ms, lane - 0.45, lane + 0.45, colors="black", linewidth=1)
+    if has_gap:
+        axes.vlines(left_ms, lane - 0.35, lane + 0.35, colors="white", linewidth=1.8, zorder=3)
     for phase, color in PHASES.items():
         width_ms = row[f"{phase}_s"] * 1e3
         axes.barh(lane, width_ms, left=left_ms, height=0.7, color=color)
@@ -111,17 +116,26 @@ def _draw_step(axes: Axes, lane: int, row: Mapping[str, Any], begin_s: float) ->
 
 
 def _draw_medians(axes: Axes, runs: Mapping[str, Sequence[Document]]) -> None:
-    """The median of each phase, averaged over workers, and where the same step without synchronisation ends."""
+    """The median iteration's phases, and where the same step without synchronisation ends."""
     for lane, documents in enumerate(runs.values()):
         left_ms = 0.0
-        for phase, color in PHASES.items():
-            width_ms = mean(_median_s(document, phase) for document in documents) * 1e3
-            axes.barh(lane, width_ms, left=left_ms, height=0.6, color=color)
-            left_ms += width_ms
+        for phase, phase_s in median_phases_s(documents).items():
+            axes.barh(lane, phase_s * 1e3, left=left_ms, height=0.6, color=PHASES[phase])
+            left_ms += phase_s * 1e3
         alone_s = documents[0]["summary"]["unsynchronised_step_s"]
         if alone_s is not None:
             axes.vlines(alone_s * 1e3, lane - 0.45, lane + 0.45, colors="black", linewidth=2)
     _finish_lanes(axes, list(runs), "Median iteration")
+
+
+def median_phases_s(documents: Sequence[Document]) -> dict[str, float]:
+    """Seconds of each phase in the run's median step, which they fill.
+
+    Medians of phases do not add up to the median of steps, so it is divided in their proportion.
+    """
+    medians = {phase: mean(_median_s(document, phase) for document in documents) for phase in PHASES}
+    step_s = float(documents[0]["summary"]["step_s"])
+    return {phase: step_s * median_s / sum(medians.values()) for phase, median_s in medians.items()}
 
 
 def _median_s(document: Document, phase: str) -> float:

@@ -8,6 +8,7 @@ from pathlib import Path
 from coarse.trace import Trace, merge
 from experiments.comparison import Document
 from experiments.figures import PHASES
+from experiments.gpt.rows import run_path
 
 STEPS_LANE, PHASES_LANE = 0, 1
 
@@ -29,13 +30,13 @@ def step_trace(document: Document, worker: int, name: str) -> Trace:
 
 
 def write_traces(runs: Mapping[str, Sequence[Document]], folder: Path, path: Path) -> None:
-    """All workers of all runs in one file; each run begins at 0. Single traces stay in `folder`."""
+    """All workers of all runs in one file; each run begins at 0. Single traces stay in `folder`, named by mode."""
     merged = []
-    for index, (name, documents) in enumerate(runs.items()):
+    for name, documents in runs.items():
         parts = []
         for worker, document in enumerate(documents):
-            parts.append(folder / f"run{index}-worker{worker}.trace.json")
+            parts.append(run_path(folder, document["summary"]["mode"], worker).with_suffix(".trace.json"))
             step_trace(document, worker, f"{name}, worker {worker}").write(parts[-1])
-        merged.append(folder / f"run{index}.trace.json")
+        merged.append(folder / f"{documents[0]['summary']['mode']}.trace.json")
         merge(parts, merged[-1])
     merge(merged, path)

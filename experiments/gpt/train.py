@@ -29,6 +29,9 @@ from experiments.gpt.teams import Team
 TWIN_STEPS = 2
 """Steps of one probe; the last one counts."""
 
+FEWEST_PROBES = 3
+"""A report says nothing of exposed communication before so many probes: a single one may say anything."""
+
 REPORT_EVERY = 5
 """Losses are averaged over workers once in so many steps, outside of the timed steps."""
 
@@ -189,7 +192,7 @@ class Trainer:
             step=len(self._records),
             loss=self._records[-1].loss,
             step_s=median_step_s(self._records),
-            exposed_s=self._exposed_s(),
+            exposed_s=self._exposed_s() if len(self._probes) >= FEWEST_PROBES else None,
         )
 
     def _summary(self, bytes_before: int | None) -> Summary:

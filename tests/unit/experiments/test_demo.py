@@ -7,7 +7,7 @@ import pytest
 
 from experiments.comparison import comparison_rows
 from experiments.demo import DemoError, check_losses, run_command, start
-from experiments.figures import draw_losses, draw_timeline
+from experiments.figures import draw_losses, draw_timeline, median_phases_s
 from experiments.gpt.rows import StepRecord, Summary, document
 from experiments.step_trace import write_traces
 
@@ -31,7 +31,8 @@ def run(mode, losses):
 @pytest.fixture
 def runs():
     single = run("single", [5.0, 4.0, 3.0])
-    return {"single process": [single], "all-reduce": [run("allreduce", [5.0, 4.0, 3.0])] * 2, "coarse": [single] * 2}
+    allreduce, coarse = (run(mode, [5.0, 4.0, 3.0]) for mode in ("allreduce", "coarse"))
+    return {"single process": [single], "all-reduce": [allreduce] * 2, "coarse": [coarse] * 2}
 
 
 def test_equal_losses_pass(runs):
@@ -71,3 +72,23 @@ def test_the_trace_holds_every_phase_of_every_worker_and_each_run_begins_at_zero
     assert len(spans) == 5 * 3 * (1 + 4)
     for worker in {span["pid"] for span in spans}:
         assert min(span["ts"] for span in spans if span["pid"] == worker) == 0.0
+
+
+def test_traces_of_single_workers_have_the_names_of_their_rows(runs, tmp_path):
+    write_traces(runs, tmp_path, tmp_path / "trace.json")
+    wanted = {"trace.json", "single.trace.json", "single-worker0.trace.json"}
+    for mode in ("allreduce", "coarse"):
+        wanted |= {f"{mode}.trace.json", f"{mode}-worker0.trace.json", f"{mode}-worker1.trace.json"}
+    assert {path.name for path in tmp_path.iterdir()} == wanted
+
+
+def test_the_phases_of_the_median_step_fill_it_so_that_the_line_lies_as_far_from_its_end_as_the_table_says():
+    document = run("coarse", [5.0] * 3)
+    for row, phase in zip(document["steps"], ("forward", "backward", "wait"), strict=True):
+        row[f"{phase}_s"] += 6.0  # each in another step: no phase's median shows it, but that of steps does
+    document["summary"]["step_s"] = 10.0
+    phases_s = median_phases_s([document, document])
+    assert sum(phases_s.values()) == pytest.approx(10.0)
+    assert phases_s["forward"] == phases_s["wait"]
+    document["summary"]["step_s"] = 4.0
+    assert median_phases_s([document])["forward"] == pytest.approx(1.0)
