@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from coarse.config import MODES
+from coarse.dtypes import DType
 from coarse.topology import partition_from_toml
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -23,6 +24,11 @@ def test_the_page_on_modes_has_a_section_for_each_mode_that_exists():
     assert tuple(re.findall(r"^## (\w+)$", page, re.MULTILINE)) == MODES
     absent = page.partition("## Modes that do not exist yet")[2]
     assert not [mode for mode in MODES if f"- `{mode}`" in absent]
+
+
+def test_the_tutorial_names_every_type_that_devices_add():
+    (sentence,) = re.findall(r"Arrays may be of.*?bfloat16", (DOCS / "tutorial.md").read_text(), re.DOTALL)
+    assert set(re.findall(r"\w+\d+", sentence)) == {dtype.label for dtype in DType}
 
 
 def test_the_partition_table_of_the_cluster_page_is_as_it_says(tmp_path):
