@@ -11,8 +11,10 @@ from typing import Annotated
 
 from coarse.config import Config, load_config
 from coarse.errors import ConfigError
-from coarse.launch import TrainingRun, missing_defaults, mpirun_argv, mpirun_beside, run_forwarding_signals
+from coarse.launch import missing_defaults, mpirun_argv, mpirun_beside, run_forwarding_signals
 from coarse.memory import available_bytes, total_bytes
+from coarse.stated_partition import stated_partition
+from coarse.training_run import TrainingRun, chosen_partition
 from coarse.units import GIB
 
 try:
@@ -41,23 +43,25 @@ def main() -> None:
 def run(
     script: Annotated[str, typer.Argument(help="The Python file that every worker runs.")],
     arguments: Annotated[list[str] | None, typer.Argument(help="Its arguments.")] = None,
-    workers: Annotated[int, typer.Option(help="Ranks that run the script.")] = 2,
-    devices: Annotated[int, typer.Option(help="Ranks that are memory devices.")] = 2,
+    workers: Annotated[int | None, typer.Option(help="Ranks that run the script; 2 by default.")] = None,
+    devices: Annotated[int | None, typer.Option(help="Ranks that are memory devices; 2 by default.")] = None,
     config: ConfigPath = None,
     mode: Annotated[str | None, typer.Option(help="Overrides the configuration's mode.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the mpirun line and start nothing.")] = False,
 ) -> None:
-    """Start workers and light memory-device ranks in one mpirun, and end with its status."""
+    """Start workers and light memory-device ranks in one mpirun, and end with its status.
+
+    A partition in the configuration says how many ranks there are; then --workers and --devices are not needed.
+    """
     with _wrong_input_ends_with_2():
+        config_path = str(config.resolve()) if config else None
         request = TrainingRun(
             script=script,
             arguments=tuple(arguments or ()),
-            workers=workers,
-            devices=devices,
+            partition=chosen_partition(_configured(config_path, mode).partition, workers, devices),
             mode=mode,
-            config_path=str(config.resolve()) if config else None,
+            config_path=config_path,
         )
-        _check_configuration(request)
         argv = mpirun_argv(
             mpirun_beside(sys.executable, os.environ),
             request.contexts(sys.executable),
@@ -67,7 +71,9 @@ def run(
         )
     print(shlex.join(argv), flush=True)
     if not dry_run:
-        raise typer.Exit(run_forwarding_signals(argv, os.environ))
+        raise typer.Exit(
+            run_forwarding_signals(argv, os.environ, num_ranks=request.num_ranks, light=request.light_ranks())
+        )
 
 
 @app.command()
@@ -75,6 +81,8 @@ def check(config: ConfigPath = None) -> None:
     """Validate the configuration and show what this machine offers."""
     with _wrong_input_ends_with_2():
         settings = load_config(config, os.environ)
+        if settings.partition is not None:
+            stated_partition(settings.partition)
         mpirun = mpirun_beside(sys.executable, os.environ)
     console = Console()
     values = {field.name: str(getattr(settings, field.name)) for field in fields(settings)}
@@ -82,16 +90,11 @@ def check(config: ConfigPath = None) -> None:
     console.print(_table("environment", _environment(mpirun)))
 
 
-def _check_configuration(request: TrainingRun) -> None:
-    """Refuse what every rank would refuse later, and a second partition beside --workers and --devices."""
-    exports = request.exports()
-    partition = exports.pop("COARSE_PARTITION")
-    settings: Config = load_config(None, {**os.environ, **exports})
-    if settings.partition is not None:
-        raise ConfigError(
-            f"the configuration has the partition {settings.partition!r}, and --workers and --devices ask for "
-            f"{partition!r}; take it out of the file or of COARSE_PARTITION, or start mpirun yourself"
-        )
+def _configured(config_path: str | None, mode: str | None) -> Config:
+    """The configuration that every rank will read; refuses what every rank would refuse later."""
+    chosen = {"COARSE_CONFIG": config_path, "COARSE_MODE": mode}
+    exports = {name: value for name, value in chosen.items() if value is not None}
+    return load_config(None, {**os.environ, **exports})
 
 
 def _environment(mpirun: str) -> dict[str, str]:

@@ -1,9 +1,10 @@
 """The program of a memory-device rank: serves until the workers leave (`python -m coarse.device`)."""
 
 import coarse
+from coarse.session import serve
 
 if __name__ == "__main__":
-    coarse.init()  # returns on workers alone
+    serve()  # returns on workers alone
     raise coarse.ConfigError(
         f"worker {coarse.rank()} runs coarse.device, which is for memory devices; give this rank the "
         "training script, or the role of a memory device in the partition table"

@@ -5,6 +5,7 @@ import os
 import select
 import signal
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -12,10 +13,9 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, Self
 
+from coarse.departures import Departures, Verdict, exit_status
 from coarse.errors import ConfigError
-
-DEVICE_MODULE = "coarse.device"
-"""What a memory-device rank runs: it serves, and imports neither the user's script nor torch."""
+from coarse.watch import Watch
 
 _TERM_GRACE_S = 2.0
 _POLL_S = 1.0
@@ -35,41 +35,6 @@ class AppContext:
 
     num_ranks: int
     command: tuple[str, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainingRun:
-    """What `coarse run` was asked for, checked."""
-
-    script: str
-    arguments: tuple[str, ...] = ()
-    workers: int = 2
-    devices: int = 2
-    mode: str | None = None
-    config_path: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.workers < 1:
-            raise ConfigError(f"--workers must be at least 1, got {self.workers}; a worker runs the script")
-        if self.devices < 1:
-            raise ConfigError(f"--devices must be at least 1, got {self.devices}; workers push to a memory device")
-        if not Path(self.script).is_file():
-            raise ConfigError(f"no script {self.script!r} in {Path.cwd()}; give the path of a Python file")
-
-    def contexts(self, python: str) -> tuple[AppContext, ...]:
-        """Workers first, so that world ranks are as the partition "W:D" has them on one node."""
-        workers = AppContext(num_ranks=self.workers, command=(python, self.script, *self.arguments))
-        devices = AppContext(num_ranks=self.devices, command=(python, "-m", DEVICE_MODULE))
-        return workers, devices
-
-    def exports(self) -> dict[str, str]:
-        """The variables that tell every rank its part."""
-        chosen = {
-            "COARSE_PARTITION": f"{self.workers}:{self.devices}",
-            "COARSE_MODE": self.mode,
-            "COARSE_CONFIG": self.config_path,
-        }
-        return {name: value for name, value in chosen.items() if value is not None}
 
 
 def mpirun_argv(
@@ -168,7 +133,7 @@ class Job:
         while not self.wait_until_ended(_POLL_S):
             pass
         status = self._process.wait()
-        return status if status >= 0 else 128 - status
+        return exit_status(status)
 
     def wait_until_ended(self, timeout_s: float) -> bool:
         """Whether mpirun ended within the time."""
@@ -191,19 +156,39 @@ class Job:
             self._process.kill()
 
 
-def run_forwarding_signals(argv: Sequence[str], environ: Mapping[str, str]) -> int:
-    """Run mpirun to its end and return its exit status; Ctrl-C and SIGTERM go to mpirun."""
-    with Job(argv, environ) as job:
+def run_forwarding_signals(
+    argv: Sequence[str], environ: Mapping[str, str], *, num_ranks: int, light: frozenset[int]
+) -> int:
+    """Run mpirun to its end and return the exit status; Ctrl-C and SIGTERM go to mpirun.
 
-        def forward(number: int, frame: FrameType | None) -> None:
-            job.send_signal(_FORWARDED_SIGNALS[signal.Signals(number)])
+    A job that lost a rank before all had joined is ended, with that rank's status.
+    """
+    received: list[int] = []
+    with Watch(Departures(num_ranks, light)) as watch:
+        with Job(argv, {**environ, "COARSE_LAUNCHER": watch.name}) as job:
 
-        before = {number: signal.signal(number, forward) for number in _FORWARDED_SIGNALS}
-        try:
-            return job.wait()
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+            def forward(number: int, frame: FrameType | None) -> None:
+                received.append(number)
+                job.send_signal(_FORWARDED_SIGNALS[signal.Signals(number)])
+
+            def end(verdict: Verdict) -> None:
+                print(f"coarse: {verdict.text}", file=sys.stderr, flush=True)
+                job.send_signal(signal.SIGTERM)
+                if watch.outlasts(_TERM_GRACE_S):
+                    job.send_signal(signal.SIGKILL)
+
+            before = {number: signal.signal(number, forward) for number in _FORWARDED_SIGNALS}
+            watch.start(end)
+            try:
+                status = job.wait()
+            finally:
+                for number, handler in before.items():
+                    signal.signal(number, handler)
+        if received:
+            name = signal.Signals(received[0]).name
+            print(f"coarse: {name} received; the job has ended", file=sys.stderr, flush=True)
+            return exit_status(-received[0])
+        return status if watch.verdict is None else watch.verdict.status
 
 
 def session_members(session: int) -> list[int]:

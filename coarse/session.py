@@ -7,12 +7,15 @@ import sys
 import tempfile
 import threading
 import traceback
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING
 
-from coarse.errors import CoarseError, DeadRankError, NotInitializedError
+from coarse.arrival import LauncherLine, NodeJob, arrival
+from coarse.clock import WallClock
+from coarse.errors import CoarseError, DeadRankError, NotInitializedError, StallError
 
 if TYPE_CHECKING:
     from coarse.config import Config
@@ -22,6 +25,8 @@ _runtime: "Runtime | None" = None
 _was_shut_down = False
 _has_failed = False
 _forked = False
+_refusal: CoarseError | None = None
+"""The error that all ranks raised together at the start."""
 _LAST_WORDS_S = 0.3
 """mpirun drops what it has not read of a rank when it sees its end."""
 _FORKED = (
@@ -39,26 +44,64 @@ def init(config: "Config | Mapping[str, object] | str | Path | None" = None) -> 
     Raises:
         ConfigError: a setting or partition table that cannot work (on all ranks).
         CapacityError: devices larger than the machine's memory.
+        StallError: ranks of this node that have not called it within startup_timeout_s.
     """
+    _join(config, _startup_timeout_s(config))
+
+
+def serve() -> None:
+    """Join the job as a light memory device, which states no configuration and waits as long as it takes."""
+    _join(None, None)
+
+
+def _join(config: "Config | Mapping[str, object] | str | Path | None", timeout_s: float | None) -> None:
+    """Carry `init` out; `timeout_s` is how long the node's other ranks may take to come (see `arrival`)."""
     global _runtime
     if _runtime is not None or _was_shut_down or _forked:
         raise NotInitializedError(_why_not_again())
-    _start_mpi()
-    from coarse.runtime import Runtime
-
-    _install_hooks()
-    try:
-        runtime = Runtime(config)
-    except CoarseError:
-        raise  # all ranks raise it together
-    except BaseException as error:
-        _end_together(error)
-        raise
+    with LauncherLine(os.environ) as line:
+        try:
+            with arrival(NodeJob.of(os.environ), timeout_s, WallClock()):
+                runtime = _open_runtime(config)
+        except StallError:
+            if "mpi4py.MPI" in sys.modules:  # the script has started MPI: see _on_uncaught
+                _install_hooks()
+            raise
+        line.say_joined()
     _runtime = runtime
     runtime.start()
     if runtime.is_device_only:
         shutdown()
         sys.exit(1 if runtime.has_failed else 0)
+
+
+def _open_runtime(config: "Config | Mapping[str, object] | str | Path | None") -> "Runtime":
+    """This rank's parts; all ranks open theirs at once, over MPI."""
+    global _refusal
+    _start_mpi()
+    from coarse.runtime import Runtime
+
+    _install_hooks()
+    try:
+        return Runtime(config)
+    except CoarseError as error:
+        _refusal = error
+        raise  # all ranks raise it together
+    except BaseException as error:
+        _end_together(error)
+        raise
+
+
+def _startup_timeout_s(config: "Config | Mapping[str, object] | str | Path | None") -> float:
+    """What the configuration says; the default where it is wrong, which all ranks are told of later."""
+    from coarse.config import Config, load_config
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the runtime reads it again, and warns
+        try:
+            return load_config(config, os.environ).startup_timeout_s
+        except (CoarseError, OSError):
+            return Config().startup_timeout_s
 
 
 def shutdown() -> None:
@@ -140,14 +183,15 @@ def _on_fork() -> None:
     _forked = _runtime is not None or _forked
 
 
-def _on_uncaught(
-    kind: type[BaseException], error: BaseException, where: TracebackType | None
-) -> None:
+def _on_uncaught(kind: type[BaseException], error: BaseException, where: TracebackType | None) -> None:
     """Print the error, tell the node's ranks, end the job: never wait in MPI_Finalize for the dead."""
     if _forked:
         traceback.print_exception(kind, error, where)
         os._exit(1)
-    rank = "?" if _runtime is None else _runtime.world_rank
+    rank = _world_rank()
+    if error is _refusal and rank != 0:
+        sys.stderr.write(f"coarse: MPI rank {rank} raised {kind.__name__}, as rank 0 shows\n")
+        return
     sys.stderr.write(f"coarse: MPI rank {rank} raised\n")
     traceback.print_exception(kind, error, where)
     sys.stderr.flush()
@@ -155,13 +199,24 @@ def _on_uncaught(
         if isinstance(error, DeadRankError) and _runtime.has_failed:
             os._exit(1)  # others know as well, and many aborts at once can lock up mpirun
         _runtime.abort(f"MPI rank {rank} raised {kind.__name__}: {error}")
+    elif isinstance(error, StallError):
+        from coarse.runtime import end_job
+
+        end_job()  # the ranks that have not come would be waited for in MPI_Finalize
+
+
+def _world_rank() -> int:
+    """This process's rank in the job, 0 where no launcher started it."""
+    if _runtime is not None:
+        return _runtime.world_rank
+    return int(os.environ.get("PMIX_RANK", "0"))
 
 
 def _end_together(error: BaseException) -> None:
     """A start that failed on this rank alone: the others wait for it in MPI."""
     from coarse.runtime import end_job
 
-    sys.stderr.write("coarse: init() failed on one rank, which ends the job\n")
+    sys.stderr.write(f"coarse: init() failed on MPI rank {_world_rank()}, which ends the job\n")
     traceback.print_exception(error)
     sys.stderr.flush()
     end_job()

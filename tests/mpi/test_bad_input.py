@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.mpi.claims import IN_TIME_S, read_reports
-from tests.mpi.launch import PROGRAMS, REPOSITORY, complete, mpirun, running
+from tests.mpi.launch import PROGRAMS, REPOSITORY, mpirun, running
 from tests.mpi.programs.misuse_claims import CLAIMS
 
 TWO_NODES = "".join(
@@ -151,22 +151,6 @@ def test_a_start_that_fails_on_one_rank_alone_ends_the_job():
     completed = mpirun(3, "failed_start.py", timeout_s=20)
     assert completed.returncode != 0
     assert "out of file descriptors" in completed.stderr
-
-
-@pytest.mark.parametrize(("ulfm", "first"), [(False, "coarse first"), (False, "MPI first"), (True, "MPI first")])
-def test_ranks_that_never_call_init_are_named_after_the_startup_timeout(ulfm, first):
-    completed = mpirun(3, "late_rank.py", 2, first, ulfm=ulfm, timeout_s=20)
-    assert completed.returncode != 0
-    assert "StallError: MPI rank" in completed.stderr
-    assert "MPI ranks [2] have not called coarse.init() in the 1 s that this rank waited" in completed.stderr
-
-
-def test_coarse_run_ends_where_a_rank_never_calls_init():
-    command = [sys.executable, "-m", "coarse", "run", str(PROGRAMS / "late_rank.py"), "1", "coarse first"]
-    completed = complete(command, timeout_s=20)
-    assert completed.returncode == 1
-    assert "StallError: MPI rank 0: MPI ranks [1] have not called coarse.init() in the 1 s" in completed.stderr
-    assert "coarse: MPI rank 0 ended with status 1 in coarse.init(), where ranks [2, 3] wait" in completed.stderr
 
 
 # --- ranks that die

@@ -3,11 +3,17 @@
 import os
 import signal
 import sys
+import time
+from collections.abc import Sequence
 
 import pytest
 
 from coarse.launch import Job
-from tests.mpi.launch import PROGRAMS, complete, mpirun, running
+from tests.mpi.claims import IN_TIME_S
+from tests.mpi.launch import PROGRAMS, Completed, complete, mpirun, running
+
+TO_END_S = 2.0
+"""How long mpirun and the interpreters may take to end."""
 
 
 @pytest.mark.parametrize("nprocs", [1, 2, 4])
@@ -37,16 +43,80 @@ def test_coarse_run_ends_with_the_status_of_mpirun(tmp_path):
     script.write_text("import coarse, sys\ncoarse.init()\ncoarse.shutdown()\nsys.exit(3 * (coarse is not None))\n")
     completed = complete([sys.executable, "-m", "coarse", "run", "--workers", "1", "--devices", "1", str(script)])
     assert completed.returncode == 3, completed.stderr
-    assert completed.stdout.splitlines()[0].endswith(f"{script} : -n 1 {sys.executable} -m coarse.device")
+    assert completed.stdout.splitlines()[0].endswith(f"{sys.executable} -m coarse.device")
 
 
 def test_ctrl_c_on_coarse_run_leaves_no_rank(tmp_path):
     command = [sys.executable, "-m", "coarse", "run", "--workers", "2", "--devices", "1"]
     completed = complete([*command, str(PROGRAMS / "press_ctrl_c.py"), str(tmp_path)])
-    assert completed.returncode != 0
+    assert completed.returncode == 128 + signal.SIGINT
+    assert "coarse: SIGINT received; the job has ended" in completed.stderr
     ranks = [int(path.read_text()) for path in tmp_path.iterdir()]
     assert len(ranks) == 2, completed.stderr
     assert not running(ranks)
+
+
+@pytest.mark.parametrize(
+    ("how", "status", "words"),
+    [
+        ("raise", 1, "MPI rank 1 ended with status 1 before coarse.init()"),
+        ("exit 5", 5, "MPI rank 1 ended with status 5 before coarse.init()"),
+        ("exit 0", 1, "MPI rank 1 ended with status 0 before coarse.init()"),
+        ("kill itself", 137, "MPI rank 1 was killed by signal 9 before coarse.init()"),
+        ("kill its watcher", 1, "MPI rank 1 was ended before coarse.init()"),
+        ("kill a device", 137, "MPI rank 2 was killed by signal 9"),
+        ("exit late", 7, "MPI rank 1 ended with status 7 before coarse.init()"),
+    ],
+)
+def test_a_rank_that_ends_before_init_ends_coarse_run(tmp_path, how, status, words):
+    completed = coarse_run("ended_before_init.py", how, tmp_path)
+    assert words in completed.stderr
+    assert completed.returncode == status
+    ranks = [int(path.read_text()) for path in tmp_path.glob("pid*")]
+    assert len(ranks) == 2
+    assert not running(ranks)
+    ended_s = float((tmp_path / "ended").read_text())
+    assert time.perf_counter() - ended_s < IN_TIME_S + TO_END_S
+
+
+@pytest.mark.parametrize("how", ["never", "one is late"])
+def test_a_script_that_never_calls_init_runs_to_its_end(tmp_path, how):
+    completed = coarse_run("ended_before_init.py", how, tmp_path)
+    assert completed.returncode == 0
+    assert completed.stdout.count("the end\n") == 2
+    assert "no worker has called coarse.init(); the memory devices end" in completed.stderr
+
+
+def test_workers_may_start_mpi_before_they_call_init(tmp_path):
+    completed = coarse_run("ended_before_init.py", "MPI first", tmp_path)
+    assert completed.returncode == 0, completed.stderr
+    assert completed.stdout.count("the end\n") == 2
+
+
+def test_a_start_that_all_ranks_refuse_is_shown_once_with_its_rank(tmp_path):
+    completed = coarse_run("ended_before_init.py", "wrong config", tmp_path)
+    assert completed.returncode == 1
+    assert completed.stderr.count("Traceback") == 1
+    assert "coarse: MPI rank 0 raised\n" in completed.stderr
+    for rank in (1, 2):
+        assert f"coarse: MPI rank {rank} raised ConfigError, as rank 0 shows" in completed.stderr
+
+
+def test_coarse_run_takes_a_partition_table_in_which_devices_stand_between_workers(tmp_path):
+    roles = ("worker", "memory_device", "worker")
+    (tmp_path / "table.toml").write_text(
+        "".join(f'[[rank]]\nrank = {rank}\nrole = "{role}"\n' for rank, role in enumerate(roles))
+    )
+    (tmp_path / "coarse.toml").write_text('partition = "table.toml"')
+    completed = coarse_run("shut_down.py", options=["--config", str(tmp_path / "coarse.toml")])
+    assert completed.returncode == 0, completed.stderr
+    assert completed.stdout.count("refused\n") == 2
+
+
+def coarse_run(program: str, *args: object, options: Sequence[str] = ("--workers", "2", "--devices", "1")) -> Completed:
+    """Run one of tests/mpi/programs by `coarse run`."""
+    command = [sys.executable, "-m", "coarse", "run", *options, str(PROGRAMS / program)]
+    return complete([*command, *map(str, args)], timeout_s=20)
 
 
 def test_a_launcher_that_outlives_its_last_rank_is_ended():

@@ -13,6 +13,6 @@ coarse.init()
 (Path(sys.argv[1]) / str(coarse.rank())).write_text(str(os.getpid()))
 coarse.barrier()
 if coarse.rank() == 0:
-    mpirun = psutil.Process(os.getppid())
-    os.kill(mpirun.ppid(), signal.SIGINT)
+    (launcher,) = (parent for parent in psutil.Process().parents() if "run" in parent.cmdline())
+    launcher.send_signal(signal.SIGINT)
 signal.pause()

@@ -1,9 +1,12 @@
 """The command line of mpirun, worked out by hand."""
 
+import re
+
 import pytest
 
 from coarse.errors import ConfigError
-from coarse.launch import AppContext, TrainingRun, missing_defaults, mpirun_argv, mpirun_beside
+from coarse.launch import AppContext, missing_defaults, mpirun_argv, mpirun_beside
+from coarse.training_run import WATCHED, TrainingRun, chosen_partition
 
 
 @pytest.fixture
@@ -14,20 +17,56 @@ def script(tmp_path):
 
 
 def test_workers_run_the_script_and_devices_only_serve(script):
-    request = TrainingRun(script=script, arguments=("--lr", "0.1"), workers=4, devices=2)
+    request = TrainingRun(script=script, arguments=("--lr", "0.1"), partition="4:2")
+    watched = ("python", "-I", "-S", WATCHED, "python")
     assert request.contexts("python") == (
-        AppContext(num_ranks=4, command=("python", script, "--lr", "0.1")),
-        AppContext(num_ranks=2, command=("python", "-m", "coarse.device")),
+        AppContext(num_ranks=4, command=(*watched, script, "--lr", "0.1")),
+        AppContext(num_ranks=2, command=(*watched, "-m", "coarse.device")),
     )
+    assert request.light_ranks() == {4, 5}
+
+
+def test_contexts_follow_the_ranks_of_the_partition(script):
+    request = TrainingRun(script=script, partition="worker,memory_device,memory_device,both")
+    assert [context.num_ranks for context in request.contexts("python")] == [1, 2, 1]
+    assert request.light_ranks() == {1, 2}
 
 
 def test_only_what_was_asked_for_is_exported(script):
     assert TrainingRun(script=script).exports() == {"COARSE_PARTITION": "2:2"}
-    assert TrainingRun(script=script, workers=3, devices=1, mode="allreduce", config_path="/c.toml").exports() == {
+    assert TrainingRun(script=script, partition="3:1", mode="allreduce", config_path="/c.toml").exports() == {
         "COARSE_PARTITION": "3:1",
         "COARSE_MODE": "allreduce",
         "COARSE_CONFIG": "/c.toml",
     }
+
+
+@pytest.mark.parametrize(
+    ("stated", "workers", "devices", "chosen"),
+    [
+        (None, None, None, "2:2"),
+        (None, 3, None, "3:2"),
+        ("4:1", None, None, "4:1"),
+        ("2:2", 2, 2, "2:2"),
+        ("worker,both", 2, 1, "worker,both"),
+    ],
+)
+def test_a_partition_of_the_configuration_may_be_repeated_or_stand_alone(stated, workers, devices, chosen):
+    assert chosen_partition(stated, workers, devices) == chosen
+
+
+@pytest.mark.parametrize(
+    ("stated", "workers", "devices", "message"),
+    [
+        (None, 0, None, "--workers must be at least 1, got 0"),
+        (None, None, 0, "--devices must be at least 1, got 0"),
+        ("2:2", 3, None, "--workers asks for 3, but the configuration's partition '2:2' has 2"),
+        ("2:2", 2, 1, "--devices asks for 1, but the configuration's partition '2:2' has 2"),
+    ],
+)
+def test_options_that_contradict_the_configuration_are_refused(stated, workers, devices, message):
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        chosen_partition(stated, workers, devices)
 
 
 def test_contexts_stand_on_one_line_with_a_colon_between():
@@ -45,17 +84,9 @@ def test_root_and_fault_tolerance_are_asked_for_only_when_wanted():
             assert ("--with-ft" in argv) is fault_tolerant
 
 
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"workers": 0}, "--workers must be at least 1, got 0"),
-        ({"devices": 0}, "--devices must be at least 1, got 0"),
-        ({"script": "absent.py"}, "no script 'absent.py'"),
-    ],
-)
-def test_a_run_that_cannot_be_names_what_is_wrong(script, changed, message):
-    with pytest.raises(ConfigError, match=message):
-        TrainingRun(**{"script": script, **changed})
+def test_a_run_without_its_script_is_refused():
+    with pytest.raises(ConfigError, match=r"no script 'absent\.py'"):
+        TrainingRun(script="absent.py")
 
 
 def test_mpirun_is_taken_from_the_interpreters_environment_first(tmp_path):

@@ -1,0 +1,132 @@
+"""The first step of `init`: the node's ranks wait for each other before they call MPI, with a time limit.
+
+MPI_Init waits for all ranks, for ever and without letting another thread run. So every rank first
+binds a Unix socket whose name follows from the job's, and looks whether the others have bound theirs.
+A rank that ends takes its socket with it.
+"""
+
+import contextlib
+import hashlib
+import select
+import socket
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from coarse.clock import Clock
+from coarse.errors import StallError
+
+_LOOK_AGAIN_S = 0.01
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeJob:
+    """The part of an mpirun job that runs on this node, as Open MPI's variables tell."""
+
+    name: str
+    """The same on all ranks of the job, and no other job's on this machine."""
+    world_rank: int
+    local_rank: int
+    local_size: int
+    is_whole: bool
+    """Whether all ranks of the job are on this node; then local ranks are the world's."""
+
+    @classmethod
+    def of(cls, environ: Mapping[str, str]) -> "NodeJob | None":
+        """The job that this process belongs to; None where Open MPI's mpirun did not start it."""
+        try:
+            rank, size, local_rank, local_size = (
+                int(environ[f"OMPI_COMM_WORLD_{name}"]) for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
+            )
+        except KeyError:
+            return None
+        servers = [value for name, value in sorted(environ.items()) if name.startswith("PMIX_SERVER_URI")]
+        job = "\0".join([environ.get("PMIX_NAMESPACE", ""), *servers])
+        return cls(
+            name=f"coarse-{hashlib.sha256(job.encode()).hexdigest()[:16]}",
+            world_rank=rank,
+            local_rank=local_rank,
+            local_size=local_size,
+            is_whole=size == local_size,
+        )
+
+    def address(self, local_rank: int) -> str:
+        """Where a rank of this node shows that it has come."""
+        return f"\0{self.name}-arrival-{local_rank}"
+
+
+@contextlib.contextmanager
+def arrival(job: NodeJob | None, timeout_s: float | None, clock: Clock) -> Iterator[None]:
+    """Have come, for as long as the body runs, which begins when all ranks of the node have.
+
+    With None for `timeout_s` it begins at once: a light memory device goes on into MPI_Init, for which
+    workers may wait that have started MPI before they called `init`.
+
+    Raises:
+        StallError: after `timeout_s`, with the ranks that have not come.
+    """
+    if job is None:
+        yield
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as place:
+        place.bind(job.address(job.local_rank))
+        if timeout_s is not None:
+            _await_others(job, place, timeout_s, clock)
+        yield
+
+
+def _await_others(job: NodeJob, place: socket.socket, timeout_s: float, clock: Clock) -> None:
+    until_s = clock.now_s() + timeout_s
+    absent = set(range(job.local_size)) - {job.local_rank}
+    while absent := {rank for rank in absent if not _has_come(job.address(rank))}:
+        if clock.now_s() >= until_s:
+            which = "MPI ranks" if job.is_whole else f"local ranks (of {socket.gethostname()})"
+            raise StallError(
+                f"MPI rank {job.world_rank}: {which} {sorted(absent)} have not called coarse.init() in the "
+                f"{timeout_s:g} s that this rank waited there; let all ranks call it, or raise startup_timeout_s "
+                "if they need longer until then"
+            )
+        select.select([place], [], [], _LOOK_AGAIN_S)
+
+
+def _has_come(address: str) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as asking:
+        try:
+            asking.connect(address)
+        except ConnectionRefusedError:
+            return False
+    return True
+
+
+class LauncherLine:
+    """Tells `coarse run`, where it started this rank, how far the rank's start has come."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._rank = environ.get("PMIX_RANK")
+        self._channel: socket.socket | None = None
+        launcher = environ.get("COARSE_LAUNCHER")
+        if launcher is None or self._rank is None:
+            return
+        channel = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            channel.connect(f"\0{launcher}")
+        except OSError:  # the launcher is gone, or on another host
+            channel.close()
+        else:
+            self._channel = channel
+
+    def __enter__(self) -> "LauncherLine":
+        self._say("waits")
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        if self._channel is not None:
+            self._channel.close()
+
+    def say_joined(self) -> None:
+        """Say that the start has succeeded."""
+        self._say("joined")
+
+    def _say(self, verb: str) -> None:
+        if self._channel is not None:
+            with contextlib.suppress(OSError):  # the launcher is gone and needs no word
+                self._channel.sendall(f"{self._rank} {verb}\n".encode())

@@ -1,0 +1,87 @@
+"""What `coarse run` is asked for: a script, a partition, and the ranks that follow from them."""
+
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+
+from coarse.errors import ConfigError
+from coarse.launch import AppContext
+from coarse.stated_partition import stated_partition
+
+DEVICE_MODULE = "coarse.device"
+"""What a memory-device rank runs: it serves, and imports neither the user's script nor torch."""
+WATCHED = str(Path(__file__).with_name("watched.py"))
+"""The program that runs a rank's command and tells how it ended."""
+
+_DEFAULT_RANKS = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingRun:
+    """What `coarse run` was asked for, checked."""
+
+    script: str
+    arguments: tuple[str, ...] = ()
+    partition: str = f"{_DEFAULT_RANKS}:{_DEFAULT_RANKS}"
+    """As in the configuration; it says how many ranks to start."""
+    mode: str | None = None
+    config_path: str | None = None
+
+    def __post_init__(self) -> None:
+        if not Path(self.script).is_file():
+            raise ConfigError(f"no script {self.script!r} in {Path.cwd()}; give the path of a Python file")
+        stated_partition(self.partition)
+
+    def light_ranks(self) -> frozenset[int]:
+        """The ranks that only serve."""
+        table = stated_partition(self.partition)
+        return frozenset(table.devices) - frozenset(table.workers)
+
+    @property
+    def num_ranks(self) -> int:
+        """How many ranks the partition asks for."""
+        return len(stated_partition(self.partition).places)
+
+    def contexts(self, python: str) -> tuple[AppContext, ...]:
+        """In order of the ranks, so that world ranks are as the partition has them."""
+        watched = (python, "-I", "-S", WATCHED, python)
+        commands = {
+            False: (*watched, self.script, *self.arguments),
+            True: (*watched, "-m", DEVICE_MODULE),
+        }
+        light = self.light_ranks()
+        runs = groupby(range(self.num_ranks), key=light.__contains__)
+        return tuple(AppContext(num_ranks=len(list(ranks)), command=commands[key]) for key, ranks in runs)
+
+    def exports(self) -> dict[str, str]:
+        """The variables that tell every rank its part."""
+        chosen = {
+            "COARSE_PARTITION": self.partition,
+            "COARSE_MODE": self.mode,
+            "COARSE_CONFIG": self.config_path,
+        }
+        return {name: value for name, value in chosen.items() if value is not None}
+
+
+def chosen_partition(stated: str | None, workers: int | None, devices: int | None) -> str:
+    """The partition of a run: the one `stated` in the configuration, which --workers and --devices
+    may repeat but not contradict; without one, theirs."""
+    for option, number, part in (
+        ("--workers", workers, "a worker runs the script"),
+        ("--devices", devices, "workers push to a memory device"),
+    ):
+        if number is not None and number < 1:
+            raise ConfigError(f"{option} must be at least 1, got {number}; {part}")
+    if stated is None:
+        return f"{workers or _DEFAULT_RANKS}:{devices or _DEFAULT_RANKS}"
+    table = stated_partition(stated)
+    for option, number, found in (
+        ("--workers", workers, table.num_workers),
+        ("--devices", devices, table.num_devices),
+    ):
+        if number not in (None, found):
+            raise ConfigError(
+                f"{option} asks for {number}, but the configuration's partition {stated!r} has {found}; "
+                f"leave out {option}, or take the partition out of the file or of COARSE_PARTITION"
+            )
+    return str(Path(stated).resolve()) if stated.endswith(".toml") else stated

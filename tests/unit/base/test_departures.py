@@ -1,0 +1,60 @@
+"""When a job that is starting must be ended: two workers, 0 and 1, and a light device, 2."""
+
+import pytest
+
+from coarse.departures import Departures, Verdict
+
+
+def starting(*events: tuple[str, int] | tuple[str, int, int | None]) -> Verdict | None:
+    departures = Departures(3, frozenset({2}))
+    for name, *values in events:
+        getattr(departures, f"on_{name}")(*values)
+    return departures.verdict()
+
+
+@pytest.mark.parametrize(
+    ("status", "words", "job_status"),
+    [
+        (5, "MPI rank 1 ended with status 5 before", 5),
+        (0, "MPI rank 1 ended with status 0 before", 1),
+        (-9, "MPI rank 1 was killed by signal 9 before", 137),
+        (None, "MPI rank 1 was ended before", 1),
+    ],
+)
+def test_a_rank_that_ends_before_init_is_named_once_a_worker_waits(status, words, job_status):
+    assert starting(("ended", 1, status)) is None
+    verdict = starting(("ended", 1, status), ("waits", 0))
+    assert verdict is not None
+    assert words in verdict.text
+    assert verdict.status == job_status
+
+
+def test_a_rank_that_ends_in_init_is_said_to_have_been_there():
+    verdict = starting(("waits", 0), ("waits", 1), ("ended", 1, 1))
+    assert verdict is not None
+    assert verdict.text == "MPI rank 1 ended with status 1 in coarse.init(), where ranks [0] wait; the job ends"
+
+
+def test_a_worker_may_end_well_while_only_devices_wait_and_another_still_works():
+    assert starting(("waits", 2), ("ended", 1, 0)) is None
+
+
+def test_a_worker_that_fails_ends_the_devices_that_wait():
+    assert starting(("waits", 2), ("ended", 1, 4)) is not None
+
+
+def test_devices_end_well_when_all_workers_have_ended_without_init():
+    assert starting(("ended", 0, 0), ("ended", 1, 0)) is None
+    assert starting(("ended", 0, 0), ("ended", 1, 0), ("waits", 2)) == Verdict(
+        "no worker has called coarse.init(); the memory devices end", 0
+    )
+
+
+def test_ranks_that_have_joined_may_end_as_they_like():
+    joined = [event for rank in range(3) for event in (("waits", rank), ("joined", rank), ("waits_no_longer", rank))]
+    assert starting(*joined, ("ended", 1, -9), ("ended", 0, 3), ("ended", 2, 1)) is None
+
+
+def test_ranks_that_are_refused_together_end_by_themselves():
+    refused = [event for rank in range(3) for event in (("waits", rank), ("waits_no_longer", rank))]
+    assert starting(*refused, ("ended", 0, 1), ("ended", 2, 1)) is None
