@@ -7,7 +7,7 @@ import numpy as np
 from coarse.client.handle import Handle, Pushed
 from coarse.client.link import DeviceLink
 from coarse.client.machine import ClientKey, Phase, ToDevice
-from coarse.client.refusals import error_of, require_fit, stalled, unregistered
+from coarse.client.refusals import ANSWER_S, error_of, require_fit, stalled, unregistered
 from coarse.client.regions import KeyRegions
 from coarse.errors import (
     CapacityError,
@@ -22,7 +22,6 @@ from coarse.units import MIB
 
 _COPY_BYTES = 4 * MIB
 """A large tensor is announced in pieces of this size, so that devices add while the rest is copied."""
-_ANSWER_S = 1.0
 
 
 class Client:
@@ -257,14 +256,13 @@ class Client:
     def _stalled(self, key: int, timeout_s: float | None) -> CoarseError:
         with self._lock:
             self.link.send(self.machine.ask_who_is_missing(key))
-        found = self.machine.missing
-        self.link.wait_until(lambda: self.machine.have_all_answered(key), _ANSWER_S)
-        missing = sorted({c for clients in found.get(key, {}).values() for c in clients})
+        self.link.wait_until(lambda: self.machine.have_all_answered(key), ANSWER_S)
         name = repr(self._names.get(key, f"key {key:#x}"))
         if key not in self.machine.keys:
             name += ", which this rank never pushed,"
         waited_s = self.link.stall_timeout_s if timeout_s is None else timeout_s
-        return stalled(self.machine.client, name, waited_s, tuple(missing))
+        silent = [self.machine.describe_device(device) for device in self.machine.silent_devices(key)]
+        return stalled(self.machine.client, name, waited_s, self.machine.missing_clients(key), silent)
 
     def count_push(self, descriptor: Descriptor) -> None:
         """Count one contribution of a key, whichever way it goes."""

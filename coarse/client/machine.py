@@ -184,6 +184,34 @@ class ClientMachine:
         """Whether every device has said for whom it waits."""
         return len(self.missing[key]) == self._placement.num_devices
 
+    def describe_device(self, device: int) -> str:
+        """A device by name, for people."""
+        return self._placement.describe(self._placement.num_clients + device)
+
+    def silent_devices(self, key: int) -> tuple[int, ...]:
+        """Devices that have not answered; the client's own alone where it passed the question to nobody."""
+        answers = self.missing[key]
+        if self._local_proxy not in answers:
+            return (self._local_proxy,)
+        return tuple(d for d in range(self._placement.num_devices) if d not in answers)
+
+    def missing_clients(self, key: int) -> tuple[int, ...]:
+        """Clients that have not pushed, as far as the answers tell.
+
+        A device that has done its shards waits for everybody's next push: so it is where it names this
+        client, whose push is under way, and so it may be where it names all while another is silent.
+        """
+        state = self.keys.get(key)
+        is_waiting = state is not None and state.phase is Phase.IN_FLIGHT
+        found: set[int] = set()
+        for device, clients in self.missing[key].items():
+            everybody = state.plan.contributors_by_device[device] if state is not None else ()
+            is_done = is_waiting and (
+                self.client in clients or (set(clients) >= set(everybody) and bool(self.silent_devices(key)))
+            )
+            found |= set() if is_done else set(clients)
+        return tuple(sorted(found))
+
     # --- joining and leaving
 
     def join(self) -> list[ToDevice]:

@@ -1,11 +1,16 @@
 """The errors of a client's calls, in words: what was wanted, what came, the rank, the key, the remedy."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from coarse import errors
 from coarse.dtypes import DType
 from coarse.errors import CoarseError, DeadRankError, StallError
 from coarse.messages import Descriptor, Failed
+
+ANSWER_S = 1.0
+"""How long devices are given to say for whom they wait."""
 
 
 def error_of(failed: Failed) -> CoarseError:
@@ -35,13 +40,19 @@ def unregistered(rank: int, descriptor: Descriptor, waited_s: float) -> StallErr
     )
 
 
-def stalled(rank: int, name: str, waited_s: float, missing: tuple[int, ...]) -> StallError:
-    """A result did not come; `missing` are the ranks for which devices wait, as far as they said."""
+def stalled(
+    rank: int, name: str, waited_s: float, missing: tuple[int, ...], silent: Sequence[str] = ()
+) -> StallError:
+    """A result did not come; `missing` are the ranks for which devices wait, `silent` devices that said nothing."""
+    reasons = []
+    if silent:
+        reasons.append(f"{' and '.join(silent)} did not answer within {ANSWER_S:g} s; see whether it hangs")
     if missing:
-        reason = f"ranks {list(missing)} have not pushed it; see what they wait for"
-    else:
-        reason = "all ranks have pushed it; see whether a memory device hangs"
+        reasons.append(f"ranks {list(missing)} have not pushed it; see what they wait for")
+    if not reasons:
+        reasons.append("all ranks have pushed it; see whether a memory device hangs")
     return StallError(
-        f"rank {rank}: {name} was not complete after {waited_s:g} s; {reason}, or raise stall_timeout_s",
+        f"rank {rank}: {name} was not complete after {waited_s:g} s; {'; '.join(reasons)}, "
+        "or raise stall_timeout_s",
         missing=missing,
     )

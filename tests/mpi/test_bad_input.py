@@ -191,6 +191,15 @@ def test_under_plain_mpirun_survivors_print_who_died(tmp_path):
     assert nobody_runs(tmp_path)
 
 
+def test_a_device_that_hangs_is_named_and_no_rank_is_blamed(tmp_path):
+    completed = mpirun(4, "hung_device.py", timeout_s=20, env={"COARSE_PARTITION": "2:2"})
+    assert completed.returncode == 0, completed.stderr
+    for rank in WORKERS:
+        assert f"rank {rank}: 'shared' was not complete" in completed.stdout
+    assert completed.stdout.count("memory device 1 (MPI rank 3) did not answer") == 2
+    assert "have not pushed" not in completed.stdout
+
+
 # --- ranks that end
 
 

@@ -162,6 +162,37 @@ def test_who_is_missing_is_asked_once_and_answered_by_every_device():
     assert machine.missing[key] == {1: (2,), 0: ()}
 
 
+def answered(answers, *, is_waiting=True):
+    """Client 1 of three, after devices have said whom each waits for."""
+    machine, key = registered()
+    if is_waiting:
+        machine.begin(key)
+    machine.ask_who_is_missing(key)
+    for device, clients in answers.items():
+        machine.on_record(Status(1, key, device, clients))
+    return machine.missing_clients(key), machine.silent_devices(key)
+
+
+def test_a_device_that_names_the_asker_after_its_push_has_done_its_shards():
+    assert answered({0: (0, 1, 2), 1: (2,)}) == ((2,), ())
+    assert answered({0: (0, 1, 2), 1: ()}) == ((), ())
+
+
+def test_a_name_that_the_asker_has_not_pushed_lacks_the_asker_too():
+    assert answered({0: (0, 1, 2), 1: (0, 1, 2)}, is_waiting=False) == ((0, 1, 2), ())
+
+
+def test_a_device_that_does_not_answer_is_told_apart_from_ranks_that_have_not_pushed():
+    assert answered({1: (0, 1, 2)}) == ((), (0,))
+    assert answered({1: (0,)}) == ((0,), (0,))
+
+
+def test_where_the_own_device_is_silent_the_others_were_not_asked():
+    machine, key = registered()
+    assert machine.ask_who_is_missing(key)[0].device == 1
+    assert answered({}) == ((), (1,))
+
+
 def test_answers_are_kept_by_their_token():
     machine = client_in_epoch()
     first, second = machine.next_token(), machine.next_token()

@@ -38,5 +38,7 @@ def test_a_stall_names_who_is_missing_or_suspects_a_device():
     assert error.missing == (1, 2)
     assert str(error).startswith("rank 0: 'w' was not complete after 1.5 s; ranks [1, 2] have not pushed it")
     assert "whether a memory device hangs" in str(stalled(0, "'w'", 1.5, ()))
+    hung = stalled(0, "'w'", 1.5, (2,), ["memory device 1 (MPI rank 3)"])
+    assert "memory device 1 (MPI rank 3) did not answer within 1 s; see whether it hangs; ranks [2] have" in str(hung)
     assert isinstance(unregistered(0, DESCRIPTOR, 1.5), StallError)
     assert "24 bytes within 1.5 s" in str(unregistered(0, DESCRIPTOR, 1.5))
