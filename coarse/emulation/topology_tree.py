@@ -88,12 +88,12 @@ class Tree:
         """The places by name."""
         return {place.name: place for place in self.places}
 
-    @property
+    @cached_property
     def gpus(self) -> tuple[str, ...]:
         """Names of the GPUs, in order."""
         return tuple(place.name for place in self.places if place.kind is PlaceKind.GPU)
 
-    @property
+    @cached_property
     def memories(self) -> tuple[str, ...]:
         """Names of the memory devices that are no GPUs, in order."""
         return tuple(place.name for place in self.places if place.kind is PlaceKind.MEMORY)

@@ -1,30 +1,35 @@
-"""A ring of equal members as one event: what 1,024 members do alike is simulated once.
+"""A ring of equal members as a few events: what 1,024 members do alike is simulated once.
 
 In a job whose workers are equal and whose proxies are local, all rings of a shard begin together and
 every member sends the same bytes over a link of its own. One client, its proxy and their links then
-stand for all; a ring's 2(p-1) steps are a few transfers, and the proxy's machine is handed the chunks of
-their steps as they end. A few and not one, since shards take turns at a sync core's port: were each to go
-round whole, the first would be pulled long before it is. The other members' registrations are made up.
+stand for all. Its machine stands in a ring of a few members, each step of which is one transfer and lasts as
+long as several steps of the true ring. A few and not one, since shards take turns at a sync core's port: were
+each to go round whole, the first would be pulled long before it is. The other members' registrations are
+made up for it.
 """
 
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
-from itertools import pairwise
-from typing import NamedTuple
 
 from coarse.messages import Located, Table
 from coarse.proxy.instructions import RingSend
-from coarse.simulation.job import DTYPE, Job
-from coarse.simulation.proxied import Proxied
+from coarse.simulation.engine import Engine
+from coarse.simulation.job import DTYPE, Gradient, Job
+from coarse.simulation.proxied import OnSynced, Proxied
 from coarse.simulation.worker_ring import WorkerRing
 
-MAX_SLICES = 32
-"""Transfers that a shard's ring is made of at most: step by step up to 17 members."""
+MOST_MEMBERS = 17
+"""So many members take every step; in a larger ring that many stand for all."""
 
 
 class ProxiedAlike(Proxied):
     """Memory devices of which the first stands for all."""
+
+    def __init__(self, engine: Engine, job: Job, gradients: Sequence[Gradient], on_synced: OnSynced) -> None:
+        self._num_members = job.placement.num_devices
+        self._num_few = min(self._num_members, MOST_MEMBERS)
+        super().__init__(engine, with_few_members(job, self._num_few), gradients, on_synced)
 
     def _register(self, job: Job) -> None:
         first, proxy = self._clients[0], self._proxies[0]
@@ -32,65 +37,68 @@ class ProxiedAlike(Proxied):
         for client, table in enumerate(job.tables[1:], start=1):
             row = (table.threshold_bytes, table.latency_proxy, table.bandwidth_proxy, table.partition_bytes)
             self._continue(0, proxy.on_record(Table(client, first.epoch + 1, *row)))
-        for descriptor in self._descriptors:
+        keys = {position: key for key, position in self._positions.items()}
+        for position, descriptor in enumerate(self._descriptors):
             self._deliver(first.register(descriptor))
-            key = next(key for key, position in self._positions.items() if self._descriptors[position] is descriptor)
             for client in range(1, job.num_workers):
-                located = Located(client, key, first.epoch, descriptor, client, 0)
+                located = Located(client, keys[position], first.epoch, descriptor, client, 0)
                 self._continue(0, proxy.on_record(located))
 
     def _ring_send(self, device: int, send: RingSend) -> None:
-        if send.header.step:
-            return  # a part of the transfer under way
-        nbytes = (send.end - send.begin) * DTYPE.itemsize
-        num_members = len(self._clients[0].keys[send.ring.key].plan.members(send.ring.shard))
-        self._send_slice(send, nbytes, deque(slices_of(num_members)))
-
-    def _send_slice(self, send: RingSend, nbytes: int, slices: deque["Slice"]) -> None:
-        """Some steps, then their adding, then the next slice."""
-        if not slices:
-            return
-        steps, num_added = slices.popleft()
-        done = partial(self._on_slice, send, nbytes, steps, slices)
-        arrived = partial(self._add, 0, nbytes * num_added, done) if num_added else done
-        path = self._site.between_devices[0, send.device]
+        path = self._site.between_devices[device, send.device]
+        nbytes = true_chunk_bytes(send, self._num_few, self._num_members)
+        num_turns = steps_within(send.header.step, self._num_few, self._num_members)
+        arrived = partial(self._on_arrived, device, send.header, nbytes * num_turns)
         priority = self._positions[send.ring.key]
-        self._engine.move_in_turns(("ring", 0), path, nbytes, len(steps), arrived, priority=priority)
-
-    def _on_slice(self, send: RingSend, nbytes: int, steps: range, slices: deque["Slice"]) -> None:
-        for step in steps:
-            self._continue(0, self._proxies[0].on_chunk(send.header._replace(step=step)))
-        self._send_slice(send, nbytes, slices)
-
-
-class Slice(NamedTuple):
-    """Some steps of a ring, as one transfer."""
-
-    steps: range
-    num_added: int
-    """How many of them add what they bring; those of the all-gather only store it."""
-
-
-def slices_of(num_members: int) -> list[Slice]:
-    """All steps of a ring, in MAX_SLICES nearly equal parts or else one by one."""
-    num_steps = 2 * (num_members - 1)
-    num_slices = min(num_steps, MAX_SLICES)
-    bounds = [number * num_steps // num_slices for number in range(num_slices + 1)] if num_slices else []
-    return [Slice(range(a, b), max(0, min(b, num_members - 1) - a)) for a, b in pairwise(bounds)]
+        self._engine.move_in_turns(("ring", device), path, nbytes, num_turns, arrived, priority=priority)
 
 
 class WorkerRingAlike(WorkerRing):
-    """A ring of workers of which the first stands for all."""
+    """A ring of workers of which the first stands for all; gradients go round one by one, so two members do."""
+
+    def __init__(self, engine: Engine, job: Job, gradients: Sequence[Gradient], on_synced: OnSynced) -> None:
+        super().__init__(engine, job, gradients, on_synced)
+        self._num_members = len(self._members)
+        self._members = self._members[:2]
 
     def _send(self, worker: int, send: RingSend) -> None:
-        if send.header.step:
-            return
-        num_steps = 2 * (len(self._members) - 1)
-        nbytes = (send.end - send.begin) * DTYPE.itemsize
-        arrived: Callable[[], None] = partial(self._on_all_chunks, send, num_steps)
-        path = self._paths[0, send.device]
-        self._engine.move_in_turns(("workers", 0), path, nbytes, num_steps, arrived)
+        nbytes = true_chunk_bytes(send, 2, self._num_members)
+        num_turns = steps_within(send.header.step, 2, self._num_members)
+        arrived = partial(self._on_chunk, worker, send.ring, send.header.step)
+        self._engine.move_in_turns(("workers", worker), self._paths[worker, 1], nbytes, num_turns, arrived)
 
-    def _on_all_chunks(self, send: RingSend, num_steps: int) -> None:
-        for step in range(num_steps):
-            self._on_chunk(0, send.ring, step)
+
+def steps_within(step: int, num_few: int, num_members: int) -> int:
+    """How many steps of a ring of all members a step of a ring of few stands for."""
+    part = step % (num_few - 1)  # reduce-scatter and all-gather alike
+    return (part + 1) * (num_members - 1) // (num_few - 1) - part * (num_members - 1) // (num_few - 1)
+
+
+def true_chunk_bytes(send: RingSend, num_few: int, num_members: int) -> int:
+    """Bytes of a chunk where the shard is cut for all members and not for few."""
+    return -(-(send.end - send.begin) * DTYPE.itemsize * num_few // num_members)
+
+
+def with_few_members(job: Job, num_few: int) -> Job:
+    """The job as the first worker sees it among few others: its own way to its own device, and along the ring."""
+    placement, site = job.placement, job.site
+    local, last = placement.local_proxies[0], placement.num_devices - 1
+    to_next = {(0, 1): site.between_devices[0, 1], (0, num_few - 1): site.between_devices[0, last]} if last else {}
+    return replace(
+        job,
+        site=replace(
+            site, push={(0, 0): site.push[0, local]}, pull={(0, 0): site.pull[0, local]}, between_devices=to_next
+        ),
+        placement=replace(
+            placement,
+            client_nodes=(0,) * num_few,
+            device_nodes=(0,) * num_few,
+            local_proxies=tuple(range(num_few)),
+            ranks=tuple(range(2 * num_few)),
+        ),
+        tables=tuple(
+            replace(job.tables[0], threshold_bytes=0, latency_proxy=device, bandwidth_proxy=device)
+            for device in range(num_few)
+        ),
+        slow_downs=(),
+    )

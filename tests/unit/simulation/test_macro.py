@@ -4,7 +4,7 @@ import pytest
 
 from coarse.simulation import macro
 from coarse.simulation.job import Job
-from coarse.simulation.macro import slices_of
+from coarse.simulation.macro import steps_within
 from coarse.simulation.training import simulate
 from tests.unit.simulation.small_jobs import LATENCY_S, as_one, job_of, site_of
 
@@ -50,19 +50,31 @@ def test_a_synchronisation_that_nothing_hides_takes_as_long_within_three_percent
     assert simulate(as_one(job)).iteration_s == pytest.approx(simulate(job).iteration_s, rel=0.03)
 
 
-@pytest.mark.parametrize(("max_slices", "within"), [(1, 0.15), (4, 0.1), (14, 0.03)])
-def test_the_more_turns_a_ring_takes_the_closer_it_comes(monkeypatch, max_slices: int, within: float):
+@pytest.mark.parametrize(("most_members", "within"), [(2, 0.15), (4, 0.1), (8, 0.03)])
+def test_the_more_turns_a_ring_takes_the_closer_it_comes(monkeypatch, most_members: int, within: float):
     stepwise_s = simulate(nothing_hidden(8)).iteration_s
-    monkeypatch.setattr(macro, "MAX_SLICES", max_slices)
+    monkeypatch.setattr(macro, "MOST_MEMBERS", most_members)
     assert simulate(as_one(nothing_hidden(8))).iteration_s == pytest.approx(stepwise_s, rel=within)
 
 
-@pytest.mark.parametrize("num_members", [1, 2, 3, 17, 18, 100, 1024])
-def test_slices_are_all_steps_of_a_ring_in_order_and_the_first_half_of_them_adds(num_members: int):
-    slices = slices_of(num_members)
-    assert [step for each in slices for step in each.steps] == list(range(2 * (num_members - 1)))
-    assert sum(each.num_added for each in slices) == num_members - 1
-    assert len(slices) == min(2 * (num_members - 1), macro.MAX_SLICES)
+@pytest.mark.parametrize("most_members", [2, 3, 5])
+@pytest.mark.parametrize("num_proxied", [0, 1])
+def test_one_shard_takes_as_long_by_whatever_number_of_members(monkeypatch, most_members: int, num_proxied: int):
+    job = job_of(8, ((ELEMENTS, 0.4),), backward_s=0.4, num_proxied=num_proxied)
+    stepwise = simulate(job)
+    monkeypatch.setattr(macro, "MOST_MEMBERS", most_members)
+    alike = simulate(as_one(job))
+    assert alike.exposed_s == pytest.approx(stepwise.exposed_s, rel=1e-6)
+    assert alike.link_bytes["device ring 0"] == stepwise.link_bytes["device ring 0"]
+
+
+@pytest.mark.parametrize("num_members", [2, 3, 17, 18, 100, 1024])
+@pytest.mark.parametrize("num_few", [2, 5, 17])
+def test_few_steps_stand_for_all_steps_of_both_halves_of_a_ring(num_members: int, num_few: int):
+    num_few = min(num_few, num_members)
+    steps = [steps_within(step, num_few, num_members) for step in range(2 * (num_few - 1))]
+    assert min(steps) >= 1
+    assert sum(steps[: num_few - 1]) == sum(steps[num_few - 1 :]) == num_members - 1
 
 
 @pytest.mark.parametrize("size", SIZES)
