@@ -16,6 +16,7 @@ from coarse.errors import CapacityError
 
 _HEADROOM_BYTES = 64 * 1024 * 1024
 """What `reserve` leaves to the rest of the machine."""
+_PAGE_BYTES = 4096
 
 
 class DeviceMemory:
@@ -27,6 +28,8 @@ class DeviceMemory:
         mapping = mmap.mmap(descriptor, capacity_bytes, mmap.MAP_SHARED)
         mapping.madvise(mmap.MADV_DONTFORK)
         self._bytes = np.frombuffer(mapping, np.uint8)
+        self._is_real = np.zeros(-(-capacity_bytes // _PAGE_BYTES), np.bool_)
+        """For each page whether `reserve` has made it real; costs nothing where that is never called."""
         self.address: int = self._bytes.__array_interface__["data"][0]
         """Where the mapping begins in this process."""
 
@@ -40,14 +43,17 @@ class DeviceMemory:
         return self._bytes[offset : offset + nbytes]
 
     def reserve(self, offset: int, nbytes: int) -> str:
-        """Make a range real; the reason why not, or an empty string."""
+        """Make a range real; the reason why not, or an empty string. What is real stays so, and costs no more."""
+        pages = self._is_real[offset // _PAGE_BYTES : -(-(offset + nbytes) // _PAGE_BYTES)]
+        wanted_bytes = min(nbytes, (len(pages) - int(np.count_nonzero(pages))) * _PAGE_BYTES)
         room = available_bytes() - _HEADROOM_BYTES
-        if nbytes > room:
-            return f"the machine has {max(room, 0)} bytes of memory left of the {nbytes} wanted"
+        if wanted_bytes > max(room, 0):
+            return f"the machine has {max(room, 0)} bytes of memory left of the {wanted_bytes} wanted"
         try:
             os.posix_fallocate(self._descriptor, offset, nbytes)
         except OSError as error:
             return f"the kernel refused {nbytes} bytes of shared memory ({error.strerror})"
+        pages[:] = True
         return ""
 
     def close(self) -> None:
@@ -90,17 +96,22 @@ def _kernel_bytes() -> int:
 
 
 def _group_v2_bytes() -> int:
-    return _limit_less_usage(Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current"))
+    return _left_of_group(Path("/sys/fs/cgroup"), "memory.max", "memory.current", "")
 
 
 def _group_v1_bytes() -> int:
     folder = Path("/sys/fs/cgroup/memory")
-    return _limit_less_usage(folder / "memory.limit_in_bytes", folder / "memory.usage_in_bytes")
+    return _left_of_group(folder, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_")
 
 
-def _limit_less_usage(limit_file: Path, usage_file: Path) -> int:
+def _left_of_group(folder: Path, limit_name: str, usage_name: str, prefix: str) -> int:
+    """A control group's limit less what it uses; cached files count as left, for the kernel drops them on demand."""
     try:
-        limit, usage = limit_file.read_text().strip(), usage_file.read_text().strip()
+        limit, usage = ((folder / name).read_text().strip() for name in (limit_name, usage_name))
+        statistics = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
     except OSError:
         return 1 << 62
-    return (1 << 62) if limit == "max" else max(0, int(limit) - int(usage))
+    if limit == "max":
+        return 1 << 62
+    cached = sum(int(statistics.get(f"{prefix}{kind}_file", 0)) for kind in ("active", "inactive"))
+    return max(0, int(limit) - int(usage) + cached)

@@ -89,6 +89,17 @@ def test_more_than_the_machine_has_left_is_refused_before_it_is_touched(device, 
     assert allocated_bytes(device) == 4096
 
 
+def test_what_is_real_already_is_not_asked_for_again(device, monkeypatch):
+    real_bytes = 64 * 4096
+    monkeypatch.setattr(
+        memory, "available_bytes", lambda: memory._HEADROOM_BYTES + real_bytes - allocated_bytes(device)
+    )
+    assert device.reserve(0, real_bytes) == ""
+    assert device.reserve(0, real_bytes) == ""  # freed meanwhile, and given to another key
+    assert device.reserve(4096, 5) == ""
+    assert "of the 4096 wanted" in device.reserve(4096, real_bytes)  # one page beyond
+
+
 def test_what_the_kernel_refuses_is_told(device, monkeypatch):
     def refuse(descriptor: int, offset: int, nbytes: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -109,14 +120,23 @@ def test_there_is_never_more_left_than_there_is():
 
 
 @pytest.mark.parametrize(
-    ("limit", "usage", "left"),
-    [("max\n", "5\n", 1 << 62), ("100\n", "30\n", 70), ("100\n", "130\n", 0)],
+    ("limit", "usage", "cached", "left"),
+    [
+        ("max", 5, 0, 1 << 62),
+        ("100", 30, 0, 70),
+        ("100", 130, 0, 0),
+        ("100", 95, 60, 65),
+    ],
 )
-def test_a_control_group_leaves_its_limit_less_what_is_used(tmp_path, limit, usage, left):
-    (tmp_path / "limit").write_text(limit)
-    (tmp_path / "usage").write_text(usage)
-    assert memory._limit_less_usage(tmp_path / "limit", tmp_path / "usage") == left
+@pytest.mark.parametrize("prefix", ["", "total_"])
+def test_a_control_group_leaves_its_limit_less_what_is_used_and_no_cache(tmp_path, prefix, limit, usage, cached, left):
+    (tmp_path / "limit").write_text(f"{limit}\n")
+    (tmp_path / "usage").write_text(f"{usage}\n")
+    half = cached // 2
+    files = f"{prefix}active_file {half}\n{prefix}inactive_file {cached - half}\n"
+    (tmp_path / "memory.stat").write_text(f"anon 7\n{files}")
+    assert memory._left_of_group(tmp_path, "limit", "usage", prefix) == left
 
 
 def test_without_a_control_group_only_the_kernel_limits(tmp_path):
-    assert memory._limit_less_usage(tmp_path / "absent", tmp_path / "absent") == 1 << 62
+    assert memory._left_of_group(tmp_path, "absent", "absent", "") == 1 << 62
