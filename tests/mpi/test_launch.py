@@ -116,7 +116,7 @@ def test_coarse_run_takes_a_partition_table_in_which_devices_stand_between_worke
 def coarse_run(program: str, *args: object, options: Sequence[str] = ("--workers", "2", "--devices", "1")) -> Completed:
     """Run one of tests/mpi/programs by `coarse run`."""
     command = [sys.executable, "-m", "coarse", "run", *options, str(PROGRAMS / program)]
-    return complete([*command, *map(str, args)], timeout_s=20)
+    return complete([*command, *map(str, args)])
 
 
 def test_a_launcher_that_outlives_its_last_rank_is_ended():
