@@ -16,7 +16,17 @@ import coarse
 import coarse.torch as ct
 from coarse.session import current
 from tests.mpi.claims import report_claims
-from tests.mpi.programs.torch_training import Mlp, batch, both_places, loss_of, pushes, require_equal, sgd, twins
+from tests.mpi.programs.torch_training import (
+    Mlp,
+    batch,
+    both_places,
+    loss_of,
+    pushes,
+    require_equal,
+    sgd,
+    twins,
+    twins_in_both_places,
+)
 
 
 class Tied(nn.Module):
@@ -103,18 +113,11 @@ class Checkpointed(nn.Module):
 
 def activation_checkpointing_may_run_a_layer_twice() -> None:
     for is_reentrant in (True, False):
-        for in_device in both_places():
-            ours, optimizer, alone, reference = twins(Checkpointed, gradients_in_device_memory=in_device)
+        for pair in twins_in_both_places(Checkpointed):
+            ours, _, alone, _ = pair
             ours.is_reentrant = alone.is_reentrant = is_reentrant
             for step in range(3):
-                optimizer.zero_grad()
-                reference.zero_grad()
-                loss_of(ours, batch(step, ct.rank())).backward()
-                loss_of(alone, batch(step)).backward()
-                optimizer.step()
-                reference.step()
-                require_equal(ours, alone)
-            optimizer.close()
+                pair.train(step)
 
 
 def all_reduce_in_order_refuses_what_it_cannot_reduce() -> None:
@@ -162,13 +165,11 @@ def a_grad_scaler_unscales_gradients_of_all_ranks() -> None:
 
 
 def gradients_may_be_clipped_between_synchronize_and_step() -> None:
-    for in_device in both_places():
-        ours, optimizer, alone, reference = twins(gradients_in_device_memory=in_device)
+    for pair in twins_in_both_places():
+        ours, optimizer, alone, reference = pair
         for step in range(4):
-            optimizer.zero_grad()
-            reference.zero_grad()
-            loss_of(ours, batch(step, ct.rank())).backward()
-            loss_of(alone, batch(step)).backward()
+            pair.zero_grad()
+            pair.backward(step)
             optimizer.synchronize()
             norm = nn.utils.clip_grad_norm_(ours.parameters(), 0.1)
             torch.testing.assert_close(norm, nn.utils.clip_grad_norm_(alone.parameters(), 0.1))
@@ -185,7 +186,6 @@ def gradients_may_be_clipped_between_synchronize_and_step() -> None:
         with optimizer.skip_sync(), pytest.raises(coarse.InFlightError, match=r"call synchronize\(\) first"):
             optimizer.step()
         optimizer.step()
-        optimizer.close()
 
 
 def learning_rate_schedulers_take_either_optimizer() -> None:
@@ -239,12 +239,11 @@ def closures_and_lbfgs_see_gradients_of_all_ranks() -> None:
 
 
 def state_dicts_are_those_of_the_wrapped_optimizer() -> None:
-    ours, optimizer, alone, reference = twins()
+    pair = twins()
+    ours, optimizer, _, reference = pair
     for step in range(2):
-        optimizer.zero_grad()
-        reference.zero_grad()
-        loss_of(ours, batch(step, ct.rank())).backward()
-        loss_of(alone, batch(step)).backward()
+        pair.zero_grad()
+        pair.backward(step)
         optimizer.step()
         reference.step()
     saved, wanted = optimizer.state_dict(), reference.state_dict()
@@ -254,13 +253,9 @@ def state_dicts_are_those_of_the_wrapped_optimizer() -> None:
     assert optimizer.state[ours.first.weight].keys() == {"momentum_buffer"}
     assert optimizer.defaults["momentum"] == 0.9
     for step in range(2):
-        optimizer.zero_grad(set_to_none=False)
-        reference.zero_grad(set_to_none=False)
-        loss_of(ours, batch(step, ct.rank())).backward()
-        loss_of(alone, batch(step)).backward()
-        optimizer.step()
-        reference.step()
-        require_equal(ours, alone)
+        pair.zero_grad(set_to_none=False)
+        pair.backward(step)
+        pair.step()
     optimizer.close()
 
 
@@ -311,8 +306,8 @@ class Mixed(nn.Module):
 
 
 def types_and_memory_formats_may_be_mixed() -> None:
-    for in_device in both_places():
-        ours, optimizer, alone, _ = twins(Mixed, gradients_in_device_memory=in_device)
+    for pair in twins_in_both_places(Mixed):
+        ours, optimizer, alone, _ = pair
         for step in range(2):
             optimizer.zero_grad()
             loss_of(ours, batch(step, ct.rank())).backward()
@@ -326,7 +321,6 @@ def types_and_memory_formats_may_be_mixed() -> None:
                 wide = torch.stack([part.float() if part.dtype == torch.bfloat16 else part for part in theirs])
                 torch.testing.assert_close(mine.grad, wide.mean(0).to(mine.dtype), rtol=1e-6, atol=1e-6)
                 assert mine.grad.stride() == mine.stride()
-        optimizer.close()
 
 
 def a_forked_child_cannot_use_device_memory() -> None:
@@ -363,9 +357,9 @@ def data_loaders_may_fork_beside_an_optimizer() -> None:
 
 
 def gradients_outlive_the_optimizer_and_the_job() -> None:
-    ours, optimizer, alone, _ = twins()
-    loss_of(ours, batch(0, ct.rank())).backward()
-    loss_of(alone, batch(0)).backward()
+    pair = twins()
+    ours, optimizer, alone, _ = pair
+    pair.backward(0)
     optimizer.synchronize()
     optimizer.close()
     del optimizer

@@ -11,7 +11,17 @@ import coarse
 import coarse.torch as ct
 from coarse.session import current
 from tests.mpi.claims import report_claims
-from tests.mpi.programs.torch_training import Mlp, batch, both_places, loss_of, pushes, require_equal, sgd, twins
+from tests.mpi.programs.torch_training import (
+    Mlp,
+    batch,
+    both_places,
+    loss_of,
+    pushes,
+    require_equal,
+    sgd,
+    twins,
+    twins_in_both_places,
+)
 
 
 def is_allreduce() -> bool:
@@ -25,10 +35,10 @@ def adamw(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
 def training_equals_one_process_on_the_global_batch() -> None:
     for in_device in both_places():
         for make in (sgd, adamw):
-            ours, optimizer, alone, reference = twins(make_optimizer=make, gradients_in_device_memory=in_device)
+            pair = twins(make_optimizer=make, gradients_in_device_memory=in_device)
+            ours, optimizer, alone, reference = pair
             for step in range(6):
-                optimizer.zero_grad()
-                reference.zero_grad()
+                pair.zero_grad()
                 loss = loss_of(ours, batch(step, ct.rank()))
                 loss.backward()
                 wanted = loss_of(alone, batch(step))
@@ -42,14 +52,12 @@ def training_equals_one_process_on_the_global_batch() -> None:
 
 
 def a_sum_is_the_average_times_the_number_of_workers() -> None:
-    for in_device in both_places():
-        ours, optimizer, alone, _ = twins(op=ct.Sum, gradients_in_device_memory=in_device)
-        loss_of(ours, batch(0, ct.rank())).backward()
-        (loss_of(alone, batch(0)) * ct.size()).backward()
+    for pair in twins_in_both_places(op=ct.Sum):
+        ours, optimizer, alone, _ = pair
+        pair.backward(0, ct.size())
         optimizer.synchronize()
         for mine, other in zip(ours.parameters(), alone.parameters(), strict=True):
             torch.testing.assert_close(mine.grad, other.grad, rtol=1e-5, atol=1e-6)
-        optimizer.close()
 
 
 def gradients_stay_views_and_a_step_moves_no_bytes() -> None:
@@ -69,19 +77,17 @@ def gradients_stay_views_and_a_step_moves_no_bytes() -> None:
 
 
 def a_gradient_that_was_none_is_copied_once_and_is_a_view_again() -> None:
-    ours, optimizer, alone, reference = twins()
+    pair = twins()
+    ours, _, alone, _ = pair
     places = None
     for step in range(4):
         ours.zero_grad(set_to_none=True)  # the model's own zero_grad lets go of the views
         alone.zero_grad()
-        loss_of(ours, batch(step, ct.rank())).backward()
-        loss_of(alone, batch(step)).backward()
-        optimizer.step()
-        reference.step()
-        require_equal(ours, alone)
+        pair.backward(step)
+        pair.step()
         last_places, places = places, [parameter.grad.data_ptr() for parameter in ours.parameters()]
         assert last_places in (None, places)
-    optimizer.close()
+    pair.optimizer.close()
 
 
 def pushes_begin_while_backward_still_runs() -> None:
@@ -100,104 +106,72 @@ def pushes_begin_while_backward_still_runs() -> None:
 def a_second_backward_adds_to_what_was_pushed() -> None:
     for in_device in both_places():
         for op in (ct.Average, ct.Sum):
-            ours, optimizer, alone, reference = twins(op=op, gradients_in_device_memory=in_device)
+            pair = twins(op=op, gradients_in_device_memory=in_device)
             factor = ct.size() if op == ct.Sum else 1
             for step in range(3):
-                optimizer.zero_grad()
-                reference.zero_grad()
+                pair.zero_grad()
                 for part in (0, 10, 20):
-                    loss_of(ours, batch(step + part, ct.rank())).backward()
-                    (loss_of(alone, batch(step + part)) * factor).backward()
-                optimizer.step()
-                reference.step()
-                require_equal(ours, alone)
-            optimizer.close()
+                    pair.backward(step + part, factor)
+                pair.step()
+            pair.optimizer.close()
 
 
 def a_second_backward_may_reach_a_part_of_the_model() -> None:
-    for in_device in both_places():
-        ours, optimizer, alone, reference = twins(gradients_in_device_memory=in_device)
+    for pair in twins_in_both_places():
+        ours, _, alone, _ = pair
         for step in range(3):
-            optimizer.zero_grad()
-            reference.zero_grad()
-            loss_of(ours, batch(step, ct.rank())).backward()
-            loss_of(alone, batch(step)).backward()
+            pair.zero_grad()
+            pair.backward(step)
             loss_of(ours.first, batch(step + 5, ct.rank())).backward()
             loss_of(alone.first, batch(step + 5)).backward()
-            optimizer.step()
-            reference.step()
-            require_equal(ours, alone)
-        optimizer.close()
+            pair.step()
 
 
 def gradients_accumulate_over_steps_where_nobody_zeroes_them() -> None:
     for in_device in both_places():
         for op in (ct.Average, ct.Sum):
             factor = ct.size() if op == ct.Sum else 1
-            ours, optimizer, alone, reference = twins(op=op, gradients_in_device_memory=in_device)
+            pair = twins(op=op, gradients_in_device_memory=in_device)
             for step in range(3):
-                loss_of(ours, batch(step, ct.rank())).backward()
-                (loss_of(alone, batch(step)) * factor).backward()
-                optimizer.step()
-                reference.step()
-                require_equal(ours, alone)
-            optimizer.step()
-            reference.step()
-            require_equal(ours, alone)
-            optimizer.close()
+                pair.backward(step, factor)
+                pair.step()
+            pair.step()
+            pair.optimizer.close()
 
 
 def several_backward_passes_are_pushed_once() -> None:
-    for in_device in both_places():
-        ours, optimizer, alone, reference = twins(backward_passes_per_step=3, gradients_in_device_memory=in_device)
+    for pair in twins_in_both_places(backward_passes_per_step=3):
         before = pushes()
         for step in range(2):
-            optimizer.zero_grad()
-            reference.zero_grad()
+            pair.zero_grad()
             for part in range(3):
-                loss_of(ours, batch(10 * step + part, ct.rank())).backward()
-                loss_of(alone, batch(10 * step + part)).backward()
+                pair.backward(10 * step + part)
                 assert (pushes() == before) == (part < 2)
-            optimizer.step()
-            reference.step()
-            require_equal(ours, alone)
+            pair.step()
             before = pushes()
-        optimizer.close()
 
 
 def no_sync_accumulates_without_communication() -> None:
-    for in_device in both_places():
-        ours, optimizer, alone, reference = twins(gradients_in_device_memory=in_device)
+    for pair in twins_in_both_places():
+        _, optimizer, _, _ = pair
         for step in range(3):
-            optimizer.zero_grad()
-            reference.zero_grad()
+            pair.zero_grad()
             before = pushes()
             for part in range(2):
                 with optimizer.no_sync():
-                    loss_of(ours, batch(10 * step + part, ct.rank())).backward()
-                loss_of(alone, batch(10 * step + part)).backward()
+                    pair.backward(10 * step + part)
             assert pushes() == before
-            loss_of(ours, batch(10 * step + 2, ct.rank())).backward()
-            loss_of(alone, batch(10 * step + 2)).backward()
-            optimizer.step()
-            reference.step()
-            require_equal(ours, alone)
-        optimizer.close()
+            pair.backward(10 * step + 2)
+            pair.step()
 
 
 def a_step_may_be_left_out() -> None:
-    for in_device in both_places():
-        ours, optimizer, alone, reference = twins(gradients_in_device_memory=in_device)
+    for pair in twins_in_both_places():
         for step in range(4):
-            optimizer.zero_grad()
-            reference.zero_grad()
-            loss_of(ours, batch(step, ct.rank())).backward()
-            loss_of(alone, batch(step)).backward()
+            pair.zero_grad()
+            pair.backward(step)
             if step % 2:
-                optimizer.step()
-                reference.step()
-            require_equal(ours, alone)
-        optimizer.close()
+                pair.step()
 
 
 class Branches(nn.Module):
@@ -215,41 +189,31 @@ class Branches(nn.Module):
 
 
 def a_gradient_absent_on_all_ranks_is_none_and_changes_nothing() -> None:
-    for in_device in both_places():
-        ours, optimizer, alone, reference = twins(Branches, gradients_in_device_memory=in_device)
+    for pair in twins_in_both_places(Branches):
+        ours, optimizer, alone, _ = pair
         for step in range(4):
             ours.goes_left = alone.goes_left = step % 2 == 0
-            optimizer.zero_grad()
-            reference.zero_grad()
-            loss_of(ours, batch(step, ct.rank())).backward()
-            loss_of(alone, batch(step)).backward()
-            optimizer.step()
-            reference.step()
-            require_equal(ours, alone)
+            pair.train(step)
             for mine, other in zip(ours.parameters(), alone.parameters(), strict=True):
                 assert (mine.grad is None) == (other.grad is None)
             assert optimizer.last_absent == {}
-        optimizer.close()
 
 
 def a_gradient_absent_on_some_ranks_counts_as_zero_and_is_named() -> None:
     if ct.size() == 1:
         return
-    for in_device in both_places():
-        ours, optimizer, alone, reference = twins(Branches, gradients_in_device_memory=in_device)
+    for pair in twins_in_both_places(Branches):
+        ours, optimizer, alone, _ = pair
         for step in range(3):
             ours.goes_left = (ct.rank() + step) % 2 == 0
-            optimizer.zero_grad()
-            reference.zero_grad()
+            pair.zero_grad()
             loss_of(ours, batch(step, ct.rank())).backward()
             for rank in range(ct.size()):
                 alone.goes_left = (rank + step) % 2 == 0
                 (loss_of(alone, batch(step, rank)) / ct.size()).backward()
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
-                optimizer.step()
-            reference.step()
-            require_equal(ours, alone)
+                pair.step()
             lefts = sum((rank + step) % 2 == 0 for rank in range(ct.size()))
             assert optimizer.last_absent == {
                 "left.weight": ct.size() - lefts,
@@ -259,22 +223,20 @@ def a_gradient_absent_on_some_ranks_counts_as_zero_and_is_named() -> None:
             }
             assert len(caught) == (1 if step == 0 else 0)
             assert not caught or "'left.weight'" in str(caught[0].message)
-        optimizer.close()
 
 
 def a_rank_without_any_gradient_takes_part_in_the_step() -> None:
     if ct.size() == 1:
         return
-    ours, optimizer, alone, reference = twins()
+    pair = twins()
+    ours, optimizer, alone, _ = pair
     if ct.rank():
         loss_of(ours, batch(0, ct.rank())).backward()
     for rank in range(1, ct.size()):
         (loss_of(alone, batch(0, rank)) / ct.size()).backward()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        optimizer.step()
-    reference.step()
-    require_equal(ours, alone)
+        pair.step()
     assert set(optimizer.last_absent.values()) == {1}
     optimizer.close()
 
@@ -340,15 +302,14 @@ def a_sparse_gradient_is_refused_by_name() -> None:
 
 
 def changing_a_gradient_in_flight_is_refused() -> None:
-    for in_device in both_places():
-        ours, optimizer, _, _ = twins(gradients_in_device_memory=in_device)
+    for pair in twins_in_both_places():
+        ours, optimizer, _, _ = pair
         for change in (clip_in_place, clip_into_new_tensors):
             optimizer.zero_grad()
             loss_of(ours, batch(0, ct.rank())).backward()
             change(ours)
             with pytest.raises(coarse.InFlightError, match="before clipping"):
                 optimizer.step()
-        optimizer.close()
 
 
 def clip_in_place(model: nn.Module) -> None:
@@ -368,25 +329,20 @@ def a_step_that_stalled_may_be_tried_again() -> None:
     if is_allreduce() or ct.size() == 1:
         return
     link = current().require_client().link
-    for in_device in both_places():
-        ours, optimizer, alone, reference = twins(gradients_in_device_memory=in_device)
+    for pair in twins_in_both_places():
+        ours, optimizer, _, _ = pair
         if ct.rank():
             ours.first.weight.register_hook(until_rank_0_has_stalled)
         for step in range(3):
-            optimizer.zero_grad()
-            reference.zero_grad()
-            loss_of(ours, batch(step, ct.rank())).backward()  # elsewhere it ends after rank 0 has stalled
-            loss_of(alone, batch(step)).backward()
+            pair.zero_grad()
+            pair.backward(step)  # elsewhere it ends after rank 0 has stalled
             if ct.rank() == 0:
                 link.stall_timeout_s, patient_s = 0.05, link.stall_timeout_s
                 with pytest.raises(coarse.StallError):
                     optimizer.step()
                 link.stall_timeout_s = patient_s
                 until_rank_0_has_stalled(torch.ones(1))
-            optimizer.step()
-            reference.step()
-            require_equal(ours, alone)
-        optimizer.close()
+            pair.step()
 
 
 CLAIMS = [

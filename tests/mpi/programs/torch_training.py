@@ -1,6 +1,7 @@
 """What the programs on DistributedOptimizer share: small models, batches, and one process as the reference."""
 
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -44,15 +45,58 @@ def sgd(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
     return torch.optim.SGD(parameters, lr=0.1, momentum=0.9, weight_decay=0.01)
 
 
+class Twins(NamedTuple):
+    """A model trained by all workers, and the same model trained by this process alone, side by side."""
+
+    ours: nn.Module
+    optimizer: ct.DistributedOptimizer
+    alone: nn.Module
+    reference: torch.optim.Optimizer
+
+    def zero_grad(self, *, set_to_none: bool = True) -> None:
+        """Both forget their gradients."""
+        self.optimizer.zero_grad(set_to_none=set_to_none)
+        self.reference.zero_grad(set_to_none=set_to_none)
+
+    def backward(self, step: int, factor: float = 1) -> None:
+        """Ours on this worker's rows of a step; the other, its loss times a factor, on those of all."""
+        loss_of(self.ours, batch(step, ct.rank())).backward()
+        (loss_of(self.alone, batch(step)) * factor).backward()
+
+    def step(self) -> None:
+        """Both step, and are equal then."""
+        self.optimizer.step()
+        self.reference.step()
+        require_equal(self.ours, self.alone)
+
+    def train(self, step: int) -> None:
+        """A whole training step of both."""
+        self.zero_grad()
+        self.backward(step)
+        self.step()
+
+
 def twins(
     make_model: Callable[[], nn.Module] = Mlp,
     make_optimizer: MakeOptimizer = sgd,
     **options: object,
-) -> tuple[nn.Module, ct.DistributedOptimizer, nn.Module, torch.optim.Optimizer]:
-    """A model trained by all workers, and the same model trained by this process alone."""
+) -> Twins:
+    """Two equal models with their optimizers."""
     ours, alone = make_model(), make_model()
     optimizer = ct.DistributedOptimizer(make_optimizer(list(ours.parameters())), ours.named_parameters(), **options)
-    return ours, optimizer, alone, make_optimizer(list(alone.parameters()))
+    return Twins(ours, optimizer, alone, make_optimizer(list(alone.parameters())))
+
+
+def twins_in_both_places(
+    make_model: Callable[[], nn.Module] = Mlp,
+    make_optimizer: MakeOptimizer = sgd,
+    **options: object,
+) -> Iterator[Twins]:
+    """Twins whose gradients live in device memory, then such whose do not; closed after each turn."""
+    for in_device in both_places():
+        pair = twins(make_model, make_optimizer, gradients_in_device_memory=in_device, **options)
+        yield pair
+        pair.optimizer.close()
 
 
 def require_equal(ours: nn.Module, alone: nn.Module) -> None:
