@@ -49,7 +49,7 @@ def measured_tables(
 
 def ring_bytes_per_s(links: Sequence[Link], paths: Sequence[Path], nbytes: int) -> float:
     """Bytes per second of each of several sends at once, until the last has ended: BW of COARSE III-F."""
-    return nbytes / together_s(links, paths, nbytes) if paths else float("inf")
+    return nbytes / together_s(links, paths, nbytes)
 
 
 def together_s(links: Sequence[Link], paths: Sequence[Path], nbytes: int) -> float:

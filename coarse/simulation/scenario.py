@@ -1,13 +1,14 @@
 """A question about a training job on a machine, and the simulated job that answers it."""
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from coarse.client.dual_sync import IterationTimes, SyncRates, best_proxy_bytes, split_keys
 from coarse.config import MeasuredRouting
 from coarse.emulation.compute import ComputeProfile
 from coarse.emulation.hardware import Machine
+from coarse.emulation.links import Link
 from coarse.emulation.models import Model
 from coarse.emulation.placement import place
 from coarse.emulation.wiring import PathKind
@@ -178,14 +179,20 @@ def paper_split(job: Job) -> int:
     rates = SyncRates(
         num_workers=job.num_workers,
         num_devices=job.placement.num_devices,
-        worker_bytes_per_s=ring_bytes_per_s(site.links, _ring_hops(site.between_workers), _RING_BYTES),
-        proxy_bytes_per_s=ring_bytes_per_s(site.links, _ring_hops(site.between_devices), _RING_BYTES),
+        worker_bytes_per_s=_ring_rate(site.links, site.between_workers),
+        proxy_bytes_per_s=_ring_rate(site.links, site.between_devices),
     )
     best = best_proxy_bytes(sum(nbytes), times, rates)
     return split_keys(nbytes, best)
 
 
+def _ring_rate(links: Sequence[Link], paths: Mapping[tuple[int, int], Path]) -> float:
+    """Bytes per second of a ring's members; any number for a ring of one, which sends nothing."""
+    hops = _ring_hops(paths)
+    return ring_bytes_per_s(links, hops, _RING_BYTES) if hops else 1.0
+
+
 def _ring_hops(paths: Mapping[tuple[int, int], Path]) -> list[Path]:
-    """Every member's way to its next."""
-    num_members = 1 + max((member for member, _ in paths), default=0)
+    """Every member's way to its next, or that of the first where it stands for all."""
+    num_members = 1 + max((max(ends) for ends in paths), default=0)
     return [paths[m, (m + 1) % num_members] for m in range(num_members) if (m, (m + 1) % num_members) in paths]

@@ -112,3 +112,18 @@ def test_a_profile_of_another_model_is_refused():
 def test_more_workers_than_gpus_are_refused():
     with pytest.raises(ConfigError, match="too few for"):
         scenario("sdsc-p100", 64).job()
+
+
+@pytest.mark.parametrize("policy", list(Policy))
+def test_one_worker_alone_trains_too(policy: Policy):
+    report = simulate(scenario("aws-p3", 1, policy=policy).job())
+    assert report.iteration_s >= report.compute_s > 0
+
+
+@pytest.mark.parametrize("policy", [Policy.PAPER, Policy.DEVICES])
+def test_one_stands_for_all_from_65_workers_on(policy: Policy):
+    machine = replace(MACHINES["aws-p3"], num_nodes=17)
+    many = replace(scenario("aws-p3", 68, policy=policy), machine=machine, num_nodes=17)
+    job = many.job()
+    assert job.one_stands_for_all
+    assert simulate(job).iteration_s > many.profile.total_forward_s + many.profile.total_backward_s
