@@ -54,3 +54,7 @@ class SnapshotError(CoarseError, RuntimeError):
 
 class CheckpointError(CoarseError, ValueError):
     """A checkpoint file that is torn, corrupt or of another job."""
+
+
+class OverrunError(CoarseError, RuntimeError):
+    """An emulated run whose links took longer than their model says, because this machine could not keep up."""

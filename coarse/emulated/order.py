@@ -4,6 +4,7 @@ import json
 from dataclasses import asdict, dataclass, replace
 
 from coarse.emulation.compute import compute_profile
+from coarse.emulation.hardware import Machine
 from coarse.emulation.machine_file import load_machine
 from coarse.emulation.models import Precision, model_named
 from coarse.emulation.presets import load_preset
@@ -39,9 +40,8 @@ class RunOrder:
     def scenario(self, policy: Policy = Policy.DEVICES) -> Scenario:
         """The question that the run answers."""
         model = model_named(self.model)
-        machine = load_machine(self.machine) if self.machine.endswith(".toml") else load_preset(self.machine)
         return Scenario(
-            machine=machine,
+            machine=machine_named(self.machine),
             model=model,
             profile=compute_profile(model, self.gpu, self.batch, Precision(self.precision)),
             mode=Mode(self.mode),
@@ -82,6 +82,11 @@ class RunOrder:
         )
         local = job.placement.local_proxies or (0,) * self.num_workers
         return PartitionTable(places=places, local_proxies=local)
+
+
+def machine_named(name: str) -> Machine:
+    """A preset by its name, or the machine of a TOML file by its path."""
+    return load_machine(name) if name.endswith(".toml") else load_preset(name)
 
 
 def order_json(order: RunOrder) -> str:

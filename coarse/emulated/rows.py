@@ -11,7 +11,7 @@ from coarse.simulation.report import WorkerIteration
 _FIELDS = ("worker", "iteration", "begin_s", "forward_end_s", "backward_end_s", "end_s", "idle_s")
 
 
-def gather_rows(comm: MPI.Intracomm, rows: Sequence[WorkerIteration]) -> list[WorkerIteration]:
+def gather_rows(comm: MPI.Comm, rows: Sequence[WorkerIteration]) -> list[WorkerIteration]:
     """All workers' rows on every worker, with what each waited for the slowest."""
     own = np.array([[getattr(row, name) for name in _FIELDS] for row in rows])
     everybody = np.empty((comm.Get_size(), *own.shape))

@@ -30,8 +30,9 @@ def main(arguments: Sequence[str] = tuple(sys.argv[1:])) -> None:
         sys.stderr.flush()
         runtime.abort(str(error))
         raise
-    if runtime.client_index == 0:
-        num_transfers, num_overrun, worst_late_s = runtime.take_punctuality()
+    punctuality = runtime.take_punctuality()
+    if punctuality is not None:
+        num_transfers, num_overrun, worst_late_s = punctuality
         result = {
             "kind": "emulated",
             "dilation": order.dilation,

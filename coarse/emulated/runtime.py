@@ -32,6 +32,8 @@ class EmulatedRuntime(Runtime):
     """All that this rank runs in an emulated job; one host, whatever the machine is."""
 
     service_type = EmulatedService
+    _fabric: "subprocess.Popen[str] | None" = None
+    """Of worker 0, which starts it."""
 
     def __init__(self, job: Job, partition: PartitionTable, *, dilation: float) -> None:
         if len(set(job.placement.device_nodes) | set(job.placement.client_nodes)) > 1:
@@ -39,7 +41,6 @@ class EmulatedRuntime(Runtime):
         self.job = job
         self._wanted_partition = partition
         self._dilation = dilation
-        self._fabric: subprocess.Popen[str] | None = None
         settings: Mapping[str, object] = {
             "collective": "ring",
             "num_sync_groups": job.placement.num_sync_groups,

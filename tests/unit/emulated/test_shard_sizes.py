@@ -1,0 +1,41 @@
+"""Sizes of shards are those of the plan."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coarse.dtypes import DType, Op
+from coarse.emulated.shard_sizes import ShardSizes
+from coarse.messages import Descriptor, Register, Table, Tables, key_of
+from coarse.plan import Placement, RoutingTable, plan_key
+
+PLACEMENT = Placement(
+    client_nodes=(0, 0), device_nodes=(0, 0), local_proxies=(0, 1), ranks=(0, 1, 2, 3), collective="ring",
+    num_sync_groups=2,
+)  # fmt: skip
+
+
+@given(st.integers(1, 10**6), st.integers(1, 10**6), st.integers(1, 10**6))
+def test_shards_have_the_bytes_that_the_plan_gives_them(num_elements, first, second):
+    tables = [
+        RoutingTable(threshold_bytes=0, latency_proxy=c, bandwidth_proxy=c, partition_bytes=size)
+        for c, size in enumerate((first, second))
+    ]
+    key = key_of("x")
+    plan = plan_key(key, num_elements, 4, tables, PLACEMENT)
+    sizes = ShardSizes()
+    for client, table in enumerate(tables):
+        sizes.note(Table(client, 1, 0, client, client, table.partition_bytes))
+    sizes.note(Register(0, key, 1, Descriptor("x", DType.FLOAT32, Op.SUM, (num_elements,), 0), -1, -1))
+    for shard in {0, plan.num_shards // 2, plan.num_shards - 1}:
+        begin, end = plan.bounds(shard, shard + 1)
+        assert sizes.nbytes(key, shard) == (end - begin) * 4
+
+
+def test_a_new_epoch_has_partition_sizes_of_its_own():
+    sizes = ShardSizes()
+    key = key_of("x")
+    sizes.note(Register(0, key, 1, Descriptor("x", DType.FLOAT32, Op.SUM, (100,), 0), -1, -1))
+    sizes.note(Tables(1, ((0, 0, 0, 400), (0, 0, 0, 100))))
+    assert sizes.nbytes(key, 0) == 400
+    sizes.note(Tables(2, ((0, 0, 0, 100), (0, 0, 0, 100))))
+    assert sizes.nbytes(key, 0) == 100

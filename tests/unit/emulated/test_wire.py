@@ -1,0 +1,78 @@
+"""What travels between ranks and the fabric comes back as it was."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coarse.emulated.envelope import Delivery, Submission, Way, unpack_delivery, unpack_submission
+from coarse.emulated.order import RunOrder, order_json, parse_run_order
+from coarse.emulated.site_file import FabricOrder, order_text, parse_order
+from coarse.emulation.links import Link
+from coarse.simulation.site import Site
+
+TIMES = st.floats(0, 1e9)
+WAYS = st.sampled_from(list(Way))
+
+
+@given(
+    TIMES, st.integers(0, 2**60), st.integers(0, 2**16 - 1), st.integers(0, 2**16 - 1), st.integers(0, 2**16 - 1),
+    WAYS, st.integers(-(2**31), 2**31 - 1), st.binary(max_size=200),
+)  # fmt: skip
+def test_a_submission_comes_as_it_was_sent(begin_s, nbytes, source, target, endpoint, way, priority, frame):
+    sent = Submission(begin_s, nbytes, source, target, endpoint, way, priority, frame)
+    assert unpack_submission(sent.pack()) == sent
+
+
+@given(TIMES, WAYS, st.binary(max_size=200))
+def test_a_delivery_comes_as_it_was_sent(due_s, way, frame):
+    assert unpack_delivery(Delivery(due_s, way, frame).pack()) == Delivery(due_s, way, frame)
+
+
+def test_the_fabric_gets_the_site_that_the_ranks_have():
+    links = (
+        Link(name="a", latency_s=1e-6, bytes_per_s=1e9, table=((10, 1e-6), (100, 1e-5))),
+        Link(name="b", latency_s=0.0, bytes_per_s=2e9),
+    )
+    site = Site(
+        links=links,
+        push={(0, 0): (0,), (1, 0): (0, 1)},
+        pull={(0, 0): (1,)},
+        between_devices={},
+        between_workers={(0, 1): ()},
+        adder_bytes_per_s=3e9,
+    )
+    order = FabricOrder(site=site, run="r", process_ids=(7, 8), origin_s=1.5, dilation=20.0)
+    assert parse_order(order_text(order)) == order
+
+
+@pytest.fixture
+def order():
+    return RunOrder(
+        machine="aws-p3",
+        model="resnet50",
+        gpu="v100",
+        batch=64,
+        precision="fp32",
+        mode="coarse",
+        num_workers=2,
+        num_devices=2,
+        num_iterations=2,
+        dilation=10.0,
+    )
+
+
+def test_ranks_simulate_the_job_that_was_decided(order):
+    decided = order.decided("devices")
+    assert parse_run_order(order_json(decided)) == decided
+    job = parse_run_order(order_json(decided)).job()
+    assert job == decided.job()
+    assert job.num_proxy_gradients == len(job.gradients)
+
+
+def test_a_job_without_devices_has_one_rank_that_holds_memory(order):
+    from dataclasses import replace
+
+    alone = replace(order, mode="allreduce", num_devices=0).decided("devices")
+    table = alone.partition(alone.job())
+    assert (alone.num_ranks, table.num_workers, table.num_devices) == (3, 2, 1)
+    assert table.local_proxies == (0, 0)
