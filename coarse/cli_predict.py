@@ -97,7 +97,7 @@ def _predicted(asked: Question, modes: tuple[Mode, ...], must_have: bool, out: P
                 refusals.append(error)
                 notes.append(f"Left out {mode}: {error}.")
     if not outcomes:
-        raise ConfigError(f"no mode can run: {refusals[0]}", key=refusals[0].key)
+        raise ConfigError(f"no mode can run: {refusals[-1]}", key=refusals[-1].key)
     run = Run(
         kind="simulated",
         title=_title(scenarios),
@@ -127,7 +127,8 @@ def _outcome(scenarios: Scenarios, mode: Mode, out: Path, progress: Progress) ->
 def _progress(console: Console) -> Progress:
     """Bars with the time gone and an estimate of the time left."""
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn())
-    return Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console, transient=True)
+    times = (TimeElapsedColumn(), TimeRemainingColumn())
+    return Progress(*columns, *times, console=console, transient=True, disable=not console.is_terminal)
 
 
 def _clear(out: Path) -> None:

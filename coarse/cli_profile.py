@@ -43,7 +43,7 @@ def profile(
 
 
 def _measured(console: Console) -> Measurements:
-    with Progress(console=console, transient=True) as progress, Pair() as pair:
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress, Pair() as pair:
         task = progress.add_task("start", total=1.0)
         return measure(
             pair,

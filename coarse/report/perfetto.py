@@ -21,7 +21,7 @@ def write_trace(job: Job, report: Report, path: Path, title: str) -> None:
     window = last_iteration(report)
     recording = recording_of(report)
     transfers = [each for each in recording.transfers() if each.end_s > window.begin_s]
-    works = [work for work in recording.works if work.end_s > window.begin_s]
+    works = [work for work in recording.works() if work.end_s > window.begin_s]
     traces = {
         f"worker {row.worker}": _worker_trace(row.worker, phases_of(row, window), title) for row in report.steady()
     }

@@ -64,7 +64,22 @@ class Question:
         for key, (least, most) in limits.items():
             if not least <= getattr(self, key) <= most:
                 raise ConfigError(f"--{key} must lie in {least}..{most}, got {getattr(self, key)}", key=key)
+        one_of("policy", self.policy, Policy)
+        one_of("precision", self.precision, Precision)
+        for key in ("workers", "devices"):
+            if getattr(self, key) % self.nodes:
+                raise ConfigError(
+                    f"--{key} must be the same on each of {self.nodes} nodes, got {getattr(self, key)}; "
+                    f"choose a multiple of {self.nodes}",
+                    key=key,
+                )
+        self._check_slow_downs()
+
+    def _check_slow_downs(self) -> None:
+        workers = [worker for worker, _ in self.slow_downs]
         for worker, factor in self.slow_downs:
+            if workers.count(worker) > 1:
+                raise ConfigError(f"--straggler names worker {worker} twice; remove one", key="straggler")
             if not (0 <= worker < self.workers and 0.0 < factor < 1e6):
                 raise ConfigError(
                     f"--straggler {worker}={factor:g}: wanted a worker in 0..{self.workers - 1} and how many times "
@@ -98,6 +113,12 @@ class Scenarios:
     def of(self, mode: Mode) -> Scenario:
         """The scenario of one mode."""
         question = self.question
+        if mode is Mode.DENSE and question.nodes > 1:
+            raise ConfigError(
+                f"the one memory device of dense serves the workers of its node, and --nodes is {question.nodes}; "
+                "leave dense out, or ask for one node",
+                key="nodes",
+            )
         factors = dict(question.slow_downs)
         return Scenario(
             machine=self.machine,
@@ -122,7 +143,7 @@ def named_machine(name: str) -> Machine:
     except ConfigError as error:
         if error.key != "preset":
             raise
-        raise ConfigError(f"--machine: {error}, or give the path of a machine file (.toml)", key="machine") from None
+        raise ConfigError(f"--machine: {error} A machine of your own is a path (.toml)", key="machine") from None
 
 
 def profile_for(model: Model, machine: Machine, gpu: str | None, batch: int, precision: Precision) -> ComputeProfile:

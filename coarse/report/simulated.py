@@ -85,7 +85,7 @@ def _port_rows(transfers: Sequence[Transfer], recording: Recording, window: Wind
     """A row per sender and kind of sending, and one per adder."""
     spans: dict[tuple[str, str], list[Span]] = {}
     busy = [(each.port, each.begin_s, each.end_s) for each in transfers]
-    busy += [(work.processor, work.begin_s, work.end_s) for work in recording.works if work.end_s > window.begin_s]
+    busy += [(work.processor, work.begin_s, work.end_s) for work in recording.works() if work.end_s > window.begin_s]
     for port, begin_s, end_s in busy:
         who, kind = lane_of(port)
         span = window.clipped(kind, begin_s, end_s)

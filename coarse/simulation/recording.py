@@ -1,7 +1,7 @@
 """What a simulated job's links and adders did and when, for timelines: recorded only where that is asked for."""
 
 from collections.abc import Hashable, Iterator, Sequence
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple
 
 from coarse.emulation.links import Link
 from coarse.emulation.ports import Ports
@@ -34,24 +34,36 @@ class Work(NamedTuple):
 
 
 class Recording:
-    """Of one job: what was asked of ports and adders, and when transfers ended. Kept raw: recording is cheap."""
+    """Of one job: what was asked of ports and adders, and when transfers ended.
+
+    Kept as flat lists, field after field: objects that stay would make the collector of garbage work.
+    """
 
     def __init__(self) -> None:
-        self.asked: dict[int, tuple[Port, int, tuple[int, ...], int, float]] = {}
-        """Transfer -> port, position, path, bytes, and when it was handed to its port."""
-        self.ended: list[tuple[float, int]] = []
-        """(when, transfer) in the order of time."""
-        self.works: list[Work] = []
-        """In the order in which they were asked for."""
+        self.asked: list[Any] = []
+        """Transfer, port, position, path, bytes, and when it was handed to its port."""
+        self.ended: list[Any] = []
+        """When, and which transfer; in the order of time."""
+        self.worked: list[Any] = []
+        """Processor, seconds, and when they were over; in the order in which they were asked for."""
 
     def transfers(self) -> Iterator[Transfer]:
         """In the order of their ends, each from when its port was free for it; its start-up is part of it."""
+        asked = {number: rest for number, *rest in _groups(self.asked, 6)}
         free_s: dict[Port, float] = {}
-        for end_s, number in self.ended:
-            port, position, path, nbytes, asked_s = self.asked[number]
+        for end_s, number in _groups(self.ended, 2):
+            port, position, path, nbytes, asked_s = asked[number]
             begin_s = min(end_s, max(asked_s, free_s.get(port, asked_s)))
             free_s[port] = end_s
-            yield Transfer(port, position, path, nbytes, begin_s, end_s)
+            yield Transfer(port, position, tuple(path), nbytes, begin_s, end_s)
+
+    def works(self) -> Iterator[Work]:
+        """In the order in which they were asked for."""
+        return (Work(processor, end_s - seconds, end_s) for processor, seconds, end_s in _groups(self.worked, 3))
+
+
+def _groups(flat: list[Any], size: int) -> Iterator[tuple[Any, ...]]:
+    return zip(*[iter(flat)] * size, strict=True)
 
 
 class _RecordingPorts(Ports):
@@ -60,6 +72,7 @@ class _RecordingPorts(Ports):
     def __init__(self, links: Sequence[Link], recording: Recording) -> None:
         super().__init__(links)
         self._asked, self._ended = recording.asked, recording.ended
+        self._submit, self._advance = super().submit, super().advance
 
     def submit(
         self,
@@ -74,15 +87,14 @@ class _RecordingPorts(Ports):
         piece_bytes: int | None = None,
     ) -> None:
         """See Ports."""
-        self._asked[transfer] = port, priority, path, nbytes, at_s  # type: ignore[assignment]
-        super().submit(
-            transfer, port, path, nbytes, at_s, priority=priority, begun_s=begun_s, piece_bytes=piece_bytes
-        )
+        self._asked += (transfer, port, priority, path, nbytes, at_s)
+        self._submit(transfer, port, path, nbytes, at_s, priority=priority, begun_s=begun_s, piece_bytes=piece_bytes)
 
     def advance(self, to_s: float) -> list[tuple[float, int]]:
         """See Ports."""
-        ended = super().advance(to_s)
-        self._ended += ended
+        ended = self._advance(to_s)
+        for pair in ended:
+            self._ended += pair
         return ended
 
 
@@ -97,5 +109,4 @@ class RecordingEngine(Engine):
     def work(self, processor: Hashable, seconds: float, action: Action) -> None:
         """See Engine."""
         super().work(processor, seconds, action)
-        end_s = self._free_s[processor]
-        self.recording.works.append(Work(cast(Port, processor), end_s - seconds, end_s))
+        self.recording.worked += (processor, seconds, self._free_s[processor])
