@@ -13,7 +13,7 @@ from coarse.report.page import cells, write_page
 from coarse.report.run import Run, read_run
 
 HEADS = (
-    *("mode", "policy", "iteration\nms", "compute\nms", "exposed\nms", "idle\nms", "speed-\nup"),
+    *("mode", "policy", "total\nms", "compute\nms", "exposed\nms", "idle\nms", "speed-\nup"),
     *("GB on the\nbusiest link", "kind"),
 )
 
@@ -42,14 +42,13 @@ def show(run: Run, folder: Path, console: Console) -> None:
 
 def table_of(run: Run) -> Table:
     """Modes below one another; speed-ups are over the first, and shares are of bytes that go to devices."""
-    caption = f"speed-up over {run.results[0].name}; percentages are of the bytes, those that go to memory devices"
+    caption = f"speed-up over {run.results[0].name}; n% of the bytes go to memory devices"
     table = Table(title=run.title, title_justify="left", box=SIMPLE_HEAD, padding=0, pad_edge=False)
     table.caption, table.caption_justify = caption, "left"
     for number, head in enumerate(HEADS):
         is_text = number in (0, 1, 7, 8)
-        is_links = number == 7
         justify: Literal["left", "right"] = "left" if is_text else "right"
-        table.add_column(head, justify=justify, no_wrap=not is_links, min_width=9 if is_links else None)
+        table.add_column(head, justify=justify, no_wrap=number != 7, min_width=9 if number >= 7 else None)
     for row in cells(run, num_links=1):
         table.add_row(*row)
     return table

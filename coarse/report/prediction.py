@@ -217,6 +217,8 @@ def result_of(scenario: Scenario, job: Job, report: Report) -> Result:
 def _policy_text(scenario: Scenario, job: Job) -> str:
     if scenario.mode is not Mode.COARSE:
         return "-"
+    if scenario.policy is Policy.DEVICES:
+        return scenario.policy.value
     sizes = [gradient.nbytes for gradient in job.gradients]
     share = sum(sizes[: job.num_proxy_gradients]) / sum(sizes)
     return f"{scenario.policy.value} {share:.0%}"

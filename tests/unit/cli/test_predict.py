@@ -1,0 +1,195 @@
+"""`coarse predict` and `coarse report`, from the command line to the files."""
+
+import json
+from html.parser import HTMLParser
+from itertools import pairwise
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from coarse.cli_predict import predict_command
+from coarse.cli_report import report
+from coarse.emulation.presets import preset_path
+
+app = typer.Typer(pretty_exceptions_enable=False)
+app.command("predict")(predict_command)
+app.command("report")(report)
+MODES = ("allreduce", "coarse")
+
+
+def called(*arguments):
+    """The result of one command line."""
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+@pytest.fixture(scope="module")
+def predicted(tmp_path_factory):
+    """The folder and the output of one prediction."""
+    out = tmp_path_factory.mktemp("predicted")
+    asked = ("--workers", 2, "--policy", "devices", "--modes", ",".join(MODES), "--straggler", "1=1.5", "--out", out)
+    done = called("predict", "--machine", "aws-p3", "--model", "resnet50", *asked)
+    assert done.exit_code == 0, done.output
+    return out, done.output
+
+
+def test_the_table_names_every_mode_and_the_kind_of_its_numbers(predicted):
+    _, output = predicted
+    for mode in MODES:
+        (row,) = [line for line in output.splitlines() if line.startswith(f" {mode} ")]
+        assert "simulated" in row
+
+
+def test_the_rows_add_up(predicted):
+    out, _ = predicted
+    rows = json.loads((out / "run.json").read_text())["rows"]
+    assert [row["name"] for row in rows] == list(MODES)
+    for row in rows:
+        parts = (row["compute_s"], row["exposed_s"], row["idle_s"])
+        assert row["iteration_s"] == pytest.approx(sum(parts))
+        assert row["kind"] == "simulated"
+        assert row["speed_up"] == pytest.approx(rows[0]["iteration_s"] / row["iteration_s"])
+        assert [nbytes for _, nbytes in row["link_bytes"]] == sorted((n for _, n in row["link_bytes"]), reverse=True)
+
+
+def test_a_straggler_keeps_the_others_idle(predicted):
+    out, _ = predicted
+    rows = json.loads((out / "run.json").read_text())["rows"]
+    compute_s = rows[0]["compute_s"]  # of workers that take 1 and 1.5 times as long
+    assert rows[0]["idle_s"] == pytest.approx(compute_s / 1.25 * 0.5 / 2, rel=0.01)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_spans_of_a_lane_of_the_trace_never_cross(predicted, mode):
+    out, _ = predicted
+    events = json.loads((out / f"{mode}.trace.json").read_text())["traceEvents"]
+    lanes = {}
+    for event in events:
+        if event["ph"] == "X":
+            lanes.setdefault((event["pid"], event["tid"]), []).append((event["ts"], event["ts"] + event["dur"]))
+    for spans in lanes.values():
+        assert all(before[1] <= after[0] + 1e-3 for before, after in pairwise(sorted(spans)))
+    categories = {event["cat"] for event in events if event["ph"] == "X"}
+    assert {"phase", "sync", "ring"} <= categories
+    assert any(event["ph"] == "C" and event["args"]["gb_per_s"] > 0 for event in events)
+
+
+class Resources(HTMLParser):
+    """What a page would fetch."""
+
+    def __init__(self):
+        super().__init__()
+        self.asked = []
+
+    def handle_starttag(self, tag, attrs):
+        self.asked += [value for name, value in attrs if name in ("src", "href", "data", "srcset", "action")]
+
+
+def test_the_page_needs_nothing_beside_itself(predicted):
+    out, _ = predicted
+    page = (out / "report.html").read_text()
+    resources = Resources()
+    resources.feed(page)
+    assert len(resources.asked) == 1 + 2 * len(MODES)
+    assert all(value.startswith("data:image/png;base64,") for value in resources.asked)
+    assert "url(" not in page
+    assert "simulated" in page
+
+
+def test_report_draws_the_same_again_from_the_folder_alone(predicted):
+    out, _ = predicted
+    before = {path.name for path in out.iterdir()}
+    for picture in out.glob("*.png"):
+        picture.unlink()
+    (out / "report.html").unlink()
+    assert called("report", out).exit_code == 0
+    assert {path.name for path in out.iterdir()} == before
+
+
+def test_report_draws_the_demo_too(tmp_path):
+    times = {"forward_s": 0.01, "backward_s": 0.02, "wait_s": 0.005, "optimizer_s": 0.002, "step_s": 0.037}
+    steps = [{"step": number, "begin_s": 0.037 * number, "settled": True, **times} for number in range(6)]
+    document = {"rows": [], "runs": {"single process": [{"steps": steps}], "coarse": [{"steps": steps}] * 2}}
+    (tmp_path / "rows.json").write_text(json.dumps(document))
+    done = called("report", tmp_path)
+    assert done.exit_code == 0, done.output
+    assert "measured" in done.output
+    assert (tmp_path / "timeline-single-process.png").is_file()
+    assert not list(tmp_path.glob("bandwidth-*.png"))
+
+
+def test_a_second_prediction_leaves_nothing_of_the_first(tmp_path):
+    (tmp_path / "run.json").write_text("{}")
+    (tmp_path / "dense.trace.json").write_text("{}")
+    (tmp_path / "mine.txt").write_text("kept")
+    assert called("predict", "--workers", 2, "--modes", "allreduce", "--out", tmp_path).exit_code == 0
+    assert not (tmp_path / "dense.trace.json").exists()
+    assert (tmp_path / "mine.txt").exists()
+
+
+def test_modes_that_the_machine_lacks_are_left_out_with_the_reason(tmp_path):
+    text = preset_path("aws-p3").read_text()
+    machine = tmp_path / "machine.toml"
+    begin, end = text.index("[coherence]"), text.index("[[wire]]")
+    machine.write_text(text[:begin] + text[end:])
+    asked = ("--machine", machine, "--workers", 2, "--policy", "devices", "--out", tmp_path / "out")
+    done = called("predict", *asked)
+    assert done.exit_code == 0
+    assert "Left out dense: there is no store path" in done.output
+    assert called("predict", *asked, "--modes", "dense").exit_code == 2
+
+
+BAD = {
+    ("--machine", "aws-p4"): ("aws-p3", "did you mean"),
+    ("--machine", "absent.toml"): ("absent.toml", "check the path"),
+    ("--model", "resnet"): ("resnet50",),
+    ("--gpu", "h9000"): ("h9000", "v100"),
+    ("--batch", "0"): ("--batch",),
+    ("--workers", "0"): ("--workers",),
+    ("--workers", "99"): ("8 GPUs",),
+    ("--devices", "-1"): ("--devices",),
+    ("--workers", "3", "--nodes", "2"): ("multiple of 2",),
+    ("--nodes", "2", "--modes", "dense"): ("--nodes",),
+    ("--modes", "dens"): ("dense, allreduce, coarse",),
+    ("--modes", ""): ("dense, allreduce, coarse",),
+    ("--policy", "papr"): ("auto, paper, devices",),
+    ("--precision", "fp8"): ("fp32, fp16",),
+    ("--straggler", "9=2"): ("9=2", "0..3"),
+    ("--straggler", "1=nan"): ("1=nan",),
+    ("--straggler", "1"): ("WORKER=FACTOR",),
+    ("--straggler", "1=2", "--straggler", "1=3"): ("twice",),
+}
+
+
+@pytest.mark.parametrize("arguments", BAD, ids=" ".join)
+def test_bad_input_ends_with_2_and_one_message(arguments, tmp_path):
+    done = called("predict", *arguments, "--out", tmp_path)
+    assert done.exit_code == 2
+    (message,) = [line for line in done.stderr.splitlines() if line]
+    assert message.startswith("coarse: ")
+    assert all(part in message for part in BAD[arguments])
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("was", "becomes", "line"),
+    [("fp32_tflop_per_s", "fp32_tflops", 1), ("= 15.7", "= -1", 1), ("[accelerator]", "[accelerator", 0)],
+)
+def test_a_bad_machine_file_is_named_with_line_and_key(was, becomes, line, tmp_path):
+    text = preset_path("aws-p3").read_text()
+    bad = tmp_path / "bad.toml"
+    bad.write_text(text.replace(was, becomes, 1))
+    number = text[: text.index(was)].count("\n") + 1
+    done = called("predict", "--machine", bad, "--out", tmp_path / "out")
+    assert done.exit_code == 2
+    assert f"{bad}:{number}: " in done.stderr
+
+
+@pytest.mark.parametrize("content", [None, "{}", "[]", "no JSON", '{"rows": [], "inputs": {}}'])
+def test_a_folder_without_a_run_is_refused(content, tmp_path):
+    if content is not None:
+        (tmp_path / "run.json").write_text(content)
+    done = called("report", tmp_path)
+    assert done.exit_code == 2
+    assert str(tmp_path) in done.stderr
+    assert len(done.stderr.splitlines()) == 1
