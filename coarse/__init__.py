@@ -8,6 +8,7 @@
 from coarse.arrays import (
     barrier,
     device_array,
+    forget,
     local_rank,
     local_size,
     profile,
@@ -71,6 +72,7 @@ __all__ = [
     "barrier",
     "before_overwrite",
     "device_array",
+    "forget",
     "init",
     "is_initialized",
     "local_rank",

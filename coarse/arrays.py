@@ -106,6 +106,18 @@ def device_array(
     return current().require_client().device_array(descriptor)
 
 
+def forget(name: str) -> None:
+    """Give back the device memory of a name; it is free once all workers have called this.
+
+    All workers forget a name between the same two uses; it may then be used again, for another shape or
+    type too. What `device_array` gave for it must not be touched any more. Returns at once.
+
+    Raises:
+        InFlightError: the result of this worker's last push was not taken.
+    """
+    current().require_client().forget(_checked_name(name))
+
+
 def statistics() -> dict[str, Any]:
     """Bytes and seconds: per key and link of this worker, and what each device of its node counts."""
     runtime = current()

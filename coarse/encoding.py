@@ -16,6 +16,7 @@ from coarse.messages import (
     Died,
     Echo,
     Failed,
+    Forget,
     Free,
     Join,
     Joined,
@@ -44,7 +45,7 @@ _RING = struct.Struct("<QQIIHHB3x")
 RING_HEADER_BYTES = _RING.size
 _PUSH_KIND, _READY_KIND = 1, 2
 _COLD: tuple[type, ...] = (
-    Register, Registered, Located, Failed, Query, Status, Join, Joined, JoinFailed, Table, Tables, Probe,
+    Register, Forget, Registered, Located, Failed, Query, Status, Join, Joined, JoinFailed, Table, Tables, Probe,
     Echo, Allocate, Allocated, Free, StatisticsRequest, StatisticsReply, Leave, Died, *SNAPSHOT_RECORDS,
 )  # fmt: skip
 _COLD_KIND = {kind: index + 16 for index, kind in enumerate(_COLD)}

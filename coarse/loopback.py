@@ -17,7 +17,7 @@ from coarse.clock import VirtualClock
 from coarse.dtypes import DType, Op, dtype_of
 from coarse.emulation.lanes import DelayOf, Lane, LaneKind, Lanes
 from coarse.encoding import decode, encode
-from coarse.messages import Descriptor, Failed, key_of
+from coarse.messages import Descriptor, Failed
 from coarse.plan import Placement, RoutingTable
 from coarse.proxy.instructions import (
     Fold,
@@ -115,7 +115,7 @@ class Loopback:
 
     def ask_who_is_missing(self, client: int, name: str) -> None:
         """A client asks now whose contribution a name waits for; see ClientMachine.missing."""
-        self._send_all(client, self.clients[client].ask_who_is_missing(key_of(name)))
+        self._send_all(client, self.clients[client].ask_who_is_missing(self.clients[client].key(name)))
 
     # --- time
 
@@ -138,7 +138,7 @@ class Loopback:
 
     def results(self, client: int, name: str) -> list[Result]:
         """All results that a client has had of a name, the oldest first."""
-        return self._results.get((client, key_of(name)), [])
+        return self._results.get((client, self.clients[client].key(name)), [])
 
     def result(self, client: int, name: str) -> np.ndarray:
         """A client's last result of a name."""
@@ -146,7 +146,7 @@ class Loopback:
 
     def failure(self, client: int, name: str) -> Failed | None:
         """Why a name cannot be synchronised, as this client was told."""
-        state = self.clients[client].keys.get(key_of(name))
+        state = self.clients[client].keys.get(self.clients[client].key(name))
         return state.failed if state is not None else None
 
     def unfinished(self) -> tuple[int, ...]:
@@ -185,7 +185,7 @@ class Loopback:
 
     def _do_push(self, client: int, push: _Push) -> bool:
         machine = self.clients[client]
-        key = key_of(push.descriptor.name)
+        key = machine.key(push.descriptor.name)
         state = machine.keys.get(key)
         if state is None or state.epoch != machine.epoch:
             self._send_all(client, machine.register(push.descriptor))

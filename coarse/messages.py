@@ -46,9 +46,13 @@ class Descriptor(NamedTuple):
 
 
 @functools.lru_cache(maxsize=1 << 16)
-def key_of(name: str) -> int:
-    """The 64-bit key of a name; the same on every rank without asking anybody."""
-    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")
+def key_of(name: str, times_forgotten: int = 0) -> int:
+    """The 64-bit key of a name; the same on every rank without asking anybody.
+
+    A name that was forgotten has another key, so that its next use cannot meet what is left of the last.
+    """
+    salt = times_forgotten.to_bytes(8, "little") if times_forgotten else b""
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8, salt=salt).digest(), "little")
 
 
 class Push(NamedTuple):
@@ -79,6 +83,15 @@ class Register(NamedTuple):
     key: int
     epoch: int
     descriptor: Descriptor
+    device: int
+    offset: int
+
+
+class Forget(NamedTuple):
+    """A client will not use a key again: its region is free once all clients have said so (device -1: it has none)."""
+
+    client: int
+    key: int
     device: int
     offset: int
 
@@ -248,7 +261,7 @@ class RingChunk(NamedTuple):
 
 
 Record = (
-    Push | Ready | Register | Registered | Located | Failed | Query | Status | Join | Joined | JoinFailed
+    Push | Ready | Register | Forget | Registered | Located | Failed | Query | Status | Join | Joined | JoinFailed
     | Table | Tables | Probe | Echo | Allocate | Allocated | Free | StatisticsRequest | StatisticsReply
     | Leave | Died | SnapshotRecord
 )  # fmt: skip

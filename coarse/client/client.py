@@ -7,16 +7,20 @@ import numpy as np
 from coarse.client.handle import Handle, Pushed
 from coarse.client.link import DeviceLink
 from coarse.client.machine import ClientKey, Phase, ToDevice
-from coarse.client.refusals import ANSWER_S, error_of, require_fit, stalled, unregistered
-from coarse.client.regions import KeyRegions
-from coarse.errors import (
-    CapacityError,
-    CoarseError,
-    InFlightError,
-    MismatchError,
+from coarse.client.refusals import (
+    ANSWER_S,
+    error_of,
+    missing_clients,
+    not_taken,
+    require_fit,
+    silent_devices,
+    stalled,
+    unregistered,
 )
+from coarse.client.regions import KeyRegions
+from coarse.errors import CapacityError, CoarseError, InFlightError, MismatchError
 from coarse.memory import DeviceMemory
-from coarse.messages import Allocate, Descriptor, Free, key_of
+from coarse.messages import Allocate, Descriptor, Free
 from coarse.shard_sets import mask_of, runs_of
 from coarse.units import MIB
 
@@ -120,16 +124,13 @@ class Client:
         if state.failed is not None:
             raise error_of(state.failed)
         if state.phase is Phase.IN_FLIGHT or not state.is_taken:
-            raise InFlightError(
-                f"rank {self.machine.client}: {name!r} was pushed again before the result of its last "
-                "push was taken; wait() for that handle, or pull() it, first"
-            )
+            raise not_taken(self.machine.client, name, "was pushed again")
 
     # --- taking results
 
     def pull(self, name: str, out: np.ndarray | None) -> Handle:
         """The handle of a name's result; a new array is made for it where `out` is None."""
-        key = key_of(name)
+        key = self.machine.key(name)
         state = self.machine.keys.get(key)
         if state is not None and out is not None:
             require_fit(self.machine.client, state.descriptor, out)
@@ -217,15 +218,26 @@ class Client:
 
     def is_device_array(self, descriptor: Descriptor, array: np.ndarray) -> bool:
         """Whether an array is this worker's region of the key."""
-        state = self.machine.keys.get(key_of(descriptor.name))
+        state = self.machine.keys.get(self.machine.key(descriptor.name))
         return state is not None and state.offset >= 0 and self._regions.holds(state, array)
 
     def links(self) -> dict[str, float]:
         """Bytes that this worker copied to and from each device."""
         return self._regions.links()
 
+    def forget(self, name: str) -> None:
+        """Give back what a name has in device memory; see coarse.forget."""
+        with self._lock:
+            self.link.read()
+            key = self.machine.key(name)
+            state = self.machine.keys.get(key)
+            if state is not None and state.failed is None and (state.phase is not Phase.IDLE or not state.is_taken):
+                raise not_taken(self.machine.client, name, "cannot be forgotten")
+            self._regions.forget(key)
+            self.link.tell(self.machine.forget(name))
+
     def _registered(self, descriptor: Descriptor) -> ClientKey:
-        key = key_of(descriptor.name)
+        key = self.machine.key(descriptor.name)
         state = self.machine.keys.get(key)
         if state is not None and (known := state.descriptor)[1:4] != descriptor[1:4]:
             raise MismatchError(
@@ -261,8 +273,9 @@ class Client:
         if key not in self.machine.keys:
             name += ", which this rank never pushed,"
         waited_s = self.link.stall_timeout_s if timeout_s is None else timeout_s
-        silent = [self.machine.describe_device(device) for device in self.machine.silent_devices(key)]
-        return stalled(self.machine.client, name, waited_s, self.machine.missing_clients(key), silent)
+        place = self.machine.placement
+        silent = [place.describe(place.num_clients + d) for d in silent_devices(self.machine, key)]
+        return stalled(self.machine.client, name, waited_s, missing_clients(self.machine, key), silent)
 
     def count_push(self, descriptor: Descriptor) -> None:
         """Count one contribution of a key, whichever way it goes."""

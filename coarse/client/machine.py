@@ -11,6 +11,7 @@ from coarse.messages import (
     Died,
     Echo,
     Failed,
+    Forget,
     Join,
     Joined,
     JoinFailed,
@@ -76,12 +77,13 @@ class ClientMachine:
 
     def __init__(self, client: int, placement: Placement) -> None:
         self.client = client
-        self._placement = placement
-        self._local_proxy = placement.local_proxies[client]
+        self.placement = placement
+        self.local_proxy = placement.local_proxies[client]
         self._tables: tuple[RoutingTable, ...] = ()
         self._round = 0
         self.epoch = 0
         self.keys: dict[int, ClientKey] = {}
+        self._times_forgotten: dict[str, int] = {}
         self.last_joined: int | None = None
         self.join_failed: JoinFailed | None = None
         """Who has shut down, so that no round of joins will be complete any more."""
@@ -111,7 +113,7 @@ class ClientMachine:
             table.bandwidth_proxy,
             table.partition_bytes,
         )
-        return [ToDevice(self._local_proxy, Table(self.client, self.epoch + 1, *row))]
+        return [ToDevice(self.local_proxy, Table(self.client, self.epoch + 1, *row))]
 
     @property
     def table(self) -> RoutingTable:
@@ -120,15 +122,32 @@ class ClientMachine:
 
     # --- keys
 
+    def key(self, name: str) -> int:
+        """The key that a name has now; all clients forget a name equally often."""
+        return key_of(name, self._times_forgotten.get(name, 0))
+
+    def forget(self, name: str) -> list[ToDevice]:
+        """This client will not use what a name stands for again; nothing of it is in flight here.
+
+        The region of a key that failed stays: a device may still be adding what was pushed before.
+        """
+        key = self.key(name)
+        state = self.keys.pop(key, None)
+        self._times_forgotten[name] = self._times_forgotten.get(name, 0) + 1
+        device, offset = -1, -1
+        if state is not None and state.failed is None and state.offset >= 0:
+            device, offset = state.device, state.offset
+        return [ToDevice(self.local_proxy, Forget(self.client, key, device, offset))]
+
     def register(self, descriptor: Descriptor) -> list[ToDevice]:
         """First use of a name in this epoch: ask its proxy for a region (COARSE III-E routing).
 
         A key that already has a region of this size from an earlier epoch keeps it.
         """
-        key = key_of(descriptor.name)
+        key = self.key(descriptor.name)
         known = self.keys.get(key)
         itemsize = DType(descriptor.dtype).itemsize
-        plan = plan_key(key, descriptor.num_elements, itemsize, self._tables, self._placement)
+        plan = plan_key(key, descriptor.num_elements, itemsize, self._tables, self.placement)
         state = ClientKey(key, descriptor, self.epoch, plan, plan.targets(self.client))
         if known is not None and known.descriptor.nbytes == descriptor.nbytes:
             state.device, state.offset, state.version = known.device, known.offset, known.version
@@ -178,50 +197,22 @@ class ClientMachine:
     def ask_who_is_missing(self, key: int) -> list[ToDevice]:
         """A wait took too long: every device will say in `missing` for whom it waits."""
         self.missing[key] = {}
-        return [ToDevice(self._local_proxy, Query(self.client, key))]
+        return [ToDevice(self.local_proxy, Query(self.client, key))]
 
     def have_all_answered(self, key: int) -> bool:
         """Whether every device has said for whom it waits."""
-        return len(self.missing[key]) == self._placement.num_devices
-
-    def describe_device(self, device: int) -> str:
-        """A device by name, for people."""
-        return self._placement.describe(self._placement.num_clients + device)
-
-    def silent_devices(self, key: int) -> tuple[int, ...]:
-        """Devices that have not answered; the client's own alone where it passed the question to nobody."""
-        answers = self.missing[key]
-        if self._local_proxy not in answers:
-            return (self._local_proxy,)
-        return tuple(d for d in range(self._placement.num_devices) if d not in answers)
-
-    def missing_clients(self, key: int) -> tuple[int, ...]:
-        """Clients that have not pushed, as far as the answers tell.
-
-        A device that has done its shards waits for everybody's next push: so it is where it names this
-        client, whose push is under way, and so it may be where it names all while another is silent.
-        """
-        state = self.keys.get(key)
-        is_waiting = state is not None and state.phase is Phase.IN_FLIGHT
-        found: set[int] = set()
-        for device, clients in self.missing[key].items():
-            everybody = state.plan.contributors_by_device[device] if state is not None else ()
-            is_done = is_waiting and (
-                self.client in clients or (set(clients) >= set(everybody) and bool(self.silent_devices(key)))
-            )
-            found |= set() if is_done else set(clients)
-        return tuple(sorted(found))
+        return len(self.missing[key]) == self.placement.num_devices
 
     # --- joining and leaving
 
     def join(self) -> list[ToDevice]:
         """This worker has no more batches: it counts as zero until all have joined."""
         self.last_joined = None
-        return [ToDevice(self._local_proxy, Join(self.client, self._round))]
+        return [ToDevice(self.local_proxy, Join(self.client, self._round))]
 
     def leave(self) -> list[ToDevice]:
         """This worker shuts down: its devices hear of it after all that it pushed to them."""
-        near = self._placement.devices_on(self._placement.client_nodes[self.client])
+        near = self.placement.devices_on(self.placement.client_nodes[self.client])
         return [ToDevice(device, Leave(self.client)) for device in near]
 
     # --- events
@@ -279,8 +270,8 @@ class ClientMachine:
             state.phase = Phase.IDLE
 
     def _on_failed(self, failed: Failed) -> None:
-        state = self.keys[failed.key]
-        if state.epoch != failed.epoch:
+        state = self.keys.get(failed.key)
+        if state is None or state.epoch != failed.epoch:
             return
         state.phase = Phase.FAILED
         state.failed = failed

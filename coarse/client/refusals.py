@@ -5,8 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from coarse import errors
+from coarse.client.machine import ClientMachine, Phase
 from coarse.dtypes import DType
-from coarse.errors import CoarseError, DeadRankError, StallError
+from coarse.errors import CoarseError, DeadRankError, InFlightError, StallError
 from coarse.messages import Descriptor, Failed
 
 ANSWER_S = 1.0
@@ -56,3 +57,37 @@ def stalled(
         "or raise stall_timeout_s",
         missing=missing,
     )
+
+
+def not_taken(rank: int, name: str, what: str) -> InFlightError:
+    """A name is used for something else too early."""
+    return InFlightError(
+        f"rank {rank}: {name!r} {what} before the result of its last push was taken; wait() for that handle, "
+        "or pull() it, first"
+    )
+
+
+def silent_devices(machine: ClientMachine, key: int) -> tuple[int, ...]:
+    """Devices that have not answered who is missing; the client's own alone where it passed the question to nobody."""
+    answers = machine.missing[key]
+    if machine.local_proxy not in answers:
+        return (machine.local_proxy,)
+    return tuple(d for d in range(machine.placement.num_devices) if d not in answers)
+
+
+def missing_clients(machine: ClientMachine, key: int) -> tuple[int, ...]:
+    """Clients that have not pushed a key, as far as the answers tell.
+
+    A device that has done its shards waits for everybody's next push: so it is where it names this
+    client, whose push is under way, and so it may be where it names all while another is silent.
+    """
+    state = machine.keys.get(key)
+    is_waiting = state is not None and state.phase is Phase.IN_FLIGHT
+    is_any_silent = bool(silent_devices(machine, key))
+    found: set[int] = set()
+    for device, clients in machine.missing[key].items():
+        everybody = state.plan.contributors_by_device[device] if state is not None else ()
+        names_all = set(clients) >= set(everybody)
+        if not is_waiting or not (machine.client in clients or (names_all and is_any_silent)):
+            found |= set(clients)
+    return tuple(sorted(found))

@@ -40,6 +40,10 @@ class KeyRegions:
         begins_there = array.__array_interface__["data"][0] == address
         return begins_there and array.flags.c_contiguous and 0 < array.size == state.plan.num_elements
 
+    def forget(self, key: int) -> None:
+        """A key's region is this worker's no more."""
+        self._arrays.pop(key, None)
+
     def count(self, way: str, state: ClientKey, nbytes: int) -> None:
         """Note bytes that were copied `to` or `from` the region's device."""
         link = f"{way} device {state.device}"

@@ -1,5 +1,6 @@
 """What a proxy knows of one key: who registered it where, its plan, its queues and its rings."""
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from coarse.dtypes import DType, Op
@@ -39,6 +40,8 @@ class KeyState:
     """What this proxy contributes to each ring that it has started."""
     rings_started: dict[int, int] = field(default_factory=dict)
     """Shard -> rings of it that this proxy has started."""
+    is_forgotten: bool = False
+    """All clients have forgotten the key: it is dropped once its last ring has ended."""
     num_stored: int = 0
     """Shards of the version under way whose result this proxy has stored."""
 
@@ -100,6 +103,29 @@ class KeyState:
             return False
         begun = [ring.shard for ring, run in self.rings.items() if not run.started]
         return self.queues.lacks(client, begun)
+
+    def missing(self, num_clients: int, excused: Collection[int]) -> tuple[int, ...]:
+        """Clients whose registration or contribution is waited for."""
+        if self.queues is None:
+            return tuple(c for c in range(num_clients) if c not in self.located and c not in excused)
+        if self.outstanding and self.queues.is_empty:
+            return ()
+        return self.queues.missing(excused)
+
+    def left_by(self, client: int, rank: int) -> Failed:
+        """What is told of a key that waits for a client, of this world rank, which has shut down."""
+        text = (
+            f"rank {client} (MPI rank {rank}) has shut down without pushing {self.name!r}, "
+            "which others push; push it on all ranks, or join() where batches are uneven"
+        )
+        return Failed(self.key, self.epoch, "DeadRankError", text, rank)
+
+    def new_ring_run(self, ring: RingId, device: int) -> RingRun:
+        """What a device does in the ring of one shard."""
+        assert self.plan is not None
+        begin, end = self.plan.bounds(ring.shard, ring.shard + 1)
+        members, direction = self.plan.members(ring.shard), self.plan.direction(ring.shard)
+        return RingRun(ring, end - begin, members, device, direction)
 
     def take_early(self) -> list[Push]:
         """Remove and return the early pushes of clients whose regions are known."""

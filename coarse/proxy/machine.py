@@ -13,6 +13,7 @@ from coarse.messages import (
     Died,
     Echo,
     Failed,
+    Forget,
     Free,
     Join,
     Joined,
@@ -56,6 +57,7 @@ class ProxyMachine:
         self._handlers: dict[type, Callable[..., list[Instruction]]] = {
             Push: self._sync.on_push,
             Register: self._on_register,
+            Forget: self._on_forget,
             Located: self._on_located,
             Table: self._on_table,
             Failed: self._sync.on_failed,
@@ -164,6 +166,17 @@ class ProxyMachine:
             *self._to_other_devices(located),
             *self._sync.on_located(located, serve=True),
         ]
+
+    def _on_forget(self, forget: Forget) -> list[Instruction]:
+        """See [Note: forgetting] in synchronisation.py; each device frees the regions that it holds."""
+        forwarded = self._forward(forget.client, forget)
+        complete = self._membership.on_forget(forget)
+        if complete:
+            self._sync.forget(forget.key)
+        for one in complete:
+            if one.device == self.device:
+                self._allocator.free(one.offset)
+        return forwarded
 
     def _on_located(self, located: Located) -> list[Instruction]:
         return self._sync.on_located(located, serve=False)

@@ -1,6 +1,6 @@
 """Which clients a device serves, whose tables it has, and who has joined or left."""
 
-from coarse.messages import Join, Joined, JoinFailed, Table
+from coarse.messages import Forget, Join, Joined, JoinFailed, Table
 from coarse.plan import Placement
 
 
@@ -16,6 +16,7 @@ class Membership:
         """Clients whose local proxy this is."""
         self._tables: dict[int, dict[int, Table]] = {}
         self._joined: dict[int, list[int]] = {}
+        self._forgotten: dict[int, dict[int, Forget]] = {}
         self._left: set[int] = set()
         self._resigned: list[int] = []
         """Own clients that have shut down, and of which nobody who joins has been told yet."""
@@ -32,6 +33,14 @@ class Membership:
         return tuple(
             (t.threshold_bytes, t.latency_proxy, t.bandwidth_proxy, t.partition_bytes) for t in rows
         )
+
+    def on_forget(self, forget: Forget) -> tuple[Forget, ...]:
+        """What all clients said about a key once the last of them will not use it again, else nothing."""
+        said = self._forgotten.setdefault(forget.key, {})
+        said[forget.client] = forget
+        if len(said) < self._num_clients:
+            return ()
+        return tuple(self._forgotten.pop(forget.key).values())
 
     def on_join(self, join: Join) -> Joined | None:
         """The end of a round, said by device 0 alone so that all agree who was last."""

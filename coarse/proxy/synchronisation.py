@@ -1,4 +1,9 @@
-"""How a proxy synchronises keys: arrivals in, folds and ring steps out (COARSE III-F, IV-A)."""
+"""How a proxy synchronises keys: arrivals in, folds and ring steps out (COARSE III-F, IV-A).
+
+[Note: forgetting] A client forgets a key when it has taken all results. Once all clients have, no device
+touches their regions any more, and each drops the key as soon as it has heard so from all: only the last
+chunk of a ring may still be on its way to a device without a client in it, which drops the key then.
+"""
 
 from coarse.messages import Failed, Located, Push, Ready, RingChunk
 from coarse.plan import Placement, RoutingTable
@@ -78,6 +83,17 @@ class Synchronisation:
         self._left.add(client)
         return [step for state in self.keys.values() for step in self._fail_if_left(state)]
 
+    def forget(self, key: int) -> None:
+        """All clients have forgotten a key. See [Note: forgetting]."""
+        for state in [state for state in self.keys.values() if state.key == key]:
+            state.is_forgotten = True
+            self._drop_if_over(state)
+        self.versions.forget(key)
+
+    def _drop_if_over(self, state: KeyState) -> None:
+        if state.is_forgotten and not state.outstanding:
+            del self.keys[state.key, state.epoch]
+
     def begin_round(self, round_: int) -> None:
         """All clients have joined and go on: nobody is excused any more.
 
@@ -91,12 +107,7 @@ class Synchronisation:
         """Clients whose registration or contribution a key waits for at this device."""
         states = [state for (known, _), state in self.keys.items() if known == key]
         state = max(states, key=lambda state: state.epoch, default=KeyState(key, 0))
-        if state.queues is None:
-            everybody = range(self._placement.num_clients)
-            return tuple(c for c in everybody if c not in state.located and c not in self._excused)
-        if state.outstanding and state.queues.is_empty:
-            return ()
-        return state.queues.missing(self._excused)
+        return state.missing(self._placement.num_clients, self._excused)
 
     # --- arrivals
 
@@ -184,12 +195,7 @@ class Synchronisation:
             return []
         for client in sorted(self._left - self._excused):
             if state.waits_for(client, self._device, self._tables.get(state.epoch)):
-                rank = self._placement.ranks[client]
-                text = (
-                    f"rank {client} (MPI rank {rank}) has shut down without pushing {state.name!r}, "
-                    "which others push; push it on all ranks, or join() where batches are uneven"
-                )
-                failed = Failed(state.key, state.epoch, "DeadRankError", text, rank)
+                failed = state.left_by(client, self._placement.ranks[client])
                 first, num_devices = self._placement.num_clients, self._placement.num_devices
                 others = [first + d for d in range(num_devices) if d != self._device]
                 return [*(Send(other, failed) for other in others), *self.on_failed(failed)]
@@ -251,15 +257,9 @@ class Synchronisation:
         )
 
     def _ring_run(self, state: KeyState, ring: RingId) -> RingRun:
-        run = state.rings.get(ring)
-        if run is None:
-            assert state.plan is not None
-            begin, end = state.plan.bounds(ring.shard, ring.shard + 1)
-            members = state.plan.members(ring.shard)
-            direction = state.plan.direction(ring.shard)
-            run = RingRun(ring, end - begin, members, self._device, direction)
-            state.rings[ring] = run
-        return run
+        if ring not in state.rings:
+            state.rings[ring] = state.new_ring_run(ring, self._device)
+        return state.rings[ring]
 
     def _take_chunk(self, state: KeyState, chunk: RingChunk) -> list[Instruction]:
         ring = RingId(chunk.key, chunk.epoch, chunk.version, chunk.shard)
@@ -279,6 +279,7 @@ class Synchronisation:
         arrived = run._replace(present=run.recipients if present else ())
         state.finished.append((ring.shard, ring.shard + 1, arrived))
         targets = state.regions(run.recipients, begin)
+        self._drop_if_over(state)
         return [RingFinish(ring, state.divisor, present, targets), *self._tell(state)]
 
     def _report(self, state: KeyState) -> list[Instruction]:

@@ -6,12 +6,17 @@ class VersionTable:
 
     def __init__(self) -> None:
         self._versions: dict[int, int] = {}
+        self._num_forgotten = 0
 
     def on_result(self, key: int) -> int:
         """The new version of `key`, whose next result has just been stored."""
         version = self.current(key) + 1
         self._versions[key] = version
         return version
+
+    def forget(self, key: int) -> None:
+        """A key is not used any more; its results still count."""
+        self._num_forgotten += self._versions.pop(key, 0)
 
     def current(self, key: int) -> int:
         """The version of `key`; 0 where no result has come yet."""
@@ -23,5 +28,5 @@ class VersionTable:
 
     @property
     def num_results(self) -> int:
-        """Results of all keys together."""
-        return sum(self._versions.values())
+        """Results of all keys together, those forgotten too."""
+        return self._num_forgotten + sum(self._versions.values())

@@ -8,7 +8,7 @@ from coarse import arrays
 from coarse.client.handle import Handle as ArrayHandle
 from coarse.dtypes import Op
 from coarse.errors import ConfigError, DeadRankError
-from coarse.messages import Descriptor, key_of
+from coarse.messages import Descriptor
 from coarse.session import current
 from coarse.torch.device_state import before_writing_to
 from coarse.torch.tensors import (
@@ -63,7 +63,8 @@ def push(tensor: torch.Tensor, name: str, op: Op = Op.AVERAGE, priority: int = 0
 
 def pull(name: str, out: torch.Tensor | None = None) -> Handle:
     """The version of `name` after this worker's last push, else the current one."""
-    state = current().require_client().machine.keys.get(key_of(name))
+    machine = current().require_client().machine
+    state = machine.keys.get(machine.key(name))
     if out is None:
         descriptor = state.descriptor if state is not None else None
         dtype = torch_type_of(descriptor.dtype) if descriptor is not None else torch.uint8

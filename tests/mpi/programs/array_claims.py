@@ -2,6 +2,7 @@
 
 import sys
 import threading
+import time
 
 import numpy as np
 
@@ -286,6 +287,35 @@ def types_that_cannot_be_summed_are_refused() -> None:
             coarse.push_pull(array, "refused")
 
 
+def a_forgotten_name_gives_its_memory_back_and_may_be_used_anew() -> None:
+    def used() -> float:
+        return sum(device["memory_used_bytes"] for device in coarse.statistics()["devices"].values())
+
+    coarse.barrier()
+    before = used()
+    coarse.barrier()
+    for use in range(1, 6):
+        shape = (300 * use, 7)
+        same(coarse.push_pull(mine(shape, seed=use), "forgotten"), expected(shape, seed=use))
+        array = coarse.device_array("forgotten array", shape, np.float64)
+        assert not array.any()
+        array[...] = mine(shape, np.float64, seed=use)
+        same(coarse.push_pull(array, "forgotten array"), expected(shape, np.float64, seed=use))
+        if use == 3:
+            coarse.profile()  # a new epoch keeps regions
+        handle = coarse.push_pull_async(mine((3,)), "in flight")
+        with raises(coarse.InFlightError, f"rank {coarse.rank()}", "'in flight'", "forgotten", "wait()"):
+            coarse.forget("in flight")
+        handle.wait()
+        for name in ("forgotten", "forgotten array", "in flight", "never used"):
+            coarse.forget(name)
+    deadline_s = time.monotonic() + 5
+    while used() != before and time.monotonic() < deadline_s:
+        pass  # the last word is on its way between devices
+    assert used() == before
+    coarse.barrier()
+
+
 def statistics_count_keys_links_and_devices() -> None:
     for _ in range(3):
         coarse.push_pull(mine((2500,)), "counted")
@@ -321,6 +351,7 @@ CLAIMS = [
     nobody_passes_a_barrier_before_all_have_come,
     integers_have_no_average,
     types_that_cannot_be_summed_are_refused,
+    a_forgotten_name_gives_its_memory_back_and_may_be_used_anew,
     statistics_count_keys_links_and_devices,
 ]
 

@@ -1,12 +1,14 @@
 import pytest
 
 from coarse.client.machine import ClientMachine, Phase, ToDevice
+from coarse.client.refusals import missing_clients, silent_devices
 from coarse.dtypes import DType, Op
 from coarse.messages import (
     Descriptor,
     Died,
     Echo,
     Failed,
+    Forget,
     Join,
     Joined,
     JoinFailed,
@@ -152,6 +154,27 @@ def test_a_round_that_fails_is_kept_for_whoever_joins_later():
     assert machine.join_failed == JoinFailed(2, "text")
 
 
+def test_a_forgotten_name_is_a_new_key_and_its_region_is_given_back():
+    machine, key = registered()
+    assert machine.forget("w") == [ToDevice(1, Forget(1, key, 1, 4096))]
+    assert machine.key("w") != key
+    [sent] = machine.register(descriptor(7))
+    assert (sent.record.key, sent.record.device) == (machine.key("w"), -1)
+    keys = {machine.key("w")}
+    for _ in range(5):
+        machine.forget("w")
+        keys.add(machine.key("w"))
+    assert len(keys | {key}) == 7
+
+
+def test_a_name_that_was_never_used_or_has_failed_gives_no_region_back():
+    machine, key = registered()
+    assert machine.forget("unused") == [ToDevice(1, Forget(1, key_of("unused"), -1, -1))]
+    machine.on_record(Failed(key, 1, "MismatchError", "text"))
+    assert machine.forget("w") == [ToDevice(1, Forget(1, key, -1, -1))]
+    machine.on_record(Failed(key, 1, "MismatchError", "from another device"))  # late
+
+
 def test_who_is_missing_is_asked_once_and_answered_by_every_device():
     machine, key = registered()
     assert machine.ask_who_is_missing(key) == [ToDevice(1, Query(1, key))]
@@ -170,7 +193,7 @@ def answered(answers, *, is_waiting=True):
     machine.ask_who_is_missing(key)
     for device, clients in answers.items():
         machine.on_record(Status(1, key, device, clients))
-    return machine.missing_clients(key), machine.silent_devices(key)
+    return missing_clients(machine, key), silent_devices(machine, key)
 
 
 def test_a_device_that_names_the_asker_after_its_push_has_done_its_shards():

@@ -7,6 +7,7 @@ from coarse.messages import (
     Descriptor,
     Echo,
     Failed,
+    Forget,
     Free,
     Join,
     Joined,
@@ -113,6 +114,26 @@ def test_a_failure_told_by_another_device_reaches_those_who_registered_here():
     failed = Failed(KEY, 1, "CapacityError", "text")
     assert machine.on_record(failed) == [Send(0, failed)]
     assert machine.on_record(failed) == []
+
+
+def test_the_regions_of_a_key_are_free_once_all_clients_have_forgotten_it():
+    machine = proxy()
+    [reserve] = machine.on_record(Register(0, KEY, 1, descriptor(), -1, -1))
+    machine.on_reserved(reserve.request, "")
+    machine.on_record(located(1))
+    forgets = [Forget(0, KEY, 0, 0), Forget(1, KEY, 1, 4096)]  # the second's region is the other device's
+    assert machine.on_record(forgets[0]) == [Send(FIRST_DEVICE + 1, forgets[0])]
+    assert machine.used_bytes == 16
+    assert machine.on_record(forgets[1]) == []  # its own device has passed it on
+    assert machine.used_bytes == 0
+    assert not machine._sync.keys
+
+
+def test_a_key_may_be_forgotten_before_anybody_here_has_heard_of_it():
+    machine = proxy()
+    for client in range(2):
+        machine.on_record(Forget(client, KEY, -1, -1))
+    assert not machine._sync.keys
 
 
 def test_a_kept_region_is_registered_without_new_memory():

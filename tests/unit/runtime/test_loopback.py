@@ -149,6 +149,28 @@ def test_every_client_gets_every_sum_in_any_interleaving(seed):
     iterations.check()
 
 
+@pytest.mark.parametrize("place", PLACES, ids=str)
+@settings(max_examples=5)
+@given(seed=SEEDS)
+def test_nothing_is_left_of_a_name_that_all_clients_forget_as_soon_as_each_may(place, seed):
+    rng = random.Random(seed)
+    loopback = job(placement(*place, rng), rng)
+    clients = range(loopback.placement.num_clients)
+    for use in range(1, 4):
+        for client in clients:
+            loopback.push(client, "w", np.full(10 * use, client + 1.0))
+        to_forget = set(clients)
+        while choices := loopback.step_choices():
+            loopback.step(rng.choice(choices))
+            for client in [client for client in to_forget if loopback.results(client, "w")]:
+                assert loopback.result(client, "w").tolist() == [sum(range(1, len(clients) + 1))] * 10 * use
+                to_forget.remove(client)
+                loopback._send_all(client, loopback.clients[client].forget("w"))
+        assert not to_forget
+        assert loopback.num_rings == 0
+        assert all(not proxy._sync.keys and not proxy.used_bytes for proxy in loopback.proxies)
+
+
 @pytest.mark.parametrize("dtype", list(DType))
 @pytest.mark.parametrize("collective", ["in_place", "ring"])
 @pytest.mark.parametrize("num_nodes", [1, 2])
