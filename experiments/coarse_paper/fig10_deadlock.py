@@ -1,0 +1,52 @@
+"""COARSE figure 10: first come first served deadlocks, queues never do.
+
+    python -m experiments.coarse_paper.fig10_deadlock --out results/fig10
+
+Input: the two clients' orders of pushes in the figure. Outcome: who is stuck, with the proxies of live training.
+`python -m experiments.coarse_deadlock` goes through every order under every routing, which takes a minute.
+"""
+
+from pathlib import Path
+
+from experiments.coarse_deadlock import NUM_CLIENTS, NUM_TENSORS, SHARED_PROXY, explored, figure_rows
+from experiments.coarse_paper.bars import Bar, draw_bars
+from experiments.coarse_paper.claims import ClaimRow, Unit, ordering_row
+from experiments.coarse_paper.script import main
+
+INPUTS: tuple[str, ...] = ()
+
+
+def stuck_by_rule() -> dict[str, int]:
+    """Figure 10's case: rule -> deadlocks."""
+    return {row["rule"]: row["stuck"] for row in figure_rows()}
+
+
+def rows() -> list[ClaimRow]:
+    """Figure 10's claims."""
+    found = stuck_by_rule()
+    num_orders, num_stuck = explored(SHARED_PROXY, fcfs=False, internal=False)
+    case = "2 clients push 2 tensors in opposite orders"
+    return [
+        ordering_row(
+            f"{case}: deadlocks, first come first served", "III-F, Fig. 10", "deadlock",
+            found["first come first served"] == 1, [found["first come first served"]], Unit.COUNT, inputs=INPUTS,
+        ),
+        ordering_row(
+            f"{case}: deadlocks, a queue per client", "III-F, Fig. 10", "none", found["queues"] == 0,
+            [found["queues"]], Unit.COUNT, inputs=INPUTS,
+        ),
+        ordering_row(
+            f"{NUM_CLIENTS} clients, {NUM_TENSORS} tensors, a shared proxy, {num_orders} orders of pushes: deadlocks",
+            "III-F", "none", num_stuck == 0, [num_stuck], Unit.COUNT, inputs=INPUTS,
+        ),
+    ]  # fmt: skip
+
+
+def draw(folder: Path) -> None:
+    """Deadlocks by rule."""
+    bars = [Bar(rule, {"stuck": float(stuck)}) for rule, stuck in stuck_by_rule().items()]
+    draw_bars({"Fig. 10: deadlocks in its case": bars}, ylabel="deadlocks", path=folder / "fig10.png")
+
+
+if __name__ == "__main__":
+    main(rows, draw, __doc__)

@@ -1,0 +1,150 @@
+"""What the evaluation takes for granted, chosen once for all figures, each with its source or as an assumption.
+
+No input is a result of the paper that we then hold ours against. What the figures of training rest on can be varied:
+`variations.py` shows how much each choice matters.
+"""
+
+import enum
+from dataclasses import dataclass, replace
+
+from coarse.emulation.hardware import Machine
+from coarse.emulation.models import Precision
+from coarse.emulation.presets import load_preset
+from coarse.emulation.wiring import PathKind
+from coarse.errors import ConfigError
+
+
+class Platform(enum.StrEnum):
+    """The paper's machines (Table I); the values are our presets."""
+
+    T4 = "aws-g4dn"
+    V100 = "aws-p3"
+    P100 = "sdsc-p100"
+
+    @property
+    def gpu(self) -> str:
+        """As the tables of throughput name it."""
+        return self.name.lower()
+
+    @property
+    def has_tensor_cores(self) -> bool:
+        """Whether mixed precision is faster than fp32 there."""
+        return self is not Platform.P100
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inputs:
+    """The choices that the paper's text leaves open, or states once."""
+
+    mixed_precision: bool = True
+    ring_blocks_compute: bool = True
+    device_ring: PathKind = "auto"
+    sharer_growth: float | None = None
+    """None is the preset's."""
+    load_slowdown: float | None = None
+    """Direct copy over coherent load; None is the preset's 17."""
+    dense_overlaps: bool = True
+
+    def precision(self, platform: Platform) -> Precision:
+        """What a GPU computes in; gradients are synchronised in fp32 always."""
+        return Precision.FP16 if self.mixed_precision and platform.has_tensor_cores else Precision.FP32
+
+    def machine(self, platform: Platform, *, num_nodes: int, nvlink: bool) -> Machine:
+        """The preset with the choices made."""
+        machine = replace(load_preset(platform.value), num_nodes=num_nodes, nvlink=nvlink)
+        coherence = machine.coherence
+        if coherence is None:
+            raise ConfigError(f"the machine {machine.name} states no [coherence], which DENSE needs", key="coherence")
+        if self.sharer_growth is not None:
+            coherence = replace(coherence, sharer_growth=self.sharer_growth)
+        if self.load_slowdown is not None:
+            coherence = replace(coherence, load_bytes_per_s=SERIAL_BUS_BYTES_PER_S / self.load_slowdown)
+        return replace(machine, coherence=coherence)
+
+
+CENTRAL = Inputs()
+SERIAL_BUS_BYTES_PER_S = 13e9
+"""COARSE III-E, one direction; V-B takes direct copies at this rate."""
+
+
+@dataclass(frozen=True)
+class Declared:
+    """One input as it stands in the table of docs/validation.md."""
+
+    name: str
+    value: str
+    basis: str
+    """"source" or "assumption"."""
+    source: str
+
+
+DECLARED = (
+    Declared(
+        "compute",
+        "ResNet-50 batch 64, BERT-large batch 2 and 4; samples/s of one GPU alone",
+        "source",
+        "NVIDIA DeepLearningExamples and TensorFlow benchmarks; T4's and P100's BERT scaled by peak FLOPS (assumption)",
+    ),
+    Declared(
+        "precision",
+        "mixed on T4 and V100, fp32 on P100 (no tensor cores); gradients in fp32",
+        "assumption",
+        "the paper states none; NVIDIA's BERT, which it cites, trains mixed by default. Its batch limits fit fp32 only",
+    ),
+    Declared(
+        "blocking ring",
+        "the workers' ring begins when backward has ended",
+        "source",
+        "COARSE II-B (synchronisation blocks compute) and T_train of III-F",
+    ),
+    Declared(
+        "device ring",
+        "NCCL among the GPUs that play devices: NVLink where on, else PCIe",
+        "source",
+        "COARSE IV-B; the CCI links of Fig. 4 are a variation",
+    ),
+    Declared("NVLink", "shown on and off, for workers and devices alike", "assumption", "the paper does not say"),
+    Declared(
+        "coherent rates",
+        "loads 13/17, stores 13/4 GB/s per sharer",
+        "source",
+        "COARSE V-B: direct copy at the full serial bus, slowed as the prototype was; 13 GB/s is III-E's",
+    ),
+    Declared("sharer growth", "each further sharer adds 10 % of time", "assumption", "COARSE (I) says that it grows"),
+    Declared(
+        "DENSE",
+        "one device; stores go out during backward, loads follow each sum, forward waits for all",
+        "assumption",
+        "COARSE III-B lets GPUs go on computing; V-D ran TensorFlow's parameter server, whose overlap it doesn't state",
+    ),
+    Declared(
+        "links",
+        "the presets' tables by size",
+        "source",
+        "Tartan's DGX-1 with P100 for p3 and SDSC's crossing, Titan RTX for g4dn, COARSE III-E for SDSC's local pair",
+    ),
+    Declared(
+        "local latency",
+        "p3: crossing the root complex adds 2 us",
+        "assumption",
+        "COARSE III-E and V-C say that local is lower; the stand-in measured both alike",
+    ),
+    Declared("adders", "a GPU's memory bandwidth over 3", "assumption", "COARSE IV-B: stream processors add"),
+    Declared("buckets", "small gradients fused to 25 MiB", "assumption", "as our DistributedOptimizer does"),
+    Declared("placement", "workers are half of the GPUs, or two of three", "source", "COARSE V-A"),
+    Declared(
+        "memory",
+        "Adam's states, activations of separate kernels, 1 GiB for the framework",
+        "assumption",
+        "coarse/emulation/accelerator.py, held against published limits",
+    ),
+)
+"""Everything that a row may name in its `inputs`."""
+
+
+def require_declared(names: tuple[str, ...]) -> tuple[str, ...]:
+    """The names again; ConfigError for one that is no declared input."""
+    unknown = sorted(set(names) - {declared.name for declared in DECLARED})
+    if unknown:
+        raise ConfigError(f"no declared input is called {unknown[0]!r}; add it to DECLARED in inputs.py")
+    return names

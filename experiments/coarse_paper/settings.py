@@ -1,0 +1,67 @@
+"""The ways in which each claim about training is run: both policies, and NVLink on and off where there is any."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from coarse.simulation.scenario import Mode, Policy
+from experiments.coarse_paper.cells import Cell, Outcome, outcome
+from experiments.coarse_paper.inputs import Platform
+
+POLICIES = (Policy.PAPER, Policy.AUTO)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """One way."""
+
+    policy: Policy
+    nvlink: bool
+    label: str
+
+    def applied(self, cell: Cell) -> Cell:
+        """The cell, run in this way."""
+        return replace(cell, policy=self.policy, nvlink=self.nvlink)
+
+
+def settings(platform: Platform) -> Iterator[Setting]:
+    """All ways on a machine."""
+    for policy in POLICIES:
+        if platform is Platform.V100:
+            for nvlink in (True, False):
+                label = f"policy {policy}, NVLink {'on' if nvlink else 'off'}"
+                yield Setting(policy=policy, nvlink=nvlink, label=label)
+        else:
+            yield Setting(policy=policy, nvlink=True, label=f"policy {policy}")
+
+
+def with_baselines(cell: Cell) -> Iterator[Cell]:
+    """A cell, and the all-reduce and, on one node, DENSE that it is compared with."""
+    yield cell
+    yield cell.baseline(Mode.ALLREDUCE)
+    if cell.num_nodes == 1:
+        yield cell.baseline(Mode.DENSE)
+
+
+def allreduce(cell: Cell) -> Outcome:
+    """The same training by the workers' ring alone."""
+    return outcome(cell.baseline(Mode.ALLREDUCE))
+
+
+def dense(cell: Cell) -> Outcome:
+    """The same training over coherent loads and stores to one device."""
+    return outcome(cell.baseline(Mode.DENSE))
+
+
+def speedup(cell: Cell) -> float:
+    """Over DENSE: the paper's metric of Fig. 16a-d."""
+    return dense(cell).iteration_s / outcome(cell).iteration_s
+
+
+def speed_ratio(cell: Cell) -> float:
+    """Over all-reduce, same batch."""
+    return allreduce(cell).iteration_s / outcome(cell).iteration_s
+
+
+def blocked_ratio(cell: Cell) -> float:
+    """Blocked communication over that of all-reduce, same batch."""
+    return outcome(cell).exposed_s / allreduce(cell).exposed_s

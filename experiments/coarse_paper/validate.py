@@ -1,0 +1,153 @@
+"""All figures of the COARSE paper, simulated, in one table.
+
+    python -m experiments.coarse_paper.validate [--out results/validation] [--docs docs/validation.md]
+
+Kind of all results: simulated. See docs/evaluation.md for what is an input and what an outcome.
+"""
+
+import argparse
+import os
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from experiments.coarse_paper import (
+    fig2_communication_share,
+    fig3_cci_bandwidth,
+    fig8_pairs,
+    fig10_deadlock,
+    fig13_access_size,
+    fig14_dma,
+    fig15_routing,
+    fig16_speedup,
+    fig17_blocked_time,
+    variations,
+)
+from experiments.coarse_paper.cells import Cell, missing, precompute
+from experiments.coarse_paper.claims import ClaimRow, Verdict
+from experiments.coarse_paper.inputs import DECLARED
+from experiments.coarse_paper.script import claims_table
+from experiments.gpt.rows import write_json
+
+FIGURES = (
+    fig2_communication_share,
+    fig3_cci_bandwidth,
+    fig8_pairs,
+    fig10_deadlock,
+    fig13_access_size,
+    fig14_dma,
+    fig15_routing,
+    fig16_speedup,
+    fig17_blocked_time,
+)
+COMMAND = "python -m experiments.coarse_paper.validate"
+RESULTS = Path("results/validation")
+
+
+def run(console: Console, *, out: Path = RESULTS, docs: Path | None = None) -> int:
+    """Run everything, print the table, write results; 0, since a miss is a result and not a failure."""
+    simulate_all(console)
+    rows = all_rows()
+    console.print(claims_table(rows))
+    console.print(summary(rows))
+    console.print("Why numbers are missed, and how much each input matters: docs/evaluation.md, docs/validation.md")
+    found = {
+        "command": COMMAND,
+        "kind": "simulated",
+        "rows": [row.document() for row in rows],
+        "variations": variations.table(),
+    }
+    write_json(out / "validation.json", found)
+    console.print(f"written to {out / 'validation.json'}")
+    if docs is not None:
+        docs.write_text(page(rows), encoding="utf-8")
+        console.print(f"written to {docs}")
+    return 0
+
+
+def all_cells() -> Iterator[Cell]:
+    """Every training job that a row or the table of variations rests on."""
+    yield from fig2_communication_share.cells()
+    yield from fig16_speedup.cells()
+    yield from variations.cells()
+
+
+def all_rows() -> list[ClaimRow]:
+    """Every claim, in the order of the figures."""
+    return [row for figure in FIGURES for row in figure.rows()]
+
+
+def simulate_all(console: Console) -> None:
+    """Simulate all cells on all cores, with progress."""
+    wanted = missing(all_cells())
+    num_processes = len(os.sched_getaffinity(0))
+    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    with Progress(TextColumn("training jobs"), *columns, console=console, transient=True) as progress:
+        task = progress.add_task("jobs", total=len(wanted))
+        precompute(wanted, num_processes=num_processes, on_done=lambda _: progress.advance(task))
+
+
+def summary(rows: list[ClaimRow]) -> str:
+    """How many rows came to what."""
+    counts = Counter(row.verdict for row in rows)
+    return f"{len(rows)} rows: " + ", ".join(f"{counts[verdict]} {verdict}" for verdict in Verdict)
+
+
+def page(rows: list[ClaimRow]) -> str:
+    """docs/validation.md."""
+    head = ["source", "claim", "paper", "ours", "kind", "deviation", "verdict"]
+    body = [
+        [row.source, row.claim, row.paper, row.ours_text, row.kind, row.deviation_text, str(row.verdict)]
+        for row in rows
+    ]
+    declared = [[one.name, one.value, one.basis, one.source] for one in DECLARED]
+    lines = [
+        "# Validation",
+        "",
+        f"Made by `{COMMAND} --docs docs/validation.md`; do not edit. [evaluation.md](evaluation.md) explains it.",
+        "",
+        summary(rows) + ". A row `input` is what our machine was made from, no reproduction.",
+        "",
+        *markdown([head, *body]),
+        "",
+        "## Why",
+        "",
+        *(f"- {row.claim}. *{row.why}*" for row in rows if row.why),
+        "",
+        "## Inputs",
+        "",
+        *markdown([["input", "value", "basis", "source"], *declared]),
+        "",
+        "## How much the inputs matter",
+        "",
+        "Policy auto, two workers, NVLink on where there is any; one choice changed at a time.",
+        "",
+        *markdown(variations.table()),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def markdown(lines: list[list[str]]) -> Iterator[str]:
+    """A table whose first line is its head."""
+    head, *body = lines
+    yield "| " + " | ".join(head) + " |"
+    yield "|" + "---|" * len(head)
+    for line in body:
+        yield "| " + " | ".join(line) + " |"
+
+
+def main() -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder for validation.json")
+    parser.add_argument("--docs", type=Path, help="write the table as this Markdown page")
+    arguments = parser.parse_args()
+    return run(Console(), out=arguments.out, docs=arguments.docs)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
