@@ -1,16 +1,13 @@
-"""The command line: `coarse run` starts a training job, `coarse check` looks before one starts."""
+"""The command line: `coarse run` starts a training job, `coarse check` looks before one; cli_*.py have the rest."""
 
 import os
 import shlex
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
 from typing import Annotated
 
 from coarse.config import Config, load_config
-from coarse.errors import ConfigError
 from coarse.launch import missing_defaults, mpirun_argv, mpirun_beside, run_forwarding_signals
 from coarse.memory import available_bytes, total_bytes
 from coarse.stated_partition import stated_partition
@@ -23,6 +20,11 @@ try:
     from rich.table import Table
 except ImportError as error:
     raise SystemExit(f"coarse: the command line needs {error.name}: pip install 'coarse[report]'") from error
+
+from coarse.cli_input import wrong_input_ends_with_2
+from coarse.cli_predict import predict_command
+from coarse.cli_profile import profile
+from coarse.cli_report import report
 
 app = typer.Typer(
     help="Data-parallel training over memory devices.",
@@ -53,7 +55,7 @@ def run(
 
     A partition in the configuration says how many ranks there are; then --workers and --devices are not needed.
     """
-    with _wrong_input_ends_with_2():
+    with wrong_input_ends_with_2():
         config_path = str(config.resolve()) if config else None
         request = TrainingRun(
             script=script,
@@ -79,7 +81,7 @@ def run(
 @app.command()
 def check(config: ConfigPath = None) -> None:
     """Validate the configuration and show what this machine offers."""
-    with _wrong_input_ends_with_2():
+    with wrong_input_ends_with_2():
         settings = load_config(config, os.environ)
         if settings.partition is not None:
             stated_partition(settings.partition)
@@ -132,11 +134,6 @@ def _table(title: str, rows: dict[str, str]) -> Table:
     return table
 
 
-@contextmanager
-def _wrong_input_ends_with_2() -> Iterator[None]:
-    """Turn a wrong configuration into one message and exit status 2."""
-    try:
-        yield
-    except ConfigError as error:
-        print(f"coarse: {error}", file=sys.stderr)
-        raise typer.Exit(2) from error
+app.command("predict")(predict_command)
+app.command("profile")(profile)
+app.command("report")(report)
