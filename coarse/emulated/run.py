@@ -41,7 +41,9 @@ def main(arguments: Sequence[str] = tuple(sys.argv[1:])) -> None:
             "worst_late_s": worst_late_s,
             "iterations": [asdict(row) for row in rows],
         }
-        result_path.write_text(json.dumps(result))
+        unfinished = result_path.with_suffix(".part")
+        unfinished.write_text(json.dumps(result))
+        unfinished.rename(result_path)
 
 
 if __name__ == "__main__":
