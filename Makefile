@@ -12,7 +12,7 @@ export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 
 .DEFAULT_GOAL := install
 .DELETE_ON_ERROR:
-.PHONY: install demo test test-unit test-mpi lint types bench bench-sync bench-step bench-idle readme clean
+.PHONY: install demo test test-unit test-mpi lint types bench bench-sync bench-step bench-idle readme validate clean
 
 install: $(INSTALLED)
 
@@ -58,6 +58,10 @@ bench-idle: $(INSTALLED)
 # The README's tables from the results of `make bench`.
 readme: $(INSTALLED)
 	$(BIN)/python benchmarks/readme_table.py
+
+# Every claim of the COARSE paper, simulated, in two minutes; docs/validation.md keeps the table.
+validate: $(INSTALLED)
+	$(BIN)/python -m experiments.coarse_paper.validate --docs docs/validation.md
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

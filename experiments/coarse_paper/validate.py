@@ -45,6 +45,8 @@ FIGURES = (
 )
 COMMAND = "python -m experiments.coarse_paper.validate"
 RESULTS = Path("results/validation")
+PAGE = Path(__file__).parents[2] / "docs" / "validation.md"
+"""Where the last table is kept."""
 
 
 def run(console: Console, *, out: Path = RESULTS, docs: Path | None = None) -> int:
