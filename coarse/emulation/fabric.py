@@ -1,9 +1,8 @@
 """All links of a machine as a fluid: when each transfer ends, given that it shares links with others.
 
-[Note: cost of a size] A link that carries small transfers at half its rate is busy all the same. So a transfer
-takes of a link's capacity what its rate is to the most that its size could draw there: several small ones
-at once get no more through together than one after the other. Links are shared by the time that transfers keep
-them busy, each by the link where it is dearest: of a small and a large one neither waits for the other.
+[Note: cost of a size] A link that small transfers keep at half its rate is busy all the same. So a transfer
+takes of a link's capacity what its rate is to the most that its size could draw: several small ones at once get
+no more through than one after the other. Links are shared by the time for which transfers keep them busy.
 
 [Note: tight links] A link on which even the caps of its transfers together stay within the capacity holds
 nobody back. Only the others are tight, and a change spreads along tight links alone: transfers that meet on
@@ -19,7 +18,7 @@ moved by then is credited at its first rate, and its end counts from when it sho
 
 import heapq
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from coarse.emulation.fair_share import max_min_rates
@@ -35,7 +34,7 @@ class _Draw(NamedTuple):
     cap: float
     """Bytes per second, alone."""
     costs: dict[int, float]
-    """Link -> what a byte per second takes of its capacity; at least 1, twice as much where it is taken twice."""
+    """Link -> what a byte per second takes of it; at least 1, twice as much where the path takes it twice."""
     weight: float
     """How fast its rate rises beside others'."""
 
@@ -54,7 +53,7 @@ class _Flow:
         self.piece = nbytes if piece_bytes is None else piece_bytes  # bytes that go at once
         self.ready_s = ready_s  # when its latencies are over; from here on its bytes count
         self.draw: _Draw  # once it streams
-        self.rate = 0.0  # bytes per second; 0 until it streams
+        self.rate = 0.0  # bytes per second; 0 until it streams, infinite if it never does
         self.due_s = ready_s  # see [Note: due times]
         self.entry = 0  # the number of its valid entry in the queue, if it has one
 
@@ -75,6 +74,8 @@ class Fabric:
         self._rate_changes: dict[int, tuple[int, float]] = {}  # entry -> (link, bytes per second)
         self._latencies_s: dict[tuple[int, ...], float] = {}
         self._draws: dict[tuple[tuple[int, ...], int], _Draw] = {}
+        self._changed: dict[int, None] = {}  # links that are shared anew before time moves on
+        self._fresh: list[_Flow] = []  # flows that have no rate until then
 
     @property
     def now_s(self) -> float:
@@ -103,9 +104,11 @@ class Fabric:
             raise ValueError(self._refusal(transfer, nbytes, at_s, begun_s))
         latency_s = self.latency_s(path)
         flow = self._flows[transfer] = _Flow(transfer, path, nbytes, begun_s + latency_s, piece_bytes)
-        if not path or not nbytes:
-            flow.rate = math.inf
-        self._post(max(at_s, flow.ready_s), flow)
+        flow.rate = 0.0 if path and nbytes else math.inf
+        if flow.ready_s <= at_s == self._now_s and not flow.rate:
+            self._stream(flow)
+        else:
+            self._post(max(at_s, flow.ready_s), flow)
 
     def latency_s(self, path: tuple[int, ...]) -> float:
         """Seconds before the first byte of a transfer moves: the start-up of each of its links."""
@@ -119,6 +122,8 @@ class Fabric:
 
     def next_s(self) -> float | None:
         """When the next latency or transfer ends; never before `now_s`."""
+        if self._changed:
+            self._share()
         events = self._events
         while events:
             when_s, entry, flow = events[0]
@@ -135,11 +140,9 @@ class Fabric:
         if not self._now_s <= to_s < math.inf:
             raise ValueError(f"the fabric can advance from {self._now_s} s only forward, got {to_s} s")
         ended: list[tuple[float, int]] = []
-        events = self._events
-        while events and events[0][0] <= to_s:
-            now_s = self._now_s = events[0][0]
-            changed: dict[int, None] = {}
-            fresh: list[_Flow] = []
+        events, now_s = self._events, -math.inf
+        while now_s < to_s and (next_s := self.next_s()) is not None and next_s <= to_s:
+            now_s = self._now_s = next_s
             new_rates: list[tuple[int, float]] = []
             while events and events[0][0] == now_s:
                 _, entry, flow = heapq.heappop(events)
@@ -149,14 +152,11 @@ class Fabric:
                     continue
                 elif flow.rate:
                     ended.append((flow.due_s, flow.transfer))
-                    self._end(flow, changed)
+                    self._end(flow)
                 else:
-                    self._stream(flow, changed)
-                    fresh.append(flow)
+                    self._stream(flow)
             for link, bytes_per_s in new_rates:  # last, since what ends now has no use for them
-                self._change_rate(link, bytes_per_s, changed, fresh)
-            if changed:
-                self._share(changed, fresh)
+                self._change_rate(link, bytes_per_s)
         self._now_s = to_s
         ended.sort()
         return ended
@@ -177,6 +177,8 @@ class Fabric:
 
     def bytes_moved(self, link: int) -> float:
         """Bytes that have passed a link until `now_s`; a path that takes it twice counts twice."""
+        if self._changed:
+            self._share()
         under_way = sum(
             flow.path.count(link) * (flow.nbytes - flow.rate * max(0.0, flow.due_s - self._now_s))
             for flow in self._users[link]
@@ -187,32 +189,32 @@ class Fabric:
         self._num_entries = flow.entry = self._num_entries + 1
         heapq.heappush(self._events, (when_s, flow.entry, flow))
 
-    def _stream(self, flow: _Flow, changed: dict[int, None]) -> None:
+    def _stream(self, flow: _Flow) -> None:
         """The latencies of a flow are over: it takes part in sharing."""
+        self._fresh.append(flow)
         draw = flow.draw = self._draw(flow.path, flow.piece)
         for link, cost in draw.costs.items():
             self._users[link][flow] = draw.cap * cost
-            changed[link] = None
+            self._changed[link] = None
 
-    def _end(self, flow: _Flow, changed: dict[int, None]) -> None:
+    def _end(self, flow: _Flow) -> None:
         del self._flows[flow.transfer]
         for link in flow.path:
             self._nbytes_done[link] += flow.nbytes
             if self._users[link].pop(flow, None) is not None:
-                changed[link] = None
+                self._changed[link] = None
 
-    def _change_rate(self, link: int, bytes_per_s: float, changed: dict[int, None], fresh: list[_Flow]) -> None:
+    def _change_rate(self, link: int, bytes_per_s: float) -> None:
         self._capacity[link] = bytes_per_s
         self._draws.clear()
-        changed[link] = None
-        flows = list(self._users[link])
-        for flow in flows:
-            self._stream(flow, changed)
-        fresh.extend(flows)
+        self._changed[link] = None
+        for flow in list(self._users[link]):
+            self._stream(flow)
 
-    def _share(self, changed: Iterable[int], fresh: Iterable[_Flow]) -> None:
+    def _share(self) -> None:
         """Give new rates to the fresh flows, and to those that a changed link held back or does so now."""
-        tight, seeds = self._tight, []
+        changed, fresh, tight = self._changed, self._fresh, self._tight
+        self._changed, self._fresh, seeds = {}, [], []
         for link in changed:
             users = self._users[link]
             is_tight = len(users) > 1 and sum(users.values()) > self._capacity[link]
@@ -279,16 +281,13 @@ class Fabric:
         """What transfers that go in pieces of `nbytes` take of a path."""
         draw = self._draws.get((path, nbytes))
         if draw is None:
-            cap, dearest, costs = math.inf, 1.0, {}
-            for link in path:
-                each = self._links[link]
-                cost = each.bytes_per_s / each.rate_bytes_per_s(nbytes)
-                dearest = max(dearest, cost)
-                costs[link] = cost * path.count(link)
-                cap = min(cap, self._capacity[link] / costs[link])
+            links = self._links
+            once = {link: links[link].bytes_per_s / links[link].rate_bytes_per_s(nbytes) for link in path}
+            costs = {link: cost * path.count(link) for link, cost in once.items()}
+            cap = min(self._capacity[link] / cost for link, cost in costs.items())
             if len(self._draws) >= MAX_REMEMBERED_DRAWS:
                 self._draws.clear()
-            draw = self._draws[path, nbytes] = _Draw(cap, costs, 1 / dearest)
+            draw = self._draws[path, nbytes] = _Draw(cap, costs, 1 / max(once.values()))
         return draw
 
     def _refusal(self, transfer: int, nbytes: int, at_s: float, begun_s: float) -> str:

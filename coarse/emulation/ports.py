@@ -67,13 +67,11 @@ class Ports:
 
     def advance(self, to_s: float) -> list[tuple[float, int]]:
         """(time, transfer) of all that end until `to_s`, in order; freed ports start what waits."""
-        ended: list[tuple[float, int]] = []
-        next_s = self.fabric.next_s()
-        while next_s is not None and next_s <= to_s:
-            for end_s, transfer in self.fabric.advance(next_s):
+        fabric, ended = self.fabric, []
+        while (next_s := fabric.next_s()) is not None and next_s <= to_s:
+            for end_s, transfer in fabric.advance(next_s):
                 ended.append((end_s, transfer))
                 self._free(self._port_of.pop(transfer), next_s, end_s)
-            next_s = self.fabric.next_s()
         return ended
 
     def _free(self, port: Hashable, now_s: float, end_s: float) -> None:
