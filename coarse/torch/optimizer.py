@@ -4,13 +4,12 @@ import itertools
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import torch
 
 from coarse.dtypes import Op
-from coarse.runtime import Runtime
 from coarse.session import current
 from coarse.torch.buckets import Bucket, BucketOfCopies, BucketOfViews, plan_buckets
 from coarse.torch.device_state import DeviceState
@@ -18,10 +17,13 @@ from coarse.torch.gradients import GradientExchange
 from coarse.torch.signatures import NamedTensors, format_of, names_of, require_same, signature
 from coarse.torch.synchroniser import synchroniser_of
 
+if TYPE_CHECKING:  # it starts MPI, which only init() may
+    from coarse.runtime import Runtime
+
 Closure = Callable[[], Any]
 
-_prefixes: WeakKeyDictionary[Runtime, set[str]] = WeakKeyDictionary()
-_numbers: WeakKeyDictionary[Runtime, Iterator[int]] = WeakKeyDictionary()
+_prefixes: "WeakKeyDictionary[Runtime, set[str]]" = WeakKeyDictionary()
+_numbers: "WeakKeyDictionary[Runtime, Iterator[int]]" = WeakKeyDictionary()
 
 
 class DistributedOptimizer(torch.optim.Optimizer):
@@ -283,7 +285,7 @@ def _check(optimizer: object, op: Op, backward_passes_per_step: int) -> None:
         raise ValueError(f"backward_passes_per_step must be at least 1, got {backward_passes_per_step}")
 
 
-def _claim_prefix(runtime: Runtime, prefix: str) -> str:
+def _claim_prefix(runtime: "Runtime", prefix: str) -> str:
     used = _prefixes.setdefault(runtime, set())
     numbers = _numbers.setdefault(runtime, itertools.count())
     claimed = prefix or f"optimizer{next(numbers)}/"

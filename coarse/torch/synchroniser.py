@@ -1,13 +1,15 @@
 """Who combines buckets over all ranks: one small protocol, and memory devices behind it."""
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from coarse.client.handle import Handle
 from coarse.messages import Descriptor
-from coarse.runtime import Runtime
 from coarse.session import current
+
+if TYPE_CHECKING:  # it starts MPI, which only init() may
+    from coarse.runtime import Runtime
 
 
 class Synchroniser(Protocol):
@@ -64,7 +66,7 @@ class DeviceSynchroniser:
         """See Synchroniser."""
 
 
-def synchroniser_of(runtime: Runtime) -> Synchroniser:
+def synchroniser_of(runtime: "Runtime") -> Synchroniser:
     """The one that the configuration's mode asks for."""
     if runtime.config.mode != "allreduce":
         return DeviceSynchroniser()
