@@ -12,7 +12,7 @@ export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 
 .DEFAULT_GOAL := install
 .DELETE_ON_ERROR:
-.PHONY: install demo test test-unit test-mpi lint types bench bench-sync bench-step bench-idle readme validate clean
+.PHONY: install demo test test-unit test-mpi lint types bench bench-sync bench-step bench-idle bench-simulator readme validate clean
 
 install: $(INSTALLED)
 
@@ -43,7 +43,7 @@ test-unit: $(INSTALLED)
 test-mpi: $(INSTALLED)
 	$(BIN)/python -m pytest tests/mpi
 
-bench: bench-sync bench-step bench-idle
+bench: bench-sync bench-step bench-idle bench-simulator
 
 bench-sync: $(INSTALLED)
 	$(BIN)/mpirun -n 4 $(BIN)/python benchmarks/sync.py --workers 2 --devices 2
@@ -54,6 +54,9 @@ bench-step: $(INSTALLED)
 
 bench-idle: $(INSTALLED)
 	$(BIN)/mpirun -n 4 $(BIN)/python benchmarks/idle.py --workers 2 --devices 2
+
+bench-simulator: $(INSTALLED)
+	$(BIN)/python benchmarks/simulator_speed.py
 
 # The README's tables from the results of `make bench`.
 readme: $(INSTALLED)

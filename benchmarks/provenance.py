@@ -14,12 +14,16 @@ _PACKAGES = ("numpy", "torch", "mpi4py", "coarse")
 
 
 def provenance(script: str, arguments: Sequence[str], num_processes: int) -> dict[str, object]:
-    """What every result carries beside its rows; `kind` says that a real clock was read."""
+    """What every result carries beside its rows; `kind` says that a real clock was read.
+
+    One process is started without mpirun.
+    """
+    launcher = ["mpirun", "-n", str(num_processes)] if num_processes > 1 else []
     return {
         "benchmark": Path(script).stem,
         "kind": "measured",
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": " ".join(["mpirun", "-n", str(num_processes), "python", f"benchmarks/{script}", *arguments]),
+        "command": " ".join([*launcher, "python", f"benchmarks/{script}", *arguments]),
         "machine": machine(),
         "versions": versions(),
     }

@@ -19,9 +19,14 @@ from benchmarks.targets import JUDGES, Result, Verdict
 README = Path(__file__).resolve().parents[1] / "README.md"
 BEGIN = "<!-- benchmarks: begin; written by `make readme` -->"
 END = "<!-- benchmarks: end -->"
-NAMES = ("sync-2-2", "sync-4-2", "step-2-2", "idle-2-2")
+NAMES = ("sync-2-2", "sync-4-2", "step-2-2", "idle-2-2", "simulator-speed")
 _CONTENDERS = ("Gloo", "Open MPI", "coarse, copy", "coarse, device", "bare sum", "memcpy")
-_COMMANDS = {"sync": "make bench-sync", "step": "make bench-step", "idle": "make bench-idle"}
+_COMMANDS = {
+    "sync": "make bench-sync",
+    "step": "make bench-step",
+    "idle": "make bench-idle",
+    "simulator": "make bench-simulator",
+}
 
 Results = Mapping[str, Result]
 
@@ -73,7 +78,7 @@ def targets_table(verdicts: Sequence[tuple[str, Verdict]]) -> str:
         ]
         for name, verdict in verdicts
     ]
-    return "Targets for 2 workers and 2 memory devices:\n\n" + markdown(
+    return "Targets, live ones for 2 workers and 2 memory devices:\n\n" + markdown(
         ["", "target", "found", "reached", "result"], lines
     )
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.idle import ALLOWED_CPU_S_PER_S
+from benchmarks.simulator_speed import LEAST_SHARE_OF_LOOP, MOST_SECONDS
 
 Result = Mapping[str, Any]
 """A file of benchmarks/results."""
@@ -130,9 +131,22 @@ def judge_idle(result: Result | None) -> list[Verdict]:
     return [judge("CPU of an idle memory device", allowed, found, list(found) or ["devices"])]
 
 
+def judge_simulator(result: Result | None) -> list[Verdict]:
+    """The simulator's events per second, and the seconds that a job of 1,024 workers takes."""
+    shares = {row["case"]: row["share_of_loop"] for row in (result["rows"] if result else ())}
+    seconds = {row["case"]: row["total_s"] for row in (result["many"] if result else ())}
+    fast_enough = Limit(bound=LEAST_SHARE_OF_LOOP, unit="x", is_least=True)
+    soon_enough = Limit(bound=MOST_SECONDS, unit=" s", is_least=False)
+    return [
+        judge("simulator's events/s, of a bare heapq loop's", fast_enough, shares, list(shares) or ["all modes"]),
+        judge("BERT-large on many workers, simulated", soon_enough, seconds, list(seconds) or ["1024 workers"]),
+    ]
+
+
 JUDGES: Mapping[str, Callable[[Result | None], list[Verdict]]] = {
     "sync-2-2": judge_sync,
     "step-2-2": judge_step,
     "idle-2-2": judge_idle,
+    "simulator-speed": judge_simulator,
 }
 """Name of a result -> its targets."""

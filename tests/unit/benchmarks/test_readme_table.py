@@ -4,7 +4,7 @@ import pytest
 
 from benchmarks.readme_table import BEGIN, END, read_results, section_of, with_section
 from benchmarks.rendering import RESULTS_FOLDER
-from benchmarks.targets import LARGE, at_least, judge, judge_idle, judge_step, judge_sync
+from benchmarks.targets import LARGE, at_least, judge, judge_idle, judge_simulator, judge_step, judge_sync
 
 AT_LEAST_TWICE = at_least(2)
 
@@ -34,7 +34,7 @@ def test_a_target_is_reached_only_where_every_place_reaches_it():
 
 def test_a_target_without_a_result_is_not_reached():
     assert judge("t", AT_LEAST_TWICE, {"a": 2.0}, ["a", "b"]).reached == "not measured (b)"
-    for verdicts in (judge_sync(None), judge_step(None), judge_idle(None)):
+    for verdicts in (judge_sync(None), judge_step(None), judge_idle(None), judge_simulator(None)):
         assert all(verdict.reached.startswith("not measured") for verdict in verdicts)
 
 
@@ -88,3 +88,10 @@ def test_the_results_that_are_kept_can_be_shown():
     section = section_of(results)
     assert all(result["command"] in section for result in results.values())
     assert "Targets" in section_of({})
+
+
+@pytest.mark.parametrize(("share", "total_s", "reached"), [(0.1, 59.0, ("yes", "yes")), (0.09, 61.0, ("no", "no"))])
+def test_the_simulator_is_held_to_a_share_of_a_bare_loop_and_to_a_minute(share, total_s, reached):
+    result = {"rows": [{"case": "a", "share_of_loop": share}], "many": [{"case": "b", "total_s": total_s}]}
+    verdicts = judge_simulator(result)
+    assert tuple(verdict.reached.split()[0] for verdict in verdicts) == reached
