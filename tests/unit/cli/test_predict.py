@@ -1,8 +1,11 @@
 """`coarse predict` and `coarse report`, from the command line to the files."""
 
 import json
+import re
 from html.parser import HTMLParser
+from inspect import signature
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 import typer
@@ -193,3 +196,10 @@ def test_a_folder_without_a_run_is_refused(content, tmp_path):
     assert done.exit_code == 2
     assert str(tmp_path) in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_the_guide_names_only_options_that_exist():
+    page = (Path(__file__).parents[3] / "docs" / "predict.md").read_text()
+    (command,) = [info for info in app.registered_commands if info.name == "predict"]
+    known = {f"--{name}" for name in signature(command.callback).parameters} | {"--no-nvlink", "--save"}
+    assert set(re.findall(r"--[a-z][a-z-]*", page)) <= known
