@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
+from coarse.errors import ConfigError
 from coarse.messages import Located, Table
 from coarse.proxy.instructions import RingSend
 from coarse.simulation.engine import Engine
@@ -82,6 +83,12 @@ def true_chunk_bytes(send: RingSend, num_few: int, num_members: int) -> int:
 def with_few_members(job: Job, num_few: int) -> Job:
     """The job as the first worker sees it among few others: its own way to its own device, and along the ring."""
     placement, site = job.placement, job.site
+    if placement.num_clients != placement.num_devices:
+        raise ConfigError(
+            f"one worker can stand for all only where each has a device of its own, got {placement.num_clients} "
+            f"workers and {placement.num_devices} devices; use as many devices, or few enough workers to simulate each",
+            key="num_devices",
+        )
     local, last = placement.local_proxies[0], placement.num_devices - 1
     to_next = {(0, 1): site.between_devices[0, 1], (0, num_few - 1): site.between_devices[0, last]} if last else {}
     return replace(

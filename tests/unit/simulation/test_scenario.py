@@ -127,3 +127,10 @@ def test_one_stands_for_all_from_65_workers_on(policy: Policy):
     job = many.job()
     assert job.one_stands_for_all
     assert simulate(job).iteration_s > many.profile.total_forward_s + many.profile.total_backward_s
+
+
+def test_many_workers_that_share_devices_are_refused_since_one_cannot_stand_for_them():
+    machine = replace(MACHINES["aws-p3"], num_nodes=17)
+    job = replace(scenario("aws-p3", 68, num_devices=34), machine=machine, num_nodes=17).job()
+    with pytest.raises(ConfigError, match="a device of its own"):
+        simulate(job)
