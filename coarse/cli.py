@@ -21,6 +21,7 @@ try:
 except ImportError as error:
     raise SystemExit(f"coarse: the command line needs {error.name}: pip install 'coarse[report]'") from error
 
+from coarse.cli_emulate import emulate
 from coarse.cli_input import wrong_input_ends_with_2
 from coarse.cli_predict import predict_command
 from coarse.cli_profile import profile
@@ -134,6 +135,7 @@ def _table(title: str, rows: dict[str, str]) -> Table:
     return table
 
 
+app.command("emulate")(emulate)
 app.command("predict")(predict_command)
 app.command("profile")(profile)
 app.command("report")(report)

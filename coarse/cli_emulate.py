@@ -1,6 +1,5 @@
 """`coarse emulate`: real processes and real bytes over the links of a machine that is not here."""
 
-import sys
 from dataclasses import replace
 from typing import Annotated
 
@@ -8,9 +7,10 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from coarse.cli_input import wrong_input_ends_with_2
 from coarse.emulated.launch import emulate as emulate_order
 from coarse.emulated.order import RunOrder, machine_named
-from coarse.errors import CoarseError
+from coarse.errors import ConfigError
 from coarse.simulation.scenario import Mode, Policy
 from coarse.simulation.training import simulate
 
@@ -32,7 +32,7 @@ def emulate(
 ) -> None:
     """Run a training job's synchronisation live on emulated links, and hold it against the simulator."""
     console = Console()
-    try:
+    with wrong_input_ends_with_2():
         order = RunOrder(
             machine=machine,
             model=model,
@@ -46,9 +46,6 @@ def emulate(
             dilation=dilation,
         )
         rows = [_row(console, replace(order, mode=mode), policy) for mode in _chosen(modes)]
-    except CoarseError as error:
-        print(f"coarse: {error}", file=sys.stderr)
-        raise typer.Exit(2) from error
     table = Table(title=f"{model}, batch {batch}, {workers} workers on {machine} (emulated)", title_justify="left")
     for heading in ("mode", "iteration", "exposed", "dilation", "overran", "simulated", "emulated / simulated"):
         table.add_column(heading, justify="left" if heading == "mode" else "right")
@@ -80,5 +77,5 @@ def _chosen(modes: str) -> list[Mode]:
     names = [name.strip() for name in modes.split(",") if name.strip()]
     known = {mode.value for mode in Mode}
     if not names or set(names) - known:
-        raise CoarseError(f"--modes takes a list of {', '.join(sorted(known))}, got {modes!r}")
+        raise ConfigError(f"--modes takes a list of {', '.join(sorted(known))}, got {modes!r}")
     return [Mode(name) for name in names]

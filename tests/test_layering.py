@@ -36,6 +36,7 @@ PURE = frozenset(
         *("proxy.snapshots", "proxy.snapshot_coordinator", "proxy.snapshot_steps", "client.dual_sync"),
         *(f"emulation.{noun}" for noun in EMULATION_NOUNS),
         *(f"simulation.{noun}" for noun in SIMULATION_NOUNS),
+        *(f"emulated.{noun}" for noun in ("envelope", "shard_sizes", "site_file")),
     )
 )
 
@@ -63,11 +64,12 @@ LAYERS = (
     ("coarse.storage",),
     TIERS,
     ("coarse.runtime", "coarse.loopback", "coarse.simulation"),
+    ("coarse.emulated",),
     ("coarse.session", "coarse.arrays", "coarse.snapshots"),
     ("coarse",),
     (
         *("coarse.torch", "coarse.cli", "coarse.cli_input", "coarse.cli_predict", "coarse.cli_profile"),
-        *("coarse.cli_report", "coarse.report", "coarse.machine_profile", "coarse.device", "coarse.__main__"),
+        *("coarse.cli_emulate", "coarse.cli_report", "coarse.report", "coarse.machine_profile", "coarse.device", "coarse.__main__"),
         *("tf_strategy", "experiments", "benchmarks"),
     ),
 )
