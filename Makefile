@@ -12,7 +12,7 @@ export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 
 .DEFAULT_GOAL := install
 .DELETE_ON_ERROR:
-.PHONY: install demo test test-unit test-mpi lint types bench bench-sync bench-step bench-idle bench-simulator readme validate clean
+.PHONY: install demo test test-unit test-mpi lint types bench bench-sync bench-step bench-idle bench-simulator bench-emulation bench-simulator-accuracy readme validate clean
 
 install: $(INSTALLED)
 
@@ -57,6 +57,13 @@ bench-idle: $(INSTALLED)
 
 bench-simulator: $(INSTALLED)
 	$(BIN)/python benchmarks/simulator_speed.py
+
+# How punctual emulated links are here; and the simulator against emulated runs (a quarter of an hour).
+bench-emulation: $(INSTALLED)
+	$(BIN)/mpirun -n 2 $(BIN)/python benchmarks/emulation.py
+
+bench-simulator-accuracy: $(INSTALLED)
+	$(BIN)/python benchmarks/simulator.py
 
 # The README's tables from the results of `make bench`.
 readme: $(INSTALLED)
