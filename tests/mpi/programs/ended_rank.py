@@ -49,14 +49,14 @@ def end() -> None:
 
 if how == "fault":
     ProxyService._do_next = fold_wrongly  # type: ignore[method-assign]
+if how == "exit without join":
+    import coarse.torch  # before anybody ends, for it takes long
 coarse.init({"stall_timeout_s": 20.0})
 if coarse.rank() == coarse.size() - 1:
     end()
     sys.exit(0)
 try:
     if how == "exit without join":
-        import coarse.torch
-
         coarse.torch.join()
     coarse.push_pull(np.ones(5), "awaited")
 except coarse.CoarseError as error:
