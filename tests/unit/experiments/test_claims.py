@@ -36,7 +36,8 @@ def test_a_reason_is_kept_where_a_number_is_missed_and_only_there():
 
 
 def test_an_order_holds_or_is_missed():
-    holds, fails = (ordering_row("c", "s", "p", is_so, [1.0], Unit.TIMES, inputs=(), why="w") for is_so in (True, False))
+    both = [ordering_row("c", "s", "p", is_so, [1.0], Unit.TIMES, inputs=(), why="w") for is_so in (True, False)]
+    holds, fails = both
     assert (holds.verdict, holds.why, holds.deviation) == (Verdict.ORDERING, "", None)
     assert (fails.verdict, fails.why) == (Verdict.MISSED, "w")
 
