@@ -2,6 +2,7 @@
 
 import heapq
 from collections.abc import Callable, Hashable, Sequence
+from functools import partial
 
 from coarse.emulation.links import Link
 from coarse.emulation.ports import Ports
@@ -61,15 +62,16 @@ class Engine:
         The start-ups of all but one pass first, while others use the port.
         """
 
-        def move() -> None:
-            self._num_asked += 1
-            self._moving[self._num_asked] = action
-            total = nbytes * num_turns
-            self._ports.submit(
-                self._num_asked, port, path, total, self.now_s, priority=priority, piece_bytes=nbytes
-            )
-
+        move = partial(self._move_pieces, port, path, nbytes, num_turns, action, priority)
         self.at(self.now_s + (num_turns - 1) * self._ports.fabric.latency_s(tuple(path)), move)
+
+    def _move_pieces(
+        self, port: Hashable, path: Sequence[int], nbytes: int, num_turns: int, action: Action, priority: int
+    ) -> None:
+        self._num_asked += 1
+        self._moving[self._num_asked] = action
+        total = nbytes * num_turns
+        self._ports.submit(self._num_asked, port, path, total, self.now_s, priority=priority, piece_bytes=nbytes)
 
     def run(self) -> None:
         """Until nothing is due and nothing moves."""

@@ -7,9 +7,11 @@ from itertools import pairwise
 import pytest
 
 from coarse.emulation.compute import compute_profile
+from coarse.emulation.links import Link
 from coarse.emulation.models import Precision, resnet50
 from coarse.emulation.presets import load_preset
 from coarse.simulation.job import Job
+from coarse.simulation.recording import RecordingEngine, Transfer
 from coarse.simulation.scenario import Mode, Policy, Scenario
 from coarse.simulation.training import simulate
 
@@ -68,3 +70,18 @@ def test_progress_ends_when_everything_is_synchronised():
     simulate(job, on_progress=lambda done, total: seen.append((done, total)))
     assert [done for done, _ in seen] == list(range(1, 2 * len(job.gradients) + 1))
     assert seen[-1][0] == seen[-1][1]
+
+
+def test_transfers_in_turns_are_recorded_as_one_until_the_last_has_ended():
+    engine = RecordingEngine([Link(name="wire", latency_s=1.0, bytes_per_s=100.0)])
+    engine.move_in_turns(("ring", 0), (0,), 100, 3, lambda: None, priority=7)
+    engine.run()
+    assert list(engine.recording.transfers()) == [Transfer(("ring", 0), 7, (0,), 300, 2.0, 6.0)]
+
+
+def test_work_is_recorded_from_when_the_processor_is_free():
+    engine = RecordingEngine([])
+    for seconds in (2.0, 3.0):
+        engine.work(("adder", 1), seconds, lambda: None)
+    engine.run()
+    assert [(work.begin_s, work.end_s) for work in engine.recording.works()] == [(0.0, 2.0), (2.0, 5.0)]
