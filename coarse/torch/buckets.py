@@ -183,6 +183,9 @@ class Bucket:
         """What zero_grad means for these parameters."""
         raise NotImplementedError
 
+    def release(self) -> None:
+        """Let no gradient lie in the bucket's memory any more, which others will use."""
+
     def version(self) -> object:
         """A value that differs once torch, and no device, has written to the gradients."""
         raise NotImplementedError
@@ -232,6 +235,12 @@ class BucketOfViews(Bucket):
                 parameter.grad = self.views[slot]
             self.has_gradient[slot] &= not set_to_none
 
+    def release(self) -> None:
+        """See Bucket."""
+        for parameter, view in zip(self.parameters, self.views, strict=True):
+            if parameter.grad is view:
+                parameter.grad = view.clone()
+
     def version(self) -> object:
         """See Bucket."""
         return self.flat._version
@@ -274,6 +283,9 @@ class BucketOfCopies(Bucket):
                 self.has_gradient[slot] = False
             elif parameter.grad is not None:
                 parameter.grad.detach_().zero_()
+
+    def release(self) -> None:
+        """See Bucket: none ever does."""
 
     def version(self) -> object:
         """See Bucket."""

@@ -53,10 +53,11 @@ class GradientExchange:
                 self._removables.append(parameter.register_post_accumulate_grad_hook(after))
 
     def close(self) -> None:
-        """Stop watching; gradients under way are taken first."""
+        """Stop watching, and give the buckets' memory back; gradients under way are taken first."""
         for bucket in self._buckets:
             if bucket.is_in_flight:
                 self._finish(bucket)
+            bucket.release()
         for removable in self._removables:
             removable.remove()
         self._removables.clear()

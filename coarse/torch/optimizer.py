@@ -148,7 +148,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         return dict(self._names)
 
     def close(self) -> None:
-        """Take the hooks off the parameters, and free the prefix; the wrapped optimizer goes on alone."""
+        """Take the hooks off the parameters, and free the prefix and (once all workers have closed theirs)
+        the device memory; `.grad` becomes a copy of its own, and the wrapped optimizer goes on alone."""
         self._exchange.close()
         _prefixes.get(self._runtime, set()).discard(self._prefix)
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from coarse.client.handle import Handle
 from coarse.messages import Descriptor
-from coarse.session import current
+from coarse.session import current, is_initialized
 
 if TYPE_CHECKING:  # it starts MPI, which only init() may
     from coarse.runtime import Runtime
@@ -63,7 +63,11 @@ class DeviceSynchroniser:
         """See Synchroniser."""
 
     def close(self) -> None:
-        """See Synchroniser."""
+        """See Synchroniser; the devices get their memory back once all workers have closed theirs."""
+        buckets, self._buckets = self._buckets, []
+        if is_initialized():
+            for descriptor, _ in buckets:
+                current().require_client().forget(descriptor.name)
 
 
 def synchroniser_of(runtime: "Runtime") -> Synchroniser:

@@ -371,7 +371,27 @@ def gradients_outlive_the_optimizer_and_the_job() -> None:
         ct.push_pull(torch.ones(1), "too late")
 
 
+def closed_optimizers_give_their_memory_back() -> None:
+    def used_bytes() -> float:
+        coarse.barrier()
+        return sum(device["memory_used_bytes"] for device in coarse.statistics()["devices"].values())
+
+    model = nn.Linear(256, 256)
+    used = []
+    for _ in range(4):
+        optimizer = ct.DistributedOptimizer(sgd(list(model.parameters())), model.named_parameters())
+        model(torch.ones(1, 256)).sum().backward()
+        optimizer.step()
+        gradient = model.weight.grad.clone()
+        optimizer.close()
+        torch.testing.assert_close(model.weight.grad, gradient)
+        used.append(used_bytes())
+    one_set = coarse.size() * 4.1 * sum(parameter.numel() for parameter in model.parameters())
+    assert used[-1] - used[0] <= one_set  # the last close may still be on its way to the devices
+
+
 CLAIMS = [
+    closed_optimizers_give_their_memory_back,
     tied_weights_are_pushed_once,
     two_optimizers_of_a_gan_stay_apart,
     activation_checkpointing_may_run_a_layer_twice,
