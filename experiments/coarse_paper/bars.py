@@ -31,16 +31,17 @@ def bar_label(cell: Cell, setting: Setting) -> str:
 
 def draw_bars(panels: Mapping[str, Sequence[Bar]], *, ylabel: str, path: Path) -> None:
     """One panel under the other."""
-    figure = new_figure(height=2.6 * len(panels))
+    figure = new_figure(height=3.0 * len(panels))
     for axes, (title, bars) in zip(figure.subplots(len(panels), 1, squeeze=False)[:, 0], panels.items(), strict=True):
         names = list(dict.fromkeys(name for bar in bars for name in bar.values))
         width = 0.8 / len(names)
         for number, (name, color) in enumerate(zip(names, COLORS, strict=False)):
             left = [position + (number - (len(names) - 1) / 2) * width for position in range(len(bars))]
             axes.bar(left, [bar.values[name] for bar in bars], width, label=name, color=color)
-        axes.set_xticks(range(len(bars)), [bar.label for bar in bars], rotation=12, ha="right", fontsize="x-small")
+        axes.set_xticks(range(len(bars)), [bar.label for bar in bars], rotation=30, ha="right", fontsize="x-small")
         axes.set(title=f"{title} (simulated)", ylabel=ylabel)
-        axes.legend(fontsize="small")
+        axes.margins(y=0.3)
+        axes.legend(fontsize="small", ncols=len(names), loc="upper left")
         axes.grid(axis="y", alpha=0.3)
         axes.set_axisbelow(True)
     save(figure, path)

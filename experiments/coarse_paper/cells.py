@@ -40,7 +40,6 @@ class Cell:
         """The job that is simulated; planning it may simulate many trials."""
         model = model_named(self.model)
         precision = self.inputs.precision(self.platform)
-        several = {} if self.num_nodes == 1 else {"routing": _two_node_routing()}
         job = Scenario(
             machine=self.inputs.machine(self.platform, num_nodes=self.num_nodes, nvlink=self.nvlink),
             model=model,
@@ -53,7 +52,7 @@ class Cell:
             device_ring=self.inputs.device_ring,
             ring_blocks_compute=self.inputs.ring_blocks_compute,
             num_iterations=_NUM_ITERATIONS,
-            **several,
+            routing=MeasuredRouting() if self.num_nodes == 1 else _two_node_routing(),
         ).job()
         return job if self.inputs.dense_overlaps or self.mode is not Mode.DENSE else _after_backward(job)
 

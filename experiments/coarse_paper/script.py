@@ -4,11 +4,15 @@ import argparse
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
 from experiments.coarse_paper.claims import ClaimRow
 from experiments.gpt.rows import write_json
+
+COLUMNS = {"source": 7, "claim": 19, "paper": 8, "ours": 8, "kind": 9, "deviation": 9, "verdict": 10}
+"""With their least widths, which fit 80 columns."""
 
 
 def main(rows: Callable[[], list[ClaimRow]], draw: Callable[[Path], None], doc: str | None) -> None:
@@ -30,9 +34,9 @@ def main(rows: Callable[[], list[ClaimRow]], draw: Callable[[Path], None], doc: 
 
 def claims_table(rows: Sequence[ClaimRow], title: str = "COARSE (HPCA 2022): claims and ours") -> Table:
     """The rows for a terminal."""
-    table = Table(title=title, title_justify="left")
-    for name in ("source", "claim", "paper", "ours", "kind", "deviation", "verdict"):
-        table.add_column(name, overflow="fold", justify="right" if name == "deviation" else "left")
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    for name, min_width in COLUMNS.items():
+        table.add_column(name, overflow="fold", min_width=min_width)
     for row in rows:
         table.add_row(
             row.source, row.claim, row.paper, row.ours_text, row.kind, row.deviation_text, str(row.verdict)
