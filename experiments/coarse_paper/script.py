@@ -11,8 +11,8 @@ from rich.table import Table
 from experiments.coarse_paper.claims import ClaimRow
 from experiments.gpt.rows import write_json
 
-COLUMNS = {"source": 7, "claim": 19, "paper": 8, "ours": 8, "kind": 9, "deviation": 9, "verdict": 10}
-"""With their least widths, which fit 80 columns."""
+WIDTHS = {"source": 8, "claim": None, "paper": 10, "ours": 9, "kind": 9, "deviation": 9, "verdict": 10}
+"""Of the table's columns; the claim takes what the terminal has left, at 80 columns too."""
 
 
 def main(rows: Callable[[], list[ClaimRow]], draw: Callable[[Path], None], doc: str | None) -> None:
@@ -34,9 +34,9 @@ def main(rows: Callable[[], list[ClaimRow]], draw: Callable[[Path], None], doc: 
 
 def claims_table(rows: Sequence[ClaimRow], title: str = "COARSE (HPCA 2022): claims and ours") -> Table:
     """The rows for a terminal."""
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    for name, min_width in COLUMNS.items():
-        table.add_column(name, overflow="fold", min_width=min_width)
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=0, pad_edge=False, expand=True)
+    for name, width in WIDTHS.items():
+        table.add_column(name, overflow="fold", width=width)
     for row in rows:
         table.add_row(
             row.source, row.claim, row.paper, row.ours_text, row.kind, row.deviation_text, str(row.verdict)
