@@ -14,7 +14,8 @@ from statistics import fmean
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # so that the script runs from any folder
 
 from coarse.emulated.launch import emulate
-from coarse.emulated.order import RunOrder, machine_named
+from coarse.emulated.order import RunOrder
+from coarse.emulation.presets import machine_named
 from coarse.errors import OverrunError
 from coarse.simulation.scenario import Mode, Policy
 from coarse.simulation.training import simulate
@@ -55,7 +56,7 @@ def orders(models: list[str], worker_counts: list[int], num_iterations: int) -> 
                     yield RunOrder(
                         machine=preset,
                         model=model,
-                        gpu=machine.accelerator.name,
+                        gpu=None,
                         batch=BATCHES[model],
                         precision="fp32",
                         mode=mode,

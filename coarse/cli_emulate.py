@@ -9,8 +9,10 @@ from rich.table import Table
 
 from coarse.cli_input import wrong_input_ends_with_2
 from coarse.emulated.launch import emulate as emulate_order
-from coarse.emulated.order import RunOrder, machine_named
+from coarse.emulated.order import RunOrder
+from coarse.emulation.models import Precision
 from coarse.errors import ConfigError
+from coarse.report.prediction import one_of
 from coarse.simulation.scenario import Mode, Policy
 from coarse.simulation.training import simulate
 
@@ -36,9 +38,9 @@ def emulate(
         order = RunOrder(
             machine=machine,
             model=model,
-            gpu=gpu or machine_named(machine).accelerator.name,
+            gpu=gpu,
             batch=batch,
-            precision=precision,
+            precision=one_of("precision", precision, Precision),
             mode=Mode.COARSE,
             num_workers=workers,
             num_devices=devices,

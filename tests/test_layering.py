@@ -15,7 +15,7 @@ PACKAGES = ("coarse", "tf_strategy", "experiments", "benchmarks")
 # fmt: off
 EMULATION_NOUNS = (
     "accelerator", "compute", "fabric", "fair_share", "hardware", "links", "machine_file", "machine_text", "models",
-    "pair_matrix", "placement", "ports", "presets", "quantities", "topology_tree", "wire", "wiring",
+    "pair_matrix", "placement", "ports", "presets", "quantities", "replay", "topology_tree", "wire", "wiring",
 )
 SIMULATION_NOUNS = (
     "engine", "gradients", "job", "macro", "policies", "profiling", "proxied", "recording", "report",

@@ -3,11 +3,9 @@
 import json
 from dataclasses import asdict, dataclass, replace
 
-from coarse.emulation.compute import compute_profile
-from coarse.emulation.hardware import Machine
-from coarse.emulation.machine_file import load_machine
 from coarse.emulation.models import Precision, model_named
-from coarse.emulation.presets import load_preset
+from coarse.emulation.presets import machine_named
+from coarse.emulation.replay import profile_for
 from coarse.plan import RoutingTable
 from coarse.simulation.job import Job
 from coarse.simulation.scenario import Mode, Policy, Scenario
@@ -20,7 +18,8 @@ class RunOrder:
 
     machine: str
     model: str
-    gpu: str
+    gpu: str | None
+    """Whose compute is replayed; None for the machine's own."""
     batch: int
     precision: str
     mode: str
@@ -39,11 +38,11 @@ class RunOrder:
 
     def scenario(self, policy: Policy = Policy.DEVICES) -> Scenario:
         """The question that the run answers."""
-        model = model_named(self.model)
+        model, machine = model_named(self.model), machine_named(self.machine)
         return Scenario(
-            machine=machine_named(self.machine),
+            machine=machine,
             model=model,
-            profile=compute_profile(model, self.gpu, self.batch, Precision(self.precision)),
+            profile=profile_for(model, machine, self.gpu, self.batch, Precision(self.precision)),
             mode=Mode(self.mode),
             num_workers=self.num_workers,
             num_devices=self.num_devices,
@@ -82,11 +81,6 @@ class RunOrder:
         )
         local = job.placement.local_proxies or (0,) * self.num_workers
         return PartitionTable(places=places, local_proxies=local)
-
-
-def machine_named(name: str) -> Machine:
-    """A preset by its name, or the machine of a TOML file by its path."""
-    return load_machine(name) if name.endswith(".toml") else load_preset(name)
 
 
 def order_json(order: RunOrder) -> str:

@@ -28,3 +28,16 @@ def preset_path(name: str) -> Path:
 def load_preset(name: str) -> Machine:
     """The machine of a preset; ConfigError with the nearest names where there is none such."""
     return load_machine(preset_path(name))
+
+
+def machine_named(name: str) -> Machine:
+    """The machine of a file, or of a preset; ConfigError with the nearest names where there is neither."""
+    is_path = name.endswith(".toml") or "/" in name
+    if is_path or (name not in preset_names() and Path(name).is_file()):
+        return load_machine(name)
+    try:
+        return load_preset(name)
+    except ConfigError as error:
+        if error.key != "preset":
+            raise
+        raise ConfigError(f"--machine: {error} A machine of your own is a path (.toml)", key="machine") from None

@@ -1,24 +1,15 @@
 """What a job would take on a machine, mode by mode: scenarios from plain settings, and their simulation."""
 
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from pathlib import Path
 from typing import TypeVar
 
-from coarse.emulation.compute import (
-    PEAK_FLOPS_PER_S,
-    THROUGHPUTS,
-    Basis,
-    ComputeProfile,
-    compute_profile,
-    split_iteration,
-)
+from coarse.emulation.compute import ComputeProfile
 from coarse.emulation.hardware import Machine
-from coarse.emulation.machine_file import load_machine
 from coarse.emulation.models import Model, Precision, model_named
-from coarse.emulation.presets import load_preset, preset_names
+from coarse.emulation.presets import machine_named
+from coarse.emulation.replay import profile_for
 from coarse.errors import ConfigError
 from coarse.report.run import Result
 from coarse.simulation.job import Job
@@ -29,7 +20,6 @@ from coarse.simulation.training import simulate
 
 MAX_WORKERS = 1 << 16
 MAX_BATCH = 1 << 20
-_REFERENCE_GPU = "v100"
 _NUM_TABLES = 2
 """Routing tables that the policy "auto" tries: as measured, and all tensors local."""
 
@@ -89,7 +79,7 @@ class Question:
 
     def scenarios(self) -> "Scenarios":
         """The scenarios of all modes."""
-        machine = named_machine(self.machine)
+        machine = machine_named(self.machine)
         nvlink, num_nodes = machine.nvlink and self.nvlink, max(machine.num_nodes, self.nodes)
         machine = replace(machine, nvlink=nvlink, num_nodes=num_nodes)
         model = model_named(self.model)
@@ -131,45 +121,6 @@ class Scenarios:
             policy=one_of("policy", question.policy, Policy),
             slow_downs=tuple(factors.get(worker, 1.0) for worker in range(question.workers)) if factors else (),
         )
-
-
-def named_machine(name: str) -> Machine:
-    """The machine of a file, or of a preset; ConfigError with the nearest names where there is neither."""
-    is_path = name.endswith(".toml") or "/" in name
-    if is_path or (name not in preset_names() and Path(name).is_file()):
-        return load_machine(name)
-    try:
-        return load_preset(name)
-    except ConfigError as error:
-        if error.key != "preset":
-            raise
-        raise ConfigError(f"--machine: {error} A machine of your own is a path (.toml)", key="machine") from None
-
-
-def profile_for(model: Model, machine: Machine, gpu: str | None, batch: int, precision: Precision) -> ComputeProfile:
-    """The compute times of a named GPU, or of the machine's own.
-
-    Where nothing is published of the machine's own accelerator, it is taken to use as much of its peak as
-    V100 does: an assumption, and labelled as one.
-    """
-    own = machine.accelerator.name
-    known = {row.gpu for row in THROUGHPUTS if (row.model, row.precision) == (model.name, precision)}
-    if gpu is not None or known & set(re.findall(r"[a-z0-9]+", own.lower())):
-        return compute_profile(model, gpu or own, batch, precision)
-    reference = compute_profile(model, _REFERENCE_GPU, batch, precision)
-    accelerator = machine.accelerator
-    peaks = {Precision.FP32: accelerator.fp32_flops_per_s, Precision.FP16: accelerator.fp16_flops_per_s}
-    ratio = peaks[precision] / PEAK_FLOPS_PER_S[_REFERENCE_GPU, precision]
-    iteration_s = (reference.total_forward_s + reference.total_backward_s) / ratio
-    return split_iteration(
-        model,
-        iteration_s,
-        gpu=own,
-        batch=batch,
-        precision=precision,
-        basis=Basis.ASSUMPTION,
-        source=f"V100's, scaled by the {precision} peak of {own} over V100's ({ratio:.3g}): {reference.source}",
-    )
 
 
 def one_of(key: str, value: str, choices: type[Choice]) -> Choice:
