@@ -98,7 +98,7 @@ def main() -> None:
                 }
             )
         runtime.close()
-        runtime.take_punctuality()
+        runtime.take_punctuality(0.0)
         report(options.dilation, rows)
 
 

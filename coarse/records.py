@@ -196,12 +196,16 @@ class Mailbox:
         if self._has_frames():
             words[ASLEEP] = 0
             return []
-        events = self._poll.poll(timeout_s)
+        events = self._block(timeout_s)
         words[ASLEEP] = 0
         for descriptor, _ in events:
             if descriptor == self._bell.fileno():
                 self._drain_bell()
         return self._ended(events)
+
+    def _block(self, timeout_s: float) -> list[tuple[int, int]]:
+        """What epoll found within the time, to the millisecond."""
+        return self._poll.poll(timeout_s)
 
     def take_ended(self) -> list[int]:
         """The keys of processes that have ended (see `watch`) since this was asked last; wakes nobody's sleep."""

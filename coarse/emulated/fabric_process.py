@@ -5,12 +5,13 @@ endpoints have left or died.
 """
 
 import contextlib
+import json
 import mmap
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from coarse.emulated.doorbell import PunctualMailbox
 from coarse.emulated.envelope import Delivery, Submission, Way, unpack_submission
 from coarse.emulated.pace import Pace
 from coarse.emulated.site_file import FabricOrder, parse_order
@@ -23,25 +24,29 @@ LATE_SHARE = 0.02
 FLOOR_WALL_S = 0.002
 """Wall seconds of lateness that no process on a busy machine can avoid; see benchmarks/emulation.py."""
 _LONGEST_SLEEP_S = 0.1
-_SPIN_S = 0.0002
-"""The last moment before a transfer is due is not slept but waited for."""
+_SPIN_SHARE, _LEAST_SPIN_S, _MOST_SPIN_S = 0.02, 0.0001, 0.0005
+"""The last moment of a sleep is not slept but waited for: a core that slept longer wakes up later."""
+_WAKE_UP_S = 0.0002
+"""Wall seconds that it takes a receiver to wake up: what is due by then is handed on."""
 
 
-@dataclass
 class Punctuality:
-    """How many transfers were handed on, and how many of them too late."""
+    """When each transfer began, and whether it was handed on too late."""
 
-    num_transfers: int = 0
-    num_overrun: int = 0
-    worst_late_s: float = 0.0
-    """Emulated seconds."""
+    def __init__(self) -> None:
+        self._begins_s: list[float] = []
+        self._lates_s: list[float] = []
+        """Emulated seconds of lateness; 0 where a transfer was in time."""
 
     def note(self, begin_s: float, due_s: float, now_s: float, floor_s: float) -> None:
         """One transfer is handed on."""
         late_s = now_s - due_s
-        self.num_transfers += 1
-        self.num_overrun += late_s > max(floor_s, LATE_SHARE * (due_s - begin_s))
-        self.worst_late_s = max(self.worst_late_s, late_s)
+        self._begins_s.append(begin_s)
+        self._lates_s.append(late_s if late_s > max(floor_s, LATE_SHARE * (due_s - begin_s)) else 0.0)
+
+    def as_json(self) -> str:
+        """Two lists, in the order in which transfers were handed on."""
+        return json.dumps([self._begins_s, self._lates_s])
 
 
 class FabricProcess:
@@ -83,7 +88,7 @@ class FabricProcess:
             )
 
     def _hand_on(self) -> None:
-        now_s = self._pace.now_s()
+        now_s = self._pace.now_s() + _WAKE_UP_S / self._pace.dilation
         floor_s = FLOOR_WALL_S / self._pace.dilation
         for due_s, number in self._ports.advance(max(now_s, self._ports.fabric.now_s)):
             submission = self._moving.pop(number)
@@ -106,13 +111,15 @@ class FabricProcess:
         next_s = self._ports.next_s()
         if next_s is None:
             return _LONGEST_SLEEP_S
-        return max(0.0, min(_LONGEST_SLEEP_S, self._pace.wall_s_until(next_s) - _SPIN_S))
+        left_s = self._pace.wall_s_until(next_s) - _WAKE_UP_S
+        left_s -= min(_MOST_SPIN_S, max(_LEAST_SPIN_S, left_s * _SPIN_SHARE))
+        return max(0.0, min(_LONGEST_SLEEP_S, left_s))
 
 
 def open_mailbox(order: FabricOrder, control: memoryview) -> Mailbox:
     """The fabric's mailbox; it hears of every rank's end."""
     num_endpoints = len(order.process_ids)
-    mailbox = Mailbox(num_endpoints, num_endpoints + 1, tuple(range(num_endpoints)), control, order.run)
+    mailbox = PunctualMailbox(num_endpoints, num_endpoints + 1, tuple(range(num_endpoints)), control, order.run)
     for endpoint, process_id in enumerate(order.process_ids):
         mailbox.watch(os.pidfd_open(process_id), endpoint)
     return mailbox
@@ -134,8 +141,7 @@ def main(arguments: Sequence[str] = tuple(sys.argv[1:])) -> None:
     sys.stdout.write("ready\n")
     sys.stdout.flush()
     fabric.serve()
-    found = fabric.punctuality
-    sys.stdout.write(f"{found.num_transfers} {found.num_overrun} {found.worst_late_s}\n")
+    sys.stdout.write(fabric.punctuality.as_json() + "\n")
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from coarse.simulation.report import WorkerIteration
 
 ALLOWED_OVERRUN_SHARE = 0.01
 """Of all transfers; above it the links were not what they claim to be, and nothing is reported."""
-_LEAST_DILATION = 5.0
+_LEAST_DILATION = 20.0
 _MOST_TRIES = 4
 _SLOWER = 2.5
 """How much more dilation the next try gets."""
@@ -26,7 +26,7 @@ _PASSES = 6
 """What a worker's gradients cost here: copies and sums of their bytes, and at what rate this machine does them."""
 _WALL_S_PER_TRANSFER = 2e-4
 _ENDING_S = 5.0
-_ROOM = 4
+_ROOM = 8
 """How many times longer than that an iteration may take, so that waiting is not late."""
 
 

@@ -2,19 +2,19 @@
 
 from collections.abc import Callable, Iterator
 
+from coarse.emulated.doorbell import PunctualMailbox
 from coarse.emulated.envelope import Submission, Way, unpack_delivery
 from coarse.emulated.pace import Pace
 from coarse.emulated.shard_sizes import ShardSizes
 from coarse.encoding import decode, encode
 from coarse.messages import Descriptor, Push, Ready
-from coarse.records import Mailbox
 
 _HOT_KINDS = (1, 2)
 """First bytes of the frames of Push and Ready, the two that announce bytes."""
 OnToken = Callable[[Way, bytes, float], None]
 
 
-class EmulatedMailbox(Mailbox):
+class EmulatedMailbox(PunctualMailbox):
     """One endpoint's end of its rings; the fabric is one endpoint more.
 
     `now_s` is the emulated time of what is being done: that of the frame which was handed out last.

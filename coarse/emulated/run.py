@@ -30,7 +30,8 @@ def main(arguments: Sequence[str] = tuple(sys.argv[1:])) -> None:
         sys.stderr.flush()
         runtime.abort(str(error))
         raise
-    punctuality = runtime.take_punctuality()
+    counted_s = min((row.begin_s for row in rows if row.iteration), default=0.0)
+    punctuality = runtime.take_punctuality(counted_s)
     if punctuality is not None:
         num_transfers, num_overrun, worst_late_s = punctuality
         result = {

@@ -1,5 +1,6 @@
 """Opens a rank's parts as live training does, with the fabric's mailboxes and the adders in emulated time."""
 
+import json
 import mmap
 import os
 import subprocess
@@ -51,14 +52,16 @@ class EmulatedRuntime(Runtime):
             self._await_fabric(self._fabric)
         self.world.Barrier()
 
-    def take_punctuality(self) -> tuple[int, int, float] | None:
-        """On worker 0 after `close`: (transfers, transfers that overran, worst lateness in emulated seconds)."""
+    def take_punctuality(self, since_s: float) -> tuple[int, int, float] | None:
+        """On worker 0 after `close`: transfers that began at an emulated time or later, how many of them
+        overran, and by how many emulated seconds at worst."""
         if self._fabric is None:
             return None
         assert self._fabric.stdout is not None
-        num_transfers, num_overrun, worst_late_s = self._fabric.stdout.readline().split()
+        begins_s, lates_s = json.loads(self._fabric.stdout.readline())
         self._fabric.wait(timeout=60)
-        return int(num_transfers), int(num_overrun), float(worst_late_s)
+        counted = [late_s for begin_s, late_s in zip(begins_s, lates_s, strict=True) if begin_s >= since_s]
+        return len(counted), sum(late_s > 0 for late_s in counted), max(counted, default=0.0)
 
     def profile(self) -> None:
         """Take the tables of the job, which were measured on the model of its links."""
