@@ -26,6 +26,7 @@ from coarse.cli_input import wrong_input_ends_with_2
 from coarse.cli_predict import predict_command
 from coarse.cli_profile import profile
 from coarse.cli_report import report
+from coarse.cli_validate import validate
 
 app = typer.Typer(
     help="Data-parallel training over memory devices.",
@@ -139,3 +140,4 @@ app.command("emulate")(emulate)
 app.command("predict")(predict_command)
 app.command("profile")(profile)
 app.command("report")(report)
+app.command("validate")(validate)

@@ -70,7 +70,7 @@ LAYERS = (
     (
         *("coarse.torch", "coarse.cli", "coarse.cli_input", "coarse.cli_predict", "coarse.cli_profile"),
         *("coarse.cli_report", "coarse.report", "coarse.machine_profile", "coarse.device", "coarse.__main__"),
-        "coarse.cli_emulate",
+        *("coarse.cli_emulate", "coarse.cli_validate"),
         *("tf_strategy", "experiments", "benchmarks"),
     ),
 )
