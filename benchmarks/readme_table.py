@@ -19,7 +19,7 @@ from benchmarks.targets import JUDGES, Result, Verdict
 README = Path(__file__).resolve().parents[1] / "README.md"
 BEGIN = "<!-- benchmarks: begin; written by `make readme` -->"
 END = "<!-- benchmarks: end -->"
-NAMES = ("sync-2-2", "sync-4-2", "step-2-2", "idle-2-2", "simulator-speed")
+NAMES = ("sync-2-2", "sync-4-2", "sync-4-2-bert", "step-2-2", "idle-2-2", "simulator-speed")
 _CONTENDERS = ("Gloo", "Open MPI", "coarse, copy", "coarse, device", "bare sum", "memcpy")
 _COMMANDS = {
     "sync": "make bench-sync",
@@ -58,7 +58,7 @@ def section_of(results: Results) -> str:
     """All tables as Markdown."""
     verdicts = [(name, verdict) for name, judge in JUDGES.items() for verdict in judge(results.get(name))]
     parts = [targets_table(verdicts)]
-    parts += [sync_part(results[name]) for name in ("sync-2-2", "sync-4-2") if name in results]
+    parts += [sync_part(results[name]) for name in ("sync-2-2", "sync-4-2", "sync-4-2-bert") if name in results]
     parts += [step_part(results["step-2-2"])] if "step-2-2" in results else []
     missing = [f"{name} (`{_COMMANDS[name.partition('-')[0]]}`)" for name in NAMES if name not in results]
     parts += [f"Not measured yet: {', '.join(missing)}."] if missing else []

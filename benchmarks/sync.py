@@ -22,8 +22,8 @@ if TYPE_CHECKING:  # devices import none of these
     from benchmarks.contenders.protocol import Contender
 
 CONTENDERS = ("gloo", "openmpi", "coarse", "coarse-device", "bare", "memcpy")
-_TIMES_NEEDED = 5
-"""A worker's bytes: its own memory, regions of both ways to use coarse and of the bare sum, a result or a copy."""
+_OWN_REGIONS = frozenset({"coarse", "coarse-device", "bare"})
+"""Contenders that have a region of their own for every worker's bytes; the others work in memory that they share."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,13 +92,18 @@ def measure_all(world: World, options: Options) -> None:
     track = Track(world, open_start_line(world.workers))
     rows: list[Row] = []
     for workload in options.workloads:
-        require_memory(workload.nbytes * world.num_workers * _TIMES_NEEDED, workload.name)
+        require_memory(needed_bytes(workload.nbytes, world.num_workers, options.contenders), workload.name)
         effort = w.effort_for(workload, quick=options.quick)
         rows += rows_of(workload, effort, race(track, workload, contenders, effort))
         if world.rank == 0:
             print(f"{workload.name}: {effort.num_rounds} x {effort.num_operations}", file=sys.stderr, flush=True)
     if world.rank == 0:
         report(world, options, rows)
+
+
+def needed_bytes(nbytes: int, num_workers: int, contenders: Sequence[str]) -> int:
+    """Bytes over all ranks: each worker's own memory, regions, and one copy for results or the memcpy's target."""
+    return nbytes * num_workers * (2 + len(_OWN_REGIONS.intersection(contenders)))
 
 
 def open_contender(name: str, world: World) -> Contender:

@@ -26,3 +26,11 @@ def test_a_bad_option_is_refused_with_what_is_allowed(script, arguments, complai
     with pytest.raises(SystemExit):
         script.parse_options(arguments)
     assert complaint in capsys.readouterr().err
+
+
+def test_memory_is_asked_for_by_the_contenders_that_have_regions():
+    from benchmarks.sync import needed_bytes
+
+    assert needed_bytes(10, 4, ["gloo", "openmpi", "memcpy"]) == 80
+    assert needed_bytes(10, 4, ["gloo", "coarse-device", "memcpy"]) == 120
+    assert needed_bytes(10, 2, ["coarse", "coarse-device", "bare"]) == 100
