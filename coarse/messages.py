@@ -94,6 +94,8 @@ class Forget(NamedTuple):
     key: int
     device: int
     offset: int
+    teller: int
+    """The device that the client told, which tells the others: the one that told them of the key."""
 
 
 class Registered(NamedTuple):

@@ -59,6 +59,8 @@ class ClientKey:
     plan: SyncPlan
     targets: tuple[tuple[int, int, int], ...]
     """(device, first shard, past the last): to whom which shards are announced."""
+    route: int = -1
+    """The device that registered it, and told the others."""
     phase: Phase = Phase.REGISTERING
     device: int = -1
     offset: int = -1
@@ -137,7 +139,8 @@ class ClientMachine:
         device, offset = -1, -1
         if state is not None and state.failed is None and state.offset >= 0:
             device, offset = state.device, state.offset
-        return [ToDevice(self.local_proxy, Forget(self.client, key, device, offset))]
+        teller = self.local_proxy if state is None else state.route  # it cannot overtake the registration
+        return [ToDevice(teller, Forget(self.client, key, device, offset, teller))]
 
     def register(self, descriptor: Descriptor) -> list[ToDevice]:
         """First use of a name in this epoch: ask its proxy for a region (COARSE III-E routing).
@@ -148,11 +151,11 @@ class ClientMachine:
         known = self.keys.get(key)
         itemsize = DType(descriptor.dtype).itemsize
         plan = plan_key(key, descriptor.num_elements, itemsize, self._tables, self.placement)
-        state = ClientKey(key, descriptor, self.epoch, plan, plan.targets(self.client))
+        route = proxy_for(descriptor.nbytes, self.table)
+        state = ClientKey(key, descriptor, self.epoch, plan, plan.targets(self.client), route)
         if known is not None and known.descriptor.nbytes == descriptor.nbytes:
             state.device, state.offset, state.version = known.device, known.offset, known.version
         self.keys[key] = state
-        route = proxy_for(descriptor.nbytes, self.table)
         register = Register(
             self.client, key, self.epoch, descriptor, state.device, state.offset
         )

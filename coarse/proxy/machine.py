@@ -169,7 +169,9 @@ class ProxyMachine:
 
     def _on_forget(self, forget: Forget) -> list[Instruction]:
         """See [Note: forgetting] in synchronisation.py; each device frees the regions that it holds."""
-        forwarded = self._forward(forget.client, forget)
+        forwarded: list[Instruction] = []
+        if forget.teller == self.device:
+            forwarded += self._to_other_devices(forget)
         complete = self._membership.on_forget(forget)
         if complete:
             self._sync.forget(forget.key)

@@ -156,7 +156,7 @@ def test_a_round_that_fails_is_kept_for_whoever_joins_later():
 
 def test_a_forgotten_name_is_a_new_key_and_its_region_is_given_back():
     machine, key = registered()
-    assert machine.forget("w") == [ToDevice(1, Forget(1, key, 1, 4096))]
+    assert machine.forget("w") == [ToDevice(1, Forget(1, key, 1, 4096, 1))]
     assert machine.key("w") != key
     [sent] = machine.register(descriptor(7))
     assert (sent.record.key, sent.record.device) == (machine.key("w"), -1)
@@ -169,9 +169,9 @@ def test_a_forgotten_name_is_a_new_key_and_its_region_is_given_back():
 
 def test_a_name_that_was_never_used_or_has_failed_gives_no_region_back():
     machine, key = registered()
-    assert machine.forget("unused") == [ToDevice(1, Forget(1, key_of("unused"), -1, -1))]
+    assert machine.forget("unused") == [ToDevice(1, Forget(1, key_of("unused"), -1, -1, 1))]
     machine.on_record(Failed(key, 1, "MismatchError", "text"))
-    assert machine.forget("w") == [ToDevice(1, Forget(1, key, -1, -1))]
+    assert machine.forget("w") == [ToDevice(1, Forget(1, key, -1, -1, 1))]
     machine.on_record(Failed(key, 1, "MismatchError", "from another device"))  # late
 
 

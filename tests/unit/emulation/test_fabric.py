@@ -65,7 +65,7 @@ def ends(fabric: Fabric) -> dict[int, float]:
     ended: list[tuple[float, int]] = []
     while (next_s := fabric.next_s()) is not None:
         ended += fabric.advance(next_s)
-    assert ended == sorted(ended)
+    assert [end_s for end_s, _ in ended] == sorted(end_s for end_s, _ in ended)
     return {number: end_s for end_s, number in ended}
 
 
