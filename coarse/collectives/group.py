@@ -1,0 +1,270 @@
+"""Workers that gather and reduce together. Start reading here."""
+
+import contextlib
+from collections.abc import Callable, Hashable
+from typing import TYPE_CHECKING
+
+import numpy as np
+from mpi4py import MPI
+
+from coarse.collectives import headers
+from coarse.collectives.headers import Header, Kind
+from coarse.collectives.hierarchical import Hierarchical
+from coarse.collectives.node_memory import NodeBuffer, Region, agree_on_region
+from coarse.collectives.opening import Opened
+from coarse.collectives.progress import Job, Pending, Waits
+from coarse.collectives.ring import Ring
+from coarse.collectives.shape import Collective, GroupShape
+from coarse.collectives.slice_sum import SliceSum
+from coarse.dtypes import DType, Op
+from coarse.errors import CoarseError, ConfigError
+
+if TYPE_CHECKING:
+    from coarse.runtime import Runtime
+
+
+class WorkerGroup:
+    """Workers (ranks among workers, as coarse.rank() counts) that gather and reduce together.
+
+    All members open it in the same order among their groups, and call the same methods in the same order with arrays
+    of the same sizes. A call returns at once what ends once its arrays may be used again: until then nobody may
+    change them. Arrays are contiguous. An error that all members find alike (MismatchError, CapacityError) leaves
+    the group as it was; after any other it cannot be used any more.
+    """
+
+    def __init__(
+        self, runtime: "Runtime", ranks: tuple[int, ...], collective: Collective = Collective.HIERARCHICAL
+    ) -> None:
+        """Return once all members have come.
+
+        Raises:
+            ConfigError: ranks that cannot be a group with this one in it; hierarchical, and uneven nodes.
+            CapacityError: the devices of a node have no room for what a group needs, some MiB.
+            StallError, DeadRankError: members that do not come.
+            MismatchError: members that open another group now.
+        """
+        shared = runtime.groups
+        assert shared is not None
+        placement = shared.placement
+        worker = shared.client.machine.client
+        self.ranks = _checked_ranks(tuple(ranks), worker, placement.num_clients)
+        self.size = len(self.ranks)
+        self.rank = self.ranks.index(worker)
+        self.collective = Collective(collective)
+        shape = GroupShape(tuple(placement.client_nodes[r] for r in self.ranks))
+        if self.collective is Collective.HIERARCHICAL:
+            shape.require_even()
+        self.num_nodes = shape.num_nodes
+        self.node_ranks = shape.near(self.rank)
+        """The members of this one's node, as group ranks."""
+        self._progress = shared.progress
+        self._lane = shared.next_lane()
+        self._parts = Opened(shared, shape, self.rank, self.ranks, self.collective)
+        self._lanes: set[Hashable] = {self._lane}
+        self._num_jobs = 0
+        self._is_closed = False
+        opening = f"the opening of a group of ranks {list(self.ranks)}"
+        self._progress.submit(self._lane, self._parts.open, opening).wait()
+        self._near = Hierarchical(self._parts.wire, self._parts.node)
+        is_ring = self.collective is Collective.RING
+        self._way = Ring(self._parts.wire, self._parts.node) if is_ring else self._near
+
+    # --- memory of the node
+
+    def node_buffer(self, name: str, nbytes: int) -> NodeBuffer:
+        """Memory of the node's devices, one copy on every node; all members call it alike, and it returns when it is
+        there.
+
+        Raises:
+            CapacityError: some node has no device with room; on all members, and nothing is taken anywhere.
+        """
+        found: list[Region] = []
+        parts = self._parts
+
+        def take() -> Waits:
+            yield from agree_on_region(parts.wire, parts.shared.devices, nbytes, 0, found)
+
+        self._submit_agreed(Kind.NODE_BUFFER, name, nbytes, take).wait()
+        return NodeBuffer(name, found[0], parts.shared.devices.view(found[0]), self._release)
+
+    def _release(self, buffer: NodeBuffer) -> None:
+        node, devices = self._parts.node, self._parts.shared.devices
+
+        def release() -> Waits:
+            yield node.ticks.all_passed(node.ticks.tick())
+            if node.position == 0:
+                devices.free(buffer.region)
+
+        self._number()
+        self._progress.submit(self._lane, release, f"the release of {buffer.name!r}")
+
+    # --- collectives
+
+    def all_gather(self, out: np.ndarray, own: np.ndarray, *, keep: NodeBuffer | None = None, what: str) -> Pending:
+        """Every member's `own`, (n,) bytes, into every member's `out`, (p*n,); `own` may be its place in `out`.
+
+        With `keep` the node's buffer holds the same bytes afterwards.
+        """
+        flat, mine = _bytes(out, "out"), _bytes(own, "own")
+        _require_size(what, "out", flat.nbytes, self.size * mine.nbytes)
+        if keep is not None:
+            _require_room(what, keep, flat.nbytes)
+
+        def gather() -> Waits:
+            _put_own(flat, mine, self.rank)
+            yield from self._way.gather(flat, mine.nbytes, keep, what)
+
+        return self._submit_agreed(Kind.ALL_GATHER, what, flat.nbytes, gather, int(keep is not None))
+
+    def read_node(self, out: np.ndarray, kept: NodeBuffer, *, what: str) -> Pending:
+        """What the node's buffer holds from its first byte on into `out`; nothing moves between nodes.
+
+        The one call that members need not make alike: it is neither numbered nor counted. The next gather into the
+        buffer begins when all members have come to it, and have so ended what they read before.
+        """
+        flat = _bytes(out, "out")
+        _require_room(what, kept, flat.nbytes)
+
+        def read() -> None:
+            flat[:] = kept.array[: flat.nbytes]
+
+        return self._progress.submit(self._lane, read, what)
+
+    def gather_on_node(self, out: np.ndarray, own: np.ndarray, *, what: str) -> Pending:
+        """As all_gather, among the members of this one's node alone, in order of `node_ranks`."""
+        flat, mine, node = _bytes(out, "out"), _bytes(own, "own"), self._parts.node
+        _require_size(what, "out", flat.nbytes, node.num_members * mine.nbytes)
+
+        def gather() -> Waits:
+            _put_own(flat, mine, node.position)
+            if node.num_members > 1:
+                yield from self._near.gather_near(flat, mine.nbytes, what)
+
+        return self._submit_agreed(Kind.GATHER_ON_NODE, what, flat.nbytes, gather)
+
+    def reduce_scatter(self, out: np.ndarray, full: np.ndarray, dtype: DType, op: Op, *, what: str) -> Pending:
+        """The combination of all members' slices r of `full`, (p*n,), into `out`, (n,), of group rank r.
+
+        Both hold `dtype` (bfloat16 as uint16, or any as bytes). The order of the sum is fixed; half types add in
+        float32 and are rounded once.
+        """
+        flat, result = _elements(full, dtype, "full"), _elements(out, dtype, "out")
+        how = SliceSum(dtype, op, self.size)
+        _require_size(what, "full", flat.nbytes, self.size * result.nbytes)
+
+        def reduce() -> Waits:
+            target = np.empty_like(result) if np.may_share_memory(result, flat) else result
+            yield from self._way.reduce(target, flat, len(result), how, what)
+            if target is not result:
+                result[:] = target
+
+        return self._submit_agreed(Kind.REDUCE_SCATTER, what, flat.nbytes, reduce, 0, dtype, op)
+
+    def all_reduce(self, array: np.ndarray, dtype: DType, op: Op, *, what: str) -> Pending:
+        """The combination of all members' arrays in place, the same bits on all: a reduce-scatter and an all-gather."""
+        flat = _elements(array, dtype, "array")
+        how = SliceSum(dtype, op, self.size)
+        slice_elements = -(-len(flat) // self.size)
+
+        def reduce() -> Waits:
+            begin = min(self.rank * slice_elements, len(flat))
+            mine = flat[begin : begin + slice_elements]
+            result = np.empty_like(mine)
+            yield from self._way.reduce(result, flat, slice_elements, how, what)
+            mine[:] = result
+            yield from self._way.gather(flat.view(np.uint8), slice_elements * dtype.itemsize, None, what)
+
+        return self._submit_agreed(Kind.ALL_REDUCE, what, flat.nbytes, reduce, 0, dtype, op)
+
+    def barrier(self) -> None:
+        """Return once all members have called it, and all jobs before have ended here."""
+
+        def nothing() -> Waits:
+            yield from ()
+
+        self._submit_agreed(Kind.BARRIER, "barrier", 0, nothing).wait()
+
+    def submit(self, job: Callable[[MPI.Intracomm], Waits | None], *, what: str, lane: str = "") -> Pending:
+        """Any MPI work of the group, in order, in the progress thread, with a communicator for such jobs alone.
+
+        A job that waits should be a generator and yield what it waits for (see coarse.collectives.awaited), so that
+        others go on. Jobs of another `lane` run beside those of the group's collectives.
+        """
+        comm = self._parts.comms[1]
+        key: Hashable = (self._lane, lane) if lane else self._lane
+        self._lanes.add(key)
+        return self._progress.submit(key, lambda: job(comm), what)
+
+    def counters(self) -> dict[str, tuple[int, int]]:
+        """By `what` the bytes that this member sent to and received from other nodes; "headers" announce the others."""
+        return self._parts.traffic.by_purpose()
+
+    def close(self) -> None:
+        """Give back what the group has; all members call it alike, after which nobody may use it."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        with contextlib.suppress(CoarseError):  # a member is dead, and so is the group
+            self._progress.submit(self._lane, self._parts.close, "the close of a group").wait()
+        for lane in self._lanes:
+            self._progress.forget(lane)
+
+    # --- submitting
+
+    def _submit_agreed(
+        self, kind: Kind, what: str, nbytes: int, job: Callable[[], Waits], keeps: int = 0,
+        dtype: DType = DType.UINT8, op: Op = Op.SUM,
+    ) -> Pending:  # fmt: skip
+        header = Header.of(kind, self._number(), what, nbytes)._replace(dtype=dtype, op=op, keeps=keeps)
+        members = self.node_ranks if kind is Kind.GATHER_ON_NODE else range(self.size)
+
+        def agreed() -> Waits:
+            yield from headers.agree(self._parts.wire, members, header, what)
+            yield from job()
+
+        work: Job = agreed
+        return self._progress.submit(self._lane, work, what)
+
+    def _number(self) -> int:
+        self._num_jobs += 1
+        return self._num_jobs
+
+
+def _checked_ranks(ranks: tuple[int, ...], worker: int, num_workers: int) -> tuple[int, ...]:
+    is_set = len(set(ranks)) == len(ranks) and set(ranks) <= set(range(num_workers))
+    if not is_set or worker not in ranks:
+        raise ConfigError(
+            f"rank {worker}: a group's ranks must be different ones of 0..{num_workers - 1} with {worker} among them, "
+            f"got {ranks}; let only its members open a group"
+        )
+    return ranks
+
+
+def _bytes(array: np.ndarray, name: str) -> np.ndarray:
+    if not isinstance(array, np.ndarray) or not array.flags.c_contiguous:
+        raise TypeError(f"{name} must be a contiguous numpy array, got {type(array).__name__}; copy it first")
+    return array.reshape(-1).view(np.uint8)
+
+
+def _elements(array: np.ndarray, dtype: DType, name: str) -> np.ndarray:
+    flat = _bytes(array, name)
+    if flat.nbytes % dtype.itemsize:
+        raise ValueError(f"{name} must hold whole elements of {dtype.label}, got {flat.nbytes} bytes")
+    return flat.view(dtype.storage)
+
+
+def _require_size(what: str, name: str, nbytes: int, wanted_bytes: int) -> None:
+    if nbytes != wanted_bytes:
+        raise ValueError(f"{what!r}: {name} must have {wanted_bytes} bytes, got {nbytes}; give each member one slice")
+
+
+def _require_room(what: str, kept: NodeBuffer, nbytes: int) -> None:
+    if kept.nbytes < nbytes:
+        raise ValueError(f"{what!r}: {nbytes} bytes do not fit the node buffer {kept.name!r} of {kept.nbytes} bytes")
+
+
+def _put_own(out: np.ndarray, own: np.ndarray, position: int) -> None:
+    """A member's slice to its place in `out`, unless it is there."""
+    place = out[position * own.nbytes : (position + 1) * own.nbytes]
+    if own.nbytes and place.__array_interface__["data"][0] != own.__array_interface__["data"][0]:
+        place[:] = own

@@ -1,0 +1,84 @@
+"""What members tell each other before a collective moves anything, so that a difference is an error and no hang."""
+
+import enum
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from coarse.collectives.awaited import Messages
+from coarse.collectives.node_memory import HEADERS
+from coarse.collectives.progress import Waits
+from coarse.dtypes import DType, Op
+from coarse.errors import MismatchError
+from coarse.messages import Tag, key_of
+
+if TYPE_CHECKING:  # importing it starts MPI
+    from coarse.collectives.wire import Wire
+
+
+class Kind(enum.IntEnum):
+    """Which collective."""
+
+    ALL_GATHER = 0
+    GATHER_ON_NODE = 1
+    REDUCE_SCATTER = 2
+    ALL_REDUCE = 3
+    BARRIER = 4
+    NODE_BUFFER = 5
+
+
+class Header(NamedTuple):
+    """What must be the same on all members."""
+
+    kind: Kind
+    number: int
+    """How many jobs the group's members have submitted before."""
+    name: int
+    """Of what it is for."""
+    nbytes: int
+    """Of the largest array."""
+    dtype: DType = DType.UINT8
+    op: Op = Op.SUM
+    keeps: int = 0
+    """1 where the node keeps the bytes."""
+
+    @classmethod
+    def of(cls, kind: Kind, number: int, what: str, nbytes: int) -> "Header":
+        """A header of bytes."""
+        return cls(kind, number, key_of(what) >> 1, nbytes)
+
+    def __str__(self) -> str:
+        reduced = f" of {self.dtype.label} op={self.op.name.lower()}"
+        is_sum = self.kind in (Kind.REDUCE_SCATTER, Kind.ALL_REDUCE)
+        return f"{self.kind.name.lower()} of {self.nbytes} bytes{reduced if is_sum else ''} (number {self.number})"
+
+
+def agree(wire: "Wire", members: Sequence[int], header: Header, what: str) -> Waits:
+    """Exchange headers with other members, by group rank; returns when all have come to this collective.
+
+    Raises:
+        MismatchError: on all of them, where two differ.
+    """
+    mine = np.array(header, np.int64)
+    theirs = {member: np.empty_like(mine) for member in members if member != wire.rank}
+    messages = Messages()
+    for member, into in theirs.items():
+        wire.receive(messages, member, into, HEADERS, Tag.HEADER)
+        wire.send(messages, member, mine, HEADERS, Tag.HEADER)
+    yield messages
+    headers = {member: _read(theirs.get(member, mine)) for member in members}
+    first = members[0]
+    for member in members:
+        if headers[member] != headers[first]:
+            is_renamed = headers[member]._replace(name=headers[first].name) == headers[first]
+            raise MismatchError(
+                f"rank {wire.workers[wire.rank]}: {what!r}: rank {wire.workers[first]} submitted {headers[first]}, and "
+                f"rank {wire.workers[member]} {headers[member]}{' under another name' if is_renamed else ''}; "
+                "all members of a group submit the same collectives in the same order"
+            )
+
+
+def _read(words: np.ndarray) -> Header:
+    kind, number, name, nbytes, dtype, op, keeps = words.tolist()
+    return Header(Kind(kind), number, name, nbytes, DType(dtype), Op(op), keeps)

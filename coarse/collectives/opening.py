@@ -1,0 +1,91 @@
+"""How the members of a group meet: they say hello, make their communicators, and share memory on each node."""
+
+import hashlib
+from dataclasses import dataclass, field
+
+import numpy as np
+from mpi4py import MPI
+
+from coarse.collectives.awaited import Messages
+from coarse.collectives.node import Node, counts_bytes, shared_bytes
+from coarse.collectives.node_memory import Region, agree_on_region
+from coarse.collectives.progress import Waits
+from coarse.collectives.shape import Collective, GroupShape
+from coarse.collectives.shared import SharedByGroups
+from coarse.collectives.traffic import Traffic
+from coarse.collectives.wire import Wire
+from coarse.errors import MismatchError
+from coarse.messages import Tag
+
+
+@dataclass
+class Opened:
+    """What a group has once its members have met."""
+
+    shared: SharedByGroups
+    shape: GroupShape
+    rank: int
+    workers: tuple[int, ...]
+    collective: Collective
+    traffic: Traffic = field(default_factory=Traffic)
+    wire: Wire = field(init=False)
+    node: Node = field(init=False)
+    comms: list[MPI.Intracomm] = field(default_factory=list)
+    """Of the collectives, and of the jobs that users submit."""
+
+    def open(self) -> Waits:
+        """Meet the others.
+
+        [Note: hello] Making a communicator blocks inside MPI until all its members have come. So they first send each
+        other a message, for which the progress thread waits as for any other; then all are about to come.
+
+        Raises:
+            MismatchError: another member opens another group now.
+            CapacityError: a node's devices have no room (on all members).
+        """
+        yield from self._greet()
+        parent = MPI.Intracomm(self.shared.worker_comm)
+        everybody = parent.Get_group()
+        group = everybody.Incl(list(self.workers))
+        comm = parent.Create_group(group)
+        self.comms += [comm, comm.Dup()]
+        group.Free()
+        everybody.Free()
+        counters = (self.traffic, self.shared.traffic)
+        self.wire = Wire(self.comms[0], self.shape, self.rank, self.workers, counters)
+        members = self.shape.near(self.rank)
+        found: list[Region] = []
+        largest = max(len(near) for near in self.shape.members_by_node)
+        nbytes, num_zeros = shared_bytes(largest), counts_bytes(largest)
+        yield from agree_on_region(self.wire, self.shared.devices, nbytes, num_zeros, found)
+        near_workers = tuple(self.workers[member] for member in members)
+        self.node = Node(self.shared.devices, found[0], members, self.rank, near_workers)
+
+    def close(self) -> Waits:
+        """Give the memory back, once all members of the node have come here.
+
+        Communicators are left to MPI's end: with ULFM an agreement on one may be under way on other members still.
+        """
+        yield self.node.ticks.all_passed(self.node.ticks.tick())
+        if self.node.position == 0:
+            self.shared.devices.free(self.node.region)
+
+    def _greet(self) -> Waits:
+        parent, size = self.shared.worker_comm, len(self.workers)
+        text = f"{self.workers} {self.collective}".encode()
+        mine = np.frombuffer(hashlib.blake2b(text, digest_size=16).digest(), np.uint8)
+        theirs = np.tile(mine, (size, 1))
+        messages = Messages()
+        for member, worker in enumerate(self.workers):
+            if member != self.rank:
+                into = theirs[member]
+                messages.add(parent.Irecv([into, MPI.BYTE], worker, int(Tag.HELLO)), worker, into)
+                messages.add(parent.Isend([mine, MPI.BYTE], worker, int(Tag.HELLO)), worker, mine)
+        yield messages
+        differing = [self.workers[member] for member in range(size) if (theirs[member] != mine).any()]
+        if differing:
+            raise MismatchError(
+                f"rank {self.workers[self.rank]}: a group of ranks {list(self.workers)} with collective "
+                f'"{self.collective}" is opened here, and another one on ranks {differing}; open the same groups in '
+                "the same order on all their members"
+            )

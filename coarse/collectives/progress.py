@@ -1,0 +1,272 @@
+"""A progress thread: a process's only caller of MPI beside what computes, which carries jobs out in order.
+
+[Note: lanes] A job either does its work in one go, or is a generator that yields what it waits for. So jobs of one
+lane run one after the other, and those of several lanes side by side: two groups with common members never wait
+for each other in a circle, in whatever order their members use them. Between two looks the thread sleeps, ever
+longer up to half a millisecond: a wait inside MPI would take a core from whoever computes.
+
+[Note: driving] A large message moves only while its sender is inside MPI, too, and so does the rest of a small one that
+the network did not take at once. A job that waits for memory, or none at all, would leave its peers without what it has
+sent, who in turn are waited for. So between looks the thread has MPI go on, and while idle a hundred times a second.
+"""
+
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Generator, Hashable
+from typing import TYPE_CHECKING
+
+from coarse.client.link import DeviceLink
+from coarse.errors import CapacityError, DeadRankError, MismatchError, StallError
+
+if TYPE_CHECKING:  # it starts MPI, which only init() may
+    from coarse.collectives.awaited import Awaited
+
+_LOOK_S, _GLANCE_S = 0.05, 0.001
+"""How often a wait looks for peers that have died, and for how long."""
+_NAMING_S = 1.0
+"""How much later than MPI the devices may know who died."""
+_SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 20e-6, 500e-6
+_IDLE_PAUSE_S = 0.01
+_END_S = 2.0
+"""How long a closing process waits for a job that is inside MPI."""
+_AGREED = (CapacityError, MismatchError)
+"""Errors that all ranks of a job find alike, before it has moved anything."""
+
+Waits = Generator["Awaited", None, None]
+Job = Callable[[], Waits | None]
+
+
+class Pending:
+    """A job that was submitted; `wait` ends when its arrays may be used again."""
+
+    def __init__(self, thread: "ProgressThread", what: str) -> None:
+        self.what = what
+        self.failure: BaseException | None = None
+        """Why it will never be done."""
+        self.awaited: Awaited | None = None
+        """What the job waits for now; None where it has not begun."""
+        self._is_done = False
+        self._thread = thread
+        self._callbacks: list[Callable[[Pending], None]] = []
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it is done or has failed."""
+        return self._is_done or self.failure is not None
+
+    def is_done(self) -> bool:
+        """Whether it is done; raises the error where it has failed."""
+        if self.failure is not None:
+            raise self.failure
+        return self._is_done
+
+    def wait(self, timeout_s: float | None = None) -> None:
+        """Return once it is done.
+
+        Raises:
+            StallError: not done in time (None: stall_timeout_s); it may be waited for again.
+            DeadRankError: a rank that it may need has died.
+        """
+        self._thread.wait(self, timeout_s)
+
+    def when_over(self, callback: "Callable[[Pending], None]") -> None:
+        """Call `callback(self)` once it is over: in the progress thread, or at once where it is. It must neither
+        wait nor raise."""
+        with self._thread.changed:
+            if not self.is_over:
+                self._callbacks.append(callback)
+                return
+        callback(self)
+
+    def end(self, failure: BaseException | None) -> None:
+        """The progress thread's word that it is over."""
+        with self._thread.changed:
+            if self.is_over:
+                return
+            self._is_done, self.failure = failure is None, failure
+            self.awaited = None
+            callbacks, self._callbacks = self._callbacks, []
+            self._thread.changed.notify_all()
+        for callback in callbacks:
+            callback(self)
+
+
+class _Lane:
+    """Jobs that run one after the other; the first of the queue is under way."""
+
+    def __init__(self) -> None:
+        self.queue: deque[tuple[Pending, Job]] = deque()
+        self.waits: Waits | None = None
+        """What is left of the first job, where that has begun."""
+
+
+class ProgressThread:
+    """Carries out jobs, lane by lane in the order in which they were submitted. See [Note: lanes].
+
+    A job that lacks one of its ranks may wait for ever, or fail and not say whom it lacks; it is the link to the
+    devices that knows who has died or raised an error. Once a job has failed its lane has, since others of the lane
+    would meet what is left of it; except by a CapacityError or MismatchError, which are agreed before anything moves.
+    """
+
+    def __init__(self, link: DeviceLink, name: str, drive: Callable[[], None] | None = None) -> None:
+        """`drive` has MPI go on with what was begun, and doesn't wait; without it jobs do. See [Note: driving]."""
+        self.changed = threading.Condition()
+        self._link = link
+        self._drive = drive
+        self._name = name
+        self._lanes: dict[Hashable, _Lane] = {}
+        self._failures: dict[Hashable, BaseException] = {}
+        self._is_closed = False
+        self._thread: threading.Thread | None = None
+
+    def submit(self, lane: Hashable, job: Job, what: str) -> Pending:
+        """Carry a job out after all others of its lane; `what` names it in errors."""
+        pending = Pending(self, what)
+        with self.changed:
+            failure = _given_up(what) if self._is_closed else self._failures.get(lane)
+            if failure is None:
+                self._lanes.setdefault(lane, _Lane()).queue.append((pending, job))
+                if self._thread is None:
+                    self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                    self._thread.start()
+                self.changed.notify_all()
+        if failure is not None:
+            pending.end(failure)
+        return pending
+
+    def wait(self, pending: Pending, timeout_s: float | None) -> None:
+        """See Pending.wait."""
+        link = self._link
+        limit_s = link.stall_timeout_s if timeout_s is None else timeout_s
+        deadline_s = link.clock.now_s() + limit_s
+        with self.changed:
+            is_over = self.changed.wait_for(lambda: pending.is_over, min(_LOOK_S, limit_s))
+        while not is_over:
+            if link.wait_until(lambda: pending.is_over, _GLANCE_S):  # else DeadRankError, where somebody has died
+                break
+            if link.clock.now_s() >= deadline_s:
+                raise self._stalled(pending, limit_s)
+            with self.changed:
+                is_over = self.changed.wait_for(lambda: pending.is_over, _LOOK_S)
+        failure = pending.failure
+        if failure is not None:
+            if not isinstance(failure, DeadRankError):
+                link.wait_until(lambda: False, _NAMING_S if _is_of_mpi(failure) else 0.0)  # names the rank
+            raise failure
+
+    def forget(self, lane: Hashable) -> None:
+        """Drop a lane; what was submitted there and is not over will never be."""
+        with self.changed:
+            dropped = self._lanes.pop(lane, None)
+            self._failures.pop(lane, None)
+        if dropped is not None:
+            _give_up(dropped)
+
+    def close(self) -> None:
+        """Nothing will be submitted any more, and what is under way is given up."""
+        with self.changed:
+            self._is_closed = True
+            lanes = list(self._lanes.values())
+            self.changed.notify_all()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(_END_S)
+        for lane in lanes:
+            _give_up(lane)
+
+    def _stalled(self, pending: Pending, limit_s: float) -> StallError:
+        with self.changed:
+            awaited = pending.awaited
+        missing = awaited.missing() if awaited is not None else ()
+        whom = f"; it lacks ranks {list(missing)}" if missing else ""
+        return StallError(
+            f"rank {self._link.machine.client}: {pending.what} did not end within {limit_s:g} s{whom}; "
+            "see what the other workers wait for, or raise stall_timeout_s",
+            missing=missing,
+        )
+
+    # --- the thread
+
+    def _run(self) -> None:
+        """An error that belongs to no job ends the process as one in the main thread does."""
+        try:
+            self._work()
+        except BaseException as error:
+            sys.excepthook(type(error), error, error.__traceback__)
+
+    def _work(self) -> None:
+        pause_s = _SHORTEST_PAUSE_S
+        while True:
+            with self.changed:
+                busy = [(name, lane) for name, lane in self._lanes.items() if lane.queue]
+                if self._is_closed:
+                    return
+                if not busy:
+                    self.changed.wait(_IDLE_PAUSE_S if self._drive is not None else None)
+            if any([self._advance(name, lane) for name, lane in busy]):
+                pause_s = _SHORTEST_PAUSE_S
+                continue
+            if self._drive is not None:
+                self._drive()
+            if busy:
+                with self.changed:
+                    self.changed.wait(pause_s)
+                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    def _advance(self, name: Hashable, lane: _Lane) -> bool:
+        """Go on with a lane's first job; whether there was anything to do."""
+        with self.changed:
+            if not lane.queue:
+                return False
+            pending, job = lane.queue[0]
+        try:
+            if lane.waits is None:
+                lane.waits = job()
+            elif pending.awaited is not None and not pending.awaited.is_over():
+                return False
+            if lane.waits is not None:
+                pending.awaited = next(lane.waits)
+                return True
+        except StopIteration:
+            pass
+        except _AGREED as refused:
+            _end_first(lane, pending, refused)
+            return True
+        except BaseException as failure:
+            self._fail(name, lane, failure)
+            return True
+        del job  # with its arrays, which whoever waits may want to see freed
+        _end_first(lane, pending, None)
+        return True
+
+    def _fail(self, name: Hashable, lane: _Lane, failure: BaseException) -> None:
+        with self.changed:
+            self._failures[name] = failure
+            lane.waits = None
+            given_up = [pending for pending, _ in lane.queue]
+            lane.queue.clear()
+        for pending in given_up:
+            pending.end(failure)
+
+
+def _end_first(lane: _Lane, pending: Pending, failure: BaseException | None) -> None:
+    """A lane's first job is over, and nothing is left of it."""
+    lane.waits = None
+    if lane.queue and lane.queue[0][0] is pending:  # else the lane was forgotten
+        lane.queue.popleft()
+    pending.end(failure)
+
+
+def _give_up(lane: _Lane) -> None:
+    """End what a lane has left."""
+    for pending, _ in list(lane.queue):
+        pending.end(_given_up(pending.what))
+
+
+def _given_up(what: str) -> StallError:
+    return StallError(f"{what} was given up, since what it belongs to was closed")
+
+
+def _is_of_mpi(failure: BaseException) -> bool:
+    """Whether MPI raised it, which doesn't name who died."""
+    return type(failure).__module__.startswith("mpi4py")

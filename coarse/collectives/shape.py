@@ -1,0 +1,78 @@
+"""Which members of a group stand on which node, and which of them make a rail."""
+
+import enum
+from dataclasses import dataclass
+from functools import cached_property
+
+from coarse.errors import ConfigError
+
+
+class Collective(enum.StrEnum):
+    """How the bytes of a group's all-gathers and reduce-scatters move."""
+
+    HIERARCHICAL = "hierarchical"
+    """Between nodes along rails, each byte once; within a node through mapped memory."""
+    RING = "ring"
+    """From each member to the next, as if there were no nodes."""
+
+
+@dataclass(frozen=True)
+class GroupShape:
+    """The members of a group by node. Nodes are counted in the order in which the group's ranks name them."""
+
+    node_by_rank: tuple[int, ...]
+    """For each group rank any number of its node."""
+
+    @property
+    def size(self) -> int:
+        """How many members there are."""
+        return len(self.node_by_rank)
+
+    @cached_property
+    def members_by_node(self) -> tuple[tuple[int, ...], ...]:
+        """Group ranks of each node, in order."""
+        found: dict[int, list[int]] = {}
+        for rank, node in enumerate(self.node_by_rank):
+            found.setdefault(node, []).append(rank)
+        return tuple(tuple(members) for members in found.values())
+
+    @property
+    def num_nodes(self) -> int:
+        """How many nodes have members."""
+        return len(self.members_by_node)
+
+    @property
+    def is_even(self) -> bool:
+        """Whether all nodes have equally many members."""
+        return len({len(members) for members in self.members_by_node}) == 1
+
+    @cached_property
+    def _places(self) -> dict[int, tuple[int, int]]:
+        return {
+            rank: (node, position)
+            for node, members in enumerate(self.members_by_node)
+            for position, rank in enumerate(members)
+        }
+
+    def place(self, rank: int) -> tuple[int, int]:
+        """A member's node, counted as above, and its position on it."""
+        return self._places[rank]
+
+    def near(self, rank: int) -> tuple[int, ...]:
+        """The members of a member's node, itself too."""
+        return self.members_by_node[self.place(rank)[0]]
+
+    def rail(self, rank: int) -> tuple[int, ...]:
+        """By node the member in the same position as `rank`; only where nodes are even."""
+        position = self.place(rank)[1]
+        return tuple(members[position] for members in self.members_by_node)
+
+    def require_even(self) -> None:
+        """ConfigError where some node has more members than another: then there are no rails."""
+        if not self.is_even:
+            counts = ", ".join(str(len(members)) for members in self.members_by_node)
+            raise ConfigError(
+                f'collective "hierarchical" wants equally many members on every node, got {counts} of {self.size}; '
+                'start as many workers on each node, or use collective "ring"',
+                key="collective",
+            )

@@ -1,0 +1,41 @@
+"""What all groups of a process share: one progress thread, the node's devices, and the counts of bytes."""
+
+import contextlib
+
+from mpi4py import MPI
+
+from coarse.client.client import Client
+from coarse.collectives.node_memory import NodeDevices
+from coarse.collectives.progress import ProgressThread
+from coarse.collectives.traffic import Traffic
+from coarse.messages import Tag
+from coarse.plan import Placement
+
+
+class SharedByGroups:
+    """One for each worker, of its runtime."""
+
+    def __init__(self, client: Client, worker_comm: MPI.Comm, placement: Placement) -> None:
+        index = client.machine.client
+        self.client = client
+        self.placement = placement
+        self.worker_comm = worker_comm
+        self.progress = ProgressThread(client.link, "coarse-collectives", self._drive)
+        self.devices = NodeDevices(client, placement.devices_on(placement.client_nodes[index]))
+        self.traffic = Traffic()
+        """What all groups have carried between nodes."""
+        self._num_groups = 0
+
+    def _drive(self) -> None:
+        """Have MPI go on: it does whenever one looks for a message, here for one that nobody sends."""
+        with contextlib.suppress(MPI.Exception):  # deaths are told of elsewhere
+            self.worker_comm.Iprobe(self.worker_comm.Get_rank(), int(Tag.HELLO))
+
+    def next_lane(self) -> int:
+        """A lane of the progress thread that no other group has."""
+        self._num_groups += 1
+        return self._num_groups
+
+    def close(self) -> None:
+        """Give up what is under way: this worker leaves the job."""
+        self.progress.close()

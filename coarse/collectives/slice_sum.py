@@ -1,0 +1,46 @@
+"""How contributions to a slice are combined: in a stated order, in the accumulator type, and rounded once."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from coarse.dtypes import DType, Op
+from coarse.proxy.sync_core import accumulate, fold_local, narrowed, scale
+
+
+class SliceSum:
+    """One element type, one operation and one number of contributions."""
+
+    def __init__(self, dtype: DType, op: Op, num_contributions: int) -> None:
+        """TypeError for an average of integers, which would be rounded."""
+        if op is Op.AVERAGE and dtype.is_integer:
+            raise TypeError(f"an average of {dtype.label} would be rounded; use Op.SUM, or convert to a floating type")
+        self._dtype = dtype
+        self._op = op
+        self._divisor = num_contributions if op is Op.AVERAGE else 1
+
+    @property
+    def accumulator(self) -> np.dtype[Any]:
+        """The type of sums that are not rounded yet."""
+        return self._dtype.accumulator
+
+    def of_members(self, sources: Sequence[np.ndarray]) -> np.ndarray:
+        """A new array in the accumulator type; each source is (n,) in the storage type."""
+        return fold_local(sources, len(sources[0]), self._dtype, self._op)
+
+    def add(self, total: np.ndarray, addend: np.ndarray) -> None:
+        """`total` becomes the combination of both, in the accumulator type."""
+        accumulate(total, addend, self._op)
+
+    def of_nodes(self, sums: Sequence[np.ndarray]) -> np.ndarray:
+        """The result in the storage type; the first of the sums is overwritten."""
+        total = sums[0]
+        for other in sums[1:]:
+            self.add(total, other)
+        return self.rounded(total)
+
+    def rounded(self, total: np.ndarray) -> np.ndarray:
+        """A complete sum in the storage type; it may be overwritten."""
+        scale(total, self._divisor, out=total)
+        return narrowed(total, self._dtype)

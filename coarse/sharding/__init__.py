@@ -1,0 +1,1 @@
+"""What sharded training decides: units, caches, and the memory that they take."""

@@ -1,0 +1,80 @@
+"""The sharding modes: what each keeps between forward and backward, and what its transfers are called."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from coarse.errors import ConfigError
+
+
+class Mode(StrEnum):
+    """How parameters are sharded and gathered."""
+
+    FSDP = "fsdp"
+    """ZeRO-3: every unit is gathered from all workers in forward and again in backward."""
+    HYBRID = "hybrid"
+    """HSDP, MiCS: sharded within a node or a subgroup, repeated across; gradients are summed across too."""
+    ZEROPP = "zeropp"
+    """ZeRO++ hpZ: after forward's gather each worker keeps 1/L of the unit, from which its node gathers in backward."""
+    FCDP = "fcdp"
+    """FCDP: gathered units stay in the node's memory devices until their parameters change."""
+
+
+class Keeps(StrEnum):
+    """Where a gathered unit stays after it was gathered from all workers."""
+
+    NOWHERE = "nowhere"
+    SECONDARY_SHARDS = "secondary shards"
+    NODE_BUFFER = "node buffer"
+
+
+class Phase(StrEnum):
+    """What a transfer is for; its name begins with this, and a unit's follows."""
+
+    FORWARD_GATHER = "forward gather"
+    BACKWARD_GATHER = "backward gather"
+    REDUCE_SCATTER = "gradient reduce-scatter"
+    AGREEMENT = "agreement on changes"
+
+    def of(self, unit: str) -> str:
+        """What the transfer of one unit is called, in errors, counters and traces."""
+        return f"{self} of {unit}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModeRules:
+    """What a mode does differently from ZeRO-3."""
+
+    keeps: Keeps
+    reuses_in_forward: bool = False
+    """Whether forward too is served from what is kept, as long as no parameter changed (FCDP-Comm)."""
+    mesh_dims: int = 1
+    """1: one shard group of all workers; 2: replica groups times shard groups."""
+
+    @property
+    def watches_changes(self) -> bool:
+        """Whether the workers have to agree, once per forward, on which units have changed."""
+        return self.keeps is not Keeps.NOWHERE
+
+
+_RULES = {
+    Mode.FSDP: ModeRules(keeps=Keeps.NOWHERE),
+    Mode.HYBRID: ModeRules(keeps=Keeps.NOWHERE, mesh_dims=2),
+    Mode.ZEROPP: ModeRules(keeps=Keeps.SECONDARY_SHARDS),
+    Mode.FCDP: ModeRules(keeps=Keeps.NODE_BUFFER, reuses_in_forward=True),
+}
+
+
+def mode_named(name: object) -> Mode:
+    """The mode of a name; ConfigError, with all names, where there is none."""
+    try:
+        return Mode(str(name))
+    except ValueError:
+        known = ", ".join(repr(str(mode)) for mode in Mode)
+        raise ConfigError(f"mode must be one of {known}, got {name!r}", key="mode") from None
+
+
+def rules_of(mode: Mode) -> ModeRules:
+    """What a mode does."""
+    return _RULES[mode]

@@ -1,0 +1,1 @@
+"""Sharded training on torch's FSDP2."""

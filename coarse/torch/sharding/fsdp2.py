@@ -1,0 +1,275 @@
+"""The one file that uses FSDP2's private names (torch.distributed.fsdp._fully_shard); fsdp2_hooks.py looks for them.
+
+Public are `fully_shard`, `FSDPModule` and its setters. Private is that a module's state has a parameter group, whose
+parameters' shards can be read, and what happens when a root's forward begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import FSDPModule, fully_shard
+
+if TYPE_CHECKING:
+    from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
+
+Tree = TypeVar("Tree")
+
+
+def is_sharded(module: nn.Module) -> bool:
+    """Whether FSDP2 has sharded the module as a unit, by whichever call."""
+    return isinstance(module, FSDPModule)
+
+
+class Fsdp2Unit:
+    """One of FSDP2's units: the modules of one call of its `fully_shard`, which are gathered together.
+
+    [Note: set aside] A unit that stays gathered from one use to the next is set aside: its modules show their shards
+    again, as after FSDP2's own reshard, while the gathered storage is kept. So what a script sees between forward and
+    backward, and after an evaluation, doesn't depend on what a worker happens to keep: it clips, edits, saves and loads
+    shards, whose changes are then noticed.
+    """
+
+    def __init__(self, modules: nn.Module | Sequence[nn.Module], options: Mapping[str, Any]) -> None:
+        """Shard `modules`, one or a list to be gathered together; `options` are FSDP2's."""
+        fully_shard(modules if isinstance(modules, nn.Module) else list(modules), **options)
+        first: Any = modules if isinstance(modules, nn.Module) else modules[0]
+        self.module = first
+        self._state: Any = first._get_fsdp_state()
+        self._group: Any = self._state._fsdp_param_group
+        self._prefetched: object = None
+        self._is_aside = False
+        self._keeps: Callable[[], bool] = lambda: False
+        self._claims: Callable[[], None] = lambda: None
+        if self._group is not None:
+            self._inner_reshard, self._group.reshard = self._group.reshard, self._reshard
+            self._inner_unshard, self._group.unshard = self._group.unshard, self._unshard
+            self._inner_wait_for_unshard = self._group.wait_for_unshard
+            self._group.wait_for_unshard = self._wait_for_unshard
+            first.register_forward_hook(self._after_forward)
+
+    @property
+    def qualified_name(self) -> str | None:
+        """The unit's name from its root, "" for the root; None before the first forward."""
+        name: str | None = self._group._module_fqn
+        return name
+
+    @property
+    def has_parameters(self) -> bool:
+        """Whether the unit has any to shard: where all lie in other units there is nothing to gather."""
+        return self._group is not None
+
+    def use(self, all_gather: object, reduce_scatter: object) -> None:
+        """Move the unit's bytes by these two, which are as FSDP2's AllGather and ReduceScatter; sums, then division."""
+        self.module.set_custom_all_gather(all_gather)
+        self.module.set_custom_reduce_scatter(reduce_scatter)
+        self.module.set_force_sum_reduction_for_comms(True)
+
+    # --- the shards
+
+    def shard_size(self) -> int:
+        """How many workers share the unit."""
+        return int(self._group.mesh_info.shard_mesh_size)
+
+    def gathered_nbytes(self) -> int:
+        """Bytes of the gathered unit, padded, in the type in which it is gathered."""
+        return self.shard_size() * sum(
+            parameter.padded_sharded_param_size.numel() * _gathered_type(parameter).itemsize
+            for parameter in self._group.fsdp_params
+        )
+
+    def trainable_nbytes(self) -> int:
+        """Of those, bytes of parameters that want gradients now."""
+        return self.shard_size() * sum(
+            parameter.padded_sharded_param_size.numel() * _gathered_type(parameter).itemsize
+            for parameter in self._group.fsdp_params
+            if parameter.sharded_param.requires_grad
+        )
+
+    def shards(self) -> list[torch.Tensor]:
+        """This worker's flat shards, padded, as they are gathered next."""
+        return [parameter._sharded_param_data for parameter in self._group.fsdp_params]
+
+    def versions(self) -> tuple[int, ...]:
+        """Numbers of which one differs after every write into a shard that torch counts, and after an exchange."""
+        found: list[int] = []
+        for parameter in self._group.fsdp_params:
+            sharded, local = parameter.sharded_param, parameter.sharded_param._local_tensor
+            found += (sharded._version, local._version, parameter._sharded_param_data.data_ptr())
+        return tuple(found)
+
+    # --- gathered or not
+
+    def is_gathered(self) -> bool:
+        """Whether parameters are gathered, set aside, or about to be gathered."""
+        return bool(self._is_aside or self._group.is_unsharded or self._group._all_gather_result is not None)
+
+    def drop_gathered(self) -> None:
+        """Free what was gathered; the next use gathers again."""
+        result = self._group._all_gather_result
+        if result is not None:
+            if result.all_gather_work is not None:
+                result.all_gather_work.wait()
+            self._group._all_gather_result = None
+        if self._is_aside:
+            self._is_aside = False
+            for parameter in self._group.fsdp_params:
+                parameter.free_unsharded_param()
+        self._group._to_sharded()
+
+    def keep_gathered_if(self, keeps: Callable[[], bool], claims: Callable[[], None]) -> None:
+        """Ask `keeps` whenever FSDP2 would free the unit at the end of its forward, and call `claims` whenever FSDP2
+        is about to use the unit."""
+        self._keeps, self._claims = keeps, claims
+
+    def _reshard(self) -> None:
+        """In FSDP2's place: free the unit, or set it aside."""
+        from torch.distributed.fsdp._fully_shard._fsdp_common import TrainingState
+
+        is_forward = self._group._training_state == TrainingState.FORWARD
+        if is_forward and self._frees_after_forward and self._keeps():
+            self._set_aside()
+        else:
+            self._inner_reshard()
+
+    def _unshard(self, async_op: bool = False) -> None:
+        """In FSDP2's place: gather the unit unless it is set aside."""
+        self._claims()
+        if self._is_aside and not (self.is_in_forward() or is_in_backward()):
+            self.drop_gathered()  # nobody has looked whether it has changed
+        if not self._is_aside:
+            self._inner_unshard(async_op)
+
+    def _wait_for_unshard(self) -> None:
+        """In FSDP2's place: have the modules use what is gathered."""
+        if self._is_aside:
+            self._is_aside = False
+            self._group._to_unsharded()
+        else:
+            self._inner_wait_for_unshard()
+
+    def _set_aside(self) -> None:
+        """Keep what is gathered for the next use; see [Note: set aside]."""
+        from torch.distributed.fsdp._fully_shard._fsdp_param import ShardedState
+
+        for parameter in self._group.fsdp_params:
+            parameter._setattr_on_modules(parameter.sharded_param)
+            parameter.sharded_state = ShardedState.SHARDED
+        self._group._sharded_state = ShardedState.SHARDED
+        self._is_aside = True
+
+    def _after_forward(self, _module: nn.Module, _args: object, _output: object) -> None:
+        """FSDP2 leaves a root gathered for a backward, which without gradients never comes."""
+        if self._state._is_root and not torch.is_grad_enabled() and self._group.is_unsharded:
+            self._set_aside()
+
+    @property
+    def _frees_after_forward(self) -> bool:
+        return self._group.post_forward_mesh_info is not None
+
+    # --- the forward of the tree of units
+
+    def is_in_forward(self) -> bool:
+        """Whether a forward of the tree is under way."""
+        return self._state._state_ctx.iter_forward_root is not None
+
+    def before_backward(self, enters: Callable[[], None]) -> None:
+        """Call `enters` whenever a backward reaches this unit, before any gather for it."""
+        inner = self._state._pre_backward
+
+        def pre_backward(gradient: torch.Tensor) -> torch.Tensor:
+            enters()
+            found: torch.Tensor = inner(gradient)
+            return found
+
+        self._state._pre_backward = pre_backward
+
+    def before_forward(self, begins: Callable[[], None], enters: Callable[[], None]) -> None:
+        """Call `begins` when a forward of the whole tree begins here, before any gather, and `enters` whenever this
+        unit's forward begins."""
+        _watch_state(self._state, begins, enters)
+
+    def watch_other_roots(self, begins: Callable[[], None]) -> None:
+        """Call `begins` also for modules of the tree that aren't watched yet: a root without parameters of its own, or
+        one that torch's own function has sharded."""
+        for state in self._state._state_ctx.all_states:
+            if not hasattr(state, "_is_watched_by_coarse"):
+                _watch_state(state, begins, lambda: None)
+
+    def bind(self, bound: object) -> None:
+        """Remember what `bound_in_tree` shall find."""
+        self._state._coarse_bound = bound
+
+    def bound_in_tree(self) -> list[Any]:
+        """What was bound to the units under this one's root, once a forward has begun; the root first."""
+        states = self._state._state_ctx.all_states
+        return [state._coarse_bound for state in states if hasattr(state, "_coarse_bound")]
+
+    def of_tree(self, make: Callable[[], Tree]) -> Tree:
+        """What `make` returned when the first unit under this one's root asked, once a forward has begun."""
+        context = self._state._state_ctx
+        if not hasattr(context, "_coarse_tree"):
+            context._coarse_tree = make()
+        found: Tree = context._coarse_tree
+        return found
+
+    def prefetch(self, following: Fsdp2Unit | None) -> None:
+        """Gather `following` as soon as this unit's forward begins, unless the user has said what to prefetch."""
+        chosen = self._state._states_to_forward_prefetch
+        if chosen and chosen is not self._prefetched:
+            return
+        self.module.set_modules_to_forward_prefetch([] if following is None else [following.module])
+        self._prefetched = self._state._states_to_forward_prefetch
+
+
+def _watch_state(state: Any, begins: Callable[[], None], enters: Callable[[], None]) -> None:  # noqa: ANN401
+    """See `Fsdp2Unit.before_forward`."""
+    inner = state._root_pre_forward
+
+    def root_pre_forward(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
+        state._lazy_init()
+        if state._state_ctx.iter_forward_root is None:
+            begins()
+        enters()
+        return inner(module, args, kwargs)
+
+    def restarted(_module: nn.Module, _args: object) -> None:
+        """After a forward that raised, FSDP2 takes the next one for its continuation."""
+        if state._state_ctx.iter_forward_root is state:
+            begins()
+
+    state._is_watched_by_coarse = True
+    state._root_pre_forward = root_pre_forward
+    state._modules[0].register_forward_pre_hook(restarted, prepend=True)
+
+
+def gather_by_torch(out: torch.Tensor, own: torch.Tensor, group: dist.ProcessGroup) -> dist.Work:
+    """As FSDP2 gathers by itself."""
+    gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # named so from 2.13 on
+    return gather(out, own, group=group, async_op=True)
+
+
+def bound_to(module: nn.Module) -> object:
+    """What `Fsdp2Unit.bind` bound to the unit of a module; None where the module is none."""
+    return getattr(module._get_fsdp_state(), "_coarse_bound", None) if is_sharded(module) else None  # type: ignore[operator]
+
+
+def is_in_backward() -> bool:
+    """Whether autograd is computing gradients in this thread."""
+    return backward_task() != -1
+
+
+def backward_task() -> int:
+    """A number of the backward that is under way in this thread; -1 where none is."""
+    return torch._C._current_graph_task_id()
+
+
+def _gathered_type(parameter: FSDPParam) -> torch.dtype:
+    """The type in which FSDP2 gathers a parameter under its mixed precision policy."""
+    stored: torch.dtype = parameter.sharded_param.dtype
+    wanted: torch.dtype | None = parameter.mp_policy.param_dtype
+    return wanted if wanted is not None and stored.is_floating_point else stored

@@ -1,0 +1,88 @@
+"""What `fully_shard` was asked for, and the plan that follows where it can work."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+
+from coarse.errors import ConfigError
+from coarse.sharding.accelerator_cache import AcceleratorCache
+from coarse.sharding.modes import Mode, mode_named
+from coarse.torch.sharding import mesh as meshes
+from coarse.torch.sharding.account import DeviceAccount
+from coarse.torch.sharding.groups import require_same_ranks
+from coarse.torch.sharding.units import PlannedUnit, Units, plan_units, require_unsharded
+
+COLLECTIVES = ("hierarchical", "ring")
+
+
+@dataclass(frozen=True)
+class Request:
+    """The arguments of one call."""
+
+    mode: object
+    units: Units
+    collective: str
+    cache: AcceleratorCache | None
+    quantised: bool
+    account: DeviceAccount | None
+    mesh: DeviceMesh | None
+
+    def plan_for(self, model: nn.Module | Sequence[nn.Module]) -> Plan:
+        """What is to be done; ConfigError for what cannot work. Several modules are one unit."""
+        mode = mode_named(self.mode)
+        if self.collective not in COLLECTIVES:
+            raise ConfigError(f"collective must be one of {COLLECTIVES}, got {self.collective!r}", key="collective")
+        self._check_cache(mode)
+        if self.quantised and mode is not Mode.ZEROPP:
+            raise ConfigError(f"quantised gathers belong to mode 'zeropp', got {str(mode)!r}", key="quantised")
+        modules = modules_of(model)
+        for module in modules:
+            require_unsharded(module)
+        require_same_ranks()
+        meshes.require_fitting(self.mesh, mode, meshes.nodes_of_workers())
+        units = [PlannedUnit("", modules)] if len(modules) > 1 else plan_units(modules[0], self.units)
+        return Plan(mode=mode, units=tuple(units), request=self)
+
+    def _check_cache(self, mode: Mode) -> None:
+        if self.cache is None:
+            return
+        if not isinstance(self.cache, AcceleratorCache):
+            raise ConfigError(f"cache is a coarse.torch.AcceleratorCache, got {self.cache!r}", key="cache")
+        if mode is not Mode.FCDP:
+            raise ConfigError(f"cache belongs to mode 'fcdp', which has a host copy; got {str(mode)!r}", key="cache")
+        if self.account is None or self.account.capacity_bytes is None:
+            raise ConfigError(
+                "cache has to know how much memory the accelerator has; pass account=DeviceAccount(capacity_bytes)",
+                key="account",
+            )
+
+
+def modules_of(model: nn.Module | Sequence[nn.Module]) -> tuple[nn.Module, ...]:
+    """The modules of a call; ConfigError where they are none."""
+    modules = tuple(model) if isinstance(model, list | tuple) else (model,)
+    if not modules or not all(isinstance(module, nn.Module) for module in modules):
+        raise ConfigError(f"a module, or a list of modules, is sharded; got {model!r}", key="model")
+    return modules
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """A request that can work on this worker."""
+
+    mode: Mode
+    units: tuple[PlannedUnit, ...]
+    request: Request
+
+    def statement(self) -> str:
+        """What all workers must have alike."""
+        request = self.request
+        sizes = ", ".join(f"{unit.name or 'root'} {_numel(unit)}" for unit in self.units)
+        return f"{self.mode} {request.collective} {request.cache} quantised={request.quantised}: {sizes}"
+
+
+def _numel(unit: PlannedUnit) -> int:
+    return sum(parameter.numel() for module in unit.modules for parameter in module.parameters())
