@@ -1,0 +1,83 @@
+"""The arguments of c10d's calls, in the forms in which they come, and what is wrong with them."""
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+import torch
+
+from coarse.torch.c10d.staging import element_label, require_dense
+from coarse.torch.c10d.statement import element_number
+
+Tensors = Sequence[torch.Tensor]
+Given = torch.Tensor | Tensors
+"""A list of tensors, or one alone."""
+GivenLists = Tensors | Sequence[Tensors]
+"""A list of lists of tensors, or one list alone."""
+T = TypeVar("T")
+
+
+def listed(tensors: Given) -> list[torch.Tensor]:
+    """A list of tensors, where one alone may have come."""
+    return [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+
+
+def nested(tensors: GivenLists) -> list[list[torch.Tensor]]:
+    """A list of lists of tensors, where one list alone may have come."""
+    lists: list[list[torch.Tensor]] = [[]] if len(tensors) else []
+    for item in tensors:
+        if isinstance(item, torch.Tensor):
+            lists[0].append(item)
+        else:
+            lists.append(list(item))
+    return lists if len(lists) < 2 else lists[1:]
+
+
+def only(items: Sequence[T], what: str) -> T:
+    """The one item; ValueError where there are others, since a rank has one device."""
+    if len(items) != 1:
+        raise ValueError(f"{what}: one tensor for each rank was wanted, {len(items)} came")
+    return items[0]
+
+
+def root_of(options: object) -> int:
+    """The group rank of the root, of options or as it is."""
+    return options if isinstance(options, int) else int(getattr(options, "rootRank", 0))
+
+
+def number_of(tensor: torch.Tensor) -> int:
+    """The element type as statements count it."""
+    return element_number(element_label(tensor))
+
+
+def require_alike(tensors: Sequence[torch.Tensor], what: str) -> None:
+    """TypeError for tensors that are not dense, or not all of one type."""
+    require_dense(tensors, what)
+    labels = {element_label(tensor) for tensor in tensors}
+    if len(labels) > 1:
+        raise TypeError(f"{what}: tensors of one type were wanted, {' and '.join(sorted(labels))} came")
+
+
+def require_count(parts: Sequence[object], wanted: int, what: str) -> None:
+    """ValueError for a list that has not one tensor for each rank."""
+    if len(parts) != wanted:
+        raise ValueError(f"{what} list must have {wanted} tensors, one for each rank; {len(parts)} came")
+
+
+def require_numel(tensor: torch.Tensor, wanted: int, what: str) -> None:
+    """ValueError for a tensor of another number of elements."""
+    if tensor.numel() != wanted:
+        raise ValueError(f"{what} tensor must have {wanted} elements, {tensor.numel()} came")
+
+
+def split_bytes(tensor: torch.Tensor, split: Sequence[int] | None, num_ranks: int, what: str) -> list[int]:
+    """Bytes for each rank: of so many rows as `split` says, or equally many."""
+    require_dense([tensor], what)
+    rows = tensor.shape[0] if tensor.dim() else tensor.numel()
+    if not split:
+        if rows % num_ranks:
+            raise ValueError(f"{what}: {rows} rows cannot be split equally among {num_ranks} ranks; give split sizes")
+        split = [rows // num_ranks] * num_ranks
+    if len(split) != num_ranks or sum(split) != rows or min(split) < 0:
+        raise ValueError(f"{what}: split sizes {list(split)} must be {num_ranks} and add up to {rows} rows")
+    row_bytes = tensor.numel() * tensor.element_size() // rows if rows else 0
+    return [row_bytes * count for count in split]

@@ -1,0 +1,128 @@
+"""The process group itself: c10d's methods over one group's place in the progress thread."""
+
+from datetime import timedelta
+from typing import Self
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import Backend
+
+from coarse.torch.c10d.arguments import Given, listed, only
+from coarse.torch.c10d.collectives import Collectives
+from coarse.torch.c10d.lane import GroupLane
+from coarse.torch.c10d.rendezvous import BACKEND_NAME
+from coarse.torch.c10d.staging import Target, read, require_dense
+from coarse.torch.c10d.work import CoarseWork
+
+
+def _base_class() -> type:
+    """What a backend in Python derives from: c10d's Backend from torch 2.14 on, ProcessGroup before."""
+    try:
+        type("_Probe", (Backend,), {})(0, 1)
+    except TypeError:  # it has no constructor
+        return dist.ProcessGroup
+    return Backend
+
+
+class CoarseProcessGroup(Collectives, _base_class()):  # type: ignore[misc]  # which one, the version of torch says
+    """A group of workers. Methods are c10d's; ranks are the group's.
+
+    Raises:
+        StallError: ranks that do not come within the timeout.
+        MismatchError: ranks that call different collectives, or with tensors of different sizes or types.
+        DeadRankError: a rank that has died.
+        TypeError: tensors or operations that the backend does not have.
+    """
+
+    def __init__(self, store: dist.Store, rank: int, size: int, timeout: timedelta, name: str) -> None:
+        super().__init__(rank, size)
+        self._own_name = name
+        self._timeout = timeout
+        self._rank, self._size = rank, size
+        self._lane = GroupLane(store, rank, size, timeout, name)
+
+    # --- messages
+
+    def send(self, tensors: Given, target: int, tag: int = 0) -> CoarseWork:
+        """Send a tensor; done once it may be changed."""
+        tensor = only(listed(tensors), "send")
+        require_dense([tensor], "send")
+        steps = self._lane.steps.send(read(tensor), target, _checked_tag(tag))
+        return CoarseWork(self._lane.post(f"send to rank {target}", steps, self._timeout), [tensor])
+
+    def recv(self, tensors: Given, source: int, tag: int = 0) -> CoarseWork:
+        """Overwrite a tensor with one of the same size from a rank."""
+        return self._receive(only(listed(tensors), "recv"), source, tag)
+
+    def recv_anysource(self, tensors: Given, tag: int = 0) -> CoarseWork:
+        """Overwrite a tensor with one of the same size from whatever rank sends one."""
+        return self._receive(only(listed(tensors), "recv"), None, tag)
+
+    def _receive(self, tensor: torch.Tensor, source: int | None, tag: int) -> CoarseWork:
+        require_dense([tensor], "recv")
+        target = Target(tensor, is_read=False)
+        found: list[int] = []
+        steps = self._lane.steps.receive(target.array, source, _checked_tag(tag), found)
+        whom = "any rank" if source is None else f"rank {source}"
+        pending = self._lane.post(f"recv from {whom}", steps, self._timeout, target.deliver)
+        return CoarseWork(pending, [tensor], lambda: found[0])
+
+    # --- the group
+
+    def barrier(self, opts: object = None) -> CoarseWork:
+        """Done once all ranks have come."""
+        return self._launch("barrier", [], [self._lane.steps.barrier()], opts)
+
+    def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
+        """Return once all ranks have come; StallError after the timeout names all that have not, whatever is asked.
+
+        torch.distributed.monitored_barrier itself refuses every backend but Gloo.
+        """
+        self.barrier(timeout).wait()
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """How long a call may wait from now on."""
+        self._timeout = timeout
+
+    _set_default_timeout = set_timeout
+
+    def shutdown(self) -> None:
+        """Leave the group; what is under way is given up."""
+        self._lane.close()
+
+    abort = shutdown
+
+    def getBackendName(self) -> str:
+        """The backend's name."""
+        return BACKEND_NAME
+
+    name = getBackendName
+
+    def _get_backend(self, device: torch.device) -> Self:
+        """What serves tensors on a device: this, on all devices."""
+        return self
+
+    @property
+    def supports_splitting(self) -> bool:
+        """Whether c10d may make groups from this one by its own means."""
+        return False
+
+    supports_coalescing = supports_time_estimate = supports_splitting
+
+    @property
+    def pg_name(self) -> str:
+        """The group's name, which torch chose."""
+        return self._own_name
+
+    group_name = pg_name
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        """Where torch puts what it sends for itself, such as state dicts from rank 0."""
+        return [torch.device("cpu")]
+
+
+def _checked_tag(tag: int) -> int:
+    if tag < 0:
+        raise ValueError(f"a tag must not be negative, got {tag}")
+    return tag

@@ -1,0 +1,86 @@
+"""One process group's place in the progress thread: its collectives in order, its messages beside them."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from itertools import count
+
+import torch.distributed as dist
+
+from coarse.collectives.progress import Pending
+from coarse.errors import NotInitializedError
+from coarse.session import current
+from coarse.torch.c10d.members import communicator, meet
+from coarse.torch.c10d.steps import GroupSteps, Steps
+from coarse.torch.c10d.watched import watched
+
+
+class GroupLane:
+    """A group whose members have met.
+
+    Collectives run in the order in which they were submitted, as they must on all ranks. A message is posted at once
+    and waits for nobody but its other end: a receive whose sender first takes part in a collective, or the other way
+    round, makes no circle.
+    """
+
+    def __init__(self, store: dist.Store, rank: int, size: int, timeout: timedelta, name: str) -> None:
+        """Return once all members have come.
+
+        Raises:
+            StallError: members that have not come within `timeout`.
+        """
+        runtime = current()
+        groups = runtime.groups
+        assert groups is not None
+        self._link = runtime.require_client().link
+        self._progress = groups.progress
+        self._lane = ("c10d", groups.next_lane())
+        self._messages = count()
+        self._is_closed = False
+        worker = self._link.machine.client
+        workers = meet(store, rank, size, worker, timeout, f"rank {worker}: process group {name!r}")
+        opened: list[GroupSteps] = []
+
+        def open_group() -> None:
+            comm = communicator(groups.worker_comm, workers, name)
+            opened.append(GroupSteps(comm, comm.Dup(), workers, f"process group {name!r}"))
+
+        self._progress.submit(self._lane, open_group, f"the opening of process group {name!r}").wait()
+        self.steps = opened[0]
+        """What the group can do."""
+
+    def submit(
+        self, what: str, steps: Steps, timeout: timedelta, delivery: Callable[[], None] | None = None
+    ) -> Pending:
+        """Go through the steps of a collective after all earlier ones, then call `delivery`."""
+        return self._submit(self._lane, what, steps, timeout, delivery)
+
+    def post(
+        self, what: str, steps: Steps, timeout: timedelta, delivery: Callable[[], None] | None = None
+    ) -> Pending:
+        """Go through the steps of a message, beside all else."""
+        lane = (*self._lane, next(self._messages))
+        pending = self._submit(lane, what, steps, timeout, delivery)
+        pending.when_over(lambda _: self._progress.forget(lane))
+        return pending
+
+    def close(self) -> None:
+        """Nothing will be submitted any more; what is under way is given up."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._progress.forget(self._lane)
+
+    def _submit(
+        self, lane: object, what: str, steps: Steps, timeout: timedelta, delivery: Callable[[], None] | None
+    ) -> Pending:
+        if self._is_closed:
+            raise NotInitializedError(f"{what} was called on a process group that has been destroyed")
+
+        def job() -> Steps:
+            reduced_before = self.steps.reduced_bytes
+            yield from watched(steps, self._link, timeout.total_seconds(), what)
+            self._link.reduced_bytes += self.steps.reduced_bytes - reduced_before
+            if delivery is not None:
+                delivery()
+
+        return self._progress.submit(lane, job, what)

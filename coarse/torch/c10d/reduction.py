@@ -1,0 +1,110 @@
+"""How elements of many ranks combine: what MPI adds for each type, and what becomes of it afterwards."""
+
+import enum
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from coarse.dtypes import DType
+from coarse.proxy.sync_core import narrowed, widen
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+class Operation(enum.IntEnum):
+    """A reduction of c10d."""
+
+    SUM = 0
+    AVERAGE = 1
+    PRODUCT = 2
+    MIN = 3
+    MAX = 4
+    BIT_AND = 5
+    BIT_OR = 6
+    BIT_XOR = 7
+
+    @property
+    def is_bitwise(self) -> bool:
+        """Whether it is for integers alone."""
+        return self in (Operation.BIT_AND, Operation.BIT_OR, Operation.BIT_XOR)
+
+
+_HALF_TYPES = {"float16": DType.FLOAT16, "bfloat16": DType.BFLOAT16}
+_STORAGE: dict[str, np.dtype[Any]] = {
+    "float16": np.dtype(np.float16),
+    "bfloat16": np.dtype(np.uint16),
+    "bool": np.dtype(np.uint8),
+    **{
+        label: np.dtype(label)
+        for label in ("float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+    },
+}
+_OF_TRUTH = {
+    Operation.SUM: Operation.MAX,
+    Operation.PRODUCT: Operation.MIN,
+}
+"""What an operation is on truth values, each a byte of 0 or 1."""
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """An operation on elements of one type.
+
+    Half types travel and combine in float32 and are rounded once; truth values stay truth values.
+
+    Raises:
+        TypeError: elements that cannot be combined so.
+    """
+
+    element: str
+    """A type as `Statement` names it; complex tensors are reduced as their real view."""
+    operation: Operation
+
+    def __post_init__(self) -> None:
+        if self.element not in _STORAGE:
+            known = ", ".join(sorted(_STORAGE))
+            raise TypeError(f"tensors of {self.element} cannot be reduced; convert to one of {known}")
+        is_float = self.element in ("float32", "float64", *_HALF_TYPES)
+        if self.operation.is_bitwise and is_float:
+            raise TypeError(
+                f"{self.operation.name} needs integers or truth values, tensors of {self.element} came; convert them"
+            )
+        if self.operation is Operation.AVERAGE and not is_float:
+            raise TypeError(
+                f"the average of {self.element} would have to be rounded; use ReduceOp.SUM and divide, or convert"
+            )
+
+    @property
+    def storage(self) -> np.dtype[Any]:
+        """The numpy type of the elements' bytes."""
+        return _STORAGE[self.element]
+
+    @property
+    def wire_operation(self) -> Operation:
+        """What is done on the way; an average is a sum that is divided at its end."""
+        if self.element == "bool":
+            return _OF_TRUTH.get(self.operation, self.operation)
+        return Operation.SUM if self.operation is Operation.AVERAGE else self.operation
+
+    @property
+    def is_in_place(self) -> bool:
+        """Whether elements combine in the type that they have."""
+        return self.element not in _HALF_TYPES
+
+    def to_wire(self, array: Array) -> Array:
+        """(n,) of the type that combines: the array itself, or the wider values of half types."""
+        return array if self.is_in_place else widen(array, _HALF_TYPES[self.element])
+
+    def wire_like(self, numel: int) -> Array:
+        """(numel,) of the type that combines, to be filled."""
+        return np.empty(numel, self.storage if self.is_in_place else np.float32)
+
+    def from_wire(self, combined: Array, out: Array, num_ranks: int) -> None:
+        """Write the end result of `num_ranks` ranks' elements to `out` (n,), which may be `combined`."""
+        if self.operation is Operation.AVERAGE:
+            combined /= combined.dtype.type(num_ranks)
+        if not self.is_in_place:
+            out[:] = narrowed(combined, _HALF_TYPES[self.element])
+        elif out is not combined:
+            out[:] = combined

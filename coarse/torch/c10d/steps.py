@@ -1,0 +1,242 @@
+"""The collectives of c10d on arrays, as jobs of the progress thread: each yields what it waits for.
+
+[Note: statements] Before a collective moves bytes its ranks tell each other what they call. MPI itself would let calls
+that do not fit together write past a buffer, return nonsense or wait for ever. Statements travel from each rank to
+each other one, so that a wait for them knows who has not come. All ranks see the same rows, so all raise.
+"""
+
+import zlib
+from collections.abc import Generator, Sequence
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from coarse.collectives.awaited import Awaited, Messages, Requests
+from coarse.errors import MismatchError
+from coarse.messages import Tag
+from coarse.torch.c10d.reduction import Array, Operation, Reduction
+from coarse.torch.c10d.statement import NUM_FIELDS, Kind, Statement, disagreement, element_number
+
+Steps = Generator[Awaited, None, None]
+
+_OPS = {
+    Operation.SUM: MPI.SUM,
+    Operation.PRODUCT: MPI.PROD,
+    Operation.MIN: MPI.MIN,
+    Operation.MAX: MPI.MAX,
+    Operation.BIT_AND: MPI.BAND,
+    Operation.BIT_OR: MPI.BOR,
+    Operation.BIT_XOR: MPI.BXOR,
+}
+
+
+class GroupSteps:
+    """The collectives and messages of one group; ranks are the group's.
+
+    Args:
+        comm: of the group alone; only the progress thread calls it.
+        messages: another one like it, on which users choose the tags.
+        workers: `coarse.rank()` of each rank.
+        name: for errors.
+    """
+
+    def __init__(self, comm: MPI.Intracomm, messages: MPI.Intracomm, workers: tuple[int, ...], name: str) -> None:
+        self._comm = comm
+        self._messages = messages
+        self._workers = workers
+        self._name = name
+        self.reduced_bytes = 0
+        """What MPI was given to combine."""
+        self.rank = comm.Get_rank()
+        self.size = comm.Get_size()
+
+    # --- collectives; uint8 arrays are bytes of any type
+
+    def all_reduce(self, array: Array, reduction: Reduction) -> Steps:
+        """Combine array (n,) in place on all ranks."""
+        yield from self._agree(Kind.ALL_REDUCE, array, reduction=reduction)
+        wide = reduction.to_wire(array)
+        self.reduced_bytes += wide.nbytes
+        if self.size > 1:
+            yield Requests([self._comm.Iallreduce(MPI.IN_PLACE, wide, _OPS[reduction.wire_operation])])
+        reduction.from_wire(wide, array, self.size)
+
+    def reduce(self, array: Array, root: int, reduction: Reduction) -> Steps:
+        """Combine array (n,) on `root`; others keep theirs."""
+        yield from self._agree(Kind.REDUCE, array, reduction=reduction, root=root)
+        wide = reduction.to_wire(array)
+        op = _OPS[reduction.wire_operation]
+        self.reduced_bytes += wide.nbytes
+        if self.rank != root:
+            yield Requests([self._comm.Ireduce(wide, None, op, root)])
+            return
+        if self.size > 1:
+            yield Requests([self._comm.Ireduce(MPI.IN_PLACE, wide, op, root)])
+        reduction.from_wire(wide, array, self.size)
+
+    def reduce_scatter(self, out: Array, full: Array, counts: Sequence[int], reduction: Reduction) -> Steps:
+        """Combine full (sum of counts,), and give rank r its counts[r] elements as out."""
+        digest = zlib.crc32(np.array(counts, np.int64).tobytes()) if len(set(counts)) > 1 else 0
+        yield from self._agree(Kind.REDUCE_SCATTER, full, reduction=reduction, split=digest)
+        wide = reduction.to_wire(full)
+        self.reduced_bytes += wide.nbytes
+        if self.size == 1:
+            combined = wide.copy()
+        else:
+            combined = reduction.wire_like(counts[self.rank])
+            yield Requests([self._comm.Ireduce_scatter(wide, combined, counts, _OPS[reduction.wire_operation])])
+        reduction.from_wire(combined, out, self.size)
+
+    def broadcast(self, data: Array, element: int, root: int) -> Steps:
+        """Overwrite data (n,) uint8 with the root's."""
+        yield from self._agree(Kind.BROADCAST, data, element=element, root=root)
+        if self.size > 1:
+            yield Requests([self._comm.Ibcast([data, MPI.BYTE], root)])
+
+    def all_gather(self, out: Array, own: Array, element: int, kind: Kind = Kind.ALL_GATHER) -> Steps:
+        """Fill out (p*n,) uint8 with all ranks' own (n,), which may be a part of it."""
+        yield from self._agree(kind, own, element=element)
+        place = out[self.rank * own.size : (self.rank + 1) * own.size]
+        if own.size and place.ctypes.data != own.ctypes.data:
+            place[:] = own
+        if self.size > 1:
+            yield Requests([self._comm.Iallgather(MPI.IN_PLACE, [out, MPI.BYTE])])
+
+    def gather(self, out: Array | None, own: Array, element: int, root: int) -> Steps:
+        """Fill the root's out (p*n,) uint8 with all ranks' own (n,)."""
+        yield from self._agree(Kind.GATHER, own, element=element, root=root)
+        received = None if out is None else [out, MPI.BYTE]
+        yield Requests([self._comm.Igather([own, MPI.BYTE], received, root)])
+
+    def scatter(self, out: Array, full: Array | None, element: int, root: int) -> Steps:
+        """Fill rank r's out (n,) uint8 with part r of the root's full (p*n,)."""
+        yield from self._agree(Kind.SCATTER, out, element=element, root=root)
+        sent = None if full is None else [full, MPI.BYTE]
+        yield Requests([self._comm.Iscatter(sent, [out, MPI.BYTE], root)])
+
+    def all_to_all(
+        self, out: Array, received: Sequence[int], own: Array, sent: Sequence[int], element: int
+    ) -> Steps:
+        """Send sent[r] bytes of own (uint8) to rank r, and fill out with received[r] bytes from it."""
+        yield from self._agree(Kind.ALL_TO_ALL, None, element=element)
+        lengths = np.zeros((self.size, 2, self.size), np.int64)
+        lengths[self.rank] = (sent, received)
+        if self.size > 1:
+            yield Requests([self._comm.Iallgather(MPI.IN_PLACE, lengths)])
+        unequal = np.argwhere(lengths[:, 0] != lengths[:, 1].T)
+        if unequal.size:
+            source, target = (int(rank) for rank in unequal[0])
+            raise MismatchError(
+                f"{self._name}: rank {source} sends {lengths[source, 0, target]} bytes to rank {target}, which "
+                f"expects {lengths[target, 1, source]}; give all_to_all the sizes that the other ranks do"
+            )
+        yield Requests([self._comm.Ialltoallv(_parts(own, sent), _parts(out, received))])
+
+    def barrier(self) -> Steps:
+        """Pass once all ranks have come."""
+        yield from self._agree(Kind.BARRIER, None)
+
+    # --- messages
+
+    def send(self, data: Array, target: int, tag: int) -> Steps:
+        """Send data (n,) uint8; done once it may be changed."""
+        messages = Messages()
+        request = self._messages.Isend([data, MPI.BYTE], target, tag)
+        messages.add(request, self._workers[target], data)
+        yield messages
+
+    def receive(self, data: Array, source: int | None, tag: int, found: list[int]) -> Steps:
+        """Overwrite data (n,) uint8 with a message from `source` (None: from any rank), and append its rank to `found`.
+
+        Raises:
+            MismatchError: a message of another length.
+        """
+        wanted = MPI.ANY_SOURCE if source is None else source
+        request = self._messages.Irecv([data, MPI.BYTE], wanted, tag)
+        arrival = _Arrival(request, data, () if source is None else (self._workers[source],))
+        yield arrival
+        if arrival.misfit is not None:
+            raise MismatchError(
+                f"{self._name}: rank {self.rank} receives {data.nbytes} bytes, but {arrival.misfit}; receive into a "
+                "tensor of the size and type that is sent"
+            )
+        found.append(arrival.source)
+
+    # --- [Note: statements]
+
+    def _agree(
+        self,
+        kind: Kind,
+        array: Array | None,
+        *,
+        element: int = -1,
+        reduction: Reduction | None = None,
+        root: int = -1,
+        split: int = 0,
+    ) -> Steps:
+        if reduction is not None:
+            element = element_number(reduction.element)
+        statement = Statement(
+            kind=kind,
+            element=element,
+            op=-1 if reduction is None else int(reduction.operation),
+            root=root,
+            nbytes=0 if array is None else array.nbytes,
+            split=split,
+        )
+        rows = np.empty((self.size, NUM_FIELDS), np.int64)
+        rows[self.rank] = statement.as_row()
+        messages = Messages()
+        for distance in range(1, self.size):
+            source = (self.rank - distance) % self.size
+            target = (self.rank + distance) % self.size
+            coming = self._comm.Irecv(rows[source], source, int(Tag.STATEMENT))
+            messages.add(coming, self._workers[source], rows)
+            going = self._comm.Isend(rows[self.rank], target, int(Tag.STATEMENT))
+            messages.add(going, self._workers[target], rows)
+        yield messages
+        why = disagreement(rows, self.rank)
+        if why is not None:
+            raise MismatchError(
+                f"{self._name}: rank {self.rank} and others differ: {why}; "
+                "let all ranks of the group call the same collective with tensors of one size and type"
+            )
+
+
+class _Arrival:
+    """One message that will have come."""
+
+    def __init__(self, request: MPI.Request, buffer: Array, missing: tuple[int, ...]) -> None:
+        self._request = request
+        self._buffer = buffer
+        self._missing = missing
+        self.source = -1
+        self.misfit: str | None = None
+        """How the message differs in length, once it has come."""
+
+    def is_over(self) -> bool:
+        """See Awaited."""
+        status = MPI.Status()
+        try:
+            if not self._request.Test(status):
+                return False
+        except MPI.Exception as error:
+            if error.Get_error_class() != MPI.ERR_TRUNCATE:
+                raise
+            self.misfit = "more were sent"
+            return True
+        self.source = status.Get_source()
+        came = status.Get_count(MPI.BYTE)
+        if came != self._buffer.nbytes:
+            self.misfit = f"{came} came from rank {self.source}"
+        return True
+
+    def missing(self) -> tuple[int, ...]:
+        """See Awaited."""
+        return self._missing
+
+
+def _parts(array: Array, counts: Sequence[int]) -> list[Any]:
+    offsets = [sum(counts[:rank]) for rank in range(len(counts))]
+    return [array, list(counts), offsets, MPI.BYTE]

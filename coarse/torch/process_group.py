@@ -1,0 +1,34 @@
+"""torch.distributed's backend "coarse": plain DDP and FSDP2 scripts over coarse's transport.
+
+    import coarse.torch
+    torch.distributed.init_process_group("coarse")
+
+The groups themselves are in coarse/torch/c10d/group.py; see docs/process_group.md.
+"""
+
+from typing import TYPE_CHECKING
+
+import torch.distributed as dist
+from torch._C._distributed_c10d import _DistributedBackendOptions
+
+from coarse.torch.c10d.rendezvous import BACKEND_NAME, fill_in_env_rendezvous, join_job
+
+if TYPE_CHECKING:
+    from coarse.torch.c10d.group import CoarseProcessGroup
+
+
+def register() -> None:
+    """Make the backend known to torch.distributed; `import coarse.torch` does."""
+    if BACKEND_NAME not in dist.Backend.backend_list:
+        dist.Backend.register_backend(BACKEND_NAME, _create, extended_api=True, devices=["cpu", "cuda"])
+        fill_in_env_rendezvous()
+
+
+def _create(options: _DistributedBackendOptions, _: object = None) -> "CoarseProcessGroup":
+    """A group as c10d asks for one."""
+    join_job()
+    from coarse.torch.c10d.group import CoarseProcessGroup  # which needs MPI; `import coarse.torch` must not start it
+
+    return CoarseProcessGroup(
+        options.store, options.group_rank, options.group_size, options.timeout, str(options.group_id)
+    )
