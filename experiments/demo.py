@@ -1,4 +1,5 @@
-"""Train one model three ways - one process, all-reduce, coarse - and show that only the time differs.
+"""Train one model in one process and by other ways - all-reduce and coarse, or those of --mode - and show that only
+the time differs.
 
 Writes loss.png, timeline.png, trace.json (for ui.perfetto.dev) and rows.json, and ends with status 1 if the loss of
 a synchronised run differs from that of one process by more than the tolerance in the first steps.
@@ -17,13 +18,16 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))  # so that the script 
 
 from rich.console import Console
 
+from coarse.config import POLICIES
 from experiments.comparison import EARLY_STEPS, TOLERANCE, comparison_rows, comparison_table
 from experiments.figures import draw_losses, draw_timeline
 from experiments.gpt.rows import provenance, read_run, write_json
 
 ROOT = Path(__file__).resolve().parents[1]
-MODES = {"single process": "single", "all-reduce": "allreduce", "coarse": "coarse"}
 REFERENCE = "single process"
+NAMES = {"allreduce": "all-reduce", "coarse": "coarse", "dense": "dense"}
+"""Of the modes that can stand beside one process."""
+DEFAULT_MODES = ("allreduce", "coarse")
 WORKERS = 2
 DEVICES = 2
 RUN_TIMEOUT_S = 150
@@ -34,9 +38,11 @@ class DemoError(Exception):
     """The demo has no result to show, or a result that is wrong."""
 
 
-def run_command(mode: str, steps: int, out: Path) -> list[str]:
+def run_command(mode: str, steps: int, out: Path, policy: str | None = None) -> list[str]:
     """The command line of one run; each says itself what it starts."""
     script = [str(ROOT / "experiments" / "train_gpt.py"), "--mode", mode, "--steps", str(steps), "--out", str(out)]
+    if policy is not None and mode == "coarse":
+        script += ["--policy", policy]
     if mode == "single":
         return [sys.executable, *script]
     launch = ["-m", "coarse", "run", "--workers", str(WORKERS), "--devices", str(DEVICES)]
@@ -101,15 +107,21 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--out", type=Path, default=ROOT / "results" / "demo")
+    parser.add_argument(
+        "--mode", choices=NAMES, action="append", help="a way beside one process, once for each; default: "
+        + " and ".join(DEFAULT_MODES)
+    )  # fmt: skip
+    parser.add_argument("--policy", choices=POLICIES, help="of the mode coarse: who synchronises which gradients")
     options = parser.parse_args()
+    modes = {REFERENCE: "single", **{NAMES[mode]: mode for mode in options.mode or DEFAULT_MODES}}
     out = options.out.resolve()
     console = Console()
     shutil.rmtree(out / "runs", ignore_errors=True)  # rows of an earlier demo must not pass for this one's
     try:
-        for name, mode in MODES.items():
+        for name, mode in modes.items():
             console.rule(name)
-            start(name, run_command(mode, options.steps, out / "runs"))
-        show({name: read_run(out / "runs", mode) for name, mode in MODES.items()}, out, console)
+            start(name, run_command(mode, options.steps, out / "runs", options.policy))
+        show({name: read_run(out / "runs", mode) for name, mode in modes.items()}, out, console)
     except DemoError as error:
         console.print(f"[bold red]demo failed[/]: {error}", highlight=False)
         return 1

@@ -2,6 +2,7 @@
 
 python experiments/train_gpt.py                              one worker with a memory device in the same process
 mpirun -n 4 python experiments/train_gpt.py --mode coarse    half of the ranks workers, half memory devices
+mpirun -n 4 python experiments/train_gpt.py --mode dense     the same, but one memory device does all
 python experiments/train_gpt.py --mode single                plain PyTorch, without coarse
 """
 
@@ -22,14 +23,15 @@ from experiments.gpt.corpus import load_corpus
 from experiments.gpt.model import GptShape
 from experiments.gpt.progress import RunProgress
 from experiments.gpt.rows import document, run_path, write_json
-from experiments.gpt.teams import MODES, open_team
+from experiments.gpt.teams import COARSE_MODES, MODES, POLICIES, open_team
 from experiments.gpt.train import Report, Trainer, Training
 
 
 def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     """The command line; defaults are those of Training and GptShape."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--mode", choices=MODES, default="coarse")
+    parser.add_argument("--mode", choices=MODES, default=os.environ.get("COARSE_MODE", "coarse"))
+    parser.add_argument("--policy", choices=POLICIES, help="of the mode coarse: who synchronises which gradients")
     parser.add_argument("--steps", type=int, default=Training.steps)
     parser.add_argument("--batch", type=int, default=Training.global_rows, help="rows of the global batch")
     parser.add_argument("--context", type=int, default=GptShape.context, help="bytes in a row")
@@ -43,7 +45,12 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
         default=True,
         help="measure the exposed communication by steps without synchronisation in between",
     )
-    return parser.parse_args(arguments)
+    given = parser.parse_args(arguments)
+    if given.policy is not None and given.mode != "coarse":
+        parser.error(f"--policy is for --mode coarse, which is {given.mode}; leave it out")
+    if given.mode in COARSE_MODES and given.mode != os.environ.get("COARSE_MODE", given.mode):
+        parser.error(f"--mode is {given.mode} but COARSE_MODE={os.environ['COARSE_MODE']}; leave one of them out")
+    return given
 
 
 def training_from(options: argparse.Namespace) -> Training:
@@ -67,14 +74,20 @@ def main() -> None:
     options = parse_arguments()
     training = training_from(options)
     torch.set_num_threads(1)
-    team = open_team(training.mode, os.environ)
+    team = open_team(training.mode, os.environ, options.policy)
     corpus = load_corpus()
     trainer = Trainer(training, team, corpus)
     progress = RunProgress(training.mode, training.steps) if team.rank == 0 else None
     with progress or nullcontext():
         summary, records = trainer.run(progress.show if progress else ignore)
-    settings = {**asdict(training), "corpus_sha256": corpus.digest, "num_corpus_bytes": corpus.train.size}
-    write_json(run_path(options.out, training.mode, team.rank), document(summary, records, settings))
+    settings = {
+        **asdict(training),
+        "policy": options.policy,
+        "corpus_sha256": corpus.digest,
+        "num_corpus_bytes": corpus.train.size,
+    }
+    rows = {**document(summary, records, settings), "dual_sync": team.dual_sync()}
+    write_json(run_path(options.out, training.mode, team.rank), rows)
     team.leave()
 
 

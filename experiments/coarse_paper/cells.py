@@ -1,23 +1,41 @@
 """One simulated training job of the evaluation, and its outcome, computed once however many figures use it."""
 
+import math
 from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from multiprocessing import get_context
 
 from coarse.config import MeasuredRouting
-from coarse.emulation.compute import compute_profile
+from coarse.emulation.compute import FORWARD_SHARE, compute_profile
+from coarse.emulation.hardware import Machine
 from coarse.emulation.models import model_named
+from coarse.emulation.placement import place
 from coarse.simulation.job import Job
 from coarse.simulation.scenario import Mode, Policy, Scenario
 from coarse.simulation.training import simulate
 from coarse.units import MIB
 from experiments.coarse_paper.inputs import CENTRAL, Inputs, Platform
+from experiments.coarse_paper.machines import with_neighbours_first, with_rings_both_ways
 
 _NUM_ITERATIONS = 1
 """Iterations repeat one another to 0.2 %: each begins when all that the one before has sent has arrived."""
 _TWO_NODE_SHARD_BYTES = 16 * MIB
 """Twice the profiler's largest, which changes iterations by less than 1 % and simulates four times as fast."""
+
+_MATTERS: dict[Mode, tuple[str, ...]] = {
+    Mode.DENSE: ("sharer_growth", "load_slowdown", "stores_overlap", "loads_wait"),
+    Mode.ALLREDUCE: ("ring_blocks_compute", "rings_both_ways", "direct_copies", "neighbours_reduce"),
+    Mode.COARSE: (
+        "ring_blocks_compute",
+        "rings_both_ways",
+        "direct_copies",
+        "device_ring",
+        "profiler_sees_nvlink",
+        "push_overlap",
+    ),
+}
+"""Of `Inputs`, beside the precision, what each mode's outcome depends on."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,10 +56,19 @@ class Cell:
 
     def job(self) -> Job:
         """The job that is simulated; planning it may simulate many trials."""
+        late = self.mode is Mode.DENSE and not self.inputs.stores_overlap
+        overlap = 0.0 if late else self.inputs.push_overlap if self.mode is Mode.COARSE else 1.0
+        job = _leaving(self._scenario().job(lambda trial: simulate(_leaving(trial, overlap))), overlap)
+        if self.mode is Mode.COARSE and self.policy is Policy.PAPER and not self.inputs.profiler_sees_nvlink:
+            by_pcie = replace(self, nvlink=False)._scenario().job()
+            return replace(job, num_proxy_gradients=by_pcie.num_proxy_gradients)
+        return job
+
+    def _scenario(self) -> Scenario:
         model = model_named(self.model)
         precision = self.inputs.precision(self.platform)
-        job = Scenario(
-            machine=self.inputs.machine(self.platform, num_nodes=self.num_nodes, nvlink=self.nvlink),
+        return Scenario(
+            machine=self._machine(),
             model=model,
             profile=compute_profile(model, self.platform.gpu, self.batch, precision),
             mode=self.mode,
@@ -53,8 +80,17 @@ class Cell:
             ring_blocks_compute=self.inputs.ring_blocks_compute,
             num_iterations=_NUM_ITERATIONS,
             routing=MeasuredRouting() if self.num_nodes == 1 else _two_node_routing(),
-        ).job()
-        return job if self.inputs.dense_overlaps or self.mode is not Mode.DENSE else _after_backward(job)
+        )
+
+    def _machine(self) -> Machine:
+        machine = self.inputs.machine(self.platform, num_nodes=self.num_nodes, nvlink=self.nvlink)
+        if self.mode is Mode.ALLREDUCE and self.inputs.neighbours_reduce:
+            machine = with_neighbours_first(machine)
+        if not self.inputs.rings_both_ways or self.mode is Mode.DENSE:
+            return machine
+        num_devices = self.num_devices or self.num_workers if self.mode is Mode.COARSE else 0
+        places = place(machine, num_workers=self.num_workers, num_devices=num_devices, num_nodes=self.num_nodes)
+        return with_rings_both_ways(machine, places.workers)
 
     def baseline(self, mode: Mode) -> "Cell":
         """The same training synchronised otherwise."""
@@ -62,18 +98,15 @@ class Cell:
 
     def essential(self) -> "Cell":
         """An equivalent cell without what its mode does not use, so that equivalent ones are equal."""
-        match self.mode:
-            case Mode.DENSE:
-                inputs = replace(self.inputs, device_ring="auto", ring_blocks_compute=True)
-                return replace(self, inputs=inputs, nvlink=True)
-            case Mode.ALLREDUCE:
-                inputs = replace(CENTRAL, mixed_precision=self.inputs.mixed_precision)
-                inputs = replace(inputs, ring_blocks_compute=self.inputs.ring_blocks_compute)
-            case Mode.COARSE:
-                inputs = replace(self.inputs, sharer_growth=None, load_slowdown=None, dense_overlaps=True)
-        nvlink = self.nvlink or self.platform is not Platform.V100
+        kept = {name: getattr(self.inputs, name) for name in ("mixed_precision", *_MATTERS[self.mode])}
+        inputs = replace(CENTRAL, **kept)
         if not self.platform.has_tensor_cores:
             inputs = replace(inputs, mixed_precision=True)
+        if self.policy is not Policy.PAPER:
+            inputs = replace(inputs, profiler_sees_nvlink=False)
+        if self.platform is not Platform.V100:
+            inputs = replace(inputs, rings_both_ways=True, profiler_sees_nvlink=False, direct_copies=False)
+        nvlink = self.nvlink or self.platform is not Platform.V100 or self.mode is Mode.DENSE
         num_devices = self.num_devices or self.num_workers if self.mode is Mode.COARSE else 0
         return replace(self, inputs=inputs, nvlink=nvlink, num_devices=num_devices)
 
@@ -88,6 +121,19 @@ class Outcome:
     proxy_share: float
     """Of the gradient bytes, what the memory devices synchronise (the paper's m / n)."""
     samples_per_s: float
+    busiest: str
+    """The link whose bytes take longest at its full rate."""
+    busiest_s: float
+
+    @property
+    def backward_s(self) -> float:
+        """What there is to hide communication beneath."""
+        return (1 - FORWARD_SHARE) * self.compute_s
+
+    @property
+    def least_blocked_s(self) -> float:
+        """A bound for any schedule of the same transfers: the busiest link's time that backward can't hide."""
+        return max(0.0, self.busiest_s - self.backward_s)
 
 
 _outcomes: dict[Cell, Outcome] = {}
@@ -104,14 +150,23 @@ def outcome(cell: Cell) -> Outcome:
 def simulated(cell: Cell) -> Outcome:
     """Simulate a cell."""
     job = cell.job()
+    loads_s = 0.0
+    if cell.mode is Mode.DENSE and cell.inputs.loads_wait:
+        job, loading = _stores_then_loads(job)
+        loads_s = simulate(loading).iteration_s
     report = simulate(job)
     nbytes = [gradient.nbytes for gradient in job.gradients]
+    iteration_s = report.iteration_s + loads_s
+    busy_s = {link.name: report.link_bytes[link.name] / link.bytes_per_s for link in job.site.links}
+    busiest = max(busy_s, key=lambda name: busy_s[name])
     return Outcome(
-        iteration_s=report.iteration_s,
-        exposed_s=report.exposed_s,
+        iteration_s=iteration_s,
+        exposed_s=report.exposed_s + loads_s,
         compute_s=report.compute_s,
         proxy_share=sum(nbytes[: job.num_proxy_gradients]) / sum(nbytes),
-        samples_per_s=cell.batch * cell.num_workers / report.iteration_s,
+        samples_per_s=cell.batch * cell.num_workers / iteration_s,
+        busiest=busiest,
+        busiest_s=busy_s[busiest],
     )
 
 
@@ -138,6 +193,21 @@ def _two_node_routing() -> MeasuredRouting:
     return MeasuredRouting(min_partition_bytes=_TWO_NODE_SHARD_BYTES, max_partition_bytes=_TWO_NODE_SHARD_BYTES)
 
 
-def _after_backward(job: Job) -> Job:
-    """The same job whose gradients all leave when backward has ended."""
-    return replace(job, gradients=tuple(replace(one, ready_s=job.backward_s) for one in job.gradients))
+def _leaving(job: Job, overlap: float) -> Job:
+    """The same job whose gradients leave later: at 1 as backward produces them, at 0 all when it has ended."""
+    if overlap == 1:
+        return job
+    left_s = [overlap * (job.backward_s - gradient.ready_s) for gradient in job.gradients]
+    pairs = zip(job.gradients, left_s, strict=True)
+    return replace(job, gradients=tuple(replace(one, ready_s=job.backward_s - before_s) for one, before_s in pairs))
+
+
+def _stores_then_loads(job: Job) -> tuple[Job, Job]:
+    """DENSE in two parts, one after the other: compute, stores and sums; and the loads of all parameters."""
+    site, nothing = job.site, dict.fromkeys(job.site.push, ())
+    at_once = tuple(replace(one, ready_s=0.0) for one in job.gradients)
+    loads = replace(site, push=nothing, adder_bytes_per_s=math.inf)
+    return (
+        replace(job, site=replace(site, pull=nothing)),
+        replace(job, site=loads, gradients=at_once, forward_s=0.0, backward_s=0.0, num_iterations=1),
+    )

@@ -12,6 +12,9 @@ from typing import Any
 TOLERANCE = 0.10
 """Relative deviation up to which a stated number counts as reproduced."""
 
+HEAD = ("source", "claim", "paper", "ours", "kind", "deviation", "verdict")
+"""Of a table of claims."""
+
 
 class Unit(enum.StrEnum):
     """How numbers of a row are written; `CHANGE` is a ratio r, written as the change r - 1."""
@@ -21,6 +24,12 @@ class Unit(enum.StrEnum):
     SHARE = "share"
     GB_PER_S = "GB/s"
     MIB = "MiB"
+    GIB = "GiB"
+    SECONDS = "s"
+    SAMPLES_PER_S = "samples/s"
+    TFLOPS = "TFLOPS"
+    GB = "GB"
+    BILLIONS = "billion"
     COUNT = ""
 
     def text(self, value: float) -> str:
@@ -42,6 +51,9 @@ class Verdict(enum.StrEnum):
     """What a comparison comes to."""
 
     WITHIN = "within 10 %"
+    TOLERATED = "within its tolerance"
+    """Which is another than 10 %."""
+    EXACT = "exact"
     ORDERING = "reproduced ordering"
     MISSED = "missed"
     INPUT = "input"
@@ -69,22 +81,43 @@ class ClaimRow:
     inputs: tuple[str, ...]
     """Names of the declared inputs (inputs.py) that the row rests on most."""
     kind: str = "simulated"
+    tolerance: str = ""
+    """Up to which deviation the number counts as reproduced, where it is not 10 %."""
+    is_list: bool = False
+    """Whether our values are shown one by one."""
 
     @property
     def ours_text(self) -> str:
-        """Our value, or the range of our values."""
+        """Our value, the range of our values, or all of them."""
+        if self.is_list:
+            return " / ".join(self.unit.text(value) for value in self.ours)
         ends = dict.fromkeys(self.unit.text(end) for end in (min(self.ours), max(self.ours))) if self.ours else {}
         return " to ".join(ends) or "-"
 
     @property
     def deviation_text(self) -> str:
-        """Signed per cent."""
-        return "-" if self.deviation is None else f"{self.deviation:+.0%}"
+        """Signed per cent, or percentage points."""
+        if self.deviation is None:
+            return "-"
+        return f"{100 * self.deviation:+.1f} pt" if self.tolerance.endswith("points") else f"{self.deviation:+.0%}"
 
     @property
     def verdict_text(self) -> str:
-        """For the table; the reasons of misses stand below it."""
-        return str(self.verdict)
+        """The verdict, with the tolerance where it is the row's own."""
+        return f"within {self.tolerance}" if self.verdict is Verdict.TOLERATED else str(self.verdict)
+
+    @property
+    def cells(self) -> list[str]:
+        """The row as all tables show it; see `HEAD`."""
+        return [
+            self.source,
+            self.claim,
+            self.paper,
+            self.ours_text,
+            self.kind,
+            self.deviation_text,
+            self.verdict_text,
+        ]
 
     def document(self) -> dict[str, Any]:
         """For JSON, which has no infinity."""
@@ -94,85 +127,102 @@ class ClaimRow:
         return {**values, "ours_text": self.ours_text}
 
 
-def number_row(
+@dataclass(frozen=True)
+class Number:
+    """The paper states a number, or a range from `low` to `high`."""
+
+    low: float
+    high: float
+    is_of_set: bool = False
+    """Whether each end of the range is held against that end of our set."""
+    tolerance: float = TOLERANCE
+    """Relative, or of the share itself."""
+    is_points: bool = False
+    """Whether shares are compared by their difference, in percentage points."""
+
+    @property
+    def tolerance_text(self) -> str:
+        """Nothing for the usual one."""
+        if self.is_points:
+            return f"{100 * self.tolerance:g} points"
+        return "" if self.tolerance == TOLERANCE else f"{self.tolerance:.0%}".replace("%", " %")
+
+
+@dataclass(frozen=True)
+class Order:
+    """The paper states an order or a shape, and ours has it or not."""
+
+    holds: bool
+
+
+@dataclass(frozen=True)
+class Given:
+    """The statement went into the machine, by a source or an assumption, and comes out of it unchanged."""
+
+
+@dataclass(frozen=True)
+class Listed:
+    """The paper states whole numbers, and ours are all the same or not."""
+
+    values: tuple[int, ...]
+
+
+Statement = Number | Order | Given | Listed
+
+
+def claim_row(
     claim: str,
     source: str,
     paper: str,
-    paper_range: tuple[float, float],
+    stated: Statement,
     ours: Sequence[float],
     unit: Unit,
     *,
     inputs: tuple[str, ...],
     why: str = "",
-    is_range_of_set: bool = False,
 ) -> ClaimRow:
-    """A stated number, or range; with `is_range_of_set` each of its ends is held against our set's."""
-    deviation = deviation_from(paper_range, ours, is_range_of_set=is_range_of_set)
-    hit = abs(deviation) <= TOLERANCE
+    """A claim, judged; `why` is kept unless it is reproduced."""
+    deviation = deviation_from(stated, ours) if isinstance(stated, Number) else None
+    verdict = _verdict(stated, deviation, ours)
     return ClaimRow(
         claim=claim,
         source=source,
         paper=paper,
-        paper_range=paper_range,
+        paper_range=(stated.low, stated.high) if isinstance(stated, Number) else None,
         ours=tuple(ours),
         unit=unit,
         deviation=deviation,
-        verdict=Verdict.WITHIN if hit else Verdict.MISSED,
-        why="" if hit else why,
+        verdict=verdict,
+        why=why if verdict in (Verdict.MISSED, Verdict.INPUT) else "",
         inputs=inputs,
+        tolerance=stated.tolerance_text if isinstance(stated, Number) else "",
+        is_list=isinstance(stated, Listed),
     )
 
 
-def ordering_row(
-    claim: str,
-    source: str,
-    paper: str,
-    holds: bool,
-    ours: Sequence[float],
-    unit: Unit,
-    *,
-    inputs: tuple[str, ...],
-    why: str = "",
-) -> ClaimRow:
-    """A stated order or shape; `why` is kept where it does not hold."""
-    return ClaimRow(
-        claim=claim,
-        source=source,
-        paper=paper,
-        paper_range=None,
-        ours=tuple(ours),
-        unit=unit,
-        deviation=None,
-        verdict=Verdict.ORDERING if holds else Verdict.MISSED,
-        why="" if holds else why,
-        inputs=inputs,
-    )
-
-
-def input_row(
-    claim: str, source: str, paper: str, ours: Sequence[float], unit: Unit, *, inputs: tuple[str, ...], why: str
-) -> ClaimRow:
-    """A statement that went into the machine, and comes out of it unchanged."""
-    return ClaimRow(
-        claim=claim,
-        source=source,
-        paper=paper,
-        paper_range=None,
-        ours=tuple(ours),
-        unit=unit,
-        deviation=None,
-        verdict=Verdict.INPUT,
-        why=why,
-        inputs=inputs,
-    )
-
-
-def deviation_from(stated: tuple[float, float], ours: Sequence[float], *, is_range_of_set: bool) -> float:
+def deviation_from(stated: Number, ours: Sequence[float]) -> float:
     """Relative: 0 inside of the stated range, else against the end that is nearest (or that is the same end)."""
-    low, high = stated
-    if is_range_of_set:
+    low, high = stated.low, stated.high
+    if stated.is_points:
+        return max((value - min(max(value, low), high) for value in ours), key=abs)
+    if stated.is_of_set:
         return max((min(ours) / low - 1, max(ours) / high - 1), key=abs)
     return max((_beyond(low, high, value) for value in ours), key=abs)
+
+
+def _verdict(stated: Statement, deviation: float | None, ours: Sequence[float]) -> Verdict:
+    match stated:
+        case Listed(values):
+            return Verdict.EXACT if tuple(ours) == values else Verdict.MISSED
+        case Given():
+            return Verdict.INPUT
+        case Order(holds):
+            return Verdict.ORDERING if holds else Verdict.MISSED
+        case Number():
+            assert deviation is not None
+            if abs(deviation) > stated.tolerance:
+                return Verdict.MISSED
+            return Verdict.TOLERATED if stated.tolerance_text else Verdict.WITHIN
 
 
 def _beyond(low: float, high: float, value: float) -> float:

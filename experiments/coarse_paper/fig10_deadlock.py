@@ -9,8 +9,8 @@ Input: the two clients' orders of pushes in the figure. Outcome: who is stuck, w
 from pathlib import Path
 
 from experiments.coarse_deadlock import NUM_CLIENTS, NUM_TENSORS, SHARED_PROXY, explored, figure_rows
-from experiments.coarse_paper.bars import Bar, draw_bars
-from experiments.coarse_paper.claims import ClaimRow, Unit, ordering_row
+from experiments.coarse_paper.bars import Bar, Panel, draw_bars
+from experiments.coarse_paper.claims import ClaimRow, Order, Unit, claim_row
 from experiments.coarse_paper.script import main
 
 INPUTS: tuple[str, ...] = ()
@@ -27,25 +27,30 @@ def rows() -> list[ClaimRow]:
     num_orders, num_stuck = explored(SHARED_PROXY, fcfs=False, internal=False)
     case = "2 clients push 2 tensors in opposite orders"
     return [
-        ordering_row(
+        claim_row(
             f"{case}: deadlocks, first come first served", "III-F, Fig. 10", "deadlock",
-            found["first come first served"] == 1, [found["first come first served"]], Unit.COUNT, inputs=INPUTS,
+            Order(found["first come first served"] == 1), [found["first come first served"]], Unit.COUNT, inputs=INPUTS,
         ),
-        ordering_row(
-            f"{case}: deadlocks, a queue per client", "III-F, Fig. 10", "none", found["queues"] == 0,
+        claim_row(
+            f"{case}: deadlocks, a queue per client", "III-F, Fig. 10", "none", Order(found["queues"] == 0),
             [found["queues"]], Unit.COUNT, inputs=INPUTS,
         ),
-        ordering_row(
+        claim_row(
             f"{NUM_CLIENTS} clients, {NUM_TENSORS} tensors, a shared proxy, {num_orders} orders of pushes: deadlocks",
-            "III-F", "none", num_stuck == 0, [num_stuck], Unit.COUNT, inputs=INPUTS,
+            "III-F", "none", Order(num_stuck == 0), [num_stuck], Unit.COUNT, inputs=INPUTS,
         ),
     ]  # fmt: skip
 
 
 def draw(folder: Path) -> None:
     """Deadlocks by rule."""
-    bars = [Bar(rule, {"stuck": float(stuck)}) for rule, stuck in stuck_by_rule().items()]
-    draw_bars({"Fig. 10: deadlocks in its case": bars}, ylabel="deadlocks", path=folder / "fig10.png")
+    first = "first come first served"
+    bars = [
+        Bar(rule, {"stuck": float(stuck)}, stated={"stuck": float(rule == first)})
+        for rule, stuck in stuck_by_rule().items()
+    ]
+    panel = Panel("Fig. 10: its case, 2 clients and 2 proxies", bars)
+    draw_bars([panel], ylabel="deadlocks", path=folder / "fig10.png")
 
 
 if __name__ == "__main__":

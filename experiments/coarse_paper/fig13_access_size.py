@@ -8,9 +8,8 @@ ends belong to is an assumption). Outcome: that a copy through the host is bound
 
 from pathlib import Path
 
-from coarse.units import KIB
-from experiments.coarse_paper.bars import draw_curves
-from experiments.coarse_paper.claims import ClaimRow, Unit, input_row, ordering_row
+from experiments.coarse_paper.bars import Plot, Stated, draw_curves
+from experiments.coarse_paper.claims import ClaimRow, Given, Order, Unit, claim_row
 from experiments.coarse_paper.prototype import SIZES, Way, bytes_per_s, gain
 from experiments.coarse_paper.script import main
 
@@ -27,20 +26,20 @@ def rows() -> list[ClaimRow]:
     ]
     ends = "both ends of the range are the preset's, at 64 KiB and from 2 MiB; between them seconds are linear"
     return [
-        input_row(
-            "prototype: CCI read bandwidth by access size", "V-B, Fig. 13a", "stable", read, Unit.GB_PER_S,
+        claim_row(
+            "prototype: CCI read bandwidth by access size", "V-B, Fig. 13a", "stable", Given(), read, Unit.GB_PER_S,
             inputs=INPUTS, why="the coherent rate is one number",
         ),
-        ordering_row(
+        claim_row(
             "prototype: GPU Indirect over CCI, read, all sizes", "V-B, Fig. 13a", "not visible",
-            all(abs(ratio - 1) < VISIBLE for ratio in indirect), indirect, Unit.TIMES, inputs=INPUTS,
+            Order(all(abs(ratio - 1) < VISIBLE for ratio in indirect)), indirect, Unit.TIMES, inputs=INPUTS,
         ),
-        input_row(
-            "prototype: GPU Direct over CCI, read, 64 KiB up", "V-B, Fig. 13a", "9x to 17x",
+        claim_row(
+            "prototype: GPU Direct over CCI, read, 64 KiB up", "V-B, Fig. 13a", "9x to 17x", Given(),
             [gain(nbytes, reads=True) for nbytes in SIZES], Unit.TIMES, inputs=INPUTS, why=ends,
         ),
-        input_row(
-            "prototype: GPU Direct over CCI, write, 64 KiB up", "V-B, Fig. 13b", "1.25x to 4x",
+        claim_row(
+            "prototype: GPU Direct over CCI, write, 64 KiB up", "V-B, Fig. 13b", "1.25x to 4x", Given(),
             [gain(nbytes, reads=False) for nbytes in SIZES], Unit.TIMES, inputs=INPUTS, why=ends,
         ),
     ]  # fmt: skip
@@ -48,17 +47,21 @@ def rows() -> list[ClaimRow]:
 
 def draw(folder: Path) -> None:
     """Curves normalised to CCI."""
-    panels = {
-        f"Fig. 13: {title}": {
-            way.value: [
-                (nbytes / KIB, bytes_per_s(way, nbytes, reads=reads) / bytes_per_s(Way.CCI, nbytes, reads=reads))
-                for nbytes in SIZES
-            ]
-            for way in Way
-        }
-        for title, reads in (("read", True), ("write", False))
-    }
-    draw_curves(panels, xlabel="access size (KiB)", ylabel="bandwidth over CCI", path=folder / "fig13.png")
+    plots = [
+        Plot(
+            f"Fig. 13{letter}: {title}",
+            {
+                way.value: [
+                    (nbytes, bytes_per_s(way, nbytes, reads=reads) / bytes_per_s(Way.CCI, nbytes, reads=reads))
+                    for nbytes in SIZES
+                ]
+                for way in Way
+            },
+            [Stated(text="the paper's range of GPU Direct", low=low, high=high)],
+        )
+        for letter, title, reads, low, high in (("a", "read", True, 9.0, 17.0), ("b", "write", False, 1.25, 4.0))
+    ]
+    draw_curves(plots, xlabel="access size", ylabel="bandwidth over CCI's", path=folder / "fig13.png")
 
 
 if __name__ == "__main__":

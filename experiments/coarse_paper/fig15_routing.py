@@ -17,8 +17,9 @@ from coarse.plan import RoutingTable
 from coarse.simulation.profiling import measured_tables, profile_proxy
 from coarse.simulation.sites import coarse_site
 from coarse.units import KIB, MIB
-from experiments.coarse_paper.bars import draw_curves
-from experiments.coarse_paper.claims import ClaimRow, Unit, ordering_row
+from experiments.coarse_paper.bars import Plot, draw_curves
+from experiments.coarse_paper.claims import ClaimRow, Given, Order, Unit, claim_row
+from experiments.coarse_paper.fig8_pairs import T4_WHY
 from experiments.coarse_paper.inputs import CENTRAL, Platform
 from experiments.coarse_paper.script import main
 
@@ -84,21 +85,21 @@ def rows() -> list[ClaimRow]:
     by_latency = [routed(with_crossing(central(Platform.V100), latency_s), ROUTING) for latency_s in LATENCIES_S[1:]]
     found = f"found: latency proxy {v100.table.latency_proxy}, bandwidth proxy {v100.table.bandwidth_proxy}"
     return [
-        ordering_row(
-            "T4: 1 if a client always takes its local proxy", "V-C, Fig. 15a", "always local", t4.is_local,
-            [float(t4.is_local)], Unit.COUNT, inputs=("links",),
+        claim_row(
+            "T4: 1 if a client always takes its local proxy", "V-C, Fig. 15a", "always local", Given(),
+            [float(t4.is_local)], Unit.COUNT, inputs=("links",), why=T4_WHY,
         ),
-        ordering_row(
+        claim_row(
             "V100: small tensors local, large ones remote; threshold", "V-C, Fig. 15b", "local, then remote",
-            v100.is_split, [v100.threshold_bytes / MIB], Unit.MIB, inputs=("links", "local latency"), why=found,
+            Order(v100.is_split), [v100.threshold_bytes / MIB], Unit.MIB, inputs=("links", "local latency"), why=found,
         ),
-        ordering_row(
+        claim_row(
             "V100: the same for a root complex of 0.5 to 8 us; thresholds", "V-C, Fig. 15b", "local, then remote",
-            all(one.is_split for one in by_latency), [one.threshold_bytes / MIB for one in by_latency], Unit.MIB,
+            Order(all(one.is_split for one in by_latency)), [one.threshold_bytes / MIB for one in by_latency], Unit.MIB,
             inputs=("links", "local latency"), why="without the profiler's tie of 10 % on latency; see docs",
         ),
-        ordering_row(
-            "P100: 1 if a client always takes its local proxy", "V-C, Fig. 15c", "always local", p100.is_local,
+        claim_row(
+            "P100: 1 if a client always takes its local proxy", "V-C, Fig. 15c", "always local", Order(p100.is_local),
             [float(p100.is_local)], Unit.COUNT, inputs=("links",),
         ),
     ]  # fmt: skip
@@ -106,20 +107,21 @@ def rows() -> list[ClaimRow]:
 
 def draw(folder: Path) -> None:
     """Bandwidth to each kind of proxy, normalised to the local one."""
-    panels = {}
-    for platform in (Platform.T4, Platform.V100, Platform.P100):
+    plots = []
+    for letter, platform in zip("abc", (Platform.T4, Platform.V100, Platform.P100), strict=True):
         local, *remote = routed(central(platform)).profiles
         best = min(remote, key=lambda profile: profile.longest_s)
-        panels[f"Fig. 15: {platform.name}"] = {
+        curves = {
             name: [
-                (nbytes / KIB, local_s / seconds)
+                (nbytes, local_s / seconds)
                 for (nbytes, seconds), (_, local_s) in zip(
                     profile.seconds_by_nbytes, local.seconds_by_nbytes, strict=True
                 )
             ]
             for name, profile in (("local", local), ("remote", best))
         }
-    draw_curves(panels, xlabel="size (KiB)", ylabel="bandwidth over local", path=folder / "fig15.png")
+        plots.append(Plot(f"Fig. 15{letter}: {platform.name}, push and pull at once", curves))
+    draw_curves(plots, xlabel="size", ylabel="bandwidth over local", path=folder / "fig15.png")
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from coarse.emulation.models import Precision
 from coarse.emulation.presets import load_preset
 from coarse.emulation.wiring import PathKind
 from coarse.errors import ConfigError
+from experiments.coarse_paper.machines import with_direct_copies
 
 
 class Platform(enum.StrEnum):
@@ -38,12 +39,25 @@ class Inputs:
 
     mixed_precision: bool = True
     ring_blocks_compute: bool = True
+    rings_both_ways: bool = True
+    """Whether the workers' ring uses both directions of NVLinks."""
     device_ring: PathKind = "auto"
+    profiler_sees_nvlink: bool = False
+    """Whether the rates of the paper's formula are those of NVLink where it is on."""
+    push_overlap: float = 1.0
+    """1 if gradients are pushed to proxies as backward produces them, 0 if after it; between, linear."""
+    direct_copies: bool = False
+    """Whether the V100 machine's GPUs copy through PCIe switches directly, as SDSC's do, or staged through the host."""
+    neighbours_reduce: bool = False
+    """Whether two workers that all-reduce share a switch, or stand where they have room for a device each."""
     sharer_growth: float | None = None
     """None is the preset's."""
     load_slowdown: float | None = None
     """Direct copy over coherent load; None is the preset's 17."""
-    dense_overlaps: bool = True
+    stores_overlap: bool = True
+    """Whether DENSE stores gradients as backward produces them, or all of them after it."""
+    loads_wait: bool = True
+    """Whether DENSE loads parameters when all are updated, or each as soon as it is."""
 
     def precision(self, platform: Platform) -> Precision:
         """What a GPU computes in; gradients are synchronised in fp32 always."""
@@ -52,6 +66,8 @@ class Inputs:
     def machine(self, platform: Platform, *, num_nodes: int, nvlink: bool) -> Machine:
         """The preset with the choices made."""
         machine = replace(load_preset(platform.value), num_nodes=num_nodes, nvlink=nvlink)
+        if self.direct_copies and platform is Platform.V100:
+            machine = with_direct_copies(machine)
         coherence = machine.coherence
         if coherence is None:
             raise ConfigError(f"the machine {machine.name} states no [coherence], which DENSE needs", key="coherence")
@@ -83,7 +99,8 @@ DECLARED = (
         "compute",
         "ResNet-50 batch 64, BERT-large batch 2 and 4; samples/s of one GPU alone",
         "source",
-        "NVIDIA DeepLearningExamples and TensorFlow benchmarks; T4's and P100's BERT scaled by peak FLOPS (assumption)",
+        "NVIDIA DeepLearningExamples and TensorFlow benchmarks; T4: V100's times the two cards' ratio of "
+        "inference there; P100's BERT: V100's by peak FLOPS of the PCIe card (assumption)",
     ),
     Declared(
         "precision",
@@ -96,13 +113,26 @@ DECLARED = (
         "blocking ring",
         "the workers' ring begins when backward has ended",
         "source",
-        "COARSE II-B (synchronisation blocks compute) and T_train of III-F",
+        "COARSE II-B (synchronisation blocks compute), T_train of III-F; by default TensorFlow's NcclAllReduce packs "
+        "all gradients into one",
+    ),
+    Declared(
+        "ring directions",
+        "over NVLink the workers' ring uses both directions of every cable, as the sync groups do",
+        "source",
+        "NVIDIA/nccl issue 713 shows NCCL's rings among four V100; COARSE IV-A for sync groups",
     ),
     Declared(
         "device ring",
         "NCCL among the GPUs that play devices: NVLink where on, else PCIe",
         "source",
         "COARSE IV-B; the CCI links of Fig. 4 are a variation",
+    ),
+    Declared(
+        "formula's rates",
+        "BW_proxy and BW_GPU over PCIe, NVLink or not",
+        "source",
+        "COARSE III-F takes them from the profiler, which leaves NVLink out (IV-B)",
     ),
     Declared("NVLink", "shown on and off, for workers and devices alike", "assumption", "the paper does not say"),
     Declared(
@@ -114,9 +144,10 @@ DECLARED = (
     Declared("sharer growth", "each further sharer adds 10 % of time", "assumption", "COARSE (I) says that it grows"),
     Declared(
         "DENSE",
-        "one device; stores go out during backward, loads follow each sum, forward waits for all",
-        "assumption",
-        "COARSE III-B lets GPUs go on computing; V-D ran TensorFlow's parameter server, whose overlap it doesn't state",
+        "one device; stores go out during backward, loads begin when all sums are done, forward waits for all",
+        "source",
+        "COARSE V-D ran TensorFlow's ParameterServer, whose steps begin by reading all variables, and II-A uses new "
+        "values at the next iteration's start. That stores overlap and forward doesn't is an assumption",
     ),
     Declared(
         "links",
@@ -130,9 +161,20 @@ DECLARED = (
         "assumption",
         "COARSE III-E and V-C say that local is lower; the stand-in measured both alike",
     ),
+    Declared(
+        "pushes",
+        "gradients leave for the proxies as backward produces them",
+        "source",
+        "COARSE Fig. 9, III-F: T_sync(proxy) runs beside backward",
+    ),
     Declared("adders", "a GPU's memory bandwidth over 3", "assumption", "COARSE IV-B: stream processors add"),
     Declared("buckets", "small gradients fused to 25 MiB", "assumption", "as our DistributedOptimizer does"),
-    Declared("placement", "workers are half of the GPUs, or two of three", "source", "COARSE V-A"),
+    Declared(
+        "placement",
+        "workers are half of the GPUs, or two of three; all-reduce runs on the same workers",
+        "source",
+        "COARSE V-A; that all-reduce's workers stand where COARSE's do is an assumption",
+    ),
     Declared(
         "memory",
         "Adam's states, activations of separate kernels, 1 GiB for the framework",

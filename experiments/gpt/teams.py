@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-MODES = ("coarse", "allreduce", "ddp", "none", "single")
+COARSE_MODES = ("dense", "allreduce", "coarse")
+MODES = (*COARSE_MODES, "ddp", "none", "single")
+POLICIES = ("auto", "paper", "devices")
 
 
 class Team(Protocol):
@@ -39,6 +42,9 @@ class Team(Protocol):
 
     def bytes_moved(self) -> int | None:
         """Bytes that this worker's traffic has moved so far, None where nobody counts them."""
+
+    def dual_sync(self) -> dict[str, Any] | None:
+        """What was measured and decided about who synchronises which gradients, None where nothing was."""
 
     def leave(self) -> None:
         """End what the team opened."""
@@ -68,6 +74,9 @@ class AloneTeam:
 
     def bytes_moved(self) -> int | None:
         return 0
+
+    def dual_sync(self) -> dict[str, Any] | None:
+        return None
 
     def leave(self) -> None:
         return None
@@ -100,15 +109,16 @@ class DdpTeam(AloneTeam):
 
 
 class CoarseTeam:
-    """Workers over coarse; `mode` is the only thing that differs between its modes."""
+    """Workers over coarse; the mode, and its policy, are the only things that differ between its modes."""
 
     synchronises = True
 
-    def __init__(self, mode: str) -> None:
+    def __init__(self, mode: str, policy: str | None) -> None:
         import coarse.torch as ct  # here, so that the other teams run without it
 
         self._ct = ct
-        ct.init({"mode": mode})  # a memory device serves in here and never returns
+        chosen = {"mode": mode} if policy is None else {"mode": mode, "policy": policy}
+        ct.init(chosen)  # a memory device serves in here and never returns
         self.rank = ct.rank()
         self.size = ct.size()
 
@@ -132,14 +142,18 @@ class CoarseTeam:
 
         return bytes_total(coarse.statistics())
 
+    def dual_sync(self) -> dict[str, Any] | None:
+        found = self._optimizer.dual_sync
+        return None if found is None else asdict(found)
+
     def leave(self) -> None:
         self._ct.shutdown()
 
 
-def open_team(mode: str, environ: Mapping[str, str]) -> Team:
-    """The team of this process in `mode`; one of MODES."""
-    if mode in ("coarse", "allreduce"):
-        return CoarseTeam(mode)
+def open_team(mode: str, environ: Mapping[str, str], policy: str | None = None) -> Team:
+    """The team of this process in `mode`, one of MODES; a `policy` of None is the configured one."""
+    if mode in COARSE_MODES:
+        return CoarseTeam(mode, policy)
     if mode == "single":
         return AloneTeam(0, 1)
     rank, size = place_of(environ)

@@ -57,6 +57,12 @@ def test_only_the_single_process_runs_without_the_launcher(tmp_path):
     assert launched[launched.index("--mode") + 1] == "allreduce"
 
 
+def test_a_policy_reaches_the_mode_that_has_one_alone(tmp_path):
+    launched = run_command("coarse", 5, tmp_path, "paper")
+    assert launched[launched.index("--policy") + 1] == "paper"
+    assert all("--policy" not in run_command(mode, 5, tmp_path, "paper") for mode in ("single", "allreduce", "dense"))
+
+
 def test_pictures_are_drawn(runs, tmp_path):
     draw_losses({name: documents[0] for name, documents in runs.items()}, "single process", tmp_path / "loss.png")
     draw_timeline(runs, tmp_path / "timeline.png")

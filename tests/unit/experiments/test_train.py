@@ -4,10 +4,13 @@ import numpy as np
 import pytest
 import torch
 
+from coarse import config
+from experiments.gpt import teams
 from experiments.gpt.corpus import Corpus
 from experiments.gpt.model import Gpt, GptShape, num_parameters
 from experiments.gpt.teams import AloneTeam, bytes_total, place_of, rendezvous_port
 from experiments.gpt.train import Trainer, Training, learning_rate_at
+from experiments.train_gpt import parse_arguments
 
 SHAPE = GptShape(layers=1, width=8, heads=2, context=8)
 TEXT = np.arange(600, dtype=np.int64).astype(np.uint8)
@@ -128,3 +131,28 @@ def test_ranks_of_one_job_meet_at_one_port():
 
 def test_bytes_moved_are_those_that_coarse_counts_for_this_worker():
     assert bytes_total({"rank": 1, "bytes": 12, "keys": {"w": {"bytes": 12}}}) == 12
+
+
+def test_the_scripts_know_the_modes_and_policies_of_coarse():
+    assert (teams.COARSE_MODES, teams.POLICIES) == (config.MODES, config.POLICIES)
+
+
+@pytest.mark.parametrize("mode", teams.MODES)
+def test_every_mode_is_taken_and_a_policy_by_coarse_alone(mode, capsys, monkeypatch):
+    monkeypatch.delenv("COARSE_MODE", raising=False)
+    assert parse_arguments(["--mode", mode]).mode == mode
+    given = ["--mode", mode, "--policy", "paper"]
+    if mode == "coarse":
+        assert parse_arguments(given).policy == "paper"
+        return
+    with pytest.raises(SystemExit):
+        parse_arguments(given)
+    assert f"--policy is for --mode coarse, which is {mode}" in capsys.readouterr().err
+
+
+def test_the_launchers_mode_is_taken_and_another_one_refused(capsys, monkeypatch):
+    monkeypatch.setenv("COARSE_MODE", "dense")
+    assert parse_arguments([]).mode == "dense"
+    with pytest.raises(SystemExit):
+        parse_arguments(["--mode", "coarse"])
+    assert "--mode is coarse but COARSE_MODE=dense" in capsys.readouterr().err

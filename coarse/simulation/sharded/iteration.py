@@ -1,0 +1,192 @@
+"""One iteration of sharded training: every unit is gathered, computed and freed, forward and then backward.
+
+All GPUs do the same at the same time, so one timeline stands for all, and collectives are flows over all links.
+
+[Note: in flight] A unit is in flight from the start of its gather until its computation has ended. At most so many
+are: 1 gathers when it is needed, 2 gathers the next unit while one computes (FSDP's rate limiter, section 3.4.2 of its
+paper). Collectives of all GPUs run one after the other in the order in which they are asked for, as on NCCL's stream,
+so a gather that is asked for after a reduce-scatter waits for it (3.3.2): that is what backward's prefetch avoids.
+"""
+
+from functools import partial
+
+from coarse.simulation.engine import Action, Engine
+from coarse.simulation.sharded.job import ShardedJob, Slot, slots_of
+from coarse.simulation.sharded.modes import Chain, Moves, Stream
+from coarse.simulation.sharded.report import Moved, ShardedReport
+from coarse.simulation.sharded.routes import Phase, crossing_nbytes
+from coarse.simulation.sharded.units import Unit
+
+_COMPUTE = "compute"
+
+
+class _Queue:
+    """A stream's jobs, one after the other."""
+
+    def __init__(self, stream: Stream, engine: Engine, report: ShardedReport) -> None:
+        self._stream = stream
+        self._engine = engine
+        self._report = report
+        self._waiting: list[tuple[Phase, str, str, Action]] = []
+        self._is_busy = False
+
+    def submit(self, phase: Phase, what: str, unit: str, action: Action) -> None:
+        """Run a phase after those before it, then do something."""
+        self._waiting.append((phase, what, unit, action))
+        if not self._is_busy:
+            self._begin()
+
+    def _begin(self) -> None:
+        self._is_busy = True
+        phase, what, unit, action = self._waiting.pop(0)
+        begin_s, left = self._engine.now_s, [len(phase)]
+
+        def arrived() -> None:
+            left[0] -= 1
+            if left[0] == 0:
+                self._end(phase, what, unit, begin_s, action)
+
+        for number, flow in enumerate(phase):
+            self._engine.move_in_turns((self._stream, number), flow.path, flow.nbytes, flow.num_turns, arrived)
+
+    def _end(self, phase: Phase, what: str, unit: str, begin_s: float, action: Action) -> None:
+        end_s = self._engine.now_s
+        self._report.moved.append(
+            Moved(
+                stream=self._stream, what=what, unit=unit, begin_s=begin_s, end_s=end_s,
+                crossing_nbytes=crossing_nbytes(phase),
+            )
+        )  # fmt: skip
+        action()
+        self._is_busy = bool(self._waiting)
+        if self._waiting:
+            self._begin()
+
+
+class _Iteration:
+    """See [Note: in flight]."""
+
+    def __init__(self, job: ShardedJob) -> None:
+        self._job = job
+        self._engine = Engine(job.links)
+        self._moves = Moves(job.policy, job.routes)
+        self._slots = tuple(slots_of(job))
+        self.report = ShardedReport()
+        self._queues = {stream: _Queue(stream, self._engine, self.report) for stream in Stream}
+        self._num_asked = 0
+        self._num_computed = 0
+        self._is_computing = False
+        self._left_to_gather: dict[int, int] = {}
+        """Slot -> chains that have not ended."""
+        self._is_kept = dict.fromkeys((unit.name for unit in job.units), False)
+        """Whether forward has left what backward is served from."""
+        self._after_store: dict[str, Action] = {}
+        self._bucket_nbytes = 0
+        self._num_reducing = 0
+
+    def run(self) -> ShardedReport:
+        """From the first gather until nothing is left to do."""
+        self._ask()
+        self._engine.run()
+        report = self.report
+        report.iteration_s = max(report.backward_end_s, *(one.end_s for one in report.moved), 0.0)
+        report.compute_s = sum(slot.compute_s for slot in self._slots)
+        report.link_nbytes = tuple(self._engine.bytes_moved(link) for link in range(len(self._job.links)))
+        return report
+
+    def _ask(self) -> None:
+        """Gather the next units, as far as the limit lets them."""
+        job, slots = self._job, self._slots
+        while self._num_asked < len(slots):
+            slot = slots[self._num_asked]
+            has_prefetch = job.backward_prefetch or not slot.is_backward
+            if self._num_asked - self._num_computed >= (job.in_flight_limit if has_prefetch else 1):
+                return
+            number, self._num_asked = self._num_asked, self._num_asked + 1
+            self.report.most_in_flight = max(self.report.most_in_flight, self._num_asked - self._num_computed)
+            self._gather(number, slot)
+
+    def _gather(self, number: int, slot: Slot) -> None:
+        unit = slot.unit
+        if slot.is_backward:
+            chains = self._moves.backward_gather(unit, is_on_gpu=slot.is_on_gpu)
+        else:
+            chains = self._moves.forward_gather(unit, is_on_gpu=slot.is_on_gpu)
+        self._left_to_gather[number] = 1 + len(chains)
+        what = "backward gather" if slot.is_backward else "forward gather"
+        for chain in chains:
+            begin = partial(self._chain, chain, what, unit.name, partial(self._gathered, number))
+            if slot.is_backward and self._moves.keeps and not self._is_kept[unit.name]:
+                self._after_store[unit.name] = begin
+            else:
+                begin()
+        self._gathered(number)
+
+    def _gathered(self, number: int) -> None:
+        self._left_to_gather[number] -= 1
+        self._compute()
+
+    def _compute(self) -> None:
+        """Begin the next slot if all of it is there."""
+        number = self._num_computed
+        if self._is_computing or self._left_to_gather.get(number) != 0:
+            return
+        self._is_computing = True
+        slot = self._slots[number]
+        self.report.computed.append((slot, self._engine.now_s, self._engine.now_s + slot.compute_s))
+        self._engine.work(_COMPUTE, slot.compute_s, partial(self._computed, slot))
+
+    def _computed(self, slot: Slot) -> None:
+        """Free the unit, leave what is to be done to the streams, and go on."""
+        self._is_computing = False
+        self._num_computed += 1
+        unit = slot.unit
+        if slot.is_backward:
+            self._reduce(unit)
+            self.report.backward_end_s = self._engine.now_s
+        else:
+            self._store(slot)
+            self.report.forward_end_s = self._engine.now_s
+        self._ask()
+        self._compute()
+
+    def _store(self, slot: Slot) -> None:
+        name = slot.unit.name
+        chain = self._moves.stored(slot.unit, is_on_gpu=slot.is_on_gpu)
+        self._chain(chain, "store", name, partial(self._stored, name))
+
+    def _stored(self, name: str) -> None:
+        self._is_kept[name] = True
+        if name in self._after_store:
+            self._after_store.pop(name)()
+
+    def _reduce(self, unit: Unit) -> None:
+        """Reduce the bucket if it is full, or if no more will come."""
+        self._bucket_nbytes += unit.trainable_nbytes
+        is_last = self._num_computed == len(self._slots)
+        if is_last or self._bucket_nbytes >= self._job.bucket_nbytes:
+            chain, self._bucket_nbytes = self._moves.reduced(self._bucket_nbytes), 0
+            self._num_reducing += 1
+            self._chain(chain, "reduce-scatter", unit.name, self._reduced)
+
+    def _reduced(self) -> None:
+        """When all gradients are, the optimizer steps, and what has changed may have to be gathered."""
+        self._num_reducing -= 1
+        if self._num_reducing == 0 and self._num_computed == len(self._slots):
+            chain = self._moves.after_step(self._job.units)
+            self._chain(chain, "gather after the step", "all", lambda: None)
+
+    def _chain(self, chain: Chain, what: str, unit: str, action: Action) -> None:
+        """The moves of a chain, one after the other; those without bytes are left out."""
+        moves = [(stream, phase) for stream, phase in chain if phase]
+        if not moves:
+            action()
+            return
+        (stream, phase), *rest = moves
+        following = partial(self._chain, tuple(rest), what, unit, action)
+        self._queues[stream].submit(phase, what, unit, following)
+
+
+def simulate_sharded(job: ShardedJob) -> ShardedReport:
+    """One iteration from when all GPUs begin until all gradients are reduced; deterministic."""
+    return _Iteration(job).run()

@@ -1,0 +1,70 @@
+"""What is simulated: units on a cluster, how they are sharded, and in which order they are computed."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from coarse.emulation.links import Link
+from coarse.errors import ConfigError
+from coarse.simulation.sharded.modes import Policy
+from coarse.simulation.sharded.routes import Routes
+from coarse.simulation.sharded.units import Unit
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardedJob:
+    """Units on a cluster, and how they are sharded."""
+
+    units: tuple[Unit, ...]
+    """In forward order."""
+    routes: Routes
+    policy: Policy
+    in_flight_limit: int = 2
+    backward_prefetch: bool = True
+    bucket_nbytes: int = 0
+    """Gradients are reduced together once they are so many, and the rest after the last unit; 0: unit by unit."""
+
+    def __post_init__(self) -> None:
+        if not self.units:
+            raise ConfigError("a sharded job needs at least one unit, got none", key="units")
+        names = [unit.name for unit in self.units]
+        if len(set(names)) < len(names):
+            raise ConfigError(f"units need different names, got {names[:8]}", key="units")
+        if self.in_flight_limit < 1:
+            raise ConfigError(
+                f"at least 1 unit must be allowed in flight, got {self.in_flight_limit}", key="in_flight_limit"
+            )
+
+    @property
+    def links(self) -> tuple[Link, ...]:
+        """All links of the machine."""
+        return self.routes.machine.links
+
+    @property
+    def samples_per_s_of(self) -> float:
+        """Seconds of forward and backward alone."""
+        return sum(unit.forward_s + unit.backward_s for unit in self.units)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slot:
+    """One unit in one pass."""
+
+    unit: Unit
+    is_backward: bool
+    is_on_gpu: bool
+    """Whether its second shards stay on the GPU (FCDP-Cache)."""
+
+    @property
+    def compute_s(self) -> float:
+        """Seconds of its computation."""
+        return self.unit.backward_s if self.is_backward else self.unit.forward_s
+
+
+def slots_of(job: ShardedJob) -> Iterator[Slot]:
+    """Every unit forward, then every unit backward."""
+    num_cached = job.policy.num_cached_units
+    slots = [
+        Slot(unit=unit, is_backward=False, is_on_gpu=number < num_cached) for number, unit in enumerate(job.units)
+    ]
+    yield from slots
+    yield from (replace(slot, is_backward=True) for slot in reversed(slots))

@@ -1,0 +1,62 @@
+"""What became of an iteration of sharded training: when, and what moved."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from coarse.simulation.sharded.job import Slot
+from coarse.simulation.sharded.modes import Stream
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moved:
+    """What a stream did."""
+
+    stream: Stream
+    what: str
+    unit: str
+    begin_s: float
+    end_s: float
+    crossing_nbytes: int
+    """Bytes that left a node, of all nodes together."""
+
+
+@dataclass(kw_only=True)
+class ShardedReport:
+    """What became of one iteration."""
+
+    iteration_s: float = 0.0
+    forward_end_s: float = 0.0
+    """When the last unit's forward had ended."""
+    backward_end_s: float = 0.0
+    """When the first unit's backward had ended."""
+    compute_s: float = 0.0
+    moved: list[Moved] = field(default_factory=list)
+    computed: list[tuple[Slot, float, float]] = field(default_factory=list)
+    """(what, begin, end), in order."""
+    most_in_flight: int = 0
+    link_nbytes: tuple[float, ...] = ()
+
+    @property
+    def exposed_s(self) -> float:
+        """What communication takes that no computation hides."""
+        return self.iteration_s - self.compute_s
+
+    def crossing_nbytes(self, *words: str) -> int:
+        """Bytes that left nodes, of all nodes together, in moves named by one of the words; all, without words."""
+        return sum(one.crossing_nbytes for one in self.moved if not words or one.what in words)
+
+
+def rate_over_time(report: ShardedReport, edges_s: Sequence[float]) -> list[float]:
+    """Bytes per second that left nodes, all together, between each two edges; a move's bytes lie evenly in its time."""
+    rates = []
+    for begin_s, end_s in pairwise(edges_s):
+        nbytes = sum(_share_within(one, begin_s, end_s) * one.crossing_nbytes for one in report.moved)
+        rates.append(nbytes / (end_s - begin_s))
+    return rates
+
+
+def _share_within(one: Moved, begin_s: float, end_s: float) -> float:
+    if one.end_s <= one.begin_s:
+        return 0.0
+    return max(0.0, min(end_s, one.end_s) - max(begin_s, one.begin_s)) / (one.end_s - one.begin_s)

@@ -1,0 +1,163 @@
+"""A question about sharded training of a GPT on a machine: the job that answers it, and what a GPU's memory holds."""
+
+from dataclasses import dataclass, field, replace
+
+from coarse.emulation.accelerator import MemoryAccount
+from coarse.emulation.gpt import adapter_numel, gpt, gpt_shape, logits_numel
+from coarse.emulation.hardware import Machine
+from coarse.emulation.models import Model, Precision
+from coarse.emulation.sharded_memory import Held, ShardedTraining, largest_power_of_two, sharded_account
+from coarse.errors import CapacityError, ConfigError
+from coarse.simulation.sharded.iteration import simulate_sharded
+from coarse.simulation.sharded.job import ShardedJob
+from coarse.simulation.sharded.modes import Policy, ShardedMode
+from coarse.simulation.sharded.report import ShardedReport
+from coarse.simulation.sharded.routes import Routes
+from coarse.simulation.sharded.units import Pace, Unit, units_of
+from coarse.units import GIB
+
+PEAK_SHARE = 0.2
+"""Of a GPU's fp16 peak that training reaches: an input, by which FCDP's Fig. 9 comes out (docs/fcdp_evaluation.md)."""
+LOGIT_BYTES = 10
+"""Per logit: five fp16 numbers, which are logits, their shifted copy, log-probabilities, and two gradients."""
+_HELD = {
+    ShardedMode.ZERO2: Held.REPLICATED,
+    ShardedMode.FSDP: Held.SHARDED,
+    ShardedMode.FCDP: Held.SHARDED,
+    ShardedMode.ZEROPP: Held.SECONDARY,
+    ShardedMode.HYBRID: Held.SUBGROUP,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardedScenario:
+    """One training on one machine; frozen, so that sweeps are `dataclasses.replace`."""
+
+    machine: Machine
+    model_name: str
+    policy: Policy
+    batch: int
+    """Samples per GPU and iteration."""
+    num_nodes: int
+    gpus_per_node: int
+    sequence: int = 256
+    lora_rank: int = 0
+    """Of adapters beside q, k, v and o, with everything else frozen; 0: everything is trained."""
+    peak_share: float = PEAK_SHARE
+    recomputes: bool = False
+    in_flight_limit: int = 2
+    backward_prefetch: bool = True
+    bucket_numel: int = 0
+    """Gradients that are reduced together; 0: those of a unit."""
+    secondary_growth: float = 1.0
+    """What zeropp's second shards take of memory over W/g."""
+    memory_bytes: int | None = None
+    """Of a GPU; None: what the machine states."""
+    logit_bytes: int = LOGIT_BYTES
+    precision: Precision = field(default=Precision.FP16)
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.peak_share <= 1.0:
+            raise ConfigError(f"peak_share must lie in (0, 1], got {self.peak_share}", key="peak_share")
+        if self.lora_rank < 0 or self.batch < 1:
+            raise ConfigError(
+                f"wanted a batch of at least 1 and a rank of at least 0, got {self.batch} and {self.lora_rank}"
+            )
+
+    @property
+    def num_gpus(self) -> int:
+        """Of all nodes."""
+        return self.num_nodes * self.gpus_per_node
+
+    @property
+    def model(self) -> Model:
+        """The GPT."""
+        return gpt(self.model_name, self.sequence)
+
+    @property
+    def capacity_bytes(self) -> int:
+        """A GPU's memory."""
+        return self.machine.accelerator.memory_bytes if self.memory_bytes is None else self.memory_bytes
+
+    @property
+    def adapters(self) -> dict[str, int] | None:
+        """Trainable numbers beside each block; None where the model itself is trained."""
+        if not self.lora_rank:
+            return None
+        shape = gpt_shape(self.model_name)
+        numel = adapter_numel(shape, self.lora_rank)
+        return {layer.name: numel for layer in self.model.layers if layer.name.startswith("h.")}
+
+    @property
+    def units(self) -> tuple[Unit, ...]:
+        """What is gathered and computed, at the pace of the machine's GPU."""
+        pace = Pace(
+            flops_per_s=self.peak_share * self.machine.accelerator.fp16_flops_per_s, recomputes=self.recomputes
+        )
+        return units_of(
+            self.model, batch=self.batch, pace=pace, precision=self.precision, adapters=self.adapters
+        )
+
+    @property
+    def training(self) -> ShardedTraining:
+        """For the account of memory."""
+        adapters = self.adapters
+        return ShardedTraining(
+            model=self.model,
+            num_gpus=self.num_gpus,
+            num_nodes=self.num_nodes,
+            held=_HELD[self.policy.mode],
+            trainable_numel=None if adapters is None else sum(adapters.values()),
+            precision=self.precision,
+            logit_bytes_per_sample=self.logit_bytes * logits_numel(self.sequence),
+            secondary_growth=self.secondary_growth,
+        )
+
+    def job(self) -> ShardedJob:
+        """The job to simulate."""
+        return ShardedJob(
+            units=self.units,
+            routes=Routes(machine=self.machine, num_nodes=self.num_nodes, gpus_per_node=self.gpus_per_node),
+            policy=self.policy,
+            in_flight_limit=self.in_flight_limit,
+            backward_prefetch=self.backward_prefetch,
+            bucket_nbytes=self.bucket_numel * self.precision.itemsize,
+        )
+
+    def run(self) -> ShardedReport:
+        """One iteration, simulated."""
+        return simulate_sharded(self.job())
+
+    def account(self) -> MemoryAccount:
+        """What a GPU holds at the peak; FCDP-Cache adds nothing that would not fit."""
+        return sharded_account(self.training, self.batch)
+
+    def require_fit(self) -> MemoryAccount:
+        """The account; CapacityError where a GPU has less."""
+        needed = self.account()
+        if needed.total_bytes <= self.capacity_bytes:
+            return needed
+        rows = ", ".join(f"{row.name} {row.nbytes / GIB:.2f}" for row in needed.rows)
+        largest = largest_power_of_two(self.training, self.capacity_bytes)
+        remedy = f"lower the batch to {largest}" if largest else "take more nodes, or a mode that shards over them all"
+        raise CapacityError(
+            f"{self.model_name} with {self.policy.mode} at batch {self.batch} per GPU needs "
+            f"{needed.total_bytes / GIB:.2f} GiB ({rows}) but the GPU has {self.capacity_bytes / GIB:.2f} GiB; {remedy}"
+        )
+
+    def largest_batch(self) -> int:
+        """The largest power of two that fits, per GPU; 0 where none does."""
+        return largest_power_of_two(self.training, self.capacity_bytes)
+
+    def with_gpu_cache(self, threshold: float) -> "ShardedScenario":
+        """The same with as many units' second shards on the GPU as stay below tau (FCDP-Cache, IV-D)."""
+        if not 0.0 <= threshold <= 1.0:
+            raise ConfigError(f"tau must lie in [0, 1], got {threshold}", key="gpu_threshold")
+        free = int(threshold * self.capacity_bytes) - self.account().total_bytes
+        num_cached = 0
+        for unit in self.units:
+            free -= -(-unit.nbytes // self.gpus_per_node)
+            if free < 0:
+                break
+            num_cached += 1
+        return replace(self, policy=replace(self.policy, num_cached_units=num_cached))

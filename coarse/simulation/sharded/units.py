@@ -1,0 +1,77 @@
+"""What is gathered together: a model's layers as units, with the seconds that computing each takes."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from coarse.emulation.models import Model, Precision
+from coarse.emulation.quantities import require_positive
+from coarse.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unit:
+    """Parameters that are gathered, used and freed together; their gradients are as many bytes."""
+
+    name: str
+    trainable_nbytes: int
+    forward_s: float
+    backward_s: float
+    """With what recomputing activations adds."""
+    frozen_nbytes: int = 0
+    """Of parameters that never change, beside which the trainable ones are adapters."""
+
+    def __post_init__(self) -> None:
+        amounts = (self.trainable_nbytes, self.frozen_nbytes, self.forward_s, self.backward_s)
+        if min(amounts) < 0:
+            raise ValueError(f"unit {self.name!r}: bytes and seconds must be at least 0, got {amounts}")
+
+    @property
+    def nbytes(self) -> int:
+        """Of all its parameters."""
+        return self.trainable_nbytes + self.frozen_nbytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pace:
+    """How fast a GPU computes, and what it computes twice."""
+
+    flops_per_s: float
+    recomputes: bool = False
+    """Whether backward computes forward again (activation checkpointing)."""
+
+    def __post_init__(self) -> None:
+        require_positive("flops_per_s", self.flops_per_s)
+
+
+def units_of(
+    model: Model,
+    *,
+    batch: int,
+    pace: Pace,
+    precision: Precision = Precision.FP16,
+    adapters: Mapping[str, int] | None = None,
+) -> tuple[Unit, ...]:
+    """A unit per layer, in forward order.
+
+    Backward takes twice forward's products, for inputs and for weights. With `adapters` (layer -> trainable numbers
+    beside it) the model itself is frozen: backward takes the products for inputs alone, and the adapters' own, below
+    1 % of them, are left out.
+    """
+    if batch < 1:
+        raise ConfigError(f"a batch is at least 1 sample, got {batch}", key="batch")
+    times = (1 if adapters is not None else 2) + pace.recomputes
+    found = []
+    for layer in model.layers:
+        forward_s = batch * layer.flops_per_sample / pace.flops_per_s
+        own = layer.num_parameters * precision.itemsize
+        beside = (adapters or {}).get(layer.name, 0) * precision.itemsize
+        found.append(
+            Unit(
+                name=layer.name,
+                trainable_nbytes=own if adapters is None else beside,
+                frozen_nbytes=0 if adapters is None else own,
+                forward_s=forward_s,
+                backward_s=times * forward_s,
+            )
+        )
+    return tuple(found)

@@ -1,0 +1,65 @@
+"""The FSDP paper's cluster, as far as it is described: eight A100 per host behind NVLink, hosts on 2 Tb/s RoCE."""
+
+from coarse.emulation.hardware import Accelerator, Machine, MemoryDevice
+from coarse.emulation.topology_tree import HOST, Place, PlaceKind, Tree
+from coarse.emulation.wire import Wire
+from coarse.units import GIB, bytes_per_s_from_gbit_per_s
+from experiments.coarse_paper.inputs import Declared
+
+GPUS_PER_HOST = 8
+TITLE = "FSDP: claims and ours"
+_NVLINK = Wire(name="nvlink", bytes_per_s=300e9, latency_s=2.5e-6)
+_SOCKET = Wire(name="host", bytes_per_s=1e12)
+_NETWORK = Wire(name="roce", bytes_per_s=bytes_per_s_from_gbit_per_s(2000), latency_s=5e-6)
+
+DECLARED = (
+    Declared(
+        "A100 host",
+        "300 GB/s per GPU and direction, 2.5 us per port",
+        "assumption",
+        "NVLink 3 of 12 lanes through switches, at its data sheet's rate",
+    ),
+    Declared(
+        "RoCE", "250 GB/s per host and direction, 5 us", "source", "FSDP 5.1: 2 Tb/s; the latency is an assumption"
+    ),
+    Declared(
+        "A100 compute",
+        "186 TFLOPS, recomputation counted",
+        "source",
+        "FSDP Fig. 7b at batch 2, where communication hides: so no row holds it against anything",
+    ),
+    Declared(
+        "GPT-175B",
+        "24 of its 96 blocks, 2048 tokens",
+        "assumption",
+        "blocks repeat; minGPT's length in the paper's notes is not stated",
+    ),
+    Declared("one stream", "collectives of all GPUs run in the order of their calls", "source", "FSDP 3.3.2"),
+)
+"""Everything that a row may name in its `inputs`."""
+
+
+def a100_cluster(num_hosts: int) -> Machine:
+    """So many hosts."""
+    gpus = tuple(
+        Place(name=f"gpu{number}", kind=PlaceKind.GPU, parent="socket0", wire=_NVLINK)
+        for number in range(GPUS_PER_HOST)
+    )
+    socket = Place(name="socket0", kind=PlaceKind.SOCKET, parent=HOST, wire=_SOCKET)
+    return Machine(
+        name="fsdp-a100",
+        tree=Tree(places=(socket, *gpus)),
+        accelerator=Accelerator(
+            name="A100",
+            memory_bytes=80 * GIB,
+            fp32_flops_per_s=19.5e12,
+            fp16_flops_per_s=312e12,
+            memory_bytes_per_s=2039e9,
+        ),
+        memory_device=MemoryDevice(
+            adder_bytes_per_s=2039e9 / 3, optimizer_bytes_per_s=2039e9 / 7, capacity_bytes=80 * GIB
+        ),
+        peer_to_peer=True,
+        network=_NETWORK,
+        num_nodes=num_hosts,
+    )
