@@ -35,7 +35,7 @@ class Client:
         self.link = link
         self.machine = link.machine
         self._lock = link.lock
-        self._memories = memories
+        self.memories = memories
         self._regions = KeyRegions(memories)
         self._names: dict[int, str] = {}
         self.counters: dict[str, dict[str, float]] = {}
@@ -208,7 +208,7 @@ class Client:
                 "or add a memory device to the partition"
             )
         offset: int = answer.offset  # type: ignore[union-attr]
-        return offset, self._memories[device].view(offset, nbytes)
+        return offset, self.memories[device].view(offset, nbytes)
 
     def free(self, device: int, offset: int) -> None:
         """Return what `allocate` gave."""

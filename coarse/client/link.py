@@ -35,6 +35,8 @@ class DeviceLink:
         self.clock = clock
         self.lock = threading.RLock()
         self.stall_timeout_s = stall_timeout_s
+        self.reduced_bytes = 0
+        """What this worker and the others have summed by MPI, past the devices."""
         self._placement = placement
         self._mailbox = mailbox
         self._arrived = threading.Condition(self.lock)
@@ -42,6 +44,8 @@ class DeviceLink:
         """Threads that wait on the condition."""
         self._is_at_bell = False
         """Whether a thread sleeps at the doorbell."""
+        self._gone: Died | None = None
+        """Of the peers whose processes are gone, the first that was noticed."""
         self._dead: DeadRankError | None = None
 
     def ask(self, requests: list[ToDevice], tokens: list[int], what: str) -> list[Record]:
@@ -75,6 +79,12 @@ class DeviceLink:
         """Tell every rank of the node that this one cannot go on."""
         died = Died(self._placement.ranks[self.machine.client], text)
         self._mailbox.post_to_all(encode(died))
+
+    def hand_on_death(self) -> None:
+        """Tell every rank of the node who has died, before this one ends for it: it would be blamed."""
+        died = self.machine.died or self._gone
+        if died is not None:
+            self._mailbox.post_to_all(encode(died))
 
     def obituaries(self) -> list[str]:
         """Who has died, as far as can be seen without waiting, of all that were not told to end."""
@@ -161,25 +171,20 @@ class DeviceLink:
 
     def _note_dead(self, endpoints: list[int]) -> None:
         for endpoint in endpoints:
-            if not self._mailbox.has_left(endpoint) and self._dead is None:
-                who = self._placement.describe(endpoint)
-                self._dead = DeadRankError(
-                    f"rank {self.machine.client}: {who} died; restart the job from its last "
-                    "snapshot, or without that rank",
-                    rank=self._placement.ranks[endpoint],
-                )
+            if not self._mailbox.has_left(endpoint) and self._gone is None:
+                self._gone = Died(self._placement.ranks[endpoint], f"{self._placement.describe(endpoint)} died")
 
     def _require_all_alive(self) -> None:
-        died = self.machine.died
+        """Raise DeadRankError for who died first: a process that is gone may have ended because of another, and then
+        it has said so before, which has been read."""
+        died = self.machine.died or self._gone
         if self._dead is None and died is not None:
-            self._dead = DeadRankError(
-                f"rank {self.machine.client}: {died.text}; restart the job from its last snapshot",
-                rank=died.rank,
-            )
+            remedy = "restart the job from its last snapshot" + (", or without that rank" if died is self._gone else "")
+            self._dead = DeadRankError(f"rank {self.machine.client}: {died.text}; {remedy}", rank=died.rank)
         if self._dead is not None:
             raise self._dead
 
     @property
     def has_failed(self) -> bool:
         """Whether a peer is known to be dead."""
-        return self._dead is not None or self.machine.died is not None
+        return self._gone is not None or self.machine.died is not None

@@ -208,6 +208,11 @@ class ClientMachine:
 
     # --- joining and leaving
 
+    @property
+    def join_round(self) -> int:
+        """How often all workers have joined and gone on."""
+        return self._round
+
     def join(self) -> list[ToDevice]:
         """This worker has no more batches: it counts as zero until all have joined."""
         self.last_joined = None

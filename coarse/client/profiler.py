@@ -4,14 +4,19 @@ import numpy as np
 
 from coarse.client.client import Client
 from coarse.client.machine import ToDevice
-from coarse.client.routing import ProxyProfile, derive_table
+from coarse.client.probing import Probe, Probing
 from coarse.clock import Clock
 from coarse.config import FixedRouting, MeasuredRouting
-from coarse.messages import Probe
+from coarse.messages import Probe as Ping
 from coarse.plan import RoutingTable
+from coarse.units import MIB
 
-_PINGS = 5
-_COPIES = 3
+_PINGS = 10
+_COPIES, _SMALL_COPIES = 3, 10
+"""The best of so many counts; what takes microseconds is disturbed more, and costs nothing to repeat."""
+_SMALL_BYTES = MIB
+_ROUNDS = 4
+"""A remote proxy has to win by the best of so many rounds: one that was only disturbed less loses its lead."""
 
 
 def choose_table(
@@ -30,29 +35,31 @@ def choose_table(
             bandwidth_proxy=local if bandwidth is None else bandwidth,
             partition_bytes=routing.partition_bytes,
         )
-    sizes = _doubling(routing.min_partition_bytes, routing.max_partition_bytes)
-    profiles = [
-        ProxyProfile(
-            device=device,
-            is_local=device == local,
-            latency_s=_latency_s(client, device, clock),
-            seconds_by_nbytes=_copy_times(client, device, sizes, clock),
-        )
-        for device in devices
-    ]
-    return derive_table(
-        profiles,
-        tie_tolerance=routing.tie_tolerance,
-        min_partition_bytes=routing.min_partition_bytes,
-        max_partition_bytes=routing.max_partition_bytes,
-    )
+    probing = Probing(devices=devices, local=local, routing=routing)
+    best_s: dict[Probe, float] = {}
+    for _ in range(_ROUNDS):
+        for device in devices:
+            for probe, seconds in _measured(client, probing, device, clock).items():
+                best_s[probe] = min(seconds, best_s.get(probe, seconds))
+        table = probing.table(best_s)
+        if table.latency_proxy == table.bandwidth_proxy == local:
+            break
+    return table
 
 
-def _doubling(smallest: int, largest: int) -> list[int]:
-    sizes = [smallest]
-    while sizes[-1] * 2 <= largest:
-        sizes.append(sizes[-1] * 2)
-    return sizes
+def _measured(client: Client, probing: Probing, device: int, clock: Clock) -> dict[Probe, float]:
+    """Seconds of all probes of one device: a record's way, and copies into its memory."""
+    offset, region = client.allocate(device, probing.sizes[-1])
+    payload = np.ones(probing.sizes[-1], np.uint8)
+    region[:] = payload
+    seconds = {
+        probe: _copy_s(region[: probe.nbytes], payload[: probe.nbytes], clock)
+        if probe.nbytes
+        else _latency_s(client, device, clock)
+        for probe in probing.probes_of(device)
+    }
+    client.free(device, offset)
+    return seconds
 
 
 def _latency_s(client: Client, device: int, clock: Clock) -> float:
@@ -61,26 +68,21 @@ def _latency_s(client: Client, device: int, clock: Clock) -> float:
     for _ in range(_PINGS):
         token = client.machine.next_token()
         began_s = clock.now_s()
-        probe = Probe(client.machine.client, token)
-        client.link.ask([ToDevice(device, probe)], [token], "its latency")
+        ping = Ping(client.machine.client, token)
+        client.link.ask([ToDevice(device, ping)], [token], "its latency")
         trips.append(clock.now_s() - began_s)
     return min(trips) / 2
 
 
-def _copy_times(
-    client: Client, device: int, sizes: list[int], clock: Clock
-) -> tuple[tuple[int, float], ...]:
-    """(nbytes, seconds) of copies into the device's memory, the best of a few."""
-    offset, region = client.allocate(device, sizes[-1])
-    payload = np.ones(sizes[-1], np.uint8)
-    region[:] = payload
-    times = []
-    for nbytes in sizes:
-        seconds = []
-        for _ in range(_COPIES):
-            began_s = clock.now_s()
-            region[:nbytes] = payload[:nbytes]
-            seconds.append(clock.now_s() - began_s)
-        times.append((nbytes, min(seconds)))
-    client.free(device, offset)
-    return tuple(times)
+def _copy_s(
+    region: np.ndarray,  # (n,) uint8 of the device's memory
+    payload: np.ndarray,  # (n,) uint8
+    clock: Clock,
+) -> float:
+    """Seconds of a copy into the region, the shortest of a few."""
+    seconds = []
+    for _ in range(_SMALL_COPIES if len(payload) < _SMALL_BYTES else _COPIES):
+        began_s = clock.now_s()
+        region[:] = payload
+        seconds.append(clock.now_s() - began_s)
+    return min(seconds)

@@ -67,7 +67,7 @@ def derive_table(
         latency_proxy=latency.device,
         bandwidth_proxy=bandwidth.device,
         partition_bytes=min(
-            max(full_bandwidth_bytes(bandwidth), min_partition_bytes), max_partition_bytes
+            max(full_bandwidth_bytes(bandwidth, min_partition_bytes), min_partition_bytes), max_partition_bytes
         ),
     )
 
@@ -93,19 +93,24 @@ def crossing_bytes(latency: ProxyProfile, bandwidth: ProxyProfile) -> int:
     return small_bytes + int((large_bytes - small_bytes) * (gain_s / (gain_s - loss_s)))
 
 
-def full_bandwidth_bytes(profile: ProxyProfile) -> int:
-    """The smallest measured size that reaches full bandwidth (COARSE III-E's partition size)."""
-    bytes_per_s = [nbytes / seconds for nbytes, seconds in profile.seconds_by_nbytes]
-    wanted_bytes_per_s = FULL_BANDWIDTH_SHARE * max(bytes_per_s)
-    return next(
-        nbytes
-        for nbytes, reached in zip(profile.sizes, bytes_per_s, strict=True)
-        if reached >= wanted_bytes_per_s
-    )
+def full_bandwidth_bytes(profile: ProxyProfile, least_bytes: int = 0) -> int:
+    """The smallest measured size that reaches full bandwidth (COARSE III-E's partition size).
+
+    Of the sizes from `least_bytes` on, or the largest alone: a copy that fits into a cache says nothing of memory.
+    """
+    measured = [pair for pair in profile.seconds_by_nbytes if pair[0] >= least_bytes]
+    rates = {nbytes: nbytes / seconds for nbytes, seconds in measured or profile.seconds_by_nbytes[-1:]}
+    wanted_bytes_per_s = FULL_BANDWIDTH_SHARE * max(rates.values())
+    return next(nbytes for nbytes, reached in rates.items() if reached >= wanted_bytes_per_s)
 
 
 def _best(costs_s: Sequence[tuple[float, ProxyProfile]], tie_tolerance: float) -> ProxyProfile:
-    """The local proxy if it costs no more than the cheapest does with the tolerance, else that."""
+    """The local proxy if it costs no more than the cheapest does with the tolerance, else that.
+
+    Of proxies that cost exactly the same the next one after the local: clients of equal machines would all choose
+    the first otherwise.
+    """
     lowest_s = min(cost_s for cost_s, _ in costs_s)
     tied = [item for item in costs_s if item[0] <= lowest_s * (1 + tie_tolerance)]
-    return min(tied, key=lambda item: (not item[1].is_local, item[0], item[1].device))[1]
+    local = next((profile.device for _, profile in costs_s if profile.is_local), -1)
+    return min(tied, key=lambda item: (not item[1].is_local, item[0], item[1].device <= local, item[1].device))[1]

@@ -8,7 +8,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from coarse.cli_input import wrong_input_ends_with_2
+from coarse.commands.wrong_input import wrong_input_ends_with_2
 from coarse.report.page import cells, write_page
 from coarse.report.run import Run, read_run
 
@@ -17,7 +17,10 @@ HEADS = (
     *("GB on the\nbusiest link", "kind"),
 )
 
+app = typer.Typer(add_completion=False)
 
+
+@app.command()
 def report(
     folder: Annotated[Path, typer.Argument(help="What `coarse predict --out` or experiments/demo.py wrote.")],
 ) -> None:

@@ -8,15 +8,24 @@ import typer
 
 from coarse.errors import CoarseError
 
+_OF_REPORT_EXTRA = ("matplotlib", "rich")
+
 
 @contextmanager
 def wrong_input_ends_with_2() -> Iterator[None]:
-    """Turn an error that a user can mend into one message and exit status 2."""
+    """Turn an error that a user can mend into one message and exit status 2; a reader that has gone is no error."""
     try:
         yield
     except CoarseError as error:
         print(f"coarse: {error}", file=sys.stderr)
         raise typer.Exit(2) from error
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in _OF_REPORT_EXTRA:
+            raise
+        print(f"coarse: this needs {error.name}, which is not installed: pip install 'coarse[report]'", file=sys.stderr)
+        raise typer.Exit(2) from error
+    except BrokenPipeError:
+        raise
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         print(f"coarse: {where}{error.strerror or error}; check the path, and what may be written", file=sys.stderr)

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from coarse.cli_input import wrong_input_ends_with_2
+from coarse.commands.wrong_input import wrong_input_ends_with_2
 from coarse.emulation.machine_file import load_machine
 from coarse.emulation.quantities import require_name
 from coarse.errors import ConfigError
@@ -20,8 +20,10 @@ from coarse.units import KIB, MIB
 
 GB = 1e9
 US_PER_S = 1e6
+app = typer.Typer(add_completion=False)
 
 
+@app.command()
 def profile(
     save: Annotated[Path | None, typer.Option(help="Write the machine to this file (.toml).")] = None,
     name: Annotated[str, typer.Option(help="What the machine is called in the file.")] = "this-machine",

@@ -8,22 +8,18 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
-from coarse.cli_predict import predict_command
-from coarse.cli_report import report
+from coarse.commands import predict, report, shard
 from coarse.emulation.presets import preset_path
 
-app = typer.Typer(pretty_exceptions_enable=False)
-app.command("predict")(predict_command)
-app.command("report")(report)
+APPS = {"predict": predict.app, "report": report.app}
 MODES = ("allreduce", "coarse")
 
 
-def called(*arguments):
+def called(command, *arguments):
     """The result of one command line."""
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+    return CliRunner().invoke(APPS[command], [str(argument) for argument in arguments])
 
 
 @pytest.fixture(scope="module")
@@ -121,6 +117,19 @@ def test_report_draws_the_demo_too(tmp_path):
     assert not list(tmp_path.glob("bandwidth-*.png"))
 
 
+def test_a_link_that_degrades_is_noticed_and_the_output_says_when_and_at_what_cost(tmp_path):
+    lost = ("--degrade", "socket0 crossing=0.1@0.2", "--iterations", 12, "--profile-every", 3)
+    asked = ("--workers", 2, "--batch", 16, "--policy", "devices", "--modes", "coarse", "--out", tmp_path)
+    done = called("predict", "--machine", "aws-p3", *asked, *lost)
+    assert done.exit_code == 0, done.output
+    output = " ".join(done.output.split())
+    assert "in order: 4 of 46.26, " in output  # the fifth is hit
+    assert "decided anew before iteration 6 (100% of the bytes to devices local)" in output
+    run = json.loads((tmp_path / "run.json").read_text())
+    assert run["inputs"]["degraded links"] == "socket0 crossing=0.1@0.2"
+    assert run["rows"][0]["iteration_s"] == pytest.approx(0.0463, rel=0.01)  # as before
+
+
 def test_a_second_prediction_leaves_nothing_of_the_first(tmp_path):
     (tmp_path / "run.json").write_text("{}")
     (tmp_path / "dense.trace.json").write_text("{}")
@@ -142,7 +151,20 @@ def test_modes_that_the_machine_lacks_are_left_out_with_the_reason(tmp_path):
     assert called("predict", *asked, "--modes", "dense").exit_code == 2
 
 
+def test_a_mode_whose_gpu_has_too_little_memory_is_left_out_and_says_what_would_fit(tmp_path):
+    asked = ("--machine", "sdsc-p100", "--model", "bert-large", "--workers", 2, "--policy", "devices")
+    done = called("predict", *asked, "--batch", 7, "--out", tmp_path)
+    assert done.exit_code == 0
+    assert "Left out allreduce: bert-large in fp32 with adam at batch 7 needs" in done.output
+    assert "lower the batch to 6 or keep parameters and optimizer states in memory devices" in done.output
+    assert "of 16.0 GiB (P100, adam)" in done.output
+    refused = called("predict", *asked, "--batch", 7, "--modes", "allreduce", "--out", tmp_path)
+    assert (refused.exit_code, refused.stderr[:24]) == (2, "coarse: mode allreduce: ")
+    assert called("predict", *asked, "--batch", 6, "--modes", "allreduce", "--out", tmp_path).exit_code == 0
+
+
 BAD = {
+    ("--optimizer", "adm"): ("sgd, sgd-momentum, adam",),
     ("--machine", "aws-p4"): ("aws-p3", "did you mean"),
     ("--machine", "absent.toml"): ("absent.toml", "check the path"),
     ("--model", "resnet"): ("resnet50",),
@@ -161,6 +183,13 @@ BAD = {
     ("--straggler", "1=nan"): ("1=nan",),
     ("--straggler", "1"): ("WORKER=FACTOR",),
     ("--straggler", "1=2", "--straggler", "1=3"): ("twice",),
+    ("--iterations", "0"): ("--iterations",),
+    ("--profile-every", "-1"): ("--profile-every",),
+    ("--degrade", "gpu0 up"): ("LINK=FACTOR@SECONDS", "gpu0 up"),
+    ("--degrade", "gpu0 upp=0.5@1"): ("gpu0 upp", "the nearest", "gpu0 up"),
+    ("--degrade", "gpu0 up=0@1"): ("factor must be above 0",),
+    ("--degrade", "gpu0 up=0.5@-1"): ("at least 0, got -1",),
+    ("--workers", "256", "--nodes", "64", "--degrade", "gpu0 up=0.5@1"): ("with fewer workers",),
 }
 
 
@@ -200,6 +229,7 @@ def test_a_folder_without_a_run_is_refused(content, tmp_path):
 
 def test_the_guide_names_only_options_that_exist():
     page = (Path(__file__).parents[3] / "docs" / "predict.md").read_text()
-    (command,) = [info for info in app.registered_commands if info.name == "predict"]
-    known = {f"--{name}" for name in signature(command.callback).parameters} | {"--no-nvlink", "--save"}
+    commands = (predict.predict_command, shard.shard)
+    options = {f"--{name.replace('_', '-')}" for command in commands for name in signature(command).parameters}
+    known = options | {"--no-nvlink", "--save"}
     assert set(re.findall(r"--[a-z][a-z-]*", page)) <= known

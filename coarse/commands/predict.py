@@ -10,20 +10,29 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from coarse.cli_input import wrong_input_ends_with_2
-from coarse.cli_report import show
+from coarse.commands.degradation_options import Degrade, ProfileEvery
+from coarse.commands.possible_modes import of_possible_modes
+from coarse.commands.report import show
+from coarse.commands.wrong_input import wrong_input_ends_with_2
+from coarse.emulation.accelerator import Optimizer
+from coarse.emulation.degradation import parse_degradation
 from coarse.errors import ConfigError
 from coarse.report.perfetto import write_trace
-from coarse.report.prediction import Question, Scenarios, modes_of, predict, result_of
+from coarse.report.prediction import Question, Scenarios, modes_of, predict, profile_notes, result_of
 from coarse.report.run import RUN_FILE, Result, Run, write_run
 from coarse.report.simulated import timeline_of
 from coarse.report.timeline import Timeline
+from coarse.simulation.adaptation import PROFILE_EVERY
+from coarse.simulation.report import mean_durations
 from coarse.simulation.scenario import Mode
 from coarse.simulation.sites import STEPWISE_RANKS
+from coarse.units import GIB
 
-ALL_MODES = ",".join(Mode)
+_ALL_MODES = ",".join(Mode)
+app = typer.Typer(add_completion=False)
 
 
+@app.command()
 def predict_command(
     machine: Annotated[str, typer.Option(help="A preset's name, or the path of a machine file (.toml).")] = "aws-p3",
     model: Annotated[str, typer.Option(help="resnet50 or bert-large.")] = "resnet50",
@@ -33,9 +42,13 @@ def predict_command(
     workers: Annotated[int, typer.Option(help="Ranks that compute.")] = 4,
     devices: Annotated[int, typer.Option(help="Memory devices; 0: as many as workers.")] = 0,
     nodes: Annotated[int, typer.Option(help="Nodes that workers and devices are spread over.")] = 1,
-    modes: Annotated[str | None, typer.Option(help=f"Of {ALL_MODES}; by default all that the machine can do.")] = None,
+    modes: Annotated[str | None, typer.Option(help=f"Of {_ALL_MODES}; by default all that the machine can do.")] = None,
     policy: Annotated[str, typer.Option(help="What goes to the devices: auto, paper or devices (all).")] = "auto",
     straggler: Annotated[list[str] | None, typer.Option(help="3=1.5: worker 3 computes 1.5 times longer.")] = None,
+    optimizer: Annotated[str, typer.Option(help="Whose states take memory: sgd, sgd-momentum or adam.")] = "adam",
+    iterations: Annotated[int, typer.Option(help="Of which the last is shown.")] = 3,
+    degrade: Degrade = None,
+    profile_every: ProfileEvery = PROFILE_EVERY,
     nvlink: Annotated[bool, typer.Option(help="Whether NVLinks, if the machine has any, are on.")] = True,
     out: Annotated[Path, typer.Option(help="The folder for rows, traces, pictures and page.")] = Path(
         "results/predict"
@@ -44,20 +57,13 @@ def predict_command(
     """Simulate a training job on a machine: a table, a trace per mode for Perfetto, pictures and a page."""
     with wrong_input_ends_with_2():
         asked = Question(
-            machine=machine,
-            model=model,
-            gpu=gpu,
-            batch=batch,
-            precision=precision,
-            workers=workers,
-            devices=devices,
-            nodes=nodes,
-            policy=policy,
-            slow_downs=tuple(_slow_down(text) for text in straggler or ()),
-            nvlink=nvlink,
-        )
+            machine=machine, model=model, gpu=gpu, batch=batch, precision=precision, workers=workers, devices=devices,
+            nodes=nodes, policy=policy, slow_downs=tuple(_slow_down(text) for text in straggler or ()),
+            optimizer=optimizer, nvlink=nvlink, num_iterations=iterations,
+            degradations=tuple(map(parse_degradation, degrade or ())), profile_every=profile_every,
+        )  # fmt: skip
         must_have = modes is not None
-        chosen = tuple(modes_of(ALL_MODES if modes is None else modes))
+        chosen = tuple(modes_of(modes))
         console = Console()
         run = _predicted(asked, chosen, must_have, out, console)
         show(run, out, console)
@@ -78,33 +84,26 @@ def _slow_down(text: str) -> tuple[int, float]:
 class _Outcome:
     result: Result
     timeline: Timeline
+    memory_bytes: int
+    notes: list[str]
 
 
 def _predicted(asked: Question, modes: tuple[Mode, ...], must_have: bool, out: Path, console: Console) -> Run:
     """All modes, one after the other; a mode that nobody asked for by name may be impossible on the machine."""
     scenarios = asked.scenarios()
-    outcomes: list[_Outcome] = []
     notes = list(_notes(scenarios))
-    refusals: list[ConfigError] = []
     _clear(out)
     with _progress(console) as progress:
-        for mode in modes:
-            try:
-                outcomes.append(_outcome(scenarios, mode, out, progress))
-            except ConfigError as error:
-                if must_have:
-                    raise ConfigError(f"mode {mode}: {error}", key=error.key) from None
-                refusals.append(error)
-                notes.append(f"Left out {mode}: {error}.")
-    if not outcomes:
-        raise ConfigError(f"no mode can run: {refusals[-1]}", key=refusals[-1].key)
+        outcomes = of_possible_modes(
+            modes, lambda mode: _outcome(scenarios, mode, out, progress), must_have=must_have, on_left_out=notes.append
+        )
     run = Run(
         kind="simulated",
         title=_title(scenarios),
         inputs=_inputs(scenarios),
         results=tuple(outcome.result for outcome in outcomes),
         timelines=tuple(outcome.timeline for outcome in outcomes),
-        notes=tuple(notes),
+        notes=(*(note for one in outcomes for note in one.notes), _memory_note(scenarios, outcomes), *notes),
     )
     write_run(run, out)
     return run
@@ -113,6 +112,7 @@ def _predicted(asked: Question, modes: tuple[Mode, ...], must_have: bool, out: P
 def _outcome(scenarios: Scenarios, mode: Mode, out: Path, progress: Progress) -> _Outcome:
     """One mode's numbers and timeline; its trace is written."""
     scenario = scenarios.of(mode)
+    memory_bytes = scenario.gpu_memory(Optimizer(scenarios.question.optimizer)).total_bytes
     plan = progress.add_task(f"{mode}: plan", total=1.0)
     simulation = progress.add_task(f"{mode}: simulate", total=1.0)
     job, report = predict(
@@ -121,7 +121,12 @@ def _outcome(scenarios: Scenarios, mode: Mode, out: Path, progress: Progress) ->
         lambda done: progress.update(simulation, completed=done),
     )
     write_trace(job, report, out / f"{mode}.trace.json", mode.value)
-    return _Outcome(result=result_of(scenario, job, report), timeline=timeline_of(job, report, mode.value))
+    return _Outcome(
+        result=result_of(scenario, job, report),
+        timeline=timeline_of(job, report, mode.value),
+        memory_bytes=memory_bytes,
+        notes=profile_notes(mode.value, job, mean_durations(report.iterations), report.profiles),
+    )
 
 
 def _progress(console: Console) -> Progress:
@@ -146,6 +151,16 @@ def _title(scenarios: Scenarios) -> str:
     return f"{scenarios.model.name}, batch {asked.batch}, {asked.workers} workers{nodes} of {scenarios.machine.name}"
 
 
+def _memory_note(scenarios: Scenarios, outcomes: list[_Outcome]) -> str:
+    """What the modes need of a GPU's memory, by the account of `emulation.accelerator`."""
+    needs = ", ".join(f"{outcome.result.name} {outcome.memory_bytes / GIB:.1f}" for outcome in outcomes)
+    gpu = scenarios.machine.accelerator
+    return (
+        f"Memory of a GPU: {needs} of {gpu.memory_bytes / GIB:.1f} GiB ({gpu.name}, {scenarios.question.optimizer}); "
+        "memory devices, where a mode has them, hold parameters and optimizer states."
+    )
+
+
 def _notes(scenarios: Scenarios) -> tuple[str, ...]:
     profile = scenarios.profile
     compute = f"Compute times ({profile.gpu}, {profile.precision}): {profile.basis}; {profile.source}."
@@ -157,6 +172,7 @@ def _notes(scenarios: Scenarios) -> tuple[str, ...]:
 def _inputs(scenarios: Scenarios) -> dict[str, str]:
     asked, profile = scenarios.question, scenarios.profile
     slow_downs = ", ".join(f"{worker}={factor:g}" for worker, factor in asked.slow_downs)
+    degraded = ", ".join(f"{each.link}={each.factor:g}@{each.at_s:g}" for each in asked.degradations)
     return {
         "command": shlex.join(["coarse", *sys.argv[1:]]),
         "machine": f"{scenarios.machine.name} ({asked.machine})",
@@ -166,4 +182,6 @@ def _inputs(scenarios: Scenarios) -> dict[str, str]:
         "policy": asked.policy,
         "NVLink": "on" if scenarios.machine.nvlink and scenarios.machine.nvlinks else "off",
         "stragglers": slow_downs or "none",
+        "degraded links": degraded or "none",
+        "iterations, profiled every": f"{asked.num_iterations}, {asked.profile_every or 'never'}",
     }

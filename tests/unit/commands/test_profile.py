@@ -1,9 +1,8 @@
 """`coarse profile`: what is measured becomes a machine that predictions run on."""
 
-import typer
 from typer.testing import CliRunner
 
-from coarse.cli_profile import profile
+from coarse.commands.profile import app
 from coarse.emulation.machine_file import load_machine
 from coarse.machine_profile import pair
 from coarse.machine_profile.measured import HOW, Measurements, labelled_text, machine_of, rising
@@ -12,8 +11,6 @@ from coarse.simulation.scenario import Mode
 from coarse.simulation.training import simulate
 from coarse.units import MIB
 
-app = typer.Typer(pretty_exceptions_enable=False)
-app.command("profile")(profile)
 FOUND = Measurements(
     latency_s=3e-6,
     push_s=((4096, 1e-6), (1 << 20, 1e-4)),
