@@ -13,6 +13,7 @@ import numpy as np
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # so that the script runs from any folder
 
+from benchmarks.targets import MEDIAN_LIMIT, PERCENTILE_LIMIT
 from benchmarks.world import abort_on_error
 from coarse.clock import WallClock
 from coarse.emulated.envelope import Way
@@ -25,8 +26,6 @@ from coarse.topology import PartitionTable, RankPlace, Role
 
 DURATIONS_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
 """Wall seconds."""
-MEDIAN_LIMIT, PERCENTILE_LIMIT = 0.02, 0.05
-"""Relative errors that transfers of 10 ms and more should keep: the median, and 99 of 100."""
 _BYTES_PER_S = 1e9
 
 

@@ -12,20 +12,40 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # so that the script runs from any folder
 
-from benchmarks.rendering import RESULTS_FOLDER, milliseconds, percent, times
+from benchmarks.rendering import RESULTS_FOLDER, markdown, milliseconds, percent, times
+from benchmarks.sharded_tables import sharded_part
 from benchmarks.step_rows import UNSYNCHRONISED
 from benchmarks.targets import JUDGES, Result, Verdict
 
 README = Path(__file__).resolve().parents[1] / "README.md"
 BEGIN = "<!-- benchmarks: begin; written by `make readme` -->"
 END = "<!-- benchmarks: end -->"
-NAMES = ("sync-2-2", "sync-4-2", "sync-4-2-bert", "step-2-2", "idle-2-2", "simulator-speed")
+CLAIMS_BEGIN = "<!-- claims: begin; written by `make readme` from docs/validation.md -->"
+CLAIMS_END = "<!-- claims: end -->"
+CLAIMS = README.parent / "docs" / "validation.md"
+SHARDED_CLAIMS_BEGIN = "<!-- claims of sharded training: begin; written by `make readme` -->"
+SHARDED_CLAIMS_END = "<!-- claims of sharded training: end -->"
+SHARDED_CLAIMS = README.parent / "docs" / "sharded_validation.md"
+SHARDED_BEGIN = "<!-- bytes and steps: begin; written by `make readme` -->"
+SHARDED_END = "<!-- bytes and steps: end -->"
+SHARDED = README.parent / "docs" / "sharded.md"
+NAMES = (
+    *("sync-2-2", "sync-4-2", "sync-4-2-bert", "step-2-2", "idle-2-2"),
+    *("simulator-speed", "emulation", "simulator", "policies", "degradation"),
+    *("wire", "throughput"),
+)
 _CONTENDERS = ("Gloo", "Open MPI", "coarse, copy", "coarse, device", "bare sum", "memcpy")
 _COMMANDS = {
     "sync": "make bench-sync",
     "step": "make bench-step",
     "idle": "make bench-idle",
-    "simulator": "make bench-simulator",
+    "simulator-speed": "make bench-simulator",
+    "emulation": "make bench-emulation",
+    "simulator": "make bench-simulator-accuracy",
+    "policies": "make bench-policies",
+    "degradation": "make bench-degradation",
+    "wire": "make bench-wire",
+    "throughput": "make bench-throughput",
 }
 
 Results = Mapping[str, Result]
@@ -35,7 +55,13 @@ def main() -> None:
     """Put the section into the README."""
     results = read_results(RESULTS_FOLDER)
     text = README.read_text(encoding="utf-8")
-    README.write_text(with_section(text, section_of(results)), encoding="utf-8")
+    text = with_section(text, section_of(results))
+    text = with_section(text, claims_of(CLAIMS.read_text(encoding="utf-8")), CLAIMS_BEGIN, CLAIMS_END)
+    sharded = sharded_claims_of(SHARDED_CLAIMS.read_text(encoding="utf-8"))
+    text = with_section(text, sharded, SHARDED_CLAIMS_BEGIN, SHARDED_CLAIMS_END)
+    README.write_text(text, encoding="utf-8")
+    guide = SHARDED.read_text(encoding="utf-8")
+    SHARDED.write_text(with_section(guide, sharded_part(results), SHARDED_BEGIN, SHARDED_END), encoding="utf-8")
     print(f"{README.name}: {len(results)} of {len(NAMES)} results")
 
 
@@ -45,13 +71,34 @@ def read_results(folder: Path) -> dict[str, Result]:
     return {name: json.loads(path.read_text(encoding="utf-8")) for name, path in paths.items() if path.is_file()}
 
 
-def with_section(text: str, section: str) -> str:
+def with_section(text: str, section: str, begin_line: str = BEGIN, end_line: str = END) -> str:
     """The text with everything between the two markers replaced."""
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
+    before, begin, rest = text.partition(begin_line)
+    _, end, after = rest.partition(end_line)
     if not begin or not end:
-        raise ValueError(f"the README has no lines {BEGIN!r} and {END!r}, between which the tables go; add them")
-    return f"{before}{BEGIN}\n{section}\n{END}{after}"
+        raise ValueError(
+            f"the page has no lines {begin_line!r} and {end_line!r}, between which the tables go; add them"
+        )
+    return f"{before}{begin_line}\n{section}\n{end_line}{after}"
+
+
+def claims_of(page: str) -> str:
+    """The table of the page that `make validate` writes, folded up, under how many rows came to what."""
+    return _folded(page.partition("\n## ")[0])
+
+
+def sharded_claims_of(page: str) -> str:
+    """The same of each paper of the page on sharded training."""
+    sections = (section.partition("\nInputs:")[0] for section in page.split("\n## ")[1:])
+    found = [section for section in sections if " rows: " in section]
+    return "\n".join(_folded(section, f"{section.splitlines()[0]}: ") for section in found)
+
+
+def _folded(section: str, before: str = "") -> str:
+    lines = section.splitlines()
+    (counts,) = [line.partition(". ")[0] for line in lines if " rows: " in line]
+    table = "\n".join(line for line in lines if line.startswith("|"))
+    return f"<details><summary>{before}{counts}</summary>\n\n{table}\n\n</details>"
 
 
 def section_of(results: Results) -> str:
@@ -60,7 +107,7 @@ def section_of(results: Results) -> str:
     parts = [targets_table(verdicts)]
     parts += [sync_part(results[name]) for name in ("sync-2-2", "sync-4-2", "sync-4-2-bert") if name in results]
     parts += [step_part(results["step-2-2"])] if "step-2-2" in results else []
-    missing = [f"{name} (`{_COMMANDS[name.partition('-')[0]]}`)" for name in NAMES if name not in results]
+    missing = [f"{name} (`{_command_of(name)}`)" for name in NAMES if name not in results]
     parts += [f"Not measured yet: {', '.join(missing)}."] if missing else []
     parts.append(source_lines(results))
     return "\n\n".join(parts)
@@ -119,6 +166,11 @@ def step_part(result: Result) -> str:
     return f"{title}\n\n" + markdown(columns, lines)
 
 
+def _command_of(name: str) -> str:
+    """What makes a result; those of several teams have one command."""
+    return _COMMANDS.get(name) or _COMMANDS[name.partition("-")[0]]
+
+
 def _team(result: Result) -> str:
     return f"{result['num_workers']} workers and {result['num_devices']} memory devices"
 
@@ -131,12 +183,6 @@ def source_lines(results: Results) -> str:
         f"`{result['command']}`"
         for name, result in results.items()
     )
-
-
-def markdown(columns: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """A table whose first column stands to the left and all others to the right."""
-    head = [columns, ["---", *("---:" for _ in columns[1:])]]
-    return "\n".join(f"| {' | '.join(line)} |" for line in [*head, *lines])
 
 
 if __name__ == "__main__":

@@ -26,6 +26,12 @@ def print_table(title: str, columns: Sequence[str], lines: Sequence[Sequence[str
     console.print(table)
 
 
+def markdown(columns: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """A table whose first column stands to the left and all others to the right."""
+    head = [columns, ["---", *("---:" for _ in columns[1:])]]
+    return "\n".join(f"| {' | '.join(line)} |" for line in [*head, *lines])
+
+
 def write_json(name: str, report: Mapping[str, object], folder: Path = RESULTS_FOLDER) -> Path:
     """The file that now holds the report."""
     folder.mkdir(parents=True, exist_ok=True)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from benchmarks.degradation import COST_LIMIT, is_kept
 from benchmarks.idle import ALLOWED_CPU_S_PER_S
+from benchmarks.policies import MOST_OVER_ALLREDUCE, MOST_OVER_BEST
+from benchmarks.sharded_targets import judge_throughput, judge_wire
+from benchmarks.simulator import MEAN_LIMIT, WORST_LIMIT
 from benchmarks.simulator_speed import LEAST_SHARE_OF_LOOP, MOST_SECONDS
+from benchmarks.verdicts import Limit, Verdict, at_least, at_most, judge, percent_at_most
 
 Result = Mapping[str, Any]
 """A file of benchmarks/results."""
@@ -17,56 +21,11 @@ LARGE = ("98MiB", "420MiB", "bert-large")
 SMALL = ("4KiB", "16KiB", "64KiB", "256KiB", "1MiB")
 LEAST_MEMCPYS_OF_A_STEP = 10
 """The step's targets hold where the step without synchronisation takes this many memcpys of its gradients."""
+MEDIAN_LIMIT, PERCENTILE_LIMIT = 0.02, 0.05
+"""Relative errors that emulated transfers of 10 ms of wall time and more should keep: the median, and 99 of 100."""
+_LEAST_PUNCTUAL_S = 0.01
 _LEAST_ROUNDS = 7
 """A result of fewer rounds is a trial, which decides nothing."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Limit:
-    """A number that results must not be below, or not above; `unit` follows it in print."""
-
-    bound: float
-    unit: str
-    is_least: bool
-
-    def holds(self, value: float) -> bool:
-        """Whether a value keeps the limit."""
-        return value >= self.bound if self.is_least else value <= self.bound
-
-    def __str__(self) -> str:
-        return f"at {'least' if self.is_least else 'most'} {self.bound:g}{self.unit}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Verdict:
-    """One target, what was found at each place where it holds, and the places that miss it."""
-
-    target: str
-    limit: str
-    found: tuple[tuple[str, str], ...]
-    missed: tuple[str, ...]
-    absent: tuple[str, ...]
-
-    @property
-    def reached(self) -> str:
-        """Yes, no and where, or what has not been measured."""
-        if self.missed:
-            return f"no ({', '.join(self.missed)})"
-        if self.absent:
-            return f"not measured ({', '.join(self.absent)})"
-        return "yes"
-
-
-def judge(target: str, limit: Limit, found: Mapping[str, float], places: Iterable[str]) -> Verdict:
-    """The verdict on a target that holds at `places`, of which `found` may lack some."""
-    wanted = list(places)
-    return Verdict(
-        target=target,
-        limit=str(limit),
-        found=tuple((place, f"{found[place]:.2f}{limit.unit}") for place in wanted if place in found),
-        missed=tuple(place for place in wanted if place in found and not limit.holds(found[place])),
-        absent=tuple(place for place in wanted if place not in found),
-    )
 
 
 def judge_sync(result: Result | None) -> list[Verdict]:
@@ -91,16 +50,6 @@ def judge_sync(result: Result | None) -> list[Verdict]:
         judge("small, in device memory: faster than Gloo", at_least(2), found(device, gloo), SMALL),
         judge("small, with a copy: faster than Gloo", at_least(2), found(copied, gloo), SMALL),
     ]
-
-
-def at_least(bound: float) -> Limit:
-    """So many times or more."""
-    return Limit(bound=bound, unit="x", is_least=True)
-
-
-def at_most(bound: float) -> Limit:
-    """So many times or fewer."""
-    return Limit(bound=bound, unit="x", is_least=False)
 
 
 def judge_step(result: Result | None) -> list[Verdict]:
@@ -143,10 +92,76 @@ def judge_simulator(result: Result | None) -> list[Verdict]:
     ]
 
 
+def judge_emulation(result: Result | None) -> list[Verdict]:
+    """How punctual emulated transfers are, from 10 ms of wall time on."""
+    rows = [row for row in (result["rows"] if result else ()) if row["wall_s"] >= _LEAST_PUNCTUAL_S]
+    places = [f"{row['wall_s'] * 1e3:g} ms" for row in rows] or ["10 ms and more"]
+    medians = {place: row["median_error"] * 100 for place, row in zip(places, rows, strict=False)}
+    worst = {place: row["percentile_99_error"] * 100 for place, row in zip(places, rows, strict=False)}
+    return [
+        judge("emulated transfers: median error", percent_at_most(MEDIAN_LIMIT), medians, places),
+        judge("emulated transfers: 99th percentile of errors", percent_at_most(PERCENTILE_LIMIT), worst, places),
+    ]
+
+
+def judge_accuracy(result: Result | None) -> list[Verdict]:
+    """The simulator's iteration times beside those of emulated runs, refused ones left out."""
+    differences: dict[str, list[float]] = {}
+    for row in result["rows"] if result else ():
+        if row["difference"] is not None:
+            differences.setdefault(row["model"], []).append(abs(row["difference"]) * 100)
+    places = {model: f"{model}, {len(found)} cells" for model, found in differences.items()}
+    means = {places[model]: sum(found) / len(found) for model, found in differences.items()}
+    worst = {places[model]: max(found) for model, found in differences.items()}
+    wanted = list(places.values()) or ["all cells"]
+    return [
+        judge("simulated against emulated: mean difference", percent_at_most(MEAN_LIMIT), means, wanted),
+        judge("simulated against emulated: largest difference", percent_at_most(WORST_LIMIT), worst, wanted),
+    ]
+
+
+def judge_policies(result: Result | None) -> list[Verdict]:
+    """The policy auto beside the best split of a sweep, and beside all-reduce: the worst cell of each model."""
+    rows = result["simulated"] if result else ()
+    models = list(dict.fromkeys(row["model"] for row in rows))
+    places = {model: f"{model}, {sum(row['model'] == model for row in rows)} cells" for model in models}
+
+    def worst(key: str) -> dict[str, float]:
+        return {places[model]: max(row[key] for row in rows if row["model"] == model) for model in models}
+
+    wanted = list(places.values()) or ["all presets"]
+    return [
+        judge("policy auto over the best split, simulated", at_most(MOST_OVER_BEST), worst("auto_over_best"), wanted),
+        judge(
+            "policy auto over all-reduce, simulated", at_most(MOST_OVER_ALLREDUCE), worst("auto_over_allreduce"), wanted
+        ),
+    ]
+
+
+def judge_degradation(result: Result | None) -> list[Verdict]:
+    """What profiling costs in jobs that lose a link, and how many noticed and followed."""
+    rows = result["rows"] if result else ()
+    places = {kind: f"{kind}, {sum(row['kind'] == kind for row in rows)} runs" for kind in ("simulated", "emulated")}
+    present = {kind: [row for row in rows if row["kind"] == kind] for kind in places}
+    costs = {places[kind]: max(row["profile_share"] for row in of) * 100 for kind, of in present.items() if of}
+    kept = {places[kind]: 100 * sum(map(is_kept, of)) / len(of) for kind, of in present.items() if of}
+    everyone = Limit(bound=100, unit=" %", is_least=True)
+    return [
+        judge("a link lost in mid-run: time for profiling", percent_at_most(COST_LIMIT), costs, places.values()),
+        judge("a link lost in mid-run: noticed and followed", everyone, kept, places.values()),
+    ]
+
+
 JUDGES: Mapping[str, Callable[[Result | None], list[Verdict]]] = {
     "sync-2-2": judge_sync,
     "step-2-2": judge_step,
     "idle-2-2": judge_idle,
     "simulator-speed": judge_simulator,
+    "emulation": judge_emulation,
+    "simulator": judge_accuracy,
+    "policies": judge_policies,
+    "degradation": judge_degradation,
+    "wire": judge_wire,
+    "throughput": judge_throughput,
 }
 """Name of a result -> its targets."""

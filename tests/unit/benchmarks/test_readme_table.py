@@ -2,9 +2,32 @@
 
 import pytest
 
-from benchmarks.readme_table import BEGIN, END, read_results, section_of, with_section
+from benchmarks.readme_table import (
+    BEGIN,
+    CLAIMS,
+    END,
+    README,
+    SHARDED_CLAIMS,
+    claims_of,
+    read_results,
+    section_of,
+    sharded_claims_of,
+    with_section,
+)
 from benchmarks.rendering import RESULTS_FOLDER
-from benchmarks.targets import LARGE, at_least, judge, judge_idle, judge_simulator, judge_step, judge_sync
+from benchmarks.targets import (
+    JUDGES,
+    LARGE,
+    judge_accuracy,
+    judge_degradation,
+    judge_emulation,
+    judge_idle,
+    judge_policies,
+    judge_simulator,
+    judge_step,
+    judge_sync,
+)
+from benchmarks.verdicts import at_least, judge
 
 AT_LEAST_TWICE = at_least(2)
 
@@ -34,8 +57,8 @@ def test_a_target_is_reached_only_where_every_place_reaches_it():
 
 def test_a_target_without_a_result_is_not_reached():
     assert judge("t", AT_LEAST_TWICE, {"a": 2.0}, ["a", "b"]).reached == "not measured (b)"
-    for verdicts in (judge_sync(None), judge_step(None), judge_idle(None), judge_simulator(None)):
-        assert all(verdict.reached.startswith("not measured") for verdict in verdicts)
+    for judged in JUDGES.values():
+        assert all(verdict.reached.startswith("not measured") for verdict in judged(None))
 
 
 def test_a_miss_outweighs_what_is_not_measured():
@@ -95,3 +118,52 @@ def test_the_simulator_is_held_to_a_share_of_a_bare_loop_and_to_a_minute(share, 
     result = {"rows": [{"case": "a", "share_of_loop": share}], "many": [{"case": "b", "total_s": total_s}]}
     verdicts = judge_simulator(result)
     assert tuple(verdict.reached.split()[0] for verdict in verdicts) == reached
+
+
+def test_emulated_transfers_shorter_than_10_ms_decide_nothing():
+    rows = [{"wall_s": wall_s, "median_error": error, "percentile_99_error": error}
+            for wall_s, error in ((0.005, 0.5), (0.01, 0.03))]  # fmt: skip
+    median_error, percentile = judge_emulation({"rows": rows})
+    assert (median_error.reached, percentile.reached) == ("no (10 ms)", "yes")
+
+
+def test_one_cell_beyond_a_tenth_is_a_miss_and_a_refused_one_counts_as_none():
+    rows = [{"model": "m", "difference": difference} for difference in (0.001, -0.11, None)]
+    mean, worst = judge_accuracy({"rows": rows})
+    assert mean.found == (("m, 2 cells", "5.55 %"),)
+    assert worst.missed == ("m, 2 cells",)
+
+
+def test_the_worst_cell_of_a_model_decides_on_its_policies():
+    rows = [{"model": "m", "auto_over_best": ratio, "auto_over_allreduce": 0.9} for ratio in (1.0, 1.04)]
+    over_best, over_allreduce = judge_policies({"simulated": rows})
+    assert (over_best.reached, over_allreduce.reached) == ("no (m, 2 cells)", "yes")
+
+
+def test_an_emulated_run_that_was_late_has_not_followed_a_lost_link():
+    row = {"kind": "emulated", "profile_share": 0.002, "iterations_until_changed": 3, "profile_every": 10,
+           "after_s": 1.0, "best_s": 1.0}  # fmt: skip
+    on_time, late = row | {"overrun_share": 0.01}, row | {"overrun_share": 0.011}
+    cost, followed = judge_degradation({"rows": [on_time, late, row | {"kind": "simulated"}]})
+    assert cost.reached == "yes"
+    assert followed.missed == ("emulated, 2 runs",)
+
+
+def test_the_readme_has_every_row_of_the_claims():
+    page = CLAIMS.read_text(encoding="utf-8")
+    section = claims_of(page)
+    rows = [line for line in page.partition("\n## ")[0].splitlines() if line.startswith("|")]
+    assert len(rows) > 2
+    assert all(row in section for row in rows)
+    assert section in README.read_text(encoding="utf-8"), "run make readme"
+
+
+def test_the_readme_has_every_row_of_the_claims_of_sharded_training_by_paper():
+    page = SHARDED_CLAIMS.read_text(encoding="utf-8")
+    section = sharded_claims_of(page)
+    rows = [line for line in page.splitlines() if line.startswith("|") and "| simulated |" in line]
+    assert len(rows) > 2
+    assert all(row in section for row in rows)
+    assert section.count("<details>") == 2
+    assert "basis" not in section
+    assert section in README.read_text(encoding="utf-8"), "run make readme"
