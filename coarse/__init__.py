@@ -32,6 +32,7 @@ from coarse.errors import (
     InFlightError,
     MismatchError,
     NotInitializedError,
+    OutOfDeviceMemoryError,
     SnapshotError,
     StallError,
 )
@@ -65,6 +66,7 @@ __all__ = [
     "MismatchError",
     "NotInitializedError",
     "Op",
+    "OutOfDeviceMemoryError",
     "SnapshotError",
     "SnapshotHandle",
     "StallError",

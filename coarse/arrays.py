@@ -11,12 +11,12 @@ from numpy.typing import DTypeLike
 from coarse.client.handle import Handle
 from coarse.client.machine import ToDevice
 from coarse.dtypes import DType, Op, dtype_of
-from coarse.messages import Descriptor, StatisticsRequest
+from coarse.messages import URGENT, Descriptor, StatisticsRequest
 from coarse.session import current
 
 MAX_NAME_CHARACTERS = 1000
 """So that a record with a name fits its ring, however the characters are written there."""
-_BARRIER = Descriptor("coarse/barrier", 5, int(Op.SUM), (1,), 1 << 30)
+_BARRIER = Descriptor("coarse/barrier", 5, int(Op.SUM), (1,), URGENT)
 
 
 def rank() -> int:
@@ -119,7 +119,11 @@ def forget(name: str) -> None:
 
 
 def statistics() -> dict[str, Any]:
-    """Bytes and seconds: per key and link of this worker, and what each device of its node counts."""
+    """Bytes and seconds: per key and link of this worker, and what each device of its node counts.
+
+    `between_nodes` has what this worker's collectives (coarse.collectives) sent to and received from other nodes, in
+    bytes by purpose.
+    """
     runtime = current()
     client = runtime.require_client()
     index = client.machine.client
@@ -137,6 +141,7 @@ def statistics() -> dict[str, Any]:
         "wait_s": sum(counts["wait_s"] for counts in keys.values()),
         "keys": {name: dict(counts) for name, counts in keys.items()},
         "links": client.links(),
+        "between_nodes": runtime.groups.traffic.by_purpose() if runtime.groups is not None else {},
         "devices": {r.device: json.loads(r.text) for r in replies},  # type: ignore[union-attr]
     }
 

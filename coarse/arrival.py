@@ -98,7 +98,7 @@ def _has_come(address: str) -> bool:
 
 
 class LauncherLine:
-    """Tells `coarse run`, where it started this rank, how far the rank's start has come."""
+    """Tells `coarse run`, where it started this rank, how far the rank has come."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._rank = environ.get("PMIX_RANK")
@@ -108,23 +108,32 @@ class LauncherLine:
             return
         channel = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            channel.connect(f"\0{launcher}")
+            channel.connect(launcher.replace("@", "\0", 1))
         except OSError:  # the launcher is gone, or on another host
             channel.close()
         else:
             self._channel = channel
 
     def __enter__(self) -> "LauncherLine":
-        self._say("waits")
         return self
 
     def __exit__(self, *exc_info: object) -> None:
         if self._channel is not None:
             self._channel.close()
 
+    def say_waits(self) -> None:
+        """Say that this rank has called `init`; it waits until it has joined or hangs up."""
+        self._say("waits")
+
     def say_joined(self) -> None:
         """Say that the start has succeeded."""
         self._say("joined")
+
+    def say_moved(self, carried_bytes: tuple[int, int], reduced_bytes: int | None) -> None:
+        """Say what this rank sent to and received from other nodes, and what as a worker it left to MPI to sum."""
+        self._say("carried {} {}".format(*carried_bytes))
+        if reduced_bytes is not None:
+            self._say(f"reduced {reduced_bytes}")
 
     def _say(self, verb: str) -> None:
         if self._channel is not None:

@@ -14,7 +14,8 @@ from typing import Any, TypeVar
 from coarse.errors import ConfigError
 from coarse.units import KIB, MIB
 
-MODES = ("coarse", "allreduce")
+MODES = ("dense", "allreduce", "coarse")
+POLICIES = ("auto", "paper", "devices")
 COLLECTIVES = ("in_place", "ring")
 ROUTING_POLICIES = ("measured", "fixed")
 
@@ -31,11 +32,15 @@ class MeasuredRouting:
     """Relative difference up to which two proxies count as equal; the local one is then taken."""
     min_partition_bytes: int = 256 * KIB
     max_partition_bytes: int = 8 * MIB
+    profile_every_steps: int | None = None
+    """Optimizer steps after which routes, and the two ways of dual synchronisation, are measured again."""
 
     def __post_init__(self) -> None:
         _require_number("tie_tolerance", self.tie_tolerance, "a number of at least 0", 0.0)
         _require_int("min_partition_bytes", self.min_partition_bytes, 1)
         _require_int("max_partition_bytes", self.max_partition_bytes, self.min_partition_bytes)
+        if self.profile_every_steps is not None:
+            _require_int("profile_every_steps", self.profile_every_steps, 1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +69,8 @@ class Config:
     """Everything that a user may set; the same on every rank."""
 
     mode: str = "coarse"
+    policy: str = "auto"
+    """How the mode coarse decides which gradients the devices add, and which the workers (COARSE III-F)."""
     partition: str | None = None
     """Path of a partition table (ends in .toml), or text such as "2:2"; None is half and half."""
     device_capacity_bytes: int | None = None
@@ -79,6 +86,7 @@ class Config:
 
     def __post_init__(self) -> None:
         _require_choice("mode", self.mode, MODES)
+        _require_choice("policy", self.policy, POLICIES)
         _require_choice("collective", self.collective, COLLECTIVES)
         _require_text_or_none("partition", self.partition)
         if self.device_capacity_bytes is not None:
@@ -114,7 +122,7 @@ def load_config(
     source: Config | Mapping[str, object] | str | Path | None, environ: Mapping[str, str]
 ) -> Config:
     """The configuration in force: the argument, else the file that COARSE_CONFIG names, else the
-    defaults; COARSE_PARTITION and COARSE_MODE then override what it says."""
+    defaults; COARSE_PARTITION, COARSE_MODE and COARSE_POLICY then override what it says."""
     named_file = environ.get("COARSE_CONFIG")
     if source is not None and named_file:
         warnings.warn(
@@ -123,8 +131,8 @@ def load_config(
             stacklevel=2,
         )
     config = _config_given(source if source is not None else named_file or Config())
-    for variable, key in (("COARSE_PARTITION", "partition"), ("COARSE_MODE", "mode")):
-        if variable in environ:
+    for key in ("partition", "mode", "policy"):
+        if (variable := f"COARSE_{key.upper()}") in environ:
             config = _overridden(config, key, environ[variable], variable)
     return config
 
@@ -144,9 +152,7 @@ class TomlFile:
             text = Path(path).read_text(encoding="utf-8")
             return cls(Path(path), text, tomllib.loads(text))
         except OSError as error:
-            raise ConfigError(
-                f"{path}: cannot be read ({error.strerror}); check the path"
-            ) from None
+            raise ConfigError(f"{path}: cannot be read ({error.strerror}); check the path") from None
         except UnicodeDecodeError as error:
             raise ConfigError(f"{path}: not UTF-8 text ({error.reason}); save it so") from None
         except tomllib.TOMLDecodeError as error:

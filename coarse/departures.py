@@ -42,6 +42,10 @@ class Departures:
         """Note a rank's exit status: -n where signal n ended it, None where nobody saw it."""
         self._ended.setdefault(rank, status)
 
+    def first_failure(self) -> int:
+        """The exit status, as a shell has it, of the first rank that did not end with 0; 0 where all have."""
+        return next((exit_status(status) for status in self._ended.values() if status != 0), 0)
+
     def verdict(self) -> Verdict | None:
         """Why the job must be ended now; None while it may go on."""
         for rank, status in self._ended.items():
@@ -51,7 +55,7 @@ class Departures:
             if rank not in self._joined and waiting:
                 where = "in" if rank in self._came else "before"
                 return Verdict(
-                    f"MPI rank {rank} {_end(status)} {where} coarse.init(), where ranks {sorted(waiting)} wait; "
+                    f"MPI rank {rank} {how_ended(status)} {where} coarse.init(), where ranks {sorted(waiting)} wait; "
                     "the job ends",
                     exit_status(status) or 1,
                 )
@@ -67,7 +71,8 @@ def exit_status(status: int | None) -> int:
     return status if status >= 0 else 128 - status
 
 
-def _end(status: int | None) -> str:
+def how_ended(status: int | None) -> str:
+    """A status in words, for a sentence that begins with who."""
     if status is None:
         return "was ended"
     return f"ended with status {status}" if status >= 0 else f"was killed by signal {-status}"

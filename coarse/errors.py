@@ -30,6 +30,30 @@ class CapacityError(CoarseError, MemoryError):
     """A tensor larger than its device, or devices larger than the memory there is."""
 
 
+class OutOfDeviceMemoryError(CapacityError):
+    """An accelerator whose memory, real or emulated, cannot hold what training needs."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        rank: int | None = None,
+        kind: str = "",
+        wanted_bytes: int = 0,
+        used_by_kind: dict[str, int] | None = None,
+        capacity_bytes: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.rank = rank
+        """The worker (`coarse.rank()`) whose accelerator it is, where it is known."""
+        self.kind = kind
+        """What the memory was wanted for."""
+        self.wanted_bytes = wanted_bytes
+        self.used_by_kind = used_by_kind or {}
+        """Bytes in use when it was wanted."""
+        self.capacity_bytes = capacity_bytes
+
+
 class StallError(CoarseError, TimeoutError):
     """A wait that ran out of time because some workers never pushed."""
 
@@ -58,3 +82,20 @@ class CheckpointError(CoarseError, ValueError):
 
 class OverrunError(CoarseError, RuntimeError):
     """An emulated run whose links took longer than their model says, because this machine could not keep up."""
+
+
+class FabricError(CoarseError, RuntimeError):
+    """The process that says when emulated transfers arrive ended before the run did."""
+
+    def __init__(self, message: str, *, status: int | None) -> None:
+        super().__init__(message)
+        self.status = status
+        """Its exit status, -n where signal n ended it; None where that could not be read."""
+
+
+class ClusterError(CoarseError, OSError):
+    """A cluster in a box that this machine, or this user, cannot make."""
+
+
+class UnsupportedVersionError(CoarseError, RuntimeError):
+    """A library whose version lacks something that coarse uses of it."""

@@ -13,14 +13,14 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, Self
 
-from coarse.departures import Departures, Verdict, exit_status
+from coarse.departures import Verdict, exit_status
 from coarse.errors import ConfigError
 from coarse.watch import Watch
 
 _TERM_GRACE_S = 2.0
-_POLL_S = 1.0
-_STRANDED_POLLS = 5
-"""How long ranks that outlived mpirun may take to end before they are killed."""
+_POLL_S = 0.25
+_STRANDED_POLLS = 20
+"""For how many polls in a row an mpirun that has lost all its ranks may linger."""
 
 _FORWARDED_SIGNALS = {
     signal.SIGINT: signal.SIGINT,
@@ -35,6 +35,8 @@ class AppContext:
 
     num_ranks: int
     command: tuple[str, ...]
+    host: str | None = None
+    """Where they run; None leaves it to mpirun."""
 
 
 def mpirun_argv(
@@ -44,12 +46,13 @@ def mpirun_argv(
     exports: Mapping[str, str],
     as_root: bool,
     fault_tolerant: bool,
+    options: Sequence[str] = (),
 ) -> list[str]:
-    """The mpirun line: more ranks than cores allowed, none bound to a core.
+    """The mpirun line: more ranks than cores allowed, none bound to a core, and further `options` first.
 
     Open MPI binds by default, several ranks to one core when there are more ranks than cores.
     """
-    argv = [mpirun]
+    argv = [mpirun, *options]
     if fault_tolerant:
         argv += ["--with-ft", "ulfm"]
     if as_root:
@@ -59,6 +62,7 @@ def mpirun_argv(
         argv += ["-x", f"{name}={value}"]
     for position, context in enumerate(contexts):
         argv += [":"] if position else []
+        argv += [] if context.host is None else ["--host", context.host]
         argv += ["-n", str(context.num_ranks), *context.command]
     return argv
 
@@ -128,6 +132,10 @@ class Job:
         """Signal mpirun, which ends its ranks on SIGINT and SIGTERM and passes SIGUSR1 on."""
         self._process.send_signal(number)
 
+    def processes(self) -> list[int]:
+        """mpirun, while it runs, and every process that it started and that has not ended."""
+        return session_members(self._process.pid)
+
     def wait(self) -> int:
         """mpirun's exit status, 128 + n where signal n ended it."""
         while not self.wait_until_ended(_POLL_S):
@@ -148,7 +156,7 @@ class Job:
 
     def _end_if_stranded(self) -> None:
         """Kill an mpirun that has had no process below it for several polls, after it had some."""
-        if len(session_members(self._process.pid)) > 1:
+        if len(self.processes()) > 1:
             self._had_ranks, self._polls_alone = True, 0
             return
         self._polls_alone += 1
@@ -156,39 +164,37 @@ class Job:
             self._process.kill()
 
 
-def run_forwarding_signals(
-    argv: Sequence[str], environ: Mapping[str, str], *, num_ranks: int, light: frozenset[int]
-) -> int:
+def run_forwarding_signals(argv: Sequence[str], environ: Mapping[str, str], watch: Watch) -> int:
     """Run mpirun to its end and return the exit status; Ctrl-C and SIGTERM go to mpirun.
 
-    A job that lost a rank before all had joined is ended, with that rank's status.
+    A job that lost a rank before all had joined is ended, with that rank's status, as `watch` finds. mpirun itself may
+    end with 0 though a node or a rank was lost: then the first such rank's status counts.
     """
     received: list[int] = []
-    with Watch(Departures(num_ranks, light)) as watch:
-        with Job(argv, {**environ, "COARSE_LAUNCHER": watch.name}) as job:
+    with watch, Job(argv, {**environ, "COARSE_LAUNCHER": watch.name}) as job:
 
-            def forward(number: int, frame: FrameType | None) -> None:
-                received.append(number)
-                job.send_signal(_FORWARDED_SIGNALS[signal.Signals(number)])
+        def forward(number: int, frame: FrameType | None) -> None:
+            received.append(number)
+            job.send_signal(_FORWARDED_SIGNALS[signal.Signals(number)])
 
-            def end(verdict: Verdict) -> None:
-                print(f"coarse: {verdict.text}", file=sys.stderr, flush=True)
-                job.send_signal(signal.SIGTERM)
-                if watch.outlasts(_TERM_GRACE_S):
-                    job.send_signal(signal.SIGKILL)
+        def end(verdict: Verdict) -> None:
+            print(f"coarse: {verdict.text}", file=sys.stderr, flush=True)
+            job.send_signal(signal.SIGTERM)
+            if watch.outlasts(_TERM_GRACE_S):
+                job.send_signal(signal.SIGKILL)
 
-            before = {number: signal.signal(number, forward) for number in _FORWARDED_SIGNALS}
-            watch.start(end)
-            try:
-                status = job.wait()
-            finally:
-                for number, handler in before.items():
-                    signal.signal(number, handler)
-        if received:
-            name = signal.Signals(received[0]).name
-            print(f"coarse: {name} received; the job has ended", file=sys.stderr, flush=True)
-            return exit_status(-received[0])
-        return status if watch.verdict is None else watch.verdict.status
+        before = {number: signal.signal(number, forward) for number in _FORWARDED_SIGNALS}
+        watch.start(end)
+        try:
+            status = job.wait()
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+    if received:
+        name = signal.Signals(received[0]).name
+        print(f"coarse: {name} received; the job has ended", file=sys.stderr, flush=True)
+        return exit_status(-received[0])
+    return watch.verdict.status if watch.verdict else status or watch.departures.first_failure()
 
 
 def session_members(session: int) -> list[int]:

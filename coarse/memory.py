@@ -3,11 +3,12 @@
 The backing is a memory file without a name (memfd): it never had a path, so nothing is left behind,
 whatever kills the ranks. The file is as long as the address range that it may ever use, and sparse;
 `reserve` makes a range real, after asking whether the machine has room, so that touching a
-region never ends in SIGBUS.
+region never ends in SIGBUS. A partition table may put another file behind it (`device_file.py`).
 """
 
 import mmap
 import os
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -16,19 +17,38 @@ from coarse.errors import CapacityError
 
 _HEADROOM_BYTES = 64 * 1024 * 1024
 """What `reserve` leaves to the rest of the machine."""
-_PAGE_BYTES = 4096
+_MAP_NORESERVE = 0x4000
+"""Of <asm-generic/mman-common.h>; the module mmap does not name it. Without it, a file system of huge pages sets aside
+the whole mapping at once."""
+
+
+class PageSource:
+    """Where `reserve` takes pages from: here the machine's memory, on any of its NUMA nodes."""
+
+    name: str = "the machine"
+    page_bytes: int = 4096
+
+    def room_bytes(self) -> int:
+        """Bytes that may still be made real; not above 0 where there are none."""
+        return available_bytes() - _HEADROOM_BYTES
+
+    def take(self, descriptor: int, offset: int, nbytes: int) -> None:
+        """Make a range of the file real; OSError where the kernel has no pages for it."""
+        os.posix_fallocate(descriptor, offset, nbytes)
 
 
 class DeviceMemory:
     """One device's bytes as this process sees them."""
 
-    def __init__(self, descriptor: int, capacity_bytes: int) -> None:
+    def __init__(self, descriptor: int, capacity_bytes: int, source: PageSource | None = None) -> None:
+        """Map the file; without a `source` its pages are the machine's memory."""
         self._descriptor = descriptor
         self.capacity_bytes = capacity_bytes
-        mapping = mmap.mmap(descriptor, capacity_bytes, mmap.MAP_SHARED)
+        self._source = source or PageSource()
+        mapping = mmap.mmap(descriptor, capacity_bytes, mmap.MAP_SHARED | _MAP_NORESERVE)
         mapping.madvise(mmap.MADV_DONTFORK)
         self._bytes = np.frombuffer(mapping, np.uint8)
-        self._is_real = np.zeros(-(-capacity_bytes // _PAGE_BYTES), np.bool_)
+        self._is_real = np.zeros(-(-capacity_bytes // self._source.page_bytes), np.bool_)
         """For each page whether `reserve` has made it real; costs nothing where that is never called."""
         self.address: int = self._bytes.__array_interface__["data"][0]
         """Where the mapping begins in this process."""
@@ -44,21 +64,32 @@ class DeviceMemory:
 
     def reserve(self, offset: int, nbytes: int) -> str:
         """Make a range real; the reason why not, or an empty string. What is real stays so, and costs no more."""
-        pages = self._is_real[offset // _PAGE_BYTES : -(-(offset + nbytes) // _PAGE_BYTES)]
-        wanted_bytes = min(nbytes, (len(pages) - int(np.count_nonzero(pages))) * _PAGE_BYTES)
-        room = available_bytes() - _HEADROOM_BYTES
-        if wanted_bytes > max(room, 0):
-            return f"the machine has {max(room, 0)} bytes of memory left of the {wanted_bytes} wanted"
+        page_bytes = self._source.page_bytes
+        pages = self._is_real[offset // page_bytes : -(-(offset + nbytes) // page_bytes)]
+        wanted_bytes = min(nbytes, (len(pages) - int(np.count_nonzero(pages))) * page_bytes)
+        room = max(self._source.room_bytes(), 0)
+        if wanted_bytes > room:
+            return f"{self._source.name} has {room} bytes of memory left of the {wanted_bytes} wanted"
         try:
-            os.posix_fallocate(self._descriptor, offset, nbytes)
+            self._source.take(self._descriptor, offset, nbytes)
         except OSError as error:
-            return f"the kernel refused {nbytes} bytes of shared memory ({error.strerror})"
+            return f"the kernel refused {nbytes} bytes of {self._source.name} ({error.strerror})"
         pages[:] = True
         return ""
 
     def close(self) -> None:
         """Give up the descriptor; views and the bytes below them stay."""
         os.close(self._descriptor)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryFile:
+    """What all ranks of a node map as one device's memory."""
+
+    descriptor: int
+    capacity_bytes: int
+    source: PageSource
+    """Where the device that owns it takes pages from."""
 
 
 def create_memory_file(name: str, nbytes: int) -> int:
@@ -68,12 +99,14 @@ def create_memory_file(name: str, nbytes: int) -> int:
     return descriptor
 
 
-def check_capacity(wanted_bytes: int, num_devices: int) -> None:
-    """Refuse devices that together are larger than what this machine has left."""
-    room = available_bytes()
+def check_capacity(
+    wanted_bytes: int, num_devices: int, name: str = "this machine", room_bytes: int | None = None
+) -> None:
+    """Refuse devices that together are larger than what this machine, or another source, has left."""
+    room = available_bytes() if room_bytes is None else max(room_bytes, 0)
     if wanted_bytes * num_devices > room:
         raise CapacityError(
-            f"{num_devices} memory devices of {wanted_bytes} bytes do not fit: this machine has {room} "
+            f"{num_devices} memory devices of {wanted_bytes} bytes do not fit: {name} has {room} "
             "bytes of memory left; lower device_capacity_bytes, or leave it out to grow as needed"
         )
 

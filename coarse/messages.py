@@ -17,6 +17,15 @@ class Tag(enum.IntEnum):
 
     RECORD = 1
     RING = 2
+    HELLO = 3
+    HEADER = 4
+    REGION = 5
+    SLICE = 6
+    STATEMENT = 7
+
+
+URGENT = 1 << 30
+"""Priority of a key that workers wait for at once: above that of every gradient."""
 
 
 class Descriptor(NamedTuple):

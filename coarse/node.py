@@ -9,12 +9,13 @@ import array
 import mmap
 import os
 import socket
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from mpi4py import MPI
 
-from coarse.memory import DeviceMemory, create_memory_file
+from coarse.memory import DeviceMemory, MemoryFile, create_memory_file
 from coarse.records import control_bytes
 
 
@@ -34,27 +35,27 @@ def open_node(
     *,
     run: str,
     num_endpoints: int,
-    own_devices: tuple[int, ...],
-    capacity_bytes: int,
+    own_files: Mapping[int, MemoryFile],
     world_ranks: tuple[int, ...],
     timeout_s: float,
 ) -> NodeShare:
-    """Create this rank's memory files, exchange them with the node's ranks, and map all.
+    """Exchange this rank's memory files (by device index) with the node's ranks, and map all.
 
     `comm` holds the ranks of one node, in order of `world_ranks`.
     """
-    offers = {f"device {d}": create_memory_file(f"coarse-{run}-{d}", capacity_bytes) for d in own_devices}
+    offers = {f"device {d} {file.capacity_bytes}": file.descriptor for d, file in own_files.items()}
     if comm.Get_rank() == 0:
         offers["control"] = create_memory_file(f"coarse-{run}-control", control_bytes(num_endpoints))
     descriptors = _exchange(comm, run, offers, timeout_s)
     control = mmap.mmap(descriptors["control"], control_bytes(num_endpoints))
     control.madvise(mmap.MADV_DONTFORK)
     os.close(descriptors["control"])
-    memories = {
-        int(label.split()[1]): DeviceMemory(descriptor, capacity_bytes)
-        for label, descriptor in descriptors.items()
-        if label.startswith("device ")
-    }
+    memories = {}
+    for label, descriptor in descriptors.items():
+        if label.startswith("device "):
+            device, capacity_bytes = map(int, label.split()[1:])
+            source = own_files[device].source if device in own_files else None
+            memories[device] = DeviceMemory(descriptor, capacity_bytes, source)
     process_ids = np.empty(comm.Get_size(), np.int64)
     comm.Allgather(np.array([os.getpid()], np.int64), process_ids)
     return NodeShare(

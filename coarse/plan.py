@@ -19,6 +19,19 @@ class RoutingTable:
     bandwidth_proxy: int
     partition_bytes: int
 
+    @property
+    def row(self) -> tuple[int, int, int, int]:
+        """Its fields in order, as they travel."""
+        return self.threshold_bytes, self.latency_proxy, self.bandwidth_proxy, self.partition_bytes
+
+    @classmethod
+    def of_row(cls, row: Sequence[int]) -> "RoutingTable":
+        """The table whose `row` this is."""
+        threshold, latency, bandwidth, partition = row
+        return cls(
+            threshold_bytes=threshold, latency_proxy=latency, bandwidth_proxy=bandwidth, partition_bytes=partition
+        )
+
 
 def proxy_for(nbytes: int, table: RoutingTable) -> int:
     """The device index of the proxy that takes a tensor of `nbytes` (COARSE III-E)."""
@@ -35,7 +48,8 @@ class Placement:
     """What all ranks know of the machine: on which node each client and device is.
 
     `collective` is "in_place" (one device of a node folds the contributions of all its clients
-    where they lie in mapped memory) or "ring" (every device folds its own clients' and joins the ring).
+    where they lie in mapped memory), "central" (the same, but always the node's first device) or "ring"
+    (every device folds its own clients' and joins the ring).
     """
 
     client_nodes: tuple[int, ...]
@@ -71,6 +85,11 @@ class Placement:
     def devices_on(self, node: int) -> tuple[int, ...]:
         """Device indices of one node."""
         return tuple(d for d, at in enumerate(self.device_nodes) if at == node)
+
+    def adders_on(self, node: int) -> tuple[int, ...]:
+        """Device indices of one node among which shards are dealt."""
+        near = self.devices_on(node)
+        return near[:1] if self.collective == "central" else near
 
     def clients_on(self, node: int) -> tuple[int, ...]:
         """Client indices of one node."""
@@ -149,7 +168,7 @@ def _fold_on_each_node(
     key: int, num_shards: int, placement: Placement
 ) -> tuple[Blocks, Contributors]:
     """Each node's devices take equal runs of shards; the key rotates which device is first."""
-    devices = [placement.devices_on(node) for node in placement.nodes]
+    devices = [placement.adders_on(node) for node in placement.nodes]
     cuts = {0, num_shards}
     for local in devices:
         cuts |= {-(-i * num_shards // len(local)) for i in range(len(local))}

@@ -5,6 +5,7 @@ in direction -1 to the next lower (COARSE IV-A: adjacent sync groups run in oppo
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 
 
@@ -23,6 +24,7 @@ def next_member(position: int, num_members: int, direction: int) -> int:
     return (position + _checked(direction)) % num_members
 
 
+@lru_cache(maxsize=1 << 10)
 def ring_steps(position: int, num_members: int, direction: int) -> tuple[RingStep, ...]:
     """The 2(p-1) steps of one member: p-1 of reduce-scatter, then p-1 of all-gather.
 
@@ -40,6 +42,7 @@ def ring_steps(position: int, num_members: int, direction: int) -> tuple[RingSte
     return tuple(steps)
 
 
+@lru_cache(maxsize=1 << 12)
 def chunk_bounds(num_elements: int, num_members: int) -> tuple[tuple[int, int], ...]:
     """First and past-the-last element of each of p contiguous chunks.
 

@@ -27,20 +27,19 @@ from coarse.client.profiler import choose_table
 from coarse.client.snapshots import ClientSnapshots
 from coarse.client.states import DeviceStates
 from coarse.clock import WallClock
-from coarse.config import Config, FixedRouting
-from coarse.errors import CoarseError, ConfigError
-from coarse.memory import check_capacity, total_bytes
+from coarse.collectives.shared import SharedByGroups
+from coarse.composition import placement_of, routing_of
+from coarse.config import Config
+from coarse.device_file import open_device_file
+from coarse.errors import CoarseError
+from coarse.memory import MemoryFile
 from coarse.node import NodeShare, open_node
-from coarse.plan import Placement
+from coarse.partition_file import stated_or_default
+from coarse.plan import RoutingTable
 from coarse.proxy.machine import ProxyMachine
 from coarse.proxy.service import ProxyService
 from coarse.records import Mailbox
-from coarse.topology import (
-    PartitionTable,
-    partition_from_nodes,
-    partition_from_text,
-    partition_from_toml,
-)
+from coarse.topology import PartitionTable
 from coarse.transport import MpiTransport
 
 
@@ -56,8 +55,7 @@ class Runtime:
         hosts = gather_hosts(world)
         self.config = agree_on_config(world, config)
         self.partition = self._agreed_partition(world, hosts)
-        self.placement = _placement_of(self.partition, self.config)
-        _require_near_proxies(self.config, self.placement)
+        self.placement = placement_of(self.partition, self.config)
         self.client_index = self.partition.client_of(self.world_rank)
         self.device_index = self.partition.device_of(self.world_rank)
         self._clock = WallClock()
@@ -65,10 +63,12 @@ class Runtime:
         share = self._open_memory(world, run)
         workers = world.Split(0 if self.client_index is not None else MPI.UNDEFINED, self.world_rank)
         self.worker_comm = workers
-        """The workers' communicator, for the one thread of a worker that calls MPI (mode "allreduce")."""
+        """The workers' communicator, for the one thread of a worker that calls MPI while it trains."""
         devices = world.Split(0 if self.device_index is not None else MPI.UNDEFINED, self.world_rank)
         self._service = self._make_service(share, run, devices)
         self.client = self._make_client(share, run)
+        self.groups = None if self.client is None else SharedByGroups(self.client, workers, self.placement)
+        """What all groups of workers share in this process; None where this rank is no worker."""
         self._snapshots = self._make_snapshots()
         agree(world, None)  # every endpoint has its doorbell now
         self._thread: threading.Thread | None = None
@@ -101,23 +101,26 @@ class Runtime:
 
     def profile(self) -> None:
         """Measure routes and switch to the next epoch together with all workers (COARSE III-E)."""
-        client, index = self.require_client(), self.client_index
+        client = self.require_client()
         client.require_quiet()
-        assert index is not None
-        node = self.placement.client_nodes[index]
-        table = choose_table(
-            client,
-            self.config.routing,
-            self.placement.devices_on(node),
-            self.placement.local_proxies[index],
-            self._clock,
-        )
+        table = self._choose_table(client)
         next_epoch = client.machine.epoch + 1
         client.link.tell(client.machine.on_profiled(table))
         client.link.wait_for(
             lambda: client.machine.epoch == next_epoch,
             self.config.startup_timeout_s,
             "all workers' routing tables",
+        )
+
+    def _choose_table(self, client: Client) -> RoutingTable:
+        """As configured, or as measured on this machine."""
+        index = client.machine.client
+        return choose_table(
+            client,
+            routing_of(self.config),
+            self.placement.devices_on(self.placement.client_nodes[index]),
+            self.placement.local_proxies[index],
+            self._clock,
         )
 
     def require_client(self) -> Client:
@@ -135,6 +138,8 @@ class Runtime:
         if self.is_closed:
             return
         self.is_closed = True
+        if self.groups is not None:
+            self.groups.close()
         if self.client is not None:
             try:
                 self.require_snapshots().finish()
@@ -142,6 +147,17 @@ class Runtime:
                 self.client.link.leave()
         if self._thread is not None:
             self._thread.join()
+
+    def carried_between_nodes(self) -> tuple[int, int]:
+        """Bytes that this rank's device, and its groups of workers, sent to and received from other nodes."""
+        by_device = (0, 0) if self._service is None else self._service.carried_between_nodes()
+        by_groups = (0, 0) if self.groups is None else self.groups.traffic.total()
+        return by_device[0] + by_groups[0], by_device[1] + by_groups[1]
+
+    @property
+    def reduced_bytes(self) -> int | None:
+        """Bytes that this worker and the others summed by MPI themselves; None where this rank is no worker."""
+        return None if self.client is None else self.client.link.reduced_bytes
 
     @property
     def has_failed(self) -> bool:
@@ -156,6 +172,11 @@ class Runtime:
             teller.warn_peers(text)
         end_job()
 
+    def hand_on_death(self) -> None:
+        """Tell the node's ranks who has died, before this one ends for that."""
+        if self.client is not None:
+            self.client.link.hand_on_death()
+
     def last_words(self) -> list[str]:
         """What is known of the reason why this rank is being ended."""
         return self.client.link.obituaries() if self.client is not None else []
@@ -165,7 +186,7 @@ class Runtime:
     def _agreed_partition(self, world: MPI.Comm, hosts: list[str]) -> PartitionTable:
         partition, error = None, None
         try:
-            partition = _partition_of(self.config, hosts)
+            partition = stated_or_default(self.config.partition, hosts)
         except (CoarseError, OSError) as refused:
             error = refused
         agree(world, error)
@@ -179,22 +200,35 @@ class Runtime:
         on_node = tuple(p.rank for p in self.partition.places if p.node == here)
         comm = world.Split(nodes.index(here), self.world_rank)
         comm.Set_name(f"node{nodes.index(here)}")
-        wanted = self.config.device_capacity_bytes
+        files: dict[int, MemoryFile] = {}
         error = None
         try:
-            if wanted is not None:
-                check_capacity(wanted, len(self.partition.devices_on(here)))
+            if self.device_index is not None:
+                files[self.device_index] = self._open_own_memory(here, run)
         except CoarseError as refused:
             error = refused
-        agree(world, error)
+        try:
+            agree(world, error)
+        except CoarseError:
+            for file in files.values():
+                os.close(file.descriptor)
+            raise
         return open_node(
             comm,
             run=run,
             num_endpoints=len(self.placement.ranks),
-            own_devices=() if self.device_index is None else (self.device_index,),
-            capacity_bytes=wanted or total_bytes(),
+            own_files=files,
             world_ranks=on_node,
             timeout_s=self.config.startup_timeout_s,
+        )
+
+    def _open_own_memory(self, node: str, run: str) -> MemoryFile:
+        """This rank's memory file, where the partition table puts it."""
+        return open_device_file(
+            self.world_rank,
+            [place for place in self.partition.places if place.node == node],
+            f"coarse-{run}-{self.device_index}",
+            self.config.device_capacity_bytes,
         )
 
     def _mailbox(self, endpoint: int, share: NodeShare, run: str) -> Mailbox:
@@ -252,45 +286,5 @@ def end_job() -> None:
     MPI.COMM_WORLD.Abort(1)
 
 
-def _partition_of(config: Config, hosts: list[str]) -> PartitionTable:
-    if config.partition is None:
-        return partition_from_nodes(hosts)
-    if config.partition.endswith(".toml"):
-        return partition_from_toml(config.partition, hosts)
-    return partition_from_text(config.partition, hosts)
-
-
-def _require_near_proxies(config: Config, placement: Placement) -> None:
-    """Refuse fixed routes to devices that a worker cannot reach through mapped memory."""
-    if not isinstance(config.routing, FixedRouting):
-        return
-    for key in ("latency_proxy", "bandwidth_proxy"):
-        proxy = getattr(config.routing, key)
-        for node in placement.nodes:
-            near = placement.devices_on(node)
-            if proxy is not None and proxy not in near:
-                raise ConfigError(
-                    f"routing.{key} must be a memory device of every worker's node, one of {near} for "
-                    f"worker {placement.clients_on(node)[0]}, got {proxy}; leave it out for the local one",
-                    key=key,
-                )
-
-
 def _node_of(partition: PartitionTable, rank: int) -> str:
     return next(place.node for place in partition.places if place.rank == rank)
-
-
-def _placement_of(partition: PartitionTable, config: Config) -> Placement:
-    nodes = sorted({place.node for place in partition.places})
-    return Placement(
-        client_nodes=tuple(
-            nodes.index(partition.node_of_client(c)) for c in range(partition.num_workers)
-        ),
-        device_nodes=tuple(
-            nodes.index(partition.node_of_device(d)) for d in range(partition.num_devices)
-        ),
-        local_proxies=partition.local_proxies,
-        ranks=(*partition.workers, *partition.devices),
-        collective=config.collective,
-        num_sync_groups=config.num_sync_groups,
-    )

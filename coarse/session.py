@@ -60,6 +60,7 @@ def _join(config: "Config | Mapping[str, object] | str | Path | None", timeout_s
     if _runtime is not None or _was_shut_down or _forked:
         raise NotInitializedError(_why_not_again())
     with LauncherLine(os.environ) as line:
+        line.say_waits()
         try:
             with arrival(NodeJob.of(os.environ), timeout_s, WallClock()):
                 runtime = _open_runtime(config)
@@ -114,6 +115,8 @@ def shutdown() -> None:
             runtime.close()
         finally:
             _has_failed = runtime.has_failed
+        with LauncherLine(os.environ) as line:
+            line.say_moved(runtime.carried_between_nodes(), runtime.reduced_bytes)
 
 
 def is_initialized() -> bool:
@@ -185,6 +188,8 @@ def _on_fork() -> None:
 
 def _on_uncaught(kind: type[BaseException], error: BaseException, where: TracebackType | None) -> None:
     """Print the error, tell the node's ranks, end the job: never wait in MPI_Finalize for the dead."""
+    if sys.__stderr__ is not None:
+        sys.stderr = sys.__stderr__  # torch.distributed's hook around this one would print only after it returns
     if _forked:
         traceback.print_exception(kind, error, where)
         os._exit(1)
@@ -197,6 +202,7 @@ def _on_uncaught(kind: type[BaseException], error: BaseException, where: Traceba
     sys.stderr.flush()
     if _runtime is not None:
         if isinstance(error, DeadRankError) and _runtime.has_failed:
+            _runtime.hand_on_death()
             os._exit(1)  # others know as well, and many aborts at once can lock up mpirun
         _runtime.abort(f"MPI rank {rank} raised {kind.__name__}: {error}")
     elif isinstance(error, StallError):

@@ -4,7 +4,8 @@ from typing import Any
 
 from coarse.config import TomlFile
 from coarse.errors import ConfigError
-from coarse.topology import PartitionTable, partition_from_text, partition_from_toml
+from coarse.partition_file import partition_from_toml
+from coarse.topology import PartitionTable, partition_from_text
 
 _HOST = "this host"
 

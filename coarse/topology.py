@@ -3,13 +3,11 @@
 import enum
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
-from typing import Any
 
-from coarse.config import TomlFile, refuse_unknown_keys
 from coarse.errors import ConfigError
+from coarse.memory_place import Anywhere, MemoryPlace
 
 
 class Role(enum.Flag):
@@ -25,7 +23,6 @@ ROLE_NAMES = {
     "both": Role.WORKER | Role.MEMORY_DEVICE,
 }
 DEFAULT_SWITCH = "0"
-RANK_KEYS = {"rank": int, "role": str, "node": str, "switch": str, "local_proxy": int}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,10 +34,20 @@ class RankPlace:
     node: str
     switch: str = DEFAULT_SWITCH
     """The bus switch that the rank hangs on; names count within one node."""
+    memory: MemoryPlace = field(default_factory=Anywhere)
+    """Where a memory device keeps its bytes."""
+    memory_said_at: str = field(default="", compare=False, repr=False)
+    """`file:line` that chose `memory`, for errors."""
 
     def __post_init__(self) -> None:
         if not self.roles:
             raise ConfigError(f"rank {self.rank} has no role; give it one", key="role")
+        if self.memory != Anywhere() and Role.MEMORY_DEVICE not in self.roles:
+            raise ConfigError(
+                f"rank {self.rank} is no memory device, so it has no memory to place, got '{self.memory}'; "
+                "remove it, or give the rank that role too",
+                key="memory",
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +63,7 @@ class PartitionTable:
         if ranks != tuple(range(len(ranks))):
             raise ConfigError(f"places must be of ranks 0, 1, ... in order, got {ranks}")
         for role, name in ((Role.WORKER, "worker"), (Role.MEMORY_DEVICE, "memory device")):
-            if not _ranks_with(self.places, role):
+            if not ranks_with(self.places, role):
                 raise ConfigError(
                     f"no {name} among {len(ranks)} ranks; start more, or give one both roles"
                 )
@@ -71,12 +78,12 @@ class PartitionTable:
     @cached_property
     def workers(self) -> tuple[int, ...]:
         """World ranks of the workers; the client index is the position."""
-        return _ranks_with(self.places, Role.WORKER)
+        return ranks_with(self.places, Role.WORKER)
 
     @cached_property
     def devices(self) -> tuple[int, ...]:
         """World ranks of the memory devices; the device index is the position."""
-        return _ranks_with(self.places, Role.MEMORY_DEVICE)
+        return ranks_with(self.places, Role.MEMORY_DEVICE)
 
     @property
     def num_workers(self) -> int:
@@ -135,7 +142,7 @@ def partition_from_nodes(
             roles[rank] = Role.MEMORY_DEVICE
         if len(ranks) == 1 and workers is None and devices is None:
             roles[ranks[0]] = ROLE_NAMES["both"]
-    return _table(_place_all(roles, nodes))
+    return partition_from_places(_place_all(roles, nodes))
 
 
 def partition_from_text(text: str, nodes: Sequence[str]) -> PartitionTable:
@@ -155,52 +162,10 @@ def partition_from_text(text: str, nodes: Sequence[str]) -> PartitionTable:
             f"partition {text!r} is for {len(names)} ranks, but {len(nodes)} run; "
             f"start {len(names)} ranks or name {len(nodes)} roles"
         )
-    return _table(_place_all([ROLE_NAMES[name] for name in names], nodes))
+    return partition_from_places(_place_all([ROLE_NAMES[name] for name in names], nodes))
 
 
-def partition_from_toml(path: str | Path, nodes: Sequence[str]) -> PartitionTable:
-    """The table of a TOML file with one [[rank]] per world rank; errors name file and line.
-
-    A table may split one host into several named nodes, but never join two hosts.
-    """
-    toml = TomlFile.read(path)
-    refuse_unknown_keys(toml.values, ("rank",), (), toml.where)
-    entries = toml.values.get("rank", [])
-    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
-        raise ConfigError(f"{toml.where(('rank',))}: write one [[rank]] table for each rank")
-    places: dict[int, RankPlace] = {}
-    hosts: dict[str, str] = {}
-    for number, entry in enumerate(entries):
-        refuse_unknown_keys(entry, RANK_KEYS, ("rank", number), toml.where)
-        with toml.located(("rank", number)):
-            place = _place(entry, nodes)
-            if place.rank in places:
-                raise ConfigError(f"rank {place.rank} is listed twice; remove one", key="rank")
-            host = hosts.setdefault(place.node, nodes[place.rank])
-            if host != nodes[place.rank]:
-                raise ConfigError(
-                    f"node {place.node!r} would join hosts {host} and {nodes[place.rank]}, which "
-                    f"share no memory; give rank {place.rank} another node",
-                    key="node",
-                )
-        places[place.rank] = place
-    missing = sorted(set(range(len(nodes))) - set(places))
-    if missing:
-        raise ConfigError(
-            f"{toml.where(('rank',))}: {len(nodes)} ranks run, but ranks {missing} are not listed; "
-            "add a [[rank]] for each, or start fewer"
-        )
-    ordered = tuple(places[rank] for rank in range(len(nodes)))
-    stated: dict[int, int] = {}
-    for number, entry in enumerate(entries):
-        if "local_proxy" in entry:
-            with toml.located(("rank", number)):
-                stated[entry["rank"]] = _stated_proxy(entry, ordered)
-    with toml.located(("rank",)):
-        return _table(ordered, stated)
-
-
-def _table(
+def partition_from_places(
     places: tuple[RankPlace, ...], stated: Mapping[int, int] | None = None
 ) -> PartitionTable:
     """The table of `places`, with local proxies dealt except where `stated` (by rank) names one.
@@ -208,9 +173,9 @@ def _table(
     Workers of one switch share its devices; those of a switch without any share the node's.
     The devices are dealt in order, so that neighbouring workers share one.
     """
-    devices = _ranks_with(places, Role.MEMORY_DEVICE)
+    devices = ranks_with(places, Role.MEMORY_DEVICE)
     sharers: dict[tuple[int, ...], list[int]] = {}
-    for rank in _ranks_with(places, Role.WORKER):
+    for rank in ranks_with(places, Role.WORKER):
         at = places[rank]
         on_node = [d for d, other in enumerate(devices) if places[other].node == at.node]
         on_switch = [d for d in on_node if places[devices[d]].switch == at.switch]
@@ -237,7 +202,7 @@ def _place_all(roles: Sequence[Role], nodes: Sequence[str]) -> tuple[RankPlace, 
     )
 
 
-def _ranks_with(places: Sequence[RankPlace], role: Role) -> tuple[int, ...]:
+def ranks_with(places: Sequence[RankPlace], role: Role) -> tuple[int, ...]:
     return tuple(place.rank for place in places if role in place.roles)
 
 
@@ -262,38 +227,3 @@ def _dealt_devices(num_ranks_by_node: Sequence[int], num_devices: int) -> list[i
         ]
         dealt[shares.index(max(shares))] += 1
     return dealt
-
-
-def _place(entry: Mapping[str, Any], nodes: Sequence[str]) -> RankPlace:
-    for key, kind in RANK_KEYS.items():
-        is_needed = key in ("rank", "role")
-        if (key in entry or is_needed) and type(entry.get(key)) is not kind:
-            wanted = "a whole number" if kind is int else "text"
-            raise ConfigError(f"{key} must be {wanted}, got {entry.get(key)!r}", key=key)
-    rank, role = entry["rank"], entry["role"]
-    if not 0 <= rank < len(nodes):
-        raise ConfigError(
-            f"rank must lie in 0..{len(nodes) - 1} since {len(nodes)} ranks run, got {rank}; "
-            "start more ranks or remove it",
-            key="rank",
-        )
-    if role not in ROLE_NAMES:
-        raise ConfigError(f"role must be one of {', '.join(ROLE_NAMES)}, got {role!r}", key="role")
-    node, switch = entry.get("node", nodes[rank]), entry.get("switch", DEFAULT_SWITCH)
-    return RankPlace(rank=rank, roles=ROLE_NAMES[role], node=node, switch=switch)
-
-
-def _stated_proxy(entry: Mapping[str, Any], places: Sequence[RankPlace]) -> int:
-    """The device index of the world rank that an entry names as its local proxy."""
-    rank, proxy_rank = entry["rank"], entry["local_proxy"]
-    if Role.WORKER not in places[rank].roles:
-        raise ConfigError(f"rank {rank} is no worker, so it has no local proxy", key="local_proxy")
-    devices = _ranks_with(places, Role.MEMORY_DEVICE)
-    near = [device for device in devices if places[device].node == places[rank].node]
-    if proxy_rank not in near:
-        raise ConfigError(
-            f"local_proxy of rank {rank} must be the rank of a memory device on node "
-            f"{places[rank].node}, one of {near}, got {proxy_rank}",
-            key="local_proxy",
-        )
-    return devices.index(proxy_rank)

@@ -1,12 +1,15 @@
 """What `coarse run` is asked for: a script, a partition, and the ranks that follow from them."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import groupby
 from pathlib import Path
 
 from coarse.errors import ConfigError
 from coarse.launch import AppContext
+from coarse.partition_file import stated_or_default
 from coarse.stated_partition import stated_partition
+from coarse.topology import PartitionTable
 
 DEVICE_MODULE = "coarse.device"
 """What a memory-device rank runs: it serves, and imports neither the user's script nor torch."""
@@ -25,22 +28,29 @@ class TrainingRun:
     partition: str = f"{_DEFAULT_RANKS}:{_DEFAULT_RANKS}"
     """As in the configuration; it says how many ranks to start."""
     mode: str | None = None
+    policy: str | None = None
     config_path: str | None = None
+    hosts: tuple[str, ...] = ()
+    """The host of each rank; none where all run here."""
 
     def __post_init__(self) -> None:
         if not Path(self.script).is_file():
             raise ConfigError(f"no script {self.script!r} in {Path.cwd()}; give the path of a Python file")
-        stated_partition(self.partition)
+        assert self.table
+
+    @cached_property
+    def table(self) -> PartitionTable:
+        """What the partition makes of the ranks."""
+        return stated_or_default(self.partition, self.hosts) if self.hosts else stated_partition(self.partition)
 
     def light_ranks(self) -> frozenset[int]:
         """The ranks that only serve."""
-        table = stated_partition(self.partition)
-        return frozenset(table.devices) - frozenset(table.workers)
+        return frozenset(self.table.devices) - frozenset(self.table.workers)
 
     @property
     def num_ranks(self) -> int:
         """How many ranks the partition asks for."""
-        return len(stated_partition(self.partition).places)
+        return len(self.table.places)
 
     def contexts(self, python: str) -> tuple[AppContext, ...]:
         """In order of the ranks, so that world ranks are as the partition has them."""
@@ -50,14 +60,19 @@ class TrainingRun:
             True: (*watched, "-m", DEVICE_MODULE),
         }
         light = self.light_ranks()
-        runs = groupby(range(self.num_ranks), key=light.__contains__)
-        return tuple(AppContext(num_ranks=len(list(ranks)), command=commands[key]) for key, ranks in runs)
+        hosts = self.hosts or (None,) * self.num_ranks
+        runs = groupby(range(self.num_ranks), key=lambda rank: (hosts[rank], rank in light))
+        return tuple(
+            AppContext(num_ranks=len(list(ranks)), command=commands[is_light], host=host)
+            for (host, is_light), ranks in runs
+        )
 
     def exports(self) -> dict[str, str]:
         """The variables that tell every rank its part."""
         chosen = {
             "COARSE_PARTITION": self.partition,
             "COARSE_MODE": self.mode,
+            "COARSE_POLICY": self.policy,
             "COARSE_CONFIG": self.config_path,
         }
         return {name: value for name, value in chosen.items() if value is not None}

@@ -22,8 +22,10 @@ class MpiTransport:
         self._sending: list[tuple[MPI.Request, np.ndarray]] = []
         self._lost: set[int] = set()
         self._untold: list[int] = []
-        self.sent_bytes = 0
-        self.received_bytes = 0
+        self.sent_bytes = [0] * len(rank_of_device)
+        """By device that they went to."""
+        self.received_bytes = [0] * len(rank_of_device)
+        """By device that they came from."""
 
     def send(self, device: int, tag: Tag, payload: np.ndarray) -> None:
         """Start sending (n,) uint8 to a device; the buffer must not be changed afterwards."""
@@ -35,7 +37,7 @@ class MpiTransport:
             self._note_lost(error)
             return
         self._sending.append((request, payload))
-        self.sent_bytes += payload.nbytes
+        self.sent_bytes[device] += payload.nbytes
 
     def poll(self) -> Iterator[tuple[int, Tag, np.ndarray]]:
         """Whatever has come: (device it is from, tag, its bytes)."""
@@ -46,8 +48,9 @@ class MpiTransport:
                 payload = np.empty(status.Get_count(MPI.BYTE), np.uint8)
                 source, tag = status.Get_source(), Tag(status.Get_tag())
                 message.Recv([payload, MPI.BYTE])
-                self.received_bytes += payload.nbytes
-                yield self._device_of[source], tag, payload
+                device = self._device_of[source]
+                self.received_bytes[device] += payload.nbytes
+                yield device, tag, payload
         except MPI.Exception as error:
             self._note_lost(error)
 

@@ -7,6 +7,11 @@ GIB = 1024 * MIB
 _BYTES_PER_GBIT = 1e9 / 8
 
 
+def bytes_per_s_from_bit_per_s(bit_per_s: float) -> float:
+    """Bytes per second of a rate in bits per second."""
+    return bit_per_s / 8
+
+
 def bytes_per_s_from_gbit_per_s(gbit_per_s: float) -> float:
     """Bytes per second of a link named in decimal gigabits per second, as vendors name them."""
     return gbit_per_s * _BYTES_PER_GBIT

@@ -5,7 +5,7 @@ import selectors
 import socket
 import threading
 from collections.abc import Callable
-from typing import Self
+from typing import NamedTuple, Self
 
 from coarse.clock import WallClock
 from coarse.departures import Departures, Verdict
@@ -15,18 +15,33 @@ _GRACE_S = 0.5
 _LINE_BYTES = 64
 
 
+class Doorstep(NamedTuple):
+    """A Unix socket's address, "@" standing for the zero byte before a name that is no path."""
+
+    bound: str
+    """As the launcher binds it."""
+    told: str
+    """As ranks reach it, and COARSE_LAUNCHER tells it; a path where they have another network namespace."""
+
+
 class Watch:
     """Listens to a job's ranks (see coarse.watched for what they say) in a thread of its own."""
 
-    def __init__(self, departures: Departures) -> None:
-        self._departures = departures
+    def __init__(self, departures: Departures, doorstep: Doorstep | None = None) -> None:
+        self.departures = departures
         self._clock = WallClock()
-        self.name = f"coarse-launcher-{secrets.token_hex(8)}"
+        name = f"@coarse-launcher-{secrets.token_hex(8)}"
+        doorstep = doorstep or Doorstep(name, name)
+        self.name = doorstep.told
         """What COARSE_LAUNCHER tells the ranks."""
+        self.carried: dict[int, tuple[int, int]] = {}
+        """By rank the bytes that it sent to and received from other nodes, as ranks say when they leave."""
+        self.reduced: dict[int, int] = {}
+        """By rank the bytes that it and the other workers summed by MPI, as workers say when they leave."""
         self.verdict: Verdict | None = None
         """Why the job was ended, if it was."""
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._listener.bind(f"\0{self.name}")
+        self._listener.bind(doorstep.bound.replace("@", "\0", 1))
         self._listener.listen()
         self._stopped = threading.Event()
         self._stop_bell, self._heard_bell = socket.socketpair()
@@ -53,26 +68,41 @@ class Watch:
         return not self._stopped.wait(timeout_s)
 
     def _listen(self, end: Callable[[Verdict], None]) -> None:
-        since_s: float | None = None
         with selectors.DefaultSelector() as selector:
             selector.register(self._listener, selectors.EVENT_READ)
             selector.register(self._heard_bell, selectors.EVENT_READ)
-            while not self._stopped.is_set():
-                pending = None if since_s is None else max(0.0, since_s + _GRACE_S - self._clock.now_s())
-                for key, _ in selector.select(pending):
-                    if key.fileobj is self._listener:
-                        selector.register(self._listener.accept()[0], selectors.EVENT_READ, _Speaker())
-                    elif key.data is not None and not self._hear(key.fileobj, key.data):  # type: ignore[arg-type]
-                        selector.unregister(key.fileobj)
-                verdict = self._departures.verdict()
-                if verdict is None:
-                    since_s = None
-                elif since_s is None:
-                    since_s = self._clock.now_s()
-                elif self._clock.now_s() >= since_s + _GRACE_S:
-                    self.verdict = verdict
-                    end(verdict)
-                    return
+            self._until_stopped(selector, end)
+            for key in selector.get_map().values():
+                if key.data is not None:
+                    key.fileobj.close()  # type: ignore[union-attr]
+
+    def _until_stopped(self, selector: selectors.BaseSelector, end: Callable[[Verdict], None]) -> None:
+        since_s: float | None = None
+        while not self._stopped.is_set():
+            pending = None if since_s is None else max(0.0, since_s + _GRACE_S - self._clock.now_s())
+            self._take(selector, pending)
+            verdict = self.departures.verdict()
+            if verdict is None:
+                since_s = None
+            elif since_s is None:
+                since_s = self._clock.now_s()
+            elif self._clock.now_s() >= since_s + _GRACE_S:
+                self.verdict = verdict
+                end(verdict)
+                return
+        selector.unregister(self._heard_bell)
+        while self._take(selector, 0.0):
+            pass  # what ranks said before the job ended
+
+    def _take(self, selector: selectors.BaseSelector, timeout_s: float | None) -> bool:
+        """Whether anything came within the time; None waits until it does."""
+        ready = selector.select(timeout_s)
+        for key, _ in ready:
+            if key.fileobj is self._listener:
+                selector.register(self._listener.accept()[0], selectors.EVENT_READ, _Speaker())
+            elif key.data is not None and not self._hear(key.fileobj, key.data):  # type: ignore[arg-type]
+                selector.unregister(key.fileobj)
+        return bool(ready)
 
     def _hear(self, channel: socket.socket, speaker: "_Speaker") -> bool:
         """Take what has come; False, with the channel closed, once there will be no more."""
@@ -81,10 +111,10 @@ class Watch:
         except ConnectionError:
             data = b""
         for line in speaker.lines(data):
-            speaker.tell(line, self._departures)
+            speaker.tell(line, self)
         if not data:
             channel.close()
-            speaker.hang_up(self._departures)
+            speaker.hang_up(self.departures)
         return bool(data)
 
 
@@ -101,16 +131,20 @@ class _Speaker:
         *whole, self._rest = (self._rest + data).split(b"\n")
         return [line.decode() for line in whole]
 
-    def tell(self, line: str, departures: Departures) -> None:
+    def tell(self, line: str, watch: Watch) -> None:
         """Note what a line says."""
-        rank, self._verb, *status = line.split()
+        rank, self._verb, *numbers = line.split()
         self._rank = int(rank)
         if self._verb == "waits":
-            departures.on_waits(self._rank)
+            watch.departures.on_waits(self._rank)
         elif self._verb == "joined":
-            departures.on_joined(self._rank)
+            watch.departures.on_joined(self._rank)
         elif self._verb == "ended":
-            departures.on_ended(self._rank, int(status[0]))
+            watch.departures.on_ended(self._rank, int(numbers[0]))
+        elif self._verb == "carried":
+            watch.carried[self._rank] = (int(numbers[0]), int(numbers[1]))
+        elif self._verb == "reduced":
+            watch.reduced[self._rank] = int(numbers[0])
 
     def hang_up(self, departures: Departures) -> None:
         """Note that the connection is closed: a watching process that said no status was killed."""

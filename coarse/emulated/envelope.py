@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 _SUBMISSION = struct.Struct("<dQHHHBxi")
 _DELIVERY = struct.Struct("<dB7x")
+RUN_SECONDS = struct.Struct("<d")
+"""The frame of Way.CLOCK."""
 
 
 class Way(enum.IntEnum):
@@ -15,6 +17,8 @@ class Way(enum.IntEnum):
     PULL = 2
     DEVICES = 3
     WORKERS = 4
+    CLOCK = 5
+    """No transfer: worker 0 says how old the run is (see run_clock.py), and whether it goes (`nbytes` 1)."""
 
 
 class Submission(NamedTuple):

@@ -12,8 +12,9 @@ import sys
 from collections.abc import Sequence
 
 from coarse.emulated.doorbell import PunctualMailbox
-from coarse.emulated.envelope import Delivery, Submission, Way, unpack_submission
+from coarse.emulated.envelope import RUN_SECONDS, Delivery, Submission, Way, unpack_submission
 from coarse.emulated.pace import Pace
+from coarse.emulated.run_clock import RunClock
 from coarse.emulated.site_file import FabricOrder, parse_order
 from coarse.emulation.ports import Ports
 from coarse.records import Mailbox
@@ -52,10 +53,11 @@ class Punctuality:
 class FabricProcess:
     """The model of the links, paced by the wall clock."""
 
-    def __init__(self, site: Site, mailbox: Mailbox, pace: Pace, num_endpoints: int) -> None:
+    def __init__(self, site: Site, mailbox: Mailbox, pace: Pace, num_endpoints: int, clock: RunClock) -> None:
         self._site = site
         self._mailbox = mailbox
         self._pace = pace
+        self._clock = clock
         self._alive = set(range(num_endpoints))
         self._ports = Ports(site.links)
         self._moving: dict[int, Submission] = {}
@@ -74,6 +76,10 @@ class FabricProcess:
     def _take_submissions(self) -> None:
         for frame in self._mailbox.read():
             submission = unpack_submission(frame)
+            if submission.way is Way.CLOCK:
+                (run_s,) = RUN_SECONDS.unpack(submission.frame)
+                self._clock.set(submission.begin_s, run_s, goes=bool(submission.nbytes))
+                continue
             self._num_submitted += 1
             self._moving[self._num_submitted] = submission
             begin_s = submission.begin_s
@@ -90,6 +96,9 @@ class FabricProcess:
     def _hand_on(self) -> None:
         now_s = self._pace.now_s() + _WAKE_UP_S / self._pace.dilation
         floor_s = FLOOR_WALL_S / self._pace.dilation
+        for at_s, link, bytes_per_s in self._clock.take_due(now_s):
+            fabric = self._ports.fabric
+            fabric.set_rate(link, bytes_per_s, max(at_s, fabric.now_s))
         for due_s, number in self._ports.advance(max(now_s, self._ports.fabric.now_s)):
             submission = self._moving.pop(number)
             self._mailbox.post(submission.endpoint, Delivery(due_s, submission.way, submission.frame).pack())
@@ -106,11 +115,13 @@ class FabricProcess:
                 return self._site.between_devices[source, target]
             case Way.WORKERS:
                 return self._site.between_workers[source, target]
+        raise AssertionError(f"{submission} takes no way")
 
     def _sleep_s(self) -> float:
-        next_s = self._ports.next_s()
-        if next_s is None:
+        nexts_s = [next_s for next_s in (self._ports.next_s(), self._clock.next_s()) if next_s is not None]
+        if not nexts_s:
             return _LONGEST_SLEEP_S
+        next_s = min(nexts_s)
         left_s = self._pace.wall_s_until(next_s) - _WAKE_UP_S
         left_s -= min(_MOST_SPIN_S, max(_LEAST_SPIN_S, left_s * _SPIN_SHARE))
         return max(0.0, min(_LONGEST_SLEEP_S, left_s))
@@ -137,11 +148,13 @@ def main(arguments: Sequence[str] = tuple(sys.argv[1:])) -> None:
     pace = Pace(order.origin_s, order.dilation)
     with contextlib.suppress(OSError):  # not allowed: then it is late more often, and says so
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
-    fabric = FabricProcess(order.site, mailbox, pace, len(order.process_ids))
+    fabric = FabricProcess(order.site, mailbox, pace, len(order.process_ids), RunClock(order.rate_changes))
     sys.stdout.write("ready\n")
     sys.stdout.flush()
     fabric.serve()
-    sys.stdout.write(fabric.punctuality.as_json() + "\n")
+    with contextlib.suppress(BrokenPipeError):  # worker 0 was the first to die
+        sys.stdout.write(fabric.punctuality.as_json() + "\n")
+        sys.stdout.flush()
 
 
 if __name__ == "__main__":

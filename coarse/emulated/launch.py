@@ -1,19 +1,32 @@
 """Starts an emulated run, and again with more dilation where this machine could not keep up."""
 
+import contextlib
 import json
 import os
+import signal
 import sys
 import tempfile
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
+from types import FrameType
+from typing import Any
 
+from coarse.departures import exit_status
+from coarse.emulated.ends import Ends
+from coarse.emulated.failure import first_failure
 from coarse.emulated.order import RunOrder, order_json
 from coarse.errors import CoarseError, OverrunError
 from coarse.launch import AppContext, Job, mpirun_argv, mpirun_beside
+from coarse.plan import RoutingTable
+from coarse.simulation.adaptation import Profile
 from coarse.simulation.job import Job as TrainingJob
-from coarse.simulation.report import WorkerIteration
+from coarse.simulation.report import WorkerIteration, profile_share
+from coarse.simulation.training import simulate
+from coarse.training_run import WATCHED
+from coarse.watch import Watch
 
 ALLOWED_OVERRUN_SHARE = 0.01
 """Of all transfers; above it the links were not what they claim to be, and nothing is reported."""
@@ -22,12 +35,18 @@ _MOST_TRIES = 4
 _SLOWER = 2.5
 """How much more dilation the next try gets."""
 _BYTES_PER_S = 4e9
-_PASSES = 6
-"""What a worker's gradients cost here: copies and sums of their bytes, and at what rate this machine does them."""
+_DEVICE_PASSES, _RING_PASSES = 6, 3
+"""What a worker's gradients cost here: copies and sums of their bytes, by devices that exchange them over MPI and by
+workers that read one another's regions; and at what rate this machine does them."""
 _WALL_S_PER_TRANSFER = 2e-4
+_POLL_S = 1.0
 _ENDING_S = 5.0
-_ROOM = 8
-"""How many times longer than that an iteration may take, so that waiting is not late."""
+"""How long mpirun may take to end once there is a result."""
+_ORDER, _RESULT, _PRINTED = "order.json", "result.json", "printed.txt"
+"""Files of a run; what its ranks and mpirun print is shown where they cannot say better what went wrong."""
+_NUM_PRINTED = 40
+_ROOM = 4
+"""How many times longer than that gradients are under way, so that waiting is not late."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +58,17 @@ class EmulatedResult:
     num_transfers: int
     num_overrun: int
     worst_late_s: float
+    start_profile_s: float = 0.0
+    """What measuring all took, before the first iteration."""
+    measured_tables: tuple[RoutingTable, ...] = ()
+    """What came out of it; () for a mode that measures nothing."""
+    profiles: tuple[Profile, ...] = ()
+    """Meetings at which the running job was profiled, in order."""
+
+    @property
+    def profile_share(self) -> float:
+        """Share of the run that its workers spent in those meetings."""
+        return profile_share(self.iterations, self.profiles)
 
     @property
     def overrun_share(self) -> float:
@@ -47,15 +77,17 @@ class EmulatedResult:
 
     @property
     def iteration_s(self) -> float:
-        """Mean emulated seconds of an iteration over workers, without the first, in which keys are met."""
-        last = max(row.iteration for row in self.iterations)
-        return fmean(row.duration_s for row in self.iterations if row.iteration or not last)
+        """Mean emulated seconds of an iteration over workers."""
+        return fmean(row.duration_s for row in self._counted())
 
     @property
     def exposed_s(self) -> float:
-        """Mean exposed communication of the same iterations."""
-        last = max(row.iteration for row in self.iterations)
-        return fmean(row.exposed_s for row in self.iterations if row.iteration or not last)
+        """Mean exposed communication of an iteration."""
+        return fmean(row.exposed_s for row in self._counted())
+
+    def _counted(self) -> tuple[WorkerIteration, ...]:
+        """All but the first iteration, in which keys are met; that one where it is alone."""
+        return tuple(row for row in self.iterations if row.iteration) or self.iterations
 
 
 def emulate(order: RunOrder, *, on_try: Callable[[float], None] = lambda _: None) -> EmulatedResult:
@@ -84,35 +116,93 @@ def emulate(order: RunOrder, *, on_try: Callable[[float], None] = lambda _: None
 def first_dilation(job: TrainingJob) -> float:
     """How many times longer than in emulated time this machine needs, by a rough count of its work."""
     nbytes = sum(gradient.nbytes for gradient in job.gradients) * job.num_workers
+    passes = _DEVICE_PASSES if job.num_proxy_gradients else _RING_PASSES
     num_transfers = nbytes / min((table.partition_bytes for table in job.tables), default=nbytes) * job.num_workers
     cores = len(os.sched_getaffinity(0))
-    work_s = (nbytes * _PASSES / _BYTES_PER_S + num_transfers * _WALL_S_PER_TRANSFER) / cores
-    return max(_LEAST_DILATION, _ROOM * work_s / (job.forward_s + job.backward_s))
+    work_s = (nbytes * passes / _BYTES_PER_S + num_transfers * _WALL_S_PER_TRANSFER) / cores
+    idle_s = job.forward_s if job.num_proxy_gradients else job.forward_s + job.backward_s
+    under_way_s = simulate(replace(job, num_iterations=1)).iteration_s - idle_s
+    return max(_LEAST_DILATION, _ROOM * work_s / under_way_s)
 
 
 def run_order(order: RunOrder) -> EmulatedResult:
-    """Run a decided order once, however late its transfers are."""
-    with tempfile.TemporaryDirectory(prefix="coarse-emulated-") as folder:
-        order_path, result_path = Path(folder, "order.json"), Path(folder, "result.json")
-        order_path.write_text(order_json(order))
-        command = (sys.executable, "-m", "coarse.emulated.run", str(order_path), str(result_path))
-        argv = mpirun_argv(
-            mpirun_beside(sys.executable, os.environ),
-            [AppContext(num_ranks=order.num_ranks, command=command)],
-            exports={},
-            as_root=os.geteuid() == 0,
-            fault_tolerant=False,
-        )
-        with Job(argv, os.environ) as job:
-            while not job.wait_until_ended(_ENDING_S) and not result_path.is_file():
-                pass  # once there is a result, mpirun has as long to end as one wait takes
-        if not result_path.is_file():
-            raise CoarseError("the emulated run ended without a result; what its ranks printed says why")
-        found = json.loads(result_path.read_text())
+    """Run a decided order once, however late its transfers are.
+
+    Raises:
+        FabricError, DeadRankError: the fabric process or a rank ended in mid-run; the whole run has ended.
+        CoarseError: what a rank raised.
+    """
+    with _signals_unwind(), tempfile.TemporaryDirectory(prefix="coarse-emulated-") as name:
+        folder = Path(name)
+        (folder / _ORDER).write_text(order_json(order))
+        ends = Ends(order.num_workers, order.num_ranks)
+        status = _run_ranks(order.num_ranks, folder, ends)
+        if not (folder / _RESULT).is_file():
+            raise _why_not(folder, ends, status)
+        found = json.loads((folder / _RESULT).read_text())
     return EmulatedResult(
         order=order,
         iterations=tuple(WorkerIteration(**row) for row in found["iterations"]),
         num_transfers=found["num_transfers"],
         num_overrun=found["num_overrun"],
         worst_late_s=found["worst_late_s"],
+        start_profile_s=found["start_profile_s"],
+        measured_tables=tuple(RoutingTable.of_row(row) for row in found["measured_tables"]),
+        profiles=tuple(_profile(row) for row in found["profiles"]),
     )
+
+
+def _profile(row: dict[str, Any]) -> Profile:
+    return Profile(**row | {"tables": tuple(RoutingTable(**table) for table in row["tables"])})
+
+
+def _run_ranks(num_ranks: int, folder: Path, ends: Ends) -> int | None:
+    """Start all ranks and return when they have ended, with mpirun's status; None where it had to be ended."""
+    program = (sys.executable, "-m", "coarse.emulated.run", str(folder / _ORDER), str(folder / _RESULT))
+    argv = mpirun_argv(
+        mpirun_beside(sys.executable, os.environ),
+        [AppContext(num_ranks=num_ranks, command=(sys.executable, "-I", "-S", WATCHED, *program))],
+        exports={},
+        as_root=os.geteuid() == 0,
+        fault_tolerant=False,
+    )
+    with Watch(ends) as watch, (folder / _PRINTED).open("w") as printed:
+        with Job(argv, {**os.environ, "COARSE_LAUNCHER": watch.name}, output=printed, errors=printed) as job:
+            watch.start(lambda _: job.send_signal(signal.SIGTERM))
+            has_ended = False
+            while not has_ended and not (folder / _RESULT).is_file():
+                has_ended = job.wait_until_ended(_POLL_S)
+            has_ended = has_ended or job.wait_until_ended(_ENDING_S)
+        return job.wait() if has_ended else None
+
+
+@contextlib.contextmanager
+def _signals_unwind() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP raise SystemExit, so that ranks and files are removed; only the main thread gets them."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, _exit) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _exit(number: int, _: FrameType | None) -> None:
+    """Unwind once: another signal would cut off what the first has begun to remove."""
+    for each in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(each, signal.SIG_IGN)
+    raise SystemExit(exit_status(-number))
+
+
+def _why_not(folder: Path, ends: Ends, status: int | None) -> CoarseError:
+    """What to say of a run without a result: a rank's own reason, else which process ended first."""
+    failure = first_failure(folder)
+    lines = (folder / _PRINTED).read_text(errors="replace").splitlines()[-_NUM_PRINTED:]
+    printed = "\n".join(["; the last lines that were printed:", *lines]) if lines else ""
+    if failure is not None and failure.dead_rank is None:
+        return failure.as_error(printed)
+    dead = ends.error(None if failure is None else failure.dead_rank, printed)
+    return dead or CoarseError(f"the emulated run ended without a result, mpirun with status {status}{printed}")

@@ -1,9 +1,15 @@
-"""A mailbox whose pushes and results take the way through the fabric; all other records go as they did."""
+"""A mailbox whose pushes and results take the way through the fabric; all other records go as they did.
 
+[Note: probes] A probe goes over the links of any way and comes back to the endpoint that sent it. Probes are sent
+only while nothing else is under way, so whatever the fabric delivers then is one.
+"""
+
+import os
 from collections.abc import Callable, Iterator
 
 from coarse.emulated.doorbell import PunctualMailbox
-from coarse.emulated.envelope import Submission, Way, unpack_delivery
+from coarse.emulated.envelope import RUN_SECONDS, Submission, Way, unpack_delivery
+from coarse.emulated.fabric_end import fabric_error
 from coarse.emulated.pace import Pace
 from coarse.emulated.shard_sizes import ShardSizes
 from coarse.encoding import decode, encode
@@ -43,6 +49,13 @@ class EmulatedMailbox(PunctualMailbox):
         self.now_s = 0.0
         self.on_token: OnToken | None = None
         """Takes deliveries that are no records: chunks of rings."""
+        self.on_probe: OnToken | None = None
+        """While it is set, takes all deliveries: see [Note: probes]."""
+
+    def watch_fabric(self, process_id: int, rank: int) -> None:
+        """Let every wait end with FabricError, in the name of a rank, once the fabric process has ended."""
+        self._fabric_process = process_id, rank
+        self.watch(os.pidfd_open(process_id), self._fabric)
 
     def post(self, peer: int, frame: bytes) -> None:
         """As Mailbox.post; shards that are announced travel one by one."""
@@ -72,6 +85,15 @@ class EmulatedMailbox(PunctualMailbox):
         source = self.endpoint - (self._num_clients if way is Way.DEVICES else 0)
         self._to_fabric(Submission(self.now_s, nbytes, source, target, endpoint, way, priority, frame))
 
+    def send_probe(self, way: Way, source: int, target: int, nbytes: int, begin_s: float, frame: bytes) -> None:
+        """Bytes that nobody needs, at an emulated time to come: see [Note: probes]."""
+        self._to_fabric(Submission(begin_s, nbytes, source, target, self.endpoint, way, 0, frame))
+
+    def set_run_clock(self, at_s: float, run_s: float, *, goes: bool) -> None:
+        """Tell the fabric how old the run is at an emulated time, and whether it goes on."""
+        self._to_fabric(Submission(at_s, int(goes), 0, 0, self.endpoint, Way.CLOCK, 0, RUN_SECONDS.pack(run_s)))
+        self.ring_bells()
+
     def descriptor(self, key: int) -> Descriptor:
         """What a key is, as far as records of it have passed."""
         return self._sizes.descriptor(key)
@@ -88,11 +110,19 @@ class EmulatedMailbox(PunctualMailbox):
                     continue
                 delivery = unpack_delivery(frame)
                 self.now_s = delivery.due_s if self._is_device else max(self.now_s, delivery.due_s)
-                if delivery.way in (Way.PUSH, Way.PULL):
+                if self.on_probe is not None:
+                    self.on_probe(delivery.way, delivery.frame, delivery.due_s)
+                elif delivery.way in (Way.PUSH, Way.PULL):
                     yield delivery.frame
                 else:
                     assert self.on_token is not None
                     self.on_token(delivery.way, delivery.frame, delivery.due_s)
+
+    def _ended(self, events: list[tuple[int, int]]) -> list[int]:
+        dead = super()._ended(events)
+        if self._fabric in dead:
+            raise fabric_error(*self._fabric_process)
+        return dead
 
     def _submit(self, way: Way, source: int, target: int, endpoint: int, key: int, shard: int, frame: bytes) -> None:
         nbytes, priority = self._sizes.nbytes(key, shard), self._sizes.descriptor(key).priority

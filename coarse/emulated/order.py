@@ -3,10 +3,12 @@
 import json
 from dataclasses import asdict, dataclass, replace
 
+from coarse.emulation.degradation import parse_degradation
 from coarse.emulation.models import Precision, model_named
 from coarse.emulation.presets import machine_named
 from coarse.emulation.replay import profile_for
 from coarse.plan import RoutingTable
+from coarse.simulation.adaptation import Decide
 from coarse.simulation.job import Job
 from coarse.simulation.scenario import Mode, Policy, Scenario
 from coarse.topology import PartitionTable, RankPlace, Role
@@ -27,6 +29,14 @@ class RunOrder:
     num_devices: int
     num_iterations: int
     dilation: float
+    num_nodes: int = 1
+    """Of the modelled machine; the ranks all run on this host."""
+    degradations: tuple[str, ...] = ()
+    """What happens to links, as users write it: see emulation/degradation.py."""
+    profile_every: int = 0
+    """Iterations after which the mode coarse measures again; 0: never."""
+    policy: str = Policy.DEVICES
+    """By which it decides again then; set by `decided`."""
     num_proxy_gradients: int = -1
     """Decided once, before the ranks start: they would all decide alike, but each for itself. -1: undecided."""
     tables: tuple[tuple[int, int, int, int], ...] = ()
@@ -39,6 +49,7 @@ class RunOrder:
     def scenario(self, policy: Policy = Policy.DEVICES) -> Scenario:
         """The question that the run answers."""
         model, machine = model_named(self.model), machine_named(self.machine)
+        machine = replace(machine, num_nodes=max(machine.num_nodes, self.num_nodes))
         return Scenario(
             machine=machine,
             model=model,
@@ -46,35 +57,36 @@ class RunOrder:
             mode=Mode(self.mode),
             num_workers=self.num_workers,
             num_devices=self.num_devices,
+            num_nodes=self.num_nodes,
             policy=policy,
             num_iterations=self.num_iterations,
+            profile_every=self.profile_every,
+            degradations=tuple(map(parse_degradation, self.degradations)),
         )
 
     def decided(self, policy: Policy) -> "RunOrder":
         """The same run with what the policy chose."""
         job = self.scenario(policy).job()
-        rows = tuple(
-            (t.threshold_bytes, t.latency_proxy, t.bandwidth_proxy, t.partition_bytes) for t in job.tables
-        )
         return replace(
             self,
+            policy=policy,
             num_proxy_gradients=job.num_proxy_gradients,
-            tables=rows,
+            tables=tuple(table.row for table in job.tables),
             num_devices=job.placement.num_devices,
         )
 
     def job(self) -> Job:
         """The job as decided."""
-        tables = tuple(
-            RoutingTable(
-                threshold_bytes=threshold, latency_proxy=latency, bandwidth_proxy=bandwidth, partition_bytes=partition
-            )
-            for threshold, latency, bandwidth, partition in self.tables
-        )
+        tables = tuple(RoutingTable.of_row(row) for row in self.tables)
         return replace(self.scenario().job(), num_proxy_gradients=self.num_proxy_gradients, tables=tables)
 
+    def decide(self) -> Decide | None:
+        """How tables and split are chosen from what is measured; None for a mode that chooses nothing."""
+        return self.scenario(Policy(self.policy)).decide if self.mode == Mode.COARSE else None
+
     def partition(self, job: Job) -> PartitionTable:
-        """Workers first, then devices, on the one host that there is."""
+        """Workers first, then devices, all on the one host that there is: it has the memory that all map, and
+        tables and links keep the modelled nodes apart."""
         roles = [Role.WORKER] * self.num_workers + [Role.MEMORY_DEVICE] * max(1, self.num_devices)
         places = tuple(
             RankPlace(rank=rank, roles=role, node="node0", switch="emulated") for rank, role in enumerate(roles)
@@ -92,4 +104,5 @@ def parse_run_order(text: str) -> RunOrder:
     """What `order_json` wrote."""
     found = json.loads(text)
     found["tables"] = tuple(tuple(row) for row in found["tables"])
+    found["degradations"] = tuple(found["degradations"])
     return RunOrder(**found)

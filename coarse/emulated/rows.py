@@ -1,12 +1,11 @@
 """The rows of an emulated run, gathered from all workers."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 
 import numpy as np
 from mpi4py import MPI
 
-from coarse.simulation.report import WorkerIteration
+from coarse.simulation.report import WorkerIteration, with_idle_times
 
 _FIELDS = ("worker", "iteration", "begin_s", "forward_end_s", "backward_end_s", "end_s", "idle_s")
 
@@ -17,18 +16,6 @@ def gather_rows(comm: MPI.Comm, rows: Sequence[WorkerIteration]) -> list[WorkerI
     everybody = np.empty((comm.Get_size(), *own.shape))
     comm.Allgather(own, everybody)
     return with_idle_times(_row(values) for values in everybody.reshape(-1, len(_FIELDS)).tolist())
-
-
-def with_idle_times(rows: Iterable[WorkerIteration]) -> list[WorkerIteration]:
-    """Rows with what each worker waited for the slowest backward of its iteration, in order."""
-    rows = list(rows)
-    last_s: dict[int, float] = {}
-    for row in rows:
-        last_s[row.iteration] = max(last_s.get(row.iteration, 0.0), row.backward_end_s)
-    found = [
-        replace(row, idle_s=max(0.0, min(row.end_s, last_s[row.iteration]) - row.backward_end_s)) for row in rows
-    ]
-    return sorted(found, key=lambda row: (row.iteration, row.worker))
 
 
 def _row(values: Sequence[float]) -> WorkerIteration:

@@ -1,50 +1,69 @@
 """The program of an emulated run's ranks: `mpirun -n RANKS python -m coarse.emulated.run ORDER RESULT`."""
 
 import json
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from coarse.emulated.order import parse_run_order
+from coarse.clock import WallClock
+from coarse.emulated.failure import failure_of, write_failure
+from coarse.emulated.order import RunOrder, parse_run_order
 from coarse.emulated.rows import gather_rows
 from coarse.emulated.runtime import EmulatedRuntime
 from coarse.emulated.training import EmulatedWorker
+from coarse.runtime import end_job
 
 
 def main(arguments: Sequence[str] = tuple(sys.argv[1:])) -> None:
-    """Memory devices serve, workers replay; worker 0 writes the rows."""
+    """Memory devices serve, workers replay; worker 0 writes the rows.
+
+    A rank that fails tells the launcher why, and ends the whole run.
+    """
     order_path, result_path = map(Path, arguments)
-    order = parse_run_order(order_path.read_text())
-    job = order.job()
-    runtime = EmulatedRuntime(job, order.partition(job), dilation=order.dilation)
     try:
-        runtime.start()
-        if runtime.is_device_only:
-            runtime.close()
-            return
-        rows = gather_rows(runtime.worker_comm, EmulatedWorker(runtime).train())
-        runtime.close()
+        result = _run(parse_run_order(order_path.read_text()))
     except BaseException as error:
+        failure = failure_of(error, rank=int(os.environ["PMIX_RANK"]), at_s=WallClock().now_s())
+        write_failure(failure, result_path.parent)
         sys.excepthook(type(error), error, error.__traceback__)
         sys.stderr.flush()
-        runtime.abort(str(error))
+        end_job()
         raise
-    counted_s = min((row.begin_s for row in rows if row.iteration), default=0.0)
-    punctuality = runtime.take_punctuality(counted_s)
-    if punctuality is not None:
-        num_transfers, num_overrun, worst_late_s = punctuality
-        result = {
-            "kind": "emulated",
-            "dilation": order.dilation,
-            "num_transfers": num_transfers,
-            "num_overrun": num_overrun,
-            "worst_late_s": worst_late_s,
-            "iterations": [asdict(row) for row in rows],
-        }
+    if result is not None:
         unfinished = result_path.with_suffix(".part")
         unfinished.write_text(json.dumps(result))
         unfinished.rename(result_path)
+
+
+def _run(order: RunOrder) -> dict[str, object] | None:
+    """What worker 0 has to report; None on all other ranks."""
+    job = order.job()
+    runtime = EmulatedRuntime(job, order.partition(job), dilation=order.dilation, decide=order.decide())
+    runtime.start()
+    if runtime.is_device_only:
+        runtime.close()
+        return None
+    worker = EmulatedWorker(runtime)
+    rows = gather_rows(runtime.worker_comm, worker.train())
+    runtime.close()
+    counted_s = min((row.begin_s for row in rows if row.iteration), default=0.0)
+    punctuality = runtime.take_punctuality(counted_s)
+    if punctuality is None:
+        return None
+    num_transfers, num_overrun, worst_late_s = punctuality
+    return {
+        "kind": "emulated",
+        "dilation": order.dilation,
+        "num_transfers": num_transfers,
+        "num_overrun": num_overrun,
+        "worst_late_s": worst_late_s,
+        "start_profile_s": runtime.start_profile_s,
+        "measured_tables": [table.row for table in runtime.measured_tables],
+        "profiles": [asdict(profile) for profile in worker.profiles],
+        "iterations": [asdict(row) for row in rows],
+    }
 
 
 if __name__ == "__main__":

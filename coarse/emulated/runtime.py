@@ -1,26 +1,27 @@
 """Opens a rank's parts as live training does, with the fabric's mailboxes and the adders in emulated time."""
 
-import json
 import mmap
 import os
-import subprocess
-import sys
 from collections.abc import Mapping
 
 import numpy as np
 from mpi4py import MPI
 
+from coarse.client.client import Client
 from coarse.emulated.adder import Adder
+from coarse.emulated.fabric_child import FabricChild
 from coarse.emulated.mailbox import EmulatedMailbox
 from coarse.emulated.pace import Pace
+from coarse.emulated.profiling import EmulatedProfiler
 from coarse.emulated.service import EmulatedService, Work
-from coarse.emulated.site_file import FabricOrder, order_text
-from coarse.errors import CoarseError, ConfigError
+from coarse.emulated.site_file import FabricOrder
+from coarse.errors import ConfigError
 from coarse.node import NodeShare
 from coarse.plan import RoutingTable
 from coarse.proxy.service import ProxyService
 from coarse.records import Mailbox, control_bytes
 from coarse.runtime import Runtime
+from coarse.simulation.adaptation import Adaptation, Decide, Profile
 from coarse.simulation.job import Job
 from coarse.topology import PartitionTable
 from coarse.units import MIB
@@ -30,16 +31,24 @@ _NO_ROUTE = RoutingTable(threshold_bytes=0, latency_proxy=0, bandwidth_proxy=0, 
 
 
 class EmulatedRuntime(Runtime):
-    """All that this rank runs in an emulated job; one host, whatever the machine is."""
+    """All that this rank runs in an emulated job; one host, however many nodes the machine has."""
 
     service_type = EmulatedService
-    _fabric: "subprocess.Popen[str] | None" = None
+    _fabric: FabricChild | None = None
     """Of worker 0, which starts it."""
+    _adaptation: Adaptation | None = None
+    """Of a worker whose job measures its tables."""
 
-    def __init__(self, job: Job, partition: PartitionTable, *, dilation: float) -> None:
-        if len(set(job.placement.device_nodes) | set(job.placement.client_nodes)) > 1:
-            raise ConfigError("an emulated job has one node; simulate jobs of several (coarse predict)")
+    def __init__(
+        self, job: Job, partition: PartitionTable, *, dilation: float, decide: Decide | None = None
+    ) -> None:
+        """With `decide`, by which worker 0 decides anew for all, tables are measured and not the job's own."""
         self.job = job
+        self._decide = decide
+        self.start_profile_s = 0.0
+        """Emulated seconds for which all was measured before the first iteration."""
+        self.measured_tables: tuple[RoutingTable, ...] = ()
+        """What came out then, of all clients."""
         self._wanted_partition = partition
         self._dilation = dilation
         settings: Mapping[str, object] = {
@@ -49,34 +58,37 @@ class EmulatedRuntime(Runtime):
         }
         super().__init__(settings)
         if self._fabric is not None:
-            self._await_fabric(self._fabric)
+            self._fabric.await_ready()
         self.world.Barrier()
 
     def take_punctuality(self, since_s: float) -> tuple[int, int, float] | None:
-        """On worker 0 after `close`: transfers that began at an emulated time or later, how many of them
-        overran, and by how many emulated seconds at worst."""
-        if self._fabric is None:
-            return None
-        assert self._fabric.stdout is not None
-        begins_s, lates_s = json.loads(self._fabric.stdout.readline())
-        self._fabric.wait(timeout=60)
-        counted = [late_s for begin_s, late_s in zip(begins_s, lates_s, strict=True) if begin_s >= since_s]
-        return len(counted), sum(late_s > 0 for late_s in counted), max(counted, default=0.0)
-
-    def profile(self) -> None:
-        """Take the tables of the job, which were measured on the model of its links."""
-        client, index = self.require_client(), self.client_index
-        assert index is not None
-        next_epoch = client.machine.epoch + 1
-        table = self.job.tables[index] if self.job.tables else _NO_ROUTE
-        client.link.tell(client.machine.on_profiled(table))
-        client.link.wait_for(
-            lambda: client.machine.epoch == next_epoch,
-            self.config.startup_timeout_s,
-            "all workers' routing tables",
-        )
+        """On worker 0 after `close`: as FabricChild.take_punctuality; None on all others."""
+        return None if self._fabric is None else self._fabric.take_punctuality(since_s)
 
     # --- opening
+
+    def look(self, iteration: int, run_s: float) -> Profile:
+        """Measure again, with nothing under way; all workers alike. `job` is decided anew where links have changed.
+
+        Its tables are used once `profile` has been called.
+        """
+        assert self._adaptation is not None
+        self.require_client().require_quiet()
+        before = self.job
+        num_changed, seconds = self._profiler.carry_out(self._adaptation.look())
+        self.job = self._adaptation.job
+        return Profile.between(
+            before, self.job, iteration=iteration, begin_s=run_s, end_s=run_s + seconds, num_changed=num_changed
+        )
+
+    def _choose_table(self, client: Client) -> RoutingTable:
+        """The job's, measured by all workers when they first profile."""
+        if self._decide is not None and self._adaptation is None:
+            self._profiler = EmulatedProfiler(self.worker_comm, client.link, self.box, self.pace)
+            self._adaptation = Adaptation(self.job, self._profiler.agree_on(self._decide))
+            self.measured_tables, self.start_profile_s = self._profiler.carry_out(self._adaptation.measure_all())
+            self.job = self._adaptation.job
+        return self.job.tables[client.machine.client] if self.job.tables else _NO_ROUTE
 
     def _agreed_partition(self, world: MPI.Comm, hosts: list[str]) -> PartitionTable:
         wanted = self._wanted_partition
@@ -111,35 +123,24 @@ class EmulatedRuntime(Runtime):
             descriptor = os.open(f"/proc/{owner[0]}/fd/{owner[1]}", os.O_RDWR)
         control = mmap.mmap(descriptor, nbytes)
         self.world.Barrier()
+        process = np.zeros(1, np.int64)
         if self.world_rank == root:
-            self._start_fabric(descriptor, run, share, origin_s)
+            self._fabric = FabricChild(self._fabric_order(run, share, origin_s), descriptor, root)
+            process[0] = self._fabric.process_id
+        self.world.Bcast(process, root=root)
+        self._fabric_process = int(process[0])
         os.close(descriptor)
         return memoryview(control)
 
-    def _start_fabric(self, descriptor: int, run: str, share: NodeShare, origin_s: float) -> None:
-        order = FabricOrder(
+    def _fabric_order(self, run: str, share: NodeShare, origin_s: float) -> FabricOrder:
+        return FabricOrder(
             site=self.job.site,
             run=run,
             process_ids=tuple(share.process_ids[rank] for rank in self.placement.ranks),
             origin_s=origin_s,
             dilation=self._dilation,
+            rate_changes=self.job.rate_changes,
         )
-        self._fabric = subprocess.Popen(
-            [sys.executable, "-m", "coarse.emulated.fabric_process", str(descriptor)],
-            pass_fds=(descriptor,),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        assert self._fabric.stdin is not None
-        self._fabric.stdin.write(order_text(order))
-        self._fabric.stdin.close()
-
-    @staticmethod
-    def _await_fabric(fabric: "subprocess.Popen[str]") -> None:
-        assert fabric.stdout is not None
-        if fabric.stdout.readline() != "ready\n":
-            raise CoarseError("the fabric process could not start; what it printed above says why")
 
     def _mailbox(self, endpoint: int, share: NodeShare, run: str) -> Mailbox:
         ranks = self.placement.ranks
@@ -158,6 +159,7 @@ class EmulatedRuntime(Runtime):
             self.box = box
         for peer in peers:
             box.watch(os.pidfd_open(share.process_ids[ranks[peer]]), peer)
+        box.watch_fabric(self._fabric_process, self.world_rank)
         return box
 
     def _make_service(self, share: NodeShare, run: str, devices: MPI.Comm) -> ProxyService | None:

@@ -3,6 +3,7 @@
 import json
 from dataclasses import dataclass
 
+from coarse.emulation.degradation import RateChange
 from coarse.emulation.links import Link
 from coarse.simulation.site import Path, Site
 
@@ -20,6 +21,8 @@ class FabricOrder:
     origin_s: float
     """Seconds of the system's monotonic clock at emulated time 0."""
     dilation: float
+    rate_changes: tuple[RateChange, ...] = ()
+    """At seconds of the run, in order."""
 
 
 def order_text(order: FabricOrder) -> str:
@@ -36,6 +39,7 @@ def order_text(order: FabricOrder) -> str:
             "process_ids": order.process_ids,
             "origin_s": order.origin_s,
             "dilation": order.dilation,
+            "rate_changes": order.rate_changes,
         }
     )
 
@@ -69,4 +73,5 @@ def parse_order(text: str) -> FabricOrder:
         process_ids=tuple(found["process_ids"]),
         origin_s=found["origin_s"],
         dilation=found["dilation"],
+        rate_changes=tuple(RateChange(*change) for change in found["rate_changes"]),
     )

@@ -11,6 +11,7 @@ from coarse.emulated.runtime import EmulatedRuntime
 from coarse.emulated.worker_ring import EmulatedWorkerRing
 from coarse.errors import CoarseError
 from coarse.messages import Descriptor
+from coarse.simulation.adaptation import Profile
 from coarse.simulation.report import WorkerIteration
 
 _BELLS = "the workers' own ring"
@@ -26,22 +27,39 @@ class EmulatedWorker:
         self._job = runtime.job
         self._client: Client = runtime.require_client()
         self._box = runtime.box
-        split = self._job.num_proxy_gradients
+        self._run_s = 0.0
+        self.profiles: list[Profile] = []
+        """Meetings at which the job was profiled as it ran."""
         self._descriptors = [g.descriptor(position) for position, g in enumerate(self._job.gradients)]
-        self._arrays = [self._client.device_array(descriptor) for descriptor in self._descriptors[:split]]
-        self._ring = self._open_ring(self._descriptors[split:])
+        self._open_keys()
 
     def train(self) -> list[WorkerIteration]:
         """All iterations; checks every sum. Kind: emulated."""
         rows = []
+        every = self._job.profile_every
         for iteration in range(self._job.num_iterations):
+            if iteration and every and iteration % every == 0:
+                self._profile_again(iteration)
             self._fill(iteration)
             self._runtime.worker_comm.Barrier()
             self._start_alike()
+            self._set_run_clock(self._box.now_s, goes=True)
             rows.append(self._iterate(iteration))
+            self._end_alike(rows[-1])
             self._check(iteration)
             self._runtime.worker_comm.Barrier()  # a neighbour may still read what the next fill overwrites
         return rows
+
+    def _profile_again(self, iteration: int) -> None:
+        """Measure; where that changes tables or split, all names are forgotten and register anew by these."""
+        profile = self._runtime.look(iteration, self._run_s)
+        self._run_s = profile.end_s
+        self.profiles.append(profile)
+        if profile.is_new:
+            self._close_keys()
+            self._job = self._runtime.job
+            self._runtime.profile()
+            self._open_keys()
 
     # --- one iteration
 
@@ -68,7 +86,6 @@ class EmulatedWorker:
             forward_end_s=forward_end_s,
             backward_end_s=backward_end_s,
             end_s=end_s,
-            idle_s=0.0,
         )
 
     def _compute_until(self, emulated_s: float) -> None:
@@ -93,9 +110,23 @@ class EmulatedWorker:
 
     def _start_alike(self) -> None:
         """All workers begin an iteration at one emulated time: the latest of theirs."""
-        latest = np.array([max(self._box.now_s, self._runtime.pace.now_s())])
+        self._box.now_s = self._latest(max(self._box.now_s, self._runtime.pace.now_s()))
+
+    def _end_alike(self, row: WorkerIteration) -> None:
+        """The run is older by this iteration, and stands until the next."""
+        end_s = self._latest(row.end_s)
+        self._run_s += end_s - row.begin_s
+        self._set_run_clock(end_s, goes=False)
+
+    def _latest(self, emulated_s: float) -> float:
+        latest = np.array([emulated_s])
         self._runtime.worker_comm.Allreduce(MPI.IN_PLACE, latest, MPI.MAX)
-        self._box.now_s = float(latest[0])
+        return float(latest[0])
+
+    def _set_run_clock(self, at_s: float, *, goes: bool) -> None:
+        if self._worker == 0 and self._job.rate_changes:
+            with self._client.link.lock:
+                self._box.set_run_clock(at_s, self._run_s, goes=goes)
 
     # --- real bytes
 
@@ -116,6 +147,19 @@ class EmulatedWorker:
     def _all_arrays(self) -> list[np.ndarray]:
         return [*self._arrays, *self._ring_arrays]
 
+    def _open_keys(self) -> None:
+        """Regions of all gradients, on the side that synchronises each."""
+        split = self._job.num_proxy_gradients
+        self._arrays = [self._client.device_array(descriptor) for descriptor in self._descriptors[:split]]
+        self._ring = self._open_ring(self._descriptors[split:])
+
+    def _close_keys(self) -> None:
+        """Give all regions back; no neighbour reads them any more."""
+        for descriptor in self._descriptors[: self._job.num_proxy_gradients]:
+            self._client.forget(descriptor.name)
+        if self._ring is not None:
+            self._client.free(0, self._ring_offset)
+
     def _open_ring(self, descriptors: Sequence[Descriptor]) -> EmulatedWorkerRing | None:
         """Regions of the ring's gradients, and where the previous worker has its own."""
         self._ring_arrays: list[np.ndarray] = []
@@ -123,9 +167,9 @@ class EmulatedWorker:
             return None
         comm = self._runtime.worker_comm
         nbytes = sum(descriptor.nbytes for descriptor in descriptors)
-        offset, region = self._client.allocate(0, nbytes)
+        self._ring_offset, region = self._client.allocate(0, nbytes)
         offsets = np.empty(self._job.num_workers, np.int64)
-        comm.Allgather(np.array([offset], np.int64), offsets)
+        comm.Allgather(np.array([self._ring_offset], np.int64), offsets)
         previous = self._runtime.memories[0].view(int(offsets[self._worker - 1]), nbytes)
         self._ring_arrays = _cut(region, descriptors)
         return EmulatedWorkerRing(

@@ -1,11 +1,10 @@
-"""The workers' own ring in emulated time: steps as in the sync cores, bytes read from the neighbour's region.
+"""The workers' own ring in emulated time: bytes are read from the neighbour's region.
 
 Every worker's gradient lies in device memory that all have mapped, so a chunk that has arrived is read
 where it lies. It cannot have changed: a member overwrites a chunk that it has sent only with a value that
 came round the ring through the reader.
 """
 
-from collections import deque
 from collections.abc import Sequence
 
 import numpy as np
@@ -14,7 +13,7 @@ from coarse.emulated.envelope import Way
 from coarse.emulated.mailbox import EmulatedMailbox
 from coarse.encoding import decode_ring_header, encode_ring_header
 from coarse.proxy.instructions import Instruction, RingId, RingReceive, RingSend
-from coarse.proxy.ring_run import RingRun
+from coarse.simulation.ring_stream import RingStream
 
 
 class EmulatedWorkerRing:
@@ -28,39 +27,20 @@ class EmulatedWorkerRing:
         own: Sequence[np.ndarray],  # (n,) float32 each, in the order in which they are given
         previous: Sequence[np.ndarray],  # the same of the worker before this one in the ring
     ) -> None:
-        self._worker = worker
-        self._members = tuple(range(num_workers))
+        self._stream = RingStream(worker, tuple(range(num_workers)), [len(array) for array in own])
         self._box = box
         self._own = own
         self._previous = previous
-        self._waiting: deque[int] = deque()
-        self._versions = [0] * len(own)
-        self._runs: dict[RingId, RingRun] = {}
         box.on_token = self._on_token
 
     @property
     def is_done(self) -> bool:
         """Whether nothing is under way."""
-        return not self._waiting
+        return self._stream.is_idle
 
     def push(self, position: int) -> None:
         """Give a gradient; it is summed in place."""
-        self._waiting.append(position)
-        if len(self._waiting) == 1:
-            self._begin(position)
-
-    def _begin(self, position: int) -> None:
-        ring = RingId(position, 0, self._versions[position], 0)
-        self._versions[position] += 1
-        self._carry_out(self._run(ring).on_folded(0, present=True))
-        self._finish_if_done(ring)
-
-    def _run(self, ring: RingId) -> RingRun:
-        run = self._runs.get(ring)
-        if run is None:
-            num_elements = len(self._own[ring.key])
-            run = self._runs[ring] = RingRun(ring, num_elements, self._members, self._worker, 1)
-        return run
+        self._carry_out(self._stream.push(position))
 
     def _carry_out(self, instructions: list[Instruction]) -> None:
         for step in instructions:
@@ -79,13 +59,4 @@ class EmulatedWorkerRing:
     def _on_token(self, _: Way, frame: bytes, __: float) -> None:
         header = decode_ring_header(frame)
         ring = RingId(header.key, header.epoch, header.version, header.shard)
-        self._carry_out(self._run(ring).on_chunk(header.step, present=True))
-        self._finish_if_done(ring)
-
-    def _finish_if_done(self, ring: RingId) -> None:
-        if not self._runs[ring].is_finished:
-            return
-        del self._runs[ring]
-        self._waiting.popleft()
-        if self._waiting:
-            self._begin(self._waiting[0])
+        self._carry_out(self._stream.on_chunk(ring, header.step))

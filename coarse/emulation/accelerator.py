@@ -65,6 +65,8 @@ class Framework:
 
 GRAPH_FRAMEWORK = Framework(kernels=Kernels.SEPARATE, has_early_products=True)
 """TensorFlow without a compiler, as COARSE's evaluation and the published BERT runs used it."""
+EAGER_FRAMEWORK = Framework(kernels=Kernels.SEPARATE, has_early_products=False)
+"""PyTorch without a compiler: a kernel for every operation, and an optimizer that works in place."""
 FUSED_FRAMEWORK = Framework(kernels=Kernels.FUSED, has_early_products=False)
 """The least there can be without recomputing: fused kernels, and an optimizer that works in place."""
 

@@ -1,9 +1,5 @@
 """All links of a machine as a fluid: when each transfer ends, given that it shares links with others.
 
-[Note: cost of a size] A link that small transfers keep at half its rate is busy all the same. So a transfer
-takes of a link's capacity what its rate is to the most that its size could draw: several small ones at once get
-no more through than one after the other. Links are shared by the time for which transfers keep them busy.
-
 [Note: tight links] A link on which even the caps of its transfers together stay within the capacity holds
 nobody back. Only the others are tight, and a change spreads along tight links alone: transfers that meet on
 none keep their rates, and one that has its path to itself costs no more than a walk along it.
@@ -18,42 +14,27 @@ moved by then is credited at its first rate, and its end counts from when it sho
 
 import heapq
 import math
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
 
-from coarse.emulation.fair_share import max_min_rates
+from coarse.emulation.fair_share import FairShares
 from coarse.emulation.links import Link
+from coarse.emulation.ways import Draw, Way
 from coarse.errors import ConfigError
-
-MAX_REMEMBERED_DRAWS = 1 << 16
-
-
-class _Draw(NamedTuple):
-    """What a size takes of a path: see [Note: cost of a size]."""
-
-    cap: float
-    """Bytes per second, alone."""
-    costs: dict[int, float]
-    """Link -> what a byte per second takes of it; at least 1, twice as much where the path takes it twice."""
-    weight: float
-    """How fast its rate rises beside others'."""
 
 
 class _Flow:
     """A transfer under way."""
 
-    __slots__ = ("draw", "due_s", "entry", "nbytes", "path", "piece", "rate", "ready_s", "transfer")
+    __slots__ = ("draw", "due_s", "entry", "nbytes", "piece", "rate", "ready_s", "transfer", "way")
 
-    def __init__(
-        self, transfer: int, path: tuple[int, ...], nbytes: int, ready_s: float, piece_bytes: int | None
-    ) -> None:
+    def __init__(self, transfer: int, way: Way, nbytes: int, piece: int, ready_s: float) -> None:
         self.transfer = transfer
-        self.path = path
+        self.way = way
         self.nbytes = nbytes
-        self.piece = nbytes if piece_bytes is None else piece_bytes  # bytes that go at once
+        self.piece = piece  # bytes that go at once
         self.ready_s = ready_s  # when its latencies are over; from here on its bytes count
-        self.draw: _Draw  # once it streams
-        self.rate = 0.0  # bytes per second; 0 until it streams, infinite if it never does
+        self.draw: Draw  # once it streams
+        self.rate = 0.0 if nbytes and way.path else math.inf  # bytes per second; 0 until it streams, if ever it does
         self.due_s = ready_s  # see [Note: due times]
         self.entry = 0  # the number of its valid entry in the queue, if it has one
 
@@ -66,14 +47,14 @@ class Fabric:
         self._capacity = {link: each.bytes_per_s for link, each in enumerate(self._links)}
         self._users: list[dict[_Flow, float]] = [{} for _ in self._links]  # flow -> the most it draws of the link
         self._tight = [False] * len(self._links)  # see [Note: tight links]
-        self._nbytes_done = [0] * len(self._links)
-        self._flows: dict[int, _Flow] = {}
+        self._under_way: set[int] = set()
         self._now_s = 0.0
         self._num_entries = 0
         self._events: list[tuple[float, int, _Flow | None]] = []  # (when, entry, flow); None: a link's rate
         self._rate_changes: dict[int, tuple[int, float]] = {}  # entry -> (link, bytes per second)
-        self._latencies_s: dict[tuple[int, ...], float] = {}
-        self._draws: dict[tuple[tuple[int, ...], int], _Draw] = {}
+        self._ways: dict[tuple[int, ...], Way] = {}
+        self._ways_over: list[list[Way]] = [[] for _ in self._links]
+        self._fair_shares = FairShares(self._capacity)
         self._changed: dict[int, None] = {}  # links that are shared anew before time moves on
         self._fresh: list[_Flow] = []  # flows that have no rate until then
 
@@ -97,14 +78,12 @@ class Fabric:
         With `begun_s` it should have begun earlier: see [Note: late begin]. With `piece_bytes` it goes in
         pieces of that size, so that it draws no more than one of them does, and costs as much.
         """
-        path = tuple(path)
-        begun_s = at_s if begun_s is None else begun_s
-        in_time = self._now_s <= at_s < math.inf and begun_s <= at_s
-        if transfer in self._flows or nbytes < 0 or not in_time:
+        path, begun_s = tuple(path), at_s if begun_s is None else begun_s
+        if transfer in self._under_way or nbytes < 0 or not (begun_s <= at_s and self._now_s <= at_s < math.inf):
             raise ValueError(self._refusal(transfer, nbytes, at_s, begun_s))
-        latency_s = self.latency_s(path)
-        flow = self._flows[transfer] = _Flow(transfer, path, nbytes, begun_s + latency_s, piece_bytes)
-        flow.rate = 0.0 if path and nbytes else math.inf
+        way = self._ways.get(path) or self._way(path)
+        self._under_way.add(transfer)
+        flow = _Flow(transfer, way, nbytes, nbytes if piece_bytes is None else piece_bytes, begun_s + way.latency_s)
         if flow.ready_s <= at_s == self._now_s and not flow.rate:
             self._stream(flow)
         else:
@@ -112,17 +91,11 @@ class Fabric:
 
     def latency_s(self, path: tuple[int, ...]) -> float:
         """Seconds before the first byte of a transfer moves: the start-up of each of its links."""
-        latency_s = self._latencies_s.get(path)
-        if latency_s is None:
-            for link in path:
-                if not 0 <= link < len(self._links):
-                    raise ValueError(f"path {path}: links are 0..{len(self._links) - 1}, got {link}")
-            latency_s = self._latencies_s[path] = sum(self._links[link].latency_s for link in path)
-        return latency_s
+        return self._way(path).latency_s
 
     def next_s(self) -> float | None:
         """When the next latency or transfer ends; never before `now_s`."""
-        if self._changed:
+        if self._changed or self._fresh:
             self._share()
         events = self._events
         while events:
@@ -140,25 +113,20 @@ class Fabric:
         if not self._now_s <= to_s < math.inf:
             raise ValueError(f"the fabric can advance from {self._now_s} s only forward, got {to_s} s")
         ended: list[tuple[float, int]] = []
-        events, now_s = self._events, -math.inf
-        while now_s < to_s and (next_s := self.next_s()) is not None and next_s <= to_s:
-            now_s = self._now_s = next_s
-            new_rates: list[tuple[int, float]] = []
-            while events and events[0][0] == now_s:
-                _, entry, flow = heapq.heappop(events)
-                if flow is None:
-                    new_rates.append(self._rate_changes.pop(entry))
-                elif flow.entry != entry:
-                    continue
-                elif flow.rate:
-                    ended.append((flow.due_s, flow.transfer))
-                    self._end(flow)
-                else:
-                    self._stream(flow)
-            for link, bytes_per_s in new_rates:  # last, since what ends now has no use for them
-                self._change_rate(link, bytes_per_s)
+        while ended_now := self.next_ended(to_s):
+            ended += ended_now
         self._now_s = to_s
         ended.sort()
+        return ended
+
+    def next_ended(self, until_s: float) -> list[tuple[float, int]]:
+        """(when it ended, transfer) of all that end when the next does, if by `until_s`: time stands there then."""
+        ended: list[tuple[float, int]] = []
+        while not ended and (next_s := self.next_s()) is not None and next_s <= until_s:
+            self._now_s = next_s
+            ended = self._happen(next_s)
+        if len(ended) > 1:
+            ended.sort()
         return ended
 
     def set_rate(self, link: int, bytes_per_s: float, at_s: float) -> None:
@@ -177,13 +145,33 @@ class Fabric:
 
     def bytes_moved(self, link: int) -> float:
         """Bytes that have passed a link until `now_s`; a path that takes it twice counts twice."""
-        if self._changed:
+        if self._changed or self._fresh:
             self._share()
+        done = sum(way.nbytes_done * way.path.count(link) for way in self._ways_over[link])
         under_way = sum(
-            flow.path.count(link) * (flow.nbytes - flow.rate * max(0.0, flow.due_s - self._now_s))
+            flow.way.path.count(link) * (flow.nbytes - flow.rate * max(0.0, flow.due_s - self._now_s))
             for flow in self._users[link]
         )
-        return self._nbytes_done[link] + under_way
+        return done + under_way
+
+    def _happen(self, now_s: float) -> list[tuple[float, int]]:
+        """All events of one instant; what ended by them."""
+        events, ended = self._events, []
+        new_rates: list[tuple[int, float]] = []
+        while events and events[0][0] == now_s:
+            _, entry, flow = heapq.heappop(events)
+            if flow is None:
+                new_rates.append(self._rate_changes.pop(entry))
+            elif flow.entry != entry:
+                continue
+            elif flow.rate:
+                ended.append((flow.due_s, flow.transfer))
+                self._end(flow)
+            else:
+                self._stream(flow)
+        for link, bytes_per_s in new_rates:  # last, since what ends now has no use for them
+            self._change_rate(link, bytes_per_s)
+        return ended
 
     def _post(self, when_s: float, flow: _Flow) -> None:
         self._num_entries = flow.entry = self._num_entries + 1
@@ -192,74 +180,81 @@ class Fabric:
     def _stream(self, flow: _Flow) -> None:
         """The latencies of a flow are over: it takes part in sharing."""
         self._fresh.append(flow)
-        draw = flow.draw = self._draw(flow.path, flow.piece)
-        for link, cost in draw.costs.items():
-            self._users[link][flow] = draw.cap * cost
-            self._changed[link] = None
+        all_users, changed = self._users, self._changed
+        draw = flow.draw = flow.way.draw(flow.piece, self._capacity)
+        for link, drawn in draw.drawn:
+            users = all_users[link]
+            users[flow] = drawn
+            if len(users) > 1:
+                changed[link] = None
 
     def _end(self, flow: _Flow) -> None:
-        del self._flows[flow.transfer]
-        for link in flow.path:
-            self._nbytes_done[link] += flow.nbytes
-            if self._users[link].pop(flow, None) is not None:
-                self._changed[link] = None
+        self._under_way.remove(flow.transfer)
+        flow.way.nbytes_done += flow.nbytes
+        if flow.rate < math.inf:
+            all_users, tight = self._users, self._tight
+            for link in flow.draw.costs:
+                del all_users[link][flow]
+                if tight[link]:
+                    self._changed[link] = None
 
     def _change_rate(self, link: int, bytes_per_s: float) -> None:
         self._capacity[link] = bytes_per_s
-        self._draws.clear()
+        self._fair_shares.forget()
+        for way in self._ways_over[link]:
+            way.forget_draws()
         self._changed[link] = None
         for flow in list(self._users[link]):
             self._stream(flow)
 
     def _share(self) -> None:
         """Give new rates to the fresh flows, and to those that a changed link held back or does so now."""
-        changed, fresh, tight = self._changed, self._fresh, self._tight
-        self._changed, self._fresh, seeds = {}, [], []
-        for link in changed:
-            users = self._users[link]
-            is_tight = len(users) > 1 and sum(users.values()) > self._capacity[link]
-            if is_tight or tight[link]:
-                seeds.append(link)
-            tight[link] = is_tight
-        for flow in fresh:
-            for link in flow.path:
-                if tight[link]:
-                    break
-            else:
-                self._set_rates({flow: flow.draw.cap})
+        tight, seeds = self._tight, []
+        if self._changed:
+            changed, self._changed = self._changed, {}
+            for link in changed:
+                users = self._users[link]
+                is_tight = len(users) > 1 and sum(users.values()) > self._capacity[link]
+                if is_tight or tight[link]:
+                    seeds.append(link)
+                tight[link] = is_tight
+        if self._fresh:
+            fresh, self._fresh = self._fresh, []
+            for flow in fresh:
+                for link in flow.draw.costs:
+                    if tight[link]:
+                        break
+                else:
+                    self._set_rates([(flow, flow.draw.cap)])
         seen: set[_Flow] = set()
         for seed in seeds:
             for flow in self._users[seed]:
                 if flow not in seen:
-                    costs = self._joined(flow)
-                    seen.update(costs)
-                    caps = {each: each.draw.cap for each in costs}
-                    weights = {each: each.draw.weight for each in costs}
-                    self._set_rates(max_min_rates(costs, caps, weights, self._capacity))
+                    flows, links = self._joined(flow)
+                    seen.update(flows)
+                    rates = self._fair_shares.rates([each.draw for each in flows], links)
+                    self._set_rates([(flows[number], rate) for number, rate in rates])
 
-    def _joined(self, first: _Flow) -> dict[_Flow, dict[int, float]]:
-        """The flows that tight links join to one, itself among them, with the cost of each on tight links."""
-        costs = {first: self._tight_costs(first)}
-        reached = list(costs[first])
-        queued = set(reached)
-        for link in reached:
-            for flow in self._users[link]:
-                if flow not in costs:
-                    costs[flow] = tight_costs = self._tight_costs(flow)
-                    for each in tight_costs:
-                        if each not in queued:
-                            queued.add(each)
-                            reached.append(each)
-        return costs
-
-    def _tight_costs(self, flow: _Flow) -> dict[int, float]:
+    def _joined(self, first: _Flow) -> tuple[list[_Flow], list[int]]:
+        """The flows that tight links join to one, itself first, and these links."""
         tight = self._tight
-        return {link: cost for link, cost in flow.draw.costs.items() if tight[link]}
+        links = [link for link in first.draw.costs if tight[link]]
+        flows, known, queued = [first], {first}, set(links)
+        for reached in links:  # which grows
+            for flow in self._users[reached]:
+                if flow not in known:
+                    known.add(flow)
+                    flows.append(flow)
+                    for link in flow.draw.costs:
+                        if tight[link] and link not in queued:
+                            queued.add(link)
+                            links.append(link)
+        return flows, links
 
-    def _set_rates(self, rates: Mapping[_Flow, float]) -> None:
+    def _set_rates(self, rates: Iterable[tuple[_Flow, float]]) -> None:
         """Give joined flows their rates from now on: see [Note: due times] and [Note: late begin]."""
         now_s, first_s, first = self._now_s, math.inf, []
-        for flow, rate in rates.items():
+        for flow, rate in rates:
             due_s = flow.due_s
             if not flow.rate:
                 due_s = flow.due_s = flow.ready_s + flow.nbytes / rate
@@ -277,21 +272,16 @@ class Fabric:
         for flow in first:
             self._post(first_s, flow)
 
-    def _draw(self, path: tuple[int, ...], nbytes: int) -> _Draw:
-        """What transfers that go in pieces of `nbytes` take of a path."""
-        draw = self._draws.get((path, nbytes))
-        if draw is None:
-            links = self._links
-            once = {link: links[link].bytes_per_s / links[link].rate_bytes_per_s(nbytes) for link in path}
-            costs = {link: cost * path.count(link) for link, cost in once.items()}
-            cap = min(self._capacity[link] / cost for link, cost in costs.items())
-            if len(self._draws) >= MAX_REMEMBERED_DRAWS:
-                self._draws.clear()
-            draw = self._draws[path, nbytes] = _Draw(cap, costs, 1 / max(once.values()))
-        return draw
+    def _way(self, path: tuple[int, ...]) -> Way:
+        way = self._ways.get(path)
+        if way is None:
+            way = self._ways[path] = Way(path, self._links)
+            for link in set(path):
+                self._ways_over[link].append(way)
+        return way
 
     def _refusal(self, transfer: int, nbytes: int, at_s: float, begun_s: float) -> str:
-        if transfer in self._flows:
+        if transfer in self._under_way:
             return f"transfer {transfer} is under way already; give each transfer its own number until it ends"
         return (
             f"transfer {transfer}: {nbytes} bytes at {at_s} s, begun at {begun_s} s, with the fabric at "

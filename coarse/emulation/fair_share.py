@@ -2,14 +2,50 @@
 
 Nobody's rate, by its weight, can be raised without lowering that of somebody who has no more (Bertsekas and
 Gallager, Data Networks, 2nd edition, section 6.5.2). A transfer's own cap acts like a link that nobody else uses.
+
+[Note: remembered shares] Training repeats itself: the same sizes meet on the same paths in every iteration. Rates
+follow from the draws of those that meet and from the links that they share, so they are remembered by these.
 """
 
 import heapq
 import math
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from typing import TypeVar
 
+from coarse.emulation.ways import Draw
+
 T = TypeVar("T", bound=Hashable)
+MAX_REMEMBERED_SHARES = 1 << 16
+
+
+class FairShares:
+    """Max-min fair rates of the transfers that meet on links: see [Note: remembered shares]."""
+
+    def __init__(self, capacities: Mapping[int, float]) -> None:
+        self._capacities = capacities
+        self._remembered: dict[tuple[object, ...], list[tuple[int, float]]] = {}
+
+    def rates(self, draws: Sequence[Draw], links: Sequence[int]) -> Sequence[tuple[int, float]]:
+        """(position in `draws`, bytes per second) of each transfer, where they share these links and no others."""
+        name = (*links, *draws)
+        rates = self._remembered.get(name)
+        if rates is None:
+            shared = set(links)
+            costs = {
+                number: {link: cost for link, cost in draw.costs.items() if link in shared}
+                for number, draw in enumerate(draws)
+            }
+            caps = {number: draw.cap for number, draw in enumerate(draws)}
+            weights = {number: draw.weight for number, draw in enumerate(draws)}
+            if len(self._remembered) >= MAX_REMEMBERED_SHARES:
+                self._remembered.clear()
+            found = max_min_rates(costs, caps, weights, self._capacities)
+            rates = self._remembered[name] = list(found.items())
+        return rates
+
+    def forget(self) -> None:
+        """A capacity has changed."""
+        self._remembered.clear()
 
 
 def max_min_rates(

@@ -161,6 +161,10 @@ class Machine:
         """
         return self.wiring.path(source, target, kind)
 
+    def host_path(self, endpoint: str, *, to_host: bool) -> tuple[int, ...]:
+        """Link ids between a device and the memory of the socket that it hangs on, to it or from it."""
+        return self.wiring.host_path(endpoint, to_host=to_host)
+
     def _load_store(self) -> tuple[Wire, ...]:
         """Wires at the rate of one client's loads and of its stores, as slow as the sharers make them."""
         if self.coherence is None:

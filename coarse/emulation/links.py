@@ -99,3 +99,13 @@ def path_alone_s(links: Sequence[Link], nbytes: int) -> float:
     times_taken = Counter(link.name for link in links)
     rate = min(link.rate_bytes_per_s(nbytes) / times_taken[link.name] for link in links)
     return latencies_s + nbytes / rate
+
+
+def rising(points: Sequence[tuple[int, float]]) -> tuple[tuple[int, float], ...]:
+    """The points of a table in which more bytes take longer; the largest size stays."""
+    kept: list[tuple[int, float]] = []
+    for nbytes, seconds in points:
+        while kept and kept[-1][1] >= seconds:
+            kept.pop()  # a slower transfer of fewer bytes was disturbed
+        kept.append((nbytes, seconds))
+    return tuple(kept)

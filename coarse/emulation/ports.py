@@ -7,20 +7,12 @@ next is set up: its start-up latency is hidden as far as it waited.
 
 import heapq
 from collections.abc import Hashable, Sequence
-from typing import NamedTuple
 
 from coarse.emulation.fabric import Fabric
 from coarse.emulation.links import Link
 
-
-class _Waiting(NamedTuple):
-    rank: tuple[int, int]
-    """(-priority, order of submission): the smallest goes first."""
-    transfer: int
-    path: tuple[int, ...]
-    nbytes: int
-    piece_bytes: int | None
-    since_s: float
+_Waiting = tuple[int, int, int, tuple[int, ...], int, int | None, float]
+"""-priority, order of submission, transfer, path, bytes, bytes of a piece, since when: the smallest goes first."""
 
 
 class Ports:
@@ -50,16 +42,15 @@ class Ports:
         `begun_s` says since when it could have been under way, where it is submitted late; for
         `piece_bytes` see Fabric.start.
         """
-        self._num_submitted += 1
         self._port_of[transfer] = port
         waiting = self._waiting.get(port)
         if waiting is None:
             self._waiting[port] = []
             self.fabric.start(transfer, path, nbytes, at_s, begun_s=begun_s, piece_bytes=piece_bytes)
             return
-        rank = (-priority, self._num_submitted)
+        self._num_submitted += 1
         since_s = at_s if begun_s is None else begun_s
-        heapq.heappush(waiting, _Waiting(rank, transfer, tuple(path), nbytes, piece_bytes, since_s))
+        heapq.heappush(waiting, (-priority, self._num_submitted, transfer, tuple(path), nbytes, piece_bytes, since_s))
 
     def next_s(self) -> float | None:
         """When something happens next; None where nothing is under way."""
@@ -67,11 +58,20 @@ class Ports:
 
     def advance(self, to_s: float) -> list[tuple[float, int]]:
         """(time, transfer) of all that end until `to_s`, in order; freed ports start what waits."""
-        fabric, ended = self.fabric, []
-        while (next_s := fabric.next_s()) is not None and next_s <= to_s:
-            for end_s, transfer in fabric.advance(next_s):
-                ended.append((end_s, transfer))
-                self._free(self._port_of.pop(transfer), next_s, end_s)
+        ended: list[tuple[float, int]] = []
+        while ended_now := self.next_ended(to_s):
+            ended += ended_now
+        return ended
+
+    def next_ended(self, until_s: float) -> list[tuple[float, int]]:
+        """(time, transfer) of all that end at the instant when the next one does, if by `until_s`."""
+        fabric = self.fabric
+        ended: list[tuple[float, int]] = []
+        while ended_now := fabric.next_ended(until_s):
+            until_s = fabric.now_s  # what starts now may end now
+            for end_s, transfer in ended_now:
+                self._free(self._port_of.pop(transfer), until_s, end_s)
+            ended += ended_now
         return ended
 
     def _free(self, port: Hashable, now_s: float, end_s: float) -> None:
@@ -80,9 +80,8 @@ class Ports:
         if not waiting:
             del self._waiting[port]
             return
-        first = heapq.heappop(waiting)
-        set_up_s = max(first.since_s, end_s - self.fabric.latency_s(first.path))
-        at_s = max(now_s, first.since_s)
+        _, _, transfer, path, nbytes, piece_bytes, since_s = heapq.heappop(waiting)
+        set_up_s = max(since_s, end_s - self.fabric.latency_s(path))
         self.fabric.start(
-            first.transfer, first.path, first.nbytes, at_s, begun_s=set_up_s, piece_bytes=first.piece_bytes
+            transfer, path, nbytes, max(now_s, since_s), begun_s=set_up_s, piece_bytes=piece_bytes
         )

@@ -40,4 +40,5 @@ def machine_named(name: str) -> Machine:
     except ConfigError as error:
         if error.key != "preset":
             raise
-        raise ConfigError(f"--machine: {error} A machine of your own is a path (.toml)", key="machine") from None
+        own = "a machine of your own is the path of a .toml file"
+        raise ConfigError(f"--machine: {error} ({own})", key="machine") from None

@@ -90,6 +90,13 @@ class Wiring:
             tree.insert(0, self._access(source, target, kind))
         return tuple(tree)
 
+    def host_path(self, endpoint: str, *, to_host: bool) -> tuple[int, ...]:
+        """See Machine.host_path."""
+        node, name = self.locate(endpoint)
+        rising = self._below(name, self._tree.socket_of(name))
+        places, role = (rising, "up") if to_host else (rising[::-1], "down")
+        return tuple(number for place in places for number in self._ids(node, place, role))
+
     def _access(self, source: str, target: str, kind: PathKind) -> int:
         """The link at whose rate the GPU that reads (or writes) gets bytes from (or to) coherent memory."""
         client = target if kind == "load" else source

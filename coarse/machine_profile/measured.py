@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from coarse.emulation.hardware import Accelerator, Machine, MemoryDevice
+from coarse.emulation.links import rising
 from coarse.emulation.machine_text import machine_text
 from coarse.emulation.quantities import SizeTable
 from coarse.emulation.topology_tree import HOST, Place, PlaceKind, Tree
@@ -101,16 +102,6 @@ def _copies(pair: Pair, on_share: Callable[[float], None]) -> tuple[SizeTable, S
         pushes.append((nbytes, min(push_s)))
         pulls.append((nbytes, min(pull_s)))
     return rising(pushes), rising(pulls)
-
-
-def rising(points: list[tuple[int, float]]) -> SizeTable:
-    """The points of a table in which more bytes take longer; the largest size stays."""
-    kept: list[tuple[int, float]] = []
-    for nbytes, seconds in points:
-        while kept and kept[-1][1] >= seconds:
-            kept.pop()  # a slower copy of fewer bytes was disturbed
-        kept.append((nbytes, seconds))
-    return tuple(kept)
 
 
 def _together_bytes_per_s(pair: Pair) -> float:

@@ -24,6 +24,7 @@ class RingRun:
         self._steps = ring_steps(position, len(members), direction)
         self._next_device = members[next_member(position, len(members), direction)]
         self._bounds = chunk_bounds(num_elements, len(members))
+        self._num_steps = len(self._steps)
         self._received: dict[int, bool] = {}
         self._step = 0
         self._round = 0
@@ -34,7 +35,7 @@ class RingRun:
     @property
     def is_finished(self) -> bool:
         """Whether the LocalBuf holds the whole result."""
-        return self._is_folded and self._step == len(self._steps)
+        return self._is_folded and self._step == self._num_steps
 
     def on_folded(self, round_: int, *, present: bool) -> list[Instruction]:
         """The local contributions lie in the LocalBuf; `round_` is what chunks say from now on."""
@@ -50,14 +51,15 @@ class RingRun:
 
     def _advance(self) -> list[Instruction]:
         instructions: list[Instruction] = []
-        while self._step < len(self._steps) and self._step in self._received:
-            step = self._steps[self._step]
+        number, received = self._step, self._received
+        while number < self._num_steps and number in received:
+            step = self._steps[number]
             begin, end = self._bounds[step.receive_chunk]
-            self.present |= self._received.pop(self._step)
-            instructions.append(RingReceive(self._ring, self._step, begin, end, step.accumulate))
-            self._step += 1
-            if self._step < len(self._steps):
-                instructions.append(self._send(self._step))
+            self.present |= received.pop(number)
+            instructions.append(RingReceive(self._ring, number, begin, end, step.accumulate))
+            number = self._step = number + 1
+            if number < self._num_steps:
+                instructions.append(self._send(number))
         return instructions
 
     def _send(self, step: int) -> RingSend:

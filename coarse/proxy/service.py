@@ -9,6 +9,7 @@ import heapq
 import json
 import os
 from collections.abc import Callable, Mapping
+from itertools import compress
 
 import numpy as np
 
@@ -241,6 +242,16 @@ class ProxyService:
         found["memory_used_bytes"] = self._machine.used_bytes
         found["results"] = self._machine.versions.num_results
         if self._transport is not None:
-            found["mpi_sent_bytes"] = self._transport.sent_bytes
-            found["mpi_received_bytes"] = self._transport.received_bytes
+            found["mpi_sent_bytes"] = sum(self._transport.sent_bytes)
+            found["mpi_received_bytes"] = sum(self._transport.received_bytes)
+            found["between_nodes_sent_bytes"], found["between_nodes_received_bytes"] = self.carried_between_nodes()
         return found
+
+    def carried_between_nodes(self) -> tuple[int, int]:
+        """Bytes sent to and received from devices of other nodes: records and chunks of rings."""
+        if self._transport is None:
+            return 0, 0
+        counts = (self._transport.sent_bytes, self._transport.received_bytes)
+        is_far = [not near for near in self._is_near[self._placement.num_clients :]]
+        sent, received = (sum(compress(by_device, is_far)) for by_device in counts)
+        return sent, received

@@ -130,8 +130,8 @@ class Synchronisation:
         """The local part of a ring is there."""
         state = self.keys[ring.key, ring.epoch]
         present = bool(state.ring_runs[ring].present)
-        steps = state.rings[ring].on_folded(self._round, present=present)
-        return steps + self._finish_ring(state, ring)
+        run = state.rings[ring]
+        return run.on_folded(self._round, present=present) + self._finish_ring(state, ring, run)
 
     def on_chunk(self, chunk: RingChunk) -> list[Instruction]:
         """A chunk of a ring has come; it may be the first that this proxy hears of the shard."""
@@ -206,7 +206,7 @@ class Synchronisation:
         assert state.plan is not None
         if not state.rings:
             return []
-        if set(state.plan.contributors_by_device[self._device]) - self._excused:
+        if not self._excused.issuperset(state.plan.contributors_by_device[self._device]):
             return []
         waiting = [ring for ring, run in state.rings.items() if not run.started]
         return [
@@ -257,30 +257,30 @@ class Synchronisation:
         )
 
     def _ring_run(self, state: KeyState, ring: RingId) -> RingRun:
-        if ring not in state.rings:
-            state.rings[ring] = state.new_ring_run(ring, self._device)
-        return state.rings[ring]
+        run = state.rings.get(ring)
+        if run is None:
+            run = state.rings[ring] = state.new_ring_run(ring, self._device)
+        return run
 
     def _take_chunk(self, state: KeyState, chunk: RingChunk) -> list[Instruction]:
-        ring = RingId(chunk.key, chunk.epoch, chunk.version, chunk.shard)
-        run = self._ring_run(state, ring)
+        run = self._ring_run(state, ring := RingId(chunk.key, chunk.epoch, chunk.version, chunk.shard))
         steps = self._start_passive(state)
         steps += run.on_chunk(chunk.step, present=chunk.present)
-        return steps + self._finish_ring(state, ring)
+        return steps + self._finish_ring(state, ring, run)
 
-    def _finish_ring(self, state: KeyState, ring: RingId) -> list[Instruction]:
+    def _finish_ring(self, state: KeyState, ring: RingId, ring_run: RingRun) -> list[Instruction]:
         assert state.plan is not None
-        if not state.rings[ring].is_finished:
+        if not ring_run.is_finished:
             return []
-        present = state.rings.pop(ring).present
+        del state.rings[ring]
         run = state.ring_runs.pop(ring)
         begin, _ = state.plan.bounds(ring.shard, ring.shard + 1)
         state.outstanding -= 1
-        arrived = run._replace(present=run.recipients if present else ())
+        arrived = run._replace(present=run.recipients if ring_run.present else ())
         state.finished.append((ring.shard, ring.shard + 1, arrived))
         targets = state.regions(run.recipients, begin)
         self._drop_if_over(state)
-        return [RingFinish(ring, state.divisor, present, targets), *self._tell(state)]
+        return [RingFinish(ring, state.divisor, ring_run.present, targets), *self._tell(state)]
 
     def _report(self, state: KeyState) -> list[Instruction]:
         """Tell the clients once no fold of the key is under way: one record for many shards."""

@@ -1,25 +1,31 @@
 """What a job would take on a machine, mode by mode: scenarios from plain settings, and their simulation."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import groupby
 from typing import TypeVar
 
+from coarse.emulation.accelerator import Optimizer
 from coarse.emulation.compute import ComputeProfile
+from coarse.emulation.degradation import Degradation
 from coarse.emulation.hardware import Machine
 from coarse.emulation.models import Model, Precision, model_named
 from coarse.emulation.presets import machine_named
 from coarse.emulation.replay import profile_for
 from coarse.errors import ConfigError
 from coarse.report.run import Result
+from coarse.simulation.adaptation import PROFILE_EVERY, Profile
 from coarse.simulation.job import Job
 from coarse.simulation.policies import most_trials
 from coarse.simulation.report import Report
 from coarse.simulation.scenario import Mode, Policy, Scenario
+from coarse.simulation.sites import STEPWISE_RANKS
 from coarse.simulation.training import simulate
 
 MAX_WORKERS = 1 << 16
 MAX_BATCH = 1 << 20
+MAX_ITERATIONS = 100_000
 _NUM_TABLES = 2
 """Routing tables that the policy "auto" tries: as measured, and all tensors local."""
 
@@ -45,7 +51,13 @@ class Question:
     policy: str = "auto"
     slow_downs: tuple[tuple[int, float], ...] = ()
     """(worker, how many times longer its compute takes)."""
+    optimizer: str = "adam"
     nvlink: bool = True
+    num_iterations: int = 3
+    """The last is shown."""
+    degradations: tuple[Degradation, ...] = ()
+    profile_every: int = PROFILE_EVERY
+    """Iterations after which the mode coarse profiles again; 0: never."""
 
     def __post_init__(self) -> None:
         limits = {
@@ -54,8 +66,12 @@ class Question:
         for key, (least, most) in limits.items():
             if not least <= getattr(self, key) <= most:
                 raise ConfigError(f"--{key} must lie in {least}..{most}, got {getattr(self, key)}", key=key)
+        for option, value, least in (("iterations", self.num_iterations, 1), ("profile-every", self.profile_every, 0)):
+            if not least <= value <= MAX_ITERATIONS:
+                raise ConfigError(f"--{option} must lie in {least}..{MAX_ITERATIONS}, got {value}", key=option)
         one_of("policy", self.policy, Policy)
         one_of("precision", self.precision, Precision)
+        one_of("optimizer", self.optimizer, Optimizer)
         for key in ("workers", "devices"):
             if getattr(self, key) % self.nodes:
                 raise ConfigError(
@@ -103,12 +119,6 @@ class Scenarios:
     def of(self, mode: Mode) -> Scenario:
         """The scenario of one mode."""
         question = self.question
-        if mode is Mode.DENSE and question.nodes > 1:
-            raise ConfigError(
-                f"the one memory device of dense serves the workers of its node, and --nodes is {question.nodes}; "
-                "leave dense out, or ask for one node",
-                key="nodes",
-            )
         factors = dict(question.slow_downs)
         return Scenario(
             machine=self.machine,
@@ -120,6 +130,9 @@ class Scenarios:
             num_nodes=question.nodes,
             policy=one_of("policy", question.policy, Policy),
             slow_downs=tuple(factors.get(worker, 1.0) for worker in range(question.workers)) if factors else (),
+            num_iterations=question.num_iterations,
+            degradations=question.degradations,
+            profile_every=question.profile_every if question.workers <= STEPWISE_RANKS else 0,
         )
 
 
@@ -133,7 +146,7 @@ def one_of(key: str, value: str, choices: type[Choice]) -> Choice:
 
 
 def predict(scenario: Scenario, on_plan: OnProgress, on_simulation: OnProgress) -> tuple[Job, Report]:
-    """Plan a job as its policy says, and simulate it with everything recorded."""
+    """Plan a job as its policy says, and simulate it with everything recorded; the job as decided last."""
     most = _NUM_TABLES * most_trials(len(scenario.gradients))
     num_tried = 0
 
@@ -146,8 +159,40 @@ def predict(scenario: Scenario, on_plan: OnProgress, on_simulation: OnProgress) 
 
     job = scenario.job(trial)
     on_plan(1.0)
-    report = simulate(job, on_progress=lambda done, total: on_simulation(done / total), record=True)
+    report = simulate(
+        job, on_progress=lambda done, total: on_simulation(done / total), record=True, decide=scenario.decide
+    )
+    if report.profiles:
+        last = report.profiles[-1]
+        job = replace(job, tables=last.tables, num_proxy_gradients=last.num_proxy_gradients)
     return job, report
+
+
+def profile_notes(name: str, job: Job, iteration_times_s: Sequence[float], profiles: Sequence[Profile]) -> list[str]:
+    """What became of a job whose links changed as it ran, or that profiled: a sentence on each."""
+    notes = []
+    if job.rate_changes:
+        texts = (f"{seconds * 1e3:.4g}" for seconds in iteration_times_s)
+        times = ", ".join(f"{len(list(same))} of {text}" for text, same in groupby(texts))
+        notes.append(f"Milliseconds of the iterations of {name}, in order: {times}.")
+    if profiles:
+        profile_s = sum(profile.duration_s for profile in profiles)
+        share = profile_s / (profile_s + sum(iteration_times_s))
+        changed = [f"{profile.iteration} ({_decision_text(job, profile)})" for profile in profiles if profile.is_new]
+        what = f"decided anew before iteration {', '.join(changed)}" if changed else "found nothing to change"
+        notes.append(f"{name} profiled {len(profiles)} times in {share:.2%} of the run's time, and {what}.")
+    return notes
+
+
+def _decision_text(job: Job, profile: Profile) -> str:
+    sizes = [gradient.nbytes for gradient in job.gradients]
+    share = sum(sizes[: profile.num_proxy_gradients]) / sum(sizes)
+    routes = sorted({device for table in profile.tables for device in (table.latency_proxy, table.bandwidth_proxy)})
+    local = all(
+        {table.latency_proxy, table.bandwidth_proxy} == {proxy}
+        for table, proxy in zip(profile.tables, job.placement.local_proxies, strict=True)
+    )
+    return f"{share:.0%} of the bytes to devices {'local' if local else ', '.join(map(str, routes))}"
 
 
 def result_of(scenario: Scenario, job: Job, report: Report) -> Result:
@@ -175,7 +220,9 @@ def _policy_text(scenario: Scenario, job: Job) -> str:
     return f"{scenario.policy.value} {share:.0%}"
 
 
-def modes_of(text: str) -> Iterator[Mode]:
-    """The modes that a comma-separated list names, each once."""
+def modes_of(text: str | None) -> Iterator[Mode]:
+    """The modes that a comma-separated list names, each once; all, where there is no list."""
+    if text is None:
+        text = ",".join(Mode)
     for name in dict.fromkeys(part.strip() for part in text.split(",")):
         yield one_of("modes", name, Mode)

@@ -1,6 +1,7 @@
 """Virtual time: actions that are due, and transfers over links, in the order of their times."""
 
 import heapq
+import math
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 
@@ -30,7 +31,10 @@ class Engine:
 
     def work(self, processor: Hashable, seconds: float, action: Action) -> None:
         """Keep a processor busy after all that it was given before, and do something afterwards."""
-        done_s = self._free_s[processor] = max(self.now_s, self._free_s.get(processor, 0.0)) + seconds
+        begin_s = self._free_s.get(processor, 0.0)
+        if begin_s < self.now_s:
+            begin_s = self.now_s
+        done_s = self._free_s[processor] = begin_s + seconds
         self.at(done_s, action)
 
     def move(
@@ -73,22 +77,25 @@ class Engine:
         total = nbytes * num_turns
         self._ports.submit(self._num_asked, port, path, total, self.now_s, priority=priority, piece_bytes=nbytes)
 
+    def set_rate(self, link: int, bytes_per_s: float, at_s: float) -> None:
+        """From a time on a link has another rate: see Fabric.set_rate."""
+        self._ports.fabric.set_rate(link, bytes_per_s, at_s)
+
     def run(self) -> None:
         """Until nothing is due and nothing moves."""
         ports, due, moving = self._ports, self._due, self._moving
         while True:
-            arrival_s = ports.next_s()
-            if arrival_s is None and not due:
-                return
-            if arrival_s is not None and (not due or arrival_s <= due[0][0]):
-                for end_s, transfer in ports.advance(arrival_s):
-                    self.now_s = end_s
+            ended = ports.next_ended(due[0][0] if due else math.inf)
+            if ended:
+                for self.now_s, transfer in ended:
                     self.num_events += 1
                     moving.pop(transfer)()
-            else:
+            elif due:
                 self.now_s, _, action = heapq.heappop(due)
                 self.num_events += 1
                 action()
+            else:
+                return
 
     def bytes_moved(self, link: int) -> float:
         """Bytes that a link has carried so far."""

@@ -1,10 +1,12 @@
 """What is simulated: gradients and when backward has them, who synchronises which, and how ranks differ."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 
+from coarse.config import MeasuredRouting
 from coarse.dtypes import DType, Op
+from coarse.emulation.degradation import RateChange
 from coarse.messages import Descriptor
 from coarse.plan import Placement, RoutingTable
 from coarse.simulation.site import Site
@@ -54,10 +56,19 @@ class Job:
     num_iterations: int = 3
     one_stands_for_all: bool = False
     """Simulate the first worker and its proxy, as slow as the slowest, for all: see macro.py."""
+    routing: MeasuredRouting = field(default_factory=MeasuredRouting)
+    """How tables follow from measurements."""
+    profile_every: int = 0
+    """Iterations after which all workers profile again, and the job is decided anew; 0: never."""
+    rate_changes: tuple[RateChange, ...] = ()
+    """What happens to links while the job runs; its first iteration begins at second 0."""
 
     def __post_init__(self) -> None:
         _require(0 <= self.num_proxy_gradients <= len(self.gradients), "num_proxy_gradients", self.num_proxy_gradients)
         _require(self.num_iterations >= 1, "num_iterations", self.num_iterations)
+        _require(self.profile_every >= 0, "profile_every", self.profile_every)
+        known = range(len(self.site.links))
+        _require(all(change.link in known for change in self.rate_changes), "rate_changes", self.rate_changes)
         _require(self.forward_s >= 0 and self.backward_s >= 0, "compute", (self.forward_s, self.backward_s))
         _require(len(self.slow_downs) in (0, self.num_workers), "slow_downs", self.slow_downs)
         _require(all(factor > 0 for factor in self.slow_downs), "slow_downs", self.slow_downs)

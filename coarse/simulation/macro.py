@@ -49,7 +49,7 @@ class ProxiedAlike(Proxied):
         path = self._site.between_devices[device, send.device]
         nbytes = true_chunk_bytes(send, self._num_few, self._num_members)
         num_turns = steps_within(send.header.step, self._num_few, self._num_members)
-        arrived = partial(self._on_arrived, device, send.header, nbytes * num_turns)
+        arrived = self._at_arrival(device, send.header, nbytes * num_turns)
         priority = self._positions[send.ring.key]
         self._engine.move_in_turns(("ring", device), path, nbytes, num_turns, arrived, priority=priority)
 
@@ -59,8 +59,10 @@ class WorkerRingAlike(WorkerRing):
 
     def __init__(self, engine: Engine, job: Job, gradients: Sequence[Gradient], on_synced: OnSynced) -> None:
         super().__init__(engine, job, gradients, on_synced)
-        self._num_members = len(self._members)
-        self._members = self._members[:2]
+        self._num_members = job.num_workers
+
+    def _members_of(self, job: Job) -> tuple[int, ...]:
+        return super()._members_of(job)[:2]
 
     def _send(self, worker: int, send: RingSend) -> None:
         nbytes = true_chunk_bytes(send, 2, self._num_members)

@@ -7,10 +7,11 @@ before time begins, as in live training it happens before the first iteration.
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 from coarse.client.machine import ClientMachine, ToDevice
 from coarse.dtypes import DType
-from coarse.messages import Ready, Record, RingChunk, key_of
+from coarse.messages import Ready, RingChunk, key_of
 from coarse.proxy.instructions import (
     Fold,
     Instruction,
@@ -20,7 +21,7 @@ from coarse.proxy.instructions import (
     Send,
 )
 from coarse.proxy.machine import ProxyMachine
-from coarse.simulation.engine import Engine
+from coarse.simulation.engine import Action, Engine
 from coarse.simulation.job import DTYPE, Gradient, Job
 
 _CAPACITY_BYTES = 1 << 62
@@ -42,6 +43,18 @@ class Proxied:
         self._positions = {key_of(one.name): position for position, one in enumerate(self._descriptors)}
         self._unread: dict[tuple[int, int], int] = {}
         """(client, key) -> shards that it has still to pull."""
+        self._sizes: dict[int, list[int]] = {}
+        """Key -> bytes of each shard."""
+        self._following: deque[tuple[int, list[Instruction]]] = deque()
+        """Instructions of a device that are still to be carried out."""
+        self._ways: dict[type, Callable[[int, Any], None]] = {
+            Send: self._send,
+            Reserve: self._reserve,
+            Fold: self._fold,
+            RingFold: self._ring_fold,
+            RingSend: self._ring_send,
+        }
+        """How instructions are carried out that take time, or that bring about others."""
         self._register(job)
 
     def push(self, worker: int, position: int) -> None:
@@ -52,8 +65,7 @@ class Proxied:
         state = machine.keys[key]
         self._unread[worker, key] = state.plan.num_shards
         path = self._site.push[worker, state.device]
-        for shard in range(state.plan.num_shards):
-            nbytes = self._nbytes(worker, key, shard, shard + 1)
+        for shard, nbytes in enumerate(self._shard_bytes(key)):
             arrived = partial(self._announce, worker, key, shard)
             self._engine.move(("push", worker), path, nbytes, arrived, priority=descriptor.priority)
 
@@ -63,19 +75,23 @@ class Proxied:
     def _pull(self, client: int, ready: Ready) -> None:
         state = self._clients[client].keys[ready.key]
         path = self._site.pull[client, state.device]
-        for shard in range(ready.first, ready.last):
-            nbytes = self._nbytes(client, ready.key, shard, shard + 1)
-            pulled = partial(self._on_pulled, client, ready.key)
+        pulled = partial(self._on_pulled, client, ready.key)
+        for nbytes in self._shard_bytes(ready.key)[ready.first : ready.last]:
             self._engine.move(("pull", client), path, nbytes, pulled, priority=state.descriptor.priority)
 
     def _on_pulled(self, client: int, key: int) -> None:
-        self._unread[client, key] -= 1
-        if not self._unread[client, key]:
+        left = self._unread[client, key] = self._unread[client, key] - 1
+        if not left:
             self._on_synced(client, self._positions[key])
 
-    def _nbytes(self, client: int, key: int, first: int, last: int) -> int:
-        begin, end = self._clients[client].keys[key].plan.bounds(first, last)
-        return (end - begin) * DTYPE.itemsize
+    def _shard_bytes(self, key: int) -> Sequence[int]:
+        """Bytes of each shard of a key."""
+        sizes = self._sizes.get(key)
+        if sizes is None:
+            plan = self._clients[0].keys[key].plan
+            bounds = [plan.bounds(shard, shard + 1) for shard in range(plan.num_shards)]
+            sizes = self._sizes[key] = [(end - begin) * DTYPE.itemsize for begin, end in bounds]
+        return sizes
 
     # --- records and instructions
 
@@ -88,36 +104,36 @@ class Proxied:
 
     def _deliver(self, records: Sequence[ToDevice]) -> None:
         """Hand records to proxies, and carry out what follows until nothing more follows at once."""
-        steps: deque[tuple[int, Instruction]] = deque()
         for device, record in records:
-            steps.extend((device, step) for step in self._proxies[device].on_record(record))
-        self._carry_out(steps)
+            self._following.append((device, self._proxies[device].on_record(record)))
+        self._follow()
 
     def _continue(self, device: int, instructions: list[Instruction]) -> None:
-        self._carry_out(deque((device, step) for step in instructions))
+        """Carry out what a proxy's machine answers."""
+        self._following.append((device, instructions))
+        self._follow()
 
-    def _carry_out(self, steps: deque[tuple[int, Instruction]]) -> None:
-        while steps:
-            device, step = steps.popleft()
-            match step:
-                case Send(endpoint, record) if endpoint < self._num_clients:
-                    self._tell_client(endpoint, record)
-                case Send(endpoint, record):
-                    other = endpoint - self._num_clients
-                    steps.extend((other, more) for more in self._proxies[other].on_record(record))
-                case Reserve(request, _, _):
-                    steps.extend((device, more) for more in self._proxies[device].on_reserved(request, ""))
-                case Fold():
-                    self._fold(device, step)
-                case RingFold():
-                    self._ring_fold(device, step)
-                case RingSend():
-                    self._ring_send(device, step)
+    def _follow(self) -> None:
+        following, ways = self._following, self._ways
+        while following:
+            device, instructions = following.popleft()
+            for step in instructions:
+                carry_out = ways.get(type(step))  # what else there is takes no time
+                if carry_out is not None:
+                    carry_out(device, step)
 
-    def _tell_client(self, client: int, record: Record) -> None:
-        self._clients[client].on_record(record)
+    def _send(self, device: int, send: Send) -> None:
+        endpoint, record = send
+        if endpoint >= self._num_clients:
+            other = endpoint - self._num_clients
+            self._following.append((other, self._proxies[other].on_record(record)))
+            return
+        self._clients[endpoint].on_record(record)
         if isinstance(record, Ready):
-            self._pull(client, record)
+            self._pull(endpoint, record)
+
+    def _reserve(self, device: int, reserve: Reserve) -> None:
+        self._following.append((device, self._proxies[device].on_reserved(reserve.request, "")))
 
     # --- sync cores
 
@@ -144,22 +160,19 @@ class Proxied:
     def _ring_send(self, device: int, send: RingSend) -> None:
         path = self._site.between_devices[device, send.device]
         nbytes = (send.end - send.begin) * DTYPE.itemsize
-        priority = self._positions[send.ring.key]
-        arrived = partial(self._on_arrived, send.device, send.header, nbytes)
-        self._engine.move(("ring", device), path, nbytes, arrived, priority=priority)
+        arrived = self._at_arrival(send.device, send.header, nbytes)
+        self._engine.move(("ring", device), path, nbytes, arrived, priority=self._positions[send.ring.key])
 
-    def _on_arrived(self, device: int, header: RingChunk, nbytes: int) -> None:
+    def _at_arrival(self, device: int, header: RingChunk, nbytes: int) -> Action:
+        """What to do with a chunk once it has come: reduce-scatter adds, all-gather only stores."""
         taken = partial(self._on_chunk, device, header)
         num_members = len(self._clients[0].keys[header.key].plan.members(header.shard))
-        if header.step < num_members - 1:
-            self._add(device, nbytes, taken)  # reduce-scatter adds; all-gather only stores
-        else:
-            taken()
+        return partial(self._add, device, nbytes, taken) if header.step < num_members - 1 else taken
 
     def _on_chunk(self, device: int, header: RingChunk) -> None:
         self._continue(device, self._proxies[device].on_chunk(header))
 
-    def _add(self, device: int, nbytes: int, done: Callable[[], None]) -> None:
+    def _add(self, device: int, nbytes: int, done: Action) -> None:
         self._engine.work(("adder", device), nbytes / self._site.adder_bytes_per_s, done)
 
     def _move_all(
@@ -167,7 +180,7 @@ class Proxied:
         port: tuple[str, int],
         paths: Sequence[tuple[int, ...]],
         nbytes: int,
-        done: Callable[[], None],
+        done: Action,
         priority: int,
     ) -> None:
         """Several transfers, then something once."""

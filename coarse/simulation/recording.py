@@ -72,11 +72,10 @@ class _RecordingPorts(Ports):
     def __init__(self, links: Sequence[Link], ended: list[Any]) -> None:
         super().__init__(links)
         self._ended = ended
-        self._advance = super().advance
 
-    def advance(self, to_s: float) -> list[tuple[float, int]]:
+    def next_ended(self, until_s: float) -> list[tuple[float, int]]:
         """See Ports."""
-        ended = self._advance(to_s)
+        ended = super().next_ended(until_s)
         for pair in ended:
             self._ended += pair
         return ended

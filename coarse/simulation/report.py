@@ -1,9 +1,11 @@
 """What a simulated job took: per iteration and worker, and per link."""
 
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import NamedTuple
 
+from coarse.simulation.adaptation import Profile
 from coarse.simulation.recording import Recording
 
 
@@ -18,7 +20,7 @@ class WorkerIteration:
     backward_end_s: float
     end_s: float
     """All its gradients are synchronised."""
-    idle_s: float
+    idle_s: float = 0.0
     """What it waited for slower workers' backward after its own."""
 
     @property
@@ -35,6 +37,32 @@ class WorkerIteration:
     def exposed_s(self) -> float:
         """Communication that nothing hid: from the last worker's backward to the end."""
         return self.end_s - self.backward_end_s - self.idle_s
+
+
+def mean_durations(rows: Sequence[WorkerIteration]) -> tuple[float, ...]:
+    """Seconds of each iteration, the mean over workers."""
+    by_iteration: dict[int, list[float]] = {}
+    for row in rows:
+        by_iteration.setdefault(row.iteration, []).append(row.duration_s)
+    return tuple(fmean(by_iteration[iteration]) for iteration in sorted(by_iteration))
+
+
+def profile_share(rows: Sequence[WorkerIteration], profiles: Sequence[Profile]) -> float:
+    """Share of the run's time that its workers spent in meetings at which they profiled."""
+    profile_s = sum(profile.duration_s for profile in profiles)
+    return profile_s / max(profile_s + sum(mean_durations(rows)), 1e-30)
+
+
+def with_idle_times(rows: Iterable[WorkerIteration]) -> list[WorkerIteration]:
+    """Rows with what each worker waited for the slowest backward of its iteration, in order."""
+    rows = list(rows)
+    last_s: dict[int, float] = {}
+    for row in rows:
+        last_s[row.iteration] = max(last_s.get(row.iteration, 0.0), row.backward_end_s)
+    found = [
+        replace(row, idle_s=max(0.0, min(row.end_s, last_s[row.iteration]) - row.backward_end_s)) for row in rows
+    ]
+    return sorted(found, key=lambda row: (row.iteration, row.worker))
 
 
 class Sync(NamedTuple):
@@ -54,6 +82,8 @@ class Report:
     iterations: tuple[WorkerIteration, ...]
     link_bytes: dict[str, float]
     num_events: int
+    profiles: tuple[Profile, ...] = ()
+    """Meetings at which the running job was profiled, in order."""
     syncs: tuple[Sync, ...] = field(default=(), repr=False)
     """Empty unless the simulation was recorded."""
     recording: Recording | None = field(default=None, repr=False)
@@ -73,6 +103,11 @@ class Report:
     def exposed_s(self) -> float:
         """Mean exposed communication of the last iteration: COARSE's blocked communication (V-E)."""
         return fmean(row.exposed_s for row in self.steady())
+
+    @property
+    def profile_share(self) -> float:
+        """See the function of this name."""
+        return profile_share(self.iterations, self.profiles)
 
     @property
     def compute_s(self) -> float:

@@ -6,7 +6,9 @@ from dataclasses import dataclass, field, replace
 
 from coarse.client.dual_sync import IterationTimes, SyncRates, best_proxy_bytes, split_keys
 from coarse.config import MeasuredRouting
+from coarse.emulation.accelerator import EAGER_FRAMEWORK, MemoryAccount, Optimizer, Training, require_fit
 from coarse.emulation.compute import ComputeProfile
+from coarse.emulation.degradation import Degradation, rate_changes
 from coarse.emulation.hardware import Machine
 from coarse.emulation.links import Link
 from coarse.emulation.models import Model
@@ -17,7 +19,7 @@ from coarse.plan import Placement, RoutingTable
 from coarse.simulation.gradients import gradients_of
 from coarse.simulation.job import Gradient, Job
 from coarse.simulation.policies import Simulate, with_best_split
-from coarse.simulation.profiling import measured_tables, ring_bytes_per_s
+from coarse.simulation.profiling import local_tables, measured_tables, ring_bytes_per_s
 from coarse.simulation.ring_order import in_ring_order
 from coarse.simulation.site import Path, Site
 from coarse.simulation.sites import STEPWISE_RANKS, coarse_site, dense_site, placement_of, reachable_proxies
@@ -73,6 +75,10 @@ class Scenario:
     num_sync_groups: int = 2
     slow_downs: tuple[float, ...] = ()
     num_iterations: int = 3
+    profile_every: int = 0
+    """Iterations after which the mode coarse profiles again and decides anew; 0: never."""
+    degradations: tuple[Degradation, ...] = ()
+    """What happens to links while the job runs; nobody is told but by measurement."""
 
     def __post_init__(self) -> None:
         if self.profile.model != self.model.name:
@@ -81,9 +87,44 @@ class Scenario:
                 "measure or choose a profile of the same model",
                 key="profile",
             )
+        if self.mode is Mode.DENSE and self.num_nodes > 1:
+            raise ConfigError(
+                f"the one memory device of dense serves the workers of its node, and there are {self.num_nodes} nodes; "
+                "leave dense out, or ask for one node (--nodes 1)",
+                key="num_nodes",
+            )
+        if self.profile_every < 0:
+            raise ConfigError(
+                f"a job profiles every so many iterations, 0 for never, got {self.profile_every}", key="profile_every"
+            )
+        if self.num_workers > STEPWISE_RANKS and (self.profile_every or self.degradations):
+            raise ConfigError(
+                f"beyond {STEPWISE_RANKS} workers the first stands for all, and so its links for all links, got "
+                f"{self.num_workers}; degrade links, and profile while a job runs, with fewer workers",
+                key="num_workers",
+            )
 
     def job(self, run: Simulate = simulate) -> Job:
         """The job to simulate; `run` simulates what the policy tries on the way."""
+        job = self._decided(run)
+        return replace(
+            job,
+            rate_changes=rate_changes(job.site.links, self.degradations),
+            profile_every=self.profile_every if self.mode is Mode.COARSE else 0,
+        )
+
+    def decide(self, job: Job, run: Simulate = simulate) -> Job:
+        """The job with the tables and the split that the policy chooses on the links that it has."""
+        match self.policy:
+            case Policy.DEVICES:
+                return job
+            case Policy.PAPER:
+                return replace(job, num_proxy_gradients=modelled_paper_split(job))
+            case Policy.AUTO:
+                local = local_tables(job.tables, job.placement.local_proxies)
+                return with_best_split(job, [] if local == job.tables else [local], run)
+
+    def _decided(self, run: Simulate) -> Job:
         match self.mode:
             case Mode.DENSE:
                 return self._dense()
@@ -96,6 +137,20 @@ class Scenario:
     def gradients(self) -> tuple[Gradient, ...]:
         """What is synchronised, in the order of backward."""
         return gradients_of(self.model, self.profile, bucket_bytes=self.bucket_bytes)
+
+    def gpu_memory(self, optimizer: Optimizer = Optimizer.ADAM) -> MemoryAccount:
+        """What one worker's GPU holds at the peak of an iteration; CapacityError where that is more than it has.
+
+        Only all-reduce keeps parameters and optimizer states there; memory devices hold them otherwise (COARSE III).
+        """
+        training = Training(
+            model=self.model,
+            precision=self.profile.precision,
+            optimizer=optimizer,
+            framework=EAGER_FRAMEWORK,
+            parameters_on_device=self.mode is not Mode.ALLREDUCE,
+        )
+        return require_fit(training, self.profile.batch, self.machine.accelerator.memory_bytes)
 
     def _dense(self) -> Job:
         places = place(self.machine, num_workers=self.num_workers, num_devices=1)
@@ -128,7 +183,7 @@ class Scenario:
             tables = self._local_tables(site, placement)
         else:
             tables = measured_tables(site, placement.local_proxies, reachable_proxies(placement), self.routing)
-        return self._decide(self._build(site, placement, tables), run)
+        return self.decide(self._build(site, placement, tables), run)
 
     def _build(self, site: Site, placement: Placement, tables: tuple[RoutingTable, ...]) -> Job:
         gradients = self.gradients
@@ -144,17 +199,8 @@ class Scenario:
             slow_downs=self.slow_downs,
             num_iterations=self.num_iterations,
             one_stands_for_all=self.num_workers > STEPWISE_RANKS,
+            routing=self.routing,
         )
-
-    def _decide(self, job: Job, run: Simulate) -> Job:
-        match self.policy:
-            case Policy.DEVICES:
-                return job
-            case Policy.PAPER:
-                return replace(job, num_proxy_gradients=paper_split(job))
-            case Policy.AUTO:
-                local = local_tables(job.tables, job.placement.local_proxies)
-                return with_best_split(job, [] if local == job.tables else [local], run)
 
     def _local_tables(self, site: Site, placement: Placement) -> tuple[RoutingTable, ...]:
         """Equal workers measure alike, each its local proxy."""
@@ -163,15 +209,7 @@ class Scenario:
         return local_tables((first,) * self.num_workers, placement.local_proxies)
 
 
-def local_tables(tables: tuple[RoutingTable, ...], local_proxies: tuple[int, ...]) -> tuple[RoutingTable, ...]:
-    """The same tables with every tensor on its client's local proxy."""
-    return tuple(
-        replace(table, threshold_bytes=0, latency_proxy=local, bandwidth_proxy=local)
-        for table, local in zip(tables, local_proxies, strict=True)
-    )
-
-
-def paper_split(job: Job) -> int:
+def modelled_paper_split(job: Job) -> int:
     """Gradients for the memory devices by the paper's estimate, with bandwidths measured on the site (COARSE III-F)."""
     site = job.site
     times = IterationTimes(forward_s=job.forward_s, backward_s=job.backward_s)

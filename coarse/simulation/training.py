@@ -3,41 +3,43 @@
 from collections.abc import Callable
 from functools import partial
 
+from coarse.simulation.adaptation import Adaptation, Decide, Profile, keep_tables
 from coarse.simulation.engine import Engine
 from coarse.simulation.job import Job
 from coarse.simulation.macro import ProxiedAlike, WorkerRingAlike
+from coarse.simulation.meeting import Meeting
 from coarse.simulation.proxied import Proxied
 from coarse.simulation.recording import RecordingEngine
-from coarse.simulation.report import Report, Sync, WorkerIteration
+from coarse.simulation.report import Report, Sync, WorkerIteration, with_idle_times
 from coarse.simulation.worker_ring import WorkerRing
 
 Progress = Callable[[int, int], None]
 """(gradients that workers have got back in all iterations, all there are): for a progress bar."""
 
 
-def simulate(job: Job, *, on_progress: Progress | None = None, record: bool = False) -> Report:
+def simulate(
+    job: Job, *, on_progress: Progress | None = None, record: bool = False, decide: Decide = keep_tables
+) -> Report:
     """Run a job to its end. Deterministic: the same job gives the same report, to the last bit.
 
-    `record` keeps what every port, link and adder did, for timelines; it changes no time.
+    `record` keeps what every port, link and adder did, for timelines; it changes no time. `decide` chooses tables
+    and split anew where the job profiles as it runs and finds that links have changed.
     """
-    return _Training(job, on_progress, record).run()
+    return _Training(job, on_progress, record, decide).run()
 
 
 class _Training:
-    def __init__(self, job: Job, on_progress: Progress | None, record: bool) -> None:
-        self._job = job
+    def __init__(self, job: Job, on_progress: Progress | None, record: bool, decide: Decide) -> None:
         self._recorder = RecordingEngine(job.site.links) if record else None
         self._engine = self._recorder or Engine(job.site.links)
         self._on_progress = on_progress
-        split, alike = job.num_proxy_gradients, job.one_stands_for_all
-        devices, ring = (ProxiedAlike, WorkerRingAlike) if alike else (Proxied, WorkerRing)
-        self._proxied = devices(self._engine, job, job.gradients[:split], self._on_synced) if split else None
-        rest = job.gradients[split:]
-        self._ring = ring(self._engine, job, rest, self._on_ring_synced) if rest else None
+        self._synchronise_as(job)
+        self._meeting = self._prepared_meeting(decide) if 0 < job.profile_every < job.num_iterations else None
+        self._profiles: list[Profile] = []
+        for at_s, link, bytes_per_s in job.rate_changes:
+            self._engine.set_rate(link, bytes_per_s, at_s)
         self._begun = [_Begun(self._engine.now_s)] * job.num_workers
-        self._backward_ends: list[list[float]] = [[] for _ in range(job.num_iterations)]
-        """Iteration -> when each worker's backward ended, as they end."""
-        self._ended: list[tuple[int, int, float, float, float, float]] = []
+        self._ended: list[WorkerIteration] = []
         self._num_synced = 0
         self._syncs: list[Sync] = []
 
@@ -49,12 +51,36 @@ class _Training:
         assert len(self._ended) == wanted, f"{wanted - len(self._ended)} iterations never ended"
         links = self._job.site.links
         return Report(
-            iterations=tuple(self._rows()),
+            iterations=tuple(with_idle_times(self._ended)),
             link_bytes={link.name: self._engine.bytes_moved(number) for number, link in enumerate(links)},
             num_events=self._engine.num_events,
+            profiles=tuple(self._profiles),
             syncs=tuple(self._syncs),
             recording=self._recorder.recording if self._recorder else None,
         )
+
+    def _synchronise_as(self, job: Job) -> None:
+        """The devices and the ring of a split, with all names registered by these tables, as in a new epoch."""
+        self._job = job
+        split, alike = job.num_proxy_gradients, job.one_stands_for_all
+        devices, ring = (ProxiedAlike, WorkerRingAlike) if alike else (Proxied, WorkerRing)
+        self._proxied = devices(self._engine, job, job.gradients[:split], self._on_synced) if split else None
+        rest = job.gradients[split:]
+        self._ring = ring(self._engine, job, rest, self._on_ring_synced) if rest else None
+
+    # --- profiling
+
+    def _prepared_meeting(self, decide: Decide) -> Meeting:
+        self._adaptation = Adaptation(self._job, decide)
+        self._adaptation.suppose()
+        return Meeting(self._engine, self._adaptation, self._job.num_workers, self._on_profiled)
+
+    def _on_profiled(self, profile: Profile) -> None:
+        self._profiles.append(profile)
+        if profile.is_new:
+            self._synchronise_as(self._adaptation.job)
+        for worker in self._job.simulated_workers:
+            self._begin_iteration(worker, profile.iteration)
 
     # --- one worker
 
@@ -83,7 +109,6 @@ class _Training:
 
     def _end_backward(self, worker: int, begun: "_Begun") -> None:
         begun.has_computed = True
-        self._backward_ends[begun.iteration].append(self._engine.now_s)
         self._end_if_done(worker, begun)
 
     def _on_ring_synced(self, worker: int, position: int) -> None:
@@ -103,29 +128,22 @@ class _Training:
     def _end_if_done(self, worker: int, begun: "_Begun") -> None:
         if begun.num_unsynced or not begun.has_computed:
             return
-        ended = (worker, begun.iteration, begun.begin_s, begun.forward_end_s, begun.backward_end_s, self._engine.now_s)
-        self._ended.append(ended)
-        if begun.iteration + 1 < self._job.num_iterations:
-            self._begin_iteration(worker, begun.iteration + 1)
-
-    # --- the report
-
-    def _rows(self) -> list[WorkerIteration]:
-        rows = []
-        for worker, iteration, begin_s, forward_end_s, backward_end_s, end_s in self._ended:
-            last_s = max(self._backward_ends[iteration])
-            rows.append(
-                WorkerIteration(
-                    worker=worker,
-                    iteration=iteration,
-                    begin_s=begin_s,
-                    forward_end_s=forward_end_s,
-                    backward_end_s=backward_end_s,
-                    end_s=end_s,
-                    idle_s=max(0.0, min(end_s, last_s) - backward_end_s),
-                )
+        self._ended.append(
+            WorkerIteration(
+                worker=worker,
+                iteration=begun.iteration,
+                begin_s=begun.begin_s,
+                forward_end_s=begun.forward_end_s,
+                backward_end_s=begun.backward_end_s,
+                end_s=self._engine.now_s,
             )
-        return sorted(rows, key=lambda row: (row.iteration, row.worker))
+        )
+        following = begun.iteration + 1
+        if following < self._job.num_iterations:
+            if self._meeting is not None and following % self._job.profile_every == 0:
+                self._meeting.arrive(following)
+            else:
+                self._begin_iteration(worker, following)
 
 
 class _Begun:

@@ -21,9 +21,11 @@ from coarse import (
     size,
     statistics,
 )
+from coarse.sharding.accelerator_cache import AcceleratorCache
 from coarse.torch.broadcasting import allgather, broadcast, broadcast_, broadcast_parameters
 from coarse.torch.optimizer import DistributedOptimizer
 from coarse.torch.optimizer_state import broadcast_optimizer_state
+from coarse.torch.process_group import register as _register_backend
 from coarse.torch.push_pull import (
     Handle,
     device_array,
@@ -37,22 +39,34 @@ from coarse.torch.push_pull import (
     push_pull_async_,
     synchronize,
 )
+from coarse.torch.sharding.account import DeviceAccount
+from coarse.torch.sharding.activations import saved_tensors_counted
+from coarse.torch.sharding.cuda_account import account_on
+from coarse.torch.sharding.fully_shard import fully_shard, release_caches
+from coarse.torch.sharding.groups import bytes_between_nodes
+from coarse.torch.sharding.recording import TransferRecorder
 from coarse.torch.snapshot import restore, snapshot
 
 __all__ = [
+    "AcceleratorCache",
     "Average",
+    "DeviceAccount",
     "DistributedOptimizer",
     "Handle",
     "Max",
     "Min",
     "Sum",
+    "TransferRecorder",
+    "account_on",
     "allgather",
     "barrier",
     "broadcast",
     "broadcast_",
     "broadcast_optimizer_state",
     "broadcast_parameters",
+    "bytes_between_nodes",
     "device_array",
+    "fully_shard",
     "init",
     "is_initialized",
     "join",
@@ -66,10 +80,14 @@ __all__ = [
     "push_pull_async",
     "push_pull_async_",
     "rank",
+    "release_caches",
     "restore",
+    "saved_tensors_counted",
     "shutdown",
     "size",
     "snapshot",
     "statistics",
     "synchronize",
 ]
+
+_register_backend()

@@ -28,6 +28,7 @@ class GradientExchange:
 
     def __init__(self, synchroniser: Synchroniser, *, op: Op, rank: int, num_ranks: int, num_passes: int) -> None:
         self._synchroniser = synchroniser
+        self._timer = synchroniser.timer
         self._op = op
         self._rank = rank
         self._num_ranks = num_ranks
@@ -54,6 +55,7 @@ class GradientExchange:
 
     def close(self) -> None:
         """Stop watching, and give the buckets' memory back; gradients under way are taken first."""
+        self._synchroniser.all_started()
         for bucket in self._buckets:
             if bucket.is_in_flight:
                 self._finish(bucket)
@@ -85,13 +87,14 @@ class GradientExchange:
         for bucket in self._buckets:
             if bucket.is_late:
                 self._start(bucket)
+        self._synchroniser.all_started()
         for bucket in self._buckets:
             if not bucket.is_taken:
                 self._finish(bucket)
                 bucket.is_taken = True
+        self._synchroniser.begin_round()
         for bucket in self._buckets:
             bucket.begin_step()
-        self._synchroniser.begin_round()
         self.has_arrivals = False
         self._require_undisturbed()
         self.is_synchronised = True
@@ -107,6 +110,12 @@ class GradientExchange:
             bucket.begin_step()
         self.is_synchronised = False
 
+    def note_stepped(self) -> None:
+        """The optimizer has used the gradients: the next ones are to be synchronised."""
+        self.is_synchronised = False
+        if self._timer is not None:
+            self._timer.on_stepped()
+
     def require_landed(self) -> None:
         """InFlightError where a device may still write to a gradient."""
         if any(bucket.is_in_flight for bucket in self._buckets):
@@ -119,7 +128,7 @@ class GradientExchange:
 
     def _hooks(self, bucket: Bucket, slot: int) -> tuple[Hook, Hook]:
         """What runs before autograd adds to a parameter's gradient, and after."""
-        name = bucket.plan.names[slot]
+        name, timer = bucket.plan.names[slot], self._timer
 
         def before(gradient: torch.Tensor) -> None:
             if gradient.layout is not torch.strided:
@@ -135,6 +144,8 @@ class GradientExchange:
             bucket.has_gradient[slot] = True
             if self._is_silent:
                 return
+            if timer is not None and timer.is_running:
+                timer.on_gradient()
             self.is_synchronised = False
             bucket.arrivals[slot] += 1
             if bucket.arrivals[slot] == self._num_passes:
@@ -147,6 +158,11 @@ class GradientExchange:
 
     def _reopen(self, bucket: Bucket) -> None:
         """Make a pushed bucket ready for one more gradient (see [Note: a second gradient])."""
+        if bucket.is_in_flight and self._synchroniser.recall(bucket.plan.index):
+            bucket.is_in_flight = bucket.is_sealed = False
+            self._note_disturbance(bucket)
+            self._require_undisturbed()
+            return
         if bucket.is_in_flight:
             self._finish(bucket)
             self._require_undisturbed()
@@ -158,6 +174,8 @@ class GradientExchange:
     def _start(self, bucket: Bucket) -> None:
         if bucket.is_sealed:
             self._reopen(bucket)
+        if self._timer is not None and self._timer.is_running:
+            self._timer.on_bucket(bucket.plan.index)
         bucket.fill()
         bucket.write_presence()
         self._synchroniser.start(bucket.plan.index)
@@ -167,8 +185,7 @@ class GradientExchange:
     def _finish(self, bucket: Bucket) -> None:
         self._synchroniser.wait(bucket.plan.index)
         bucket.is_in_flight = False
-        if bucket.was_disturbed():
-            self._disturbed.append(bucket.plan.names[0])
+        self._note_disturbance(bucket)
         lacking = dict(bucket.read_presence(self._num_ranks) or ())
         if not lacking:
             bucket.give_all()
@@ -184,6 +201,10 @@ class GradientExchange:
                 self.last_absent[bucket.plan.names[slot]] = num_missing
             bucket.give(slot, is_own=bucket.has_gradient[slot])
             bucket.has_gradient[slot] = True
+
+    def _note_disturbance(self, bucket: Bucket) -> None:
+        if bucket.was_disturbed():
+            self._disturbed.append(bucket.plan.names[0])
 
     def _require_undisturbed(self) -> None:
         disturbed, self._disturbed = self._disturbed, []

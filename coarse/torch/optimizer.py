@@ -19,6 +19,7 @@ from coarse.torch.synchroniser import synchroniser_of
 
 if TYPE_CHECKING:  # it starts MPI, which only init() may
     from coarse.runtime import Runtime
+    from coarse.torch.split_chooser import DualSync
 
 Closure = Callable[[], Any]
 
@@ -74,7 +75,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._watched: set[torch.Tensor] = set()
         self._num_buckets = 0
         self._prefix = _claim_prefix(runtime, prefix)
-        self._synchroniser = synchroniser_of(runtime)
+        self._synchroniser = synchroniser_of(runtime, self._prefix)
         self._exchange = GradientExchange(
             self._synchroniser,
             op=self._op,
@@ -106,7 +107,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             options["closure"] = closure if self._is_skipping else self._synchronising(closure)
         with self._scaling_of_grad_scaler():
             result = self._inner.step(**options)
-        self._exchange.is_synchronised = False
+        self._exchange.note_stepped()
         return result
 
     def synchronize(self) -> None:
@@ -141,6 +142,11 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def last_absent(self) -> dict[str, int]:
         """Parameters that some ranks had no gradient for in the last step, with how many ranks."""
         return dict(self._exchange.last_absent)
+
+    @property
+    def dual_sync(self) -> "DualSync | None":
+        """What was measured and which buckets the memory devices have by it; None before and without a decision."""
+        return self._synchroniser.dual_sync
 
     @property
     def parameter_names(self) -> dict[torch.Tensor, str]:
@@ -194,9 +200,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         return f"DistributedOptimizer({self._inner!r})"
 
     def __getstate__(self) -> dict[str, Any]:
-        raise TypeError(
-            "a DistributedOptimizer belongs to its process and cannot be copied or serialised; save its state_dict()"
-        )
+        raise TypeError("a DistributedOptimizer belongs to its process and cannot be copied; save its state_dict()")
 
     # --- within
 

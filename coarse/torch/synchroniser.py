@@ -5,15 +5,28 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from coarse.client.handle import Handle
+from coarse.config import FixedRouting
 from coarse.messages import Descriptor
 from coarse.session import current, is_initialized
 
 if TYPE_CHECKING:  # it starts MPI, which only init() may
     from coarse.runtime import Runtime
+    from coarse.torch.pass_timer import PassTimer
+    from coarse.torch.split_chooser import DualSync
 
 
 class Synchroniser(Protocol):
     """Combines buckets in place. All ranks start the same buckets equally often."""
+
+    @property
+    def timer(self) -> "PassTimer | None":
+        """What wants to know when gradients come."""
+        ...
+
+    @property
+    def dual_sync(self) -> "DualSync | None":
+        """What was measured and decided; None where there was nothing to decide so far."""
+        ...
 
     def memory_of(self, descriptor: Descriptor) -> np.ndarray:
         """The flat memory of a bucket, zeros at first; buckets are made in order of their index."""
@@ -23,12 +36,20 @@ class Synchroniser(Protocol):
         """A bucket's contribution is complete; nobody may touch its memory until `wait`."""
         ...
 
+    def recall(self, index: int) -> bool:
+        """Take back a contribution that nobody has touched yet; False where that is too late."""
+        ...
+
+    def all_started(self) -> None:
+        """Every bucket of the round has been started, and is about to be waited for; may be said again."""
+        ...
+
     def wait(self, index: int) -> None:
         """Return once the bucket's memory holds the combined values."""
         ...
 
     def begin_round(self) -> None:
-        """All buckets have been waited for; each will be started again."""
+        """All buckets have been waited for; each will be started again. After a StallError it is called again."""
         ...
 
     def close(self) -> None:
@@ -38,6 +59,9 @@ class Synchroniser(Protocol):
 
 class DeviceSynchroniser:
     """Buckets that live in device memory: starting one writes a record, and moves no bytes."""
+
+    timer = None
+    dual_sync = None
 
     def __init__(self) -> None:
         self._buckets: list[tuple[Descriptor, np.ndarray]] = []
@@ -55,6 +79,13 @@ class DeviceSynchroniser:
         descriptor, array = self._buckets[index]
         self._handles[index] = Handle(client, client.push(descriptor, None), array)
 
+    def recall(self, index: int) -> bool:
+        """See Synchroniser: a device may be adding it."""
+        return False
+
+    def all_started(self) -> None:
+        """See Synchroniser."""
+
     def wait(self, index: int) -> None:
         """See Synchroniser."""
         self._handles[index].wait()
@@ -70,11 +101,29 @@ class DeviceSynchroniser:
                 current().require_client().forget(descriptor.name)
 
 
-def synchroniser_of(runtime: "Runtime") -> Synchroniser:
-    """The one that the configuration's mode asks for."""
-    if runtime.config.mode != "allreduce":
+def synchroniser_of(runtime: "Runtime", prefix: str) -> Synchroniser:
+    """The one that the configuration's mode and policy ask for; `prefix` stands before its keys' names."""
+    mode = runtime.config.mode
+    if mode == "dense" or (mode == "coarse" and not (may_share(runtime) or profile_every_steps(runtime))):
         return DeviceSynchroniser()
-    from coarse.torch.allreduce import AllreduceSynchroniser  # the one face that calls MPI
+    from coarse.torch.allreduce import AllreduceSynchroniser  # what calls MPI, and what decides by simulation
+    from coarse.torch.allreduce_stream import AllreduceStream
+    from coarse.torch.dual import DualSynchroniser
+    from coarse.torch.split_chooser import SplitChooser
 
     client = runtime.require_client()
-    return AllreduceSynchroniser(runtime.worker_comm, client.link, client.count_push)
+    stream = AllreduceStream(runtime.worker_comm, client.link)
+    if mode == "allreduce":
+        return AllreduceSynchroniser(stream, client.machine.client, client.count_push)
+    return DualSynchroniser(runtime, stream, SplitChooser(runtime, stream, prefix), prefix)
+
+
+def may_share(runtime: "Runtime") -> bool:
+    """Whether there are workers that could sum a part, and the policy lets them."""
+    return runtime.config.policy != "devices" and runtime.placement.num_clients > 1
+
+
+def profile_every_steps(runtime: "Runtime") -> int | None:
+    """After how many steps routes are to be measured again; None for never."""
+    routing = runtime.config.routing
+    return None if isinstance(routing, FixedRouting) else routing.profile_every_steps

@@ -1,0 +1,60 @@
+"""The fabric process as its parent, worker 0, has it: started, awaited, and asked how punctual it was."""
+
+import json
+import subprocess
+import sys
+
+from coarse.emulated.fabric_end import fabric_error
+from coarse.emulated.site_file import FabricOrder, order_text
+from coarse.errors import FabricError
+
+_ENDING_S = 60.0
+
+
+class FabricChild:
+    """One fabric process."""
+
+    def __init__(self, order: FabricOrder, control: int, rank: int) -> None:
+        """`control` is the descriptor of the mailboxes' segment."""
+        self._rank = rank
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "coarse.emulated.fabric_process", str(control)],
+            pass_fds=(control,),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            process_group=0,  # mpirun ends a rank's whole group; this ends by itself, when all ranks have
+        )
+        assert self._process.stdin is not None
+        self._process.stdin.write(order_text(order))
+        self._process.stdin.close()
+        self._process.stdin = None  # so that `communicate` leaves it alone
+
+    @property
+    def process_id(self) -> int:
+        """Its number; its entry in /proc stays until `take_punctuality`."""
+        return self._process.pid
+
+    def await_ready(self) -> None:
+        """Return once it serves; FabricError where it could not start."""
+        assert self._process.stdout is not None
+        if self._process.stdout.readline() != "ready\n":
+            raise fabric_error(self.process_id, self._rank)
+
+    def take_punctuality(self, since_s: float) -> tuple[int, int, float]:
+        """After all ranks have left: transfers that began at an emulated time or later, how many of them
+        overran, and by how many emulated seconds at worst."""
+        try:
+            text, _ = self._process.communicate(timeout=_ENDING_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            raise FabricError(
+                f"rank {self._rank}: the fabric process (process {self.process_id}) had not ended {_ENDING_S:g} s "
+                "after all ranks had left; it is killed, and so the run has no result: start it again",
+                status=None,
+            ) from None
+        if self._process.returncode:
+            raise fabric_error(self.process_id, self._rank, self._process.returncode)
+        begins_s, lates_s = json.loads(text)
+        counted = [late_s for begin_s, late_s in zip(begins_s, lates_s, strict=True) if begin_s >= since_s]
+        return len(counted), sum(late_s > 0 for late_s in counted), max(counted, default=0.0)

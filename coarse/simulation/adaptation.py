@@ -1,0 +1,211 @@
+"""Measuring again while a job runs, and what follows: tables, routes and split (COARSE III-E and III-F).
+
+Every so many iterations all workers meet and look: a few volleys that load every way at once. Where all took as long
+as the last time, that is all. Else the links to blame are estimated, and the ways that they changed are probed at two
+sizes. Where the estimate holds there, it is taken for all sizes, else all are measured as before the first iteration;
+then the job is decided again on what is known now.
+
+What is measured is said here once, by generators that give volleys and are sent their seconds; a simulated and an
+emulated job carry them out, each on links of its own.
+"""
+
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from coarse.client.probing import Probe, Probing
+from coarse.emulation.links import Link
+from coarse.plan import Placement, RoutingTable
+from coarse.simulation.blame import estimated_links
+from coarse.simulation.job import Job
+from coarse.simulation.profiling import local_tables, probe_s, probings
+from coarse.simulation.site import Site
+from coarse.simulation.sites import reachable_proxies
+from coarse.simulation.volleys import Send, Volley, probe_volley, volley_s
+from coarse.units import KIB
+
+PROFILE_EVERY = 10
+"""Iterations between two looks, where nobody says otherwise. A look takes up to 2 % of an iteration as short as those
+of benchmarks/degradation.py, so a tenth of that here; one after which a change was found 3 to 5 % of one, and as much
+as a whole profile where the estimate of its links does not hold."""
+CHANGE_TOLERANCE = 0.05
+"""Relative difference from the last time above which a transfer has changed."""
+_LOOK_BYTES = 512 * KIB
+"""Enough that the rate counts and not the start-up; so little that looking costs next to nothing."""
+_SMALL_BYTES = 32 * KIB
+"""Of the second probe by which an estimate is held: here a start-up counts as much as a rate."""
+
+Seconds = tuple[float, ...]
+Result = TypeVar("Result")
+Measuring = Generator[Volley, Seconds, Result]
+Decide = Callable[[Job], Job]
+"""The same job with the tables and the split that its policy chooses on these links."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Profile:
+    """One meeting at which a running job was profiled."""
+
+    iteration: int
+    """The one that begins afterwards."""
+    begin_s: float
+    """Second of the run."""
+    end_s: float
+    num_changed: int
+    """Transfers that took another time than the last time."""
+    tables: tuple[RoutingTable, ...]
+    """Those in use afterwards."""
+    num_proxy_gradients: int
+    """In use afterwards, too."""
+    is_new: bool
+    """Whether tables or split are others than before."""
+
+    @property
+    def duration_s(self) -> float:
+        """What it cost."""
+        return self.end_s - self.begin_s
+
+    @classmethod
+    def between(
+        cls, before: Job, after: Job, *, iteration: int, begin_s: float, end_s: float, num_changed: int
+    ) -> "Profile":
+        """Of a meeting before which a job was decided in one way, and afterwards in this."""
+        return cls(
+            iteration=iteration,
+            begin_s=begin_s,
+            end_s=end_s,
+            num_changed=num_changed,
+            tables=after.tables,
+            num_proxy_gradients=after.num_proxy_gradients,
+            is_new=(after.tables, after.num_proxy_gradients) != (before.tables, before.num_proxy_gradients),
+        )
+
+
+def keep_tables(job: Job) -> Job:
+    """Decides nothing beyond the measured tables."""
+    return job
+
+
+class Adaptation:
+    """What is known of a job's links while it runs, and the job as it was decided last."""
+
+    def __init__(self, job: Job, decide: Decide = keep_tables) -> None:
+        self.job = job
+        self._model = job.site
+        self._decide = decide
+        placement = job.placement
+        self._probings = probings(placement.local_proxies, reachable_proxies(placement), job.routing)
+        self._seconds: list[dict[Probe, float]] = [{} for _ in self._probings]
+        self._looks = tuple(look_volleys(placement, job.site, self._look_bytes))
+        self._looked: tuple[Seconds, ...] = ()
+
+    def suppose(self) -> None:
+        """Take what the model of the links says for measured: before the first iteration, without any cost."""
+        for client, probing in enumerate(self._probings):
+            self._seconds[client] = {probe: probe_s(self._model, client, probe) for probe in probing.probes()}
+
+    def measure_all(self) -> Measuring[tuple[RoutingTable, ...]]:
+        """Before the first iteration: all clients in turn measure all. Their tables; `job` takes them.
+
+        A job for which local routes were chosen keeps these; the rest of its tables is as measured.
+        """
+        for client, probing in enumerate(self._probings):
+            for probe in probing.probes():
+                self._seconds[client][probe] = max((yield probe_volley(client, probe)))
+        measured, local_proxies = self._tables(), self.job.placement.local_proxies
+        is_local = self.job.tables == local_tables(self.job.tables, local_proxies)
+        self.job = replace(self.job, tables=local_tables(measured, local_proxies) if is_local else measured)
+        return measured
+
+    def look(self) -> Measuring[int]:
+        """Between two iterations: how many transfers have changed; `job` is decided anew where any has."""
+        looked: list[Seconds] = []
+        for volley in self._looks:
+            looked.append((yield volley))
+        before = self._looked or tuple(volley_s(self._model, volley) for volley in self._looks)
+        num_changed = sum(
+            is_other(now_s, before_s)
+            for now, then in zip(looked, before, strict=True)
+            for now_s, before_s in zip(now, then, strict=True)
+        )
+        if num_changed:
+            self._looked = tuple(looked)
+            links = estimated_links(self._model, list(zip(self._looks, looked, strict=True)))
+            yield from self._measure_changed(replace(self._model, links=links))
+            self._decide_on(links)
+        return num_changed
+
+    def _measure_changed(self, estimated: Site) -> Measuring[None]:
+        """The ways that are not what they were, as far as the estimated links tell."""
+        for client, probing in enumerate(self._probings):
+            for device in probing.devices:
+                look = Probe(device, self._look_bytes)
+                if is_other(probe_s(estimated, client, look), self._seconds[client][look]):
+                    yield from self._measure_way(client, probing, device, estimated)
+
+    def _measure_way(self, client: int, probing: Probing, device: int, estimated: Site) -> Measuring[None]:
+        """One way, at the sizes by which its estimate is held; at all where that does not hold."""
+        expected_s = {probe: probe_s(estimated, client, probe) for probe in probing.probes_of(device)}
+        held = [Probe(device, nbytes) for nbytes in probing.sizes if nbytes in (_SMALL_BYTES, self._look_bytes)]
+        measured_s: dict[Probe, float] = {}
+        for probe in held:
+            measured_s[probe] = max((yield probe_volley(client, probe)))
+        if any(is_other(seconds, expected_s[probe]) for probe, seconds in measured_s.items()):
+            for probe in expected_s:
+                measured_s[probe] = max((yield probe_volley(client, probe)))
+        self._seconds[client].update(expected_s | measured_s)
+
+    def _decide_on(self, links: tuple[Link, ...]) -> None:
+        site = replace(self._model, links=links)
+        trial = replace(self.job, site=site, tables=self._tables(), rate_changes=(), profile_every=0)
+        decided = self._decide(trial)
+        self.job = replace(self.job, tables=decided.tables, num_proxy_gradients=decided.num_proxy_gradients)
+
+    def _tables(self) -> tuple[RoutingTable, ...]:
+        return tuple(
+            probing.table(seconds) for probing, seconds in zip(self._probings, self._seconds, strict=True)
+        )
+
+    @property
+    def _look_bytes(self) -> int:
+        """A size that every profile measures."""
+        sizes = self._probings[0].sizes
+        return max([size for size in sizes if size <= _LOOK_BYTES], default=sizes[0])
+
+
+def look_volleys(placement: Placement, site: Site, nbytes: int) -> Iterator[Volley]:
+    """Every client with one of its devices at once, until each has had all; then each ring, each way round."""
+    reachable = reachable_proxies(placement)
+    for shift in range(max(map(len, reachable), default=0)):
+        sends: list[Send] = []
+        for client, devices in enumerate(reachable):
+            if shift < len(devices):
+                first = devices.index(placement.local_proxies[client])
+                device = devices[(first + shift) % len(devices)]
+                sends += [Send("push", client, device), Send("pull", device, client)]
+        yield Volley(tuple(sends), nbytes, 0)
+    for way, paths, num_members in (
+        ("devices", site.between_devices, placement.num_devices),
+        ("workers", site.between_workers, placement.num_clients),
+    ):
+        for hop in sorted({1 % num_members, -1 % num_members} - {0}) if num_members else ():
+            hops = [(member, (member + hop) % num_members) for member in range(num_members)]
+            if all(ends in paths for ends in hops):
+                yield Volley(tuple(Send(way, *ends) for ends in hops), nbytes, 0)
+
+
+def is_other(now_s: float, before_s: float) -> bool:
+    """Whether two times differ by more than what repeated measurements do."""
+    return abs(now_s - before_s) > CHANGE_TOLERANCE * before_s
+
+
+def drive(measuring: Measuring[Result], measure: Callable[[Volley], Seconds]) -> Result:
+    """Carry out what is to be measured, one volley after the other."""
+    seconds: Seconds | None = None
+    while True:
+        try:
+            volley = next(measuring) if seconds is None else measuring.send(seconds)
+        except StopIteration as end:
+            result: Result = end.value
+            return result
+        seconds = measure(volley)

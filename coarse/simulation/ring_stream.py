@@ -1,0 +1,67 @@
+"""One worker's part in the workers' own all-reduce: gradients in, ring instructions out, one after the other.
+
+The ring's steps are those of the proxies' sync cores (`RingRun`), with workers in the place of devices.
+Simulated and emulated jobs carry out the same instructions.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+
+from coarse.proxy.instructions import Instruction, RingId
+from coarse.proxy.ring_run import RingRun
+
+
+class RingStream:
+    """Takes gradients in the order in which they are given; the neighbour's chunks may come earlier."""
+
+    def __init__(self, worker: int, members: tuple[int, ...], num_elements: Sequence[int]) -> None:
+        """`num_elements` of each gradient by its position."""
+        self._worker = worker
+        self._members = members
+        self._num_elements = num_elements
+        self._waiting: deque[int] = deque()
+        """Positions that were given and are not finished; the first is under way."""
+        self._versions = [0] * len(num_elements)
+        self._runs: dict[RingId, RingRun] = {}
+        self._finished: list[int] = []
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether all that was given is finished."""
+        return not self._waiting
+
+    def push(self, position: int) -> list[Instruction]:
+        """Give a gradient to the stream."""
+        self._waiting.append(position)
+        return self._begin() if len(self._waiting) == 1 else []
+
+    def on_chunk(self, ring: RingId, step: int) -> list[Instruction]:
+        """The previous member's chunk for a step has come."""
+        run = self._run(ring)
+        return run.on_chunk(step, present=True) + self._finish_if_done(ring, run)
+
+    def take_finished(self) -> list[int]:
+        """Positions that were finished since the last call, in order."""
+        finished, self._finished = self._finished, []
+        return finished
+
+    def _begin(self) -> list[Instruction]:
+        position = self._waiting[0]
+        ring = RingId(position, 0, self._versions[position], 0)
+        self._versions[position] += 1
+        run = self._run(ring)
+        return run.on_folded(0, present=True) + self._finish_if_done(ring, run)
+
+    def _run(self, ring: RingId) -> RingRun:
+        run = self._runs.get(ring)
+        if run is None:
+            run = RingRun(ring, self._num_elements[ring.key], self._members, self._worker, 1)
+            self._runs[ring] = run
+        return run
+
+    def _finish_if_done(self, ring: RingId, run: RingRun) -> list[Instruction]:
+        if not run.is_finished:
+            return []
+        del self._runs[ring]
+        self._finished.append(self._waiting.popleft())
+        return self._begin() if self._waiting else []

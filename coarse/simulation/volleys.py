@@ -1,0 +1,73 @@
+"""Transfers that are measured together: what a profile, or a look between two iterations, consists of."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from coarse.client.probing import Probe
+from coarse.emulation.fabric import Fabric
+from coarse.emulation.links import Link
+from coarse.simulation.site import Path, Site
+
+Port = tuple[str, int]
+
+
+class Send(NamedTuple):
+    """One transfer: along which of a site's ways, from whom to whom."""
+
+    way: str
+    """ "push", "pull", "devices" or "workers"."""
+    source: int
+    """A client's or a device's index, as the way has it."""
+    target: int
+
+    def path(self, site: Site) -> Path:
+        """The links that it takes."""
+        match self.way:
+            case "push":
+                return site.push[self.source, self.target]
+            case "pull":
+                return site.pull[self.target, self.source]
+            case "devices":
+                return site.between_devices[self.source, self.target]
+        return site.between_workers[self.source, self.target]
+
+    @property
+    def port(self) -> Port:
+        """Who sends: a volley has at most one transfer of each port."""
+        match self.way:
+            case "pull":
+                return "pull", self.target
+            case "devices":
+                return "ring", self.source
+        return self.way, self.source
+
+
+class Volley(NamedTuple):
+    """Transfers of `nbytes` each that begin together; each one's seconds are measured."""
+
+    sends: tuple[Send, ...]
+    nbytes: int
+    owner: int
+    """The worker that measures it."""
+
+
+def probe_volley(client: int, probe: Probe) -> Volley:
+    """A client's probe of a device: push and pull at once, as in training; for the latency the push alone."""
+    push, pull = Send("push", client, probe.device), Send("pull", probe.device, client)
+    return Volley((push, pull) if probe.nbytes else (push,), probe.nbytes, client)
+
+
+def volley_s(site: Site, volley: Volley) -> tuple[float, ...]:
+    """Seconds of each transfer by the model of the links."""
+    return ends_s(site.links, [send.path(site) for send in volley.sends], volley.nbytes)
+
+
+def ends_s(links: Sequence[Link], paths: Sequence[Path], nbytes: int) -> tuple[float, ...]:
+    """Seconds after which each of several transfers of `nbytes`, begun together, has ended."""
+    fabric = Fabric(links)
+    for number, path in enumerate(paths):
+        fabric.start(number, path, nbytes, 0.0)
+    ends: dict[int, float] = {}
+    while (next_s := fabric.next_s()) is not None:
+        ends.update((number, end_s) for end_s, number in fabric.advance(next_s))
+    return tuple(ends[number] for number in range(len(paths)))
