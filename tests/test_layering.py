@@ -14,12 +14,15 @@ PACKAGES = ("coarse", "tf_strategy", "experiments", "benchmarks")
 
 # fmt: off
 EMULATION_NOUNS = (
-    "accelerator", "compute", "fabric", "fair_share", "hardware", "links", "machine_file", "machine_text", "models",
-    "pair_matrix", "placement", "ports", "presets", "quantities", "replay", "topology_tree", "wire", "wiring",
+    "accelerator", "compute", "degradation", "fabric", "fair_share", "gpt", "hardware", "links", "machine_file",
+    "machine_text", "models", "pair_matrix", "placement", "ports", "presets", "quantities", "replay", "sharded_memory",
+    "topology_tree", "ways", "wire", "wiring",
 )
 SIMULATION_NOUNS = (
-    "engine", "gradients", "job", "macro", "policies", "profiling", "proxied", "recording", "report",
-    "ring_order", "scenario", "site", "sites", "training", "worker_ring",
+    "adaptation", "blame", "engine", "gradients", "job", "live_split", "macro", "meeting", "policies", "profiling",
+    "proxied", "recording", "report", "ring_order", "ring_stream", "scenario", "site", "sites", "training", "volleys",
+    "worker_ring", "sharded.iteration", "sharded.job", "sharded.modes", "sharded.report", "sharded.routes",
+    "sharded.scenario", "sharded.units",
 )
 # fmt: on
 
@@ -27,16 +30,23 @@ PURE = frozenset(
     f"coarse.{name}"
     for name in (
         *("errors", "units", "dtypes", "config", "topology", "ring", "layout", "plan", "messages", "shard_sets"),
-        *("client.routing", "client.machine"),
+        "composition",
+        *("memory_place", "partition_file"),
+        *("client.routing", "client.machine", "client.probing"),
         *("proxy.instructions", "proxy.keys", "proxy.machine", "proxy.membership", "proxy.queues"),
         *("proxy.ring_run", "proxy.synchronisation", "proxy.sync_core", "proxy.ring_buffers"),
         *("proxy.dry_run", "proxy.interleavings", "encoding"),
         *("storage.allocator", "storage.manifest", "storage.pieces", "storage.snapshot", "storage.versions"),
         *("snapshot_messages", "storage.shares"),
+        *("sharding.memory_ledger", "sharding.modes", "sharding.unit_cache", "sharding.changes"),
+        *("sharding.accelerator_cache", "sharding.volumes", "sharding.passes"),
         *("proxy.snapshots", "proxy.snapshot_coordinator", "proxy.snapshot_steps", "client.dual_sync"),
         *(f"emulation.{noun}" for noun in EMULATION_NOUNS),
         *(f"simulation.{noun}" for noun in SIMULATION_NOUNS),
-        *(f"emulated.{noun}" for noun in ("envelope", "shard_sizes", "site_file")),
+        *(f"cluster.{noun}" for noun in ("interfaces", "plan", "rate", "requirements", "shape")),
+        *(f"collectives.{noun}" for noun in ("pieces", "schedule", "shape", "slice_sum", "traffic")),
+        *("torch.c10d.reduction", "torch.c10d.statement"),
+        *(f"emulated.{noun}" for noun in ("envelope", "run_clock", "shard_sizes", "site_file")),
     )
 )
 
@@ -53,7 +63,10 @@ PICKLING_MPI_CALLS = frozenset({
 })
 # fmt: on
 PICKLING_ROOTS = frozenset({"pickle", "_pickle", "cPickle", "cloudpickle", "dill", "shelve", "marshal", "joblib"})
-FACE_ROOTS = ("torch", "tensorflow", "keras", "cupy", "rich", "typer", "matplotlib", "safetensors")
+FACE_ROOTS = (
+    *("torch", "tensorflow", "keras", "cupy", "rich", "typer", "matplotlib", "safetensors"),
+    *("transformers", "peft", "tokenizers"),
+)
 
 MAX_FILE_LINES = 300
 MAX_FUNCTION_LINES = 40
@@ -63,14 +76,13 @@ TIERS = ("coarse.client", "coarse.proxy", "coarse.emulation")
 LAYERS = (
     ("coarse.storage",),
     TIERS,
-    ("coarse.runtime", "coarse.loopback", "coarse.simulation"),
+    ("coarse.runtime", "coarse.loopback", "coarse.simulation", "coarse.collectives"),
     ("coarse.emulated",),
     ("coarse.session", "coarse.arrays", "coarse.snapshots"),
     ("coarse",),
     (
-        *("coarse.torch", "coarse.cli", "coarse.cli_input", "coarse.cli_predict", "coarse.cli_profile"),
-        *("coarse.cli_report", "coarse.report", "coarse.machine_profile", "coarse.device", "coarse.__main__"),
-        *("coarse.cli_emulate", "coarse.cli_validate"),
+        *("coarse.torch", "coarse.commands", "coarse.cluster", "coarse.report", "coarse.machine_profile"),
+        *("coarse.device", "coarse.__main__"),
         *("tf_strategy", "experiments", "benchmarks"),
     ),
 )

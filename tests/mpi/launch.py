@@ -4,7 +4,9 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +19,7 @@ PROGRAMS = Path(__file__).parent / "programs"
 
 _BOOTSTRAP = Path(__file__).parent / "bootstrap.py"
 _STACKS_GRACE_S = 2.0
+_LOOK_S = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,10 +38,11 @@ def mpirun(
     timeout_s: float = 60.0,
     env: Mapping[str, str] | None = None,
     ulfm: bool = False,
+    gives_up: Callable[[], bool] = lambda: False,
 ) -> Completed:
     """Run `script`, a name in tests/mpi/programs or a path, on `nprocs` ranks and return how it ended.
 
-    After `timeout_s` every rank prints the stacks of all its threads, the job is ended and an
+    After `timeout_s`, or once `gives_up`, every rank prints the stacks of all its threads, the job is ended and an
     AssertionError shows what it wrote.
     """
     command = (sys.executable, str(_BOOTSTRAP), str(PROGRAMS / script), *map(str, args))
@@ -49,14 +53,17 @@ def mpirun(
         as_root=os.geteuid() == 0,
         fault_tolerant=ulfm,
     )
-    return complete(argv, timeout_s=timeout_s)
+    return complete(argv, timeout_s=timeout_s, gives_up=gives_up)
 
 
-def complete(argv: list[str], *, timeout_s: float = 60.0) -> Completed:
+def complete(
+    argv: list[str], *, timeout_s: float = 60.0, gives_up: Callable[[], bool] = lambda: False
+) -> Completed:
     """Run a command line to its end, as `mpirun` does, and return how it ended."""
     with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
         with Job(argv, _environment(), output=output, errors=errors) as job:
-            in_time = job.wait_until_ended(timeout_s)
+            in_time = _ended(job, timeout_s, gives_up)
+            left = "" if in_time else _left(job)
             if not in_time:
                 job.send_signal(signal.SIGUSR1)  # mpirun passes it on; bootstrap.py has ranks print their stacks
                 job.wait_until_ended(_STACKS_GRACE_S)
@@ -66,10 +73,30 @@ def complete(argv: list[str], *, timeout_s: float = 60.0) -> Completed:
         completed = Completed(returncode=returncode, stdout=output.read(), stderr=errors.read())
     if not in_time:
         raise AssertionError(
-            f"{' '.join(argv)}\nhad not ended after {timeout_s} s.\n"
+            f"{' '.join(argv)}\nhad not ended after {timeout_s} s.\n--- processes ---\n{left}\n"
             f"--- stdout ---\n{completed.stdout}\n--- stderr, with stacks ---\n{completed.stderr}"
         )
     return completed
+
+
+def _ended(job: Job, timeout_s: float, gives_up: Callable[[], bool]) -> bool:
+    """Whether a job ended before its time was over."""
+    until_s = time.monotonic() + timeout_s
+    while (left_s := until_s - time.monotonic()) > 0 and not gives_up():
+        if job.wait_until_ended(min(left_s, _LOOK_S)):
+            return True
+    return False
+
+
+def _left(job: Job) -> str:
+    """The processes of a job that has not ended: number, state, where in the kernel, threads, command."""
+    lines = []
+    for pid in job.processes():
+        with suppress(psutil.NoSuchProcess, OSError):  # ended meanwhile
+            process, kernel = psutil.Process(pid), Path(f"/proc/{pid}/wchan").read_text()
+            command = " ".join(process.cmdline())
+            lines.append(f"{pid} {process.status()} {kernel} {process.num_threads()} threads: {command}")
+    return "\n".join(lines)
 
 
 def running(pids: Iterable[int]) -> list[int]:

@@ -17,6 +17,10 @@ TWO_NODES = "".join(
     f'[[rank]]\nrank = {rank}\nrole = "{role}"\nnode = "node{rank // 2}"\n'
     for rank, role in enumerate(("worker", "memory_device") * 2)
 )
+TWO_NODES_OF_THREE = "".join(
+    f'[[rank]]\nrank = {rank}\nrole = "{role}"\nnode = "node{min(rank, 1)}"\n'
+    for rank, role in enumerate(("both", "worker", "memory_device"))
+)
 DEVICES, WORKERS = (2, 3), (0, 1)
 LAYOUTS = {"one node": ("2:2", 4), "one device": ("2:1", 3), "two nodes": (TWO_NODES, 4)}
 
@@ -115,6 +119,11 @@ REFUSALS = {
         "ConfigError",
         ["latency_proxy", "(0,)", "got 5"],
     ),
+    "dense on two nodes": (
+        'mode = "dense"\npartition = "two_nodes.toml"',
+        "ConfigError",
+        ["one node, got 2 (node0, node1)", "no coherent link", 'use mode "coarse"'],
+    ),
     "differing": (
         "",
         "ConfigError",
@@ -127,6 +136,7 @@ REFUSALS = {
 def refusals(tmp_path_factory):
     """For each configuration, the error of every rank: one job that tries all starts."""
     folder = tmp_path_factory.mktemp("starts")
+    (folder / "two_nodes.toml").write_text(TWO_NODES_OF_THREE)
     (folder / "wrong.toml").write_text('[[rank]]\nrank = 0\nrole = "proxy"\n')
     for name, (config, _, _) in REFUSALS.items():
         (folder / name).mkdir()
@@ -148,7 +158,7 @@ def test_a_start_that_cannot_be_is_refused_on_every_rank(refusals, name):
 
 
 def test_a_start_that_fails_on_one_rank_alone_ends_the_job():
-    completed = mpirun(3, "failed_start.py", timeout_s=20)
+    completed = mpirun(3, "failed_start.py")
     assert completed.returncode != 0
     assert "out of file descriptors" in completed.stderr
 
@@ -169,7 +179,7 @@ def test_a_start_that_fails_on_one_rank_alone_ends_the_job():
 )
 def test_under_ulfm_every_survivor_names_the_rank_that_died(tmp_path, layout, victim, name):
     environ, num_ranks = environ_of(layout, tmp_path)
-    mpirun(num_ranks, "killed_rank.py", tmp_path, victim, env=environ, ulfm=True, timeout_s=20)
+    mpirun(num_ranks, "killed_rank.py", tmp_path, victim, env=environ, ulfm=True)
     found = reports_of(tmp_path)
     workers = {0, 2} if layout == "two nodes" else {0, 1}
     assert found.keys() == workers - {victim}
@@ -182,17 +192,25 @@ def test_under_ulfm_every_survivor_names_the_rank_that_died(tmp_path, layout, vi
     assert nobody_runs(tmp_path)
 
 
-def test_under_plain_mpirun_survivors_print_who_died(tmp_path):
-    completed = mpirun(4, "computing.py", tmp_path, timeout_s=20)
+def test_under_plain_mpirun_a_death_ends_the_job_and_nobody_else_is_accused(tmp_path):
+    completed = mpirun(4, "computing.py", tmp_path)
     assert completed.returncode != 0
+    assert "rank 3" in completed.stderr
+    # mpirun kills survivors at once after it asks them to end: not all have the time for last words
+    for words in [line for line in completed.stderr.splitlines() if "ends because" in line]:
+        assert "memory device 1 (MPI rank 3) died" in words
+    assert nobody_runs(tmp_path)
+
+
+def test_a_survivor_that_is_asked_to_end_prints_who_died(tmp_path):
+    completed = mpirun(4, "computing.py", tmp_path, "ask to end", ulfm=True)
     for rank in WORKERS:
-        assert f"MPI rank {rank} ends because" in completed.stderr
-    assert "memory device 1 (MPI rank 3) died" in completed.stderr
+        assert f"MPI rank {rank} ends because rank {rank}: memory device 1 (MPI rank 3) died" in completed.stderr
     assert nobody_runs(tmp_path)
 
 
 def test_a_device_that_hangs_is_named_and_no_rank_is_blamed(tmp_path):
-    completed = mpirun(4, "hung_device.py", timeout_s=20, env={"COARSE_PARTITION": "2:2"})
+    completed = mpirun(4, "hung_device.py", env={"COARSE_PARTITION": "2:2"})
     assert completed.returncode == 0, completed.stderr
     for rank in WORKERS:
         assert f"rank {rank}: 'shared' was not complete" in completed.stdout
@@ -205,7 +223,7 @@ def test_a_device_that_hangs_is_named_and_no_rank_is_blamed(tmp_path):
 
 @pytest.mark.parametrize("ulfm", [False, True])
 def test_an_uncaught_exception_is_shown_and_ends_the_job(tmp_path, ulfm):
-    completed = mpirun(4, "ended_rank.py", "raise", tmp_path, ulfm=ulfm, timeout_s=20)
+    completed = mpirun(4, "ended_rank.py", "raise", tmp_path, ulfm=ulfm)
     assert completed.returncode != 0
     assert "MPI rank 1 raised" in completed.stderr
     assert "ArithmeticError: the worker is broken" in completed.stderr
@@ -216,7 +234,7 @@ def test_an_uncaught_exception_is_shown_and_ends_the_job(tmp_path, ulfm):
 @pytest.mark.parametrize("layout", ["one node", "two nodes"])
 def test_who_waits_for_a_worker_that_has_left_is_told_at_once(tmp_path, how, layout):
     environ, num_ranks = environ_of(layout, tmp_path)
-    completed = mpirun(num_ranks, "ended_rank.py", how, tmp_path, env=environ, timeout_s=20)
+    completed = mpirun(num_ranks, "ended_rank.py", how, tmp_path, env=environ)
     assert completed.returncode != 0
     dead_rank = 2 if layout == "two nodes" else 1
     words = f"rank 1 (MPI rank {dead_rank}) has shut down without pushing 'awaited'"
@@ -227,7 +245,7 @@ def test_who_waits_for_a_worker_that_has_left_is_told_at_once(tmp_path, how, lay
 @pytest.mark.parametrize("layout", ["one node", "two nodes"])
 def test_who_joins_is_told_at_once_of_a_worker_that_has_left_without(tmp_path, layout):
     environ, num_ranks = environ_of(layout, tmp_path)
-    completed = mpirun(num_ranks, "ended_rank.py", "exit without join", tmp_path, env=environ, timeout_s=20)
+    completed = mpirun(num_ranks, "ended_rank.py", "exit without join", tmp_path, env=environ)
     assert completed.returncode != 0
     dead_rank = 2 if layout == "two nodes" else 1
     require_prompt_end(tmp_path, f"rank 1 (MPI rank {dead_rank}) has shut down without join()", dead_rank)
@@ -236,7 +254,7 @@ def test_who_joins_is_told_at_once_of_a_worker_that_has_left_without(tmp_path, l
 
 @pytest.mark.parametrize("num_ranks", [4, 1])
 def test_a_fault_in_a_device_is_shown_and_ends_the_job(tmp_path, num_ranks):
-    completed = mpirun(num_ranks, "ended_rank.py", "fault", tmp_path, timeout_s=20)
+    completed = mpirun(num_ranks, "ended_rank.py", "fault", tmp_path)
     assert completed.returncode != 0
     assert "ArithmeticError: the sync core is broken" in completed.stderr
     require_prompt_end(tmp_path, "raised ArithmeticError: the sync core is broken", None)
@@ -244,7 +262,7 @@ def test_a_fault_in_a_device_is_shown_and_ends_the_job(tmp_path, num_ranks):
 
 @pytest.mark.parametrize("how", ["interrupt", "interrupt itself"])
 def test_an_interrupt_ends_the_job(tmp_path, how):
-    completed = mpirun(4, "ended_rank.py", how, tmp_path, timeout_s=20)
+    completed = mpirun(4, "ended_rank.py", how, tmp_path)
     assert completed.returncode != 0
     assert " died" not in completed.stderr
     require_prompt_end(tmp_path, "KeyboardInterrupt", 1)
@@ -269,7 +287,7 @@ def test_nothing_is_left_of_a_job(tmp_path, monkeypatch, how):
     temporary.mkdir()
     monkeypatch.setenv("TMPDIR", str(temporary))
     before = set(Path("/dev/shm").iterdir())
-    completed = mpirun(4, "ended_rank.py", how, tmp_path, timeout_s=20)
+    completed = mpirun(4, "ended_rank.py", how, tmp_path)
     assert completed.returncode != 0
     assert nobody_runs(tmp_path)
     assert not list(temporary.rglob("*"))

@@ -109,7 +109,7 @@ def test_a_full_disk_is_told_to_all_ranks_and_harms_no_older_checkpoint(checkpoi
 
 
 def test_who_shuts_down_waits_for_no_snapshot_that_another_has_not_taken(checkpoint):
-    completed = mpirun(4, "snapshot_story.py", "alone", checkpoint, timeout_s=20)
+    completed = mpirun(4, "snapshot_story.py", "alone", checkpoint)
     assert completed.returncode == 0, completed.stderr
     assert "rank 1 (MPI rank 1) has shut down without taking it" in completed.stdout
     assert read_checkpoint(checkpoint).step == 1

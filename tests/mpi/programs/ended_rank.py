@@ -49,9 +49,11 @@ def end() -> None:
 
 if how == "fault":
     ProxyService._do_next = fold_wrongly  # type: ignore[method-assign]
+coarse.init()
 if how == "exit without join":
-    import coarse.torch  # before anybody ends, for it takes long
-coarse.init({"stall_timeout_s": 20.0})
+    import coarse.torch
+
+    coarse.barrier()  # nobody ends before all have imported, which takes long
 if coarse.rank() == coarse.size() - 1:
     end()
     sys.exit(0)

@@ -3,7 +3,7 @@
 from mpi4py import MPI
 
 import coarse
-from coarse import node
+from coarse import device_file
 
 
 def refuse(name: str, nbytes: int) -> int:
@@ -11,5 +11,5 @@ def refuse(name: str, nbytes: int) -> int:
 
 
 if MPI.COMM_WORLD.Get_rank() == 2:
-    node.create_memory_file = refuse
+    device_file.create_memory_file = refuse
 coarse.init()

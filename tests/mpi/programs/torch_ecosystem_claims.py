@@ -3,7 +3,6 @@
 import copy
 import os
 import signal
-import sys
 import warnings
 from functools import partial
 
@@ -15,7 +14,6 @@ from torch.utils.checkpoint import checkpoint
 import coarse
 import coarse.torch as ct
 from coarse.session import current
-from tests.mpi.claims import report_claims
 from tests.mpi.programs.torch_training import (
     Mlp,
     batch,
@@ -406,9 +404,3 @@ CLAIMS = [
     a_forked_child_cannot_use_device_memory,
     data_loaders_may_fork_beside_an_optimizer,
 ]
-
-
-if __name__ == "__main__":
-    ct.init()
-    report_claims(CLAIMS, sys.argv[1])
-    gradients_outlive_the_optimizer_and_the_job()  # it shuts down, so its status alone tells

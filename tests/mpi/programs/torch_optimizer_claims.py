@@ -1,6 +1,5 @@
 """What DistributedOptimizer promises in a training loop, against one process on the global batch."""
 
-import sys
 import warnings
 
 import pytest
@@ -10,7 +9,7 @@ from torch import nn
 import coarse
 import coarse.torch as ct
 from coarse.session import current
-from tests.mpi.claims import report_claims
+from tests.mpi.programs.forced_split import forced
 from tests.mpi.programs.torch_training import (
     Mlp,
     batch,
@@ -26,6 +25,11 @@ from tests.mpi.programs.torch_training import (
 
 def is_allreduce() -> bool:
     return current().config.mode == "allreduce"
+
+
+def holds_all_back() -> bool:
+    """Whether the workers sum all buckets, once backward has ended."""
+    return is_allreduce() or forced() == "none"
 
 
 def adamw(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
@@ -91,15 +95,16 @@ def a_gradient_that_was_none_is_copied_once_and_is_a_view_again() -> None:
 
 
 def pushes_begin_while_backward_still_runs() -> None:
-    if is_allreduce():
+    if holds_all_back():
         return
     ours, optimizer, _, _ = twins()
     seen = []
     ours.first.weight.register_hook(lambda _: seen.append(pushes()))
     before = pushes()
     loss_of(ours, batch(0, ct.rank())).backward()
-    assert before < seen[0] < pushes()
+    assert before < seen[0]
     optimizer.step()
+    assert seen[0] < pushes()
     optimizer.close()
 
 
@@ -145,9 +150,10 @@ def several_backward_passes_are_pushed_once() -> None:
         for step in range(2):
             pair.zero_grad()
             for part in range(3):
+                assert pushes() == before
                 pair.backward(10 * step + part)
-                assert (pushes() == before) == (part < 2)
             pair.step()
+            assert pushes() == before + pair.optimizer._num_buckets
             before = pushes()
 
 
@@ -345,7 +351,46 @@ def a_step_that_stalled_may_be_tried_again() -> None:
             pair.step()
 
 
+def measures() -> bool:
+    """Whether the first steps decide who synchronises which buckets."""
+    return current().config.mode == "coarse" and not forced() and ct.size() > 1
+
+
+def all_workers_come_to_the_same_split_and_train_as_one_process_does_meanwhile() -> None:
+    pair = twins()
+    assert pair.optimizer.dual_sync is None
+    for step in range(12):
+        pair.train(step)
+    found = pair.optimizer.dual_sync
+    assert (found is not None) == measures()
+    if found is not None:
+        assert (found.policy, found.kind) == (current().config.policy, "measured")
+        assert found.nbytes >= sum(p.nbytes for p in pair.ours.parameters())
+        text = repr(found).encode()
+        numbers = torch.frombuffer(bytearray(text), dtype=torch.uint8)
+        everybody = ct.allgather(numbers, "dual_sync").reshape(ct.size(), -1)
+        assert all(bytes(row.tolist()) == text for row in everybody)
+    pair.optimizer.close()
+
+
+def measuring_counts_no_bytes() -> None:
+    pair = twins()
+    pair.train(0)
+    before = ct.statistics()
+    for step in range(1, 11):
+        pair.train(step)
+    after = ct.statistics()
+    per_step = sum(b.plan.descriptor.nbytes for b in pair.optimizer._exchange._buckets)
+    calls = sum(counts["bytes"] for name, counts in after["keys"].items() if name.endswith("/round"))
+    calls -= sum(counts["bytes"] for name, counts in before["keys"].items() if name.endswith("/round"))
+    assert after["bytes"] - before["bytes"] == 10 * per_step + calls
+    assert calls <= 10 * 8
+    pair.optimizer.close()
+
+
 CLAIMS = [
+    all_workers_come_to_the_same_split_and_train_as_one_process_does_meanwhile,
+    measuring_counts_no_bytes,
     training_equals_one_process_on_the_global_batch,
     a_sum_is_the_average_times_the_number_of_workers,
     gradients_stay_views_and_a_step_moves_no_bytes,
@@ -367,9 +412,3 @@ CLAIMS = [
     changing_a_gradient_in_flight_is_refused,
     a_step_that_stalled_may_be_tried_again,
 ]
-
-
-if __name__ == "__main__":
-    ct.init()
-    report_claims(CLAIMS, sys.argv[1])
-    ct.shutdown()

@@ -1,14 +1,12 @@
 """What the interface on tensors promises, against plain sums."""
 
 import math
-import sys
 
 import pytest
 import torch
 
 import coarse
 import coarse.torch as ct
-from tests.mpi.claims import report_claims
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 SHAPES = ((), (0,), (1,), (7,), (3, 0, 2), (5, 3, 2), (100_003,))
@@ -233,9 +231,3 @@ CLAIMS = [
     workers_that_have_joined_count_as_zero,
     a_join_with_a_push_in_flight_is_refused_and_the_push_counts,
 ]
-
-
-if __name__ == "__main__":
-    ct.init()
-    report_claims(CLAIMS, sys.argv[1])
-    ct.shutdown()

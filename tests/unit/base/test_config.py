@@ -23,7 +23,7 @@ def test_an_empty_mapping_gives_the_defaults():
 
 def test_every_key_of_a_file_arrives(write):
     path = write(
-        'mode = "allreduce"\npartition = "1:1"\ndevice_capacity_bytes = 1048576\n'
+        'mode = "allreduce"\npolicy = "paper"\npartition = "1:1"\ndevice_capacity_bytes = 1048576\n'
         'collective = "ring"\nnum_sync_groups = 4\nbucket_bytes = 65536\nstall_timeout_s = 5\n'
         "startup_timeout_s = 2.5\n"
         '[routing]\npolicy = "fixed"\nthreshold_bytes = 0\npartition_bytes = 4096\n'
@@ -31,6 +31,7 @@ def test_every_key_of_a_file_arrives(write):
     )
     assert Config.from_toml(path) == Config(
         mode="allreduce",
+        policy="paper",
         partition="1:1",
         device_capacity_bytes=MIB,
         collective="ring",
@@ -52,6 +53,7 @@ def test_a_config_cannot_be_changed():
     [
         ("mode", "corse"),
         ("mode", ["coarse"]),
+        ("policy", "simulate"),
         ("collective", "tree"),
         ("partition", ""),
         ("partition", 3),
@@ -80,6 +82,8 @@ def test_a_wrong_value_is_refused_with_its_key_and_what_came(key, value):
         {"tie_tolerance": -0.1},
         {"min_partition_bytes": 0},
         {"min_partition_bytes": 2 * MIB, "max_partition_bytes": MIB},
+        {"profile_every_steps": 0},
+        {"profile_every_steps": 2.5},
     ],
 )
 def test_measured_routing_refuses_what_cannot_work(values):
@@ -177,10 +181,10 @@ def test_a_file_of_the_environment_that_an_argument_hides_is_not_silent(write):
     assert config.num_sync_groups == 5
 
 
-def test_the_environment_overrides_partition_and_mode():
-    environ = {"COARSE_PARTITION": "2:2", "COARSE_MODE": "allreduce"}
+def test_the_environment_overrides_partition_mode_and_policy():
+    environ = {"COARSE_PARTITION": "2:2", "COARSE_MODE": "dense", "COARSE_POLICY": "devices"}
     config = load_config({"partition": "1:3", "num_sync_groups": 3}, environ)
-    assert config == Config(partition="2:2", mode="allreduce", num_sync_groups=3)
+    assert config == Config(partition="2:2", mode="dense", policy="devices", num_sync_groups=3)
 
 
 def test_a_wrong_environment_variable_is_named():

@@ -35,6 +35,20 @@ def test_a_rank_that_ends_in_init_is_said_to_have_been_there():
     assert verdict.text == "MPI rank 1 ended with status 1 in coarse.init(), where ranks [0] wait; the job ends"
 
 
+def test_the_first_rank_that_did_not_end_well_gives_its_status():
+    departures = Departures(3, frozenset({2}))
+    assert departures.first_failure() == 0
+    for rank, status in ((0, 0), (2, -9), (1, 4)):
+        departures.on_ended(rank, status)
+    assert departures.first_failure() == 137
+
+
+def test_a_rank_that_was_lost_did_not_end_well():
+    departures = Departures(1, frozenset())
+    departures.on_ended(0, None)
+    assert departures.first_failure() == 1
+
+
 def test_a_worker_may_end_well_while_only_devices_wait_and_another_still_works():
     assert starting(("waits", 2), ("ended", 1, 0)) is None
 

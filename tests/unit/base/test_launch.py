@@ -34,9 +34,11 @@ def test_contexts_follow_the_ranks_of_the_partition(script):
 
 def test_only_what_was_asked_for_is_exported(script):
     assert TrainingRun(script=script).exports() == {"COARSE_PARTITION": "2:2"}
-    assert TrainingRun(script=script, partition="3:1", mode="allreduce", config_path="/c.toml").exports() == {
+    asked = TrainingRun(script=script, partition="3:1", mode="coarse", policy="paper", config_path="/c.toml")
+    assert asked.exports() == {
         "COARSE_PARTITION": "3:1",
-        "COARSE_MODE": "allreduce",
+        "COARSE_MODE": "coarse",
+        "COARSE_POLICY": "paper",
         "COARSE_CONFIG": "/c.toml",
     }
 
@@ -107,3 +109,22 @@ def test_a_default_counts_from_the_file_or_the_environment_but_not_from_a_commen
     assert set(missing_defaults("", {"PRTE_MCA_rmaps_default_mapping_policy": "slot:OVERSUBSCRIBE"})) == {
         "hwloc_default_binding_policy"
     }
+
+
+def test_on_several_hosts_each_rank_is_started_on_its_own(script):
+    hosts = ("a", "a", "a", "b", "b", "b")
+    request = TrainingRun(script=script, partition="4:2", hosts=hosts)
+    contexts = request.contexts("python")
+    assert [(context.host, context.num_ranks) for context in contexts] == [("a", 2), ("a", 1), ("b", 2), ("b", 1)]
+    assert [context.command[-1] for context in contexts] == [script, "coarse.device"] * 2
+    assert request.light_ranks() == {2, 5}
+
+
+def test_hosts_and_further_options_stand_where_mpirun_wants_them():
+    contexts = [AppContext(num_ranks=2, command=("a",), host="h1"), AppContext(num_ranks=1, command=("b",), host="h2")]
+    argv = mpirun_argv(
+        "mpirun", contexts, exports={}, as_root=False, fault_tolerant=False, options=("--mca", "btl", "self,tcp")
+    )
+    assert " ".join(argv) == (
+        "mpirun --mca btl self,tcp --map-by :OVERSUBSCRIBE --bind-to none --host h1 -n 2 a : --host h2 -n 1 b"
+    )

@@ -43,7 +43,7 @@ def plans(draw):
     """A plan, with where it is and the partition sizes that it must keep to."""
     clients = draw(NODES)
     devices = draw(st.lists(st.integers(1, 3), min_size=len(clients), max_size=len(clients)))
-    place = placement(clients, devices, draw(st.sampled_from(("in_place", "ring"))))
+    place = placement(clients, devices, draw(st.sampled_from(("in_place", "central", "ring"))))
     tables = [
         table(
             draw(st.sampled_from(place.devices_on(node))),
@@ -131,6 +131,14 @@ def test_on_one_node_in_place_every_shard_is_folded_by_one_device_and_each_has_i
         assert len(members) == 1
         counts[members[0]] += last - first
     assert set(counts.values()) == {10}
+
+
+@given(st.integers(0, 2**64 - 1), st.integers(0, 2000), st.integers(1, 4), st.integers(1, 4))
+def test_in_the_middle_one_device_folds_all_shards_of_all_keys(key, num_elements, num_clients, num_devices):
+    place = placement([num_clients], [num_devices], "central")
+    plan = plan_key(key, num_elements, 4, [table()] * num_clients, place)
+    assert {plan.members(shard) for shard in range(plan.num_shards)} == {(0,)}
+    assert plan.contributors_by_device == (tuple(range(num_clients)), *[()] * (num_devices - 1))
 
 
 def test_small_keys_rotate_over_the_devices_of_a_node():

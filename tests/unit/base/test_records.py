@@ -186,7 +186,9 @@ def test_who_sleeps_is_woken_by_frames_that_a_full_ring_kept_back():
 
 
 def test_no_wake_up_is_lost_between_two_that_answer_each_other():
+    """However long all rounds take: neither may stand still while the other sleeps."""
     num_rounds = 2000
+    progress = [0, 0]
 
     def answer(mailbox: Mailbox, *, begins: bool) -> None:
         num_seen = 0
@@ -196,6 +198,7 @@ def test_no_wake_up_is_lost_between_two_that_answer_each_other():
         while num_seen < num_rounds:
             for _ in mailbox.read():
                 num_seen += 1
+                progress[mailbox.endpoint] = num_seen
                 mailbox.post(1 - mailbox.endpoint, b"%d" % num_seen)
             mailbox.ring_bells()
             if num_seen < num_rounds:
@@ -209,8 +212,12 @@ def test_no_wake_up_is_lost_between_two_that_answer_each_other():
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(FOR_EVER_S / 2)
-        assert not any(thread.is_alive() for thread in threads)
+            before = None
+            while thread.is_alive():
+                assert progress != before
+                before = list(progress)
+                thread.join(FOR_EVER_S / 2)
+        assert progress == [num_rounds] * 2
 
 
 def test_a_bell_of_somebody_gone_is_no_error():

@@ -1,5 +1,6 @@
 """What may be called before `init`: nothing that needs a runtime."""
 
+import io
 import subprocess
 import sys
 
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 
 import coarse
+from coarse import session
 
 CALLS = {
     "rank": coarse.rank,
@@ -38,3 +40,9 @@ def test_importing_coarse_starts_no_mpi_and_loads_no_framework():
     program = "import sys, coarse; print(*(name in sys.modules for name in ('mpi4py.MPI', 'torch')))"
     command = [sys.executable, "-c", program]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "False False\n"
+
+
+def test_an_error_is_shown_though_a_hook_around_ours_holds_stderr_back(capfd, monkeypatch):
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    session._on_uncaught(ValueError, ValueError("what went wrong"), None)
+    assert "what went wrong" in capfd.readouterr().err

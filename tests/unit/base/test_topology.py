@@ -11,24 +11,9 @@ from coarse.topology import (
     Role,
     partition_from_nodes,
     partition_from_text,
-    partition_from_toml,
 )
 
 BOTH = Role.WORKER | Role.MEMORY_DEVICE
-
-
-@pytest.fixture
-def write(tmp_path):
-    def write_text(text):
-        path = tmp_path / "nodes.toml"
-        path.write_text(text)
-        return path
-
-    return write_text
-
-
-def entries(*lines):
-    return "".join(f"[[rank]]\n{line}\n" for line in lines)
 
 
 def test_the_default_is_half_and_half_on_each_node_with_workers_first():
@@ -139,77 +124,6 @@ def test_text_for_another_number_of_ranks_is_refused():
 def test_text_without_a_device_is_refused():
     with pytest.raises(ConfigError, match="no memory device"):
         partition_from_text("worker,worker", ["a"] * 2)
-
-
-def test_a_file_may_split_a_host_and_name_switches_and_proxies(write):
-    path = write(
-        entries(
-            'rank = 3\nrole = "memory_device"\nnode = "y"',
-            'rank = 0\nrole = "worker"\nnode = "x"\nswitch = "s1"\nlocal_proxy = 1',
-            'rank = 1\nrole = "memory_device"\nnode = "x"\nswitch = "s0"',
-            'rank = 2\nrole = "worker"\nnode = "y"',
-            'rank = 4\nrole = "memory_device"\nnode = "x"\nswitch = "s1"',
-        )
-    )
-    table = partition_from_toml(path, ["host"] * 5)
-    assert table.places[0] == RankPlace(rank=0, roles=Role.WORKER, node="x", switch="s1")
-    assert table.devices == (1, 3, 4)
-    assert table.local_proxies == (0, 1)
-
-
-def test_the_device_of_the_same_switch_is_local_unless_the_file_says_otherwise(write):
-    path = write(
-        entries(
-            'rank = 0\nrole = "worker"\nswitch = "s1"',
-            'rank = 1\nrole = "worker"\nswitch = "s0"',
-            'rank = 2\nrole = "memory_device"\nswitch = "s0"',
-            'rank = 3\nrole = "memory_device"\nswitch = "s1"',
-        )
-    )
-    assert partition_from_toml(path, ["host"] * 4).local_proxies == (1, 0)
-
-
-def test_the_node_of_an_entry_is_its_host_by_default(write):
-    path = write(entries('rank = 0\nrole = "both"', 'rank = 1\nrole = "both"'))
-    table = partition_from_toml(path, ["a", "b"])
-    assert [place.node for place in table.places] == ["a", "b"]
-    assert table.local_proxies == (0, 1)
-
-
-DEVICE = 'rank = 1\nrole = "memory_device"'
-
-
-@pytest.mark.parametrize(
-    ("text", "line", "reason"),
-    [
-        (entries('rank = 0\nroll = "worker"', DEVICE), 3, "unknown key.*role"),
-        (entries('rank = 0\nrole = "wroker"', DEVICE), 3, "role must be one of"),
-        (entries('rank = 2\nrole = "worker"', DEVICE), 2, r"rank must lie in 0\.\.1"),
-        (entries('role = "worker"', DEVICE), 1, "rank must be a whole number, got None"),
-        (entries("rank = 0", DEVICE), 1, "role must be text, got None"),
-        (entries('rank = "0"\nrole = "worker"', DEVICE), 2, "rank must be a whole number"),
-        (entries('rank = 1\nrole = "worker"', DEVICE), 5, "listed twice"),
-        (entries(DEVICE), 1, r"ranks \[0\] are not listed"),
-        (entries('rank = 0\nrole = "memory_device"', DEVICE), 1, "no worker"),
-        (entries('rank = 0\nrole = "worker"\nnode = "x"', DEVICE), 1, "no memory device"),
-        (entries('rank = 0\nrole = "worker"\nlocal_proxy = 0', DEVICE), 4, r"one of \[1\], got 0"),
-        (entries('rank = 0\nrole = "worker"', f"{DEVICE}\nlocal_proxy = 1"), 7, "is no worker"),
-        ("rank = 3\n", 1, "one .*rank.* table for each"),
-        ("ranks = 3\n", 1, "unknown key 'ranks'"),
-        ("[[rank]\n", 1, "not TOML"),
-    ],
-)
-def test_an_impossible_file_is_refused_with_its_line(write, text, line, reason):
-    with pytest.raises(ConfigError, match=rf"nodes\.toml:{line}: .*{reason}"):
-        partition_from_toml(write(text), ["host"] * 2)
-
-
-def test_a_file_may_not_join_two_hosts(write):
-    path = write(
-        entries('rank = 0\nrole = "worker"\nnode = "x"', 'rank = 1\nrole = "both"\nnode = "x"')
-    )
-    with pytest.raises(ConfigError, match=r"nodes\.toml:8: node 'x' would join hosts a and b"):
-        partition_from_toml(path, ["a", "b"])
 
 
 def test_a_table_made_by_hand_is_checked_too():

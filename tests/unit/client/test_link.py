@@ -16,8 +16,8 @@ from coarse.client.link import DeviceLink
 from coarse.client.machine import ClientMachine
 from coarse.clock import WallClock
 from coarse.dtypes import DType, Op
-from coarse.encoding import encode
-from coarse.errors import CoarseError, MismatchError
+from coarse.encoding import decode, encode
+from coarse.errors import CoarseError, DeadRankError, MismatchError
 from coarse.messages import Descriptor, Died, Echo, Failed, Ready, Registered, Tables, key_of
 from coarse.plan import Placement
 from coarse.records import Mailbox, control_bytes
@@ -174,3 +174,23 @@ def test_a_process_that_ends_is_seen_without_waiting(wire):
         process.wait()
     assert client.is_complete(key)
     os.close(descriptor)
+
+
+def test_of_a_peer_that_ended_because_another_died_the_other_is_named(wire, monkeypatch):
+    def is_told_and_left_alone(timeout_s):
+        wire.say(Died(4, "worker 2 (MPI rank 4) died"))
+        return [1]
+
+    monkeypatch.setattr(wire.mailbox, "sleep", is_told_and_left_alone)
+    with pytest.raises(DeadRankError, match=r"worker 2 \(MPI rank 4\) died") as error:
+        wire.link.wait_until(lambda: False)
+    assert error.value.rank == 4
+
+
+def test_who_ends_for_a_death_tells_its_node_of_that_death_first(wire):
+    wire.say(Died(4, "worker 2 (MPI rank 4) died"))
+    wire.link.hand_on_death()
+    assert list(wire.device.read()) == []
+    wire.link.look()
+    wire.link.hand_on_death()
+    assert [decode(frame) for frame in wire.device.read()] == [Died(4, "worker 2 (MPI rank 4) died")]

@@ -181,3 +181,17 @@ def test_proxies_measured_at_different_sizes_are_refused():
 def test_a_profile_that_cannot_be_is_refused(latency_s, times_s):
     with pytest.raises(ValueError, match="device 4"):
         ProxyProfile(device=4, is_local=True, latency_s=latency_s, seconds_by_nbytes=times_s)
+
+
+@pytest.mark.parametrize("num_proxies", [2, 3, 4, 8])
+def test_equal_clients_spread_over_proxies_that_are_equally_fast(num_proxies):
+    """Each finds its own switch's proxy slower than all others (COARSE figure 8a), which are alike."""
+    chosen = []
+    for client in range(num_proxies):
+        rates = [8e9 if device == client else 12e9 for device in range(num_proxies)]
+        profiles = [
+            linear(device, latency_s=10e-6, bytes_per_s=rate, is_local=device == client)
+            for device, rate in enumerate(rates)
+        ]
+        chosen.append(derive(profiles).bandwidth_proxy)
+    assert sorted(chosen) == list(range(num_proxies))

@@ -7,7 +7,7 @@ import pytest
 
 from coarse.config import MODES
 from coarse.dtypes import DType
-from coarse.topology import partition_from_toml
+from coarse.partition_file import partition_from_toml
 
 DOCS = Path(__file__).parents[3] / "docs"
 PAGES = [*sorted(DOCS.glob("*.md")), *(DOCS.parent / name for name in ("README.md", "CONTRIBUTING.md", "CHANGES.md"))]

@@ -1,5 +1,8 @@
 """Dilation is raised until the machine keeps up, or the run is refused."""
 
+import os
+import signal
+import tempfile
 from dataclasses import replace
 
 import pytest
@@ -67,3 +70,24 @@ def test_a_machine_that_never_keeps_up_is_no_result(machine):
 def test_the_first_iteration_does_not_count(machine):
     machine(0.0)
     assert emulate(ORDER).iteration_s == pytest.approx(0.5)
+
+
+def test_a_signal_at_any_time_and_another_one_after_it_leave_no_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    before = signal.getsignal(signal.SIGTERM)
+    found = []
+
+    def interrupted(num_ranks, folder, ends):
+        found.append(folder)
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+        finally:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(launch, "_run_ranks", interrupted)
+    with pytest.raises(SystemExit) as ended:
+        launch.run_order(replace(ORDER, dilation=1.0))
+    assert ended.value.code == 128 + signal.SIGTERM
+    assert [folder.parent for folder in found] == [tmp_path]
+    assert not list(tmp_path.iterdir())
+    assert signal.getsignal(signal.SIGTERM) == before

@@ -1,5 +1,7 @@
 """What travels between ranks and the fabric comes back as it was."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,6 +9,7 @@ from hypothesis import strategies as st
 from coarse.emulated.envelope import Delivery, Submission, Way, unpack_delivery, unpack_submission
 from coarse.emulated.order import RunOrder, order_json, parse_run_order
 from coarse.emulated.site_file import FabricOrder, order_text, parse_order
+from coarse.emulation.degradation import RateChange
 from coarse.emulation.links import Link
 from coarse.simulation.site import Site
 
@@ -41,7 +44,14 @@ def test_the_fabric_gets_the_site_that_the_ranks_have():
         between_workers={(0, 1): ()},
         adder_bytes_per_s=3e9,
     )
-    order = FabricOrder(site=site, run="r", process_ids=(7, 8), origin_s=1.5, dilation=20.0)
+    order = FabricOrder(
+        site=site,
+        run="r",
+        process_ids=(7, 8),
+        origin_s=1.5,
+        dilation=20.0,
+        rate_changes=(RateChange(0.5, 1, 1e8), RateChange(2.0, 0, 1e9)),
+    )
     assert parse_order(order_text(order)) == order
 
 
@@ -69,9 +79,16 @@ def test_ranks_simulate_the_job_that_was_decided(order):
     assert job.num_proxy_gradients == len(job.gradients)
 
 
-def test_a_job_without_devices_has_one_rank_that_holds_memory(order):
-    from dataclasses import replace
+def test_ranks_are_told_what_degrades_how_often_to_measure_and_by_which_policy_to_decide(order):
+    asked = replace(order, degradations=("socket0 crossing=0.5@1", "gpu? up=0.1@2"), profile_every=7)
+    told = parse_run_order(order_json(asked.decided("paper")))
+    job = told.job()
+    assert (told.policy, job.profile_every) == ("paper", 7)
+    assert [change.at_s for change in job.rate_changes] == [1.0] + [2.0] * 8
+    assert replace(asked, mode="allreduce", num_devices=0).decided("paper").decide() is None
 
+
+def test_a_job_without_devices_has_one_rank_that_holds_memory(order):
     alone = replace(order, mode="allreduce", num_devices=0).decided("devices")
     table = alone.partition(alone.job())
     assert (alone.num_ranks, table.num_workers, table.num_devices) == (3, 2, 1)

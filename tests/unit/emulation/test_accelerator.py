@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coarse.emulation.accelerator import (
+    EAGER_FRAMEWORK,
     FUSED_FRAMEWORK,
     GRAPH_FRAMEWORK,
     Framework,
@@ -25,7 +26,7 @@ TRAININGS = st.builds(
     model=st.sampled_from([resnet50(), bert_large(128), bert_large(384)]),
     precision=st.sampled_from(list(Precision)),
     optimizer=st.sampled_from(list(Optimizer)),
-    framework=st.sampled_from([GRAPH_FRAMEWORK, FUSED_FRAMEWORK]),
+    framework=st.sampled_from([GRAPH_FRAMEWORK, EAGER_FRAMEWORK, FUSED_FRAMEWORK]),
     parameters_on_device=st.booleans(),
 )
 

@@ -69,12 +69,18 @@ def test_a_batch_beyond_the_measured_ones_is_an_assumption_at_the_nearest_rate(b
     assert profile.basis is Basis.ASSUMPTION
 
 
-@pytest.mark.parametrize("gpu", ["p100", "t4"])
 @pytest.mark.parametrize("batch", [2, 4])
-def test_what_is_scaled_from_another_gpu_is_an_assumption_that_says_so(gpu, batch):
-    profile = compute_profile(bert_large(), gpu, batch, FP32)
+def test_what_is_scaled_by_peaks_is_an_assumption_that_says_so(batch):
+    profile = compute_profile(bert_large(), "p100", batch, FP32)
     assert profile.basis is Basis.ASSUMPTION
-    assert f"scaled by {gpu}'s peak FLOPS" in profile.source
+    assert "scaled by p100's peak FLOPS over V100's (0.592)" in profile.source
+
+
+@pytest.mark.parametrize(("precision", "batch", "ratio"), [(FP16, 2, 0.296), (FP16, 4, 0.267), (FP32, 2, 0.241)])
+def test_a_t4_trains_bert_at_the_share_of_a_v100_that_its_inference_has(precision, batch, ratio):
+    t4, v100 = (compute_profile(bert_large(), gpu, batch, precision) for gpu in ("t4", "v100"))
+    assert v100.total_backward_s / t4.total_backward_s == pytest.approx(ratio, abs=0.001)
+    assert t4.basis is Basis.DERIVED
 
 
 @pytest.mark.parametrize("name", ["v100", "V100", "Tesla V100-SXM2-16GB"])

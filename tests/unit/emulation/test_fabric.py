@@ -167,6 +167,27 @@ def test_the_same_traffic_ends_at_the_same_times_to_the_last_bit(traffic: Traffi
 
 
 @given(traffics())
+def test_traffic_that_comes_again_takes_as_long_as_at_first(traffic: Traffic):
+    """What is remembered of shares is what would be found anew."""
+    fabric, again = loaded(replace(traffic, changes=())), len(traffic.transfers)
+    first = ends(fabric)
+    begin_s = fabric.now_s
+    for number, (at_s, path, nbytes, piece_bytes) in enumerate(traffic.transfers, start=again):
+        fabric.start(number, path, nbytes, begin_s + at_s, piece_bytes=piece_bytes)
+    second = {number - again: end_s - begin_s for number, end_s in ends(fabric).items()}
+    assert second == pytest.approx(first, rel=1e-9, abs=1e-9)
+
+
+def test_a_share_that_is_remembered_does_not_outlive_its_links_rate():
+    fabric = Fabric(wires(1))
+    for begin_s, number in ((0.0, 0), (2.0, 2)):
+        for each in (number, number + 1):
+            fabric.start(each, (0,), 500_000, begin_s)
+    fabric.set_rate(0, 5e5, 1.5)
+    assert ends(fabric) == {0: 1.0, 1: 1.0, 2: pytest.approx(4.0), 3: pytest.approx(4.0)}
+
+
+@given(traffics())
 def test_a_transfer_alone_takes_what_its_path_takes_alone(traffic: Traffic):
     for at_s, path, nbytes, _ in traffic.transfers:
         fabric = Fabric(traffic.links)

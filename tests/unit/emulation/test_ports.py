@@ -98,3 +98,21 @@ def test_every_link_has_moved_all_bytes_and_a_full_one_never_rests(submitted: li
     assert sorted(ended) == list(range(len(submitted)))
     assert ports.fabric.bytes_moved(0) == total
     assert max(ended.values(), default=0.0) == pytest.approx(total / 1e6)
+
+
+def test_what_ends_next_is_told_one_instant_at_a_time_and_not_before_it_is_due():
+    ports = ports_on(3)
+    for transfer, (link, nbytes) in enumerate([(0, 1_000_000), (1, 1_000_000), (2, 3_000_000)]):
+        ports.submit(transfer, link, (link,), nbytes, 0.0)
+    assert ports.next_ended(0.5) == []
+    assert ports.next_ended(9.0) == [(1.0, 0), (1.0, 1)]
+    assert ports.fabric.now_s == 1.0
+    assert ports.next_ended(9.0) == [(3.0, 2)]
+    assert ports.next_ended(9.0) == []
+
+
+def test_what_a_freed_port_ends_at_the_same_instant_is_told_with_it():
+    ports = ports_on(1)
+    ports.submit(0, "port", (0,), 1_000_000, 0.0)
+    ports.submit(1, "port", (0,), 0, 0.0)
+    assert ports.next_ended(9.0) == [(1.0, 0), (1.0, 1)]

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from coarse.simulation.job import Job
 from coarse.simulation.policies import most_trials, search_splits, with_best_split
+from coarse.simulation.profiling import local_tables
 from coarse.simulation.report import Report, WorkerIteration
-from coarse.simulation.scenario import local_tables, paper_split
+from coarse.simulation.scenario import modelled_paper_split
 from coarse.simulation.training import simulate
 from tests.unit.simulation.small_jobs import job_of, site_of
 
@@ -53,7 +54,7 @@ def test_the_choice_is_never_slower_than_workers_alone_or_devices_alone(job: Job
 @settings(max_examples=15, deadline=None)
 @given(jobs())
 def test_the_choice_is_never_slower_than_the_papers(job: Job):
-    assert simulate(with_best_split(job)).iteration_s <= 1.001 * iteration_s(job, paper_split(job))
+    assert simulate(with_best_split(job)).iteration_s <= 1.001 * iteration_s(job, modelled_paper_split(job))
 
 
 def taking(seconds: list[float]):

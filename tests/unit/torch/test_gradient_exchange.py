@@ -16,15 +16,25 @@ from coarse.torch.gradients import GradientExchange
 class OneRank:
     """A synchroniser whose results are this rank's own values; waits for indices in `stalls` stall once each."""
 
+    timer = None
+    dual_sync = None
+
     def __init__(self):
         self.started = []
         self.stalls = []
+        self.recallable = set()
 
     def memory_of(self, descriptor):
         return np.zeros(descriptor.shape, DType(descriptor.dtype).storage)
 
     def start(self, index):
         self.started.append(index)
+
+    def recall(self, index):
+        return index in self.recallable
+
+    def all_started(self):
+        pass
 
     def wait(self, index):
         if index in self.stalls:
@@ -138,3 +148,26 @@ def test_a_backward_after_a_stall_is_pushed_too(setup):
     setup.exchange.synchronize()
     assert sorted(setup.synchroniser.started) == [0, 0, 1, 1]
     assert setup.front.grad.tolist() == setup.back.grad.tolist() == [3.0] * 4
+
+
+@pytest.mark.parametrize("op", [Op.AVERAGE, Op.SUM])
+@pytest.mark.parametrize("kind", [BucketOfViews, BucketOfCopies])
+def test_a_bucket_that_was_recalled_is_neither_waited_for_nor_scaled_and_goes_once_with_all_gradients(kind, op):
+    setup = Setup(kind, op)
+    setup.synchroniser.recallable = {0, 1}
+    setup.synchroniser.stalls = [0, 1]
+    setup.backward(1)
+    setup.backward(2)
+    assert setup.synchroniser.stalls == [0, 1]
+    setup.synchroniser.stalls = []
+    setup.exchange.synchronize()
+    assert sorted(setup.synchroniser.started) == [0, 0, 1, 1]
+    assert setup.front.grad.tolist() == setup.back.grad.tolist() == [3.0] * 4
+
+
+def test_a_gradient_changed_before_its_bucket_was_recalled_is_refused(setup):
+    setup.synchroniser.recallable = {0, 1}
+    setup.backward()
+    clamp_in_place(setup.front)
+    with pytest.raises(InFlightError, match=r"'front', were changed or replaced"):
+        setup.backward()

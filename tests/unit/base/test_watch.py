@@ -1,0 +1,50 @@
+"""What the launcher hears from ranks, which tests stand for here."""
+
+import socket
+import threading
+
+import pytest
+
+from coarse.arrival import LauncherLine
+from coarse.departures import Departures
+from coarse.watch import Doorstep, Watch
+
+IN_TIME_S = 10.0
+
+
+def environ(watch: Watch, rank: int) -> dict[str, str]:
+    return {"COARSE_LAUNCHER": watch.name, "PMIX_RANK": str(rank)}
+
+
+@pytest.mark.parametrize("has_path", [False, True])
+def test_what_ranks_moved_is_known_once_the_watch_is_over(tmp_path, has_path):
+    path = str(tmp_path / "launcher")
+    with Watch(Departures(3, frozenset({1, 2})), Doorstep(path, path) if has_path else None) as watch:
+        watch.start(lambda verdict: None)
+        for rank in (1, 2):
+            with LauncherLine(environ(watch, rank)) as line:
+                line.say_moved((10 * rank, 7), 3 if rank == 2 else None)
+        with LauncherLine(environ(watch, 0)) as line:
+            line.say_moved((0, 0), 4)
+    assert watch.carried == {0: (0, 0), 1: (10, 7), 2: (20, 7)}
+    assert watch.reduced == {0: 4, 2: 3}
+    assert watch.verdict is None
+
+
+def test_a_path_may_be_bound_in_one_place_and_told_as_another(tmp_path):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "seen").symlink_to(tmp_path / "real")
+    bound, told = str(tmp_path / "real" / "l"), str(tmp_path / "seen" / "l")
+    ended = threading.Event()
+    with Watch(Departures(2, frozenset({1})), Doorstep(bound, told)) as watch:
+        watch.start(lambda verdict: ended.set())
+        assert watch.name == told
+        with socket.socket(socket.AF_UNIX) as watching:
+            watching.connect(told)
+            watching.sendall(b"1 runs\n")
+            watching.sendall(b"1 ended 5\n")
+            with LauncherLine(environ(watch, 0)) as line:
+                line.say_waits()
+                assert ended.wait(IN_TIME_S)
+    assert watch.verdict is not None
+    assert "MPI rank 1 ended with status 5 before" in watch.verdict.text

@@ -1,0 +1,76 @@
+"""Live profiling on a machine whose speed is known: what noise does to tables, and what real differences do."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from coarse.client.profiler import choose_table
+from coarse.config import FixedRouting, MeasuredRouting
+
+LOCAL, REMOTE = 0, 1
+Speed = Callable[[int, int], float]
+"""(device, how many times it was measured before) -> seconds of anything that is measured."""
+
+
+class FakeMachine:
+    """A client, its link and a clock; each measurement asks the clock twice."""
+
+    def __init__(self, seconds: Speed) -> None:
+        self._seconds = seconds
+        self._visits = {LOCAL: -1, REMOTE: -1}
+        self._device = LOCAL
+        self._now_s, self._is_begun = 0.0, False
+        self.machine = self.link = self
+        self.client = 0
+        self.freed: list[int] = []
+
+    def allocate(self, device: int, nbytes: int) -> tuple[int, np.ndarray]:
+        self._device = device
+        self._visits[device] += 1
+        return device, np.empty(nbytes, np.uint8)
+
+    def free(self, device: int, offset: int) -> None:
+        self.freed.append(device)
+
+    def next_token(self) -> int:
+        return 1
+
+    def ask(self, *_: object) -> None:
+        pass
+
+    def now_s(self) -> float:
+        if self._is_begun:
+            self._now_s += self._seconds(self._device, self._visits[self._device])
+        self._is_begun = not self._is_begun
+        return self._now_s
+
+
+def chosen(seconds: Speed, routing: MeasuredRouting | FixedRouting | None = None):
+    machine = FakeMachine(seconds)
+    table = choose_table(machine, routing or MeasuredRouting(), (LOCAL, REMOTE), LOCAL, machine)
+    return table, machine
+
+
+def test_equal_proxies_are_measured_once_and_all_goes_to_the_local_one():
+    table, machine = chosen(lambda device, visit: 1e-3)
+    assert (table.latency_proxy, table.bandwidth_proxy, table.threshold_bytes) == (LOCAL, LOCAL, 0)
+    assert machine.freed == [LOCAL, REMOTE]
+
+
+@pytest.mark.parametrize("disturbed_rounds", [1, 2, 3])
+def test_a_remote_proxy_that_was_only_disturbed_less_is_not_taken(disturbed_rounds):
+    table, _ = chosen(lambda device, visit: 2e-3 if device == LOCAL and visit < disturbed_rounds else 1e-3)
+    assert (table.latency_proxy, table.bandwidth_proxy) == (LOCAL, LOCAL)
+
+
+def test_a_remote_proxy_that_is_faster_each_time_is_taken():
+    table, _ = chosen(lambda device, visit: 2e-3 if device == LOCAL else 1e-3)
+    assert (table.latency_proxy, table.bandwidth_proxy) == (REMOTE, REMOTE)
+
+
+def test_a_stated_table_is_taken_without_measuring():
+    stated = FixedRouting(threshold_bytes=7, partition_bytes=8, bandwidth_proxy=REMOTE)
+    table, machine = chosen(lambda device, visit: pytest.fail("measured"), stated)
+    assert table.row == (7, LOCAL, REMOTE, 8)
+    assert machine.freed == []
