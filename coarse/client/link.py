@@ -68,7 +68,13 @@ class DeviceLink:
         self.wait_for(lambda: not self._mailbox.has_unsent, None, "room in a device's ring")
 
     def leave(self) -> None:
-        """Say to all that this worker has shut down; nothing may be called afterwards."""
+        """Say to all that this worker has shut down, and first who has died: it would be blamed for leaving.
+
+        Nothing may be called afterwards.
+        """
+        with self.lock:
+            self.look()
+        self.hand_on_death()
         self.tell(self.machine.leave())
         with contextlib.suppress(CoarseError):  # nobody reads any more
             self.flush()

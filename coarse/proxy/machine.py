@@ -231,8 +231,9 @@ class ProxyMachine:
         self._membership.on_leave(leave.client)
         self._membership.on_resigned(leave.client)
         failed = [*self._sync.on_leave(leave.client), *self._failed_join()]
+        told = [] if self.dead else failed  # who waits knows of a death, for which this client may have left
         ended_snapshots = self.snapshots.on_leave(leave.client)  # first: nobody ends before its last Leave
-        return [*ended_snapshots, *forwarded, *failed, *self._finished()]
+        return [*ended_snapshots, *forwarded, *told, *self._finished()]
 
     def _finished(self) -> list[Instruction]:
         return [Finished()] if self._membership.all_left else []

@@ -18,7 +18,7 @@ from coarse.clock import WallClock
 from coarse.dtypes import DType, Op
 from coarse.encoding import decode, encode
 from coarse.errors import CoarseError, DeadRankError, MismatchError
-from coarse.messages import Descriptor, Died, Echo, Failed, Ready, Registered, Tables, key_of
+from coarse.messages import Descriptor, Died, Echo, Failed, Leave, Ready, Registered, Tables, key_of
 from coarse.plan import Placement
 from coarse.records import Mailbox, control_bytes
 
@@ -194,3 +194,10 @@ def test_who_ends_for_a_death_tells_its_node_of_that_death_first(wire):
     wire.link.look()
     wire.link.hand_on_death()
     assert [decode(frame) for frame in wire.device.read()] == [Died(4, "worker 2 (MPI rank 4) died")]
+
+
+def test_who_leaves_for_a_death_says_so_before_it_says_that_it_leaves(wire):
+    wire.say(Died(4, "worker 2 (MPI rank 4) died"))
+    wire.link.leave()
+    told = [decode(frame) for frame in wire.device.read()]
+    assert told == [Died(4, "worker 2 (MPI rank 4) died"), Leave(wire.machine.client)]

@@ -5,6 +5,7 @@ import pytest
 from coarse.dtypes import DType, Op
 from coarse.messages import (
     Descriptor,
+    Died,
     Failed,
     Join,
     Joined,
@@ -92,6 +93,16 @@ def test_a_client_that_waits_is_told_at_once_who_has_shut_down(name):
     assert told[0].rank == 1
     assert "rank 1" in told[0].text
     assert repr(name) in told[0].text
+
+
+def test_who_leaves_because_another_died_is_not_blamed_for_it(name):
+    device = Device(0)
+    device.register(0, name)
+    device.register(1, name)
+    device.push(0, name)
+    told = [step.record for step in device.tell(Died(3, "memory device 1 (MPI rank 3) died")) if step.endpoint == 0]
+    assert told == [Died(3, "memory device 1 (MPI rank 3) died")]
+    assert not failures(device.tell(Leave(1)))
 
 
 def test_a_push_after_the_other_client_has_left_fails_at_once(name):
