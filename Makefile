@@ -13,7 +13,7 @@ export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 
 .DEFAULT_GOAL := install
 .DELETE_ON_ERROR:
-.PHONY: install demo test test-unit test-mpi test-conformance lint types bench bench-sync bench-step bench-idle bench-simulator bench-emulation bench-simulator-accuracy bench-policies bench-degradation bench-wire bench-throughput readme validate clean
+.PHONY: install demo test test-unit test-mpi test-conformance lint types bench bench-sync bench-step bench-idle bench-simulator bench-emulation bench-simulator-accuracy bench-policies bench-degradation bench-wire bench-throughput bench-tf-step readme validate clean
 
 install: $(INSTALLED)
 
@@ -90,6 +90,10 @@ bench-wire: $(INSTALLED)
 
 bench-throughput: $(INSTALLED)
 	$(BIN)/python benchmarks/throughput.py
+
+# A step of a Keras model beside TensorFlow's own strategy for several workers (six minutes).
+bench-tf-step: $(INSTALLED)
+	$(BIN)/python benchmarks/tf_step.py
 
 # The README's tables from the results of `make bench`.
 readme: $(INSTALLED)

@@ -16,6 +16,7 @@ from benchmarks.rendering import RESULTS_FOLDER, markdown, milliseconds, percent
 from benchmarks.sharded_tables import sharded_part
 from benchmarks.step_rows import UNSYNCHRONISED
 from benchmarks.targets import JUDGES, Result, Verdict
+from benchmarks.tf_rows import step_table
 
 README = Path(__file__).resolve().parents[1] / "README.md"
 BEGIN = "<!-- benchmarks: begin; written by `make readme` -->"
@@ -29,10 +30,11 @@ SHARDED_CLAIMS = README.parent / "docs" / "sharded_validation.md"
 SHARDED_BEGIN = "<!-- bytes and steps: begin; written by `make readme` -->"
 SHARDED_END = "<!-- bytes and steps: end -->"
 SHARDED = README.parent / "docs" / "sharded.md"
+TF_PAGE = "tensorflow_benchmark.md"
 NAMES = (
     *("sync-2-2", "sync-4-2", "sync-4-2-bert", "step-2-2", "idle-2-2"),
     *("simulator-speed", "emulation", "simulator", "policies", "degradation"),
-    *("wire", "throughput"),
+    *("wire", "throughput", "tf-step"),
 )
 _CONTENDERS = ("Gloo", "Open MPI", "coarse, copy", "coarse, device", "bare sum", "memcpy")
 _COMMANDS = {
@@ -46,6 +48,7 @@ _COMMANDS = {
     "degradation": "make bench-degradation",
     "wire": "make bench-wire",
     "throughput": "make bench-throughput",
+    "tf-step": "make bench-tf-step",
 }
 
 Results = Mapping[str, Result]
@@ -107,6 +110,7 @@ def section_of(results: Results) -> str:
     parts = [targets_table(verdicts)]
     parts += [sync_part(results[name]) for name in ("sync-2-2", "sync-4-2", "sync-4-2-bert") if name in results]
     parts += [step_part(results["step-2-2"])] if "step-2-2" in results else []
+    parts += [tf_step_part(results["tf-step"])] if "tf-step" in results else []
     missing = [f"{name} (`{_command_of(name)}`)" for name in NAMES if name not in results]
     parts += [f"Not measured yet: {', '.join(missing)}."] if missing else []
     parts.append(source_lines(results))
@@ -164,6 +168,12 @@ def step_part(result: Result) -> str:
     title = f"Milliseconds of a training step of the demo's GPT, {_team(result)}, medians:"
     columns = ["batch", "step in memcpys", *contenders, *(f"{name} adds" for name in synchronised)]
     return f"{title}\n\n" + markdown(columns, lines)
+
+
+def tf_step_part(result: Result) -> str:
+    """Milliseconds of a training step under TensorFlow, and what each strategy adds."""
+    title = f"Milliseconds of a training step of a Keras model, {_team(result)}, medians ([why](docs/{TF_PAGE})):"
+    return f"{title}\n\n" + markdown(*step_table(result["rows"]))
 
 
 def _command_of(name: str) -> str:

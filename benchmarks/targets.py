@@ -12,6 +12,7 @@ from benchmarks.policies import MOST_OVER_ALLREDUCE, MOST_OVER_BEST
 from benchmarks.sharded_targets import judge_throughput, judge_wire
 from benchmarks.simulator import MEAN_LIMIT, WORST_LIMIT
 from benchmarks.simulator_speed import LEAST_SHARE_OF_LOOP, MOST_SECONDS
+from benchmarks.tf_targets import judge_tf_step
 from benchmarks.verdicts import Limit, Verdict, at_least, at_most, judge, percent_at_most
 
 Result = Mapping[str, Any]
@@ -163,5 +164,6 @@ JUDGES: Mapping[str, Callable[[Result | None], list[Verdict]]] = {
     "degradation": judge_degradation,
     "wire": judge_wire,
     "throughput": judge_throughput,
+    "tf-step": judge_tf_step,
 }
 """Name of a result -> its targets."""

@@ -1,0 +1,126 @@
+"""What `tf_step.py` decides without TensorFlow: options, rows, verdicts."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from benchmarks import tf_step
+from benchmarks.tf_contenders import (
+    CONTENDERS,
+    FIT,
+    OWN_MODES,
+    PACK_BYTES,
+    PACKED_PEER,
+    PEER,
+    UNSYNCHRONISED,
+    Turn,
+    environment_of,
+    is_ours,
+    pack_bytes_of,
+    turns_of,
+)
+from benchmarks.tf_jobs import family_of, free_ports
+from benchmarks.tf_rows import share_of_peer, step_rows, step_table
+from benchmarks.tf_targets import judge_tf_step
+
+TURNS = [Turn(UNSYNCHRONISED), Turn(PEER), Turn("coarse"), Turn(UNSYNCHRONISED, FIT), Turn("coarse", FIT)]
+
+
+def rows_of(*seconds, num_rounds=7, size=8):
+    elapsed_s = np.tile(np.array(seconds), (num_rounds, 1))
+    return [row.as_json() for row in step_rows(size, 4 * 2**20, TURNS[: len(seconds)], elapsed_s, elapsed_s / 2)]
+
+
+def test_all_contenders_run_by_default_and_the_unsynchronised_one_always():
+    assert tuple(tf_step.parse_options([]).contenders) == CONTENDERS
+    assert tf_step.parse_options(["--quick"]).num_rounds < tf_step.parse_options([]).num_rounds
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--contenders", "none,nccl"], "unknown contenders nccl"),
+        (["--contenders", "coarse"], "'none' must be among"),
+        (["--rows", "8,-1"], "positive numbers"),
+        (["--rounds", "0"], "--rounds"),
+        (["--inter-op", "0"], "--inter-op"),
+    ],
+)
+def test_a_bad_option_is_refused_with_what_is_allowed(arguments, complaint, capsys):
+    with pytest.raises(SystemExit):
+        tf_step.parse_options(arguments)
+    assert complaint in capsys.readouterr().err
+
+
+def test_fit_is_a_turn_of_its_own_and_never_of_the_peer():
+    turns = turns_of(CONTENDERS)
+    assert [turn.contender for turn in turns if turn.loop == FIT] == [UNSYNCHRONISED, "coarse"]
+    assert {turn.baseline for turn in turns} == {Turn(UNSYNCHRONISED), Turn(UNSYNCHRONISED, FIT)}
+    assert len({turn.label for turn in turns}) == len(turns)
+
+
+def test_only_the_peer_gets_a_cluster_and_both_workers_the_same():
+    configs = [json.loads(environment_of(PEER, worker, [4001, 4002])["TF_CONFIG"]) for worker in (0, 1)]
+    assert configs[0]["cluster"] == configs[1]["cluster"] == {"worker": ["127.0.0.1:4001", "127.0.0.1:4002"]}
+    assert [config["task"]["index"] for config in configs] == [0, 1]
+    assert not environment_of("coarse", 0, [4001, 4002])
+    assert [pack_bytes_of(name) for name in (PEER, PACKED_PEER)] == [0, PACK_BYTES]
+    assert [name for name in CONTENDERS if is_ours(name)] == list(OWN_MODES)
+
+
+def test_what_a_turn_adds_counts_from_the_same_loop_without_synchronisation():
+    rows = rows_of(0.1, 0.5, 0.2, 0.15, 0.3)
+    assert [row["added_s"] for row in rows] == pytest.approx([0.0, 0.4, 0.1, 0.0, 0.15])
+    assert share_of_peer(rows, PEER, "coarse") == {8: pytest.approx(0.25)}
+    assert share_of_peer(rows, PEER, "coarse, fit") == {8: pytest.approx(0.375)}
+
+
+def test_quartiles_of_what_is_added_are_taken_round_by_round():
+    elapsed_s = np.array([[1.0, 1.1], [2.0, 2.2], [3.0, 3.3]])
+    row = step_rows(1, 4, TURNS[:2], elapsed_s, elapsed_s)[1]
+    assert (row.added_low_s, row.added_s, row.added_high_s) == pytest.approx((0.15, 0.2, 0.25))
+
+
+def test_a_peer_that_adds_nothing_has_no_share():
+    assert share_of_peer(rows_of(0.1, 0.1, 0.2), PEER, "coarse") == {}
+
+
+def test_the_table_has_a_line_for_each_turn_and_batch_size():
+    columns, lines = step_table(rows_of(0.1, 0.5, 0.2) + rows_of(0.2, 0.6, 0.3, size=64))
+    assert [line[:2] for line in lines[:3]] == [["none", "8"], [PEER, "8"], ["coarse", "8"]]
+    assert len(lines) == 6
+    assert {len(line) for line in lines} == {len(columns)}
+    assert lines[2][4] == "100"
+    assert "0.25x" in lines[2]
+
+
+@pytest.mark.parametrize(("coarse_s", "reached"), [(0.3, "yes"), (0.31, "no (batch 8)")])
+def test_coarse_is_held_to_half_of_what_the_peer_adds(coarse_s, reached):
+    assert judge_tf_step({"rows": rows_of(0.1, 0.5, coarse_s)})[0].reached == reached
+
+
+def test_a_trial_of_few_rounds_decides_nothing():
+    assert judge_tf_step({"rows": rows_of(0.1, 0.5, 0.2, num_rounds=3)})[0].reached.startswith("not measured")
+
+
+def test_a_family_is_a_process_and_its_children_and_empty_once_it_has_ended():
+    sleeping = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'input()'])"
+    with subprocess.Popen([sys.executable, "-c", sleeping], stdin=subprocess.PIPE) as process:
+        while len(family := family_of(process.pid)) < 2:
+            os.sched_yield()
+        assert family[0] == process.pid
+        assert set(family) <= set(family_of(os.getpid()))
+        process.communicate(b"\n")
+    assert family_of(process.pid) == []
+
+
+def test_free_ports_differ_and_can_be_taken():
+    ports = free_ports(2)
+    assert len(set(ports)) == 2
+    for port in ports:
+        socket.create_server(("127.0.0.1", port)).close()
