@@ -1,0 +1,1 @@
+"""Handwritten digits, learnt by a small Keras model under three strategies."""
