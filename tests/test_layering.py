@@ -46,6 +46,7 @@ PURE = frozenset(
         *(f"cluster.{noun}" for noun in ("interfaces", "plan", "rate", "requirements", "shape")),
         *(f"collectives.{noun}" for noun in ("pieces", "schedule", "shape", "slice_sum", "traffic")),
         *("torch.c10d.reduction", "torch.c10d.statement"),
+        "gradients.bucket_plan",
         *(f"emulated.{noun}" for noun in ("envelope", "run_clock", "shard_sizes", "site_file")),
     )
 )
@@ -80,6 +81,7 @@ LAYERS = (
     ("coarse.emulated",),
     ("coarse.session", "coarse.arrays", "coarse.snapshots"),
     ("coarse",),
+    ("coarse.gradients",),
     (
         *("coarse.torch", "coarse.commands", "coarse.cluster", "coarse.report", "coarse.machine_profile"),
         *("coarse.device", "coarse.__main__"),

@@ -8,11 +8,12 @@ import torch
 from coarse.client.handle import Handle
 from coarse.dtypes import DType, Op
 from coarse.errors import MismatchError
+from coarse.gradients.alike import require_same
+from coarse.gradients.byte_stream import require_rank, stream, stream_blobs
 from coarse.messages import Descriptor
 from coarse.session import current
-from coarse.torch.byte_stream import require_rank, stream, stream_blobs
 from coarse.torch.device_state import before_writing_to
-from coarse.torch.signatures import NamedTensors, require_same, signature
+from coarse.torch.signatures import NamedTensors, signature
 from coarse.torch.tensors import (
     array_of,
     bytes_of,

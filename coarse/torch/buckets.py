@@ -6,70 +6,24 @@ gradients, so the result says how many ranks had each gradient, of how many that
 that have joined take none).
 """
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 
-from coarse.dtypes import DType, Op
-from coarse.layout import FlatLayout, bucket_limit_bytes, flat_layout, fuse
-from coarse.messages import Descriptor
+from coarse.dtypes import Op
+from coarse.gradients.bucket_plan import BucketPlan
+from coarse.gradients.bucket_plan import plan_buckets as plan_of_sizes
 from coarse.torch.tensors import describe, is_dense, tensor_of
-
-_ALIGN_BYTES = 64
-
-
-@dataclass(frozen=True, kw_only=True)
-class BucketPlan:
-    """Which parameters share a bucket, and where each gradient lies in it."""
-
-    index: int
-    descriptor: Descriptor
-    layout: FlatLayout
-    names: tuple[str, ...]
 
 
 def plan_buckets(
-    parameters: Sequence[tuple[str, torch.Tensor]],
-    *,
-    prefix: str,
-    op: Op,
-    bucket_bytes: int,
-    first_index: int = 0,
+    parameters: Sequence[tuple[str, torch.Tensor]], *, prefix: str, op: Op, bucket_bytes: int, first_index: int = 0
 ) -> list[BucketPlan]:
-    """The buckets of named parameters, in the order in which backward fills them.
-
-    Backward produces gradients from the last layer to the first, so parameters are taken in reverse,
-    types apart; the last bucket, which the next forward needs first, has the highest priority.
-    """
-    by_type: defaultdict[int, list[tuple[str, torch.Tensor]]] = defaultdict(list)
-    for name, parameter in reversed(parameters):
-        wire = describe(parameter, name, op, 0).dtype
-        by_type[wire].append((name, parameter))
-    position = {name: number for number, (name, _) in enumerate(reversed(parameters))}
-    buckets = []
-    for wire, entries in by_type.items():
-        sizes = [(name, parameter.numel()) for name, parameter in entries]
-        itemsize = DType(wire).itemsize
-        in_bytes = [(name, count * itemsize) for name, count in sizes]
-        num_elements = dict(sizes)
-        limit = bucket_limit_bytes(sum(nbytes for _, nbytes in in_bytes), bucket_bytes)
-        for names in fuse(in_bytes, bucket_bytes=limit):
-            layout = flat_layout(
-                [(name, num_elements[name]) for name in names],
-                align_elements=_ALIGN_BYTES // itemsize,
-            )
-            buckets.append((wire, names, layout))
-    buckets.sort(key=lambda bucket: max(position[name] for name in bucket[1]))
-    plans = []
-    for index, (wire, names, layout) in enumerate(buckets, start=first_index):
-        name = f"{prefix}gradients/{DType(wire).label}/{index}"
-        shape = (layout.num_elements + len(names) + 1,)
-        descriptor = Descriptor(name, wire, int(op), shape, index)
-        plans.append(BucketPlan(index=index, descriptor=descriptor, layout=layout, names=names))
-    return plans
+    """The buckets of named parameters; see coarse.gradients.bucket_plan. TypeError for what devices cannot add."""
+    sizes = [(name, describe(parameter, name, op, 0).dtype, parameter.numel()) for name, parameter in parameters]
+    return plan_of_sizes(sizes, prefix=prefix, op=op, bucket_bytes=bucket_bytes, first_index=first_index)
 
 
 @dataclass

@@ -8,8 +8,8 @@ import torch
 
 from coarse.dtypes import Op
 from coarse.errors import InFlightError
+from coarse.gradients.synchroniser import Synchroniser
 from coarse.torch.buckets import Bucket
-from coarse.torch.synchroniser import Synchroniser
 
 Hook = Callable[[torch.Tensor], None]
 

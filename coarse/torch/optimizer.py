@@ -10,16 +10,17 @@ from weakref import WeakKeyDictionary
 import torch
 
 from coarse.dtypes import Op
+from coarse.gradients.alike import require_same
+from coarse.gradients.synchroniser import synchroniser_of
 from coarse.session import current
 from coarse.torch.buckets import Bucket, BucketOfCopies, BucketOfViews, plan_buckets
 from coarse.torch.device_state import DeviceState
 from coarse.torch.gradients import GradientExchange
-from coarse.torch.signatures import NamedTensors, format_of, names_of, require_same, signature
-from coarse.torch.synchroniser import synchroniser_of
+from coarse.torch.signatures import NamedTensors, format_of, names_of, signature
 
 if TYPE_CHECKING:  # it starts MPI, which only init() may
+    from coarse.gradients.split_chooser import DualSync
     from coarse.runtime import Runtime
-    from coarse.torch.split_chooser import DualSync
 
 Closure = Callable[[], Any]
 
@@ -192,9 +193,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._inner.load_state_dict(state_dict)
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401
-        if name == "_inner":
-            raise AttributeError(name)
-        return getattr(self._inner, name)
+        if name != "_inner":
+            return getattr(self._inner, name)
+        raise AttributeError(name)
 
     def __repr__(self) -> str:
         return f"DistributedOptimizer({self._inner!r})"
@@ -219,13 +220,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
             )
         named = [(name, p) for p, name in self._names.items() if p in wanted]
         require_same([(name, format_of(p)) for name, p in named], "parameter")
-        plans = plan_buckets(
-            named,
-            prefix=self._prefix,
-            op=self._op,
-            bucket_bytes=self._runtime.config.bucket_bytes,
-            first_index=self._num_buckets,
-        )
+        limit, first = self._runtime.config.bucket_bytes, self._num_buckets
+        plans = plan_buckets(named, prefix=self._prefix, op=self._op, bucket_bytes=limit, first_index=first)
         parameters = dict(named)
         buckets = []
         for plan in plans:

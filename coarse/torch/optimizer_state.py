@@ -7,9 +7,9 @@ import numpy as np
 import torch
 
 from coarse.errors import MismatchError
+from coarse.gradients.byte_stream import require_rank, stream
 from coarse.session import current
 from coarse.torch.broadcasting import broadcast_tensors
-from coarse.torch.byte_stream import require_rank, stream
 
 Plain = Any
 """None, a bool, number or string, or a list, tuple or dict of these and of tensors."""

@@ -25,7 +25,7 @@ def force_split(name: str = "") -> None:
     _forced = name
     if not name:
         return
-    from coarse.torch import dual, split_chooser  # they start MPI
+    from coarse.gradients import dual, split_chooser  # they start MPI
 
     class ForcedChooser:
         """Decides always the same."""

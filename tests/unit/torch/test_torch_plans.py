@@ -7,10 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coarse.dtypes import DType, Op
+from coarse.gradients.alike import first_difference
+from coarse.gradients.byte_stream import capacity_of, cut
 from coarse.torch.buckets import BucketOfCopies, BucketOfViews, plan_buckets
-from coarse.torch.byte_stream import capacity_of, cut
 from coarse.torch.optimizer_state import pack, unpack
-from coarse.torch.signatures import first_difference, format_of, names_of
+from coarse.torch.signatures import format_of, names_of
 from coarse.torch.tensors import array_of, bytes_of, is_dense, tensor_of, wire_type_of
 
 

@@ -8,7 +8,7 @@ import pytest
 from coarse.dtypes import DType, Op
 from coarse.errors import StallError
 from coarse.messages import Descriptor
-from coarse.torch import dual
+from coarse.gradients import dual
 
 WORKERS = 3
 

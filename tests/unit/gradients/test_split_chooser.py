@@ -9,8 +9,8 @@ from coarse.clock import VirtualClock
 from coarse.config import Config, MeasuredRouting
 from coarse.dtypes import DType, Op
 from coarse.errors import CapacityError, InFlightError, StallError
+from coarse.gradients.split_chooser import SplitChooser
 from coarse.messages import Descriptor
-from coarse.torch.split_chooser import SplitChooser
 from coarse.units import MIB
 
 NUM_BUCKETS, BUCKET_BYTES = 8, 4 * MIB

@@ -1,5 +1,5 @@
 from coarse.clock import VirtualClock
-from coarse.torch.pass_timer import PassTimer
+from coarse.gradients.pass_timer import PassTimer
 
 
 def times_of(events, *, num_buckets=2):

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING
 
 from coarse.dtypes import DType, Op
 from coarse.errors import CapacityError, InFlightError
+from coarse.gradients.pass_timer import PassTimer, RoundTimes
+from coarse.gradients.synchroniser import may_share, profile_every_steps
+from coarse.gradients.ways import Wait, seconds_of_ways, sizes_up_to
 from coarse.messages import URGENT, Descriptor
-from coarse.torch.pass_timer import PassTimer, RoundTimes
-from coarse.torch.synchroniser import may_share, profile_every_steps
-from coarse.torch.ways import Wait, seconds_of_ways, sizes_up_to
 
 if TYPE_CHECKING:  # they start MPI, which only init() may, or are imported when there is something to decide
+    from coarse.gradients.allreduce_stream import AllreduceStream
     from coarse.runtime import Runtime
     from coarse.simulation.live_split import MeasuredStep, MeasuredWays
-    from coarse.torch.allreduce_stream import AllreduceStream
 
 _TIMED_ROUNDS = 3
 _MOST_VALUES = 16

@@ -6,17 +6,17 @@ import numpy as np
 
 from coarse.client.handle import Handle
 from coarse.dtypes import DType, Op
+from coarse.gradients.pass_timer import PassTimer
+from coarse.gradients.synchroniser import DeviceSynchroniser
 from coarse.messages import URGENT, Descriptor
 from coarse.session import is_initialized
-from coarse.torch.pass_timer import PassTimer
-from coarse.torch.synchroniser import DeviceSynchroniser
 
 if TYPE_CHECKING:  # they start MPI, which only init() may
     from collections.abc import Sequence
 
+    from coarse.gradients.allreduce_stream import AllreduceStream
+    from coarse.gradients.split_chooser import DualSync
     from coarse.runtime import Runtime
-    from coarse.torch.allreduce_stream import AllreduceStream
-    from coarse.torch.split_chooser import DualSync
 
 
 

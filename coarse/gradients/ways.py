@@ -14,7 +14,7 @@ from coarse.messages import Descriptor
 from coarse.units import KIB, MIB
 
 if TYPE_CHECKING:  # it starts MPI, which only init() may
-    from coarse.torch.allreduce_stream import AllreduceStream
+    from coarse.gradients.allreduce_stream import AllreduceStream
 
 Wait = Callable[[], object]
 """Waits for all workers; after a StallError it may be called again."""

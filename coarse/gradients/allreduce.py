@@ -7,8 +7,8 @@ import numpy as np
 
 from coarse.dtypes import DType
 from coarse.errors import InFlightError
+from coarse.gradients.allreduce_stream import AllreduceStream
 from coarse.messages import Descriptor
-from coarse.torch.allreduce_stream import AllreduceStream
 
 
 class AllreduceSynchroniser:

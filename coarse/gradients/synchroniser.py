@@ -10,9 +10,9 @@ from coarse.messages import Descriptor
 from coarse.session import current, is_initialized
 
 if TYPE_CHECKING:  # it starts MPI, which only init() may
+    from coarse.gradients.pass_timer import PassTimer
+    from coarse.gradients.split_chooser import DualSync
     from coarse.runtime import Runtime
-    from coarse.torch.pass_timer import PassTimer
-    from coarse.torch.split_chooser import DualSync
 
 
 class Synchroniser(Protocol):
@@ -106,10 +106,10 @@ def synchroniser_of(runtime: "Runtime", prefix: str) -> Synchroniser:
     mode = runtime.config.mode
     if mode == "dense" or (mode == "coarse" and not (may_share(runtime) or profile_every_steps(runtime))):
         return DeviceSynchroniser()
-    from coarse.torch.allreduce import AllreduceSynchroniser  # what calls MPI, and what decides by simulation
-    from coarse.torch.allreduce_stream import AllreduceStream
-    from coarse.torch.dual import DualSynchroniser
-    from coarse.torch.split_chooser import SplitChooser
+    from coarse.gradients.allreduce import AllreduceSynchroniser  # what calls MPI, and what decides by simulation
+    from coarse.gradients.allreduce_stream import AllreduceStream
+    from coarse.gradients.dual import DualSynchroniser
+    from coarse.gradients.split_chooser import SplitChooser
 
     client = runtime.require_client()
     stream = AllreduceStream(runtime.worker_comm, client.link)

@@ -1,0 +1,1 @@
+"""Flat buckets of gradients, whichever framework made them: how they are planned, combined and agreed upon."""
