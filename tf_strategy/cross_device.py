@@ -1,0 +1,58 @@
+"""How values of all workers are combined: what `tf.distribute` asks of any strategy."""
+
+from typing import Any
+
+import tensorflow as tf
+
+from coarse.dtypes import Op
+from tf_strategy.operations import Operations
+from tf_strategy.private_names import ReduceOp, local_value, mirrored, on_devices_of
+
+
+class CoarseCrossDeviceOps(tf.distribute.CrossDeviceOps):
+    """Sums and means by way of memory devices; every process has one replica."""
+
+    def __init__(self, operations: Operations) -> None:
+        super().__init__()
+        self._operations = operations
+
+    @property
+    def _num_between_graph_workers(self) -> int:
+        """At least 2: the base class would take one worker's values for everybody's otherwise."""
+        return max(2, self._operations.num_workers)
+
+    def reduce_implementation(self, reduce_op: Any, per_replica_value: Any, destinations: Any, options: Any) -> Any:  # noqa: ANN401
+        """One value's sum or mean, on the devices of `destinations`."""
+        (combined,) = self._combined(reduce_op, [local_value(per_replica_value)])
+        return on_devices_of(combined, destinations)
+
+    def batch_reduce_implementation(self, reduce_op: Any, value_destination_pairs: Any, options: Any) -> Any:  # noqa: ANN401
+        """Many values' sums or means in one synchronisation."""
+        combined = self._combined(reduce_op, [local_value(value) for value, _ in value_destination_pairs])
+        return [mirrored(value) for value in combined]
+
+    def _gather_implementation(self, per_replica_value: Any, destinations: Any, axis: Any, options: Any) -> Any:  # noqa: ANN401
+        """All workers' values end to end along an axis, in order of rank."""
+        value = local_value(per_replica_value)
+        rest = [n for n in range(value.shape.rank) if n != axis]
+        first = tf.transpose(value, [axis, *rest])
+        joined = tf.concat(self._operations.gather(first), 0)
+        back = [rest.index(n) + 1 if n != axis else 0 for n in range(value.shape.rank)]
+        return on_devices_of(tf.transpose(joined, back), destinations)
+
+    def _combined(self, reduce_op: Any, combined: list[Any]) -> list[Any]:  # noqa: ANN401
+        op = Op.SUM if reduce_op == ReduceOp.SUM else Op.AVERAGE
+        dense = [number for number, value in enumerate(combined) if not isinstance(value, tf.IndexedSlices)]
+        if dense:
+            results = self._operations.reduce(op, [combined[number] for number in dense])
+            for number, result in zip(dense, results, strict=True):
+                combined[number] = result
+        return [self._rows(op, v) if isinstance(v, tf.IndexedSlices) else v for v in combined]
+
+    def _rows(self, op: Op, rows: tf.IndexedSlices) -> tf.IndexedSlices:
+        """All workers' rows; a row that several have comes several times, as in any IndexedSlices."""
+        values = tf.concat(self._operations.gather(rows.values), 0)
+        indices = tf.concat(self._operations.gather(rows.indices), 0)
+        if op is Op.AVERAGE:
+            values /= tf.cast(self._operations.num_workers, values.dtype)
+        return tf.IndexedSlices(values, indices, rows.dense_shape)

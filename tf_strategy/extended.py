@@ -1,0 +1,99 @@
+"""The strategy's inner side: what `tf.distribute` and Keras call for variables, values, data and reductions."""
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from tf_strategy import datasets
+from tf_strategy.cross_device import CoarseCrossDeviceOps
+from tf_strategy.operations import Operations
+from tf_strategy.private_names import (
+    MirroredExtended,
+    ReduceOp,
+    initial_tensor,
+    is_mirrored,
+    per_replica,
+    value_context,
+)
+
+
+class CoarseExtended(MirroredExtended):  # type: ignore[misc]
+    """MirroredStrategy's variables with one replica in every process, and reductions over all processes."""
+
+    def __init__(self, container_strategy: tf.distribute.Strategy, device: str, operations: Operations) -> None:
+        self._operations = operations
+        super().__init__(container_strategy, devices=[device], cross_device_ops=CoarseCrossDeviceOps(operations))
+        self.experimental_enable_get_next_as_optional = False
+
+    # --- who is who
+
+    @property
+    def _num_replicas_in_sync(self) -> int:
+        return self._operations.num_workers
+
+    def _in_multi_worker_mode(self) -> bool:
+        """False: what ends when is agreed on in tf_strategy.datasets, not by an empty batch."""
+        return False
+
+    def _get_replica_id_in_sync_group(self, replica_id: int) -> int:
+        return self._operations.rank + replica_id
+
+    def _get_local_replica_id(self, replica_id_in_sync_group: int) -> int:
+        return replica_id_in_sync_group - self._operations.rank
+
+    @property
+    def experimental_between_graph(self) -> bool:
+        """True: every process builds its own graphs."""
+        return True
+
+    @property
+    def should_checkpoint(self) -> bool:
+        """Whether this is the rank that writes files for all."""
+        return self._operations.rank == 0
+
+    @property
+    def should_save_summary(self) -> bool:
+        """See should_checkpoint."""
+        return self._operations.rank == 0
+
+    # --- variables
+
+    def _get_variable_creator_initial_value(
+        self, replica_id: int, device: str, primary_var: Any, **kwargs: Any  # noqa: ANN401
+    ) -> Callable[[], tf.Tensor]:
+        """Rank 0's, whatever this rank would have begun with."""
+        given, dtype, name = kwargs["initial_value"], kwargs.get("dtype"), kwargs.get("name")
+
+        def of_rank_0() -> tf.Tensor:
+            return self._operations.broadcast(initial_tensor(given, dtype), f"the first value of {name!r}")
+
+        return of_rank_0
+
+    # --- reductions
+
+    def _use_merge_call(self) -> bool:
+        return True
+
+    def _get_cross_device_ops(self, value: Any) -> CoarseCrossDeviceOps:  # noqa: ANN401
+        """Always ours: the base class leaves int32 and values on the host to the process itself."""
+        return self._cross_device_ops  # type: ignore[no-any-return]
+
+    def _reduce_to(self, reduce_op: Any, value: Any, destinations: Any, options: Any) -> Any:  # noqa: ANN401
+        if is_mirrored(value) and reduce_op == ReduceOp.MEAN:
+            return value
+        return tf.nest.map_structure(
+            lambda one: self._cross_device_ops.reduce(reduce_op, one, destinations, options), value
+        )
+
+    # --- data
+
+    def _experimental_distribute_dataset(self, dataset: tf.data.Dataset, options: Any) -> Any:  # noqa: ANN401
+        return datasets.distribute(dataset, self._input_workers, self._container_strategy(), self._operations)
+
+    def _distribute_datasets_from_function(self, dataset_fn: Callable[..., tf.data.Dataset], options: Any) -> Any:  # noqa: ANN401
+        return datasets.from_function(dataset_fn, self._input_workers, self._container_strategy(), self._operations)
+
+    def _experimental_distribute_values_from_function(self, value_fn: Callable[..., Any]) -> Any:  # noqa: ANN401
+        operations = self._operations
+        return per_replica(value_fn(value_context(operations.rank, operations.num_workers)))

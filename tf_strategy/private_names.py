@@ -1,0 +1,124 @@
+"""The one file that knows TensorFlow's private names; tests pin each to the versions supported.
+
+What is public (`tf.distribute.Strategy`, `tf.distribute.CrossDeviceOps`, `tf.data`) is used as such elsewhere. A
+strategy that Keras accepts, with its own variables and its own reductions, can be had only by subclassing
+MirroredExtended.
+"""
+
+import sys
+from collections.abc import Iterator
+
+import tensorflow as tf
+from tensorflow.python.distribute import cross_device_ops, distribute_lib, distribute_utils, input_lib, values
+from tensorflow.python.distribute.mirrored_strategy import MirroredExtended
+from tensorflow.python.distribute.reduce_util import ReduceOp
+from tensorflow.python.eager.polymorphic_function.polymorphic_function import Function
+from tensorflow.python.trackable.base import CheckpointInitialValue
+
+__all__ = [
+    "MirroredExtended",
+    "ReduceOp",
+    "auto_sharded",
+    "distributed",
+    "has_replica_values",
+    "initial_tensor",
+    "is_mirrored",
+    "jit_compiled_function",
+    "local_value",
+    "mirrored",
+    "on_devices_of",
+    "per_replica",
+    "value_context",
+]
+
+
+def mirrored(value: object) -> object:
+    """One replica's value as a Mirrored, which is equal on all replicas."""
+    return distribute_utils.regroup((value,), wrap_class=values.Mirrored)
+
+
+def per_replica(value: object) -> object:
+    """One replica's nested values as PerReplica values."""
+    return distribute_utils.regroup((value,), always_wrap=True)
+
+
+def is_mirrored(value: object) -> bool:
+    """Whether a value is known to be equal on all replicas."""
+    return bool(distribute_utils.is_mirrored(value))
+
+
+def has_replica_values(value: object) -> bool:
+    """Whether a value stands for those of this process's replicas."""
+    return isinstance(value, values.DistributedValues)
+
+
+def local_value(value: object) -> object:
+    """What this process's one replica has."""
+    return value.values[0] if isinstance(value, values.DistributedValues) else value
+
+
+def on_devices_of(value: object, destinations: object) -> object:
+    """A tensor copied to the devices of `destinations`."""
+    return cross_device_ops.simple_broadcast(value, destinations, always_mirrored=True)
+
+
+def value_context(replica: int, num_replicas: int) -> object:
+    """What a function of `experimental_distribute_values_from_function` is told."""
+    return distribute_lib.ValueContext(replica, num_replicas)
+
+
+def initial_tensor(initial_value: object, dtype: tf.DType | None) -> tf.Tensor:
+    """A variable's initial value, given as a value, a function, or what a checkpoint holds."""
+    if callable(initial_value):
+        initial_value = initial_value()
+    if isinstance(initial_value, CheckpointInitialValue):
+        initial_value = initial_value.wrapped_value
+    return tf.convert_to_tensor(initial_value, dtype=dtype)
+
+
+def auto_sharded(
+    dataset: tf.data.Dataset, input_workers: object, strategy: tf.distribute.Strategy, worker: int, num_workers: int
+) -> tf.data.Dataset:
+    """A worker's part of a dataset of global batches, as MultiWorkerMirroredStrategy splits it."""
+    context = distribute_lib.InputContext(
+        num_input_pipelines=num_workers, input_pipeline_id=worker, num_replicas_in_sync=num_workers
+    )
+    split = input_lib.DistributedDataset(
+        input_workers, strategy, dataset, num_replicas_in_sync=num_workers, input_context=context
+    )
+    (part,) = split._cloned_datasets
+    return part
+
+
+def distributed(
+    part: tf.data.Dataset, input_workers: object, strategy: tf.distribute.Strategy
+) -> tf.distribute.DistributedDataset:
+    """A worker's own dataset as a DistributedDataset, whose iterators fetch nothing ahead."""
+    options = tf.distribute.InputOptions(
+        experimental_fetch_to_device=False,
+        experimental_replication_mode=tf.distribute.InputReplicationMode.PER_REPLICA,
+    )
+    return input_lib.DistributedDataset(
+        input_workers,
+        strategy,
+        components=[part],
+        element_spec=part.element_spec,
+        enable_get_next_as_optional=False,
+        options=options,
+    )
+
+
+def jit_compiled_function() -> str | None:
+    """The name of the function with `jit_compile=True` that is being traced, if there is one."""
+    for function in _functions_being_traced():
+        if function._jit_compile:
+            return str(getattr(function.python_function, "__name__", function))
+    return None
+
+
+def _functions_being_traced() -> Iterator[Function]:
+    frame = sys._getframe()
+    while frame is not None:
+        if frame.f_code.co_name == "__call__" and isinstance(found := frame.f_locals.get("self"), Function):
+            yield found
+        frame = frame.f_back  # type: ignore[assignment]

@@ -1,0 +1,126 @@
+"""The synchronisations of this process, one after the other: what the operations in TensorFlow's graphs call.
+
+[Note: one at a time] Operations that wait occupy threads of TensorFlow's executor, of which there may be one. So no two
+synchronisations are under way at once (tf_strategy.operations orders them), and none waits before all that this
+process contributes has been pushed.
+"""
+
+import threading
+from collections.abc import Sequence
+
+import numpy as np
+
+from coarse.gradients.byte_stream import stream, stream_blobs
+from coarse.gradients.synchroniser import DeviceSynchroniser, Synchroniser, synchroniser_of
+from coarse.runtime import Runtime
+from tf_strategy import failures
+from tf_strategy.results import ResultPool
+from tf_strategy.roll import RollCall
+from tf_strategy.sites import Site, Tensors
+
+_FEW_BYTES = 4096
+"""Smaller reductions, of a metric for instance, go to the memory devices in every mode and by every policy."""
+
+
+class Rounds:
+    """Every method is called by all workers in one order."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._lock = threading.RLock()
+        self._roll = RollCall(runtime)
+        self._sites: dict[Tensors, Site] = {}
+        self._current: Site | None = None
+        self._pool = ResultPool()
+        self.num_workers = runtime.placement.num_clients
+        assert runtime.client_index is not None
+        self.rank = runtime.client_index
+        self.bucket_bytes = runtime.config.bucket_bytes
+
+    # --- sums, bucket by bucket
+
+    def push(self, tensors: Tensors, bucket: int, arrays: Sequence[np.ndarray]) -> None:
+        """Contribute the tensors of one bucket; the first push of any bucket begins the round."""
+        failures.require_none()
+        with self._lock:
+            site = self._site(tensors)
+            if self._current is None:
+                self._current = site
+                self._roll.begin(f"{tensors}")
+        assert self._current is site, "another synchronisation is under way"
+        timer = site.synchroniser.timer
+        if timer is not None and timer.is_running:
+            timer.on_gradient()
+            timer.on_bucket(bucket)
+        site.fill(bucket, arrays)
+        with self._lock:
+            site.synchroniser.start(bucket)
+
+    def take(self, tensors: Tensors, bucket: int) -> list[np.ndarray]:
+        """The results of one bucket, in shape, in storage types; buckets are taken in order once all were pushed."""
+        failures.require_none()
+        site = self._sites[tensors]
+        if bucket == 0:
+            self._roll.meet()
+            site.synchroniser.all_started()
+        site.synchroniser.wait(bucket)
+        results = [
+            self._pool.copy_of(flat).reshape(tensors.shapes[number])
+            for number, flat in zip(site.members[bucket], site.results(bucket), strict=True)
+        ]
+        if bucket == site.num_buckets - 1:
+            self._end(site)
+        return results
+
+    def reduce(self, tensors: Tensors, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """All tensors at once: their sums or means, in shape."""
+        site = self._site(tensors)
+        results: list[np.ndarray | None] = [None] * len(arrays)
+        for bucket, members in enumerate(site.members):
+            self.push(tensors, bucket, [arrays[number] for number in members])
+        for bucket, members in enumerate(site.members):
+            for number, result in zip(members, self.take(tensors, bucket), strict=True):
+                results[number] = result
+        return results  # type: ignore[return-value]
+
+    def _site(self, tensors: Tensors) -> Site:
+        with self._lock:
+            if tensors not in self._sites:
+                plans = tensors.plans(self.bucket_bytes)
+                self._sites[tensors] = Site(tensors, plans, self._synchroniser_of(tensors))
+            return self._sites[tensors]
+
+    def _synchroniser_of(self, tensors: Tensors) -> Synchroniser:
+        if tensors.nbytes < _FEW_BYTES:
+            return DeviceSynchroniser()
+        return synchroniser_of(self._runtime, f"tensorflow/{tensors.fingerprint:x}/")
+
+    def _end(self, site: Site) -> None:
+        with self._lock:
+            self._current = None
+        site.synchroniser.begin_round()
+        timer = site.synchroniser.timer
+        if timer is not None and timer.is_running:
+            timer.on_stepped()
+
+    # --- bytes from one or all
+
+    def broadcast(self, array: np.ndarray, what: str) -> np.ndarray:
+        """Rank 0's bits of an array that has one shape and type on all ranks; `what` says so in errors."""
+        self._meet(what)
+        result = np.array(array, order="C")
+        stream([result.reshape(-1).view(np.uint8)], 0, "tensorflow/broadcast")
+        return result
+
+    def gather(self, array: np.ndarray) -> list[np.ndarray]:
+        """Every rank's array, in order of rank; they may differ in the first extent."""
+        self._meet(f"the gathering of {array.dtype}{list(array.shape[1:])} rows")
+        blobs = stream_blobs(np.ascontiguousarray(array).tobytes(), "tensorflow/gather")
+        return [np.frombuffer(blob, array.dtype).reshape(-1, *array.shape[1:]) for blob in blobs]
+
+    def _meet(self, what: str) -> None:
+        failures.require_none()
+        assert self._current is None, "another synchronisation is under way"
+        self._roll.begin(what)
+        self._roll.meet()
+

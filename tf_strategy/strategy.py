@@ -1,0 +1,78 @@
+"""CoarseStrategy, which stands where a script says `tf.distribute.MirroredStrategy()`."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+import coarse
+from coarse.config import Config
+from coarse.errors import ConfigError
+from coarse.session import current, is_initialized
+from tf_strategy import failures
+from tf_strategy.extended import CoarseExtended
+from tf_strategy.operations import Operations
+from tf_strategy.rounds import Rounds
+
+_made: "CoarseStrategy | None" = None
+
+
+class CoarseStrategy(tf.distribute.Strategy):
+    """Data-parallel training over workers and memory devices (COARSE, HPCA 2022, section IV).
+
+    One process, one replica: run the script under `mpirun` or `coarse run`, on every worker. Making the strategy joins
+    the job, as `coarse.init` does (unless that was called before): memory devices never return from it.
+
+    Args:
+        config: see `coarse.init`.
+
+    Raises:
+        ConfigError: a second strategy, one within another's scope, a version of TensorFlow that is not supported, or
+            a configuration that cannot work.
+    """
+
+    _collective_key_base = 0
+
+    def __init__(self, config: Config | Mapping[str, object] | str | Path | None = None) -> None:
+        global _made
+        _require_alone()
+        if not is_initialized():
+            coarse.init(config)
+        elif config is not None:
+            raise ConfigError("coarse.init() was called before, with its own config; pass config to one of the two")
+        operations = Operations(Rounds(current()))
+        super().__init__(CoarseExtended(self, _device(), operations))
+        failures.name_causes_at_the_end()
+        _made = self
+
+    @contextmanager
+    def scope(self) -> Iterator[tf.distribute.Strategy]:
+        """Within, variables are made for this strategy; errors of synchronisation come with their own types."""
+        with failures.typed(), super().scope():
+            yield self
+
+    @failures.with_typed_errors
+    def run(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        """See tf.distribute.Strategy."""
+        return super().run(*args, **kwargs)
+
+    @failures.with_typed_errors
+    def reduce(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        """See tf.distribute.Strategy."""
+        return super().reduce(*args, **kwargs)
+
+
+def _require_alone() -> None:
+    if _made is not None:
+        raise ConfigError("this process has a CoarseStrategy already; make one, at the start, and use it everywhere")
+    if tf.distribute.has_strategy():
+        inside = type(tf.distribute.get_strategy()).__name__
+        raise ConfigError(f"a CoarseStrategy was made within the scope of a {inside}; make it outside, in its place")
+
+
+def _device() -> str:
+    """This worker's GPU, by its number on the node, else its processor."""
+    gpus = tf.config.list_logical_devices("GPU")
+    return gpus[coarse.local_rank() % len(gpus)].name if gpus else "CPU:0"
