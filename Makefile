@@ -13,7 +13,7 @@ export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 
 .DEFAULT_GOAL := install
 .DELETE_ON_ERROR:
-.PHONY: install demo test test-unit test-mpi test-conformance lint types bench bench-sync bench-step bench-idle bench-simulator bench-emulation bench-simulator-accuracy bench-policies bench-degradation bench-wire bench-throughput bench-tf-step readme validate clean
+.PHONY: install demo test test-unit test-mpi test-conformance test-versions lint types bench bench-sync bench-step bench-idle bench-simulator bench-emulation bench-simulator-accuracy bench-policies bench-degradation bench-wire bench-throughput bench-tf-step readme validate clean
 
 install: $(INSTALLED)
 
@@ -50,6 +50,11 @@ test-mpi: $(INSTALLED)
 # torch's own tests of its distributed package, on the backend "coarse" (ten minutes and more); not a part of `make test`.
 test-conformance: $(INSTALLED)
 	$(BIN)/python -m tests.conformance.run
+
+# The tests of tf_strategy under each TensorFlow supported, in environments of their own under .versions (built once,
+# 1.5 GB each); not a part of `make test`.
+test-versions: $(INSTALLED)
+	$(BIN)/python -m tests.versions.run $(if $(ONLY),--only $(ONLY))
 
 bench: bench-sync bench-step bench-idle bench-simulator
 
@@ -105,5 +110,5 @@ validate: $(INSTALLED)
 	$(BIN)/python -m experiments.fcdp_paper.validate --docs docs/sharded_validation.md
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .versions build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
