@@ -7,7 +7,19 @@ with strategy.scope():
 model.fit(dataset)                   # under mpirun, or coarse run
 """
 
-from tf_strategy.failures import cause_of
-from tf_strategy.strategy import CoarseStrategy
+import os
+
+import keras
+import tensorflow as tf
+
+from tf_strategy.versions import require_supported
+
+# Before anything private is imported, which another version may not have.
+require_supported(
+    tensorflow=tf.__version__, keras=keras.__version__, legacy_keras=os.environ.get("TF_USE_LEGACY_KERAS")
+)
+
+from tf_strategy.failures import cause_of  # noqa: E402
+from tf_strategy.strategy import CoarseStrategy  # noqa: E402
 
 __all__ = ["CoarseStrategy", "cause_of"]

@@ -29,8 +29,7 @@ class CoarseStrategy(tf.distribute.Strategy):
         config: see `coarse.init`.
 
     Raises:
-        ConfigError: a second strategy, one within another's scope, a version of TensorFlow that is not supported, or
-            a configuration that cannot work.
+        ConfigError: a second strategy, one within another's scope, or a configuration that cannot work.
     """
 
     _collective_key_base = 0
