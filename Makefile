@@ -13,7 +13,7 @@ export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 
 .DEFAULT_GOAL := install
 .DELETE_ON_ERROR:
-.PHONY: install demo test test-unit test-mpi test-conformance test-versions lint types bench bench-sync bench-step bench-idle bench-simulator bench-emulation bench-simulator-accuracy bench-policies bench-degradation bench-wire bench-throughput bench-tf-step readme validate clean
+.PHONY: install demo demo-tf test test-unit test-mpi test-conformance test-versions lint types bench bench-sync bench-step bench-idle bench-simulator bench-emulation bench-simulator-accuracy bench-policies bench-degradation bench-wire bench-throughput bench-tf-step readme validate clean
 
 install: $(INSTALLED)
 
@@ -32,6 +32,10 @@ $(INSTALLED): requirements.txt setup.py pyproject.toml Makefile
 
 demo: $(INSTALLED)
 	$(BIN)/python experiments/demo.py
+
+# The same for TensorFlow: a Keras model in one process and by CoarseStrategy, in a minute.
+demo-tf: $(INSTALLED)
+	$(BIN)/python experiments/demo_tf.py
 
 test: lint types test-unit test-mpi
 

@@ -56,7 +56,7 @@ def draw_losses(runs: Mapping[str, Document], reference: str, path: Path) -> Non
     difference_axes.legend(loc="upper left", ncols=3, fontsize="small")
     for axes in (loss_axes, difference_axes):
         axes.grid(alpha=0.3)
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 def _draw_tolerance(axes: Axes) -> None:
@@ -79,7 +79,7 @@ def draw_timeline(runs: Mapping[str, Sequence[Document]], path: Path) -> None:
     handles: list[Artist] = [Patch(color=color, label=phase) for phase, color in PHASES.items()]
     handles.append(Line2D([], [], color="black", linewidth=2, label="the same iteration without synchronisation"))
     figure.legend(handles=handles, loc="outside upper center", ncols=len(handles), frameon=False)
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 def shown_steps(documents: Sequence[Document], count: int = SHOWN_STEPS) -> range:
@@ -155,6 +155,7 @@ def _finish_lanes(axes: Axes, labels: Sequence[str], title: str) -> None:
     axes.set_axisbelow(True)
 
 
-def _save(figure: Figure, path: Path) -> None:
+def save_figure(figure: Figure, path: Path) -> None:
+    """The figure as a PNG, its folder made."""
     path.parent.mkdir(parents=True, exist_ok=True)
     FigureCanvasAgg(figure).print_figure(path, dpi=130)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +16,7 @@ NAME = "keras_digits.results"
 
 
 class UnsynchronisedError(CoarseError, RuntimeError):
-    """Workers that trained without ever pushing a gradient."""
+    """Workers that trained without pushing the gradients of every step."""
 
 
 def place() -> tuple[int, int]:
@@ -54,15 +55,24 @@ def check_rows(rows: NDArray[np.float64], names: Sequence[str], rank: int) -> No
         )
 
 
-def num_pushes() -> int:
-    """How often this worker has contributed to a sum, of gradients and of all else."""
-    return int(sum(counts["pushes"] for counts in coarse.statistics()["keys"].values()))
+@dataclass(frozen=True)
+class Pushed:
+    """What this worker has contributed to sums: of gradients, and of little else."""
+
+    pushes: int
+    nbytes: int
 
 
-def check_pushes(pushes: int, num_steps: int, rank: int) -> None:
-    """Refuse a training that pushed less than once a step: its workers trained apart."""
-    if pushes < num_steps:
+def pushed() -> Pushed:
+    """As coarse has counted it so far."""
+    keys = coarse.statistics()["keys"].values()
+    return Pushed(int(sum(counts["pushes"] for counts in keys)), int(sum(counts["bytes"] for counts in keys)))
+
+
+def check_pushed(found: Pushed, num_steps: int, gradient_bytes: int, rank: int) -> None:
+    """Refuse a training that pushed less than the gradients of each step: its workers trained apart."""
+    if found.pushes < num_steps or found.nbytes < num_steps * gradient_bytes:
         raise UnsynchronisedError(
-            f"rank {rank}: at least one push for each of {num_steps} steps was wanted, {pushes} came; the model was "
-            "made outside of strategy.scope(), or another strategy was active"
+            f"rank {rank}: {num_steps} steps push {num_steps * gradient_bytes:,} bytes of gradients or more, but "
+            f"{found.nbytes:,} bytes in {found.pushes} pushes came; make and compile the model within strategy.scope()"
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -15,7 +16,7 @@ from coarse.session import current
 from experiments.gpt.rows import provenance, run_path, write_json
 from experiments.keras_digits.data import NUM_TEST
 from experiments.keras_digits.model import Trained
-from experiments.keras_digits.ranks import check_alike, check_pushes, digest, num_pushes, place
+from experiments.keras_digits.ranks import Pushed, check_alike, check_pushed, digest, place, pushed
 from experiments.keras_digits.settings import DigitsTraining, check_batch
 
 VERSIONS = {"tensorflow": tf.__version__, "keras": keras.__version__}
@@ -52,17 +53,22 @@ def summary_lines(summary: Mapping[str, Any]) -> list[str]:
     if num_workers > 1:
         lines.append("test accuracy, loss and weights are equal on all workers")
     if summary["pushes"]:
-        lines.append(f"{summary['pushes']:,} pushes by each worker (counted)")
+        lines.append(f"{summary['pushes']:,} pushes by each worker, {summary['pushed_bytes']:,} bytes (counted)")
     return lines
+
+
+def gradient_bytes(model: keras.Model) -> int:
+    """Bytes of one step's gradients."""
+    return sum(variable.value.dtype.size * math.prod(variable.shape) for variable in model.trainable_variables)
 
 
 def finish(settings: DigitsTraining, trained: Trained, out: Path) -> None:
     """Compare all workers, count what was pushed, print the result on rank 0, and write this worker's document."""
     rank, num_workers = place()
-    pushes = num_pushes() if settings.strategy == "coarse" else 0
+    found = pushed() if coarse.is_initialized() else Pushed(0, 0)
     num_steps = int(trained.model.optimizer.iterations.numpy())
     if num_workers > 1:
-        check_pushes(pushes, num_steps, rank)
+        check_pushed(found, num_steps, gradient_bytes(trained.model), rank)
     weights = digest(trained.model.get_weights())
     check_alike({"test accuracy": trained.test_accuracy, "loss": trained.history["loss"][-1], "weights": weights})
     summary = {
@@ -73,7 +79,8 @@ def finish(settings: DigitsTraining, trained: Trained, out: Path) -> None:
         "test_accuracy": trained.test_accuracy,
         "test_images": NUM_TEST,
         "steps": num_steps,
-        "pushes": pushes,
+        "pushes": found.pushes,
+        "pushed_bytes": found.nbytes,
         "weights_crc32": int(weights),
     }
     if rank == 0:
