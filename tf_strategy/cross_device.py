@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from coarse.dtypes import Op
 from tf_strategy.operations import Operations
-from tf_strategy.private_names import ReduceOp, local_value, mirrored, on_devices_of
+from tf_strategy.private_names import ReduceOp, local_value, on_devices_of
 
 
 class CoarseCrossDeviceOps(tf.distribute.CrossDeviceOps):
@@ -28,8 +28,7 @@ class CoarseCrossDeviceOps(tf.distribute.CrossDeviceOps):
 
     def batch_reduce_implementation(self, reduce_op: Any, value_destination_pairs: Any, options: Any) -> Any:  # noqa: ANN401
         """Many values' sums or means in one synchronisation."""
-        combined = self._combined(reduce_op, [local_value(value) for value, _ in value_destination_pairs])
-        return [mirrored(value) for value in combined]
+        return self._combined(reduce_op, [local_value(value) for value, _ in value_destination_pairs])
 
     def _gather_implementation(self, per_replica_value: Any, destinations: Any, axis: Any, options: Any) -> Any:  # noqa: ANN401
         """All workers' values end to end along an axis, in order of rank."""

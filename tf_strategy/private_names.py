@@ -25,16 +25,10 @@ __all__ = [
     "is_mirrored",
     "jit_compiled_function",
     "local_value",
-    "mirrored",
     "on_devices_of",
     "per_replica",
     "value_context",
 ]
-
-
-def mirrored(value: object) -> object:
-    """One replica's value as a Mirrored, which is equal on all replicas."""
-    return distribute_utils.regroup((value,), wrap_class=values.Mirrored)
 
 
 def per_replica(value: object) -> object:
@@ -119,6 +113,6 @@ def jit_compiled_function() -> str | None:
 def _functions_being_traced() -> Iterator[Function]:
     frame = sys._getframe()
     while frame is not None:
-        if frame.f_code.co_name == "__call__" and isinstance(found := frame.f_locals.get("self"), Function):
+        if isinstance(found := frame.f_locals.get("self"), Function):
             yield found
         frame = frame.f_back  # type: ignore[assignment]

@@ -1,0 +1,188 @@
+"""TensorFlow's private names, as tf_strategy uses them, exist in the version installed, and do what is relied on.
+
+`make test-versions` runs this under every version supported.
+"""
+
+import ast
+import inspect
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tf_strategy import private_names
+from tf_strategy.cross_device import CoarseCrossDeviceOps
+from tf_strategy.extended import CoarseExtended
+from tf_strategy.private_names import (
+    MirroredExtended,
+    ReduceOp,
+    cross_device_ops,
+    distribute_lib,
+    distribute_utils,
+    input_lib,
+    values,
+)
+
+SOURCES = sorted(Path(private_names.__file__).parent.glob("*.py"))
+SUBCLASSES = [(CoarseExtended, MirroredExtended), (CoarseCrossDeviceOps, tf.distribute.CrossDeviceOps)]
+OVERRIDES = [
+    (ours, theirs, name)
+    for ours, theirs in SUBCLASSES
+    for name in vars(ours)
+    if not name.startswith("__") and hasattr(theirs, name)
+]
+PARAMETERS = {
+    MirroredExtended.__init__: ("container_strategy", "devices", "cross_device_ops"),
+    cross_device_ops.simple_broadcast: ("value", "destinations", "always_mirrored"),
+    distribute_lib.InputContext.__init__: ("num_input_pipelines", "input_pipeline_id", "num_replicas_in_sync"),
+    distribute_lib.ValueContext.__init__: ("replica_id_in_sync_group", "num_replicas_in_sync"),
+    distribute_utils.is_mirrored: ("val",),
+    distribute_utils.regroup: ("values", "wrap_class", "always_wrap"),
+    input_lib.DistributedDataset.__init__: (
+        *("input_workers", "strategy", "dataset", "num_replicas_in_sync", "input_context", "components"),
+        *("element_spec", "enable_get_next_as_optional", "build", "options"),
+    ),
+}
+
+
+def parameters(function: object) -> tuple[str, ...]:
+    """The names that a function takes, `self` left out; those of a property are none."""
+    if isinstance(function, property):
+        return ()
+    assert callable(function)
+    return tuple(name for name in inspect.signature(function).parameters if name != "self")
+
+
+@pytest.fixture(scope="module")
+def mirrored_strategy() -> tf.distribute.MirroredStrategy:
+    """TensorFlow's own strategy on which ours is built."""
+    return tf.distribute.MirroredStrategy(["CPU:0"])
+
+
+@pytest.mark.parametrize("function", PARAMETERS, ids=lambda function: function.__qualname__)
+def test_a_private_function_takes_the_parameters_that_it_is_given(function):
+    given = PARAMETERS[function]
+    assert tuple(name for name in parameters(function) if name in given) == given
+
+
+@pytest.mark.parametrize(("ours", "theirs", "name"), OVERRIDES, ids=lambda value: getattr(value, "__name__", value))
+def test_a_method_overrides_one_of_the_same_parameters(ours, theirs, name):
+    mine, base = inspect.getattr_static(ours, name), inspect.getattr_static(theirs, name)
+    assert isinstance(mine, property) == isinstance(base, property)
+    assert parameters(mine) == parameters(base)
+
+
+@pytest.mark.parametrize(("ours", "theirs"), SUBCLASSES, ids=lambda kind: kind.__name__)
+def test_every_private_method_of_a_subclass_is_called_by_its_file_or_overrides_one(ours, theirs):
+    own = {name for name in vars(ours) if name.startswith("_") and not name.startswith("__")}
+    used = {node.attr for node in ast.walk(ast.parse(inspect.getsource(ours))) if isinstance(node, ast.Attribute)}
+    assert not {name for name in own if not hasattr(theirs, name)} - used
+
+
+def test_every_attribute_that_the_extended_uses_of_itself_exists(mirrored_strategy):
+    tree = ast.parse(inspect.getsource(CoarseExtended))
+    attributes = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
+    used = {node.attr for node in attributes if ast.unparse(node.value) == "self" and isinstance(node.ctx, ast.Load)}
+    set_here = {node.attr for node in attributes if isinstance(node.ctx, ast.Store)} - {
+        "experimental_enable_get_next_as_optional"
+    }
+    extended = mirrored_strategy.extended
+    assert not {name for name in used - set_here if not hasattr(extended, name) and not hasattr(CoarseExtended, name)}
+    assert extended.experimental_enable_get_next_as_optional is not None
+
+
+def test_private_modules_are_imported_by_one_file_alone():
+    importing = {path.name for path in SOURCES if "tensorflow.python" in path.read_text()}
+    assert importing == {"private_names.py"}
+
+
+def test_a_variable_of_the_strategy_is_mirrored_and_a_value_per_replica_is_not(mirrored_strategy):
+    with mirrored_strategy.scope():
+        variable = tf.Variable(1.0)
+    one = tf.constant([1.0, 2.0])
+    apart = private_names.per_replica({"x": one})["x"]
+    assert private_names.is_mirrored(variable)
+    assert private_names.has_replica_values(apart)
+    assert not private_names.is_mirrored(apart)
+    assert not private_names.has_replica_values(one)
+
+
+@pytest.mark.parametrize("wrapped", [private_names.per_replica, lambda value: value])
+def test_the_local_value_is_what_was_wrapped(wrapped):
+    value = tf.constant([1.0, 2.0])
+    assert private_names.local_value(wrapped(value)) is value
+
+
+def test_the_first_replica_is_given_the_initial_value_by_keyword(mirrored_strategy, monkeypatch):
+    seen = []
+    extended = mirrored_strategy.extended
+    theirs = extended._get_variable_creator_initial_value
+
+    def noted(replica_id, device, primary_var, **kwargs):
+        seen.append((replica_id, kwargs["name"], "initial_value" in kwargs, kwargs.get("dtype")))
+        return theirs(replica_id, device, primary_var, **kwargs)
+
+    monkeypatch.setattr(extended, "_get_variable_creator_initial_value", noted)
+    with mirrored_strategy.scope():
+        tf.Variable(1.0, name="weight", dtype=tf.float32)
+    assert seen == [(0, "weight", True, tf.float32)]
+
+
+def test_an_initial_value_may_be_a_function():
+    assert private_names.initial_tensor(lambda: [1, 2], tf.float32).dtype == tf.float32
+
+
+def test_the_value_of_a_checkpoint_stands_for_itself():
+    wrapped = private_names.CheckpointInitialValue.__new__(private_names.CheckpointInitialValue)
+    wrapped.wrapped_value = tf.constant(3.0)
+    assert float(private_names.initial_tensor(lambda: wrapped, tf.float32)) == 3.0
+
+
+def test_workers_read_disjoint_parts_of_global_batches_that_are_all_of_it(mirrored_strategy):
+    workers = mirrored_strategy.extended._input_workers
+    numbers = tf.data.Dataset.range(12).batch(6)
+    parts = [private_names.auto_sharded(numbers, workers, mirrored_strategy, worker, 2) for worker in range(2)]
+    batches = [[batch.numpy() for batch in part] for part in parts]
+    assert [len(batch) for part in batches for batch in part] == [3] * 4
+    assert sorted(np.concatenate([batch for part in batches for batch in part])) == list(range(12))
+
+
+def test_a_worker_s_own_dataset_is_iterated_as_it_is(mirrored_strategy):
+    workers = mirrored_strategy.extended._input_workers
+    whole = private_names.distributed(tf.data.Dataset.range(5).batch(2), workers, mirrored_strategy)
+    assert isinstance(whole, tf.distribute.DistributedDataset)
+    assert [private_names.local_value(batch).numpy().tolist() for batch in whole] == [[0, 1], [2, 3], [4]]
+
+
+@pytest.mark.parametrize("jit_compile", [True, False, None])
+def test_a_function_that_is_being_traced_is_known_by_its_compiler(jit_compile):
+    seen = []
+
+    def train_step():
+        seen.append(private_names.jit_compiled_function())
+        return tf.constant(1.0)
+
+    tf.function(train_step, jit_compile=jit_compile).get_concrete_function()
+    tf.function(lambda: tf.function(train_step, jit_compile=jit_compile)())()
+    assert seen == [None if not jit_compile else "train_step"] * len(seen)
+    assert seen
+
+
+@pytest.mark.parametrize("method", ["reduce", "batch_reduce"])
+def test_one_worker_s_values_are_still_reduced_by_us(method, monkeypatch):
+    asked = []
+    alone = type("Alone", (), {"num_workers": 1, "rank": 0, "reduce": lambda self, op, tensors: tensors})
+    ops = CoarseCrossDeviceOps(alone())
+    monkeypatch.setattr(ops, "_combined", lambda op, tensors: asked.append(op) or tensors)
+    value = private_names.per_replica(tf.constant([1.0]))
+    if method == "reduce":
+        ops.reduce(ReduceOp.SUM, value, "CPU:0")
+    else:
+        ops.batch_reduce(ReduceOp.SUM, [(value, "CPU:0")])
+    assert asked == [ReduceOp.SUM]
+
+
+def test_values_are_of_the_classes_that_keras_looks_for():
+    assert issubclass(values.PerReplica, tf.distribute.DistributedValues)
+    assert issubclass(values.Mirrored, tf.distribute.DistributedValues)
