@@ -7,6 +7,7 @@ process contributes has been pushed.
 
 import threading
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from coarse.gradients.byte_stream import stream, stream_blobs
 from coarse.gradients.synchroniser import DeviceSynchroniser, Synchroniser, synchroniser_of
 from coarse.runtime import Runtime
 from tf_strategy import failures
+from tf_strategy.recording import Recorder
 from tf_strategy.results import ResultPool
 from tf_strategy.roll import RollCall
 from tf_strategy.sites import Site, Tensors
@@ -36,6 +38,8 @@ class Rounds:
         assert runtime.client_index is not None
         self.rank = runtime.client_index
         self.bucket_bytes = runtime.config.bucket_bytes
+        self.recorder: Recorder | None = None
+        """What wants to know when buckets are pushed and taken."""
 
     # --- sums, bucket by bucket
 
@@ -52,22 +56,24 @@ class Rounds:
         if timer is not None and timer.is_running:
             timer.on_gradient()
             timer.on_bucket(bucket)
-        site.fill(bucket, arrays)
-        with self._lock:
-            site.synchroniser.start(bucket)
+        with self._recorded("push", site, bucket):
+            site.fill(bucket, arrays)
+            with self._lock:
+                site.synchroniser.start(bucket)
 
     def take(self, tensors: Tensors, bucket: int) -> list[np.ndarray]:
         """The results of one bucket, in shape, in storage types; buckets are taken in order once all were pushed."""
         failures.require_none()
         site = self._sites[tensors]
-        if bucket == 0:
-            self._roll.meet()
-            site.synchroniser.all_started()
-        site.synchroniser.wait(bucket)
-        results = [
-            self._pool.copy_of(flat).reshape(tensors.shapes[number])
-            for number, flat in zip(site.members[bucket], site.results(bucket), strict=True)
-        ]
+        with self._recorded("take", site, bucket):
+            if bucket == 0:
+                self._roll.meet()
+                site.synchroniser.all_started()
+            site.synchroniser.wait(bucket)
+            results = [
+                self._pool.copy_of(flat).reshape(tensors.shapes[number])
+                for number, flat in zip(site.members[bucket], site.results(bucket), strict=True)
+            ]
         if bucket == site.num_buckets - 1:
             self._end(site)
         return results
@@ -94,6 +100,10 @@ class Rounds:
         if tensors.nbytes < _FEW_BYTES:
             return DeviceSynchroniser()
         return synchroniser_of(self._runtime, f"tensorflow/{tensors.fingerprint:x}/")
+
+    def _recorded(self, kind: str, site: Site, bucket: int) -> AbstractContextManager[None]:
+        recorder = self.recorder
+        return nullcontext() if recorder is None else recorder.during(kind, bucket, site.nbytes_of(bucket))
 
     def _end(self, site: Site) -> None:
         with self._lock:

@@ -70,6 +70,10 @@ class Site:
         for view, array in zip(self._views[bucket], arrays, strict=True):
             view[:] = array.reshape(-1).view(view.dtype)
 
+    def nbytes_of(self, bucket: int) -> int:
+        """Bytes of a bucket's tensors."""
+        return sum(view.nbytes for view in self._views[bucket])
+
     def results(self, bucket: int) -> list[np.ndarray]:
         """Where a bucket's results lie, flat, until it is filled again."""
         return self._views[bucket]

@@ -14,6 +14,7 @@ from coarse.session import current, is_initialized
 from tf_strategy import failures
 from tf_strategy.extended import CoarseExtended
 from tf_strategy.operations import Operations
+from tf_strategy.recording import Recorder
 from tf_strategy.rounds import Rounds
 
 _made: "CoarseStrategy | None" = None
@@ -41,8 +42,9 @@ class CoarseStrategy(tf.distribute.Strategy):
             coarse.init(config)
         elif config is not None:
             raise ConfigError("coarse.init() was called before, with its own config; pass config to one of the two")
-        operations = Operations(Rounds(current()))
-        super().__init__(CoarseExtended(self, _device(), operations))
+        rounds = Rounds(current())
+        super().__init__(CoarseExtended(self, _device(), Operations(rounds)))
+        self._rounds = rounds
         failures.name_causes_at_the_end()
         _made = self
 
@@ -51,6 +53,15 @@ class CoarseStrategy(tf.distribute.Strategy):
         """Within, variables are made for this strategy; errors of synchronisation come with their own types."""
         with failures.typed(), super().scope():
             yield self
+
+    @contextmanager
+    def transfers_recorded(self) -> Iterator[Recorder]:
+        """Within, every bucket's push and take is recorded, which costs some microseconds each."""
+        self._rounds.recorder = recorder = Recorder()
+        try:
+            yield recorder
+        finally:
+            self._rounds.recorder = None
 
     @failures.with_typed_errors
     def run(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
