@@ -99,3 +99,7 @@ class ClusterError(CoarseError, OSError):
 
 class UnsupportedVersionError(CoarseError, RuntimeError):
     """A library whose version lacks something that coarse uses of it."""
+
+
+class UnsupportedError(CoarseError, NotImplementedError):
+    """A method or option of a library that coarse stands in for but does not carry out."""

@@ -1,0 +1,43 @@
+"""What MirroredStrategy has from TensorFlow 1 and would do for this process alone: refused by name."""
+
+from typing import Any, NoReturn
+
+from coarse.errors import UnsupportedError
+
+
+class UnsupportedMethods:
+    """Stands before MirroredExtended among an extended's bases."""
+
+    def _make_dataset_iterator(self, dataset: Any) -> NoReturn:  # noqa: ANN401
+        """Every worker would get the same part of each batch."""
+        raise _refused("make_dataset_iterator", "strategy.experimental_distribute_dataset(dataset)")
+
+    def _make_input_fn_iterator(self, input_fn: Any, replication_mode: Any = None) -> NoReturn:  # noqa: ANN401
+        """Every worker would be told that it is the only input pipeline."""
+        raise _refused("make_input_fn_iterator", "strategy.distribute_datasets_from_function(dataset_fn)")
+
+    def _experimental_make_numpy_dataset(self, numpy_input: Any, session: Any) -> NoReturn:  # noqa: ANN401
+        """It needs a session."""
+        raise _refused("experimental_make_numpy_dataset", "tf.data.Dataset.from_tensor_slices(arrays)")
+
+    def _experimental_run_steps_on_iterator(
+        self, fn: Any, iterator: Any, iterations: Any, initial_loop_values: Any = None  # noqa: ANN401
+    ) -> NoReturn:
+        """Its results of the last step would be this worker's."""
+        raise _refused("experimental_run_steps_on_iterator", "a loop of strategy.run within a tf.function")
+
+    def _configure(
+        self,
+        session_config: Any = None,  # noqa: ANN401
+        cluster_spec: Any = None,  # noqa: ANN401
+        task_type: Any = None,  # noqa: ANN401
+        task_id: Any = None,  # noqa: ANN401
+    ) -> NoReturn:
+        """Workers would be looked for in a cluster of TensorFlow's."""
+        raise _refused("configure", "mpirun or coarse run, which say who the workers are")
+
+
+def _refused(method: str, instead: str) -> UnsupportedError:
+    return UnsupportedError(
+        f"CoarseStrategy does not have TensorFlow 1's {method}(), which would act in this process alone; use {instead}"
+    )
