@@ -49,7 +49,7 @@ PURE = frozenset(
         "gradients.bucket_plan",
         *(f"emulated.{noun}" for noun in ("envelope", "run_clock", "shard_sizes", "site_file")),
     )
-)
+) | {"tf_strategy.versions"}
 
 # fmt: off
 ACTING_ROOTS = frozenset({
@@ -142,7 +142,7 @@ def test_a_pure_file_imports_only_pure_files_numpy_and_what_does_nothing(name):
     assert name in SOURCES, f"{name} is listed as pure, but there is no such file"
     roots = imported_roots(TREES[name])
     assert not roots & ACTING_ROOTS
-    assert roots <= set(sys.stdlib_module_names) | {"numpy", "coarse"}
+    assert roots <= set(sys.stdlib_module_names) | {"numpy", "coarse", "tf_strategy"}
     assert imported_modules(TREES[name]) <= PURE
 
 
@@ -173,6 +173,18 @@ def test_the_runtime_needs_numpy_and_mpi4py_alone(entry):
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     assert not set(FACE_ROOTS) & set(done.stdout.split())
+
+
+@pytest.mark.parametrize("name", sorted(name for name in SOURCES if within(name, "coarse")))
+def test_nothing_below_coarse_imports_tensorflow_or_keras(name):
+    assert not imported_roots(TREES[name]) & {"tensorflow", "keras", "tf_strategy"}
+
+
+@pytest.mark.parametrize("name", sorted(name for name in SOURCES if within(name, "tf_strategy")))
+def test_the_strategy_imports_no_torch_and_private_tensorflow_in_one_file_alone(name):
+    names = imported_names(TREES[name])
+    assert not {other for other in names if within(other, "torch") or within(other, "coarse.torch")}
+    assert name == "tf_strategy.private_names" or not {other for other in names if within(other, "tensorflow.python")}
 
 
 @pytest.mark.parametrize("name", sorted(TREES))

@@ -5,7 +5,6 @@
 
 import ast
 import inspect
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -24,7 +23,6 @@ from tf_strategy.private_names import (
     values,
 )
 
-SOURCES = sorted(Path(private_names.__file__).parent.glob("*.py"))
 SUBCLASSES = [(CoarseExtended, MirroredExtended), (CoarseCrossDeviceOps, tf.distribute.CrossDeviceOps)]
 OVERRIDES = [
     (ours, theirs, name)
@@ -90,11 +88,6 @@ def test_every_attribute_that_the_extended_uses_of_itself_exists(mirrored_strate
     extended = mirrored_strategy.extended
     assert not {name for name in used - set_here if not hasattr(extended, name) and not hasattr(CoarseExtended, name)}
     assert extended.experimental_enable_get_next_as_optional is not None
-
-
-def test_private_modules_are_imported_by_one_file_alone():
-    importing = {path.name for path in SOURCES if "tensorflow.python" in path.read_text()}
-    assert importing == {"private_names.py"}
 
 
 def test_a_variable_of_the_strategy_is_mirrored_and_a_value_per_replica_is_not(mirrored_strategy):
