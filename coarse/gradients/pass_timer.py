@@ -43,11 +43,11 @@ class PassTimer:
         if self._first_s is None:
             self._stepped_s = self._clock.now_s()
 
-    def on_gradient(self) -> None:
-        """Backward has a gradient."""
-        self._last_s = self._clock.now_s()
-        if self._first_s is None:
-            self._first_s = self._last_s
+    def on_gradient(self, ago_s: float = 0.0) -> None:
+        """Backward has a gradient, and has had it for so long; what is said late counts when it was."""
+        at_s = self._clock.now_s() - ago_s
+        self._first_s = at_s if self._first_s is None else min(self._first_s, at_s)
+        self._last_s = at_s if self._last_s is None else max(self._last_s, at_s)
 
     def on_bucket(self, index: int) -> None:
         """A bucket is complete."""

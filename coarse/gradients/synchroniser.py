@@ -104,7 +104,7 @@ class DeviceSynchroniser:
 def synchroniser_of(runtime: "Runtime", prefix: str) -> Synchroniser:
     """The one that the configuration's mode and policy ask for; `prefix` stands before its keys' names."""
     mode = runtime.config.mode
-    if mode == "dense" or (mode == "coarse" and not (may_share(runtime) or profile_every_steps(runtime))):
+    if mode != "allreduce" and not times_rounds(runtime):
         return DeviceSynchroniser()
     from coarse.gradients.allreduce import AllreduceSynchroniser  # what calls MPI, and what decides by simulation
     from coarse.gradients.allreduce_stream import AllreduceStream
@@ -116,6 +116,11 @@ def synchroniser_of(runtime: "Runtime", prefix: str) -> Synchroniser:
     if mode == "allreduce":
         return AllreduceSynchroniser(stream, client.machine.client, client.count_push)
     return DualSynchroniser(runtime, stream, SplitChooser(runtime, stream, prefix), prefix)
+
+
+def times_rounds(runtime: "Runtime") -> bool:
+    """Whether synchronisers have a timer, which wants to know when gradients come."""
+    return runtime.config.mode == "coarse" and bool(may_share(runtime) or profile_every_steps(runtime))
 
 
 def may_share(runtime: "Runtime") -> bool:

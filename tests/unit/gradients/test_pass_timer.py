@@ -12,8 +12,8 @@ def times_of(events, *, num_buckets=2):
         clock.advance_to(at_s)
         if event == "stepped":
             timer.on_stepped()
-        elif event == "gradient":
-            timer.on_gradient()
+        elif event.startswith("gradient"):
+            timer.on_gradient(float(event.removeprefix("gradient") or 0))
         elif event != "end":
             timer.on_bucket(int(event))
     return timer.end_round(num_buckets)
@@ -41,3 +41,10 @@ def test_a_round_that_was_not_seen_whole_has_no_times():
 
 def test_a_step_between_two_backward_passes_does_not_move_the_end_of_forward():
     assert times_of([*WHOLE[:2], (14.5, "stepped"), *WHOLE[2:]]).forward_s == 3.0
+
+
+def test_a_gradient_of_which_the_timer_hears_late_counts_when_it_was_there():
+    last = [(16, "gradient0.5"), (18, "gradient3.5"), (18, "1"), (19, "end")]
+    times = times_of([(11, "stepped"), (15, "gradient1"), (15, "0"), *last])
+    assert (times.forward_s, times.backward_s) == (3.0, 1.5)
+    assert times.ready_s == (1.0, 4.0)
