@@ -7,6 +7,7 @@ import tensorflow as tf
 from coarse.dtypes import Op
 from tf_strategy.operations import Operations
 from tf_strategy.private_names import ReduceOp, local_value, on_devices_of
+from tf_strategy.tensors import as_tensor
 
 
 class CoarseCrossDeviceOps(tf.distribute.CrossDeviceOps):
@@ -26,17 +27,32 @@ class CoarseCrossDeviceOps(tf.distribute.CrossDeviceOps):
         (combined,) = self._combined(reduce_op, [local_value(per_replica_value)])
         return on_devices_of(combined, destinations)
 
-    def batch_reduce_implementation(self, reduce_op: Any, value_destination_pairs: Any, options: Any) -> Any:  # noqa: ANN401
-        """Many values' sums or means in one synchronisation."""
-        return self._combined(reduce_op, [local_value(value) for value, _ in value_destination_pairs])
+    def batch_reduce(self, reduce_op: Any, value_destination_pairs: Any, options: Any = None) -> Any:  # noqa: ANN401
+        """Many values' sums or means in one synchronisation; destinations, a tensor's device, may be empty in graphs."""
+        return self._combined(reduce_op, [as_tensor(local_value(value)) for value, _ in value_destination_pairs])
+
+    def broadcast_implementation(self, tensor: Any, destinations: Any) -> Any:  # noqa: ANN401
+        """Rank 0's tensor, or rows, on the devices of `destinations`."""
+        name = getattr(destinations, "name", None)
+        what = "a broadcast" if name is None else f"what the first replica writes to {name!r}"
+        if isinstance(tensor, tf.IndexedSlices):
+            rows, indices = (self._operations.gather(part)[0] for part in (tensor.values, tensor.indices))
+            first = tf.IndexedSlices(rows, indices, tensor.dense_shape)
+        else:
+            first = self._operations.broadcast(tensor, what)
+        return on_devices_of(first, destinations)
 
     def _gather_implementation(self, per_replica_value: Any, destinations: Any, axis: Any, options: Any) -> Any:  # noqa: ANN401
         """All workers' values end to end along an axis, in order of rank."""
         value = local_value(per_replica_value)
-        rest = [n for n in range(value.shape.rank) if n != axis]
+        num_axes = value.shape.rank
+        if num_axes is None or not -num_axes <= axis < num_axes:
+            raise ValueError(f"values of shape {value.shape} cannot be gathered along axis {axis}")
+        axis %= num_axes
+        rest = [n for n in range(num_axes) if n != axis]
         first = tf.transpose(value, [axis, *rest])
         joined = tf.concat(self._operations.gather(first), 0)
-        back = [rest.index(n) + 1 if n != axis else 0 for n in range(value.shape.rank)]
+        back = [rest.index(n) + 1 if n != axis else 0 for n in range(num_axes)]
         return on_devices_of(tf.transpose(joined, back), destinations)
 
     def _combined(self, reduce_op: Any, combined: list[Any]) -> list[Any]:  # noqa: ANN401

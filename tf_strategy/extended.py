@@ -5,17 +5,21 @@ from typing import Any
 
 import tensorflow as tf
 
+from coarse.errors import ConfigError
 from tf_strategy import datasets
 from tf_strategy.cross_device import CoarseCrossDeviceOps
 from tf_strategy.operations import Operations
 from tf_strategy.private_names import (
     MirroredExtended,
     ReduceOp,
+    has_replica_values,
     initial_tensor,
     is_mirrored,
     per_replica,
     value_context,
 )
+from tf_strategy.tensors import as_tensor
+from tf_strategy.variables import read_from_rank_0
 
 
 class CoarseExtended(MirroredExtended):  # type: ignore[misc]
@@ -59,6 +63,18 @@ class CoarseExtended(MirroredExtended):  # type: ignore[misc]
 
     # --- variables
 
+    def _create_variable(self, next_creator: Callable[..., Any], **kwargs: Any) -> Any:  # noqa: ANN401
+        variable = super()._create_variable(next_creator, **kwargs)
+        return read_from_rank_0(variable) if has_replica_values(variable) else variable
+
+    def _update(self, var: Any, fn: Callable[..., Any], args: Any, kwargs: Any, group: bool) -> Any:  # noqa: ANN401
+        if not has_replica_values(var):
+            raise ConfigError(
+                f"variable {getattr(var, 'name', var)!r} was made outside of strategy.scope(), so that nobody keeps it "
+                "equal on all workers; make the model, its metrics and its optimizer within strategy.scope()"
+            )
+        return super()._update(var, fn, args, kwargs, group)
+
     def _get_variable_creator_initial_value(
         self, replica_id: int, device: str, primary_var: Any, **kwargs: Any  # noqa: ANN401
     ) -> Callable[[], tf.Tensor]:
@@ -83,8 +99,17 @@ class CoarseExtended(MirroredExtended):  # type: ignore[misc]
         if is_mirrored(value) and reduce_op == ReduceOp.MEAN:
             return value
         return tf.nest.map_structure(
-            lambda one: self._cross_device_ops.reduce(reduce_op, one, destinations, options), value
+            lambda one: self._cross_device_ops.reduce(reduce_op, as_tensor(one, destinations), destinations, options),
+            value,
         )
+
+    def _broadcast_to(self, tensor: Any, destinations: Any) -> Any:  # noqa: ANN401
+        """Rank 0's tensor: TensorFlow comes here with what the first replica writes, and this rank's may not be it."""
+        return self._cross_device_ops.broadcast(as_tensor(tensor, destinations), destinations)
+
+    def _gather_to_implementation(self, value: Any, destinations: Any, axis: Any, options: Any) -> Any:  # noqa: ANN401
+        """Of all workers: the base class takes a value that no replica wraps, as ours are, for everybody's."""
+        return self._cross_device_ops._gather_implementation(as_tensor(value), destinations, axis, options)
 
     # --- data
 

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from types import TracebackType
 from typing import ParamSpec, TypeVar
 
@@ -13,31 +14,36 @@ from coarse.errors import CoarseError
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_failure: Exception | None = None
+_failure: BaseException | None = None
 """The first error of this process's synchronisation: nothing can be synchronised after it."""
 
 
-def note(error: Exception) -> None:
-    """Remember what went wrong within an operation of TensorFlow."""
-    global _failure
-    _failure = _failure or error
+def noted(function: Callable[P, R]) -> Callable[P, R]:
+    """A synchronisation whose first error is remembered with its type, and raised again by every later one."""
+
+    @wraps(function)
+    def called(*args: P.args, **kwargs: P.kwargs) -> R:
+        global _failure
+        if _failure is not None:
+            raise _failure
+        try:
+            return function(*args, **kwargs)
+        except BaseException as error:
+            _failure = _failure or error
+            raise
+
+    return called
 
 
-def require_none() -> None:
-    """Raise what went wrong before."""
-    if _failure is not None:
-        raise _failure
-
-
-def cause_of(error: BaseException) -> Exception | None:
+def cause_of(error: BaseException) -> BaseException | None:
     """The error behind one of TensorFlow's: within a `tf.function`, as under `model.fit`, an exception loses its type.
 
     Returns None where `error` has nothing to do with synchronisation.
     """
     if isinstance(error, CoarseError):
         return error
-    is_its_text = _failure is not None and str(_failure) in str(error)
-    return _failure if isinstance(error, tf.errors.OpError) and is_its_text else None
+    text = f"{type(_failure).__name__}: {_failure}" if str(_failure) else type(_failure).__name__
+    return _failure if isinstance(error, tf.errors.OpError) and text in str(error) else None
 
 
 @contextmanager
@@ -55,11 +61,11 @@ def typed() -> Iterator[None]:
 def with_typed_errors(function: Callable[P, R]) -> Callable[P, R]:
     """The same function; see `typed`."""
 
+    @wraps(function)
     def called(*args: P.args, **kwargs: P.kwargs) -> R:
         with typed():
             return function(*args, **kwargs)
 
-    called.__name__, called.__doc__ = function.__name__, function.__doc__
     return called
 
 

@@ -15,11 +15,10 @@ import tensorflow as tf
 
 from coarse.dtypes import DType, Op
 from coarse.errors import ConfigError
-from tf_strategy import failures
 from tf_strategy.private_names import jit_compiled_function
 from tf_strategy.rounds import Rounds
 from tf_strategy.sites import Tensors, members_of
-from tf_strategy.tensors import stored, wire_type_of
+from tf_strategy.tensors import require_bits, stored, wire_type_of
 
 Arrays = list[np.ndarray]
 
@@ -95,7 +94,7 @@ class Operations:
 
     def broadcast(self, tensor: tf.Tensor, what: str) -> tf.Tensor:
         """Rank 0's values on every rank; `what` names the tensor in errors."""
-        what = f"{what}, {tensor.dtype.name}{tensor.shape}"
+        require_bits(tensor.dtype, what)
         with tf.device("CPU:0"):
             if tf.executing_eagerly():
                 return tf.convert_to_tensor(self._rounds.broadcast(tensor.numpy(), what))
@@ -106,6 +105,7 @@ class Operations:
     def gather(self, tensor: tf.Tensor) -> list[tf.Tensor]:
         """Every rank's tensor, in order of rank; they may differ in the first extent."""
         _require_no_jit()
+        require_bits(tensor.dtype, "a gathering")
         with tf.device("CPU:0"):
             if tf.executing_eagerly():
                 return [tf.convert_to_tensor(array) for array in self._rounds.gather(tensor.numpy())]
@@ -132,16 +132,8 @@ class Operations:
 
 
 def _operation(function: Callable[..., Any], inputs: list[tf.Tensor], types: list[tf.DType]) -> list[tf.Tensor]:
-    """A stateful operation that calls a Python function on arrays; what it raises is remembered with its type."""
-
-    def called(*arrays: np.ndarray) -> Any:  # noqa: ANN401
-        try:
-            return function(*arrays)
-        except Exception as error:
-            failures.note(error)
-            raise
-
-    results = tf.numpy_function(called, inputs, types, stateful=True)
+    """A stateful operation that calls a Python function on arrays."""
+    results = tf.numpy_function(function, inputs, types, stateful=True)
     return list(results) if isinstance(results, list | tuple) else [results]
 
 

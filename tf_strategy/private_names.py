@@ -15,9 +15,12 @@ from tensorflow.python.distribute.reduce_util import ReduceOp
 from tensorflow.python.eager.polymorphic_function.polymorphic_function import Function
 from tensorflow.python.trackable.base import CheckpointInitialValue
 
+SyncOnReadVariable = values.SyncOnReadVariable
+
 __all__ = [
     "MirroredExtended",
     "ReduceOp",
+    "SyncOnReadVariable",
     "auto_sharded",
     "distributed",
     "has_replica_values",

@@ -5,19 +5,20 @@ of them, a metric read on one rank only) each would wait for what the others nev
 belong together. So every synchronisation is numbered, and says what it is about.
 """
 
-import hashlib
+import numpy as np
 
 from coarse.client.handle import Handle
 from coarse.dtypes import DType, Op
-from coarse.errors import MismatchError
+from coarse.errors import CoarseError, DeadRankError, MismatchError, StallError
 from coarse.gradients.byte_stream import stream_blobs
 from coarse.messages import URGENT, Descriptor
 from coarse.runtime import Runtime
+from tf_strategy.places import Place, decoded, difference_of
 
-
-def fingerprint_of(text: str) -> int:
-    """A number below 2^62 that tells texts apart, equal on all ranks."""
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") >> 2
+FEW_BYTES = 64
+"""What a worker may say beside where it is."""
+_BEFORE = 2
+"""int64 before what it says: where it is, and the number of synchronisations so far."""
 
 
 class RollCall:
@@ -27,42 +28,50 @@ class RollCall:
         assert runtime.client_index is not None
         self._client = runtime.require_client()
         self._rank = runtime.client_index
-        shape = (runtime.placement.num_clients, 2)
+        shape = (runtime.placement.num_clients, _BEFORE + FEW_BYTES // 8)
         self._descriptor = Descriptor("tensorflow/roll", int(DType.INT64), int(Op.SUM), shape, URGENT)
-        self._places = self._client.device_array(self._descriptor)
+        self._rows = self._client.device_array(self._descriptor)
         self._handle: Handle | None = None
-        self._text = ""
+        self._place = Place("nothing")
         self.number = 0
         """Synchronisations begun so far."""
 
-    def begin(self, text: str) -> None:
-        """Say what this worker synchronises now; `meet` waits for the others."""
+    def begin(self, place: Place, said: bytes = b"") -> None:
+        """Say what this worker synchronises now, and at most FEW_BYTES more; `meet` waits for the others."""
         self.number += 1
-        self._text = text
-        self._places[:] = 0
-        self._places[self._rank] = (fingerprint_of(text), self.number)
-        self._handle = Handle(self._client, self._client.push(self._descriptor, None), self._places)
+        self._place = place
+        self._rows[:] = 0
+        mine = self._rows[self._rank]
+        mine[:_BEFORE] = (place.fingerprint, self.number)
+        mine[_BEFORE:].view(np.uint8)[: len(said)] = np.frombuffer(said, np.uint8)
+        self._handle = Handle(self._client, self._client.push(self._descriptor, None), self._rows)
 
     def meet(self) -> None:
         """Return once all workers are here.
 
         Raises:
             MismatchError: they are at different points (on all workers).
+            StallError: some have not come in time, which it names.
+            DeadRankError: some have ended.
         """
         assert self._handle is not None
-        self._handle.wait()
-        if (self._places == self._places[0]).all():
-            return
-        here = f"{self._text} (number {self.number})"
-        texts = [blob.decode() for blob in stream_blobs(here.encode(), "tensorflow/at")]
-        raise MismatchError(f"rank {self._rank}: {difference_of(texts)}")
+        try:
+            self._handle.wait()
+        except (StallError, DeadRankError) as error:
+            raise self._told(error) from error
+        places = self._rows[:, :_BEFORE]
+        if (places != places[0]).any():
+            blobs = stream_blobs(self._place.encoded, "tensorflow/at")
+            said = difference_of([decoded(blob) for blob in blobs])
+            raise MismatchError(f"rank {self._rank}: at synchronisation {self.number} {said}")
 
+    def said(self, rank: int, nbytes: int) -> np.ndarray:
+        """(nbytes,) uint8: what a rank said, until the next `begin`."""
+        return self._rows[rank, _BEFORE:].view(np.uint8)[:nbytes]
 
-def difference_of(texts: list[str]) -> str:
-    """Who is where, in words."""
-    places = {text: [rank for rank, at in enumerate(texts) if at == text] for text in dict.fromkeys(texts)}
-    said = "; ".join(f"rank{'s' if len(ranks) > 1 else ''} {ranks} at {text}" for text, ranks in places.items())
-    return (
-        f"the workers' programs have come apart: {said}; see whether a rank's data ended earlier, a variable has "
-        "another shape there, or only some ranks stop, read a metric or call the strategy"
-    )
+    def _told(self, error: StallError | DeadRankError) -> CoarseError:
+        """The same error, in the words of this program."""
+        here = f"rank {self._rank} waited at synchronisation {self.number}, {self._place}"
+        if isinstance(error, DeadRankError):
+            return DeadRankError(f"{here}: {error}", rank=error.rank)
+        return StallError(f"{here}: {error}", missing=error.missing)

@@ -15,9 +15,10 @@ from coarse.gradients.byte_stream import stream, stream_blobs
 from coarse.gradients.synchroniser import DeviceSynchroniser, Synchroniser, synchroniser_of
 from coarse.runtime import Runtime
 from tf_strategy import failures
+from tf_strategy.places import Place
 from tf_strategy.recording import Recorder
 from tf_strategy.results import ResultPool
-from tf_strategy.roll import RollCall
+from tf_strategy.roll import FEW_BYTES, RollCall
 from tf_strategy.sites import Site, Tensors
 
 _FEW_BYTES = 4096
@@ -25,7 +26,11 @@ _FEW_BYTES = 4096
 
 
 class Rounds:
-    """Every method is called by all workers in one order."""
+    """Every method is called by all workers in one order.
+
+    What one of them raises, all raise at once from then on: the other workers may have half of this one's part, so that
+    a second try would add up what does not belong together.
+    """
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
@@ -43,14 +48,14 @@ class Rounds:
 
     # --- sums, bucket by bucket
 
+    @failures.noted
     def push(self, tensors: Tensors, bucket: int, arrays: Sequence[np.ndarray]) -> None:
         """Contribute the tensors of one bucket; the first push of any bucket begins the round."""
-        failures.require_none()
         with self._lock:
             site = self._site(tensors)
             if self._current is None:
                 self._current = site
-                self._roll.begin(f"{tensors}")
+                self._roll.begin(tensors.place)
         assert self._current is site, "another synchronisation is under way"
         timer = site.synchroniser.timer
         if timer is not None and timer.is_running:
@@ -61,9 +66,9 @@ class Rounds:
             with self._lock:
                 site.synchroniser.start(bucket)
 
+    @failures.noted
     def take(self, tensors: Tensors, bucket: int) -> list[np.ndarray]:
         """The results of one bucket, in shape, in storage types; buckets are taken in order once all were pushed."""
-        failures.require_none()
         site = self._sites[tensors]
         with self._recorded("take", site, bucket):
             if bucket == 0:
@@ -78,6 +83,7 @@ class Rounds:
             self._end(site)
         return results
 
+    @failures.noted
     def reduce(self, tensors: Tensors, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         """All tensors at once: their sums or means, in shape."""
         site = self._site(tensors)
@@ -92,6 +98,7 @@ class Rounds:
     def _site(self, tensors: Tensors) -> Site:
         with self._lock:
             if tensors not in self._sites:
+                self._meet(tensors.place)  # keys that others never use would be waited for until time is up
                 plans = tensors.plans(self.bucket_bytes)
                 self._sites[tensors] = Site(tensors, plans, self._synchroniser_of(tensors))
             return self._sites[tensors]
@@ -115,22 +122,28 @@ class Rounds:
 
     # --- bytes from one or all
 
+    @failures.noted
     def broadcast(self, array: np.ndarray, what: str) -> np.ndarray:
-        """Rank 0's bits of an array that has one shape and type on all ranks; `what` says so in errors."""
-        self._meet(what)
+        """Rank 0's bits of an array that has one shape and type on all ranks; `what` names it in errors."""
+        place = Place(what, (f"{array.dtype}{list(array.shape)}",))
         result = np.array(array, order="C")
-        stream([result.reshape(-1).view(np.uint8)], 0, "tensorflow/broadcast")
+        flat = result.reshape(-1).view(np.uint8)
+        if flat.nbytes <= FEW_BYTES:
+            self._meet(place, flat.tobytes())
+            flat[:] = self._roll.said(0, flat.nbytes)
+        else:
+            self._meet(place)
+            stream([flat], 0, "tensorflow/broadcast")
         return result
 
+    @failures.noted
     def gather(self, array: np.ndarray) -> list[np.ndarray]:
         """Every rank's array, in order of rank; they may differ in the first extent."""
-        self._meet(f"the gathering of {array.dtype}{list(array.shape[1:])} rows")
+        self._meet(Place("each of the gathered rows", (f"{array.dtype}{list(array.shape[1:])}",)))
         blobs = stream_blobs(np.ascontiguousarray(array).tobytes(), "tensorflow/gather")
         return [np.frombuffer(blob, array.dtype).reshape(-1, *array.shape[1:]) for blob in blobs]
 
-    def _meet(self, what: str) -> None:
-        failures.require_none()
+    def _meet(self, place: Place, said: bytes = b"") -> None:
         assert self._current is None, "another synchronisation is under way"
-        self._roll.begin(what)
+        self._roll.begin(place, said)
         self._roll.meet()
-

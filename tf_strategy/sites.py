@@ -11,6 +11,7 @@ import numpy as np
 from coarse.dtypes import DType, Op
 from coarse.gradients.bucket_plan import BucketPlan, plan_buckets
 from coarse.gradients.synchroniser import Synchroniser
+from tf_strategy.places import Place
 
 
 @dataclass(frozen=True)
@@ -41,10 +42,11 @@ class Tensors:
         prefix = f"tensorflow/{self.fingerprint:x}/"
         return plan_buckets(sizes, prefix=prefix, op=self.op, bucket_bytes=bucket_bytes)
 
-    def __str__(self) -> str:
-        kinds = [f"{wire.label}{list(shape)}" for wire, shape in zip(self.wires[:3], self.shapes[:3], strict=True)]
-        more = f" and {len(self.wires) - 3} more" if len(self.wires) > 3 else ""
-        return f"{'the sum' if self.op is Op.SUM else 'the mean'} of {', '.join(kinds)}{more}"
+    @cached_property
+    def place(self) -> Place:
+        """What workers say to one another when they are about to reduce these."""
+        kinds = [f"{wire.label}{list(shape)}" for wire, shape in zip(self.wires, self.shapes, strict=True)]
+        return Place("a sum" if self.op is Op.SUM else "a mean", tuple(kinds))
 
 
 class Site:

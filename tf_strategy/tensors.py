@@ -1,8 +1,11 @@
 """TensorFlow's types on the wire."""
 
+from typing import Any
+
 import tensorflow as tf
 
 from coarse.dtypes import DType
+from tf_strategy.private_names import has_replica_values
 
 _WIRE_OF = {
     tf.float16: DType.FLOAT16,
@@ -25,6 +28,19 @@ def wire_type_of(dtype: tf.DType, what: str) -> DType:
             f"for instance (known: {known})"
         )
     return wire
+
+
+def as_tensor(value: Any, like: Any = None) -> Any:  # noqa: ANN401
+    """A tensor, rows or a replica's value as they are; a number as a tensor of the type that `like` has, if any."""
+    if tf.is_tensor(value) or has_replica_values(value):
+        return value
+    return tf.convert_to_tensor(value, dtype=getattr(like, "dtype", None))
+
+
+def require_bits(dtype: tf.DType, what: str) -> None:
+    """TypeError, with the remedy, where a tensor is no block of bytes that could be sent."""
+    if dtype in (tf.string, tf.resource, tf.variant):
+        raise TypeError(f"{what}: a tensor of tf.{dtype.name} cannot be sent; make numbers of it, by tf.io.decode_raw")
 
 
 def stored(tensor: tf.Tensor) -> tf.Tensor:

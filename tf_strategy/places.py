@@ -1,0 +1,67 @@
+"""Where workers are in their programs, and in words how they differ."""
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+_APART = (
+    "see whether a rank's data ended earlier, its model has other layers, or only some ranks stop, save, read a metric "
+    "or call the strategy"
+)
+
+
+@dataclass(frozen=True)
+class Place:
+    """What a worker synchronises, and of which types and shapes."""
+
+    subject: str
+    kinds: tuple[str, ...] = ()
+    """Of each tensor, such as "float32[3, 4]"."""
+
+    @cached_property
+    def fingerprint(self) -> int:
+        """A number below 2^62 that tells places apart, equal on all ranks."""
+        return int.from_bytes(hashlib.blake2b(self.encoded, digest_size=8).digest(), "little") >> 2
+
+    @cached_property
+    def encoded(self) -> bytes:
+        """What `decoded` takes."""
+        return json.dumps([self.subject, self.kinds]).encode()
+
+    def __str__(self) -> str:
+        more = f" and {len(self.kinds) - 3} more" if len(self.kinds) > 3 else ""
+        return f"{self.subject} ({', '.join(self.kinds[:3])}{more})" if self.kinds else self.subject
+
+
+def decoded(blob: bytes) -> Place:
+    """The place that another rank encoded."""
+    subject, kinds = json.loads(blob)
+    return Place(subject, tuple(kinds))
+
+
+def difference_of(places: Sequence[Place]) -> str:
+    """Who is where (by rank), and what to do: a difference in types or shapes alone is said as such."""
+    if len({place.subject for place in places}) > 1:
+        return f"the workers' programs have come apart: {_by_rank(places, str)}; {_APART}"
+    subject = places[0].subject
+    if len({len(place.kinds) for place in places}) > 1:
+        said = _by_rank(places, lambda place: f"{len(place.kinds)} tensors")
+        return f"{subject} is of {said}; build the same model on all ranks"
+    by_tensor = list(zip(*(place.kinds for place in places), strict=True))
+    number = next(number for number, kinds in enumerate(by_tensor) if len(set(kinds)) > 1)
+    which = f"{subject}, tensor {number + 1} of {len(by_tensor)}," if len(by_tensor) > 1 else subject
+    said = _by_rank(places, lambda place: place.kinds[number])
+    return f"{which} is {said}; give it one shape and type on all ranks"
+
+
+def _by_rank(places: Sequence[Place], said: Callable[[Place], str]) -> str:
+    ranks: dict[str, list[int]] = {}
+    for rank, place in enumerate(places):
+        ranks.setdefault(said(place), []).append(rank)
+    return " but ".join(f"{text} on {_ranks(at)}" for text, at in ranks.items())
+
+
+def _ranks(numbers: Sequence[int]) -> str:
+    return f"rank{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
