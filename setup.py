@@ -20,7 +20,7 @@ setup(
         "finetune": ["peft>=0.21", "tokenizers>=0.22", "transformers>=5"],
         "report": ["matplotlib>=3.8", "rich>=13.8", "typer>=0.12"],
         "snapshot": ["safetensors>=0.4"],
-        "tensorflow": ["tensorflow>=2.18,<2.22", "keras>=3.10,<4"],
+        "tensorflow": ["tensorflow>=2.18,<2.22", "keras>=3.10,<3.16"],
         "test": ["hypothesis>=6", "mypy>=2.4", "psutil>=5.9", "pytest>=9", "ruff>=0.17"],
     },
     entry_points={"console_scripts": ["coarse = coarse.commands.app:main"]},

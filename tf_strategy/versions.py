@@ -1,6 +1,7 @@
 """The versions of TensorFlow and Keras that the strategy is known to work with; others are refused by name.
 
-What it overrides of TensorFlow is private, and a version that calls it otherwise could train without synchronising.
+What it overrides of TensorFlow is private, as is some of what it asks Keras: a version that calls it otherwise could train
+without synchronising.
 """
 
 import re
@@ -11,7 +12,7 @@ OLDEST_TENSORFLOW = (2, 18)
 NEWEST_TENSORFLOW = (2, 21)
 OLDEST_KERAS = (3, 10)
 """The first whose metrics keep their sums on each replica until they are read, and are reduced only then."""
-KERAS_BELOW = (4, 0)
+NEWEST_KERAS = (3, 15)
 LEGACY_VALUES = ("1", "true", "True")
 """Values of TF_USE_LEGACY_KERAS for which TensorFlow takes `tf.keras` from the package tf_keras, which is Keras 2."""
 
@@ -22,8 +23,8 @@ def require_supported(*, tensorflow: str, keras: str, legacy_keras: str | None) 
     Raises:
         UnsupportedVersionError: one is not, with what was found, the versions that are and what to do.
     """
-    _require("tensorflow", tensorflow, OLDEST_TENSORFLOW, _after(NEWEST_TENSORFLOW))
-    _require("keras", keras, OLDEST_KERAS, KERAS_BELOW)
+    _require("tensorflow", tensorflow, OLDEST_TENSORFLOW, NEWEST_TENSORFLOW)
+    _require("keras", keras, OLDEST_KERAS, NEWEST_KERAS)
     if legacy_keras in LEGACY_VALUES:
         raise UnsupportedVersionError(
             f"CoarseStrategy works with Keras 3, and TF_USE_LEGACY_KERAS={legacy_keras} makes tf.keras Keras 2; "
@@ -31,14 +32,10 @@ def require_supported(*, tensorflow: str, keras: str, legacy_keras: str | None) 
         )
 
 
-def _require(package: str, found: str, oldest: tuple[int, int], below: tuple[int, int]) -> None:
+def _require(package: str, found: str, oldest: tuple[int, int], newest: tuple[int, int]) -> None:
     numbers = re.match(r"(\d+)\.(\d+)", found)
-    if numbers is None or not oldest <= (int(numbers[1]), int(numbers[2])) < below:
-        wanted = f"{package}>={oldest[0]}.{oldest[1]},<{below[0]}.{below[1]}"
+    if numbers is None or not oldest <= (int(numbers[1]), int(numbers[2])) <= newest:
+        wanted = f"{package}>={oldest[0]}.{oldest[1]},<{newest[0]}.{newest[1] + 1}"
         raise UnsupportedVersionError(
             f'CoarseStrategy works with {wanted}, and {package} {found} is installed; pip install "{wanted}"'
         )
-
-
-def _after(version: tuple[int, int]) -> tuple[int, int]:
-    return version[0], version[1] + 1

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from coarse.errors import UnsupportedVersionError
-from tf_strategy.versions import KERAS_BELOW, NEWEST_TENSORFLOW, OLDEST_KERAS, OLDEST_TENSORFLOW, require_supported
+from tf_strategy.versions import NEWEST_KERAS, NEWEST_TENSORFLOW, OLDEST_KERAS, OLDEST_TENSORFLOW, require_supported
 
 REPOSITORY = Path(__file__).parents[3]
 PINS = [path.read_text() for path in sorted((REPOSITORY / "tests" / "versions").glob("tensorflow-*.txt"))]
@@ -32,7 +32,7 @@ def test_the_installed_versions_are_supported():
 
 
 @pytest.mark.parametrize("tensorflow", ["2.18.0", "2.18.1", "2.19.1", "2.20.0", "2.21.0", "2.21.1rc0"])
-@pytest.mark.parametrize("keras", ["3.10.0", "3.15.1", "3.16.0"])
+@pytest.mark.parametrize("keras", ["3.10.0", "3.11.3", "3.15.1"])
 def test_every_version_between_oldest_and_newest_is_supported(tensorflow, keras):
     require_supported(tensorflow=tensorflow, keras=keras, legacy_keras="0")
 
@@ -43,9 +43,9 @@ def test_another_tensorflow_is_refused_with_what_was_found_and_what_is_wanted(fo
         require_supported(tensorflow=found, keras="3.15.1", legacy_keras=None)
 
 
-@pytest.mark.parametrize("found", ["2.15.0", "3.9.2", "4.0.0"])
+@pytest.mark.parametrize("found", ["2.15.0", "3.9.2", "3.16.0", "4.0.0"])
 def test_another_keras_is_refused_with_what_was_found_and_what_is_wanted(found):
-    with pytest.raises(UnsupportedVersionError, match=rf"keras>=3\.10,<4\.0.*keras {re.escape(found)} is"):
+    with pytest.raises(UnsupportedVersionError, match=rf"keras>=3\.10,<3\.16.*keras {re.escape(found)} is"):
         require_supported(tensorflow="2.21.0", keras=found, legacy_keras=None)
 
 
@@ -64,14 +64,14 @@ def test_importing_the_strategy_under_another_tensorflow_ends_with_the_typed_err
     assert "tensorflow 2.17.1 is installed" in done.stderr
 
 
-def test_an_environment_is_pinned_for_every_tensorflow_supported_and_for_the_oldest_keras():
+def test_an_environment_is_pinned_for_every_tensorflow_supported_and_for_the_oldest_and_newest_keras():
     (major, oldest), (_, newest) = OLDEST_TENSORFLOW, NEWEST_TENSORFLOW
     assert pinned("tensorflow-cpu") == {(major, number) for number in range(oldest, newest + 1)}
-    assert min(pinned("keras")) == OLDEST_KERAS
+    assert (min(pinned("keras")), max(pinned("keras"))) == (OLDEST_KERAS, NEWEST_KERAS)
 
 
 def test_the_extra_of_setup_py_wants_the_versions_supported():
     (extra,) = re.findall(r'"tensorflow": (\[.*?\])', (REPOSITORY / "setup.py").read_text())
-    below = f"{NEWEST_TENSORFLOW[0]}.{NEWEST_TENSORFLOW[1] + 1}"
     oldest = [f"{major}.{number}" for major, number in (OLDEST_TENSORFLOW, OLDEST_KERAS)]
-    assert extra == f'["tensorflow>={oldest[0]},<{below}", "keras>={oldest[1]},<{KERAS_BELOW[0]}"]'
+    after = [f"{major}.{number + 1}" for major, number in (NEWEST_TENSORFLOW, NEWEST_KERAS)]
+    assert extra == f'["tensorflow>={oldest[0]},<{after[0]}", "keras>={oldest[1]},<{after[1]}"]'
