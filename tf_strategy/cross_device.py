@@ -28,7 +28,7 @@ class CoarseCrossDeviceOps(tf.distribute.CrossDeviceOps):
         return on_devices_of(combined, destinations)
 
     def batch_reduce(self, reduce_op: Any, value_destination_pairs: Any, options: Any = None) -> Any:  # noqa: ANN401
-        """Many values' sums or means in one synchronisation; destinations, a tensor's device, may be empty in graphs."""
+        """Many values' sums or means in one synchronisation; destinations (a tensor's device) may be empty in graphs."""
         return self._combined(reduce_op, [as_tensor(local_value(value)) for value, _ in value_destination_pairs])
 
     def broadcast_implementation(self, tensor: Any, destinations: Any) -> Any:  # noqa: ANN401
@@ -44,7 +44,7 @@ class CoarseCrossDeviceOps(tf.distribute.CrossDeviceOps):
 
     def _gather_implementation(self, per_replica_value: Any, destinations: Any, axis: Any, options: Any) -> Any:  # noqa: ANN401
         """All workers' values end to end along an axis, in order of rank."""
-        value = local_value(per_replica_value)
+        value: Any = local_value(per_replica_value)
         num_axes = value.shape.rank
         if num_axes is None or not -num_axes <= axis < num_axes:
             raise ValueError(f"values of shape {value.shape} cannot be gathered along axis {axis}")

@@ -18,18 +18,28 @@ _failure: BaseException | None = None
 """The first error of this process's synchronisation: nothing can be synchronised after it."""
 
 
+def note(error: BaseException) -> None:
+    """Remember what went wrong in a synchronisation, with its type."""
+    global _failure
+    _failure = _failure or error
+
+
+def require_none() -> None:
+    """Raise what went wrong before."""
+    if _failure is not None:
+        raise _failure
+
+
 def noted(function: Callable[P, R]) -> Callable[P, R]:
-    """A synchronisation whose first error is remembered with its type, and raised again by every later one."""
+    """A synchronisation whose first error is remembered, and raised again by every later one."""
 
     @wraps(function)
     def called(*args: P.args, **kwargs: P.kwargs) -> R:
-        global _failure
-        if _failure is not None:
-            raise _failure
+        require_none()
         try:
             return function(*args, **kwargs)
         except BaseException as error:
-            _failure = _failure or error
+            note(error)
             raise
 
     return called

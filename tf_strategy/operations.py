@@ -16,8 +16,8 @@ import tensorflow as tf
 from coarse.dtypes import DType, Op
 from coarse.errors import ConfigError
 from tf_strategy.private_names import jit_compiled_function
+from tf_strategy.reduction import Tensors, members_of
 from tf_strategy.rounds import Rounds
-from tf_strategy.sites import Tensors, members_of
 from tf_strategy.tensors import require_bits, stored, wire_type_of
 
 Arrays = list[np.ndarray]
@@ -78,7 +78,7 @@ class Operations:
         self._leave(before)
         return [results[number] for number in range(len(raw))]
 
-    def _pushed(self, tensors: Tensors, bucket: int, *arrays: np.ndarray) -> np.ndarray:
+    def _pushed(self, tensors: Tensors, bucket: int, *arrays: np.ndarray) -> np.int64:
         self._rounds.push(tensors, bucket, arrays)
         return np.int64(bucket)
 

@@ -17,9 +17,10 @@ from coarse.runtime import Runtime
 from tf_strategy import failures
 from tf_strategy.places import Place
 from tf_strategy.recording import Recorder
+from tf_strategy.reduction import Tensors
 from tf_strategy.results import ResultPool
 from tf_strategy.roll import FEW_BYTES, RollCall
-from tf_strategy.sites import Site, Tensors
+from tf_strategy.sites import Site
 
 _FEW_BYTES = 4096
 """Smaller reductions, of a metric for instance, go to the memory devices in every mode and by every policy."""

@@ -7,7 +7,7 @@ import tensorflow as tf
 from tf_strategy.private_names import SyncOnReadVariable
 
 
-class FirstReplicaVariable(SyncOnReadVariable):  # type: ignore[misc]
+class FirstReplicaVariable(SyncOnReadVariable):
     """Each worker has its own; read outside of replicas it is rank 0's, where TensorFlow's is the reader's own."""
 
     def value(self) -> tf.Tensor:
