@@ -23,12 +23,16 @@ from benchmarks.cpu_clocks import cpu_s_of
 from benchmarks.memory_check import require_memory
 from benchmarks.provenance import provenance
 from benchmarks.rendering import print_table, write_json
-from benchmarks.tf_contenders import CONTENDERS, NUM_DEVICES, NUM_WORKERS, UNSYNCHRONISED, Turn, turns_of
+from benchmarks.tf_contenders import COARSE, CONTENDERS, NUM_DEVICES, NUM_WORKERS, UNSYNCHRONISED, Turn, turns_of
 from benchmarks.tf_jobs import Job
+from benchmarks.tf_overlap import OverlapRow, overlap_row, overlap_table
 from benchmarks.tf_rows import StepRow, step_rows, step_table
 
 DEFAULT_ROWS, QUICK_ROWS = "8,64", "8"
 _STEPS_PER_TURN = 2
+_OVERLAP_THREADS = (1, 2, 4)
+"""Numbers of inter-op threads with which it is measured how far pushing overlaps backward."""
+_OVERLAP_STEPS = 10
 _WORKER_BYTES = 1.4 * 2**30
 """Of a worker's process, about: TensorFlow itself, and a few copies of the parameters."""
 
@@ -78,28 +82,29 @@ def main() -> None:
     """Start all contenders, let them take turns, and report."""
     options = parse_options()
     require_memory(int(len(options.contenders) * NUM_WORKERS * _WORKER_BYTES), "this comparison")
-    with tempfile.TemporaryDirectory() as folder, open_jobs(options, Path(folder)) as jobs:
+    with open_jobs(options.contenders, options.num_inter_op_threads) as jobs:
         rows = [row for size in options.rows for row in measure(jobs, size, options)]
         for job in jobs.values():
             require_synchronised(job)
         versions = jobs[UNSYNCHRONISED].versions
-    report(rows, versions, options)
+    report(rows, overlap(options), versions, options)
 
 
 @contextmanager
-def open_jobs(options: Options, folder: Path) -> Iterator[dict[str, Job]]:
+def open_jobs(contenders: Sequence[str], num_inter_op_threads: int) -> Iterator[dict[str, Job]]:
     """Each contender's processes, by its name; started one after another, and ended whatever happens."""
     jobs: dict[str, Job] = {}
-    try:
-        for contender in options.contenders:
-            jobs[contender] = Job(contender, folder, "--inter-op", str(options.num_inter_op_threads))
-            print(f"{contender}: {jobs[contender].num_parameters} parameters", file=sys.stderr, flush=True)
-        yield jobs
-        for job in jobs.values():
-            job.end()
-    finally:
-        for job in jobs.values():
-            job.kill()
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            for name in contenders:
+                print(f"{name}, {num_inter_op_threads} inter-op threads: starts", file=sys.stderr, flush=True)
+                jobs[name] = Job(name, Path(folder), "--inter-op", str(num_inter_op_threads))
+            yield jobs
+            for job in jobs.values():
+                job.end()
+        finally:
+            for job in jobs.values():
+                job.kill()
 
 
 def measure(jobs: dict[str, Job], size: int, options: Options) -> list[StepRow]:
@@ -109,6 +114,19 @@ def measure(jobs: dict[str, Job], size: int, options: Options) -> list[StepRow]:
     print(f"{size} rows a worker: {options.num_rounds} rounds", file=sys.stderr, flush=True)
     gradient_bytes = jobs[UNSYNCHRONISED].num_parameters * 4
     return step_rows(size, gradient_bytes, turns, samples[:, :, 0], samples[:, :, 1])
+
+
+def overlap(options: Options) -> list[OverlapRow]:
+    """How far coarse's pushes overlap backward, with the largest batch and several numbers of inter-op threads."""
+    if COARSE not in options.contenders:
+        return []
+    rows, size = [], max(options.rows)
+    for num_threads in _OVERLAP_THREADS:
+        with open_jobs([COARSE], num_threads) as jobs:
+            answers = jobs[COARSE].ask(ask="marks", rows=size, steps=_OVERLAP_STEPS)
+        steps = [step for answer in answers for step in answer["steps"]]
+        rows.append(overlap_row(num_threads, size, steps))
+    return rows
 
 
 def take(jobs: dict[str, Job], turn: Turn, size: int) -> tuple[float, float]:
@@ -131,15 +149,16 @@ def require_synchronised(job: Job) -> None:
         )
 
 
-def report(rows: Sequence[StepRow], versions: dict[str, str], options: Options) -> None:
-    """Print the table and write the JSON file."""
-    found = [row.as_json() for row in rows]
+def report(rows: Sequence[StepRow], overlaps: Sequence[OverlapRow], versions: dict[str, str], options: Options) -> None:
+    """Print the tables and write the JSON file."""
+    found, overlap_found = [row.as_json() for row in rows], [row.as_json() for row in overlaps]
     megabytes = rows[0].gradient_bytes / 2**20
     title = (
         f"Milliseconds of a training step of a Keras model ({NUM_WORKERS} workers, {NUM_DEVICES} memory devices, "
         f"{megabytes:.1f} MiB of gradients, measured)"
     )
     print_table(title, *step_table(found))
+    print_table("Milliseconds since a step's begin, coarse, medians (measured)", *overlap_table(overlap_found))
     result = provenance("tf_step.py", sys.argv[1:], 1)
     result["versions"] = {**result["versions"], **versions}  # type: ignore[dict-item]
     result |= {
@@ -148,6 +167,7 @@ def report(rows: Sequence[StepRow], versions: dict[str, str], options: Options) 
         "num_parameters": rows[0].gradient_bytes // 4,
         "num_inter_op_threads": options.num_inter_op_threads,
         "rows": found,
+        "overlap": overlap_found,
     }
     print(f"\nwritten to {write_json(options.name, result)}")
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable
+from dataclasses import asdict
+from functools import partial
 
 import keras
 import numpy as np
@@ -72,24 +74,55 @@ class Trainee:
         self._model.fit(dataset, steps_per_epoch=steps + 1, verbose=0, callbacks=[clock])
         return (clock.ends_s[-1] - clock.ends_s[0]) / steps
 
-    def _compiled_step(self) -> Callable[..., object]:
+    def marks(self, rows: int, steps: int) -> list[dict[str, object]]:
+        """Of each step when it began, backward ended and it ended, and its transfers; coarse alone records those.
+
+        Seconds since the step's begin, on this worker. One step before them is not returned.
+        """
+        from tf_strategy import CoarseStrategy
+
+        assert isinstance(self._strategy, CoarseStrategy), "nobody else records"
+        batch = [tf.constant(array) for array in batch_of(rows, self.worker)]
+        marked_step = self._compiled_step(marked=True)
+        found = []
+        for _ in range(steps + 1):
+            with self._strategy.transfers_recorded() as recorder:
+                begin_s = time.perf_counter()
+                marks = marked_step(*batch)
+                end_s = time.perf_counter()
+            backward_ended_s = float(self._strategy.experimental_local_results(marks)[0])
+            transfers = [
+                {**asdict(transfer), "begin_s": transfer.begin_s - begin_s, "end_s": transfer.end_s - begin_s}
+                for transfer in recorder.transfers
+            ]
+            found.append(
+                {"backward_ended_s": backward_ended_s - begin_s, "end_s": end_s - begin_s, "transfers": transfers}
+            )
+        return found[1:]
+
+    def _compiled_step(self, *, marked: bool = False) -> Callable[..., object]:
         features = tf.TensorSpec([None, NUM_FEATURES], tf.float32)
         labels = tf.TensorSpec([None], tf.int64)
 
         @tf.function(input_signature=[features, labels])
         def step(batch_features: tf.Tensor, batch_labels: tf.Tensor) -> object:
-            return self._strategy.run(self._replica_step, args=(batch_features, batch_labels))
+            replica_step = partial(self._replica_step, marked=marked)
+            return self._strategy.run(replica_step, args=(batch_features, batch_labels))
 
         return step
 
-    def _replica_step(self, features: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-        """The step as TensorFlow's guide to custom loops writes it: each replica's loss over the global batch."""
+    def _replica_step(self, features: tf.Tensor, labels: tf.Tensor, *, marked: bool) -> tf.Tensor:
+        """The step as TensorFlow's guide to custom loops writes it: each replica's loss over the global batch.
+
+        Returns the loss, or where `marked` the seconds of time.perf_counter at which all gradients were there.
+        """
         with tf.GradientTape() as tape:
             global_rows = tf.cast(tf.shape(features)[0], tf.float32) * self._strategy.num_replicas_in_sync
             loss = self._loss(labels, self._model(features, training=True)) / global_rows
         gradients = tape.gradient(loss, self._model.trainable_variables)
+        backward_ended = _time_after(gradients) if marked else None
         self._optimizer.apply(gradients, self._model.trainable_variables)
-        return loss
+        return loss if backward_ended is None else backward_ended
 
 
 class BatchClock(keras.callbacks.Callback):
@@ -102,6 +135,14 @@ class BatchClock(keras.callbacks.Callback):
     def on_train_batch_end(self, batch: int, logs: dict[str, float] | None = None) -> None:
         """See keras.callbacks.Callback."""
         self.ends_s.append(time.perf_counter())
+
+
+def _time_after(tensors: list[tf.Tensor]) -> tf.Tensor:
+    """Seconds of time.perf_counter once all tensors are there.
+
+    Not by tf.timestamp: stateful operations keep the program's order, so that every push would wait for it.
+    """
+    return tf.numpy_function(lambda *_: np.float64(time.perf_counter()), tensors, tf.float64, stateful=False)
 
 
 def dense_model() -> keras.Model:

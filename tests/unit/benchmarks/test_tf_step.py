@@ -25,6 +25,7 @@ from benchmarks.tf_contenders import (
     turns_of,
 )
 from benchmarks.tf_jobs import family_of, free_ports
+from benchmarks.tf_overlap import overlap_row, overlap_table, share_before
 from benchmarks.tf_rows import share_of_peer, step_rows, step_table
 from benchmarks.tf_targets import judge_tf_step
 
@@ -124,3 +125,37 @@ def test_free_ports_differ_and_can_be_taken():
     assert len(set(ports)) == 2
     for port in ports:
         socket.create_server(("127.0.0.1", port)).close()
+
+
+def transfer(kind, bucket, begin_s, end_s, nbytes=100):
+    return {"kind": kind, "bucket": bucket, "nbytes": nbytes, "begin_s": begin_s, "end_s": end_s}
+
+
+STEP = {
+    "backward_ended_s": 0.5,
+    "end_s": 1.0,
+    "transfers": [
+        transfer("push", 1, 0.4, 0.6),
+        transfer("push", 0, 0.2, 0.3),
+        transfer("push", 2, 0.6, 0.7, nbytes=200),
+        *(transfer("take", bucket, 0.7, 0.8 + bucket / 10) for bucket in range(3)),
+    ],
+}
+
+
+def test_a_push_that_begins_before_backward_ends_overlaps_it_even_if_it_ends_later():
+    assert share_before(STEP, "begin_s") == pytest.approx(0.5)
+    assert share_before(STEP, "end_s") == pytest.approx(0.25)
+
+
+def test_marks_of_steps_are_medians_and_pushes_are_in_the_order_of_time():
+    late = {**STEP, "backward_ended_s": 0.7, "end_s": 2.0}
+    row = overlap_row(2, 64, [STEP, STEP, late])
+    assert (row.num_steps, row.num_buckets) == (3, 3)
+    assert (row.first_push_s, row.last_push_s, row.backward_ended_s, row.end_s) == (0.2, 0.6, 0.5, 1.0)
+    assert (row.first_result_s, row.push_s) == (0.8, pytest.approx(0.4))
+    assert [nbytes for nbytes, _, _ in row.pushes] == [100, 100, 200]
+    columns, (line,) = overlap_table([row.as_json()])
+    assert len(columns) == len(line)
+    assert line[:2] == ["2", "64"]
+    assert "50 %" in line
