@@ -12,12 +12,13 @@ import os
 import keras
 import tensorflow as tf
 
-from tf_strategy.versions import require_supported
+from tf_strategy.versions import require_supported, require_tensorflow_backend
 
 # Before anything private is imported, which another version may not have.
 require_supported(
     tensorflow=tf.__version__, keras=keras.__version__, legacy_keras=os.environ.get("TF_USE_LEGACY_KERAS")
 )
+require_tensorflow_backend(keras.config.backend())
 
 from tf_strategy.failures import cause_of  # noqa: E402
 from tf_strategy.strategy import CoarseStrategy  # noqa: E402

@@ -1,12 +1,12 @@
-"""The versions of TensorFlow and Keras that the strategy is known to work with; others are refused by name.
+"""The versions of TensorFlow and Keras, and Keras' backend, that the strategy works with; others are refused by name.
 
-What it overrides of TensorFlow is private, as is some of what it asks Keras: a version that calls it otherwise could train
-without synchronising.
+What it overrides of TensorFlow is private, as is some of what it asks Keras: a version that calls it otherwise could
+train without synchronising.
 """
 
 import re
 
-from coarse.errors import UnsupportedVersionError
+from coarse.errors import ConfigError, UnsupportedVersionError
 
 OLDEST_TENSORFLOW = (2, 18)
 NEWEST_TENSORFLOW = (2, 21)
@@ -29,6 +29,20 @@ def require_supported(*, tensorflow: str, keras: str, legacy_keras: str | None) 
         raise UnsupportedVersionError(
             f"CoarseStrategy works with Keras 3, and TF_USE_LEGACY_KERAS={legacy_keras} makes tf.keras Keras 2; "
             "unset this variable"
+        )
+
+
+def require_tensorflow_backend(backend: str) -> None:
+    """Return if Keras computes by TensorFlow; `backend` is what `keras.config.backend()` says.
+
+    Raises:
+        ConfigError: models of another backend never ask a strategy, so each worker would train by itself.
+    """
+    if backend != "tensorflow":
+        raise ConfigError(
+            f"CoarseStrategy wants Keras' backend to be 'tensorflow', and it is {backend!r}, under which each worker "
+            "would train by itself; set KERAS_BACKEND=tensorflow before Keras is imported",
+            key="KERAS_BACKEND",
         )
 
 

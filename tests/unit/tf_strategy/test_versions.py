@@ -9,8 +9,15 @@ import keras
 import pytest
 import tensorflow as tf
 
-from coarse.errors import UnsupportedVersionError
-from tf_strategy.versions import NEWEST_KERAS, NEWEST_TENSORFLOW, OLDEST_KERAS, OLDEST_TENSORFLOW, require_supported
+from coarse.errors import ConfigError, UnsupportedVersionError
+from tf_strategy.versions import (
+    NEWEST_KERAS,
+    NEWEST_TENSORFLOW,
+    OLDEST_KERAS,
+    OLDEST_TENSORFLOW,
+    require_supported,
+    require_tensorflow_backend,
+)
 
 REPOSITORY = Path(__file__).parents[3]
 PINS = [path.read_text() for path in sorted((REPOSITORY / "tests" / "versions").glob("tensorflow-*.txt"))]
@@ -53,6 +60,12 @@ def test_another_keras_is_refused_with_what_was_found_and_what_is_wanted(found):
 def test_keras_2_by_the_environment_is_refused(value):
     with pytest.raises(UnsupportedVersionError, match=r"TF_USE_LEGACY_KERAS=.*Keras 2; unset"):
         require_supported(tensorflow="2.21.0", keras="3.15.1", legacy_keras=value)
+
+
+def test_keras_on_another_backend_is_refused():
+    require_tensorflow_backend(keras.config.backend())
+    with pytest.raises(ConfigError, match="'torch', under which each worker would train by itself; set KERAS_BACKEND"):
+        require_tensorflow_backend("torch")
 
 
 def test_importing_the_strategy_under_another_tensorflow_ends_with_the_typed_error():
