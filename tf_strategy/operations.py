@@ -65,7 +65,7 @@ class Operations:
         entered = self._enter()
         with tf.control_dependencies([entered]):
             pushed = [
-                _operation(partial(self._pushed, tensors, bucket), [raw[number] for number in members], [tf.int64])[0]
+                self._pushed(tensors, bucket, [raw[number] for number in members])
                 for bucket, members in enumerate(buckets)
             ]
         before: list[tf.Tensor] = pushed
@@ -78,9 +78,15 @@ class Operations:
         self._leave(before)
         return [results[number] for number in range(len(raw))]
 
-    def _pushed(self, tensors: Tensors, bucket: int, *arrays: np.ndarray) -> np.int64:
-        self._rounds.push(tensors, bucket, arrays)
-        return np.int64(bucket)
+    def _pushed(self, tensors: Tensors, bucket: int, raw: list[tf.Tensor]) -> tf.Tensor:
+        """Where rounds are timed, a push brings along how long before it the bucket's first tensor was there."""
+
+        def push(*arrays: np.ndarray) -> np.int64:
+            self._rounds.push(tensors, bucket, arrays[: len(raw)], *map(float, arrays[len(raw) :]))
+            return np.int64(bucket)
+
+        ago_s = [_seconds_between(raw[:1], raw)] if self._rounds.is_timed(tensors) else []
+        return _operation(push, [*raw, *ago_s], [tf.int64])[0]
 
     def _at_once(self, op: Op, wires: tuple[DType, ...], raw: list[tf.Tensor]) -> list[tf.Tensor]:
         """Tensors whose shapes are known when they come."""
@@ -135,6 +141,14 @@ def _operation(function: Callable[..., Any], inputs: list[tf.Tensor], types: lis
     """A stateful operation that calls a Python function on arrays."""
     results = tf.numpy_function(function, inputs, types, stateful=True)
     return list(results) if isinstance(results, list | tuple) else [results]
+
+
+def _seconds_between(first: list[tf.Tensor], last: list[tf.Tensor]) -> tf.Tensor:
+    """float64, from when the one tensors were there until the others were too."""
+    with tf.control_dependencies(first):
+        begin_s = tf.timestamp()
+    with tf.control_dependencies([begin_s, *last]):
+        return tf.timestamp() - begin_s
 
 
 def _as(result: tf.Tensor, like: tf.Tensor) -> tf.Tensor:

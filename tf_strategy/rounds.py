@@ -8,11 +8,12 @@ process contributes has been pushed.
 import threading
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from coarse.gradients.byte_stream import stream, stream_blobs
-from coarse.gradients.synchroniser import DeviceSynchroniser, Synchroniser, synchroniser_of
+from coarse.gradients.synchroniser import DeviceSynchroniser, Synchroniser, synchroniser_of, times_rounds
 from coarse.runtime import Runtime
 from tf_strategy import failures
 from tf_strategy.places import Place
@@ -21,6 +22,9 @@ from tf_strategy.reduction import Tensors
 from tf_strategy.results import ResultPool
 from tf_strategy.roll import FEW_BYTES, RollCall
 from tf_strategy.sites import Site
+
+if TYPE_CHECKING:  # it starts MPI, which only init() may
+    from coarse.gradients.split_chooser import DualSync
 
 _FEW_BYTES = 4096
 """Smaller reductions, of a metric for instance, go to the memory devices in every mode and by every policy."""
@@ -50,8 +54,11 @@ class Rounds:
     # --- sums, bucket by bucket
 
     @failures.noted
-    def push(self, tensors: Tensors, bucket: int, arrays: Sequence[np.ndarray]) -> None:
-        """Contribute the tensors of one bucket; the first push of any bucket begins the round."""
+    def push(self, tensors: Tensors, bucket: int, arrays: Sequence[np.ndarray], first_ago_s: float = 0.0) -> None:
+        """Contribute the tensors of one bucket; the first push of any bucket begins the round.
+
+        The first of the tensors was there `first_ago_s` before.
+        """
         with self._lock:
             site = self._site(tensors)
             if self._current is None:
@@ -60,6 +67,7 @@ class Rounds:
         assert self._current is site, "another synchronisation is under way"
         timer = site.synchroniser.timer
         if timer is not None and timer.is_running:
+            timer.on_gradient(first_ago_s)
             timer.on_gradient()
             timer.on_bucket(bucket)
         with self._recorded("push", site, bucket):
@@ -95,6 +103,17 @@ class Rounds:
             for number, result in zip(members, self.take(tensors, bucket), strict=True):
                 results[number] = result
         return results  # type: ignore[return-value]
+
+    def is_timed(self, tensors: Tensors) -> bool:
+        """Whether someone may want to know when these come."""
+        return tensors.nbytes >= _FEW_BYTES and times_rounds(self._runtime)
+
+    @property
+    def dual_sync(self) -> "DualSync | None":
+        """What was measured and decided for the largest of the sums that are timed; None before that."""
+        timed = [site for tensors, site in self._sites.items() if self.is_timed(tensors)]
+        largest = max(timed, key=lambda site: site.tensors.nbytes, default=None)
+        return None if largest is None else largest.synchroniser.dual_sync
 
     def _site(self, tensors: Tensors) -> Site:
         with self._lock:
