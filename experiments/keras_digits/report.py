@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -13,10 +12,10 @@ import tensorflow as tf
 
 import coarse
 from coarse.session import current
+from experiments.agreement import Pushed, check_alike, check_finite, check_pushed, digest, gradient_bytes, place, pushed
 from experiments.gpt.rows import provenance, run_path, write_json
 from experiments.keras_digits.data import NUM_TEST
 from experiments.keras_digits.model import Trained
-from experiments.keras_digits.ranks import Pushed, check_alike, check_pushed, digest, place, pushed
 from experiments.keras_digits.settings import DigitsTraining, check_batch
 
 VERSIONS = {"tensorflow": tf.__version__, "keras": keras.__version__}
@@ -57,20 +56,17 @@ def summary_lines(summary: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def gradient_bytes(model: keras.Model) -> int:
-    """Bytes of one step's gradients."""
-    return sum(variable.value.dtype.size * math.prod(variable.shape) for variable in model.trainable_variables)
-
-
 def finish(settings: DigitsTraining, trained: Trained, out: Path) -> None:
     """Compare all workers, count what was pushed, print the result on rank 0, and write this worker's document."""
     rank, num_workers = place()
+    check_finite(trained.history["loss"], rank)
     found = pushed() if coarse.is_initialized() else Pushed(0, 0)
     num_steps = int(trained.model.optimizer.iterations.numpy())
     if num_workers > 1:
-        check_pushed(found, num_steps, gradient_bytes(trained.model), rank)
+        check_pushed(found, num_steps, gradient_bytes(trained.model.trainable_variables), rank)
     weights = digest(trained.model.get_weights())
-    check_alike({"test accuracy": trained.test_accuracy, "loss": trained.history["loss"][-1], "weights": weights})
+    ends = {"test accuracy": trained.test_accuracy, "loss": trained.history["loss"][-1], "weights": weights}
+    check_alike(ends, "only some workers did")
     summary = {
         "kind": "measured",
         "strategy": settings.strategy,

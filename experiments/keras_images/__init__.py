@@ -1,0 +1,1 @@
+"""Folders of images in ImageNet's layout, learnt by keras.applications.ResNet50."""
