@@ -1,6 +1,7 @@
 """The strategy's inner side: what `tf.distribute` and Keras call for variables, values, data and reductions."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import tensorflow as tf
@@ -8,6 +9,7 @@ import tensorflow as tf
 from coarse.errors import ConfigError
 from tf_strategy import datasets
 from tf_strategy.cross_device import CoarseCrossDeviceOps
+from tf_strategy.layer_states import LayerStates
 from tf_strategy.operations import Operations
 from tf_strategy.private_names import (
     MirroredExtended,
@@ -15,18 +17,32 @@ from tf_strategy.private_names import (
     has_replica_values,
     initial_tensor,
     is_mirrored,
+    of_replica,
     per_replica,
+    regrouped,
     value_context,
 )
 from tf_strategy.tensors import as_tensor
+from tf_strategy.unsupported import UnsupportedMethods
 from tf_strategy.variables import read_from_rank_0
 
 
-class CoarseExtended(MirroredExtended):  # type: ignore[misc]
+class CoarseReplicaContext(tf.distribute.ReplicaContext):
+    """Where a replica runs; see [Note: summed first] in tf_strategy.gradients."""
+
+    def all_reduce(self, reduce_op: Any, value: Any, options: Any = None) -> Any:  # noqa: ANN401
+        """The sum or mean over all workers; gradients that an optimizer was given are sums already."""
+        return value if self.strategy.extended.gradients_are_summed else super().all_reduce(reduce_op, value, options)
+
+
+class CoarseExtended(UnsupportedMethods, MirroredExtended):
     """MirroredStrategy's variables with one replica in every process, and reductions over all processes."""
 
     def __init__(self, container_strategy: tf.distribute.Strategy, device: str, operations: Operations) -> None:
         self._operations = operations
+        self.gradients_are_summed = False
+        """Whether an optimizer is at work, on gradients that are sums over all workers."""
+        self.layer_states = LayerStates(lambda: self.gradients_are_summed)
         super().__init__(container_strategy, devices=[device], cross_device_ops=CoarseCrossDeviceOps(operations))
         self.experimental_enable_get_next_as_optional = False
 
@@ -52,20 +68,48 @@ class CoarseExtended(MirroredExtended):  # type: ignore[misc]
         return True
 
     @property
+    def is_chief(self) -> bool:
+        """Whether this is rank 0."""
+        return self._operations.rank == 0
+
+    @property
     def should_checkpoint(self) -> bool:
         """Whether this is the rank that writes files for all."""
-        return self._operations.rank == 0
+        return self.is_chief
 
     @property
     def should_save_summary(self) -> bool:
         """See should_checkpoint."""
-        return self._operations.rank == 0
+        return self.is_chief
+
+    # --- replicas
+
+    def _call_for_each_replica(self, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:  # noqa: ANN401
+        """The results of this process's replica.
+
+        It runs in this thread: the base class starts one, which can reduce in no branch or loop of a tf.function.
+        """
+        context = CoarseReplicaContext(self._container_strategy(), self._operations.rank)
+        with tf.device(self._devices[0]), context:
+            return regrouped(fn(*of_replica(args or ()), **of_replica(kwargs or {})))
+
+    @contextmanager
+    def summed_gradients(self) -> Iterator[None]:
+        """Within, an optimizer has gradients that are sums over all workers, and all that it writes is equal."""
+        self.gradients_are_summed = True
+        try:
+            yield
+        finally:
+            self.gradients_are_summed = False
 
     # --- variables
 
     def _create_variable(self, next_creator: Callable[..., Any], **kwargs: Any) -> Any:  # noqa: ANN401
         variable = super()._create_variable(next_creator, **kwargs)
-        return read_from_rank_0(variable) if has_replica_values(variable) else variable
+        if has_replica_values(variable):
+            variable = read_from_rank_0(variable)
+            self.layer_states.watch(variable)
+        return variable
 
     def _update(self, var: Any, fn: Callable[..., Any], args: Any, kwargs: Any, group: bool) -> Any:  # noqa: ANN401
         if not has_replica_values(var):
@@ -93,7 +137,7 @@ class CoarseExtended(MirroredExtended):  # type: ignore[misc]
 
     def _get_cross_device_ops(self, value: Any) -> CoarseCrossDeviceOps:  # noqa: ANN401
         """Always ours: the base class leaves int32 and values on the host to the process itself."""
-        return self._cross_device_ops  # type: ignore[no-any-return]
+        return self._cross_device_ops
 
     def _reduce_to(self, reduce_op: Any, value: Any, destinations: Any, options: Any) -> Any:  # noqa: ANN401
         if is_mirrored(value) and reduce_op == ReduceOp.MEAN:
@@ -105,6 +149,8 @@ class CoarseExtended(MirroredExtended):  # type: ignore[misc]
 
     def _broadcast_to(self, tensor: Any, destinations: Any) -> Any:  # noqa: ANN401
         """Rank 0's tensor: TensorFlow comes here with what the first replica writes, and this rank's may not be it."""
+        if self.gradients_are_summed:
+            return tensor  # equal on all ranks, as all is that an optimizer writes
         return self._cross_device_ops.broadcast(as_tensor(tensor, destinations), destinations)
 
     def _gather_to_implementation(self, value: Any, destinations: Any, axis: Any, options: Any) -> Any:  # noqa: ANN401

@@ -6,13 +6,15 @@ MirroredExtended.
 """
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.distribute import cross_device_ops, distribute_lib, distribute_utils, input_lib, values
 from tensorflow.python.distribute.mirrored_strategy import MirroredExtended
 from tensorflow.python.distribute.reduce_util import ReduceOp
 from tensorflow.python.eager.polymorphic_function.polymorphic_function import Function
+from tensorflow.python.framework.func_graph import FuncGraph
 from tensorflow.python.trackable.base import CheckpointInitialValue
 
 SyncOnReadVariable = values.SyncOnReadVariable
@@ -26,11 +28,16 @@ __all__ = [
     "has_replica_values",
     "initial_tensor",
     "is_mirrored",
+    "is_strategy_variable",
     "jit_compiled_function",
     "local_value",
+    "of_replica",
     "on_devices_of",
+    "on_replica_write",
     "per_replica",
+    "regrouped",
     "value_context",
+    "variables_of_traced_functions",
 ]
 
 
@@ -54,9 +61,48 @@ def local_value(value: object) -> object:
     return value.values[0] if isinstance(value, values.DistributedValues) else value
 
 
+def of_replica(nested: Any) -> Any:  # noqa: ANN401
+    """Nested values as this process's one replica sees them; variables stay what they are."""
+    return distribute_utils.select_replica(0, nested)
+
+
+def regrouped(nested: Any) -> Any:  # noqa: ANN401
+    """One replica's nested results as the strategy's."""
+    return distribute_utils.regroup((nested,))
+
+
 def on_devices_of(value: object, destinations: object) -> object:
     """A tensor copied to the devices of `destinations`."""
     return cross_device_ops.simple_broadcast(value, destinations, always_mirrored=True)
+
+
+def is_strategy_variable(variable: object, extended: type) -> bool:
+    """Whether a variable, Keras' or TensorFlow's, belongs to a strategy with this kind of inner side."""
+    value = getattr(variable, "value", variable)
+    value = variable if callable(value) else value  # a tf.Variable's is a method
+    return isinstance(value, values.DistributedVariable) and isinstance(value.distribute_strategy.extended, extended)
+
+
+def on_replica_write(variable: object, note: Callable[[tf.Variable], None]) -> None:
+    """Call `note` with the local variable whenever a replica assigns one of the strategy's variables by itself."""
+    assert isinstance(variable, values.DistributedVariable)
+    update = variable._update_replica
+    (local,) = variable.values
+
+    def noted(update_fn: object, value: object, **kwargs: object) -> object:
+        note(local)
+        return update(update_fn, value, **kwargs)
+
+    variable._update_replica = noted
+
+
+def variables_of_traced_functions() -> list[tf.Variable]:
+    """All variables used so far in the functions that are being traced."""
+    graph, found = tf.compat.v1.get_default_graph(), []
+    while isinstance(graph, FuncGraph):
+        found = list(graph._watched_variables)  # those of the functions within are among them
+        graph = graph.outer_graph
+    return found
 
 
 def value_context(replica: int, num_replicas: int) -> object:

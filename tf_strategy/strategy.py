@@ -13,6 +13,7 @@ from coarse.errors import ConfigError
 from coarse.session import current, is_initialized
 from tf_strategy import failures
 from tf_strategy.extended import CoarseExtended
+from tf_strategy.gradients import sum_before_optimizers
 from tf_strategy.operations import Operations
 from tf_strategy.recording import Recorder
 from tf_strategy.rounds import Rounds
@@ -46,7 +47,13 @@ class CoarseStrategy(tf.distribute.Strategy):
         super().__init__(CoarseExtended(self, _device(), Operations(rounds)))
         self._rounds = rounds
         failures.name_causes_at_the_end()
+        sum_before_optimizers()
         _made = self
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this is rank 0, which writes checkpoints, logs and models for all."""
+        return self.extended.is_chief
 
     @contextmanager
     def scope(self) -> Iterator[tf.distribute.Strategy]:
