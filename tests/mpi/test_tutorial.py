@@ -44,7 +44,7 @@ def files_by_section(page: str) -> dict[str, list[File]]:
 SECTIONS = files_by_section(PAGE)
 
 
-def run(command: str, folder: Path) -> Completed:
+def run(command: str, folder: Path, timeout_s: float = 60.0) -> Completed:
     """Carry out `[NAME=value ...] mpirun -n N python FILE ...` or `coarse run ... FILE ...` in the folder."""
     words = shlex.split(command)
     env = {}
@@ -53,13 +53,13 @@ def run(command: str, folder: Path) -> Completed:
         env[name] = value
     if words[0] == "coarse":
         assert not env
-        completed = complete([sys.executable, "-m", *words])
+        completed = complete([sys.executable, "-m", *words], timeout_s=timeout_s)
         return Completed(
             returncode=completed.returncode, stdout=completed.stdout.partition("\n")[2], stderr=completed.stderr
         )
     assert words[:2] == ["mpirun", "-n"]
     assert words[3] == "python"
-    return mpirun(int(words[2]), folder / words[4], *words[5:], env=env)
+    return mpirun(int(words[2]), folder / words[4], *words[5:], env=env, timeout_s=timeout_s)
 
 
 @pytest.mark.parametrize("title", SECTIONS)
