@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
@@ -17,6 +17,9 @@ from tf_strategy.gradients import sum_before_optimizers
 from tf_strategy.operations import Operations
 from tf_strategy.recording import Recorder
 from tf_strategy.rounds import Rounds
+
+if TYPE_CHECKING:  # it starts MPI, which only init() may
+    from coarse.gradients.split_chooser import DualSync
 
 _made: "CoarseStrategy | None" = None
 
@@ -54,6 +57,14 @@ class CoarseStrategy(tf.distribute.Strategy):
     def is_chief(self) -> bool:
         """Whether this is rank 0, which writes checkpoints, logs and models for all."""
         return self.extended.is_chief
+
+    @property
+    def dual_sync(self) -> "DualSync | None":
+        """What the first steps measured and decided (COARSE III-F), of several sums for the largest; None until then.
+
+        See DistributedOptimizer.dual_sync.
+        """
+        return self._rounds.dual_sync
 
     @contextmanager
     def scope(self) -> Iterator[tf.distribute.Strategy]:
