@@ -17,6 +17,7 @@ import tempfile
 from contextlib import ExitStack
 from dataclasses import asdict, fields
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # so that the script runs from any folder
 
@@ -27,6 +28,9 @@ from experiments.keras_images.folder import ImageFolder, read_folder
 from experiments.keras_images.rates import SCHEDULES
 from experiments.keras_images.report import document, summary_lines
 from experiments.keras_images.settings import MODES, PRECISIONS, Augmentation, ImageTraining
+
+if TYPE_CHECKING:
+    from experiments.keras_images.training import Run
 
 DIGITS = Augmentation(least_area=0.8, flip=False)
 """Of the digits: a mirrored 2 is none."""
@@ -90,7 +94,7 @@ def images_from(options: argparse.Namespace, rank: int, opened: ExitStack) -> Im
     return read_folder(folder, rank)
 
 
-def main(arguments: list[str] | None = None) -> None:
+def main(arguments: list[str] | None = None) -> Run:
     """Train, validate, check that all workers agree, and leave one document per worker in the folder of --out."""
     options = parse_arguments(arguments)
     with ExitStack() as opened:
@@ -109,6 +113,7 @@ def main(arguments: list[str] | None = None) -> None:
         print(*summary_lines(summary), sep="\n", flush=True)
     rows = {**provenance(), "settings": asdict(settings), **document(summary, run.watch.records, run.watch.validations)}
     write_json(run_path(options.out, settings.mode, run.rank), rows)
+    return run
 
 
 if __name__ == "__main__":

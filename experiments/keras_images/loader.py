@@ -9,6 +9,8 @@ over workers before anything is read: the shard below is filled in by `Strategy.
 from __future__ import annotations
 
 import io
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import tensorflow as tf
@@ -37,6 +39,16 @@ class Decoder:
         pixels = tf.numpy_function(self._read, [path], tf.uint8)
         pixels.set_shape([None, None, CHANNELS])
         return pixels
+
+    @contextmanager
+    def named(self) -> Iterator[None]:
+        """Within, an image that cannot be read raises ImageFolderError with its path."""
+        try:
+            yield
+        except Exception as error:
+            if self.failure is None:
+                raise
+            raise self.failure from error
 
     def _read(self, path: bytes) -> NDArray[np.uint8]:
         name = path.decode()

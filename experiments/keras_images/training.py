@@ -93,7 +93,7 @@ class Run:
     def __init__(
         self, settings: ImageTraining, images: ImageFolder | None, checkpoints: Path | None, now_s: Callable[[], float]
     ) -> None:
-        strategy = strategy_of(settings.mode)
+        self.strategy = strategy_of(settings.mode)
         self.rank, self.num_workers = place()
         self._settings = settings
         self._images = images
@@ -104,7 +104,7 @@ class Run:
         self._num_classes = len(images.classes) if images else SYNTHETIC_CLASSES
         self._steps_per_epoch = settings.steps_per_epoch(num_images)
         num_steps = self._steps_per_epoch * settings.num_epochs
-        with strategy.scope():
+        with self.strategy.scope():
             self.model = compiled(settings, self._num_classes, num_steps)
         self.watch = StepWatch(settings, num_steps, now_s)
         self._callbacks: list[keras.callbacks.Callback] = [self.watch]
@@ -116,12 +116,8 @@ class Run:
     def train(self) -> None:
         """Train, and validate after every epoch; ImageFolderError where an image cannot be read."""
         decoder = Decoder(self.rank)
-        try:
+        with decoder.named():
             self._fit(decoder)
-        except Exception as error:
-            if decoder.failure is None:
-                raise
-            raise decoder.failure from error
         check_finite([record.loss for record in self.watch.records], self.rank)
         check_alike({"weights": digest(self.model.get_weights())}, ONLY_SOME)
 
