@@ -99,6 +99,22 @@ def all_workers_decide_alike_from_what_all_have_measured():
     assert_alike(numbers(model.trainable_variables[0].value))
 
 
+def layers_states_travel_behind_the_gradients():
+    """They are there in forward: in the first bucket they would end it before it has ended."""
+    with STRATEGY.scope():
+        layers = [keras.layers.Dense(96), keras.layers.BatchNormalization(), keras.layers.Dense(7)]
+        model = keras.Sequential([keras.Input((5,)), *layers])
+        model.compile(optimizer=keras.optimizers.SGD(0.01), loss="mse")
+    rng = np.random.default_rng(4)
+    model.fit(rng.normal(size=(32, 5)), rng.normal(size=(32, 7)), batch_size=16, verbose=0)
+    (shapes,) = (tensors.shapes for tensors in STRATEGY._rounds._sites if (5, 96) in tensors.shapes)
+    assert shapes[:2] == ((96,), (96,))
+    assert shapes[2:] == tuple(tuple(variable.shape) for variable in model.trainable_variables)
+    for state in model.non_trainable_variables[:2]:
+        assert_alike(state.value)
+        assert numbers(state.value).any()
+
+
 def pushes_are_counted_in_every_step_whoever_sums():
     model = _train(1)
     keys = coarse.statistics()["keys"]
@@ -112,5 +128,6 @@ def pushes_are_counted_in_every_step_whoever_sums():
 CLAIMS = [
     all_workers_decide_alike_from_what_all_have_measured,
     forward_ends_with_the_first_gradient_rather_than_the_first_push,
+    layers_states_travel_behind_the_gradients,
     pushes_are_counted_in_every_step_whoever_sums,
 ]
