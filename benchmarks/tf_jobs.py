@@ -18,7 +18,7 @@ from typing import IO, Any
 from benchmarks.tf_contenders import NUM_DEVICES, NUM_WORKERS, environment_of, is_ours
 
 _WORKER_SCRIPT = Path(__file__).parent / "tf_worker.py"
-_START_S, _ANSWER_S, _END_S = 180.0, 300.0, 60.0
+_START_S, _ANSWER_S, _END_S, _TERMINATE_S = 180.0, 300.0, 60.0, 10.0
 _LAST_LINES = 20
 
 
@@ -91,11 +91,15 @@ class Job:
             process.wait(_END_S)
 
     def kill(self) -> None:
-        """End what is left of the processes; for a job that failed."""
+        """End what is left of a comparison that failed; the peer ignores SIGTERM."""
         for process in self._processes:
             if process.poll() is None:
                 process.terminate()
-                process.wait(_END_S)
+        for process in self._processes:
+            try:
+                process.wait(_TERMINATE_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
 
     def _start(self, command: Sequence[str]) -> list[subprocess.Popen[bytes]]:
         if is_ours(self.contender):
