@@ -16,7 +16,7 @@ from benchmarks.rendering import RESULTS_FOLDER, markdown, milliseconds, percent
 from benchmarks.sharded_tables import sharded_part
 from benchmarks.step_rows import UNSYNCHRONISED
 from benchmarks.targets import JUDGES, Result, Verdict
-from benchmarks.tf_rows import step_table
+from benchmarks.tf_tables import tf_part
 
 README = Path(__file__).resolve().parents[1] / "README.md"
 BEGIN = "<!-- benchmarks: begin; written by `make readme` -->"
@@ -30,7 +30,9 @@ SHARDED_CLAIMS = README.parent / "docs" / "sharded_validation.md"
 SHARDED_BEGIN = "<!-- bytes and steps: begin; written by `make readme` -->"
 SHARDED_END = "<!-- bytes and steps: end -->"
 SHARDED = README.parent / "docs" / "sharded.md"
-TF_PAGE = "tensorflow_benchmark.md"
+TF_BEGIN = "<!-- steps of Keras: begin; written by `make readme` -->"
+TF_END = "<!-- steps of Keras: end -->"
+TF_PAGE = README.parent / "docs" / "tensorflow_benchmark.md"
 NAMES = (
     *("sync-2-2", "sync-4-2", "sync-4-2-bert", "step-2-2", "idle-2-2"),
     *("simulator-speed", "emulation", "simulator", "policies", "degradation"),
@@ -65,6 +67,8 @@ def main() -> None:
     README.write_text(text, encoding="utf-8")
     guide = SHARDED.read_text(encoding="utf-8")
     SHARDED.write_text(with_section(guide, sharded_part(results), SHARDED_BEGIN, SHARDED_END), encoding="utf-8")
+    page = with_section(TF_PAGE.read_text(encoding="utf-8"), tf_part(results.get("tf-step")), TF_BEGIN, TF_END)
+    TF_PAGE.write_text(page, encoding="utf-8")
     print(f"{README.name}: {len(results)} of {len(NAMES)} results")
 
 
@@ -110,7 +114,6 @@ def section_of(results: Results) -> str:
     parts = [targets_table(verdicts)]
     parts += [sync_part(results[name]) for name in ("sync-2-2", "sync-4-2", "sync-4-2-bert") if name in results]
     parts += [step_part(results["step-2-2"])] if "step-2-2" in results else []
-    parts += [tf_step_part(results["tf-step"])] if "tf-step" in results else []
     missing = [f"{name} (`{_command_of(name)}`)" for name in NAMES if name not in results]
     parts += [f"Not measured yet: {', '.join(missing)}."] if missing else []
     parts.append(source_lines(results))
@@ -168,12 +171,6 @@ def step_part(result: Result) -> str:
     title = f"Milliseconds of a training step of the demo's GPT, {_team(result)}, medians:"
     columns = ["batch", "step in memcpys", *contenders, *(f"{name} adds" for name in synchronised)]
     return f"{title}\n\n" + markdown(columns, lines)
-
-
-def tf_step_part(result: Result) -> str:
-    """Milliseconds of a training step under TensorFlow, and what each strategy adds."""
-    title = f"Milliseconds of a training step of a Keras model, {_team(result)}, medians ([why](docs/{TF_PAGE})):"
-    return f"{title}\n\n" + markdown(*step_table(result["rows"]))
 
 
 def _command_of(name: str) -> str:

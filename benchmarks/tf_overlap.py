@@ -97,6 +97,17 @@ def overlap_table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[li
     return columns, lines
 
 
+def pushes_table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
+    """Columns and lines: a line for each bucket, with what its push took at each number of inter-op threads."""
+    columns = ["bucket", "MiB", *(f"{row['num_inter_op_threads']} inter-op" for row in rows)]
+    lines = []
+    for bucket, (nbytes, _, _) in enumerate(rows[0]["pushes"] if rows else ()):
+        times = [row["pushes"][bucket][1:] for row in rows]
+        cells = [f"{milliseconds(begin_s)} to {milliseconds(end_s)}" for begin_s, end_s in times]
+        lines.append([str(bucket), f"{nbytes / 2**20:.2f}", *cells])
+    return columns, lines
+
+
 def _of_kind(step: Step, kind: str) -> list[Mapping[str, Any]]:
     """A step's pushes or takes in the order in which they began."""
     return sorted((of for of in step["transfers"] if of["kind"] == kind), key=lambda of: float(of["begin_s"]))

@@ -25,8 +25,9 @@ from benchmarks.tf_contenders import (
     turns_of,
 )
 from benchmarks.tf_jobs import family_of, free_ports
-from benchmarks.tf_overlap import overlap_row, overlap_table, share_before
+from benchmarks.tf_overlap import overlap_row, overlap_table, pushes_table, share_before
 from benchmarks.tf_rows import share_of_peer, step_rows, step_table
+from benchmarks.tf_tables import tf_part
 from benchmarks.tf_targets import judge_tf_step
 
 TURNS = [Turn(UNSYNCHRONISED), Turn(PEER), Turn("coarse"), Turn(UNSYNCHRONISED, FIT), Turn("coarse", FIT)]
@@ -159,3 +160,24 @@ def test_marks_of_steps_are_medians_and_pushes_are_in_the_order_of_time():
     assert len(columns) == len(line)
     assert line[:2] == ["2", "64"]
     assert "50 %" in line
+
+
+def test_the_pushes_have_a_line_for_each_bucket_and_a_column_for_each_number_of_threads():
+    rows = [overlap_row(num_threads, 64, [STEP]).as_json() for num_threads in (1, 2)]
+    columns, lines = pushes_table(rows)
+    assert columns == ["bucket", "MiB", "1 inter-op", "2 inter-op"]
+    assert [line[0] for line in lines] == ["0", "1", "2"]
+    assert lines[0][2:] == ["200 to 300", "200 to 300"]
+
+
+def test_the_page_has_all_tables_or_says_that_nothing_was_measured():
+    result = {
+        "rows": rows_of(0.1, 0.5, 0.2),
+        "overlap": [overlap_row(2, 64, [STEP]).as_json()],
+        "machine": {"cpu_model": "CPU", "num_cores": 2},
+        "versions": {"tensorflow": "2.21.0", "keras": "3.15.1"},
+        "date": "2026-01-01T00:00",
+        "num_inter_op_threads": 2,
+    }
+    assert tf_part(result).count("\n| --- |") == 3
+    assert tf_part(None) == "Not measured yet."
