@@ -5,6 +5,8 @@ of them, a metric read on one rank only) each would wait for what the others nev
 belong together. So every synchronisation is numbered, and says what it is about.
 """
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from coarse.client.handle import Handle
@@ -12,8 +14,10 @@ from coarse.dtypes import DType, Op
 from coarse.errors import CoarseError, DeadRankError, MismatchError, StallError
 from coarse.gradients.byte_stream import stream_blobs
 from coarse.messages import URGENT, Descriptor
-from coarse.runtime import Runtime
 from tf_strategy.places import Place, decoded, difference_of
+
+if TYPE_CHECKING:  # it starts MPI, which only init() may
+    from coarse.runtime import Runtime
 
 FEW_BYTES = 64
 """What a worker may say beside where it is."""
@@ -24,7 +28,7 @@ _BEFORE = 2
 class RollCall:
     """One vector in device memory, where every worker writes where it is."""
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, runtime: "Runtime") -> None:
         assert runtime.client_index is not None
         self._client = runtime.require_client()
         self._rank = runtime.client_index
@@ -58,7 +62,7 @@ class RollCall:
         try:
             self._handle.wait()
         except (StallError, DeadRankError) as error:
-            raise self._told(error) from error
+            raise self._told(error) from None
         places = self._rows[:, :_BEFORE]
         if (places != places[0]).any():
             blobs = stream_blobs(self._place.encoded, "tensorflow/at")
@@ -71,7 +75,8 @@ class RollCall:
 
     def _told(self, error: StallError | DeadRankError) -> CoarseError:
         """The same error, in the words of this program."""
-        here = f"rank {self._rank} waited at synchronisation {self.number}, {self._place}"
+        why = str(error).removeprefix(f"rank {self._rank}: ")
+        text = f"rank {self._rank} waited at synchronisation {self.number}, {self._place}: {why}"
         if isinstance(error, DeadRankError):
-            return DeadRankError(f"{here}: {error}", rank=error.rank)
-        return StallError(f"{here}: {error}", missing=error.missing)
+            return DeadRankError(text, rank=error.rank)
+        return StallError(text, missing=error.missing)

@@ -14,7 +14,6 @@ import numpy as np
 
 from coarse.gradients.byte_stream import stream, stream_blobs
 from coarse.gradients.synchroniser import DeviceSynchroniser, Synchroniser, synchroniser_of, times_rounds
-from coarse.runtime import Runtime
 from tf_strategy import failures
 from tf_strategy.places import Place
 from tf_strategy.recording import Recorder
@@ -25,6 +24,7 @@ from tf_strategy.sites import Site
 
 if TYPE_CHECKING:  # it starts MPI, which only init() may
     from coarse.gradients.split_chooser import DualSync
+    from coarse.runtime import Runtime
 
 _FEW_BYTES = 4096
 """Smaller reductions, of a metric for instance, go to the memory devices in every mode and by every policy."""
@@ -37,7 +37,7 @@ class Rounds:
     a second try would add up what does not belong together.
     """
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, runtime: "Runtime") -> None:
         self._runtime = runtime
         self._lock = threading.RLock()
         self._roll = RollCall(runtime)
