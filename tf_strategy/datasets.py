@@ -1,19 +1,62 @@
 """Every worker's part of a dataset, and the end of the data, on which all workers agree."""
 
+import os
+import warnings
 from collections.abc import Callable
 
 import tensorflow as tf
 
+from coarse.errors import ConfigError, MismatchError
+from tf_strategy.data_agreement import DataAgreement
+from tf_strategy.data_end import (
+    INFINITE,
+    NOT_BY_KERAS,
+    UNKNOWN,
+    Part,
+    Split,
+    allowed_behind,
+    different_seeds,
+    must_ask,
+    shared_seed,
+)
 from tf_strategy.operations import Operations
-from tf_strategy.private_names import auto_sharded, distributed
+from tf_strategy.private_names import auto_sharded, distributed, keras_counts, predicts_by_keras
+
+Policy = tf.data.experimental.AutoShardPolicy
+_MODERATE = b"\x08\x02"
+"""CardinalityOptions of compute level CARDINALITY_COMPUTE_MODERATE, which looks into flat_map, of which Keras makes
+the datasets of its arrays."""
+_NO_SEED = 87654321
+"""What TensorFlow seeds an operation with that has a seed of its own, where there is no global one."""
 
 
 def distribute(
     dataset: tf.data.Dataset, input_workers: object, strategy: tf.distribute.Strategy, operations: Operations
 ) -> tf.distribute.DistributedDataset:
-    """A dataset of global batches split over the workers, as its AutoShardPolicy says."""
-    part = auto_sharded(dataset, input_workers, strategy, operations.rank, operations.num_workers)
-    return distributed(part, input_workers, strategy)
+    """A dataset of global batches split over the workers, as its AutoShardPolicy says; one that is split stays so.
+
+    By DATA every global batch is cut into one part for each worker, in order of rank. AUTO splits by files where there
+    are files to read, and by DATA otherwise and for `model.predict`, whose rows are wanted in order.
+
+    Raises:
+        ConfigError: what came is no dataset, is distributed within a tf.function, or reads no files and is to be split
+            by them.
+        MismatchError: the ranks' data cannot be used together (on all ranks).
+    """
+    if isinstance(dataset, tf.distribute.DistributedDataset):
+        return dataset
+    _require_dataset(dataset, operations.rank)
+
+    def by(policy: object) -> tf.data.Dataset:
+        options = tf.data.Options()
+        options.experimental_distribute.auto_shard_policy = policy
+        given = dataset.with_options(options)
+        return auto_sharded(given, input_workers, strategy, operations.rank, operations.num_workers)
+
+    split, part = _split(dataset.options().experimental_distribute.auto_shard_policy, by, operations.rank)
+    whole = num_batches_of(dataset)
+    num_batches = whole if split is Split.BY_BATCHES or whole == INFINITE else num_batches_of(part)
+    return _agreed(part, split, num_batches, input_workers, strategy, operations)
 
 
 def from_function(
@@ -22,10 +65,90 @@ def from_function(
     strategy: tf.distribute.Strategy,
     operations: Operations,
 ) -> tf.distribute.DistributedDataset:
-    """The dataset that a function makes for this worker, as it is."""
+    """The dataset that a function makes for this worker, as it is; raises as `distribute` does."""
     context = tf.distribute.InputContext(
         num_input_pipelines=operations.num_workers,
         input_pipeline_id=operations.rank,
         num_replicas_in_sync=operations.num_workers,
     )
-    return distributed(dataset_fn(context), input_workers, strategy)
+    part = dataset_fn(context)
+    _require_dataset(part, operations.rank)
+    return _agreed(part, Split.AS_GIVEN, num_batches_of(part), input_workers, strategy, operations)
+
+
+def num_batches_of(dataset: tf.data.Dataset) -> int:
+    """How many elements an epoch has, as far as it can be told without reading; see INFINITE and UNKNOWN."""
+    variant = tf.data.experimental.to_variant(dataset)
+    return int(tf.raw_ops.DatasetCardinality(input_dataset=variant, cardinality_options=_MODERATE))
+
+
+def share_seed(operations: Operations) -> None:
+    """Give all ranks one global seed, unless the program has set one: they must shuffle alike to split alike."""
+    seed, is_set = _global_seed()
+    proposed = int.from_bytes(os.urandom(4), "little") % _NO_SEED
+    rows = operations.gather(tf.constant([[seed, int(is_set), proposed]], tf.int64))
+    said = [[int(number) for number in row[0]] for row in rows]
+    if not is_set:
+        tf.random.set_seed(shared_seed([seed if has else None for seed, has, _ in said], said[0][2]))
+
+
+def _split(policy: object, by: Callable[[object], tf.data.Dataset], rank: int) -> tuple[Split, tf.data.Dataset]:
+    """How a policy splits a dataset, and this worker's part."""
+    if policy in (Policy.OFF, Policy.HINT):
+        return Split.AS_GIVEN, by(policy)
+    if policy == Policy.DATA or (policy == Policy.AUTO and predicts_by_keras()):
+        return Split.BY_BATCHES, by(Policy.DATA)
+    try:
+        return Split.BY_FILES, by(Policy.FILE)
+    except tf.errors.NotFoundError as error:
+        if policy == Policy.AUTO:
+            return Split.BY_BATCHES, by(Policy.DATA)
+        raise ConfigError(
+            f"rank {rank}: auto_shard_policy is FILE, and the dataset reads no files to split; set it to DATA"
+        ) from error
+
+
+def _agreed(
+    part: tf.data.Dataset,
+    split: Split,
+    num_batches: int,
+    input_workers: object,
+    strategy: tf.distribute.Strategy,
+    operations: Operations,
+) -> tf.distribute.DistributedDataset:
+    """A worker's part that ends where all others do."""
+    here = Part(int(split), num_batches, *_counted_by_keras(), _global_seed()[0])
+    rows = operations.gather(tf.constant([here], tf.int64))
+    parts = [Part(*(int(number) for number in row[0])) for row in rows]
+    warning = different_seeds(parts)
+    if warning is not None:
+        warnings.warn(f"rank {operations.rank}: {warning}", stacklevel=2)
+    try:
+        asks = must_ask(parts)
+    except MismatchError as error:
+        raise MismatchError(f"rank {operations.rank}: {error}") from None
+    if asks:
+        part = DataAgreement(allowed_behind(split)).asked(part)
+    return distributed(part, input_workers, strategy, UNKNOWN if asks else num_batches)
+
+
+def _counted_by_keras() -> tuple[int, int]:
+    """The numbers of batches and steps by which Keras ends an epoch."""
+    counts = keras_counts()
+    if counts is None:
+        return NOT_BY_KERAS, NOT_BY_KERAS
+    num_batches, steps = (UNKNOWN if count is None else int(count) for count in counts)
+    return num_batches, steps
+
+
+def _global_seed() -> tuple[int, bool]:
+    """TensorFlow's global seed, and whether it was set."""
+    seed = int(tf.compat.v1.get_seed(0)[0])
+    return seed, seed != _NO_SEED
+
+
+def _require_dataset(dataset: object, rank: int) -> None:
+    if not isinstance(dataset, tf.data.Dataset):
+        raise ConfigError(f"rank {rank}: a tf.data.Dataset was wanted, {type(dataset).__name__} came")
+    if not tf.executing_eagerly():
+        raise ConfigError(f"rank {rank}: a dataset was distributed within a tf.function; distribute it outside")

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
+from keras.src.backend.tensorflow.trainer import TensorFlowTrainer, TFEpochIterator
 from tensorflow.python.distribute import cross_device_ops, distribute_lib, distribute_utils, input_lib, values
 from tensorflow.python.distribute.mirrored_strategy import MirroredExtended
 from tensorflow.python.distribute.reduce_util import ReduceOp
@@ -27,14 +28,17 @@ __all__ = [
     "distributed",
     "has_replica_values",
     "initial_tensor",
+    "is_keras_predict_step",
     "is_mirrored",
     "is_strategy_variable",
     "jit_compiled_function",
+    "keras_counts",
     "local_value",
     "of_replica",
     "on_devices_of",
     "on_replica_write",
     "per_replica",
+    "predicts_by_keras",
     "regrouped",
     "value_context",
     "variables_of_traced_functions",
@@ -134,14 +138,14 @@ def auto_sharded(
 
 
 def distributed(
-    part: tf.data.Dataset, input_workers: object, strategy: tf.distribute.Strategy
+    part: tf.data.Dataset, input_workers: object, strategy: tf.distribute.Strategy, num_batches: int
 ) -> tf.distribute.DistributedDataset:
-    """A worker's own dataset as a DistributedDataset, whose iterators fetch nothing ahead."""
+    """A worker's own dataset as a DistributedDataset of this cardinality, whose iterators fetch nothing ahead."""
     options = tf.distribute.InputOptions(
         experimental_fetch_to_device=False,
         experimental_replication_mode=tf.distribute.InputReplicationMode.PER_REPLICA,
     )
-    return input_lib.DistributedDataset(
+    whole = input_lib.DistributedDataset(
         input_workers,
         strategy,
         components=[part],
@@ -149,6 +153,27 @@ def distributed(
         enable_get_next_as_optional=False,
         options=options,
     )
+    whole._cardinality = num_batches
+    return whole
+
+
+def keras_counts() -> tuple[int | None, int | None] | None:
+    """How many batches Keras takes a dataset for, and the steps_per_epoch it was given, while it distributes it."""
+    for name, owner in _callers():
+        if name == "__init__" and isinstance(owner, TFEpochIterator):
+            return owner.data_adapter.num_batches, owner.steps_per_epoch
+    return None
+
+
+def predicts_by_keras() -> bool:
+    """Whether `model.predict` has called."""
+    return any(name == "predict" and isinstance(owner, TensorFlowTrainer) for name, owner in _callers())
+
+
+def is_keras_predict_step(function: object) -> bool:
+    """Whether `model.predict` runs a function, whose rows it takes for those of all replicas."""
+    name = f"{TensorFlowTrainer.make_predict_function.__qualname__}.<locals>.one_step_on_data"
+    return getattr(function, "__qualname__", None) == name
 
 
 def jit_compiled_function() -> str | None:
@@ -160,8 +185,14 @@ def jit_compiled_function() -> str | None:
 
 
 def _functions_being_traced() -> Iterator[Function]:
+    for _, owner in _callers():
+        if isinstance(owner, Function):
+            yield owner
+
+
+def _callers() -> Iterator[tuple[str, object]]:
+    """The methods that are being called, innermost first: their names and objects."""
     frame = sys._getframe()
     while frame is not None:
-        if isinstance(found := frame.f_locals.get("self"), Function):
-            yield found
+        yield frame.f_code.co_name, frame.f_locals.get("self")
         frame = frame.f_back  # type: ignore[assignment]

@@ -1,6 +1,6 @@
 """CoarseStrategy, which stands where a script says `tf.distribute.MirroredStrategy()`."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,9 +12,12 @@ from coarse.config import Config
 from coarse.errors import ConfigError
 from coarse.session import current, is_initialized
 from tf_strategy import failures
+from tf_strategy.datasets import share_seed
 from tf_strategy.extended import CoarseExtended
 from tf_strategy.gradients import sum_before_optimizers
 from tf_strategy.operations import Operations
+from tf_strategy.predictions import rows_of_all
+from tf_strategy.private_names import is_keras_predict_step
 from tf_strategy.recording import Recorder
 from tf_strategy.rounds import Rounds
 
@@ -47,8 +50,10 @@ class CoarseStrategy(tf.distribute.Strategy):
         elif config is not None:
             raise ConfigError("coarse.init() was called before, with its own config; pass config to one of the two")
         rounds = Rounds(current())
-        super().__init__(CoarseExtended(self, _device(), Operations(rounds)))
+        self._operations = Operations(rounds)
+        super().__init__(CoarseExtended(self, _device(), self._operations))
         self._rounds = rounds
+        share_seed(self._operations)
         failures.name_causes_at_the_end()
         sum_before_optimizers()
         _made = self
@@ -82,9 +87,10 @@ class CoarseStrategy(tf.distribute.Strategy):
             self._rounds.recorder = None
 
     @failures.with_typed_errors
-    def run(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
-        """See tf.distribute.Strategy."""
-        return super().run(*args, **kwargs)
+    def run(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        """See tf.distribute.Strategy; in `model.predict` every rank has the rows of all."""
+        outputs = super().run(fn, *args, **kwargs)
+        return rows_of_all(self._operations, outputs) if is_keras_predict_step(fn) else outputs
 
     @failures.with_typed_errors
     def reduce(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401

@@ -143,7 +143,7 @@ def test_workers_read_disjoint_parts_of_global_batches_that_are_all_of_it(mirror
 
 def test_a_worker_s_own_dataset_is_iterated_as_it_is(mirrored_strategy):
     workers = mirrored_strategy.extended._input_workers
-    whole = private_names.distributed(tf.data.Dataset.range(5).batch(2), workers, mirrored_strategy)
+    whole = private_names.distributed(tf.data.Dataset.range(5).batch(2), workers, mirrored_strategy, 3)
     assert isinstance(whole, tf.distribute.DistributedDataset)
     assert [private_names.local_value(batch).numpy().tolist() for batch in whole] == [[0, 1], [2, 3], [4]]
 

@@ -1,0 +1,147 @@
+"""What the workers' data must have in common, and when they end for all: decided from what every worker says.
+
+[Note: one end] A step takes all workers, so an epoch ends for all at once or for none. Where every worker knows how
+many batches it has, this is settled before the first; where none does, all say before each batch what they have given.
+"""
+
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import NamedTuple
+
+from coarse.errors import MismatchError
+
+INFINITE, UNKNOWN = -1, -2
+"""Numbers of batches, as `tf.data.Dataset.cardinality` says them."""
+NOT_BY_KERAS = -3
+"""In place of the numbers that Keras counts by, where it is not Keras that distributes."""
+
+REMEDY = (
+    "give every rank as many batches: batch(n, drop_remainder=True) and take(k), or repeat() with steps_per_epoch"
+)
+
+
+class Split(IntEnum):
+    """How the workers' parts come about."""
+
+    AS_GIVEN = 0
+    BY_BATCHES = 1
+    """Every global batch is cut into one batch for each worker, of no rows at worst."""
+    BY_FILES = 2
+
+
+class Part(NamedTuple):
+    """What one worker says of its data."""
+
+    split: int
+    num_batches: int
+    """In an epoch; see INFINITE and UNKNOWN."""
+    keras_batches: int
+    """How many Keras takes them for: it stops there without asking for another."""
+    keras_steps: int
+    """The steps_per_epoch that Keras was given."""
+    seed: int
+    """TensorFlow's global seed."""
+
+
+class Given(NamedTuple):
+    """What one worker says at a step."""
+
+    dataset: int
+    step: int
+    """From 0 with each iterator."""
+    num_batches: int
+    """How many it has given, with this step's."""
+
+
+def allowed_behind(split: Split) -> int:
+    """How many batches a worker's part may lack at the end, for which it runs empty ones: files differ in length."""
+    return 1 if split is Split.BY_FILES else 0
+
+
+def must_ask(parts: Sequence[Part]) -> bool:
+    """Whether workers must ask one another at every step if the data go on.
+
+    Raises:
+        MismatchError: the parts cannot be used together, with who has what and what to do.
+    """
+    _require_one(parts, "split", "the ranks split a dataset differently", "let all set one auto_shard_policy", _split)
+    _require_one(parts, "keras_batches", "Keras counts other batches on other ranks", REMEDY, _count)
+    _require_one(parts, "keras_steps", "steps_per_epoch differs between ranks", "give all ranks the same", _count)
+    counts = [part.num_batches for part in parts]
+    if len(set(counts)) == 1:
+        return counts[0] == UNKNOWN
+    is_known = min(counts) >= 0
+    if is_known and max(counts) - min(counts) <= allowed_behind(Split(parts[0].split)):
+        return True
+    remedy = REMEDY if UNKNOWN not in counts else "tell them by tf.data.experimental.assert_cardinality(n) on all ranks"
+    _require_one(parts, "num_batches", "the data would end earlier on some ranks", remedy, _count)
+    return False
+
+
+def goes_on(said: Sequence[Given], allowed: int) -> bool:
+    """Whether a step takes place, in which workers that have no batch left run an empty one.
+
+    Raises:
+        MismatchError: a worker has given more than `allowed` batches fewer than others, or is elsewhere in its program.
+    """
+    if len({(worker.dataset, worker.step) for worker in said}) > 1:
+        places = _grouped([f"at batch {worker.step} of dataset number {worker.dataset}" for worker in said])
+        raise MismatchError(
+            f"the workers read different data: {places}; let all ranks distribute the same datasets in the same order, "
+            "and leave their loops at the same step"
+        )
+    wanted = said[0].step + 1
+    if all(worker.num_batches < wanted for worker in said):
+        return False
+    if min(worker.num_batches for worker in said) < wanted - allowed:
+        gave = [
+            f"gave {worker.num_batches} batches" if worker.num_batches < wanted else f"has batch number {wanted}"
+            for worker in said
+        ]
+        raise MismatchError(f"the data ended earlier on some ranks: {_grouped(gave)}; {REMEDY}")
+    return True
+
+
+def different_seeds(parts: Sequence[Part]) -> str | None:
+    """A warning, if ranks that each read a whole dataset, and keep their share, may shuffle it differently."""
+    if parts[0].split == Split.AS_GIVEN or len({part.seed for part in parts}) == 1:
+        return None
+    seeds = _grouped([f"seed {part.seed}" for part in parts])
+    return (
+        f"the ranks have different global seeds ({seeds}): a dataset that is shuffled by them is split from different "
+        "orders, so that some samples come twice in an epoch and others not at all; call keras.utils.set_random_seed "
+        "or tf.random.set_seed with the same number on all ranks"
+    )
+
+
+def shared_seed(seeds: Sequence[int | None], proposed: int) -> int:
+    """The seed for ranks that have none: that of the first rank that has one, else `proposed`."""
+    return next((seed for seed in seeds if seed is not None), proposed)
+
+
+def _require_one(parts: Sequence[Part], field: str, problem: str, remedy: str, text_of: object) -> None:
+    assert callable(text_of)
+    said = [getattr(part, field) for part in parts]
+    if len(set(said)) > 1:
+        raise MismatchError(f"{problem}: {_grouped([text_of(value) for value in said])}; {remedy}")
+
+
+def _count(num_batches: int) -> str:
+    words = {INFINITE: "without an end", UNKNOWN: "nobody knows how many", NOT_BY_KERAS: "not asked by Keras"}
+    return words.get(num_batches, f"{num_batches} batches")
+
+
+def _split(split: int) -> str:
+    return {
+        Split.AS_GIVEN: "as it is",
+        Split.BY_BATCHES: "by batches",
+        Split.BY_FILES: "by files",
+    }[Split(split)]
+
+
+def _grouped(texts: Sequence[str]) -> str:
+    """Which ranks say what."""
+    ranks_of = {text: [rank for rank, other in enumerate(texts) if other == text] for text in dict.fromkeys(texts)}
+    return ", ".join(
+        f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}: {text}" for text, ranks in ranks_of.items()
+    )
