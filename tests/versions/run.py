@@ -1,4 +1,4 @@
-"""Runs the tests of tf_strategy under each TensorFlow supported, and writes what became of them.
+"""Runs the tests of tf_strategy under each TensorFlow supported; writes what became of them, and docs/tensorflow.md's table.
 
     python -m tests.versions.run [--only PATTERN] [--environments FOLDER] [--results FILE]
 
@@ -23,6 +23,9 @@ REPOSITORY = HERE.parents[1]
 RESULTS = HERE / "results.json"
 PINS = sorted(HERE.glob("tensorflow-*.txt"))
 ENVIRONMENTS = REPOSITORY / ".versions"
+PAGE = REPOSITORY / "docs" / "tensorflow.md"
+BEGIN = "<!-- versions: begin; written by `make test-versions` -->"
+END = "<!-- versions: end -->"
 SUITES = {"unit": ("tests/unit/tf_strategy",), "mpi": tuple(sorted(REPOSITORY.glob("tests/mpi/test_tf_*.py")))}
 _OPEN_MPI_SETTINGS = {
     "prte-mca-params.conf": "rmaps_default_mapping_policy=:oversubscribe\nhwloc_default_binding_policy=none\n",
@@ -80,6 +83,13 @@ def table(results: dict[str, dict[str, object]]) -> str:
         verdicts = [verdict(row[suite]) for suite in SUITES]
         lines.append("| " + " | ".join([*versions, *verdicts, str(row["date"])]) + " |")
     return "\n".join(lines)
+
+
+def with_table(page: str, lines: str) -> str:
+    """The page with these lines between its markers."""
+    before, _, rest = page.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}\n{lines}\n{END}{after}"
 
 
 def verdict(suite: object) -> str:
@@ -166,6 +176,8 @@ def main() -> int:
     for pins in wanted:
         rows[pins.stem] = tried(pins, environment(pins, asked.environments))
         known = write(asked.results, rows)
+    if asked.results == RESULTS:
+        PAGE.write_text(with_table(PAGE.read_text(), table(known)))
     print(table(known))
     return 0 if all(has_passed(row) for row in rows.values()) else 1
 

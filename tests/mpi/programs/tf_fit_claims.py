@@ -111,14 +111,16 @@ def frozen_layers_are_left_out() -> None:
 
 
 def a_layer_without_gradient_stays_as_it_is() -> None:
-    def build() -> keras.Model:
-        inputs = keras.Input((16,))
-        model = keras.Model(inputs, dense(4, 2)(dense(24, 1)(inputs)))
-        model.unused = dense(5, 7)
-        model.unused.build((None, 16))
-        return compiled(model)
+    class WithUnused(keras.Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.used, self.unused = mlp(), dense(5, 7)
+            self.unused.build((None, 16))
 
-    ours, alone = twins(build)
+        def call(self, rows: tf.Tensor) -> tf.Tensor:
+            return self.used(rows)
+
+    ours, alone = twins(lambda: compiled(WithUnused()))
     assert len(ours.trainable_variables) == 6
     with pushed(2 * STEPS, ours.trainable_variables[:4]):
         fit(ours)
