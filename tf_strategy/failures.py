@@ -46,10 +46,12 @@ def noted(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def cause_of(error: BaseException) -> BaseException | None:
-    """The error behind one of TensorFlow's: within a `tf.function`, as under `model.fit`, an exception loses its type.
+    """The error behind one of TensorFlow's: where a `tf.function` runs or is traced, exceptions lose their types.
 
-    Returns None where `error` has nothing to do with synchronisation.
+    Returns None where `error` has nothing to do with coarse.
     """
+    while not isinstance(error, CoarseError) and hasattr(error, "ag_error_metadata") and error.__context__ is not None:
+        error = error.__context__  # AutoGraph has raised another, which tells of the user's code
     if isinstance(error, CoarseError):
         return error
     text = f"{type(_failure).__name__}: {_failure}" if str(_failure) else type(_failure).__name__
@@ -58,12 +60,12 @@ def cause_of(error: BaseException) -> BaseException | None:
 
 @contextmanager
 def typed() -> Iterator[None]:
-    """Within, errors of synchronisation come with their own type, TensorFlow's as their cause."""
+    """Within, errors of coarse come with their own types, TensorFlow's as their cause."""
     try:
         yield
-    except tf.errors.OpError as error:
+    except Exception as error:
         cause = cause_of(error)
-        if cause is None:
+        if cause is None or cause is error:
             raise
         raise cause from error
 
