@@ -6,12 +6,14 @@ loss scale ends ranks' programs differently. Here `apply` begins with the sum, a
 """
 
 import functools
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
 
+import coarse
 from coarse.errors import ConfigError
 from tf_strategy.extended import CoarseExtended
 from tf_strategy.private_names import is_strategy_variable
@@ -19,6 +21,7 @@ from tf_strategy.private_names import is_strategy_variable
 Apply = Callable[..., Any]
 _KINDS = (keras.optimizers.Optimizer, keras.optimizers.LossScaleOptimizer)
 _MARK = "sums_first"
+_has_warned = False
 
 
 def sum_before_optimizers() -> None:
@@ -36,6 +39,7 @@ def _summed_first(apply: Apply) -> Apply:
         extended = tf.distribute.get_strategy().extended
         if not isinstance(extended, CoarseExtended) or tf.distribute.in_cross_replica_context():
             _require_not_ours(self, variables or [])
+            _warn_of_training_alone(self)
             return apply(self, grads, variables)
         if extended.gradients_are_summed:
             return apply(self, grads, variables)
@@ -71,3 +75,16 @@ def _require_not_ours(optimizer: Any, variables: Sequence[Any]) -> None:  # noqa
             f"{optimizer.name}: gradients of a CoarseStrategy's variables are applied outside strategy.run, where "
             "nobody sums them over the workers; call optimizer.apply_gradients in the function that it is given"
         )
+
+
+def _warn_of_training_alone(optimizer: Any) -> None:  # noqa: ANN401
+    """A model that was not made for the strategy trains as if there were none; once it is said so."""
+    global _has_warned
+    if _has_warned or not coarse.is_initialized() or coarse.size() == 1:
+        return
+    _has_warned = True
+    warnings.warn(
+        f"rank {coarse.rank()}: {optimizer.name} trains variables that were made outside strategy.scope(), which every "
+        "worker trains for itself; unless that is meant, make and compile the model within the scope",
+        stacklevel=2,
+    )

@@ -1,5 +1,8 @@
 """What TensorFlow promises of a strategy's public methods, where they are not claimed elsewhere."""
 
+import warnings
+from unittest import mock
+
 import keras
 import numpy as np
 import tensorflow as tf
@@ -7,6 +10,7 @@ import tensorflow as tf
 from coarse.errors import UnsupportedError
 from tests.mpi.claims import raises
 from tests.mpi.programs.tf_two_workers import NUM_WORKERS, RANK, STRATEGY, assert_alike, numbers, of_ranks, sums
+from tf_strategy import gradients
 
 EXTENDED = STRATEGY.extended
 
@@ -148,7 +152,19 @@ def a_model_knows_the_strategy_it_was_made_for():
     assert model.distribute_strategy is STRATEGY
 
 
+def a_model_that_is_trained_outside_the_scope_is_warned_of():
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    model.compile(optimizer="sgd", loss="mse")
+    with mock.patch.object(gradients, "_has_warned", False), warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model.fit(np.ones((4, 1)), np.ones((4, 1)), epochs=2, verbose=0)
+    texts = [str(warning.message) for warning in caught if "outside strategy.scope()" in str(warning.message)]
+    assert len(texts) == 1
+    assert texts[0].startswith(f"rank {RANK}: ")
+
+
 CLAIMS = [
+    a_model_that_is_trained_outside_the_scope_is_warned_of,
     within_scope_it_is_the_strategy_and_replicas_are_counted_over_workers,
     run_passes_arguments_and_structures_and_gives_its_own_result,
     a_replica_context_knows_its_place_among_all_workers,
