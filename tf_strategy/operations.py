@@ -79,13 +79,14 @@ class Operations:
         return [results[number] for number in range(len(raw))]
 
     def _pushed(self, tensors: Tensors, bucket: int, raw: list[tf.Tensor]) -> tf.Tensor:
-        """Where rounds are timed, a push brings along how long before it the bucket's first tensor was there."""
+        """Where rounds are timed, the first push brings along how long before it the last variable's gradient came."""
 
         def push(*arrays: np.ndarray) -> np.int64:
             self._rounds.push(tensors, bucket, arrays[: len(raw)], *map(float, arrays[len(raw) :]))
             return np.int64(bucket)
 
-        ago_s = [_seconds_between(raw[:1], raw)] if self._rounds.is_timed(tensors) else []
+        is_marked = bucket == 0 and self._rounds.is_timed(tensors)
+        ago_s = [_seconds_between(raw[:1], raw)] if is_marked else []
         return _operation(push, [*raw, *ago_s], [tf.int64])[0]
 
     def _at_once(self, op: Op, wires: tuple[DType, ...], raw: list[tf.Tensor]) -> list[tf.Tensor]:
