@@ -31,4 +31,22 @@ def a_sum_of_few_bytes_and_of_many_is_numpys() -> None:
         require_close([total], [wanted])
 
 
-CLAIMS = [a_model_trains_as_in_one_process, batches_need_not_divide_evenly, a_sum_of_few_bytes_and_of_many_is_numpys]
+def a_recorder_sees_every_byte_pushed_before_any_is_taken() -> None:
+    ours = tf.ones(50000, tf.float32)
+    strategy().reduce("SUM", ours, axis=None)  # not recorded
+    with strategy().transfers_recorded() as recorder:
+        strategy().reduce("SUM", ours, axis=None)
+    strategy().reduce("SUM", ours, axis=None)  # nor this
+    pushes = [transfer for transfer in recorder.transfers if transfer.kind == "push"]
+    takes = [transfer for transfer in recorder.transfers if transfer.kind == "take"]
+    assert sum(push.nbytes for push in pushes) == sum(take.nbytes for take in takes) == 4 * 50000
+    assert max(push.end_s for push in pushes) <= min(take.begin_s for take in takes)
+    assert [push.bucket for push in pushes] == [take.bucket for take in takes] == list(range(len(pushes)))
+
+
+CLAIMS = [
+    a_model_trains_as_in_one_process,
+    batches_need_not_divide_evenly,
+    a_sum_of_few_bytes_and_of_many_is_numpys,
+    a_recorder_sees_every_byte_pushed_before_any_is_taken,
+]
