@@ -1,4 +1,4 @@
-"""TensorFlow's private names, as tf_strategy uses them, exist in the version installed, and do what is relied on.
+"""TensorFlow's and Keras' private names exist in the versions installed, and do what tf_strategy relies on.
 
 `make test-versions` runs this under every version supported.
 """
@@ -6,29 +6,39 @@
 import ast
 import inspect
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from tf_strategy import private_names
 from tf_strategy.cross_device import CoarseCrossDeviceOps
-from tf_strategy.extended import CoarseExtended
+from tf_strategy.extended import CoarseExtended, CoarseReplicaContext
 from tf_strategy.private_names import (
     MirroredExtended,
     ReduceOp,
+    SyncOnReadVariable,
     cross_device_ops,
     distribute_lib,
     distribute_utils,
     input_lib,
     values,
 )
+from tf_strategy.unsupported import UnsupportedMethods
+from tf_strategy.variables import FirstReplicaVariable
 
-SUBCLASSES = [(CoarseExtended, MirroredExtended), (CoarseCrossDeviceOps, tf.distribute.CrossDeviceOps)]
+SUBCLASSES = [
+    (CoarseExtended, MirroredExtended),
+    (UnsupportedMethods, MirroredExtended),
+    (CoarseCrossDeviceOps, tf.distribute.CrossDeviceOps),
+    (CoarseReplicaContext, tf.distribute.ReplicaContext),
+    (FirstReplicaVariable, SyncOnReadVariable),
+]
 OVERRIDES = [
     (ours, theirs, name)
     for ours, theirs in SUBCLASSES
     for name in vars(ours)
-    if not name.startswith("__") and hasattr(theirs, name)
+    if hasattr(theirs, name) and not name.startswith("__") and name != "_abc_impl"
 ]
 PARAMETERS = {
     MirroredExtended.__init__: ("container_strategy", "devices", "cross_device_ops"),
@@ -37,10 +47,15 @@ PARAMETERS = {
     distribute_lib.ValueContext.__init__: ("replica_id_in_sync_group", "num_replicas_in_sync"),
     distribute_utils.is_mirrored: ("val",),
     distribute_utils.regroup: ("values", "wrap_class", "always_wrap"),
+    distribute_utils.select_replica: ("replica_id", "structured"),
     input_lib.DistributedDataset.__init__: (
         *("input_workers", "strategy", "dataset", "num_replicas_in_sync", "input_context", "components"),
         *("element_spec", "enable_get_next_as_optional", "build", "options"),
     ),
+    keras.optimizers.Optimizer.apply: ("grads", "trainable_variables"),
+    keras.optimizers.LossScaleOptimizer.apply: ("grads", "trainable_variables"),
+    values.DistributedVariable._update_replica: ("update_fn", "value"),
+    SyncOnReadVariable.__init__: ("strategy", "values", "aggregation"),
 }
 
 
@@ -107,6 +122,58 @@ def test_the_local_value_is_what_was_wrapped(wrapped):
     assert private_names.local_value(wrapped(value)) is value
 
 
+def test_a_replica_sees_its_own_of_nested_values_and_its_results_are_regrouped():
+    value = tf.constant([1.0, 2.0])
+    nested = {"x": (private_names.per_replica(value), 3)}
+    assert private_names.of_replica(nested)["x"][0] is value
+    assert private_names.of_replica(nested)["x"][1] == 3
+    assert private_names.regrouped({"x": (value, None)})["x"][0] is value
+
+
+def test_a_variable_is_known_by_its_strategy_whether_it_is_keras_or_tensorflow_s(mirrored_strategy):
+    with mirrored_strategy.scope():
+        ours = [tf.Variable(1.0), keras.Variable(1.0)]
+    others = [tf.Variable(1.0), keras.Variable(1.0)]
+    for extended, are_ours in ((type(mirrored_strategy.extended), True), (CoarseExtended, False)):
+        assert [private_names.is_strategy_variable(variable, extended) for variable in ours] == [are_ours] * 2
+        assert not any(private_names.is_strategy_variable(variable, extended) for variable in others)
+
+
+def test_a_replica_that_assigns_a_variable_by_itself_is_noticed_once(mirrored_strategy):
+    with mirrored_strategy.scope():
+        variable = tf.Variable(1.0, trainable=False, aggregation=tf.VariableAggregation.NONE)
+    (local,) = variable.values
+    noted = []
+    private_names.on_replica_write(variable, noted.append)
+    mirrored_strategy.run(lambda: variable.assign_add(2.0))
+    assert len(noted) == 1
+    assert noted[0] is local
+    assert float(local) == 3.0
+
+
+def test_the_variables_of_a_function_within_another_are_those_used_so_far():
+    first, second, third = (tf.Variable(float(number)) for number in range(3))
+    seen = []
+
+    @tf.function
+    def inner():
+        second.assign_add(1.0)
+        seen.append(private_names.variables_of_traced_functions())
+
+    @tf.function
+    def outer():
+        total = first + 1.0
+        inner()
+        return total + third
+
+    outer()
+    for variables in seen:
+        assert {id(variable) for variable in variables} >= {id(first), id(second)} - {id(third)}
+        assert id(third) not in {id(variable) for variable in variables}
+    assert seen
+    assert private_names.variables_of_traced_functions() == []
+
+
 def test_the_first_replica_is_given_the_initial_value_by_keyword(mirrored_strategy, monkeypatch):
     seen = []
     extended = mirrored_strategy.extended
@@ -145,7 +212,46 @@ def test_a_worker_s_own_dataset_is_iterated_as_it_is(mirrored_strategy):
     workers = mirrored_strategy.extended._input_workers
     whole = private_names.distributed(tf.data.Dataset.range(5).batch(2), workers, mirrored_strategy, 3)
     assert isinstance(whole, tf.distribute.DistributedDataset)
+    assert int(whole.cardinality) == 3
     assert [private_names.local_value(batch).numpy().tolist() for batch in whole] == [[0, 1], [2, 3], [4]]
+
+
+@pytest.fixture
+def seen_of_keras(mirrored_strategy, monkeypatch) -> dict[str, list[object]]:
+    """What is known while Keras distributes a dataset, and of the functions that it runs, in fit and predict."""
+    seen: dict[str, list[object]] = {"counts": [], "predicts": [], "steps": []}
+    distribute, run = mirrored_strategy.extended._experimental_distribute_dataset, mirrored_strategy.run
+
+    def distributing(dataset, options):
+        seen["counts"].append(private_names.keras_counts())
+        seen["predicts"].append(private_names.predicts_by_keras())
+        return distribute(dataset, options)
+
+    def running(fn, *args, **kwargs):
+        seen["steps"].append(private_names.is_keras_predict_step(fn))
+        return run(fn, *args, **kwargs)
+
+    monkeypatch.setattr(mirrored_strategy.extended, "_experimental_distribute_dataset", distributing)
+    monkeypatch.setattr(mirrored_strategy, "run", running)
+    return seen
+
+
+def test_keras_is_asked_how_many_batches_and_steps_there_are_and_whether_it_predicts(mirrored_strategy, seen_of_keras):
+    rows = np.ones((12, 3), np.float32)
+    with mirrored_strategy.scope():
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    pairs = tf.data.Dataset.from_tensor_slices((rows, rows[:, :1])).batch(4)
+    model.fit(pairs, steps_per_epoch=2, shuffle=False, verbose=0)
+    assert private_names.keras_counts() is None
+    assert seen_of_keras["counts"] == [(3, 2)]
+    assert seen_of_keras["predicts"] == [False]
+    assert set(seen_of_keras["steps"]) == {False}
+    seen_of_keras["steps"].clear()
+    model.predict(tf.data.Dataset.from_tensor_slices(rows).batch(4), verbose=0)
+    assert seen_of_keras["counts"][1:] == [(3, None)]
+    assert seen_of_keras["predicts"][1:] == [True]
+    assert set(seen_of_keras["steps"]) == {True}
 
 
 @pytest.mark.parametrize("jit_compile", [True, False, None])
