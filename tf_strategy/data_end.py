@@ -69,7 +69,7 @@ def must_ask(parts: Sequence[Part]) -> bool:
     _require_one(parts, "keras_steps", "steps_per_epoch differs between ranks", "give all ranks the same", _count)
     counts = [part.num_batches for part in parts]
     if len(set(counts)) == 1:
-        return counts[0] == UNKNOWN
+        return counts[0] == UNKNOWN and len(parts) > 1
     is_known = min(counts) >= 0
     if is_known and max(counts) - min(counts) <= allowed_behind(Split(parts[0].split)):
         return True

@@ -36,11 +36,11 @@ def distribute(
     """A dataset of global batches split over the workers, as its AutoShardPolicy says; one that is split stays so.
 
     By DATA every global batch is cut into one part for each worker, in order of rank. AUTO splits by files where there
-    are files to read, and by DATA otherwise and for `model.predict`, whose rows are wanted in order.
+    are enough for all workers, and by DATA otherwise and for `model.predict`, whose rows are wanted in order.
 
     Raises:
-        ConfigError: what came is no dataset, is distributed within a tf.function, or reads no files and is to be split
-            by them.
+        ConfigError: what came is no dataset, is distributed within a tf.function, or is to be split by files that it
+            does not read.
         MismatchError: the ranks' data cannot be used together (on all ranks).
     """
     if isinstance(dataset, tf.distribute.DistributedDataset):
@@ -53,7 +53,7 @@ def distribute(
         given = dataset.with_options(options)
         return auto_sharded(given, input_workers, strategy, operations.rank, operations.num_workers)
 
-    split, part = _split(dataset.options().experimental_distribute.auto_shard_policy, by, operations.rank)
+    split, part = _split(dataset.options().experimental_distribute.auto_shard_policy, by, operations)
     whole = num_batches_of(dataset)
     num_batches = whole if split is Split.BY_BATCHES or whole == INFINITE else num_batches_of(part)
     return _agreed(part, split, num_batches, input_workers, strategy, operations)
@@ -92,20 +92,39 @@ def share_seed(operations: Operations) -> None:
         tf.random.set_seed(shared_seed([seed if has else None for seed, has, _ in said], said[0][2]))
 
 
-def _split(policy: object, by: Callable[[object], tf.data.Dataset], rank: int) -> tuple[Split, tf.data.Dataset]:
+def _split(
+    policy: object, by: Callable[[object], tf.data.Dataset], operations: Operations
+) -> tuple[Split, tf.data.Dataset]:
     """How a policy splits a dataset, and this worker's part."""
     if policy in (Policy.OFF, Policy.HINT):
         return Split.AS_GIVEN, by(policy)
     if policy == Policy.DATA or (policy == Policy.AUTO and predicts_by_keras()):
         return Split.BY_BATCHES, by(Policy.DATA)
+    part = _by_files(by, operations)
+    if part is not None:
+        return Split.BY_FILES, part
+    if policy == Policy.AUTO:
+        return Split.BY_BATCHES, by(Policy.DATA)
+    raise ConfigError(
+        f"rank {operations.rank}: auto_shard_policy is FILE, and the dataset reads no files, or fewer than the "
+        f"{operations.num_workers} workers; set it to DATA"
+    )
+
+
+def _by_files(by: Callable[[object], tf.data.Dataset], operations: Operations) -> tf.data.Dataset | None:
+    """This worker's part by files; None if there are no files, or too few, which TensorFlow notices as it reads."""
     try:
-        return Split.BY_FILES, by(Policy.FILE)
-    except tf.errors.NotFoundError as error:
-        if policy == Policy.AUTO:
-            return Split.BY_BATCHES, by(Policy.DATA)
-        raise ConfigError(
-            f"rank {rank}: auto_shard_policy is FILE, and the dataset reads no files to split; set it to DATA"
-        ) from error
+        part = by(Policy.FILE)
+    except tf.errors.NotFoundError:
+        return None
+    is_enough = True
+    try:
+        next(iter(part), None)
+    except tf.errors.InvalidArgumentError as error:
+        is_enough = "FILE based sharding" not in str(error)
+    except tf.errors.OpError:
+        pass  # it comes again where the data are used
+    return part if all(bool(said[0]) for said in operations.gather(tf.constant([is_enough]))) else None
 
 
 def _agreed(

@@ -46,6 +46,10 @@ def test_workers_with_equal_known_or_endless_data_ask_nothing(split):
     assert must_ask(parts(UNKNOWN, UNKNOWN, split=split))
 
 
+def test_one_worker_has_nobody_to_ask():
+    assert not must_ask(parts(UNKNOWN))
+
+
 def test_files_may_differ_by_a_batch_and_nothing_else_may():
     assert must_ask(parts(5, 6, split=Split.BY_FILES))
     for split, counts in [(Split.BY_FILES, (5, 7)), (Split.BY_BATCHES, (5, 6)), (Split.AS_GIVEN, (6, 5))]:
