@@ -105,6 +105,7 @@ class Operations:
         with tf.device("CPU:0"):
             if tf.executing_eagerly():
                 return tf.convert_to_tensor(self._rounds.broadcast(tensor.numpy(), what))
+            _require_no_jit()
             (result,) = self._alone(lambda array: [self._rounds.broadcast(array, what)], [tensor], [tensor.dtype])
         result.set_shape(tensor.shape)
         return result

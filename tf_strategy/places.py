@@ -42,18 +42,17 @@ def decoded(blob: bytes) -> Place:
 
 
 def difference_of(places: Sequence[Place]) -> str:
-    """Who is where (by rank), and what to do: a difference in types or shapes alone is said as such."""
-    if len({place.subject for place in places}) > 1:
-        return f"the workers' programs have come apart: {_by_rank(places, str)}; {_APART}"
+    """Who is where (by rank), and what to do; of tensors that differ in type or shape alone, the first."""
     subject = places[0].subject
-    if len({len(place.kinds) for place in places}) > 1:
-        said = _by_rank(places, lambda place: f"{len(place.kinds)} tensors")
-        return f"{subject} is of {said}; build the same model on all ranks"
+    if len({(place.subject, len(place.kinds)) for place in places}) > 1:
+        return f"the workers' programs have come apart: {_by_rank(places, str)}; {_APART}"
+    if len(set(places)) == 1:
+        return f"the workers' programs have come apart: {places[0]} comes sooner on some; {_APART}"
     by_tensor = list(zip(*(place.kinds for place in places), strict=True))
     number = next(number for number, kinds in enumerate(by_tensor) if len(set(kinds)) > 1)
     which = f"{subject}, tensor {number + 1} of {len(by_tensor)}," if len(by_tensor) > 1 else subject
     said = _by_rank(places, lambda place: place.kinds[number])
-    return f"{which} is {said}; give it one shape and type on all ranks"
+    return f"{which} is {said}; give it one shape and type on all ranks, or {_APART}"
 
 
 def _by_rank(places: Sequence[Place], said: Callable[[Place], str]) -> str:

