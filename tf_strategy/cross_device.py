@@ -28,7 +28,7 @@ class CoarseCrossDeviceOps(tf.distribute.CrossDeviceOps):
         return on_devices_of(combined, destinations)
 
     def batch_reduce(self, reduce_op: Any, value_destination_pairs: Any, options: Any = None) -> Any:  # noqa: ANN401
-        """Many values' sums or means in one synchronisation; a destination, a tensor's device, may be empty in graphs."""
+        """Many values' sums or means in one synchronisation; a destination (a tensor's device) may be empty."""
         return self._combined(reduce_op, [as_tensor(local_value(value)) for value, _ in value_destination_pairs])
 
     def broadcast_implementation(self, tensor: Any, destinations: Any) -> Any:  # noqa: ANN401
