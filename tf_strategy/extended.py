@@ -23,7 +23,7 @@ from tf_strategy.private_names import (
     value_context,
 )
 from tf_strategy.tensors import as_tensor
-from tf_strategy.unsupported import UnsupportedMethods
+from tf_strategy.unsupported import UnsupportedMethods, require_input_options
 from tf_strategy.variables import read_from_rank_0
 
 
@@ -160,9 +160,11 @@ class CoarseExtended(UnsupportedMethods, MirroredExtended):
     # --- data
 
     def _experimental_distribute_dataset(self, dataset: tf.data.Dataset, options: Any) -> Any:  # noqa: ANN401
+        require_input_options(options, splits=True)
         return datasets.distribute(dataset, self._input_workers, self._container_strategy(), self._operations)
 
     def _distribute_datasets_from_function(self, dataset_fn: Callable[..., tf.data.Dataset], options: Any) -> Any:  # noqa: ANN401
+        require_input_options(options, splits=False)
         return datasets.from_function(dataset_fn, self._input_workers, self._container_strategy(), self._operations)
 
     def _experimental_distribute_values_from_function(self, value_fn: Callable[..., Any]) -> Any:  # noqa: ANN401

@@ -2,6 +2,8 @@
 
 from typing import Any, NoReturn
 
+import tensorflow as tf
+
 from coarse.errors import UnsupportedError
 
 
@@ -41,3 +43,22 @@ def _refused(method: str, instead: str) -> UnsupportedError:
     return UnsupportedError(
         f"CoarseStrategy does not have TensorFlow 1's {method}(), which would act in this process alone; use {instead}"
     )
+
+
+def require_input_options(options: tf.distribute.InputOptions | None, *, splits: bool) -> None:
+    """Return if data can be given as the options ask; `splits` says that it is a dataset of global batches.
+
+    Raises:
+        UnsupportedError: they ask for what one replica in each process, reading on its processor, does not have.
+    """
+    if options is None:
+        return
+    if options.experimental_place_dataset_on_device:
+        raise UnsupportedError(
+            "InputOptions: datasets are read on the processor; leave out experimental_place_dataset_on_device"
+        )
+    if splits and options.experimental_replication_mode == tf.distribute.InputReplicationMode.PER_REPLICA:
+        raise UnsupportedError(
+            "InputOptions: a dataset of global batches is split over workers, not given to each replica whole; use "
+            "strategy.distribute_datasets_from_function, or leave out experimental_replication_mode"
+        )

@@ -141,6 +141,27 @@ def what_would_act_in_one_process_alone_is_refused_by_name():
         assert isinstance(caught[0], NotImplementedError)
 
 
+def options_of_data_that_cannot_be_carried_out_are_refused_by_name():
+    dataset = tf.data.Dataset.range(8).batch(4)
+    per_replica = tf.distribute.InputReplicationMode.PER_REPLICA
+    whole = tf.distribute.InputOptions(experimental_replication_mode=per_replica)
+    placed = tf.distribute.InputOptions(
+        experimental_replication_mode=per_replica,
+        experimental_fetch_to_device=False,
+        experimental_place_dataset_on_device=True,
+    )
+    with raises(UnsupportedError, "distribute_datasets_from_function"):
+        STRATEGY.experimental_distribute_dataset(dataset, whole)
+    for distribute in (
+        lambda: STRATEGY.experimental_distribute_dataset(dataset, placed),
+        lambda: STRATEGY.distribute_datasets_from_function(lambda context: dataset, placed),
+    ):
+        with raises(UnsupportedError, "experimental_place_dataset_on_device"):
+            distribute()
+    batches = STRATEGY.distribute_datasets_from_function(lambda context: dataset, whole)
+    assert [batch.numpy().tolist() for batch in batches] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+
+
 def there_is_no_cluster_resolver_and_a_session_needs_no_setting():
     assert STRATEGY.cluster_resolver is None
     assert STRATEGY.update_config_proto(tf.compat.v1.ConfigProto()).isolate_session_state
@@ -176,6 +197,7 @@ CLAIMS = [
     who_writes_files_is_one_worker,
     an_update_beside_no_variable_runs_in_every_worker,
     what_would_act_in_one_process_alone_is_refused_by_name,
+    options_of_data_that_cannot_be_carried_out_are_refused_by_name,
     there_is_no_cluster_resolver_and_a_session_needs_no_setting,
     a_model_knows_the_strategy_it_was_made_for,
 ]
