@@ -1,4 +1,4 @@
-"""Runs the tests of tf_strategy under each TensorFlow supported; writes what became of them, and docs/tensorflow.md's table.
+"""Runs the tests of tf_strategy under each TensorFlow supported; writes the results, and docs/tensorflow.md's table.
 
     python -m tests.versions.run [--only PATTERN] [--environments FOLDER] [--results FILE]
 
@@ -143,7 +143,8 @@ def run_suite(python: Path, paths: list[str]) -> dict[str, int]:
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "junit.xml"
         environ = {**os.environ, "PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}"}
-        command = [str(python), "-m", "pytest", "-p", "no:cacheprovider", "-q", f"--junitxml={report}", *paths]
+        settings = ["-q", "-p", "no:cacheprovider", "-o", "faulthandler_timeout=0"]  # jobs have their own time limits
+        command = [str(python), "-m", "pytest", *settings, f"--junitxml={report}", *paths]
         subprocess.run(command, check=False, cwd=REPOSITORY, env=environ)
         if not report.exists():
             return {"passed": 0, "failed": 1, "skipped": 0}
