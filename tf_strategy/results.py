@@ -7,8 +7,18 @@ import numpy as np
 
 _ALIGN_BYTES = 64
 """TensorFlow copies what is not aligned so."""
-_OURS = 3
-"""References to an array that nobody else holds: the list's, the loop's and the call's."""
+
+
+def _counts(memories: list[np.ndarray]) -> list[int]:
+    """References to each array: the list's own, a few of this function's, and one of each view, however indirect."""
+    counts = []
+    for memory in memories:
+        counts.append(sys.getrefcount(memory))
+    return counts
+
+
+(_ALONE,) = _counts([np.empty(1)])
+"""References to an array that nobody else holds; interpreters differ in how they count."""
 
 
 class ResultPool:
@@ -23,9 +33,9 @@ class ResultPool:
     def take(self, nbytes: int) -> np.ndarray:
         """(nbytes,) uint8, aligned, that no tensor lives in."""
         memories = self._memories[nbytes]
-        for memory in memories:  # a view refers to what owns its memory, however many views lie between
-            if sys.getrefcount(memory) == _OURS:
-                return _aligned(memory)
+        counts = _counts(memories)
+        if _ALONE in counts:
+            return _aligned(memories[counts.index(_ALONE)])
         memories.append(np.empty(nbytes + _ALIGN_BYTES, np.uint8))
         return _aligned(memories[-1])
 
