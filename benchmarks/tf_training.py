@@ -120,9 +120,12 @@ class Trainee:
             global_rows = tf.cast(tf.shape(features)[0], tf.float32) * self._strategy.num_replicas_in_sync
             loss = self._loss(labels, self._model(features, training=True)) / global_rows
         gradients = tape.gradient(loss, self._model.trainable_variables)
-        backward_ended = _time_after(gradients) if marked else None
+        backward_ended = loss
+        if marked:
+            gradients, times_s = zip(*map(_timed, gradients), strict=True)
+            backward_ended = tf.reduce_max(tf.stack(times_s))
         self._optimizer.apply(gradients, self._model.trainable_variables)
-        return loss if backward_ended is None else backward_ended
+        return backward_ended if marked else loss
 
 
 class BatchClock(keras.callbacks.Callback):
@@ -137,12 +140,16 @@ class BatchClock(keras.callbacks.Callback):
         self.ends_s.append(time.perf_counter())
 
 
-def _time_after(tensors: list[tf.Tensor]) -> tf.Tensor:
-    """Seconds of time.perf_counter once all tensors are there.
+def _timed(tensor: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """The tensor, and the seconds of time.perf_counter when it was there; nobody gets it before they were noted.
 
-    Not by tf.timestamp: stateful operations keep the program's order, so that every push would wait for it.
+    Not by tf.timestamp: stateful operations keep the program's order, so that every push would wait for it. And could
+    the tensor be had before, a single thread might note the time at the end of the step.
     """
-    return tf.numpy_function(lambda *_: np.float64(time.perf_counter()), tensors, tf.float64, stateful=False)
+    first = tf.reshape(tensor, [-1])[:1]
+    time_s = tf.numpy_function(lambda _: np.float64(time.perf_counter()), [first], tf.float64, stateful=False)
+    with tf.control_dependencies([time_s]):
+        return tf.identity(tensor), time_s
 
 
 def dense_model() -> keras.Model:
