@@ -9,6 +9,7 @@ import tensorflow as tf
 from coarse.errors import ConfigError
 from tf_strategy import datasets
 from tf_strategy.cross_device import CoarseCrossDeviceOps
+from tf_strategy.equal_starts import EqualStarts
 from tf_strategy.layer_states import LayerStates
 from tf_strategy.operations import Operations
 from tf_strategy.private_names import (
@@ -43,6 +44,7 @@ class CoarseExtended(UnsupportedMethods, MirroredExtended):
         self.gradients_are_summed = False
         """Whether an optimizer is at work, on gradients that are sums over all workers."""
         self.layer_states = LayerStates(lambda: self.gradients_are_summed)
+        self.equal_starts = EqualStarts(operations)
         super().__init__(container_strategy, devices=[device], cross_device_ops=CoarseCrossDeviceOps(operations))
         self.experimental_enable_get_next_as_optional = False
 

@@ -43,6 +43,7 @@ def _summed_first(apply: Apply) -> Apply:
             return apply(self, grads, variables)
         if extended.gradients_are_summed:
             return apply(self, grads, variables)
+        extended.equal_starts.require(self, variables or [])
         grads = _summed(extended, grads, variables or [None] * len(grads))
         with extended.summed_gradients():
             return apply(self, grads, variables)

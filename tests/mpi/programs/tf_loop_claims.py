@@ -7,12 +7,14 @@ import numpy as np
 import tensorflow as tf
 
 import coarse
-from coarse.errors import ConfigError
+from coarse.errors import ConfigError, MismatchError
 from tests.mpi.claims import raises
 from tests.mpi.programs.tf_training import (
     BATCH,
     STEPS,
+    compiled,
     dense,
+    fit,
     mlp,
     pushed,
     require_close,
@@ -171,6 +173,20 @@ def gradients_applied_outside_run_are_refused() -> None:
     require_close(variables_of(model), before, rtol=0)
 
 
+def ranks_that_begin_with_different_weights_all_hear_which() -> None:
+    if strategy().num_replicas_in_sync == 1:
+        return
+    with strategy().scope():
+        model, optimizer = compiled(mlp()), keras.optimizers.SGD(0.1)
+    first, *others = model.get_weights()
+    model.set_weights([first + coarse.rank(), *others])
+    x, y = batches()[0]
+    with raises(MismatchError, "dense", "kernel", "before the first step", "on every rank"):
+        strategy().run(step_of(model, optimizer), (mine(x), mine(y)))
+    with raises(MismatchError, "dense", "kernel", "before the first step", "on every rank"):
+        fit(model, 1)
+
+
 def variables_with_an_aggregation_are_combined_on_writing() -> None:
     with strategy().scope():
         total, mean = (
@@ -256,6 +272,7 @@ CLAIMS = [
     a_loop_within_a_function_trains_as_in_one_process,
     two_models_of_equal_shapes_train_in_one_step,
     gradients_applied_outside_run_are_refused,
+    ranks_that_begin_with_different_weights_all_hear_which,
     variables_with_an_aggregation_are_combined_on_writing,
     values_of_every_kind_are_summed,
     values_are_reduced_along_an_axis,
