@@ -32,9 +32,9 @@ class Layout:
 
 
 LAYOUTS = {
-    "auto": Layout(modules=("fit", "modes")),
+    "auto": Layout(modules=("fit", "modes", "callbacks")),
     "devices, one thread": Layout(modules=("order", "loops"), settings='policy = "devices"\n', threads=1),
-    "paper": Layout(modules=("layers", "modes"), settings='policy = "paper"\n'),
+    "paper": Layout(modules=("modes", "layers"), settings='policy = "paper"\n'),
     "dense, one device": Layout(modules=("modes",), partition="2:1", settings='mode = "dense"\n'),
     "all-reduce, four workers": Layout(modules=("modes",), partition="4:2", settings='mode = "allreduce"\n'),
 }
