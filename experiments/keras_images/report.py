@@ -19,7 +19,7 @@ class StepRecord:
     step: int
     """From 0, through all epochs."""
     loss: float
-    """The mean of the epoch's steps so far."""
+    """This worker's own: the mean of the epoch's steps so far."""
     step_s: float
     """From the end of the step before, so with the wait for images; the first one's from its own begin."""
 
@@ -47,8 +47,8 @@ class Summary:
     """Images to train on; 0 where they are synthetic."""
     num_val: int
     steps: int
-    first_loss: float
-    last_loss: float
+    loss: float
+    """The mean over all workers and steps of the last epoch."""
     step_s: float
     """The median."""
     images_per_s: float
@@ -89,7 +89,7 @@ def summary_lines(summary: Summary) -> list[str]:
     lines = [
         f"ResNet50, {summary.mode}, workers: {summary.workers}; {summary.num_parameters:,} parameters, "
         f"{summary.num_classes:,} classes, {images}",
-        f"loss {summary.first_loss:.4f} -> {summary.last_loss:.4f} in {summary.steps:,} steps; median step "
+        f"{summary.steps:,} steps; mean loss of the last epoch {summary.loss:.4f}; median step "
         f"{summary.step_s * 1e3:,.0f} ms, {summary.images_per_s:,.1f} images/s ({summary.kind})",
     ]
     if summary.pushes:

@@ -52,6 +52,8 @@ class StepWatch(keras.callbacks.Callback):
         self._ended_s: float | None = None
         self.records: list[StepRecord] = []
         self.validations: list[Validation] = []
+        self.epoch_loss = math.nan
+        """The mean over all workers and steps of the last epoch."""
 
     def on_train_batch_begin(self, batch: int, logs: Mapping[str, float] | None = None) -> None:
         if self._ended_s is None:
@@ -69,8 +71,10 @@ class StepWatch(keras.callbacks.Callback):
             print(step_line(record, self._num_steps, self._rate(record.step), self._settings.batch), flush=True)
 
     def on_epoch_end(self, epoch: int, logs: Mapping[str, float] | None = None) -> None:
+        assert logs is not None
         self._ended_s = None  # validation is no part of the next step
-        if logs is not None and "val_accuracy" in logs:
+        self.epoch_loss = float(logs["loss"])
+        if "val_accuracy" in logs:
             cross_entropy = float(logs["val_cross_entropy"])
             found = Validation(
                 epoch=epoch,
@@ -119,7 +123,8 @@ class Run:
         with decoder.named():
             self._fit(decoder)
         check_finite([record.loss for record in self.watch.records], self.rank)
-        check_alike({"weights": digest(self.model.get_weights())}, ONLY_SOME)
+        ends = {"loss": self.watch.epoch_loss, "weights": digest(self.model.get_weights())}
+        check_alike(ends, ONLY_SOME)
 
     def _fit(self, decoder: Decoder) -> None:
         settings, images = self._settings, self._images
@@ -158,8 +163,7 @@ class Run:
             num_train=len(images.train.paths) if images else 0,
             num_val=len(images.val.paths) if images else 0,
             steps=len(records),
-            first_loss=records[0].loss,
-            last_loss=records[-1].loss,
+            loss=self.watch.epoch_loss,
             step_s=step_s,
             images_per_s=images_per_s,
             pushes=found.pushes,

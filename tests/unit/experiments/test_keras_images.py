@@ -218,11 +218,11 @@ def test_a_run_is_told_in_words_with_its_kind():
     assert step_line(records(2.0)[0], 9, 0.1, 8) == "step 1/9  loss 2.0000  rate 0.10000  4.0 images/s"
     summary = Summary(
         mode="coarse", workers=2, num_parameters=23_608_202, num_classes=10, num_train=1437, num_val=360, steps=2,
-        first_loss=2.0, last_loss=1.0, step_s=0.5, images_per_s=16.0, pushes=12, pushed_bytes=3456, validation=found,
+        loss=1.5, step_s=0.5, images_per_s=16.0, pushes=12, pushed_bytes=3456, validation=found,
     )  # fmt: skip
     assert summary_lines(summary) == [
         "ResNet50, coarse, workers: 2; 23,608,202 parameters, 10 classes, 1,437 images, 360 to validate",
-        "loss 2.0000 -> 1.0000 in 2 steps; median step 500 ms, 16.0 images/s (measured)",
+        "2 steps; mean loss of the last epoch 1.5000; median step 500 ms, 16.0 images/s (measured)",
         "12 pushes by each worker, 3,456 bytes (counted)",
     ]
     synthetic = dataclasses.replace(summary, mode="single", num_train=0, pushes=0)
