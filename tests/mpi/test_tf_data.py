@@ -1,0 +1,39 @@
+"""Datasets under CoarseStrategy: who gets what, how data end, what predict gives back; two jobs check the claims."""
+
+import ast
+
+import pytest
+
+from tests.mpi.claims import read_reports
+from tests.mpi.launch import PROGRAMS, mpirun
+
+NUM_WORKERS = 2
+
+
+def claims_of(program: str) -> list[str]:
+    """The names in a program's CLAIMS; importing it would join a job."""
+    tree = ast.parse((PROGRAMS / program).read_text())
+    (claims,) = [
+        node.value for node in tree.body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "CLAIMS"
+    ]
+    return [ast.unparse(name) for name in claims.elts]
+
+
+CLAIMS = [(program, name) for program in ("tf_data_claims.py", "tf_data_end_claims.py") for name in claims_of(program)]
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory):
+    """By program and claim what each worker found."""
+    found = {}
+    for program in dict(CLAIMS):
+        folder = tmp_path_factory.mktemp("job")
+        completed = mpirun(NUM_WORKERS + 1, program, folder, timeout_s=300, env={"TF_CPP_MIN_LOG_LEVEL": "2"})
+        assert completed.returncode == 0, completed.stderr
+        found[program] = read_reports(folder, NUM_WORKERS)
+    return found
+
+
+@pytest.mark.parametrize(("program", "claim"), CLAIMS, ids=lambda value: value)
+def test_a_claim_about_data_holds_on_every_rank(reports, program, claim):
+    assert reports[program][claim] == [""] * NUM_WORKERS
