@@ -7,8 +7,8 @@ import pytest
 
 from coarse.dtypes import DType, Op
 from coarse.errors import StallError
-from coarse.messages import Descriptor
 from coarse.gradients import dual
+from coarse.messages import Descriptor
 
 WORKERS = 3
 
