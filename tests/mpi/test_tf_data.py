@@ -28,7 +28,7 @@ def reports(tmp_path_factory):
     found = {}
     for program in dict(CLAIMS):
         folder = tmp_path_factory.mktemp("job")
-        completed = mpirun(NUM_WORKERS + 1, program, folder, timeout_s=300, env={"TF_CPP_MIN_LOG_LEVEL": "2"})
+        completed = mpirun(NUM_WORKERS + 1, program, folder, timeout_s=600, env={"TF_CPP_MIN_LOG_LEVEL": "2"})
         assert completed.returncode == 0, completed.stderr
         found[program] = read_reports(folder, NUM_WORKERS)
     return found
