@@ -158,7 +158,8 @@ def report(rows: Sequence[StepRow], overlaps: Sequence[OverlapRow], versions: di
         f"{megabytes:.1f} MiB of gradients, measured)"
     )
     print_table(title, *step_table(found))
-    print_table("Milliseconds since a step's begin, coarse, medians (measured)", *overlap_table(overlap_found))
+    if overlap_found:
+        print_table("Milliseconds since a step's begin, coarse, medians (measured)", *overlap_table(overlap_found))
     result = provenance("tf_step.py", sys.argv[1:], 1)
     result["versions"] = {**result["versions"], **versions}  # type: ignore[dict-item]
     result |= {
