@@ -3,11 +3,9 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
-from math import prod
 
 import keras
 import numpy as np
-import tensorflow as tf
 
 import coarse
 from coarse.dtypes import DType, Op
@@ -139,8 +137,3 @@ def trained_alike(build: Build, *, rtol: float = 1e-5, epochs: int = 2, **settin
     require_equal(ours, alone, rtol)
     require_same_history(found, wanted)
     return ours
-
-
-def num_bytes(variables: Sequence[tf.Variable]) -> int:
-    """Bytes of float32 variables."""
-    return sum(4 * prod(variable.shape) for variable in variables)
