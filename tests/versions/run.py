@@ -1,6 +1,6 @@
 """Runs the tests of tf_strategy under each TensorFlow supported; writes the results, and docs/tensorflow.md's table.
 
-    python -m tests.versions.run [--only PATTERN] [--environments FOLDER] [--results FILE]
+    python -m tests.versions.run [--only PATTERN] [--suite unit|mpi] [--environments FOLDER] [--results FILE]
 
 Every tensorflow-*.txt beside this file pins one environment, which is built when it is first wanted or its pins have
 changed (1.5 GB each). The tests run in one after another, each by the Python, the packages and the mpirun of its own.
@@ -70,8 +70,8 @@ def failures(junit: str) -> list[str]:
 
 
 def has_passed(row: dict[str, object]) -> bool:
-    """Whether in every suite some tests passed and none failed."""
-    suites = [row[suite] for suite in SUITES]
+    """Whether in every suite that was run some tests passed and none failed."""
+    suites = [row[suite] for suite in SUITES if suite in row]
     return all(isinstance(suite, dict) and suite["passed"] and not suite["failed"] for suite in suites)
 
 
@@ -80,7 +80,7 @@ def table(results: dict[str, dict[str, object]]) -> str:
     lines = ["| TensorFlow | Keras | numpy | Python | unit tests | tests under mpirun | date |", "|" + "---|" * 7]
     for _, row in sorted(results.items(), key=lambda item: (version(str(item[1]["tensorflow"])), item[0])):
         versions = [str(row[name]) for name in ("tensorflow", "keras", "numpy", "python")]
-        verdicts = [verdict(row[suite]) for suite in SUITES]
+        verdicts = [verdict(row[suite]) if suite in row else "not run" for suite in SUITES]
         lines.append("| " + " | ".join([*versions, *verdicts, str(row["date"])]) + " |")
     return "\n".join(lines)
 
@@ -122,8 +122,8 @@ def environment(pins: Path, folder: Path) -> Path:
     return python
 
 
-def tried(pins: Path, python: Path) -> dict[str, object]:
-    """The row of one environment: its versions, and what became of each suite's tests."""
+def tried(pins: Path, python: Path, suites: Iterable[str]) -> dict[str, object]:
+    """The row of one environment: its versions, and what became of the tests of these suites."""
     packages = pinned(pins.read_text())
     probe = [str(python), "-c", "import platform; print(platform.python_version())"]
     row: dict[str, object] = {
@@ -133,8 +133,8 @@ def tried(pins: Path, python: Path) -> dict[str, object]:
         "python": subprocess.run(probe, capture_output=True, text=True, check=True).stdout.strip(),
         "date": datetime.now(UTC).date().isoformat(),
     }
-    for suite, paths in SUITES.items():
-        row[suite] = run_suite(python, [str(path) for path in paths])
+    for suite in suites:
+        row[suite] = run_suite(python, [str(path) for path in SUITES[suite]])
     return row
 
 
@@ -152,9 +152,14 @@ def run_suite(python: Path, paths: list[str]) -> dict[str, int]:
         return counts(report.read_text())
 
 
+def kept(path: Path) -> dict[str, dict[str, object]]:
+    """The rows of a file of results by environment; none where there is no file."""
+    return json.loads(path.read_text())["environments"] if path.exists() else {}
+
+
 def write(path: Path, rows: dict[str, dict[str, object]]) -> dict[str, dict[str, object]]:
     """The results as JSON, and what they are now: known rows of other environments stay while their pins exist."""
-    known = json.loads(path.read_text())["environments"] if path.exists() else {}
+    known = kept(path)
     exist = {pins.stem for pins in PINS}
     merged = {name: row for name, row in sorted({**known, **rows}.items()) if name in exist}
     summary = {"command": "python -m tests.versions.run", "environments": merged}
@@ -166,6 +171,7 @@ def main() -> int:
     """Write the results; 1 where a test failed or a suite had none."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="environments whose names have this pattern, such as 2.19")
+    parser.add_argument("--suite", choices=tuple(SUITES), help="this suite alone")
     parser.add_argument("--environments", type=Path, default=ENVIRONMENTS)
     parser.add_argument("--results", type=Path, default=RESULTS)
     asked = parser.parse_args()
@@ -175,7 +181,8 @@ def main() -> int:
         parser.error(str(error))
     rows: dict[str, dict[str, object]] = {}
     for pins in wanted:
-        rows[pins.stem] = tried(pins, environment(pins, asked.environments))
+        suites = [asked.suite] if asked.suite else list(SUITES)
+        rows[pins.stem] = tried(pins, environment(pins, asked.environments), suites)
         known = write(asked.results, rows)
     if asked.results == RESULTS:
         PAGE.write_text(with_table(PAGE.read_text(), table(known)))

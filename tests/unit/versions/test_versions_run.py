@@ -57,11 +57,37 @@ def test_a_row_has_passed_only_where_each_suite_ran_and_none_failed():
     assert not run.has_passed(row("2.18.1", unit={"passed": 0, "failed": 0, "skipped": 3}))
 
 
+def test_a_suite_that_was_not_run_is_shown_as_such():
+    partly = {name: value for name, value in row("2.18.1").items() if name != "mpi"}
+    assert run.has_passed(partly)
+    assert "| 3 passed | not run |" in run.table({"a": partly})
+
+
 def test_the_table_is_in_order_of_versions_and_leaves_out_what_is_none():
     rows = {"b": row("2.18.1", mpi={"passed": 0, "failed": 2, "skipped": 0}), "a": row("2.9.0")}
     lines = run.table(rows).splitlines()
     assert [line.split(" | ")[0] for line in lines[2:]] == ["| 2.9.0", "| 2.18.1"]
     assert lines[3] == "| 2.18.1 | 3.15.1 | 2.0.2 | 3.11.7 | 3 passed | 2 failed | 2026-11-22 |"
+
+
+def test_a_table_goes_between_the_markers_and_leaves_the_rest():
+    page = f"before\n{run.BEGIN}\nold\n{run.END}\nafter\n"
+    assert run.with_table(page, "new") == page.replace("old", "new")
+
+
+def test_the_page_shows_the_results_that_are_kept():
+    page = run.PAGE.read_text()
+    assert run.with_table(page, run.table(run.kept(run.RESULTS))) == page
+    assert page.count(run.BEGIN) == page.count(run.END) == 1
+
+
+def test_results_are_kept_of_every_environment_in_the_versions_that_are_pinned_and_none_failed():
+    results = run.kept(run.RESULTS)
+    assert set(results) == {pins.stem for pins in run.PINS}
+    for pins in run.PINS:
+        packages, row = run.pinned(pins.read_text()), results[pins.stem]
+        assert (row["tensorflow"], row["keras"]) == (packages["tensorflow-cpu"], packages["keras"])
+        assert run.has_passed(row)
 
 
 def test_results_of_other_environments_stay_until_their_pins_are_gone(tmp_path):
