@@ -53,7 +53,8 @@ class CoarseStrategy(tf.distribute.Strategy):
         self._operations = Operations(rounds)
         super().__init__(CoarseExtended(self, _device(), self._operations))
         self._rounds = rounds
-        share_seed(self._operations)
+        with tf.init_scope():  # a strategy may be made where a tf.function first needs it
+            share_seed(self._operations)
         failures.name_causes_at_the_end()
         sum_before_optimizers()
         _made = self

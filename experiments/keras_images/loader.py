@@ -8,14 +8,11 @@ over workers before anything is read: the shard below is filled in by `Strategy.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import numpy as np
 import tensorflow as tf
-from numpy.typing import NDArray
-from PIL import Image, UnidentifiedImageError
 
 from experiments.keras_images.folder import ImageFolderError, Part
 from experiments.keras_images.settings import Augmentation, ImageTraining
@@ -28,15 +25,23 @@ CHANNELS = 3
 
 
 class Decoder:
-    """Reads images, and keeps the error of one that could not be read: TensorFlow passes on its text alone."""
+    """Reads images by TensorFlow's own operations, and finds the one that could not be read.
+
+    A function of Python would name it at once. But an iterator that is dropped while such a call is under way waits
+    for it with Python's lock held, for ever (MapAndBatchDataset of TensorFlow 2.21).
+    """
 
     def __init__(self, rank: int) -> None:
         self._rank = rank
-        self.failure: ImageFolderError | None = None
+        self._paths: dict[str, None] = {}
+
+    def expects(self, part: Part) -> None:
+        """Images of this part will be read."""
+        self._paths |= dict.fromkeys(part.paths)
 
     def pixels(self, path: tf.Tensor) -> tf.Tensor:
         """(height, width, 3) uint8 of the image in a file."""
-        pixels = tf.numpy_function(self._read, [path], tf.uint8)
+        pixels = tf.io.decode_image(tf.io.read_file(path), channels=CHANNELS, expand_animations=False)
         pixels.set_shape([None, None, CHANNELS])
         return pixels
 
@@ -45,24 +50,24 @@ class Decoder:
         """Within, an image that cannot be read raises ImageFolderError with its path."""
         try:
             yield
-        except Exception as error:
-            if self.failure is None:
+        except tf.errors.OpError as error:
+            unreadable = next(filter(None, map(self._refusal, self._paths)), None)
+            if unreadable is None:
                 raise
-            raise self.failure from error
+            raise ImageFolderError(unreadable) from error
 
-    def _read(self, path: bytes) -> NDArray[np.uint8]:
-        name = path.decode()
+    def _refusal(self, path: str) -> str | None:
+        """Why an image cannot be read; None where it can."""
         try:
-            with open(name, "rb") as file:
-                return np.asarray(Image.open(io.BytesIO(file.read())).convert("RGB"))
-        except (OSError, UnidentifiedImageError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-            text = f"rank {self._rank}: {name} cannot be read as an image ({error}); replace or remove it"
-            self.failure = ImageFolderError(text)
-            raise self.failure from error
+            self.pixels(tf.constant(path))
+        except tf.errors.OpError as error:
+            return f"rank {self._rank}: {path} cannot be read as an image ({error.message}); replace or remove it"
+        return None
 
 
 def train_batches(part: Part, settings: ImageTraining, decoder: Decoder, *, is_split: bool) -> tf.data.Dataset:
     """Endless batches of ((batch, size, size, 3) float32 from -1 to 1, (batch,) int64 labels)."""
+    decoder.expects(part)
     num_images = len(part.paths)
     per_epoch = num_images // settings.batch * settings.batch
     paths, labels = tf.constant(part.paths), tf.constant(part.labels, tf.int64)
@@ -82,6 +87,7 @@ def val_batches(part: Part, settings: ImageTraining, decoder: Decoder, *, is_spl
 
     After that they begin anew, without end.
     """
+    decoder.expects(part)
     num_images = len(part.paths)
     num_rows = num_val_steps(num_images, settings.batch) * settings.batch
     paths, labels = tf.constant(part.paths), tf.constant(part.labels, tf.int64)
