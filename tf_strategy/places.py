@@ -23,7 +23,7 @@ class Place:
     @cached_property
     def fingerprint(self) -> int:
         """A number below 2^62 that tells places apart, equal on all ranks."""
-        return int.from_bytes(hashlib.blake2b(self.encoded, digest_size=8).digest(), "little") >> 2
+        return fingerprint_of(self.encoded)
 
     @cached_property
     def encoded(self) -> bytes:
@@ -33,6 +33,11 @@ class Place:
     def __str__(self) -> str:
         more = f" and {len(self.kinds) - 3} more" if len(self.kinds) > 3 else ""
         return f"{self.subject} ({', '.join(self.kinds[:3])}{more})" if self.kinds else self.subject
+
+
+def fingerprint_of(said: bytes) -> int:
+    """A number below 2^62, so that it fits an int64, that tells what is said apart."""
+    return int.from_bytes(hashlib.blake2b(said, digest_size=8).digest(), "little") >> 2
 
 
 def decoded(blob: bytes) -> Place:

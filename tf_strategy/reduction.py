@@ -1,13 +1,12 @@
 """Which tensors one reduction has, and which of them share which bucket."""
 
-import hashlib
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
 from coarse.dtypes import DType, Op
 from coarse.gradients.bucket_plan import BucketPlan, plan_buckets
-from tf_strategy.places import Place
+from tf_strategy.places import Place, fingerprint_of
 
 
 @dataclass(frozen=True)
@@ -21,8 +20,7 @@ class Tensors:
     @cached_property
     def fingerprint(self) -> int:
         """A number below 2^62 that tells reductions apart, equal on all ranks."""
-        text = repr((int(self.op), [int(wire) for wire in self.wires], self.shapes)).encode()
-        return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little") >> 2
+        return fingerprint_of(repr((int(self.op), [int(wire) for wire in self.wires], self.shapes)).encode())
 
     @cached_property
     def nbytes(self) -> int:

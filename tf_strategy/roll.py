@@ -19,7 +19,7 @@ from tf_strategy.places import Place, decoded, difference_of
 if TYPE_CHECKING:  # it starts MPI, which only init() may
     from coarse.runtime import Runtime
 
-FEW_BYTES = 64
+SAID_BYTES = 64
 """What a worker may say beside where it is."""
 _BEFORE = 2
 """int64 before what it says: where it is, and the number of synchronisations so far."""
@@ -32,7 +32,7 @@ class RollCall:
         assert runtime.client_index is not None
         self._client = runtime.require_client()
         self._rank = runtime.client_index
-        shape = (runtime.placement.num_clients, _BEFORE + FEW_BYTES // 8)
+        shape = (runtime.placement.num_clients, _BEFORE + SAID_BYTES // 8)
         self._descriptor = Descriptor("tensorflow/roll", int(DType.INT64), int(Op.SUM), shape, URGENT)
         self._rows = self._client.device_array(self._descriptor)
         self._handle: Handle | None = None
@@ -41,7 +41,7 @@ class RollCall:
         """Synchronisations begun so far."""
 
     def begin(self, place: Place, said: bytes = b"") -> None:
-        """Say what this worker synchronises now, and at most FEW_BYTES more; `meet` waits for the others."""
+        """Say what this worker synchronises now, and at most SAID_BYTES more; `meet` waits for the others."""
         self.number += 1
         self._place = place
         self._rows[:] = 0

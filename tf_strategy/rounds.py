@@ -19,7 +19,7 @@ from tf_strategy.places import Place
 from tf_strategy.recording import Recorder
 from tf_strategy.reduction import Tensors
 from tf_strategy.results import ResultPool
-from tf_strategy.roll import FEW_BYTES, RollCall
+from tf_strategy.roll import SAID_BYTES, RollCall
 from tf_strategy.sites import Site
 
 if TYPE_CHECKING:  # it starts MPI, which only init() may
@@ -148,7 +148,7 @@ class Rounds:
         place = Place(what, (f"{array.dtype}{list(array.shape)}",))
         result = np.array(array, order="C")
         flat = result.reshape(-1).view(np.uint8)
-        if flat.nbytes <= FEW_BYTES:
+        if flat.nbytes <= SAID_BYTES:
             self._meet(place, flat.tobytes())
             flat[:] = self._roll.said(0, flat.nbytes)
         else:

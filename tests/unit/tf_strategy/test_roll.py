@@ -6,7 +6,7 @@ import pytest
 from coarse.errors import DeadRankError, MismatchError, StallError
 from tf_strategy import roll
 from tf_strategy.places import Place
-from tf_strategy.roll import FEW_BYTES, RollCall
+from tf_strategy.roll import SAID_BYTES, RollCall
 
 HERE, THERE = Place("a sum", ("float32[3]",)), Place("a sum", ("float32[4]",))
 
@@ -89,11 +89,11 @@ def test_ranks_at_one_place_pass_and_hear_what_each_said(calls):
 
 
 def test_what_was_said_before_is_not_said_again(calls):
-    for said in (bytes(range(FEW_BYTES)), b""):
+    for said in (bytes(range(SAID_BYTES)), b""):
         for call in calls:
             call.begin(HERE, said)
         meet(calls)
-    assert not calls[0].said(1, FEW_BYTES).any()
+    assert not calls[0].said(1, SAID_BYTES).any()
 
 
 def test_ranks_at_different_places_are_all_told_who_is_where(calls):
