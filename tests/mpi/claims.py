@@ -38,6 +38,12 @@ def read_reports(folder: Path, num_workers: int) -> dict[str, list[str]]:
     return {name: [report[name] for report in reports] for name in reports[0]}
 
 
+def require_held(reports: dict[str, list[str]], names: Iterable[str]) -> None:
+    """AssertionError, with how they failed, unless each of these claims holds on every worker."""
+    failed = {name: reports[name] for name in names if any(reports[name])}
+    assert not failed, "\n".join(text for failures in failed.values() for text in failures)
+
+
 def report_error(folder: str | Path, rank: int, waited_s: float, error: Exception) -> None:
     """Write the error that an MPI rank got and how long it took, for `read_errors`."""
     found = {

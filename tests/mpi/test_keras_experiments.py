@@ -7,7 +7,7 @@ import pytest
 
 from experiments.gpt.rows import read_run
 from experiments.keras_digits.settings import DigitsTraining
-from tests.mpi.claims import read_reports
+from tests.mpi.claims import read_reports, require_held
 from tests.mpi.launch import PROGRAMS, REPOSITORY, complete
 
 NUM_WORKERS = 2
@@ -86,5 +86,4 @@ def test_one_rank_saves_the_weights(resnet50):
 def test_the_loader_keeps_its_claims_on_every_worker(resnet50):
     reports = read_reports(resnet50[0], NUM_WORKERS)
     assert len(reports) == 5
-    failed = {name: failures for name, failures in reports.items() if any(failures)}
-    assert not failed, "\n".join(text for failures in failed.values() for text in failures)
+    require_held(reports, reports)

@@ -5,7 +5,7 @@ from importlib import import_module
 
 import pytest
 
-from tests.mpi.claims import read_reports
+from tests.mpi.claims import read_reports, require_held
 from tests.mpi.launch import mpirun
 from tests.mpi.programs.torch_claims import NAMES
 
@@ -77,5 +77,4 @@ def job(request, tmp_path_factory):
 def test_every_claim_holds_on_every_rank(job, module):
     claims = [claim.__name__ for claim in import_module(NAMES[module]).CLAIMS]
     assert claims
-    failed = {claim: job[claim] for claim in claims if any(job[claim])}
-    assert not failed, "\n".join(text for failures in failed.values() for text in failures)
+    require_held(job, claims)
