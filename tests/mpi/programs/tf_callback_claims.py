@@ -98,6 +98,28 @@ def one_rank_writes_checkpoints_and_logs_and_all_read_them() -> None:
     coarse.barrier()
 
 
+def tensorboard_writes_on_one_rank_and_on_all() -> None:
+    path = folder()
+    for ranks in ([0], range(strategy().num_replicas_in_sync)):
+        with strategy().scope():
+            model = compiled(mlp())
+        mine = path / f"{len(ranks)} of rank {coarse.rank()}"
+        callbacks = [keras.callbacks.TensorBoard(mine, histogram_freq=1, update_freq="batch", profile_batch=0)]
+        fit(model, 2, validation_data=rows(32, seed=9), callbacks=callbacks if coarse.rank() in ranks else [])
+        require_same_everywhere(model.get_weights())
+        assert mine.exists() == (coarse.rank() in ranks)
+        if mine.exists():
+            assert {"epoch_loss", "batch_loss"} <= tags_in(mine / "train")
+    coarse.barrier()
+
+
+def tags_in(folder: Path) -> set[str]:
+    """The names of what TensorBoard's files of a folder hold."""
+    records = tf.data.TFRecordDataset([str(file) for file in folder.glob("events.out.tfevents.*")])
+    events = [tf.compat.v1.Event.FromString(record.numpy()) for record in records]
+    return {value.tag for event in events for value in event.summary.value}
+
+
 def a_saved_model_goes_on_as_if_it_had_not_been() -> None:
     path = folder()
     ours, alone = twins(lambda: compiled(mlp(), keras.optimizers.Adam(0.01)))
@@ -214,6 +236,7 @@ CLAIMS = [
     learning_rates_change_alike,
     a_schedule_counts_steps_alike,
     one_rank_writes_checkpoints_and_logs_and_all_read_them,
+    tensorboard_writes_on_one_rank_and_on_all,
     a_saved_model_goes_on_as_if_it_had_not_been,
     training_goes_on_from_a_backup_that_one_rank_writes,
     a_checkpoint_of_tensorflow_holds_model_and_optimizer,

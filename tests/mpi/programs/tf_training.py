@@ -51,10 +51,12 @@ def compiled(model: keras.Model, optimizer: object = None, **settings: object) -
 
 
 def twins(build: Build) -> tuple[keras.Model, keras.Model]:
-    """The same model on the strategy, and on this process alone."""
+    """The same model on the strategy, and on this process alone, where it runs eagerly, since tracing takes longest."""
     with strategy().scope():
         ours = build()
-    return ours, build()
+    alone = build()
+    alone.run_eagerly = True
+    return ours, alone
 
 
 def fit(model: keras.Model, epochs: int = 2, **settings: object) -> dict[str, list[float]]:
