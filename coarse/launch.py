@@ -22,11 +22,13 @@ _POLL_S = 0.25
 _STRANDED_POLLS = 20
 """For how many polls in a row an mpirun that has lost all its ranks may linger."""
 
-_FORWARDED_SIGNALS = {
+_ENDING_SIGNALS = {
     signal.SIGINT: signal.SIGINT,
     signal.SIGTERM: signal.SIGTERM,
     signal.SIGHUP: signal.SIGTERM,
 }
+_FORWARDED_SIGNALS = {**_ENDING_SIGNALS, signal.SIGUSR1: signal.SIGUSR1, signal.SIGUSR2: signal.SIGUSR2}
+"""By the signal that came, the one for mpirun, which ends its ranks or passes a user's signal on to each."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,7 +167,7 @@ class Job:
 
 
 def run_forwarding_signals(argv: Sequence[str], environ: Mapping[str, str], watch: Watch) -> int:
-    """Run mpirun to its end and return the exit status; Ctrl-C and SIGTERM go to mpirun.
+    """Run mpirun to its end and return the exit status; Ctrl-C, SIGTERM and users' signals go to mpirun.
 
     A job that lost a rank before all had joined is ended, with that rank's status, as `watch` finds. mpirun itself may
     end with 0 though a node or a rank was lost: then the first such rank's status counts.
@@ -174,7 +176,8 @@ def run_forwarding_signals(argv: Sequence[str], environ: Mapping[str, str], watc
     with watch, Job(argv, {**environ, "COARSE_LAUNCHER": watch.name}) as job:
 
         def forward(number: int, frame: FrameType | None) -> None:
-            received.append(number)
+            if number in _ENDING_SIGNALS:
+                received.append(number)
             job.send_signal(_FORWARDED_SIGNALS[signal.Signals(number)])
 
         def end(verdict: Verdict) -> None:

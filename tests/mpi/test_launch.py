@@ -57,6 +57,13 @@ def test_ctrl_c_on_coarse_run_leaves_no_rank(tmp_path):
     assert not running(ranks)
 
 
+def test_a_users_signal_reaches_every_worker_and_ends_nothing(tmp_path):
+    command = [sys.executable, "-m", "coarse", "run", "--workers", "2", "--devices", "1"]
+    completed = complete([*command, str(PROGRAMS / "warn_launcher.py"), str(tmp_path)])
+    assert completed.returncode == 0, completed.stderr
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["[2.0, 2.0, 2.0]"] * 2
+
+
 @pytest.mark.parametrize(
     ("how", "status", "words"),
     [
