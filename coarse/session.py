@@ -182,8 +182,11 @@ def _install_hooks() -> None:
 
 
 def _on_fork() -> None:
+    """A child has no part in the job; device memory is not even mapped there, so SIGTERM ends it as any process."""
     global _forked
     _forked = _runtime is not None or _forked
+    if signal.getsignal(signal.SIGTERM) is _on_terminate:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _on_uncaught(kind: type[BaseException], error: BaseException, where: TracebackType | None) -> None:

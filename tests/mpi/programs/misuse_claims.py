@@ -1,6 +1,7 @@
 """Misuse that two workers survive: each gets a typed error in time, and goes on afterwards."""
 
 import os
+import signal
 import sys
 from collections.abc import Callable
 
@@ -101,6 +102,22 @@ def a_forked_child_gets_a_typed_error() -> None:
             os._exit(status)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     team_is_well("fork")
+
+
+def sigterm_ends_a_forked_child_as_any_process() -> None:
+    coarse.device_array("unmapped in a child", (4,), np.float64)
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(writing, b"!")  # before that Python drops signals
+        signal.pause()
+        os._exit(0)
+    os.read(reading, 1)
+    os.kill(child, signal.SIGTERM)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGTERM
+    os.close(reading)
+    os.close(writing)
+    team_is_well("SIGTERM")
 
 
 # --- arguments
@@ -205,6 +222,7 @@ CLAIMS = [
     a_name_pushed_twice_is_refused_and_its_first_result_stands,
     a_second_init_is_refused,
     a_forked_child_gets_a_typed_error,
+    sigterm_ends_a_forked_child_as_any_process,
     arguments_that_make_no_sense_are_refused,
     an_out_that_does_not_fit_is_refused,
     a_tensor_larger_than_its_device_is_refused_on_every_rank,
