@@ -49,7 +49,7 @@ PURE = frozenset(
         "gradients.bucket_plan",
         *(f"emulated.{noun}" for noun in ("envelope", "run_clock", "shard_sizes", "site_file")),
     )
-) | {f"tf_strategy.{noun}" for noun in ("data_end", "places", "reduction", "results", "versions")}
+) | {f"tf_strategy.{noun}" for noun in ("data_end", "places", "reduction", "results", "versions", "waits")}
 
 # fmt: off
 ACTING_ROOTS = frozenset({

@@ -13,15 +13,17 @@ import tensorflow as tf
 
 from coarse.client.handle import Handle
 from coarse.dtypes import DType, Op
-from coarse.errors import MismatchError
+from coarse.errors import DeadRankError, MismatchError, StallError
 from coarse.messages import URGENT, Descriptor
 from coarse.session import current
 from tf_strategy import failures
-from tf_strategy.data_end import Given, goes_on
+from tf_strategy.data_end import Given, goes_on, place_of
 from tf_strategy.empty_batch import empty_batch
+from tf_strategy.waits import told
 
 _NUM_KEYS = 64
 """Datasets take turns at them: more are never read in one step."""
+_EQUALLY_OFTEN = "all ranks must read a distributed dataset equally often"
 _numbers = count()
 _locks = [threading.Lock() for _ in range(_NUM_KEYS)]
 
@@ -61,7 +63,13 @@ class DataAgreement:
 
     @failures.noted
     def ask(self, step: np.int64, num_given: np.int64) -> np.bool_:
-        """Whether any worker has a batch for a step; MismatchError on all where one ended earlier."""
+        """Whether any worker has a batch for a step.
+
+        Raises:
+            MismatchError: one ended earlier (on all workers).
+            StallError: some have not come in time, which it names.
+            DeadRankError: some have ended.
+        """
         with _locks[self._number % _NUM_KEYS]:
             said = self._said_by_all(Given(self._number, int(step), int(num_given)))
         try:
@@ -73,7 +81,10 @@ class DataAgreement:
         table = self._client.device_array(self._descriptor)
         table[:] = 0
         table[self._rank] = here
-        Handle(self._client, self._client.push(self._descriptor, None), table).wait()
+        try:
+            Handle(self._client, self._client.push(self._descriptor, None), table).wait()
+        except (StallError, DeadRankError) as error:
+            raise told(error, self._rank, place_of(here), _EQUALLY_OFTEN) from None
         return [Given(*map(int, row)) for row in table]
 
 

@@ -85,7 +85,7 @@ def goes_on(said: Sequence[Given], allowed: int) -> bool:
         MismatchError: a worker has given more than `allowed` batches fewer than others, or is elsewhere in its program.
     """
     if len({(worker.dataset, worker.step) for worker in said}) > 1:
-        places = _grouped([f"at batch {worker.step} of dataset number {worker.dataset}" for worker in said])
+        places = _grouped([f"at {place_of(worker)}" for worker in said])
         raise MismatchError(
             f"the workers read different data: {places}; let all ranks distribute the same datasets in the same order, "
             "and leave their loops at the same step"
@@ -100,6 +100,11 @@ def goes_on(said: Sequence[Given], allowed: int) -> bool:
         ]
         raise MismatchError(f"the data ended earlier on some ranks: {_grouped(gave)}; {REMEDY}")
     return True
+
+
+def place_of(worker: Given) -> str:
+    """Where a worker is in its data."""
+    return f"batch {worker.step} of dataset number {worker.dataset}"
 
 
 def different_seeds(parts: Sequence[Part]) -> str | None:

@@ -11,10 +11,11 @@ import numpy as np
 
 from coarse.client.handle import Handle
 from coarse.dtypes import DType, Op
-from coarse.errors import CoarseError, DeadRankError, MismatchError, StallError
+from coarse.errors import DeadRankError, MismatchError, StallError
 from coarse.gradients.byte_stream import stream_blobs
 from coarse.messages import URGENT, Descriptor
 from tf_strategy.places import Place, decoded, difference_of
+from tf_strategy.waits import told
 
 if TYPE_CHECKING:  # it starts MPI, which only init() may
     from coarse.runtime import Runtime
@@ -62,7 +63,7 @@ class RollCall:
         try:
             self._handle.wait()
         except (StallError, DeadRankError) as error:
-            raise self._told(error) from None
+            raise told(error, self._rank, f"synchronisation {self.number}, {self._place}") from None
         places = self._rows[:, :_BEFORE]
         if (places != places[0]).any():
             blobs = stream_blobs(self._place.encoded, "tensorflow/at")
@@ -72,14 +73,3 @@ class RollCall:
     def said(self, rank: int, nbytes: int) -> np.ndarray:
         """(nbytes,) uint8: what a rank said, until the next `begin`."""
         return self._rows[rank, _BEFORE:].view(np.uint8)[:nbytes]
-
-    def _told(self, error: StallError | DeadRankError) -> CoarseError:
-        """The same error, in the words of this program."""
-        here = f"rank {self._rank} waited at synchronisation {self.number}, {self._place}"
-        why, gone, _ = str(error).removeprefix(f"rank {self._rank}: ").partition(" without pushing ")
-        if isinstance(error, DeadRankError):
-            advice = "; see why it ends before the others" if gone else ""
-            return DeadRankError(f"{here}: {why}{advice}", rank=error.rank)
-        if error.missing:
-            why = f"ranks {list(error.missing)} have not come in time; see what they wait for, or raise stall_timeout_s"
-        return StallError(f"{here}: {why}", missing=error.missing)
