@@ -31,6 +31,10 @@ class CoarseCrossDeviceOps(tf.distribute.CrossDeviceOps):
         """Many values' sums or means in one synchronisation; a destination (a tensor's device) may be empty."""
         return self._combined(reduce_op, [as_tensor(local_value(value)) for value, _ in value_destination_pairs])
 
+    def sums_of_gradients(self, gradients: list[Any]) -> list[Any]:
+        """The sums, in one synchronisation, of what comes again in the same shapes in every step."""
+        return self._combined(ReduceOp.SUM, [as_tensor(local_value(one)) for one in gradients], come_again=True)
+
     def broadcast_implementation(self, tensor: Any, destinations: Any) -> Any:  # noqa: ANN401
         """Rank 0's tensor, or rows, on the devices of `destinations`."""
         name = getattr(destinations, "name", None)
@@ -55,11 +59,11 @@ class CoarseCrossDeviceOps(tf.distribute.CrossDeviceOps):
         back = [rest.index(n) + 1 if n != axis else 0 for n in range(num_axes)]
         return on_devices_of(tf.transpose(joined, back), destinations)
 
-    def _combined(self, reduce_op: Any, combined: list[Any]) -> list[Any]:  # noqa: ANN401
+    def _combined(self, reduce_op: Any, combined: list[Any], *, come_again: bool = False) -> list[Any]:  # noqa: ANN401
         op = Op.SUM if reduce_op == ReduceOp.SUM else Op.AVERAGE
         dense = [number for number, value in enumerate(combined) if not isinstance(value, tf.IndexedSlices)]
         if dense:
-            results = self._operations.reduce(op, [combined[number] for number in dense])
+            results = self._operations.reduce(op, [combined[number] for number in dense], come_again=come_again)
             for number, result in zip(dense, results, strict=True):
                 combined[number] = result
         return [self._rows(op, v) if isinstance(v, tf.IndexedSlices) else v for v in combined]

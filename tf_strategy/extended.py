@@ -134,6 +134,10 @@ class CoarseExtended(UnsupportedMethods, MirroredExtended):
 
     # --- reductions
 
+    def sums_of_gradients(self, gradients: list[Any]) -> list[Any]:
+        """The sums over all workers of what one optimizer was given."""
+        return self._cross_device_ops.sums_of_gradients(gradients)
+
     def _use_merge_call(self) -> bool:
         return True
 

@@ -61,7 +61,7 @@ def _summed(extended: CoarseExtended, grads: list[Any], variables: Sequence[Any]
     states = extended.layer_states.written()
     mine = [state.value() if extended.is_chief else tf.zeros_like(state) for state in states]
     # States first, in the last bucket: in the first one, forward would count as backward (PassTimer).
-    sums = context.all_reduce(tf.distribute.ReduceOp.SUM, mine + [grads[number] for number in present])
+    sums = extended.sums_of_gradients(mine + [grads[number] for number in present])
     for number, total in zip(present, sums[len(states) :], strict=True):
         replaces = getattr(variables[number], "overwrite_with_gradient", False)
         grads[number] = total / context.num_replicas_in_sync if replaces else total

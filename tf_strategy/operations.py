@@ -35,8 +35,11 @@ class Operations:
 
     # --- sums and means
 
-    def reduce(self, op: Op, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    def reduce(self, op: Op, tensors: Sequence[tf.Tensor], *, come_again: bool = False) -> list[tf.Tensor]:
         """The sums or means over all workers, of the same shapes and types.
+
+        What a graph knows the shapes of has device memory of its own, and so have tensors that `come_again` in
+        these shapes in every step, as gradients do; all other tensors share some, and may be of any shapes.
 
         Raises:
             TypeError: a type that devices cannot add, or the mean of integers.
@@ -50,7 +53,8 @@ class Operations:
             raw = [stored(tensor) for tensor in tensors]
             if tf.executing_eagerly():
                 shapes = tuple(tuple(tensor.shape) for tensor in tensors)
-                found = self._rounds.reduce(Tensors(op, wires, shapes), [tensor.numpy() for tensor in raw])
+                reduced = self._now_in_buckets if come_again else self._rounds.reduce
+                found = reduced(Tensors(op, wires, shapes), [tensor.numpy() for tensor in raw])
                 results = [tf.convert_to_tensor(array) for array in found]
             elif all(tensor.shape.is_fully_defined() for tensor in tensors):
                 shapes = tuple(tuple(tensor.shape.as_list()) for tensor in tensors)
@@ -58,6 +62,15 @@ class Operations:
             else:
                 results = self._at_once(op, wires, raw)
         return [_as(result, like) for result, like in zip(results, tensors, strict=True)]
+
+    def _now_in_buckets(self, tensors: Tensors, arrays: Arrays) -> Arrays:
+        buckets = [members_of(plan) for plan in tensors.plans(self._rounds.bucket_bytes)]
+        for bucket, members in enumerate(buckets):
+            self._rounds.push(tensors, bucket, [arrays[number] for number in members])
+        results: dict[int, np.ndarray] = {}
+        for bucket, members in enumerate(buckets):
+            results |= zip(members, self._rounds.take(tensors, bucket), strict=True)
+        return [results[number] for number in range(len(arrays))]
 
     def _in_buckets(self, tensors: Tensors, raw: list[tf.Tensor]) -> list[tf.Tensor]:
         buckets = [members_of(plan) for plan in tensors.plans(self._rounds.bucket_bytes)]

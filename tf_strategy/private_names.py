@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import keras
 import tensorflow as tf
 from keras.src.backend.tensorflow.trainer import TensorFlowTrainer, TFEpochIterator
 from tensorflow.python.distribute import cross_device_ops, distribute_lib, distribute_utils, input_lib, values
@@ -19,6 +20,8 @@ from tensorflow.python.framework.func_graph import FuncGraph
 from tensorflow.python.trackable.base import CheckpointInitialValue
 
 SyncOnReadVariable = values.SyncOnReadVariable
+_ASSIGNMENTS = frozenset({"AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp"})
+_METHODS = frozenset({"fit", "evaluate", "predict"})
 
 __all__ = [
     "MirroredExtended",
@@ -33,6 +36,7 @@ __all__ = [
     "is_strategy_variable",
     "jit_compiled_function",
     "keras_counts",
+    "keras_method",
     "local_value",
     "of_replica",
     "on_devices_of",
@@ -40,8 +44,11 @@ __all__ = [
     "per_replica",
     "predicts_by_keras",
     "regrouped",
+    "strays_written",
+    "trained_variables",
     "value_context",
     "variables_of_traced_functions",
+    "writes_by_design",
 ]
 
 
@@ -102,9 +109,27 @@ def on_replica_write(variable: object, note: Callable[[tf.Variable], None]) -> N
 
 def variables_of_traced_functions() -> list[tf.Variable]:
     """All variables used so far in the functions that are being traced."""
+    graphs = _graphs_being_traced()
+    return list(graphs[-1]._watched_variables) if graphs else []  # those of the functions within are among them
+
+
+def strays_written() -> list[tf.Variable]:
+    """Variables of no strategy that the functions being traced have assigned so far, but not by calling others."""
+    handles = [
+        handle
+        for graph in _graphs_being_traced()
+        for handle, inner in graph.captures
+        if any(operation.type in _ASSIGNMENTS for operation in inner.consumers())
+    ]
+    alone = [one for one in variables_of_traced_functions() if not hasattr(one.handle, "_distributed_container")]
+    return [one for one in alone if any(one.handle is handle for handle in handles)]
+
+
+def _graphs_being_traced() -> list[FuncGraph]:
+    """The innermost first."""
     graph, found = tf.compat.v1.get_default_graph(), []
     while isinstance(graph, FuncGraph):
-        found = list(graph._watched_variables)  # those of the functions within are among them
+        found.append(graph)
         graph = graph.outer_graph
     return found
 
@@ -163,6 +188,26 @@ def keras_counts() -> tuple[int | None, int | None] | None:
         if name == "__init__" and isinstance(owner, TFEpochIterator):
             return owner.data_adapter.num_batches, owner.steps_per_epoch
     return None
+
+
+def keras_method() -> str | None:
+    """Which of Keras' fit, evaluate and predict has called, if any; of one within another the inner."""
+    found = (name for name, owner in _callers() if isinstance(owner, TensorFlowTrainer) and name in _METHODS)
+    return next(found, None)
+
+
+def writes_by_design() -> bool:
+    """Whether a variable is written by a layer of Keras, in forward, or is one of Keras' that is not trained now."""
+    return any(
+        (name == "__call__" and isinstance(owner, keras.layers.Layer))
+        or (isinstance(owner, keras.Variable) and not owner.trainable)
+        for name, owner in _callers()
+    )
+
+
+def trained_variables(optimizer: keras.optimizers.Optimizer) -> list[object]:
+    """What an optimizer was built for; nothing before that."""
+    return list(optimizer._trainable_variables)
 
 
 def predicts_by_keras() -> bool:

@@ -23,9 +23,14 @@ class Tensors:
         return fingerprint_of(repr((int(self.op), [int(wire) for wire in self.wires], self.shapes)).encode())
 
     @cached_property
+    def each_nbytes(self) -> tuple[int, ...]:
+        """Bytes of each tensor."""
+        return tuple(wire.itemsize * prod(shape) for wire, shape in zip(self.wires, self.shapes, strict=True))
+
+    @cached_property
     def nbytes(self) -> int:
         """Bytes of all tensors."""
-        return sum(wire.itemsize * prod(shape) for wire, shape in zip(self.wires, self.shapes, strict=True))
+        return sum(self.each_nbytes)
 
     def plans(self, bucket_bytes: int) -> list[BucketPlan]:
         """Buckets of tensors, named "0", "1" and so on, in the order of backward: the last first."""

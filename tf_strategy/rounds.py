@@ -21,6 +21,7 @@ from tf_strategy.reduction import Tensors
 from tf_strategy.results import ResultPool
 from tf_strategy.roll import SAID_BYTES, RollCall
 from tf_strategy.sites import Site
+from tf_strategy.streamed_sums import pieces_of, streamed
 
 if TYPE_CHECKING:  # it starts MPI, which only init() may
     from coarse.gradients.split_chooser import DualSync
@@ -44,6 +45,8 @@ class Rounds:
         self._sites: dict[Tensors, Site] = {}
         self._current: Site | None = None
         self._pool = ResultPool()
+        self._streamed: set[str] = set()
+        """Keys by which tensors of any shape have been reduced."""
         self.num_workers = runtime.placement.num_clients
         assert runtime.client_index is not None
         self.rank = runtime.client_index
@@ -92,18 +95,6 @@ class Rounds:
             self._end(site)
         return results
 
-    @failures.noted
-    def reduce(self, tensors: Tensors, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """All tensors at once: their sums or means, in shape."""
-        site = self._site(tensors)
-        results: list[np.ndarray | None] = [None] * len(arrays)
-        for bucket, members in enumerate(site.members):
-            self.push(tensors, bucket, [arrays[number] for number in members])
-        for bucket, members in enumerate(site.members):
-            for number, result in zip(members, self.take(tensors, bucket), strict=True):
-                results[number] = result
-        return results  # type: ignore[return-value]
-
     def is_timed(self, tensors: Tensors) -> bool:
         """Whether someone may want to know when these come."""
         return tensors.nbytes >= _FEW_BYTES and times_rounds(self._runtime)
@@ -139,6 +130,20 @@ class Rounds:
         timer = site.synchroniser.timer
         if timer is not None and timer.is_running:
             timer.on_stepped()
+
+    # --- tensors of any shape
+
+    @failures.noted
+    def reduce(self, tensors: Tensors, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """All tensors at once: their sums or means, in shape; of shapes however many no memory is kept."""
+        assert self._current is None, "another synchronisation is under way"
+        pieces = pieces_of(tensors)
+        names = {piece.descriptor.name for piece in pieces}
+        self._roll.begin(tensors.place)
+        if not names <= self._streamed:
+            self._roll.meet()  # keys that others never use would be waited for until time is up
+            self._streamed |= names
+        return streamed(self._runtime.require_client(), pieces, arrays, self._roll.meet)
 
     # --- bytes from one or all
 

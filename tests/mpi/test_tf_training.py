@@ -11,7 +11,7 @@ COMMON = "stall_timeout_s = 60\nbucket_bytes = 100000\n"
 LAYOUTS = {
     "auto": Layout(modules=("fit", "modes", "callbacks"), argument=0),
     "devices, one thread": Layout(modules=("order", "loops"), settings='policy = "devices"\n', argument=1),
-    "paper": Layout(modules=("modes", "layers"), settings='policy = "paper"\n', argument=0),
+    "paper": Layout(modules=("modes", "layers", "equality"), settings='policy = "paper"\n', argument=0),
     "dense, one device": Layout(modules=("modes",), partition="2:1", settings='mode = "dense"\n', argument=0),
     "all-reduce, four workers": Layout(
         modules=("modes",), partition="4:2", settings='mode = "allreduce"\n', argument=0

@@ -176,7 +176,7 @@ def a_model_knows_the_strategy_it_was_made_for():
 def a_model_that_is_trained_outside_the_scope_is_warned_of():
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
     model.compile(optimizer="sgd", loss="mse")
-    with mock.patch.object(gradients, "_has_warned", False), warnings.catch_warnings(record=True) as caught:
+    with mock.patch.object(gradients, "_warned", set()), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         model.fit(np.ones((4, 1)), np.ones((4, 1)), epochs=2, verbose=0)
     texts = [str(warning.message) for warning in caught if "outside strategy.scope()" in str(warning.message)]

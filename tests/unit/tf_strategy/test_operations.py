@@ -184,6 +184,15 @@ def test_eager_reductions_run_at_once(operations, rounds):
     assert [call[0] for call in rounds.calls] == ["reduce", "gather", "broadcast"]
 
 
+def test_what_comes_again_goes_bucket_by_bucket_in_eager_mode_too(operations, rounds):
+    found = operations.reduce(Op.SUM, many(), come_again=True)
+    num_buckets = len(rounds.calls) // 2
+    assert num_buckets > 3
+    assert rounds.calls == [(kind, bucket) for kind in ("push", "take") for bucket in range(num_buckets)]
+    for total, tensor in zip(found, many(), strict=True):
+        np.testing.assert_allclose(total, SIZE * tensor.numpy())
+
+
 def test_a_broadcast_within_a_graph_keeps_its_shape(operations):
     traced = compiled(lambda: operations.broadcast(tf.ones([2, 3]), "x")).get_concrete_function()
     assert traced.structured_outputs.shape == (2, 3)

@@ -53,6 +53,7 @@ PARAMETERS = {
         *("element_spec", "enable_get_next_as_optional", "build", "options"),
     ),
     keras.optimizers.Optimizer.apply: ("grads", "trainable_variables"),
+    keras.optimizers.Optimizer.apply_gradients: ("grads_and_vars",),
     keras.optimizers.LossScaleOptimizer.apply: ("grads", "trainable_variables"),
     values.DistributedVariable._update_replica: ("update_fn", "value"),
     SyncOnReadVariable.__init__: ("strategy", "values", "aggregation"),
@@ -174,6 +175,31 @@ def test_the_variables_of_a_function_within_another_are_those_used_so_far():
     assert private_names.variables_of_traced_functions() == []
 
 
+@pytest.mark.parametrize("steps_per_execution", [1, 2])
+def test_variables_of_no_strategy_that_a_step_writes_are_found_among_those_that_it_reads(
+    mirrored_strategy, steps_per_execution
+):
+    found = []
+
+    class Looked(keras.Model):
+        def train_step(self, data):
+            logs = super().train_step(data)
+            found.append({variable.name for variable in private_names.strays_written()})
+            return logs
+
+    rows, constant = keras.Input((3,)), keras.layers.Normalization(mean=0.5, variance=2.0)
+    strays = keras.layers.BatchNormalization(scale=False, center=False, name="stray")
+    strays.build((None, 3))
+    with mirrored_strategy.scope():
+        hidden = keras.layers.BatchNormalization(name="ours")(strays(constant(rows)))
+        model = Looked(rows, keras.layers.Dense(1)(hidden))
+        model.compile("sgd", "mse", steps_per_execution=steps_per_execution)
+    model.fit(np.ones((4, 3)), np.ones((4, 1)), batch_size=1, verbose=0)
+    for written in found:
+        assert written == {"stray/moving_mean:0", "stray/moving_variance:0"}
+    assert private_names.strays_written() == []
+
+
 def test_the_first_replica_is_given_the_initial_value_by_keyword(mirrored_strategy, monkeypatch):
     seen = []
     extended = mirrored_strategy.extended
@@ -219,12 +245,13 @@ def test_a_worker_s_own_dataset_is_iterated_as_it_is(mirrored_strategy):
 @pytest.fixture
 def seen_of_keras(mirrored_strategy, monkeypatch) -> dict[str, list[object]]:
     """What is known while Keras distributes a dataset, and of the functions that it runs, in fit and predict."""
-    seen: dict[str, list[object]] = {"counts": [], "predicts": [], "steps": []}
+    seen: dict[str, list[object]] = {"counts": [], "predicts": [], "steps": [], "methods": []}
     distribute, run = mirrored_strategy.extended._experimental_distribute_dataset, mirrored_strategy.run
 
     def distributing(dataset, options):
         seen["counts"].append(private_names.keras_counts())
         seen["predicts"].append(private_names.predicts_by_keras())
+        seen["methods"].append(private_names.keras_method())
         return distribute(dataset, options)
 
     def running(fn, *args, **kwargs):
