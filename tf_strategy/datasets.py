@@ -19,6 +19,7 @@ from tf_strategy.data_end import (
     must_ask,
     shared_seed,
 )
+from tf_strategy.data_files import are_files_enough
 from tf_strategy.operations import Operations
 from tf_strategy.private_names import auto_sharded, distributed, keras_counts, predicts_by_keras
 
@@ -53,7 +54,7 @@ def distribute(
         given = dataset.with_options(options)
         return auto_sharded(given, input_workers, strategy, operations.rank, operations.num_workers)
 
-    split, part = _split(dataset.options().experimental_distribute.auto_shard_policy, by, operations)
+    split, part = _split(dataset, by, operations)
     whole = num_batches_of(dataset)
     num_batches = whole if split is Split.BY_BATCHES or whole == INFINITE else num_batches_of(part)
     return _agreed(part, split, num_batches, input_workers, strategy, operations)
@@ -93,14 +94,15 @@ def share_seed(operations: Operations) -> None:
 
 
 def _split(
-    policy: object, by: Callable[[object], tf.data.Dataset], operations: Operations
+    dataset: tf.data.Dataset, by: Callable[[object], tf.data.Dataset], operations: Operations
 ) -> tuple[Split, tf.data.Dataset]:
-    """How a policy splits a dataset, and this worker's part."""
+    """How a dataset's policy splits it, and this worker's part."""
+    policy = dataset.options().experimental_distribute.auto_shard_policy
     if policy in (Policy.OFF, Policy.HINT):
         return Split.AS_GIVEN, by(policy)
     if policy == Policy.DATA or (policy == Policy.AUTO and predicts_by_keras()):
         return Split.BY_BATCHES, by(Policy.DATA)
-    part = _by_files(by, operations)
+    part = _by_files(dataset, by, operations)
     if part is not None:
         return Split.BY_FILES, part
     if policy == Policy.AUTO:
@@ -111,19 +113,15 @@ def _split(
     )
 
 
-def _by_files(by: Callable[[object], tf.data.Dataset], operations: Operations) -> tf.data.Dataset | None:
-    """This worker's part by files; None if there are no files, or too few, which TensorFlow notices as it reads."""
+def _by_files(
+    dataset: tf.data.Dataset, by: Callable[[object], tf.data.Dataset], operations: Operations
+) -> tf.data.Dataset | None:
+    """This worker's part by files; None if there are no files, or too few for any of the workers."""
     try:
         part = by(Policy.FILE)
     except tf.errors.NotFoundError:
         return None
-    is_enough = True
-    try:
-        next(iter(part), None)
-    except tf.errors.InvalidArgumentError as error:
-        is_enough = "FILE based sharding" not in str(error)
-    except tf.errors.OpError:
-        pass  # it comes again where the data are used
+    is_enough = are_files_enough(dataset, part, operations.num_workers)
     return part if all(bool(said[0]) for said in operations.gather(tf.constant([is_enough]))) else None
 
 

@@ -14,6 +14,7 @@ from coarse.errors import ConfigError, MismatchError
 from coarse.session import current
 from tests.mpi.claims import raises, report_claims
 from tf_strategy import CoarseStrategy, cause_of
+from tf_strategy.data_end import UNKNOWN
 
 tf.config.set_logical_device_configuration(
     tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2
@@ -175,6 +176,21 @@ def files_that_are_fewer_than_workers_are_split_by_batches() -> None:
     assert [line.decode() for batch in given for line in batch.numpy()] == lines[RANK::2]
 
 
+def distributing_files_reads_no_row_of_them() -> None:
+    read = []
+
+    def noted(line: bytes) -> bytes:
+        read.append(line)
+        return line
+
+    lines = tf.data.TextLineDataset([__file__] * NUM_WORKERS).map(lambda x: tf.numpy_function(noted, [x], tf.string))
+    given = STRATEGY.experimental_distribute_dataset(lines.map(lambda line: tf.ensure_shape(line, [])).batch(4).take(5))
+    assert given.cardinality == UNKNOWN
+    assert not read
+    assert len(next(iter(given))) == 2
+    assert read[0] == Path(__file__).read_bytes().splitlines()[0]
+
+
 # --- data that cannot be used together
 
 
@@ -233,6 +249,7 @@ CLAIMS = (
     fits_stopped_at_any_step_leave_nothing_in_flight,
     a_worker_whose_files_end_one_batch_earlier_trains_as_under_mirrored_strategy,
     files_that_are_fewer_than_workers_are_split_by_batches,
+    distributing_files_reads_no_row_of_them,
     numbers_of_batches_that_differ_are_refused_before_the_first,
     what_keras_would_count_differently_is_refused_before_the_first,
     what_is_no_dataset_is_refused,
