@@ -7,6 +7,7 @@ MirroredExtended.
 
 import sys
 from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import Any
 
 import keras
@@ -31,6 +32,7 @@ __all__ = [
     "distributed",
     "has_replica_values",
     "initial_tensor",
+    "is_keras_logged_step",
     "is_keras_predict_step",
     "is_mirrored",
     "is_strategy_variable",
@@ -221,6 +223,14 @@ def is_keras_predict_step(function: object) -> bool:
     return getattr(function, "__qualname__", None) == name
 
 
+def is_keras_logged_step(function: object) -> bool:
+    """Whether Keras runs a function for its logs, in `fit` and `evaluate`, and on a batch."""
+    name = f"{TensorFlowTrainer._make_function.__qualname__}.<locals>.one_step_on_data"
+    return any(
+        frame.f_code.co_qualname == name and frame.f_locals["step_function"] is function for frame in _frames()
+    )
+
+
 def jit_compiled_function() -> str | None:
     """The name of the function with `jit_compile=True` that is being traced, if there is one."""
     for function in _functions_being_traced():
@@ -237,7 +247,13 @@ def _functions_being_traced() -> Iterator[Function]:
 
 def _callers() -> Iterator[tuple[str, object]]:
     """The methods that are being called, innermost first: their names and objects."""
-    frame = sys._getframe()
-    while frame is not None:
+    for frame in _frames():
         yield frame.f_code.co_name, frame.f_locals.get("self")
-        frame = frame.f_back  # type: ignore[assignment]
+
+
+def _frames() -> Iterator[FrameType]:
+    """What is being called, innermost first."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        yield frame
+        frame = frame.f_back

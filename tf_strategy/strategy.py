@@ -17,9 +17,10 @@ from tf_strategy.extended import CoarseExtended
 from tf_strategy.gradients import sum_before_optimizers
 from tf_strategy.operations import Operations
 from tf_strategy.predictions import rows_of_all
-from tf_strategy.private_names import is_keras_predict_step
+from tf_strategy.private_names import is_keras_logged_step, is_keras_predict_step
 from tf_strategy.recording import Recorder
 from tf_strategy.rounds import Rounds
+from tf_strategy.step_logs import means_of_all
 
 if TYPE_CHECKING:  # it starts MPI, which only init() may
     from coarse.gradients.split_chooser import DualSync
@@ -89,9 +90,11 @@ class CoarseStrategy(tf.distribute.Strategy):
 
     @failures.with_typed_errors
     def run(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
-        """See tf.distribute.Strategy; in `model.predict` every rank has the rows of all."""
+        """See tf.distribute.Strategy; for Keras' own loops every rank has the rows of all, or the means of logs."""
         outputs = super().run(fn, *args, **kwargs)
-        return rows_of_all(self._operations, outputs) if is_keras_predict_step(fn) else outputs
+        if is_keras_predict_step(fn):
+            return rows_of_all(self._operations, outputs)
+        return means_of_all(self._operations, outputs) if is_keras_logged_step(fn) else outputs
 
     @failures.with_typed_errors
     def reduce(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401

@@ -245,7 +245,7 @@ def test_a_worker_s_own_dataset_is_iterated_as_it_is(mirrored_strategy):
 @pytest.fixture
 def seen_of_keras(mirrored_strategy, monkeypatch) -> dict[str, list[object]]:
     """What is known while Keras distributes a dataset, and of the functions that it runs, in fit and predict."""
-    seen: dict[str, list[object]] = {"counts": [], "predicts": [], "steps": [], "methods": []}
+    seen: dict[str, list[object]] = {"counts": [], "predicts": [], "steps": [], "logged": [], "methods": []}
     distribute, run = mirrored_strategy.extended._experimental_distribute_dataset, mirrored_strategy.run
 
     def distributing(dataset, options):
@@ -256,6 +256,7 @@ def seen_of_keras(mirrored_strategy, monkeypatch) -> dict[str, list[object]]:
 
     def running(fn, *args, **kwargs):
         seen["steps"].append(private_names.is_keras_predict_step(fn))
+        seen["logged"].append(private_names.is_keras_logged_step(fn))
         return run(fn, *args, **kwargs)
 
     monkeypatch.setattr(mirrored_strategy.extended, "_experimental_distribute_dataset", distributing)
@@ -279,6 +280,24 @@ def test_keras_is_asked_how_many_batches_and_steps_there_are_and_whether_it_pred
     assert seen_of_keras["counts"][1:] == [(3, None)]
     assert seen_of_keras["predicts"][1:] == [True]
     assert set(seen_of_keras["steps"]) == {True}
+
+
+@pytest.mark.parametrize("run_eagerly", [False, True])
+def test_a_step_that_keras_runs_for_its_logs_is_told_from_one_s_own_run_of_it(
+    mirrored_strategy, seen_of_keras, run_eagerly
+):
+    rows = np.ones((12, 3), np.float32)
+    with mirrored_strategy.scope():
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse", run_eagerly=run_eagerly, steps_per_execution=2 - run_eagerly)
+    model.optimizer.build(model.trainable_variables)
+    for keras_run in (model.train_on_batch, model.test_on_batch, model.fit, model.evaluate):
+        keras_run(rows, rows[:, :1], **({"verbose": 0} if keras_run in (model.fit, model.evaluate) else {}))
+        assert set(seen_of_keras["logged"]) == {True}, keras_run
+        seen_of_keras["logged"].clear()
+    model.predict(rows, verbose=0)
+    mirrored_strategy.run(model.train_step, args=((tf.constant(rows), tf.constant(rows[:, :1])),))
+    assert set(seen_of_keras["logged"]) == {False}
 
 
 @pytest.mark.parametrize("jit_compile", [True, False, None])
