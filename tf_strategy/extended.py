@@ -44,7 +44,7 @@ class CoarseExtended(UnsupportedMethods, MirroredExtended):
         self.gradients_are_summed = False
         """Whether an optimizer is at work, on gradients that are sums over all workers."""
         self.layer_states = LayerStates(lambda: self.gradients_are_summed)
-        self.equal_starts = EqualStarts(operations)
+        self.equal_starts = EqualStarts(operations, lambda: self.gradients_are_summed)
         super().__init__(container_strategy, devices=[device], cross_device_ops=CoarseCrossDeviceOps(operations))
         self.experimental_enable_get_next_as_optional = False
 
@@ -111,13 +111,15 @@ class CoarseExtended(UnsupportedMethods, MirroredExtended):
         if has_replica_values(variable):
             variable = read_from_rank_0(variable)
             self.layer_states.watch(variable)
+            self.equal_starts.watch(variable)
         return variable
 
     def _update(self, var: Any, fn: Callable[..., Any], args: Any, kwargs: Any, group: bool) -> Any:  # noqa: ANN401
         if not has_replica_values(var):
             raise ConfigError(
-                f"variable {getattr(var, 'name', var)!r} was made outside of strategy.scope(), so that nobody keeps it "
-                "equal on all workers; make the model, its metrics and its optimizer within strategy.scope()"
+                f"rank {self._operations.rank}: variable {getattr(var, 'name', var)!r} was made outside of "
+                "strategy.scope(), so that nobody keeps it equal on all workers; make the model, its metrics and its "
+                "optimizer within strategy.scope()"
             )
         return super()._update(var, fn, args, kwargs, group)
 
@@ -167,11 +169,17 @@ class CoarseExtended(UnsupportedMethods, MirroredExtended):
 
     def _experimental_distribute_dataset(self, dataset: tf.data.Dataset, options: Any) -> Any:  # noqa: ANN401
         require_input_options(options, splits=True)
-        return datasets.distribute(dataset, self._input_workers, self._container_strategy(), self._operations)
+        distributed = datasets.distribute(dataset, self._input_workers, self._container_strategy(), self._operations)
+        self.equal_starts.require()
+        return distributed
 
     def _distribute_datasets_from_function(self, dataset_fn: Callable[..., tf.data.Dataset], options: Any) -> Any:  # noqa: ANN401
         require_input_options(options, splits=False)
-        return datasets.from_function(dataset_fn, self._input_workers, self._container_strategy(), self._operations)
+        distributed = datasets.from_function(
+            dataset_fn, self._input_workers, self._container_strategy(), self._operations
+        )
+        self.equal_starts.require()
+        return distributed
 
     def _experimental_distribute_values_from_function(self, value_fn: Callable[..., Any]) -> Any:  # noqa: ANN401
         operations = self._operations

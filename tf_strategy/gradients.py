@@ -15,50 +15,76 @@ import tensorflow as tf
 
 import coarse
 from coarse.errors import ConfigError
+from tf_strategy.equal_starts import listed
 from tf_strategy.extended import CoarseExtended
-from tf_strategy.private_names import is_strategy_variable
+from tf_strategy.private_names import is_strategy_variable, strays_written, trained_variables
 
 Apply = Callable[..., Any]
 _KINDS = (keras.optimizers.Optimizer, keras.optimizers.LossScaleOptimizer)
 _MARK = "sums_first"
-_has_warned = False
+_warned: set[str] = set()
+"""What this process has been warned of."""
 
 
 def sum_before_optimizers() -> None:
-    """From now on Keras' optimizers sum gradients first on a CoarseStrategy; elsewhere nothing changes."""
+    """From now on Keras' optimizers sum gradients first on a CoarseStrategy; elsewhere nothing changes.
+
+    `apply_gradients` sums too, for optimizers whose class has an `apply` of its own.
+    """
     for kind in _KINDS:
         if not hasattr(kind.apply, _MARK):
             kind.apply = _summed_first(kind.apply)
+    if not hasattr(keras.optimizers.Optimizer.apply_gradients, _MARK):
+        keras.optimizers.Optimizer.apply_gradients = _pairs_summed_first(keras.optimizers.Optimizer.apply_gradients)
 
 
 def _summed_first(apply: Apply) -> Apply:
     @functools.wraps(apply)
     def applied(self: Any, grads: Any, trainable_variables: Any = None) -> Any:  # noqa: ANN401
-        grads = list(grads)
         variables = None if trainable_variables is None else list(trainable_variables)
-        extended = tf.distribute.get_strategy().extended
-        if not isinstance(extended, CoarseExtended) or tf.distribute.in_cross_replica_context():
-            _require_not_ours(self, variables or [])
-            _warn_of_training_alone(self)
-            return apply(self, grads, variables)
-        if extended.gradients_are_summed:
-            return apply(self, grads, variables)
-        extended.equal_starts.require(self, variables or [])
-        grads = _summed(extended, grads, variables or [None] * len(grads))
-        with extended.summed_gradients():
-            return apply(self, grads, variables)
+        return _with_sums(functools.partial(apply, self), self, list(grads), variables)
 
     setattr(applied, _MARK, True)
     return applied
 
 
-def _summed(extended: CoarseExtended, grads: list[Any], variables: Sequence[Any]) -> list[Any]:
+def _pairs_summed_first(apply_gradients: Apply) -> Apply:
+    @functools.wraps(apply_gradients)
+    def applied(self: Any, grads_and_vars: Any) -> Any:  # noqa: ANN401
+        def of_pairs(grads: list[Any], variables: list[Any]) -> Any:  # noqa: ANN401
+            return apply_gradients(self, zip(grads, variables, strict=True))
+
+        grads, variables = zip(*grads_and_vars, strict=True)
+        return _with_sums(of_pairs, self, list(grads), list(variables))
+
+    setattr(applied, _MARK, True)
+    return applied
+
+
+def _with_sums(apply: Apply, optimizer: Any, grads: list[Any], variables: list[Any] | None) -> Any:  # noqa: ANN401
+    """What `apply` returns of the sums, unless gradients are sums already, and of `grads` on other strategies."""
+    extended = tf.distribute.get_strategy().extended
+    trained = trained_variables(optimizer) if variables is None else variables
+    if not isinstance(extended, CoarseExtended) or tf.distribute.in_cross_replica_context():
+        _require_not_ours(optimizer, trained)
+        _warn_of_training_alone(optimizer)
+        return apply(grads, variables)
+    if extended.gradients_are_summed:
+        return apply(grads, variables)
+    _warn_of_strays(optimizer)
+    extended.equal_starts.require_of(optimizer, trained)
+    grads = _summed(extended, optimizer, grads, trained if len(trained) == len(grads) else [None] * len(grads))
+    with extended.summed_gradients():
+        return apply(grads, variables)
+
+
+def _summed(extended: CoarseExtended, optimizer: Any, grads: list[Any], variables: Sequence[Any]) -> list[Any]:  # noqa: ANN401
     """The sums of gradients (None stays None), and with them rank 0's state of layers."""
     context = tf.distribute.get_replica_context()
     present = [number for number, gradient in enumerate(grads) if gradient is not None]
     if not present:
         return grads
-    states = extended.layer_states.written()
+    states = extended.layer_states.written(optimizer)
     mine = [state.value() if extended.is_chief else tf.zeros_like(state) for state in states]
     # States first, in the last bucket: in the first one, forward would count as backward (PassTimer).
     sums = extended.sums_of_gradients(mine + [grads[number] for number in present])
@@ -70,22 +96,46 @@ def _summed(extended: CoarseExtended, grads: list[Any], variables: Sequence[Any]
     return grads
 
 
-def _require_not_ours(optimizer: Any, variables: Sequence[Any]) -> None:  # noqa: ANN401
-    if any(is_strategy_variable(variable, CoarseExtended) for variable in [*variables, *optimizer.variables]):
+def _require_not_ours(optimizer: Any, trained: Sequence[Any]) -> None:  # noqa: ANN401
+    """ConfigError where variables of the strategy would be written, and nobody sums."""
+    ours = [is_strategy_variable(variable, CoarseExtended) for variable in [*trained, *optimizer.variables]]
+    if not any(ours):
+        return
+    if trained and not any(ours[: len(trained)]):
         raise ConfigError(
-            f"{optimizer.name}: gradients of a CoarseStrategy's variables are applied outside strategy.run, where "
-            "nobody sums them over the workers; call optimizer.apply_gradients in the function that it is given"
+            f"rank {coarse.rank()}: {optimizer.name}: the model was made outside strategy.scope(), its optimizer "
+            "within; make both within"
         )
+    raise ConfigError(
+        f"rank {coarse.rank()}: {optimizer.name}: gradients of a CoarseStrategy's variables are applied outside "
+        "strategy.run, where nobody sums them over the workers; call optimizer.apply_gradients in the function that "
+        "it is given"
+    )
 
 
 def _warn_of_training_alone(optimizer: Any) -> None:  # noqa: ANN401
-    """A model that was not made for the strategy trains as if there were none; once it is said so."""
-    global _has_warned
-    if _has_warned or not coarse.is_initialized() or coarse.size() == 1:
-        return
-    _has_warned = True
-    warnings.warn(
-        f"rank {coarse.rank()}: {optimizer.name} trains variables that were made outside strategy.scope(), which every "
-        "worker trains for itself; unless that is meant, make and compile the model within the scope",
-        stacklevel=2,
+    """A model that was not made for the strategy trains as if there were none."""
+    _warn_once(
+        "alone",
+        f"{optimizer.name} trains variables that were made outside strategy.scope(), which every worker trains for "
+        "itself; unless that is meant, make and compile the model within the scope",
     )
+
+
+def _warn_of_strays(optimizer: Any) -> None:  # noqa: ANN401
+    """What layers made outside the scope write in forward, such as moving statistics, stays each worker's own."""
+    strays = sorted(one.name.removesuffix(":0") for one in strays_written() if one.dtype.is_floating)
+    if strays:
+        _warn_once(
+            "strays",
+            f"{listed(strays)} were made outside strategy.scope(), and every worker writes its own in a step of "
+            f"{optimizer.name}; make all layers and metrics of the model within the scope",
+        )
+
+
+def _warn_once(about: str, text: str) -> None:
+    """Say so once in this process, where it has other workers beside it."""
+    if about in _warned or not coarse.is_initialized() or coarse.size() == 1:
+        return
+    _warned.add(about)
+    warnings.warn(f"rank {coarse.rank()}: {text}", stacklevel=2)
