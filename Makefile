@@ -48,8 +48,9 @@ types: $(INSTALLED)
 test-unit: $(INSTALLED)
 	$(BIN)/python -m pytest -n 2 --dist worksteal tests/unit tests/test_layering.py
 
+# Two files of tests at once, in their order: many jobs wait for time limits or for ranks that start.
 test-mpi: $(INSTALLED)
-	$(BIN)/python -m pytest tests/mpi
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder tests/mpi
 
 # torch's own tests of its distributed package, on the backend "coarse" (ten minutes and more); not a part of `make test`.
 test-conformance: $(INSTALLED)

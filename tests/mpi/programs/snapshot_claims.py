@@ -9,7 +9,8 @@ import numpy as np
 import coarse
 from tests.mpi.claims import raises, report_claims
 
-folder = Path(sys.argv[1])
+folder: Path
+"""Of this run."""
 MIB = 1 << 20
 KINDS = (np.float32, np.float64, np.float16, np.int64)
 
@@ -235,6 +236,7 @@ CLAIMS = (
 )
 
 if __name__ == "__main__":
+    folder = Path(sys.argv[1])
     coarse.init()
     warnings.simplefilter("ignore")  # restoring less than all state arrays is meant here
     report_claims(CLAIMS, sys.argv[2])

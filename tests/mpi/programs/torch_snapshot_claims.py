@@ -11,7 +11,8 @@ import coarse
 import coarse.torch as ct
 from tests.mpi.claims import raises, report_claims
 
-folder = Path(sys.argv[1])
+folder: Path
+"""Of this run."""
 Optimizers = Callable[..., torch.optim.Optimizer]
 
 
@@ -262,6 +263,7 @@ CLAIMS = (
 )
 
 if __name__ == "__main__":
+    folder = Path(sys.argv[1])
     torch.set_num_threads(1)
     ct.init()
     report_claims(CLAIMS, sys.argv[2])
