@@ -19,6 +19,8 @@ REMEDY = (
     "give every rank as many batches: batch(n, drop_remainder=True) and take(k), or repeat() with steps_per_epoch"
 )
 
+_APART = "is split from different orders, so that some samples come twice in an epoch and others not at all"
+
 
 class Split(IntEnum):
     """How the workers' parts come about."""
@@ -41,6 +43,12 @@ class Part(NamedTuple):
     """The steps_per_epoch that Keras was given."""
     seed: int
     """TensorFlow's global seed."""
+    shuffles: int
+    """Tells apart the seeds by which the dataset shuffles, each of which TensorFlow draws for itself."""
+    python_random: int
+    """Tells apart states of Python's `random`; 0 where no rows come from Python."""
+    numpy_random: int
+    """The same of `numpy.random`."""
 
 
 class Given(NamedTuple):
@@ -107,16 +115,34 @@ def place_of(worker: Given) -> str:
     return f"batch {worker.step} of dataset number {worker.dataset}"
 
 
-def different_seeds(parts: Sequence[Part]) -> str | None:
-    """A warning, if ranks that each read a whole dataset, and keep their share, may shuffle it differently."""
-    if parts[0].split == Split.AS_GIVEN or len({part.seed for part in parts}) == 1:
-        return None
-    seeds = _grouped([f"seed {part.seed}" for part in parts])
-    return (
-        f"the ranks have different global seeds ({seeds}): a dataset that is shuffled by them is split from different "
-        "orders, so that some samples come twice in an epoch and others not at all; call keras.utils.set_random_seed "
-        "or tf.random.set_seed with the same number on all ranks"
-    )
+def different_orders(parts: Sequence[Part]) -> list[str]:
+    """Warnings, if ranks that each read a whole dataset, and keep their share, may have it in different orders."""
+    split = parts[0].split
+    if split == Split.AS_GIVEN:
+        return []
+    found = []
+    if _differs(parts, "seed"):
+        seeds = _grouped([f"seed {part.seed}" for part in parts])
+        found.append(
+            f"the ranks have different global seeds ({seeds}): a dataset that is shuffled by them {_APART}; call "
+            "keras.utils.set_random_seed or tf.random.set_seed with the same number on all ranks"
+        )
+    elif split == Split.BY_BATCHES and _differs(parts, "shuffles"):  # files are shared out unshuffled
+        found.append(
+            "the ranks shuffle a dataset by different seeds, though their global seed is one: some ranks alone have "
+            "run a random operation before (tf.random, Dataset.shuffle), from which TensorFlow counts on to the seeds "
+            f"of later ones, or have given shuffle another seed. So the dataset {_APART}; give shuffle one seed on all "
+            "ranks, or run the operation on all of them, or by a generator of its own (tf.random.Generator)"
+        )
+    states = {"Python's random": "python_random", "numpy.random": "numpy_random"}
+    generators = " and ".join(name for name, field in states.items() if _differs(parts, field))
+    if generators:
+        found.append(
+            f"rows come from Python (a generator or a PyDataset), and {generators} would draw other numbers on other "
+            f"ranks: if they are shuffled by it, as fit shuffles a PyDataset by Python's random, the dataset {_APART}; "
+            "draw from it on all ranks alike, or call keras.utils.set_random_seed with the same number on all ranks"
+        )
+    return found
 
 
 def shared_seed(seeds: Sequence[int | None], proposed: int) -> int:
@@ -124,11 +150,15 @@ def shared_seed(seeds: Sequence[int | None], proposed: int) -> int:
     return next((seed for seed in seeds if seed is not None), proposed)
 
 
+def _differs(parts: Sequence[Part], field: str) -> bool:
+    return len({getattr(part, field) for part in parts}) > 1
+
+
 def _require_one(parts: Sequence[Part], field: str, problem: str, remedy: str, text_of: object) -> None:
     assert callable(text_of)
-    said = [getattr(part, field) for part in parts]
-    if len(set(said)) > 1:
-        raise MismatchError(f"{problem}: {_grouped([text_of(value) for value in said])}; {remedy}")
+    if _differs(parts, field):
+        said = [text_of(getattr(part, field)) for part in parts]
+        raise MismatchError(f"{problem}: {_grouped(said)}; {remedy}")
 
 
 def _count(num_batches: int) -> str:

@@ -1,6 +1,5 @@
 """Every worker's part of a dataset, and the end of the data, on which all workers agree."""
 
-import os
 import warnings
 from collections.abc import Callable
 
@@ -15,11 +14,11 @@ from tf_strategy.data_end import (
     Part,
     Split,
     allowed_behind,
-    different_seeds,
+    different_orders,
     must_ask,
-    shared_seed,
 )
 from tf_strategy.data_files import are_files_enough
+from tf_strategy.data_order import order_of
 from tf_strategy.operations import Operations
 from tf_strategy.private_names import auto_sharded, distributed, keras_counts, predicts_by_keras
 
@@ -27,8 +26,6 @@ Policy = tf.data.experimental.AutoShardPolicy
 _MODERATE = b"\x08\x02"
 """CardinalityOptions of compute level CARDINALITY_COMPUTE_MODERATE, which looks into flat_map, of which Keras makes
 the datasets of its arrays."""
-_NO_SEED = 87654321
-"""What TensorFlow seeds an operation with that has a seed of its own, where there is no global one."""
 
 
 def distribute(
@@ -83,16 +80,6 @@ def num_batches_of(dataset: tf.data.Dataset) -> int:
     return int(tf.raw_ops.DatasetCardinality(input_dataset=variant, cardinality_options=_MODERATE))
 
 
-def share_seed(operations: Operations) -> None:
-    """Give all ranks one global seed, unless the program has set one: they must shuffle alike to split alike."""
-    seed, is_set = _global_seed()
-    proposed = int.from_bytes(os.urandom(4), "little") % _NO_SEED
-    rows = operations.gather(tf.constant([[seed, int(is_set), proposed]], tf.int64))
-    said = [[int(number) for number in row[0]] for row in rows]
-    if not is_set:
-        tf.random.set_seed(shared_seed([seed if has else None for seed, has, _ in said], said[0][2]))
-
-
 def _split(
     dataset: tf.data.Dataset, by: Callable[[object], tf.data.Dataset], operations: Operations
 ) -> tuple[Split, tf.data.Dataset]:
@@ -134,11 +121,10 @@ def _agreed(
     operations: Operations,
 ) -> tf.distribute.DistributedDataset:
     """A worker's part that ends where all others do."""
-    here = Part(int(split), num_batches, *_counted_by_keras(), _global_seed()[0])
+    here = Part(int(split), num_batches, *_counted_by_keras(), *order_of(part))
     rows = operations.gather(tf.constant([here], tf.int64))
     parts = [Part(*(int(number) for number in row[0])) for row in rows]
-    warning = different_seeds(parts)
-    if warning is not None:
+    for warning in different_orders(parts):
         warnings.warn(f"rank {operations.rank}: {warning}", stacklevel=2)
     try:
         asks = must_ask(parts)
@@ -156,12 +142,6 @@ def _counted_by_keras() -> tuple[int, int]:
         return NOT_BY_KERAS, NOT_BY_KERAS
     num_batches, steps = (UNKNOWN if count is None else int(count) for count in counts)
     return num_batches, steps
-
-
-def _global_seed() -> tuple[int, bool]:
-    """TensorFlow's global seed, and whether it was set."""
-    seed = int(tf.compat.v1.get_seed(0)[0])
-    return seed, seed != _NO_SEED
 
 
 def _require_dataset(dataset: object, rank: int) -> None:

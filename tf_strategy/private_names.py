@@ -30,6 +30,7 @@ __all__ = [
     "SyncOnReadVariable",
     "auto_sharded",
     "distributed",
+    "draws_of",
     "has_replica_values",
     "initial_tensor",
     "is_keras_logged_step",
@@ -182,6 +183,19 @@ def distributed(
     )
     whole._cardinality = num_batches
     return whole
+
+
+def draws_of(dataset: tf.data.Dataset) -> tuple[list[tuple[int, int]], bool]:
+    """The seeds of whatever shuffles or draws in a dataset, and whether elements come from a generator of Python's."""
+    found, ahead = {}, [dataset]
+    while ahead:
+        one = ahead.pop()
+        ahead += [] if id(one) in found else one._inputs()
+        found[id(one)] = one
+    seeds = [(int(one._seed), int(one._seed2)) for one in found.values() if hasattr(one, "_seed2")]
+    graphs = [function.function.graph for one in found.values() for function in one._functions()]
+    graphs += [inner.graph for graph in graphs for inner in graph._functions.values()]
+    return seeds, any(operation.type == "GeneratorDataset" for graph in graphs for operation in graph.get_operations())
 
 
 def keras_counts() -> tuple[int | None, int | None] | None:

@@ -12,7 +12,7 @@ from coarse.config import Config
 from coarse.errors import ConfigError
 from coarse.session import current, is_initialized
 from tf_strategy import failures
-from tf_strategy.datasets import share_seed
+from tf_strategy.data_order import share_seed
 from tf_strategy.extended import CoarseExtended
 from tf_strategy.gradients import sum_before_optimizers
 from tf_strategy.operations import Operations

@@ -3,6 +3,7 @@
 Two workers; MirroredStrategy has two replicas on two logical processors of each.
 """
 
+import random
 import sys
 import tempfile
 import warnings
@@ -265,15 +266,33 @@ class Seen(keras.Model):
     def call(self, x: tf.Tensor) -> tf.Tensor:
         return x
 
-    def train_step(self, data: tf.Tensor) -> dict[str, object]:
-        self.rows += [float(row) for row in data[:, 0]]
-        return {"rows": tf.cast(tf.shape(data)[0], tf.float32)}
+    def train_step(self, data: tf.Tensor | tuple[tf.Tensor]) -> dict[str, object]:
+        (x,) = data if isinstance(data, tuple) else (data,)
+        self.rows += [float(row) for row in x[:, 0]]
+        return {"rows": tf.cast(tf.shape(x)[0], tf.float32)}
+
+
+class Numbers(keras.utils.PyDataset):
+    """The numbers below ODD, in batches that the program shuffles after an epoch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._numbers = np.arange(ODD, dtype="f4")[:, None]
+
+    def __len__(self) -> int:
+        return -(-ODD // BATCH)
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        return self._numbers[index * BATCH :][:BATCH]
+
+    def on_epoch_end(self) -> None:
+        np.random.shuffle(self._numbers)
 
 
 def a_shuffled_epoch_takes_every_row_once() -> None:
     numbers = np.arange(ODD, dtype="f4")[:, None]
     orders = []
-    for given in (numbers, tf.data.Dataset.from_tensor_slices(numbers).shuffle(ODD).batch(BATCH)):
+    for given in (numbers, tf.data.Dataset.from_tensor_slices(numbers).shuffle(ODD).batch(BATCH), Numbers()):
         with STRATEGY.scope():
             seen = Seen()
             seen.compile(run_eagerly=True)
@@ -286,13 +305,35 @@ def a_shuffled_epoch_takes_every_row_once() -> None:
     assert list(orders[2]) != list(orders[3])
 
 
-def ranks_with_different_seeds_are_warned() -> None:
-    tf.random.set_seed(RANK)
+def warnings_about(given: tf.data.Dataset) -> str:
+    """What a dataset's distribution warns of."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        STRATEGY.experimental_distribute_dataset(dataset(EVEN))
-    assert any("different global seeds (rank 0: seed 0, rank 1: seed 1)" in str(one.message) for one in caught)
+        STRATEGY.experimental_distribute_dataset(given)
+    return " ".join(str(one.message) for one in caught)
+
+
+def ranks_with_different_seeds_are_warned() -> None:
+    tf.random.set_seed(RANK)
+    assert "different global seeds (rank 0: seed 0, rank 1: seed 1)" in warnings_about(dataset(EVEN))
     tf.random.set_seed(3)
+
+
+def ranks_that_have_drawn_alone_are_warned_where_rows_come_in_another_order() -> None:
+    signature = tf.TensorSpec([None], tf.int64)
+    generated = tf.data.Dataset.from_generator(lambda: iter([np.arange(4)]), output_signature=signature)
+    keras.utils.set_random_seed(3)
+    before = dataset(EVEN).shuffle(EVEN)
+    if RANK == 0:
+        tf.random.normal([3])
+        random.random()
+    for given in (before, dataset(EVEN)):
+        assert warnings_about(given) == ""
+    assert "some ranks alone have run a random operation" in warnings_about(dataset(EVEN).shuffle(EVEN))
+    assert "and Python's random would draw other numbers" in warnings_about(generated)
+    keras.utils.set_random_seed(3)
+    for given in (dataset(EVEN).shuffle(EVEN), generated):
+        assert warnings_about(given) == ""
 
 
 def a_function_s_dataset_is_read_as_it_is_by_next_and_in_functions() -> None:
@@ -363,6 +404,7 @@ CLAIMS = (
     predict_gathers_nested_ragged_and_scalar_outputs,
     predict_on_batch_gives_the_rows_of_all_workers_batches,
     ranks_with_different_seeds_are_warned,
+    ranks_that_have_drawn_alone_are_warned_where_rows_come_in_another_order,
     a_function_s_dataset_is_read_as_it_is_by_next_and_in_functions,
     nested_ragged_and_sparse_rows_reach_their_workers,
 )

@@ -1,5 +1,6 @@
 """When data end for all workers, what of them cannot be used together, and that nothing is asked ahead."""
 
+import re
 from itertools import product
 
 import numpy as np
@@ -16,7 +17,7 @@ from tf_strategy.data_end import (
     Part,
     Split,
     allowed_behind,
-    different_seeds,
+    different_orders,
     goes_on,
     must_ask,
     shared_seed,
@@ -27,7 +28,7 @@ from tf_strategy.empty_batch import empty_batch
 
 def parts(*counts: int, split: Split = Split.BY_BATCHES, **fields: int) -> list[Part]:
     """What workers with these numbers of batches say."""
-    alike = Part(split, 0, NOT_BY_KERAS, NOT_BY_KERAS, 7)._replace(**fields)
+    alike = Part(split, 0, NOT_BY_KERAS, NOT_BY_KERAS, 7, 0, 0, 0)._replace(**fields)
     return [alike._replace(num_batches=count) for count in counts]
 
 
@@ -72,12 +73,30 @@ def test_ranks_that_split_or_count_differently_are_refused(field):
         must_ask([first, second._replace(**{field: 2})])
 
 
-def test_different_seeds_matter_where_each_rank_reads_all():
+ORDERS = {
+    "seed": (r"different global seeds \(rank 0: seed 7, rank 1: seed 8\).*set_random_seed", [*Split][1:]),
+    "shuffles": ("some ranks alone have run a random operation.*give shuffle one seed", [Split.BY_BATCHES]),
+    "python_random": ("and Python's random would draw other numbers.*a PyDataset by", [*Split][1:]),
+    "numpy_random": ("and numpy.random would draw other numbers.*on all ranks alike", [*Split][1:]),
+}
+
+
+@pytest.mark.parametrize("split", Split)
+@pytest.mark.parametrize("field", ORDERS)
+def test_different_orders_matter_where_each_rank_reads_all(field, split):
+    first, second = parts(5, 5, split=split)
+    assert different_orders([first, second]) == []
+    text, where = ORDERS[field]
+    found = different_orders([first, second._replace(**{field: 8})])
+    assert len(found) == (split in where)
+    assert all(re.search(text, warning) and "twice in an epoch" in warning for warning in found)
+
+
+def test_generators_that_differ_are_told_in_one_warning_beside_that_of_seeds():
     first, second = parts(5, 5)
-    assert different_seeds([first, second]) is None
-    other = second._replace(seed=8)
-    assert "rank 0: seed 7, rank 1: seed 8" in (different_seeds([first, other]) or "")
-    assert different_seeds([part._replace(split=Split.AS_GIVEN) for part in (first, other)]) is None
+    found = different_orders([first, second._replace(seed=8, shuffles=8, python_random=8, numpy_random=8)])
+    assert len(found) == 2
+    assert "Python's random and numpy.random would" in found[1]
 
 
 def test_a_seed_that_was_set_comes_before_a_drawn_one():
