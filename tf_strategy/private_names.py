@@ -124,8 +124,8 @@ def strays_written() -> list[tf.Variable]:
         for handle, inner in graph.captures
         if any(operation.type in _ASSIGNMENTS for operation in inner.consumers())
     ]
-    alone = [one for one in variables_of_traced_functions() if not hasattr(one.handle, "_distributed_container")]
-    return [one for one in alone if any(one.handle is handle for handle in handles)]
+    written = [one for one in variables_of_traced_functions() if any(one.handle is handle for handle in handles)]
+    return [one for one in written if not any(hasattr(part, "_distributed_container") for part in (one, one.handle))]
 
 
 def _graphs_being_traced() -> list[FuncGraph]:

@@ -1,5 +1,6 @@
 """What ranks would train on apart from is told: values that differ, and updates that nobody sums."""
 
+import gc
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -114,6 +115,15 @@ def what_each_rank_may_have_of_its_own_is_not_compared() -> None:
     fit(model, 1)
 
 
+def a_model_that_is_gone_is_missed_by_no_function_that_was_traced_before() -> None:
+    with strategy().scope():
+        model, other = compiled(mlp()), mlp()
+    fit(model, 1)
+    del other
+    gc.collect()
+    fit(model, 1)
+
+
 # --- updates that nobody sums
 
 
@@ -158,11 +168,15 @@ def what_layers_and_optimizers_write_is_not_warned_of() -> None:
 
     with strategy().scope():
         model, average = build(), mlp()
-        average.trainable = False
+        optimizers = [keras.optimizers.SGD(0.1, momentum=0.9) for _ in range(2)]  # built where they are first used
+    weights = average.trainable_weights
+    average.trainable = False
 
     def follow() -> None:
-        for kept in average.weights:
+        for kept in weights:
             kept.assign(0.9 * kept)
+        for optimizer in optimizers:
+            optimizer.apply_gradients([(tf.ones(weight.shape), weight) for weight in weights])
 
     with warned():
         fit(model, 1)
@@ -210,6 +224,7 @@ CLAIMS: list[Callable[[], None]] = [
     what_one_rank_sets_between_two_fits_is_named_to_all,
     frozen_layers_and_statistics_that_differ_are_named_before_the_first_step,
     what_each_rank_may_have_of_its_own_is_not_compared,
+    a_model_that_is_gone_is_missed_by_no_function_that_was_traced_before,
     optimizers_with_an_apply_of_their_own_train_as_in_one_process,
     a_trainable_variable_that_replicas_write_alone_is_warned_of_and_not_compared,
     what_layers_and_optimizers_write_is_not_warned_of,

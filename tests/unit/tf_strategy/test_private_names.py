@@ -300,6 +300,51 @@ def test_a_step_that_keras_runs_for_its_logs_is_told_from_one_s_own_run_of_it(
     assert set(seen_of_keras["logged"]) == {False}
 
 
+def test_of_methods_of_keras_within_one_another_the_inner_is_told(mirrored_strategy, seen_of_keras):
+    rows = np.ones((12, 3), np.float32)
+    with mirrored_strategy.scope():
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse", run_eagerly=True)
+    looks = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: model.evaluate(rows, rows, verbose=0))
+    data = {"x": rows, "y": rows[:, :1]}
+    model.fit(**data, validation_data=(rows, rows[:, :1]), callbacks=[looks], verbose=0)
+    model.predict(rows, verbose=0)
+    assert seen_of_keras["methods"] == ["fit", "fit", "evaluate", "predict"]
+    assert private_names.keras_method() is None
+
+
+def test_what_layers_write_in_forward_and_what_is_not_trained_is_written_by_design(mirrored_strategy):
+    seen = []
+
+    class Writes(keras.layers.Layer):
+        def build(self, shape):
+            self.weight = self.add_weight(name="weight")
+
+        def call(self, rows):
+            self.weight.assign(2.0 * self.weight)
+            return rows
+
+    with mirrored_strategy.scope():
+        layer = Writes()
+        layer.build(())
+    private_names.on_replica_write(layer.weight.value, lambda _: seen.append(private_names.writes_by_design()))
+    for run in (mirrored_strategy.run, tf.function(mirrored_strategy.run)):
+        run(lambda: layer(tf.ones(2)))
+        run(lambda: layer.weight.assign(1.0))
+        layer.trainable = False
+        run(lambda: layer.weight.assign(1.0))
+        layer.trainable = True
+    assert seen == [True, False, True] * 2
+
+
+def test_an_optimizer_knows_what_it_was_built_for():
+    weight = keras.Variable(1.0)
+    for optimizer in (keras.optimizers.SGD(), keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD())):
+        assert private_names.trained_variables(optimizer) == []
+        optimizer.build([weight])
+        assert [one is weight for one in private_names.trained_variables(optimizer)] == [True]
+
+
 @pytest.mark.parametrize("jit_compile", [True, False, None])
 def test_a_function_that_is_being_traced_is_known_by_its_compiler(jit_compile):
     seen = []
