@@ -6,7 +6,7 @@ MirroredExtended.
 """
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from types import FrameType
 from typing import Any
 
@@ -17,7 +17,9 @@ from tensorflow.python.distribute import cross_device_ops, distribute_lib, distr
 from tensorflow.python.distribute.mirrored_strategy import MirroredExtended
 from tensorflow.python.distribute.reduce_util import ReduceOp
 from tensorflow.python.eager.polymorphic_function.polymorphic_function import Function
+from tensorflow.python.framework.auto_control_deps_utils import get_read_write_resource_inputs
 from tensorflow.python.framework.func_graph import FuncGraph
+from tensorflow.python.ops.control_flow_v2_func_graphs import ControlFlowFuncGraph
 from tensorflow.python.trackable.base import CheckpointInitialValue
 
 SyncOnReadVariable = values.SyncOnReadVariable
@@ -33,6 +35,7 @@ __all__ = [
     "draws_of",
     "has_replica_values",
     "initial_tensor",
+    "innermost_function",
     "is_keras_logged_step",
     "is_keras_predict_step",
     "is_mirrored",
@@ -52,6 +55,7 @@ __all__ = [
     "value_context",
     "variables_of_traced_functions",
     "writes_by_design",
+    "written_in_traced_functions",
 ]
 
 
@@ -114,6 +118,31 @@ def variables_of_traced_functions() -> list[tf.Variable]:
     """All variables used so far in the functions that are being traced."""
     graphs = _graphs_being_traced()
     return list(graphs[-1]._watched_variables) if graphs else []  # those of the functions within are among them
+
+
+def written_in_traced_functions(variables: Mapping[int, tf.Variable]) -> tuple[set[int], set[int]]:
+    """Which variables, by number, have been assigned so far: around the innermost function being traced, and within.
+
+    Assignments by functions that it calls count, also by those that were traced before.
+    """
+    numbers = {id(variable.handle): number for number, variable in variables.items()}
+    graphs = _graphs_being_traced()
+    plain = (depth for depth, graph in enumerate(graphs, 1) if not isinstance(graph, ControlFlowFuncGraph))
+    depth = next(plain, len(graphs))
+    around = [_written_in(graph, numbers) for graph in reversed(graphs[depth:])]
+    within = [_written_in(graph, numbers) for graph in reversed(graphs[:depth])]
+    return set().union(*around), set().union(*within)
+
+
+def _written_in(graph: FuncGraph, numbers: dict[int, int]) -> set[int]:
+    """Which variables a graph assigns; `numbers`, by id of a handle, gets the graph's own handles of them too."""
+    captures = [(numbers[id(outer)], inner) for outer, inner in graph.captures if id(outer) in numbers]
+    numbers.update((id(inner), number) for number, inner in captures)
+    return {
+        number
+        for number, inner in captures
+        if any(inner in get_read_write_resource_inputs(operation)[1] for operation in inner.consumers())
+    }
 
 
 def strays_written() -> list[tf.Variable]:
@@ -243,6 +272,11 @@ def is_keras_logged_step(function: object) -> bool:
     return any(
         frame.f_code.co_qualname == name and frame.f_locals["step_function"] is function for frame in _frames()
     )
+
+
+def innermost_function() -> object | None:
+    """The tf.function that is being traced, if there is one; of several the one within the others."""
+    return next(_functions_being_traced(), None)
 
 
 def jit_compiled_function() -> str | None:

@@ -207,6 +207,26 @@ def ranks_may_use_different_numbers_of_rows_and_none() -> None:
     require_close([ours.numpy()], [alone.numpy()])
 
 
+def a_rank_that_traces_a_step_more_often_sends_the_same_states() -> None:
+    with strategy().scope():
+        model = mlp(keras.layers.BatchNormalization(momentum=0.8))
+        averages = [tf.Variable(tf.zeros(variable.shape), trainable=False) for variable in model.trainable_variables]
+        optimizer = keras.optimizers.SGD(0.1)
+
+    def step(x: tf.Tensor) -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(model(x, training=True))) + tf.reduce_sum(averages[0][0])
+        variables = model.trainable_variables
+        optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+        for average, variable in zip(averages, variables, strict=True):
+            average.assign(0.9 * average + 0.1 * variable)
+
+    traced = tf.function(lambda x: strategy().run(step, (x,)))
+    for num_rows in (4, 4, 4 if coarse.rank() == 0 else 3):  # the last batch of a dataset, for instance
+        traced(tf.random.stateless_normal((num_rows, 16), [coarse.rank(), num_rows]))
+    require_same_everywhere([*model.get_weights(), *averages])
+
+
 CLAIMS = [
     normalisation_is_that_of_mirrored_strategy_on_the_same_split,
     evaluation_is_that_of_one_process_with_rank_0s_moving_statistics,
@@ -218,4 +238,5 @@ CLAIMS = [
     embeddings_train_as_in_one_process,
     tied_embeddings_train_as_in_one_process,
     ranks_may_use_different_numbers_of_rows_and_none,
+    a_rank_that_traces_a_step_more_often_sends_the_same_states,
 ]

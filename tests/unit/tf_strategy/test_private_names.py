@@ -55,6 +55,7 @@ PARAMETERS = {
     keras.optimizers.Optimizer.apply: ("grads", "trainable_variables"),
     keras.optimizers.Optimizer.apply_gradients: ("grads_and_vars",),
     keras.optimizers.LossScaleOptimizer.apply: ("grads", "trainable_variables"),
+    private_names.get_read_write_resource_inputs: ("op",),
     values.DistributedVariable._update_replica: ("update_fn", "value"),
     SyncOnReadVariable.__init__: ("strategy", "values", "aggregation"),
 }
@@ -343,6 +344,17 @@ def test_an_optimizer_knows_what_it_was_built_for():
         assert private_names.trained_variables(optimizer) == []
         optimizer.build([weight])
         assert [one is weight for one in private_names.trained_variables(optimizer)] == [True]
+
+
+def test_the_innermost_function_is_the_same_in_each_of_its_traces():
+    seen = []
+    inner = tf.function(lambda x: seen.append(private_names.innermost_function()) or x, autograph=False)
+    outer = tf.function(lambda x: inner(x) + inner(x[:1]), autograph=False)
+    outer(tf.ones(2))
+    outer(tf.ones(3))
+    assert len(seen) >= 3
+    assert {id(function) for function in seen} == {id(inner)}
+    assert private_names.innermost_function() is None
 
 
 @pytest.mark.parametrize("jit_compile", [True, False, None])
