@@ -51,7 +51,9 @@ class CoarseCrossDeviceOps(tf.distribute.CrossDeviceOps):
         value: Any = local_value(per_replica_value)
         num_axes = value.shape.rank
         if num_axes is None or not -num_axes <= axis < num_axes:
-            raise ValueError(f"values of shape {value.shape} cannot be gathered along axis {axis}")
+            raise ValueError(
+                f"rank {self._operations.rank}: values of shape {value.shape} cannot be gathered along axis {axis}"
+            )
         axis %= num_axes
         rest = [n for n in range(num_axes) if n != axis]
         first = tf.transpose(value, [axis, *rest])

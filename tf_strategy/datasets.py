@@ -20,7 +20,7 @@ from tf_strategy.data_end import (
 from tf_strategy.data_files import are_files_enough
 from tf_strategy.data_order import order_of
 from tf_strategy.operations import Operations
-from tf_strategy.private_names import auto_sharded, distributed, keras_counts, predicts_by_keras
+from tf_strategy.private_names import auto_sharded, distributed, keras_counts, keras_method
 
 Policy = tf.data.experimental.AutoShardPolicy
 _MODERATE = b"\x08\x02"
@@ -87,7 +87,7 @@ def _split(
     policy = dataset.options().experimental_distribute.auto_shard_policy
     if policy in (Policy.OFF, Policy.HINT):
         return Split.AS_GIVEN, by(policy)
-    if policy == Policy.DATA or (policy == Policy.AUTO and predicts_by_keras()):
+    if policy == Policy.DATA or (policy == Policy.AUTO and keras_method() == "predict"):
         return Split.BY_BATCHES, by(Policy.DATA)
     part = _by_files(dataset, by, operations)
     if part is not None:

@@ -45,10 +45,12 @@ class Operations:
             TypeError: a type that devices cannot add, or the mean of integers.
             ConfigError: within a function with `jit_compile=True`.
         """
-        _require_no_jit()
-        wires = tuple(wire_type_of(tensor.dtype, "a reduction") for tensor in tensors)
+        self._require_no_jit()
+        wires = tuple(wire_type_of(tensor.dtype, f"rank {self.rank}: a reduction") for tensor in tensors)
         if op is Op.AVERAGE and any(wire.is_integer for wire in wires):
-            raise TypeError("the mean of integers would be rounded; cast them to tf.float32, or reduce by SUM")
+            raise TypeError(
+                f"rank {self.rank}: the mean of integers would be rounded; cast them to tf.float32, or reduce by SUM"
+            )
         with tf.device("CPU:0"):
             raw = [stored(tensor) for tensor in tensors]
             if tf.executing_eagerly():
@@ -114,19 +116,19 @@ class Operations:
 
     def broadcast(self, tensor: tf.Tensor, what: str) -> tf.Tensor:
         """Rank 0's values on every rank; `what` names the tensor in errors."""
-        require_bits(tensor.dtype, what)
+        require_bits(tensor.dtype, f"rank {self.rank}: {what}")
         with tf.device("CPU:0"):
             if tf.executing_eagerly():
                 return tf.convert_to_tensor(self._rounds.broadcast(tensor.numpy(), what))
-            _require_no_jit()
+            self._require_no_jit()
             (result,) = self._alone(lambda array: [self._rounds.broadcast(array, what)], [tensor], [tensor.dtype])
         result.set_shape(tensor.shape)
         return result
 
     def gather(self, tensor: tf.Tensor) -> list[tf.Tensor]:
         """Every rank's tensor, in order of rank; they may differ in the first extent."""
-        _require_no_jit()
-        require_bits(tensor.dtype, "a gathering")
+        self._require_no_jit()
+        require_bits(tensor.dtype, f"rank {self.rank}: a gathering")
         with tf.device("CPU:0"):
             if tf.executing_eagerly():
                 return [tf.convert_to_tensor(array) for array in self._rounds.gather(tensor.numpy())]
@@ -143,6 +145,14 @@ class Operations:
             results = _operation(function, inputs, types)
         self._leave(results)
         return results
+
+    def _require_no_jit(self) -> None:
+        name = jit_compiled_function()
+        if name is not None:
+            raise ConfigError(
+                f"rank {self.rank}: {name} has jit_compile=True, and XLA cannot compile an operation that talks to "
+                "memory devices; pass jit_compile=False to model.compile or tf.function"
+            )
 
     def _enter(self) -> tf.Operation:
         return self._ticket.assign_add(1, read_value=False)
@@ -170,12 +180,3 @@ def _as(result: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
     result = tf.bitcast(result, like.dtype) if result.dtype != like.dtype else result
     result.set_shape(like.shape)
     return result
-
-
-def _require_no_jit() -> None:
-    name = jit_compiled_function()
-    if name is not None:
-        raise ConfigError(
-            f"{name} has jit_compile=True, and XLA cannot compile an operation that talks to memory devices; "
-            "pass jit_compile=False to model.compile or tf.function"
-        )

@@ -23,8 +23,6 @@ from tensorflow.python.ops.control_flow_v2_func_graphs import ControlFlowFuncGra
 from tensorflow.python.trackable.base import CheckpointInitialValue
 
 SyncOnReadVariable = values.SyncOnReadVariable
-_ASSIGNMENTS = frozenset({"AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp"})
-_METHODS = frozenset({"fit", "evaluate", "predict"})
 
 __all__ = [
     "MirroredExtended",
@@ -48,7 +46,6 @@ __all__ = [
     "on_devices_of",
     "on_replica_write",
     "per_replica",
-    "predicts_by_keras",
     "regrouped",
     "strays_written",
     "trained_variables",
@@ -151,7 +148,7 @@ def strays_written() -> list[tf.Variable]:
         handle
         for graph in _graphs_being_traced()
         for handle, inner in graph.captures
-        if any(operation.type in _ASSIGNMENTS for operation in inner.consumers())
+        if any(operation.type.startswith("Assign") for operation in inner.consumers())
     ]
     written = [one for one in variables_of_traced_functions() if any(one.handle is handle for handle in handles)]
     return [one for one in written if not any(hasattr(part, "_distributed_container") for part in (one, one.handle))]
@@ -237,8 +234,8 @@ def keras_counts() -> tuple[int | None, int | None] | None:
 
 def keras_method() -> str | None:
     """Which of Keras' fit, evaluate and predict has called, if any; of one within another the inner."""
-    found = (name for name, owner in _callers() if isinstance(owner, TensorFlowTrainer) and name in _METHODS)
-    return next(found, None)
+    found = (name for name, owner in _callers() if isinstance(owner, TensorFlowTrainer))
+    return next((name for name in found if name in ("fit", "evaluate", "predict")), None)
 
 
 def writes_by_design() -> bool:
@@ -253,11 +250,6 @@ def writes_by_design() -> bool:
 def trained_variables(optimizer: keras.optimizers.Optimizer) -> list[object]:
     """What an optimizer was built for; nothing before that."""
     return list(optimizer._trainable_variables)
-
-
-def predicts_by_keras() -> bool:
-    """Whether `model.predict` has called."""
-    return any(name == "predict" and isinstance(owner, TensorFlowTrainer) for name, owner in _callers())
 
 
 def is_keras_predict_step(function: object) -> bool:

@@ -49,7 +49,10 @@ class CoarseStrategy(tf.distribute.Strategy):
         if not is_initialized():
             coarse.init(config)
         elif config is not None:
-            raise ConfigError("coarse.init() was called before, with its own config; pass config to one of the two")
+            raise ConfigError(
+                f"rank {coarse.rank()}: coarse.init() was called before, with its own config; pass config to one of "
+                "the two"
+            )
         rounds = Rounds(current())
         self._operations = Operations(rounds)
         super().__init__(CoarseExtended(self, _device(), self._operations))
@@ -104,7 +107,10 @@ class CoarseStrategy(tf.distribute.Strategy):
 
 def _require_alone() -> None:
     if _made is not None:
-        raise ConfigError("this process has a CoarseStrategy already; make one, at the start, and use it everywhere")
+        raise ConfigError(
+            f"rank {coarse.rank()}: this process has a CoarseStrategy already; make one, at the start, and use it "
+            "everywhere"
+        )
     if tf.distribute.has_strategy():
         inside = type(tf.distribute.get_strategy()).__name__
         raise ConfigError(f"a CoarseStrategy was made within the scope of a {inside}; make it outside, in its place")

@@ -4,6 +4,7 @@ from typing import Any, NoReturn
 
 import tensorflow as tf
 
+import coarse
 from coarse.errors import UnsupportedError
 
 
@@ -41,7 +42,8 @@ class UnsupportedMethods:
 
 def _refused(method: str, instead: str) -> UnsupportedError:
     return UnsupportedError(
-        f"CoarseStrategy does not have TensorFlow 1's {method}(), which would act in this process alone; use {instead}"
+        f"rank {coarse.rank()}: CoarseStrategy does not have TensorFlow 1's {method}(), which would act in this "
+        f"process alone; use {instead}"
     )
 
 
@@ -55,10 +57,11 @@ def require_input_options(options: tf.distribute.InputOptions | None, *, splits:
         return
     if options.experimental_place_dataset_on_device:
         raise UnsupportedError(
-            "InputOptions: datasets are read on the processor; leave out experimental_place_dataset_on_device"
+            f"rank {coarse.rank()}: InputOptions: datasets are read on the processor; leave out "
+            "experimental_place_dataset_on_device"
         )
     if splits and options.experimental_replication_mode == tf.distribute.InputReplicationMode.PER_REPLICA:
         raise UnsupportedError(
-            "InputOptions: a dataset of global batches is split over workers, not given to each replica whole; use "
-            "strategy.distribute_datasets_from_function, or leave out experimental_replication_mode"
+            f"rank {coarse.rank()}: InputOptions: a dataset of global batches is split over workers, not given to each "
+            "replica whole; use strategy.distribute_datasets_from_function, or leave out experimental_replication_mode"
         )

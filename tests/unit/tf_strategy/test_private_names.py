@@ -246,12 +246,11 @@ def test_a_worker_s_own_dataset_is_iterated_as_it_is(mirrored_strategy):
 @pytest.fixture
 def seen_of_keras(mirrored_strategy, monkeypatch) -> dict[str, list[object]]:
     """What is known while Keras distributes a dataset, and of the functions that it runs, in fit and predict."""
-    seen: dict[str, list[object]] = {"counts": [], "predicts": [], "steps": [], "logged": [], "methods": []}
+    seen: dict[str, list[object]] = {"counts": [], "steps": [], "logged": [], "methods": []}
     distribute, run = mirrored_strategy.extended._experimental_distribute_dataset, mirrored_strategy.run
 
     def distributing(dataset, options):
         seen["counts"].append(private_names.keras_counts())
-        seen["predicts"].append(private_names.predicts_by_keras())
         seen["methods"].append(private_names.keras_method())
         return distribute(dataset, options)
 
@@ -274,12 +273,10 @@ def test_keras_is_asked_how_many_batches_and_steps_there_are_and_whether_it_pred
     model.fit(pairs, steps_per_epoch=2, shuffle=False, verbose=0)
     assert private_names.keras_counts() is None
     assert seen_of_keras["counts"] == [(3, 2)]
-    assert seen_of_keras["predicts"] == [False]
     assert set(seen_of_keras["steps"]) == {False}
     seen_of_keras["steps"].clear()
     model.predict(tf.data.Dataset.from_tensor_slices(rows).batch(4), verbose=0)
     assert seen_of_keras["counts"][1:] == [(3, None)]
-    assert seen_of_keras["predicts"][1:] == [True]
     assert set(seen_of_keras["steps"]) == {True}
 
 
