@@ -249,7 +249,7 @@ def writes_by_design() -> bool:
 
 def trained_variables(optimizer: keras.optimizers.Optimizer) -> list[object]:
     """What an optimizer was built for; nothing before that."""
-    return list(optimizer._trainable_variables)
+    return list(getattr(optimizer, "inner_optimizer", optimizer)._trainable_variables)
 
 
 def is_keras_predict_step(function: object) -> bool:
