@@ -45,8 +45,6 @@ class Rounds:
         self._sites: dict[Tensors, Site] = {}
         self._current: Site | None = None
         self._pool = ResultPool()
-        self._streamed: set[str] = set()
-        """Keys by which tensors of any shape have been reduced."""
         self.num_workers = runtime.placement.num_clients
         assert runtime.client_index is not None
         self.rank = runtime.client_index
@@ -136,14 +134,8 @@ class Rounds:
     @failures.noted
     def reduce(self, tensors: Tensors, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         """All tensors at once: their sums or means, in shape; of shapes however many no memory is kept."""
-        assert self._current is None, "another synchronisation is under way"
-        pieces = pieces_of(tensors)
-        names = {piece.descriptor.name for piece in pieces}
-        self._roll.begin(tensors.place)
-        if not names <= self._streamed:
-            self._roll.meet()  # keys that others never use would be waited for until time is up
-            self._streamed |= names
-        return streamed(self._runtime.require_client(), pieces, arrays, self._roll.meet)
+        self._meet(tensors.place)  # keys that others do not push would be waited for until time is up
+        return streamed(self._runtime.require_client(), pieces_of(tensors), arrays)
 
     # --- bytes from one or all
 

@@ -1,7 +1,7 @@
 """Sums of tensors of any shape through a few buffers in device memory, which serve all shapes alike."""
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -43,23 +43,16 @@ def pieces_of(tensors: Tensors, piece_bytes: int = PIECE_BYTES) -> list[Piece]:
     return pieces
 
 
-def streamed(
-    client: "Client", pieces: Sequence[Piece], arrays: Sequence[np.ndarray], before_results: Callable[[], None]
-) -> list[np.ndarray]:
-    """The combined arrays, in shape; all workers call it with equal pieces.
-
-    `before_results` is called, perhaps several times, before results are waited for.
-    """
+def streamed(client: "Client", pieces: Sequence[Piece], arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """The combined arrays, in shape; all workers call it with equal pieces."""
     results = [np.empty(array.shape, array.dtype) for array in arrays]
     parts = [np.ascontiguousarray(array).reshape(-1).view(np.uint8) for array in arrays]
     combined = [result.reshape(-1).view(np.uint8) for result in results]
     under_way: deque[tuple[Handle, Piece]] = deque()
     for piece in pieces:
         if len(under_way) == NUM_SLOTS:
-            before_results()
             _deliver(*under_way.popleft(), combined)
         under_way.append((_pushed(client, piece, parts), piece))
-    before_results()
     for handle, piece in under_way:
         _deliver(handle, piece, combined)
     return results
