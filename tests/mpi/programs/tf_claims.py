@@ -19,6 +19,7 @@ NAMES = {
     "order": "tests.mpi.programs.tf_order_claims",
     "layers": "tests.mpi.programs.tf_layer_claims",
     "callbacks": "tests.mpi.programs.tf_callback_claims",
+    "logs": "tests.mpi.programs.tf_log_claims",
     "equality": "tests.mpi.programs.tf_equality_claims",
 }
 """The modules that may be named."""

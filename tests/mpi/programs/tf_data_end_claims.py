@@ -13,15 +13,9 @@ import coarse
 from coarse.errors import ConfigError, MismatchError
 from coarse.session import current
 from tests.mpi.claims import raises, report_claims
-from tf_strategy import CoarseStrategy, cause_of
+from tests.mpi.programs.tf_data_training import MIRRORED, NUM_WORKERS, RANK, STRATEGY
+from tf_strategy import cause_of
 from tf_strategy.data_end import UNKNOWN
-
-tf.config.set_logical_device_configuration(
-    tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2
-)
-STRATEGY = CoarseStrategy()
-MIRRORED = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
-RANK, NUM_WORKERS = coarse.rank(), coarse.size()
 
 
 def unknown(num_batches: int) -> tf.data.Dataset:
