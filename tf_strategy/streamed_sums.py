@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from coarse.client.handle import Handle
-from coarse.gradients.byte_stream import Section, capacity_of, cut
+from coarse.gradients.byte_stream import Section, capacity_of, cut, pack, unpack
 from coarse.messages import Descriptor
 from coarse.units import MIB
 from tf_strategy.reduction import Tensors
@@ -61,15 +61,12 @@ def streamed(client: "Client", pieces: Sequence[Piece], arrays: Sequence[np.ndar
 def _pushed(client: "Client", piece: Piece, parts: Sequence[np.ndarray]) -> Handle:
     buffer = client.device_array(piece.descriptor)
     flat = buffer.view(np.uint8)
-    for part, begin, end, offset in piece.sections:
-        flat[offset : offset + end - begin] = parts[part][begin:end]
+    pack(parts, piece.sections, flat)
     last = piece.sections[-1]
     flat[last.offset + last.end - last.begin :] = 0  # what is left of other sums would grow with each one
     return Handle(client, client.push(piece.descriptor, None), buffer)
 
 
 def _deliver(handle: Handle, piece: Piece, combined: Sequence[np.ndarray]) -> None:
-    flat = handle.wait().view(np.uint8)
-    for part, begin, end, offset in piece.sections:
-        combined[part][begin:end] = flat[offset : offset + end - begin]
+    unpack(handle.wait().view(np.uint8), piece.sections, combined)
 

@@ -47,6 +47,18 @@ def capacity_of(nbytes: int) -> int:
     return max(_SMALLEST_PIECE_BYTES, 1 << (nbytes - 1).bit_length())
 
 
+def pack(parts: Sequence[np.ndarray], sections: Sequence[Section], piece: np.ndarray) -> None:
+    """Copy the sections' bytes from their parts into a piece; all are flat uint8."""
+    for part, begin, end, offset in sections:
+        piece[offset : offset + end - begin] = parts[part][begin:end]
+
+
+def unpack(piece: np.ndarray, sections: Sequence[Section], parts: Sequence[np.ndarray]) -> None:
+    """Copy the sections' bytes from a piece to their parts."""
+    for part, begin, end, offset in sections:
+        parts[part][begin:end] = piece[offset : offset + end - begin]
+
+
 def stream(parts: Sequence[np.ndarray], root_rank: int, name: str) -> None:
     """Overwrite every rank's `parts` (flat uint8, of the same lengths) with the root's bits.
 
@@ -67,8 +79,7 @@ def stream(parts: Sequence[np.ndarray], root_rank: int, name: str) -> None:
         client = runtime.require_client()
         buffer = client.device_array(descriptor)
         if is_root:
-            for part, begin, end, offset in sections:
-                buffer[offset : offset + end - begin] = parts[part][begin:end]
+            pack(parts, sections, buffer)
         key = client.push(descriptor, None, present=is_root)
         under_way.append((Handle(client, key, buffer), buffer, sections))
     for arriving in under_way:
@@ -109,5 +120,4 @@ def _deliver(
 ) -> None:
     handle.wait()
     if not is_root:
-        for part, begin, end, offset in sections:
-            parts[part][begin:end] = buffer[offset : offset + end - begin]
+        unpack(buffer, sections, parts)
