@@ -39,9 +39,9 @@ from coarse.messages import (
 )
 from coarse.snapshot_messages import SNAPSHOT_RECORDS
 
-_PUSH = struct.Struct("<BBHHHQII")
+_PUSH = struct.Struct("<BBHIIIQI")
 _READY = struct.Struct("<BBxxIQI")
-_RING = struct.Struct("<QQIIHHB3x")
+_RING = struct.Struct("<QQIIIIB7x")
 RING_HEADER_BYTES = _RING.size
 _PUSH_KIND, _READY_KIND = 1, 2
 _COLD: tuple[type, ...] = (
@@ -62,8 +62,8 @@ def encode(record: Record) -> bytes:
             record.client,
             record.epoch,
             record.round,
-            record.key,
             record.first,
+            record.key,
             record.last,
         )
     if type(record) is Ready:
@@ -75,7 +75,7 @@ def decode(frame: bytes) -> Record:
     """The record of some bytes; CoarseError where they are none."""
     kind = frame[0]
     if kind == _PUSH_KIND:
-        _, present, client, epoch, round_, key, first, last = _PUSH.unpack(frame)
+        _, present, client, epoch, round_, first, key, last = _PUSH.unpack(frame)
         return Push(client, key, epoch, round_, first, last, bool(present))
     if kind == _READY_KIND:
         _, present, first, key, last = _READY.unpack(frame)

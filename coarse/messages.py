@@ -159,6 +159,8 @@ class Join(NamedTuple):
 
     client: int
     round: int
+    num_results: int
+    """Results that it has had in this round: whoever had more joined later."""
 
 
 class Joined(NamedTuple):

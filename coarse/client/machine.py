@@ -83,6 +83,8 @@ class ClientMachine:
         self.local_proxy = placement.local_proxies[client]
         self._tables: tuple[RoutingTable, ...] = ()
         self._round = 0
+        self._num_results = 0
+        """Results that this client has had since the round began."""
         self.epoch = 0
         self.keys: dict[int, ClientKey] = {}
         self._times_forgotten: dict[str, int] = {}
@@ -216,7 +218,7 @@ class ClientMachine:
     def join(self) -> list[ToDevice]:
         """This worker has no more batches: it counts as zero until all have joined."""
         self.last_joined = None
-        return [ToDevice(self.local_proxy, Join(self.client, self._round))]
+        return [ToDevice(self.local_proxy, Join(self.client, self._round, self._num_results))]
 
     def leave(self) -> list[ToDevice]:
         """This worker shuts down: its devices hear of it after all that it pushed to them."""
@@ -249,6 +251,7 @@ class ClientMachine:
                 )
             case Joined():
                 self._round = record.round + 1
+                self._num_results = 0
                 self.last_joined = record.last
             case JoinFailed():
                 self.join_failed = record
@@ -270,6 +273,7 @@ class ClientMachine:
         if not state.awaited and state.phase is Phase.IN_FLIGHT:
             state.phase = Phase.IDLE
             state.version += 1
+            self._num_results += 1
 
     def _on_registered(self, registered: Registered) -> None:
         state = self.keys[registered.key]

@@ -15,7 +15,8 @@ class Membership:
         )
         """Clients whose local proxy this is."""
         self._tables: dict[int, dict[int, Table]] = {}
-        self._joined: dict[int, list[int]] = {}
+        self._joined: dict[int, list[Join]] = {}
+        """Round -> who has joined it, in the order in which it came to be known here."""
         self._forgotten: dict[int, dict[int, Forget]] = {}
         self._left: set[int] = set()
         self._resigned: list[int] = []
@@ -43,13 +44,22 @@ class Membership:
         return tuple(self._forgotten.pop(forget.key).values())
 
     def on_join(self, join: Join) -> Joined | None:
-        """The end of a round, said by device 0 alone so that all agree who was last."""
+        """The end of a round, said by device 0 alone so that all agree who was last.
+
+        A client's own Join may overtake one that another device passes on, so the order in which they come says
+        nothing. Every result needs all who have not joined: who joins later has had all results of who joins
+        earlier, and more of them unless there was none in between.
+        """
         joined = self._joined.setdefault(join.round, [])
-        joined.append(join.client)
+        joined.append(join)
         if len(joined) < self._num_clients:
             return None
         del self._joined[join.round]
-        return Joined(join.client, join.round) if self._decides_joins else None
+        if not self._decides_joins:
+            return None
+        most = max(one.num_results for one in joined)
+        last = [one.client for one in joined if one.num_results == most][-1]
+        return Joined(last, join.round)
 
     def on_leave(self, client: int) -> None:
         """A client has shut down or died."""
@@ -63,7 +73,7 @@ class Membership:
     def take_failed_join(self) -> JoinFailed | None:
         """What is to be told, once, where others have joined a round that an own client never will."""
         for client in self._resigned:
-            if any(client not in joined for joined in self._joined.values()):
+            if any(client not in {join.client for join in joined} for joined in self._joined.values()):
                 self._resigned.clear()
                 rank = self._ranks[client]
                 text = (

@@ -138,13 +138,13 @@ def test_a_failure_ends_a_key_but_not_one_of_a_later_epoch():
 
 def test_after_a_round_of_joins_pushes_say_the_next_round():
     machine, key = registered()
-    assert machine.join() == [ToDevice(1, Join(1, 0))]
+    assert machine.join() == [ToDevice(1, Join(1, 0, 0))]
     assert machine.last_joined is None
     machine.on_record(Joined(2, 0))
     assert machine.last_joined == 2
     machine.begin(key)
     assert machine.announce(key, 0, 1, present=True)[0].record.round == 1
-    assert machine.join() == [ToDevice(1, Join(1, 1))]
+    assert machine.join() == [ToDevice(1, Join(1, 1, 0))]
 
 
 def test_a_round_that_fails_is_kept_for_whoever_joins_later():

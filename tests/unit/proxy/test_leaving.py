@@ -154,7 +154,7 @@ def failed_joins(steps: list) -> dict[int, JoinFailed]:
     return {s.endpoint: s.record for s in steps if isinstance(s, Send) and isinstance(s.record, JoinFailed)}
 
 
-@pytest.mark.parametrize("events", [(Join(0, 0), Leave(1)), (Leave(1), Join(0, 0))])
+@pytest.mark.parametrize("events", [(Join(0, 0, 0), Leave(1)), (Leave(1), Join(0, 0, 0))])
 def test_who_joins_is_told_who_has_shut_down_without_joining(events):
     own, other = Device(1), Device(0)  # client 1 is device 1's, which alone knows what it has joined
     told = {}
@@ -169,7 +169,7 @@ def test_who_joins_is_told_who_has_shut_down_without_joining(events):
 
 def test_who_leaves_after_a_round_of_joins_harms_nobody():
     device = Device(1)
-    for event in (Join(1, 0), Joined(0, 0), Leave(1), Join(0, 0)):  # the end may overtake a far client's join
+    for event in (Join(1, 0, 0), Joined(0, 0), Leave(1), Join(0, 0, 0)):  # the end may overtake a far client's join
         assert not failed_joins(device.tell(event))
 
 

@@ -194,33 +194,33 @@ def test_a_disagreement_is_told_to_those_who_registered_here_before_and_after(ot
 def test_a_joined_client_is_not_waited_for_until_the_round_is_over():
     machine = ready_proxy()
     machine.on_record(push(0))
-    [fold] = [step for step in machine.on_record(Join(1, 0)) if type(step) is Fold]
+    [fold] = [step for step in machine.on_record(Join(1, 0, 0)) if type(step) is Fold]
     assert fold.sources == fold.targets == (Region(0, 0),)
     assert fold.divisor == 2
     machine.on_folded(fold)
-    machine.on_record(Join(0, 0))
+    machine.on_record(Join(0, 0, 0))
     assert machine.on_record(push(0, round_=1)) == []
 
 
 def test_device_0_alone_says_who_joined_last():
     first, second = proxy(0), proxy(1)
     for machine in (first, second):
-        machine.on_record(Join(1, 0))
-    assert [end for end, _ in sent(first.on_record(Join(0, 0)), Joined)] == [FIRST_DEVICE + 1, 0]
-    assert not sent(second.on_record(Join(0, 0)), Joined)
+        machine.on_record(Join(1, 0, 0))
+    assert [end for end, _ in sent(first.on_record(Join(0, 0, 0)), Joined)] == [FIRST_DEVICE + 1, 0]
+    assert not sent(second.on_record(Join(0, 0, 0)), Joined)
     assert second.on_record(Joined(0, 0)) == [Send(1, Joined(0, 0))]
 
 
 def test_a_late_join_of_an_old_round_excuses_nobody():
     machine = ready_proxy()
     machine.on_record(Joined(1, 0))
-    machine.on_record(Join(1, 0))
+    machine.on_record(Join(1, 0, 0))
     assert machine.on_record(push(0, round_=1)) == []
 
 
 def test_a_join_that_overtakes_the_end_of_the_round_before_still_counts():
     machine = ready_proxy()
-    machine.on_record(Join(1, 1))
+    machine.on_record(Join(1, 1, 0))
     machine.on_record(Joined(1, 0))
     assert [type(step) for step in machine.on_record(push(0, round_=1))] == [Fold]
 

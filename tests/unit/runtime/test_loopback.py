@@ -1,3 +1,4 @@
+import dataclasses
 import random
 from itertools import product
 
@@ -134,6 +135,8 @@ def test_every_client_gets_every_sum_whatever_the_delays_orders_joins_and_epochs
             loopback.run()
     loopback.run()
     iterations.check()
+    [last] = {machine.last_joined for machine in loopback.clients}
+    assert lengths[last] == max(lengths)  # it has had every result that anybody had
 
 
 @settings(max_examples=30)
@@ -305,6 +308,18 @@ def test_a_worker_without_any_batch_holds_nobody_up():
     loopback.run()
     assert [result.array[0] for result in loopback.results(0, "w")] == [0.5, 1]
     assert [result.array[0] for result in loopback.results(1, "w")] == [1]
+
+
+def test_a_join_that_another_device_passes_on_late_is_still_the_earlier_one():
+    place = dataclasses.replace(two_by_two(), local_proxies=(0, 1))
+    row = RoutingTable(threshold_bytes=0, latency_proxy=1, bandwidth_proxy=1, partition_bytes=400)
+    loopback = Loopback(place, [row, row], delay_s=lambda source, destination, _: float((source, destination) == (3, 2)))
+    loopback.join(1)  # device 0 hears of it from device 1, after client 0's own join
+    loopback.push(0, "c", np.ones(3))
+    loopback.join(0)
+    loopback.run()
+    assert [device for device, _, _ in loopback.clients[0].keys[key_of("c")].targets] == [1]
+    assert [machine.last_joined for machine in loopback.clients] == [0, 0]
 
 
 def test_the_same_delays_give_the_same_times():
