@@ -72,6 +72,15 @@ class DeadRankError(CoarseError, RuntimeError):
         """World rank of the process that died."""
 
 
+class JoinedError(CoarseError, RuntimeError):
+    """A call that needs the values of a worker that has called `join`."""
+
+    def __init__(self, message: str, *, ranks: tuple[int, ...]) -> None:
+        super().__init__(message)
+        self.ranks = ranks
+        """Workers (`coarse.rank()`) whose values were wanted."""
+
+
 class SnapshotError(CoarseError, RuntimeError):
     """A snapshot that could not be taken or written."""
 

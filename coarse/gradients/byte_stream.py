@@ -8,6 +8,7 @@ import numpy as np
 
 from coarse.client.handle import Handle
 from coarse.dtypes import DType, Op
+from coarse.errors import JoinedError, MismatchError
 from coarse.messages import Descriptor
 from coarse.session import current
 
@@ -64,8 +65,17 @@ def stream(parts: Sequence[np.ndarray], root_rank: int, name: str) -> None:
 
     All ranks call it in one order for one name. Large parts are cut, small ones share a piece, and
     device memory in use stays below a few times bucket_bytes, whatever the total.
+
+    Raises:
+        MismatchError: the ranks name different roots (on all ranks).
+        JoinedError: the root has joined.
     """
-    require_rank(root_rank)
+    require_one_root(root_rank, name)
+    stream_from(root_rank, parts, name)
+
+
+def stream_from(root_rank: int, parts: Sequence[np.ndarray], name: str) -> None:
+    """What `stream` does, of a root on which all ranks agree and that has not joined."""
     runtime = current()
     is_root = runtime.client_index == root_rank
     under_way: deque[tuple[Handle, np.ndarray, list[Section]]] = deque()
@@ -87,27 +97,56 @@ def stream(parts: Sequence[np.ndarray], root_rank: int, name: str) -> None:
 
 
 def stream_blobs(blob: bytes, name: str) -> list[bytes]:
-    """Every rank's bytes, which may differ in length, in order of rank."""
+    """Every rank's bytes, which may differ in length, in order of rank; JoinedError where a rank has joined."""
     runtime = current()
     client = runtime.require_client()
     num_ranks = runtime.placement.num_clients
     assert runtime.client_index is not None
     lengths = np.zeros(num_ranks, np.int64)
-    lengths[runtime.client_index] = len(blob)
+    lengths[runtime.client_index] = len(blob) + 1  # a rank that has joined says 0
     descriptor = Descriptor(f"{name}/lengths", int(DType.INT64), int(Op.SUM), (num_ranks,), 0)
     client.push_pull(descriptor, lengths, lengths).wait()
-    blobs = [np.empty(int(length), np.uint8) for length in lengths]
+    if joined := tuple(np.flatnonzero(lengths == 0).tolist()):
+        raise _joined(joined, f"{name!r} gathers every rank's values")
+    blobs = [np.empty(int(length) - 1, np.uint8) for length in lengths]
     blobs[runtime.client_index][:] = np.frombuffer(blob, np.uint8)
     for root, received in enumerate(blobs):
-        stream([received], root, name)
+        stream_from(root, [received], name)
     return [received.tobytes() for received in blobs]
 
 
-def require_rank(root_rank: int) -> None:
-    """ValueError where there is no such worker."""
-    num_ranks = current().placement.num_clients
+def require_one_root(root_rank: int, name: str) -> None:
+    """Return where all ranks that have not joined name one root for a broadcast of `name`, and it is one of them.
+
+    Raises:
+        ValueError: there is no such worker.
+        MismatchError: the ranks name different roots (on all ranks).
+        JoinedError: the root has joined.
+    """
+    runtime = current()
+    num_ranks = runtime.placement.num_clients
     if not 0 <= root_rank < num_ranks:
         raise ValueError(f"root_rank must be a worker's rank, 0 to {num_ranks - 1}, got {root_rank}")
+    extremes = np.array([root_rank, -root_rank, runtime.client_index == root_rank], np.int64)
+    descriptor = Descriptor(f"{name}/root", int(DType.INT64), int(Op.MAX), (3,), 0)
+    runtime.require_client().push_pull(descriptor, extremes, extremes).wait()
+    highest, lowest, is_present = int(extremes[0]), -int(extremes[1]), bool(extremes[2])
+    if highest != lowest:
+        raise MismatchError(
+            f"rank {runtime.client_index}: the broadcast of {name!r} has root {root_rank} here, but ranks name roots from "
+            f"{lowest} to {highest}; give all ranks the same root_rank"
+        )
+    if not is_present:
+        raise _joined((root_rank,), f"{name!r} is broadcast from rank {root_rank}")
+
+
+def _joined(ranks: tuple[int, ...], what: str) -> JoinedError:
+    who = f"rank {ranks[0]} has" if len(ranks) == 1 else f"ranks {list(ranks)} have"
+    return JoinedError(
+        f"rank {current().client_index}: {what}, but {who} called join() and given no values; join() on all ranks before "
+        "it, and take the rank that join() returns as the root",
+        ranks=ranks,
+    )
 
 
 def _deliver(

@@ -9,7 +9,7 @@ from coarse.client.handle import Handle
 from coarse.dtypes import DType, Op
 from coarse.errors import MismatchError
 from coarse.gradients.alike import require_same
-from coarse.gradients.byte_stream import require_rank, stream, stream_blobs
+from coarse.gradients.byte_stream import require_one_root, stream, stream_blobs, stream_from
 from coarse.messages import Descriptor
 from coarse.session import current
 from coarse.torch.device_state import before_writing_to
@@ -31,8 +31,13 @@ def broadcast(tensor: torch.Tensor, root_rank: int, name: str) -> torch.Tensor:
 
 
 def broadcast_(tensor: torch.Tensor, root_rank: int, name: str) -> torch.Tensor:
-    """The root's values, bit for bit, written into every rank's tensor."""
-    require_rank(root_rank)
+    """The root's values, bit for bit, written into every rank's tensor.
+
+    Raises:
+        MismatchError: the ranks name different roots (on all ranks).
+        JoinedError: the root has joined.
+    """
+    require_one_root(root_rank, name)
     runtime = current()
     client = runtime.require_client()
     is_root = runtime.client_index == root_rank
@@ -59,7 +64,8 @@ def broadcast_parameters(params: NamedTensors, root_rank: int = 0) -> None:
     """Overwrite every rank's tensors with the root's: a `state_dict()` or `named_parameters()`.
 
     Raises:
-        MismatchError: the ranks' names, shapes or types differ (on all ranks).
+        MismatchError: the ranks' names, shapes or types, or the roots that they name, differ (on all ranks).
+        JoinedError: the root has joined.
         TypeError: an item that is no dense tensor.
     """
     named = list(params.items() if isinstance(params, Mapping) else params)
@@ -88,7 +94,12 @@ def broadcast_tensors(tensors: Sequence[torch.Tensor], root_rank: int, name: str
 
 
 def allgather(tensor: torch.Tensor, name: str) -> torch.Tensor:
-    """All ranks' tensors end to end along the first dimension, in which alone they may differ."""
+    """All ranks' tensors end to end along the first dimension, in which alone they may differ.
+
+    Raises:
+        MismatchError: types or other dimensions differ (on all ranks).
+        JoinedError: a rank has joined.
+    """
     own = tensor.detach().reshape(1) if tensor.dim() == 0 else tensor.detach()
     header = json.dumps([str(own.dtype), list(own.shape)]).encode()
     headers = [json.loads(blob) for blob in stream_blobs(header, f"{name}/shapes")]
@@ -104,7 +115,7 @@ def allgather(tensor: torch.Tensor, name: str) -> torch.Tensor:
     for rank, block in enumerate(gathered.split(num_rows)):
         if rank == current().client_index:
             block.copy_(own)
-        stream([bytes_of(block)], rank, f"{name}/rows")
+        stream_from(rank, [bytes_of(block)], f"{name}/rows")
     return gathered.to(tensor.device)
 
 

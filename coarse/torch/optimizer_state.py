@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from coarse.errors import MismatchError
-from coarse.gradients.byte_stream import require_rank, stream
+from coarse.gradients.alike import require_same
+from coarse.gradients.byte_stream import require_one_root, stream, stream_from
 from coarse.session import current
 from coarse.torch.broadcasting import broadcast_tensors
 
@@ -20,9 +20,12 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int =
 
     Raises:
         TypeError: the root's state holds something that is neither tensor nor plain value.
-        MismatchError: another number of parameters than the root's.
+        MismatchError: the ranks' groups have other numbers of parameters, or ranks name different roots (on all ranks).
+        JoinedError: the root has joined.
     """
-    require_rank(root_rank)
+    require_one_root(root_rank, "coarse/optimizer state")
+    groups = [(str(number), _parameters(group)) for number, group in enumerate(optimizer.param_groups)]
+    require_same(groups, "the optimizer's group")
     is_root = current().client_index == root_rank
     tensors: list[torch.Tensor] = []
     text = b""
@@ -31,7 +34,6 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int =
     packed = json.loads(_broadcast_text(text, root_rank))
     if not is_root:
         state = unpack(packed, tensors)
-        _require_same_parameters(optimizer, state, root_rank)
     broadcast_tensors(tensors, root_rank, "coarse/optimizer state")
     if not is_root:
         optimizer.load_state_dict(state)
@@ -73,18 +75,12 @@ def unpack(packed: Plain, tensors: list[torch.Tensor]) -> Plain:
 
 def _broadcast_text(text: bytes, root_rank: int) -> bytes:
     length = np.array([len(text)], np.int64)
-    stream([length.view(np.uint8)], root_rank, "coarse/optimizer state/length")
+    stream_from(root_rank, [length.view(np.uint8)], "coarse/optimizer state/length")
     received = np.zeros(int(length[0]), np.uint8)
     received[: len(text)] = np.frombuffer(text, np.uint8)
-    stream([received], root_rank, "coarse/optimizer state/text")
+    stream_from(root_rank, [received], "coarse/optimizer state/text")
     return received.tobytes()
 
 
-def _require_same_parameters(optimizer: torch.optim.Optimizer, state: dict[str, Any], root_rank: int) -> None:
-    wanted = [len(group["params"]) for group in state["param_groups"]]
-    found = [len(group["params"]) for group in optimizer.param_groups]
-    if wanted != found:
-        raise MismatchError(
-            f"rank {current().client_index}: the optimizer has groups of {found} parameters, but rank "
-            f"{root_rank}'s has {wanted}; build the same optimizer on every rank"
-        )
+def _parameters(group: dict[str, Any]) -> str:
+    return f"{len(group['params'])} parameters"

@@ -171,11 +171,8 @@ def optimizer_state_comes_from_the_root_also_where_there_is_none() -> None:
         torch.testing.assert_close(ct.push_pull(mine, f"state/{name}"), mine)
     if ct.size() > 1:
         other = torch.optim.SGD(model.parameters() if ct.rank() == 0 else [model.weight], lr=0.1)
-        if ct.rank() == 0:
+        with pytest.raises(coarse.MismatchError, match=r"group '0' differs .*2 parameters on ranks \[0\]; 1 parameters on"):
             ct.broadcast_optimizer_state(other)
-        else:
-            with pytest.raises(coarse.MismatchError, match="groups of"):
-                ct.broadcast_optimizer_state(other)
 
 
 def allgather_joins_first_dimensions_that_differ() -> None:
@@ -197,6 +194,45 @@ def workers_that_have_joined_count_as_zero() -> None:
         assert last == ct.size() - 1
         assert results == [ct.size() - step // 2 for step in range(2 * (ct.rank() + 1))]
     assert math.isclose(ct.push_pull(torch.ones(1), "after")[0].item(), 1.0)
+
+
+def ranks_that_name_different_roots_all_hear_it() -> None:
+    if ct.size() == 1:
+        return
+    mine = torch.full((3,), ct.rank() + 1.0)
+    wanted = f"rank {ct.rank()}: .*'roots' has root {ct.rank()} here, but ranks name roots from 0 to {ct.size() - 1}"
+    with pytest.raises(coarse.MismatchError, match=wanted):  # each its own, so that all contribute
+        ct.broadcast_(mine, ct.rank(), "roots")
+    with pytest.raises(coarse.MismatchError, match="root_rank"):  # each another's, so that nobody may
+        ct.broadcast_(mine, (ct.rank() + 1) % ct.size(), "roots")
+    with pytest.raises(coarse.MismatchError, match="root_rank"):
+        ct.broadcast_parameters({"mine": mine}, ct.rank())
+    with pytest.raises(coarse.MismatchError, match="root_rank"):
+        ct.broadcast_optimizer_state(torch.optim.SGD([mine]), ct.rank())
+    assert mine.tolist() == [ct.rank() + 1.0] * 3
+    assert ct.broadcast(mine, ct.size() - 1, "roots").tolist() == [ct.size()] * 3  # the name is good for the next
+
+
+def what_needs_a_worker_that_has_joined_says_so_and_writes_nothing() -> None:
+    if ct.size() == 1:
+        return
+    mine = torch.full((3,), ct.rank() + 1.0)
+    for _ in range(2):  # a name that was used before, too
+        if ct.rank() > 0:
+            for call in (
+                lambda: ct.broadcast_(mine, 0, "from joined"),
+                lambda: ct.broadcast_parameters({"mine": mine}, 0),
+                lambda: ct.broadcast_optimizer_state(torch.optim.SGD([mine]), 0),
+                lambda: ct.allgather(mine, "with joined"),
+            ):
+                with pytest.raises(coarse.JoinedError, match=r"rank 0 has called join\(\)") as caught:
+                    call()
+                assert caught.value.ranks == (0,)
+            ct.broadcast_(mine[:1], 1, "from the living")
+        ct.join()
+        assert mine.tolist() == [2.0 if ct.rank() else 1.0, ct.rank() + 1.0, ct.rank() + 1.0]
+        assert len(ct.allgather(mine, "with joined")) == 3 * ct.size()
+        ct.broadcast_(torch.zeros(3), 0, "from joined")
 
 
 def a_join_with_a_push_in_flight_is_refused_and_the_push_counts() -> None:
@@ -229,5 +265,7 @@ CLAIMS = [
     optimizer_state_comes_from_the_root_also_where_there_is_none,
     allgather_joins_first_dimensions_that_differ,
     workers_that_have_joined_count_as_zero,
+    ranks_that_name_different_roots_all_hear_it,
+    what_needs_a_worker_that_has_joined_says_so_and_writes_nothing,
     a_join_with_a_push_in_flight_is_refused_and_the_push_counts,
 ]
