@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
+from coarse.client.client import Client
 from coarse.client.handle import Handle
 from coarse.client.machine import ToDevice
 from coarse.dtypes import DType, Op, dtype_of
@@ -46,7 +47,7 @@ def local_size() -> int:
 def barrier() -> None:
     """Return once all workers have called it."""
     token = np.zeros(1, np.int64)
-    current().require_client().push_pull(_BARRIER, token, token).wait()
+    current().require_client().push_pull_again(_BARRIER, token, token).wait()
 
 
 def profile() -> None:
@@ -74,8 +75,13 @@ def pull(name: str, out: np.ndarray | None = None) -> Handle:
 def push_pull(
     array: np.ndarray, name: str, op: Op = Op.AVERAGE, priority: int = 0
 ) -> np.ndarray:
-    """All workers' arrays combined, as a new array."""
-    return push_pull_async(array, name, op, priority).wait()
+    """All workers' arrays combined, as a new array.
+
+    After a StallError the same call, with the same values, goes on waiting for the same result.
+    """
+    client = current().require_client()
+    descriptor = describe(array, name, op, priority)
+    return client.push_pull_again(descriptor, array, _target(client, descriptor, array)).wait()
 
 
 def push_pull_async(
@@ -92,9 +98,12 @@ def push_pull_async(
     """
     client = current().require_client()
     descriptor = describe(array, name, op, priority)
-    if out is None:
-        out = array if client.is_device_array(descriptor, array) else np.empty_like(array)
-    return client.push_pull(descriptor, array, out)
+    return client.push_pull(descriptor, array, _target(client, descriptor, array) if out is None else out)
+
+
+def _target(client: Client, descriptor: Descriptor, array: np.ndarray) -> np.ndarray:
+    """Where a result goes where the caller states no place: for an array in device memory, there."""
+    return array if client.is_device_array(descriptor, array) else np.empty_like(array)
 
 
 def device_array(

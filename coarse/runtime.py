@@ -100,17 +100,20 @@ class Runtime:
             sys.excepthook(type(error), error, error.__traceback__)
 
     def profile(self) -> None:
-        """Measure routes and switch to the next epoch together with all workers (COARSE III-E)."""
+        """Measure routes and switch to the next epoch together with all workers (COARSE III-E).
+
+        After a StallError it may be called again, and waits for the same epoch.
+        """
         client = self.require_client()
+        machine = client.machine
         client.require_quiet()
-        table = self._choose_table(client)
-        next_epoch = client.machine.epoch + 1
-        client.link.tell(client.machine.on_profiled(table))
+        if not machine.is_profiling:  # else this call goes on where one that stalled has stopped
+            table = self._choose_table(client)
+            client.link.tell(machine.on_profiled(table))
         client.link.wait_for(
-            lambda: client.machine.epoch == next_epoch,
-            self.config.startup_timeout_s,
-            "all workers' routing tables",
+            lambda: machine.has_all_tables, self.config.startup_timeout_s, "all workers' routing tables"
         )
+        machine.end_profile()
 
     def _choose_table(self, client: Client) -> RoutingTable:
         """As configured, or as measured on this machine."""

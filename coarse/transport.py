@@ -19,7 +19,10 @@ class MpiTransport:
         self._comm = comm
         self._ranks = rank_of_device
         self._device_of = {rank: device for device, rank in enumerate(rank_of_device)}
-        self._sending: list[tuple[MPI.Request, np.ndarray]] = []
+        self._sending: list[tuple[int, MPI.Request, np.ndarray]] = []
+        """Device, request and its buffer, which MPI reads until the request is complete."""
+        self._given_up: list[tuple[MPI.Request, np.ndarray]] = []
+        """Sends to lost devices that MPI never completed: it may hold their buffers."""
         self._lost: set[int] = set()
         self._untold: list[int] = []
         self.sent_bytes = [0] * len(rank_of_device)
@@ -36,13 +39,13 @@ class MpiTransport:
         except MPI.Exception as error:
             self._note_lost(error)
             return
-        self._sending.append((request, payload))
+        self._sending.append((device, request, payload))
         self.sent_bytes[device] += payload.nbytes
 
     def poll(self) -> Iterator[tuple[int, Tag, np.ndarray]]:
         """Whatever has come: (device it is from, tag, its bytes)."""
+        self._sending = [sent for sent in self._sending if not self._has_ended(*sent)]
         try:
-            self._sending = [pair for pair in self._sending if not pair[0].Test()]
             status = MPI.Status()
             while (message := self._comm.Improbe(status=status)) is not None:
                 payload = np.empty(status.Get_count(MPI.BYTE), np.uint8)
@@ -71,7 +74,17 @@ class MpiTransport:
                 self._lost.add(device)
                 self._untold.append(device)
         self._comm.Ack_failed(gone.Get_size())
-        self._sending.clear()
+
+    def _has_ended(self, device: int, request: MPI.Request, payload: np.ndarray) -> bool:
+        """Whether a send is no longer under way: it is complete, or its device is lost."""
+        try:
+            is_complete = request.Test()
+        except MPI.Exception as error:
+            self._note_lost(error)
+            is_complete = False
+        if not is_complete and device in self._lost:
+            self._given_up.append((request, payload))
+        return is_complete or device in self._lost
 
     @property
     def is_sending(self) -> bool:

@@ -11,7 +11,6 @@ from itertools import count
 import numpy as np
 import tensorflow as tf
 
-from coarse.client.handle import Handle
 from coarse.dtypes import DType, Op
 from coarse.errors import DeadRankError, MismatchError, StallError
 from coarse.messages import URGENT, Descriptor
@@ -82,7 +81,7 @@ class DataAgreement:
         table[:] = 0
         table[self._rank] = here
         try:
-            Handle(self._client, self._client.push(self._descriptor, None), table).wait()
+            self._client.push_pull(self._descriptor, None, table).wait()
         except (StallError, DeadRankError) as error:
             raise told(error, self._rank, place_of(here), _EQUALLY_OFTEN) from None
         return [Given(*map(int, row)) for row in table]

@@ -49,7 +49,7 @@ class RollCall:
         mine = self._rows[self._rank]
         mine[:_BEFORE] = (place.fingerprint, self.number)
         mine[_BEFORE:].view(np.uint8)[: len(said)] = np.frombuffer(said, np.uint8)
-        self._handle = Handle(self._client, self._client.push(self._descriptor, None), self._rows)
+        self._handle = self._client.push_pull(self._descriptor, None, self._rows)
 
     def meet(self) -> None:
         """Return once all workers are here.

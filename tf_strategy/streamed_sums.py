@@ -64,7 +64,7 @@ def _pushed(client: "Client", piece: Piece, parts: Sequence[np.ndarray]) -> Hand
     pack(parts, piece.sections, flat)
     last = piece.sections[-1]
     flat[last.offset + last.end - last.begin :] = 0  # what is left of other sums would grow with each one
-    return Handle(client, client.push(piece.descriptor, None), buffer)
+    return client.push_pull(piece.descriptor, None, buffer)
 
 
 def _deliver(handle: Handle, piece: Piece, combined: Sequence[np.ndarray]) -> None:

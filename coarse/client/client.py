@@ -1,6 +1,10 @@
 """The client's live driver: copies into device memory, writes records, waits on the doorbell."""
 
-from collections.abc import Mapping
+import contextlib
+import hashlib
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
@@ -11,6 +15,7 @@ from coarse.client.refusals import (
     ANSWER_S,
     error_of,
     missing_clients,
+    not_resumed,
     not_taken,
     require_fit,
     silent_devices,
@@ -18,7 +23,7 @@ from coarse.client.refusals import (
     unregistered,
 )
 from coarse.client.regions import KeyRegions
-from coarse.errors import CapacityError, CoarseError, InFlightError, MismatchError
+from coarse.errors import CapacityError, CoarseError, InFlightError, MismatchError, StallError
 from coarse.memory import DeviceMemory
 from coarse.messages import Allocate, Descriptor, Free
 from coarse.shard_sets import mask_of, runs_of
@@ -38,6 +43,8 @@ class Client:
         self.memories = memories
         self._regions = KeyRegions(memories)
         self._names: dict[int, str] = {}
+        self._stalled: dict[int, _Stalled] = {}
+        """Key -> the call of `push_pull_again` whose wait has stalled."""
         self.counters: dict[str, dict[str, float]] = {}
         """Key's name -> pushes, bytes pushed and pulled by copying, seconds waited."""
 
@@ -45,17 +52,17 @@ class Client:
 
     def device_array(self, descriptor: Descriptor) -> np.ndarray:
         """This worker's region of a key as an array of its shape; pushing it moves no bytes."""
-        with self._lock:
-            return self._regions.array(self._registered(descriptor))
+        with self._locked(descriptor) as state:
+            return self._regions.array(state)
 
-    def push(self, descriptor: Descriptor, array: np.ndarray | None, *, present: bool = True) -> int:
-        """Contribute to the key's next version; returns the key. An array of None is in the region already.
+    def push(self, descriptor: Descriptor, array: np.ndarray | None, *, present: bool = True) -> ClientKey:
+        """Contribute to the key's next version; returns the key's state. An array of None is in the region already.
 
         Raises InFlightError where the last result was not taken, MismatchError where the name
         was used with another shape, dtype or op.
         """
-        with self._lock:
-            state = self._registered(descriptor)
+        self._await_abandoned(descriptor)
+        with self._locked(descriptor) as state:
             self._require_idle(state)
             self.machine.begin(state.key)
             if array is None or not present or self._regions.holds(state, array):
@@ -64,13 +71,40 @@ class Client:
                 self._copy_in(state, array)
             self.link.ring_bells()
             self.count_push(descriptor)
-            return state.key
+            return state
 
-    def push_pull(self, descriptor: Descriptor, array: np.ndarray, out: np.ndarray) -> Handle:
+    def push_pull(
+        self, descriptor: Descriptor, array: np.ndarray | None, out: np.ndarray, *, present: bool = True
+    ) -> Handle:
         """Push and return the handle of the combined result, which `wait` copies into `out`."""
         if out is not array:
             require_fit(self.machine.client, descriptor, out)
-        return Handle(self, self.push(descriptor, array), out)
+        state = self.push(descriptor, array, present=present)
+        return Handle(self, state.key, out, state.flight)
+
+    def push_pull_again(self, descriptor: Descriptor, array: np.ndarray, out: np.ndarray) -> Handle:
+        """What `push_pull` returns, for a caller that waits at once and keeps no handle.
+
+        Where such a wait has stalled, the same call with the same values goes on waiting and pushes nothing.
+        """
+        require_fit(self.machine.client, descriptor, out)
+        key = self.machine.key(descriptor.name)
+        stalled = self._stalled.pop(key, None)
+        state = self.machine.keys.get(key)
+        if stalled is None or state is None or state.flight != stalled.flight or state.is_taken:
+            state = self.push(descriptor, array)
+        elif stalled.digest != _digest(array):
+            self._stalled[key] = stalled
+            raise not_resumed(self.machine.client, descriptor.name)
+        return _Resumed(self, state, array, out)
+
+    def note_stalled(self, key: int, flight: int, array: np.ndarray) -> None:
+        """A call of `push_pull_again` has stalled; `array` is as its caller sees it now."""
+        self._stalled[key] = _Stalled(flight, _digest(array))
+
+    def abandon(self, key: int, flight: int) -> None:
+        """See ClientMachine; takes no lock, since any thread may drop a handle at any time."""
+        self.machine.abandon(key, flight)
 
     def pushed(self, descriptor: Descriptor, array: np.ndarray) -> Handle:
         """Push; the handle is done, for the array has been copied."""
@@ -101,7 +135,7 @@ class Client:
     def require_quiet(self) -> None:
         """InFlightError unless all results have been taken; of a name that failed there is none to take."""
         with self._lock:
-            names = [s.descriptor.name for s in self.machine.keys.values() if not s.is_taken and s.failed is None]
+            names = [s.descriptor.name for s in self.machine.keys.values() if not s.is_free and s.failed is None]
             if names:
                 raise InFlightError(
                     f"rank {self.machine.client}: routes cannot change while {names[:5]} are in flight; "
@@ -123,7 +157,7 @@ class Client:
         name = state.descriptor.name
         if state.failed is not None:
             raise error_of(state.failed)
-        if state.phase is Phase.IN_FLIGHT or not state.is_taken:
+        if not state.is_free:
             raise not_taken(self.machine.client, name, "was pushed again")
 
     # --- taking results
@@ -166,7 +200,7 @@ class Client:
             return not state.awaited
 
         if not self.link.wait_until(advanced, timeout_s):
-            raise self._stalled(key, timeout_s)
+            raise self._stalled_at(key, timeout_s)
         with self._lock:
             state = self.machine.keys[key]
             state.is_taken = True
@@ -231,12 +265,35 @@ class Client:
             self.link.read()
             key = self.machine.key(name)
             state = self.machine.keys.get(key)
-            if state is not None and state.failed is None and (state.phase is not Phase.IDLE or not state.is_taken):
+            if state is not None and state.failed is None and (state.phase is not Phase.IDLE or not state.is_free):
                 raise not_taken(self.machine.client, name, "cannot be forgotten")
             self._regions.forget(key)
             self.link.tell(self.machine.forget(name))
 
-    def _registered(self, descriptor: Descriptor) -> ClientKey:
+    @contextlib.contextmanager
+    def _locked(self, descriptor: Descriptor) -> Iterator[ClientKey]:
+        """Hold the lock over the state of a registered key; it is free while a device makes the key's region."""
+        while True:
+            with self._lock:
+                state = self._known(descriptor)
+                if state.phase is not Phase.REGISTERING:
+                    if state.offset < 0 and state.failed is not None:
+                        raise error_of(state.failed)
+                    yield state
+                    return
+            if not self.link.wait_until(lambda state=state: state.phase is not Phase.REGISTERING, None):  # type: ignore[misc]
+                raise unregistered(self.machine.client, descriptor, self.link.stall_timeout_s)
+
+    def _await_abandoned(self, descriptor: Descriptor) -> None:
+        """Return once the key is not under way for a result that nobody wants."""
+        state = self.machine.keys.get(self.machine.key(descriptor.name))
+        if state is None or not state.is_abandoned:
+            return
+        if not self.link.wait_until(lambda: state.phase is not Phase.IN_FLIGHT, None):
+            raise self._stalled_at(state.key, None)
+
+    def _known(self, descriptor: Descriptor) -> ClientKey:
+        """The state of a key, whose registration is asked for where this epoch has none; the lock is held."""
         key = self.machine.key(descriptor.name)
         state = self.machine.keys.get(key)
         if state is not None and (known := state.descriptor)[1:4] != descriptor[1:4]:
@@ -248,12 +305,6 @@ class Client:
             self._names[key] = descriptor.name
             self._register(key, descriptor)
             state = self.machine.keys[key]
-        if state.phase is Phase.REGISTERING and not self.link.wait_until(
-            lambda: state.phase is not Phase.REGISTERING, None
-        ):
-            raise unregistered(self.machine.client, descriptor, self.link.stall_timeout_s)
-        if state.offset < 0 and state.failed is not None:
-            raise error_of(state.failed)
         return state
 
     def _register(self, key: int, descriptor: Descriptor) -> None:
@@ -265,7 +316,7 @@ class Client:
             self.machine.withdraw(key, known)
             raise
 
-    def _stalled(self, key: int, timeout_s: float | None) -> CoarseError:
+    def _stalled_at(self, key: int, timeout_s: float | None) -> CoarseError:
         with self._lock:
             self.link.send(self.machine.ask_who_is_missing(key))
         self.link.wait_until(lambda: self.machine.have_all_answered(key), ANSWER_S)
@@ -285,6 +336,35 @@ class Client:
 
     def _count(self, name: str) -> dict[str, float]:
         return self.counters.setdefault(name, {"pushes": 0, "bytes": 0, "wait_s": 0.0})
+
+
+class _Stalled(NamedTuple):
+    """A wait that has stalled."""
+
+    flight: int
+    digest: bytes
+    """Of the values with which the call may be made again."""
+
+
+class _Resumed(Handle):
+    """The handle of a call that waits at once, and may be made again after a StallError."""
+
+    def __init__(self, client: Client, state: ClientKey, array: np.ndarray, out: np.ndarray) -> None:
+        super().__init__(client, state.key, out, state.flight)
+        self._note_stalled = partial(client.note_stalled, state.key, state.flight, array)
+
+    def wait(self, timeout: float | None = None) -> np.ndarray:
+        """See Handle; a StallError leaves the push to the next call."""
+        try:
+            return super().wait(timeout)
+        except StallError:
+            self._flight = 0
+            self._note_stalled()
+            raise
+
+
+def _digest(array: np.ndarray) -> bytes:
+    return hashlib.blake2b(np.ascontiguousarray(array).tobytes(), digest_size=16).digest()
 
 
 class _Progress:

@@ -18,6 +18,8 @@ from coarse.plan import Placement
 from coarse.records import Mailbox
 
 _LONGEST_SLEEP_S = 0.1
+_LONGEST_WRITE_S = 1.0
+"""For how long a rank that ends waits for a thread that holds its rings."""
 
 
 class DeviceLink:
@@ -83,14 +85,25 @@ class DeviceLink:
 
     def warn_peers(self, text: str) -> None:
         """Tell every rank of the node that this one cannot go on."""
-        died = Died(self._placement.ranks[self.machine.client], text)
-        self._mailbox.post_to_all(encode(died))
+        self._tell_node(Died(self._placement.ranks[self.machine.client], text))
 
     def hand_on_death(self) -> None:
         """Tell every rank of the node who has died, before this one ends for it: it would be blamed."""
         died = self.machine.died or self._gone
         if died is not None:
+            self._tell_node(died)
+
+    def _tell_node(self, died: Died) -> None:
+        """Write to every ring of the node, of which this rank is the one writer: another thread may be writing there.
+
+        One that does not stop keeps this rank from saying more; then its end has to speak for itself.
+        """
+        if not self.lock.acquire(timeout=_LONGEST_WRITE_S):
+            return
+        try:
             self._mailbox.post_to_all(encode(died))
+        finally:
+            self.lock.release()
 
     def obituaries(self) -> list[str]:
         """Who has died, as far as can be seen without waiting, of all that were not told to end."""

@@ -1,6 +1,7 @@
 """The client's state machine: what this worker has registered, pushed and may read; no I/O."""
 
 import enum
+import itertools
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -68,10 +69,19 @@ class ClientKey:
     """Bit set of shards whose result is still to come."""
     version: int = 0
     """Results of this key that have been completed."""
+    flight: int = 0
+    """The number of the last push; no other push of this client has it."""
     is_taken: bool = True
+    is_abandoned: bool = False
+    """Nobody can take the result of the last push any more: its handle was dropped."""
     present: bool = True
     """Whether anybody contributed to the last result."""
     failed: Failed | None = None
+
+    @property
+    def is_free(self) -> bool:
+        """Whether nothing is under way, and the last result was taken or nobody wants it."""
+        return self.phase is not Phase.IN_FLIGHT and (self.is_taken or self.is_abandoned)
 
 
 class ClientMachine:
@@ -96,7 +106,12 @@ class ClientMachine:
         self.died: Died | None = None
         self.answers: dict[int, Record] = {}
         """Token of a request -> what a device answered."""
-        self._tokens = 0
+        self._tokens = itertools.count(1)
+        self._flights = itertools.count(1)
+        self._announced = 0
+        """The epoch whose table was announced last."""
+        self._profiled = 0
+        """The epoch up to which `end_profile` was called."""
         self.copied_snapshot = -1
         """The last snapshot whose values this client's device has copied."""
         self.ended_snapshots: dict[int, str] = {}
@@ -104,8 +119,7 @@ class ClientMachine:
 
     def next_token(self) -> int:
         """A number that no other request of this client has."""
-        self._tokens += 1
-        return self._tokens
+        return next(self._tokens)  # from several threads
 
     # --- routing tables
 
@@ -117,7 +131,22 @@ class ClientMachine:
             table.bandwidth_proxy,
             table.partition_bytes,
         )
-        return [ToDevice(self.local_proxy, Table(self.client, self.epoch + 1, *row))]
+        self._announced = self.epoch + 1
+        return [ToDevice(self.local_proxy, Table(self.client, self._announced, *row))]
+
+    @property
+    def is_profiling(self) -> bool:
+        """Whether a table was announced and `end_profile` not called since: a wait for the others may have stalled."""
+        return self._announced > self._profiled
+
+    @property
+    def has_all_tables(self) -> bool:
+        """Whether all clients' tables of the epoch that was announced last are in use."""
+        return self.epoch >= self._announced
+
+    def end_profile(self) -> None:
+        """All tables of the epoch that was announced have been waited for."""
+        self._profiled = self._announced
 
     @property
     def table(self) -> RoutingTable:
@@ -174,8 +203,15 @@ class ClientMachine:
         state = self.keys[key]
         state.phase = Phase.IN_FLIGHT
         state.awaited = mask_of(0, state.plan.num_shards)
-        state.is_taken = False
+        state.is_taken = state.is_abandoned = False
+        state.flight = next(self._flights)
         state.present = False
+
+    def abandon(self, key: int, flight: int) -> None:
+        """Nobody holds the handle of a push any more: its result need not be taken before the next."""
+        state = self.keys.get(key)
+        if state is not None and state.flight == flight and not state.is_taken:
+            state.is_abandoned = True
 
     def announce(self, key: int, first: int, last: int, *, present: bool) -> list[ToDevice]:
         """Shards [first, last) lie in the region: tell the devices that synchronise them."""

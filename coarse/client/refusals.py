@@ -67,6 +67,15 @@ def not_taken(rank: int, name: str, what: str) -> InFlightError:
     )
 
 
+def not_resumed(rank: int, name: str) -> InFlightError:
+    """A push_pull that stalled is called again with other values."""
+    return InFlightError(
+        f"rank {rank}: the last push_pull of {name!r} raised StallError; what it pushed is still under way, and now it "
+        "comes with other values; give it the same values to go on waiting for that result, or take it by "
+        f"pull({name!r}) first"
+    )
+
+
 def silent_devices(machine: ClientMachine, key: int) -> tuple[int, ...]:
     """Devices that have not answered who is missing; the client's own alone where it passed the question to nobody."""
     answers = machine.missing[key]

@@ -143,7 +143,7 @@ class ProgressThread:
         with self.changed:
             is_over = self.changed.wait_for(lambda: pending.is_over, min(_LOOK_S, limit_s))
         while not is_over:
-            if link.wait_until(lambda: pending.is_over, _GLANCE_S):  # else DeadRankError, where somebody has died
+            if self._glance(pending):
                 break
             if link.clock.now_s() >= deadline_s:
                 raise self._stalled(pending, limit_s)
@@ -151,9 +151,20 @@ class ProgressThread:
                 is_over = self.changed.wait_for(lambda: pending.is_over, _LOOK_S)
         failure = pending.failure
         if failure is not None:
-            if not isinstance(failure, DeadRankError):
+            if not isinstance(failure, (DeadRankError, *_AGREED)):
                 link.wait_until(lambda: False, _NAMING_S if _is_of_mpi(failure) else 0.0)  # names the rank
             raise failure
+
+    def _glance(self, pending: Pending) -> bool:
+        """Whether a job is over; DeadRankError where somebody has died, unless it was for what both were told."""
+        try:
+            return self._link.wait_until(lambda: pending.is_over, _GLANCE_S)
+        except DeadRankError:
+            with self.changed:  # who raised first has told the others all of it
+                self.changed.wait_for(lambda: pending.is_over, _LOOK_S)
+            if isinstance(pending.failure, _AGREED):
+                return True
+            raise
 
     def forget(self, lane: Hashable) -> None:
         """Drop a lane; what was submitted there and is not over will never be."""

@@ -95,7 +95,7 @@ class EmulatedWorker:
 
     def _push(self, position: int) -> Handle:
         descriptor, array = self._descriptors[position], self._arrays[position]
-        return Handle(self._client, self._client.push(descriptor, None), array)
+        return self._client.push_pull(descriptor, None, array)
 
     def _all_reduce(self) -> None:
         ring = self._ring

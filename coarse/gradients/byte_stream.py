@@ -90,8 +90,7 @@ def stream_from(root_rank: int, parts: Sequence[np.ndarray], name: str) -> None:
         buffer = client.device_array(descriptor)
         if is_root:
             pack(parts, sections, buffer)
-        key = client.push(descriptor, None, present=is_root)
-        under_way.append((Handle(client, key, buffer), buffer, sections))
+        under_way.append((client.push_pull(descriptor, None, buffer, present=is_root), buffer, sections))
     for arriving in under_way:
         _deliver(*arriving, parts, is_root=is_root)
 
@@ -133,8 +132,8 @@ def require_one_root(root_rank: int, name: str) -> None:
     highest, lowest, is_present = int(extremes[0]), -int(extremes[1]), bool(extremes[2])
     if highest != lowest:
         raise MismatchError(
-            f"rank {runtime.client_index}: the broadcast of {name!r} has root {root_rank} here, but ranks name roots from "
-            f"{lowest} to {highest}; give all ranks the same root_rank"
+            f"rank {runtime.client_index}: the broadcast of {name!r} has root {root_rank} here, but ranks name roots "
+            f"from {lowest} to {highest}; give all ranks the same root_rank"
         )
     if not is_present:
         raise _joined((root_rank,), f"{name!r} is broadcast from rank {root_rank}")
@@ -143,8 +142,8 @@ def require_one_root(root_rank: int, name: str) -> None:
 def _joined(ranks: tuple[int, ...], what: str) -> JoinedError:
     who = f"rank {ranks[0]} has" if len(ranks) == 1 else f"ranks {list(ranks)} have"
     return JoinedError(
-        f"rank {current().client_index}: {what}, but {who} called join() and given no values; join() on all ranks before "
-        "it, and take the rank that join() returns as the root",
+        f"rank {current().client_index}: {what}, but {who} called join() and given no values; join() on all ranks "
+        "before it, and take the rank that join() returns as the root",
         ranks=ranks,
     )
 

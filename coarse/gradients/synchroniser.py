@@ -77,7 +77,7 @@ class DeviceSynchroniser:
         """See Synchroniser."""
         client = current().require_client()
         descriptor, array = self._buckets[index]
-        self._handles[index] = Handle(client, client.push(descriptor, None), array)
+        self._handles[index] = client.push_pull(descriptor, None, array)
 
     def recall(self, index: int) -> bool:
         """See Synchroniser: a device may be adding it."""

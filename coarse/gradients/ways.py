@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from coarse.client.client import Client
-from coarse.client.handle import Handle
 from coarse.dtypes import DType, Op
 from coarse.errors import CapacityError
 from coarse.messages import Descriptor
@@ -71,7 +70,7 @@ def _fastest_s(client: Client, start: Callable[[], Wait]) -> Generator[Wait, Non
 
 
 def _by_devices(client: Client, descriptor: Descriptor, array: np.ndarray) -> Wait:
-    return Handle(client, client.push(descriptor, None), array).wait
+    return client.push_pull(descriptor, None, array).wait
 
 
 def _by_workers(stream: "AllreduceStream", descriptor: Descriptor, array: np.ndarray) -> Wait:

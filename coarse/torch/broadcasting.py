@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from coarse.client.handle import Handle
 from coarse.dtypes import DType, Op
 from coarse.errors import MismatchError
 from coarse.gradients.alike import require_same
@@ -52,8 +51,7 @@ def broadcast_(tensor: torch.Tensor, root_rank: int, name: str) -> torch.Tensor:
         array = array.reshape(shape)
     if not is_root:
         before_writing_to([tensor])
-    key = client.push(descriptor, array if is_root else None, present=is_root)
-    Handle(client, key, array).wait()
+    client.push_pull(descriptor, array if is_root else None, array, present=is_root).wait()
     if not is_root and staged.data_ptr() != tensor.data_ptr():
         with torch.no_grad():
             tensor.copy_(staged)

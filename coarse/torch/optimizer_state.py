@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from coarse.gradients.alike import require_same
-from coarse.gradients.byte_stream import require_one_root, stream, stream_from
+from coarse.gradients.byte_stream import require_one_root, stream_from
 from coarse.session import current
 from coarse.torch.broadcasting import broadcast_tensors
 

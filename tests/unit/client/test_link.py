@@ -17,9 +17,9 @@ from coarse.client.machine import ClientMachine
 from coarse.clock import WallClock
 from coarse.dtypes import DType, Op
 from coarse.encoding import decode, encode
-from coarse.errors import CoarseError, DeadRankError, MismatchError
-from coarse.messages import Descriptor, Died, Echo, Failed, Leave, Ready, Registered, Tables, key_of
-from coarse.plan import Placement
+from coarse.errors import CoarseError, DeadRankError, InFlightError, MismatchError, StallError
+from coarse.messages import Descriptor, Died, Echo, Failed, Leave, Push, Ready, Registered, Tables, key_of
+from coarse.plan import Placement, RoutingTable
 from coarse.records import Mailbox, control_bytes
 
 FOR_EVER_S = 30.0
@@ -201,3 +201,109 @@ def test_who_leaves_for_a_death_says_so_before_it_says_that_it_leaves(wire):
     wire.link.leave()
     told = [decode(frame) for frame in wire.device.read()]
     assert told == [Died(4, "worker 2 (MPI rank 4) died"), Leave(wire.machine.client)]
+
+
+# --- several threads
+
+
+def test_a_thread_that_waits_for_a_region_lets_others_push(wire):
+    client = pushing(wire)
+    first = threading.Thread(target=client.push, args=(W._replace(name="new"), np.zeros(4, np.float32)), daemon=True)
+    first.start()
+    while not wire.link._is_at_bell:
+        os.sched_yield()
+    second = threading.Thread(target=client.push, args=(W, np.zeros(4, np.float32)), daemon=True)
+    second.start()
+    second.join(FOR_EVER_S / 2)
+    assert not second.is_alive()
+    wire.say(Registered(key_of("new"), 1, 0, 64))
+    first.join(FOR_EVER_S / 2)
+    assert not first.is_alive()
+    assert wire.machine.in_flight == {key_of("w"), key_of("new")}
+
+
+class Memory:
+    """Device memory of a few bytes."""
+
+    address = 0
+
+    def view(self, offset: int, nbytes: int) -> np.ndarray:
+        return np.zeros(nbytes, np.uint8)
+
+
+def test_a_rank_that_ends_writes_to_no_ring_while_another_thread_does(wire, monkeypatch):
+    monkeypatch.setattr(link_module, "_LONGEST_WRITE_S", 0.0)
+    told = threading.Thread(target=wire.link.warn_peers, args=("it raised",))
+    with wire.link.lock:  # as a thread that pushes holds it
+        told.start()
+        told.join()
+    assert list(wire.device.read()) == []
+    wire.link.warn_peers("it raised")
+    assert [decode(frame) for frame in wire.device.read()] == [Died(0, "it raised")]
+
+
+# --- results that nobody takes
+
+
+def pushing(wire) -> Client:
+    """A client with one key and memory for it."""
+    client = wire.registered()
+    client.memories = client._regions._memories = {0: Memory()}
+    return client
+
+
+def test_a_name_is_free_once_a_dropped_handles_result_has_come(wire):
+    client = pushing(wire)
+    array = np.zeros(4, np.float32)
+    client.push_pull(W, array, np.empty_like(array))  # nobody keeps the handle
+    state = wire.machine.keys[key_of("w")]
+    assert state.is_abandoned
+    wire.say(Ready(key_of("w"), 0, 1, True))
+    handle = client.push_pull(W, array, np.empty_like(array))
+    assert (state.version, state.phase.value, state.is_abandoned) == (1, "in flight", False)
+    with pytest.raises(InFlightError, match="'w' was pushed again"):
+        client.push_pull(W, array, array)
+    wire.say(Ready(key_of("w"), 0, 1, True))
+    handle.wait()
+    del handle
+    assert state.is_taken
+    assert not state.is_abandoned
+
+
+def test_an_old_handle_gives_no_later_push_up(wire):
+    client = pushing(wire)
+    array = np.zeros(4, np.float32)
+    old = client.push_pull(W, array, np.empty_like(array))
+    wire.say(Ready(key_of("w"), 0, 1, True))
+    client.pull("w", np.empty_like(array)).wait()
+    later = client.push_pull(W, array, np.empty_like(array))
+    del old
+    assert not wire.machine.keys[key_of("w")].is_abandoned
+    assert not later.done()
+
+
+def test_a_call_that_stalled_goes_on_where_it_was_and_refuses_other_values(wire):
+    wire.link.stall_timeout_s = 0.0
+    client = pushing(wire)
+    array = np.ones(4, np.float32)
+    with pytest.raises(StallError):
+        client.push_pull_again(W, array, np.empty_like(array)).wait()
+    with pytest.raises(InFlightError, match=r"rank 0: .*'w' raised StallError.* other values.*pull\('w'\)"):
+        client.push_pull_again(W, 2 * array, np.empty_like(array))
+    wire.say(Ready(key_of("w"), 0, 1, True))
+    client.push_pull_again(W, array, np.empty_like(array)).wait()
+    assert [type(decode(frame)) for frame in wire.device.read()].count(Push) == 1
+    with pytest.raises(StallError):
+        client.push_pull_again(W, 2 * array, np.empty_like(array)).wait()
+
+
+def test_a_profile_that_stalled_goes_on_with_the_epoch_that_it_announced():
+    machine = ClientMachine(0, PLACE)
+    table = RoutingTable(threshold_bytes=0, latency_proxy=0, bandwidth_proxy=0, partition_bytes=1 << 20)
+    [sent] = machine.on_profiled(table)
+    assert (sent.record.epoch, machine.is_profiling, machine.has_all_tables) == (1, True, False)
+    machine.on_record(Tables(1, ((0, 0, 0, 1 << 20),)))  # the last table came after the wait had stalled
+    assert (machine.is_profiling, machine.has_all_tables) == (True, True)
+    machine.end_profile()
+    [sent] = machine.on_profiled(table)
+    assert sent.record.epoch == 2

@@ -6,7 +6,7 @@ import pytest
 
 from coarse.clock import WallClock
 from coarse.collectives.progress import ProgressThread
-from coarse.errors import CapacityError, DeadRankError, StallError
+from coarse.errors import CapacityError, DeadRankError, MismatchError, StallError
 
 
 class Machine:
@@ -107,6 +107,25 @@ def test_the_dead_are_named_to_whom_waits(thread, link):
     link.dead = DeadRankError("worker 1 died", rank=1)
     with pytest.raises(DeadRankError, match="worker 1 died"):
         pending.wait()
+
+
+def test_what_ranks_refused_together_is_said_before_that_one_of_them_has_ended_for_it(thread, link):
+    flag = Flag()
+    pending = thread.submit("lane", refusing_after(flag), "x")
+    link.dead = DeadRankError("worker 1 raised MismatchError", rank=1)
+    threading.Timer(0.01, flag.set).start()  # what worker 1 had sent before is read a little later
+    with pytest.raises(MismatchError, match="another order"):
+        pending.wait()
+    with pytest.raises(MismatchError, match="another order"):
+        pending.wait()
+
+
+def refusing_after(flag):
+    def job():
+        yield flag
+        raise MismatchError("another order")
+
+    return job
 
 
 def test_a_failure_ends_its_lane_and_no_other(thread):

@@ -313,7 +313,7 @@ def test_a_worker_without_any_batch_holds_nobody_up():
 def test_a_join_that_another_device_passes_on_late_is_still_the_earlier_one():
     place = dataclasses.replace(two_by_two(), local_proxies=(0, 1))
     row = RoutingTable(threshold_bytes=0, latency_proxy=1, bandwidth_proxy=1, partition_bytes=400)
-    loopback = Loopback(place, [row, row], delay_s=lambda source, destination, _: float((source, destination) == (3, 2)))
+    loopback = Loopback(place, [row, row], delay_s=lambda *ends, **_: float(ends[:2] == (3, 2)))
     loopback.join(1)  # device 0 hears of it from device 1, after client 0's own join
     loopback.push(0, "c", np.ones(3))
     loopback.join(0)

@@ -4,6 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from coarse.client.handle import Handle
 from coarse.dtypes import DType, Op
 from tf_strategy.reduction import Tensors
 from tf_strategy.streamed_sums import NUM_SLOTS, PIECE_BYTES, pieces_of, streamed
@@ -38,12 +39,12 @@ class TwoAlike:
         fresh = np.full(descriptor.shape, 77, DType(descriptor.dtype).storage)
         return self.buffers.setdefault(descriptor.name, fresh)
 
-    def push(self, descriptor, array):
+    def push_pull(self, descriptor, array, out):
         assert array is None
         self.under_way.add(descriptor.name)
         self.most_under_way = max(self.most_under_way, len(self.under_way))
         self._names.append(descriptor.name)
-        return len(self._names) - 1
+        return Handle(self, len(self._names) - 1, out)
 
     def take(self, key, out, timeout_s):
         name = self._names[key]

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from coarse.client.handle import Handle
 from coarse.errors import DeadRankError, StallError
 from tf_strategy import data_agreement
 from tf_strategy.data_end import Given
@@ -39,8 +40,8 @@ class Client:
     def device_array(self, descriptor):
         return np.zeros(descriptor, np.int64)
 
-    def push(self, descriptor, array):
-        return 1
+    def push_pull(self, descriptor, array, out):
+        return Handle(self, 1, out)
 
     def take(self, key, out, timeout_s):
         raise STALL
