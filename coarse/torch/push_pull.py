@@ -1,7 +1,9 @@
 """The interface on tensors: push, pull, push_pull, and handles."""
 
 import math
+from collections.abc import Callable
 
+import numpy as np
 import torch
 
 from coarse import arrays
@@ -20,6 +22,9 @@ from coarse.torch.tensors import (
     torch_type_of,
     wire_type_of,
 )
+
+_Start = Callable[[Descriptor, np.ndarray, np.ndarray], ArrayHandle]
+"""`push_pull` or `push_pull_again` of the client."""
 
 
 class Handle:
@@ -79,13 +84,20 @@ def pull(name: str, out: torch.Tensor | None = None) -> Handle:
 
 
 def push_pull(tensor: torch.Tensor, name: str, op: Op = Op.AVERAGE, priority: int = 0) -> torch.Tensor:
-    """All workers' tensors combined, as a new tensor."""
-    return push_pull_async(tensor, name, op, priority).wait()
+    """All workers' tensors combined, as a new tensor.
+
+    After a StallError the same call, with the same values, goes on waiting for the same result.
+    """
+    return _to_new(current().require_client().push_pull_again, tensor, name, op, priority).wait()
 
 
 def push_pull_(tensor: torch.Tensor, name: str, op: Op = Op.AVERAGE, priority: int = 0) -> torch.Tensor:
-    """All workers' tensors combined, in place."""
-    return push_pull_async_(tensor, name, op, priority).wait()
+    """All workers' tensors combined, in place.
+
+    After a StallError the tensor may hold a part of the result; the same call, with what the error left there, goes on
+    waiting for all of it.
+    """
+    return _in_place(current().require_client().push_pull_again, tensor, name, op, priority).wait()
 
 
 def push_pull_async(tensor: torch.Tensor, name: str, op: Op = Op.AVERAGE, priority: int = 0) -> Handle:
@@ -94,23 +106,29 @@ def push_pull_async(tensor: torch.Tensor, name: str, op: Op = Op.AVERAGE, priori
     A tensor made by `device_array` is not copied: its result is found in place.
     Keys of higher priority are synchronised first where several are ready.
     """
-    client = current().require_client()
+    return _to_new(current().require_client().push_pull, tensor, name, op, priority)
+
+
+def _to_new(start: _Start, tensor: torch.Tensor, name: str, op: Op, priority: int) -> Handle:
     descriptor = describe(tensor, name, op, priority)
     source = array_of(on_host(tensor))
-    if client.is_device_array(descriptor, source):
-        return Handle(client.push_pull(descriptor, source, source), tensor, tensor)
+    if current().require_client().is_device_array(descriptor, source):
+        return Handle(start(descriptor, source, source), tensor, tensor)
     staged = torch.empty(tensor.shape, dtype=tensor.dtype)
-    handle = client.push_pull(descriptor, source, array_of(staged))
+    handle = start(descriptor, source, array_of(staged))
     out = staged if tensor.device.type == "cpu" else torch.empty_like(tensor)
     return Handle(handle, staged, out)
 
 
 def push_pull_async_(tensor: torch.Tensor, name: str, op: Op = Op.AVERAGE, priority: int = 0) -> Handle:
     """Start a push_pull whose result `wait` writes into `tensor`; don't touch it until then."""
-    client = current().require_client()
+    return _in_place(current().require_client().push_pull, tensor, name, op, priority)
+
+
+def _in_place(start: _Start, tensor: torch.Tensor, name: str, op: Op, priority: int) -> Handle:
     descriptor = describe(tensor, name, op, priority)
     staged = host_target(tensor)
-    handle = client.push_pull(descriptor, array_of(on_host(tensor)), array_of(staged))
+    handle = start(descriptor, array_of(on_host(tensor)), array_of(staged))
     return Handle(handle, staged, tensor)
 
 
