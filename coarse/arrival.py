@@ -129,6 +129,14 @@ class LauncherLine:
         """Say that the start has succeeded."""
         self._say("joined")
 
+    def say_fails(self, status: int) -> None:
+        """Say that this rank ends the job with a status, for an error of its own."""
+        self._say(f"fails {status}")
+
+    def say_follows(self) -> None:
+        """Say that this rank ends because another has."""
+        self._say("follows")
+
     def say_moved(self, carried_bytes: tuple[int, int], reduced_bytes: int | None) -> None:
         """Say what this rank sent to and received from other nodes, and what as a worker it left to MPI to sum."""
         self._say("carried {} {}".format(*carried_bytes))

@@ -1,29 +1,48 @@
-"""Which ranks of a starting job have come, joined or ended, and whether it can still start."""
+"""Which ranks of a job have come, joined, failed or ended, and whether it may go on."""
 
 from dataclasses import dataclass
+
+_REFUSED_S = 0.5
+"""Ranks that were refused together end one after another."""
+_FAILED_S = 4.0
+"""What the others have after a rank's bad end to hear of it, say why and end by themselves."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Why a job that is starting must be ended, and with which exit status."""
+    """Why a job must be ended, and with which exit status."""
 
     text: str
     status: int
+    grace_s: float = _REFUSED_S
+    """How long it must stand before the job is ended."""
 
 
 class Departures:
-    """What is known of each rank until it has joined; afterwards the ranks watch each other.
+    """What is known of each rank.
 
-    A rank waits from its call of `init` until that returns or raises; it has joined when `init` succeeded.
+    A rank waits from its call of `init` until that returns or raises; it has joined when `init` succeeded. A rank that
+    fails says so before it ends; one that follows ends because another has.
     """
 
     def __init__(self, num_ranks: int, light: frozenset[int]) -> None:
+        self._num_ranks = num_ranks
         self._workers = frozenset(range(num_ranks)) - light
         """Ranks that run the script; the `light` ones only serve."""
         self._waiting: set[int] = set()
         self._came: set[int] = set()
         self._joined: set[int] = set()
         self._ended: dict[int, int | None] = {}
+        self._failed: dict[int, int | None] = {}
+        """Ranks in the order in which they were known not to end well, with their statuses."""
+        self._followed: set[int] = set()
+        self._said: set[int] = set()
+        """Ranks that have said themselves what they failed of."""
+
+    @property
+    def num_ranks(self) -> int:
+        """How many ranks the job has."""
+        return self._num_ranks
 
     def on_waits(self, rank: int) -> None:
         """Note that a rank has called `init`."""
@@ -41,10 +60,32 @@ class Departures:
     def on_ended(self, rank: int, status: int | None) -> None:
         """Note a rank's exit status: -n where signal n ended it, None where nobody saw it."""
         self._ended.setdefault(rank, status)
+        if status != 0:
+            self._failed.setdefault(rank, status)
+
+    def on_fails(self, rank: int, status: int) -> None:
+        """Note that a rank has raised, and will end the job with this status, whatever ends its own process."""
+        self._failed.setdefault(rank, status)
+        self._said.add(rank)
+
+    def on_follows(self, rank: int) -> None:
+        """Note that a rank ends because another has."""
+        self._followed.add(rank)
 
     def first_failure(self) -> int:
-        """The exit status, as a shell has it, of the first rank that did not end with 0; 0 where all have."""
-        return next((exit_status(status) for status in self._ended.values() if status != 0), 0)
+        """The exit status, as a shell has it, of the first rank that failed by itself; 0 where all ended with 0."""
+        rank = self._first_failed()
+        return 0 if rank is None else exit_status(self._failed[rank])
+
+    def unsaid_cause(self) -> str | None:
+        """How the first rank that failed by itself ended, where it could not say so itself; None where all is said."""
+        rank = self._first_failed()
+        if rank is None or rank in self._said | self._followed or rank not in self._ended:
+            return None
+        return f"MPI rank {rank} {how_ended(self._ended[rank])}"
+
+    def _first_failed(self) -> int | None:
+        return next((rank for rank in self._failed if rank not in self._followed), next(iter(self._failed), None))
 
     def verdict(self) -> Verdict | None:
         """Why the job must be ended now; None while it may go on."""
@@ -60,8 +101,27 @@ class Departures:
                     exit_status(status) or 1,
                 )
         if self._waiting and self._workers <= self._ended.keys() and not self._workers & self._joined:
-            return Verdict("no worker has called coarse.init(); the memory devices end", 0)
+            return self._verdict_of_strangers()
+        for rank, status in self._failed.items():
+            if len(self._ended) < self._num_ranks and rank not in self._followed:
+                how = how_ended(self._ended[rank]) if rank in self._ended else "has raised an error"
+                return Verdict(
+                    f"MPI rank {rank} {how}, and others have not ended in the {_FAILED_S:g} s since; the job ends",
+                    exit_status(status) or 1,
+                    _FAILED_S,
+                )
         return None
+
+    def _verdict_of_strangers(self) -> Verdict:
+        """Of a script in which nobody has called `init`: workers that know of no other each do all the work."""
+        text = "no worker has called coarse.init(); the memory devices end"
+        if len(self._workers) == 1 or any(self._ended[rank] != 0 for rank in self._workers):
+            return Verdict(text, self.first_failure())
+        return Verdict(
+            f"{text}. The {len(self._workers)} workers ran the script each by itself: call coarse.init(), or "
+            'torch.distributed.init_process_group("coarse"), in it, or give --workers 1',
+            1,
+        )
 
 
 def exit_status(status: int | None) -> int:

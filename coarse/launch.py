@@ -1,12 +1,14 @@
 """One mpirun with workers and light memory devices: its command line, its process, its leftovers."""
 
+import ctypes
 import math
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +19,7 @@ from coarse.departures import Verdict, exit_status
 from coarse.errors import ConfigError
 from coarse.watch import Watch
 
+_PR_SET_PDEATHSIG = 1
 _TERM_GRACE_S = 2.0
 _POLL_S = 0.25
 _STRANDED_POLLS = 20
@@ -29,6 +32,9 @@ _ENDING_SIGNALS = {
 }
 _FORWARDED_SIGNALS = {**_ENDING_SIGNALS, signal.SIGUSR1: signal.SIGUSR1, signal.SIGUSR2: signal.SIGUSR2}
 """By the signal that came, the one for mpirun, which ends its ranks or passes a user's signal on to each."""
+
+ONE_MACHINE = ("--mca", "btl", "self,sm")
+"""mpirun's options where all ranks are on one machine: they listen to no network."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +87,14 @@ def mpirun_beside(python: str, environ: Mapping[str, str]) -> str:
     )
 
 
+def free_port() -> int:
+    """A TCP port of this machine's loopback interface on which nobody listens now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
 def missing_defaults(parameter_file: str, environ: Mapping[str, str]) -> dict[str, str]:
     """mpirun's parameters for crowded machines, with the values wanted, that neither the text of
     prte-mca-params.conf nor the environment sets."""
@@ -115,8 +129,10 @@ class Job:
         errors: IO[str] | None = None,
     ) -> None:
         self._process = subprocess.Popen(
-            list(argv), env=dict(environ), stdout=output, stderr=errors, start_new_session=True
-        )
+            list(argv), env=dict(environ), stdout=output, stderr=errors, start_new_session=True,
+            preexec_fn=_die_with(os.getpid()),
+        )  # fmt: skip
+        self._descriptor = os.pidfd_open(self._process.pid)
         self._had_ranks = False
         self._polls_alone = 0
 
@@ -129,6 +145,7 @@ class Job:
             self.wait_until_ended(_TERM_GRACE_S)
         _end_session(self._process.pid)
         self._process.wait()
+        os.close(self._descriptor)
 
     def send_signal(self, number: int) -> None:
         """Signal mpirun, which ends its ranks on SIGINT and SIGTERM and passes SIGUSR1 on."""
@@ -148,17 +165,17 @@ class Job:
     def wait_until_ended(self, timeout_s: float) -> bool:
         """Whether mpirun ended within the time."""
         for _ in range(math.ceil(timeout_s / _POLL_S)):
-            try:
-                self._process.wait(min(timeout_s, _POLL_S))
-            except subprocess.TimeoutExpired:
-                self._end_if_stranded()
-            else:
+            if self._process.returncode is not None or select.select(
+                [self._descriptor], [], [], min(timeout_s, _POLL_S)
+            )[0]:
+                self._process.wait()
                 return True
+            self._end_if_stranded()
         return False
 
     def _end_if_stranded(self) -> None:
         """Kill an mpirun that has had no process below it for several polls, after it had some."""
-        if len(self.processes()) > 1:
+        if has_children(self._process.pid):
             self._had_ranks, self._polls_alone = True, 0
             return
         self._polls_alone += 1
@@ -169,11 +186,12 @@ class Job:
 def run_forwarding_signals(argv: Sequence[str], environ: Mapping[str, str], watch: Watch) -> int:
     """Run mpirun to its end and return the exit status; Ctrl-C, SIGTERM and users' signals go to mpirun.
 
-    A job that lost a rank before all had joined is ended, with that rank's status, as `watch` finds. mpirun itself may
-    end with 0 though a node or a rank was lost: then the first such rank's status counts.
+    A job that cannot go on is ended, as `watch` finds. The status is that of the first rank that failed by itself:
+    mpirun may end with 0 though a rank was lost, or with that of a rank that ended for another's failure.
     """
     received: list[int] = []
-    with watch, Job(argv, {**environ, "COARSE_LAUNCHER": watch.name}) as job:
+    colors = {"COARSE_COLOR": "1"} if sys.stderr.isatty() and not environ.get("NO_COLOR") else {}
+    with watch, Job(argv, {**environ, **colors, "COARSE_LAUNCHER": watch.name}) as job:
 
         def forward(number: int, frame: FrameType | None) -> None:
             if number in _ENDING_SIGNALS:
@@ -197,7 +215,39 @@ def run_forwarding_signals(argv: Sequence[str], environ: Mapping[str, str], watc
         name = signal.Signals(received[0]).name
         print(f"coarse: {name} received; the job has ended", file=sys.stderr, flush=True)
         return exit_status(-received[0])
-    return watch.verdict.status if watch.verdict else status or watch.departures.first_failure()
+    if watch.verdict:
+        return watch.verdict.status
+    if (cause := watch.departures.unsaid_cause()) is not None:
+        print(f"coarse: {cause}; the job has ended", file=sys.stderr, flush=True)
+    return watch.departures.first_failure() or status
+
+
+def has_children(pid: int) -> bool:
+    """Whether a process has children, as its own entries of /proc say; False where it has ended."""
+    try:
+        tasks = [*Path(f"/proc/{pid}/task").iterdir()]
+    except OSError:
+        return False
+    for task in tasks:
+        with suppress(OSError):  # ended meanwhile
+            if (task / "children").read_text():
+                return True
+    return False
+
+
+def _die_with(parent: int) -> Callable[[], None]:
+    """For a new process: end when the process (its thread that starts it) does, however that ends.
+
+    mpirun is told to end, so that it removes its files. The ranks do not rely on it: see watched.py.
+    """
+    prctl = ctypes.CDLL(None).prctl
+
+    def bind() -> None:
+        prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != parent:
+            os._exit(1)
+
+    return bind
 
 
 def session_members(session: int) -> list[int]:

@@ -31,7 +31,7 @@ from coarse.collectives.shared import SharedByGroups
 from coarse.composition import placement_of, routing_of
 from coarse.config import Config
 from coarse.device_file import open_device_file
-from coarse.errors import CoarseError
+from coarse.errors import CoarseError, DeadRankError
 from coarse.memory import MemoryFile
 from coarse.node import NodeShare, open_node
 from coarse.partition_file import stated_or_default
@@ -168,12 +168,17 @@ class Runtime:
         client_failed = self.client is not None and self.client.link.has_failed
         return client_failed or (self._service is not None and self._service.has_failed)
 
-    def abort(self, text: str) -> None:
-        """Tell the node's ranks why, and end the whole job."""
+    def warn_peers(self, text: str) -> None:
+        """Tell the node's ranks why this one cannot go on."""
         teller = self.client.link if self.client is not None else self._service
         if teller is not None:
             teller.warn_peers(text)
-        end_job()
+
+    def follows(self, error: BaseException) -> bool:
+        """Whether an error has come because another rank has ended, or of ranks that raised it together not first."""
+        if isinstance(error, DeadRankError):
+            return True
+        return isinstance(error, CoarseError) and self.client is not None and self.client.link.knows_of_death()
 
     def hand_on_death(self) -> None:
         """Tell the node's ranks who has died, before this one ends for that."""

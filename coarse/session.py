@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from coarse.arrival import LauncherLine, NodeJob, arrival
 from coarse.clock import WallClock
-from coarse.errors import CoarseError, DeadRankError, NotInitializedError, StallError
+from coarse.errors import CoarseError, NotInitializedError, StallError
 
 if TYPE_CHECKING:
     from coarse.config import Config
@@ -154,6 +154,9 @@ def _start_mpi() -> None:
     """
     launchers = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
     if any(name in os.environ for name in launchers):
+        job = NodeJob.of(os.environ)
+        if job is not None and job.is_whole:
+            os.environ.setdefault("OMPI_MCA_btl", "self,sm")  # ranks of one machine listen to no network
         import mpi4py.MPI
 
         return
@@ -190,28 +193,46 @@ def _on_fork() -> None:
 
 
 def _on_uncaught(kind: type[BaseException], error: BaseException, where: TracebackType | None) -> None:
-    """Print the error, tell the node's ranks, end the job: never wait in MPI_Finalize for the dead."""
+    """Tell the node's ranks, print the error, end the job: never wait in MPI_Finalize for the dead.
+
+    The first cause is printed whole; who ends because of another says so in a line.
+    """
     if sys.__stderr__ is not None:
         sys.stderr = sys.__stderr__  # torch.distributed's hook around this one would print only after it returns
     if _forked:
         traceback.print_exception(kind, error, where)
         os._exit(1)
     rank = _world_rank()
-    if error is _refusal and rank != 0:
+    is_shown_by_another = error is _refusal and rank != 0
+    follows = is_shown_by_another or (_runtime is not None and _runtime.follows(error))
+    with LauncherLine(os.environ) as line:
+        if follows:
+            line.say_follows()
+        else:
+            line.say_fails(1)
+    if is_shown_by_another:
         sys.stderr.write(f"coarse: MPI rank {rank} raised {kind.__name__}, as rank 0 shows\n")
         return
-    sys.stderr.write(f"coarse: MPI rank {rank} raised\n")
-    traceback.print_exception(kind, error, where)
+    text = f"coarse: MPI rank {rank} ends with {kind.__name__}: {error}\n"
+    if not follows:
+        first = _first_line(f"coarse: MPI rank {rank} raised {kind.__name__}")
+        text = first + "".join(traceback.format_exception(kind, error, where))
+        if _runtime is not None:
+            _runtime.warn_peers(f"MPI rank {rank} raised {kind.__name__}: {error}")  # they need not show it, then
+    sys.stderr.write(text)
     sys.stderr.flush()
-    if _runtime is not None:
-        if isinstance(error, DeadRankError) and _runtime.has_failed:
-            _runtime.hand_on_death()
-            os._exit(1)  # others know as well, and many aborts at once can lock up mpirun
-        _runtime.abort(f"MPI rank {rank} raised {kind.__name__}: {error}")
-    elif isinstance(error, StallError):
+    if follows and _runtime is not None and _runtime.has_failed:
+        _runtime.hand_on_death()
+        os._exit(1)  # others know as well, and many aborts at once can lock up mpirun
+    if _runtime is not None or isinstance(error, StallError):
         from coarse.runtime import end_job
 
         end_job()  # the ranks that have not come would be waited for in MPI_Finalize
+
+
+def _first_line(text: str) -> str:
+    """What stands above the job's first cause; in red where `coarse run` writes to a terminal."""
+    return f"\033[1;31m{text}\033[0m\n" if os.environ.get("COARSE_COLOR") else f"{text}\n"
 
 
 def _world_rank() -> int:

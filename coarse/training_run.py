@@ -17,6 +17,7 @@ WATCHED = str(Path(__file__).with_name("watched.py"))
 """The program that runs a rank's command and tells how it ended."""
 
 _DEFAULT_RANKS = 2
+_LOOPBACK = "127.0.0.1"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +33,8 @@ class TrainingRun:
     config_path: str | None = None
     hosts: tuple[str, ...] = ()
     """The host of each rank; none where all run here."""
+    meeting_port: int = 29500
+    """Where torch's store of the workers may listen, at worker 0."""
 
     def __post_init__(self) -> None:
         if not Path(self.script).is_file():
@@ -54,18 +57,39 @@ class TrainingRun:
 
     def contexts(self, python: str) -> tuple[AppContext, ...]:
         """In order of the ranks, so that world ranks are as the partition has them."""
-        watched = (python, "-I", "-S", WATCHED, python)
-        commands = {
-            False: (*watched, self.script, *self.arguments),
-            True: (*watched, "-m", DEVICE_MODULE),
-        }
-        light = self.light_ranks()
+        watched = (python, "-I", "-S", WATCHED)
         hosts = self.hosts or (None,) * self.num_ranks
-        runs = groupby(range(self.num_ranks), key=lambda rank: (hosts[rank], rank in light))
-        return tuple(
-            AppContext(num_ranks=len(list(ranks)), command=commands[is_light], host=host)
-            for (host, is_light), ranks in runs
-        )
+        contexts = []
+        for _, run in groupby(range(self.num_ranks), key=self._in_common):
+            ranks = list(run)
+            is_light = ranks[0] in self.light_ranks()
+            program = ("-m", DEVICE_MODULE) if is_light else (self.script, *self.arguments)
+            command = (*watched, self._place(ranks[0]), python, *program)
+            contexts.append(AppContext(num_ranks=len(ranks), command=command, host=hosts[ranks[0]]))
+        return tuple(contexts)
+
+    def _in_common(self, rank: int) -> tuple[object, ...]:
+        """What neighbouring ranks of one context share: workers' numbers count on as their MPI ranks do."""
+        host = self.hosts[rank] if self.hosts else None
+        if rank in self.light_ranks():
+            return host, "device"
+        worker, local = self._numbers(rank)
+        return host, worker - rank, local - rank
+
+    def _numbers(self, rank: int) -> tuple[int, int]:
+        """A worker's number among all, and among those of its node."""
+        worker = self.table.client_of(rank)
+        assert worker is not None
+        return worker, self.table.clients_on(self.table.node_of_client(worker)).index(worker)
+
+    def _place(self, rank: int) -> str:
+        """What watched.py is told of a context of workers that begins with a rank; "-" of one of devices."""
+        if rank in self.light_ranks():
+            return "-"
+        worker, local = self._numbers(rank)
+        local_size = len(self.table.clients_on(self.table.node_of_client(worker)))
+        address = self.hosts[self.table.workers[0]] if self.hosts else _LOOPBACK
+        return f"{rank},{worker},{local},{self.table.num_workers},{local_size},{address},{self.meeting_port}"
 
     def exports(self) -> dict[str, str]:
         """The variables that tell every rank its part."""

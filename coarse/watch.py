@@ -1,8 +1,10 @@
 """The launcher's ear: hears from all ranks of a job that starts, and says when it must be ended."""
 
+import os
 import secrets
 import selectors
 import socket
+import struct
 import threading
 from collections.abc import Callable
 from typing import NamedTuple, Self
@@ -10,9 +12,11 @@ from typing import NamedTuple, Self
 from coarse.clock import WallClock
 from coarse.departures import Departures, Verdict
 
-_GRACE_S = 0.5
-"""How long a verdict must stand: ranks that were refused together end one after another."""
 _LINE_BYTES = 64
+_MOST_WORDS = 4
+_LONGEST_LINE_BYTES = 256
+_PEER = struct.Struct("3i")
+"""Process, user and group at the other end of a Unix socket."""
 
 
 class Doorstep(NamedTuple):
@@ -77,16 +81,16 @@ class Watch:
                     key.fileobj.close()  # type: ignore[union-attr]
 
     def _until_stopped(self, selector: selectors.BaseSelector, end: Callable[[Verdict], None]) -> None:
-        since_s: float | None = None
+        standing: Verdict | None = None
+        since_s = 0.0
         while not self._stopped.is_set():
-            pending = None if since_s is None else max(0.0, since_s + _GRACE_S - self._clock.now_s())
+            pending = None if standing is None else max(0.0, since_s + standing.grace_s - self._clock.now_s())
             self._take(selector, pending)
             verdict = self.departures.verdict()
-            if verdict is None:
-                since_s = None
-            elif since_s is None:
+            if verdict is None or standing is None or verdict.grace_s != standing.grace_s:
                 since_s = self._clock.now_s()
-            elif self._clock.now_s() >= since_s + _GRACE_S:
+            standing = verdict
+            if verdict is not None and self._clock.now_s() >= since_s + verdict.grace_s:
                 self.verdict = verdict
                 end(verdict)
                 return
@@ -99,19 +103,27 @@ class Watch:
         ready = selector.select(timeout_s)
         for key, _ in ready:
             if key.fileobj is self._listener:
-                selector.register(self._listener.accept()[0], selectors.EVENT_READ, _Speaker())
+                self._accept(selector)
             elif key.data is not None and not self._hear(key.fileobj, key.data):  # type: ignore[arg-type]
                 selector.unregister(key.fileobj)
         return bool(ready)
+
+    def _accept(self, selector: selectors.BaseSelector) -> None:
+        """Take a connection of this user's; anybody on this machine may try."""
+        channel, _ = self._listener.accept()
+        if _user_of(channel) == os.geteuid():
+            selector.register(channel, selectors.EVENT_READ, _Speaker(self.departures.num_ranks))
+        else:
+            channel.close()
 
     def _hear(self, channel: socket.socket, speaker: "_Speaker") -> bool:
         """Take what has come; False, with the channel closed, once there will be no more."""
         try:
             data = channel.recv(_LINE_BYTES)
-        except ConnectionError:
+            for line in speaker.lines(data):
+                speaker.tell(line, self)
+        except (ConnectionError, ValueError):  # gone, or nobody that this project started
             data = b""
-        for line in speaker.lines(data):
-            speaker.tell(line, self)
         if not data:
             channel.close()
             speaker.hang_up(self.departures)
@@ -121,30 +133,46 @@ class Watch:
 class _Speaker:
     """One connection: a rank's own, or that of the process that watches the rank."""
 
-    def __init__(self) -> None:
+    def __init__(self, num_ranks: int) -> None:
+        self._num_ranks = num_ranks
         self._rest = b""
         self._rank = -1
         self._verb = ""
 
     def lines(self, data: bytes) -> list[str]:
-        """The whole lines that `data` completes."""
+        """The whole lines that `data` completes; ValueError where they are no text or have no end."""
         *whole, self._rest = (self._rest + data).split(b"\n")
+        if len(self._rest) > _LONGEST_LINE_BYTES:
+            raise ValueError("a line without an end")
         return [line.decode() for line in whole]
 
     def tell(self, line: str, watch: Watch) -> None:
-        """Note what a line says."""
-        rank, self._verb, *numbers = line.split()
-        self._rank = int(rank)
-        if self._verb == "waits":
-            watch.departures.on_waits(self._rank)
-        elif self._verb == "joined":
-            watch.departures.on_joined(self._rank)
-        elif self._verb == "ended":
-            watch.departures.on_ended(self._rank, int(numbers[0]))
-        elif self._verb == "carried":
-            watch.carried[self._rank] = (int(numbers[0]), int(numbers[1]))
-        elif self._verb == "reduced":
-            watch.reduced[self._rank] = int(numbers[0])
+        """Note what a line says; ValueError where no rank says such."""
+        first, verb, *others = line.split(maxsplit=_MOST_WORDS)
+        rank, numbers = int(first), tuple(int(number) for number in others)
+        if not 0 <= rank < self._num_ranks or self._rank not in (-1, rank):
+            raise ValueError(f"no rank of this connection: {rank}")
+        self._rank, self._verb = rank, verb
+        departures = watch.departures
+        match (verb, numbers):
+            case ("runs", ()):
+                pass
+            case ("waits", ()):
+                departures.on_waits(rank)
+            case ("joined", ()):
+                departures.on_joined(rank)
+            case ("fails", (status,)):
+                departures.on_fails(rank, status)
+            case ("follows", ()):
+                departures.on_follows(rank)
+            case ("ended", (status,)):
+                departures.on_ended(rank, status)
+            case ("carried", (sent, received)):
+                watch.carried[rank] = (sent, received)
+            case ("reduced", (nbytes,)):
+                watch.reduced[rank] = nbytes
+            case _:
+                raise ValueError(f"not what a rank says: {verb}")
 
     def hang_up(self, departures: Departures) -> None:
         """Note that the connection is closed: a watching process that said no status was killed."""
@@ -152,3 +180,9 @@ class _Speaker:
             departures.on_ended(self._rank, None)
         elif self._verb in ("waits", "joined"):
             departures.on_waits_no_longer(self._rank)
+
+
+def _user_of(channel: socket.socket) -> int:
+    """The user at the other end of a connected Unix socket, as the kernel knows it."""
+    _, user, _ = _PEER.unpack(channel.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+    return user

@@ -105,6 +105,15 @@ class DeviceLink:
         finally:
             self.lock.release()
 
+    def knows_of_death(self) -> bool:
+        """Whether a rank has died, or has said that it cannot go on, as far as can be seen without waiting."""
+        if self.lock.acquire(timeout=_LONGEST_WRITE_S):
+            try:
+                self.look()
+            finally:
+                self.lock.release()
+        return self.has_failed
+
     def obituaries(self) -> list[str]:
         """Who has died, as far as can be seen without waiting, of all that were not told to end."""
         self.read()

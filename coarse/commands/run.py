@@ -3,6 +3,7 @@
 import os
 import shlex
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -15,7 +16,7 @@ from coarse.commands.wrong_input import wrong_input_ends_with_2
 from coarse.config import Config, load_config
 from coarse.departures import Departures
 from coarse.errors import ConfigError
-from coarse.launch import mpirun_argv, mpirun_beside, run_forwarding_signals
+from coarse.launch import ONE_MACHINE, free_port, mpirun_argv, mpirun_beside, run_forwarding_signals
 from coarse.training_run import TrainingRun, chosen_partition
 from coarse.watch import Watch
 
@@ -38,6 +39,7 @@ def run(
     mode: Annotated[str | None, typer.Option(help="Overrides the configuration's mode.")] = None,
     policy: Annotated[str | None, typer.Option(help="Overrides the configuration's policy.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the mpirun line and start nothing.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Print the mpirun line, on standard error.")] = False,
     cluster: Annotated[str | None, typer.Option(metavar="NxM", help=_CLUSTER_HELP)] = None,
     rate: Annotated[str | None, typer.Option(help="Of each node's link, such as 100mbit (kbit, mbit, gbit).")] = None,
 ) -> None:
@@ -58,10 +60,10 @@ def run(
             config_path=config_path,
         )
         if cluster is None:
-            _run_here(request, dry_run=dry_run)
+            _run_here(request, dry_run=dry_run, verbose=verbose)
         else:
             nodes = ClusterRun(request, cluster, limit, devices_per_node=devices, is_stated=stated is not None)
-            _run_in_cluster(nodes, dry_run=dry_run)
+            _run_in_cluster(nodes, dry_run=dry_run, verbose=verbose)
 
 
 def _limit_of_links(rate: str | None, cluster: str | None, workers: int | None) -> LinkRate | None:
@@ -73,25 +75,35 @@ def _limit_of_links(rate: str | None, cluster: str | None, workers: int | None) 
     return None if rate is None else rate_from_text(rate)
 
 
-def _run_here(request: TrainingRun, *, dry_run: bool) -> None:
+def _run_here(request: TrainingRun, *, dry_run: bool, verbose: bool) -> None:
+    request = replace(request, meeting_port=free_port())
     argv = mpirun_argv(
         mpirun_beside(sys.executable, os.environ),
         request.contexts(sys.executable),
         exports=request.exports(),
         as_root=os.geteuid() == 0,
         fault_tolerant=True,
+        options=ONE_MACHINE,
     )
-    print(shlex.join(argv), flush=True)
+    _show(shlex.join(argv), dry_run=dry_run, verbose=verbose)
     if not dry_run:
         watch = Watch(Departures(request.num_ranks, request.light_ranks()))
         raise typer.Exit(run_forwarding_signals(argv, os.environ, watch))
 
 
-def _run_in_cluster(nodes: ClusterRun, *, dry_run: bool) -> None:
+def _show(line: str, *, dry_run: bool, verbose: bool) -> None:
+    """What is started: all there is of a dry run, and no part of a job's own output."""
+    if dry_run:
+        print(line, flush=True)
+    elif verbose:
+        print(f"coarse: {line}", file=sys.stderr, flush=True)
+
+
+def _run_in_cluster(nodes: ClusterRun, *, dry_run: bool, verbose: bool) -> None:
     if dry_run:
         for command in nodes.plan.commands():
             print(f"{command.place}: {shlex.join(command.argv)}")
-    print(f"{nodes.plan.head}: {shlex.join(nodes.argv())}", flush=True)
+    _show(f"{nodes.plan.head}: {shlex.join(nodes.argv())}", dry_run=dry_run, verbose=verbose)
     if not dry_run:
         raise typer.Exit(nodes.run())
 

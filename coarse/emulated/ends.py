@@ -10,13 +10,6 @@ class Ends(Departures):
     def __init__(self, num_workers: int, num_ranks: int) -> None:
         super().__init__(num_ranks, light=frozenset())
         self._num_workers = num_workers
-        self._failed: dict[int, int | None] = {}
-        """Ranks that did, in the order in which they ended."""
-
-    def on_ended(self, rank: int, status: int | None) -> None:
-        """Note a rank's exit status: -n where signal n ended it, None where nobody saw it."""
-        if status != 0:
-            self._failed.setdefault(rank, status)
 
     def verdict(self) -> Verdict | None:
         """Why the run must be ended now; None while it may go on."""

@@ -19,7 +19,7 @@ from coarse.emulated.ends import Ends
 from coarse.emulated.failure import first_failure
 from coarse.emulated.order import RunOrder, order_json
 from coarse.errors import CoarseError, OverrunError
-from coarse.launch import AppContext, Job, mpirun_argv, mpirun_beside
+from coarse.launch import ONE_MACHINE, AppContext, Job, mpirun_argv, mpirun_beside
 from coarse.plan import RoutingTable
 from coarse.simulation.adaptation import Profile
 from coarse.simulation.job import Job as TrainingJob
@@ -161,10 +161,11 @@ def _run_ranks(num_ranks: int, folder: Path, ends: Ends) -> int | None:
     program = (sys.executable, "-m", "coarse.emulated.run", str(folder / _ORDER), str(folder / _RESULT))
     argv = mpirun_argv(
         mpirun_beside(sys.executable, os.environ),
-        [AppContext(num_ranks=num_ranks, command=(sys.executable, "-I", "-S", WATCHED, *program))],
+        [AppContext(num_ranks=num_ranks, command=(sys.executable, "-I", "-S", WATCHED, "-", *program))],
         exports={},
         as_root=os.geteuid() == 0,
         fault_tolerant=False,
+        options=ONE_MACHINE,
     )
     with Watch(ends) as watch, (folder / _PRINTED).open("w") as printed:
         with Job(argv, {**os.environ, "COARSE_LAUNCHER": watch.name}, output=printed, errors=printed) as job:

@@ -22,7 +22,6 @@ def starting(*events: tuple[str, int] | tuple[str, int, int | None]) -> Verdict 
     ],
 )
 def test_a_rank_that_ends_before_init_is_named_once_a_worker_waits(status, words, job_status):
-    assert starting(("ended", 1, status)) is None
     verdict = starting(("ended", 1, status), ("waits", 0))
     assert verdict is not None
     assert words in verdict.text
@@ -57,18 +56,55 @@ def test_a_worker_that_fails_ends_the_devices_that_wait():
     assert starting(("waits", 2), ("ended", 1, 4)) is not None
 
 
-def test_devices_end_well_when_all_workers_have_ended_without_init():
+def test_workers_that_all_end_without_init_have_each_done_all_the_work():
     assert starting(("ended", 0, 0), ("ended", 1, 0)) is None
-    assert starting(("ended", 0, 0), ("ended", 1, 0), ("waits", 2)) == Verdict(
-        "no worker has called coarse.init(); the memory devices end", 0
-    )
+    verdict = starting(("ended", 0, 0), ("ended", 1, 0), ("waits", 2))
+    assert verdict is not None
+    assert verdict.status == 1
+    assert verdict.text.startswith("no worker has called coarse.init(); the memory devices end. The 2 workers ran")
 
 
-def test_ranks_that_have_joined_may_end_as_they_like():
-    joined = [event for rank in range(3) for event in (("waits", rank), ("joined", rank), ("waits_no_longer", rank))]
-    assert starting(*joined, ("ended", 1, -9), ("ended", 0, 3), ("ended", 2, 1)) is None
+def test_one_worker_may_do_without_init():
+    departures = Departures(2, frozenset({1}))
+    departures.on_ended(0, 0)
+    departures.on_waits(1)
+    assert departures.verdict() == Verdict("no worker has called coarse.init(); the memory devices end", 0)
+
+
+JOINED = [event for rank in range(3) for event in (("waits", rank), ("joined", rank), ("waits_no_longer", rank))]
+
+
+def test_a_rank_that_ends_badly_leaves_the_others_a_while_to_end_by_themselves():
+    verdict = starting(*JOINED, ("ended", 1, -9))
+    assert verdict is not None
+    assert (verdict.status, verdict.grace_s) == (137, 4.0)
+    assert "MPI rank 1 was killed by signal 9, and others have not ended in the 4 s since" in verdict.text
+    assert starting(*JOINED, ("ended", 1, -9), ("ended", 0, 3), ("ended", 2, 1)) is None
+
+
+def test_a_rank_that_has_raised_counts_before_its_process_has_ended():
+    verdict = starting(*JOINED, ("fails", 1, 1))
+    assert verdict is not None
+    assert verdict.status == 1
+    assert "MPI rank 1 has raised an error" in verdict.text
+
+
+def test_a_rank_that_ends_well_ends_nobody():
+    assert starting(*JOINED, ("ended", 1, 0)) is None
+
+
+def test_the_status_is_that_of_the_rank_that_failed_by_itself():
+    departures = Departures(3, frozenset({2}))
+    departures.on_follows(0)
+    departures.on_ended(0, 1)
+    assert departures.first_failure() == 1
+    departures.on_fails(1, 3)
+    departures.on_ended(1, -6)  # by MPI_Abort
+    assert departures.first_failure() == 3
 
 
 def test_ranks_that_are_refused_together_end_by_themselves():
     refused = [event for rank in range(3) for event in (("waits", rank), ("waits_no_longer", rank))]
-    assert starting(*refused, ("ended", 0, 1), ("ended", 2, 1)) is None
+    verdict = starting(*refused, ("ended", 0, 1), ("ended", 2, 1))
+    assert verdict is not None
+    assert verdict.grace_s == 4.0

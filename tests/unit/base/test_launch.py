@@ -7,6 +7,7 @@ import pytest
 from coarse.errors import ConfigError
 from coarse.launch import AppContext, missing_defaults, mpirun_argv, mpirun_beside
 from coarse.training_run import WATCHED, TrainingRun, chosen_partition
+from coarse.watched import _workers_world as workers_world
 
 
 @pytest.fixture
@@ -18,10 +19,10 @@ def script(tmp_path):
 
 def test_workers_run_the_script_and_devices_only_serve(script):
     request = TrainingRun(script=script, arguments=("--lr", "0.1"), partition="4:2")
-    watched = ("python", "-I", "-S", WATCHED, "python")
+    watched = ("python", "-I", "-S", WATCHED)
     assert request.contexts("python") == (
-        AppContext(num_ranks=4, command=(*watched, script, "--lr", "0.1")),
-        AppContext(num_ranks=2, command=(*watched, "-m", "coarse.device")),
+        AppContext(num_ranks=4, command=(*watched, "0,0,0,4,4,127.0.0.1,29500", "python", script, "--lr", "0.1")),
+        AppContext(num_ranks=2, command=(*watched, "-", "python", "-m", "coarse.device")),
     )
     assert request.light_ranks() == {4, 5}
 
@@ -30,6 +31,23 @@ def test_contexts_follow_the_ranks_of_the_partition(script):
     request = TrainingRun(script=script, partition="worker,memory_device,memory_device,both")
     assert [context.num_ranks for context in request.contexts("python")] == [1, 2, 1]
     assert request.light_ranks() == {1, 2}
+
+
+def test_every_worker_is_told_its_place_among_workers_alone(script):
+    hosts = ("a", "a", "a", "b", "b", "b")
+    roles = "worker,memory_device,worker,worker,both,memory_device"
+    request = TrainingRun(script=script, partition=roles, hosts=hosts, meeting_port=1234)
+    found = {}
+    first = 0
+    for context in request.contexts("python"):
+        for rank in range(first, first + context.num_ranks):
+            place = context.command[4]
+            found[rank] = None if place == "-" else workers_world(place, rank)
+        first += context.num_ranks
+    world = {"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "1234"}
+    numbers = {0: (0, 0), 2: (1, 1), 3: (2, 0), 4: (3, 1)}
+    places = {rank: {"RANK": str(at[0]), "LOCAL_RANK": str(at[1]), **world} for rank, at in numbers.items()}
+    assert found == {rank: places.get(rank) for rank in range(6)}
 
 
 def test_only_what_was_asked_for_is_exported(script):

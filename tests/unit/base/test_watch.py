@@ -1,5 +1,7 @@
 """What the launcher hears from ranks, which tests stand for here."""
 
+import contextlib
+import os
 import socket
 import threading
 
@@ -48,3 +50,61 @@ def test_a_path_may_be_bound_in_one_place_and_told_as_another(tmp_path):
                 assert ended.wait(IN_TIME_S)
     assert watch.verdict is not None
     assert "MPI rank 1 ended with status 5 before" in watch.verdict.text
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"\xff\n",
+        b"\n",
+        b"0\n",
+        b"0 ended\n",
+        b"0 ended x\n",
+        b"3 ended 9\n",
+        b"-1 ended 9\n",
+        b"0 runs\n1 ended 9\n",
+        b"0 is here\n",
+        b"0 waits" + b" " * 1000,
+        b"9" * 10000,
+    ],
+    ids=lambda said: repr(said[:16]),
+)
+def test_what_no_rank_says_closes_its_connection_and_changes_nothing(said):
+    with Watch(Departures(3, frozenset({2}))) as watch:
+        watch.start(lambda verdict: None)
+        with connected(watch) as stranger:
+            stranger.sendall(said)
+            assert is_closed(stranger)
+        with connected(watch) as rank:  # the watch goes on
+            rank.sendall(b"1 carried 5 6\n")
+    assert watch.carried == {1: (5, 6)}
+    assert watch.departures.first_failure() in (0, 1)  # "0 runs" and a hang-up is a rank that was lost
+    assert watch.verdict is None
+
+
+def test_a_connection_of_another_user_is_closed_unheard(monkeypatch):
+    with Watch(Departures(2, frozenset({1}))) as watch:
+        user = os.geteuid()
+        monkeypatch.setattr(os, "geteuid", lambda: user + 1)
+        watch.start(lambda verdict: None)
+        with connected(watch) as stranger:
+            with contextlib.suppress(OSError):  # it may be closed by now
+                stranger.sendall(b"0 ended 9\n")
+            assert is_closed(stranger)
+    assert watch.departures.first_failure() == 0
+
+
+def is_closed(channel: socket.socket) -> bool:
+    """Whether the other end closes a connection, with something unread or without."""
+    try:
+        return channel.recv(1) == b""
+    except ConnectionError:
+        return True
+
+
+def connected(watch: Watch) -> socket.socket:
+    """A connection to the launcher's socket."""
+    channel = socket.socket(socket.AF_UNIX)
+    channel.settimeout(IN_TIME_S)
+    channel.connect(watch.name.replace("@", "\0", 1))
+    return channel
