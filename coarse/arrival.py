@@ -2,20 +2,28 @@
 
 MPI_Init waits for all ranks, for ever and without letting another thread run. So every rank first
 binds a Unix socket whose name follows from the job's, and looks whether the others have bound theirs.
-A rank that ends takes its socket with it.
+A rank that ends takes its socket with it. Names of sockets are anybody's to bind, so who has come counts only where the
+kernel says that it is a process of this user.
 """
 
 import contextlib
 import hashlib
+import os
 import select
 import socket
-from collections.abc import Iterator, Mapping
+import struct
+import sys
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from coarse.clock import Clock
-from coarse.errors import StallError
+from coarse.errors import CoarseError, StallError
 
 _LOOK_AGAIN_S = 0.01
+_SAY_AFTER_S = 15.0
+_MOST_CALLERS = 4096
+PEER = struct.Struct("3i")
+"""Process, user and group at the other end of a Unix socket."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,34 +75,73 @@ def arrival(job: NodeJob | None, timeout_s: float | None, clock: Clock) -> Itera
     if job is None:
         yield
         return
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as place:
-        place.bind(job.address(job.local_rank))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as place:
+        _show(job, place)
         if timeout_s is not None:
             _await_others(job, place, timeout_s, clock)
         yield
 
 
+def _show(job: NodeJob, place: socket.socket) -> None:
+    """Bind this rank's name; a connection to it says that the rank has come, and is never taken."""
+    place.setblocking(False)
+    try:
+        place.bind(job.address(job.local_rank))
+    except OSError as error:
+        raise CoarseError(
+            f"MPI rank {job.world_rank}: another process of {socket.gethostname()} has the name of this rank's socket, "
+            f"{job.address(job.local_rank)[1:]!r} ({error.strerror}); start the job again, and see in /proc/net/unix "
+            "which process has it"
+        ) from None
+    place.listen(_MOST_CALLERS)
+
+
 def _await_others(job: NodeJob, place: socket.socket, timeout_s: float, clock: Clock) -> None:
     until_s = clock.now_s() + timeout_s
     absent = set(range(job.local_size)) - {job.local_rank}
+    say_s = clock.now_s() + _SAY_AFTER_S
     while absent := {rank for rank in absent if not _has_come(job.address(rank))}:
+        if clock.now_s() >= say_s and job.local_rank == min(set(range(job.local_size)) - absent):
+            _say_who_is_absent(job, absent, until_s - clock.now_s())
+            say_s += _SAY_AFTER_S
         if clock.now_s() >= until_s:
-            which = "MPI ranks" if job.is_whole else f"local ranks (of {socket.gethostname()})"
             raise StallError(
-                f"MPI rank {job.world_rank}: {which} {sorted(absent)} have not called coarse.init() in the "
+                f"MPI rank {job.world_rank}: {_names(job, absent)} have not called coarse.init() in the "
                 f"{timeout_s:g} s that this rank waited there; let all ranks call it, or raise startup_timeout_s "
                 "if they need longer until then"
             )
         select.select([place], [], [], _LOOK_AGAIN_S)
 
 
+def _names(job: NodeJob, ranks: Collection[int]) -> str:
+    which = "MPI ranks" if job.is_whole else f"local ranks (of {socket.gethostname()})"
+    return f"{which} {sorted(ranks)}"
+
+
+def _say_who_is_absent(job: NodeJob, absent: Collection[int], left_s: float) -> None:
+    """Tell a user who waits, once for all ranks of the node: importing TensorFlow on a busy machine takes a while."""
+    sys.stderr.write(
+        f"coarse: MPI rank {job.world_rank} waits in coarse.init() for {_names(job, absent)}, which have not called it "
+        f"yet; {left_s:.0f} s of startup_timeout_s are left\n"
+    )
+    sys.stderr.flush()
+
+
 def _has_come(address: str) -> bool:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as asking:
+    """Whether a process of this user has bound a rank's name."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
+        asking.setblocking(False)
         try:
             asking.connect(address)
-        except ConnectionRefusedError:
+        except (ConnectionRefusedError, BlockingIOError):  # nobody, or a crowd that is no job's
             return False
-    return True
+        return user_of(asking) == os.geteuid()
+
+
+def user_of(channel: socket.socket) -> int:
+    """The user at the other end of a connected Unix socket, as the kernel knows it."""
+    _, user, _ = PEER.unpack(channel.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER.size))
+    return user
 
 
 class LauncherLine:

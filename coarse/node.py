@@ -5,16 +5,18 @@ only after it has received everything from the ranks before it, so that no socke
 up with all waiting.
 """
 
-import array
+import contextlib
 import mmap
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from mpi4py import MPI
 
+from coarse.descriptors import receive_descriptor, send_descriptor, take_senders
+from coarse.errors import StallError
 from coarse.memory import DeviceMemory, MemoryFile, create_memory_file
 from coarse.records import control_bytes
 
@@ -72,31 +74,34 @@ def _exchange(
     me, size = comm.Get_rank(), comm.Get_size()
     names = [f"\0coarse-{run}-start-{comm.Get_name()}-{rank}" for rank in range(size)]
     counts = np.empty(size, np.int64)
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel, _typed_timeout(timeout_s):
         channel.settimeout(timeout_s)
+        take_senders(channel)
         channel.bind(names[me])
         comm.Allgather(np.array([len(offers)], np.int64), counts)  # all have bound their sockets
         found = dict(offers)
         before, total = int(counts[:me].sum()), int(counts.sum())
         while len(found) < len(offers) + before:
-            _receive(channel, found)
+            receive_descriptor(channel, found)
         for label, descriptor in offers.items():
             for rank in range(size):
                 if rank != me:
-                    _send(channel, names[rank], label, descriptor)
+                    send_descriptor(channel, names[rank], label, descriptor)
         while len(found) < total:
-            _receive(channel, found)
+            receive_descriptor(channel, found)
         comm.Barrier()  # nobody closes its socket before all have received
     return found
 
 
-def _send(channel: socket.socket, address: str, label: str, descriptor: int) -> None:
-    rights = array.array("i", [descriptor])
-    channel.sendmsg(
-        [label.encode()], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)], 0, address
-    )
-
-
-def _receive(channel: socket.socket, found: dict[str, int]) -> None:
-    label, descriptors, _, _ = socket.recv_fds(channel, 64, 1)
-    found[label.decode()] = descriptors[0]
+@contextlib.contextmanager
+def _typed_timeout(timeout_s: float) -> Iterator[None]:
+    """Say of a time limit of sockets what was waited for."""
+    try:
+        yield
+    except TimeoutError as error:
+        if isinstance(error, StallError):
+            raise
+        raise StallError(
+            f"ranks of {socket.gethostname()} did not hand on their device memory within {timeout_s:g} s; see whether "
+            "one hangs, or raise startup_timeout_s"
+        ) from None

@@ -4,19 +4,17 @@ import os
 import secrets
 import selectors
 import socket
-import struct
 import threading
 from collections.abc import Callable
 from typing import NamedTuple, Self
 
+from coarse.arrival import user_of
 from coarse.clock import WallClock
 from coarse.departures import Departures, Verdict
 
 _LINE_BYTES = 64
 _MOST_WORDS = 4
 _LONGEST_LINE_BYTES = 256
-_PEER = struct.Struct("3i")
-"""Process, user and group at the other end of a Unix socket."""
 
 
 class Doorstep(NamedTuple):
@@ -111,7 +109,7 @@ class Watch:
     def _accept(self, selector: selectors.BaseSelector) -> None:
         """Take a connection of this user's; anybody on this machine may try."""
         channel, _ = self._listener.accept()
-        if _user_of(channel) == os.geteuid():
+        if user_of(channel) == os.geteuid():
             selector.register(channel, selectors.EVENT_READ, _Speaker(self.departures.num_ranks))
         else:
             channel.close()
@@ -180,9 +178,3 @@ class _Speaker:
             departures.on_ended(self._rank, None)
         elif self._verb in ("waits", "joined"):
             departures.on_waits_no_longer(self._rank)
-
-
-def _user_of(channel: socket.socket) -> int:
-    """The user at the other end of a connected Unix socket, as the kernel knows it."""
-    _, user, _ = _PEER.unpack(channel.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
-    return user

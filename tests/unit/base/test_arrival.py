@@ -1,13 +1,15 @@
 """The ranks of a node wait for each other before MPI: ranks of one process stand for processes here."""
 
+import os
 from contextlib import ExitStack
 from dataclasses import replace
 
 import pytest
 
+from coarse import arrival as arrival_module
 from coarse.arrival import LauncherLine, NodeJob, arrival
 from coarse.clock import WallClock
-from coarse.errors import StallError
+from coarse.errors import CoarseError, StallError
 
 
 def ranks(environ: dict[str, str]) -> list[NodeJob]:
@@ -59,3 +61,30 @@ def test_jobs_of_two_launchers_have_two_names(environ):
 def test_a_launcher_that_is_gone_is_told_nothing():
     with LauncherLine({"COARSE_LAUNCHER": "no-such-launcher", "PMIX_RANK": "0"}) as line:
         line.say_joined()
+
+
+def test_a_place_that_another_has_taken_is_an_error_that_names_it(environ):
+    first, *_ = ranks(environ)
+    with arrival(first, None, WallClock()), pytest.raises(CoarseError, match="MPI rank 0: another process .* start the"):
+        arrival(first, None, WallClock()).__enter__()
+
+
+def test_a_process_of_another_user_is_no_rank_that_has_come(environ, monkeypatch):
+    first, second, third = ranks(environ)
+    user = os.geteuid()
+    with arrival(second, None, WallClock()), arrival(third, None, WallClock()):
+        monkeypatch.setattr(os, "geteuid", lambda: user + 1)
+        with pytest.raises(StallError, match=r"\[1, 2\] have not called"):
+            arrival(first, 0.0, WallClock()).__enter__()
+
+
+def test_whoever_waits_long_says_for_whom_once_for_the_node(environ, monkeypatch, capsys):
+    monkeypatch.setattr(arrival_module, "_SAY_AFTER_S", 0.0)
+    first, second, _ = ranks(environ)
+    with arrival(first, None, WallClock()), pytest.raises(StallError):
+        arrival(second, 0.02, WallClock()).__enter__()
+    assert capsys.readouterr().err == ""  # rank 0 has come, and will say it
+    with arrival(second, None, WallClock()), pytest.raises(StallError):
+        arrival(first, 0.02, WallClock()).__enter__()
+    said = capsys.readouterr().err
+    assert "MPI rank 0 waits in coarse.init() for MPI ranks [2], which have not called it yet; 0 s of" in said
