@@ -4,11 +4,9 @@ Every check's outcome is shared before anybody goes on, so that all ranks raise 
 """
 
 import hashlib
-import json
 import os
 import secrets
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,8 +15,7 @@ from mpi4py import MPI
 from coarse import errors
 from coarse.config import Config, load_config
 from coarse.errors import CoarseError, ConfigError
-
-_TEXT_BYTES = 4096
+from coarse.statement import Statement, settle
 
 
 def agree(world: MPI.Comm, error: Exception | None) -> None:
@@ -37,36 +34,15 @@ def agree(world: MPI.Comm, error: Exception | None) -> None:
 def agree_on_config(
     world: MPI.Comm, given: Config | Mapping[str, object] | str | Path | None
 ) -> Config:
-    """The configuration of the ranks that state one; ranks that state none (light devices) take it."""
+    """The configuration that the ranks' statements come to (see `settle`); ConfigError on all where they differ."""
     config, error = Config(), None
     try:
         config = load_config(given, os.environ)
     except (CoarseError, OSError) as refused:
         error = refused
     agree(world, error)
-    is_stated = given is not None or "COARSE_CONFIG" in os.environ
-    texts = _gather_texts(world, json.dumps(config.to_mapping()) if is_stated else "")
-    stated = [rank for rank, text in enumerate(texts) if text]
-    if not stated:
-        return config
-    _require_one_config({rank: json.loads(texts[rank]) for rank in stated})
-    agreed = Config.from_mapping(json.loads(texts[stated[0]]))
-    return agreed if is_stated else replace(agreed, partition=agreed.partition or config.partition)
-
-
-def _require_one_config(stated: Mapping[int, Mapping[str, object]]) -> None:
-    """Refuse settings that differ between ranks, by name."""
-    first = min(stated)
-    for rank, config in stated.items():
-        differing = [
-            f"{key} is {value!r} on rank {rank} but {stated[first][key]!r} on rank {first}"
-            for key, value in config.items()
-            if value != stated[first][key]
-        ]
-        if differing:
-            raise ConfigError(
-                f"{'; '.join(differing)}: give all ranks the same config, COARSE_CONFIG and COARSE_MODE"
-            )
+    texts = _gather_texts(world, Statement.of(config, given, os.environ).to_json())
+    return settle([Statement.from_json(text) for text in texts], world.Get_rank())
 
 
 def agree_on_digest(world: MPI.Comm, text: str, what: str) -> None:
@@ -92,10 +68,11 @@ def broadcast_run_name(world: MPI.Comm) -> str:
 
 
 def _gather_texts(world: MPI.Comm, text: str) -> list[str]:
-    """Every rank's text, cut to _TEXT_BYTES."""
-    mine = np.zeros(_TEXT_BYTES, np.uint8)
-    encoded = text.encode()[:_TEXT_BYTES]
-    mine[: len(encoded)] = np.frombuffer(encoded, np.uint8)
-    texts = np.empty((world.Get_size(), _TEXT_BYTES), np.uint8)
-    world.Allgather(mine, texts)
-    return [row.tobytes().rstrip(b"\0").decode(errors="replace") for row in texts]
+    """Every rank's text."""
+    mine = np.frombuffer(text.encode(), np.uint8)
+    lengths = np.empty(world.Get_size(), np.int64)
+    world.Allgather(np.array([mine.size], np.int64), lengths)
+    joined = np.empty(int(lengths.sum()), np.uint8)
+    starts = np.cumsum(lengths) - lengths
+    world.Allgatherv(mine, [joined, lengths, starts, MPI.BYTE])
+    return [joined[start : start + length].tobytes().decode() for start, length in zip(starts, lengths, strict=True)]

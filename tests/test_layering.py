@@ -31,7 +31,7 @@ PURE = frozenset(
     for name in (
         *("errors", "units", "dtypes", "config", "topology", "ring", "layout", "plan", "messages", "shard_sets"),
         "composition",
-        *("memory_place", "partition_file"),
+        *("memory_place", "partition_file", "statement"),
         *("client.routing", "client.machine", "client.probing"),
         *("proxy.instructions", "proxy.keys", "proxy.machine", "proxy.membership", "proxy.queues"),
         *("proxy.ring_run", "proxy.synchronisation", "proxy.sync_core", "proxy.ring_buffers"),

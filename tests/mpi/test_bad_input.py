@@ -129,6 +129,11 @@ REFUSALS = {
         "ConfigError",
         ["stall_timeout_s is 6.0 on rank 1 but 5.0 on rank 0", "give all ranks the same"],
     ),
+    "a variable on one rank": (
+        "",
+        "ConfigError",
+        ["COARSE_MODE is not set on ranks [0, 2] and 'allreduce' on ranks [1]", "mpirun -x COARSE_MODE"],
+    ),
 }
 
 

@@ -1,8 +1,9 @@
-"""Starts once with each configuration file of a folder, and once with one that rank 1 has differently.
+"""Starts once with each configuration file of a folder, and twice with something that rank 1 has differently.
 
 Every rank writes the errors that it gets into one folder per configuration.
 """
 
+import os
 import sys
 import time
 from pathlib import Path
@@ -14,8 +15,15 @@ from tests.mpi.claims import report_error
 
 folder = Path(sys.argv[1])
 rank = MPI.COMM_WORLD.Get_rank()
-for path in (*sorted(folder.glob("*.config")), folder / "differing.config"):
-    given = path if path.exists() else {"stall_timeout_s": 5.0 + rank % 2}
+differing = {
+    "differing": {"stall_timeout_s": 5.0 + rank % 2},
+    "a variable on one rank": None,
+}
+for path in (*sorted(folder.glob("*.config")), *(folder / f"{name}.config" for name in differing)):
+    given = path if path.exists() else differing[path.stem]
+    os.environ.pop("COARSE_MODE", None)
+    if given is None and rank == 1:
+        os.environ["COARSE_MODE"] = "allreduce"
     began_s = time.perf_counter()
     try:
         coarse.init(given)

@@ -65,7 +65,7 @@ def test_a_launcher_that_is_gone_is_told_nothing():
 
 def test_a_place_that_another_has_taken_is_an_error_that_names_it(environ):
     first, *_ = ranks(environ)
-    with arrival(first, None, WallClock()), pytest.raises(CoarseError, match="MPI rank 0: another process .* start the"):
+    with arrival(first, None, WallClock()), pytest.raises(CoarseError, match=r"MPI rank 0: another process .* start"):
         arrival(first, None, WallClock()).__enter__()
 
 
