@@ -249,7 +249,7 @@ class StatisticsReply(NamedTuple):
 
 
 class Leave(NamedTuple):
-    """A client has shut down."""
+    """A client has shut down; devices tell theirs, which may wait for it in collectives of the workers alone."""
 
     client: int
 

@@ -7,7 +7,7 @@ thread only, and who reads besides (in `done()`, say) rings it for the one that 
 
 import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 
 from coarse.client.machine import ClientMachine, ToDevice
 from coarse.clock import Clock
@@ -113,6 +113,21 @@ class DeviceLink:
             finally:
                 self.lock.release()
         return self.has_failed
+
+    def left_of(self, members: Collection[int] | None) -> tuple[int, ...]:
+        """Those of these workers (None: of all) that have shut down, as far as this one has read."""
+        left = self.machine.left
+        return tuple(sorted(left if members is None else left & set(members)))
+
+    def left_error(self, left: Sequence[int], what: str) -> DeadRankError:
+        """That something will never end, since it needs workers that have shut down."""
+        ranks = [self._placement.ranks[client] for client in left]
+        who = f"rank {left[0]} (MPI rank {ranks[0]}) has" if len(left) == 1 else f"ranks {list(left)} have"
+        return DeadRankError(
+            f"rank {self.machine.client}: {what} needs every worker, but {who} shut down; let all ranks make equally "
+            "many steps",
+            rank=ranks[0],
+        )
 
     def obituaries(self) -> list[str]:
         """Who has died, as far as can be seen without waiting, of all that were not told to end."""

@@ -64,7 +64,7 @@ class WorkerGroup:
         self._num_jobs = 0
         self._is_closed = False
         opening = f"the opening of a group of ranks {list(self.ranks)}"
-        self._progress.submit(self._lane, self._parts.open, opening).wait()
+        self._progress.submit(self._lane, self._parts.open, opening, self.ranks).wait()
         self._near = Hierarchical(self._parts.wire, self._parts.node)
         is_ring = self.collective is Collective.RING
         self._way = Ring(self._parts.wire, self._parts.node) if is_ring else self._near
@@ -96,7 +96,7 @@ class WorkerGroup:
                 devices.free(buffer.region)
 
         self._number()
-        self._progress.submit(self._lane, release, f"the release of {buffer.name!r}")
+        self._progress.submit(self._lane, release, f"the release of {buffer.name!r}", self.ranks)
 
     # --- collectives
 
@@ -193,7 +193,7 @@ class WorkerGroup:
         comm = self._parts.comms[1]
         key: Hashable = (self._lane, lane) if lane else self._lane
         self._lanes.add(key)
-        return self._progress.submit(key, lambda: job(comm), what)
+        return self._progress.submit(key, lambda: job(comm), what, members=())
 
     def counters(self) -> dict[str, tuple[int, int]]:
         """By `what` the bytes that this member sent to and received from other nodes; "headers" announce the others."""
@@ -205,7 +205,7 @@ class WorkerGroup:
             return
         self._is_closed = True
         with contextlib.suppress(CoarseError):  # a member is dead, and so is the group
-            self._progress.submit(self._lane, self._parts.close, "the close of a group").wait()
+            self._progress.submit(self._lane, self._parts.close, "the close of a group", self.ranks).wait()
         for lane in self._lanes:
             self._progress.forget(lane)
 
@@ -223,7 +223,7 @@ class WorkerGroup:
             yield from job()
 
         work: Job = agreed
-        return self._progress.submit(self._lane, work, what)
+        return self._progress.submit(self._lane, work, what, [self.ranks[member] for member in members])
 
     def _number(self) -> int:
         self._num_jobs += 1

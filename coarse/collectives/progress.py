@@ -13,7 +13,7 @@ sent, who in turn are waited for. So between looks the thread has MPI go on, and
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Hashable
+from collections.abc import Callable, Collection, Generator, Hashable
 from typing import TYPE_CHECKING
 
 from coarse.client.link import DeviceLink
@@ -28,6 +28,8 @@ _NAMING_S = 1.0
 """How much later than MPI the devices may know who died."""
 _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 20e-6, 500e-6
 _IDLE_PAUSE_S = 0.01
+LEFT_S = 1.0
+"""What a job that needs a worker that has shut down has to end by what that worker did before."""
 _END_S = 2.0
 """How long a closing process waits for a job that is inside MPI."""
 _AGREED = (CapacityError, MismatchError)
@@ -40,8 +42,10 @@ Job = Callable[[], Waits | None]
 class Pending:
     """A job that was submitted; `wait` ends when its arrays may be used again."""
 
-    def __init__(self, thread: "ProgressThread", what: str) -> None:
+    def __init__(self, thread: "ProgressThread", what: str, members: Collection[int] | None) -> None:
         self.what = what
+        self.members = members
+        """The workers that it needs; None: all."""
         self.failure: BaseException | None = None
         """Why it will never be done."""
         self.awaited: Awaited | None = None
@@ -120,9 +124,14 @@ class ProgressThread:
         self._is_closed = False
         self._thread: threading.Thread | None = None
 
-    def submit(self, lane: Hashable, job: Job, what: str) -> Pending:
-        """Carry a job out after all others of its lane; `what` names it in errors."""
-        pending = Pending(self, what)
+    def submit(
+        self, lane: Hashable, job: Job, what: str, members: Collection[int] | None = None
+    ) -> Pending:
+        """Carry a job out after all others of its lane; `what` names it in errors.
+
+        `members` are the workers that it needs (None: all): once one of them has shut down, who waits hears so.
+        """
+        pending = Pending(self, what, members)
         with self.changed:
             failure = _given_up(what) if self._is_closed else self._failures.get(lane)
             if failure is None:
@@ -139,13 +148,20 @@ class ProgressThread:
         """See Pending.wait."""
         link = self._link
         limit_s = link.stall_timeout_s if timeout_s is None else timeout_s
-        deadline_s = link.clock.now_s() + limit_s
+        began_s = link.clock.now_s()  # or when the last look found everybody here
+        deadline_s = began_s + limit_s
         with self.changed:
             is_over = self.changed.wait_for(lambda: pending.is_over, min(_LOOK_S, limit_s))
         while not is_over:
             if self._glance(pending):
                 break
-            if link.clock.now_s() >= deadline_s:
+            now_s = link.clock.now_s()
+            left = link.left_of(pending.members)
+            if not left:
+                began_s = now_s
+            elif now_s >= began_s + LEFT_S:
+                raise link.left_error(left, pending.what)
+            if now_s >= deadline_s:
                 raise self._stalled(pending, limit_s)
             with self.changed:
                 is_over = self.changed.wait_for(lambda: pending.is_over, _LOOK_S)

@@ -229,6 +229,7 @@ class ProxyMachine:
     def _on_leave(self, leave: Leave) -> list[Instruction]:
         forwarded = self._forward(leave.client, leave, are_near_told=True)
         self._membership.on_leave(leave.client)
+        forwarded += [Send(client, leave) for client in self._membership.own_clients if client != leave.client]
         self._membership.on_resigned(leave.client)
         failed = [*self._sync.on_leave(leave.client), *self._failed_join()]
         told = [] if self.dead else failed  # who waits knows of a death, for which this client may have left

@@ -37,14 +37,14 @@ class GroupLane:
         self._messages = count()
         self._is_closed = False
         worker = self._link.machine.client
-        workers = meet(store, rank, size, worker, timeout, f"rank {worker}: process group {name!r}")
+        self._workers = workers = meet(store, rank, size, worker, timeout, f"rank {worker}: process group {name!r}")
         opened: list[GroupSteps] = []
 
         def open_group() -> None:
             comm = communicator(groups.worker_comm, workers, name)
             opened.append(GroupSteps(comm, comm.Dup(), workers, f"process group {name!r}"))
 
-        self._progress.submit(self._lane, open_group, f"the opening of process group {name!r}").wait()
+        self._progress.submit(self._lane, open_group, f"the opening of process group {name!r}", workers).wait()
         self.steps = opened[0]
         """What the group can do."""
 
@@ -52,14 +52,14 @@ class GroupLane:
         self, what: str, steps: Steps, timeout: timedelta, delivery: Callable[[], None] | None = None
     ) -> Pending:
         """Go through the steps of a collective after all earlier ones, then call `delivery`."""
-        return self._submit(self._lane, what, steps, timeout, delivery)
+        return self._submit(self._lane, what, steps, timeout, delivery, self._workers)
 
     def post(
         self, what: str, steps: Steps, timeout: timedelta, delivery: Callable[[], None] | None = None
     ) -> Pending:
         """Go through the steps of a message, beside all else."""
         lane = (*self._lane, next(self._messages))
-        pending = self._submit(lane, what, steps, timeout, delivery)
+        pending = self._submit(lane, what, steps, timeout, delivery, ())
         pending.when_over(lambda _: self._progress.forget(lane))
         return pending
 
@@ -71,16 +71,22 @@ class GroupLane:
         self._progress.forget(self._lane)
 
     def _submit(
-        self, lane: object, what: str, steps: Steps, timeout: timedelta, delivery: Callable[[], None] | None
+        self,
+        lane: object,
+        what: str,
+        steps: Steps,
+        timeout: timedelta,
+        delivery: Callable[[], None] | None,
+        members: tuple[int, ...],
     ) -> Pending:
         if self._is_closed:
             raise NotInitializedError(f"{what} was called on a process group that has been destroyed")
 
         def job() -> Steps:
             reduced_before = self.steps.reduced_bytes
-            yield from watched(steps, self._link, timeout.total_seconds(), what)
+            yield from watched(steps, self._link, timeout.total_seconds(), what, members)
             self._link.reduced_bytes += self.steps.reduced_bytes - reduced_before
             if delivery is not None:
                 delivery()
 
-        return self._progress.submit(lane, job, what)
+        return self._progress.submit(lane, job, what, members)

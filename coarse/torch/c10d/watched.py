@@ -1,9 +1,12 @@
 """A job of a process group within its time, and among ranks that are alive."""
 
+from collections.abc import Collection
+
 from mpi4py import MPI
 
 from coarse.client.link import DeviceLink
 from coarse.collectives.awaited import Awaited
+from coarse.collectives.progress import LEFT_S
 from coarse.errors import StallError
 from coarse.torch.c10d.steps import Steps
 
@@ -13,16 +16,16 @@ _NAMING_S = 1.0
 """How much later than MPI the devices may know who died."""
 
 
-def watched(steps: Steps, link: DeviceLink, timeout_s: float, what: str) -> Steps:
-    """The same steps, in which every wait looks at the clock and for the dead.
+def watched(steps: Steps, link: DeviceLink, timeout_s: float, what: str, members: Collection[int]) -> Steps:
+    """The same steps, in which every wait looks at the clock, for the dead, and for `members` that have shut down.
 
     A future may be waited for inside torch, which knows neither this group's timeout nor the devices' word.
     """
     deadline_s = link.clock.now_s() + timeout_s
-    text = f"{what} did not end within the group's timeout of {timeout_s:g} s"
+    limit = f"did not end within the group's timeout of {timeout_s:g} s"
     try:
         for awaited in steps:
-            wait = _Watched(awaited, link, deadline_s, text)
+            wait = _Watched(awaited, link, deadline_s, what, limit, members)
             yield wait
             if wait.failure is not None:
                 raise wait.failure
@@ -33,12 +36,18 @@ def watched(steps: Steps, link: DeviceLink, timeout_s: float, what: str) -> Step
 class _Watched:
     """Something awaited, until the deadline."""
 
-    def __init__(self, awaited: Awaited, link: DeviceLink, deadline_s: float, text: str) -> None:
+    def __init__(
+        self, awaited: Awaited, link: DeviceLink, deadline_s: float, what: str, limit: str, members: Collection[int]
+    ) -> None:
         self._awaited = awaited
         self._link = link
         self._deadline_s = deadline_s
-        self._next_look_s = link.clock.now_s() + _LOOK_S
-        self._text = text
+        self._whole_s = link.clock.now_s()
+        """When the last look found every member here."""
+        self._next_look_s = self._whole_s + _LOOK_S
+        self._what = what
+        self._limit = limit
+        self._members = members
         self.failure: MPI.Exception | None = None
 
     def is_over(self) -> bool:
@@ -53,15 +62,24 @@ class _Watched:
         if now_s >= self._next_look_s:
             self._next_look_s = now_s + _LOOK_S
             _require_alive(self._link)
+            self._require_present(now_s)
         if now_s >= self._deadline_s:
             missing = self._awaited.missing()
             whom = f"; ranks {list(missing)} have not come" if missing else ""
             raise StallError(
-                f"rank {self._link.machine.client}: {self._text}{whom}; see what those ranks wait for, or raise the "
-                "timeout of init_process_group or new_group",
+                f"rank {self._link.machine.client}: {self._what} {self._limit}{whom}; see what those ranks wait for, "
+                "or raise the timeout of init_process_group or new_group",
                 missing=missing,
             )
         return False
+
+    def _require_present(self, now_s: float) -> None:
+        """DeadRankError once a worker that is needed has shut down, and what it did before has had time to come."""
+        left = self._link.left_of(self._awaited.missing() or self._members)
+        if not left:
+            self._whole_s = now_s
+        elif now_s >= self._whole_s + LEFT_S:
+            raise self._link.left_error(left, self._what)
 
     def missing(self) -> tuple[int, ...]:
         """See Awaited."""

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from functools import cache
+from functools import cache, partial
 
 import torch
 import torch.distributed as dist
@@ -74,28 +74,28 @@ class CoarseWork(dist.Work):
     _source_rank = source_rank
 
     def get_future(self) -> torch.futures.Future[list[object]]:
-        """A future of the tensors; its callbacks may wait for further collectives."""
+        """A future of the tensors; its callbacks may wait for further collectives.
+
+        Where the job has failed, waiting for it raises a RuntimeError with the error's name and text: torch's reducer
+        reads the value in C++, where an exception that Python has set on a future is taken for tensors.
+        """
         if self._future is None:
-            self._future = torch.futures.Future()
-            self._pending.when_over(self._complete_soon)
+            over: torch.futures.Future[None] = torch.futures.Future()
+            self._future = over.then(self._outcome)
+            self._pending.when_over(partial(_complete_soon, over))
         return self._future
 
-    def _complete_soon(self, pending: Pending) -> None:
-        _callback_threads().submit(self._complete, pending)
+    def _outcome(self, _: object) -> list[object]:
+        if self._pending.failure is not None:
+            raise self._pending.failure
+        return self._tensors
 
-    def _complete(self, pending: Pending) -> None:
-        assert self._future is not None
-        if pending.failure is None:
-            self._future.set_result(self._tensors)
-        else:
-            self._future.set_exception(_as_exception(pending.failure))  # type: ignore[arg-type]  # torch's own annotation
+
+def _complete_soon(over: "torch.futures.Future[None]", _: Pending) -> None:
+    _callback_threads().submit(over.set_result, None)
 
 
 @cache
 def _callback_threads() -> ThreadPoolExecutor:
     """Threads that complete futures: callbacks run in them, never in the one thread that moves the bytes."""
     return ThreadPoolExecutor(_MAX_CALLBACKS, "coarse-futures")
-
-
-def _as_exception(failure: BaseException) -> Exception:
-    return failure if isinstance(failure, Exception) else RuntimeError(str(failure))

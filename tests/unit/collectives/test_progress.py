@@ -5,6 +5,7 @@ import threading
 import pytest
 
 from coarse.clock import WallClock
+from coarse.collectives import progress
 from coarse.collectives.progress import ProgressThread
 from coarse.errors import CapacityError, DeadRankError, MismatchError, StallError
 
@@ -20,6 +21,13 @@ class Link:
     machine = Machine()
     clock = WallClock()
     dead = None
+    left: tuple[int, ...] = ()
+
+    def left_of(self, members):
+        return tuple(rank for rank in self.left if members is None or rank in members)
+
+    def left_error(self, left, what):
+        return DeadRankError(f"{what} needs {left}", rank=left[0])
 
     def wait_until(self, is_done, timeout_s):
         if self.dead is not None and not is_done():
@@ -49,9 +57,9 @@ def link():
 
 @pytest.fixture
 def thread(link):
-    progress = ProgressThread(link, "progress under test")
-    yield progress
-    progress.close()
+    made = ProgressThread(link, "progress under test")
+    yield made
+    made.close()
 
 
 def waiting_for(flag, done=lambda: None):
@@ -107,6 +115,24 @@ def test_the_dead_are_named_to_whom_waits(thread, link):
     link.dead = DeadRankError("worker 1 died", rank=1)
     with pytest.raises(DeadRankError, match="worker 1 died"):
         pending.wait()
+
+
+@pytest.mark.parametrize("members", [None, (1, 3)])
+def test_a_worker_that_has_shut_down_is_named_to_whom_needs_it(thread, link, monkeypatch, members):
+    monkeypatch.setattr(progress, "LEFT_S", 0.0)
+    link.left = (1,)
+    pending = thread.submit("lane", waiting_for(Flag()), "x", members)
+    with pytest.raises(DeadRankError, match=r"x needs \(1,\)"):
+        pending.wait()
+
+
+def test_a_worker_that_has_shut_down_may_have_done_its_part_and_may_not_be_needed(thread, link, monkeypatch):
+    link.left = (1,)
+    for members in ((2, 3), None):
+        flag = Flag()
+        threading.Timer(0.1, flag.set).start()  # what it sent is read a little later
+        thread.submit("lane", waiting_for(flag), "x", members).wait()
+        monkeypatch.setattr(progress, "LEFT_S", 20.0)
 
 
 def test_what_ranks_refused_together_is_said_before_that_one_of_them_has_ended_for_it(thread, link):
