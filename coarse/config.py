@@ -19,6 +19,8 @@ POLICIES = ("auto", "paper", "devices")
 COLLECTIVES = ("in_place", "ring")
 ROUTING_POLICIES = ("measured", "fixed")
 
+_MOST_CHARACTERS = 1 << 24
+"""Of a TOML file: a device such as /dev/full has no end."""
 KeyPath = tuple[str | int, ...]
 Where = Callable[[KeyPath], str]
 Section = TypeVar("Section")
@@ -149,7 +151,10 @@ class TomlFile:
     def read(cls, path: str | Path) -> "TomlFile":
         """The file's values; ConfigError, with the line, if it is absent or not TOML."""
         try:
-            text = Path(path).read_text(encoding="utf-8")
+            with open(path, encoding="utf-8") as file:
+                text = file.read(_MOST_CHARACTERS + 1)
+            if len(text) > _MOST_CHARACTERS:
+                raise ConfigError(f"{path}: longer than {_MOST_CHARACTERS} characters; is it the file that you mean?")
             return cls(Path(path), text, tomllib.loads(text))
         except OSError as error:
             raise ConfigError(f"{path}: cannot be read ({error.strerror}); check the path") from None

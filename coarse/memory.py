@@ -4,10 +4,15 @@ The backing is a memory file without a name (memfd): it never had a path, so not
 whatever kills the ranks. The file is as long as the address range that it may ever use, and sparse;
 `reserve` makes a range real, after asking whether the machine has room, so that touching a
 region never ends in SIGBUS. A partition table may put another file behind it (`device_file.py`).
+
+[Note: mapping] Batch systems limit a process's address space, and every rank of a node maps every device's file, which
+is as long as the machine's memory. So a rank maps the first GiB, and twice as much whenever a view reaches further.
+What is mapped already stays, for views of it live on: the same bytes may stand at several addresses.
 """
 
 import mmap
 import os
+import resource
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +22,8 @@ from coarse.errors import CapacityError
 
 _HEADROOM_BYTES = 64 * 1024 * 1024
 """What `reserve` leaves to the rest of the machine."""
+_FIRST_MAPPING_BYTES = 1 << 30
+"""A whole number of pages of every kind, huge ones and devdax's too."""
 _MAP_NORESERVE = 0x4000
 """Of <asm-generic/mman-common.h>; the module mmap does not name it. Without it, a file system of huge pages sets aside
 the whole mapping at once."""
@@ -41,17 +48,21 @@ class DeviceMemory:
     """One device's bytes as this process sees them."""
 
     def __init__(self, descriptor: int, capacity_bytes: int, source: PageSource | None = None) -> None:
-        """Map the file; without a `source` its pages are the machine's memory."""
+        """Map as much of the file as is used ([Note: mapping]); without a `source` its pages are the machine's memory.
+
+        Raises:
+            CapacityError: this process may not map so much.
+        """
         self._descriptor = descriptor
         self.capacity_bytes = capacity_bytes
         self._source = source or PageSource()
-        mapping = mmap.mmap(descriptor, capacity_bytes, mmap.MAP_SHARED | _MAP_NORESERVE)
-        mapping.madvise(mmap.MADV_DONTFORK)
-        self._bytes = np.frombuffer(mapping, np.uint8)
+        self._bytes = np.empty(0, np.uint8)
+        """The newest mapping: the file's first bytes, as far as they have been used."""
+        self._addresses: list[int] = []
+        """Where each mapping begins; older ones live as long as their views."""
+        self._map(1)
         self._is_real = np.zeros(-(-capacity_bytes // self._source.page_bytes), np.bool_)
         """For each page whether `reserve` has made it real; costs nothing where that is never called."""
-        self.address: int = self._bytes.__array_interface__["data"][0]
-        """Where the mapping begins in this process."""
 
     @property
     def descriptor(self) -> int:
@@ -59,8 +70,37 @@ class DeviceMemory:
         return self._descriptor
 
     def view(self, offset: int, nbytes: int) -> np.ndarray:
-        """The bytes [offset, offset + nbytes); the mapping lives as long as any view of it."""
+        """The bytes [offset, offset + nbytes); the mapping lives as long as any view of it.
+
+        Raises:
+            CapacityError: this process may not map so much.
+        """
+        if offset + nbytes > len(self._bytes):
+            self._map(offset + nbytes)
         return self._bytes[offset : offset + nbytes]
+
+    def is_at(self, address: int, offset: int) -> bool:
+        """Whether an address of this process is that of the byte at `offset`, in any of the mappings."""
+        return any(address == begin + offset for begin in self._addresses)
+
+    def _map(self, end: int) -> None:
+        """Map the file from its beginning to `end` at least. See [Note: mapping]."""
+        if end > self.capacity_bytes:
+            raise ValueError(f"a device of {self.capacity_bytes} bytes has no byte {end - 1}")
+        wanted = max(_FIRST_MAPPING_BYTES, 2 * len(self._bytes), -(-end // _FIRST_MAPPING_BYTES) * _FIRST_MAPPING_BYTES)
+        nbytes = min(wanted, self.capacity_bytes)
+        try:
+            mapping = mmap.mmap(self._descriptor, nbytes, mmap.MAP_SHARED | _MAP_NORESERVE)
+        except OSError as error:
+            limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+            why = f"its address space is limited to {limit} bytes (ulimit -v)" if limit >= 0 else str(error.strerror)
+            raise CapacityError(
+                f"this process cannot map {nbytes} bytes of a memory device of {self.capacity_bytes}: {why}; raise "
+                "that limit, or lower device_capacity_bytes"
+            ) from None
+        mapping.madvise(mmap.MADV_DONTFORK)
+        self._bytes = np.frombuffer(mapping, np.uint8)
+        self._addresses.append(self._bytes.__array_interface__["data"][0])
 
     def reserve(self, offset: int, nbytes: int) -> str:
         """Make a range real; the reason why not, or an empty string. What is real stays so, and costs no more."""
@@ -70,6 +110,10 @@ class DeviceMemory:
         room = max(self._source.room_bytes(), 0)
         if wanted_bytes > room:
             return f"{self._source.name} has {room} bytes of memory left of the {wanted_bytes} wanted"
+        try:
+            self.view(offset, nbytes)  # a region that its own device cannot see is of no use
+        except CapacityError as refused:
+            return str(refused)
         try:
             self._source.take(self._descriptor, offset, nbytes)
         except OSError as error:

@@ -44,11 +44,17 @@ def open_node(
     """Exchange this rank's memory files (by device index) with the node's ranks, and map all.
 
     `comm` holds the ranks of one node, in order of `world_ranks`.
+
+    Raises:
+        CapacityError: this process may not map so much; on this rank alone.
+        StallError: a rank that has not handed on its files in time.
     """
     offers = {f"device {d} {file.capacity_bytes}": file.descriptor for d, file in own_files.items()}
     if comm.Get_rank() == 0:
         offers["control"] = create_memory_file(f"coarse-{run}-control", control_bytes(num_endpoints))
     descriptors = _exchange(comm, run, offers, timeout_s)
+    process_ids = np.empty(comm.Get_size(), np.int64)
+    comm.Allgather(np.array([os.getpid()], np.int64), process_ids)  # the last that ranks do together: mapping may fail
     control = mmap.mmap(descriptors["control"], control_bytes(num_endpoints))
     control.madvise(mmap.MADV_DONTFORK)
     os.close(descriptors["control"])
@@ -58,8 +64,6 @@ def open_node(
             device, capacity_bytes = map(int, label.split()[1:])
             source = own_files[device].source if device in own_files else None
             memories[device] = DeviceMemory(descriptor, capacity_bytes, source)
-    process_ids = np.empty(comm.Get_size(), np.int64)
-    comm.Allgather(np.array([os.getpid()], np.int64), process_ids)
     return NodeShare(
         control=memoryview(control),
         memories=memories,

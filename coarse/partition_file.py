@@ -39,7 +39,7 @@ def partition_from_toml(path: str | Path, nodes: Sequence[str]) -> PartitionTabl
     toml = TomlFile.read(path)
     refuse_unknown_keys(toml.values, ("rank", "memory"), (), toml.where)
     entries = toml.values.get("rank", [])
-    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+    if not isinstance(entries, list) or not entries or not all(isinstance(entry, dict) for entry in entries):
         raise ConfigError(f"{toml.where(('rank',))}: write one [[rank]] table for each rank")
     places = _all_places(toml, entries, nodes)
     missing = sorted(set(range(len(nodes))) - set(places))

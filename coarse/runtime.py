@@ -31,7 +31,7 @@ from coarse.collectives.shared import SharedByGroups
 from coarse.composition import placement_of, routing_of
 from coarse.config import Config
 from coarse.device_file import open_device_file
-from coarse.errors import CoarseError, DeadRankError
+from coarse.errors import CapacityError, CoarseError, DeadRankError, UnsupportedError
 from coarse.memory import MemoryFile
 from coarse.node import NodeShare, open_node
 from coarse.partition_file import stated_or_default
@@ -52,6 +52,7 @@ class Runtime:
     def __init__(self, config: Config | Mapping[str, object] | str | Path | None) -> None:
         world = MPI.COMM_WORLD.Dup()
         self.world_rank = world.Get_rank()
+        agree(world, _lack_of_threads())
         hosts = gather_hosts(world)
         self.config = agree_on_config(world, config)
         self.partition = self._agreed_partition(world, hosts)
@@ -221,14 +222,21 @@ class Runtime:
             for file in files.values():
                 os.close(file.descriptor)
             raise
-        return open_node(
-            comm,
-            run=run,
-            num_endpoints=len(self.placement.ranks),
-            own_files=files,
-            world_ranks=on_node,
-            timeout_s=self.config.startup_timeout_s,
-        )
+        share, error = None, None
+        try:
+            share = open_node(
+                comm,
+                run=run,
+                num_endpoints=len(self.placement.ranks),
+                own_files=files,
+                world_ranks=on_node,
+                timeout_s=self.config.startup_timeout_s,
+            )
+        except CapacityError as refused:
+            error = refused
+        agree(world, error)
+        assert share is not None
+        return share
 
     def _open_own_memory(self, node: str, run: str) -> MemoryFile:
         """This rank's memory file, where the partition table puts it."""
@@ -292,6 +300,18 @@ def end_job() -> None:
     if MPI.COMM_WORLD.Get_size() == 1:
         os._exit(1)  # nobody to tell; and without mpirun MPI_Abort only adds noise
     MPI.COMM_WORLD.Abort(1)
+
+
+def _lack_of_threads() -> CoarseError | None:
+    """Why this MPI cannot be called by a progress thread beside others; None where it can."""
+    levels = ("single", "funneled", "serialized", "multiple")
+    level = levels[MPI.Query_thread()]
+    if level == levels[-1]:
+        return None
+    return UnsupportedError(
+        f"MPI was started with MPI_THREAD_{level.upper()}, and coarse calls it from threads of its own; have mpi4py "
+        "start it with thread_level='multiple', its default, or use an MPI library built for that"
+    )
 
 
 def _node_of(partition: PartitionTable, rank: int) -> str:

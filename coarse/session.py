@@ -2,7 +2,9 @@
 
 import atexit
 import os
+import platform
 import signal
+import socket
 import sys
 import tempfile
 import threading
@@ -15,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from coarse.arrival import LauncherLine, NodeJob, arrival
 from coarse.clock import WallClock
-from coarse.errors import CoarseError, NotInitializedError, StallError
+from coarse.errors import CoarseError, NotInitializedError, StallError, UnsupportedError
 
 if TYPE_CHECKING:
     from coarse.config import Config
@@ -27,6 +29,8 @@ _has_failed = False
 _forked = False
 _refusal: CoarseError | None = None
 """The error that all ranks raised together at the start."""
+_ORDERED = ("x86_64", "AMD64")
+"""Processors whose stores others see in order."""
 _LAST_WORDS_S = 0.3
 """mpirun drops what it has not read of a rank when it sees its end."""
 _FORKED = (
@@ -59,6 +63,7 @@ def _join(config: "Config | Mapping[str, object] | str | Path | None", timeout_s
     global _runtime
     if _runtime is not None or _was_shut_down or _forked:
         raise NotInitializedError(_why_not_again())
+    _require_processor()
     with LauncherLine(os.environ) as line:
         line.say_waits()
         try:
@@ -74,6 +79,15 @@ def _join(config: "Config | Mapping[str, object] | str | Path | None", timeout_s
     if runtime.is_device_only:
         shutdown()
         sys.exit(1 if runtime.has_failed else 0)
+
+
+def _require_processor() -> None:
+    """UnsupportedError where records in mapped memory could be read before they are written; see [Note: fences]."""
+    if platform.machine() not in _ORDERED:
+        raise UnsupportedError(
+            f"ranks share memory in ways that need x86-64's order of stores, and {socket.gethostname()} is a "
+            f"{platform.machine()} machine; run on {' or '.join(_ORDERED)}, or simulate with coarse predict"
+        )
 
 
 def _open_runtime(config: "Config | Mapping[str, object] | str | Path | None") -> "Runtime":

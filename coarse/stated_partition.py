@@ -7,6 +7,9 @@ from coarse.errors import ConfigError
 from coarse.partition_file import partition_from_toml
 from coarse.topology import PartitionTable, partition_from_text
 
+MOST_RANKS = 65_535
+"""Records have two bytes for a worker's number."""
+_MOST_DIGITS = 9
 _HOST = "this host"
 
 
@@ -25,7 +28,13 @@ def stated_partition(partition: str) -> PartitionTable:
                 f"got {counts[0]} and {counts[1]}; such as '2:2'",
                 key="partition",
             )
-        return partition_from_text(partition, [_HOST] * sum(map(int, counts)))
+        num_ranks = sum(int(count[-_MOST_DIGITS:]) for count in counts)
+        if num_ranks > MOST_RANKS or max(map(len, counts)) > _MOST_DIGITS:
+            raise ConfigError(
+                f"partition {partition!r}: a job has at most {MOST_RANKS} ranks; coarse predict simulates more",
+                key="partition",
+            )
+        return partition_from_text(partition, [_HOST] * num_ranks)
     return partition_from_text(partition, [_HOST] * len(partition.split(",")))
 
 

@@ -36,8 +36,8 @@ class KeyRegions:
         """Whether an array is the whole region, element for element: one that only begins there is not."""
         if array is self._arrays.get(state.key):
             return True
-        address = self._memories[state.device].address + state.offset
-        begins_there = array.__array_interface__["data"][0] == address
+        memory = self._memories[state.device]
+        begins_there = memory.is_at(array.__array_interface__["data"][0], state.offset)
         return begins_there and array.flags.c_contiguous and 0 < array.size == state.plan.num_elements
 
     def forget(self, key: int) -> None:

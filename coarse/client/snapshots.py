@@ -53,7 +53,7 @@ class SnapshotHandle:
         """The checkpoint's folder, once it is on the disk (default: within an hour).
 
         Raises:
-            SnapshotError: it could not be completed; the last one that was is unharmed.
+            SnapshotError: it could not be completed; one that was complete before is unharmed.
             StallError: it is not done after `timeout` seconds.
         """
         self._snapshots.wait_for(self._number, timeout)
@@ -134,8 +134,8 @@ class ClientSnapshots:
         except DeadRankError as error:
             self._is_observed |= number == self._number
             raise SnapshotError(
-                f"snapshot {number} cannot be completed: {error}; the last complete checkpoint is "
-                "unharmed"
+                f"snapshot {number} cannot be completed: {error}; a checkpoint that was complete "
+                "before is unharmed"
             ) from error
         if not is_ended:
             raise StallError(

@@ -2,7 +2,6 @@
 
 import os
 import sys
-from dataclasses import fields
 from pathlib import Path
 from typing import Annotated
 
@@ -12,7 +11,7 @@ from rich.table import Table
 
 from coarse.commands.wrong_input import wrong_input_ends_with_2
 from coarse.composition import placement_of
-from coarse.config import load_config
+from coarse.config import Config, load_config
 from coarse.device_file import open_device_file
 from coarse.errors import CapacityError, ConfigError
 from coarse.launch import missing_defaults, mpirun_beside
@@ -40,11 +39,19 @@ def check(
             memories = _memories(partition, settings.device_capacity_bytes)
         environment = _environment(mpirun_beside(sys.executable, os.environ))
     console = Console()
-    values = {field.name: str(getattr(settings, field.name)) for field in fields(settings)}
-    console.print(_table("configuration", values))
+    console.print(_table("configuration", _settings(settings)))
     if memories:
         console.print(_table("memory of the devices, on this machine", memories))
     console.print(_table("environment", environment))
+
+
+def _settings(settings: Config) -> dict[str, str]:
+    """What is in force, by the keys of a configuration file."""
+    rows: dict[str, str] = {}
+    for key, value in settings.to_mapping().items():
+        within = {f"{key}.{name}": item for name, item in value.items()} if isinstance(value, dict) else {key: value}
+        rows |= {name: "not set" if item is None else str(item) for name, item in within.items()}
+    return rows
 
 
 def _memories(partition: PartitionTable, wanted_bytes: int | None) -> dict[str, str]:

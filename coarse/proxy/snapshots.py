@@ -106,7 +106,7 @@ class DeviceSnapshots:
 
     def on_dead(self, rank: int, text: str) -> Steps:
         """A rank is gone: no snapshot that still needs somebody can be completed."""
-        reason = f"{text}; the last complete checkpoint is unharmed"
+        reason = f"{text}; a checkpoint that was complete before is unharmed"
         running = {machine.active_id for machine in self._machines.values()} | {*self._folders}
         if self._coordinator is not None:
             running |= {*self._coordinator.running}

@@ -132,7 +132,7 @@ def _failing_as_snapshot_error(target: Path) -> Iterator[None]:
     except OSError as error:
         raise SnapshotError(
             f"{target}: wanted to write a checkpoint, got {error!r}; free space or choose another "
-            "folder, and take the snapshot again: the last complete checkpoint is unharmed"
+            "folder, and take the snapshot again: a checkpoint that was complete before is unharmed"
         ) from error
     except ValueError as error:
         raise SnapshotError(

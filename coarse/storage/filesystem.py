@@ -61,8 +61,9 @@ class FileSystem:
             return hashlib.file_digest(file, "sha256").hexdigest()
 
     def read(self, path: Path) -> bytes:
-        """The content of a file."""
-        return path.read_bytes()
+        """The content of a file; of what has no length of its own (a device, say) a byte at most."""
+        with open(path, "rb") as file:
+            return file.read(os.fstat(file.fileno()).st_size + 1)
 
     def write(self, path: Path, content: bytes) -> None:
         """Write a file."""

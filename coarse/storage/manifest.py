@@ -190,6 +190,8 @@ def check_names(pieces: Iterable[PieceEntry], file: str) -> None:
 
 
 def _check_files(parts: tuple[PartEntry, ...]) -> None:
+    if not parts:
+        raise ValueError("no parts: every writer gives one, if only an empty one")
     files = [part.file for part in parts]
     if len(set(files)) < len(files):
         raise ValueError(f"a part file is named twice in {files}")

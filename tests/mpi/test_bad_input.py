@@ -162,6 +162,14 @@ def test_a_start_that_cannot_be_is_refused_on_every_rank(refusals, name):
         assert not [word for word in words if word not in report.text], report.text
 
 
+def test_an_mpi_that_takes_calls_of_one_thread_alone_is_refused_on_every_rank(tmp_path):
+    completed = mpirun(2, "serialized_mpi.py", tmp_path)
+    assert completed.returncode == 0, completed.stderr
+    for rank, report in reports_of(tmp_path).items():
+        assert report.kind == "UnsupportedError"
+        assert "MPI was started with MPI_THREAD_SERIALIZED" in report.text, rank
+
+
 def test_a_start_that_fails_on_one_rank_alone_ends_the_job():
     completed = mpirun(3, "failed_start.py")
     assert completed.returncode != 0

@@ -43,6 +43,12 @@ def test_every_key_of_a_file_arrives(write):
     )
 
 
+@pytest.mark.parametrize("device", ["/dev/full", "/dev/zero"])
+def test_a_file_without_an_end_is_refused(device):
+    with pytest.raises(ConfigError, match=f"{device}: longer than 16777216 characters"):
+        Config.from_toml(device)
+
+
 def test_a_config_cannot_be_changed():
     with pytest.raises(dataclasses.FrozenInstanceError):
         Config().mode = "allreduce"

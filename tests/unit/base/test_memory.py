@@ -5,6 +5,8 @@ import faulthandler
 import gc
 import os
 import signal
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -37,13 +39,57 @@ def test_what_one_mapping_writes_every_other_reads(device):
     other = DeviceMemory(os.dup(device.descriptor), CAPACITY_BYTES)
     device.view(4096, 5)[:] = np.arange(5, dtype=np.uint8)
     assert other.view(4096, 5).tolist() == [0, 1, 2, 3, 4]
-    assert other.address != device.address
+    assert address_of(other.view(0, 1)) != address_of(device.view(0, 1))
     other.close()
 
 
 def test_a_view_starts_where_it_says(device):
-    address = device.view(123, 4).__array_interface__["data"][0]
-    assert address == device.address + 123
+    assert address_of(device.view(123, 4)) == address_of(device.view(0, 1)) + 123
+    assert device.is_at(address_of(device.view(123, 4)), 123)
+    assert not device.is_at(address_of(device.view(123, 4)), 124)
+
+
+def address_of(view: np.ndarray) -> int:
+    return view.__array_interface__["data"][0]
+
+
+def test_no_more_is_mapped_than_is_used_and_what_is_mapped_stays(monkeypatch):
+    monkeypatch.setattr(memory, "_FIRST_MAPPING_BYTES", 1 << 16)
+    large = 1 << 40  # more than any process may map here
+    device = DeviceMemory(create_memory_file("test", large), large)
+    first = device.view(0, 4096)
+    first[:] = 3
+    far = device.view((1 << 20) - 2048, 4096)
+    far[:] = 4
+    assert len(device._bytes) == (1 << 20) + (1 << 16)
+    assert first.sum() == device.view(0, 4096).sum() == 3 * 4096
+    assert address_of(first) != address_of(device.view(0, 1))
+    assert device.is_at(address_of(first), 0)
+    assert device.is_at(address_of(device.view(0, 1)), 0)
+    with pytest.raises(ValueError, match="has no byte"):
+        device.view(large, 1)
+    device.close()
+
+
+def test_a_limited_address_space_is_an_error_that_names_the_setting(tmp_path):
+    program = """
+import resource
+from coarse.errors import CapacityError
+from coarse.memory import DeviceMemory, create_memory_file, total_bytes
+used = int(open("/proc/self/statm").read().split()[0]) * 4096
+resource.setrlimit(resource.RLIMIT_AS, (used + (3 << 29), used + (3 << 29)))
+device = DeviceMemory(create_memory_file("test", 1 << 40), 1 << 40)
+device.view(0, 4096)[:] = 1
+refusal = device.reserve(2 << 30, 4096)
+assert "ulimit -v" in refusal and "lower device_capacity_bytes" in refusal, refusal
+try:
+    device.view(2 << 30, 4096)
+except CapacityError as error:
+    assert str(error) == refusal
+    print("refused")
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.stdout == "refused\n", done.stderr
 
 
 def test_memory_is_sparse_until_it_is_reserved(device):

@@ -9,6 +9,7 @@ import pytest
 
 import coarse
 from coarse import session
+from coarse.errors import UnsupportedError
 
 CALLS = {
     "rank": coarse.rank,
@@ -46,3 +47,10 @@ def test_an_error_is_shown_though_a_hook_around_ours_holds_stderr_back(capfd, mo
     monkeypatch.setattr(sys, "stderr", io.StringIO())
     session._on_uncaught(ValueError, ValueError("what went wrong"), None)
     assert "what went wrong" in capfd.readouterr().err
+
+
+def test_a_processor_that_reorders_stores_is_refused_before_anything_is_started(monkeypatch):
+    monkeypatch.setattr(session.platform, "machine", lambda: "aarch64")
+    with pytest.raises(UnsupportedError, match="is a aarch64 machine; run on x86_64"):
+        session.init()
+    assert not session.is_initialized()

@@ -3,6 +3,7 @@
 import pytest
 
 from coarse.errors import ConfigError
+from coarse.partition_file import stated_or_default
 from coarse.stated_partition import stated_partition
 
 
@@ -48,7 +49,7 @@ def test_a_text_that_fits_no_ranks_is_refused(partition):
         ),
         (('rank = 0\nrole = "worker"', 'rank = 0\nrole = "both"'), "rank 0 is listed twice"),
         (('rank = "0"\nrole = "both"',), "rank must be a whole number"),
-        ((), "no worker among 0 ranks"),
+        ((), r"write one \[\[rank\]\] table for each rank"),
     ],
 )
 def test_a_table_that_fits_no_ranks_is_refused_where_it_is_wrong(tmp_path, entries, message):
@@ -56,3 +57,17 @@ def test_a_table_that_fits_no_ranks_is_refused_where_it_is_wrong(tmp_path, entri
     path.write_text(table(*entries))
     with pytest.raises(ConfigError, match=message):
         stated_partition(str(path))
+
+
+@pytest.mark.parametrize("partition", ["99999999:1", "1:65535", "1" + "0" * 5000 + ":1"])
+def test_more_ranks_than_a_job_can_have_are_refused_at_once(partition):
+    with pytest.raises(ConfigError, match="at most 65535 ranks; coarse predict simulates"):
+        stated_partition(partition)
+
+
+def test_a_table_without_ranks_is_refused(tmp_path):
+    (tmp_path / "table.toml").write_text("rank = []\n")
+    with pytest.raises(ConfigError, match=r"table\.toml:1: write one \[\[rank\]\] table for each rank"):
+        stated_partition(str(tmp_path / "table.toml"))
+    with pytest.raises(ConfigError, match=r"write one \[\[rank\]\]"):
+        stated_or_default(str(tmp_path / "table.toml"), ["here", "here"])

@@ -136,7 +136,7 @@ def test_foreign_files_are_refused(raw):
     ],
 )
 def test_what_another_program_wrote_in_our_form_is_checked_all_the_same(changes):
-    document = json.loads(Manifest(step=1, metadata={}, parts=()).encode()) | changes
+    document = json.loads(manifest(part(piece())).encode()) | changes
     del document["sha256"]
     forged = {**document, "sha256": _sha256(document)}
     with pytest.raises(CheckpointError, match="wanted a step, metadata and parts"):
@@ -149,7 +149,7 @@ def _sha256(document):
 
 def test_a_newer_format_names_its_version(monkeypatch):
     monkeypatch.setattr("coarse.storage.manifest.FORMAT_VERSION", 2)
-    raw = manifest().encode()
+    raw = manifest(part(piece())).encode()
     monkeypatch.undo()
     with pytest.raises(CheckpointError, match="wanted format version 1, got 2; read it with"):
         decode_manifest(raw, "here")

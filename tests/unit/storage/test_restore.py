@@ -1,5 +1,7 @@
 """What is read back is what was written, or a CheckpointError that names the file."""
 
+import hashlib
+import json
 import os
 import re
 import shutil
@@ -12,7 +14,9 @@ from hypothesis import strategies as st
 
 from coarse.dtypes import DType
 from coarse.errors import CheckpointError
+from coarse.storage import manifest
 from coarse.storage.checkpoint import replaced_folder, write_checkpoint
+from coarse.storage.manifest import MANIFEST_FILE
 from coarse.storage.pieces import TensorPiece, whole_tensor
 from coarse.storage.restore import find_checkpoint, read_checkpoint, read_manifest, read_part
 from tests.unit.storage.failing_files import FailingFileSystem
@@ -192,3 +196,27 @@ def test_without_safetensors_the_extra_is_named(written, monkeypatch):
     monkeypatch.setitem(sys.modules, "safetensors", None)
     with pytest.raises(CheckpointError, match=r"pip install 'coarse\[snapshot\]'"):
         read_checkpoint(written)
+
+
+@pytest.mark.parametrize("file", ["manifest", "part"])
+def test_a_link_to_a_file_without_an_end_is_an_error_and_takes_no_memory(written, tmp_path, file):
+    folder = shutil.copytree(written, tmp_path / "ckpt")
+    name = MANIFEST_FILE if file == "manifest" else read_manifest(folder).parts[0].file
+    (folder / name).unlink()
+    (folder / name).symlink_to("/dev/zero")
+    with pytest.raises(CheckpointError, match=re.escape(str(folder / name))):
+        read_checkpoint(folder)
+
+
+def test_a_manifest_without_parts_is_no_checkpoint(written, tmp_path):
+    folder = shutil.copytree(written, tmp_path / "ckpt")
+    body = json.loads((folder / MANIFEST_FILE).read_bytes())
+    del body["sha256"]
+    body["parts"] = []
+    (folder / MANIFEST_FILE).write_bytes(manifest._encode({**body, "sha256": digest_of(body)}))
+    with pytest.raises(CheckpointError, match="no parts"):
+        read_checkpoint(folder)
+
+
+def digest_of(body) -> str:
+    return hashlib.sha256(manifest._encode(body)).hexdigest()
