@@ -1,6 +1,6 @@
 """`coarse emulate`: real processes and real bytes over the links of a machine that is not here."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from statistics import fmean
 from typing import Annotated
@@ -9,8 +9,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from coarse.commands.degradation_options import Degrade, ProfileEvery
+from coarse.commands.options import MACHINE_HELP, Degrade, ProfileEvery
 from coarse.commands.possible_modes import of_possible_modes
+from coarse.commands.progress import Tasks, shown_tasks
 from coarse.commands.wrong_input import wrong_input_ends_with_2
 from coarse.emulated.launch import emulate as emulate_order
 from coarse.emulated.order import RunOrder
@@ -26,7 +27,7 @@ app = typer.Typer(add_completion=False)
 
 @app.command()
 def emulate(
-    machine: Annotated[str, typer.Option(help="A preset, or the path of a TOML file.")] = "aws-p3",
+    machine: Annotated[str, typer.Option(help=MACHINE_HELP)] = "aws-p3",
     model: Annotated[str, typer.Option(help="resnet50 or bert-large.")] = "resnet50",
     gpu: Annotated[str | None, typer.Option(help="Whose compute is replayed; by default the machine's.")] = None,
     batch: Annotated[int, typer.Option(min=1, help="Samples per worker and iteration.")] = 64,
@@ -59,7 +60,8 @@ def emulate(
             degradations=tuple(degrade or ()),
             profile_every=profile_every,
         )
-        rows = [_row(console, decided) for decided in _decided(console, order, modes, policy)]
+        with shown_tasks() as tasks:
+            rows = [_row(console, tasks, decided) for decided in _decided(console, tasks, order, modes, policy)]
     _show(console, order, rows)
 
 
@@ -74,13 +76,17 @@ def _show(console: Console, order: RunOrder, rows: Sequence[tuple[str, ...]]) ->
     console.print(table)
 
 
-def _decided(console: Console, order: RunOrder, modes: str | None, policy: Policy) -> list[RunOrder]:
+def _decided(console: Console, tasks: Tasks, order: RunOrder, modes: str | None, policy: Policy) -> list[RunOrder]:
     """The order in each mode that is possible: all are decided before any of them runs."""
 
     def in_mode(mode: Mode) -> RunOrder:
         one = replace(order, mode=mode)
         one.scenario().gpu_memory()
-        return one.decided(policy)
+        end = tasks.begin_unmeasured(f"{mode}: decide by simulation")
+        try:
+            return one.decided(policy)
+        finally:
+            end()
 
     def tell(line: str) -> None:
         console.print(line, highlight=False)
@@ -88,13 +94,24 @@ def _decided(console: Console, order: RunOrder, modes: str | None, policy: Polic
     return of_possible_modes(modes_of(modes), in_mode, must_have=modes is not None, on_left_out=tell)
 
 
-def _row(console: Console, order: RunOrder) -> tuple[str, ...]:
-    def announce(dilation: float) -> None:
-        console.print(f"{order.mode}: {order.num_ranks} ranks, 1 emulated second in {dilation:.3g} s ...")
-
-    emulated = emulate_order(order, on_try=announce)
+def _row(console: Console, tasks: Tasks, order: RunOrder) -> tuple[str, ...]:
     job = order.job()
     simulated_s = fmean(mean_durations(simulate(job, decide=order.decide() or keep_tables).iterations)[1:])
+    ends: list[Callable[[], None]] = []
+
+    def announce(dilation: float, late_share: float | None) -> None:
+        """Why this pace, and how long that is: a user who waits wants to know both."""
+        why = "this machine's pace" if not order.dilation else "as asked"
+        if late_share is not None:
+            why = f"slower, since {late_share:.1%} of transfers were late at the last pace"
+        about_s = dilation * simulated_s * order.num_iterations
+        text = f"1 emulated second in {dilation:.3g} s ({why}), {about_s:.0f} s in all and the ranks' start"
+        while ends:
+            ends.pop()()
+        ends.append(tasks.begin_unmeasured(f"{order.mode}: {order.num_ranks} ranks, {text}"))
+
+    emulated = emulate_order(order, on_try=announce)
+    ends.pop()()
     for note in profile_notes(order.mode, job, mean_durations(emulated.iterations), emulated.profiles):
         console.print(note, highlight=False)
     return (

@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from coarse.commands.degradation_options import Degrade, ProfileEvery
+from coarse.commands.options import MACHINE_HELP, Degrade, ProfileEvery
 from coarse.commands.possible_modes import of_possible_modes
+from coarse.commands.progress import Tasks, shown_tasks
 from coarse.commands.report import show
 from coarse.commands.wrong_input import wrong_input_ends_with_2
 from coarse.emulation.accelerator import Optimizer
@@ -34,7 +34,7 @@ app = typer.Typer(add_completion=False)
 
 @app.command()
 def predict_command(
-    machine: Annotated[str, typer.Option(help="A preset's name, or the path of a machine file (.toml).")] = "aws-p3",
+    machine: Annotated[str, typer.Option(help=MACHINE_HELP)] = "aws-p3",
     model: Annotated[str, typer.Option(help="resnet50 or bert-large.")] = "resnet50",
     gpu: Annotated[str | None, typer.Option(help="Whose compute times; by default the machine's own.")] = None,
     batch: Annotated[int, typer.Option(help="Samples per worker and iteration.")] = 2,
@@ -65,7 +65,7 @@ def predict_command(
         must_have = modes is not None
         chosen = tuple(modes_of(modes))
         console = Console()
-        run = _predicted(asked, chosen, must_have, out, console)
+        run = _predicted(asked, chosen, must_have, out)
         show(run, out, console)
         console.print(f"wrote {(out / RUN_FILE).as_posix()}", highlight=False, markup=False, soft_wrap=True)
 
@@ -88,14 +88,14 @@ class _Outcome:
     notes: list[str]
 
 
-def _predicted(asked: Question, modes: tuple[Mode, ...], must_have: bool, out: Path, console: Console) -> Run:
+def _predicted(asked: Question, modes: tuple[Mode, ...], must_have: bool, out: Path) -> Run:
     """All modes, one after the other; a mode that nobody asked for by name may be impossible on the machine."""
     scenarios = asked.scenarios()
     notes = list(_notes(scenarios))
     _clear(out)
-    with _progress(console) as progress:
+    with shown_tasks() as tasks:
         outcomes = of_possible_modes(
-            modes, lambda mode: _outcome(scenarios, mode, out, progress), must_have=must_have, on_left_out=notes.append
+            modes, lambda mode: _outcome(scenarios, mode, out, tasks), must_have=must_have, on_left_out=notes.append
         )
     run = Run(
         kind="simulated",
@@ -109,17 +109,11 @@ def _predicted(asked: Question, modes: tuple[Mode, ...], must_have: bool, out: P
     return run
 
 
-def _outcome(scenarios: Scenarios, mode: Mode, out: Path, progress: Progress) -> _Outcome:
+def _outcome(scenarios: Scenarios, mode: Mode, out: Path, tasks: Tasks) -> _Outcome:
     """One mode's numbers and timeline; its trace is written."""
     scenario = scenarios.of(mode)
     memory_bytes = scenario.gpu_memory(Optimizer(scenarios.question.optimizer)).total_bytes
-    plan = progress.add_task(f"{mode}: plan", total=1.0)
-    simulation = progress.add_task(f"{mode}: simulate", total=1.0)
-    job, report = predict(
-        scenario,
-        lambda done: progress.update(plan, completed=done),
-        lambda done: progress.update(simulation, completed=done),
-    )
+    job, report = predict(scenario, tasks.begin(f"{mode}: plan"), tasks.begin(f"{mode}: simulate"))
     write_trace(job, report, out / f"{mode}.trace.json", mode.value)
     return _Outcome(
         result=result_of(scenario, job, report),
@@ -127,13 +121,6 @@ def _outcome(scenarios: Scenarios, mode: Mode, out: Path, progress: Progress) ->
         memory_bytes=memory_bytes,
         notes=profile_notes(mode.value, job, mean_durations(report.iterations), report.profiles),
     )
-
-
-def _progress(console: Console) -> Progress:
-    """Bars with the time gone and an estimate of the time left."""
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn())
-    times = (TimeElapsedColumn(), TimeRemainingColumn())
-    return Progress(*columns, *times, console=console, transient=True, disable=not console.is_terminal)
 
 
 def _clear(out: Path) -> None:

@@ -13,7 +13,7 @@ from coarse.commands.wrong_input import wrong_input_ends_with_2
 from coarse.emulation.machine_file import load_machine
 from coarse.emulation.quantities import require_name
 from coarse.errors import ConfigError
-from coarse.machine_profile.measured import Measurements, labelled_text, machine_of, measure
+from coarse.machine_profile.measured import Measurements, labelled_text, machine_of, measure, noise_note
 from coarse.machine_profile.pair import Pair
 from coarse.memory import total_bytes
 from coarse.units import KIB, MIB
@@ -36,9 +36,11 @@ def profile(
         console = Console()
         found = _measured(console)
         console.print(_table(found))
+        if found.is_noisy:
+            Console(stderr=True).print(f"coarse: warning: {noise_note(found)}", highlight=False, soft_wrap=True)
         if save is not None:
             machine = machine_of(found, name)
-            save.write_text(labelled_text(machine), encoding="utf-8")
+            save.write_text(labelled_text(machine, found), encoding="utf-8")
             assert load_machine(save) == machine, "the file states another machine"
             console.print(f"wrote {save}; try: coarse predict --machine {save} --workers 2",
                           highlight=False, markup=False, soft_wrap=True)  # fmt: skip
@@ -80,5 +82,6 @@ def _table(found: Measurements) -> Table:
     table.add_row("two copies at once", rate.format(found.together_bytes_per_s / GB), "two processes, both together")
     table.add_row("adder", rate.format(found.adder_bytes_per_s / GB), "a sync core's sum of two tensors, one core")
     table.add_row("optimizer", rate.format(found.optimizer_bytes_per_s / GB), "Adam, bytes of parameters, one core")
+    table.add_row("noise", f"{found.noise:.0%}", "of the time the measuring processes waited for a core")
     table.add_row("fp32", f"{found.fp32_flops_per_s / 1e9:.3g} GFLOP/s", "matrix product, one core")
     return table

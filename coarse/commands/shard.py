@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from coarse.collectives.shape import Collective
+from coarse.commands.options import MACHINE_HELP
 from coarse.commands.wrong_input import wrong_input_ends_with_2
 from coarse.emulation.presets import machine_named
 from coarse.report.prediction import one_of
@@ -27,7 +28,7 @@ app = typer.Typer(add_completion=False)
 
 @app.command()
 def shard(
-    machine: Annotated[str, typer.Option(help="A preset's name, or the path of a machine file.")] = "fcdp-a40-10gbe",
+    machine: Annotated[str, typer.Option(help=MACHINE_HELP)] = "fcdp-a40-10gbe",
     model: Annotated[str, typer.Option(help="gpt-10b, -15b, -20b, -25b, -30b, or LAYERSxHIDDENxHEADS.")] = "gpt-10b",
     batch: Annotated[int, typer.Option(help="Samples per GPU; 0: each mode's largest power of two that fits.")] = 8,
     nodes: Annotated[int, typer.Option(help="Nodes of the cluster.")] = 2,
@@ -71,7 +72,7 @@ def _show(asked: ShardedScenario, rows: list[ShardedRow], out: Path) -> None:
     what = f"LoRA of rank {asked.lora_rank}" if asked.lora_rank else "full fine-tuning"
     where = f"{asked.num_nodes} x {asked.gpus_per_node} GPUs of {asked.machine.name}"
     title = f"{asked.model_name}, {what}, {where}, simulated"
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, padding=0)
     for number, name in enumerate(HEAD):
         table.add_column(name, justify="right" if number else "left")
     for row in rows:

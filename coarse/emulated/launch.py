@@ -90,7 +90,11 @@ class EmulatedResult:
         return tuple(row for row in self.iterations if row.iteration) or self.iterations
 
 
-def emulate(order: RunOrder, *, on_try: Callable[[float], None] = lambda _: None) -> EmulatedResult:
+OnTry = Callable[[float, float | None], None]
+"""Told the dilation of a run that begins, and the share of transfers that were late in the one before, if any."""
+
+
+def emulate(order: RunOrder, *, on_try: OnTry = lambda *_: None) -> EmulatedResult:
     """Run a decided order; a dilation of 0 is chosen, and raised until at most 1 % of transfers overrun.
 
     Raises:
@@ -100,10 +104,12 @@ def emulate(order: RunOrder, *, on_try: Callable[[float], None] = lambda _: None
     is_auto = not order.dilation
     tries = _MOST_TRIES if is_auto else 1
     dilation = order.dilation or first_dilation(order.job())
+    late_share = None
     for number in range(tries):
         trial = replace(order, dilation=dilation * _SLOWER**number)
-        on_try(trial.dilation)
+        on_try(trial.dilation, late_share)
         result = run_order(trial)
+        late_share = result.overrun_share
         if result.overrun_share <= ALLOWED_OVERRUN_SHARE:
             return result
     raise OverrunError(

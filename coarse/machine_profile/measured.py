@@ -20,6 +20,8 @@ _MATRIX_SIDE = 768
 _BYTES_PER_SIZE = 192 * MIB
 _TOGETHER_BYTES, _TOGETHER_COPIES, _TOGETHER_ROUNDS = 4 * MIB, 8, 5
 _MOST_COPIES = 40
+NOISY = 0.1
+"""The share of the time that measuring processes may wait for a core: on a quiet machine it is below a hundredth."""
 MAX_RANKS = 64
 
 OnStep = Callable[[float, str], None]
@@ -40,14 +42,22 @@ class Measurements:
     adder_bytes_per_s: float
     optimizer_bytes_per_s: float
     fp32_flops_per_s: float
+    noise: float
+    """The share of the time in which the measuring processes could have run that they waited for a core."""
     memory_bytes: int
     num_cores: int
     cpu: str
+
+    @property
+    def is_noisy(self) -> bool:
+        """Whether others used this machine so much that the rates are theirs as well."""
+        return self.noise > NOISY
 
 
 def measure(pair: Pair, *, memory_bytes: int, num_cores: int, cpu: str, on_step: OnStep) -> Measurements:
     """Measure everything; a few seconds."""
     on_step(0.0, "latency of a record")
+    ran_before_s, waited_before_s = pair.core_times()
     latency_s = _latency_s(pair)
     push_s, pull_s = _copies(pair, lambda share: on_step(0.05 + 0.6 * share, "copies by size"))
     on_step(0.65, "two copies at once")
@@ -58,6 +68,8 @@ def measure(pair: Pair, *, memory_bytes: int, num_cores: int, cpu: str, on_step:
     optimizer = pair.ask(STEP)
     on_step(0.95, "matrix product")
     flops = pair.ask(MULTIPLY, _MATRIX_SIDE)
+    ran_s, waited_s = pair.core_times()
+    waited_s -= waited_before_s
     on_step(1.0, "done")
     return Measurements(
         latency_s=latency_s,
@@ -67,6 +79,7 @@ def measure(pair: Pair, *, memory_bytes: int, num_cores: int, cpu: str, on_step:
         adder_bytes_per_s=adder,
         optimizer_bytes_per_s=optimizer,
         fp32_flops_per_s=flops,
+        noise=waited_s / max(waited_s + ran_s - ran_before_s, 1e-9),
         memory_bytes=memory_bytes,
         num_cores=num_cores,
         cpu=cpu,
@@ -180,10 +193,11 @@ HOW = {
 """(table, key) -> how its value was found."""
 
 
-def labelled_text(machine: Machine) -> str:
-    """The machine as a file, each value with how it was found."""
+def labelled_text(machine: Machine, found: Measurements) -> str:
+    """The machine as a file, each value with how it was found, and how still the machine was."""
     head = ("# This machine as `coarse profile --save` measured it: two processes, mapped memory, records.",
-            "# A worker or a memory device is a process here, and a transfer is a copy.")  # fmt: skip
+            "# A worker or a memory device is a process here, and a transfer is a copy.",
+            f"# Noise: {noise_note(found)}")  # fmt: skip
     return "\n".join((*head, *_labelled(machine_text(machine).splitlines()), ""))
 
 
@@ -197,3 +211,11 @@ def _labelled(lines: list[str]) -> Iterator[str]:
             table = f"wire {value.strip(chr(34))}"
         how = HOW.get((table, key))
         yield f"{line}  # {how}" if how else line
+
+
+def noise_note(found: Measurements) -> str:
+    """How still the machine was, in a sentence."""
+    note = f"the measuring processes waited for a core {found.noise:.0%} of the time"
+    if not found.is_noisy:
+        return f"{note}."
+    return f"{note}: others used the machine, so its rates may be far too low; measure again when it is quiet."

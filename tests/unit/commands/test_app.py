@@ -11,7 +11,7 @@ from typer.main import get_command
 from coarse.commands.app import HELP_LINES, app
 
 COMMANDS = Path(import_module("coarse.commands").__file__).parent
-NOT_COMMANDS = {"__init__", "app", "degradation_options", "possible_modes", "wrong_input"}
+NOT_COMMANDS = {"__init__", "app", "options", "possible_modes", "progress", "wrong_input"}
 PROGRAM = """
 import atexit, sys
 from coarse.commands.app import main

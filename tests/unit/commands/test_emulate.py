@@ -14,7 +14,8 @@ LOST = ("--iterations", "9", "--profile-every", "3", "--degrade", "socket0 cross
 
 def simulated_run(order: RunOrder, *, on_try) -> EmulatedResult:
     """What a run on a machine that is always in time would measure."""
-    on_try(20.0)
+    on_try(20.0, None)
+    on_try(50.0, 0.031)
     report = simulate(order.job(), decide=order.decide())
     return EmulatedResult(
         order=order,
@@ -34,6 +35,10 @@ def test_a_link_that_degrades_is_noticed_and_held_against_the_simulator(monkeypa
     assert "Milliseconds of the iterations of coarse, in order: 4 of 46.26, " in output
     assert "decided anew before iteration 6 (100% of the bytes to devices local)" in output
     assert "1.000" in output
+    said = " ".join(done.stderr.split())
+    assert "coarse: decide by simulation ..." in said
+    assert "coarse: 4 ranks, 1 emulated second in 20 s (this machine's pace), " in said
+    assert "1 emulated second in 50 s (slower, since 3.1% of transfers were late at the last pace), " in said
 
 
 @pytest.mark.parametrize(("arguments", "wanted"), [

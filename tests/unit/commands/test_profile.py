@@ -1,5 +1,7 @@
 """`coarse profile`: what is measured becomes a machine that predictions run on."""
 
+from dataclasses import replace
+
 from typer.testing import CliRunner
 
 from coarse.commands.profile import app
@@ -19,6 +21,7 @@ FOUND = Measurements(
     adder_bytes_per_s=8e9,
     optimizer_bytes_per_s=5e8,
     fp32_flops_per_s=5e10,
+    noise=0.02,
     memory_bytes=16 << 30,
     num_cores=4,
     cpu="Some(R) CPU @ 2.0GHz",
@@ -28,14 +31,24 @@ FOUND = Measurements(
 def test_a_saved_machine_is_the_measured_one(tmp_path):
     machine = machine_of(FOUND, "mine")
     path = tmp_path / "machine.toml"
-    path.write_text(labelled_text(machine))
+    path.write_text(labelled_text(machine, FOUND))
     assert load_machine(path) == machine
     assert len(machine.gpus) == len(machine.memories) == 4
 
 
 def test_every_number_of_the_file_says_how_it_was_found():
-    text = labelled_text(machine_of(FOUND, "mine"))
+    text = labelled_text(machine_of(FOUND, "mine"), FOUND)
     assert all(how in text for how in HOW.values())
+
+
+def test_a_busy_machine_is_said_to_be_one_in_the_file():
+    busy = replace(FOUND, noise=0.6)
+    assert (FOUND.is_noisy, busy.is_noisy) == (False, True)
+    assert "# Noise: the measuring processes waited for a core 2% of the time." in labelled_text(
+        machine_of(FOUND, "mine"), FOUND
+    )
+    noisy = labelled_text(machine_of(busy, "mine"), busy)
+    assert "waited for a core 60% of the time: others used the machine, so its rates may be far too low" in noisy
 
 
 def test_a_push_takes_what_a_copy_and_a_record_took():
@@ -46,7 +59,7 @@ def test_a_push_takes_what_a_copy_and_a_record_took():
 
 def test_predictions_run_on_a_saved_machine(tmp_path):
     path = tmp_path / "machine.toml"
-    path.write_text(labelled_text(machine_of(FOUND, "mine")))
+    path.write_text(labelled_text(machine_of(FOUND, "mine"), FOUND))
     scenarios = Question(machine=str(path), model="resnet50", workers=2, policy="devices").scenarios()
     assert scenarios.profile.basis == "assumption"
     assert simulate(scenarios.of(Mode.COARSE).job()).iteration_s > scenarios.profile.total_forward_s

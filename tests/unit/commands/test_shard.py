@@ -6,6 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from coarse.commands import shard
+from coarse.report.sharded import HEAD
 
 
 def asked(tmp_path, *arguments):
@@ -19,6 +20,7 @@ def test_every_mode_has_a_row_that_says_it_is_simulated(tmp_path):
     assert done.exit_code == 0
     assert [row["mode"] for row in found["rows"]] == ["zero2", "fsdp", "hybrid", "zeropp", "fcdp"]
     assert {row["kind"] for row in found["rows"]} == {"simulated"}
+    assert all(word in done.output for name in HEAD for word in name.split())  # none cut, at 80 columns
     for row in found["rows"]:
         assert row["samples_per_s"] * row["iteration_s"] == pytest.approx(2 * 16)
 
