@@ -20,7 +20,8 @@ from tf_strategy.data_end import (
 from tf_strategy.data_files import are_files_enough
 from tf_strategy.data_order import order_of
 from tf_strategy.operations import Operations
-from tf_strategy.private_names import auto_sharded, distributed, keras_counts, keras_method
+from tf_strategy.private_keras import keras_counts, keras_method
+from tf_strategy.private_names import auto_sharded, distributed
 
 Policy = tf.data.experimental.AutoShardPolicy
 _MODERATE = b"\x08\x02"

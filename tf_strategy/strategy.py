@@ -17,7 +17,7 @@ from tf_strategy.extended import CoarseExtended
 from tf_strategy.gradients import sum_before_optimizers
 from tf_strategy.operations import Operations
 from tf_strategy.predictions import rows_of_all
-from tf_strategy.private_names import is_keras_logged_step, is_keras_predict_step
+from tf_strategy.private_keras import is_keras_logged_step, is_keras_predict_step
 from tf_strategy.recording import Recorder
 from tf_strategy.rounds import Rounds
 from tf_strategy.step_logs import means_of_all

@@ -1,0 +1,108 @@
+"""Keras' private names exist in the version installed, and do what tf_strategy relies on; see test_private_names."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tf_strategy import private_keras, private_names
+
+
+@pytest.fixture
+def seen_of_keras(mirrored_strategy, monkeypatch) -> dict[str, list[object]]:
+    """What is known while Keras distributes a dataset, and of the functions that it runs, in fit and predict."""
+    seen: dict[str, list[object]] = {"counts": [], "steps": [], "logged": [], "methods": []}
+    distribute, run = mirrored_strategy.extended._experimental_distribute_dataset, mirrored_strategy.run
+
+    def distributing(dataset, options):
+        seen["counts"].append(private_keras.keras_counts())
+        seen["methods"].append(private_keras.keras_method())
+        return distribute(dataset, options)
+
+    def running(fn, *args, **kwargs):
+        seen["steps"].append(private_keras.is_keras_predict_step(fn))
+        seen["logged"].append(private_keras.is_keras_logged_step(fn))
+        return run(fn, *args, **kwargs)
+
+    monkeypatch.setattr(mirrored_strategy.extended, "_experimental_distribute_dataset", distributing)
+    monkeypatch.setattr(mirrored_strategy, "run", running)
+    return seen
+
+
+def test_keras_is_asked_how_many_batches_and_steps_there_are_and_whether_it_predicts(mirrored_strategy, seen_of_keras):
+    rows = np.ones((12, 3), np.float32)
+    with mirrored_strategy.scope():
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    pairs = tf.data.Dataset.from_tensor_slices((rows, rows[:, :1])).batch(4)
+    model.fit(pairs, steps_per_epoch=2, shuffle=False, verbose=0)
+    assert private_keras.keras_counts() is None
+    assert seen_of_keras["counts"] == [(3, 2)]
+    assert set(seen_of_keras["steps"]) == {False}
+    seen_of_keras["steps"].clear()
+    model.predict(tf.data.Dataset.from_tensor_slices(rows).batch(4), verbose=0)
+    assert seen_of_keras["counts"][1:] == [(3, None)]
+    assert set(seen_of_keras["steps"]) == {True}
+
+
+@pytest.mark.parametrize("run_eagerly", [False, True])
+def test_a_step_that_keras_runs_for_its_logs_is_told_from_one_s_own_run_of_it(
+    mirrored_strategy, seen_of_keras, run_eagerly
+):
+    rows = np.ones((12, 3), np.float32)
+    with mirrored_strategy.scope():
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse", run_eagerly=run_eagerly, steps_per_execution=2 - run_eagerly)
+    model.optimizer.build(model.trainable_variables)
+    for keras_run in (model.train_on_batch, model.test_on_batch, model.fit, model.evaluate):
+        keras_run(rows, rows[:, :1], **({"verbose": 0} if keras_run in (model.fit, model.evaluate) else {}))
+        assert set(seen_of_keras["logged"]) == {True}, keras_run
+        seen_of_keras["logged"].clear()
+    model.predict(rows, verbose=0)
+    mirrored_strategy.run(model.train_step, args=((tf.constant(rows), tf.constant(rows[:, :1])),))
+    assert set(seen_of_keras["logged"]) == {False}
+
+
+def test_of_methods_of_keras_within_one_another_the_inner_is_told(mirrored_strategy, seen_of_keras):
+    rows = np.ones((12, 3), np.float32)
+    with mirrored_strategy.scope():
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse", run_eagerly=True)
+    looks = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: model.evaluate(rows, rows, verbose=0))
+    data = {"x": rows, "y": rows[:, :1]}
+    model.fit(**data, validation_data=(rows, rows[:, :1]), callbacks=[looks], verbose=0)
+    model.predict(rows, verbose=0)
+    assert seen_of_keras["methods"] == ["fit", "fit", "evaluate", "predict"]
+    assert private_keras.keras_method() is None
+
+
+def test_what_layers_write_in_forward_and_what_is_not_trained_is_written_by_design(mirrored_strategy):
+    seen = []
+
+    class Writes(keras.layers.Layer):
+        def build(self, shape):
+            self.weight = self.add_weight(name="weight")
+
+        def call(self, rows):
+            self.weight.assign(2.0 * self.weight)
+            return rows
+
+    with mirrored_strategy.scope():
+        layer = Writes()
+        layer.build(())
+    private_names.on_replica_write(layer.weight.value, lambda _: seen.append(private_keras.writes_by_design()))
+    for run in (mirrored_strategy.run, tf.function(mirrored_strategy.run)):
+        run(lambda: layer(tf.ones(2)))
+        run(lambda: layer.weight.assign(1.0))
+        layer.trainable = False
+        run(lambda: layer.weight.assign(1.0))
+        layer.trainable = True
+    assert seen == [True, False, True] * 2
+
+
+def test_an_optimizer_knows_what_it_was_built_for():
+    weight = keras.Variable(1.0)
+    for optimizer in (keras.optimizers.SGD(), keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD())):
+        assert private_keras.trained_variables(optimizer) == []
+        optimizer.build([weight])
+        assert [one is weight for one in private_keras.trained_variables(optimizer)] == [True]

@@ -1,0 +1,48 @@
+"""The one file that knows Keras' private names; tests pin each to the versions supported."""
+
+import keras
+from keras.src.backend.tensorflow.trainer import TensorFlowTrainer, TFEpochIterator
+
+from tf_strategy.callers import callers, frames
+
+
+def keras_counts() -> tuple[int | None, int | None] | None:
+    """How many batches Keras takes a dataset for, and the steps_per_epoch it was given, while it distributes it."""
+    for name, owner in callers():
+        if name == "__init__" and isinstance(owner, TFEpochIterator):
+            return owner.data_adapter.num_batches, owner.steps_per_epoch
+    return None
+
+
+def keras_method() -> str | None:
+    """Which of Keras' fit, evaluate and predict has called, if any; of one within another the inner."""
+    found = (name for name, owner in callers() if isinstance(owner, TensorFlowTrainer))
+    return next((name for name in found if name in ("fit", "evaluate", "predict")), None)
+
+
+def writes_by_design() -> bool:
+    """Whether a variable is written by a layer of Keras, in forward, or is one of Keras' that is not trained now."""
+    return any(
+        (name == "__call__" and isinstance(owner, keras.layers.Layer))
+        or (isinstance(owner, keras.Variable) and not owner.trainable)
+        for name, owner in callers()
+    )
+
+
+def trained_variables(optimizer: keras.optimizers.Optimizer) -> list[object]:
+    """What an optimizer was built for; nothing before that."""
+    return list(getattr(optimizer, "inner_optimizer", optimizer)._trainable_variables)
+
+
+def is_keras_predict_step(function: object) -> bool:
+    """Whether `model.predict` runs a function, whose rows it takes for those of all replicas."""
+    name = f"{TensorFlowTrainer.make_predict_function.__qualname__}.<locals>.one_step_on_data"
+    return getattr(function, "__qualname__", None) == name
+
+
+def is_keras_logged_step(function: object) -> bool:
+    """Whether Keras runs a function for its logs, in `fit` and `evaluate`, and on a batch."""
+    name = f"{TensorFlowTrainer._make_function.__qualname__}.<locals>.one_step_on_data"
+    return any(
+        frame.f_code.co_qualname == name and frame.f_locals["step_function"] is function for frame in frames()
+    )
