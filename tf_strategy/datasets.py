@@ -19,6 +19,7 @@ from tf_strategy.data_end import (
 )
 from tf_strategy.data_files import are_files_enough
 from tf_strategy.data_order import order_of
+from tf_strategy.lent_memory import owned
 from tf_strategy.operations import Operations
 from tf_strategy.private_keras import keras_counts, keras_method
 from tf_strategy.private_names import auto_sharded, distributed
@@ -131,6 +132,7 @@ def _agreed(
         asks = must_ask(parts)
     except MismatchError as error:
         raise MismatchError(f"rank {operations.rank}: {error}") from None
+    part = owned(part)
     if asks:
         part = DataAgreement(allowed_behind(split)).asked(part)
     return distributed(part, input_workers, strategy, UNKNOWN if asks else num_batches)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.data.ops import dataset_ops
 from tensorflow.python.distribute import cross_device_ops, distribute_lib, distribute_utils, input_lib, values
 from tensorflow.python.distribute.mirrored_strategy import MirroredExtended
 from tensorflow.python.distribute.reduce_util import ReduceOp
@@ -29,6 +30,7 @@ __all__ = [
     "auto_sharded",
     "distributed",
     "draws_of",
+    "has_lent_memory",
     "has_replica_values",
     "initial_tensor",
     "innermost_function",
@@ -205,15 +207,31 @@ def distributed(
 
 def draws_of(dataset: tf.data.Dataset) -> tuple[list[tuple[int, int]], bool]:
     """The seeds of whatever shuffles or draws in a dataset, and whether elements come from a generator of Python's."""
+    seeds = [(int(one._seed), int(one._seed2)) for one in _all_within(dataset) if hasattr(one, "_seed2")]
+    return seeds, "GeneratorDataset" in _operation_types(dataset)
+
+
+def has_lent_memory(dataset: tf.data.Dataset) -> bool:
+    """Whether elements may lie in memory of numpy's: where `tf.numpy_function` returns them, or nothing is known."""
+    is_known = not any(isinstance(one, dataset_ops._VariantDataset) for one in _all_within(dataset))
+    return not is_known or not _operation_types(dataset).isdisjoint({"PyFunc", "PyFuncStateless"})
+
+
+def _all_within(dataset: tf.data.Dataset) -> list[tf.data.Dataset]:
+    """A dataset and those of which it is made."""
     found, ahead = {}, [dataset]
     while ahead:
         one = ahead.pop()
         ahead += [] if id(one) in found else one._inputs()
         found[id(one)] = one
-    seeds = [(int(one._seed), int(one._seed2)) for one in found.values() if hasattr(one, "_seed2")]
-    graphs = [function.function.graph for one in found.values() for function in one._functions()]
+    return list(found.values())
+
+
+def _operation_types(dataset: tf.data.Dataset) -> set[str]:
+    """The types of all operations in the functions of a dataset, and in those that these call."""
+    graphs = [function.function.graph for one in _all_within(dataset) for function in one._functions()]
     graphs += [inner.graph for graph in graphs for inner in graph._functions.values()]
-    return seeds, any(operation.type == "GeneratorDataset" for graph in graphs for operation in graph.get_operations())
+    return {operation.type for graph in graphs for operation in graph.get_operations()}
 
 
 def innermost_function() -> object | None:
