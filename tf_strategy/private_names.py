@@ -14,9 +14,11 @@ from tensorflow.python.distribute import cross_device_ops, distribute_lib, distr
 from tensorflow.python.distribute.mirrored_strategy import MirroredExtended
 from tensorflow.python.distribute.reduce_util import ReduceOp
 from tensorflow.python.eager.polymorphic_function.polymorphic_function import Function
+from tensorflow.python.framework import random_seed
 from tensorflow.python.framework.auto_control_deps_utils import get_read_write_resource_inputs
 from tensorflow.python.framework.func_graph import FuncGraph
 from tensorflow.python.ops.control_flow_v2_func_graphs import ControlFlowFuncGraph
+from tensorflow.python.ops.stateful_random_ops import Generator
 from tensorflow.python.trackable.base import CheckpointInitialValue
 
 from tf_strategy.callers import callers
@@ -24,6 +26,7 @@ from tf_strategy.callers import callers
 SyncOnReadVariable = values.SyncOnReadVariable
 
 __all__ = [
+    "Generator",
     "MirroredExtended",
     "ReduceOp",
     "SyncOnReadVariable",
@@ -42,6 +45,7 @@ __all__ = [
     "on_devices_of",
     "on_replica_write",
     "per_replica",
+    "random_seed",
     "regrouped",
     "strays_written",
     "value_context",

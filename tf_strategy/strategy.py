@@ -13,6 +13,7 @@ from coarse.errors import ConfigError
 from coarse.session import current, is_initialized
 from tf_strategy import failures
 from tf_strategy.data_order import share_seed
+from tf_strategy.draws import draw_apart
 from tf_strategy.extended import CoarseExtended
 from tf_strategy.gradients import sum_before_optimizers
 from tf_strategy.operations import Operations
@@ -61,6 +62,7 @@ class CoarseStrategy(tf.distribute.Strategy):
             share_seed(self._operations)
         failures.name_causes_at_the_end()
         sum_before_optimizers()
+        draw_apart()
         _made = self
 
     @property

@@ -52,6 +52,9 @@ PARAMETERS = {
         *("input_workers", "strategy", "dataset", "num_replicas_in_sync", "input_context", "components"),
         *("element_spec", "enable_get_next_as_optional", "build", "options"),
     ),
+    keras.random.SeedGenerator.next: ("ordered",),
+    private_names.Generator._preprocess_key: ("key",),
+    private_names.random_seed.get_seed: ("op_seed",),
     keras.optimizers.Optimizer.apply: ("grads", "trainable_variables"),
     keras.optimizers.Optimizer.apply_gradients: ("grads_and_vars",),
     keras.optimizers.LossScaleOptimizer.apply: ("grads", "trainable_variables"),
@@ -279,3 +282,9 @@ def test_one_worker_s_values_are_still_reduced_by_us(method, monkeypatch):
 def test_values_are_of_the_classes_that_keras_looks_for():
     assert issubclass(values.PerReplica, tf.distribute.DistributedValues)
     assert issubclass(values.Mirrored, tf.distribute.DistributedValues)
+
+
+def test_operations_ask_for_their_seeds_where_they_are_replaced(monkeypatch):
+    monkeypatch.setattr(private_names.random_seed, "get_seed", lambda op_seed: (3, 4))
+    first, again = (tf.function(lambda: tf.random.normal([3]))() for _ in range(2))
+    assert np.array_equal(first, again)
