@@ -1,5 +1,9 @@
 """The one file that knows Keras' private names; tests pin each to the versions supported."""
 
+import functools
+from collections.abc import Callable
+from typing import Any
+
 import keras
 from keras.src.backend.tensorflow.trainer import TensorFlowTrainer, TFEpochIterator
 
@@ -46,3 +50,18 @@ def is_keras_logged_step(function: object) -> bool:
     return any(
         frame.f_code.co_qualname == name and frame.f_locals["step_function"] is function for frame in frames()
     )
+
+
+def on_data_without_a_batch(refuse: Callable[[keras.Model], None]) -> None:
+    """Call `refuse` with the model where data end before Keras has had the first batch, with which it builds it."""
+    build = TensorFlowTrainer._maybe_symbolic_build
+
+    @functools.wraps(build)
+    def built(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        try:
+            return build(self, *args, **kwargs)
+        except StopIteration:
+            refuse(self)
+            raise
+
+    TensorFlowTrainer._maybe_symbolic_build = built

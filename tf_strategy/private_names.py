@@ -24,6 +24,11 @@ from tensorflow.python.trackable.base import CheckpointInitialValue
 from tf_strategy.callers import callers
 
 SyncOnReadVariable = values.SyncOnReadVariable
+_READERS = {
+    *("ArrayRecordDataset", "FixedLengthRecordDataset", "RecordIODataset"),
+    *("SSTableDataset", "TextLineDataset", "TFRecordDataset"),
+}
+"""The operations, but for their versions, whose files TensorFlow shares out."""
 
 __all__ = [
     "Generator",
@@ -41,6 +46,7 @@ __all__ = [
     "is_strategy_variable",
     "jit_compiled_function",
     "local_value",
+    "may_read_files",
     "of_replica",
     "on_devices_of",
     "on_replica_write",
@@ -219,6 +225,14 @@ def has_lent_memory(dataset: tf.data.Dataset) -> bool:
     """Whether elements may lie in memory of numpy's: where `tf.numpy_function` returns them, or nothing is known."""
     is_known = not any(isinstance(one, dataset_ops._VariantDataset) for one in _all_within(dataset))
     return not is_known or not _operation_types(dataset).isdisjoint({"PyFunc", "PyFuncStateless"})
+
+
+def may_read_files(dataset: tf.data.Dataset) -> bool:
+    """Whether TensorFlow might split a dataset by files: it reads some, or nothing is known of it."""
+    kinds = (tf.data.TFRecordDataset, tf.data.TextLineDataset, tf.data.FixedLengthRecordDataset)
+    kinds += (dataset_ops._VariantDataset,)
+    names = {name.removesuffix("V2").removesuffix("V3") for name in _operation_types(dataset)}
+    return any(isinstance(one, kinds) for one in _all_within(dataset)) or not names.isdisjoint(_READERS)
 
 
 def _all_within(dataset: tf.data.Dataset) -> list[tf.data.Dataset]:

@@ -13,6 +13,7 @@ from coarse.errors import ConfigError
 from coarse.session import current, is_initialized
 from tf_strategy import failures
 from tf_strategy.data_order import share_seed
+from tf_strategy.datasets import refuse_data_without_a_batch
 from tf_strategy.draws import draw_apart
 from tf_strategy.extended import CoarseExtended
 from tf_strategy.gradients import sum_before_optimizers
@@ -63,6 +64,7 @@ class CoarseStrategy(tf.distribute.Strategy):
         failures.name_causes_at_the_end()
         sum_before_optimizers()
         draw_apart()
+        refuse_data_without_a_batch(self, self._operations)
         _made = self
 
     @property
