@@ -1,10 +1,12 @@
 """The one file that knows Keras' private names; tests pin each to the versions supported."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import keras
+import tensorflow as tf
 from keras.src.backend.tensorflow.trainer import TensorFlowTrainer, TFEpochIterator
 
 from tf_strategy.callers import callers, frames
@@ -65,3 +67,35 @@ def on_data_without_a_batch(refuse: Callable[[keras.Model], None]) -> None:
             raise
 
     TensorFlowTrainer._maybe_symbolic_build = built
+
+
+def has_backup(callback: keras.callbacks.BackupAndRestore) -> bool:
+    """Whether training would go on from a backup."""
+    return Path(callback._weights_path).exists()
+
+
+def path_to_save(
+    callback: keras.callbacks.ModelCheckpoint, epoch: int, batch: int | None, logs: Mapping[str, Any] | None
+) -> str | None:
+    """Where a ModelCheckpoint would save now, and None where it would not; it notes what is best so far."""
+    path = str(callback._get_file_path(epoch, batch, logs))
+    return path if callback._should_save_model(epoch, batch, logs, path) else None
+
+
+def set_summaries(callback: keras.callbacks.TensorBoard, *, written: bool) -> None:
+    """Have a TensorBoard write its files, or none."""
+    if not written:
+        callback.embeddings_freq = 0
+        callback._init_profile_batch(0)
+    callback._summary_module = None if written else _Unwritten()
+
+
+class _Unwritten:
+    """`tf.summary` whose files are none."""
+
+    def create_file_writer(self, *_: object, **__: object) -> tf.summary.SummaryWriter:
+        """A writer that writes nothing."""
+        return tf.summary.create_noop_writer()
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401
+        return getattr(tf.summary, name)

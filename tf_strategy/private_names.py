@@ -229,8 +229,8 @@ def has_lent_memory(dataset: tf.data.Dataset) -> bool:
 
 def may_read_files(dataset: tf.data.Dataset) -> bool:
     """Whether TensorFlow might split a dataset by files: it reads some, or nothing is known of it."""
-    kinds = (tf.data.TFRecordDataset, tf.data.TextLineDataset, tf.data.FixedLengthRecordDataset)
-    kinds += (dataset_ops._VariantDataset,)
+    files = (tf.data.TFRecordDataset, tf.data.TextLineDataset, tf.data.FixedLengthRecordDataset)
+    kinds = (*files, dataset_ops._VariantDataset)
     names = {name.removesuffix("V2").removesuffix("V3") for name in _operation_types(dataset)}
     return any(isinstance(one, kinds) for one in _all_within(dataset)) or not names.isdisjoint(_READERS)
 

@@ -16,6 +16,7 @@ from tf_strategy.data_order import share_seed
 from tf_strategy.datasets import refuse_data_without_a_batch
 from tf_strategy.draws import draw_apart
 from tf_strategy.extended import CoarseExtended
+from tf_strategy.file_callbacks import write_on_one_rank
 from tf_strategy.gradients import sum_before_optimizers
 from tf_strategy.operations import Operations
 from tf_strategy.predictions import rows_of_all
@@ -65,6 +66,7 @@ class CoarseStrategy(tf.distribute.Strategy):
         sum_before_optimizers()
         draw_apart()
         refuse_data_without_a_batch(self, self._operations)
+        write_on_one_rank(self, self._operations)
         _made = self
 
     @property

@@ -7,6 +7,9 @@ import tensorflow as tf
 
 from tf_strategy import private_keras, private_names
 
+OF_KERAS = pytest.mark.filterwarnings("ignore:__array__ implementation")
+"""What Keras' variables are warned of under numpy 2."""
+
 
 @pytest.fixture
 def seen_of_keras(mirrored_strategy, monkeypatch) -> dict[str, list[object]]:
@@ -106,3 +109,54 @@ def test_an_optimizer_knows_what_it_was_built_for():
         assert private_keras.trained_variables(optimizer) == []
         optimizer.build([weight])
         assert [one is weight for one in private_keras.trained_variables(optimizer)] == [True]
+
+
+@pytest.fixture
+def fitted() -> keras.Model:
+    """A model of one weight."""
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    return model
+
+
+def test_data_that_end_before_the_first_batch_are_refused_where_they_build_a_model(mirrored_strategy, monkeypatch):
+    trainer = private_keras.TensorFlowTrainer
+    monkeypatch.setattr(trainer, "_maybe_symbolic_build", trainer._maybe_symbolic_build)
+    refused = []
+    private_keras.on_data_without_a_batch(refused.append)
+    with mirrored_strategy.scope():
+        model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    nothing = tf.data.Dataset.from_tensor_slices((np.ones((0, 1)), np.ones((0, 1)))).batch(2)
+    for use, settings in ((model.fit, {"shuffle": False}), (model.evaluate, {})):
+        with pytest.raises(StopIteration):
+            use(nothing, verbose=0, **settings)
+    assert refused == [model] * 2
+
+
+def test_a_checkpoint_is_told_to_be_saved_where_it_would_be(fitted, tmp_path):
+    best = keras.callbacks.ModelCheckpoint(tmp_path / "{epoch}.keras", "loss", save_best_only=True, mode="min")
+    best.set_model(fitted)
+    best._set_monitor_op()
+    losses = enumerate((3.0, 4.0, 2.0))
+    found = [private_keras.path_to_save(best, epoch, None, {"loss": loss}) for epoch, loss in losses]
+    assert found == [str(tmp_path / "1.keras"), None, str(tmp_path / "3.keras")]
+    assert best.best == 2.0
+    assert list(tmp_path.iterdir()) == []
+
+
+@OF_KERAS
+def test_a_backup_is_found_where_one_was_written(fitted, tmp_path):
+    backup = keras.callbacks.BackupAndRestore(str(tmp_path / "backup"), delete_checkpoint=False)
+    assert not private_keras.has_backup(backup)
+    fitted.fit(np.ones((4, 1)), np.ones((4, 1)), callbacks=[backup], verbose=0)
+    assert private_keras.has_backup(backup)
+
+
+@OF_KERAS
+@pytest.mark.parametrize("written", [False, True])
+def test_summaries_are_written_or_not(fitted, tmp_path, written):
+    board = keras.callbacks.TensorBoard(tmp_path, histogram_freq=1, update_freq="batch", profile_batch=1)
+    private_keras.set_summaries(board, written=written)
+    fitted.fit(np.ones((4, 1)), np.ones((4, 1)), callbacks=[board], verbose=0)
+    assert (list(tmp_path.iterdir()) != []) == written
