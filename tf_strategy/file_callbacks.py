@@ -41,6 +41,10 @@ _in_turn: weakref.WeakSet[keras.callbacks.Callback] = weakref.WeakSet()
 """Those that all ranks have, who read what the first has put in order before."""
 
 
+_awaited: weakref.WeakSet[keras.callbacks.CallbackList] = weakref.WeakSet()
+"""Those in which some ranks write for others, who go on after `fit` once the files are whole."""
+
+
 class Said(NamedTuple):
     """What one rank says of a callback that writes."""
 
@@ -84,6 +88,7 @@ def write_on_one_rank(strategy: tf.distribute.Strategy, operations: Operations) 
     _where_silent(Callbacks.BackupAndRestore, "_save_model", lambda callback: _take_part(callback, "0.weights.h5"))
     _where_silent(Callbacks.BackupAndRestore, "on_train_end", lambda *_, **__: None)
     _read_in_turn(operations)
+    _end_together(operations)
 
 
 def _arrange(strategy: tf.distribute.Strategy, operations: Operations, callbacks: Any, model: Any) -> None:  # noqa: ANN401
@@ -106,6 +111,8 @@ def _arrange(strategy: tf.distribute.Strategy, operations: Operations, callbacks
         (_in_turn.add if everywhere else _in_turn.discard)(callback)
         if isinstance(callback, Callbacks.TensorBoard):
             set_summaries(callback, written=not silent)
+    paths = [path for rows in said for path in {one.path for one in rows}]
+    (_awaited.add if len(set(paths)) < len(paths) else _awaited.discard)(callbacks)
 
 
 def _pairs_of_all(operations: Operations, pairs: Sequence[Sequence[int]]) -> list[list[tuple[int, int]]]:
@@ -154,6 +161,19 @@ def _read_in_turn(operations: Operations) -> None:
             operations.gather(tf.constant([1]))
 
     Callbacks.BackupAndRestore.on_train_begin = restored
+
+
+def _end_together(operations: Operations) -> None:
+    """A rank that reads a checkpoint after `fit` finds it whole, whoever has written it."""
+    end = Callbacks.CallbackList.on_train_end
+
+    @functools.wraps(end)
+    def ended(self: keras.callbacks.CallbackList, logs: Any = None) -> None:  # noqa: ANN401
+        end(self, logs)
+        if self in _awaited:
+            operations.gather(tf.constant([1]))
+
+    Callbacks.CallbackList.on_train_end = ended
 
 
 def _before(kind: type, name: str, first: Callable[..., None]) -> None:

@@ -63,7 +63,6 @@ def rank_0_alone_writes_what_all_ranks_name() -> None:
     model = made()
     with saves_counted() as saved:
         fit(model, 2, callbacks=callbacks)
-    coarse.barrier()
     assert bool(saved) == strategy().is_chief, saved
     assert sorted(file.name for file in (path / "deep").iterdir()) == ["1.keras", "2.keras"]
     assert len((path / "log.csv").read_text().splitlines()) == 3
@@ -118,6 +117,20 @@ def a_rank_that_is_late_to_end_a_fit_has_removed_its_backup_when_the_next_begins
 
     for _ in range(3):
         assert len(fit(made(), 2, callbacks=[Late(), keras.callbacks.BackupAndRestore(path)])["loss"]) == 2
+
+
+def what_is_written_last_is_whole_for_all_ranks_when_fit_ends() -> None:
+    path = folder() / "last.weights.h5"
+
+    class Late(keras.callbacks.ModelCheckpoint):
+        def _save_model(self, *args: object, **kwargs: object) -> None:
+            time.sleep(0.5 * strategy().is_chief)
+            super()._save_model(*args, **kwargs)
+
+    model = made()
+    fit(model, 1, callbacks=[Late(path, save_weights_only=True)])
+    model.load_weights(path)
+    coarse.barrier()
 
 
 def ranks_that_would_go_on_from_different_epochs_are_refused() -> None:
@@ -180,6 +193,7 @@ CLAIMS = [
     a_rank_with_a_path_of_its_own_or_alone_writes_it,
     training_goes_on_from_a_backup_that_all_ranks_name,
     a_rank_that_is_late_to_end_a_fit_has_removed_its_backup_when_the_next_begins,
+    what_is_written_last_is_whole_for_all_ranks_when_fit_ends,
     ranks_that_would_go_on_from_different_epochs_are_refused,
     all_ranks_take_part_where_a_save_reads_from_all,
     bars_and_summaries_are_printed_once,
