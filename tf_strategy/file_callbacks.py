@@ -22,6 +22,7 @@ from tf_strategy.places import fingerprint_of
 from tf_strategy.private_keras import (
     has_backup,
     keras_method,
+    let_one_rank_save_within_a_scope,
     path_to_save,
     set_summaries,
 )
@@ -81,6 +82,7 @@ def write_on_one_rank(strategy: tf.distribute.Strategy, operations: Operations) 
         return
     if operations.rank != 0:
         keras.utils.disable_interactive_logging()
+    let_one_rank_save_within_a_scope()
     _before(Callbacks.CallbackList, "set_model", functools.partial(_arrange, strategy, operations))
     for name in ("on_train_begin", "on_epoch_end", "on_train_end"):
         _where_silent(Callbacks.CSVLogger, name, lambda *_, **__: None)

@@ -2,12 +2,14 @@
 
 import functools
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import keras
 import tensorflow as tf
 from keras.src.backend.tensorflow.trainer import TensorFlowTrainer, TFEpochIterator
+from keras.src.saving import saving_lib
 
 from tf_strategy.callers import callers, frames
 
@@ -67,6 +69,22 @@ def on_data_without_a_batch(refuse: Callable[[keras.Model], None]) -> None:
             raise
 
     TensorFlowTrainer._maybe_symbolic_build = built
+
+
+def let_one_rank_save_within_a_scope() -> None:
+    """From now on saving makes no variables of a strategy, whose first values all ranks would have to ask for.
+
+    Keras makes an optimizer to see which attributes any has that need not be saved, and forgets them at once. So this
+    is done in a thread of its own, which is in no scope, and once for each type.
+    """
+    found = saving_lib.get_attr_skipset
+
+    @functools.cache
+    def found_alone(obj_type: str) -> Any:  # noqa: ANN401
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(found, obj_type).result()
+
+    saving_lib.get_attr_skipset = functools.wraps(found)(found_alone)
 
 
 def has_backup(callback: keras.callbacks.BackupAndRestore) -> bool:

@@ -119,6 +119,19 @@ def a_rank_that_is_late_to_end_a_fit_has_removed_its_backup_when_the_next_begins
         assert len(fit(made(), 2, callbacks=[Late(), keras.callbacks.BackupAndRestore(path)])["loss"]) == 2
 
 
+def one_rank_saves_within_the_scope_too() -> None:
+    path = folder()
+    with strategy().scope():
+        model = compiled(mlp(), keras.optimizers.Adam(0.01))
+        fit(model, 1, callbacks=[keras.callbacks.ModelCheckpoint(path / "fit.keras")])
+        if strategy().is_chief:
+            model.save(path / "alone.keras")
+        coarse.barrier()
+        for name in ("fit", "alone"):
+            require_same_everywhere(keras.saving.load_model(path / f"{name}.keras").get_weights())
+    coarse.barrier()
+
+
 def what_is_written_last_is_whole_for_all_ranks_when_fit_ends() -> None:
     path = folder() / "last.weights.h5"
 
@@ -193,6 +206,7 @@ CLAIMS = [
     a_rank_with_a_path_of_its_own_or_alone_writes_it,
     training_goes_on_from_a_backup_that_all_ranks_name,
     a_rank_that_is_late_to_end_a_fit_has_removed_its_backup_when_the_next_begins,
+    one_rank_saves_within_the_scope_too,
     what_is_written_last_is_whole_for_all_ranks_when_fit_ends,
     ranks_that_would_go_on_from_different_epochs_are_refused,
     all_ranks_take_part_where_a_save_reads_from_all,

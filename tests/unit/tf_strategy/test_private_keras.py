@@ -160,3 +160,26 @@ def test_summaries_are_written_or_not(fitted, tmp_path, written):
     private_keras.set_summaries(board, written=written)
     fitted.fit(np.ones((4, 1)), np.ones((4, 1)), callbacks=[board], verbose=0)
     assert (list(tmp_path.iterdir()) != []) == written
+
+
+@OF_KERAS
+def test_saving_within_a_scope_makes_no_variable_of_the_strategy(mirrored_strategy, tmp_path, monkeypatch):
+    monkeypatch.setattr(private_keras.saving_lib, "get_attr_skipset", private_keras.saving_lib.get_attr_skipset)
+    created = []
+
+    def noted(next_creator, **kwargs):
+        created.append(kwargs["name"])
+        return next_creator(**kwargs)
+
+    with mirrored_strategy.scope():
+        model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        with tf.variable_creator_scope(noted):
+            model.save(tmp_path / "before.keras")
+            assert created != []  # what one rank alone would wait with
+            created.clear()
+            private_keras.let_one_rank_save_within_a_scope()
+            model.save(tmp_path / "after.keras")
+            assert created == []
+    found = [keras.saving.load_model(tmp_path / f"{name}.keras").get_weights() for name in ("before", "after")]
+    assert np.array_equal(found[0][0], found[1][0])
