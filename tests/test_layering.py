@@ -181,11 +181,11 @@ def test_nothing_below_coarse_imports_tensorflow_or_keras(name):
 
 
 @pytest.mark.parametrize("name", sorted(name for name in SOURCES if within(name, "tf_strategy")))
-def test_the_strategy_imports_no_torch_and_what_is_private_in_one_file_alone(name):
+def test_the_strategy_imports_no_torch_and_what_is_private_in_one_file_for_each_framework_alone(name):
     names = imported_names(TREES[name])
     assert not {other for other in names if within(other, "torch") or within(other, "coarse.torch")}
-    private = {other for other in names if within(other, "tensorflow.python") or within(other, "keras.src")}
-    assert name == "tf_strategy.private_names" or not private
+    for private, alone in (("tensorflow.python", "private_names"), ("keras.src", "private_keras")):
+        assert name == f"tf_strategy.{alone}" or not {other for other in names if within(other, private)}
 
 
 @pytest.mark.parametrize("name", sorted(TREES))

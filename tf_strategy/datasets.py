@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Callable
 
+import keras
 import tensorflow as tf
 
 from coarse.errors import ConfigError, MismatchError
@@ -19,8 +20,10 @@ from tf_strategy.data_end import (
 )
 from tf_strategy.data_files import are_files_enough
 from tf_strategy.data_order import order_of
+from tf_strategy.lent_memory import owned
 from tf_strategy.operations import Operations
-from tf_strategy.private_names import auto_sharded, distributed, keras_counts, keras_method
+from tf_strategy.private_keras import keras_counts, keras_method, on_data_without_a_batch
+from tf_strategy.private_names import auto_sharded, distributed, may_read_files
 
 Policy = tf.data.experimental.AutoShardPolicy
 _MODERATE = b"\x08\x02"
@@ -103,7 +106,12 @@ def _split(
 def _by_files(
     dataset: tf.data.Dataset, by: Callable[[object], tf.data.Dataset], operations: Operations
 ) -> tf.data.Dataset | None:
-    """This worker's part by files; None if there are no files, or too few for any of the workers."""
+    """This worker's part by files; None if there are no files, or too few for any of the workers.
+
+    Where none are read TensorFlow is not asked: it would log errors of what is none.
+    """
+    if not may_read_files(dataset):
+        return None
     try:
         part = by(Policy.FILE)
     except tf.errors.NotFoundError:
@@ -130,6 +138,7 @@ def _agreed(
         asks = must_ask(parts)
     except MismatchError as error:
         raise MismatchError(f"rank {operations.rank}: {error}") from None
+    part = owned(part)
     if asks:
         part = DataAgreement(allowed_behind(split)).asked(part)
     return distributed(part, input_workers, strategy, UNKNOWN if asks else num_batches)
@@ -149,3 +158,20 @@ def _require_dataset(dataset: object, rank: int) -> None:
         raise ConfigError(f"rank {rank}: a tf.data.Dataset was wanted, {type(dataset).__name__} came")
     if not tf.executing_eagerly():
         raise ConfigError(f"rank {rank}: a dataset was distributed within a tf.function; distribute it outside")
+
+
+def refuse_data_without_a_batch(strategy: tf.distribute.Strategy, operations: Operations) -> None:
+    """From now on Keras tells so, for models of this strategy, where it would let out a StopIteration without a text.
+
+    Raises there:
+        ConfigError: data of `fit` or `evaluate` end before their first batch (on all ranks).
+    """
+
+    def refuse(model: keras.Model) -> None:
+        if model.distribute_strategy is strategy:
+            raise ConfigError(
+                f"rank {operations.rank}: {keras_method()} was given data without a single batch, and so were all "
+                "other ranks; see whether its files were found, a filter leaves nothing, or a generator was used up"
+            )
+
+    on_data_without_a_batch(refuse)

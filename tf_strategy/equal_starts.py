@@ -17,7 +17,8 @@ import tensorflow as tf
 
 from coarse.errors import MismatchError
 from tf_strategy.operations import Operations
-from tf_strategy.private_names import SyncOnReadVariable, keras_method, local_value, on_replica_write, writes_by_design
+from tf_strategy.private_keras import keras_method, writes_by_design
+from tf_strategy.private_names import SyncOnReadVariable, local_value, on_replica_write
 
 Digests = Mapping[int, int]
 """A digest of the values of each variable, by its number."""

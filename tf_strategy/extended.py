@@ -70,6 +70,11 @@ class CoarseExtended(UnsupportedMethods, MirroredExtended):
         return True
 
     @property
+    def rank(self) -> int:
+        """This worker's."""
+        return self._operations.rank
+
+    @property
     def is_chief(self) -> bool:
         """Whether this is rank 0."""
         return self._operations.rank == 0

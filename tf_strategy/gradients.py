@@ -17,7 +17,8 @@ import coarse
 from coarse.errors import ConfigError
 from tf_strategy.equal_starts import listed
 from tf_strategy.extended import CoarseExtended
-from tf_strategy.private_names import is_strategy_variable, strays_written, trained_variables
+from tf_strategy.private_keras import trained_variables
+from tf_strategy.private_names import is_strategy_variable, strays_written
 
 Apply = Callable[..., Any]
 _KINDS = (keras.optimizers.Optimizer, keras.optimizers.LossScaleOptimizer)

@@ -1,57 +1,61 @@
-"""The one file that knows TensorFlow's private names; tests pin each to the versions supported.
+"""The one file that knows TensorFlow's private names (Keras' are in private_keras); tests pin each.
 
 What is public (`tf.distribute.Strategy`, `tf.distribute.CrossDeviceOps`, `tf.data`) is used as such elsewhere. A
 strategy that Keras accepts, with its own variables and its own reductions, can be had only by subclassing
 MirroredExtended.
 """
 
-import sys
 from collections.abc import Callable, Iterator, Mapping
-from types import FrameType
 from typing import Any
 
-import keras
 import tensorflow as tf
-from keras.src.backend.tensorflow.trainer import TensorFlowTrainer, TFEpochIterator
+from tensorflow.python.data.ops import dataset_ops
 from tensorflow.python.distribute import cross_device_ops, distribute_lib, distribute_utils, input_lib, values
 from tensorflow.python.distribute.mirrored_strategy import MirroredExtended
 from tensorflow.python.distribute.reduce_util import ReduceOp
 from tensorflow.python.eager.polymorphic_function.polymorphic_function import Function
+from tensorflow.python.framework import random_seed
 from tensorflow.python.framework.auto_control_deps_utils import get_read_write_resource_inputs
 from tensorflow.python.framework.func_graph import FuncGraph
 from tensorflow.python.ops.control_flow_v2_func_graphs import ControlFlowFuncGraph
+from tensorflow.python.ops.stateful_random_ops import Generator
 from tensorflow.python.trackable.base import CheckpointInitialValue
 
+from tf_strategy.callers import callers
+
 SyncOnReadVariable = values.SyncOnReadVariable
+_READERS = {
+    *("ArrayRecordDataset", "FixedLengthRecordDataset", "RecordIODataset"),
+    *("SSTableDataset", "TextLineDataset", "TFRecordDataset"),
+}
+"""The operations, but for their versions, whose files TensorFlow shares out."""
 
 __all__ = [
+    "Generator",
     "MirroredExtended",
     "ReduceOp",
     "SyncOnReadVariable",
     "auto_sharded",
     "distributed",
     "draws_of",
+    "has_lent_memory",
     "has_replica_values",
     "initial_tensor",
     "innermost_function",
-    "is_keras_logged_step",
-    "is_keras_predict_step",
     "is_mirrored",
     "is_strategy_variable",
     "jit_compiled_function",
-    "keras_counts",
-    "keras_method",
     "local_value",
+    "may_read_files",
     "of_replica",
     "on_devices_of",
     "on_replica_write",
     "per_replica",
+    "random_seed",
     "regrouped",
     "strays_written",
-    "trained_variables",
     "value_context",
     "variables_of_traced_functions",
-    "writes_by_design",
     "written_in_traced_functions",
 ]
 
@@ -213,57 +217,39 @@ def distributed(
 
 def draws_of(dataset: tf.data.Dataset) -> tuple[list[tuple[int, int]], bool]:
     """The seeds of whatever shuffles or draws in a dataset, and whether elements come from a generator of Python's."""
+    seeds = [(int(one._seed), int(one._seed2)) for one in _all_within(dataset) if hasattr(one, "_seed2")]
+    return seeds, "GeneratorDataset" in _operation_types(dataset)
+
+
+def has_lent_memory(dataset: tf.data.Dataset) -> bool:
+    """Whether elements may lie in memory of numpy's: where `tf.numpy_function` returns them, or nothing is known."""
+    is_known = not any(isinstance(one, dataset_ops._VariantDataset) for one in _all_within(dataset))
+    return not is_known or not _operation_types(dataset).isdisjoint({"PyFunc", "PyFuncStateless"})
+
+
+def may_read_files(dataset: tf.data.Dataset) -> bool:
+    """Whether TensorFlow might split a dataset by files: it reads some, or nothing is known of it."""
+    files = (tf.data.TFRecordDataset, tf.data.TextLineDataset, tf.data.FixedLengthRecordDataset)
+    kinds = (*files, dataset_ops._VariantDataset)
+    names = {name.removesuffix("V2").removesuffix("V3") for name in _operation_types(dataset)}
+    return any(isinstance(one, kinds) for one in _all_within(dataset)) or not names.isdisjoint(_READERS)
+
+
+def _all_within(dataset: tf.data.Dataset) -> list[tf.data.Dataset]:
+    """A dataset and those of which it is made."""
     found, ahead = {}, [dataset]
     while ahead:
         one = ahead.pop()
         ahead += [] if id(one) in found else one._inputs()
         found[id(one)] = one
-    seeds = [(int(one._seed), int(one._seed2)) for one in found.values() if hasattr(one, "_seed2")]
-    graphs = [function.function.graph for one in found.values() for function in one._functions()]
+    return list(found.values())
+
+
+def _operation_types(dataset: tf.data.Dataset) -> set[str]:
+    """The types of all operations in the functions of a dataset, and in those that these call."""
+    graphs = [function.function.graph for one in _all_within(dataset) for function in one._functions()]
     graphs += [inner.graph for graph in graphs for inner in graph._functions.values()]
-    return seeds, any(operation.type == "GeneratorDataset" for graph in graphs for operation in graph.get_operations())
-
-
-def keras_counts() -> tuple[int | None, int | None] | None:
-    """How many batches Keras takes a dataset for, and the steps_per_epoch it was given, while it distributes it."""
-    for name, owner in _callers():
-        if name == "__init__" and isinstance(owner, TFEpochIterator):
-            return owner.data_adapter.num_batches, owner.steps_per_epoch
-    return None
-
-
-def keras_method() -> str | None:
-    """Which of Keras' fit, evaluate and predict has called, if any; of one within another the inner."""
-    found = (name for name, owner in _callers() if isinstance(owner, TensorFlowTrainer))
-    return next((name for name in found if name in ("fit", "evaluate", "predict")), None)
-
-
-def writes_by_design() -> bool:
-    """Whether a variable is written by a layer of Keras, in forward, or is one of Keras' that is not trained now."""
-    return any(
-        (name == "__call__" and isinstance(owner, keras.layers.Layer))
-        or (isinstance(owner, keras.Variable) and not owner.trainable)
-        for name, owner in _callers()
-    )
-
-
-def trained_variables(optimizer: keras.optimizers.Optimizer) -> list[object]:
-    """What an optimizer was built for; nothing before that."""
-    return list(getattr(optimizer, "inner_optimizer", optimizer)._trainable_variables)
-
-
-def is_keras_predict_step(function: object) -> bool:
-    """Whether `model.predict` runs a function, whose rows it takes for those of all replicas."""
-    name = f"{TensorFlowTrainer.make_predict_function.__qualname__}.<locals>.one_step_on_data"
-    return getattr(function, "__qualname__", None) == name
-
-
-def is_keras_logged_step(function: object) -> bool:
-    """Whether Keras runs a function for its logs, in `fit` and `evaluate`, and on a batch."""
-    name = f"{TensorFlowTrainer._make_function.__qualname__}.<locals>.one_step_on_data"
-    return any(
-        frame.f_code.co_qualname == name and frame.f_locals["step_function"] is function for frame in _frames()
-    )
+    return {operation.type for graph in graphs for operation in graph.get_operations()}
 
 
 def innermost_function() -> object | None:
@@ -280,20 +266,6 @@ def jit_compiled_function() -> str | None:
 
 
 def _functions_being_traced() -> Iterator[Function]:
-    for _, owner in _callers():
+    for _, owner in callers():
         if isinstance(owner, Function):
             yield owner
-
-
-def _callers() -> Iterator[tuple[str, object]]:
-    """The methods that are being called, innermost first: their names and objects."""
-    for frame in _frames():
-        yield frame.f_code.co_name, frame.f_locals.get("self")
-
-
-def _frames() -> Iterator[FrameType]:
-    """What is being called, innermost first."""
-    frame: FrameType | None = sys._getframe()
-    while frame is not None:
-        yield frame
-        frame = frame.f_back

@@ -13,11 +13,14 @@ from coarse.errors import ConfigError
 from coarse.session import current, is_initialized
 from tf_strategy import failures
 from tf_strategy.data_order import share_seed
+from tf_strategy.datasets import refuse_data_without_a_batch
+from tf_strategy.draws import draw_apart
 from tf_strategy.extended import CoarseExtended
+from tf_strategy.file_callbacks import write_on_one_rank
 from tf_strategy.gradients import sum_before_optimizers
 from tf_strategy.operations import Operations
 from tf_strategy.predictions import rows_of_all
-from tf_strategy.private_names import is_keras_logged_step, is_keras_predict_step
+from tf_strategy.private_keras import is_keras_logged_step, is_keras_predict_step
 from tf_strategy.recording import Recorder
 from tf_strategy.rounds import Rounds
 from tf_strategy.step_logs import means_of_all
@@ -61,6 +64,9 @@ class CoarseStrategy(tf.distribute.Strategy):
             share_seed(self._operations)
         failures.name_causes_at_the_end()
         sum_before_optimizers()
+        draw_apart()
+        refuse_data_without_a_batch(self, self._operations)
+        write_on_one_rank(self, self._operations)
         _made = self
 
     @property

@@ -23,17 +23,28 @@ CLAIMS = [(program, name) for program in ("tf_data_claims.py", "tf_data_end_clai
 
 
 @pytest.fixture(scope="module")
-def reports(tmp_path_factory):
-    """By program and claim what each worker found."""
+def jobs(tmp_path_factory):
+    """By program its folder and what it has printed, errors of TensorFlow's too."""
     found = {}
     for program in dict(CLAIMS):
         folder = tmp_path_factory.mktemp("job")
         completed = mpirun(NUM_WORKERS + 1, program, folder, timeout_s=600, env={"TF_CPP_MIN_LOG_LEVEL": "2"})
         assert completed.returncode == 0, completed.stderr
-        found[program] = read_reports(folder, NUM_WORKERS)
+        found[program] = folder, completed
     return found
+
+
+@pytest.fixture(scope="module")
+def reports(jobs):
+    """By program and claim what each worker found."""
+    return {program: read_reports(folder, NUM_WORKERS) for program, (folder, _) in jobs.items()}
 
 
 @pytest.mark.parametrize(("program", "claim"), CLAIMS, ids=lambda value: value)
 def test_a_claim_about_data_holds_on_every_rank(reports, program, claim):
     assert reports[program][claim] == [""] * NUM_WORKERS
+
+
+def test_data_that_are_in_no_files_are_not_split_by_files_in_vain(jobs):
+    _, completed = jobs["tf_data_claims.py"]
+    assert "auto_shard" not in completed.stderr

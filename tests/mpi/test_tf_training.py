@@ -9,8 +9,8 @@ pytest.importorskip("tensorflow")
 
 COMMON = "stall_timeout_s = 60\nbucket_bytes = 100000\n"
 LAYOUTS = {
-    "auto": Layout(modules=("fit", "modes", "callbacks", "logs"), argument=0),
-    "devices, one thread": Layout(modules=("order", "loops"), settings='policy = "devices"\n', argument=1),
+    "auto": Layout(modules=("fit", "modes", "callbacks", "files", "logs"), argument=0),
+    "devices, one thread": Layout(modules=("order", "loops", "draws"), settings='policy = "devices"\n', argument=1),
     "paper": Layout(modules=("modes", "layers", "equality"), settings='policy = "paper"\n', argument=0),
     "dense, one device": Layout(modules=("modes",), partition="2:1", settings='mode = "dense"\n', argument=0),
     "all-reduce, four workers": Layout(

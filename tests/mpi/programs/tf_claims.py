@@ -21,6 +21,8 @@ NAMES = {
     "callbacks": "tests.mpi.programs.tf_callback_claims",
     "logs": "tests.mpi.programs.tf_log_claims",
     "equality": "tests.mpi.programs.tf_equality_claims",
+    "draws": "tests.mpi.programs.tf_draw_claims",
+    "files": "tests.mpi.programs.tf_file_claims",
 }
 """The modules that may be named."""
 

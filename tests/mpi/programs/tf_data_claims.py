@@ -16,6 +16,12 @@ from tests.mpi.programs.tf_data_fit_claims import (
     weighted_classes_train_as_in_one_process,
     weighted_rows_and_split_validation_train_as_in_one_process,
 )
+from tests.mpi.programs.tf_data_lent_claims import (
+    arrays_are_not_written,
+    arrays_of_a_loop_of_one_s_own_are_not_written,
+    views_of_a_generator_are_not_written_however_they_are_split,
+    views_of_a_py_dataset_are_not_written_by_training,
+)
 from tests.mpi.programs.tf_data_order_claims import (
     a_function_s_dataset_is_read_as_it_is_by_next_and_in_functions,
     a_shuffled_epoch_takes_every_row_once,
@@ -51,6 +57,10 @@ CLAIMS = (
     ranks_that_have_drawn_alone_are_warned_where_rows_come_in_another_order,
     a_function_s_dataset_is_read_as_it_is_by_next_and_in_functions,
     nested_ragged_and_sparse_rows_reach_their_workers,
+    arrays_are_not_written,
+    arrays_of_a_loop_of_one_s_own_are_not_written,
+    views_of_a_generator_are_not_written_however_they_are_split,
+    views_of_a_py_dataset_are_not_written_by_training,
 )
 
 if __name__ == "__main__":

@@ -212,6 +212,18 @@ def what_keras_would_count_differently_is_refused_before_the_first() -> None:
     require_nothing_in_flight()
 
 
+def data_without_a_batch_are_refused_in_words() -> None:
+    x, y = with_target(tf.range(8))
+    rows = tf.data.Dataset.from_tensor_slices((x, y))
+    model = line_model(STRATEGY)
+    for nothing in (rows.take(0).batch(4), rows.filter(lambda *_: False).batch(4)):
+        for name, use in (("fit", model.fit), ("evaluate", model.evaluate)):
+            with raises(ConfigError, f"rank {RANK}: {name} was given data without a single batch, and so were"):
+                use(nothing, verbose=0)
+    model.fit(rows.batch(4), verbose=0)
+    assert list(STRATEGY.experimental_distribute_dataset(rows.take(0).batch(4))) == []
+
+
 def what_is_no_dataset_is_refused() -> None:
     with raises(ConfigError, "tf.data.Dataset", "list"):
         STRATEGY.experimental_distribute_dataset([1, 2])
@@ -246,6 +258,7 @@ CLAIMS = (
     distributing_files_reads_no_row_of_them,
     numbers_of_batches_that_differ_are_refused_before_the_first,
     what_keras_would_count_differently_is_refused_before_the_first,
+    data_without_a_batch_are_refused_in_words,
     what_is_no_dataset_is_refused,
     data_that_end_earlier_on_one_rank_end_the_fit_of_all_with_an_error_that_says_so,  # last: nothing works after it
 )

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tf_strategy import data_files
 from tf_strategy.data_files import are_files_enough
-from tf_strategy.private_names import auto_sharded
+from tf_strategy.private_names import auto_sharded, may_read_files
 
 NUM_FILES = 4
 Data, Lines = tf.data.Dataset, tf.data.TextLineDataset
@@ -70,6 +70,36 @@ def test_files_are_counted_as_tensorflow_counts_them_and_no_row_is_read(kind, nu
     assert not calls
     assert found == data_files._can_read(part) == (num_names == NUM_FILES)
     assert not data_files._first_reads
+
+
+OTHERS = {
+    "records": tf.data.TFRecordDataset,
+    "records in turn": lambda names: Data.from_tensor_slices(names).interleave(tf.data.TFRecordDataset),
+    "records of a length": lambda names: tf.data.FixedLengthRecordDataset(names, 2),
+    "names": Data.from_tensor_slices,
+    "files read whole": lambda names: Data.from_tensor_slices(names).map(tf.io.read_file),
+    "numbers": lambda _: Data.range(9),
+    "tensors": lambda _: Data.from_tensors([1, 2]),
+    "a generator": generated,
+    "drawn": lambda _: Data.random(seed=1),
+    "groups": lambda _: Data.range(9).window(2).flat_map(lambda group: group.batch(2)),
+}
+
+
+@pytest.mark.parametrize("kind", [*KINDS, *OTHERS])
+def test_tensorflow_is_asked_for_a_split_by_files_only_where_files_are_read(kind, files):
+    dataset = (KINDS | OTHERS)[kind](files).map(lambda element: (element,)).prefetch(2)
+    try:
+        by_files(dataset, 2)
+    except tf.errors.NotFoundError:
+        assert not may_read_files(dataset)
+    else:
+        assert may_read_files(dataset)
+
+
+def test_what_nothing_is_known_of_may_read_files(files):
+    lines = Lines(files)
+    assert may_read_files(tf.data.experimental.from_variant(tf.data.experimental.to_variant(lines), lines.element_spec))
 
 
 def test_names_without_an_end_are_enough(files, calls):

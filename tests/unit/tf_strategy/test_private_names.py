@@ -52,6 +52,9 @@ PARAMETERS = {
         *("input_workers", "strategy", "dataset", "num_replicas_in_sync", "input_context", "components"),
         *("element_spec", "enable_get_next_as_optional", "build", "options"),
     ),
+    keras.random.SeedGenerator.next: ("ordered",),
+    private_names.Generator._preprocess_key: ("key",),
+    private_names.random_seed.get_seed: ("op_seed",),
     keras.optimizers.Optimizer.apply: ("grads", "trainable_variables"),
     keras.optimizers.Optimizer.apply_gradients: ("grads_and_vars",),
     keras.optimizers.LossScaleOptimizer.apply: ("grads", "trainable_variables"),
@@ -67,12 +70,6 @@ def parameters(function: object) -> tuple[str, ...]:
         return ()
     assert callable(function)
     return tuple(name for name in inspect.signature(function).parameters if name != "self")
-
-
-@pytest.fixture(scope="module")
-def mirrored_strategy() -> tf.distribute.MirroredStrategy:
-    """TensorFlow's own strategy on which ours is built."""
-    return tf.distribute.MirroredStrategy(["CPU:0"])
 
 
 @pytest.mark.parametrize("function", PARAMETERS, ids=lambda function: function.__qualname__)
@@ -243,106 +240,6 @@ def test_a_worker_s_own_dataset_is_iterated_as_it_is(mirrored_strategy):
     assert [private_names.local_value(batch).numpy().tolist() for batch in whole] == [[0, 1], [2, 3], [4]]
 
 
-@pytest.fixture
-def seen_of_keras(mirrored_strategy, monkeypatch) -> dict[str, list[object]]:
-    """What is known while Keras distributes a dataset, and of the functions that it runs, in fit and predict."""
-    seen: dict[str, list[object]] = {"counts": [], "steps": [], "logged": [], "methods": []}
-    distribute, run = mirrored_strategy.extended._experimental_distribute_dataset, mirrored_strategy.run
-
-    def distributing(dataset, options):
-        seen["counts"].append(private_names.keras_counts())
-        seen["methods"].append(private_names.keras_method())
-        return distribute(dataset, options)
-
-    def running(fn, *args, **kwargs):
-        seen["steps"].append(private_names.is_keras_predict_step(fn))
-        seen["logged"].append(private_names.is_keras_logged_step(fn))
-        return run(fn, *args, **kwargs)
-
-    monkeypatch.setattr(mirrored_strategy.extended, "_experimental_distribute_dataset", distributing)
-    monkeypatch.setattr(mirrored_strategy, "run", running)
-    return seen
-
-
-def test_keras_is_asked_how_many_batches_and_steps_there_are_and_whether_it_predicts(mirrored_strategy, seen_of_keras):
-    rows = np.ones((12, 3), np.float32)
-    with mirrored_strategy.scope():
-        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
-        model.compile("sgd", "mse")
-    pairs = tf.data.Dataset.from_tensor_slices((rows, rows[:, :1])).batch(4)
-    model.fit(pairs, steps_per_epoch=2, shuffle=False, verbose=0)
-    assert private_names.keras_counts() is None
-    assert seen_of_keras["counts"] == [(3, 2)]
-    assert set(seen_of_keras["steps"]) == {False}
-    seen_of_keras["steps"].clear()
-    model.predict(tf.data.Dataset.from_tensor_slices(rows).batch(4), verbose=0)
-    assert seen_of_keras["counts"][1:] == [(3, None)]
-    assert set(seen_of_keras["steps"]) == {True}
-
-
-@pytest.mark.parametrize("run_eagerly", [False, True])
-def test_a_step_that_keras_runs_for_its_logs_is_told_from_one_s_own_run_of_it(
-    mirrored_strategy, seen_of_keras, run_eagerly
-):
-    rows = np.ones((12, 3), np.float32)
-    with mirrored_strategy.scope():
-        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
-        model.compile("sgd", "mse", run_eagerly=run_eagerly, steps_per_execution=2 - run_eagerly)
-    model.optimizer.build(model.trainable_variables)
-    for keras_run in (model.train_on_batch, model.test_on_batch, model.fit, model.evaluate):
-        keras_run(rows, rows[:, :1], **({"verbose": 0} if keras_run in (model.fit, model.evaluate) else {}))
-        assert set(seen_of_keras["logged"]) == {True}, keras_run
-        seen_of_keras["logged"].clear()
-    model.predict(rows, verbose=0)
-    mirrored_strategy.run(model.train_step, args=((tf.constant(rows), tf.constant(rows[:, :1])),))
-    assert set(seen_of_keras["logged"]) == {False}
-
-
-def test_of_methods_of_keras_within_one_another_the_inner_is_told(mirrored_strategy, seen_of_keras):
-    rows = np.ones((12, 3), np.float32)
-    with mirrored_strategy.scope():
-        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
-        model.compile("sgd", "mse", run_eagerly=True)
-    looks = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: model.evaluate(rows, rows, verbose=0))
-    data = {"x": rows, "y": rows[:, :1]}
-    model.fit(**data, validation_data=(rows, rows[:, :1]), callbacks=[looks], verbose=0)
-    model.predict(rows, verbose=0)
-    assert seen_of_keras["methods"] == ["fit", "fit", "evaluate", "predict"]
-    assert private_names.keras_method() is None
-
-
-def test_what_layers_write_in_forward_and_what_is_not_trained_is_written_by_design(mirrored_strategy):
-    seen = []
-
-    class Writes(keras.layers.Layer):
-        def build(self, shape):
-            self.weight = self.add_weight(name="weight")
-
-        def call(self, rows):
-            self.weight.assign(2.0 * self.weight)
-            return rows
-
-    with mirrored_strategy.scope():
-        layer = Writes()
-        layer.build(())
-    private_names.on_replica_write(layer.weight.value, lambda _: seen.append(private_names.writes_by_design()))
-    for run in (mirrored_strategy.run, tf.function(mirrored_strategy.run)):
-        run(lambda: layer(tf.ones(2)))
-        run(lambda: layer.weight.assign(1.0))
-        layer.trainable = False
-        run(lambda: layer.weight.assign(1.0))
-        layer.trainable = True
-    assert seen == [True, False, True] * 2
-
-
-def test_an_optimizer_knows_what_it_was_built_for():
-    weight = keras.Variable(1.0)
-    for optimizer in (keras.optimizers.SGD(), keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD())):
-        assert private_names.trained_variables(optimizer) == []
-        optimizer.build([weight])
-        assert [one is weight for one in private_names.trained_variables(optimizer)] == [True]
-
-
 def test_the_innermost_function_is_the_same_in_each_of_its_traces():
     seen = []
     inner = tf.function(lambda x: seen.append(private_names.innermost_function()) or x, autograph=False)
@@ -385,3 +282,9 @@ def test_one_worker_s_values_are_still_reduced_by_us(method, monkeypatch):
 def test_values_are_of_the_classes_that_keras_looks_for():
     assert issubclass(values.PerReplica, tf.distribute.DistributedValues)
     assert issubclass(values.Mirrored, tf.distribute.DistributedValues)
+
+
+def test_operations_ask_for_their_seeds_where_they_are_replaced(monkeypatch):
+    monkeypatch.setattr(private_names.random_seed, "get_seed", lambda op_seed: (3, 4))
+    first, again = (tf.function(lambda: tf.random.normal([3]))() for _ in range(2))
+    assert np.array_equal(first, again)
