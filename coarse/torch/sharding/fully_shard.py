@@ -63,9 +63,10 @@ def fully_shard(
     """
     require_hooks()
     everyone = _joined(mesh)
-    plan = settle(everyone, lambda: Request(mode, units, collective, cache, quantised, account, mesh).plan_for(model))
+    request = Request(mode, units, collective, cache, quantised, account, mesh, fsdp2_options)
+    plan = settle(everyone, lambda: request.plan_for(model))
     require_same(everyone, plan.statement(), "what is sharded")
-    _take_buffers(_shard(plan, fsdp2_options))
+    _take_buffers(_shard(plan, shard_groups().next_call(everyone.ranks)))
     _count_memory(model, account, fsdp2_options)
     return model
 
@@ -101,22 +102,31 @@ def _count_memory(
         watch_memory(module, account, is_offloaded=is_offloaded)
 
 
-def _shard(plan: Plan, fsdp2_options: dict[str, object]) -> list[ShardedUnit]:
+def _shard(plan: Plan, call: str) -> list[ShardedUnit]:
     """Have FSDP2 shard each unit, from within, and take over its collectives."""
     request = plan.request
     mesh = meshes.default_mesh(plan.mode) if request.mesh is None else request.mesh
     group = shard_groups().group_of(meshes.shard_group_ranks(mesh), request.collective)
+    replicas = meshes.replica_group_ranks(mesh)
+    replica_group = shard_groups().group_of(replicas, "ring") if len(replicas) > 1 else None
     kept = None
     if request.cache is not None and request.account is not None:
         kept = KeptUnits(request.cache, request.account)
     sharded = []
     for unit in plan.units:
         modules = unit.modules[0] if len(unit.modules) == 1 else list(unit.modules)
-        fsdp = Fsdp2Unit(modules, {"mesh": mesh, **fsdp2_options})
+        fsdp = Fsdp2Unit(modules, {"mesh": mesh, **request.fsdp2_options})
         if not fsdp.has_parameters:
             continue
         own = ShardedUnit(
-            unit.name, fsdp, group, rules_of(plan.mode), account=request.account, quantised=request.quantised
+            unit.name,
+            fsdp,
+            group,
+            rules_of(plan.mode),
+            call=call,
+            replicas=replica_group,
+            account=request.account,
+            quantised=request.quantised,
         )
         watch_forwards(own)
         if kept is not None:

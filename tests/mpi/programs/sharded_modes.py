@@ -23,6 +23,7 @@ from coarse.sharding.volumes import TrainedShape, iteration_volume
 from coarse.torch.sharding.quantised import quantised_nbytes
 from coarse.torch.sharding.unit import units_of
 from tests.mpi.claims import Claim, raises, report_claims
+from tests.mpi.programs import sharded_order_claims
 
 WIDTH, NUM_BLOCKS, ROWS = 64, 3, 4
 PHASES = ("forward gather", "backward gather", "gradient reduce-scatter")
@@ -373,6 +374,7 @@ def claims(folder: Path) -> Iterator[Claim]:
     yield of(a_node_without_room_for_the_cache_says_how_many_bytes_it_wants)
     yield of(a_torch_without_a_hook_is_refused_by_its_version)
     yield of(what_differs_between_workers_is_an_error_on_all)
+    yield from sharded_order_claims.claims()
 
 
 if __name__ == "__main__":
