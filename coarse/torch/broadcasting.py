@@ -20,6 +20,7 @@ from coarse.torch.tensors import (
     flat_host_copies,
     has_wire_type,
     host_target,
+    note_overwritten,
     on_host,
 )
 
@@ -52,9 +53,8 @@ def broadcast_(tensor: torch.Tensor, root_rank: int, name: str) -> torch.Tensor:
     if not is_root:
         before_writing_to([tensor])
     client.push_pull(descriptor, array if is_root else None, array, present=is_root).wait()
-    if not is_root and staged.data_ptr() != tensor.data_ptr():
-        with torch.no_grad():
-            tensor.copy_(staged)
+    if not is_root:
+        _deliver(tensor, staged)
     return tensor
 
 
@@ -85,10 +85,17 @@ def broadcast_tensors(tensors: Sequence[torch.Tensor], root_rank: int, name: str
     stream([bytes_of(tensor) for tensor in staged], root_rank, name)
     if current().client_index == root_rank:
         return
+    for tensor, values in zip(tensors, staged, strict=True):
+        _deliver(tensor, values)
+
+
+def _deliver(tensor: torch.Tensor, staged: torch.Tensor) -> None:
+    """Bring what has arrived into a tensor, where it is not there yet; see [Note: writes that autograd sees]."""
+    if staged.data_ptr() == tensor.data_ptr():
+        note_overwritten([tensor])
+        return
     with torch.no_grad():
-        for tensor, values in zip(tensors, staged, strict=True):
-            if values.data_ptr() != tensor.data_ptr():
-                tensor.copy_(values)
+        tensor.copy_(staged)
 
 
 def allgather(tensor: torch.Tensor, name: str) -> torch.Tensor:

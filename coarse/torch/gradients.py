@@ -10,6 +10,7 @@ from coarse.dtypes import Op
 from coarse.errors import InFlightError
 from coarse.gradients.synchroniser import Synchroniser
 from coarse.torch.buckets import Bucket
+from coarse.torch.tensors import note_overwritten
 
 Hook = Callable[[torch.Tensor], None]
 
@@ -186,6 +187,7 @@ class GradientExchange:
         self._synchroniser.wait(bucket.plan.index)
         bucket.is_in_flight = False
         self._note_disturbance(bucket)
+        note_overwritten([bucket.flat])
         lacking = dict(bucket.read_presence(self._num_ranks) or ())
         if not lacking:
             bucket.give_all()

@@ -1,9 +1,10 @@
 """Torch tensors as numpy arrays without a copy, and which of them may travel."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import torch
+from torch.autograd.graph import increment_version
 
 from coarse.arrays import checked
 from coarse.dtypes import DType, Op
@@ -83,6 +84,16 @@ def host_target(tensor: torch.Tensor) -> torch.Tensor:
     """Where a result for `tensor` is written: its own memory, or a staging buffer on the host."""
     is_direct = tensor.device.type == "cpu" and not tensor.is_neg() and not tensor.is_conj()
     return tensor.detach() if is_direct else torch.empty(tensor.shape, dtype=tensor.dtype)
+
+
+def note_overwritten(tensors: Iterable[torch.Tensor]) -> None:
+    """Tell autograd that tensors were, or are about to be, written to behind its back.
+
+    [Note: writes that autograd sees] A device or MPI writes to memory and not to tensors, so the version counters by
+    which autograd knows that a saved tensor has changed stay as they are. Whoever starts such a write tells autograd so
+    at the start, for what was saved before, and at the end, for what was saved meanwhile.
+    """
+    increment_version(list(tensors))
 
 
 def bytes_of(tensor: torch.Tensor) -> np.ndarray:
