@@ -2,7 +2,7 @@
 
 import itertools
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -12,8 +12,9 @@ import torch
 from coarse.dtypes import Op
 from coarse.gradients.alike import require_same
 from coarse.gradients.synchroniser import synchroniser_of
-from coarse.session import current
+from coarse.session import current, is_initialized
 from coarse.torch.buckets import Bucket, BucketOfCopies, BucketOfViews, plan_buckets
+from coarse.torch.closure import Closure, SharedClosure, loss_name
 from coarse.torch.device_state import DeviceState
 from coarse.torch.gradients import GradientExchange
 from coarse.torch.signatures import NamedTensors, format_of, names_of, signature
@@ -21,8 +22,6 @@ from coarse.torch.signatures import NamedTensors, format_of, names_of, signature
 if TYPE_CHECKING:  # it starts MPI, which only init() may
     from coarse.gradients.split_chooser import DualSync
     from coarse.runtime import Runtime
-
-Closure = Callable[[], Any]
 
 _prefixes: "WeakKeyDictionary[Runtime, set[str]]" = WeakKeyDictionary()
 _numbers: "WeakKeyDictionary[Runtime, Iterator[int]]" = WeakKeyDictionary()
@@ -72,6 +71,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._runtime = runtime
         self._names = names_of(named_parameters)
         self._is_skipping = False
+        self._had_closure = False
         self._in_device_memory = gradients_in_device_memory
         self._watched: set[torch.Tensor] = set()
         self._num_buckets = 0
@@ -95,17 +95,20 @@ class DistributedOptimizer(torch.optim.Optimizer):
     # --- stepping
 
     def step(self, closure: Closure | None = None, **options: Any) -> Any:  # noqa: ANN401
-        """Synchronise what is not yet synchronised, a closure's gradients too, then step.
+        """Synchronise what is not yet synchronised, a closure's gradients and loss too, then step.
 
         A gradient that some ranks lacked counts as zero there (see `last_absent`); one that all ranks
-        lacked is None. After a StallError, call it again.
+        lacked is None. After a StallError, call it again. Returns what the wrapped optimizer does: the
+        loss that a closure returns is that of all ranks, combined as the gradients are.
         """
         if self._is_skipping:
             self._exchange.require_landed()
         elif closure is None and not self._exchange.is_synchronised:
             self.synchronize()
         if closure is not None:
-            options["closure"] = closure if self._is_skipping else self._synchronising(closure)
+            self._had_closure |= not self._is_skipping
+            shared = SharedClosure(closure, self.synchronize, self._op, loss_name(self._prefix))
+            options["closure"] = closure if self._is_skipping else shared
         with self._scaling_of_grad_scaler():
             result = self._inner.step(**options)
         self._exchange.note_stepped()
@@ -158,6 +161,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         """Take the hooks off the parameters, and free the prefix and (once all workers have closed theirs)
         the device memory; `.grad` becomes a copy of its own, and the wrapped optimizer goes on alone."""
         self._exchange.close()
+        if self._had_closure and is_initialized():
+            current().require_client().forget(loss_name(self._prefix))
         _prefixes.get(self._runtime, set()).discard(self._prefix)
 
     # --- the wrapped optimizer's own
@@ -252,15 +257,6 @@ class DistributedOptimizer(torch.optim.Optimizer):
                     f"{self._names[parameter]!r} was frozen when the DistributedOptimizer was made, so its "
                     "gradient is not exchanged; close() it and make a new one, or unfreeze it before"
                 )
-
-    def _synchronising(self, closure: Closure) -> Closure:
-        def synchronised() -> Any:  # noqa: ANN401
-            with torch.enable_grad():
-                loss = closure()
-            self.synchronize()
-            return loss
-
-        return synchronised
 
     @contextmanager
     def _scaling_of_grad_scaler(self) -> Iterator[None]:
