@@ -37,9 +37,24 @@ class DeviceState:
         self._own: dict[str, StateArray] = {}
         """Name of a tensor -> the array that this optimizer has for it."""
         self.move()
-        optimizer.register_step_pre_hook(_ask)
-        optimizer.register_step_post_hook(lambda *_: self.move())
-        optimizer.register_load_state_dict_post_hook(lambda *_: self.move())
+        self._hooks = (
+            optimizer.register_step_pre_hook(_ask),
+            optimizer.register_step_post_hook(lambda *_: self.move()),
+            optimizer.register_load_state_dict_post_hook(lambda *_: self.move()),
+        )
+
+    def close(self) -> None:
+        """Give parameters and state memory of their own, and move nothing any more; snapshots copy them then."""
+        for hook in self._hooks:
+            hook.remove()
+        own = {array.array.ctypes.data for array in self._own.values()}
+        for group in self._optimizer.param_groups:
+            for parameter in group["params"]:
+                if parameter.data_ptr() in own:
+                    parameter.data = parameter.data.clone()
+        for state in self._optimizer.state.values():
+            moved = {k: v for k, v in state.items() if isinstance(v, torch.Tensor) and v.data_ptr() in own}
+            state.update({key: value.clone() for key, value in moved.items()})
 
     def move(self) -> None:
         """Move whatever is not there yet: state exists only after the first step."""

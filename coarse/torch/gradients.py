@@ -55,15 +55,16 @@ class GradientExchange:
                 self._removables.append(parameter.register_post_accumulate_grad_hook(after))
 
     def close(self) -> None:
-        """Stop watching, and give the buckets' memory back; gradients under way are taken first."""
+        """Stop watching, take gradients under way, and give the buckets' memory back. After a StallError it may be
+        called again."""
+        for removable in self._removables:
+            removable.remove()
+        self._removables.clear()
         self._synchroniser.all_started()
         for bucket in self._buckets:
             if bucket.is_in_flight:
                 self._finish(bucket)
             bucket.release()
-        for removable in self._removables:
-            removable.remove()
-        self._removables.clear()
         self._synchroniser.close()
 
     @contextmanager

@@ -21,6 +21,7 @@ from coarse.torch.sharding.fsdp2_hooks import require_hooks
 from coarse.torch.sharding.groups import require_same, settle, shard_groups
 from coarse.torch.sharding.kept_units import KeptUnits
 from coarse.torch.sharding.plan import Plan, Request, modules_of
+from coarse.torch.sharding.stale_optimizers import noting_replaced
 from coarse.torch.sharding.tree import watch_forwards
 from coarse.torch.sharding.unit import ShardedUnit, units_of
 
@@ -45,7 +46,7 @@ def fully_shard(
     """The model, sharded in place by torch's FSDP2 over coarse's collectives and caches; all workers call it alike.
 
     Args:
-        model: what to shard, on the meta device too; a list of modules becomes one unit.
+        model: what to shard, on the meta device too; a list becomes one unit. Make its optimizer afterwards.
         mode: "fsdp", "hybrid", "zeropp" or "fcdp": what each moves and keeps stands in docs/sharded.md.
         units: classes of modules to gather one by one, or a function that chooses them; by default repeated blocks.
         collective: "hierarchical" moves each byte once between two nodes; "ring" from worker to worker.
@@ -66,7 +67,8 @@ def fully_shard(
     request = Request(mode, units, collective, cache, quantised, account, mesh, fsdp2_options)
     plan = settle(everyone, lambda: request.plan_for(model))
     require_same(everyone, plan.statement(), "what is sharded")
-    _take_buffers(_shard(plan, shard_groups().next_call(everyone.ranks)))
+    with noting_replaced(modules_of(model)):
+        _take_buffers(_shard(plan, shard_groups().next_call(everyone.ranks)))
     _count_memory(model, account, fsdp2_options)
     return model
 

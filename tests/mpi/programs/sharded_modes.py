@@ -5,6 +5,7 @@ import functools
 import io
 import json
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -268,6 +269,24 @@ def units_are_those_that_are_chosen() -> None:
     assert {unit.name for unit in units_of(ct.fully_shard(adapted()))} >= {"blocks.0", "blocks.0.adapters"}
 
 
+def an_optimizer_made_before_is_warned_of_once() -> None:
+    for mode in ("fsdp", "fcdp"):
+        model = Stack()
+        early = optimizer_of(model)
+        ct.fully_shard(model, mode)
+        late = optimizer_of(model)
+        model(batch(0, ct.rank())).square().mean().backward()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for _ in range(2):
+                early.step()
+                late.step()
+        texts = [str(warning.message) for warning in caught]
+        assert len(texts) == 1, texts
+        assert "7 of its 7, such as 'blocks.0.weight'" in texts[0]
+        assert "make the optimizer after fully_shard" in texts[0]
+
+
 # --- bad input
 
 
@@ -368,6 +387,7 @@ def claims(folder: Path) -> Iterator[Claim]:
         yield of(fsdp2s_options_go_through, "reshard_after_forward", value)
     yield of(fsdp2s_options_go_through, "offload_policy", CPUOffloadPolicy(pin_memory=False))
     yield of(units_are_those_that_are_chosen)
+    yield of(an_optimizer_made_before_is_warned_of_once)
     yield of(an_unknown_choice_is_refused_with_those_there_are)
     yield of(a_module_that_is_sharded_already_is_refused)
     yield of(a_mesh_that_does_not_fit_is_refused)
