@@ -179,7 +179,7 @@ class GradientExchange:
         if self._timer is not None and self._timer.is_running:
             self._timer.on_bucket(bucket.plan.index)
         bucket.fill()
-        bucket.write_presence()
+        bucket.write_presence(self._rank)
         self._synchroniser.start(bucket.plan.index)
         bucket.is_in_flight = bucket.is_sealed = True
         bucket.is_late = False

@@ -226,8 +226,14 @@ class DistributedOptimizer(torch.optim.Optimizer):
         named = [(name, p) for p, name in self._names.items() if p in wanted]
         require_same([(name, self._statement_of(p)) for name, p in named], "parameter")
         self._claims.claim_parameters(dict(named), self._prefix)
-        limit, first = self._runtime.config.bucket_bytes, self._num_buckets
-        plans = plan_buckets(named, prefix=self._prefix, op=self._op, bucket_bytes=limit, first_index=first)
+        plans = plan_buckets(
+            named,
+            prefix=self._prefix,
+            op=self._op,
+            bucket_bytes=self._runtime.config.bucket_bytes,
+            num_ranks=self._runtime.placement.num_clients,
+            first_index=self._num_buckets,
+        )
         parameters = dict(named)
         buckets = []
         for plan in plans:
