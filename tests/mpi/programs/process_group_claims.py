@@ -350,6 +350,8 @@ def a_group_can_be_made_again_after_its_end() -> None:
     assert (total == dist.get_world_size()).all()
     assert os.environ["RANK"] == str(dist.get_rank()) == str(coarse.rank())
     assert os.environ["WORLD_SIZE"] == str(dist.get_world_size()) == str(coarse.size())
+    assert os.environ["LOCAL_RANK"] == str(coarse.local_rank())
+    assert os.environ["LOCAL_WORLD_SIZE"] == str(coarse.local_size())
     assert int(port)
 
 
