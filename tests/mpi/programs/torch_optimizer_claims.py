@@ -324,6 +324,19 @@ def an_optimizer_that_one_rank_has_not_closed_is_an_error_on_all() -> None:
     first.close()
 
 
+def optimizers_of_one_model_take_over_the_arrays_of_closed_ones() -> None:
+    model = Mlp()
+    nums_arrays = []
+    for step in range(3):
+        inner = torch.optim.Adam(model.parameters())
+        optimizer = ct.DistributedOptimizer(inner, model.named_parameters(), parameters_in_device_memory=True)
+        loss_of(model, batch(step, ct.rank())).backward()
+        optimizer.step()
+        optimizer.close()
+        nums_arrays.append(len(current().require_snapshots().states.arrays))
+    assert len(set(nums_arrays)) == 1, nums_arrays
+
+
 def a_closed_optimizer_leaves_no_hook_and_no_tensor_in_device_memory() -> None:
     for in_device in (False, True):
         model = Mlp()
@@ -476,6 +489,7 @@ CLAIMS = [
     names_that_repeat_or_lack_are_refused,
     parameters_have_one_optimizer_at_a_time,
     an_optimizer_that_one_rank_has_not_closed_is_an_error_on_all,
+    optimizers_of_one_model_take_over_the_arrays_of_closed_ones,
     a_closed_optimizer_leaves_no_hook_and_no_tensor_in_device_memory,
     reading_parameter_groups_pushes_nothing,
     a_sparse_gradient_is_refused_by_name,
