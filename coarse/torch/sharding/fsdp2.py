@@ -244,14 +244,20 @@ class Fsdp2Unit:
 
 
 def _watch_state(state: Any, begins: Callable[[], None], enters: Callable[[], None]) -> None:  # noqa: ANN401
-    """See `Fsdp2Unit.before_forward`."""
+    """See `Fsdp2Unit.before_forward`. A forward that was refused has not begun, so that the next one begins anew."""
+    from torch.distributed.fsdp._fully_shard._fsdp_common import TrainingState
+
     inner = state._root_pre_forward
 
     def root_pre_forward(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
-        state._lazy_init()
-        if state._state_ctx.iter_forward_root is None:
-            begins()
-        enters()
+        try:
+            state._lazy_init()
+            if state._state_ctx.iter_forward_root is None:
+                begins()
+            enters()
+        except BaseException:
+            state._training_state = TrainingState.IDLE
+            raise
         return inner(module, args, kwargs)
 
     def restarted(_module: nn.Module, _args: object) -> None:

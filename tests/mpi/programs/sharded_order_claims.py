@@ -1,5 +1,6 @@
 """Workers that shard, call or register equally large parts of a model in other orders: an error on all of them."""
 
+import copy
 from collections.abc import Callable, Iterator
 from functools import partial
 
@@ -84,6 +85,20 @@ def roots_called_in_another_order_later_are_an_error_on_all(mode: str) -> None:
             root(inputs()).sum().backward()
 
 
+def a_forward_that_was_refused_may_be_tried_again(mode: str) -> None:
+    plain = [nn.Linear(WIDTH, WIDTH) for _ in range(2)]
+    for seed, layer in enumerate(plain):
+        torch.nn.init.normal_(layer.weight, generator=torch.Generator().manual_seed(seed))
+        torch.nn.init.zeros_(layer.bias)
+    roots = [ct.fully_shard(copy.deepcopy(layer), mode) for layer in plain]
+    with raises(MismatchError):
+        for root in in_order(roots):
+            root(inputs()).sum().backward()
+    for _ in range(2):
+        for root, layer in zip(roots, plain, strict=True):
+            torch.testing.assert_close(root(inputs()), layer(inputs()))
+
+
 def models_without_parameters_of_their_own_are_told_apart(mode: str) -> None:
     models = [Pair(), Pair()]
     for model in models:
@@ -130,6 +145,7 @@ def claims() -> Iterator[Claim]:
     for mode in MODES:
         yield of(roots_called_in_another_order_are_an_error_on_all, mode)
         yield of(roots_called_in_another_order_later_are_an_error_on_all, mode)
+        yield of(a_forward_that_was_refused_may_be_tried_again, mode)
         yield of(models_without_parameters_of_their_own_are_told_apart, mode)
         yield of(parameters_registered_in_another_order_are_an_error_on_all, mode)
         yield of(gradients_of_other_branches_are_an_error_on_all, mode)
