@@ -22,6 +22,7 @@ from coarse.torch.tensors import (
     host_target,
     note_overwritten,
     on_host,
+    require_whole,
 )
 
 
@@ -68,6 +69,7 @@ def broadcast_parameters(params: NamedTensors, root_rank: int = 0) -> None:
     """
     named = list(params.items() if isinstance(params, Mapping) else params)
     for name, tensor in named:
+        require_whole(tensor, name)
         if not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.strided:
             raise TypeError(
                 f"{name!r}: a dense tensor was wanted, {type(tensor).__name__} came; leave it out, "
@@ -105,6 +107,7 @@ def allgather(tensor: torch.Tensor, name: str) -> torch.Tensor:
         MismatchError: types or other dimensions differ (on all ranks).
         JoinedError: a rank has joined.
     """
+    require_whole(tensor, name)
     own = tensor.detach().reshape(1) if tensor.dim() == 0 else tensor.detach()
     header = json.dumps([str(own.dtype), list(own.shape)]).encode()
     headers = [json.loads(blob) for blob in stream_blobs(header, f"{name}/shapes")]

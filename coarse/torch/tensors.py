@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import torch
 from torch.autograd.graph import increment_version
+from torch.distributed.tensor import DTensor
 
 from coarse.arrays import checked
 from coarse.dtypes import DType, Op
@@ -38,6 +39,7 @@ def wire_type_of(tensor: object, name: str) -> DType:
     """The type that a tensor has on the wire; TypeError, with the remedy, where there is none."""
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"{name!r}: a torch tensor was wanted, {type(tensor).__name__} came")
+    require_whole(tensor, name)
     if tensor.layout is not torch.strided:
         raise TypeError(f"{name!r}: a dense tensor was wanted, one of {tensor.layout} came; pass .to_dense()")
     if tensor.device.type == "meta":
@@ -48,6 +50,15 @@ def wire_type_of(tensor: object, name: str) -> DType:
         remedy = _REMEDIES.get(tensor.dtype, "convert it")
         raise TypeError(f"{name!r}: tensors of {tensor.dtype} cannot be synchronised; {remedy} (known: {known})")
     return wire
+
+
+def require_whole(tensor: object, name: str) -> None:
+    """TypeError, with the remedy, for a tensor of which each rank has a part."""
+    if isinstance(tensor, DTensor):
+        raise TypeError(
+            f"{name!r} is a DTensor, of which each rank has a part; pass its .to_local() or .full_tensor(). The "
+            "optimizer of a sharded model is not wrapped: its gradients are summed already"
+        )
 
 
 def torch_type_of(wire: int) -> torch.dtype:

@@ -321,6 +321,21 @@ def a_module_that_is_sharded_already_is_refused() -> None:
         ct.fully_shard(nn.Sequential(model), units=[Stack])
 
 
+def sharded_tensors_are_refused_with_a_remedy() -> None:
+    model = ct.fully_shard(Stack())
+    weight = model.head.weight
+    calls = (
+        lambda: ct.DistributedOptimizer(optimizer_of(model), model.named_parameters()),
+        lambda: ct.broadcast_parameters(model.named_parameters()),
+        lambda: ct.broadcast_(weight.data, 0, "head.weight"),
+        lambda: ct.allgather(weight, "head.weight"),
+        lambda: ct.push_pull(weight, "head.weight"),
+    )
+    for call in calls:
+        with raises(TypeError, "weight", "DTensor", ".to_local()", "not wrapped"):
+            call()
+
+
 def a_mesh_that_does_not_fit_is_refused() -> None:
     square = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
     with raises(ConfigError, "one dimension", "(2, 2)", "hybrid"):
@@ -390,6 +405,7 @@ def claims(folder: Path) -> Iterator[Claim]:
     yield of(an_optimizer_made_before_is_warned_of_once)
     yield of(an_unknown_choice_is_refused_with_those_there_are)
     yield of(a_module_that_is_sharded_already_is_refused)
+    yield of(sharded_tensors_are_refused_with_a_remedy)
     yield of(a_mesh_that_does_not_fit_is_refused)
     yield of(a_node_without_room_for_the_cache_says_how_many_bytes_it_wants)
     yield of(a_torch_without_a_hook_is_refused_by_its_version)
