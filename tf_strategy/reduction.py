@@ -39,7 +39,7 @@ class Tensors:
             for number, (wire, shape) in enumerate(zip(self.wires, self.shapes, strict=True))
         ]
         prefix = f"tensorflow/{self.fingerprint:x}/"
-        return plan_buckets(sizes, prefix=prefix, op=self.op, bucket_bytes=bucket_bytes)
+        return plan_buckets(sizes, prefix=prefix, op=self.op, bucket_bytes=bucket_bytes, num_ranks=1)
 
     @cached_property
     def place(self) -> Place:

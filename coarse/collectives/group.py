@@ -27,9 +27,9 @@ class WorkerGroup:
     """Workers (ranks among workers, as coarse.rank() counts) that gather and reduce together.
 
     All members open it in the same order among their groups, and call the same methods in the same order with arrays
-    of the same sizes. A call returns at once what ends once its arrays may be used again: until then nobody may
-    change them. Arrays are contiguous. An error that all members find alike (MismatchError, CapacityError) leaves
-    the group as it was; after any other it cannot be used any more.
+    of the same sizes; `alike` says what else must be the same on all of them. A call returns at once what ends once
+    its arrays may be used again: until then nobody may change them. Arrays are contiguous. An error that all members
+    find alike (MismatchError, CapacityError) leaves the group as it was; after any other it cannot be used any more.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class WorkerGroup:
 
     # --- memory of the node
 
-    def node_buffer(self, name: str, nbytes: int) -> NodeBuffer:
+    def node_buffer(self, name: str, nbytes: int, *, alike: str = "") -> NodeBuffer:
         """Memory of the node's devices, one copy on every node; all members call it alike, and it returns when it is
         there.
 
@@ -84,7 +84,7 @@ class WorkerGroup:
         def take() -> Waits:
             yield from agree_on_region(parts.wire, parts.shared.devices, nbytes, 0, found)
 
-        self._submit_agreed(Kind.NODE_BUFFER, name, nbytes, take).wait()
+        self._submit_agreed(Kind.NODE_BUFFER, name, nbytes, take, alike=alike).wait()
         return NodeBuffer(name, found[0], parts.shared.devices.view(found[0]), self._release)
 
     def _release(self, buffer: NodeBuffer) -> None:
@@ -100,7 +100,9 @@ class WorkerGroup:
 
     # --- collectives
 
-    def all_gather(self, out: np.ndarray, own: np.ndarray, *, keep: NodeBuffer | None = None, what: str) -> Pending:
+    def all_gather(
+        self, out: np.ndarray, own: np.ndarray, *, keep: NodeBuffer | None = None, what: str, alike: str = ""
+    ) -> Pending:
         """Every member's `own`, (n,) bytes, into every member's `out`, (p*n,); `own` may be its place in `out`.
 
         With `keep` the node's buffer holds the same bytes afterwards.
@@ -114,7 +116,7 @@ class WorkerGroup:
             _put_own(flat, mine, self.rank)
             yield from self._way.gather(flat, mine.nbytes, keep, what)
 
-        return self._submit_agreed(Kind.ALL_GATHER, what, flat.nbytes, gather, int(keep is not None))
+        return self._submit_agreed(Kind.ALL_GATHER, what, flat.nbytes, gather, int(keep is not None), alike=alike)
 
     def read_node(self, out: np.ndarray, kept: NodeBuffer, *, what: str) -> Pending:
         """What the node's buffer holds from its first byte on into `out`; nothing moves between nodes.
@@ -130,7 +132,7 @@ class WorkerGroup:
 
         return self._progress.submit(self._lane, read, what)
 
-    def gather_on_node(self, out: np.ndarray, own: np.ndarray, *, what: str) -> Pending:
+    def gather_on_node(self, out: np.ndarray, own: np.ndarray, *, what: str, alike: str = "") -> Pending:
         """As all_gather, among the members of this one's node alone, in order of `node_ranks`."""
         flat, mine, node = _bytes(out, "out"), _bytes(own, "own"), self._parts.node
         _require_size(what, "out", flat.nbytes, node.num_members * mine.nbytes)
@@ -140,9 +142,11 @@ class WorkerGroup:
             if node.num_members > 1:
                 yield from self._near.gather_near(flat, mine.nbytes, what)
 
-        return self._submit_agreed(Kind.GATHER_ON_NODE, what, flat.nbytes, gather)
+        return self._submit_agreed(Kind.GATHER_ON_NODE, what, flat.nbytes, gather, alike=alike)
 
-    def reduce_scatter(self, out: np.ndarray, full: np.ndarray, dtype: DType, op: Op, *, what: str) -> Pending:
+    def reduce_scatter(
+        self, out: np.ndarray, full: np.ndarray, dtype: DType, op: Op, *, what: str, alike: str = ""
+    ) -> Pending:
         """The combination of all members' slices r of `full`, (p*n,), into `out`, (n,), of group rank r.
 
         Both hold `dtype` (bfloat16 as uint16, or any as bytes). The order of the sum is fixed; half types add in
@@ -158,9 +162,9 @@ class WorkerGroup:
             if target is not result:
                 result[:] = target
 
-        return self._submit_agreed(Kind.REDUCE_SCATTER, what, flat.nbytes, reduce, 0, dtype, op)
+        return self._submit_agreed(Kind.REDUCE_SCATTER, what, flat.nbytes, reduce, 0, dtype, op, alike)
 
-    def all_reduce(self, array: np.ndarray, dtype: DType, op: Op, *, what: str) -> Pending:
+    def all_reduce(self, array: np.ndarray, dtype: DType, op: Op, *, what: str, alike: str = "") -> Pending:
         """The combination of all members' arrays in place, the same bits on all: a reduce-scatter and an all-gather."""
         flat = _elements(array, dtype, "array")
         how = SliceSum(dtype, op, self.size)
@@ -174,15 +178,15 @@ class WorkerGroup:
             mine[:] = result
             yield from self._way.gather(flat.view(np.uint8), slice_elements * dtype.itemsize, None, what)
 
-        return self._submit_agreed(Kind.ALL_REDUCE, what, flat.nbytes, reduce, 0, dtype, op)
+        return self._submit_agreed(Kind.ALL_REDUCE, what, flat.nbytes, reduce, 0, dtype, op, alike)
 
-    def barrier(self) -> None:
+    def barrier(self, what: str = "barrier", *, alike: str = "") -> None:
         """Return once all members have called it, and all jobs before have ended here."""
 
         def nothing() -> Waits:
             yield from ()
 
-        self._submit_agreed(Kind.BARRIER, "barrier", 0, nothing).wait()
+        self._submit_agreed(Kind.BARRIER, what, 0, nothing, alike=alike).wait()
 
     def submit(self, job: Callable[[MPI.Intracomm], Waits | None], *, what: str, lane: str = "") -> Pending:
         """Any MPI work of the group, in order, in the progress thread, with a communicator for such jobs alone.
@@ -213,9 +217,9 @@ class WorkerGroup:
 
     def _submit_agreed(
         self, kind: Kind, what: str, nbytes: int, job: Callable[[], Waits], keeps: int = 0,
-        dtype: DType = DType.UINT8, op: Op = Op.SUM,
+        dtype: DType = DType.UINT8, op: Op = Op.SUM, alike: str = "",
     ) -> Pending:  # fmt: skip
-        header = Header.of(kind, self._number(), what, nbytes)._replace(dtype=dtype, op=op, keeps=keeps)
+        header = Header.of(kind, self._number(), what, nbytes, alike)._replace(dtype=dtype, op=op, keeps=keeps)
         members = self.node_ranks if kind is Kind.GATHER_ON_NODE else range(self.size)
 
         def agreed() -> Waits:

@@ -35,7 +35,7 @@ class Header(NamedTuple):
     number: int
     """How many jobs the group's members have submitted before."""
     name: int
-    """Of what it is for."""
+    """Of what it is for, and of what else its members must have alike."""
     nbytes: int
     """Of the largest array."""
     dtype: DType = DType.UINT8
@@ -44,9 +44,9 @@ class Header(NamedTuple):
     """1 where the node keeps the bytes."""
 
     @classmethod
-    def of(cls, kind: Kind, number: int, what: str, nbytes: int) -> "Header":
+    def of(cls, kind: Kind, number: int, what: str, nbytes: int, alike: str = "") -> "Header":
         """A header of bytes."""
-        return cls(kind, number, key_of(what) >> 1, nbytes)
+        return cls(kind, number, key_of(f"{what}\0{alike}") >> 1, nbytes)
 
     def __str__(self) -> str:
         reduced = f" of {self.dtype.label} op={self.op.name.lower()}"

@@ -9,6 +9,8 @@ from coarse.layout import FlatLayout, bucket_limit_bytes, flat_layout, fuse
 from coarse.messages import Descriptor
 
 _ALIGN_BYTES = 64
+_COHORT_RANKS = 64
+"""Half types count so many exactly, also as a share of any number of ranks: they tell 63/n from 64/n."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,9 +19,22 @@ class BucketPlan:
 
     index: int
     descriptor: Descriptor
-    """Of the gradients, and behind them of one element per parameter and one more (coarse.torch.buckets)."""
+    """Of the gradients, and behind them of `num_cohorts` elements per parameter and as many more
+    (coarse.torch.buckets)."""
     layout: FlatLayout
     names: tuple[str, ...]
+    num_cohorts: int
+    """How many groups of ranks are counted apart, since the type cannot count all of them."""
+
+
+def cohort_of(rank: int, num_cohorts: int) -> int:
+    """In which of a bucket's cohorts a rank is counted."""
+    return rank // _COHORT_RANKS if num_cohorts > 1 else 0
+
+
+def num_cohorts_of(wire: int, num_ranks: int) -> int:
+    """How many cohorts ranks form where they are counted in a type: one in a type that counts them all."""
+    return -(-num_ranks // _COHORT_RANKS) if DType(wire).itemsize <= 2 else 1
 
 
 def plan_buckets(
@@ -28,9 +43,11 @@ def plan_buckets(
     prefix: str,
     op: Op,
     bucket_bytes: int,
+    num_ranks: int,
     first_index: int = 0,
 ) -> list[BucketPlan]:
     """The buckets of parameters (name, wire type, number of elements), in the order in which backward fills them.
+    `num_ranks` are counted beside each gradient.
 
     Backward produces gradients from the last layer to the first, so parameters are taken in reverse,
     types apart; the last bucket, which the next forward needs first, has the highest priority.
@@ -54,7 +71,9 @@ def plan_buckets(
     plans = []
     for index, (wire, names, layout) in enumerate(buckets, start=first_index):
         name = f"{prefix}gradients/{DType(wire).label}/{index}"
-        shape = (layout.num_elements + len(names) + 1,)
+        num_cohorts = num_cohorts_of(wire, num_ranks)
+        shape = (layout.num_elements + num_cohorts * (len(names) + 1),)
         descriptor = Descriptor(name, wire, int(op), shape, index)
-        plans.append(BucketPlan(index=index, descriptor=descriptor, layout=layout, names=names))
+        plan = BucketPlan(index=index, descriptor=descriptor, layout=layout, names=names, num_cohorts=num_cohorts)
+        plans.append(plan)
     return plans

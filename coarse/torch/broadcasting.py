@@ -20,7 +20,9 @@ from coarse.torch.tensors import (
     flat_host_copies,
     has_wire_type,
     host_target,
+    note_overwritten,
     on_host,
+    require_whole,
 )
 
 
@@ -52,9 +54,8 @@ def broadcast_(tensor: torch.Tensor, root_rank: int, name: str) -> torch.Tensor:
     if not is_root:
         before_writing_to([tensor])
     client.push_pull(descriptor, array if is_root else None, array, present=is_root).wait()
-    if not is_root and staged.data_ptr() != tensor.data_ptr():
-        with torch.no_grad():
-            tensor.copy_(staged)
+    if not is_root:
+        _deliver(tensor, staged)
     return tensor
 
 
@@ -68,6 +69,7 @@ def broadcast_parameters(params: NamedTensors, root_rank: int = 0) -> None:
     """
     named = list(params.items() if isinstance(params, Mapping) else params)
     for name, tensor in named:
+        require_whole(tensor, name)
         if not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.strided:
             raise TypeError(
                 f"{name!r}: a dense tensor was wanted, {type(tensor).__name__} came; leave it out, "
@@ -85,10 +87,17 @@ def broadcast_tensors(tensors: Sequence[torch.Tensor], root_rank: int, name: str
     stream([bytes_of(tensor) for tensor in staged], root_rank, name)
     if current().client_index == root_rank:
         return
+    for tensor, values in zip(tensors, staged, strict=True):
+        _deliver(tensor, values)
+
+
+def _deliver(tensor: torch.Tensor, staged: torch.Tensor) -> None:
+    """Bring what has arrived into a tensor, where it is not there yet; see [Note: writes that autograd sees]."""
+    if staged.data_ptr() == tensor.data_ptr():
+        note_overwritten([tensor])
+        return
     with torch.no_grad():
-        for tensor, values in zip(tensors, staged, strict=True):
-            if values.data_ptr() != tensor.data_ptr():
-                tensor.copy_(values)
+        tensor.copy_(staged)
 
 
 def allgather(tensor: torch.Tensor, name: str) -> torch.Tensor:
@@ -98,6 +107,7 @@ def allgather(tensor: torch.Tensor, name: str) -> torch.Tensor:
         MismatchError: types or other dimensions differ (on all ranks).
         JoinedError: a rank has joined.
     """
+    require_whole(tensor, name)
     own = tensor.detach().reshape(1) if tensor.dim() == 0 else tensor.detach()
     header = json.dumps([str(own.dtype), list(own.shape)]).encode()
     headers = [json.loads(blob) for blob in stream_blobs(header, f"{name}/shapes")]

@@ -3,7 +3,9 @@
 [Note: presence] Behind its gradients every bucket carries one element per parameter, 1 where this
 rank has a gradient of it and else 0, and a last one that is always 1. They are combined like the
 gradients, so the result says how many ranks had each gradient, of how many that took part (ranks
-that have joined take none).
+that have joined take none). These are counts, and half types cannot count far: bfloat16 does not
+tell 256 from 257. There each element becomes a row of as many as there are cohorts of 64 ranks, and
+each rank writes into its own cohort's column.
 """
 
 from collections.abc import Sequence
@@ -13,17 +15,25 @@ import numpy as np
 import torch
 
 from coarse.dtypes import Op
-from coarse.gradients.bucket_plan import BucketPlan
+from coarse.gradients.bucket_plan import BucketPlan, cohort_of
 from coarse.gradients.bucket_plan import plan_buckets as plan_of_sizes
 from coarse.torch.tensors import describe, is_dense, tensor_of
 
 
 def plan_buckets(
-    parameters: Sequence[tuple[str, torch.Tensor]], *, prefix: str, op: Op, bucket_bytes: int, first_index: int = 0
+    parameters: Sequence[tuple[str, torch.Tensor]],
+    *,
+    prefix: str,
+    op: Op,
+    bucket_bytes: int,
+    num_ranks: int,
+    first_index: int = 0,
 ) -> list[BucketPlan]:
     """The buckets of named parameters; see coarse.gradients.bucket_plan. TypeError for what devices cannot add."""
     sizes = [(name, describe(parameter, name, op, 0).dtype, parameter.numel()) for name, parameter in parameters]
-    return plan_of_sizes(sizes, prefix=prefix, op=op, bucket_bytes=bucket_bytes, first_index=first_index)
+    return plan_of_sizes(
+        sizes, prefix=prefix, op=op, bucket_bytes=bucket_bytes, num_ranks=num_ranks, first_index=first_index
+    )
 
 
 @dataclass
@@ -32,7 +42,7 @@ class Bucket:
 
     plan: BucketPlan
     parameters: tuple[torch.Tensor, ...]
-    array: np.ndarray  # (layout.num_elements + len(parameters) + 1,) storage type
+    array: np.ndarray  # (layout.num_elements + num_cohorts * (len(parameters) + 1),) storage type
     flat: torch.Tensor = field(init=False)
     views: tuple[torch.Tensor, ...] = field(init=False)
     arrivals: list[int] = field(init=False)
@@ -57,8 +67,9 @@ class Bucket:
             for parameter, slot in zip(self.parameters, self.plan.layout.slots, strict=True)
         )
         self.has_gradient = [False] * len(self.parameters)
-        self._presence = self.array[-len(self.parameters) - 1 :]
-        self._presence_tensor = self.flat[-len(self.parameters) - 1 :]
+        rows, cohorts = len(self.parameters) + 1, self.plan.num_cohorts
+        self._presence = self.array[-rows * cohorts :].reshape(rows, cohorts)
+        self._presence_tensor = self.flat[-rows * cohorts :].view(rows, cohorts)
         self._one = self._one_in_storage()
         self._pushed: Sequence[torch.Tensor | None] = ()
         self._pushed_version: object = None
@@ -70,9 +81,10 @@ class Bucket:
         self.num_awaited = len(self.parameters)
         self.is_late = self.is_taken = False
 
-    def write_presence(self) -> None:
+    def write_presence(self, rank: int) -> None:
         """Note and say which gradients this rank has (see [Note: presence]), and what they are."""
-        self._presence[:] = self._one
+        self._presence[:] = 0
+        self._presence[:, cohort_of(rank, self.plan.num_cohorts)] = self._one
         self._pushed = [parameter.grad for parameter in self.parameters]
         for slot, gradient in enumerate(self._pushed):
             if gradient is None or not self.has_gradient[slot]:
@@ -94,15 +106,19 @@ class Bucket:
         has the number of all that took part. None where every rank had every gradient."""
         if (self._presence == self._presence[-1]).all():
             return None
-        scale = num_ranks if self.plan.descriptor.op == Op.AVERAGE else 1
-        counts = torch.round(self._presence_tensor.double() * scale).int().tolist()
+        counts = self._counts(num_ranks)
         took_part = counts.pop()
         return [(slot, took_part - c) for slot, c in enumerate(counts) if c < took_part]
 
     def num_took_part(self, num_ranks: int) -> int:
         """Ranks that contributed to the result."""
+        return self._counts(num_ranks)[-1]
+
+    def _counts(self, num_ranks: int) -> list[int]:
+        """How many ranks had each gradient, and how many took part."""
         scale = num_ranks if self.plan.descriptor.op == Op.AVERAGE else 1
-        return round(float(self._presence_tensor[-1]) * scale)
+        counts: list[int] = torch.round(self._presence_tensor.double() * scale).long().sum(1).tolist()
+        return counts
 
     def _one_in_storage(self) -> np.generic:
         one = torch.ones(1, dtype=self.flat.dtype)

@@ -7,11 +7,11 @@ result. Whoever else writes to parameters in place asks by himself.
 """
 
 from collections.abc import Iterable
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 
-from coarse.client.states import StateArray
+from coarse.client.states import DeviceStates, StateArray
 from coarse.session import current, is_initialized
 from coarse.snapshots import before_overwrite, state_array_of
 from coarse.torch.tensors import has_wire_type, tensor_of, wire_type_of
@@ -37,9 +37,26 @@ class DeviceState:
         self._own: dict[str, StateArray] = {}
         """Name of a tensor -> the array that this optimizer has for it."""
         self.move()
-        optimizer.register_step_pre_hook(_ask)
-        optimizer.register_step_post_hook(lambda *_: self.move())
-        optimizer.register_load_state_dict_post_hook(lambda *_: self.move())
+        self._hooks = (
+            optimizer.register_step_pre_hook(_ask),
+            optimizer.register_step_post_hook(lambda *_: self.move()),
+            optimizer.register_load_state_dict_post_hook(lambda *_: self.move()),
+        )
+
+    def close(self) -> None:
+        """Give parameters and state memory of their own, and move nothing any more; snapshots copy them then."""
+        for hook in self._hooks:
+            hook.remove()
+        own = {array.array.ctypes.data for array in self._own.values()}
+        if is_initialized():
+            _unused_arrays().update(array.name for array in self._own.values())
+        for group in self._optimizer.param_groups:
+            for parameter in group["params"]:
+                if parameter.data_ptr() in own:
+                    parameter.data = parameter.data.clone()
+        for state in self._optimizer.state.values():
+            moved = {k: v for k, v in state.items() if isinstance(v, torch.Tensor) and v.data_ptr() in own}
+            state.update({key: value.clone() for key, value in moved.items()})
 
     def move(self) -> None:
         """Move whatever is not there yet: state exists only after the first step."""
@@ -63,14 +80,25 @@ class DeviceState:
         wire, shape = wire_type_of(tensor, name), tuple(tensor.shape)
         own = self._own.get(name)
         if own is None or (own.dtype, own.array.shape) != (wire, shape):
-            arrays = current().require_snapshots().states.arrays
-            array_name = f"{self._prefix}{name}" if name in arrays else name
+            arrays, unused = current().require_snapshots().states.arrays, _unused_arrays()
+            known = arrays.get(name)
+            fits = known is None or (name in unused and (known.dtype, known.array.shape) == (wire, shape))
+            array_name = name if fits else f"{self._prefix}{name}"
             state_array_of(array_name, shape, wire)
             own = self._own[name] = arrays[array_name]
+            unused.discard(array_name)
         before_overwrite([own.name])
         moved = tensor_of(own.array, wire)
         moved.copy_(tensor.detach())
         return moved
+
+
+_unused: WeakKeyDictionary[DeviceStates, set[str]] = WeakKeyDictionary()
+
+
+def _unused_arrays() -> set[str]:
+    """Names of arrays whose optimizer has been closed; the next one for tensors of these names takes them over."""
+    return _unused.setdefault(current().require_snapshots().states, set())
 
 
 def _ask(*_: object) -> None:

@@ -10,6 +10,7 @@ from coarse.dtypes import Op
 from coarse.errors import InFlightError
 from coarse.gradients.synchroniser import Synchroniser
 from coarse.torch.buckets import Bucket
+from coarse.torch.tensors import note_overwritten
 
 Hook = Callable[[torch.Tensor], None]
 
@@ -54,15 +55,16 @@ class GradientExchange:
                 self._removables.append(parameter.register_post_accumulate_grad_hook(after))
 
     def close(self) -> None:
-        """Stop watching, and give the buckets' memory back; gradients under way are taken first."""
+        """Stop watching, take gradients under way, and give the buckets' memory back. After a StallError it may be
+        called again."""
+        for removable in self._removables:
+            removable.remove()
+        self._removables.clear()
         self._synchroniser.all_started()
         for bucket in self._buckets:
             if bucket.is_in_flight:
                 self._finish(bucket)
             bucket.release()
-        for removable in self._removables:
-            removable.remove()
-        self._removables.clear()
         self._synchroniser.close()
 
     @contextmanager
@@ -177,7 +179,7 @@ class GradientExchange:
         if self._timer is not None and self._timer.is_running:
             self._timer.on_bucket(bucket.plan.index)
         bucket.fill()
-        bucket.write_presence()
+        bucket.write_presence(self._rank)
         self._synchroniser.start(bucket.plan.index)
         bucket.is_in_flight = bucket.is_sealed = True
         bucket.is_late = False
@@ -186,6 +188,7 @@ class GradientExchange:
         self._synchroniser.wait(bucket.plan.index)
         bucket.is_in_flight = False
         self._note_disturbance(bucket)
+        note_overwritten([bucket.flat])
         lacking = dict(bucket.read_presence(self._num_ranks) or ())
         if not lacking:
             bucket.give_all()

@@ -1,31 +1,26 @@
 """DistributedOptimizer: a torch optimizer whose gradients all workers share."""
 
-import itertools
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 import torch
 
 from coarse.dtypes import Op
 from coarse.gradients.alike import require_same
 from coarse.gradients.synchroniser import synchroniser_of
-from coarse.session import current
+from coarse.session import current, is_initialized
 from coarse.torch.buckets import Bucket, BucketOfCopies, BucketOfViews, plan_buckets
+from coarse.torch.claims import claims_of
+from coarse.torch.closure import Closure, SharedClosure, loss_name
 from coarse.torch.device_state import DeviceState
+from coarse.torch.grad_scaler import handing_on, teach_scalers
 from coarse.torch.gradients import GradientExchange
 from coarse.torch.signatures import NamedTensors, format_of, names_of, signature
 
 if TYPE_CHECKING:  # it starts MPI, which only init() may
     from coarse.gradients.split_chooser import DualSync
-    from coarse.runtime import Runtime
-
-Closure = Callable[[], Any]
-
-_prefixes: "WeakKeyDictionary[Runtime, set[str]]" = WeakKeyDictionary()
-_numbers: "WeakKeyDictionary[Runtime, Iterator[int]]" = WeakKeyDictionary()
 
 
 class DistributedOptimizer(torch.optim.Optimizer):
@@ -51,7 +46,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     Raises:
         MismatchError: the ranks' parameters differ in name, shape, type or order (on all ranks).
-        ValueError: names that repeat or lack, or a prefix that another optimizer uses.
+        ValueError: names that repeat or lack; a prefix or parameters that another DistributedOptimizer
+            has, which was not closed.
     """
 
     def __init__(
@@ -71,11 +67,13 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._op = Op(op)
         self._runtime = runtime
         self._names = names_of(named_parameters)
-        self._is_skipping = False
+        self._is_skipping = self._had_closure = False
         self._in_device_memory = gradients_in_device_memory
         self._watched: set[torch.Tensor] = set()
         self._num_buckets = 0
-        self._prefix = _claim_prefix(runtime, prefix)
+        self._claims = claims_of(runtime)
+        self._prefix = self._claims.claim_prefix(prefix)
+        self._device_state: DeviceState | None = None
         self._synchroniser = synchroniser_of(runtime, self._prefix)
         self._exchange = GradientExchange(
             self._synchroniser,
@@ -87,26 +85,30 @@ class DistributedOptimizer(torch.optim.Optimizer):
         try:
             self._watch_new_parameters()
             if parameters_in_device_memory:
-                DeviceState(optimizer, self._names, self._prefix)
+                self._device_state = DeviceState(optimizer, self._names, self._prefix)
         except BaseException:
             self.close()
             raise
+        teach_scalers()
 
     # --- stepping
 
     def step(self, closure: Closure | None = None, **options: Any) -> Any:  # noqa: ANN401
-        """Synchronise what is not yet synchronised, a closure's gradients too, then step.
+        """Synchronise what is not yet synchronised, a closure's gradients and loss too, then step.
 
         A gradient that some ranks lacked counts as zero there (see `last_absent`); one that all ranks
-        lacked is None. After a StallError, call it again.
+        lacked is None. After a StallError, call it again. Returns what the wrapped optimizer does: the
+        loss that a closure returns is that of all ranks, combined as the gradients are.
         """
         if self._is_skipping:
             self._exchange.require_landed()
         elif closure is None and not self._exchange.is_synchronised:
             self.synchronize()
         if closure is not None:
-            options["closure"] = closure if self._is_skipping else self._synchronising(closure)
-        with self._scaling_of_grad_scaler():
+            self._had_closure |= not self._is_skipping
+            shared = SharedClosure(closure, self.synchronize, self._op, loss_name(self._prefix))
+            options["closure"] = closure if self._is_skipping else shared
+        with handing_on(self, self._inner):
             result = self._inner.step(**options)
         self._exchange.note_stepped()
         return result
@@ -117,6 +119,11 @@ class DistributedOptimizer(torch.optim.Optimizer):
             return
         self._require_none_unfrozen()
         self._exchange.synchronize()
+
+    def synchronize_for_scaler(self) -> None:
+        """Synchronise gradients of which some have come; see [Note: a scaler looks at gradients]."""
+        if self._exchange.has_arrivals:
+            self.synchronize()
 
     @contextmanager
     def skip_sync(self) -> Iterator[None]:
@@ -155,24 +162,22 @@ class DistributedOptimizer(torch.optim.Optimizer):
         return dict(self._names)
 
     def close(self) -> None:
-        """Take the hooks off the parameters, and free the prefix and (once all workers have closed theirs)
-        the device memory; `.grad` becomes a copy of its own, and the wrapped optimizer goes on alone."""
+        """Take all hooks off, and free the prefix, the parameters and (once all workers have closed theirs)
+        the buckets' device memory. Gradients, parameters and state get memory of their own, and the wrapped
+        optimizer goes on alone."""
+        self._claims.release(self._prefix, self._names)
+        if self._device_state is not None:
+            self._device_state.close()
         self._exchange.close()
-        _prefixes.get(self._runtime, set()).discard(self._prefix)
+        if self._had_closure and is_initialized():
+            current().require_client().forget(loss_name(self._prefix))
 
     # --- the wrapped optimizer's own
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
-        """The wrapped optimizer's groups.
-
-        GradScaler and others find gradients through them, so that gradients on the way are
-        synchronised first.
-        """
-        exchange = self.__dict__.get("_exchange")
-        in_backward = torch._C._current_graph_task_id() != -1
-        if exchange is not None and exchange.has_arrivals and not in_backward:
-            self.synchronize()
+        """The wrapped optimizer's groups. Reading them synchronises nothing: call `synchronize` before you change
+        gradients that you find through them."""
         return self._inner.param_groups
 
     @param_groups.setter
@@ -219,9 +224,16 @@ class DistributedOptimizer(torch.optim.Optimizer):
                 "pass the names of all of them, such as model.named_parameters()"
             )
         named = [(name, p) for p, name in self._names.items() if p in wanted]
-        require_same([(name, format_of(p)) for name, p in named], "parameter")
-        limit, first = self._runtime.config.bucket_bytes, self._num_buckets
-        plans = plan_buckets(named, prefix=self._prefix, op=self._op, bucket_bytes=limit, first_index=first)
+        require_same([(name, self._statement_of(p)) for name, p in named], "parameter")
+        self._claims.claim_parameters(dict(named), self._prefix)
+        plans = plan_buckets(
+            named,
+            prefix=self._prefix,
+            op=self._op,
+            bucket_bytes=self._runtime.config.bucket_bytes,
+            num_ranks=self._runtime.placement.num_clients,
+            first_index=self._num_buckets,
+        )
         parameters = dict(named)
         buckets = []
         for plan in plans:
@@ -232,6 +244,11 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._num_buckets += len(buckets)
         self._watched |= wanted
         self._frozen = [p for p in self._all_parameters() if p not in self._watched]
+
+    def _statement_of(self, parameter: torch.Tensor) -> str:
+        """What all ranks must have alike of a parameter."""
+        owner = self._claims.owner_of(parameter)
+        return format_of(parameter) + (f", with another optimizer of prefix {owner!r}" if owner else "")
 
     def _kind_of_bucket(self, parameters: Sequence[torch.Tensor]) -> type[Bucket]:
         if not self._in_device_memory:
@@ -253,27 +270,6 @@ class DistributedOptimizer(torch.optim.Optimizer):
                     "gradient is not exchanged; close() it and make a new one, or unfreeze it before"
                 )
 
-    def _synchronising(self, closure: Closure) -> Closure:
-        def synchronised() -> Any:  # noqa: ANN401
-            with torch.enable_grad():
-                loss = closure()
-            self.synchronize()
-            return loss
-
-        return synchronised
-
-    @contextmanager
-    def _scaling_of_grad_scaler(self) -> Iterator[None]:
-        """GradScaler hands these to optimizers that unscale gradients themselves (fused ones)."""
-        handed = {k: self.__dict__[k] for k in ("grad_scale", "found_inf") if k in self.__dict__}
-        for name, value in handed.items():
-            setattr(self._inner, name, value)
-        try:
-            yield
-        finally:
-            for name in handed:
-                delattr(self._inner, name)
-
 
 def _check(optimizer: object, op: Op, backward_passes_per_step: int) -> None:
     if not isinstance(optimizer, torch.optim.Optimizer):
@@ -284,13 +280,3 @@ def _check(optimizer: object, op: Op, backward_passes_per_step: int) -> None:
         raise ValueError(f"gradients combine by coarse.Average or coarse.Sum, got {Op(op).name}")
     if backward_passes_per_step < 1:
         raise ValueError(f"backward_passes_per_step must be at least 1, got {backward_passes_per_step}")
-
-
-def _claim_prefix(runtime: "Runtime", prefix: str) -> str:
-    used = _prefixes.setdefault(runtime, set())
-    numbers = _numbers.setdefault(runtime, itertools.count())
-    claimed = prefix or f"optimizer{next(numbers)}/"
-    if claimed in used:
-        raise ValueError(f"another DistributedOptimizer uses the prefix {prefix!r}; give each its own, or close() it")
-    used.add(claimed)
-    return claimed

@@ -17,6 +17,7 @@ from coarse.torch.tensors import (
     array_of,
     describe,
     host_target,
+    note_overwritten,
     on_host,
     tensor_of,
     torch_type_of,
@@ -28,13 +29,15 @@ _Start = Callable[[Descriptor, np.ndarray, np.ndarray], ArrayHandle]
 
 
 class Handle:
-    """A result under way."""
+    """A result under way, which `wait` leaves in a tensor; see [Note: writes that autograd sees]."""
 
     def __init__(self, arriving: ArrayHandle, staged: torch.Tensor, out: torch.Tensor) -> None:
+        note_overwritten([out])
         self._arriving = arriving
         self._staged = staged
         self._out = out
-        self._is_delivered = staged.data_ptr() == out.data_ptr() and staged.device == out.device
+        self._is_direct = staged.data_ptr() == out.data_ptr() and staged.device == out.device
+        self._is_delivered = False
 
     @property
     def present(self) -> bool:
@@ -50,9 +53,24 @@ class Handle:
         before_writing_to([self._out])
         self._arriving.wait(timeout)
         if not self._is_delivered:
-            with torch.no_grad():
-                self._out.copy_(self._staged)
+            if self._is_direct:
+                note_overwritten([self._out])
+            else:
+                with torch.no_grad():
+                    self._out.copy_(self._staged)
             self._is_delivered = True
+        return self._out
+
+
+class Pushed(Handle):
+    """The handle of a push: the tensor has been copied, so that it may be used again at once."""
+
+    def __init__(self, arriving: ArrayHandle, tensor: torch.Tensor) -> None:
+        self._arriving = arriving
+        self._out = tensor
+
+    def wait(self, timeout: float | None = None) -> torch.Tensor:
+        """The tensor, which nobody has written to."""
         return self._out
 
 
@@ -63,7 +81,7 @@ def push(tensor: torch.Tensor, name: str, op: Op = Op.AVERAGE, priority: int = 0
     """
     client = current().require_client()
     descriptor = describe(tensor, name, op, priority)
-    return Handle(client.pushed(descriptor, array_of(on_host(tensor))), tensor, tensor)
+    return Pushed(client.pushed(descriptor, array_of(on_host(tensor))), tensor)
 
 
 def pull(name: str, out: torch.Tensor | None = None) -> Handle:

@@ -1,9 +1,11 @@
 """Torch tensors as numpy arrays without a copy, and which of them may travel."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import torch
+from torch.autograd.graph import increment_version
+from torch.distributed.tensor import DTensor
 
 from coarse.arrays import checked
 from coarse.dtypes import DType, Op
@@ -37,6 +39,7 @@ def wire_type_of(tensor: object, name: str) -> DType:
     """The type that a tensor has on the wire; TypeError, with the remedy, where there is none."""
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"{name!r}: a torch tensor was wanted, {type(tensor).__name__} came")
+    require_whole(tensor, name)
     if tensor.layout is not torch.strided:
         raise TypeError(f"{name!r}: a dense tensor was wanted, one of {tensor.layout} came; pass .to_dense()")
     if tensor.device.type == "meta":
@@ -47,6 +50,15 @@ def wire_type_of(tensor: object, name: str) -> DType:
         remedy = _REMEDIES.get(tensor.dtype, "convert it")
         raise TypeError(f"{name!r}: tensors of {tensor.dtype} cannot be synchronised; {remedy} (known: {known})")
     return wire
+
+
+def require_whole(tensor: object, name: str) -> None:
+    """TypeError, with the remedy, for a tensor of which each rank has a part."""
+    if isinstance(tensor, DTensor):
+        raise TypeError(
+            f"{name!r} is a DTensor, of which each rank has a part; pass its .to_local() or .full_tensor(). The "
+            "optimizer of a sharded model is not wrapped: its gradients are summed already"
+        )
 
 
 def torch_type_of(wire: int) -> torch.dtype:
@@ -83,6 +95,16 @@ def host_target(tensor: torch.Tensor) -> torch.Tensor:
     """Where a result for `tensor` is written: its own memory, or a staging buffer on the host."""
     is_direct = tensor.device.type == "cpu" and not tensor.is_neg() and not tensor.is_conj()
     return tensor.detach() if is_direct else torch.empty(tensor.shape, dtype=tensor.dtype)
+
+
+def note_overwritten(tensors: Iterable[torch.Tensor]) -> None:
+    """Tell autograd that tensors were, or are about to be, written to behind its back.
+
+    [Note: writes that autograd sees] A device or MPI writes to memory and not to tensors, so the version counters by
+    which autograd knows that a saved tensor has changed stay as they are. Whoever starts such a write tells autograd so
+    at the start, for what was saved before, and at the end, for what was saved meanwhile.
+    """
+    increment_version(list(tensors))
 
 
 def bytes_of(tensor: torch.Tensor) -> np.ndarray:

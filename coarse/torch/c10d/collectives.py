@@ -103,7 +103,7 @@ class Collectives:
         require_dense([tensor], "broadcast")
         target = Target(tensor, is_read=root == self._rank)
         steps = self._lane.steps.broadcast(target.array, number_of(tensor), root)
-        return self._launch("broadcast", tensors, [steps], opts, [target])
+        return self._launch("broadcast", tensors, [steps], opts, [] if root == self._rank else [target])
 
     def allgather(self, outputs: GivenLists, inputs: Given, opts: object = None) -> CoarseWork:
         """Fill each rank's list of tensors with all ranks' tensors, which have one size."""
@@ -241,5 +241,7 @@ class Collectives:
             for target in targets:
                 target.deliver()
 
+        for target in targets:
+            target.note_overwritten()
         limit = timeout_of(options, self._timeout)
         return CoarseWork(self._lane.submit(what, all_steps(), limit, deliver), tensors)

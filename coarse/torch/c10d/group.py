@@ -61,6 +61,7 @@ class CoarseProcessGroup(Collectives, _base_class()):  # type: ignore[misc]  # w
     def _receive(self, tensor: torch.Tensor, source: int | None, tag: int) -> CoarseWork:
         require_dense([tensor], "recv")
         target = Target(tensor, is_read=False)
+        target.note_overwritten()
         found: list[int] = []
         steps = self._lane.steps.receive(target.array, source, _checked_tag(tag), found)
         whom = "any rank" if source is None else f"rank {source}"

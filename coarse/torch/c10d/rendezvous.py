@@ -14,7 +14,7 @@ from urllib.parse import parse_qs, urlparse
 import numpy as np
 import torch.distributed as dist
 
-from coarse import session
+from coarse import arrays, session
 from coarse.gradients.byte_stream import stream
 
 BACKEND_NAME = "coarse"
@@ -73,13 +73,14 @@ def _meet_in_job(url: str, timeout: timedelta) -> Meeting:
     host, port = address.tobytes().rstrip(b"\0").decode().split()
     if store is None:
         store = dist.TCPStore(host, int(port), size, is_master=False, timeout=timeout, wait_for_workers=False)
-    _tell(RANK=str(rank), WORLD_SIZE=str(size), MASTER_ADDR=host, MASTER_PORT=port)
+    _tell(RANK=rank, WORLD_SIZE=size, MASTER_ADDR=host, MASTER_PORT=port)
+    _tell(LOCAL_RANK=arrays.local_rank(), LOCAL_WORLD_SIZE=arrays.local_size())
     yield store, rank, size
     raise RuntimeError("the ranks of a process group meet once; init_process_group again after its end")
 
 
-def _tell(**variables: str) -> None:
+def _tell(**variables: object) -> None:
     """Set those variables that are not set otherwise, for whatever in the script reads them."""
     for name, value in variables.items():
         if not _is_set(name):
-            os.environ[name] = _told[name] = value
+            os.environ[name] = _told[name] = str(value)

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from coarse.torch.c10d.reduction import Array
-from coarse.torch.tensors import bytes_of, on_host
+from coarse.torch.tensors import bytes_of, note_overwritten, on_host
 
 
 def element_label(tensor: torch.Tensor) -> str:
@@ -36,7 +36,7 @@ def joined(tensors: Sequence[torch.Tensor]) -> Array:
 
 
 class Target:
-    """Where the bytes for a tensor arrive.
+    """Where the bytes for a tensor arrive; see [Note: writes that autograd sees].
 
     Args:
         tensor: dense, on any device and with any strides.
@@ -58,20 +58,29 @@ class Target:
         self.array: Array = bytes_of(self._staged)
         """(nbytes,) uint8"""
 
+    def note_overwritten(self) -> None:
+        """Tell autograd that the tensor is about to be written to."""
+        note_overwritten([self._tensor])
+
     def deliver(self) -> None:
         """Bring what has arrived into the tensor, where it is not there yet."""
         if self._staged is not self._tensor:
             write(self._tensor, self._staged)
+        self.note_overwritten()
 
 
 class Targets:
-    """Where the bytes for several tensors arrive, end to end."""
+    """Where the bytes for several tensors arrive, end to end; see [Note: writes that autograd sees]."""
 
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
         self._tensors = [tensor.detach() for tensor in tensors]
         self.nbytes = [tensor.numel() * tensor.element_size() for tensor in tensors]
         self.array: Array = np.empty(sum(self.nbytes), np.uint8)
         """(sum of nbytes,) uint8"""
+
+    def note_overwritten(self) -> None:
+        """Tell autograd that the tensors are about to be written to."""
+        note_overwritten(self._tensors)
 
     def deliver(self) -> None:
         """Bring what has arrived into the tensors."""
@@ -81,10 +90,11 @@ class Targets:
             begin += nbytes
             if nbytes:
                 write(tensor, _typed(part, tensor))
+        self.note_overwritten()
 
 
 def write(tensor: torch.Tensor, values: torch.Tensor) -> None:
-    """Overwrite a tensor's values; autograd takes no note of it, as it takes none of a write by MPI."""
+    """Overwrite a tensor's values, of which autograd takes no note by itself, as it takes none of a write by MPI."""
     with torch.no_grad():
         tensor.data.copy_(values)
     if tensor.device.type == "cuda":

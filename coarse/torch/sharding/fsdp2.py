@@ -45,11 +45,13 @@ class Fsdp2Unit:
         self._is_aside = False
         self._keeps: Callable[[], bool] = lambda: False
         self._claims: Callable[[], None] = lambda: None
+        self._reduced: tuple[int, ...] = ()
         if self._group is not None:
             self._inner_reshard, self._group.reshard = self._group.reshard, self._reshard
             self._inner_unshard, self._group.unshard = self._group.unshard, self._unshard
             self._inner_wait_for_unshard = self._group.wait_for_unshard
             self._group.wait_for_unshard = self._wait_for_unshard
+            self._inner_post_backward, self._group.post_backward = self._group.post_backward, self._post_backward
             first.register_forward_hook(self._after_forward)
 
     @property
@@ -68,6 +70,21 @@ class Fsdp2Unit:
         self.module.set_custom_all_gather(all_gather)
         self.module.set_custom_reduce_scatter(reduce_scatter)
         self.module.set_force_sum_reduction_for_comms(True)
+
+    def reduced_parameters(self) -> tuple[int, ...]:
+        """The places of the parameters whose gradients are being reduced."""
+        return self._reduced
+
+    def _post_backward(self, *unused: object) -> None:
+        """In FSDP2's place: reduce the gradients that there are, which it sets to None before."""
+        reduces_all = getattr(self._group, "reduce_scatter_unused_params", False)  # new in torch 2.13
+        self._reduced = tuple(
+            place
+            for place, parameter in enumerate(self._group.fsdp_params)
+            if hasattr(parameter, "_unsharded_param")
+            and (_has_gradient(parameter) or (reduces_all and parameter.unsharded_param.requires_grad))
+        )
+        self._inner_post_backward(*unused)
 
     # --- the shards
 
@@ -227,14 +244,20 @@ class Fsdp2Unit:
 
 
 def _watch_state(state: Any, begins: Callable[[], None], enters: Callable[[], None]) -> None:  # noqa: ANN401
-    """See `Fsdp2Unit.before_forward`."""
+    """See `Fsdp2Unit.before_forward`. A forward that was refused has not begun, so that the next one begins anew."""
+    from torch.distributed.fsdp._fully_shard._fsdp_common import TrainingState
+
     inner = state._root_pre_forward
 
     def root_pre_forward(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
-        state._lazy_init()
-        if state._state_ctx.iter_forward_root is None:
-            begins()
-        enters()
+        try:
+            state._lazy_init()
+            if state._state_ctx.iter_forward_root is None:
+                begins()
+            enters()
+        except BaseException:
+            state._training_state = TrainingState.IDLE
+            raise
         return inner(module, args, kwargs)
 
     def restarted(_module: nn.Module, _args: object) -> None:
@@ -266,6 +289,11 @@ def is_in_backward() -> bool:
 def backward_task() -> int:
     """A number of the backward that is under way in this thread; -1 where none is."""
     return torch._C._current_graph_task_id()
+
+
+def _has_gradient(parameter: FSDPParam) -> bool:
+    """Whether backward has left a gradient, now or before without reducing it."""
+    return parameter.unsharded_accumulated_grad is not None or parameter.unsharded_param.grad is not None
 
 
 def _gathered_type(parameter: FSDPParam) -> torch.dtype:

@@ -21,6 +21,7 @@ from coarse.torch.sharding.fsdp2_hooks import require_hooks
 from coarse.torch.sharding.groups import require_same, settle, shard_groups
 from coarse.torch.sharding.kept_units import KeptUnits
 from coarse.torch.sharding.plan import Plan, Request, modules_of
+from coarse.torch.sharding.stale_optimizers import noting_replaced
 from coarse.torch.sharding.tree import watch_forwards
 from coarse.torch.sharding.unit import ShardedUnit, units_of
 
@@ -45,7 +46,7 @@ def fully_shard(
     """The model, sharded in place by torch's FSDP2 over coarse's collectives and caches; all workers call it alike.
 
     Args:
-        model: what to shard, on the meta device too; a list of modules becomes one unit.
+        model: what to shard, on the meta device too; a list becomes one unit. Make its optimizer afterwards.
         mode: "fsdp", "hybrid", "zeropp" or "fcdp": what each moves and keeps stands in docs/sharded.md.
         units: classes of modules to gather one by one, or a function that chooses them; by default repeated blocks.
         collective: "hierarchical" moves each byte once between two nodes; "ring" from worker to worker.
@@ -63,9 +64,11 @@ def fully_shard(
     """
     require_hooks()
     everyone = _joined(mesh)
-    plan = settle(everyone, lambda: Request(mode, units, collective, cache, quantised, account, mesh).plan_for(model))
+    request = Request(mode, units, collective, cache, quantised, account, mesh, fsdp2_options)
+    plan = settle(everyone, lambda: request.plan_for(model))
     require_same(everyone, plan.statement(), "what is sharded")
-    _take_buffers(_shard(plan, fsdp2_options))
+    with noting_replaced(modules_of(model)):
+        _take_buffers(_shard(plan, shard_groups().next_call(everyone.ranks)))
     _count_memory(model, account, fsdp2_options)
     return model
 
@@ -101,22 +104,31 @@ def _count_memory(
         watch_memory(module, account, is_offloaded=is_offloaded)
 
 
-def _shard(plan: Plan, fsdp2_options: dict[str, object]) -> list[ShardedUnit]:
+def _shard(plan: Plan, call: str) -> list[ShardedUnit]:
     """Have FSDP2 shard each unit, from within, and take over its collectives."""
     request = plan.request
     mesh = meshes.default_mesh(plan.mode) if request.mesh is None else request.mesh
     group = shard_groups().group_of(meshes.shard_group_ranks(mesh), request.collective)
+    replicas = meshes.replica_group_ranks(mesh)
+    replica_group = shard_groups().group_of(replicas, "ring") if len(replicas) > 1 else None
     kept = None
     if request.cache is not None and request.account is not None:
         kept = KeptUnits(request.cache, request.account)
     sharded = []
     for unit in plan.units:
         modules = unit.modules[0] if len(unit.modules) == 1 else list(unit.modules)
-        fsdp = Fsdp2Unit(modules, {"mesh": mesh, **fsdp2_options})
+        fsdp = Fsdp2Unit(modules, {"mesh": mesh, **request.fsdp2_options})
         if not fsdp.has_parameters:
             continue
         own = ShardedUnit(
-            unit.name, fsdp, group, rules_of(plan.mode), account=request.account, quantised=request.quantised
+            unit.name,
+            fsdp,
+            group,
+            rules_of(plan.mode),
+            call=call,
+            replicas=replica_group,
+            account=request.account,
+            quantised=request.quantised,
         )
         watch_forwards(own)
         if kept is not None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
+from itertools import zip_longest
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
@@ -29,6 +31,13 @@ class ShardGroups:
     def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime
         self._groups: dict[tuple[tuple[int, ...], str], WorkerGroup] = {}
+        self._num_calls: Counter[tuple[int, ...]] = Counter()
+
+    def next_call(self, ranks: tuple[int, ...]) -> str:
+        """A name for the next call of `fully_shard` that these ranks make together."""
+        self._num_calls[ranks] += 1
+        whose = "" if len(ranks) == self.runtime.placement.num_clients else f" by ranks {list(ranks)}"
+        return f"call {self._num_calls[ranks]} of fully_shard{whose}"
 
     def group_of(self, ranks: tuple[int, ...], collective: str) -> WorkerGroup:
         """The group of `ranks` among workers; opened with the first call."""
@@ -88,24 +97,31 @@ def settle(group: WorkerGroup, check: Callable[[], Found]) -> Found:
     return found
 
 
-def require_same(group: WorkerGroup, statement: str, what: str) -> None:
-    """Raise MismatchError on all members where they don't state the same."""
-    digest = hashlib.sha256(statement.encode()).hexdigest()
-    texts = _gather_texts(group, f"{digest} {statement}", f"agreement on {what}")
-    for rank, text in enumerate(texts):
-        if text.split(" ")[0] != texts[0].split(" ")[0]:
-            raise MismatchError(
-                f"{what} differs: rank {group.ranks[0]} has {texts[0].partition(' ')[2]!r}, rank {group.ranks[rank]} "
-                f"{text.partition(' ')[2]!r}; shard the same model alike on all workers"
-            )
+def require_same(group: WorkerGroup, statement: Sequence[str], what: str) -> None:
+    """Raise MismatchError on all members, with the first line at fault, where they don't state the same lines."""
+    text = "\n".join(statement)
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    found = _gather_texts(group, f"{digest} {len(text.encode())}", f"agreement on {what}")
+    differing = next((rank for rank, other in enumerate(found) if other != found[0]), None)
+    if differing is None:
+        return
+    num_bytes = max(int(other.split(" ")[1]) for other in found)
+    lines = [told.split("\n") for told in _gather_texts(group, text, f"what differs in {what}", num_bytes)]
+    first, other = lines[0], lines[differing]
+    place = next(place for place, pair in enumerate(zip_longest(first, other)) if pair[0] != pair[1])
+    said = [told[place] if place < len(told) else "nothing more" for told in (first, other)]
+    raise MismatchError(
+        f"{what} differs between workers: rank {group.ranks[0]} has {said[0]!r}, rank {group.ranks[differing]} has "
+        f"{said[1]!r}; build and shard the same model on all workers, in the same order"
+    )
 
 
-def _gather_texts(group: WorkerGroup, text: str, what: str) -> list[str]:
-    """Every member's text, cut to _TEXT_BYTES."""
-    encoded = np.frombuffer(text.encode()[:_TEXT_BYTES], np.uint8)
-    own = np.zeros(_TEXT_BYTES, np.uint8)
+def _gather_texts(group: WorkerGroup, text: str, what: str, num_bytes: int = _TEXT_BYTES) -> list[str]:
+    """Every member's text, cut to so many bytes."""
+    encoded = np.frombuffer(text.encode()[:num_bytes], np.uint8)
+    own = np.zeros(num_bytes, np.uint8)
     own[: len(encoded)] = encoded
-    texts = np.empty(group.size * _TEXT_BYTES, np.uint8)
+    texts = np.empty(group.size * num_bytes, np.uint8)
     group.all_gather(texts, own, what=what).wait()
     return [row.tobytes().rstrip(b"\0").decode(errors="replace") for row in texts.reshape(group.size, -1)]
 

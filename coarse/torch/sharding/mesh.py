@@ -102,3 +102,8 @@ def _require_whole_nodes(shard_group: Sequence[int], node_by_worker: Sequence[in
 def shard_group_ranks(mesh: DeviceMesh) -> tuple[int, ...]:
     """The ranks that share this worker's parameters."""
     return tuple(dist.get_process_group_ranks(mesh.get_group(mesh.ndim - 1)))
+
+
+def replica_group_ranks(mesh: DeviceMesh) -> tuple[int, ...]:
+    """The ranks that have the same shards as this worker, itself among them."""
+    return (coarse.rank(),) if mesh.ndim == 1 else tuple(dist.get_process_group_ranks(mesh.get_group(0)))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, OffloadPolicy
 
 from coarse.errors import ConfigError
 from coarse.sharding.accelerator_cache import AcceleratorCache
@@ -15,6 +16,7 @@ from coarse.torch.sharding import mesh as meshes
 from coarse.torch.sharding.account import DeviceAccount
 from coarse.torch.sharding.groups import require_same_ranks
 from coarse.torch.sharding.units import PlannedUnit, Units, plan_units, require_unsharded
+from coarse.torch.signatures import signature
 
 COLLECTIVES = ("hierarchical", "ring")
 
@@ -30,6 +32,7 @@ class Request:
     quantised: bool
     account: DeviceAccount | None
     mesh: DeviceMesh | None
+    fsdp2_options: Mapping[str, object]
 
     def plan_for(self, model: nn.Module | Sequence[nn.Module]) -> Plan:
         """What is to be done; ConfigError for what cannot work. Several modules are one unit."""
@@ -46,6 +49,15 @@ class Request:
         meshes.require_fitting(self.mesh, mode, meshes.nodes_of_workers())
         units = [PlannedUnit("", modules)] if len(modules) > 1 else plan_units(modules[0], self.units)
         return Plan(mode=mode, units=tuple(units), request=self)
+
+    def options(self) -> str:
+        """What of the arguments all workers must have alike, beside the mode and the units."""
+        policies = [
+            f"{name}={value}"
+            for name, value in sorted(self.fsdp2_options.items())
+            if value is None or isinstance(value, bool | int | MixedPrecisionPolicy | OffloadPolicy)
+        ]
+        return " ".join([self.collective, f"cache={self.cache}", f"quantised={self.quantised}", *policies])
 
     def _check_cache(self, mode: Mode) -> None:
         if self.cache is None:
@@ -77,12 +89,14 @@ class Plan:
     units: tuple[PlannedUnit, ...]
     request: Request
 
-    def statement(self) -> str:
-        """What all workers must have alike."""
-        request = self.request
-        sizes = ", ".join(f"{unit.name or 'root'} {_numel(unit)}" for unit in self.units)
-        return f"{self.mode} {request.collective} {request.cache} quantised={request.quantised}: {sizes}"
-
-
-def _numel(unit: PlannedUnit) -> int:
-    return sum(parameter.numel() for module in unit.modules for parameter in module.parameters())
+    def statement(self) -> list[str]:
+        """What all workers must have alike, line by line."""
+        lines = [f"mode {self.mode} {self.request.options()}"]
+        for unit in self.units:
+            lines.append(f"unit {unit.name or 'root'} of {len(unit.modules)} modules")
+            lines += [
+                f"{name} {signature(parameter)}{'' if parameter.requires_grad else ', frozen'}"
+                for module in unit.modules
+                for name, parameter in module.named_parameters()
+            ]
+        return lines

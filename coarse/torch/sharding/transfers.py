@@ -22,15 +22,21 @@ if TYPE_CHECKING:
 
 
 class Transfers:
-    """What a unit moves; every call but `reduce` returns at once. Tensors are flat and contiguous."""
+    """What a unit moves; every call but `reduce` returns at once. Tensors are flat and contiguous.
+
+    `alike` is what all members must mean by the same transfer; see WorkerGroup.
+    """
 
     def __init__(self, group: WorkerGroup) -> None:
         self.group = group
 
-    def gather(self, out: torch.Tensor, own: torch.Tensor, what: str, keep: NodeBuffer | None = None) -> Pending:
+    def gather(
+        self, out: torch.Tensor, own: torch.Tensor, what: str, alike: str, keep: NodeBuffer | None = None
+    ) -> Pending:
         """All workers' `own`, (n,), into `out`, (p*n,), and into the node's buffer."""
         arriving = _host_target(out)
-        pending = self.group.all_gather(bytes_of(arriving), bytes_of(_host_values(own)), keep=keep, what=what)
+        values = bytes_of(_host_values(own))
+        pending = self.group.all_gather(bytes_of(arriving), values, keep=keep, what=what, alike=alike)
         return self._landed(pending, arriving, out, what)
 
     def read(self, out: torch.Tensor, kept: NodeBuffer, what: str) -> Pending:
@@ -40,17 +46,19 @@ class Transfers:
         copy = _copy_to_device(torch.from_numpy(kept.array[: out.nbytes]).view(out.dtype), out)
         return self.group.submit(lambda _comm: copy(), what=what)
 
-    def gather_near(self, out: torch.Tensor, own: torch.Tensor, what: str) -> Pending:
+    def gather_near(self, out: torch.Tensor, own: torch.Tensor, what: str, alike: str) -> Pending:
         """`own`, (n,), of the node's L workers into `out`, (L*n,) of the same bytes; nothing moves between nodes."""
         arriving = _host_target(out)
-        pending = self.group.gather_on_node(bytes_of(arriving), bytes_of(_host_values(own)), what=what)
+        values = bytes_of(_host_values(own))
+        pending = self.group.gather_on_node(bytes_of(arriving), values, what=what, alike=alike)
         return self._landed(pending, arriving, out, what)
 
-    def reduce(self, out: torch.Tensor, full: torch.Tensor, what: str) -> None:
+    def reduce(self, out: torch.Tensor, full: torch.Tensor, what: str, alike: str) -> None:
         """The sum of all workers' `full`, (p*n,), in this worker's place into `out`, (n,); returns when it is there."""
         arriving = _host_target(out)
         values = bytes_of(_host_values(full))
-        self.group.reduce_scatter(bytes_of(arriving), values, wire_type_of(full, what), Op.SUM, what=what).wait()
+        wire = wire_type_of(full, what)
+        self.group.reduce_scatter(bytes_of(arriving), values, wire, Op.SUM, what=what, alike=alike).wait()
         if arriving is not out:
             out.copy_(arriving, non_blocking=True)
 

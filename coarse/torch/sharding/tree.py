@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -10,9 +11,10 @@ import torch
 
 from coarse.dtypes import DType, Op
 from coarse.sharding.changes import ChangeWatch
-from coarse.sharding.modes import Phase
+from coarse.sharding.modes import Keeps, Phase
 from coarse.sharding.passes import Passes
 from coarse.torch.sharding.fsdp2 import backward_task, is_in_backward
+from coarse.torch.sharding.groups import require_same
 from coarse.torch.sharding.unit import ShardedUnit
 
 if TYPE_CHECKING:
@@ -25,10 +27,19 @@ class UnitTree:
     [Note: order of gathers] All workers must gather in one order. What a worker prefetches follows from the order in
     which the units' forwards began last time, which is the same for all as long as the workers run the same program;
     not from the gathers it happened to make, which differ where one keeps more on its accelerator than another.
+
+    [Note: units by name] Units are told apart by their names under the root and by the calls of `fully_shard` that made
+    them, in whatever order, and not by their sizes. Node buffers were taken call by call, before there were names, so
+    for units that have one each name must have come from the same call everywhere. Roots have no names; a root that
+    is called alone is known by its call.
     """
 
     def __init__(self, units: Sequence[ShardedUnit]) -> None:
         self._units = list(units)
+        calls = " ".join(sorted(unit.call for unit in units))
+        self._identity = hashlib.sha256(calls.encode()).hexdigest()
+        for unit in units:
+            unit.identity = f"{unit.name} of {self._identity}"
         self._watch = ChangeWatch()
         self._entered: list[ShardedUnit] = []
         self._chain: list[ShardedUnit] = []
@@ -38,6 +49,8 @@ class UnitTree:
 
     def on_forward(self) -> None:
         """A forward begins, here or in one unit alone."""
+        if self._num_forwards == 0:
+            self._require_same_units()
         self._prefetch_as_entered()
         if self._drop_changed():
             self._passes.on_step()
@@ -49,6 +62,17 @@ class UnitTree:
         """A backward has reached a unit; see [Note: overtaken forwards]."""
         if self._passes.on_backward(backward_task()):
             self._drop_changed()
+
+    def _require_same_units(self) -> None:
+        """MismatchError on all workers where they mean other units; see [Note: units by name]."""
+        for indices in self._by_group():
+            members = [self._units[index] for index in indices]
+            is_matched = any(unit.rules.keeps is Keeps.NODE_BUFFER for unit in members)
+            calls = [f"made by {unit.call}" for unit in members]
+            lines = [
+                f"{unit.name}, {call}" if is_matched else unit.name for unit, call in zip(members, calls, strict=True)
+            ]
+            require_same(members[0].group, [*lines, *sorted(calls)], "the model whose forward begins")
 
     def _drop_changed(self) -> bool:
         """Find out what has changed, alike on all workers, and drop it; whether any of it is trainable.
@@ -64,7 +88,7 @@ class UnitTree:
         for indices in self._by_group():
             members = [self._units[index] for index in indices]
             if any(unit.rules.watches_changes or unit.fsdp.is_gathered() for unit in members):
-                agreed = _agree(members[0].group, changed[indices])
+                agreed = _agree(members[0].group, changed[indices], self._identity)
                 for unit, is_changed in zip(members, agreed.tolist(), strict=True):
                     if is_changed:
                         unit.on_changed()
@@ -134,10 +158,10 @@ def watch_forwards(unit: ShardedUnit) -> None:
     unit.fsdp.before_backward(lambda: tree().on_backward())
 
 
-def _agree(group: WorkerGroup, changed: np.ndarray) -> np.ndarray:
+def _agree(group: WorkerGroup, changed: np.ndarray, alike: str) -> np.ndarray:
     """(U,) uint8: where any worker's flag is set."""
     agreed = changed.copy()
-    group.all_reduce(agreed, DType.UINT8, Op.MAX, what=str(Phase.AGREEMENT)).wait()
+    group.all_reduce(agreed, DType.UINT8, Op.MAX, what=str(Phase.AGREEMENT), alike=alike).wait()
     return agreed
 
 

@@ -37,10 +37,17 @@ class ShardedUnit:
         group: WorkerGroup,
         rules: ModeRules,
         *,
+        call: str,
+        replicas: WorkerGroup | None = None,
         account: DeviceAccount | None = None,
         quantised: bool = False,
     ) -> None:
         self._given_name = name
+        self.call = call
+        """Which call of `fully_shard` it came from, alike on all workers that took part in it."""
+        self.identity = f"{name} of {call}"
+        """What tells it from other units of its size: its call, then its name in the tree once that is known. Every
+        transfer says it, so that workers that mean other units find out."""
         self.fsdp = fsdp
         self.rules = rules
         self.group = group
@@ -49,6 +56,7 @@ class ShardedUnit:
         self.recorder: TransferRecorder | None = None
         """Is told of transfers, while somebody records them."""
         self._transfers = Transfers(group)
+        self._replicas = replicas
         self._account = account
         self._cache = UnitCache(rules)
         self._buffer: NodeBuffer | None = None
@@ -68,7 +76,9 @@ class ShardedUnit:
     def take_buffer(self, nbytes: int) -> None:
         """Have a node buffer of `nbytes`; called alike by all members. CapacityError on all of them."""
         self.release_buffer()
-        self._buffer = self.group.node_buffer(f"the gathered parameters of {self.name}", nbytes)
+        self._buffer = self.group.node_buffer(
+            f"the gathered parameters of {self.name}", nbytes, alike=self.identity
+        )
         self._pinned = pin_where_cuda_is(self._buffer.array)
 
     def release_buffer(self) -> None:
@@ -137,11 +147,11 @@ class ShardedUnit:
             return PendingWork(self._transfers.read(out, self._buffer, what))
         if source is Source.SECONDARY_SHARDS:
             assert self._secondary is not None
-            return PendingWork(self._transfers.gather_near(out, self._secondary, what))
+            return PendingWork(self._transfers.gather_near(out, self._secondary, what, self.identity))
         if source is Source.ALL_WORKERS:
-            return PendingWork(self._transfers.gather(out, own, what))
+            return PendingWork(self._transfers.gather(out, own, what, self.identity))
         if self.rules.keeps is Keeps.NODE_BUFFER:
-            return PendingWork(self._transfers.gather(out, own, what, keep=self._buffer))
+            return PendingWork(self._transfers.gather(out, own, what, self.identity, keep=self._buffer))
         return self._gather_keeping_part(out, own, what)
 
     def _gather_keeping_part(self, out: torch.Tensor, own: torch.Tensor, what: str) -> PendingWork:
@@ -151,7 +161,7 @@ class ShardedUnit:
         begin = members.index(self.group.rank) * part_nbytes
         part = out.view(torch.uint8)[begin : begin + part_nbytes]
         if self.quantisation is None or not out.is_floating_point():
-            pending = self._transfers.gather(out, own, what)
+            pending = self._transfers.gather(out, own, what, self.identity)
             return PendingWork(pending, lambda: self._keep_part(part))
         sent = quantise(own)
         self.quantisation.note(own, sent)
@@ -162,7 +172,7 @@ class ShardedUnit:
                 dequantise(row, place)
             self._keep_part(part)
 
-        return PendingWork(self._transfers.gather(arriving, sent, what), finish)
+        return PendingWork(self._transfers.gather(arriving, sent, what, self.identity), finish)
 
     def _keep_part(self, part: torch.Tensor) -> None:
         """Copy (n,) uint8 as this worker's secondary shard."""
@@ -176,7 +186,10 @@ class ShardedUnit:
         """The sum of all workers' `full`, (p*n,), of this worker's place into `out`, (n,); returns when it is there."""
         what = Phase.REDUCE_SCATTER.of(self.name)
         begin_s = self.recorder.now_s() if self.recorder is not None else 0.0
-        self._transfers.reduce(out, full, what)
+        alike = f"{self.identity}, of parameters {self.fsdp.reduced_parameters()}"
+        if self._replicas is not None:  # what they sum after this are tensors without a name
+            self._replicas.barrier(f"{what} among replicas", alike=alike)
+        self._transfers.reduce(out, full, what, alike)
         if self.recorder is not None:
             self.recorder.on_reduced(what, begin_s)
 

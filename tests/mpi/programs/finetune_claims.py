@@ -19,6 +19,7 @@ from experiments.finetuning.squad import read_squad
 from experiments.finetuning.teams import AloneTeam, DifferentRanksError, ReplicatedTeam, ShardedTeam, Team
 from experiments.finetuning.training import FineTuning
 from tests.mpi.claims import raises, report_claims
+from tests.mpi.programs import library_claims
 
 QUESTIONS = read_squad(SHIPPED)[:10]
 STEPS = 4
@@ -135,6 +136,7 @@ CLAIMS = [
     a_folder_that_lacks_a_file_is_refused_by_all_workers,
     workers_with_different_weights_are_told_before_training,
     frozen_weights_cross_to_other_nodes_in_the_first_step_alone_with_fcdp,
+    *library_claims.CLAIMS,
 ]
 
 

@@ -112,6 +112,54 @@ def tensors_with_gaps_are_read_and_written_through_their_strides() -> None:
     assert [column[0].item() for column in columns] == list(range(size))
 
 
+def writes(rank: int, size: int) -> dict[str, tuple[bool, Callable[[torch.Tensor], object]]]:
+    """Calls that overwrite a tensor of `size` float32, and whether they do so on this rank."""
+    whole = torch.ones(size * size)
+    row = torch.ones(size)
+    one = torch.ones(1)
+    return {
+        "all_reduce": (True, dist.all_reduce),
+        "all_reduce in a coalescing manager": (True, reduce_coalesced),
+        "all_reduce, async": (True, lambda out: dist.all_reduce(out, async_op=True).get_future().wait()),
+        "reduce": (rank == 1, lambda out: dist.reduce(out, 1)),
+        "broadcast": (rank != 1, lambda out: dist.broadcast(out, 1)),
+        "reduce_scatter": (True, lambda out: dist.reduce_scatter(out, [row] * size)),
+        "reduce_scatter_tensor": (True, lambda out: dist.reduce_scatter_tensor(out, whole)),
+        "all_gather": (True, lambda out: dist.all_gather(list(out.split(1)), one)),
+        "all_gather_into_tensor": (True, lambda out: dist.all_gather_into_tensor(out, one)),
+        "gather": (rank == 1, lambda out: dist.gather(one, list(out.split(1)) if rank == 1 else None, 1)),
+        "scatter": (True, lambda out: dist.scatter(out, [row] * size if rank == 1 else None, 1)),
+        "all_to_all": (True, lambda out: dist.all_to_all(list(out.split(1)), list(row.split(1)))),
+        "all_to_all_single": (True, lambda out: dist.all_to_all_single(out, row)),
+        "recv": (rank == 1, lambda out: dist.recv(out, 0) if rank == 1 else rank == 0 and dist.send(row, 1)),
+    }
+
+
+def reduce_coalesced(out: torch.Tensor) -> None:
+    with dist._coalescing_manager():
+        dist.all_reduce(out)
+
+
+def what_autograd_has_saved_is_known_to_be_overwritten() -> None:
+    rank, size = dist.get_rank(), dist.get_world_size()
+    for make in (torch.zeros, lambda numel: torch.zeros(numel, 2)[:, 0]):  # written directly, and by way of a copy
+        for name, (is_written, write) in writes(rank, size).items():
+            saved = make(size)
+            product = (torch.ones(size, requires_grad=True) * saved).sum()
+            if "contiguous" in refusal(partial(write, saved)):  # torch's own
+                continue
+            assert ("modified by an inplace operation" in refusal(product.backward)) is is_written, name
+
+
+def refusal(call: Callable[[], object]) -> str:
+    """What torch says against a call; nothing where it lets it pass."""
+    try:
+        call()
+    except RuntimeError as refused:
+        return str(refused)
+    return ""
+
+
 def empty_tensors_and_lists_of_tensors_are_reduced() -> None:
     empty = torch.empty(0)
     dist.all_reduce(empty)
@@ -302,6 +350,8 @@ def a_group_can_be_made_again_after_its_end() -> None:
     assert (total == dist.get_world_size()).all()
     assert os.environ["RANK"] == str(dist.get_rank()) == str(coarse.rank())
     assert os.environ["WORLD_SIZE"] == str(dist.get_world_size()) == str(coarse.size())
+    assert os.environ["LOCAL_RANK"] == str(coarse.local_rank())
+    assert os.environ["LOCAL_WORLD_SIZE"] == str(coarse.local_size())
     assert int(port)
 
 
@@ -310,6 +360,7 @@ CLAIMS = (
     copies_of_every_type_equal_gloos,
     lists_of_different_lengths_go_to_all,
     tensors_with_gaps_are_read_and_written_through_their_strides,
+    what_autograd_has_saved_is_known_to_be_overwritten,
     empty_tensors_and_lists_of_tensors_are_reduced,
     functional_collectives_go_through_the_group,
     objects_and_sparse_tensors_travel,

@@ -5,6 +5,7 @@ import functools
 import io
 import json
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,6 +24,7 @@ from coarse.sharding.volumes import TrainedShape, iteration_volume
 from coarse.torch.sharding.quantised import quantised_nbytes
 from coarse.torch.sharding.unit import units_of
 from tests.mpi.claims import Claim, raises, report_claims
+from tests.mpi.programs import sharded_order_claims
 
 WIDTH, NUM_BLOCKS, ROWS = 64, 3, 4
 PHASES = ("forward gather", "backward gather", "gradient reduce-scatter")
@@ -267,6 +269,24 @@ def units_are_those_that_are_chosen() -> None:
     assert {unit.name for unit in units_of(ct.fully_shard(adapted()))} >= {"blocks.0", "blocks.0.adapters"}
 
 
+def an_optimizer_made_before_is_warned_of_once() -> None:
+    for mode in ("fsdp", "fcdp"):
+        model = Stack()
+        early = optimizer_of(model)
+        ct.fully_shard(model, mode)
+        late = optimizer_of(model)
+        model(batch(0, ct.rank())).square().mean().backward()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for _ in range(2):
+                early.step()
+                late.step()
+        texts = [str(warning.message) for warning in caught]
+        assert len(texts) == 1, texts
+        assert "7 of its 7, such as 'blocks.0.weight'" in texts[0]
+        assert "make the optimizer after fully_shard" in texts[0]
+
+
 # --- bad input
 
 
@@ -299,6 +319,21 @@ def a_module_that_is_sharded_already_is_refused() -> None:
         ct.fully_shard(model)
     with raises(ConfigError, "sharded already"):
         ct.fully_shard(nn.Sequential(model), units=[Stack])
+
+
+def sharded_tensors_are_refused_with_a_remedy() -> None:
+    model = ct.fully_shard(Stack())
+    weight = model.head.weight
+    calls = (
+        lambda: ct.DistributedOptimizer(optimizer_of(model), model.named_parameters()),
+        lambda: ct.broadcast_parameters(model.named_parameters()),
+        lambda: ct.broadcast_(weight.data, 0, "head.weight"),
+        lambda: ct.allgather(weight, "head.weight"),
+        lambda: ct.push_pull(weight, "head.weight"),
+    )
+    for call in calls:
+        with raises(TypeError, "weight", "DTensor", ".to_local()", "not wrapped"):
+            call()
 
 
 def a_mesh_that_does_not_fit_is_refused() -> None:
@@ -367,12 +402,15 @@ def claims(folder: Path) -> Iterator[Claim]:
         yield of(fsdp2s_options_go_through, "reshard_after_forward", value)
     yield of(fsdp2s_options_go_through, "offload_policy", CPUOffloadPolicy(pin_memory=False))
     yield of(units_are_those_that_are_chosen)
+    yield of(an_optimizer_made_before_is_warned_of_once)
     yield of(an_unknown_choice_is_refused_with_those_there_are)
     yield of(a_module_that_is_sharded_already_is_refused)
+    yield of(sharded_tensors_are_refused_with_a_remedy)
     yield of(a_mesh_that_does_not_fit_is_refused)
     yield of(a_node_without_room_for_the_cache_says_how_many_bytes_it_wants)
     yield of(a_torch_without_a_hook_is_refused_by_its_version)
     yield of(what_differs_between_workers_is_an_error_on_all)
+    yield from sharded_order_claims.claims()
 
 
 if __name__ == "__main__":

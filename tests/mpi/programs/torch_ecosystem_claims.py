@@ -227,12 +227,29 @@ def closures_and_lbfgs_see_gradients_of_all_ranks() -> None:
         loss.backward()
         return loss
 
-    for make in (sgd, lbfgs):
+    def searching(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+        return torch.optim.LBFGS(parameters, lr=1.0, max_iter=4, line_search_fn="strong_wolfe")
+
+    for make in (sgd, lbfgs, searching):
         ours, optimizer, alone, reference = twins(make_optimizer=make)
         for step in range(3):
-            assert optimizer.step(partial(evaluate, ours, optimizer, batch(step, ct.rank()))) is not None
-            reference.step(partial(evaluate, alone, reference, batch(step)))
+            loss = optimizer.step(partial(evaluate, ours, optimizer, batch(step, ct.rank())))
+            wanted = reference.step(partial(evaluate, alone, reference, batch(step)))
+            torch.testing.assert_close(loss, wanted)
             require_equal(ours, alone)
+        optimizer.close()
+
+
+def a_closure_may_return_a_number_something_else_or_nothing() -> None:
+    mine = ("mine", ct.rank())
+    for returned, wanted in ((2.0 * ct.rank(), ct.size() - 1.0), (mine, mine), (None, None)):
+        _, optimizer, *_ = twins()
+        assert optimizer.step(lambda returned=returned: returned) == wanted
+        optimizer.close()
+    if ct.size() > 1:
+        _, optimizer, *_ = twins()
+        with pytest.raises(coarse.MismatchError, match="return the loss from the closure on every rank"):
+            optimizer.step(lambda: 1.0 if ct.rank() == 0 else None)
         optimizer.close()
 
 
@@ -398,6 +415,7 @@ CLAIMS = [
     gradients_may_be_clipped_between_synchronize_and_step,
     learning_rate_schedulers_take_either_optimizer,
     closures_and_lbfgs_see_gradients_of_all_ranks,
+    a_closure_may_return_a_number_something_else_or_nothing,
     state_dicts_are_those_of_the_wrapped_optimizer,
     layers_that_thaw_are_added_or_refused,
     types_and_memory_formats_may_be_mixed,

@@ -299,6 +299,85 @@ def names_that_repeat_or_lack_are_refused() -> None:
         ct.DistributedOptimizer(sgd(list(model.parameters())), model.named_parameters(), op=ct.Max)
 
 
+def parameters_have_one_optimizer_at_a_time() -> None:
+    model = Mlp()
+    first = ct.DistributedOptimizer(sgd(list(model.parameters())), model.named_parameters(), prefix="one/")
+    for names in (model.named_parameters(), [(f"again.{name}", p) for name, p in model.named_parameters()]):
+        with pytest.raises(ValueError, match=r"have a DistributedOptimizer already, with the prefix 'one/'; close\(\)"):
+            ct.DistributedOptimizer(sgd(list(model.parameters())), names)
+    with pytest.raises(ValueError, match="1 parameters, such as 'bias'"):
+        ct.DistributedOptimizer(sgd([model.last.bias]), model.last.named_parameters())
+    loss_of(model, batch(0, ct.rank())).backward()
+    first.step()  # it is none the worse
+    first.close()
+    ct.DistributedOptimizer(sgd(list(model.parameters())), model.named_parameters()).close()
+
+
+def an_optimizer_that_one_rank_has_not_closed_is_an_error_on_all() -> None:
+    model = Mlp()
+    first = ct.DistributedOptimizer(sgd(list(model.parameters())), model.named_parameters(), prefix="left/")
+    if ct.rank() == 0 and ct.size() > 1:
+        first.close()
+    kind = coarse.MismatchError if ct.size() > 1 else ValueError
+    with pytest.raises(kind, match="'left/'"):
+        ct.DistributedOptimizer(sgd(list(model.parameters())), model.named_parameters())
+    first.close()
+
+
+def optimizers_of_one_model_take_over_the_arrays_of_closed_ones() -> None:
+    model = Mlp()
+    nums_arrays = []
+    for step in range(3):
+        inner = torch.optim.Adam(model.parameters())
+        optimizer = ct.DistributedOptimizer(inner, model.named_parameters(), parameters_in_device_memory=True)
+        loss_of(model, batch(step, ct.rank())).backward()
+        optimizer.step()
+        optimizer.close()
+        nums_arrays.append(len(current().require_snapshots().states.arrays))
+    assert len(set(nums_arrays)) == 1, nums_arrays
+
+
+def a_closed_optimizer_leaves_no_hook_and_no_tensor_in_device_memory() -> None:
+    for in_device in (False, True):
+        model = Mlp()
+        inner = torch.optim.Adam(model.parameters())
+        optimizer = ct.DistributedOptimizer(inner, model.named_parameters(), parameters_in_device_memory=in_device)
+        for step in range(2):
+            optimizer.zero_grad()
+            loss_of(model, batch(step, ct.rank())).backward()
+            optimizer.step()
+        places = {parameter.data_ptr() for parameter in model.parameters()}
+        values = [parameter.detach().clone() for parameter in model.parameters()]
+        optimizer.close()
+        hooks = [inner._optimizer_step_pre_hooks, inner._optimizer_step_post_hooks]
+        hooks += [inner._optimizer_load_state_dict_post_hooks]
+        for parameter, value in zip(model.parameters(), values, strict=True):
+            hooks += [parameter._backward_hooks, parameter._post_accumulate_grad_hooks]
+            assert torch.equal(parameter, value)
+        assert not any(hooks)
+        assert places.isdisjoint(parameter.data_ptr() for parameter in model.parameters()) is in_device
+        loss_of(model, batch(2, 0)).backward()
+        inner.step()
+
+
+def reading_parameter_groups_pushes_nothing() -> None:
+    def fill_half_a_bucket(model: Mlp, rows: torch.Tensor) -> None:
+        (nn.functional.linear(rows.repeat(1, 3)[:, :17], model.last.weight) ** 2).mean().backward()
+
+    for pair in twins_in_both_places():
+        ours, optimizer, alone, _ = pair
+        for step in range(3):
+            pair.zero_grad()
+            before = pushes()
+            fill_half_a_bucket(ours, batch(step, ct.rank()))
+            fill_half_a_bucket(alone, batch(step))
+            if ct.rank() == 0:
+                assert optimizer.param_groups[0]["params"][0] is ours.first.weight
+            assert pushes() == before
+            pair.backward(step)
+            pair.step()
+
+
 def a_sparse_gradient_is_refused_by_name() -> None:
     table = nn.Embedding(10, 3, sparse=True)
     optimizer = ct.DistributedOptimizer(torch.optim.SGD(table.parameters(), lr=0.1), table.named_parameters())
@@ -408,6 +487,11 @@ CLAIMS = [
     a_rank_that_has_joined_counts_as_zero_and_is_not_absent,
     ranks_whose_parameters_differ_all_hear_which,
     names_that_repeat_or_lack_are_refused,
+    parameters_have_one_optimizer_at_a_time,
+    an_optimizer_that_one_rank_has_not_closed_is_an_error_on_all,
+    optimizers_of_one_model_take_over_the_arrays_of_closed_ones,
+    a_closed_optimizer_leaves_no_hook_and_no_tensor_in_device_memory,
+    reading_parameter_groups_pushes_nothing,
     a_sparse_gradient_is_refused_by_name,
     changing_a_gradient_in_flight_is_refused,
     a_step_that_stalled_may_be_tried_again,

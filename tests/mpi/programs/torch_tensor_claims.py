@@ -80,6 +80,45 @@ def a_tensor_in_device_memory_is_summed_where_it_lies() -> None:
         assert (tensor == sum(range(1, ct.size() + 1))).all()
 
 
+def what_autograd_has_saved_is_known_to_be_overwritten() -> None:
+    ct.push(torch.ones(3), "overwritten/pulled", ct.Sum).wait()
+    in_device = ct.device_array("overwritten/in device", (3,))
+    is_root = ct.rank() == 0
+    writes = {
+        "push_pull_": (True, torch.zeros(3), lambda out: ct.push_pull_(out, "overwritten/in place", ct.Sum)),
+        "strided": (True, torch.zeros(3, 2)[:, 0], lambda out: ct.push_pull_(out, "overwritten/strided", ct.Sum)),
+        "in device memory": (True, in_device, lambda out: ct.push_pull(out, "overwritten/in device")),
+        "pull": (True, torch.zeros(3), lambda out: ct.pull("overwritten/pulled", out).wait()),
+        "broadcast_": (not is_root, torch.zeros(3), lambda out: ct.broadcast_(out, 0, "overwritten/broadcast")),
+        "parameters": (not is_root, torch.zeros(3), lambda out: ct.broadcast_parameters({"weight": out})),
+        "push": (False, torch.zeros(3), lambda out: ct.push(out, "overwritten/pushed").wait()),
+        "push_pull": (False, torch.zeros(3), lambda out: ct.push_pull(out, "overwritten/apart")),
+        "allgather": (False, torch.zeros(3), lambda out: ct.allgather(out, "overwritten/gathered")),
+    }
+    for name, (is_written, saved, write) in writes.items():
+        product = (torch.ones(3, requires_grad=True) * saved).sum()
+        write(saved)
+        if is_written:
+            with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+                product.backward()
+        else:
+            product.backward()
+        assert saved.sum() >= 0, name
+
+
+def a_write_that_is_under_way_is_known_to_autograd_before_and_after() -> None:
+    before = after = torch.zeros(3)
+    weight = torch.ones(3, requires_grad=True)
+    product = (weight * before).sum()
+    handle = ct.push_pull_async_(before, "overwritten/under way", ct.Sum)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        product.backward()
+    product = (weight * after).sum()
+    handle.wait()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        product.backward()
+
+
 def types_that_cannot_travel_are_refused_with_a_remedy() -> None:
     for tensor, remedy in (
         (torch.zeros(2, dtype=torch.complex64), "view_as_real"),
@@ -258,6 +297,8 @@ CLAIMS = [
     hundreds_of_handles_pushed_in_different_orders_complete,
     a_push_is_found_by_a_later_pull,
     a_tensor_in_device_memory_is_summed_where_it_lies,
+    what_autograd_has_saved_is_known_to_be_overwritten,
+    a_write_that_is_under_way_is_known_to_autograd_before_and_after,
     types_that_cannot_travel_are_refused_with_a_remedy,
     a_broadcast_has_the_exact_bits_of_its_root,
     parameters_of_any_size_and_type_come_from_the_root,

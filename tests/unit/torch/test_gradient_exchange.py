@@ -58,7 +58,7 @@ class Setup:
         named = {"front": self.front, "back": self.back}
         self.buckets = [
             kind(plan, tuple(named[name] for name in plan.names), self.synchroniser.memory_of(plan.descriptor))
-            for plan in plan_buckets(list(named.items()), prefix="", op=op, bucket_bytes=16)
+            for plan in plan_buckets(list(named.items()), prefix="", op=op, bucket_bytes=16, num_ranks=1)
         ]
         assert len(self.buckets) == 2
         self.exchange.add(self.buckets)

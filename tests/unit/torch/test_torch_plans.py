@@ -40,7 +40,7 @@ def parameters(*shapes):
 
 def test_buckets_follow_backward_and_the_front_is_most_urgent():
     named = parameters((100,), (7,), (300, 2), (5,), (3,))
-    plans = plan_buckets(named, prefix="x/", op=Op.AVERAGE, bucket_bytes=400)
+    plans = plan_buckets(named, prefix="x/", op=Op.AVERAGE, bucket_bytes=400, num_ranks=1)
     assert [plan.names for plan in plans] == [("p4", "p3"), ("p2",), ("p1",), ("p0",)]
     assert [plan.descriptor.priority for plan in plans] == [0, 1, 2, 3]
     assert plans[1].descriptor.name == "x/gradients/float32/1"
@@ -48,7 +48,7 @@ def test_buckets_follow_backward_and_the_front_is_most_urgent():
 
 def test_types_share_no_bucket_but_the_order_of_backward():
     named = [("a", torch.zeros(4)), ("b", torch.zeros(4).double()), ("c", torch.zeros(4)), ("d", torch.zeros(4))]
-    plans = plan_buckets(named, prefix="", op=Op.SUM, bucket_bytes=32)
+    plans = plan_buckets(named, prefix="", op=Op.SUM, bucket_bytes=32, num_ranks=1)
     assert [plan.names for plan in plans] == [("d", "c"), ("b",), ("a",)]
     assert [plan.descriptor.dtype for plan in plans] == [DType.FLOAT32, DType.FLOAT64, DType.FLOAT32]
 
@@ -56,7 +56,7 @@ def test_types_share_no_bucket_but_the_order_of_backward():
 @pytest.fixture(params=[BucketOfViews, BucketOfCopies])
 def bucket(request):
     named = [("w", torch.zeros(3, 2, requires_grad=True)), ("b", torch.zeros(5, requires_grad=True))]
-    (plan,) = plan_buckets(named, prefix="", op=Op.AVERAGE, bucket_bytes=1000)
+    (plan,) = plan_buckets(named, prefix="", op=Op.AVERAGE, bucket_bytes=1000, num_ranks=1)
     members = tuple(dict(named)[name] for name in plan.names)
     return request.param(plan, members, np.full(plan.descriptor.shape, np.nan, np.float32))
 
@@ -67,7 +67,7 @@ def test_absent_gradients_are_zero_and_present_ones_counted(bucket):
     bucket.take(1)
     bucket.has_gradient[1] = True
     bucket.fill()
-    bucket.write_presence()
+    bucket.write_presence(rank=0)
     assert (bucket.views[0] == 0).all()
     assert (bucket.views[1] == 2).all()
     assert bias.grad is None
@@ -80,13 +80,45 @@ def test_absent_gradients_are_zero_and_present_ones_counted(bucket):
     assert bucket.read_presence(num_ranks=4) is None
 
 
+def combined(contributions, op, num_ranks, dtype):
+    """What devices make of the ranks' elements: summed and divided in float32, and rounded once."""
+    total = torch.stack([one.float() for one in contributions]).sum(0)
+    return (total / num_ranks if op == Op.AVERAGE else total).to(dtype)
+
+
+@pytest.mark.parametrize("op", [Op.AVERAGE, Op.SUM])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("num_ranks", [1, 2, 64, 65, 256, 257, 1000])
+def test_ranks_are_counted_exactly_in_every_type(num_ranks, dtype, op):
+    named = [(name, torch.zeros(1, dtype=dtype, requires_grad=True)) for name in "ab"]
+    (plan,) = plan_buckets(named, prefix="", op=op, bucket_bytes=1000, num_ranks=num_ranks)
+    members = tuple(dict(named)[name] for name in plan.names)
+    storage = np.uint16 if dtype == torch.bfloat16 else torch.zeros(1, dtype=dtype).numpy().dtype
+    bucket = BucketOfCopies(plan, members, np.zeros(plan.descriptor.shape, storage))
+    lacking = members[plan.names.index("a")]
+    for absent, joined in ((0, 0), (1, 0), (num_ranks // 2, 0), (num_ranks, 0), (1, num_ranks // 3), (0, 1)):
+        contributions = []
+        for rank in range(num_ranks - joined):
+            for parameter in members:
+                parameter.grad = None if parameter is lacking and rank < absent else torch.zeros(1, dtype=dtype)
+            bucket.has_gradient[:] = [True, True]
+            bucket.write_presence(rank)
+            contributions.append(bucket.flat.clone())
+        if not contributions:
+            continue
+        bucket.flat.copy_(combined(contributions, op, num_ranks, dtype))
+        missing = min(absent, len(contributions))
+        assert bucket.num_took_part(num_ranks) == len(contributions)
+        assert bucket.read_presence(num_ranks) == ([(plan.names.index("a"), missing)] if missing else None)
+
+
 def test_a_gradient_that_the_user_cleared_is_absent(bucket):
     bucket.parameters[1].grad = torch.ones(3, 2)
     bucket.take(1)
     bucket.has_gradient[1] = True
     bucket.parameters[1].grad = None
     bucket.fill()
-    bucket.write_presence()
+    bucket.write_presence(rank=0)
     assert bucket.array[-3:].tolist() == [0, 0, 1]
     bucket.views[1].fill_(3.0)
     bucket.give(1, is_own=False)

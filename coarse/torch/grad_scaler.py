@@ -1,0 +1,57 @@
+"""What torch's GradScaler and a DistributedOptimizer need of each other.
+
+[Note: a scaler looks at gradients] GradScaler unscales gradients, and looks for infinities in them, before the
+optimizer steps. They have to be those of all ranks by then. It finds them through the optimizer's `param_groups`, which
+others read too, on one rank alone and at any time, so that reading those cannot be what synchronises. So the method of
+GradScaler that looks asks the optimizer first, from when the first DistributedOptimizer is made.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache, wraps
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch.amp.grad_scaler import GradScaler
+from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
+
+_HANDED = ("grad_scale", "found_inf")
+
+
+@runtime_checkable
+class Synchronising(Protocol):
+    """An optimizer whose gradients must be synchronised before anybody looks at them."""
+
+    def synchronize_for_scaler(self) -> None:
+        """Return once `.grad` holds the gradients of all ranks."""
+        ...
+
+
+@cache
+def teach_scalers() -> None:
+    """Have every GradScaler of this process ask; see [Note: a scaler looks at gradients]."""
+    for kind in (GradScaler, ShardedGradScaler):
+        kind._unscale_grads_ = _asking(kind._unscale_grads_)  # type: ignore[method-assign]
+
+
+def _asking(unscale: Any) -> Any:  # noqa: ANN401
+    @wraps(unscale)
+    def asked(scaler: GradScaler, optimizer: torch.optim.Optimizer, *args: Any, **options: Any) -> Any:  # noqa: ANN401
+        if isinstance(optimizer, Synchronising):
+            optimizer.synchronize_for_scaler()
+        return unscale(scaler, optimizer, *args, **options)
+
+    return asked
+
+
+@contextmanager
+def handing_on(outer: torch.optim.Optimizer, inner: torch.optim.Optimizer) -> Iterator[None]:
+    """What GradScaler hands an optimizer that unscales gradients itself (a fused one), within, to the one it wraps."""
+    handed = {name: outer.__dict__[name] for name in _HANDED if name in outer.__dict__}
+    for name, value in handed.items():
+        setattr(inner, name, value)
+    try:
+        yield
+    finally:
+        for name in handed:
+            delattr(inner, name)
