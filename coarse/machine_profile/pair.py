@@ -110,7 +110,7 @@ class Pair:
         return self.answer()
 
     def core_times(self) -> tuple[float, float]:
-        """Seconds that the two processes have run, and have waited for a core; zeros where the kernel does not count."""
+        """Seconds that the two processes have run, and have waited for a core; zeros where nobody counts."""
         ran_ns = waited_ns = 0
         for pid in (os.getpid(), self._process.pid):
             with suppress(OSError, ValueError):
