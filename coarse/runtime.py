@@ -80,6 +80,11 @@ class Runtime:
         """Whether this rank only serves."""
         return self.client_index is None
 
+    @property
+    def has_light_devices(self) -> bool:
+        """Whether some ranks of the job only serve."""
+        return bool(set(self.partition.devices) - set(self.partition.workers))
+
     def start(self) -> None:
         """Serve to the end on a memory device; on a worker profile, and return when all have."""
         if self._service is not None and self.client is None:

@@ -79,6 +79,10 @@ def _join(config: "Config | Mapping[str, object] | str | Path | None", timeout_s
     if runtime.is_device_only:
         shutdown()
         sys.exit(1 if runtime.has_failed else 0)
+    if runtime.has_light_devices:
+        from coarse.comm_world import guard_comm_world
+
+        guard_comm_world()
 
 
 def _require_processor() -> None:
