@@ -53,10 +53,7 @@ def run(command: str, folder: Path, timeout_s: float = 60.0) -> Completed:
         env[name] = value
     if words[0] == "coarse":
         assert not env
-        completed = complete([sys.executable, "-m", *words], timeout_s=timeout_s)
-        return Completed(
-            returncode=completed.returncode, stdout=completed.stdout.partition("\n")[2], stderr=completed.stderr
-        )
+        return complete([sys.executable, "-m", *words], timeout_s=timeout_s)
     assert words[:2] == ["mpirun", "-n"]
     assert words[3] == "python"
     return mpirun(int(words[2]), folder / words[4], *words[5:], env=env, timeout_s=timeout_s)
