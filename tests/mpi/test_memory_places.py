@@ -119,7 +119,6 @@ REFUSALS = {
 def refusals(tmp_path_factory):
     """By the name of a refusal, the error of every rank: one job that tries all starts."""
     folder = tmp_path_factory.mktemp("refusals")
-    (folder / "differing").mkdir()
     for name, (memories, kind, _) in REFUSALS.items():
         (folder / name).mkdir()
         table(folder / name, *memories)

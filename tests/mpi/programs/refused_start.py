@@ -21,6 +21,7 @@ differing = {
 }
 for path in (*sorted(folder.glob("*.config")), *(folder / f"{name}.config" for name in differing)):
     given = path if path.exists() else differing[path.stem]
+    path.with_suffix("").mkdir(exist_ok=True)
     os.environ.pop("COARSE_MODE", None)
     if given is None and rank == 1:
         os.environ["COARSE_MODE"] = "allreduce"
