@@ -19,7 +19,7 @@ COLOURS = {
     "idle": "#d3d3d3",
     "wait": "#d55e00",
     "exposed": "#d55e00",
-    "optimizer": "#f0e442",
+    "optimizer": "#cc79a7",
     "push": "#e69f00",
     "fetch": "#7a4b00",
     "ring": "#009e73",
