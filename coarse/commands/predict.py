@@ -18,7 +18,7 @@ from coarse.emulation.accelerator import Optimizer
 from coarse.emulation.degradation import parse_degradation
 from coarse.errors import ConfigError
 from coarse.report.perfetto import write_trace
-from coarse.report.prediction import Question, Scenarios, modes_of, predict, profile_notes, result_of
+from coarse.report.prediction import Question, Scenarios, modes_of, places_of, predict, profile_notes, result_of
 from coarse.report.run import RUN_FILE, Result, Run, write_run
 from coarse.report.simulated import timeline_of
 from coarse.report.timeline import Timeline
@@ -117,7 +117,7 @@ def _outcome(scenarios: Scenarios, mode: Mode, out: Path, tasks: Tasks) -> _Outc
     write_trace(job, report, out / f"{mode}.trace.json", mode.value)
     return _Outcome(
         result=result_of(scenario, job, report),
-        timeline=timeline_of(job, report, mode.value),
+        timeline=timeline_of(job, report, mode.value, places_of(scenario)),
         memory_bytes=memory_bytes,
         notes=profile_notes(mode.value, job, mean_durations(report.iterations), report.profiles),
     )

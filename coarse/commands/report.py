@@ -9,12 +9,12 @@ from rich.console import Console
 from rich.table import Table
 
 from coarse.commands.wrong_input import wrong_input_ends_with_2
-from coarse.report.page import cells, write_page
+from coarse.report.page import cells, traces_in, write_page
 from coarse.report.run import Run, read_run
 
 HEADS = (
     *("mode", "policy", "total\nms", "compute\nms", "exposed\nms", "idle\nms", "speed-\nup"),
-    *("GB on the\nbusiest link", "kind"),
+    *("most GB\non a link", "kind"),
 )
 
 app = typer.Typer(add_completion=False)
@@ -38,9 +38,10 @@ def show(run: Run, folder: Path, console: Console) -> None:
     console.print(table_of(run))
     for note in run.notes:
         console.print(note, highlight=False, markup=False, soft_wrap=True)
-    for path in (*pictures, page, *sorted(folder.glob("*.trace.json"))):
-        console.print(f"wrote {path.as_posix()}" if path.suffix != ".json" else f"trace {path.as_posix()}",
-                      highlight=False, markup=False, soft_wrap=True)  # fmt: skip
+    wrote = [*(picture.path for picture in pictures), page]
+    for what, paths in (("wrote", wrote), ("trace", traces_in(folder))):
+        for path in paths:
+            console.print(f"{what} {path.as_posix()}", highlight=False, markup=False, soft_wrap=True)
 
 
 def table_of(run: Run) -> Table:

@@ -4,7 +4,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from coarse.report.simulated import Window, lane_of, last_iteration, links_of, phases_of, recording_of
+from coarse.report.links import links_of
+from coarse.report.simulated import lane_of, last_iteration, phases_of, recording_of
+from coarse.report.timeline import Window
 from coarse.simulation.job import Job
 from coarse.simulation.recording import Transfer, Work
 from coarse.simulation.report import Report, Sync

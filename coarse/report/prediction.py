@@ -210,6 +210,14 @@ def result_of(scenario: Scenario, job: Job, report: Report) -> Result:
     )
 
 
+def places_of(scenario: Scenario) -> tuple[tuple[str, str], ...]:
+    """(worker or memory device, the endpoint that plays it, named as its links are), workers first."""
+    wiring, is_one_node = scenario.machine.wiring, scenario.machine.num_nodes == 1
+    who = {"worker": scenario.places.workers, "device": scenario.places.devices}
+    located = [(f"{role} {n}", *wiring.locate(at)) for role, places in who.items() for n, at in enumerate(places)]
+    return tuple((name, at if is_one_node else f"node{node} {at}") for name, node, at in located)
+
+
 def _policy_text(scenario: Scenario, job: Job) -> str:
     if scenario.mode is not Mode.COARSE:
         return "-"

@@ -70,6 +70,17 @@ class Run:
         }
 
 
+@dataclass(frozen=True)
+class Picture:
+    """A drawing of a run."""
+
+    path: Path
+    mode: str | None
+    """The title of the timeline that it shows; None: it shows all modes."""
+    caption: str
+    """What is to be seen."""
+
+
 def write_run(run: Run, folder: Path) -> Path:
     """The run's file, whole or absent."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -119,12 +130,26 @@ def _demonstrated(document: Mapping[str, Any]) -> Run:
     runs: Mapping[str, Sequence[Mapping[str, Any]]] = document["runs"]
     return Run(
         kind="measured",
-        title="The demo: one training, several ways",
-        inputs={key: str(document[key]) for key in ("command", "machine") if key in document},
+        title=_demo_title(document),
+        inputs=_demo_inputs(document),
         results=tuple(_measured_result(name, documents) for name, documents in runs.items()),
         timelines=tuple(_measured_timeline(name, documents) for name, documents in runs.items()),
         notes=("Live runs know how long a worker waited (exposed and idle together), and not which link was busy.",),
     )
+
+
+def _demo_title(document: Mapping[str, Any]) -> str:
+    """The model and the machine, where the record names them."""
+    first = next(iter(document["runs"].values()))[0]
+    shape, machine = first.get("settings", {}).get("shape"), document.get("machine")
+    model = f"a GPT of {shape['layers']} layers of width {shape['width']}" if shape else "one training"
+    return f"The demo: {model}" + (f" on {machine['processor']}, {machine['num_cores']} cores" if machine else "")
+
+
+def _demo_inputs(document: Mapping[str, Any]) -> dict[str, str]:
+    machine = document.get("machine", {})
+    inputs = {"command": document.get("command"), **{key.replace("_", " "): machine[key] for key in machine}}
+    return {key: str(value) for key, value in inputs.items() if value is not None}
 
 
 def _settled(document: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:

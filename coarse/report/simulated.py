@@ -1,33 +1,16 @@
 """The last iteration of a simulated job as a timeline."""
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
-import numpy as np
-
-from coarse.report.timeline import LinkUse, Row, Span, Timeline, joined
+from coarse.report.links import busiest_of_each_kind, links_of
+from coarse.report.timeline import Row, Span, Timeline, Window, joined
 from coarse.simulation.job import Job
 from coarse.simulation.recording import Recording, Transfer
 from coarse.simulation.report import Report, WorkerIteration
 
-NUM_BINS = 240
-"""Equal parts of the timeline in which a link's use is counted."""
 SHOWN_WORKERS = 8
 """A picture has rows of so many workers, and of as many devices."""
-SHOWN_LINKS = 8
 _KIND_OF_PORT = {"push": "push", "pull": "pull", "workers": "ring", "ring": "ring", "fetch": "fetch", "adder": "add"}
-
-
-class Window(NamedTuple):
-    """The time that a picture shows; seconds of virtual time."""
-
-    begin_s: float
-    end_s: float
-
-    def clipped(self, kind: str, begin_s: float, end_s: float) -> Span | None:
-        """The part of something that is seen, counted from the window's begin; None where there is none."""
-        begin_s, end_s = max(begin_s, self.begin_s), min(end_s, self.end_s)
-        return Span(kind, begin_s - self.begin_s, end_s - self.begin_s) if end_s > begin_s else None
 
 
 def last_iteration(report: Report) -> Window:
@@ -36,7 +19,7 @@ def last_iteration(report: Report) -> Window:
     return Window(min(row.begin_s for row in rows), max(row.end_s for row in rows))
 
 
-def timeline_of(job: Job, report: Report, title: str) -> Timeline:
+def timeline_of(job: Job, report: Report, title: str, places: Sequence[tuple[str, str]]) -> Timeline:
     """Rows of the first workers and devices, and the busiest links, of the last iteration of a recorded job."""
     recording = recording_of(report)
     window = last_iteration(report)
@@ -44,11 +27,13 @@ def timeline_of(job: Job, report: Report, title: str) -> Timeline:
     phases = {row.worker: phases_of(row, window) for row in report.steady() if row.worker < SHOWN_WORKERS}
     rows = [Row(name=f"worker {worker}", spans=spans) for worker, spans in phases.items()]
     rows += _port_rows(transfers, recording, window)
+    duration_s = window.end_s - window.begin_s
     return Timeline(
         title=title,
-        duration_s=window.end_s - window.begin_s,
+        duration_s=duration_s,
         rows=tuple(sorted(rows, key=lambda row: _rank(row.name))),
-        links=tuple(links_of(job, transfers, window)[:SHOWN_LINKS]),
+        links=busiest_of_each_kind(links_of(job, transfers, window), duration_s),
+        places=tuple(places),
     )
 
 
@@ -100,29 +85,3 @@ def _rank(name: str) -> tuple[bool, int, int]:
     who, number, *kind = name.split()
     order = ("", "push", "fetch", "add", "ring", "pull")
     return who != "worker", int(number), order.index(kind[0] if kind else "")
-
-
-def links_of(job: Job, transfers: Sequence[Transfer], window: Window) -> list[LinkUse]:
-    """All links that carried something, the busiest first. A transfer's bytes are spread evenly over its time."""
-    edges = np.linspace(window.begin_s, window.end_s, NUM_BINS + 1)
-    bin_s = max((window.end_s - window.begin_s) / NUM_BINS, 1e-30)
-    per_link: dict[int, np.ndarray] = {}  # link -> (NUM_BINS,) bytes in each bin
-    for each in transfers:
-        first = max(0, min(NUM_BINS - 1, int((each.begin_s - window.begin_s) / bin_s)))
-        last = max(first, min(NUM_BINS - 1, int((each.end_s - window.begin_s) / bin_s)))
-        passed = np.clip((edges[first : last + 2] - each.begin_s) / max(each.end_s - each.begin_s, 1e-30), 0.0, 1.0)
-        nbytes = np.diff(passed) * each.nbytes
-        for link in each.path:
-            if link not in per_link:
-                per_link[link] = np.zeros(NUM_BINS)
-            per_link[link][first : last + 1] += nbytes
-    uses = [
-        LinkUse(
-            name=job.site.links[link].name,
-            capacity_bytes_per_s=job.site.links[link].bytes_per_s,
-            nbytes=float(in_bins.sum()),
-            bytes_per_s=tuple(float(rate) for rate in in_bins / bin_s),
-        )
-        for link, in_bins in per_link.items()
-    ]
-    return sorted((use for use in uses if use.nbytes > 0), key=lambda use: (-use.nbytes, use.name))

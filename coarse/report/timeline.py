@@ -18,6 +18,18 @@ class Span(NamedTuple):
     end_s: float
 
 
+class Window(NamedTuple):
+    """The time that a picture shows; seconds of virtual time."""
+
+    begin_s: float
+    end_s: float
+
+    def clipped(self, kind: str, begin_s: float, end_s: float) -> Span | None:
+        """The part of something that is seen, counted from the window's begin; None where there is none."""
+        begin_s, end_s = max(begin_s, self.begin_s), min(end_s, self.end_s)
+        return Span(kind, begin_s - self.begin_s, end_s - self.begin_s) if end_s > begin_s else None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Row:
     """One line of the picture."""
@@ -26,15 +38,48 @@ class Row:
     spans: tuple[Span, ...]
 
 
+class Capacity(NamedTuple):
+    """The most that a link carries from some second of the timeline on."""
+
+    from_s: float
+    bytes_per_s: float
+
+
 @dataclass(frozen=True, kw_only=True)
 class LinkUse:
     """A link over time: its mean rate in each of equal parts of the timeline."""
 
     name: str
-    capacity_bytes_per_s: float
+    kind: str
+    """What it has in common with other links."""
+    carries: tuple[str, ...]
+    """Whose bytes."""
+    capacity: tuple[Capacity, ...]
+    """The first from second 0 on; more where the link changed as time went by."""
     nbytes: float
     """In the whole timeline."""
     bytes_per_s: tuple[float, ...]
+    others: tuple[str, ...] = ()
+    """Links of its kind and capacity that carried something too, and are not drawn; the busiest first."""
+
+    def share(self, duration_s: float) -> float:
+        """How much of what the link could have carried in the timeline it did carry."""
+        ends_s = (*(each.from_s for each in self.capacity[1:]), duration_s)
+        most = sum(each.bytes_per_s * (end_s - each.from_s) for each, end_s in zip(self.capacity, ends_s, strict=True))
+        return self.nbytes / most if most > 0 else 0.0
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, Any]) -> "LinkUse":
+        """What JSON made of it; KeyError or TypeError if it is something else."""
+        return cls(
+            name=str(values["name"]),
+            kind=str(values["kind"]),
+            carries=tuple(map(str, values["carries"])),
+            capacity=tuple(Capacity(float(from_s), float(rate)) for from_s, rate in values["capacity"]),
+            nbytes=float(values["nbytes"]),
+            bytes_per_s=tuple(map(float, values["bytes_per_s"])),
+            others=tuple(map(str, values["others"])),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +90,9 @@ class Timeline:
     duration_s: float
     rows: tuple[Row, ...]
     links: tuple[LinkUse, ...] = ()
-    """The busiest first; empty where nobody counted."""
+    """One of each kind, the busiest first; empty where nobody counted."""
+    places: tuple[tuple[str, str], ...] = ()
+    """(worker or memory device, which part of the machine plays it), workers first; empty where nobody knows."""
 
     def to_mapping(self) -> dict[str, Any]:
         """Plain values, for JSON."""
@@ -61,15 +108,8 @@ class Timeline:
                 Row(name=str(row["name"]), spans=tuple(Span(str(k), float(b), float(e)) for k, b, e in row["spans"]))
                 for row in values["rows"]
             ),
-            links=tuple(
-                LinkUse(
-                    name=str(link["name"]),
-                    capacity_bytes_per_s=float(link["capacity_bytes_per_s"]),
-                    nbytes=float(link["nbytes"]),
-                    bytes_per_s=tuple(float(rate) for rate in link["bytes_per_s"]),
-                )
-                for link in values["links"]
-            ),
+            links=tuple(LinkUse.from_mapping(link) for link in values["links"]),
+            places=tuple((str(who), str(where)) for who, where in values["places"]),
         )
 
 

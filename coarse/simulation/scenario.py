@@ -3,6 +3,7 @@
 import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from coarse.client.dual_sync import IterationTimes, SyncRates, best_proxy_bytes, split_keys
 from coarse.config import MeasuredRouting
@@ -12,6 +13,7 @@ from coarse.emulation.degradation import Degradation, rate_changes
 from coarse.emulation.hardware import Machine
 from coarse.emulation.links import Link
 from coarse.emulation.models import Model
+from coarse.emulation.placement import Placement as Places
 from coarse.emulation.placement import place
 from coarse.emulation.wiring import PathKind
 from coarse.errors import ConfigError
@@ -138,6 +140,19 @@ class Scenario:
         """What is synchronised, in the order of backward."""
         return gradients_of(self.model, self.profile, bucket_bytes=self.bucket_bytes)
 
+    @cached_property
+    def places(self) -> Places:
+        """Which endpoints of the machine play workers and memory devices, in the order of their rings."""
+        if self.mode is Mode.DENSE:
+            return place(self.machine, num_workers=self.num_workers, num_devices=1)
+        num_devices = (self.num_devices or self.num_workers) if self.mode is Mode.COARSE else 0
+        places = place(self.machine, num_workers=self.num_workers, num_devices=num_devices, num_nodes=self.num_nodes)
+        return in_ring_order(self.machine, places, workers=self.worker_ring, devices=self._device_ring)
+
+    @property
+    def _device_ring(self) -> PathKind:
+        return self.device_ring or ("cci" if self.machine.cci and self.machine.cci_wire else "auto")
+
     def gpu_memory(self, optimizer: Optimizer = Optimizer.ADAM) -> MemoryAccount:
         """What one worker's GPU holds at the peak of an iteration; CapacityError where that is more than it has.
 
@@ -153,7 +168,7 @@ class Scenario:
         return require_fit(training, self.profile.batch, self.machine.accelerator.memory_bytes)
 
     def _dense(self) -> Job:
-        places = place(self.machine, num_workers=self.num_workers, num_devices=1)
+        places = self.places
         placement = placement_of(self.machine, places, num_sync_groups=self.num_sync_groups)
         table = RoutingTable(
             threshold_bytes=0,
@@ -164,19 +179,13 @@ class Scenario:
         return self._build(dense_site(self.machine, places), placement, (table,) * self.num_workers)
 
     def _allreduce(self) -> Job:
-        places = place(self.machine, num_workers=self.num_workers, num_devices=0, num_nodes=self.num_nodes)
-        places = in_ring_order(self.machine, places, workers=self.worker_ring, devices="auto")
+        places = self.places
         placement = placement_of(self.machine, places, num_sync_groups=self.num_sync_groups)
         site = coarse_site(self.machine, places, device_ring="auto", worker_ring=self.worker_ring)
         return replace(self._build(site, placement, ()), num_proxy_gradients=0)
 
     def _coarse(self, run: Simulate) -> Job:
-        num_devices = self.num_devices or self.num_workers
-        places = place(
-            self.machine, num_workers=self.num_workers, num_devices=num_devices, num_nodes=self.num_nodes
-        )
-        kind = self.device_ring or ("cci" if self.machine.cci and self.machine.cci_wire else "auto")
-        places = in_ring_order(self.machine, places, workers=self.worker_ring, devices=kind)
+        places, kind = self.places, self._device_ring
         placement = placement_of(self.machine, places, num_sync_groups=self.num_sync_groups)
         site = coarse_site(self.machine, places, device_ring=kind, worker_ring=self.worker_ring)
         if self.num_workers > STEPWISE_RANKS:

@@ -74,14 +74,18 @@ def test_spans_of_a_lane_of_the_trace_never_cross(predicted, mode):
 
 
 class Resources(HTMLParser):
-    """What a page would fetch."""
+    """What a page would fetch, and where its links lead."""
 
     def __init__(self):
         super().__init__()
-        self.asked = []
+        self.asked, self.links = [], []
 
     def handle_starttag(self, tag, attrs):
-        self.asked += [value for name, value in attrs if name in ("src", "href", "data", "srcset", "action")]
+        values = [value for name, value in attrs if name in ("src", "href", "data", "srcset", "action")]
+        if tag == "a":
+            self.links += values
+        else:
+            self.asked += values
 
 
 def test_the_page_needs_nothing_beside_itself(predicted):
@@ -93,6 +97,32 @@ def test_the_page_needs_nothing_beside_itself(predicted):
     assert all(value.startswith("data:image/png;base64,") for value in resources.asked)
     assert "url(" not in page
     assert "simulated" in page
+
+
+def test_the_page_links_to_the_trace_of_each_mode(predicted):
+    out, _ = predicted
+    resources = Resources()
+    resources.feed((out / "report.html").read_text())
+    links = [link for link in resources.links if not link.startswith("https://ui.perfetto.dev")]
+    assert links == [f"{mode}.trace.json" for mode in MODES]
+    assert all((out / link).is_file() for link in links)
+
+
+def test_timelines_know_places_and_show_the_nvlinks_of_the_ring(predicted):
+    out, _ = predicted
+    timelines = json.loads((out / "run.json").read_text())["timelines"]
+    places = [dict(timeline["places"]) for timeline in timelines]
+    assert places[0] == {"worker 0": "gpu0", "worker 1": "gpu2"}
+    assert places[1].keys() == {"worker 0", "worker 1", "device 0", "device 1"}
+    assert len(set(places[1].values())) == 4
+    for timeline in timelines:
+        shares = [link["nbytes"] / link["capacity"][0][1] for link in timeline["links"]]
+        assert shares == sorted(shares, reverse=True)
+        kinds = [(link["kind"], link["capacity"][0][1]) for link in timeline["links"]]
+        assert len(set(kinds)) == len(kinds)
+    (nvlink,) = [link for link in timelines[0]["links"] if link["kind"] == "NVLink up or down"]
+    assert {nvlink["name"], *nvlink["others"]} == {"gpu0 - gpu2 up", "gpu0 - gpu2 down"}
+    assert nvlink["carries"] == ["ring of workers"]
 
 
 def test_report_draws_the_same_again_from_the_folder_alone(predicted):
@@ -108,11 +138,17 @@ def test_report_draws_the_same_again_from_the_folder_alone(predicted):
 def test_report_draws_the_demo_too(tmp_path):
     times = {"forward_s": 0.01, "backward_s": 0.02, "wait_s": 0.005, "optimizer_s": 0.002, "step_s": 0.037}
     steps = [{"step": number, "begin_s": 0.037 * number, "settled": True, **times} for number in range(6)]
-    document = {"rows": [], "runs": {"single process": [{"steps": steps}], "coarse": [{"steps": steps}] * 2}}
+    machine = {"processor": "a processor", "num_cores": 2}
+    document = {
+        "rows": [],
+        "machine": machine,
+        "runs": {"single process": [{"steps": steps}], "coarse": [{"steps": steps}] * 2},
+    }
     (tmp_path / "rows.json").write_text(json.dumps(document))
     done = called("report", tmp_path)
     assert done.exit_code == 0, done.output
     assert "measured" in done.output
+    assert "The demo: one training on a processor, 2 cores" in (tmp_path / "report.html").read_text()
     assert (tmp_path / "timeline-single-process.png").is_file()
     assert not list(tmp_path.glob("bandwidth-*.png"))
 
