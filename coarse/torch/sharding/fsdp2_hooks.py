@@ -19,15 +19,16 @@ _HOOKS = {
         "set_modules_to_forward_prefetch",
         "_get_fsdp_state",
     ),
-    (f"{_PRIVATE}._fsdp_state", "FSDPState"): ("_lazy_init", "_root_pre_forward", "_pre_forward", "_pre_backward"),
+    (f"{_PRIVATE}._fsdp_state", "FSDPState"): ("_lazy_init", "_root_pre_forward", "_pre_backward"),
     (f"{_PRIVATE}._fsdp_param_group", "FSDPParamGroup"): (
         "reshard",
         "_to_sharded",
+        "_to_unsharded",
         "unshard",
         "wait_for_unshard",
         "post_backward",
     ),
-    (f"{_PRIVATE}._fsdp_param", "FSDPParam"): ("to_sharded", "free_unsharded_param", "_setattr_on_modules"),
+    (f"{_PRIVATE}._fsdp_param", "FSDPParam"): ("free_unsharded_param", "_setattr_on_modules"),
 }
 """By module and class the methods that are called or replaced."""
 
