@@ -58,8 +58,13 @@ class Departures:
         self._waiting.discard(rank)
 
     def on_ended(self, rank: int, status: int | None) -> None:
-        """Note a rank's exit status: -n where signal n ended it, None where nobody saw it."""
+        """Note a rank's exit status: -n where signal n ended it, None where nobody saw it.
+
+        Nobody sees it where mpirun kills all processes for a rank that has failed or follows.
+        """
         self._ended.setdefault(rank, status)
+        if status is None and self._said | self._followed:
+            self._followed.add(rank)
         if status != 0:
             self._failed.setdefault(rank, status)
 

@@ -199,7 +199,7 @@ def run_forwarding_signals(argv: Sequence[str], environ: Mapping[str, str], watc
             job.send_signal(_FORWARDED_SIGNALS[signal.Signals(number)])
 
         def end(verdict: Verdict) -> None:
-            print(f"coarse: {verdict.text}", file=sys.stderr, flush=True)
+            _tell(verdict.text)
             job.send_signal(signal.SIGTERM)
             if watch.outlasts(_TERM_GRACE_S):
                 job.send_signal(signal.SIGKILL)
@@ -213,13 +213,19 @@ def run_forwarding_signals(argv: Sequence[str], environ: Mapping[str, str], watc
                 signal.signal(number, handler)
     if received:
         name = signal.Signals(received[0]).name
-        print(f"coarse: {name} received; the job has ended", file=sys.stderr, flush=True)
+        _tell(f"{name} received; the job has ended")
         return exit_status(-received[0])
     if watch.verdict:
         return watch.verdict.status
     if (cause := watch.departures.unsaid_cause()) is not None:
-        print(f"coarse: {cause}; the job has ended", file=sys.stderr, flush=True)
+        _tell(f"{cause}; the job has ended")
     return watch.departures.first_failure() or status
+
+
+def _tell(text: str) -> None:
+    """Say something on standard error; where its reader is gone the job ends all the same, with its own status."""
+    with suppress(OSError):
+        os.write(sys.stderr.fileno(), f"coarse: {text}\n".encode())
 
 
 def has_children(pid: int) -> bool:

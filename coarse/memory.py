@@ -75,16 +75,17 @@ class DeviceMemory:
         Raises:
             CapacityError: this process may not map so much.
         """
-        if offset + nbytes > len(self._bytes):
-            self._map(offset + nbytes)
-        return self._bytes[offset : offset + nbytes]
+        mapped = self._bytes  # another thread may put a newer mapping there, even a shorter one than this thread's
+        if offset + nbytes > len(mapped):
+            mapped = self._map(offset + nbytes)
+        return mapped[offset : offset + nbytes]
 
     def is_at(self, address: int, offset: int) -> bool:
         """Whether an address of this process is that of the byte at `offset`, in any of the mappings."""
         return any(address == begin + offset for begin in self._addresses)
 
-    def _map(self, end: int) -> None:
-        """Map the file from its beginning to `end` at least. See [Note: mapping]."""
+    def _map(self, end: int) -> np.ndarray:
+        """The file's bytes from its beginning to `end` at least, mapped anew. See [Note: mapping]."""
         if end > self.capacity_bytes:
             raise ValueError(f"a device of {self.capacity_bytes} bytes has no byte {end - 1}")
         wanted = max(_FIRST_MAPPING_BYTES, 2 * len(self._bytes), -(-end // _FIRST_MAPPING_BYTES) * _FIRST_MAPPING_BYTES)
@@ -99,8 +100,10 @@ class DeviceMemory:
                 "that limit, or lower device_capacity_bytes"
             ) from None
         mapping.madvise(mmap.MADV_DONTFORK)
-        self._bytes = np.frombuffer(mapping, np.uint8)
-        self._addresses.append(self._bytes.__array_interface__["data"][0])
+        mapped = np.frombuffer(mapping, np.uint8)
+        self._addresses.append(mapped.__array_interface__["data"][0])
+        self._bytes = mapped
+        return mapped
 
     def reserve(self, offset: int, nbytes: int) -> str:
         """Make a range real; the reason why not, or an empty string. What is real stays so, and costs no more."""

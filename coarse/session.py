@@ -78,6 +78,9 @@ def _join(config: "Config | Mapping[str, object] | str | Path | None", timeout_s
     runtime.start()
     if runtime.is_device_only:
         shutdown()
+        if runtime.has_failed:
+            with LauncherLine(os.environ) as line:
+                line.say_follows()
         sys.exit(1 if runtime.has_failed else 0)
     if runtime.has_light_devices:
         from coarse.comm_world import guard_comm_world

@@ -53,6 +53,13 @@ def test_coarse_run_ends_with_the_status_of_mpirun(tmp_path):
     assert completed.stdout == ""
 
 
+def test_a_device_that_ends_for_a_worker_is_not_named_as_the_cause(tmp_path):
+    completed = coarse_run("ended_rank.py", "exit", tmp_path)
+    assert completed.returncode == 1, completed.stderr
+    assert "rank 1 (MPI rank 1) has shut down without pushing 'awaited'" in completed.stderr
+    assert "MPI rank 2" not in completed.stderr
+
+
 def test_ctrl_c_on_coarse_run_leaves_no_rank(tmp_path):
     command = [sys.executable, "-m", "coarse", "run", "--workers", "2", "--devices", "1"]
     completed = complete([*command, str(PROGRAMS / "press_ctrl_c.py"), str(tmp_path)])

@@ -108,3 +108,20 @@ def test_ranks_that_are_refused_together_end_by_themselves():
     verdict = starting(*refused, ("ended", 0, 1), ("ended", 2, 1))
     assert verdict is not None
     assert verdict.grace_s == 4.0
+
+
+def test_whoever_mpirun_kills_for_a_rank_that_follows_is_no_cause():
+    departures = Departures(3, frozenset({2}))
+    departures.on_follows(0)
+    for rank, status in ((2, None), (1, None), (0, 1)):
+        departures.on_ended(rank, status)
+    assert departures.unsaid_cause() is None
+    assert departures.first_failure() == 1
+
+
+def test_a_rank_that_nobody_saw_end_is_the_cause_where_others_follow_later():
+    departures = Departures(3, frozenset({2}))
+    departures.on_ended(1, None)
+    departures.on_follows(0)
+    departures.on_ended(0, 1)
+    assert departures.unsaid_cause() == "MPI rank 1 was ended"

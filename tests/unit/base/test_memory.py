@@ -186,3 +186,18 @@ def test_a_control_group_leaves_its_limit_less_what_is_used_and_no_cache(tmp_pat
 
 def test_without_a_control_group_only_the_kernel_limits(tmp_path):
     assert memory._left_of_group(tmp_path, "absent", "absent", "") == 1 << 62
+
+
+def test_a_view_is_whole_though_another_thread_maps_less_meanwhile(device, monkeypatch):
+    monkeypatch.setattr(memory, "_FIRST_MAPPING_BYTES", 4096)
+    small = DeviceMemory(os.dup(device.descriptor), CAPACITY_BYTES)
+    first, mapped = small._bytes, small._map
+
+    def map_beside_another(end):
+        newest = mapped(end)
+        small._bytes = first  # as a thread does that wanted less, and ends later
+        return newest
+
+    monkeypatch.setattr(small, "_map", map_beside_another)
+    assert small.view(0, 8192).nbytes == 8192
+    small.close()

@@ -8,7 +8,9 @@ import threading
 import pytest
 
 from coarse.arrival import LauncherLine
+from coarse.clock import WallClock
 from coarse.departures import Departures
+from coarse.launch import run_forwarding_signals
 from coarse.watch import Doorstep, Watch
 
 IN_TIME_S = 10.0
@@ -92,6 +94,24 @@ def test_a_connection_of_another_user_is_closed_unheard(monkeypatch):
                 stranger.sendall(b"0 ended 9\n")
             assert is_closed(stranger)
     assert watch.departures.first_failure() == 0
+
+
+def test_a_job_ends_though_nobody_reads_what_the_launcher_says(tmp_path, monkeypatch):
+    reader, writer = os.pipe()
+    os.close(reader)
+    watch = Watch(Departures(2, frozenset()))
+    clock = WallClock()
+    began_s = clock.now_s()
+    with (
+        open(writer, "w") as broken,
+        contextlib.closing(connected(watch)) as waiting,
+        contextlib.closing(connected(watch)) as watching,
+    ):
+        monkeypatch.setattr("sys.stderr", broken)
+        waiting.sendall(b"0 waits\n")
+        watching.sendall(b"1 runs\n1 ended 5\n")
+        assert run_forwarding_signals(["sleep", "30"], os.environ, watch) == 5
+    assert clock.now_s() - began_s < IN_TIME_S
 
 
 def is_closed(channel: socket.socket) -> bool:
