@@ -10,8 +10,9 @@ from coarse.torch.sharding import fsdp2, fsdp2_hooks
 def used_names() -> set[str]:
     """Attributes that the adapter reads of anything, or names in a text: a method may be replaced by its name."""
     tree = ast.parse(Path(fsdp2.__file__).read_text())
-    read = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-    return read | {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    attributes = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    texts = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant))
+    return attributes | {text for text in texts if isinstance(text, str)}
 
 
 def methods_of(module: str, kind: str) -> set[str]:
