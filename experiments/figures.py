@@ -49,7 +49,8 @@ def draw_losses(runs: Mapping[str, Document], reference: str, path: Path) -> Non
             differences = relative_differences(losses, wanted)
             shown = [max(difference, SMALLEST_DIFFERENCE) for difference in differences]
             difference_axes.plot(steps, shown, label=f"{name} against {reference}", **line)
-    loss_axes.set(ylabel="training loss (nats per byte)", title="The same training in three ways")
+    title = f"{subject_of(runs[reference])}\ntrained in {len(runs)} ways"
+    loss_axes.set(ylabel="training loss (nats per byte)", title=title)
     loss_axes.legend(loc="upper right")
     _draw_tolerance(difference_axes)
     difference_axes.set(yscale="log", ylim=(SMALLEST_DIFFERENCE, 3e-2), xlabel="step", ylabel="relative difference")
@@ -57,6 +58,15 @@ def draw_losses(runs: Mapping[str, Document], reference: str, path: Path) -> Non
     for axes in (loss_axes, difference_axes):
         axes.grid(alpha=0.3)
     save_figure(figure, path)
+
+
+def subject_of(document: Document) -> str:
+    """The model, the machine and the kind of a recorded run, for a title; no more than the record holds."""
+    shape, machine = document.get("settings", {}).get("shape"), document.get("machine")
+    model = f"GPT of {shape['layers']} layers of width {shape['width']}" if shape else "One model"
+    where = f" on {machine['processor']}, {machine['num_cores']} cores" if machine else ""
+    kind = document.get("kind")
+    return f"{model}{where}" + (f" ({kind})" if kind else "")
 
 
 def _draw_tolerance(axes: Axes) -> None:
@@ -76,9 +86,11 @@ def draw_timeline(runs: Mapping[str, Sequence[Document]], path: Path) -> None:
     steps = shown_steps([document for documents in runs.values() for document in documents])
     _draw_lanes(lanes_axes, runs, steps)
     _draw_medians(median_axes, runs)
+    first = next(iter(runs.values()))[0]
+    figure.suptitle(f"{subject_of(first)}: where the time goes")
     handles: list[Artist] = [Patch(color=color, label=phase) for phase, color in PHASES.items()]
     handles.append(Line2D([], [], color="black", linewidth=2, label="the same iteration without synchronisation"))
-    figure.legend(handles=handles, loc="outside upper center", ncols=len(handles), frameon=False)
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False)
     save_figure(figure, path)
 
 

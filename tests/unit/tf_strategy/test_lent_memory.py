@@ -25,6 +25,7 @@ def aligned(nbytes: int, boundary: int = 64) -> np.ndarray:
     return memory[begin : begin + nbytes]
 
 
+MOST_EPOCHS = 50
 LENT = aligned(64 * 16 * 4).view("f4").reshape(64, 16)
 
 
@@ -71,8 +72,9 @@ def num_rows_written(dataset: tf.data.Dataset) -> int:
 
 @pytest.mark.parametrize("make", [generated, mapped, unknown])
 def test_an_array_that_is_lent_stays_as_it_is_however_its_rows_are_cut(make):
-    assert num_rows_written(make().rebatch(8)) > 0  # TensorFlow's mistake: else nothing is shown here
-    assert num_rows_written(owned(make().rebatch(8))) == 0
+    # TensorFlow's mistake, which takes a reader that is the last to hold the rows: else nothing is shown here
+    assert any(num_rows_written(make().rebatch(8)) for _ in range(MOST_EPOCHS))
+    assert not any(num_rows_written(owned(make().rebatch(8))) for _ in range(5))
 
 
 @pytest.mark.parametrize(
