@@ -115,18 +115,17 @@ class DeviceLink:
         return self.has_failed
 
     def left_of(self, members: Collection[int] | None) -> tuple[int, ...]:
-        """Those of these workers (None: of all) that have shut down, as far as this one has read."""
-        left = self.machine.left
-        return tuple(sorted(left if members is None else left & set(members)))
+        """Those of these workers (None: of all) that have shut down, in that order, as far as this one has read."""
+        return tuple(client for client in self.machine.left if members is None or client in members)
 
     def left_error(self, left: Sequence[int], what: str) -> DeadRankError:
         """That something will never end, since it needs workers that have shut down."""
-        ranks = [self._placement.ranks[client] for client in left]
-        who = f"rank {left[0]} (MPI rank {ranks[0]}) has" if len(left) == 1 else f"ranks {list(left)} have"
+        rank = self._placement.ranks[left[0]]
+        others = f", and later ranks {list(left[1:])} have" if left[1:] else ""
         return DeadRankError(
-            f"rank {self.machine.client}: {what} needs every worker, but {who} shut down; let all ranks make equally "
-            "many steps",
-            rank=ranks[0],
+            f"rank {self.machine.client}: {what} needs every worker, but rank {left[0]} (MPI rank {rank}) has shut down"
+            f"{others}; let all ranks make equally many steps",
+            rank=rank,
         )
 
     def obituaries(self) -> list[str]:

@@ -101,8 +101,8 @@ class ClientMachine:
         self.last_joined: int | None = None
         self.join_failed: JoinFailed | None = None
         """Who has shut down, so that no round of joins will be complete any more."""
-        self.left: set[int] = set()
-        """Clients that have shut down."""
+        self.left: list[int] = []
+        """Clients that have shut down, the first to have done so first: others may have left because of it."""
         self.missing: dict[int, dict[int, tuple[int, ...]]] = {}
         """Key -> device -> clients that it waits for, as far as asked."""
         self.died: Died | None = None
@@ -294,7 +294,7 @@ class ClientMachine:
             case JoinFailed():
                 self.join_failed = record
             case Leave():
-                self.left.add(record.client)
+                self.left.append(record.client)
             case Died():
                 self.died = self.died or record
             case Echo() | Allocated() | SnapshotGrant() | StatisticsReply():
