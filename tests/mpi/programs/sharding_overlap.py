@@ -1,7 +1,7 @@
 """Transfers and computation at once, shown by order and not by times: each waits in turn for the other to get on."""
 
 import threading
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -87,9 +87,11 @@ def witness() -> Iterator[Witness]:
     """Have all jobs pass through a witness meanwhile."""
     found, submit = Witness(), ProgressThread.submit
 
-    def submit_witnessed(thread: ProgressThread, lane: Hashable, job: Job, what: str) -> Pending:
+    def submit_witnessed(
+        thread: ProgressThread, lane: Hashable, job: Job, what: str, members: Collection[int] | None = None
+    ) -> Pending:
         found.note(what, "submitted")
-        return submit(thread, lane, lambda: found.witnessed(job, what), what)
+        return submit(thread, lane, lambda: found.witnessed(job, what), what, members)
 
     ProgressThread.submit = submit_witnessed  # type: ignore[method-assign]
     try:
