@@ -107,15 +107,15 @@ class Departures:
                 )
         if self._waiting and self._workers <= self._ended.keys() and not self._workers & self._joined:
             return self._verdict_of_strangers()
-        for rank, status in self._failed.items():
-            if len(self._ended) < self._num_ranks and rank not in self._followed:
-                how = how_ended(self._ended[rank]) if rank in self._ended else "has raised an error"
-                return Verdict(
-                    f"MPI rank {rank} {how}, and others have not ended in the {_FAILED_S:g} s since; the job ends",
-                    exit_status(status) or 1,
-                    _FAILED_S,
-                )
-        return None
+        first = self._first_failed()
+        if first is None or len(self._ended) == self._num_ranks:
+            return None
+        how = how_ended(self._ended[first]) if first in self._ended else "has raised an error"
+        return Verdict(
+            f"MPI rank {first} {how}, and others have not ended in the {_FAILED_S:g} s since; the job ends",
+            exit_status(self._failed[first]) or 1,
+            _FAILED_S,
+        )
 
     def _verdict_of_strangers(self) -> Verdict:
         """Of a script in which nobody has called `init`: workers that know of no other each do all the work."""

@@ -102,9 +102,7 @@ def _typed_timeout(timeout_s: float) -> Iterator[None]:
     """Say of a time limit of sockets what was waited for."""
     try:
         yield
-    except TimeoutError as error:
-        if isinstance(error, StallError):
-            raise
+    except TimeoutError:
         raise StallError(
             f"ranks of {socket.gethostname()} did not hand on their device memory within {timeout_s:g} s; see whether "
             "one hangs, or raise startup_timeout_s"

@@ -89,6 +89,12 @@ def test_a_rank_that_has_raised_counts_before_its_process_has_ended():
     assert "MPI rank 1 has raised an error" in verdict.text
 
 
+def test_a_rank_that_ends_for_one_that_left_ends_the_others_too():
+    verdict = starting(*JOINED, ("ended", 1, 0), ("follows", 0), ("ended", 0, 1))  # the device still runs
+    assert verdict is not None
+    assert (verdict.status, verdict.grace_s) == (1, 4.0)
+
+
 def test_a_rank_that_ends_well_ends_nobody():
     assert starting(*JOINED, ("ended", 1, 0)) is None
 
