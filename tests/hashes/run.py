@@ -1,0 +1,167 @@
+"""Hashes of what must keep its bits: training results, simulated traces, and what the commands print and write.
+
+    python -m tests.hashes.run            # compare with hashes.json; another hash is named, and the status is 1
+    python -m tests.hashes.run --write    # write it anew, after a change that is meant
+
+A change that only moves or renames code leaves all of them as they are. Training results are those of this processor
+(its instructions decide the order in which a matrix product is summed), so on another one compare two commits.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+HERE = Path(__file__).parent
+REPOSITORY = HERE.parents[1]
+RESULTS = HERE / "hashes.json"
+COARSE = (sys.executable, "-m", "coarse")
+MPIRUN = (
+    str(Path(sys.executable).with_name("mpirun")), *("--oversubscribe", "--bind-to", "none"),
+    *("-x", "COARSE_CONFIG", "-x", "COARSE_MODE", "-x", "COARSE_POLICY"),
+)  # fmt: skip
+ENVIRON = {
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "PYTHONPATH": str(REPOSITORY),
+    "OMP_NUM_THREADS": "1",
+    "ATEN_CPU_CAPABILITY": "default",
+    "MKL_CBWR": "COMPATIBLE",
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+    "TF_ENABLE_ONEDNN_OPTS": "0",
+    "COLUMNS": "120",
+}
+
+LAYOUTS = {
+    "1 worker, 1 device": ("1:1", ""),
+    "2 workers, 2 devices": ("2:2", ""),
+    "3 workers, 1 device": ("3:1", ""),
+    "4 workers, 2 devices": ("4:2", ""),
+    "3 workers, 3 devices, a ring": ("3:3", 'collective = "ring"\n'),
+    "3 workers, 1 device, dense": ("3:1", 'mode = "dense"\n'),
+    "3 workers, 2 devices, all-reduce": ("3:2", 'mode = "allreduce"\n'),
+}
+FACES = ("arrays", "torch", "sharded", "keras")
+ROUTING = 'policy = "devices"\nbucket_bytes = 50_000\n'
+FIXED = "[routing]\npolicy = \"fixed\"\nthreshold_bytes = 4096\npartition_bytes = 65_536\n"
+
+COMMANDS = {
+    "predict aws-p3": ("predict", "--machine", "aws-p3", "--out", "OUT/run"),
+    "predict aws-p3 paper": ("predict", "--machine", "aws-p3", "--policy", "paper", "--batch", "64", "--out", "OUT/run"),
+    "predict fpga": ("predict", "--machine", "coarse-fpga", "--workers", "1", "--out", "OUT/run"),
+    "predict two nodes": ("predict", "--machine", "aws-p3", "--nodes", "2", "--workers", "8", "--out", "OUT/run"),
+    "predict straggler": ("predict", "--machine", "cxl-type3-asic", "--straggler", "1=1.5", "--out", "OUT/run"),
+    "predict degrade": (
+        *("predict", "--machine", "aws-p3", "--iterations", "8", "--profile-every", "2"),
+        *("--degrade", "gpu0*=0.25@0.01", "--out", "OUT/run"),
+    ),
+    "predict cz120": ("predict", "--machine", "cxl-cz120", "--out", "OUT/run"),
+    "predict fpga3": ("predict", "--machine", "cxl-type3-fpga", "--out", "OUT/run"),
+    "predict g4dn": ("predict", "--machine", "aws-g4dn", "--out", "OUT/run"),
+    "predict p100": ("predict", "--machine", "sdsc-p100", "--out", "OUT/run"),
+    "shard": ("shard", "--out", "OUT/shard.json"),
+    "shard ring lora": ("shard", "--machine", "fcdp-a40-1gbe", "--lora-rank", "8", "--out", "OUT/shard.json"),
+    "shard hierarchical": (
+        *("shard", "--machine", "fcdp-a40-rdma", "--collective", "hierarchical", "--nodes", "4", "--tau", "0.5"),
+        *("--recompute", "--quantised", "--out", "OUT/shard.json"),
+    ),
+}  # fmt: skip
+PROGRAMS = {
+    "coarse paper": ("experiments.coarse_paper.validate", "--out", "OUT", "--docs", "OUT/page.md"),
+    "fcdp paper": ("experiments.fcdp_paper.validate", "--out", "OUT", "--docs", "OUT/page.md"),
+    "deadlock": ("experiments.coarse_deadlock",),
+}
+
+
+def trained(layout: str, face: str) -> str:
+    """The hash of what a face's training ends with on a layout."""
+    partition, settings = LAYOUTS[layout]
+    with tempfile.TemporaryDirectory() as folder:
+        config = Path(folder) / "coarse.toml"
+        config.write_text(f'partition = "{partition}"\n{settings}{_policy(settings)}{_routing(settings)}')
+        num_ranks = sum(map(int, partition.split(":")))
+        program = (sys.executable, str(HERE / "training.py"), folder, face)
+        _completed((*MPIRUN, "-n", str(num_ranks), *program), {"COARSE_CONFIG": str(config)})
+        return _hash((Path(folder) / "values.bin").read_bytes())
+
+
+def _policy(settings: str) -> str:
+    return "bucket_bytes = 50_000\n" if "mode" in settings else ROUTING
+
+
+def _routing(settings: str) -> str:
+    return "" if '"dense"' in settings else FIXED
+
+
+def said(argv: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    """The hashes of what a command prints and of each file that it writes, pictures and their page apart."""
+    with tempfile.TemporaryDirectory() as folder:
+        output = _completed(tuple(word.replace("OUT", folder) for word in argv), {}).replace(folder, "OUT")
+        yield "output", _hash(output.encode())
+        for path in sorted(Path(folder).rglob("*")):
+            if path.is_file() and path.suffix not in (".png", ".html"):
+                yield path.name, _hash(path.read_bytes().replace(folder.encode(), b"OUT"))
+
+
+def _completed(argv: tuple[str, ...], environ: dict[str, str]) -> str:
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("COARSE_")}
+    done = subprocess.run(
+        argv, env={**inherited, **ENVIRON, **environ}, cwd=REPOSITORY, capture_output=True, text=True, timeout=600,
+        check=False,
+    )  # fmt: skip
+    if done.returncode:
+        sys.exit(f"{' '.join(argv)} ended with {done.returncode}\n{done.stdout}\n{done.stderr}")
+    return done.stdout
+
+
+def _hash(said: bytes) -> str:
+    return hashlib.sha256(said).hexdigest()[:32]
+
+
+def all_hashes() -> dict[str, str]:
+    """By what is hashed."""
+    tasks = {f"training, {layout}, {face}": (layout, face) for layout in LAYOUTS for face in FACES}
+    commands = {name: (*COARSE, *words) for name, words in COMMANDS.items()}
+    programs = {name: (sys.executable, "-m", *words) for name, words in PROGRAMS.items()}
+    with ThreadPoolExecutor(2) as pool:
+        spoken = pool.map(lambda argv: dict(said(argv)), [*programs.values(), *commands.values()])
+        trainings = pool.map(lambda task: trained(*task), tasks.values())
+        found = dict(zip(tasks, trainings, strict=True))
+        for name, parts in zip([*programs, *commands], spoken, strict=True):
+            found |= {f"{name}, {part}": digest for part, digest in parts.items()}
+    return found
+
+
+def main() -> None:
+    """Compare or write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", action="store_true", help="write hashes.json instead of comparing")
+    options = parser.parse_args()
+    found = all_hashes()
+    if options.write:
+        record = {"command": "python -m tests.hashes.run --write", "processor": _processor(), "hashes": found}
+        RESULTS.write_text(json.dumps(record, indent=1) + "\n")
+        return
+    kept = json.loads(RESULTS.read_text())
+    if kept["processor"] != _processor():
+        print(f"training results are those of {kept['processor']}; this is {_processor()}")
+    other = sorted(name for name in kept["hashes"].keys() | found if kept["hashes"].get(name) != found.get(name))
+    print(*(f"differs: {name}" for name in other), f"{len(found) - len(other)} of {len(found)} are equal", sep="\n")
+    sys.exit(bool(other))
+
+
+def _processor() -> str:
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return f"{names[0] if names else platform.machine()}, {platform.machine()}"
+
+
+if __name__ == "__main__":
+    main()
