@@ -13,7 +13,7 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.11",
     packages=find_packages(include=["coarse", "coarse.*", "tf_strategy", "tf_strategy.*"]),
-    package_data={"coarse.emulation": ["presets/*.toml"]},
+    package_data={"coarse.hardware": ["presets/*.toml"]},
     install_requires=["numpy>=1.26", "mpi4py>=4.1"],
     extras_require={
         "torch": ["torch>=2.9"],
@@ -23,5 +23,5 @@ setup(
         "tensorflow": ["tensorflow>=2.18,<2.22", "keras>=3.10,<3.16"],
         "test": ["hypothesis>=6", "mypy>=2.4", "psutil>=5.9", "pytest>=9", "ruff>=0.17"],
     },
-    entry_points={"console_scripts": ["coarse = coarse.commands.app:main"]},
+    entry_points={"console_scripts": ["coarse = coarse.cli.app:main"]},
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from coarse.cluster.interfaces import columns_of
+from coarse.launch.cluster.interfaces import columns_of
 
 INTERFACE = "eth0"
 HEADER_BYTES = 66

@@ -17,7 +17,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))  # so that the script 
 
 from coarse.emulated.launch import ALLOWED_OVERRUN_SHARE, EmulatedResult, run_order
 from coarse.emulated.order import RunOrder
-from coarse.emulation.degradation import at_share
+from coarse.hardware.degradation import at_share
 from coarse.simulation.adaptation import PROFILE_EVERY, Profile
 from coarse.simulation.job import Job
 from coarse.simulation.profiling import measured_tables

@@ -15,14 +15,14 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))  # so that the script 
 
 from benchmarks.targets import MEDIAN_LIMIT, PERCENTILE_LIMIT
 from benchmarks.world import abort_on_error
-from coarse.clock import WallClock
 from coarse.emulated.envelope import Way
 from coarse.emulated.runtime import EmulatedRuntime
-from coarse.emulation.links import Link
-from coarse.plan import Placement
+from coarse.hardware.links import Link
+from coarse.protocol.clock import WallClock
+from coarse.protocol.partition import PartitionTable, RankPlace, Role
+from coarse.protocol.plan import Placement
 from coarse.simulation.job import Job
 from coarse.simulation.site import Site
-from coarse.topology import PartitionTable, RankPlace, Role
 
 DURATIONS_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
 """Wall seconds."""

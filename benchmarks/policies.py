@@ -22,10 +22,10 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))  # so that the script 
 
 from coarse.emulated.launch import emulate
 from coarse.emulated.order import RunOrder
-from coarse.emulation.hardware import Machine
-from coarse.emulation.placement import place
-from coarse.emulation.presets import machine_named, preset_names
 from coarse.errors import ConfigError, OverrunError
+from coarse.hardware.hardware import Machine
+from coarse.hardware.placement import place
+from coarse.hardware.presets import machine_named, preset_names
 from coarse.simulation.job import Job
 from coarse.simulation.scenario import Mode, Policy, local_tables
 from coarse.simulation.training import simulate

@@ -24,9 +24,9 @@ from unittest.mock import patch
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # so that the script runs from any folder
 
 from coarse.client.machine import ClientMachine
-from coarse.emulation.compute import compute_profile
-from coarse.emulation.models import Precision, model_named
-from coarse.emulation.presets import load_preset
+from coarse.hardware.compute import compute_profile
+from coarse.hardware.models import Precision, model_named
+from coarse.hardware.presets import load_preset
 from coarse.proxy.machine import ProxyMachine
 from coarse.simulation.scenario import Mode, Policy, Scenario
 from coarse.simulation.training import simulate

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from benchmarks.buckets import ddp_buckets
-from coarse.emulation.models import Model, NamedShape, bert_large, resnet50
+from coarse.hardware.models import Model, NamedShape, bert_large, resnet50
 
 DTYPE = np.dtype(np.float32)
 DEFAULT_SIZES = "4KiB,16KiB,64KiB,256KiB,1MiB,4MiB,16MiB,98MiB,420MiB"

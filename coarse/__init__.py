@@ -21,8 +21,6 @@ from coarse.arrays import (
     statistics,
 )
 from coarse.client.handle import Handle
-from coarse.config import Config, FixedRouting, MeasuredRouting
-from coarse.dtypes import Op
 from coarse.errors import (
     CapacityError,
     CheckpointError,
@@ -37,6 +35,8 @@ from coarse.errors import (
     SnapshotError,
     StallError,
 )
+from coarse.protocol.config import Config, FixedRouting, MeasuredRouting
+from coarse.protocol.dtypes import Op
 from coarse.session import init, is_initialized, shutdown
 from coarse.snapshots import (
     Checkpoint,

@@ -1,6 +1,6 @@
 """`python -m coarse`, the same as the command `coarse`."""
 
-from coarse.commands.app import main
+from coarse.cli.app import main
 
 if __name__ == "__main__":
     main()

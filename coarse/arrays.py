@@ -11,8 +11,8 @@ from numpy.typing import DTypeLike
 from coarse.client.client import Client
 from coarse.client.handle import Handle
 from coarse.client.machine import ToDevice
-from coarse.dtypes import DType, Op, dtype_of
-from coarse.messages import URGENT, Descriptor, StatisticsRequest
+from coarse.protocol.dtypes import DType, Op, dtype_of
+from coarse.protocol.records import URGENT, Descriptor, StatisticsRequest
 from coarse.session import current
 
 MAX_NAME_CHARACTERS = 1000

@@ -13,34 +13,34 @@ from pathlib import Path
 
 from mpi4py import MPI
 
-from coarse.agreement import (
-    agree,
-    agree_on_config,
-    agree_on_digest,
-    broadcast_run_name,
-    gather_hosts,
-)
 from coarse.client.client import Client
 from coarse.client.link import DeviceLink
 from coarse.client.machine import ClientMachine
 from coarse.client.profiler import choose_table
 from coarse.client.snapshots import ClientSnapshots
 from coarse.client.states import DeviceStates
-from coarse.clock import WallClock
 from coarse.collectives.shared import SharedByGroups
-from coarse.composition import placement_of, routing_of
-from coarse.config import Config
-from coarse.device_file import open_device_file
 from coarse.errors import CapacityError, CoarseError, DeadRankError, UnsupportedError
-from coarse.memory import MemoryFile
-from coarse.node import NodeShare, open_node
-from coarse.partition_file import stated_or_default
-from coarse.plan import RoutingTable
+from coarse.protocol.clock import WallClock
+from coarse.protocol.composition import placement_of, routing_of
+from coarse.protocol.config import Config
+from coarse.protocol.partition import PartitionTable
+from coarse.protocol.partition_file import stated_or_default
+from coarse.protocol.plan import RoutingTable
 from coarse.proxy.machine import ProxyMachine
 from coarse.proxy.service import ProxyService
-from coarse.records import Mailbox
-from coarse.topology import PartitionTable
-from coarse.transport import MpiTransport
+from coarse.storage.device_file import open_device_file
+from coarse.storage.region import MemoryFile
+from coarse.transport.agreement import (
+    agree,
+    agree_on_config,
+    agree_on_digest,
+    broadcast_run_name,
+    gather_hosts,
+)
+from coarse.transport.mailbox import Mailbox
+from coarse.transport.mpi import MpiTransport
+from coarse.transport.node import NodeShare, open_node
 
 
 class Runtime:

@@ -15,12 +15,12 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING
 
-from coarse.arrival import LauncherLine, NodeJob, arrival
-from coarse.clock import WallClock
 from coarse.errors import CoarseError, NotInitializedError, StallError, UnsupportedError
+from coarse.protocol.clock import WallClock
+from coarse.transport.arrival import LauncherLine, NodeJob, arrival
 
 if TYPE_CHECKING:
-    from coarse.config import Config
+    from coarse.protocol.config import Config
     from coarse.runtime import Runtime
 
 _runtime: "Runtime | None" = None
@@ -83,7 +83,7 @@ def _join(config: "Config | Mapping[str, object] | str | Path | None", timeout_s
                 line.say_follows()
         sys.exit(1 if runtime.has_failed else 0)
     if runtime.has_light_devices:
-        from coarse.comm_world import guard_comm_world
+        from coarse.transport.comm_world import guard_comm_world
 
         guard_comm_world()
 
@@ -116,7 +116,7 @@ def _open_runtime(config: "Config | Mapping[str, object] | str | Path | None") -
 
 def _startup_timeout_s(config: "Config | Mapping[str, object] | str | Path | None") -> float:
     """What the configuration says; the default where it is wrong, which all ranks are told of later."""
-    from coarse.config import Config, load_config
+    from coarse.protocol.config import Config, load_config
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the runtime reads it again, and warns

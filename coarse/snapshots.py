@@ -21,11 +21,11 @@ from numpy.typing import DTypeLike
 from coarse.arrays import checked_shape
 from coarse.client.snapshots import ClientSnapshots, SnapshotHandle
 from coarse.client.states import StateArray, label
-from coarse.dtypes import DType, dtype_of
 from coarse.errors import CheckpointError
+from coarse.protocol.dtypes import DType, dtype_of
 from coarse.session import current
-from coarse.storage.pieces import StoredTensor
-from coarse.storage.restore import Checkpoint, read_checkpoint
+from coarse.storage.snapshots.pieces import StoredTensor
+from coarse.storage.snapshots.restore import Checkpoint, read_checkpoint
 
 __all__ = ["Checkpoint", "SnapshotHandle", "before_overwrite", "restore", "snapshot", "state_array"]
 

@@ -13,9 +13,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from coarse.plan import RoutingTable
-from coarse.proxy.dry_run import Replay, stuck_proxies, table_for
-from coarse.proxy.interleavings import every_routing, explore
+from coarse.protocol.plan import RoutingTable
+from experiments.deadlock.dry_run import Replay, stuck_proxies, table_for
+from experiments.deadlock.interleavings import every_routing, explore
 
 NUM_CLIENTS, NUM_TENSORS, NUM_PROXIES = 3, 3, 2
 FIGURE_10 = {0: ["tensor 1", "tensor 2"], 1: ["tensor 2", "tensor 1"]}

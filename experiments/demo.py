@@ -18,7 +18,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))  # so that the script 
 
 from rich.console import Console
 
-from coarse.config import POLICIES
+from coarse.protocol.config import POLICIES
 from experiments.comparison import EARLY_STEPS, TOLERANCE, comparison_rows, comparison_table
 from experiments.figures import draw_losses, draw_timeline
 from experiments.gpt.rows import provenance, read_run, write_json

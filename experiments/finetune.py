@@ -20,7 +20,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))  # so that the script 
 
 import torch
 
-from coarse.clock import WallClock
+from coarse.protocol.clock import WallClock
 from experiments.finetuning.features import RowShape
 from experiments.finetuning.models import FAMILIES, SIZES, Lora
 from experiments.finetuning.report import document, step_line, summary_lines

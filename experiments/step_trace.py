@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from coarse.trace import Trace, merge
+from coarse.protocol.trace import Trace, merge
 from experiments.comparison import Document
 from experiments.figures import PHASES
 from experiments.gpt.rows import run_path

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # so that the script runs from any folder
 
-from coarse.clock import WallClock
 from coarse.errors import CoarseError
+from coarse.protocol.clock import WallClock
 from experiments.gpt.rows import provenance, run_path, write_json
 from experiments.keras_images.folder import ImageFolder, read_folder
 from experiments.keras_images.rates import SCHEDULES

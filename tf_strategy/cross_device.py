@@ -4,7 +4,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from coarse.dtypes import Op
+from coarse.protocol.dtypes import Op
 from tf_strategy.operations import Operations
 from tf_strategy.private_names import ReduceOp, local_value, on_devices_of
 from tf_strategy.tensors import as_tensor

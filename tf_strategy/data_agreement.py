@@ -11,9 +11,9 @@ from itertools import count
 import numpy as np
 import tensorflow as tf
 
-from coarse.dtypes import DType, Op
 from coarse.errors import DeadRankError, MismatchError, StallError
-from coarse.messages import URGENT, Descriptor
+from coarse.protocol.dtypes import DType, Op
+from coarse.protocol.records import URGENT, Descriptor
 from coarse.session import current
 from tf_strategy import failures
 from tf_strategy.data_end import Given, goes_on, place_of

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from coarse.dtypes import DType, Op
 from coarse.errors import ConfigError
+from coarse.protocol.dtypes import DType, Op
 from tf_strategy.private_names import jit_compiled_function
 from tf_strategy.reduction import Tensors, members_of
 from tf_strategy.rounds import Rounds

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from coarse.clock import Clock, WallClock
+from coarse.protocol.clock import Clock, WallClock
 
 
 @dataclass(frozen=True, kw_only=True)

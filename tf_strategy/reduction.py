@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
-from coarse.dtypes import DType, Op
-from coarse.gradients.bucket_plan import BucketPlan, plan_buckets
+from coarse.parallel.data.bucket_plan import BucketPlan, plan_buckets
+from coarse.protocol.dtypes import DType, Op
 from tf_strategy.places import Place, fingerprint_of
 
 

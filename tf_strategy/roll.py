@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from coarse.client.handle import Handle
-from coarse.dtypes import DType, Op
 from coarse.errors import DeadRankError, MismatchError, StallError
-from coarse.gradients.byte_stream import stream_blobs
-from coarse.messages import URGENT, Descriptor
+from coarse.parallel.data.byte_stream import stream_blobs
+from coarse.protocol.dtypes import DType, Op
+from coarse.protocol.records import URGENT, Descriptor
 from tf_strategy.places import Place, decoded, difference_of
 from tf_strategy.waits import told
 

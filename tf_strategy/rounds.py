@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coarse.gradients.byte_stream import stream, stream_blobs
-from coarse.gradients.synchroniser import DeviceSynchroniser, Synchroniser, synchroniser_of, times_rounds
+from coarse.parallel.data.byte_stream import stream, stream_blobs
+from coarse.parallel.data.synchroniser import DeviceSynchroniser, Synchroniser, synchroniser_of, times_rounds
 from tf_strategy import failures
 from tf_strategy.places import Place
 from tf_strategy.recording import Recorder
@@ -24,7 +24,7 @@ from tf_strategy.sites import Site
 from tf_strategy.streamed_sums import pieces_of, streamed
 
 if TYPE_CHECKING:  # it starts MPI, which only init() may
-    from coarse.gradients.split_chooser import DualSync
+    from coarse.parallel.data.split_chooser import DualSync
     from coarse.runtime import Runtime
 
 _FEW_BYTES = 4096

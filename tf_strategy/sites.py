@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from coarse.gradients.bucket_plan import BucketPlan
-from coarse.gradients.synchroniser import Synchroniser
+from coarse.parallel.data.bucket_plan import BucketPlan
+from coarse.parallel.data.synchroniser import Synchroniser
 from tf_strategy.reduction import Tensors, members_of
 
 

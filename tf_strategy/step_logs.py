@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from coarse.dtypes import Op
+from coarse.protocol.dtypes import Op
 from tf_strategy.operations import Operations
 
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 import coarse
-from coarse.config import Config
 from coarse.errors import ConfigError
+from coarse.protocol.config import Config
 from coarse.session import current, is_initialized
 from tf_strategy import failures
 from tf_strategy.data_order import share_seed
@@ -26,7 +26,7 @@ from tf_strategy.rounds import Rounds
 from tf_strategy.step_logs import means_of_all
 
 if TYPE_CHECKING:  # it starts MPI, which only init() may
-    from coarse.gradients.split_chooser import DualSync
+    from coarse.parallel.data.split_chooser import DualSync
 
 _made: "CoarseStrategy | None" = None
 

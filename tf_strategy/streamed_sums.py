@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from coarse.client.handle import Handle
-from coarse.gradients.byte_stream import Section, capacity_of, cut, pack, unpack
-from coarse.messages import Descriptor
-from coarse.units import MIB
+from coarse.parallel.data.byte_stream import Section, capacity_of, cut, pack, unpack
+from coarse.protocol.records import Descriptor
+from coarse.protocol.units import MIB
 from tf_strategy.reduction import Tensors
 
 if TYPE_CHECKING:  # it starts MPI, which only init() may

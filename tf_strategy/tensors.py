@@ -4,7 +4,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from coarse.dtypes import DType
+from coarse.protocol.dtypes import DType
 from tf_strategy.private_names import has_replica_values
 
 _WIRE_OF = {

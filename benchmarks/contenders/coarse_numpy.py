@@ -12,7 +12,7 @@ import numpy as np
 
 import coarse
 from benchmarks.workloads import DTYPE, Workload
-from coarse.layout import bucket_limit_bytes, fuse
+from coarse.protocol.layout import bucket_limit_bytes, fuse
 
 
 def fused_slices(workload: Workload) -> list[slice]:

@@ -24,10 +24,10 @@ from coarse.client.refusals import (
 )
 from coarse.client.regions import KeyRegions
 from coarse.errors import CapacityError, CoarseError, InFlightError, MismatchError, StallError
-from coarse.memory import DeviceMemory
-from coarse.messages import Allocate, Descriptor, Free
-from coarse.shard_sets import mask_of, runs_of
-from coarse.units import MIB
+from coarse.protocol.records import Allocate, Descriptor, Free
+from coarse.protocol.shard_sets import mask_of, runs_of
+from coarse.protocol.units import MIB
+from coarse.storage.region import DeviceMemory
 
 _COPY_BYTES = 4 * MIB
 """A large tensor is announced in pieces of this size, so that devices add while the rest is copied."""

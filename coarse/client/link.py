@@ -10,12 +10,12 @@ import threading
 from collections.abc import Callable, Collection, Sequence
 
 from coarse.client.machine import ClientMachine, ToDevice
-from coarse.clock import Clock
-from coarse.encoding import decode, encode
 from coarse.errors import CoarseError, DeadRankError, StallError
-from coarse.messages import Died, Record
-from coarse.plan import Placement
-from coarse.records import Mailbox
+from coarse.protocol.clock import Clock
+from coarse.protocol.codec import decode, encode
+from coarse.protocol.plan import Placement
+from coarse.protocol.records import Died, Record
+from coarse.transport.mailbox import Mailbox
 
 _LONGEST_SLEEP_S = 0.1
 _LONGEST_WRITE_S = 1.0

@@ -5,8 +5,9 @@ import itertools
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from coarse.dtypes import DType
-from coarse.messages import (
+from coarse.protocol.dtypes import DType
+from coarse.protocol.plan import Placement, RoutingTable, SyncPlan, plan_key, proxy_for
+from coarse.protocol.records import (
     Allocated,
     Descriptor,
     Died,
@@ -29,9 +30,8 @@ from coarse.messages import (
     Tables,
     key_of,
 )
-from coarse.plan import Placement, RoutingTable, SyncPlan, plan_key, proxy_for
-from coarse.shard_sets import mask_of
-from coarse.snapshot_messages import SnapshotCopied, SnapshotEnded, SnapshotGrant
+from coarse.protocol.shard_sets import mask_of
+from coarse.protocol.snapshot_records import SnapshotCopied, SnapshotEnded, SnapshotGrant
 
 
 class ToDevice(NamedTuple):

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from coarse.client.routing import ProxyProfile, derive_table
-from coarse.config import MeasuredRouting
-from coarse.plan import RoutingTable
-from coarse.units import KIB
+from coarse.protocol.config import MeasuredRouting
+from coarse.protocol.plan import RoutingTable
+from coarse.protocol.units import KIB
 
 SMALLEST_BYTES = 4 * KIB
 """From here on is measured: where proxies cross may lie far below the size of a shard."""

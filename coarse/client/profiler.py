@@ -5,11 +5,11 @@ import numpy as np
 from coarse.client.client import Client
 from coarse.client.machine import ToDevice
 from coarse.client.probing import Probe, Probing
-from coarse.clock import Clock
-from coarse.config import FixedRouting, MeasuredRouting
-from coarse.messages import Probe as Ping
-from coarse.plan import RoutingTable
-from coarse.units import MIB
+from coarse.protocol.clock import Clock
+from coarse.protocol.config import FixedRouting, MeasuredRouting
+from coarse.protocol.plan import RoutingTable
+from coarse.protocol.records import Probe as Ping
+from coarse.protocol.units import MIB
 
 _PINGS = 10
 _COPIES, _SMALL_COPIES = 3, 10

@@ -6,9 +6,9 @@ import numpy as np
 
 from coarse import errors
 from coarse.client.machine import ClientMachine, Phase
-from coarse.dtypes import DType
 from coarse.errors import CoarseError, DeadRankError, InFlightError, StallError
-from coarse.messages import Descriptor, Failed
+from coarse.protocol.dtypes import DType
+from coarse.protocol.records import Descriptor, Failed
 
 ANSWER_S = 1.0
 """How long devices are given to say for whom they wait."""

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from coarse.client.machine import ClientKey, Phase
-from coarse.dtypes import DType
-from coarse.memory import DeviceMemory
+from coarse.protocol.dtypes import DType
+from coarse.storage.region import DeviceMemory
 
 
 class KeyRegions:

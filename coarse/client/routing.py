@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from coarse.plan import RoutingTable
+from coarse.protocol.plan import RoutingTable
 
 NEVER_BYTES = 2**63 - 1
 """A threshold above every tensor: the bandwidth proxy never pays off."""

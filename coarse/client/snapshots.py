@@ -16,7 +16,7 @@ import numpy as np
 from coarse.client.machine import ToDevice
 from coarse.client.states import DeviceStates, label
 from coarse.errors import CapacityError, CoarseError, DeadRankError, SnapshotError, StallError
-from coarse.snapshot_messages import (
+from coarse.protocol.snapshot_records import (
     Held,
     HeldEntry,
     SnapshotBegin,
@@ -25,10 +25,10 @@ from coarse.snapshot_messages import (
     fragments,
     shortened,
 )
-from coarse.storage.manifest import check_metadata
-from coarse.storage.pieces import StoredTensor
-from coarse.storage.shares import share_of
-from coarse.units import MIB
+from coarse.protocol.units import MIB
+from coarse.storage.snapshots.manifest import check_metadata
+from coarse.storage.snapshots.pieces import StoredTensor
+from coarse.storage.snapshots.shares import share_of
 
 _LONGEST_WRITE_S = 3600.0
 _TOUCH_BYTES = 256 * MIB

@@ -7,8 +7,8 @@ from math import prod
 import numpy as np
 
 from coarse.client.client import Client
-from coarse.dtypes import DType
 from coarse.errors import MismatchError
+from coarse.protocol.dtypes import DType
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

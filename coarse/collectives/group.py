@@ -16,8 +16,8 @@ from coarse.collectives.progress import Job, Pending, Waits
 from coarse.collectives.ring import Ring
 from coarse.collectives.shape import Collective, GroupShape
 from coarse.collectives.slice_sum import SliceSum
-from coarse.dtypes import DType, Op
 from coarse.errors import CoarseError, ConfigError
+from coarse.protocol.dtypes import DType, Op
 
 if TYPE_CHECKING:
     from coarse.runtime import Runtime

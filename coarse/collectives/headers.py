@@ -9,9 +9,9 @@ import numpy as np
 from coarse.collectives.awaited import Messages
 from coarse.collectives.node_memory import HEADERS
 from coarse.collectives.progress import Waits
-from coarse.dtypes import DType, Op
 from coarse.errors import MismatchError
-from coarse.messages import Tag, key_of
+from coarse.protocol.dtypes import DType, Op
+from coarse.protocol.records import Tag, key_of
 
 if TYPE_CHECKING:  # importing it starts MPI
     from coarse.collectives.wire import Wire

@@ -4,7 +4,7 @@ import numpy as np
 
 from coarse.collectives.node_memory import NodeDevices, Region
 from coarse.collectives.ticks import TICK_BYTES, AllPassed, Ticks
-from coarse.units import KIB, MIB
+from coarse.protocol.units import KIB, MIB
 
 NUM_SLOTS = 4
 _LEAST_SLOT_BYTES = 2 * MIB

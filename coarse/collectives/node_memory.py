@@ -9,7 +9,7 @@ from coarse.client.client import Client
 from coarse.collectives.awaited import Messages
 from coarse.collectives.progress import Waits
 from coarse.errors import CapacityError
-from coarse.messages import Tag
+from coarse.protocol.records import Tag
 
 if TYPE_CHECKING:  # it starts MPI, which only init() may
     from coarse.collectives.wire import Wire

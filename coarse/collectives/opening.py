@@ -15,7 +15,7 @@ from coarse.collectives.shared import SharedByGroups
 from coarse.collectives.traffic import Traffic
 from coarse.collectives.wire import Wire
 from coarse.errors import MismatchError
-from coarse.messages import Tag
+from coarse.protocol.records import Tag
 
 
 @dataclass

@@ -12,7 +12,7 @@ from coarse.collectives.pieces import Pieces
 from coarse.collectives.progress import Waits
 from coarse.collectives.schedule import Step, ring_gather, ring_reduce
 from coarse.collectives.slice_sum import SliceSum
-from coarse.units import MIB
+from coarse.protocol.units import MIB
 
 if TYPE_CHECKING:  # importing it starts MPI
     from coarse.collectives.wire import Wire

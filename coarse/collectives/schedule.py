@@ -16,7 +16,7 @@ all slices but one pass each border.
 from typing import NamedTuple
 
 from coarse.collectives.shape import Collective, GroupShape
-from coarse.ring import ring_steps
+from coarse.protocol.ring import ring_steps
 
 
 class Step(NamedTuple):
@@ -57,7 +57,7 @@ def ring_reduce(size: int, rank: int) -> tuple[Step, ...]:
 
 
 def _ring(size: int, rank: int) -> tuple[Step, ...]:
-    """coarse.ring ends with the sum of the chunk after one's position, so it is asked for the position before."""
+    """protocol.ring ends with the sum of the chunk after one's position, so it is asked for the position before."""
     after, before = (rank + 1) % size, (rank - 1) % size
     return tuple(Step(after, s.send_chunk, before, s.receive_chunk) for s in ring_steps(before, size, +1))
 

@@ -8,8 +8,8 @@ from coarse.client.client import Client
 from coarse.collectives.node_memory import NodeDevices
 from coarse.collectives.progress import ProgressThread
 from coarse.collectives.traffic import Traffic
-from coarse.messages import Tag
-from coarse.plan import Placement
+from coarse.protocol.plan import Placement
+from coarse.protocol.records import Tag
 
 
 class SharedByGroups:

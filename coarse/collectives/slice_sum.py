@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from coarse.dtypes import DType, Op
-from coarse.proxy.sync_core import accumulate, fold_local, narrowed, scale
+from coarse.protocol.dtypes import DType, Op
+from coarse.storage.reduce import accumulate, fold_local, narrowed, scale
 
 
 class SliceSum:

@@ -6,7 +6,7 @@ from mpi4py import MPI
 from coarse.collectives.awaited import Messages
 from coarse.collectives.shape import GroupShape
 from coarse.collectives.traffic import Traffic
-from coarse.messages import Tag
+from coarse.protocol.records import Tag
 
 
 class Wire:

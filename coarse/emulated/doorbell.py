@@ -2,7 +2,7 @@
 
 import select
 
-from coarse.records import Mailbox
+from coarse.transport.mailbox import Mailbox
 
 
 class PunctualMailbox(Mailbox):

@@ -1,7 +1,7 @@
 """How the ranks of an emulated run ended, as the processes that watch them tell the launcher."""
 
-from coarse.departures import Departures, Verdict, exit_status, how_ended
 from coarse.errors import DeadRankError
+from coarse.launch.departures import Departures, Verdict, exit_status, how_ended
 
 
 class Ends(Departures):

@@ -3,8 +3,8 @@
 import os
 from pathlib import Path
 
-from coarse.departures import how_ended
 from coarse.errors import FabricError
+from coarse.launch.departures import how_ended
 
 _EXIT_CODE = -1
 """The last field of /proc/PID/stat."""

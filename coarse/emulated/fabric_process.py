@@ -16,9 +16,9 @@ from coarse.emulated.envelope import RUN_SECONDS, Delivery, Submission, Way, unp
 from coarse.emulated.pace import Pace
 from coarse.emulated.run_clock import RunClock
 from coarse.emulated.site_file import FabricOrder, parse_order
-from coarse.emulation.ports import Ports
-from coarse.records import Mailbox
+from coarse.hardware.ports import Ports
 from coarse.simulation.site import Path, Site
+from coarse.transport.mailbox import Mailbox
 
 LATE_SHARE = 0.02
 """A transfer that is handed on later than this share of its duration has overrun."""

@@ -14,19 +14,19 @@ from statistics import fmean
 from types import FrameType
 from typing import Any
 
-from coarse.departures import exit_status
 from coarse.emulated.ends import Ends
 from coarse.emulated.failure import first_failure
 from coarse.emulated.order import RunOrder, order_json
 from coarse.errors import CoarseError, OverrunError
-from coarse.launch import ONE_MACHINE, AppContext, Job, mpirun_argv, mpirun_beside
-from coarse.plan import RoutingTable
+from coarse.launch.departures import exit_status
+from coarse.launch.mpirun import ONE_MACHINE, AppContext, Job, mpirun_argv, mpirun_beside
+from coarse.launch.training_run import WATCHED
+from coarse.launch.watch import Watch
+from coarse.protocol.plan import RoutingTable
 from coarse.simulation.adaptation import Profile
 from coarse.simulation.job import Job as TrainingJob
 from coarse.simulation.report import WorkerIteration, profile_share
 from coarse.simulation.training import simulate
-from coarse.training_run import WATCHED
-from coarse.watch import Watch
 
 ALLOWED_OVERRUN_SHARE = 0.01
 """Of all transfers; above it the links were not what they claim to be, and nothing is reported."""

@@ -12,8 +12,8 @@ from coarse.emulated.envelope import RUN_SECONDS, Submission, Way, unpack_delive
 from coarse.emulated.fabric_end import fabric_error
 from coarse.emulated.pace import Pace
 from coarse.emulated.shard_sizes import ShardSizes
-from coarse.encoding import decode, encode
-from coarse.messages import Descriptor, Push, Ready
+from coarse.protocol.codec import decode, encode
+from coarse.protocol.records import Descriptor, Push, Ready
 
 _HOT_KINDS = (1, 2)
 """First bytes of the frames of Push and Ready, the two that announce bytes."""

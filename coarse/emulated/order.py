@@ -3,15 +3,15 @@
 import json
 from dataclasses import asdict, dataclass, replace
 
-from coarse.emulation.degradation import parse_degradation
-from coarse.emulation.models import Precision, model_named
-from coarse.emulation.presets import machine_named
-from coarse.emulation.replay import profile_for
-from coarse.plan import RoutingTable
+from coarse.hardware.degradation import parse_degradation
+from coarse.hardware.models import Precision, model_named
+from coarse.hardware.presets import machine_named
+from coarse.hardware.replay import profile_for
+from coarse.protocol.partition import PartitionTable, RankPlace, Role
+from coarse.protocol.plan import RoutingTable
 from coarse.simulation.adaptation import Decide
 from coarse.simulation.job import Job
 from coarse.simulation.scenario import Mode, Policy, Scenario
-from coarse.topology import PartitionTable, RankPlace, Role
 
 
 @dataclass(frozen=True, kw_only=True)

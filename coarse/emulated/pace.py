@@ -1,6 +1,6 @@
 """Emulated time and the wall clock that paces it."""
 
-from coarse.clock import WallClock
+from coarse.protocol.clock import WallClock
 
 
 class Pace:

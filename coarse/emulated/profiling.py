@@ -9,7 +9,7 @@ from coarse.client.link import DeviceLink
 from coarse.emulated.envelope import Way
 from coarse.emulated.mailbox import EmulatedMailbox
 from coarse.emulated.pace import Pace
-from coarse.plan import RoutingTable
+from coarse.protocol.plan import RoutingTable
 from coarse.simulation.adaptation import Decide, Measuring, Result, Seconds, drive
 from coarse.simulation.job import Job
 from coarse.simulation.volleys import Volley

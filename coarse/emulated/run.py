@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from coarse.clock import WallClock
 from coarse.emulated.failure import failure_of, write_failure
 from coarse.emulated.order import RunOrder, parse_run_order
 from coarse.emulated.rows import gather_rows
 from coarse.emulated.runtime import EmulatedRuntime
 from coarse.emulated.training import EmulatedWorker
+from coarse.protocol.clock import WallClock
 from coarse.runtime import end_job
 
 

@@ -6,7 +6,7 @@ the run that is emulated.
 
 from collections.abc import Sequence
 
-from coarse.emulation.degradation import RateChange
+from coarse.hardware.degradation import RateChange
 
 
 class RunClock:

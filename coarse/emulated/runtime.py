@@ -16,15 +16,15 @@ from coarse.emulated.profiling import EmulatedProfiler
 from coarse.emulated.service import EmulatedService, Work
 from coarse.emulated.site_file import FabricOrder
 from coarse.errors import ConfigError
-from coarse.node import NodeShare
-from coarse.plan import RoutingTable
+from coarse.protocol.partition import PartitionTable
+from coarse.protocol.plan import RoutingTable
+from coarse.protocol.units import MIB
 from coarse.proxy.service import ProxyService
-from coarse.records import Mailbox, control_bytes
 from coarse.runtime import Runtime
 from coarse.simulation.adaptation import Adaptation, Decide, Profile
 from coarse.simulation.job import Job
-from coarse.topology import PartitionTable
-from coarse.units import MIB
+from coarse.transport.mailbox import Mailbox, control_bytes
+from coarse.transport.node import NodeShare
 
 _NO_ROUTE = RoutingTable(threshold_bytes=0, latency_proxy=0, bandwidth_proxy=0, partition_bytes=8 * MIB)
 """Of a job whose workers synchronise by themselves."""

@@ -2,12 +2,12 @@
 
 import numpy as np
 
-from coarse.dtypes import DType
 from coarse.emulated.adder import Adder
 from coarse.emulated.envelope import Way
 from coarse.emulated.mailbox import EmulatedMailbox
-from coarse.encoding import RING_HEADER_BYTES, decode_ring_header, encode_ring_header
-from coarse.messages import RingChunk
+from coarse.protocol.codec import RING_HEADER_BYTES, decode_ring_header, encode_ring_header
+from coarse.protocol.dtypes import DType
+from coarse.protocol.records import RingChunk
 from coarse.proxy.instructions import Fold, RingFold, RingSend
 from coarse.proxy.service import ProxyService
 

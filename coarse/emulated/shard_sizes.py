@@ -1,8 +1,8 @@
 """How many bytes each shard of a key has, learnt from the records that pass by."""
 
-from coarse.dtypes import DType
-from coarse.messages import Descriptor, Located, Record, Register, Table, Tables
-from coarse.plan import count_shards
+from coarse.protocol.dtypes import DType
+from coarse.protocol.plan import count_shards
+from coarse.protocol.records import Descriptor, Located, Record, Register, Table, Tables
 
 
 class ShardSizes:

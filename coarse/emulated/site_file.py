@@ -3,8 +3,8 @@
 import json
 from dataclasses import dataclass
 
-from coarse.emulation.degradation import RateChange
-from coarse.emulation.links import Link
+from coarse.hardware.degradation import RateChange
+from coarse.hardware.links import Link
 from coarse.simulation.site import Path, Site
 
 _WAYS = ("push", "pull", "between_devices", "between_workers")

@@ -10,7 +10,7 @@ from coarse.client.handle import Handle
 from coarse.emulated.runtime import EmulatedRuntime
 from coarse.emulated.worker_ring import EmulatedWorkerRing
 from coarse.errors import CoarseError
-from coarse.messages import Descriptor
+from coarse.protocol.records import Descriptor
 from coarse.simulation.adaptation import Profile
 from coarse.simulation.report import WorkerIteration
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from coarse.emulated.envelope import Way
 from coarse.emulated.mailbox import EmulatedMailbox
-from coarse.encoding import decode_ring_header, encode_ring_header
+from coarse.protocol.codec import decode_ring_header, encode_ring_header
 from coarse.proxy.instructions import Instruction, RingId, RingReceive, RingSend
 from coarse.simulation.ring_stream import RingStream
 

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from coarse.messages import Record, RingChunk
+from coarse.protocol.records import Record, RingChunk
 from coarse.proxy.snapshot_steps import SnapshotStep
 
 

@@ -3,9 +3,9 @@
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from coarse.dtypes import DType, Op
-from coarse.messages import Descriptor, Failed, Located, Push, RingChunk
-from coarse.plan import Placement, RoutingTable, SyncPlan, plan_key, proxy_for
+from coarse.protocol.dtypes import DType, Op
+from coarse.protocol.plan import Placement, RoutingTable, SyncPlan, plan_key, proxy_for
+from coarse.protocol.records import Descriptor, Failed, Located, Push, RingChunk
 from coarse.proxy.instructions import Region, RingId
 from coarse.proxy.queues import ReadyRun, ShardQueues
 from coarse.proxy.ring_run import RingRun

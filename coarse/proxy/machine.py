@@ -7,7 +7,8 @@ device, which tells all others; shards are announced straight to the devices tha
 
 from collections.abc import Callable
 
-from coarse.messages import (
+from coarse.protocol.plan import Placement, RoutingTable
+from coarse.protocol.records import (
     Allocate,
     Allocated,
     Died,
@@ -31,7 +32,6 @@ from coarse.messages import (
     Table,
     Tables,
 )
-from coarse.plan import Placement, RoutingTable
 from coarse.proxy.instructions import Finished, Fold, Instruction, Reserve, RingId, Send
 from coarse.proxy.membership import Membership
 from coarse.proxy.snapshots import DeviceSnapshots

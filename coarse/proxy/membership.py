@@ -1,7 +1,7 @@
 """Which clients a device serves, whose tables it has, and who has joined or left."""
 
-from coarse.messages import Forget, Join, Joined, JoinFailed, Table
-from coarse.plan import Placement
+from coarse.protocol.plan import Placement
+from coarse.protocol.records import Forget, Join, Joined, JoinFailed, Table
 
 
 class Membership:

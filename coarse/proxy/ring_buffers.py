@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from coarse.dtypes import DType, Op
-from coarse.encoding import RING_HEADER_BYTES, decode_ring_header, encode_ring_header
-from coarse.messages import RingChunk
+from coarse.protocol.codec import RING_HEADER_BYTES, decode_ring_header, encode_ring_header
+from coarse.protocol.dtypes import DType, Op
+from coarse.protocol.records import RingChunk
 from coarse.proxy.instructions import (
     Fold,
     Region,
@@ -20,7 +20,7 @@ from coarse.proxy.instructions import (
     RingReceive,
     RingSend,
 )
-from coarse.proxy.sync_core import accumulate, fold, fold_local, narrowed, scale
+from coarse.storage.reduce import accumulate, fold, fold_local, narrowed, scale
 
 ArrayOf = Callable[[Region, DType, int], np.ndarray]
 """(region, dtype, number of elements) -> the elements of a region where they lie."""

@@ -1,8 +1,8 @@
 """One shard's way round its ring, as one member sees it: a state machine without bytes (COARSE IV-A)."""
 
-from coarse.messages import RingChunk
+from coarse.protocol.records import RingChunk
+from coarse.protocol.ring import chunk_bounds, next_member, ring_steps
 from coarse.proxy.instructions import Instruction, RingId, RingReceive, RingSend
-from coarse.ring import chunk_bounds, next_member, ring_steps
 
 
 class RingRun:

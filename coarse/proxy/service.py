@@ -13,17 +13,16 @@ from itertools import compress
 
 import numpy as np
 
-from coarse.clock import Clock
-from coarse.dtypes import DType
-from coarse.encoding import decode, encode
-from coarse.memory import DeviceMemory
-from coarse.messages import (
+from coarse.protocol.clock import Clock
+from coarse.protocol.codec import decode, encode
+from coarse.protocol.dtypes import DType
+from coarse.protocol.plan import Placement
+from coarse.protocol.records import (
     Died,
     StatisticsReply,
     StatisticsRequest,
     Tag,
 )
-from coarse.plan import Placement
 from coarse.proxy.instructions import (
     Finished,
     Fold,
@@ -39,8 +38,9 @@ from coarse.proxy.instructions import (
 from coarse.proxy.machine import ProxyMachine
 from coarse.proxy.ring_buffers import RingBuffers, fold_regions
 from coarse.proxy.snapshot_writer import SnapshotWriter
-from coarse.records import Mailbox
-from coarse.transport import MpiTransport
+from coarse.storage.region import DeviceMemory
+from coarse.transport.mailbox import Mailbox
+from coarse.transport.mpi import MpiTransport
 
 _BELL_DELAY_S = 0.001
 _IDLE_SLEEP_S = 0.5

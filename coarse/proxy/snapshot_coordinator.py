@@ -1,13 +1,12 @@
 """The one device that makes a snapshot of many parts a checkpoint, or ends it for everybody.
 
-See [Note: snapshot records] in snapshot_messages.py.
+See [Note: snapshot records] in snapshot_records.py.
 """
 
 from dataclasses import dataclass, field
 
-from coarse.plan import Placement
-from coarse.proxy.snapshot_steps import CommitParts, DropFolder, MakeFolder, SnapshotStep
-from coarse.snapshot_messages import (
+from coarse.protocol.plan import Placement
+from coarse.protocol.snapshot_records import (
     Held,
     SnapshotEnded,
     SnapshotFailed,
@@ -17,6 +16,7 @@ from coarse.snapshot_messages import (
     SnapshotPart,
     shortened,
 )
+from coarse.proxy.snapshot_steps import CommitParts, DropFolder, MakeFolder, SnapshotStep
 
 ToAllDevices = SnapshotFolder | SnapshotEnded
 """What the coordinator says to every device, itself included."""

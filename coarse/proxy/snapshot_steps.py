@@ -2,7 +2,7 @@
 
 from typing import Any, NamedTuple
 
-from coarse.snapshot_messages import HeldEntry
+from coarse.protocol.snapshot_records import HeldEntry
 
 
 class CopyEntry(NamedTuple):

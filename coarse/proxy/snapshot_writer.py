@@ -9,9 +9,9 @@ from queue import SimpleQueue
 
 import numpy as np
 
-from coarse.dtypes import DType
 from coarse.errors import SnapshotError
-from coarse.memory import DeviceMemory, available_bytes
+from coarse.protocol.dtypes import DType
+from coarse.protocol.units import MIB
 from coarse.proxy.snapshot_steps import (
     CommitParts,
     CopyEntry,
@@ -23,15 +23,15 @@ from coarse.proxy.snapshot_steps import (
     WritePart,
 )
 from coarse.proxy.snapshots import DeviceSnapshots, Steps, nbytes_of
-from coarse.storage.checkpoint import (
+from coarse.storage.region import DeviceMemory, available_bytes
+from coarse.storage.snapshots.checkpoint import (
     begin_checkpoint,
     commit_checkpoint,
     discard_checkpoint,
     write_part,
 )
-from coarse.storage.manifest import PartEntry
-from coarse.storage.pieces import TensorPiece
-from coarse.units import MIB
+from coarse.storage.snapshots.manifest import PartEntry
+from coarse.storage.snapshots.pieces import TensorPiece
 
 _COPY_BYTES = 4 * MIB
 """The most that is copied before the device looks for other work again."""

@@ -1,22 +1,13 @@
 """Snapshots as one device sees them: what its clients hold, who may overwrite, what is written.
 
-See [Note: snapshot records] in snapshot_messages.py.
+See [Note: snapshot records] in snapshot_records.py.
 """
 
 from collections.abc import Callable, Iterable
 
-from coarse.dtypes import DType
-from coarse.plan import Placement
-from coarse.proxy.instructions import Instruction, Send
-from coarse.proxy.snapshot_coordinator import SnapshotCoordinator, ToAllDevices
-from coarse.proxy.snapshot_steps import (
-    CopyEntry,
-    DropCopies,
-    HurryCopies,
-    SnapshotStep,
-    WritePart,
-)
-from coarse.snapshot_messages import (
+from coarse.protocol.dtypes import DType
+from coarse.protocol.plan import Placement
+from coarse.protocol.snapshot_records import (
     Held,
     HeldEntry,
     SnapshotBegin,
@@ -32,7 +23,16 @@ from coarse.snapshot_messages import (
     fragments,
     shortened,
 )
-from coarse.storage.snapshot import (
+from coarse.proxy.instructions import Instruction, Send
+from coarse.proxy.snapshot_coordinator import SnapshotCoordinator, ToAllDevices
+from coarse.proxy.snapshot_steps import (
+    CopyEntry,
+    DropCopies,
+    HurryCopies,
+    SnapshotStep,
+    WritePart,
+)
+from coarse.storage.snapshots.snapshot import (
     CopyNow,
     Discard,
     Grant,
@@ -41,7 +41,7 @@ from coarse.storage.snapshot import (
     SnapshotMachine,
     WriteFile,
 )
-from coarse.storage.snapshot import Instruction as HoldInstruction
+from coarse.storage.snapshots.snapshot import Instruction as HoldInstruction
 
 Steps = list[Instruction]
 ToCoordinator = SnapshotJoined | SnapshotPart | SnapshotFailed | SnapshotLeft

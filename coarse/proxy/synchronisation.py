@@ -5,14 +5,14 @@ touches their regions any more, and each drops the key as soon as it has heard s
 chunk of a ring may still be on its way to a device without a client in it, which drops the key then.
 """
 
-from coarse.messages import Failed, Located, Push, Ready, RingChunk
-from coarse.plan import Placement, RoutingTable
+from coarse.protocol.plan import Placement, RoutingTable
+from coarse.protocol.records import Failed, Located, Push, Ready, RingChunk
+from coarse.protocol.units import MIB
 from coarse.proxy.instructions import Fold, Instruction, RingFinish, RingFold, RingId, Send
 from coarse.proxy.keys import KeyState
 from coarse.proxy.queues import ReadyRun, merged_results
 from coarse.proxy.ring_run import RingRun
 from coarse.storage.versions import VersionTable
-from coarse.units import MIB
 
 FOLD_BYTES = 8 * MIB
 """The most that one Fold covers, so that a more urgent key need not wait longer."""

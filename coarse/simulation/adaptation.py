@@ -14,15 +14,15 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from coarse.client.probing import Probe, Probing
-from coarse.emulation.links import Link
-from coarse.plan import Placement, RoutingTable
+from coarse.hardware.links import Link
+from coarse.protocol.plan import Placement, RoutingTable
+from coarse.protocol.units import KIB
 from coarse.simulation.blame import estimated_links
 from coarse.simulation.job import Job
 from coarse.simulation.profiling import local_tables, probe_s, probings
 from coarse.simulation.site import Site
 from coarse.simulation.sites import reachable_proxies
 from coarse.simulation.volleys import Send, Volley, probe_volley, volley_s
-from coarse.units import KIB
 
 PROFILE_EVERY = 10
 """Iterations between two looks, where nobody says otherwise. A look takes up to 2 % of an iteration as short as those

@@ -11,8 +11,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from coarse.emulation.degradation import at_share
-from coarse.emulation.links import Link
+from coarse.hardware.degradation import at_share
+from coarse.hardware.links import Link
 from coarse.simulation.site import Site
 from coarse.simulation.volleys import Volley, volley_s
 

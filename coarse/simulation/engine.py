@@ -5,8 +5,8 @@ import math
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 
-from coarse.emulation.links import Link
-from coarse.emulation.ports import Ports
+from coarse.hardware.links import Link
+from coarse.hardware.ports import Ports
 
 Action = Callable[[], None]
 

@@ -2,10 +2,10 @@
 
 import math
 
-from coarse.dtypes import DType
-from coarse.emulation.compute import ComputeProfile
-from coarse.emulation.models import Model
-from coarse.layout import bucket_limit_bytes, fuse
+from coarse.hardware.compute import ComputeProfile
+from coarse.hardware.models import Model
+from coarse.protocol.dtypes import DType
+from coarse.protocol.layout import bucket_limit_bytes, fuse
 from coarse.simulation.job import Gradient
 
 

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from coarse.config import MeasuredRouting
-from coarse.dtypes import DType, Op
-from coarse.emulation.degradation import RateChange
-from coarse.messages import Descriptor
-from coarse.plan import Placement, RoutingTable
+from coarse.hardware.degradation import RateChange
+from coarse.protocol.config import MeasuredRouting
+from coarse.protocol.dtypes import DType, Op
+from coarse.protocol.plan import Placement, RoutingTable
+from coarse.protocol.records import Descriptor
 from coarse.simulation.site import Site
 
 DTYPE = DType.FLOAT32

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from coarse.client.dual_sync import IterationTimes, SyncRates, best_proxy_bytes, split_keys
-from coarse.emulation.links import Link, rising
-from coarse.emulation.quantities import SizeTable
-from coarse.plan import Placement, RoutingTable
+from coarse.hardware.links import Link, rising
+from coarse.hardware.quantities import SizeTable
+from coarse.protocol.plan import Placement, RoutingTable
 from coarse.simulation.job import Gradient, Job
 from coarse.simulation.policies import with_best_split
 from coarse.simulation.site import Site

@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 
 from coarse.errors import ConfigError
-from coarse.messages import Located, Table
+from coarse.protocol.records import Located, Table
 from coarse.proxy.instructions import RingSend
 from coarse.simulation.engine import Engine
 from coarse.simulation.job import DTYPE, Gradient, Job

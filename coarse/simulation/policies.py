@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from coarse.plan import RoutingTable
+from coarse.protocol.plan import RoutingTable
 from coarse.simulation.job import Job
 from coarse.simulation.report import Report
 from coarse.simulation.training import simulate

@@ -9,9 +9,9 @@ from dataclasses import replace
 
 from coarse.client.probing import Probe, Probing
 from coarse.client.routing import ProxyProfile
-from coarse.config import MeasuredRouting
-from coarse.emulation.links import Link
-from coarse.plan import RoutingTable
+from coarse.hardware.links import Link
+from coarse.protocol.config import MeasuredRouting
+from coarse.protocol.plan import RoutingTable
 from coarse.simulation.site import Path, Site
 from coarse.simulation.volleys import ends_s, probe_volley, volley_s
 

@@ -10,8 +10,8 @@ from functools import partial
 from typing import Any
 
 from coarse.client.machine import ClientMachine, ToDevice
-from coarse.dtypes import DType
-from coarse.messages import Ready, RingChunk, key_of
+from coarse.protocol.dtypes import DType
+from coarse.protocol.records import Ready, RingChunk, key_of
 from coarse.proxy.instructions import (
     Fold,
     Instruction,

@@ -3,8 +3,8 @@
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from coarse.emulation.links import Link
-from coarse.emulation.ports import Ports
+from coarse.hardware.links import Link
+from coarse.hardware.ports import Ports
 from coarse.simulation.engine import Action, Engine
 
 Port = tuple[str, int]

@@ -9,10 +9,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby, pairwise, permutations
 
-from coarse.emulation.hardware import Machine
-from coarse.emulation.links import path_alone_s
-from coarse.emulation.placement import Placement as Places
-from coarse.emulation.wiring import PathKind
+from coarse.hardware.hardware import Machine
+from coarse.hardware.links import path_alone_s
+from coarse.hardware.placement import Placement as Places
+from coarse.hardware.wiring import PathKind
 
 _PROBE_BYTES = 1 << 22
 _MAX_SEARCHED = 8

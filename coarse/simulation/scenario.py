@@ -6,18 +6,19 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from coarse.client.dual_sync import IterationTimes, SyncRates, best_proxy_bytes, split_keys
-from coarse.config import MeasuredRouting
-from coarse.emulation.accelerator import EAGER_FRAMEWORK, MemoryAccount, Optimizer, Training, require_fit
-from coarse.emulation.compute import ComputeProfile
-from coarse.emulation.degradation import Degradation, rate_changes
-from coarse.emulation.hardware import Machine
-from coarse.emulation.links import Link
-from coarse.emulation.models import Model
-from coarse.emulation.placement import Placement as Places
-from coarse.emulation.placement import place
-from coarse.emulation.wiring import PathKind
 from coarse.errors import ConfigError
-from coarse.plan import Placement, RoutingTable
+from coarse.hardware.accelerator import EAGER_FRAMEWORK, MemoryAccount, Optimizer, Training, require_fit
+from coarse.hardware.compute import ComputeProfile
+from coarse.hardware.degradation import Degradation, rate_changes
+from coarse.hardware.hardware import Machine
+from coarse.hardware.links import Link
+from coarse.hardware.models import Model
+from coarse.hardware.placement import Placement as Places
+from coarse.hardware.placement import place
+from coarse.hardware.wiring import PathKind
+from coarse.protocol.config import MeasuredRouting
+from coarse.protocol.plan import Placement, RoutingTable
+from coarse.protocol.units import MIB
 from coarse.simulation.gradients import gradients_of
 from coarse.simulation.job import Gradient, Job
 from coarse.simulation.policies import Simulate, with_best_split
@@ -26,7 +27,6 @@ from coarse.simulation.ring_order import in_ring_order
 from coarse.simulation.site import Path, Site
 from coarse.simulation.sites import STEPWISE_RANKS, coarse_site, dense_site, placement_of, reachable_proxies
 from coarse.simulation.training import simulate
-from coarse.units import MIB
 
 _RING_BYTES = 4 * MIB
 """What ring neighbours exchange when the profiler measures BW_proxy and BW_GPU."""

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from coarse.emulation.links import Link
+from coarse.hardware.links import Link
 
 Path = tuple[int, ...]
 

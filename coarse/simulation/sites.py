@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from coarse.emulation.hardware import Machine
-from coarse.emulation.links import path_alone_s
-from coarse.emulation.placement import Placement as Places
-from coarse.emulation.wiring import PathKind
-from coarse.plan import Placement
+from coarse.hardware.hardware import Machine
+from coarse.hardware.links import path_alone_s
+from coarse.hardware.placement import Placement as Places
+from coarse.hardware.wiring import PathKind
+from coarse.protocol.plan import Placement
 from coarse.simulation.site import Path, Site
 
 STEPWISE_RANKS = 64

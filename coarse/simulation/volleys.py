@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from coarse.client.probing import Probe
-from coarse.emulation.fabric import Fabric
-from coarse.emulation.links import Link
+from coarse.hardware.fabric import Fabric
+from coarse.hardware.links import Link
 from coarse.simulation.site import Path, Site
 
 Port = tuple[str, int]

@@ -21,10 +21,17 @@ from coarse import (
     size,
     statistics,
 )
-from coarse.sharding.accelerator_cache import AcceleratorCache
+from coarse.parallel.sharded.accelerator_cache import AcceleratorCache
 from coarse.torch.broadcasting import allgather, broadcast, broadcast_, broadcast_parameters
-from coarse.torch.optimizer import DistributedOptimizer
-from coarse.torch.optimizer_state import broadcast_optimizer_state
+from coarse.torch.ddp.optimizer import DistributedOptimizer
+from coarse.torch.ddp.optimizer_state import broadcast_optimizer_state
+from coarse.torch.ddp.snapshot import restore, snapshot
+from coarse.torch.fsdp.account import DeviceAccount
+from coarse.torch.fsdp.activations import saved_tensors_counted
+from coarse.torch.fsdp.cuda_account import account_on
+from coarse.torch.fsdp.fully_shard import fully_shard, release_caches
+from coarse.torch.fsdp.groups import bytes_between_nodes
+from coarse.torch.fsdp.recording import TransferRecorder
 from coarse.torch.process_group import register as _register_backend
 from coarse.torch.push_pull import (
     Handle,
@@ -39,13 +46,6 @@ from coarse.torch.push_pull import (
     push_pull_async_,
     synchronize,
 )
-from coarse.torch.sharding.account import DeviceAccount
-from coarse.torch.sharding.activations import saved_tensors_counted
-from coarse.torch.sharding.cuda_account import account_on
-from coarse.torch.sharding.fully_shard import fully_shard, release_caches
-from coarse.torch.sharding.groups import bytes_between_nodes
-from coarse.torch.sharding.recording import TransferRecorder
-from coarse.torch.snapshot import restore, snapshot
 
 __all__ = [
     "AcceleratorCache",

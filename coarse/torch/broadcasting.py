@@ -5,13 +5,13 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from coarse.dtypes import DType, Op
 from coarse.errors import MismatchError
-from coarse.gradients.alike import require_same
-from coarse.gradients.byte_stream import require_one_root, stream, stream_blobs, stream_from
-from coarse.messages import Descriptor
+from coarse.parallel.data.alike import require_same
+from coarse.parallel.data.byte_stream import require_one_root, stream, stream_blobs, stream_from
+from coarse.protocol.dtypes import DType, Op
+from coarse.protocol.records import Descriptor
 from coarse.session import current
-from coarse.torch.device_state import before_writing_to
+from coarse.torch.ddp.device_state import before_writing_to
 from coarse.torch.signatures import NamedTensors, signature
 from coarse.torch.tensors import (
     array_of,

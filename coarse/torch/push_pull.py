@@ -8,11 +8,11 @@ import torch
 
 from coarse import arrays
 from coarse.client.handle import Handle as ArrayHandle
-from coarse.dtypes import Op
 from coarse.errors import ConfigError, DeadRankError
-from coarse.messages import Descriptor
+from coarse.protocol.dtypes import Op
+from coarse.protocol.records import Descriptor
 from coarse.session import current
-from coarse.torch.device_state import before_writing_to
+from coarse.torch.ddp.device_state import before_writing_to
 from coarse.torch.tensors import (
     array_of,
     describe,

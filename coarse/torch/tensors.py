@@ -8,8 +8,8 @@ from torch.autograd.graph import increment_version
 from torch.distributed.tensor import DTensor
 
 from coarse.arrays import checked
-from coarse.dtypes import DType, Op
-from coarse.messages import Descriptor
+from coarse.protocol.dtypes import DType, Op
+from coarse.protocol.records import Descriptor
 
 _WIRE_OF = {
     torch.float16: DType.FLOAT16,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from coarse.units import KIB, MIB
+from coarse.protocol.units import KIB, MIB
 from experiments.coarse_paper.cells import Cell
 from experiments.coarse_paper.settings import Setting
 

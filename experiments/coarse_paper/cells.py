@@ -6,15 +6,15 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from multiprocessing import get_context
 
-from coarse.config import MeasuredRouting
-from coarse.emulation.compute import FORWARD_SHARE, compute_profile
-from coarse.emulation.hardware import Machine
-from coarse.emulation.models import model_named
-from coarse.emulation.placement import place
+from coarse.hardware.compute import FORWARD_SHARE, compute_profile
+from coarse.hardware.hardware import Machine
+from coarse.hardware.models import model_named
+from coarse.hardware.placement import place
+from coarse.protocol.config import MeasuredRouting
+from coarse.protocol.units import MIB
 from coarse.simulation.job import Job
 from coarse.simulation.scenario import Mode, Policy, Scenario
 from coarse.simulation.training import simulate
-from coarse.units import MIB
 from experiments.coarse_paper.inputs import CENTRAL, Inputs, Platform
 from experiments.coarse_paper.machines import with_neighbours_first, with_rings_both_ways
 

@@ -8,7 +8,7 @@ profiler finds (the smallest size with 95 % of the best bandwidth), which rest o
 
 from pathlib import Path
 
-from coarse.units import MIB
+from coarse.protocol.units import MIB
 from experiments.coarse_paper.bars import Plot, Stated, draw_curves
 from experiments.coarse_paper.claims import ClaimRow, Given, Number, Unit, claim_row
 from experiments.coarse_paper.fig15_routing import central, routed

@@ -10,13 +10,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from coarse.client.routing import NEVER_BYTES, ProxyProfile
-from coarse.config import MeasuredRouting
-from coarse.emulation.hardware import Machine
-from coarse.emulation.placement import place
-from coarse.plan import RoutingTable
+from coarse.hardware.hardware import Machine
+from coarse.hardware.placement import place
+from coarse.protocol.config import MeasuredRouting
+from coarse.protocol.plan import RoutingTable
+from coarse.protocol.units import KIB, MIB
 from coarse.simulation.profiling import measured_tables, profile_proxy
 from coarse.simulation.sites import coarse_site
-from coarse.units import KIB, MIB
 from experiments.coarse_paper.bars import Plot, draw_curves
 from experiments.coarse_paper.claims import ClaimRow, Given, Order, Unit, claim_row
 from experiments.coarse_paper.fig8_pairs import T4_WHY

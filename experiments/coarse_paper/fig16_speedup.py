@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from coarse.emulation.accelerator import Training, max_batch
-from coarse.emulation.models import Precision, model_named
+from coarse.hardware.accelerator import Training, max_batch
+from coarse.hardware.models import Precision, model_named
+from coarse.protocol.units import GIB
 from coarse.simulation.scenario import Mode
-from coarse.units import GIB
 from experiments.coarse_paper.bars import Bar, Stated, bar_label, draw_bars
 from experiments.coarse_paper.bars import Panel as Axes
 from experiments.coarse_paper.cells import Cell, outcome

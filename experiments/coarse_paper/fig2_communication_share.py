@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
-from coarse.emulation.presets import load_preset
+from coarse.hardware.presets import load_preset
 from coarse.simulation.scenario import Mode
 from experiments.coarse_paper.bars import Bar, Panel, Stated, draw_bars
 from experiments.coarse_paper.cells import Cell, Outcome, outcome

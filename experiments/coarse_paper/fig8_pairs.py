@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
-from coarse.emulation.pair_matrix import bandwidth_matrix, pair_s
-from coarse.emulation.presets import load_preset
-from coarse.units import MIB
+from coarse.hardware.pair_matrix import bandwidth_matrix, pair_s
+from coarse.hardware.presets import load_preset
+from coarse.protocol.units import MIB
 from experiments.coarse_paper.bars import new_figure, save
 from experiments.coarse_paper.claims import ClaimRow, Given, Order, Unit, claim_row
 from experiments.coarse_paper.inputs import Platform

@@ -7,11 +7,11 @@ No input is a result of the paper that we then hold ours against. What the figur
 import enum
 from dataclasses import dataclass, replace
 
-from coarse.emulation.hardware import Machine
-from coarse.emulation.models import Precision
-from coarse.emulation.presets import load_preset
-from coarse.emulation.wiring import PathKind
 from coarse.errors import ConfigError
+from coarse.hardware.hardware import Machine
+from coarse.hardware.models import Precision
+from coarse.hardware.presets import load_preset
+from coarse.hardware.wiring import PathKind
 from experiments.coarse_paper.machines import with_direct_copies
 
 
@@ -179,7 +179,7 @@ DECLARED = (
         "memory",
         "Adam's states, activations of separate kernels, 1 GiB for the framework",
         "assumption",
-        "coarse/emulation/accelerator.py, held against published limits",
+        "coarse/hardware/accelerator.py, held against published limits",
     ),
 )
 """Everything that a row may name in its `inputs`."""

@@ -3,8 +3,8 @@
 from collections.abc import Collection
 from dataclasses import replace
 
-from coarse.emulation.hardware import Machine
-from coarse.emulation.presets import load_preset
+from coarse.hardware.hardware import Machine
+from coarse.hardware.presets import load_preset
 
 _MIN_RING = 3
 """Two members use both directions of their cable in any case: each sends to the other."""

@@ -3,11 +3,11 @@
 import enum
 
 from coarse.client.routing import FULL_BANDWIDTH_SHARE
-from coarse.emulation.hardware import Machine
-from coarse.emulation.pair_matrix import pair_s
-from coarse.emulation.presets import load_preset
 from coarse.errors import ConfigError
-from coarse.units import KIB
+from coarse.hardware.hardware import Machine
+from coarse.hardware.pair_matrix import pair_s
+from coarse.hardware.presets import load_preset
+from coarse.protocol.units import KIB
 
 SIZES = tuple(64 * KIB * 2**power for power in range(11))
 """64 KiB to 64 MiB."""

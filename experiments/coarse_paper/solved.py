@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from coarse.emulation.models import model_named
+from coarse.hardware.models import model_named
 from coarse.simulation.scenario import Policy
 from experiments.coarse_paper.cells import Cell, outcome
 from experiments.coarse_paper.inputs import Platform

@@ -9,8 +9,8 @@ ZeRO-3's total agrees. Outcome: bytes by pass and system, and rates over time.
 from collections.abc import Iterator
 from pathlib import Path
 
+from coarse.protocol.units import GIB
 from coarse.simulation.sharded.report import rate_over_time
-from coarse.units import GIB
 from experiments.coarse_paper.bars import Bar, Panel, draw_bars
 from experiments.coarse_paper.claims import ClaimRow, Number, Order, Unit, claim_row
 from experiments.coarse_paper.script import main

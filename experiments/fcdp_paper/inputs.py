@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from coarse.collectives.shape import Collective
-from coarse.emulation.hardware import Machine
-from coarse.emulation.presets import load_preset
-from coarse.emulation.topology_tree import PlaceKind
-from coarse.emulation.wire import Wire
+from coarse.hardware.hardware import Machine
+from coarse.hardware.presets import load_preset
+from coarse.hardware.topology_tree import PlaceKind
+from coarse.hardware.wire import Wire
+from coarse.protocol.units import MIB
 from coarse.simulation.sharded.scenario import LOGIT_BYTES, PEAK_SHARE
-from coarse.units import MIB
 from experiments.coarse_paper.inputs import Declared
 
 TITLE = "FCDP: claims and ours"

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from coarse.collectives.shape import Collective
+from coarse.protocol.units import GIB
 from coarse.simulation.sharded.iteration import simulate_sharded
 from coarse.simulation.sharded.modes import Policy, ShardedMode
-from coarse.units import GIB
 from experiments.coarse_paper.claims import ClaimRow, Given, Listed, Number, Order, Unit, claim_row
 from experiments.coarse_paper.script import main
 from experiments.fcdp_paper.cells import MODELS, Cell, System

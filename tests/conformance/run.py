@@ -16,8 +16,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from coarse.clock import WallClock
-from coarse.launch import AppContext, mpirun_argv, mpirun_beside
+from coarse.launch.mpirun import AppContext, mpirun_argv, mpirun_beside
+from coarse.protocol.clock import WallClock
 from tests.conformance.rank import RANKS_FOLDER
 from tests.conformance.reasons import REASONS
 

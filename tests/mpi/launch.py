@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from coarse.launch import AppContext, Job, mpirun_argv, mpirun_beside
+from coarse.launch.mpirun import AppContext, Job, mpirun_argv, mpirun_beside
 
 REPOSITORY = Path(__file__).parents[2]
 PROGRAMS = Path(__file__).parent / "programs"

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from coarse.memory import available_bytes
-from coarse.units import GIB
+from coarse.protocol.units import GIB
+from coarse.storage.region import available_bytes
 from tests.mpi.claims import read_reports
 from tests.mpi.launch import mpirun
 from tests.mpi.programs.array_claims import CLAIMS

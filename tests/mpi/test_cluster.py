@@ -17,13 +17,13 @@ from pathlib import Path
 
 import pytest
 
-from coarse.cluster.box import ClusterBox
-from coarse.cluster.interfaces import crossed
-from coarse.cluster.plan import ClusterPlan, Command
-from coarse.cluster.rate import rate_from_text
-from coarse.cluster.shape import ClusterShape
 from coarse.errors import ClusterError
-from coarse.launch import mpirun_beside
+from coarse.launch.cluster.box import ClusterBox
+from coarse.launch.cluster.interfaces import crossed
+from coarse.launch.cluster.plan import ClusterPlan, Command
+from coarse.launch.cluster.rate import rate_from_text
+from coarse.launch.cluster.shape import ClusterShape
+from coarse.launch.mpirun import mpirun_beside
 from tests.mpi.claims import IN_TIME_S, read_reports
 from tests.mpi.cluster_traces import children, namespaces_in, processes_in, traces
 from tests.mpi.launch import PROGRAMS, REPOSITORY, Completed, complete

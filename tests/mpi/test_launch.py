@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from coarse import launch
-from coarse.launch import Job, has_children
+from coarse.launch import mpirun as launch
+from coarse.launch.mpirun import Job, has_children
 from tests.mpi.claims import IN_TIME_S
 from tests.mpi.launch import PROGRAMS, Completed, complete, mpirun, running
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from coarse.errors import ConfigError
-from coarse.memory_place import NumaNode
-from coarse.numa import create_on_node
+from coarse.protocol.place import NumaNode
+from coarse.storage.numa import create_on_node
 from tests.mpi.claims import IN_TIME_S, read_reports
 from tests.mpi.launch import mpirun
 from tests.mpi.programs.array_claims import CLAIMS

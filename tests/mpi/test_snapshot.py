@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coarse.storage.restore import read_checkpoint
+from coarse.storage.snapshots.restore import read_checkpoint
 from tests.mpi.claims import read_reports
 from tests.mpi.launch import mpirun
 from tests.mpi.programs.snapshot_claims import CLAIMS

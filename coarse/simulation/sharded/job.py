@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from coarse.emulation.links import Link
 from coarse.errors import ConfigError
+from coarse.hardware.links import Link
 from coarse.simulation.sharded.modes import Policy
 from coarse.simulation.sharded.routes import Routes
 from coarse.simulation.sharded.units import Unit

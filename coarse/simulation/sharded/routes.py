@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from coarse.emulation.hardware import Machine
 from coarse.errors import ConfigError
+from coarse.hardware.hardware import Machine
 from coarse.simulation.site import Path
 
 

@@ -2,19 +2,19 @@
 
 from dataclasses import dataclass, field, replace
 
-from coarse.emulation.accelerator import MemoryAccount
-from coarse.emulation.gpt import adapter_numel, gpt, gpt_shape, logits_numel
-from coarse.emulation.hardware import Machine
-from coarse.emulation.models import Model, Precision
-from coarse.emulation.sharded_memory import Held, ShardedTraining, largest_power_of_two, sharded_account
 from coarse.errors import CapacityError, ConfigError
+from coarse.hardware.accelerator import MemoryAccount
+from coarse.hardware.gpt import adapter_numel, gpt, gpt_shape, logits_numel
+from coarse.hardware.hardware import Machine
+from coarse.hardware.models import Model, Precision
+from coarse.hardware.sharded_memory import Held, ShardedTraining, largest_power_of_two, sharded_account
+from coarse.protocol.units import GIB
 from coarse.simulation.sharded.iteration import simulate_sharded
 from coarse.simulation.sharded.job import ShardedJob
 from coarse.simulation.sharded.modes import Policy, ShardedMode
 from coarse.simulation.sharded.report import ShardedReport
 from coarse.simulation.sharded.routes import Routes
 from coarse.simulation.sharded.units import Pace, Unit, units_of
-from coarse.units import GIB
 
 PEAK_SHARE = 0.2
 """Of a GPU's fp16 peak that training reaches: an input, by which FCDP's Fig. 9 comes out (docs/fcdp_evaluation.md)."""

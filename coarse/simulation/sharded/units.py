@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from coarse.emulation.models import Model, Precision
-from coarse.emulation.quantities import require_positive
 from coarse.errors import ConfigError
+from coarse.hardware.models import Model, Precision
+from coarse.hardware.quantities import require_positive
 
 
 @dataclass(frozen=True, kw_only=True)

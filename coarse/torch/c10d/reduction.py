@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from coarse.dtypes import DType
-from coarse.proxy.sync_core import narrowed, widen
+from coarse.protocol.dtypes import DType
+from coarse.storage.reduce import narrowed, widen
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

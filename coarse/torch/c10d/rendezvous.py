@@ -15,7 +15,7 @@ import numpy as np
 import torch.distributed as dist
 
 from coarse import arrays, session
-from coarse.gradients.byte_stream import stream
+from coarse.parallel.data.byte_stream import stream
 
 BACKEND_NAME = "coarse"
 _ADDRESS_BYTES = 256

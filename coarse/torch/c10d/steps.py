@@ -14,7 +14,7 @@ from mpi4py import MPI
 
 from coarse.collectives.awaited import Awaited, Messages, Requests
 from coarse.errors import MismatchError
-from coarse.messages import Tag
+from coarse.protocol.records import Tag
 from coarse.torch.c10d.reduction import Array, Operation, Reduction
 from coarse.torch.c10d.statement import NUM_FIELDS, Kind, Statement, disagreement, element_number
 

@@ -14,11 +14,11 @@ import numpy as np
 from mpi4py import MPI
 
 import coarse
-from coarse.cluster.interfaces import crossed
-from coarse.cluster.plan import NODE_INTERFACE
 from coarse.collectives.schedule import bytes_between_nodes
 from coarse.collectives.shape import Collective, GroupShape
-from coarse.dtypes import DType
+from coarse.launch.cluster.interfaces import crossed
+from coarse.launch.cluster.plan import NODE_INTERFACE
+from coarse.protocol.dtypes import DType
 from coarse.session import current
 from tests.mpi.claims import report_claims
 

@@ -26,7 +26,9 @@ is_second_node = coarse.rank() == coarse.size() // 2
 def device_on_this_node() -> int:
     """The process of a light device; in /proc are this node's alone."""
     for entry in Path("/proc").iterdir():
-        if entry.name.isdecimal() and (entry / "cmdline").read_text().split("\0")[1:3] == ["-m", "coarse.device"]:
+        if not entry.name.isdecimal():
+            continue
+        if (entry / "cmdline").read_text().split("\0")[1:3] == ["-m", "coarse.launch.device"]:
             return int(entry.name)
     raise AssertionError("no device runs on this node")
 

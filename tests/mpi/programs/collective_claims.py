@@ -11,9 +11,9 @@ import numpy as np
 import coarse
 from coarse.collectives.schedule import bytes_between_nodes
 from coarse.collectives.shape import Collective, GroupShape
-from coarse.dtypes import DType, Op
-from coarse.proxy.sync_core import narrowed, widen
+from coarse.protocol.dtypes import DType, Op
 from coarse.session import current
+from coarse.storage.reduce import narrowed, widen
 from tests.mpi.claims import raises, report_claims
 
 CAPACITY_BYTES = 96 << 20

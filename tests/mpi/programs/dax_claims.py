@@ -7,7 +7,7 @@ import runpy
 import sys
 from pathlib import Path
 
-from coarse import dax
+from coarse.storage import dax
 
 dax._SYS = Path(sys.argv[1]) / "sys"
 dax.device_number = lambda path: "252:0"

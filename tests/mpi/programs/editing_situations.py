@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from tests.mpi.programs.situation import BLOCK, situation
-from tests.references import Run, adapted, frozen_base
+from tests.support.references import Run, adapted, frozen_base
 
 
 @situation()

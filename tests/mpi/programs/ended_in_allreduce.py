@@ -32,7 +32,7 @@ def end(*_: object) -> None:
 def train() -> None:
     """Until worker 1 ends, on workers alone: memory devices import no torch."""
     import coarse.torch as ct
-    from coarse.gradients.allreduce_stream import AllreduceStream
+    from coarse.parallel.data.allreduce_stream import AllreduceStream
     from tests.mpi.programs.torch_training import Mlp, batch, loss_of, sgd
 
     if way in SPLITS:

@@ -13,7 +13,7 @@ import numpy as np
 
 import coarse
 from coarse.collectives.shape import Collective
-from coarse.dtypes import DType, Op
+from coarse.protocol.dtypes import DType, Op
 from coarse.session import current
 from tests.mpi.claims import report_error
 

@@ -3,7 +3,7 @@
 from mpi4py import MPI
 
 import coarse
-from coarse import device_file
+from coarse.storage import device_file
 
 
 def refuse(name: str, nbytes: int) -> int:

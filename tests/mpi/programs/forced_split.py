@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from coarse.messages import Descriptor
+from coarse.protocol.records import Descriptor
 
 SPLITS = {"none": 0.0, "half": 0.5, "all": 1.0}
 """Share of the buckets, rounded up, that the devices have."""
@@ -25,7 +25,10 @@ def force_split(name: str = "") -> None:
     _forced = name
     if not name:
         return
-    from coarse.gradients import dual, split_chooser  # they start MPI
+    from coarse.parallel.data import (
+        dual,
+        split_chooser,  # they start MPI
+    )
 
     class ForcedChooser:
         """Decides always the same."""

@@ -11,9 +11,9 @@ from torch import nn
 
 import coarse.torch as ct
 from coarse import CoarseError, MismatchError, OutOfDeviceMemoryError
-from coarse.sharding.modes import Mode
-from coarse.sharding.volumes import TrainedShape, accelerator_nbytes
-from coarse.torch.sharding.groups import shard_groups
+from coarse.parallel.sharded.modes import Mode
+from coarse.parallel.sharded.volumes import TrainedShape, accelerator_nbytes
+from coarse.torch.fsdp.groups import shard_groups
 from tests.mpi.claims import report_claims
 
 NUM_WORKERS = 4

@@ -19,10 +19,10 @@ from torch.distributed.fsdp import fully_shard as fsdp2_fully_shard
 import coarse
 import coarse.torch as ct
 from coarse.errors import CapacityError, ConfigError, MismatchError, UnsupportedVersionError
-from coarse.sharding.modes import Mode
-from coarse.sharding.volumes import TrainedShape, iteration_volume
-from coarse.torch.sharding.quantised import quantised_nbytes
-from coarse.torch.sharding.unit import units_of
+from coarse.parallel.sharded.modes import Mode
+from coarse.parallel.sharded.volumes import TrainedShape, iteration_volume
+from coarse.torch.fsdp.quantised import quantised_nbytes
+from coarse.torch.fsdp.unit import units_of
 from tests.mpi.claims import Claim, raises, report_claims
 from tests.mpi.programs import sharded_order_claims
 

@@ -21,7 +21,7 @@ import coarse.torch as ct
 from tests.mpi.claims import Claim, report_claims
 from tests.mpi.programs import sharding_overlap
 from tests.mpi.programs.sharding_runs import ends_of, joined, require_equal, start, started
-from tests.references import Net, relative_error, whole
+from tests.support.references import Net, relative_error, whole
 
 NUM_STEPS = 20
 SPOT_STEPS = (0, 9, 19)

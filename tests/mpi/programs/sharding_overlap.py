@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from coarse.collectives.progress import Job, Pending, ProgressThread, Waits
 from tests.mpi.programs.sharding_runs import started
-from tests.references import NUM_BLOCKS, Net, Run
+from tests.support.references import NUM_BLOCKS, Net, Run
 
 TIMEOUT_S = 15.0
 """After which something is not under way; much longer than it takes on a busy machine."""

@@ -9,10 +9,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 import coarse.torch as ct
-from coarse.sharding.accelerator_cache import AcceleratorCache
-from coarse.torch.sharding.account import DeviceAccount
+from coarse.parallel.sharded.accelerator_cache import AcceleratorCache
+from coarse.torch.fsdp.account import DeviceAccount
 from tests.mpi.programs.situation import Situation
-from tests.references import MakeOptimizer, Run, adamw, relative_error
+from tests.support.references import MakeOptimizer, Run, adamw, relative_error
 
 
 class FickleAccount(DeviceAccount):

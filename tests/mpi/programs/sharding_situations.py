@@ -10,7 +10,7 @@ import numpy as np
 from torch import Tensor
 
 import coarse.torch as ct
-from coarse.sharding.changes import ChangeWatch, Mark
+from coarse.parallel.sharded.changes import ChangeWatch, Mark
 from tests.mpi.claims import Claim, report_claims
 from tests.mpi.programs import editing_situations, training_situations
 from tests.mpi.programs.sharding_runs import require_equal, start, tell
@@ -52,7 +52,7 @@ def never_dirty() -> Iterator[None]:
 @contextmanager
 def without_checksums() -> Iterator[None]:
     """Believe torch's version counters."""
-    with patch("coarse.torch.sharding.unit.checksum", lambda tensors: 0):
+    with patch("coarse.torch.fsdp.unit.checksum", lambda tensors: 0):
         yield
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from tests.references import MakeOptimizer, Net, adamw
+from tests.support.references import MakeOptimizer, Net, adamw
 
 Story = Callable[..., None]
 BLOCK = "blocks.1.first.weight"

@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 import coarse
-from coarse.gradients.byte_stream import stream_blobs
+from coarse.parallel.data.byte_stream import stream_blobs
 from tf_strategy import CoarseStrategy
 
 tf.config.set_logical_device_configuration(

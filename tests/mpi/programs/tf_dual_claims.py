@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 import coarse
-from coarse.gradients.pass_timer import PassTimer
+from coarse.parallel.data.pass_timer import PassTimer
 from coarse.session import current
 from tests.mpi.programs.tf_two_workers import STRATEGY, assert_alike, numbers
 

@@ -8,8 +8,8 @@ import keras
 import numpy as np
 
 import coarse
-from coarse.dtypes import DType, Op
-from coarse.gradients.byte_stream import stream_blobs
+from coarse.parallel.data.byte_stream import stream_blobs
+from coarse.protocol.dtypes import DType, Op
 from coarse.session import current
 from tf_strategy import CoarseStrategy
 from tf_strategy.sites import Tensors

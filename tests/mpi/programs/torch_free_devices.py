@@ -15,7 +15,7 @@ ct.snapshot(Path(sys.argv[1]) / "model", model=model, step=0).wait()
 if ct.rank() == 0:
     mpirun = psutil.Process().parents()[1]
     for process in (rank for watcher in mpirun.children() for rank in watcher.children()):
-        if "coarse.device" in process.cmdline():
+        if "coarse.launch.device" in process.cmdline():
             has_torch = "libtorch" in Path(f"/proc/{process.pid}/maps").read_text()
             print(f"device {'with' if has_torch else 'without'} torch")
 ct.barrier()

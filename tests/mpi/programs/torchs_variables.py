@@ -14,7 +14,7 @@ told = {name: os.environ[name] for name in NAMES}
 coarse.init()
 from mpi4py import MPI  # noqa: E402  as a library that looks for it would, later
 
-from coarse.comm_world import COLLECTIVES  # noqa: E402  it starts MPI
+from coarse.transport.comm_world import COLLECTIVES  # noqa: E402  it starts MPI
 
 assert (coarse.rank(), coarse.size()) == (int(told["RANK"]), int(told["WORLD_SIZE"]))
 assert (coarse.local_rank(), coarse.local_size()) == (int(told["LOCAL_RANK"]), int(told["LOCAL_WORLD_SIZE"]))

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from tests.mpi.programs.situation import BLOCK, situation
-from tests.references import Net, Run, frozen_base
+from tests.support.references import Net, Run, frozen_base
 
 SCALE = 2.0**10
 """Of the loss, by a gradient scaler; a power of two changes no bit."""

@@ -3,7 +3,7 @@ import math
 import pytest
 
 from benchmarks.buckets import DDP_BUCKET_BYTES, DDP_FIRST_BUCKET_BYTES, ddp_buckets
-from coarse.emulation.models import bert_large, resnet50
+from coarse.hardware.models import bert_large, resnet50
 
 MIB = 2**20
 

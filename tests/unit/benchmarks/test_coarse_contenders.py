@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.contenders.protocol import fill_pattern, wrong_tensors
 from benchmarks.workloads import Workload
-from coarse import layout as _layout  # noqa: F401  (found before `coarse` is replaced)
+from coarse.protocol import layout as _layout  # noqa: F401  (found before `coarse` is replaced)
 
 WORKLOAD = Workload("w", (("a", (2, 3)), ("b", (5,))))
 

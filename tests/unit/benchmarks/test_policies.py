@@ -11,7 +11,7 @@ from benchmarks.policies import (
     least_nodes,
     simulated_row,
 )
-from coarse.emulation.presets import machine_named, preset_names
+from coarse.hardware.presets import machine_named, preset_names
 from coarse.simulation.scenario import Mode
 
 

@@ -14,13 +14,13 @@ from coarse.client import link as link_module
 from coarse.client.client import Client
 from coarse.client.link import DeviceLink
 from coarse.client.machine import ClientMachine
-from coarse.clock import WallClock
-from coarse.dtypes import DType, Op
-from coarse.encoding import decode, encode
 from coarse.errors import CoarseError, DeadRankError, InFlightError, MismatchError, StallError
-from coarse.messages import Descriptor, Died, Echo, Failed, Leave, Push, Ready, Registered, Tables, key_of
-from coarse.plan import Placement, RoutingTable
-from coarse.records import Mailbox, control_bytes
+from coarse.protocol.clock import WallClock
+from coarse.protocol.codec import decode, encode
+from coarse.protocol.dtypes import DType, Op
+from coarse.protocol.plan import Placement, RoutingTable
+from coarse.protocol.records import Descriptor, Died, Echo, Failed, Leave, Push, Ready, Registered, Tables, key_of
+from coarse.transport.mailbox import Mailbox, control_bytes
 
 FOR_EVER_S = 30.0
 NUM_ROUNDS = 200

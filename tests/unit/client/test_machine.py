@@ -2,8 +2,9 @@ import pytest
 
 from coarse.client.machine import ClientMachine, Phase, ToDevice
 from coarse.client.refusals import missing_clients, silent_devices
-from coarse.dtypes import DType, Op
-from coarse.messages import (
+from coarse.protocol.dtypes import DType, Op
+from coarse.protocol.plan import Placement, RoutingTable
+from coarse.protocol.records import (
     Descriptor,
     Died,
     Echo,
@@ -22,7 +23,6 @@ from coarse.messages import (
     Tables,
     key_of,
 )
-from coarse.plan import Placement, RoutingTable
 
 PLACE = Placement(
     client_nodes=(0, 0, 0),

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coarse.client.probing import SMALLEST_BYTES, Probe, Probing
-from coarse.config import MeasuredRouting
+from coarse.protocol.config import MeasuredRouting
 
 PROBING = Probing(devices=(0, 1, 2), local=1, routing=MeasuredRouting())
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from coarse.client.profiler import choose_table
-from coarse.config import FixedRouting, MeasuredRouting
+from coarse.protocol.config import FixedRouting, MeasuredRouting
 
 LOCAL, REMOTE = 0, 1
 Speed = Callable[[int, int], float]

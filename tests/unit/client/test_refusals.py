@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from coarse.client.refusals import error_of, require_fit, stalled, unregistered
-from coarse.dtypes import DType, Op
 from coarse.errors import CapacityError, DeadRankError, MismatchError, StallError
-from coarse.messages import Descriptor, Failed
+from coarse.protocol.dtypes import DType, Op
+from coarse.protocol.records import Descriptor, Failed
 
 DESCRIPTOR = Descriptor("w", int(DType.FLOAT32), int(Op.SUM), (2, 3), 0)
 

@@ -5,10 +5,10 @@ import pytest
 
 from coarse.client.machine import ClientKey, Phase
 from coarse.client.regions import KeyRegions
-from coarse.dtypes import DType, Op
-from coarse.memory import DeviceMemory, create_memory_file
-from coarse.messages import Descriptor
-from coarse.plan import SyncPlan
+from coarse.protocol.dtypes import DType, Op
+from coarse.protocol.plan import SyncPlan
+from coarse.protocol.records import Descriptor
+from coarse.storage.region import DeviceMemory, create_memory_file
 
 CAPACITY_BYTES = 1 << 16
 DESCRIPTOR = Descriptor("w", int(DType.FLOAT32), int(Op.SUM), (4, 4), 0)

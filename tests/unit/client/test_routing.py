@@ -9,8 +9,8 @@ from coarse.client.routing import (
     derive_table,
     full_bandwidth_bytes,
 )
-from coarse.plan import proxy_for
-from coarse.units import KIB, MIB
+from coarse.protocol.plan import proxy_for
+from coarse.protocol.units import KIB, MIB
 
 SIZES = tuple(2**exponent for exponent in range(12, 27, 2))  # 4 KiB to 64 MiB
 

@@ -18,8 +18,8 @@ from coarse.collectives.node_memory import NodeBuffer, Region
 from coarse.collectives.ring import Ring
 from coarse.collectives.shape import Collective, GroupShape
 from coarse.collectives.slice_sum import SliceSum
-from coarse.dtypes import DType, Op
-from coarse.messages import Tag
+from coarse.protocol.dtypes import DType, Op
+from coarse.protocol.records import Tag
 
 SHAPES = {"1x3": (0, 0, 0), "2x1": (0, 1), "2x2": (0, 0, 1, 1), "3x2 dealt in turn": (0, 1, 2, 0, 1, 2)}
 SLICE_BYTES = 701

@@ -4,10 +4,10 @@ import threading
 
 import pytest
 
-from coarse.clock import WallClock
 from coarse.collectives import progress
 from coarse.collectives.progress import ProgressThread
 from coarse.errors import CapacityError, DeadRankError, MismatchError, StallError
+from coarse.protocol.clock import WallClock
 
 
 class Machine:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from coarse.collectives.slice_sum import SliceSum
-from coarse.dtypes import DType, Op
+from coarse.protocol.dtypes import DType, Op
 
 
 def test_halves_add_in_float32_and_are_rounded_once():

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import coarse
-from coarse.config import Config, FixedRouting, MeasuredRouting
-from coarse.partition_file import RANK_KEYS
+from coarse.protocol.config import Config, FixedRouting, MeasuredRouting
+from coarse.protocol.partition_file import RANK_KEYS
 
 PAGE = (Path(__file__).parents[3] / "docs" / "configuration.md").read_text()
 UNITS = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30}

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from coarse.config import MODES
-from coarse.dtypes import DType
-from coarse.partition_file import partition_from_toml
+from coarse.protocol.config import MODES
+from coarse.protocol.dtypes import DType
+from coarse.protocol.partition_file import partition_from_toml
 
 DOCS = Path(__file__).parents[3] / "docs"
 PAGES = [*sorted(DOCS.glob("*.md")), *(DOCS.parent / name for name in ("README.md", "CONTRIBUTING.md", "CHANGES.md"))]

@@ -3,10 +3,10 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coarse.dtypes import DType, Op
 from coarse.emulated.shard_sizes import ShardSizes
-from coarse.messages import Descriptor, Register, Table, Tables, key_of
-from coarse.plan import Placement, RoutingTable, plan_key
+from coarse.protocol.dtypes import DType, Op
+from coarse.protocol.plan import Placement, RoutingTable, plan_key
+from coarse.protocol.records import Descriptor, Register, Table, Tables, key_of
 
 PLACEMENT = Placement(
     client_nodes=(0, 0), device_nodes=(0, 0), local_proxies=(0, 1), ranks=(0, 1, 2, 3), collective="ring",

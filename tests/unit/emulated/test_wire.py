@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from coarse.emulated.envelope import Delivery, Submission, Way, unpack_delivery, unpack_submission
 from coarse.emulated.order import RunOrder, order_json, parse_run_order
 from coarse.emulated.site_file import FabricOrder, order_text, parse_order
-from coarse.emulation.degradation import RateChange
-from coarse.emulation.links import Link
+from coarse.hardware.degradation import RateChange
+from coarse.hardware.links import Link
 from coarse.simulation.site import Site
 
 TIMES = st.floats(0, 1e9)

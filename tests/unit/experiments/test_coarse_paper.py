@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from coarse.emulation.models import Precision, model_named
-from coarse.emulation.presets import load_preset
+from coarse.hardware.models import Precision, model_named
+from coarse.hardware.presets import load_preset
 from coarse.simulation.scenario import Mode, Policy
 from experiments.coarse_paper import fig3_cci_bandwidth, fig16_speedup, fig17_blocked_time, solved, validate
 from experiments.coarse_paper.cells import Cell, outcome

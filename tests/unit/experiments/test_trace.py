@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from coarse.trace import Trace, merge
+from coarse.protocol.trace import Trace, merge
 
 
 def events_of(path, phase):

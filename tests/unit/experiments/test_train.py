@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from coarse import config
+from coarse.protocol import config
 from experiments.gpt import teams
 from experiments.gpt.corpus import Corpus
 from experiments.gpt.model import Gpt, GptShape, num_parameters

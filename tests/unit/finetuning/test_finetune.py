@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from coarse import config
+from coarse.protocol import config
 from experiments.finetune import main, parse_arguments, settings_from
 from experiments.finetuning import teams
 from experiments.finetuning.models import Lora

@@ -1,7 +1,7 @@
 """A rank that dies: who is told, and when a device may end. Records in, instructions out."""
 
-from coarse.messages import Died, Leave
-from coarse.plan import Placement
+from coarse.protocol.plan import Placement
+from coarse.protocol.records import Died, Leave
 from coarse.proxy.instructions import Finished, Send
 from coarse.proxy.machine import ProxyMachine
 

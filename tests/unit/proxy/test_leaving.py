@@ -2,8 +2,9 @@
 
 import pytest
 
-from coarse.dtypes import DType, Op
-from coarse.messages import (
+from coarse.protocol.dtypes import DType, Op
+from coarse.protocol.plan import Placement
+from coarse.protocol.records import (
     Descriptor,
     Died,
     Failed,
@@ -17,7 +18,6 @@ from coarse.messages import (
     Table,
     key_of,
 )
-from coarse.plan import Placement
 from coarse.proxy.instructions import Finished, Fold, Send
 from coarse.proxy.machine import ProxyMachine
 

@@ -1,7 +1,8 @@
 import pytest
 
-from coarse.dtypes import DType, Op
-from coarse.messages import (
+from coarse.protocol.dtypes import DType, Op
+from coarse.protocol.plan import Placement
+from coarse.protocol.records import (
     Allocate,
     Allocated,
     Descriptor,
@@ -23,7 +24,6 @@ from coarse.messages import (
     Table,
     Tables,
 )
-from coarse.plan import Placement
 from coarse.proxy.instructions import Finished, Fold, Region, Reserve, Send
 from coarse.proxy.machine import ProxyMachine
 

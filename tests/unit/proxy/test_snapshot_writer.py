@@ -6,14 +6,9 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from coarse.dtypes import DType
-from coarse.memory import DeviceMemory, create_memory_file
-from coarse.plan import Placement
-from coarse.proxy import snapshot_writer
-from coarse.proxy.instructions import Send
-from coarse.proxy.snapshot_writer import SnapshotWriter
-from coarse.proxy.snapshots import DeviceSnapshots
-from coarse.snapshot_messages import (
+from coarse.protocol.dtypes import DType
+from coarse.protocol.plan import Placement
+from coarse.protocol.snapshot_records import (
     Held,
     HeldEntry,
     SnapshotBegin,
@@ -23,8 +18,13 @@ from coarse.snapshot_messages import (
     SnapshotTouch,
     fragments,
 )
-from coarse.storage.restore import read_checkpoint
-from coarse.units import MIB
+from coarse.protocol.units import MIB
+from coarse.proxy import snapshot_writer
+from coarse.proxy.instructions import Send
+from coarse.proxy.snapshot_writer import SnapshotWriter
+from coarse.proxy.snapshots import DeviceSnapshots
+from coarse.storage.region import DeviceMemory, create_memory_file
+from coarse.storage.snapshots.restore import read_checkpoint
 
 ENTRY_BYTES = 6 * MIB
 NUM_ENTRIES = 3

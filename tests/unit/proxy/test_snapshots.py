@@ -5,9 +5,20 @@ from random import Random
 
 import pytest
 
-from coarse.dtypes import DType
-from coarse.encoding import decode, encode
-from coarse.plan import Placement
+from coarse.protocol.codec import decode, encode
+from coarse.protocol.dtypes import DType
+from coarse.protocol.plan import Placement
+from coarse.protocol.snapshot_records import (
+    Held,
+    HeldEntry,
+    SnapshotBegin,
+    SnapshotCopied,
+    SnapshotEnded,
+    SnapshotFailed,
+    SnapshotGrant,
+    SnapshotTouch,
+    fragments,
+)
 from coarse.proxy.instructions import Send
 from coarse.proxy.snapshot_steps import (
     CommitParts,
@@ -19,17 +30,6 @@ from coarse.proxy.snapshot_steps import (
     WritePart,
 )
 from coarse.proxy.snapshots import DeviceSnapshots
-from coarse.snapshot_messages import (
-    Held,
-    HeldEntry,
-    SnapshotBegin,
-    SnapshotCopied,
-    SnapshotEnded,
-    SnapshotFailed,
-    SnapshotGrant,
-    SnapshotTouch,
-    fragments,
-)
 
 NUM_KEYS = 3
 STAGED_KEY = NUM_KEYS

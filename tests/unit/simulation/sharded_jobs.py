@@ -1,8 +1,8 @@
 """A cluster so small that timelines of sharded training can be worked out by hand."""
 
-from coarse.emulation.hardware import Accelerator, Machine, MemoryDevice
-from coarse.emulation.topology_tree import HOST, Place, PlaceKind, Tree
-from coarse.emulation.wire import Wire
+from coarse.hardware.hardware import Accelerator, Machine, MemoryDevice
+from coarse.hardware.topology_tree import HOST, Place, PlaceKind, Tree
+from coarse.hardware.wire import Wire
 from coarse.simulation.sharded.iteration import simulate_sharded
 from coarse.simulation.sharded.job import ShardedJob
 from coarse.simulation.sharded.modes import Policy, ShardedMode

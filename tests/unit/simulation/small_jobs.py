@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from coarse.emulation.links import Link
-from coarse.plan import Placement, RoutingTable
+from coarse.hardware.links import Link
+from coarse.protocol.plan import Placement, RoutingTable
 from coarse.simulation.job import Gradient, Job
 from coarse.simulation.site import Site
 

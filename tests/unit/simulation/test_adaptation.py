@@ -5,11 +5,11 @@ from statistics import fmean
 
 import pytest
 
-from coarse.emulation.degradation import Degradation, at_share
-from coarse.emulation.models import Precision, model_named
-from coarse.emulation.presets import machine_named
-from coarse.emulation.replay import profile_for
 from coarse.errors import ConfigError
+from coarse.hardware.degradation import Degradation, at_share
+from coarse.hardware.models import Precision, model_named
+from coarse.hardware.presets import machine_named
+from coarse.hardware.replay import profile_for
 from coarse.simulation.adaptation import Adaptation, drive, look_volleys
 from coarse.simulation.job import Job
 from coarse.simulation.profiling import measured_tables

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coarse.emulation.degradation import at_share
-from coarse.emulation.placement import place
-from coarse.emulation.presets import machine_named
+from coarse.hardware.degradation import at_share
+from coarse.hardware.placement import place
+from coarse.hardware.presets import machine_named
 from coarse.simulation.adaptation import look_volleys
 from coarse.simulation.blame import TOLERANCE, blamed_shares, estimated_links
 from coarse.simulation.site import Site

@@ -6,6 +6,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from coarse.client.dual_sync import IterationTimes, SyncRates, train_s
+from coarse.protocol.units import KIB, MIB
 from coarse.simulation.live_split import (
     LEAST_GAIN,
     MeasuredStep,
@@ -17,7 +18,6 @@ from coarse.simulation.live_split import (
     measured_paper_split,
 )
 from coarse.simulation.training import simulate
-from coarse.units import KIB, MIB
 
 SIZES = (64 * KIB, MIB, 8 * MIB)
 SECONDS = st.floats(1e-5, 1.0)

@@ -1,8 +1,8 @@
 """One memory device sums alone: there is no ring among devices to measure."""
 
-from coarse.emulation.compute import compute_profile
-from coarse.emulation.models import Precision, model_named
-from coarse.emulation.presets import load_preset
+from coarse.hardware.compute import compute_profile
+from coarse.hardware.models import Precision, model_named
+from coarse.hardware.presets import load_preset
 from coarse.simulation.scenario import Mode, Policy, Scenario
 
 

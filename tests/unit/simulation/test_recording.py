@@ -6,10 +6,10 @@ from itertools import pairwise
 
 import pytest
 
-from coarse.emulation.compute import compute_profile
-from coarse.emulation.links import Link
-from coarse.emulation.models import Precision, resnet50
-from coarse.emulation.presets import load_preset
+from coarse.hardware.compute import compute_profile
+from coarse.hardware.links import Link
+from coarse.hardware.models import Precision, resnet50
+from coarse.hardware.presets import load_preset
 from coarse.simulation.job import Job
 from coarse.simulation.recording import RecordingEngine, Transfer
 from coarse.simulation.scenario import Mode, Policy, Scenario

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from coarse.emulation.placement import place
-from coarse.emulation.presets import load_preset
+from coarse.hardware.placement import place
+from coarse.hardware.presets import load_preset
 from coarse.simulation.ring_order import in_ring_order
 
 P3 = load_preset("aws-p3")

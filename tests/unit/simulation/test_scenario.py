@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from coarse.emulation.compute import compute_profile
-from coarse.emulation.models import Precision, resnet50, uniform
-from coarse.emulation.presets import load_preset
 from coarse.errors import ConfigError
+from coarse.hardware.compute import compute_profile
+from coarse.hardware.models import Precision, resnet50, uniform
+from coarse.hardware.presets import load_preset
+from coarse.protocol.units import KIB, MIB
 from coarse.simulation.profiling import together_s
 from coarse.simulation.scenario import Mode, Policy, Scenario
 from coarse.simulation.training import simulate
-from coarse.units import KIB, MIB
 
 GPUS = {"aws-g4dn": "t4", "aws-p3": "v100", "sdsc-p100": "p100"}
 MACHINES = {name: load_preset(name) for name in GPUS}

@@ -6,8 +6,8 @@ import pytest
 
 from coarse.collectives.shape import Collective
 from coarse.errors import ConfigError
-from coarse.sharding.modes import Mode
-from coarse.sharding.volumes import TrainedShape, iteration_volume
+from coarse.parallel.sharded.modes import Mode
+from coarse.parallel.sharded.volumes import TrainedShape, iteration_volume
 from coarse.simulation.sharded.modes import Policy, ShardedMode
 from coarse.simulation.sharded.report import rate_over_time
 from tests.unit.simulation.sharded_jobs import cluster, simulated, spans, units

@@ -4,8 +4,8 @@ import pytest
 
 from coarse.collectives.schedule import bytes_between_nodes
 from coarse.collectives.shape import Collective, GroupShape
-from coarse.emulation.presets import load_preset
 from coarse.errors import ConfigError
+from coarse.hardware.presets import load_preset
 from coarse.simulation.sharded.routes import Routes, crossing_nbytes
 from tests.unit.simulation.sharded_jobs import cluster
 

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from coarse.emulation.gpt import gpt
-from coarse.emulation.presets import load_preset
 from coarse.errors import CapacityError, ConfigError
+from coarse.hardware.gpt import gpt
+from coarse.hardware.presets import load_preset
 from coarse.simulation.sharded.modes import Policy, ShardedMode
 from coarse.simulation.sharded.scenario import ShardedScenario
 from coarse.simulation.sharded.units import Pace, units_of

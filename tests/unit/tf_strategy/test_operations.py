@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from coarse.dtypes import Op
 from coarse.errors import ConfigError
+from coarse.protocol.dtypes import Op
 from tf_strategy.operations import Operations
 from tf_strategy.reduction import members_of
 

@@ -1,6 +1,6 @@
 import pytest
 
-from coarse.clock import VirtualClock
+from coarse.protocol.clock import VirtualClock
 from tf_strategy.recording import Recorder, Transfer
 
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coarse.dtypes import DType, Op
+from coarse.protocol.dtypes import DType, Op
 from tf_strategy.reduction import Tensors, members_of
 
 WIRES = st.sampled_from([DType.FLOAT32, DType.FLOAT64, DType.BFLOAT16, DType.INT64])

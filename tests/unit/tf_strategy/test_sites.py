@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from coarse.dtypes import DType, Op
+from coarse.protocol.dtypes import DType, Op
 from tf_strategy.reduction import Tensors
 from tf_strategy.sites import Site
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from coarse.dtypes import Op
+from coarse.protocol.dtypes import Op
 from tf_strategy.step_logs import means_of_all
 
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coarse.client.handle import Handle
-from coarse.dtypes import DType, Op
+from coarse.protocol.dtypes import DType, Op
 from tf_strategy.reduction import Tensors
 from tf_strategy.streamed_sums import NUM_SLOTS, PIECE_BYTES, pieces_of, streamed
 

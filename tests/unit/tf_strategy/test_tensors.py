@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from coarse.dtypes import DType
+from coarse.protocol.dtypes import DType
 from tf_strategy.tensors import as_tensor, require_bits, stored, wire_type_of
 
 ADDED = (tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.int32, tf.int64, tf.uint8)

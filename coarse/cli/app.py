@@ -1,0 +1,46 @@
+"""The app of the command line: every command's name and help line; its file is imported when it is called."""
+
+from importlib import import_module
+from typing import Any
+
+try:
+    from typer.core import TyperCommand, TyperGroup
+    from typer.main import get_command
+except ImportError as error:
+    raise SystemExit(f"coarse: the command line needs {error.name}: pip install 'coarse[report]'") from error
+
+HELP_LINES = {
+    "run": "Start workers and light memory-device ranks in one mpirun, and end with its status.",
+    "check": "Validate the configuration and show what this machine offers.",
+    "emulate": "Run a training job's synchronisation live on emulated links, and hold it against the simulator.",
+    "predict": "Simulate a training job on a machine: a table, a trace per mode for Perfetto, pictures and a page.",
+    "profile": "Measure this machine's copies between processes, its records and its adder.",
+    "report": "Draw a run: timelines, links over time and comparison bars as PNG, and one self-contained HTML page.",
+    "shard": "Simulate sharded training of a GPT on a machine: samples/s, bytes between nodes, memory, by mode.",
+    "validate": "Simulate the papers' evaluations and print claim, paper, ours, deviation and verdict of each.",
+}
+"""In the order of `coarse --help`; each is the first line of what the command says of itself."""
+MODULES = {name: f"coarse.cli.{name}" for name in HELP_LINES} | {"report": "coarse.cli.report.command"}
+"""Where each command is; report/ has also what predictions write."""
+
+
+class ImportedWhenCalled(TyperCommand):
+    """A command of which the name and the help line are known; the rest is in its module."""
+
+    def make_context(self, *arguments: Any, **settings: Any) -> Any:  # noqa: ANN401
+        """What the command itself makes of its arguments; this is the first that is asked of a command."""
+        module = import_module(MODULES[str(self.name)])
+        return get_command(module.app).make_context(*arguments, **settings)
+
+
+app = TyperGroup(
+    name="coarse",
+    help="Data-parallel training over memory devices.",
+    no_args_is_help=True,
+    commands=[ImportedWhenCalled(name, help=line) for name, line in HELP_LINES.items()],
+)
+
+
+def main() -> None:
+    """Run the command line; ends the process."""
+    app(prog_name="coarse")

@@ -1,0 +1,110 @@
+"""`coarse check`: the configuration that a job would read, and what it would find on this machine."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from coarse.cli.wrong_input import wrong_input_ends_with_2
+from coarse.errors import CapacityError, ConfigError
+from coarse.launch.mpirun import missing_defaults, mpirun_beside
+from coarse.protocol.composition import placement_of
+from coarse.protocol.config import Config, load_config
+from coarse.protocol.partition import PartitionTable
+from coarse.protocol.place import Anywhere
+from coarse.protocol.stated_partition import stated_partition
+from coarse.protocol.units import GIB
+from coarse.storage.device_file import open_device_file
+from coarse.storage.numa import memory_nodes
+from coarse.storage.region import available_bytes, total_bytes
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command()
+def check(
+    config: Annotated[Path | None, typer.Option(help="A TOML file with the configuration.")] = None,
+) -> None:
+    """Validate the configuration and show what this machine offers."""
+    with wrong_input_ends_with_2():
+        settings = load_config(config, os.environ)
+        memories: dict[str, str] = {}
+        if settings.partition is not None:
+            partition = stated_partition(settings.partition)
+            placement_of(partition, settings)
+            memories = _memories(partition, settings.device_capacity_bytes)
+        environment = _environment(mpirun_beside(sys.executable, os.environ))
+    console = Console()
+    console.print(_table("configuration", _settings(settings)))
+    if memories:
+        console.print(_table("memory of the devices, on this machine", memories))
+    console.print(_table("environment", environment))
+
+
+def _settings(settings: Config) -> dict[str, str]:
+    """What is in force, by the keys of a configuration file."""
+    rows: dict[str, str] = {}
+    for key, value in settings.to_mapping().items():
+        within = {f"{key}.{name}": item for name, item in value.items()} if isinstance(value, dict) else {key: value}
+        rows |= {name: "not set" if item is None else str(item) for name, item in within.items()}
+    return rows
+
+
+def _memories(partition: PartitionTable, wanted_bytes: int | None) -> dict[str, str]:
+    """What this machine makes of each `memory` that the partition table names, by rank."""
+    found = {}
+    for own in partition.places:
+        if own.memory == Anywhere():
+            continue
+        neighbours = [place for place in partition.places if place.node == own.node]
+        try:
+            file = open_device_file(own.rank, neighbours, "coarse-check", wanted_bytes)
+        except (CapacityError, ConfigError) as refused:
+            found[f"rank {own.rank}"] = f"refused: {refused}"
+            continue
+        os.close(file.descriptor)
+        found[f"rank {own.rank}"] = f"{own.memory}, up to {file.capacity_bytes / GIB:.1f} GiB"
+    return found
+
+
+def _environment(mpirun: str) -> dict[str, str]:
+    """What a job will find here, by name."""
+    parameter_file = Path(mpirun).parent.parent / "etc" / "prte-mca-params.conf"
+    text = parameter_file.read_text() if parameter_file.is_file() else ""
+    missing = missing_defaults(text, os.environ)
+    crowded = "yes" if not missing else "no: " + ", ".join(f"{k}={v}" for k, v in missing.items())
+    return {
+        "MPI": _mpi_version(),
+        "mpirun": mpirun,
+        "cores": str(len(os.sched_getaffinity(0))),
+        "memory": f"{available_bytes() / GIB:.1f} GiB free of {total_bytes() / GIB:.1f} GiB",
+        "NUMA nodes": "\n".join(map(str, memory_nodes())) or "none",
+        "more ranks than cores": f"{crowded} ({parameter_file})",
+    }
+
+
+def _mpi_version() -> str:
+    """The MPI library's own first line; MPI is not started for it. ConfigError where there is none."""
+    import mpi4py
+
+    mpi4py.rc.initialize = False
+    try:
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"mpi4py finds no MPI library ({reason}); install Open MPI 5 beside this Python") from error
+    return MPI.Get_library_version().strip("\0\n ").splitlines()[0]
+
+
+def _table(title: str, rows: dict[str, str]) -> Table:
+    """Names and values, side by side."""
+    table = Table(title=title, title_justify="left", show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in rows.items():
+        table.add_row(name, value)
+    return table

@@ -1,0 +1,125 @@
+"""`coarse emulate`: real processes and real bytes over the links of a machine that is not here."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from statistics import fmean
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from coarse.cli.options import MACHINE_HELP, Degrade, ProfileEvery
+from coarse.cli.possible_modes import of_possible_modes
+from coarse.cli.progress import Tasks, shown_tasks
+from coarse.cli.report.prediction import modes_of, one_of, profile_notes
+from coarse.cli.wrong_input import wrong_input_ends_with_2
+from coarse.emulated.launch import emulate as emulate_order
+from coarse.emulated.order import RunOrder
+from coarse.hardware.models import Precision
+from coarse.simulation.adaptation import PROFILE_EVERY, keep_tables
+from coarse.simulation.report import mean_durations
+from coarse.simulation.scenario import Mode, Policy
+from coarse.simulation.training import simulate
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command()
+def emulate(
+    machine: Annotated[str, typer.Option(help=MACHINE_HELP)] = "aws-p3",
+    model: Annotated[str, typer.Option(help="resnet50 or bert-large.")] = "resnet50",
+    gpu: Annotated[str | None, typer.Option(help="Whose compute is replayed; by default the machine's.")] = None,
+    batch: Annotated[int, typer.Option(min=1, help="Samples per worker and iteration.")] = 64,
+    precision: Annotated[str, typer.Option(help="Of the replayed compute: fp32 or fp16.")] = "fp32",
+    workers: Annotated[int, typer.Option(min=1, help="Worker GPUs.")] = 2,
+    devices: Annotated[int, typer.Option(min=0, help="Memory devices; 0 for as many as workers.")] = 0,
+    nodes: Annotated[int, typer.Option(min=1, help="Nodes of the modelled machine; all ranks run here.")] = 1,
+    modes: Annotated[str | None, typer.Option(help="Some of dense, allreduce, coarse; all by default.")] = None,
+    policy: Annotated[Policy, typer.Option(help="How coarse splits the gradients.")] = Policy.AUTO,
+    iterations: Annotated[int, typer.Option(min=2, help="The first is not counted.")] = 3,
+    degrade: Degrade = None,
+    profile_every: ProfileEvery = PROFILE_EVERY,
+    dilation: Annotated[float, typer.Option(min=0.0, help="Wall seconds per emulated second; 0 to choose.")] = 0.0,
+) -> None:
+    """Run a training job's synchronisation live on emulated links, and hold it against the simulator."""
+    console = Console()
+    with wrong_input_ends_with_2():
+        order = RunOrder(
+            machine=machine,
+            model=model,
+            gpu=gpu,
+            batch=batch,
+            precision=one_of("precision", precision, Precision),
+            mode=Mode.COARSE,
+            num_workers=workers,
+            num_devices=devices,
+            num_iterations=iterations,
+            dilation=dilation,
+            num_nodes=nodes,
+            degradations=tuple(degrade or ()),
+            profile_every=profile_every,
+        )
+        with shown_tasks() as tasks:
+            rows = [_row(console, tasks, decided) for decided in _decided(console, tasks, order, modes, policy)]
+    _show(console, order, rows)
+
+
+def _show(console: Console, order: RunOrder, rows: Sequence[tuple[str, ...]]) -> None:
+    nodes = f", {order.num_nodes} nodes" if order.num_nodes > 1 else ""
+    title = f"{order.model}, batch {order.batch}, {order.num_workers} workers on {order.machine}{nodes} (emulated)"
+    table = Table(title=title, title_justify="left")
+    for heading in ("mode", "iteration", "exposed", "dilation", "overran", "simulated", "emulated / simulated"):
+        table.add_column(heading, justify="left" if heading == "mode" else "right")
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
+
+
+def _decided(console: Console, tasks: Tasks, order: RunOrder, modes: str | None, policy: Policy) -> list[RunOrder]:
+    """The order in each mode that is possible: all are decided before any of them runs."""
+
+    def in_mode(mode: Mode) -> RunOrder:
+        one = replace(order, mode=mode)
+        one.scenario().gpu_memory()
+        end = tasks.begin_unmeasured(f"{mode}: decide by simulation")
+        try:
+            return one.decided(policy)
+        finally:
+            end()
+
+    def tell(line: str) -> None:
+        console.print(line, highlight=False)
+
+    return of_possible_modes(modes_of(modes), in_mode, must_have=modes is not None, on_left_out=tell)
+
+
+def _row(console: Console, tasks: Tasks, order: RunOrder) -> tuple[str, ...]:
+    job = order.job()
+    simulated_s = fmean(mean_durations(simulate(job, decide=order.decide() or keep_tables).iterations)[1:])
+    ends: list[Callable[[], None]] = []
+
+    def announce(dilation: float, late_share: float | None) -> None:
+        """Why this pace, and how long that is: a user who waits wants to know both."""
+        why = "this machine's pace" if not order.dilation else "as asked"
+        if late_share is not None:
+            why = f"slower, since {late_share:.1%} of transfers were late at the last pace"
+        about_s = dilation * simulated_s * order.num_iterations
+        text = f"1 emulated second in {dilation:.3g} s ({why}), {about_s:.0f} s in all and the ranks' start"
+        while ends:
+            ends.pop()()
+        ends.append(tasks.begin_unmeasured(f"{order.mode}: {order.num_ranks} ranks, {text}"))
+
+    emulated = emulate_order(order, on_try=announce)
+    ends.pop()()
+    for note in profile_notes(order.mode, job, mean_durations(emulated.iterations), emulated.profiles):
+        console.print(note, highlight=False)
+    return (
+        order.mode,
+        f"{emulated.iteration_s * 1e3:.2f} ms",
+        f"{emulated.exposed_s * 1e3:.2f} ms",
+        f"{emulated.order.dilation:.3g}",
+        f"{emulated.overrun_share:.2%} of {emulated.num_transfers}",
+        f"{simulated_s * 1e3:.2f} ms",
+        f"{emulated.iteration_s / simulated_s:.3f}",
+    )

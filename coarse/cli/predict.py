@@ -1,0 +1,174 @@
+"""`coarse predict`: what a training job would take on a machine that is stated, mode by mode."""
+
+import shlex
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from coarse.cli.options import MACHINE_HELP, Degrade, ProfileEvery
+from coarse.cli.possible_modes import of_possible_modes
+from coarse.cli.progress import Tasks, shown_tasks
+from coarse.cli.report.command import show
+from coarse.cli.report.perfetto import write_trace
+from coarse.cli.report.prediction import Question, Scenarios, modes_of, places_of, predict, profile_notes, result_of
+from coarse.cli.report.run import RUN_FILE, Result, Run, write_run
+from coarse.cli.report.simulated import timeline_of
+from coarse.cli.report.timeline import Timeline
+from coarse.cli.wrong_input import wrong_input_ends_with_2
+from coarse.errors import ConfigError
+from coarse.hardware.accelerator import Optimizer
+from coarse.hardware.degradation import parse_degradation
+from coarse.protocol.units import GIB
+from coarse.simulation.adaptation import PROFILE_EVERY
+from coarse.simulation.report import mean_durations
+from coarse.simulation.scenario import Mode
+from coarse.simulation.sites import STEPWISE_RANKS
+
+_ALL_MODES = ",".join(Mode)
+app = typer.Typer(add_completion=False)
+
+
+@app.command()
+def predict_command(
+    machine: Annotated[str, typer.Option(help=MACHINE_HELP)] = "aws-p3",
+    model: Annotated[str, typer.Option(help="resnet50 or bert-large.")] = "resnet50",
+    gpu: Annotated[str | None, typer.Option(help="Whose compute times; by default the machine's own.")] = None,
+    batch: Annotated[int, typer.Option(help="Samples per worker and iteration.")] = 2,
+    precision: Annotated[str, typer.Option(help="fp32 or fp16.")] = "fp32",
+    workers: Annotated[int, typer.Option(help="Ranks that compute.")] = 4,
+    devices: Annotated[int, typer.Option(help="Memory devices; 0: as many as workers.")] = 0,
+    nodes: Annotated[int, typer.Option(help="Nodes that workers and devices are spread over.")] = 1,
+    modes: Annotated[str | None, typer.Option(help=f"Of {_ALL_MODES}; by default all that the machine can do.")] = None,
+    policy: Annotated[str, typer.Option(help="What goes to the devices: auto, paper or devices (all).")] = "auto",
+    straggler: Annotated[list[str] | None, typer.Option(help="3=1.5: worker 3 computes 1.5 times longer.")] = None,
+    optimizer: Annotated[str, typer.Option(help="Whose states take memory: sgd, sgd-momentum or adam.")] = "adam",
+    iterations: Annotated[int, typer.Option(help="Of which the last is shown.")] = 3,
+    degrade: Degrade = None,
+    profile_every: ProfileEvery = PROFILE_EVERY,
+    nvlink: Annotated[bool, typer.Option(help="Whether NVLinks, if the machine has any, are on.")] = True,
+    out: Annotated[Path, typer.Option(help="The folder for rows, traces, pictures and page.")] = Path(
+        "results/predict"
+    ),
+) -> None:
+    """Simulate a training job on a machine: a table, a trace per mode for Perfetto, pictures and a page."""
+    with wrong_input_ends_with_2():
+        asked = Question(
+            machine=machine, model=model, gpu=gpu, batch=batch, precision=precision, workers=workers, devices=devices,
+            nodes=nodes, policy=policy, slow_downs=tuple(_slow_down(text) for text in straggler or ()),
+            optimizer=optimizer, nvlink=nvlink, num_iterations=iterations,
+            degradations=tuple(map(parse_degradation, degrade or ())), profile_every=profile_every,
+        )  # fmt: skip
+        must_have = modes is not None
+        chosen = tuple(modes_of(modes))
+        console = Console()
+        run = _predicted(asked, chosen, must_have, out)
+        show(run, out, console)
+        console.print(f"wrote {(out / RUN_FILE).as_posix()}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _slow_down(text: str) -> tuple[int, float]:
+    worker, _, factor = text.partition("=")
+    try:
+        return int(worker), float(factor)
+    except ValueError:
+        raise ConfigError(
+            f"--straggler must be WORKER=FACTOR such as 3=1.5, got {text!r}; correct it", key="straggler"
+        ) from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Outcome:
+    result: Result
+    timeline: Timeline
+    memory_bytes: int
+    notes: list[str]
+
+
+def _predicted(asked: Question, modes: tuple[Mode, ...], must_have: bool, out: Path) -> Run:
+    """All modes, one after the other; a mode that nobody asked for by name may be impossible on the machine."""
+    scenarios = asked.scenarios()
+    notes = list(_notes(scenarios))
+    _clear(out)
+    with shown_tasks() as tasks:
+        outcomes = of_possible_modes(
+            modes, lambda mode: _outcome(scenarios, mode, out, tasks), must_have=must_have, on_left_out=notes.append
+        )
+    run = Run(
+        kind="simulated",
+        title=_title(scenarios),
+        inputs=_inputs(scenarios),
+        results=tuple(outcome.result for outcome in outcomes),
+        timelines=tuple(outcome.timeline for outcome in outcomes),
+        notes=(*(note for one in outcomes for note in one.notes), _memory_note(scenarios, outcomes), *notes),
+    )
+    write_run(run, out)
+    return run
+
+
+def _outcome(scenarios: Scenarios, mode: Mode, out: Path, tasks: Tasks) -> _Outcome:
+    """One mode's numbers and timeline; its trace is written."""
+    scenario = scenarios.of(mode)
+    memory_bytes = scenario.gpu_memory(Optimizer(scenarios.question.optimizer)).total_bytes
+    job, report = predict(scenario, tasks.begin(f"{mode}: plan"), tasks.begin(f"{mode}: simulate"))
+    write_trace(job, report, out / f"{mode}.trace.json", mode.value)
+    return _Outcome(
+        result=result_of(scenario, job, report),
+        timeline=timeline_of(job, report, mode.value, places_of(scenario)),
+        memory_bytes=memory_bytes,
+        notes=profile_notes(mode.value, job, mean_durations(report.iterations), report.profiles),
+    )
+
+
+def _clear(out: Path) -> None:
+    """Remove what an earlier prediction left here: it must not pass for this one's."""
+    if (out / RUN_FILE).is_file():
+        for pattern in (RUN_FILE, "*.trace.json", "timeline-*.png", "bandwidth-*.png", "comparison.png", "report.html"):
+            for path in out.glob(pattern):
+                path.unlink()
+    out.mkdir(parents=True, exist_ok=True)
+
+
+def _title(scenarios: Scenarios) -> str:
+    asked = scenarios.question
+    nodes = f" on {asked.nodes} nodes" if asked.nodes > 1 else ""
+    return f"{scenarios.model.name}, batch {asked.batch}, {asked.workers} workers{nodes} of {scenarios.machine.name}"
+
+
+def _memory_note(scenarios: Scenarios, outcomes: list[_Outcome]) -> str:
+    """What the modes need of a GPU's memory, by the account of `emulation.accelerator`."""
+    needs = ", ".join(f"{outcome.result.name} {outcome.memory_bytes / GIB:.1f}" for outcome in outcomes)
+    gpu = scenarios.machine.accelerator
+    return (
+        f"Memory of a GPU: {needs} of {gpu.memory_bytes / GIB:.1f} GiB ({gpu.name}, {scenarios.question.optimizer}); "
+        "memory devices, where a mode has them, hold parameters and optimizer states."
+    )
+
+
+def _notes(scenarios: Scenarios) -> tuple[str, ...]:
+    profile = scenarios.profile
+    compute = f"Compute times ({profile.gpu}, {profile.precision}): {profile.basis}; {profile.source}."
+    if scenarios.question.workers <= STEPWISE_RANKS:
+        return (compute,)
+    return compute, f"Above {STEPWISE_RANKS} workers the first, as slow as the slowest, stands for all."
+
+
+def _inputs(scenarios: Scenarios) -> dict[str, str]:
+    asked, profile = scenarios.question, scenarios.profile
+    slow_downs = ", ".join(f"{worker}={factor:g}" for worker, factor in asked.slow_downs)
+    degraded = ", ".join(f"{each.link}={each.factor:g}@{each.at_s:g}" for each in asked.degradations)
+    return {
+        "command": shlex.join(["coarse", *sys.argv[1:]]),
+        "machine": f"{scenarios.machine.name} ({asked.machine})",
+        "model": f"{scenarios.model.name}, batch {asked.batch} per worker, {profile.precision}",
+        "compute times": f"{profile.gpu} ({profile.basis}): {profile.source}",
+        "workers, devices, nodes": f"{asked.workers}, {asked.devices or 'as many as workers'}, {asked.nodes}",
+        "policy": asked.policy,
+        "NVLink": "on" if scenarios.machine.nvlink and scenarios.machine.nvlinks else "off",
+        "stragglers": slow_downs or "none",
+        "degraded links": degraded or "none",
+        "iterations, profiled every": f"{asked.num_iterations}, {asked.profile_every or 'never'}",
+    }

@@ -1,0 +1,58 @@
+"""`coarse report`: pictures and one page of a run that lies in a folder."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from coarse.cli.report.page import cells, traces_in, write_page
+from coarse.cli.report.run import Run, read_run
+from coarse.cli.wrong_input import wrong_input_ends_with_2
+
+HEADS = (
+    *("mode", "policy", "total\nms", "compute\nms", "exposed\nms", "idle\nms", "speed-\nup"),
+    *("most GB\non a link", "kind"),
+)
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command()
+def report(
+    folder: Annotated[Path, typer.Argument(help="What `coarse predict --out` or experiments/demo.py wrote.")],
+) -> None:
+    """Draw a run: timelines, links over time and comparison bars as PNG, and one self-contained HTML page."""
+    with wrong_input_ends_with_2():
+        show(read_run(folder), folder, Console())
+
+
+def show(run: Run, folder: Path, console: Console) -> None:
+    """The table on the console; the pictures and the page in the folder."""
+    from coarse.cli.report.figures import draw_run  # matplotlib takes its time
+
+    pictures = draw_run(run, folder)
+    page = write_page(run, pictures, folder)
+    console.print(table_of(run))
+    for note in run.notes:
+        console.print(note, highlight=False, markup=False, soft_wrap=True)
+    wrote = [*(picture.path for picture in pictures), page]
+    for what, paths in (("wrote", wrote), ("trace", traces_in(folder))):
+        for path in paths:
+            console.print(f"{what} {path.as_posix()}", highlight=False, markup=False, soft_wrap=True)
+
+
+def table_of(run: Run) -> Table:
+    """Modes below one another; speed-ups are over the first, and shares are of bytes that go to devices."""
+    caption = f"speed-up over {run.results[0].name}; n% of the bytes go to memory devices"
+    table = Table(title=run.title, title_justify="left", box=SIMPLE_HEAD, padding=0, pad_edge=False)
+    table.caption, table.caption_justify = caption, "left"
+    for number, head in enumerate(HEADS):
+        is_text = number in (0, 1, 7, 8)
+        justify: Literal["left", "right"] = "left" if is_text else "right"
+        table.add_column(head, justify=justify, no_wrap=number != 7, min_width=9 if number >= 7 else None)
+    for row in cells(run, num_links=1):
+        table.add_row(*row)
+    return table

@@ -1,0 +1,108 @@
+"""The last iteration of a simulated job as a trace that Perfetto opens (ui.perfetto.dev)."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from coarse.cli.report.links import links_of
+from coarse.cli.report.simulated import lane_of, last_iteration, phases_of, recording_of
+from coarse.cli.report.timeline import Window
+from coarse.protocol.trace import Trace, merge
+from coarse.simulation.job import Job
+from coarse.simulation.recording import Transfer, Work
+from coarse.simulation.report import Report, Sync
+
+COMPUTE_LANE = 0
+LANES = {"push": 1, "pull": 2, "ring": 3, "fetch": 4, "add": 5}
+FIRST_SYNC_LANE = 10
+GB = 1e9
+
+
+def write_trace(job: Job, report: Report, path: Path, title: str) -> None:
+    """A process of the trace per worker and per device, and one whose curves are the links' rates."""
+    window = last_iteration(report)
+    recording = recording_of(report)
+    transfers = [each for each in recording.transfers() if each.end_s > window.begin_s]
+    works = [work for work in recording.works() if work.end_s > window.begin_s]
+    traces = {
+        f"worker {row.worker}": _worker_trace(row.worker, phases_of(row, window), title) for row in report.steady()
+    }
+    busy = [(*lane_of(each.port), each) for each in transfers] + [(*lane_of(work.processor), work) for work in works]
+    for who, kind in sorted({(who, kind) for who, kind, _ in busy}):
+        if who not in traces:
+            traces[who] = Trace(len(traces), f"{title}: {who}")
+        traces[who].lane(LANES[kind], kind)
+    for who, kind, each in busy:
+        _add(traces[who], kind, each, job, window)
+    _add_syncs(traces, report, job, window)
+    _write_merged([*traces.values(), _links_trace(job, transfers, window, len(traces), title)], path)
+
+
+def _worker_trace(worker: int, phases: Sequence[tuple[str, float, float]], title: str) -> Trace:
+    trace = Trace(worker, f"{title}: worker {worker}")
+    trace.lane(COMPUTE_LANE, "compute and waiting")
+    for kind, begin_s, end_s in phases:
+        trace.span(kind, "phase", begin_s, end_s, lane=COMPUTE_LANE)
+    return trace
+
+
+def _add(trace: Trace, kind: str, each: Transfer | Work, job: Job, window: Window) -> None:
+    """One transfer with its bytes and its links, or one addition."""
+    span = window.clipped(kind, each.begin_s, each.end_s)
+    if span is None:
+        return
+    lane = LANES[kind]
+    if isinstance(each, Work):
+        trace.span("add", kind, span.begin_s, span.end_s, lane=lane)
+        return
+    links = [job.site.links[link].name for link in each.path]
+    is_known = each.port[0] != "workers"
+    name = f"{kind} {job.gradients[each.position].name}" if is_known else kind
+    trace.span(name, kind, span.begin_s, span.end_s, lane=lane, nbytes=each.nbytes, links=", ".join(links))
+
+
+def _add_syncs(traces: dict[str, Trace], report: Report, job: Job, window: Window) -> None:
+    """Each gradient from backward to its combined values; those that overlap lie in lanes of their own."""
+    num_lanes: dict[int, int] = {}
+    for worker, lane, sync in _laid_out([sync for sync in report.syncs if sync.end_s > window.begin_s]):
+        trace = traces[f"worker {worker}"]
+        if lane >= num_lanes.get(worker, 0):
+            num_lanes[worker] = lane + 1
+            trace.lane(FIRST_SYNC_LANE + lane, f"gradients under way {lane + 1}")
+        span = window.clipped("sync", sync.begin_s, sync.end_s)
+        if span is not None:
+            gradient = job.gradients[sync.position]
+            name = f"sync {gradient.name}"
+            place = FIRST_SYNC_LANE + lane
+            trace.span(name, "sync", span.begin_s, span.end_s, lane=place, nbytes=gradient.nbytes)
+
+
+def _laid_out(syncs: Sequence[Sync]) -> Iterator[tuple[int, int, Sync]]:
+    """(worker, first lane that is free, what lies there)."""
+    ends_s: dict[int, list[float]] = {}
+    for sync in sorted(syncs, key=lambda sync: sync.begin_s):
+        lanes = ends_s.setdefault(sync.worker, [])
+        lane = next((lane for lane, end_s in enumerate(lanes) if end_s <= sync.begin_s), len(lanes))
+        lanes[lane:] = [sync.end_s, *lanes[lane + 1 :]]
+        yield sync.worker, lane, sync
+
+
+def _links_trace(job: Job, transfers: Sequence[Transfer], window: Window, rank: int, title: str) -> Trace:
+    trace = Trace(rank, f"{title}: links, GB/s")
+    for use in links_of(job, transfers, window):
+        bin_s = (window.end_s - window.begin_s) / len(use.bytes_per_s)
+        before = -1.0
+        for number, rate in enumerate(use.bytes_per_s):
+            if rate != before:
+                trace.counter(use.name, number * bin_s, gb_per_s=rate / GB)
+            before = rate
+    return trace
+
+
+def _write_merged(traces: Sequence[Trace], path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=path.parent) as folder:
+        parts = [Path(folder) / f"{number}.json" for number in range(len(traces))]
+        for trace, part in zip(traces, parts, strict=True):
+            trace.write(part)
+        merge(parts, path)

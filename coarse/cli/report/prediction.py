@@ -1,0 +1,236 @@
+"""What a job would take on a machine, mode by mode: scenarios from plain settings, and their simulation."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from itertools import groupby
+from typing import TypeVar
+
+from coarse.cli.report.run import Result
+from coarse.errors import ConfigError
+from coarse.hardware.accelerator import Optimizer
+from coarse.hardware.compute import ComputeProfile
+from coarse.hardware.degradation import Degradation
+from coarse.hardware.hardware import Machine
+from coarse.hardware.models import Model, Precision, model_named
+from coarse.hardware.presets import machine_named
+from coarse.hardware.replay import profile_for
+from coarse.simulation.adaptation import PROFILE_EVERY, Profile
+from coarse.simulation.job import Job
+from coarse.simulation.policies import most_trials
+from coarse.simulation.report import Report
+from coarse.simulation.scenario import Mode, Policy, Scenario
+from coarse.simulation.sites import STEPWISE_RANKS
+from coarse.simulation.training import simulate
+
+MAX_WORKERS = 1 << 16
+MAX_BATCH = 1 << 20
+MAX_ITERATIONS = 100_000
+_NUM_TABLES = 2
+"""Routing tables that the policy "auto" tries: as measured, and all tensors local."""
+
+Choice = TypeVar("Choice", bound=StrEnum)
+OnProgress = Callable[[float], None]
+"""Told the share of a simulation that is done."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """What somebody wants to know, checked; the machine and the model are looked up."""
+
+    machine: str
+    """A preset's name, or the path of a machine file."""
+    model: str
+    gpu: str | None = None
+    """Whose compute times are replayed; by default those of the machine's accelerator."""
+    batch: int = 2
+    precision: str = "fp32"
+    workers: int = 4
+    devices: int = 0
+    nodes: int = 1
+    policy: str = "auto"
+    slow_downs: tuple[tuple[int, float], ...] = ()
+    """(worker, how many times longer its compute takes)."""
+    optimizer: str = "adam"
+    nvlink: bool = True
+    num_iterations: int = 3
+    """The last is shown."""
+    degradations: tuple[Degradation, ...] = ()
+    profile_every: int = PROFILE_EVERY
+    """Iterations after which the mode coarse profiles again; 0: never."""
+
+    def __post_init__(self) -> None:
+        limits = {
+            "batch": (1, MAX_BATCH), "workers": (1, MAX_WORKERS), "devices": (0, MAX_WORKERS), "nodes": (1, MAX_WORKERS)
+        }  # fmt: skip
+        for key, (least, most) in limits.items():
+            if not least <= getattr(self, key) <= most:
+                raise ConfigError(f"--{key} must lie in {least}..{most}, got {getattr(self, key)}", key=key)
+        for option, value, least in (("iterations", self.num_iterations, 1), ("profile-every", self.profile_every, 0)):
+            if not least <= value <= MAX_ITERATIONS:
+                raise ConfigError(f"--{option} must lie in {least}..{MAX_ITERATIONS}, got {value}", key=option)
+        one_of("policy", self.policy, Policy)
+        one_of("precision", self.precision, Precision)
+        one_of("optimizer", self.optimizer, Optimizer)
+        for key in ("workers", "devices"):
+            if getattr(self, key) % self.nodes:
+                raise ConfigError(
+                    f"--{key} must be the same on each of {self.nodes} nodes, got {getattr(self, key)}; "
+                    f"choose a multiple of {self.nodes}",
+                    key=key,
+                )
+        self._check_slow_downs()
+
+    def _check_slow_downs(self) -> None:
+        workers = [worker for worker, _ in self.slow_downs]
+        for worker, factor in self.slow_downs:
+            if workers.count(worker) > 1:
+                raise ConfigError(f"--straggler names worker {worker} twice; remove one", key="straggler")
+            if not (0 <= worker < self.workers and 0.0 < factor < 1e6):
+                raise ConfigError(
+                    f"--straggler {worker}={factor:g}: wanted a worker in 0..{self.workers - 1} and how many times "
+                    "longer its compute takes, a number above 0; write --straggler 3=1.5",
+                    key="straggler",
+                )
+
+    def scenarios(self) -> "Scenarios":
+        """The scenarios of all modes."""
+        machine = machine_named(self.machine)
+        nvlink, num_nodes = machine.nvlink and self.nvlink, max(machine.num_nodes, self.nodes)
+        machine = replace(machine, nvlink=nvlink, num_nodes=num_nodes)
+        model = model_named(self.model)
+        return Scenarios(
+            machine=machine,
+            model=model,
+            profile=profile_for(model, machine, self.gpu, self.batch, one_of("precision", self.precision, Precision)),
+            question=self,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scenarios:
+    """A question with its machine, model and compute times."""
+
+    machine: Machine
+    model: Model
+    profile: ComputeProfile
+    question: Question
+
+    def of(self, mode: Mode) -> Scenario:
+        """The scenario of one mode."""
+        question = self.question
+        factors = dict(question.slow_downs)
+        return Scenario(
+            machine=self.machine,
+            model=self.model,
+            profile=self.profile,
+            mode=mode,
+            num_workers=question.workers,
+            num_devices=question.devices if mode is Mode.COARSE else 0,
+            num_nodes=question.nodes,
+            policy=one_of("policy", question.policy, Policy),
+            slow_downs=tuple(factors.get(worker, 1.0) for worker in range(question.workers)) if factors else (),
+            num_iterations=question.num_iterations,
+            degradations=question.degradations,
+            profile_every=question.profile_every if question.workers <= STEPWISE_RANKS else 0,
+        )
+
+
+def one_of(key: str, value: str, choices: type[Choice]) -> Choice:
+    """The member of an enumeration that an option names."""
+    try:
+        return choices(value)
+    except ValueError:
+        names = ", ".join(choice.value for choice in choices)
+        raise ConfigError(f"--{key} must be one of {names}, got {value!r}", key=key) from None
+
+
+def predict(scenario: Scenario, on_plan: OnProgress, on_simulation: OnProgress) -> tuple[Job, Report]:
+    """Plan a job as its policy says, and simulate it with everything recorded; the job as decided last."""
+    most = _NUM_TABLES * most_trials(len(scenario.gradients))
+    num_tried = 0
+
+    def trial(job: Job) -> Report:
+        nonlocal num_tried
+        done = num_tried
+        report = simulate(job, on_progress=lambda now, total: on_plan((done + now / total) / most))
+        num_tried += 1
+        return report
+
+    job = scenario.job(trial)
+    on_plan(1.0)
+    report = simulate(
+        job, on_progress=lambda done, total: on_simulation(done / total), record=True, decide=scenario.decide
+    )
+    if report.profiles:
+        last = report.profiles[-1]
+        job = replace(job, tables=last.tables, num_proxy_gradients=last.num_proxy_gradients)
+    return job, report
+
+
+def profile_notes(name: str, job: Job, iteration_times_s: Sequence[float], profiles: Sequence[Profile]) -> list[str]:
+    """What became of a job whose links changed as it ran, or that profiled: a sentence on each."""
+    notes = []
+    if job.rate_changes:
+        texts = (f"{seconds * 1e3:.4g}" for seconds in iteration_times_s)
+        times = ", ".join(f"{len(list(same))} of {text}" for text, same in groupby(texts))
+        notes.append(f"Milliseconds of the iterations of {name}, in order: {times}.")
+    if profiles:
+        profile_s = sum(profile.duration_s for profile in profiles)
+        share = profile_s / (profile_s + sum(iteration_times_s))
+        changed = [f"{profile.iteration} ({_decision_text(job, profile)})" for profile in profiles if profile.is_new]
+        what = f"decided anew before iteration {', '.join(changed)}" if changed else "found nothing to change"
+        notes.append(f"{name} profiled {len(profiles)} times in {share:.2%} of the run's time, and {what}.")
+    return notes
+
+
+def _decision_text(job: Job, profile: Profile) -> str:
+    sizes = [gradient.nbytes for gradient in job.gradients]
+    share = sum(sizes[: profile.num_proxy_gradients]) / sum(sizes)
+    routes = sorted({device for table in profile.tables for device in (table.latency_proxy, table.bandwidth_proxy)})
+    local = all(
+        {table.latency_proxy, table.bandwidth_proxy} == {proxy}
+        for table, proxy in zip(profile.tables, job.placement.local_proxies, strict=True)
+    )
+    return f"{share:.0%} of the bytes to devices {'local' if local else ', '.join(map(str, routes))}"
+
+
+def result_of(scenario: Scenario, job: Job, report: Report) -> Result:
+    """What a table and bars show of it."""
+    num_iterations = job.num_iterations
+    links = sorted(report.link_bytes.items(), key=lambda item: (-item[1], item[0]))
+    return Result(
+        name=scenario.mode.value,
+        policy=_policy_text(scenario, job),
+        iteration_s=report.iteration_s,
+        compute_s=report.compute_s,
+        exposed_s=report.exposed_s,
+        idle_s=report.idle_s,
+        link_bytes=tuple((name, nbytes / num_iterations) for name, nbytes in links if nbytes > 0),
+    )
+
+
+def places_of(scenario: Scenario) -> tuple[tuple[str, str], ...]:
+    """(worker or memory device, the endpoint that plays it, named as its links are), workers first."""
+    wiring, is_one_node = scenario.machine.wiring, scenario.machine.num_nodes == 1
+    who = {"worker": scenario.places.workers, "device": scenario.places.devices}
+    located = [(f"{role} {n}", *wiring.locate(at)) for role, places in who.items() for n, at in enumerate(places)]
+    return tuple((name, at if is_one_node else f"node{node} {at}") for name, node, at in located)
+
+
+def _policy_text(scenario: Scenario, job: Job) -> str:
+    if scenario.mode is not Mode.COARSE:
+        return "-"
+    if scenario.policy is Policy.DEVICES:
+        return scenario.policy.value
+    sizes = [gradient.nbytes for gradient in job.gradients]
+    share = sum(sizes[: job.num_proxy_gradients]) / sum(sizes)
+    return f"{scenario.policy.value} {share:.0%}"
+
+
+def modes_of(text: str | None) -> Iterator[Mode]:
+    """The modes that a comma-separated list names, each once; all, where there is no list."""
+    if text is None:
+        text = ",".join(Mode)
+    for name in dict.fromkeys(part.strip() for part in text.split(",")):
+        yield one_of("modes", name, Mode)

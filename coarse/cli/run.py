@@ -1,0 +1,115 @@
+"""`coarse run`: a training job as one mpirun, workers and light memory-device ranks together."""
+
+import os
+import shlex
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from coarse.cli.wrong_input import wrong_input_ends_with_2
+from coarse.errors import ConfigError
+from coarse.launch.cluster.rate import LinkRate, rate_from_text
+from coarse.launch.cluster.run import ClusterRun
+from coarse.launch.cluster.shape import MOST_NODES
+from coarse.launch.departures import Departures
+from coarse.launch.mpirun import ONE_MACHINE, free_port, mpirun_argv, mpirun_beside, run_forwarding_signals
+from coarse.launch.training_run import TrainingRun, chosen_partition
+from coarse.launch.watch import Watch
+from coarse.protocol.config import Config, load_config
+
+app = typer.Typer(add_completion=False)
+
+_DEVICES_HELP = "Ranks that are memory devices, 2 by default; with --cluster on each node, M by default."
+_CLUSTER_HELP = (
+    f"A cluster in a box: N nodes (at most {MOST_NODES}), each with M workers and with memory devices, as network "
+    "namespaces of this machine. Needs root."
+)
+
+
+@app.command(context_settings={"allow_interspersed_args": False})
+def run(
+    script: Annotated[str, typer.Argument(help="The Python file that every worker runs.")],
+    arguments: Annotated[list[str] | None, typer.Argument(help="Its arguments.")] = None,
+    workers: Annotated[int | None, typer.Option(help="Ranks that run the script; 2 by default.")] = None,
+    devices: Annotated[int | None, typer.Option(help=_DEVICES_HELP)] = None,
+    config: Annotated[Path | None, typer.Option(help="A TOML file with the configuration.")] = None,
+    mode: Annotated[str | None, typer.Option(help="Overrides the configuration's mode.")] = None,
+    policy: Annotated[str | None, typer.Option(help="Overrides the configuration's policy.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the mpirun line and start nothing.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Print the mpirun line, on standard error.")] = False,
+    cluster: Annotated[str | None, typer.Option(metavar="NxM", help=_CLUSTER_HELP)] = None,
+    rate: Annotated[str | None, typer.Option(help="Of each node's link, such as 100mbit (kbit, mbit, gbit).")] = None,
+) -> None:
+    """Start workers and light memory-device ranks in one mpirun, and end with its status.
+
+    A partition in the configuration says how many ranks there are; then --workers and --devices are not needed.
+    """
+    with wrong_input_ends_with_2():
+        config_path = str(config.resolve()) if config else None
+        stated = _configured(config_path, mode, policy).partition
+        limit = _limit_of_links(rate, cluster, workers)
+        request = TrainingRun(
+            script=script,
+            arguments=tuple(arguments or ()),
+            partition=chosen_partition(stated, workers, None if cluster else devices),
+            mode=mode,
+            policy=policy,
+            config_path=config_path,
+        )
+        if cluster is None:
+            _run_here(request, dry_run=dry_run, verbose=verbose)
+        else:
+            nodes = ClusterRun(request, cluster, limit, devices_per_node=devices, is_stated=stated is not None)
+            _run_in_cluster(nodes, dry_run=dry_run, verbose=verbose)
+
+
+def _limit_of_links(rate: str | None, cluster: str | None, workers: int | None) -> LinkRate | None:
+    """What --rate says; ConfigError where an option and --cluster do not go together."""
+    if cluster is None and rate is not None:
+        raise ConfigError(f"--rate {rate} limits the links of a cluster in a box; give --cluster too, such as 2x2")
+    if cluster is not None and workers is not None:
+        raise ConfigError(f"--workers and --cluster {cluster} both say how many workers; leave out --workers")
+    return None if rate is None else rate_from_text(rate)
+
+
+def _run_here(request: TrainingRun, *, dry_run: bool, verbose: bool) -> None:
+    request = replace(request, meeting_port=free_port())
+    argv = mpirun_argv(
+        mpirun_beside(sys.executable, os.environ),
+        request.contexts(sys.executable),
+        exports=request.exports(),
+        as_root=os.geteuid() == 0,
+        fault_tolerant=True,
+        options=ONE_MACHINE,
+    )
+    _show(shlex.join(argv), dry_run=dry_run, verbose=verbose)
+    if not dry_run:
+        watch = Watch(Departures(request.num_ranks, request.light_ranks()))
+        raise typer.Exit(run_forwarding_signals(argv, os.environ, watch))
+
+
+def _show(line: str, *, dry_run: bool, verbose: bool) -> None:
+    """What is started: all there is of a dry run, and no part of a job's own output."""
+    if dry_run:
+        print(line, flush=True)
+    elif verbose:
+        print(f"coarse: {line}", file=sys.stderr, flush=True)
+
+
+def _run_in_cluster(nodes: ClusterRun, *, dry_run: bool, verbose: bool) -> None:
+    if dry_run:
+        for command in nodes.plan.commands():
+            print(f"{command.place}: {shlex.join(command.argv)}")
+    _show(f"{nodes.plan.head}: {shlex.join(nodes.argv())}", dry_run=dry_run, verbose=verbose)
+    if not dry_run:
+        raise typer.Exit(nodes.run())
+
+
+def _configured(config_path: str | None, mode: str | None, policy: str | None) -> Config:
+    """The configuration that every rank will read; refuses what every rank would refuse later."""
+    chosen = {"COARSE_CONFIG": config_path, "COARSE_MODE": mode, "COARSE_POLICY": policy}
+    exports = {name: value for name, value in chosen.items() if value is not None}
+    return load_config(None, {**os.environ, **exports})

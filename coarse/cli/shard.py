@@ -1,0 +1,93 @@
+"""`coarse shard`: what sharded training of a GPT would take on a machine that is stated, mode by mode."""
+
+import json
+import shlex
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from coarse.cli.options import MACHINE_HELP
+from coarse.cli.report.prediction import one_of
+from coarse.cli.report.sharded import HEAD, ShardedRow, document, predicted
+from coarse.cli.wrong_input import wrong_input_ends_with_2
+from coarse.collectives.shape import Collective
+from coarse.hardware.presets import machine_named
+from coarse.simulation.sharded.modes import Policy, ShardedMode
+from coarse.simulation.sharded.scenario import PEAK_SHARE, ShardedScenario
+
+_ALL_MODES = ",".join(ShardedMode)
+app = typer.Typer(add_completion=False)
+
+
+@app.command()
+def shard(
+    machine: Annotated[str, typer.Option(help=MACHINE_HELP)] = "fcdp-a40-10gbe",
+    model: Annotated[str, typer.Option(help="gpt-10b, -15b, -20b, -25b, -30b, or LAYERSxHIDDENxHEADS.")] = "gpt-10b",
+    batch: Annotated[int, typer.Option(help="Samples per GPU; 0: each mode's largest power of two that fits.")] = 8,
+    nodes: Annotated[int, typer.Option(help="Nodes of the cluster.")] = 2,
+    gpus: Annotated[int, typer.Option(help="GPUs per node; 0: all.")] = 0,
+    modes: Annotated[str, typer.Option(help=f"Of {_ALL_MODES}.")] = _ALL_MODES,
+    collective: Annotated[str, typer.Option(help="ring or hierarchical.")] = "ring",
+    lora_rank: Annotated[int, typer.Option(help="Of adapters at q, k, v and o; 0: full fine-tuning.")] = 0,
+    sequence: Annotated[int, typer.Option(help="Tokens of a sample.")] = 256,
+    peak_share: Annotated[float, typer.Option(help="Of the GPU's fp16 peak that it computes at.")] = PEAK_SHARE,
+    recompute: Annotated[bool, typer.Option(help="Whether backward computes forward again.")] = False,
+    in_flight: Annotated[int, typer.Option(help="Units that may be gathered at once.")] = 2,
+    quantised: Annotated[bool, typer.Option(help="Whether zeropp gathers int8 in forward.")] = False,
+    tau: Annotated[float, typer.Option(help="Share of GPU memory below which fcdp keeps shards there.")] = 0.8,
+    out: Annotated[Path, typer.Option(help="The file of rows.")] = Path("results/shard.json"),
+) -> None:
+    """Simulate sharded training of a GPT on a machine: samples/s, bytes between nodes, memory, by mode."""
+    with wrong_input_ends_with_2():
+        where = machine_named(machine)
+        where = replace(where, num_nodes=max(where.num_nodes, nodes))
+        chosen = [one_of("modes", name.strip(), ShardedMode) for name in modes.split(",")]
+        policy = Policy(mode=chosen[0], collective=one_of("collective", collective, Collective))
+        asked = ShardedScenario(
+            machine=where, model_name=model, policy=policy, batch=batch or 1, num_nodes=nodes,
+            gpus_per_node=gpus or len(where.tree.gpus), sequence=sequence, lora_rank=lora_rank, peak_share=peak_share,
+            recomputes=recompute, in_flight_limit=in_flight,
+        )  # fmt: skip
+        rows = list(_rows(asked, dict.fromkeys(chosen), quantised, tau, at_largest_batch=not batch))
+        _show(asked, rows, out)
+
+
+def _rows(
+    asked: ShardedScenario, modes: dict[ShardedMode, None], quantised: bool, tau: float, *, at_largest_batch: bool
+) -> Iterator[ShardedRow]:
+    for mode in modes:
+        policy = replace(asked.policy, mode=mode, quantised=quantised and mode is ShardedMode.ZEROPP)
+        yield predicted(replace(asked, policy=policy), threshold=tau, at_largest_batch=at_largest_batch)
+
+
+def _show(asked: ShardedScenario, rows: list[ShardedRow], out: Path) -> None:
+    console = Console()
+    what = f"LoRA of rank {asked.lora_rank}" if asked.lora_rank else "full fine-tuning"
+    where = f"{asked.num_nodes} x {asked.gpus_per_node} GPUs of {asked.machine.name}"
+    title = f"{asked.model_name}, {what}, {where}, simulated"
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, padding=0)
+    for number, name in enumerate(HEAD):
+        table.add_column(name, justify="right" if number else "left")
+    for row in rows:
+        table.add_row(*row.cells)
+    console.print(table)
+    for row in rows:
+        if row.note:
+            console.print(row.note, highlight=False, markup=False)
+    gpu = asked.machine.accelerator
+    pace = (
+        f"{asked.peak_share:.0%} of {gpu.name}'s {gpu.fp16_flops_per_s / 1e12:.4g} TFLOP/s in fp16 (an assumption: "
+        f"--peak-share), {asked.sequence} tokens a sample, collective {asked.policy.collective}"
+    )
+    console.print(f"Compute: {pace}. GB are those that leave one node in an iteration.", highlight=False)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    inputs = {"command": shlex.join(["coarse", *sys.argv[1:]]), "title": title, "compute": pace}
+    out.write_text(json.dumps(document(rows, inputs), indent=1) + "\n", encoding="utf-8")
+    console.print(f"wrote {out.as_posix()}", highlight=False, markup=False, soft_wrap=True)

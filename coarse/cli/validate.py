@@ -1,0 +1,34 @@
+"""`coarse validate`: every claim of the COARSE, FCDP and FSDP papers, simulated, beside what each paper states."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from coarse.cli.wrong_input import wrong_input_ends_with_2
+from coarse.errors import ConfigError
+
+_REPOSITORY = Path(__file__).resolve().parents[2]
+app = typer.Typer(add_completion=False)
+
+
+@app.command()
+def validate(
+    out: Annotated[Path, typer.Option(help="The folder for rows as JSON.")] = Path("results/validation"),
+) -> None:
+    """Simulate the papers' evaluations and print claim, paper, ours, deviation and verdict of each."""
+    with wrong_input_ends_with_2():
+        if not (_REPOSITORY / "experiments" / "coarse_paper").is_dir():
+            raise ConfigError(
+                "the papers' evaluations are in experiments/ of the repository, which is not at "
+                f"{_REPOSITORY}; clone it and run `make validate` there"
+            )
+        out.mkdir(parents=True, exist_ok=True)  # before minutes of simulation, after which it could not be written
+        sys.path.append(str(_REPOSITORY))
+        from experiments.coarse_paper import validate as coarse_paper
+        from experiments.fcdp_paper import validate as sharded_papers
+
+        console = Console()
+        raise typer.Exit(max(paper.run(console, out=out) for paper in (coarse_paper, sharded_papers)))

@@ -1,1 +1,0 @@
-"""Stand-ins for hardware and networks: the tiers' machines without MPI."""

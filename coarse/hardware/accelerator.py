@@ -1,0 +1,167 @@
+"""What a training iteration needs of a GPU's memory, row by row, and whether it fits.
+
+Counted: parameters, gradients and optimizer states (Rajbhandari et al. 2020, "ZeRO", section 3.1: 16 bytes per
+parameter with Adam, in fp32 as in mixed precision), and activations (`models`, [Note: saved for backward]).
+Parameters and optimizer states that live in memory devices don't count, nor what an optimizer there needs.
+
+[Note: labelled assumptions of memory] Three rows rest on no measurement. (1) Early products: in google-research/bert
+optimization.py Adam is a graph of products, of which three depend on no gradient (decayed first moment, decayed second
+moment, weight decay times parameters), so that the executor may compute them, each as large as all parameters, while
+backward still runs. (2) 1 GiB for the CUDA context, libraries, communication buffers and fragmentation. (3) Where
+parameters live in memory devices, the GPU holds the two largest layers: the one that computes and the next.
+
+[Note: held against published limits] With GRAPH_FRAMEWORK the account's largest batches of BERT-large in fp32 with Adam
+on 12 GiB are 12, 5, 2, 1, 1 and 0 for sequences of 64, 128, 256, 320, 384 and 512; google-research/bert's README has
+12, 6, 2, 1, 0 and 0 (one Titan X, TensorFlow 1.11). At sequence 384 it has 3 on 16 GiB and 13 on 32 GiB; NVIDIA
+DeepLearningExamples' TensorFlow BERT README has fp32 batch 2 running and 4 out of memory on a V100 of 16 GB, and 7
+running on 32 GB. With parameters in memory devices the account has 8 on 16 GiB. So COARSE figure 16e's limits (batch 2
+fits and 4 doesn't without memory devices, 4 fits with them) are outcomes for a V100 of 16 GB. They hang on assumption
+(1), by 0.4 GiB: without it, or with FUSED_FRAMEWORK, batch 4 fits on 16 GiB; on 32 GiB it fits in every account.
+"""
+
+import enum
+from dataclasses import dataclass
+
+from coarse.errors import CapacityError, ConfigError
+from coarse.hardware.models import Kernels, Model, Precision
+from coarse.protocol.units import GIB
+
+_FP32_BYTES = 4
+
+
+class Optimizer(enum.StrEnum):
+    """What steps the parameters."""
+
+    SGD = "sgd"
+    SGD_MOMENTUM = "sgd-momentum"
+    ADAM = "adam"
+
+    @property
+    def num_states(self) -> int:
+        """Numbers that it keeps per parameter, in fp32."""
+        return {"sgd": 0, "sgd-momentum": 1, "adam": 2}[self]
+
+    @property
+    def num_early_products(self) -> int:
+        """Tensors as large as the parameters, see [Note: labelled assumptions of memory]; SGD is one kernel."""
+        return {"sgd": 0, "sgd-momentum": 0, "adam": 3}[self]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Framework:
+    """What a framework adds to the arithmetic; see [Note: labelled assumptions of memory]."""
+
+    kernels: Kernels
+    has_early_products: bool
+    """Whether parts of the optimizer's step may run beside backward and keep their results."""
+    overhead_bytes: int = GIB
+
+    def __post_init__(self) -> None:
+        if self.overhead_bytes < 0:
+            raise ConfigError(
+                f"a framework's overhead must be at least 0, got {self.overhead_bytes}", key="overhead_bytes"
+            )
+
+
+GRAPH_FRAMEWORK = Framework(kernels=Kernels.SEPARATE, has_early_products=True)
+"""TensorFlow without a compiler, as COARSE's evaluation and the published BERT runs used it."""
+EAGER_FRAMEWORK = Framework(kernels=Kernels.SEPARATE, has_early_products=False)
+"""PyTorch without a compiler: a kernel for every operation, and an optimizer that works in place."""
+FUSED_FRAMEWORK = Framework(kernels=Kernels.FUSED, has_early_products=False)
+"""The least there can be without recomputing: fused kernels, and an optimizer that works in place."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """What is trained and how, apart from the batch."""
+
+    model: Model
+    precision: Precision = Precision.FP32
+    optimizer: Optimizer = Optimizer.ADAM
+    framework: Framework = GRAPH_FRAMEWORK
+    parameters_on_device: bool = False
+    """Whether parameters and optimizer states live in memory devices (COARSE III) instead of the GPU."""
+
+
+@dataclass(frozen=True)
+class MemoryRow:
+    """One need of memory."""
+
+    name: str
+    nbytes: int
+    is_assumption: bool = False
+
+
+@dataclass(frozen=True)
+class MemoryAccount:
+    """All that one GPU's memory holds at the peak of an iteration."""
+
+    batch: int
+    rows: tuple[MemoryRow, ...]
+
+    @property
+    def total_bytes(self) -> int:
+        """The sum of all rows."""
+        return sum(row.nbytes for row in self.rows)
+
+
+def account(training: Training, batch: int) -> MemoryAccount:
+    """The memory that a batch needs."""
+    if batch < 1:
+        raise ConfigError(f"a batch is at least 1 sample, got {batch}", key="batch")
+    model, precision, kernels = training.model, training.precision, training.framework.kernels
+    layers_bytes = [batch * layer.activation_bytes_per_sample(precision, kernels) for layer in model.layers]
+    return MemoryAccount(
+        batch,
+        (
+            *_states(training),
+            MemoryRow("gradients", model.num_parameters * precision.itemsize),
+            MemoryRow("activations", sum(layers_bytes)),
+            MemoryRow("gradients of one layer's activations", max(layers_bytes)),
+            MemoryRow("framework", training.framework.overhead_bytes, is_assumption=True),
+        ),
+    )
+
+
+def _states(training: Training) -> tuple[MemoryRow, ...]:
+    """Parameters and what the optimizer keeps, as far as the GPU holds them."""
+    model, itemsize = training.model, training.precision.itemsize
+    if training.parameters_on_device:
+        largest = sorted(layer.num_parameters for layer in model.layers)[-2:]
+        return (MemoryRow("parameters of two layers", sum(largest) * itemsize, is_assumption=True),)
+    num_fp32_copies = training.optimizer.num_states + (training.precision is not Precision.FP32)
+    num_products = training.optimizer.num_early_products if training.framework.has_early_products else 0
+    return (
+        MemoryRow("parameters", model.num_parameters * itemsize),
+        MemoryRow("optimizer states", num_fp32_copies * model.num_parameters * _FP32_BYTES),
+        MemoryRow("early products", num_products * model.num_parameters * _FP32_BYTES, is_assumption=True),
+    )
+
+
+def require_fit(training: Training, batch: int, capacity_bytes: int) -> MemoryAccount:
+    """The account of a batch; CapacityError where it exceeds the capacity."""
+    needed = account(training, batch)
+    if needed.total_bytes <= capacity_bytes:
+        return needed
+    rows = ", ".join(f"{row.name} {_gib(row.nbytes)}" for row in needed.rows)
+    largest_batch = max_batch(training, capacity_bytes)
+    remedies = [f"lower the batch to {largest_batch}"] if largest_batch else ["take a GPU with more memory"]
+    if not training.parameters_on_device:
+        remedies.append("keep parameters and optimizer states in memory devices")
+    raise CapacityError(
+        f"{training.model.name} in {training.precision} with {training.optimizer} at batch {batch} needs "
+        f"{_gib(needed.total_bytes)} ({rows}) but the GPU has {_gib(capacity_bytes)}; {' or '.join(remedies)}"
+    )
+
+
+def max_batch(training: Training, capacity_bytes: int) -> int:
+    """The largest batch that fits, 0 where none does."""
+    one_bytes = account(training, 1).total_bytes
+    per_sample_bytes = account(training, 2).total_bytes - one_bytes
+    if per_sample_bytes == 0:
+        raise ConfigError(f"{training.model.name} keeps nothing per sample, so its batch has no limit", key="model")
+    return max(0, (capacity_bytes - one_bytes) // per_sample_bytes + 1)
+
+
+def _gib(nbytes: int) -> str:
+    return f"{nbytes / GIB:.2f} GiB"

@@ -1,0 +1,236 @@
+"""Seconds of forward and backward per layer, for workers whose arithmetic is replayed and not done.
+
+What is known of a GPU is the throughput of whole training iterations on it alone. An iteration is one third
+forward and two thirds backward, since backward takes each product twice (for inputs and for weights), and its
+time is split over the layers by their FLOPs. That leaves out that small layers use a GPU less well.
+"""
+
+import enum
+import json
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from itertools import pairwise
+from typing import Any
+
+from coarse.errors import ConfigError
+from coarse.hardware.models import Model, Precision
+
+FORWARD_SHARE = 1 / 3
+"""Of an iteration; backward's FLOPs are twice those of forward."""
+
+
+class Basis(enum.StrEnum):
+    """What a number rests on."""
+
+    SOURCE = "source"
+    """Published measurements of this very case."""
+    DERIVED = "derived"
+    """Arithmetic on published measurements of neighbouring cases."""
+    ASSUMPTION = "assumption"
+    """Scaled from another GPU, or from a batch outside of what was measured."""
+    MEASURED = "measured"
+    """By whoever made the profile."""
+
+
+@dataclass(frozen=True)
+class Throughput:
+    """Training samples per second of one GPU alone."""
+
+    gpu: str
+    model: str
+    precision: Precision
+    batch: int
+    samples_per_s: float
+    basis: Basis
+    source: str
+
+    @property
+    def iteration_s(self) -> float:
+        """Seconds of one iteration."""
+        return self.batch / self.samples_per_s
+
+
+_RN50_README = "NVIDIA DeepLearningExamples, PyTorch ResNet50 v1.5 README (the rate of its own batch, taken for 64)"
+_BERT_README = "NVIDIA DeepLearningExamples, TensorFlow BERT README (SQuAD v1.1, sequence 384)"
+_RN50_T4 = (
+    "V100 training x T4/V100 inference ratio of NVIDIA DeepLearningExamples (428 img/s fp32, 1165 img/s AMP); "
+    "middle of the range {}"
+)
+_FP32, _FP16 = Precision.FP32, Precision.FP16
+
+PUBLISHED = (
+    Throughput("v100", "resnet50", _FP32, 64, 367.0, Basis.DERIVED, f"{_RN50_README}: V100 16 GB"),
+    Throughput("v100", "resnet50", _FP16, 64, 1200.0, Basis.DERIVED, f"{_RN50_README}: V100 16 GB, AMP"),
+    Throughput("a100", "resnet50", _FP16, 64, 2470.0, Basis.DERIVED, f"{_RN50_README}: A100 80 GB, AMP"),
+    Throughput("p100", "resnet50", _FP32, 64, 219.0, Basis.SOURCE, "TensorFlow benchmarks.md: DGX-1, batch 64"),
+    Throughput("t4", "resnet50", _FP32, 64, 128.0, Basis.DERIVED, _RN50_T4.format("125 to 131")),
+    Throughput("t4", "resnet50", _FP16, 64, 447.5, Basis.DERIVED, _RN50_T4.format("425 to 470")),
+    Throughput("v100", "bert-large", _FP32, 2, 5.48, Basis.SOURCE, f"{_BERT_README}: V100 16 GB"),
+    Throughput("v100", "bert-large", _FP32, 7, 7.56, Basis.SOURCE, f"{_BERT_README}: V100 32 GB"),
+    Throughput("v100", "bert-large", _FP16, 2, 18.97, Basis.SOURCE, f"{_BERT_README}: V100 16 GB"),
+    Throughput("v100", "bert-large", _FP16, 4, 19.46, Basis.SOURCE, f"{_BERT_README}: V100 16 GB"),
+)
+"""Of one GPU alone; each row names where it was published."""
+
+PEAK_FLOPS_PER_S = {("v100", _FP32): 15.7e12, ("p100", _FP32): 9.3e12, ("v100", _FP16): 125e12}
+"""Vendors' data sheets: V100 SXM2, which was measured, and the P100 of PCIe, which SDSC has (COARSE Table I)."""
+
+T4_OVER_V100 = {
+    (_FP16, 2): 29.59 / 99.9,
+    (_FP16, 4): 34.27 / 128.42,
+    (_FP32, 2): 9.29 / 38.47,
+    (_FP32, 7): 9.75 / 41.32,
+}
+"""Sentences/s of BERT-large's inference at sequence 384, by precision and batch (8 for 7), of V100 16 GB's: both
+measured by NVIDIA with one container, TensorFlow 20.06. A T4 is half a V100 by its peak and less than a third here."""
+
+
+def _scaled_from_v100() -> Iterator[Throughput]:
+    """BERT-large's rows for GPUs that nobody published them for."""
+    for row in PUBLISHED:
+        if (row.gpu, row.model) != ("v100", "bert-large"):
+            continue
+        ratio = T4_OVER_V100[row.precision, row.batch]
+        source = f"{row.source}, times T4's inference over V100's there ({ratio:.3f})"
+        yield replace(row, gpu="t4", samples_per_s=row.samples_per_s * ratio, basis=Basis.DERIVED, source=source)
+        if row.precision is _FP32:
+            ratio = PEAK_FLOPS_PER_S["p100", _FP32] / PEAK_FLOPS_PER_S["v100", _FP32]
+            source = f"{row.source}, scaled by p100's peak FLOPS over V100's ({ratio:.3f})"
+            rate = row.samples_per_s * ratio
+            yield replace(row, gpu="p100", samples_per_s=rate, basis=Basis.ASSUMPTION, source=source)
+
+
+THROUGHPUTS = (*PUBLISHED, *_scaled_from_v100())
+"""All that is known, by GPU, model, precision and batch."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComputeProfile:
+    """Seconds of each layer's forward and backward for one batch, in the order of the forward pass."""
+
+    gpu: str
+    model: str
+    precision: Precision
+    batch: int
+    layers: tuple[str, ...]
+    forward_s: tuple[float, ...]
+    backward_s: tuple[float, ...]
+    basis: Basis
+    source: str
+
+    def __post_init__(self) -> None:
+        if not len(self.layers) == len(self.forward_s) == len(self.backward_s) > 0:
+            raise ConfigError(
+                f"a compute profile needs one forward and one backward time for each layer, got {len(self.layers)} "
+                f"layers, {len(self.forward_s)} forward and {len(self.backward_s)} backward times"
+            )
+        if self.batch < 1:
+            raise ConfigError(f"a batch is at least 1 sample, got {self.batch}", key="batch")
+        if not all(0 <= seconds < math.inf for seconds in (*self.forward_s, *self.backward_s)):
+            raise ConfigError(f"the times of {self.model} on {self.gpu} must be finite and at least 0")
+
+    @property
+    def total_forward_s(self) -> float:
+        """Seconds of the whole forward pass (the paper's T_FP)."""
+        return sum(self.forward_s)
+
+    @property
+    def total_backward_s(self) -> float:
+        """Seconds of the whole backward pass (the paper's T_BP)."""
+        return sum(self.backward_s)
+
+
+def compute_profile(model: Model, gpu_name: str, batch: int, precision: Precision) -> ComputeProfile:
+    """The times of a model on a named GPU ("V100", "Tesla T4 16GB"), from what is published of it."""
+    if batch < 1:
+        raise ConfigError(f"a batch is at least 1 sample, got {batch}", key="batch")
+    words = set(re.findall(r"[a-z0-9]+", gpu_name.lower()))
+    rows = [row for row in THROUGHPUTS if row.gpu in words and (row.model, row.precision) == (model.name, precision)]
+    if not rows:
+        known = sorted({f"{row.gpu} {row.model} {row.precision}" for row in THROUGHPUTS})
+        raise ConfigError(
+            f"no throughput is known of {model.name} on {gpu_name!r} in {precision}; there are {', '.join(known)}; "
+            "or measure the layers and load their profile",
+            key="gpu",
+        )
+    iteration_s, basis, source = _iteration_s(sorted(rows, key=lambda row: row.batch), batch)
+    return split_iteration(
+        model, iteration_s, gpu=rows[0].gpu, batch=batch, precision=precision, basis=basis, source=source
+    )
+
+
+def split_iteration(
+    model: Model, iteration_s: float, *, gpu: str, batch: int, precision: Precision, basis: Basis, source: str
+) -> ComputeProfile:
+    """An iteration's seconds split over passes and layers by FLOPs."""
+    shares = [layer.flops_per_sample / model.flops_per_sample for layer in model.layers]
+    return ComputeProfile(
+        gpu=gpu,
+        model=model.name,
+        precision=precision,
+        batch=batch,
+        layers=tuple(layer.name for layer in model.layers),
+        forward_s=tuple(iteration_s * FORWARD_SHARE * share for share in shares),
+        backward_s=tuple(iteration_s * (1 - FORWARD_SHARE) * share for share in shares),
+        basis=basis,
+        source=source,
+    )
+
+
+def _iteration_s(rows: Sequence[Throughput], batch: int) -> tuple[float, Basis, str]:
+    """Seconds of an iteration: linear in the batch between known ones, at the nearest one's rate beyond them."""
+    for row in rows:
+        if row.batch == batch:
+            return row.iteration_s, row.basis, row.source
+    for low, high in pairwise(rows):
+        if low.batch < batch < high.batch:
+            seconds = low.iteration_s + (high.iteration_s - low.iteration_s) * (batch - low.batch) / (
+                high.batch - low.batch
+            )
+            basis = Basis.ASSUMPTION if Basis.ASSUMPTION in (low.basis, high.basis) else Basis.DERIVED
+            return seconds, basis, f"between batch {low.batch} and {high.batch}: {low.source}; {high.source}"
+    nearest = min(rows, key=lambda row: abs(row.batch - batch))
+    source = f"samples/s of batch {nearest.batch}: {nearest.source}"
+    return batch / nearest.samples_per_s, Basis.ASSUMPTION, source
+
+
+def profile_json(profile: ComputeProfile) -> str:
+    """A profile as text, for `parse_profile`."""
+    return json.dumps(asdict(profile), indent=1)
+
+
+def parse_profile(text: str, *, where: str) -> ComputeProfile:
+    """The profile that `profile_json` wrote, or that somebody measured; `where` is named in errors."""
+    try:
+        document = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"{where}: no compute profile in JSON ({error}); write one with `profile_json`") from error
+    names = {entry.name for entry in fields(ComputeProfile)}
+    if not isinstance(document, dict) or set(document) != names:
+        came = sorted(document) if isinstance(document, dict) else type(document).__name__
+        raise ConfigError(f"{where}: a compute profile has exactly the keys {sorted(names)}, got {came}")
+    try:
+        return _profile_from(document)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{where}: {error}") from error
+
+
+def _profile_from(document: dict[str, Any]) -> ComputeProfile:
+    for key in ("gpu", "model", "source"):
+        if not isinstance(document[key], str):
+            raise ValueError(f"{key} must be text, got {document[key]!r}")
+    if type(document["batch"]) is not int:
+        raise ValueError(f"batch must be a whole number, got {document['batch']!r}")
+    return ComputeProfile(
+        gpu=document["gpu"],
+        model=document["model"],
+        precision=Precision(document["precision"]),
+        batch=document["batch"],
+        layers=tuple(str(name) for name in document["layers"]),
+        forward_s=tuple(float(seconds) for seconds in document["forward_s"]),
+        backward_s=tuple(float(seconds) for seconds in document["backward_s"]),
+        basis=Basis(document["basis"]),
+        source=document["source"],
+    )

@@ -1,0 +1,289 @@
+"""All links of a machine as a fluid: when each transfer ends, given that it shares links with others.
+
+[Note: tight links] A link on which even the caps of its transfers together stay within the capacity holds
+nobody back. Only the others are tight, and a change spreads along tight links alone: transfers that meet on
+none keep their rates, and one that has its path to itself costs no more than a walk along it.
+
+[Note: due times] A streaming transfer is stored as its rate and the time at which it ends at that rate. A new
+rate moves that time. Of transfers that tight links join, only the first to end stands in the queue of events:
+its end gives new rates, and so new times, to all of them. Old entries are known by their numbers and skipped.
+
+[Note: late begin] The live fabric learns of a transfer only when it wakes up. What the transfer would have
+moved by then is credited at its first rate, and its end counts from when it should have begun.
+"""
+
+import heapq
+import math
+from collections.abc import Iterable, Sequence
+
+from coarse.errors import ConfigError
+from coarse.hardware.fair_share import FairShares
+from coarse.hardware.links import Link
+from coarse.hardware.ways import Draw, Way
+
+
+class _Flow:
+    """A transfer under way."""
+
+    __slots__ = ("draw", "due_s", "entry", "nbytes", "piece", "rate", "ready_s", "transfer", "way")
+
+    def __init__(self, transfer: int, way: Way, nbytes: int, piece: int, ready_s: float) -> None:
+        self.transfer = transfer
+        self.way = way
+        self.nbytes = nbytes
+        self.piece = piece  # bytes that go at once
+        self.ready_s = ready_s  # when its latencies are over; from here on its bytes count
+        self.draw: Draw  # once it streams
+        self.rate = 0.0 if nbytes and way.path else math.inf  # bytes per second; 0 until it streams, if ever it does
+        self.due_s = ready_s  # see [Note: due times]
+        self.entry = 0  # the number of its valid entry in the queue, if it has one
+
+
+class Fabric:
+    """Links and the transfers on them, on a clock that `advance` moves; a link's id is its index."""
+
+    def __init__(self, links: Sequence[Link]) -> None:
+        self._links = tuple(links)
+        self._capacity = {link: each.bytes_per_s for link, each in enumerate(self._links)}
+        self._users: list[dict[_Flow, float]] = [{} for _ in self._links]  # flow -> the most it draws of the link
+        self._tight = [False] * len(self._links)  # see [Note: tight links]
+        self._under_way: set[int] = set()
+        self._now_s = 0.0
+        self._num_entries = 0
+        self._events: list[tuple[float, int, _Flow | None]] = []  # (when, entry, flow); None: a link's rate
+        self._rate_changes: dict[int, tuple[int, float]] = {}  # entry -> (link, bytes per second)
+        self._ways: dict[tuple[int, ...], Way] = {}
+        self._ways_over: list[list[Way]] = [[] for _ in self._links]
+        self._fair_shares = FairShares(self._capacity)
+        self._changed: dict[int, None] = {}  # links that are shared anew before time moves on
+        self._fresh: list[_Flow] = []  # flows that have no rate until then
+
+    @property
+    def now_s(self) -> float:
+        """Up to when everything has happened."""
+        return self._now_s
+
+    def start(
+        self,
+        transfer: int,
+        path: Sequence[int],
+        nbytes: int,
+        at_s: float,
+        *,
+        begun_s: float | None = None,
+        piece_bytes: int | None = None,
+    ) -> None:
+        """Begin a transfer at `at_s`: the latencies of its path, then its bytes at its share of the links.
+
+        With `begun_s` it should have begun earlier: see [Note: late begin]. With `piece_bytes` it goes in
+        pieces of that size, so that it draws no more than one of them does, and costs as much.
+        """
+        path, begun_s = tuple(path), at_s if begun_s is None else begun_s
+        if transfer in self._under_way or nbytes < 0 or not (begun_s <= at_s and self._now_s <= at_s < math.inf):
+            raise ValueError(self._refusal(transfer, nbytes, at_s, begun_s))
+        way = self._ways.get(path) or self._way(path)
+        self._under_way.add(transfer)
+        flow = _Flow(transfer, way, nbytes, nbytes if piece_bytes is None else piece_bytes, begun_s + way.latency_s)
+        if flow.ready_s <= at_s == self._now_s and not flow.rate:
+            self._stream(flow)
+        else:
+            self._post(max(at_s, flow.ready_s), flow)
+
+    def latency_s(self, path: tuple[int, ...]) -> float:
+        """Seconds before the first byte of a transfer moves: the start-up of each of its links."""
+        return self._way(path).latency_s
+
+    def next_s(self) -> float | None:
+        """When the next latency or transfer ends; never before `now_s`."""
+        if self._changed or self._fresh:
+            self._share()
+        events = self._events
+        while events:
+            when_s, entry, flow = events[0]
+            if flow is None or flow.entry == entry:
+                return when_s
+            heapq.heappop(events)
+        return None
+
+    def advance(self, to_s: float) -> list[tuple[float, int]]:
+        """Let time pass; (when it ended, transfer) for all that end, in order of time.
+
+        One that began late may have ended before `now_s`.
+        """
+        if not self._now_s <= to_s < math.inf:
+            raise ValueError(f"the fabric can advance from {self._now_s} s only forward, got {to_s} s")
+        ended: list[tuple[float, int]] = []
+        while ended_now := self.next_ended(to_s):
+            ended += ended_now
+        self._now_s = to_s
+        ended.sort()
+        return ended
+
+    def next_ended(self, until_s: float) -> list[tuple[float, int]]:
+        """(when it ended, transfer) of all that end when the next does, if by `until_s`: time stands there then."""
+        ended: list[tuple[float, int]] = []
+        while not ended and (next_s := self.next_s()) is not None and next_s <= until_s:
+            self._now_s = next_s
+            ended = self._happen(next_s)
+        if len(ended) > 1:
+            ended.sort()
+        return ended
+
+    def set_rate(self, link: int, bytes_per_s: float, at_s: float) -> None:
+        """From `at_s` on a link has another rate, and its times by size change in proportion."""
+        if not self._now_s <= at_s < math.inf:
+            raise ValueError(f"a link can change its rate from {self._now_s} s on, got {at_s} s")
+        if not (math.isfinite(bytes_per_s) and bytes_per_s > 0):
+            raise ConfigError(
+                f"link {self._links[link].name!r}: the rate must be above 0 bytes per second and finite, got "
+                f"{bytes_per_s}; for a link that is almost dead give a small rate",
+                key="bytes_per_s",
+            )
+        self._num_entries += 1
+        self._rate_changes[self._num_entries] = link, bytes_per_s
+        heapq.heappush(self._events, (at_s, self._num_entries, None))
+
+    def bytes_moved(self, link: int) -> float:
+        """Bytes that have passed a link until `now_s`; a path that takes it twice counts twice."""
+        if self._changed or self._fresh:
+            self._share()
+        done = sum(way.nbytes_done * way.path.count(link) for way in self._ways_over[link])
+        under_way = sum(
+            flow.way.path.count(link) * (flow.nbytes - flow.rate * max(0.0, flow.due_s - self._now_s))
+            for flow in self._users[link]
+        )
+        return done + under_way
+
+    def _happen(self, now_s: float) -> list[tuple[float, int]]:
+        """All events of one instant; what ended by them."""
+        events, ended = self._events, []
+        new_rates: list[tuple[int, float]] = []
+        while events and events[0][0] == now_s:
+            _, entry, flow = heapq.heappop(events)
+            if flow is None:
+                new_rates.append(self._rate_changes.pop(entry))
+            elif flow.entry != entry:
+                continue
+            elif flow.rate:
+                ended.append((flow.due_s, flow.transfer))
+                self._end(flow)
+            else:
+                self._stream(flow)
+        for link, bytes_per_s in new_rates:  # last, since what ends now has no use for them
+            self._change_rate(link, bytes_per_s)
+        return ended
+
+    def _post(self, when_s: float, flow: _Flow) -> None:
+        self._num_entries = flow.entry = self._num_entries + 1
+        heapq.heappush(self._events, (when_s, flow.entry, flow))
+
+    def _stream(self, flow: _Flow) -> None:
+        """The latencies of a flow are over: it takes part in sharing."""
+        self._fresh.append(flow)
+        all_users, changed = self._users, self._changed
+        draw = flow.draw = flow.way.draw(flow.piece, self._capacity)
+        for link, drawn in draw.drawn:
+            users = all_users[link]
+            users[flow] = drawn
+            if len(users) > 1:
+                changed[link] = None
+
+    def _end(self, flow: _Flow) -> None:
+        self._under_way.remove(flow.transfer)
+        flow.way.nbytes_done += flow.nbytes
+        if flow.rate < math.inf:
+            all_users, tight = self._users, self._tight
+            for link in flow.draw.costs:
+                del all_users[link][flow]
+                if tight[link]:
+                    self._changed[link] = None
+
+    def _change_rate(self, link: int, bytes_per_s: float) -> None:
+        self._capacity[link] = bytes_per_s
+        self._fair_shares.forget()
+        for way in self._ways_over[link]:
+            way.forget_draws()
+        self._changed[link] = None
+        for flow in list(self._users[link]):
+            self._stream(flow)
+
+    def _share(self) -> None:
+        """Give new rates to the fresh flows, and to those that a changed link held back or does so now."""
+        tight, seeds = self._tight, []
+        if self._changed:
+            changed, self._changed = self._changed, {}
+            for link in changed:
+                users = self._users[link]
+                is_tight = len(users) > 1 and sum(users.values()) > self._capacity[link]
+                if is_tight or tight[link]:
+                    seeds.append(link)
+                tight[link] = is_tight
+        if self._fresh:
+            fresh, self._fresh = self._fresh, []
+            for flow in fresh:
+                for link in flow.draw.costs:
+                    if tight[link]:
+                        break
+                else:
+                    self._set_rates([(flow, flow.draw.cap)])
+        seen: set[_Flow] = set()
+        for seed in seeds:
+            for flow in self._users[seed]:
+                if flow not in seen:
+                    flows, links = self._joined(flow)
+                    seen.update(flows)
+                    rates = self._fair_shares.rates([each.draw for each in flows], links)
+                    self._set_rates([(flows[number], rate) for number, rate in rates])
+
+    def _joined(self, first: _Flow) -> tuple[list[_Flow], list[int]]:
+        """The flows that tight links join to one, itself first, and these links."""
+        tight = self._tight
+        links = [link for link in first.draw.costs if tight[link]]
+        flows, known, queued = [first], {first}, set(links)
+        for reached in links:  # which grows
+            for flow in self._users[reached]:
+                if flow not in known:
+                    known.add(flow)
+                    flows.append(flow)
+                    for link in flow.draw.costs:
+                        if tight[link] and link not in queued:
+                            queued.add(link)
+                            links.append(link)
+        return flows, links
+
+    def _set_rates(self, rates: Iterable[tuple[_Flow, float]]) -> None:
+        """Give joined flows their rates from now on: see [Note: due times] and [Note: late begin]."""
+        now_s, first_s, first = self._now_s, math.inf, []
+        for flow, rate in rates:
+            due_s = flow.due_s
+            if not flow.rate:
+                due_s = flow.due_s = flow.ready_s + flow.nbytes / rate
+                flow.rate = rate
+            elif due_s > now_s and flow.rate != rate:
+                due_s = flow.due_s = now_s + (due_s - now_s) * (flow.rate / rate)
+                flow.rate = rate
+            if due_s < now_s:
+                due_s = now_s
+            flow.entry = 0
+            if due_s < first_s:
+                first_s, first = due_s, [flow]
+            elif due_s == first_s:
+                first.append(flow)
+        for flow in first:
+            self._post(first_s, flow)
+
+    def _way(self, path: tuple[int, ...]) -> Way:
+        way = self._ways.get(path)
+        if way is None:
+            way = self._ways[path] = Way(path, self._links)
+            for link in set(path):
+                self._ways_over[link].append(way)
+        return way
+
+    def _refusal(self, transfer: int, nbytes: int, at_s: float, begun_s: float) -> str:
+        if transfer in self._under_way:
+            return f"transfer {transfer} is under way already; give each transfer its own number until it ends"
+        return (
+            f"transfer {transfer}: {nbytes} bytes at {at_s} s, begun at {begun_s} s, with the fabric at "
+            f"{self._now_s} s; wanted bytes >= 0 and begun <= at, at >= the fabric's time"
+        )

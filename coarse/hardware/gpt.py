@@ -1,0 +1,117 @@
+"""GPT-2-shaped models of any size, one layer per block, and FCDP's five (its Table IV).
+
+A block is what sharded training gathers at once (an FSDP unit). Activations are those of fused attention, which keeps
+no scores: see `Layer` and `models`, [Note: saved for backward], of which this is the part without 5 a s^2.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+
+from coarse.errors import ConfigError
+from coarse.hardware.models import Layer, Model, NamedShape
+from coarse.hardware.quantities import require_positive
+
+GPT_VOCABULARY = 50257
+GPT_POSITIONS = 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class GptShape:
+    """How deep and how wide; heads change neither parameters nor, with fused attention, what backward keeps."""
+
+    num_layers: int
+    hidden: int
+    num_heads: int
+
+    def __post_init__(self) -> None:
+        for key in ("num_layers", "hidden", "num_heads"):
+            require_positive(key, getattr(self, key))
+        if self.hidden % self.num_heads:
+            raise ConfigError(
+                f"hidden must be a multiple of the heads, got {self.hidden} and {self.num_heads}", key="hidden"
+            )
+
+
+GPT_SHAPES = {
+    "gpt-10b": GptShape(num_layers=40, hidden=4800, num_heads=40),
+    "gpt-15b": GptShape(num_layers=40, hidden=5760, num_heads=45),
+    "gpt-20b": GptShape(num_layers=40, hidden=6656, num_heads=52),
+    "gpt-25b": GptShape(num_layers=39, hidden=7168, num_heads=56),
+    "gpt-30b": GptShape(num_layers=40, hidden=7936, num_heads=62),
+}
+"""FCDP Table IV; by these shapes they have 11.3, 16.2, 21.6, 24.4 and 30.6 billion parameters."""
+
+
+def gpt_shape(name: str) -> GptShape:
+    """The shape of a name, or of LAYERSxHIDDENxHEADS such as 40x4800x40."""
+    if name in GPT_SHAPES:
+        return GPT_SHAPES[name]
+    if not (found := re.fullmatch(r"([0-9]{1,6})x([0-9]{1,6})x([0-9]{1,6})", name)):
+        known = ", ".join(GPT_SHAPES)
+        raise ConfigError(f"unknown GPT {name!r}; there are {known}, or write LAYERSxHIDDENxHEADS", key="model")
+    num_layers, hidden, num_heads = map(int, found.groups())
+    return GptShape(num_layers=num_layers, hidden=hidden, num_heads=num_heads)
+
+
+@cache
+def gpt(name: str, sequence: int) -> Model:
+    """A GPT of a name or a shape on sequences of so many tokens; see `gpt_shape`."""
+    shape = gpt_shape(name)
+    if not 1 <= sequence <= GPT_POSITIONS:
+        raise ConfigError(f"a GPT takes sequences of 1 to {GPT_POSITIONS} tokens, got {sequence}", key="sequence")
+    layers = tuple(_layers(shape, sequence))
+    return Model(name=name, sample=f"sequence of {sequence} tokens", layers=layers)
+
+
+def adapter_numel(shape: GptShape, rank: int) -> int:
+    """Parameters of LoRA's adapters in one block: two thin matrices beside each of q, k, v and o (FCDP V-D)."""
+    require_positive("rank", rank)
+    return 4 * 2 * rank * shape.hidden
+
+
+def logits_numel(sequence: int) -> int:
+    """Numbers that the head yields for a sample."""
+    return sequence * GPT_VOCABULARY
+
+
+def _layers(shape: GptShape, sequence: int) -> Iterator[Layer]:
+    """The head multiplies by the embedding's own weights, so it has but its normalisation."""
+    hidden = shape.hidden
+    tables = (("wte", GPT_VOCABULARY), ("wpe", GPT_POSITIONS))
+    weights = tuple((f"{name}.weight", (rows, hidden)) for name, rows in tables)
+    yield Layer(name="embeddings", parameters=weights, flops_per_sample=0)
+    for index in range(shape.num_layers):
+        yield _block(f"h.{index}", hidden, sequence)
+    yield Layer(
+        name="head",
+        parameters=tuple(_pair("ln_f", (hidden,), hidden)),
+        flops_per_sample=2 * sequence * hidden * GPT_VOCABULARY,
+        saved_numel=2 * sequence * hidden,
+    )
+
+
+def _block(prefix: str, hidden: int, sequence: int) -> Layer:
+    """Keeps 16 sh numbers and 2 sh dropout decisions, 34 sh bytes in fp16; products: 12 h^2 and those of attention."""
+    parameters = (
+        *_pair(f"{prefix}.ln_1", (hidden,), hidden),
+        *_pair(f"{prefix}.attn.c_attn", (hidden, 3 * hidden), 3 * hidden),
+        *_pair(f"{prefix}.attn.c_proj", (hidden, hidden), hidden),
+        *_pair(f"{prefix}.ln_2", (hidden,), hidden),
+        *_pair(f"{prefix}.mlp.c_fc", (hidden, 4 * hidden), 4 * hidden),
+        *_pair(f"{prefix}.mlp.c_proj", (4 * hidden, hidden), hidden),
+    )
+    numel = sequence * hidden
+    return Layer(
+        name=prefix,
+        parameters=parameters,
+        flops_per_sample=2 * 12 * numel * hidden + 2 * 2 * sequence * numel,
+        saved_numel=16 * numel,
+        mask_numel=2 * numel,
+    )
+
+
+def _pair(prefix: str, weight: tuple[int, ...], num_biases: int) -> Iterator[NamedShape]:
+    yield f"{prefix}.weight", weight
+    yield f"{prefix}.bias", (num_biases,)

@@ -1,0 +1,196 @@
+"""A machine: nodes of GPUs and memory devices, what they can do, and the links between them."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from coarse.errors import ConfigError
+from coarse.hardware.links import Link
+from coarse.hardware.quantities import require_name, require_positive
+from coarse.hardware.topology_tree import Tree
+from coarse.hardware.wire import Wire
+from coarse.hardware.wiring import Cable, PathKind, Wiring
+
+MAX_NODES = 4096
+
+
+@dataclass(frozen=True, kw_only=True)
+class Accelerator:
+    """A GPU as data sheets describe it."""
+
+    name: str
+    memory_bytes: int
+    fp32_flops_per_s: float
+    fp16_flops_per_s: float
+    memory_bytes_per_s: float
+
+    def __post_init__(self) -> None:
+        require_name("name", self.name)
+        for key in ("memory_bytes", "fp32_flops_per_s", "fp16_flops_per_s", "memory_bytes_per_s"):
+            require_positive(key, getattr(self, key))
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryDevice:
+    """The processor beside the memory: how fast it adds and how fast it steps an optimizer."""
+
+    adder_bytes_per_s: float
+    """Bytes of a tensor to which another is added, in a second (COARSE IV-A, sync cores)."""
+    optimizer_bytes_per_s: float
+    """Bytes of parameters that an optimizer steps in a second."""
+    capacity_bytes: int
+
+    def __post_init__(self) -> None:
+        for key in ("adder_bytes_per_s", "optimizer_bytes_per_s", "capacity_bytes"):
+            require_positive(key, getattr(self, key))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Coherence:
+    """Loads and stores of one client to coherent device memory (DENSE, COARSE III and V-B)."""
+
+    load_bytes_per_s: float
+    store_bytes_per_s: float
+    latency_s: float
+    sharer_growth: float
+    """Each further sharer of the memory adds this part of a lone client's time to every access."""
+
+    def __post_init__(self) -> None:
+        for key in ("load_bytes_per_s", "store_bytes_per_s"):
+            require_positive(key, getattr(self, key))
+        for key in ("latency_s", "sharer_growth"):
+            require_positive(key, getattr(self, key), or_zero=True)
+
+    def slowdown(self, num_sharers: int) -> float:
+        """How many times longer an access takes where `num_sharers` share the memory."""
+        return 1 + self.sharer_growth * (num_sharers - 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """Equal nodes and a network. `dataclasses.replace` switches parts off or adds nodes.
+
+    Endpoints are "gpu0", "gpu1", ... and "memory0", ..., numbered on from node to node.
+    """
+
+    name: str
+    tree: Tree
+    """Of each node."""
+    accelerator: Accelerator
+    memory_device: MemoryDevice
+    peer_to_peer: bool
+    """Whether a device writes to another through a switch; else it goes through the host's memory."""
+    coherence: Coherence | None = None
+    """None where GPUs have no loads and stores to device memory."""
+    nvlinks: tuple[Cable, ...] = ()
+    nvlink: bool = True
+    """Whether the NVLinks are on."""
+    cci_wire: Wire | None = None
+    """From each memory device to the CCI switch that joins them; any GPU may play a device."""
+    cci: bool = True
+    """Whether the CCI links among memory devices are on."""
+    network: Wire | None = None
+    """From each node's host to the network."""
+    num_nodes: int = 1
+    num_sharers: int = 1
+    """Clients that share coherent memory; loads and stores slow down with them."""
+
+    def __post_init__(self) -> None:
+        require_name("name", self.name)
+        for key, most in (("num_nodes", MAX_NODES), ("num_sharers", 2**31)):
+            count = getattr(self, key)
+            if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= most:
+                raise ConfigError(f"{key} must be a whole number in 1..{most}, got {count!r}", key=key)
+        if self.num_nodes > 1 and self.network is None:
+            raise ConfigError(
+                f"{self.num_nodes} nodes have no network between them; add a network or set one node",
+                key="num_nodes",
+            )
+        self._check_nvlinks()
+
+    @cached_property
+    def wiring(self) -> Wiring:
+        """The links of all nodes, built when first asked for."""
+        return Wiring(
+            tree=self.tree,
+            peer_to_peer=self.peer_to_peer,
+            nvlinks=self.nvlinks if self.nvlink else (),
+            cci_wire=self.cci_wire if self.cci else None,
+            load_store=self._load_store(),
+            network=self.network,
+            num_nodes=self.num_nodes,
+        )
+
+    @property
+    def links(self) -> tuple[Link, ...]:
+        """All links; a link's id is its position."""
+        return self.wiring.links
+
+    @cached_property
+    def gpus(self) -> tuple[str, ...]:
+        """All GPUs, node by node."""
+        return tuple(f"gpu{number}" for number in range(self.num_nodes * len(self.tree.gpus)))
+
+    @cached_property
+    def memories(self) -> tuple[str, ...]:
+        """All memory devices that are no GPUs, node by node."""
+        return tuple(f"memory{number}" for number in range(self.num_nodes * len(self.tree.memories)))
+
+    def node_of(self, endpoint: str) -> int:
+        """The number of the node on which an endpoint stands."""
+        return self.wiring.locate(endpoint)[0]
+
+    def switch_of(self, endpoint: str) -> str:
+        """The switch or socket on which an endpoint hangs; names count within one node."""
+        return self.tree.by_name[self.wiring.locate(endpoint)[1]].parent
+
+    def num_wires_up(self, endpoint: str, other: str) -> int:
+        """Wires from `endpoint` up to the lowest place above both; one where they share a switch."""
+        (node, name), (other_node, other_name) = self.wiring.locate(endpoint), self.wiring.locate(other)
+        above = self.tree.ancestors(name)
+        if node != other_node:
+            return len(above)
+        return above.index(self.tree.meeting_place(name, other_name, staged=False))
+
+    def path(self, source: str, target: str, *, kind: PathKind = "auto") -> tuple[int, ...]:
+        """Link ids from `source` to `target`; empty from an endpoint to itself.
+
+        "pcie" goes through the tree (and the network), "nvlink" and "cci" by those links alone,
+        "load" (by the GPU at the target) and "store" (by the GPU at the source) through the tree, but
+        no faster than coherent loads and stores are (DENSE), and "auto" by NVLink
+        where there is one, else through the tree. ConfigError where there is no such path.
+        """
+        return self.wiring.path(source, target, kind)
+
+    def host_path(self, endpoint: str, *, to_host: bool) -> tuple[int, ...]:
+        """Link ids between a device and the memory of the socket that it hangs on, to it or from it."""
+        return self.wiring.host_path(endpoint, to_host=to_host)
+
+    def _load_store(self) -> tuple[Wire, ...]:
+        """Wires at the rate of one client's loads and of its stores, as slow as the sharers make them."""
+        if self.coherence is None:
+            return ()
+        slower = self.coherence.slowdown(self.num_sharers)
+        latency_s = self.coherence.latency_s * slower
+        rates = {"load": self.coherence.load_bytes_per_s, "store": self.coherence.store_bytes_per_s}
+        return tuple(
+            Wire(name=name, bytes_per_s=rate / slower, latency_s=latency_s) for name, rate in rates.items()
+        )
+
+    def _check_nvlinks(self) -> None:
+        seen: set[frozenset[str]] = set()
+        for cable in self.nvlinks:
+            ends = frozenset(cable.between)
+            strangers = [end for end in cable.between if end not in self.tree.gpus]
+            if strangers:
+                raise ConfigError(
+                    f"between of an nvlink must name GPUs of the node, got {strangers[0]!r}; "
+                    f"there are: {', '.join(self.tree.gpus)}",
+                    key="between",
+                )
+            if len(ends) != 2 or ends in seen:
+                raise ConfigError(
+                    f"an nvlink joins two GPUs, each pair once, got {list(cable.between)}; "
+                    "remove it, or state the rate of all its lanes together",
+                    key="between",
+                )
+            seen.add(ends)

@@ -1,0 +1,233 @@
+"""Machines as TOML files: units in the keys, unknown keys refused, errors with file and line."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from coarse.errors import ConfigError
+from coarse.hardware.hardware import Accelerator, Coherence, Machine, MemoryDevice
+from coarse.hardware.machine_text import machine_text
+from coarse.hardware.quantities import FLOPS, RATES, SIZES, TABLES, TIMES, Quantity, refuse_other_keys
+from coarse.hardware.topology_tree import HOST, Place, PlaceKind, Tree
+from coarse.hardware.wire import Wire
+from coarse.hardware.wiring import Cable
+from coarse.protocol.config import KeyPath, TomlFile
+
+Part = TypeVar("Part")
+
+ACCELERATOR = (
+    Quantity("memory", SIZES, "memory_bytes"),
+    Quantity("fp32", FLOPS, "fp32_flops_per_s"),
+    Quantity("fp16", FLOPS, "fp16_flops_per_s"),
+    Quantity("memory_bandwidth", RATES, "memory_bytes_per_s"),
+)
+MEMORY_DEVICE = (
+    Quantity("adder", RATES, "adder_bytes_per_s"),
+    Quantity("optimizer", RATES, "optimizer_bytes_per_s"),
+    Quantity("capacity", SIZES, "capacity_bytes"),
+)
+COHERENCE = (
+    Quantity("load", RATES, "load_bytes_per_s"),
+    Quantity("store", RATES, "store_bytes_per_s"),
+    Quantity("latency", TIMES, "latency_s", or_zero=True),
+)
+WIRE = (
+    Quantity("bandwidth", RATES, "bytes_per_s"),
+    Quantity("latency", TIMES, "latency_s", is_needed=False, or_zero=True),
+    Quantity("table", TABLES, "table", is_needed=False),
+    Quantity("up_table", TABLES, "up_table", is_needed=False),
+    Quantity("down_table", TABLES, "down_table", is_needed=False),
+    Quantity("duplex", RATES, "duplex_bytes_per_s", is_needed=False),
+    Quantity("duplex_table", TABLES, "duplex_table", is_needed=False),
+    Quantity("turn", RATES, "turn_bytes_per_s", is_needed=False),
+    Quantity("turn_table", TABLES, "turn_table", is_needed=False),
+)
+TOP_KINDS = {
+    "name": str,
+    "peer_to_peer": bool,
+    "nvlink_on": bool,
+    "cci_on": bool,
+    "cci_wire": str,
+    "network_wire": str,
+    "num_nodes": int,
+}
+TABLES_OF_ONE = ("accelerator", "memory_device", "coherence")
+TABLES_OF_MANY = ("wire", *(kind.value for kind in PlaceKind), "nvlink")
+
+
+def load_machine(path: str | Path) -> Machine:
+    """The machine of a TOML file; ConfigError with file, line, key and remedy if it cannot be."""
+    return machine_from_toml(TomlFile.read(path))
+
+
+def save_machine(machine: Machine, path: str | Path) -> None:
+    """Write a file from which `load_machine` makes an equal machine."""
+    try:
+        Path(path).write_text(machine_text(machine), encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be written ({error.strerror}); check the path") from None
+
+
+def machine_from_toml(toml: TomlFile) -> Machine:
+    """The machine that a file's values state."""
+    values = toml.values
+    refuse_other_keys(values, (*TOP_KINDS, *TABLES_OF_ONE, *TABLES_OF_MANY), (), (), toml.where)
+    for key, kind in TOP_KINDS.items():
+        is_needed = key in ("name", "peer_to_peer")
+        if (key in values or is_needed) and type(values.get(key)) is not kind:
+            wanted = {str: "text", bool: "true or false", int: "a whole number"}[kind]
+            raise ConfigError(f"{toml.where((key,))}: {key} must be {wanted}, got {values.get(key)!r}; set it", key=key)
+    wires = _Wires(toml)
+    fields: dict[str, Any] = {
+        "name": values["name"],
+        "tree": _tree(toml, wires),
+        "accelerator": _one(toml, "accelerator", ACCELERATOR, Accelerator, ("name",)),
+        "memory_device": _one(toml, "memory_device", MEMORY_DEVICE, MemoryDevice, ()),
+        "peer_to_peer": values["peer_to_peer"],
+        "nvlink": values.get("nvlink_on", True),
+        "cci": values.get("cci_on", True),
+        "num_nodes": values.get("num_nodes", 1),
+        "cci_wire": wires.named(("cci_wire",), values.get("cci_wire")),
+        "network": wires.named(("network_wire",), values.get("network_wire")),
+    }
+    if "coherence" in values:
+        fields["coherence"] = _one(toml, "coherence", COHERENCE, Coherence, ("sharer_growth",))
+    cables = tuple(_cable(toml, wires, number, entry) for number, entry in enumerate(_entries(toml, "nvlink")))
+    return _made(toml, (), lambda: Machine(**fields, nvlinks=cables), {})
+
+
+class _Wires:
+    """The wires of a file by name, and whoever asks for one that is not there is told what is."""
+
+    def __init__(self, toml: TomlFile) -> None:
+        self._toml = toml
+        self._by_name: dict[str, Wire] = {}
+        for number, entry in enumerate(_entries(toml, "wire")):
+            path = ("wire", number)
+            values, keys = _quantities(toml, path, entry, WIRE, ("name",))
+            table = values.pop("table", ())
+            for direction in ("up_table", "down_table"):
+                if table and direction in values:
+                    raise ConfigError(
+                        f"{toml.where((*path, keys[direction]))}: {keys['table']} states both directions already; "
+                        f"remove it or {keys[direction]}",
+                        key=keys[direction],
+                    )
+            values = {"up_table": table, "down_table": table, **values}
+            wire = _made(toml, path, lambda values=values: Wire(**values), keys)  # type: ignore[misc]
+            if wire.name in self._by_name:
+                raise ConfigError(f"{toml.where((*path, 'name'))}: wire {wire.name!r} stands twice; rename one")
+            self._by_name[wire.name] = wire
+
+    def named(self, path: KeyPath, name: object) -> Wire | None:
+        """The wire that a setting names; None where it names none."""
+        if name is None:
+            return None
+        if not isinstance(name, str) or name not in self._by_name:
+            raise ConfigError(
+                f"{self._toml.where(path)}: {path[-1]} must name a [[wire]] of the file, "
+                f"one of {', '.join(self._by_name) or 'none yet'}, got {name!r}; add it or correct the name",
+                key=str(path[-1]),
+            )
+        return self._by_name[name]
+
+
+def _tree(toml: TomlFile, wires: _Wires) -> Tree:
+    places: list[Place] = []
+    paths: dict[str, KeyPath] = {}
+    for kind in PlaceKind:
+        for number, entry in enumerate(_entries(toml, kind.value)):
+            path = (kind.value, number)
+            place = _place(toml, wires, kind, path, entry)
+            paths[f"{kind.value}.{place.name}"] = path
+            places.append(place)
+    try:
+        return Tree(places=tuple(places))
+    except ConfigError as error:
+        owner, _, setting = (error.key or "").rpartition(".")
+        raise ConfigError(f"{toml.where((*paths.get(owner, ()), setting))}: {error}", key=setting) from None
+
+
+def _place(toml: TomlFile, wires: _Wires, kind: PlaceKind, path: KeyPath, entry: Mapping[str, Any]) -> Place:
+    is_socket = kind is PlaceKind.SOCKET
+    names = ("name", "parent", "wire", "crossing", "staging")
+    refuse_other_keys(entry, names, (), path, toml.where)
+    for key in ("name", "wire") if is_socket else ("name", "parent", "wire"):
+        if key not in entry:
+            raise ConfigError(f"{toml.where(path)}: {key!r} of a {kind.value} is missing; set it", key=key)
+    parent = entry.get("parent", HOST)
+    if not isinstance(parent, str):
+        raise ConfigError(
+            f"{toml.where((*path, 'parent'))}: parent must be text, got {parent!r}; name a place", key="parent"
+        )
+    wire, crossing, staging = (wires.named((*path, key), entry.get(key)) for key in ("wire", "crossing", "staging"))
+    assert wire is not None
+    return _made(
+        toml,
+        path,
+        lambda: Place(
+            name=entry["name"], kind=kind, parent=parent, wire=wire, crossing=crossing, staging=staging
+        ),
+        {},
+    )
+
+
+def _cable(toml: TomlFile, wires: _Wires, number: int, entry: Mapping[str, Any]) -> Cable:
+    path = ("nvlink", number)
+    refuse_other_keys(entry, ("between", "wire"), (), path, toml.where)
+    between = entry.get("between")
+    if not isinstance(between, list) or len(between) != 2 or not all(isinstance(end, str) for end in between):
+        raise ConfigError(
+            f'{toml.where((*path, "between"))}: between must name two GPUs, such as ["gpu0", "gpu1"], '
+            f"got {between!r}; set it",
+            key="between",
+        )
+    wire = wires.named((*path, "wire"), entry.get("wire"))
+    if wire is None:
+        raise ConfigError(f"{toml.where(path)}: 'wire' of an nvlink is missing; set it", key="wire")
+    return Cable(between=(between[0], between[1]), wire=wire)
+
+
+def _one(
+    toml: TomlFile, name: str, quantities: tuple[Quantity, ...], kind: Callable[..., Part], plain: tuple[str, ...]
+) -> Part:
+    table = toml.values.get(name)
+    if not isinstance(table, dict):
+        raise ConfigError(f"{toml.where((name,))}: table [{name}] is missing; add it", key=name)
+    values, keys = _quantities(toml, (name,), table, quantities, plain)
+    return _made(toml, (name,), lambda: kind(**values), keys)
+
+
+def _entries(toml: TomlFile, name: str) -> list[dict[str, Any]]:
+    entries = toml.values.get(name, [])
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        raise ConfigError(f"{toml.where((name,))}: write one [[{name}]] table for each {name}", key=name)
+    return entries
+
+
+def _quantities(
+    toml: TomlFile, path: KeyPath, table: Mapping[str, Any], quantities: tuple[Quantity, ...], plain: tuple[str, ...]
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """The fields that a table states, converted, and by which key each was stated."""
+    refuse_other_keys(table, plain, quantities, path, toml.where)
+    values: dict[str, Any] = {}
+    keys: dict[str, str] = {}
+    with toml.located(path):
+        for key in plain:
+            if key not in table:
+                raise ConfigError(f"{key!r} is missing; set it", key=key)
+            values[key] = table[key]
+        for quantity in quantities:
+            read = quantity.read(table)
+            if read is not None:
+                keys[quantity.field], values[quantity.field] = read
+    return values, keys
+
+
+def _made(toml: TomlFile, path: KeyPath, make: Callable[[], Part], keys: Mapping[str, str]) -> Part:
+    """What `make` makes; an error of a field names the line of the key that stated it."""
+    try:
+        return make()
+    except ConfigError as error:
+        key = keys.get(error.key or "", error.key or "")
+        raise ConfigError(f"{toml.where((*path, key))}: {error}", key=key) from None

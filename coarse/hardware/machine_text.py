@@ -1,0 +1,82 @@
+"""The text of a machine file that states a given machine."""
+
+from collections.abc import Iterator
+
+from coarse.hardware.hardware import Machine
+from coarse.hardware.quantities import SizeTable
+from coarse.hardware.topology_tree import HOST
+from coarse.hardware.wire import Wire
+
+
+def machine_text(machine: Machine) -> str:
+    """TOML in base units, so that no digit is lost by converting."""
+    return "\n".join(_lines(machine)) + "\n"
+
+
+def _lines(machine: Machine) -> Iterator[str]:
+    yield f'name = "{machine.name}"'
+    yield f"peer_to_peer = {_truth(machine.peer_to_peer)}"
+    yield f"nvlink_on = {_truth(machine.nvlink)}"
+    yield f"cci_on = {_truth(machine.cci)}"
+    yield f"num_nodes = {machine.num_nodes}"
+    for key, wire in (("cci_wire", machine.cci_wire), ("network_wire", machine.network)):
+        if wire is not None:
+            yield f'{key} = "{wire.name}"'
+    gpu, device, coherence = machine.accelerator, machine.memory_device, machine.coherence
+    yield from ("", "[accelerator]", f'name = "{gpu.name}"', f"memory_bytes = {gpu.memory_bytes}")
+    yield f"fp32_flop_per_s = {gpu.fp32_flops_per_s!r}"
+    yield f"fp16_flop_per_s = {gpu.fp16_flops_per_s!r}"
+    yield f"memory_bandwidth_bytes_per_s = {gpu.memory_bytes_per_s!r}"
+    yield from ("", "[memory_device]", f"adder_bytes_per_s = {device.adder_bytes_per_s!r}")
+    yield f"optimizer_bytes_per_s = {device.optimizer_bytes_per_s!r}"
+    yield f"capacity_bytes = {device.capacity_bytes}"
+    if coherence is not None:
+        yield from ("", "[coherence]", f"load_bytes_per_s = {coherence.load_bytes_per_s!r}")
+        yield f"store_bytes_per_s = {coherence.store_bytes_per_s!r}"
+        yield f"latency_s = {coherence.latency_s!r}"
+        yield f"sharer_growth = {coherence.sharer_growth!r}"
+    for wire in _wires(machine):
+        yield from ("", "[[wire]]", *_wire_lines(wire))
+    yield from _tree_lines(machine)
+
+
+def _tree_lines(machine: Machine) -> Iterator[str]:
+    for place in machine.tree.places:
+        yield from ("", f"[[{place.kind.value}]]", f'name = "{place.name}"', f'wire = "{place.wire.name}"')
+        if place.parent != HOST:
+            yield f'parent = "{place.parent}"'
+        for key, inner in (("crossing", place.crossing), ("staging", place.staging)):
+            if inner is not None:
+                yield f'{key} = "{inner.name}"'
+    for cable in machine.nvlinks:
+        first, second = cable.between
+        yield from ("", "[[nvlink]]", f'between = ["{first}", "{second}"]', f'wire = "{cable.wire.name}"')
+
+
+def _wire_lines(wire: Wire) -> Iterator[str]:
+    yield f'name = "{wire.name}"'
+    yield f"bandwidth_bytes_per_s = {wire.bytes_per_s!r}"
+    yield f"latency_s = {wire.latency_s!r}"
+    for key, rate in (("duplex", wire.duplex_bytes_per_s), ("turn", wire.turn_bytes_per_s)):
+        if rate is not None:
+            yield f"{key}_bytes_per_s = {rate!r}"
+    for direction in ("up", "down", "duplex", "turn"):
+        table: SizeTable = getattr(wire, f"{direction}_table")
+        if table:
+            yield f"{direction}_table_bytes_s = {_table_text(table)}"
+
+
+def _table_text(table: SizeTable) -> str:
+    points = (f"    [{nbytes}, {seconds!r}]," for nbytes, seconds in table)
+    return "\n".join(("[", *points, "]"))
+
+
+def _wires(machine: Machine) -> list[Wire]:
+    """Every wire that the machine uses, each once."""
+    used = [machine.cci_wire, machine.network, *(cable.wire for cable in machine.nvlinks)]
+    used += [wire for place in machine.tree.places for wire in (place.wire, place.crossing, place.staging)]
+    return list(dict.fromkeys(wire for wire in used if wire is not None))
+
+
+def _truth(value: bool) -> str:
+    return "true" if value else "false"

@@ -1,0 +1,135 @@
+"""Two processes that share mapped memory and exchange records, as a worker and its memory device do."""
+
+import os
+import struct
+import subprocess
+import sys
+import uuid
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+
+from coarse.errors import CapacityError, CoarseError
+from coarse.protocol.clock import Clock, WallClock
+from coarse.protocol.units import MIB
+from coarse.storage.region import DeviceMemory, available_bytes, create_memory_file
+from coarse.transport.mailbox import Mailbox, control_bytes
+
+PEER_MODULE = "coarse.hardware.measure.peer"
+REQUEST = struct.Struct("<BQQ")
+"""What is asked, and two numbers."""
+ANSWER = struct.Struct("<d")
+PING, READ, READ_OFTEN, ADD, STEP, MULTIPLY, QUIT = range(7)
+PARENT, PEER = 0, 1
+MAX_REGION_BYTES = 128 * MIB
+"""Copies go through a region of this size from end to end, as gradients do; no small cache holds it."""
+_TIMEOUT_S = 60.0
+_ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+class Endpoint:
+    """One process's view: the region, the mailbox, and bytes of its own to copy from and to."""
+
+    def __init__(self, number: int, control_fd: int, data_fd: int, nbytes: int, run: str) -> None:
+        control = DeviceMemory(control_fd, control_bytes(2))
+        self._memories = (control, DeviceMemory(data_fd, nbytes))
+        self.clock: Clock = WallClock()
+        self.region = self._memories[1].view(0, nbytes)  # (nbytes,) uint8, shared
+        self.own = np.ones(nbytes, np.uint8)  # (nbytes,) uint8
+        self.mailbox = Mailbox(number, 2, (1 - number,), control.view(0, control_bytes(2)).data, run)
+        self._at = 0
+
+    def next_range(self, nbytes: int) -> slice:
+        """The next part of the region; at its end its begin."""
+        if self._at + nbytes > len(self.region):
+            self._at = 0
+        self._at += nbytes
+        return slice(self._at - nbytes, self._at)
+
+    def tell(self, frame: bytes) -> None:
+        """Send a record to the other process."""
+        self.mailbox.post(1 - self.mailbox.endpoint, frame)
+        self.mailbox.ring_bells()
+
+    def close(self) -> None:
+        """Give up the mailbox; the memory goes with the process."""
+        self.mailbox.close()
+
+
+class Pair:
+    """The measuring process's side; `with` starts and ends the other."""
+
+    def __init__(self) -> None:
+        self.nbytes = min(MAX_REGION_BYTES, available_bytes() // 8 // MIB * MIB)
+        if self.nbytes < MIB:
+            raise CapacityError(
+                f"measuring wants at least {8 * MIB} bytes of memory, and this machine has {available_bytes()} left; "
+                "end other programs"
+            )
+
+    def __enter__(self) -> Self:
+        with ExitStack() as opened:
+            run = uuid.uuid4().hex
+            control, data = (create_memory_file("coarse-profile", size) for size in (control_bytes(2), self.nbytes))
+            opened.callback(os.close, control)
+            opened.callback(os.close, data)
+            self.here = Endpoint(PARENT, control, data, self.nbytes, run)
+            opened.callback(self.here.close)
+            command = [sys.executable, "-m", PEER_MODULE, str(control), str(data), str(self.nbytes), run]
+            environment = {**os.environ, **dict.fromkeys(_ONE_THREAD, "1")}
+            self._process = subprocess.Popen(
+                command, pass_fds=(control, data), env=environment, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE
+            )
+            opened.callback(self._end)
+            self.ask(PING)
+            self._opened = opened.pop_all()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._opened.close()
+
+    def start(self, what: int, first: int = 0, second: int = 0) -> None:
+        """Have the other process do something."""
+        self.here.tell(REQUEST.pack(what, first, second))
+
+    def answer(self) -> float:
+        """What it found."""
+        deadline_s = self.here.clock.now_s() + _TIMEOUT_S
+        while True:
+            for frame in self.here.mailbox.read():
+                return float(ANSWER.unpack(frame)[0])
+            if self._process.poll() is not None or self.here.clock.now_s() > deadline_s:
+                raise CoarseError(f"the second process did not answer: {self._last_words()}")
+            self.here.mailbox.sleep(0.2)
+
+    def ask(self, what: int, first: int = 0, second: int = 0) -> float:
+        """Do both."""
+        self.start(what, first, second)
+        return self.answer()
+
+    def core_times(self) -> tuple[float, float]:
+        """Seconds that the two processes have run, and have waited for a core; zeros where nobody counts."""
+        ran_ns = waited_ns = 0
+        for pid in (os.getpid(), self._process.pid):
+            with suppress(OSError, ValueError):
+                ran, waited, _ = map(int, Path(f"/proc/{pid}/schedstat").read_text().split())
+                ran_ns, waited_ns = ran_ns + ran, waited_ns + waited
+        return ran_ns / 1e9, waited_ns / 1e9
+
+    def _last_words(self) -> str:
+        self._process.kill()
+        _, errors = self._process.communicate()
+        return errors.decode(errors="replace").strip().rpartition("\n")[2] or f"no word in {_TIMEOUT_S:.0f} s"
+
+    def _end(self) -> None:
+        if self._process.poll() is None:
+            self.start(QUIT)
+            try:
+                self._process.wait(5)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+        if self._process.stderr is not None:
+            self._process.stderr.close()

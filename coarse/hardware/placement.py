@@ -1,0 +1,124 @@
+"""Which endpoints of a machine play workers and which play memory devices (COARSE III-A and V-A)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from coarse.errors import ConfigError
+from coarse.hardware.hardware import Machine
+from coarse.protocol.partition import PartitionTable, RankPlace, Role
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placement:
+    """Endpoint by client index and by device index, and each client's local device."""
+
+    workers: tuple[str, ...]
+    devices: tuple[str, ...]
+    local_devices: tuple[int, ...]
+    """For each worker the index of the device that shares its switch, or as near as one is; () without devices."""
+
+    def partition_table(self, machine: Machine) -> PartitionTable:
+        """The same places as the runtime's partition table; ranks are the workers, then the devices."""
+        roles = [Role.WORKER] * len(self.workers) + [Role.MEMORY_DEVICE] * len(self.devices)
+        places = tuple(
+            RankPlace(
+                rank=rank, roles=role, node=f"node{machine.node_of(endpoint)}", switch=machine.switch_of(endpoint)
+            )
+            for rank, (role, endpoint) in enumerate(zip(roles, (*self.workers, *self.devices), strict=True))
+        )
+        return PartitionTable(places=places, local_proxies=self.local_devices)
+
+
+def place(machine: Machine, *, num_workers: int, num_devices: int, num_nodes: int = 1) -> Placement:
+    """Places of `num_workers` and `num_devices`, spread evenly over the first `num_nodes` nodes.
+
+    Where the machine has no memory devices, GPUs play them (COARSE V-A). Each device shares a switch with its
+    first worker while there are switches enough; the worker of a 2:1 setting that finds no room there comes
+    as near as it can. Without devices the workers stand where they would stand with as many devices.
+    """
+    _check(machine, num_workers, num_devices, num_nodes)
+    workers: list[str] = []
+    devices: list[str] = []
+    local_devices: list[int] = []
+    for node in range(num_nodes):
+        taken = _Node(machine, node)
+        per_node = num_devices // num_nodes
+        for device in range(per_node):
+            share = [w for w in range(num_workers // num_nodes) if w * per_node // (num_workers // num_nodes) == device]
+            worker_places, device_place = taken.group(len(share))
+            local_devices += [len(devices)] * len(share)
+            workers += worker_places
+            devices.append(device_place)
+        if not per_node:
+            workers += taken.lone_workers(num_workers // num_nodes)
+    return Placement(workers=tuple(workers), devices=tuple(devices), local_devices=tuple(local_devices))
+
+
+class _Node:
+    """What is still free on one node."""
+
+    def __init__(self, machine: Machine, node: int) -> None:
+        def here(endpoints: Sequence[str]) -> list[str]:
+            return [endpoint for endpoint in endpoints if machine.node_of(endpoint) == node]
+
+        self._machine = machine
+        self._gpus = here(machine.gpus)
+        self._devices = here(machine.memories) if machine.memories else list(self._gpus)
+        self._used_switches: set[str] = set()
+
+    def group(self, num_workers: int) -> tuple[list[str], str]:
+        """A device and the workers that share it, as near to one another as what is free allows."""
+        device = max(self._devices, key=self._num_free_beside)  # the first of the best
+        if device in self._gpus and num_workers and self._num_free_beside(device):
+            device = self._beside(device)[0]  # the worker goes first
+        self._devices.remove(device)
+        if device in self._gpus:
+            self._gpus.remove(device)
+        self._used_switches.add(self._machine.switch_of(device))
+        return [self._take_near(device) for _ in range(num_workers)], device
+
+    def lone_workers(self, num_workers: int) -> list[str]:
+        """Every other GPU while that is possible, as if devices stood between."""
+        return [*self._gpus[::2], *self._gpus[1::2]][:num_workers]
+
+    def _beside(self, device: str) -> list[str]:
+        switch = self._machine.switch_of(device)
+        return [gpu for gpu in self._gpus if gpu != device and self._machine.switch_of(gpu) == switch]
+
+    def _num_free_beside(self, device: str) -> int:
+        """How many GPUs are free on the device's switch; fewer than any where it has a device already."""
+        is_used = self._machine.switch_of(device) in self._used_switches
+        return len(self._beside(device)) - (len(self._machine.gpus) if is_used else 0)
+
+    def _take_near(self, device: str) -> str:
+        gpu = min(self._gpus, key=lambda gpu: self._machine.num_wires_up(device, gpu))
+        self._gpus.remove(gpu)
+        if gpu in self._devices:
+            self._devices.remove(gpu)
+        return gpu
+
+
+def _check(machine: Machine, num_workers: int, num_devices: int, num_nodes: int) -> None:
+    if not 1 <= num_nodes <= machine.num_nodes:
+        raise ConfigError(
+            f"num_nodes must lie in 1..{machine.num_nodes}, the nodes of {machine.name}, got {num_nodes}; "
+            "add nodes to the machine or use fewer",
+            key="num_nodes",
+        )
+    for key, count, least in (("num_workers", num_workers, 1), ("num_devices", num_devices, 0)):
+        if count < least or count % num_nodes:
+            raise ConfigError(
+                f"{key} must be at least {least} and the same on each of {num_nodes} nodes, got {count}; "
+                f"choose a multiple of {num_nodes}",
+                key=key,
+            )
+    num_gpus, num_memories = (len(names) // machine.num_nodes for names in (machine.gpus, machine.memories))
+    workers, devices = num_workers // num_nodes, num_devices // num_nodes
+    gpus = workers if num_memories else workers + devices
+    if gpus > num_gpus or (num_memories and devices > num_memories):
+        raise ConfigError(
+            f"a node of {machine.name} has {num_gpus} GPUs and {num_memories} memory devices, too few for "
+            f"{workers} workers and {devices} devices (where there are no memory devices, GPUs play them), "
+            "so a rank would be without a device; use fewer, more nodes, or another machine",
+            key="num_workers" if gpus > num_gpus else "num_devices",
+        )

@@ -1,0 +1,44 @@
+"""Machines that come with the package, by name; every number of theirs has its source in the file."""
+
+import difflib
+from pathlib import Path
+
+from coarse.errors import ConfigError
+from coarse.hardware.hardware import Machine
+from coarse.hardware.machine_file import load_machine
+
+FOLDER = Path(__file__).parent / "presets"
+
+
+def preset_names() -> tuple[str, ...]:
+    """The names of all presets, in order of the alphabet."""
+    return tuple(sorted(path.stem for path in FOLDER.glob("*.toml")))
+
+
+def preset_path(name: str) -> Path:
+    """The file of a preset, for a user who wants to copy it and change a number."""
+    names = preset_names()
+    if name not in names:
+        near = difflib.get_close_matches(str(name), names, n=3, cutoff=0.4)
+        offered = f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join(names)}"
+        raise ConfigError(f"there is no preset {name!r}; {offered}", key="preset")
+    return FOLDER / f"{name}.toml"
+
+
+def load_preset(name: str) -> Machine:
+    """The machine of a preset; ConfigError with the nearest names where there is none such."""
+    return load_machine(preset_path(name))
+
+
+def machine_named(name: str) -> Machine:
+    """The machine of a file, or of a preset; ConfigError with the nearest names where there is neither."""
+    is_path = name.endswith(".toml") or "/" in name
+    if is_path or (name not in preset_names() and Path(name).is_file()):
+        return load_machine(name)
+    try:
+        return load_preset(name)
+    except ConfigError as error:
+        if error.key != "preset":
+            raise
+        own = "a machine of your own is the path of a .toml file"
+        raise ConfigError(f"--machine: {error} ({own})", key="machine") from None

@@ -1,0 +1,67 @@
+"""A wire of a machine: what it costs in each direction, and which links of the fabric stand for it."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from coarse.errors import ConfigError
+from coarse.hardware.links import Link
+from coarse.hardware.quantities import SizeTable, require_name, require_positive, require_size_table
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wire:
+    """A kind of wire; "up" leads away from the device it serves, "down" to it.
+
+    [Note: limits that directions share] A duplex limit is a link that both directions use (a path
+    that goes up and down the wire lists it twice, so a transfer draws twice its rate from it). A turn
+    limit is used by a transfer that comes up a wire and goes down the same wire again, as does
+    one between two GPUs under one switch that is staged through the host (DGX-1: such a pair
+    reaches, in both directions together, half of what two GPUs under two switches reach).
+    """
+
+    name: str
+    bytes_per_s: float
+    """Of each direction, for transfers of any length together."""
+    latency_s: float = 0.0
+    """Of each crossing."""
+    up_table: SizeTable = ()
+    down_table: SizeTable = ()
+    duplex_bytes_per_s: float | None = None
+    """Both directions together; None is twice `bytes_per_s`."""
+    duplex_table: SizeTable = ()
+    turn_bytes_per_s: float | None = None
+    """All transfers that turn around on this wire; None is no limit beside the others."""
+    turn_table: SizeTable = ()
+
+    def __post_init__(self) -> None:
+        require_name("name", self.name)
+        require_positive("bytes_per_s", self.bytes_per_s)
+        require_positive("latency_s", self.latency_s, or_zero=True)
+        for limit in ("duplex", "turn"):
+            key = f"{limit}_bytes_per_s"
+            if getattr(self, key) is not None:
+                require_positive(key, getattr(self, key))
+            elif getattr(self, f"{limit}_table"):
+                raise ConfigError(
+                    f"{limit}_table of wire {self.name!r} is of no use without {key}; set it",
+                    key=f"{limit}_table",
+                )
+        for direction in ("up", "down", "duplex", "turn"):
+            require_size_table(f"{direction}_table", getattr(self, f"{direction}_table"))
+
+    def links(self, user: str) -> Iterator[tuple[str, Link]]:
+        """(role, link) for one use of the wire: "up", "down", and "duplex" and "turn" where limited."""
+        for role in ("up", "down"):
+            yield role, self._link(user, role, self.latency_s, self.bytes_per_s)
+        for role in ("duplex", "turn"):
+            limit: float | None = getattr(self, f"{role}_bytes_per_s")
+            if limit is not None:
+                yield role, self._link(user, role, 0.0, limit)
+
+    def one_way(self, name: str) -> Link:
+        """One link for a place that every transfer crosses once, whichever way it goes."""
+        return Link(name=name, latency_s=self.latency_s, bytes_per_s=self.bytes_per_s, table=self.up_table)
+
+    def _link(self, user: str, role: str, latency_s: float, bytes_per_s: float) -> Link:
+        table: SizeTable = getattr(self, f"{role}_table")
+        return Link(name=f"{user} {role}", latency_s=latency_s, bytes_per_s=bytes_per_s, table=table)

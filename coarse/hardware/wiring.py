@@ -1,0 +1,176 @@
+"""The links of all nodes of a machine, and which of them a transfer between two endpoints uses."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from coarse.errors import ConfigError
+from coarse.hardware.links import Link
+from coarse.hardware.topology_tree import HOST, Tree
+from coarse.hardware.wire import Wire
+
+PathKind = Literal["pcie", "nvlink", "cci", "load", "store", "auto"]
+PATH_KINDS: tuple[PathKind, ...] = ("pcie", "nvlink", "cci", "load", "store", "auto")
+
+LinkKey = tuple[int, str, str]
+"""(node, who uses the wire, role of the link)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cable:
+    """A wire between two GPUs of a node; "up" leads from the first to the second."""
+
+    between: tuple[str, str]
+    wire: Wire
+
+
+class Wiring:
+    """Link ids are given in the order of the tree, node by node: a machine always has the same."""
+
+    def __init__(
+        self,
+        *,
+        tree: Tree,
+        peer_to_peer: bool,
+        nvlinks: tuple[Cable, ...],
+        cci_wire: Wire | None,
+        load_store: tuple[Wire, ...],
+        network: Wire | None,
+        num_nodes: int,
+    ) -> None:
+        self._tree = tree
+        self._peer_to_peer = peer_to_peer
+        self._nvlinks = nvlinks
+        self._cci_wire = cci_wire
+        self._load_store = load_store
+        self._network = network
+        self._num_nodes = num_nodes
+        self._cable_of = {
+            ends: (" - ".join(cable.between), role)
+            for cable in nvlinks
+            for ends, role in ((cable.between, "up"), (cable.between[::-1], "down"))
+        }
+        built = [pair for node in range(num_nodes) for pair in self._links_of(node)]
+        self._id = {key: number for number, (key, _) in enumerate(built)}
+        self.links: tuple[Link, ...] = tuple(link for _, link in built)
+
+    def locate(self, endpoint: str) -> tuple[int, str]:
+        """(node, name in that node's tree) of an endpoint; ConfigError if there is none such."""
+        found = re.fullmatch(r"(gpu|memory)(0|[1-9][0-9]{0,8})", endpoint)
+        if found:
+            per_node = len(self._tree.gpus if found[1] == "gpu" else self._tree.memories)
+            number = int(found[2])
+            if number < per_node * self._num_nodes:
+                return number // per_node, f"{found[1]}{number % per_node}"
+        num_gpus, num_memories = (
+            self._num_nodes * len(names) for names in (self._tree.gpus, self._tree.memories)
+        )
+        raise ConfigError(
+            f"the machine has no endpoint {endpoint!r}: it has {num_gpus} GPUs (gpu0, ...) and "
+            f"{num_memories} memory devices (memory0, ...); choose one of these or add it to the machine"
+        )
+
+    def path(self, source: str, target: str, kind: PathKind) -> tuple[int, ...]:
+        """See Machine.path."""
+        if kind not in PATH_KINDS:
+            raise ConfigError(f"kind of a path must be one of {', '.join(PATH_KINDS)}, got {kind!r}", key="kind")
+        at, to = self.locate(source), self.locate(target)
+        if at == to:
+            return ()
+        is_cabled = at[0] == to[0] and (at[1], to[1]) in self._cable_of
+        if kind == "nvlink" or (kind == "auto" and is_cabled):
+            if not is_cabled:
+                raise self._no_path(source, target, "NVLink", 'ask for "auto"')
+            return self._ids(at[0], *self._cable_of[at[1], to[1]])
+        if kind == "cci":
+            return self._cci_path(source, target)
+        tree = [number for key in self._tree_keys(at, to) for number in self._ids(*key)]
+        if kind in ("load", "store"):
+            tree.insert(0, self._access(source, target, kind))
+        return tuple(tree)
+
+    def host_path(self, endpoint: str, *, to_host: bool) -> tuple[int, ...]:
+        """See Machine.host_path."""
+        node, name = self.locate(endpoint)
+        rising = self._below(name, self._tree.socket_of(name))
+        places, role = (rising, "up") if to_host else (rising[::-1], "down")
+        return tuple(number for place in places for number in self._ids(node, place, role))
+
+    def _access(self, source: str, target: str, kind: PathKind) -> int:
+        """The link at whose rate the GPU that reads (or writes) gets bytes from (or to) coherent memory."""
+        client = target if kind == "load" else source
+        node, name = self.locate(client)
+        if name not in self._tree.gpus:
+            raise self._no_path(source, target, kind, "a GPU loads from its source and stores to its target")
+        if not self._load_store:
+            raise self._no_path(source, target, kind, "state [coherence] in the machine")
+        return self._id[node, name, kind]
+
+    def _cci_path(self, source: str, target: str) -> tuple[int, ...]:
+        (node, at), (other_node, to) = self.locate(source), self.locate(target)
+        if self._cci_wire is None or node != other_node:
+            raise self._no_path(source, target, "CCI", 'ask for "pcie", or switch cci on')
+        return (*self._ids(node, f"{at} cci", "up"), *self._ids(node, f"{to} cci", "down"))
+
+    def _no_path(self, source: str, target: str, kind: str, remedy: str) -> ConfigError:
+        return ConfigError(f"there is no {kind} path from {source} to {target}; {remedy}", key="kind")
+
+    def _ids(self, node: int, user: str, role: str) -> tuple[int, ...]:
+        """The link of one direction, and the duplex limit where there is one."""
+        key, duplex = (node, user, role), (node, user, "duplex")
+        return (self._id[key], self._id[duplex]) if role != "duplex" and duplex in self._id else (self._id[key],)
+
+    def _tree_keys(self, at: tuple[int, str], to: tuple[int, str]) -> Iterator[LinkKey]:
+        """Up from `at` to the place where both meet, and down to `to`."""
+        (node, source), (other_node, target) = at, to
+        staged = not self._peer_to_peer
+        meeting = HOST if node != other_node else self._tree.meeting_place(source, target, staged=staged)
+        rising = self._below(source, meeting)
+        falling = self._below(target, meeting)
+        yield from ((node, name, "up") for name in rising)
+        if node != other_node:
+            yield node, "network", "up"
+            yield other_node, "network", "down"
+        else:
+            yield from self._inside(node, rising, falling, meeting, staged=staged)
+        yield from ((other_node, name, "down") for name in reversed(falling))
+
+    def _inside(
+        self, node: int, rising: tuple[str, ...], falling: tuple[str, ...], meeting: str, *, staged: bool
+    ) -> Iterator[LinkKey]:
+        """What is crossed where a transfer turns; see [Note: limits that directions share]."""
+        if staged:
+            socket = self._tree.socket_of(rising[0])
+            if self._tree.by_name[socket].staging:
+                yield node, socket, "staging"
+        shared = [name for name in rising if name in falling]
+        yield from ((node, name, "turn") for name in shared if (node, name, "turn") in self._id)
+        if not shared and meeting != HOST and self._tree.by_name[meeting].crossing:
+            yield node, meeting, "crossing"
+
+    def _below(self, name: str, meeting: str) -> tuple[str, ...]:
+        chain = self._tree.ancestors(name)
+        return chain[: chain.index(meeting)]
+
+    def _links_of(self, node: int) -> Iterator[tuple[LinkKey, Link]]:
+        before = f"node{node} " if self._num_nodes > 1 else ""
+        for user, wire in self._wires():
+            for role, link in wire.links(f"{before}{user}"):
+                yield (node, user, role), link
+        for place in self._tree.places:
+            for role, inner in (("crossing", place.crossing), ("staging", place.staging)):
+                if inner is not None:
+                    yield (node, place.name, role), inner.one_way(f"{before}{place.name} {role}")
+        for gpu in self._tree.gpus:
+            for access in self._load_store:
+                yield (node, gpu, access.name), access.one_way(f"{before}{gpu} {access.name}")
+
+    def _wires(self) -> Iterator[tuple[str, Wire]]:
+        """(who uses it, wire) for every wire of a node that has two directions."""
+        yield from ((place.name, place.wire) for place in self._tree.places)
+        yield from ((" - ".join(cable.between), cable.wire) for cable in self._nvlinks)
+        if self._cci_wire is not None:
+            yield from ((f"{name} cci", self._cci_wire) for name in (*self._tree.gpus, *self._tree.memories))
+        if self._network is not None:
+            yield "network", self._network

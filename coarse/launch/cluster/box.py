@@ -1,0 +1,143 @@
+"""Makes a cluster in a box and takes it down: see [Note: nothing has a name] in plan.py."""
+
+import os
+import select
+import shutil
+import subprocess
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Self
+
+from coarse.errors import ClusterError
+from coarse.launch.cluster.interfaces import Crossed, crossed
+from coarse.launch.cluster.plan import (
+    AGENT,
+    HOSTS,
+    LAUNCHER,
+    NODE_INTERFACE,
+    ClusterPlan,
+    Command,
+    enter_argv,
+    hold_argv,
+)
+from coarse.launch.cluster.requirements import require_capabilities, require_programs
+
+_START_S = 20.0
+"""How long a namespace, or one command, may take on a busy machine."""
+_END_S = 10.0
+_REMEDY = "this kernel or container does not permit it; run on a machine (or in a privileged container) that does"
+
+
+class ClusterBox:
+    """The nodes of a plan, for as long as the `with` lasts; whatever ran in them ends with it.
+
+    Raises on entering:
+        ClusterError: capabilities or programs are missing, or the kernel refused a command.
+    """
+
+    def __init__(self, plan: ClusterPlan) -> None:
+        self.plan = plan
+        self._opened = ExitStack()
+        self._holders: dict[str, int] = {}
+        self._before: dict[str, Crossed] = {}
+
+    def __enter__(self) -> Self:
+        require_programs(shutil.which)
+        require_capabilities(Path("/proc/self/status").read_text())
+        with ExitStack() as opened:
+            self._open(opened)
+            self._opened = opened.pop_all()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._opened.close()
+
+    def inside(self, argv: Sequence[str]) -> list[str]:
+        """The command as it runs in the head, in this working directory."""
+        return [*self._enter(self.plan.head), "env", f"--chdir={os.getcwd()}", *argv]
+
+    @property
+    def launcher_socket(self) -> str:
+        """The path, out here, of the socket that is LAUNCHER in there."""
+        return str(self._outside(LAUNCHER))
+
+    def crossed(self) -> dict[str, Crossed]:
+        """By node what has crossed its interface since the cluster was made; without nodes that are gone."""
+        found = {}
+        for node, before in self._before.items():
+            with suppress(FileNotFoundError, KeyError):  # somebody has killed its holder
+                found[node] = self._count(node).since(before)
+        return found
+
+    # --- making
+
+    def _open(self, opened: ExitStack) -> None:
+        plan = self.plan
+        self._hold(opened, plan.head, hold_argv(plan.head, own_processes=False))
+        for command in plan.memory_commands():
+            self._run(command)
+        self._outside(HOSTS).write_text(plan.hosts_text())
+        for command in plan.head_commands():
+            self._run(command)
+        shared = ("nsenter", f"--target={self._holders[plan.head]}", "--mount", "--")
+        for node in plan.nodes:
+            holder = self._hold(opened, node, (*shared, *hold_argv(node, own_processes=True)))
+            for command in plan.node_commands(node, str(holder)):
+                self._run(command)
+        agent = self._outside(AGENT)
+        agent.write_text(plan.agent_text({node: str(self._holders[node]) for node in plan.nodes}))
+        agent.chmod(0o755)
+        self._before = {node: self._count(node) for node in plan.nodes}
+
+    def _hold(self, opened: ExitStack, name: str, argv: Sequence[str]) -> int:
+        """The process that has the namespaces of `name` until it is told to end, or this process is gone."""
+        process = subprocess.Popen(
+            argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+        )
+        opened.callback(_end, process)
+        assert process.stdout is not None
+        assert process.stderr is not None
+        ready, _, _ = select.select([process.stdout], [], [], _START_S)
+        if not ready:
+            raise ClusterError(f"{' '.join(argv)} has not answered for {_START_S:g} s; is the machine overloaded?")
+        if process.stdout.readline().strip() != b"holding":
+            said = process.stderr.read().decode(errors="replace").strip()
+            raise ClusterError(f"namespaces for {name} were wanted, but {argv[0]} said {said!r}: {_REMEDY}")
+        self._holders[name] = process.pid
+        return process.pid
+
+    def _run(self, command: Command) -> None:
+        argv = [*self._enter(command.place), *command.argv]
+        text = " ".join(command.argv)
+        try:
+            done = subprocess.run(
+                argv, capture_output=True, text=True, timeout=_START_S, check=False, start_new_session=True
+            )
+        except subprocess.TimeoutExpired as error:
+            raise ClusterError(f"`{text}` on {command.place} has not ended in {_START_S:g} s") from error
+        if done.returncode:
+            said = done.stderr.strip() or f"status {done.returncode}"
+            raise ClusterError(f"`{text}` on {command.place} was refused: {said}; {_REMEDY}")
+
+    def _enter(self, name: str) -> tuple[str, ...]:
+        return enter_argv(str(self._holders[name]), own_processes=False)
+
+    def _outside(self, path: str) -> Path:
+        """A file of the cluster's memory, as it is reached from here."""
+        return Path(f"/proc/{self._holders[self.plan.head]}/root{path}")
+
+    def _count(self, node: str) -> Crossed:
+        return crossed(Path(f"/proc/{self._holders[node]}/net/dev").read_text(), NODE_INTERFACE)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a holder, and with it what runs in its process namespace."""
+    for pipe in (process.stdin, process.stdout, process.stderr):
+        assert pipe is not None
+        pipe.close()
+    try:
+        process.wait(_END_S)
+    except subprocess.TimeoutExpired:
+        process.kill()  # the child is killed with it: --kill-child
+        process.wait()

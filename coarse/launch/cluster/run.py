@@ -1,0 +1,88 @@
+"""Runs a job of `coarse run` in a cluster in a box, and tells what crossed between its nodes."""
+
+import os
+import secrets
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+
+from coarse.launch.cluster.box import ClusterBox
+from coarse.launch.cluster.interfaces import Crossed, NodeTraffic, carried_by_nodes, traffic_lines
+from coarse.launch.cluster.plan import LAUNCHER, ClusterPlan
+from coarse.launch.cluster.rate import LinkRate
+from coarse.launch.cluster.shape import hosts_of_ranks, require_shape, shape_from_text
+from coarse.launch.departures import Departures
+from coarse.launch.mpirun import mpirun_argv, mpirun_beside, run_forwarding_signals
+from coarse.launch.training_run import TrainingRun
+from coarse.launch.watch import Doorstep, Watch
+from coarse.protocol.stated_partition import stated_partition
+
+
+class ClusterRun:
+    """A training run on the nodes of a cluster in a box.
+
+    Args:
+        request: what to run; its partition is replaced where the configuration states none.
+        text: NODESxWORKERS.
+        devices_per_node: None for as many as the configuration or the workers ask for.
+        is_stated: whether the request's partition is the configuration's.
+
+    Raises:
+        ConfigError: numbers that cannot be, or that the configuration's partition contradicts.
+    """
+
+    def __init__(
+        self, request: TrainingRun, text: str, rate: LinkRate | None, *, devices_per_node: int | None, is_stated: bool
+    ) -> None:
+        stated = stated_partition(request.partition) if is_stated else None
+        shape = shape_from_text(text, devices_per_node, stated)
+        self.plan = ClusterPlan(shape=shape, rate=rate, run_id=secrets.token_hex(3))
+        partition = request.partition if is_stated else shape.partition
+        hosts = hosts_of_ranks(len(stated_partition(partition).places), self.plan.nodes)
+        self._request = replace(request, partition=partition, hosts=hosts)
+        require_shape(self._request.table, shape, hosts)
+
+    def argv(self) -> list[str]:
+        """The mpirun line, as it runs in the head."""
+        return mpirun_argv(
+            mpirun_beside(sys.executable, os.environ),
+            self._request.contexts(sys.executable),
+            exports=self._request.exports(),
+            as_root=os.geteuid() == 0,
+            fault_tolerant=True,
+            options=self.plan.mpirun_options(),
+        )
+
+    def run(self) -> int:
+        """Make the cluster, run the job to its end, print what crossed, and return mpirun's exit status.
+
+        Raises:
+            ClusterError: this machine or user cannot make the cluster.
+        """
+        request = self._request
+        with ClusterBox(self.plan) as box:
+            departures = Departures(request.num_ranks, request.light_ranks())
+            watch = Watch(departures, Doorstep(bound=box.launcher_socket, told=LAUNCHER))
+            status = run_forwarding_signals(box.inside(self.argv()), os.environ, watch)
+            rows = self._traffic(box.crossed(), watch)
+        print(*traffic_lines(rows, self.plan.rate.text if self.plan.rate else None), sep="\n", flush=True)
+        return status
+
+    def _traffic(self, interfaces: dict[str, Crossed], watch: Watch) -> Sequence[NodeTraffic]:
+        request, ranks = self._request, {}
+        for node in self.plan.nodes:
+            ranks[node] = frozenset(rank for rank, host in enumerate(request.hosts) if host == node)
+        told = {rank: Crossed(sent_bytes=sent, received_bytes=got) for rank, (sent, got) in watch.carried.items()}
+        carried = carried_by_nodes(told, ranks)
+        reduced = {
+            node: [watch.reduced[rank] for rank in on_node & watch.reduced.keys()] for node, on_node in ranks.items()
+        }
+        return [
+            NodeTraffic(
+                node=node,
+                interface=interfaces.get(node),
+                carried=carried[node],
+                reduced_bytes=max(reduced[node], default=None),
+            )
+            for node in self.plan.nodes
+        ]

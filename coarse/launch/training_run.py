@@ -1,0 +1,126 @@
+"""What `coarse run` is asked for: a script, a partition, and the ranks that follow from them."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
+from pathlib import Path
+
+from coarse.errors import ConfigError
+from coarse.launch.mpirun import AppContext
+from coarse.protocol.partition import PartitionTable
+from coarse.protocol.partition_file import stated_or_default
+from coarse.protocol.stated_partition import stated_partition
+
+DEVICE_MODULE = "coarse.launch.device"
+"""What a memory-device rank runs: it serves, and imports neither the user's script nor torch."""
+WATCHED = str(Path(__file__).with_name("watched.py"))
+"""The program that runs a rank's command and tells how it ended."""
+
+_DEFAULT_RANKS = 2
+_LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingRun:
+    """What `coarse run` was asked for, checked."""
+
+    script: str
+    arguments: tuple[str, ...] = ()
+    partition: str = f"{_DEFAULT_RANKS}:{_DEFAULT_RANKS}"
+    """As in the configuration; it says how many ranks to start."""
+    mode: str | None = None
+    policy: str | None = None
+    config_path: str | None = None
+    hosts: tuple[str, ...] = ()
+    """The host of each rank; none where all run here."""
+    meeting_port: int = 29500
+    """Where torch's store of the workers may listen, at worker 0."""
+
+    def __post_init__(self) -> None:
+        if not Path(self.script).is_file():
+            raise ConfigError(f"no script {self.script!r} in {Path.cwd()}; give the path of a Python file")
+        assert self.table
+
+    @cached_property
+    def table(self) -> PartitionTable:
+        """What the partition makes of the ranks."""
+        return stated_or_default(self.partition, self.hosts) if self.hosts else stated_partition(self.partition)
+
+    def light_ranks(self) -> frozenset[int]:
+        """The ranks that only serve."""
+        return frozenset(self.table.devices) - frozenset(self.table.workers)
+
+    @property
+    def num_ranks(self) -> int:
+        """How many ranks the partition asks for."""
+        return len(self.table.places)
+
+    def contexts(self, python: str) -> tuple[AppContext, ...]:
+        """In order of the ranks, so that world ranks are as the partition has them."""
+        watched = (python, "-I", "-S", WATCHED)
+        hosts = self.hosts or (None,) * self.num_ranks
+        contexts = []
+        for _, run in groupby(range(self.num_ranks), key=self._in_common):
+            ranks = list(run)
+            is_light = ranks[0] in self.light_ranks()
+            program = ("-m", DEVICE_MODULE) if is_light else (self.script, *self.arguments)
+            command = (*watched, self._place(ranks[0]), python, *program)
+            contexts.append(AppContext(num_ranks=len(ranks), command=command, host=hosts[ranks[0]]))
+        return tuple(contexts)
+
+    def _in_common(self, rank: int) -> tuple[object, ...]:
+        """What neighbouring ranks of one context share: workers' numbers count on as their MPI ranks do."""
+        host = self.hosts[rank] if self.hosts else None
+        if rank in self.light_ranks():
+            return host, "device"
+        worker, local = self._numbers(rank)
+        return host, worker - rank, local - rank
+
+    def _numbers(self, rank: int) -> tuple[int, int]:
+        """A worker's number among all, and among those of its node."""
+        worker = self.table.client_of(rank)
+        assert worker is not None
+        return worker, self.table.clients_on(self.table.node_of_client(worker)).index(worker)
+
+    def _place(self, rank: int) -> str:
+        """What watched.py is told of a context of workers that begins with a rank; "-" of one of devices."""
+        if rank in self.light_ranks():
+            return "-"
+        worker, local = self._numbers(rank)
+        local_size = len(self.table.clients_on(self.table.node_of_client(worker)))
+        address = self.hosts[self.table.workers[0]] if self.hosts else _LOOPBACK
+        return f"{rank},{worker},{local},{self.table.num_workers},{local_size},{address},{self.meeting_port}"
+
+    def exports(self) -> dict[str, str]:
+        """The variables that tell every rank its part."""
+        chosen = {
+            "COARSE_PARTITION": self.partition,
+            "COARSE_MODE": self.mode,
+            "COARSE_POLICY": self.policy,
+            "COARSE_CONFIG": self.config_path,
+        }
+        return {name: value for name, value in chosen.items() if value is not None}
+
+
+def chosen_partition(stated: str | None, workers: int | None, devices: int | None) -> str:
+    """The partition of a run: the one `stated` in the configuration, which --workers and --devices
+    may repeat but not contradict; without one, theirs."""
+    for option, number, part in (
+        ("--workers", workers, "a worker runs the script"),
+        ("--devices", devices, "workers push to a memory device"),
+    ):
+        if number is not None and number < 1:
+            raise ConfigError(f"{option} must be at least 1, got {number}; {part}")
+    if stated is None:
+        return f"{workers or _DEFAULT_RANKS}:{devices or _DEFAULT_RANKS}"
+    table = stated_partition(stated)
+    for option, number, found in (
+        ("--workers", workers, table.num_workers),
+        ("--devices", devices, table.num_devices),
+    ):
+        if number not in (None, found):
+            raise ConfigError(
+                f"{option} asks for {number}, but the configuration's partition {stated!r} has {found}; "
+                f"leave out {option}, or take the partition out of the file or of COARSE_PARTITION"
+            )
+    return str(Path(stated).resolve()) if stated.endswith(".toml") else stated

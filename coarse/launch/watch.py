@@ -1,0 +1,180 @@
+"""The launcher's ear: hears from all ranks of a job that starts, and says when it must be ended."""
+
+import os
+import secrets
+import selectors
+import socket
+import threading
+from collections.abc import Callable
+from typing import NamedTuple, Self
+
+from coarse.launch.departures import Departures, Verdict
+from coarse.protocol.clock import WallClock
+from coarse.transport.arrival import user_of
+
+_LINE_BYTES = 64
+_MOST_WORDS = 4
+_LONGEST_LINE_BYTES = 256
+
+
+class Doorstep(NamedTuple):
+    """A Unix socket's address, "@" standing for the zero byte before a name that is no path."""
+
+    bound: str
+    """As the launcher binds it."""
+    told: str
+    """As ranks reach it, and COARSE_LAUNCHER tells it; a path where they have another network namespace."""
+
+
+class Watch:
+    """Listens to a job's ranks (see coarse.launch.watched for what they say) in a thread of its own."""
+
+    def __init__(self, departures: Departures, doorstep: Doorstep | None = None) -> None:
+        self.departures = departures
+        self._clock = WallClock()
+        name = f"@coarse-launcher-{secrets.token_hex(8)}"
+        doorstep = doorstep or Doorstep(name, name)
+        self.name = doorstep.told
+        """What COARSE_LAUNCHER tells the ranks."""
+        self.carried: dict[int, tuple[int, int]] = {}
+        """By rank the bytes that it sent to and received from other nodes, as ranks say when they leave."""
+        self.reduced: dict[int, int] = {}
+        """By rank the bytes that it and the other workers summed by MPI, as workers say when they leave."""
+        self.verdict: Verdict | None = None
+        """Why the job was ended, if it was."""
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listener.bind(doorstep.bound.replace("@", "\0", 1))
+        self._listener.listen()
+        self._stopped = threading.Event()
+        self._stop_bell, self._heard_bell = socket.socketpair()
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._stopped.set()
+        self._stop_bell.close()
+        if self._thread is not None:
+            self._thread.join()
+        self._heard_bell.close()
+        self._listener.close()
+
+    def start(self, end: Callable[[Verdict], None]) -> None:
+        """Listen from now on; `end` is called once when the job can no longer start."""
+        self._thread = threading.Thread(target=self._listen, args=(end,), name="coarse-watch", daemon=True)
+        self._thread.start()
+
+    def outlasts(self, timeout_s: float) -> bool:
+        """Whether the watch goes on for so long yet."""
+        return not self._stopped.wait(timeout_s)
+
+    def _listen(self, end: Callable[[Verdict], None]) -> None:
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._listener, selectors.EVENT_READ)
+            selector.register(self._heard_bell, selectors.EVENT_READ)
+            self._until_stopped(selector, end)
+            for key in selector.get_map().values():
+                if key.data is not None:
+                    key.fileobj.close()  # type: ignore[union-attr]
+
+    def _until_stopped(self, selector: selectors.BaseSelector, end: Callable[[Verdict], None]) -> None:
+        standing: Verdict | None = None
+        since_s = 0.0
+        while not self._stopped.is_set():
+            pending = None if standing is None else max(0.0, since_s + standing.grace_s - self._clock.now_s())
+            self._take(selector, pending)
+            verdict = self.departures.verdict()
+            if verdict is None or standing is None or verdict.grace_s != standing.grace_s:
+                since_s = self._clock.now_s()
+            standing = verdict
+            if verdict is not None and self._clock.now_s() >= since_s + verdict.grace_s:
+                self.verdict = verdict
+                end(verdict)
+                return
+        selector.unregister(self._heard_bell)
+        while self._take(selector, 0.0):
+            pass  # what ranks said before the job ended
+
+    def _take(self, selector: selectors.BaseSelector, timeout_s: float | None) -> bool:
+        """Whether anything came within the time; None waits until it does."""
+        ready = selector.select(timeout_s)
+        for key, _ in ready:
+            if key.fileobj is self._listener:
+                self._accept(selector)
+            elif key.data is not None and not self._hear(key.fileobj, key.data):  # type: ignore[arg-type]
+                selector.unregister(key.fileobj)
+        return bool(ready)
+
+    def _accept(self, selector: selectors.BaseSelector) -> None:
+        """Take a connection of this user's; anybody on this machine may try."""
+        channel, _ = self._listener.accept()
+        if user_of(channel) == os.geteuid():
+            selector.register(channel, selectors.EVENT_READ, _Speaker(self.departures.num_ranks))
+        else:
+            channel.close()
+
+    def _hear(self, channel: socket.socket, speaker: "_Speaker") -> bool:
+        """Take what has come; False, with the channel closed, once there will be no more."""
+        try:
+            data = channel.recv(_LINE_BYTES)
+            for line in speaker.lines(data):
+                speaker.tell(line, self)
+        except (ConnectionError, ValueError):  # gone, or nobody that this project started
+            data = b""
+        if not data:
+            channel.close()
+            speaker.hang_up(self.departures)
+        return bool(data)
+
+
+class _Speaker:
+    """One connection: a rank's own, or that of the process that watches the rank."""
+
+    def __init__(self, num_ranks: int) -> None:
+        self._num_ranks = num_ranks
+        self._rest = b""
+        self._rank = -1
+        self._verb = ""
+
+    def lines(self, data: bytes) -> list[str]:
+        """The whole lines that `data` completes; ValueError where they are no text or have no end."""
+        *whole, self._rest = (self._rest + data).split(b"\n")
+        if len(self._rest) > _LONGEST_LINE_BYTES:
+            raise ValueError("a line without an end")
+        return [line.decode() for line in whole]
+
+    def tell(self, line: str, watch: Watch) -> None:
+        """Note what a line says; ValueError where no rank says such."""
+        first, verb, *others = line.split(maxsplit=_MOST_WORDS)
+        rank, numbers = int(first), tuple(int(number) for number in others)
+        if not 0 <= rank < self._num_ranks or self._rank not in (-1, rank):
+            raise ValueError(f"no rank of this connection: {rank}")
+        self._rank, self._verb = rank, verb
+        departures = watch.departures
+        match (verb, numbers):
+            case ("runs", ()):
+                pass
+            case ("waits", ()):
+                departures.on_waits(rank)
+            case ("joined", ()):
+                departures.on_joined(rank)
+            case ("fails", (status,)):
+                departures.on_fails(rank, status)
+            case ("follows", ()):
+                departures.on_follows(rank)
+            case ("ended", (status,)):
+                departures.on_ended(rank, status)
+            case ("carried", (sent, received)):
+                watch.carried[rank] = (sent, received)
+            case ("reduced", (nbytes,)):
+                watch.reduced[rank] = nbytes
+            case _:
+                raise ValueError(f"not what a rank says: {verb}")
+
+    def hang_up(self, departures: Departures) -> None:
+        """Note that the connection is closed: a watching process that said no status was killed."""
+        if self._verb == "runs":
+            departures.on_ended(self._rank, None)
+        elif self._verb in ("waits", "joined"):
+            departures.on_waits_no_longer(self._rank)

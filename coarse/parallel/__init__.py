@@ -1,0 +1,1 @@
+"""What training in parallel decides, whichever framework computes: by data, or sharded."""

@@ -1,0 +1,75 @@
+"""Buckets all-reduced among the workers by MPI: the baseline that memory devices are held against."""
+
+from collections import deque
+from collections.abc import Callable
+
+import numpy as np
+
+from coarse.errors import InFlightError
+from coarse.parallel.data.allreduce_stream import AllreduceStream
+from coarse.protocol.dtypes import DType
+from coarse.protocol.records import Descriptor
+
+
+class AllreduceSynchroniser:
+    """Buckets in the workers' own memory, reduced as soon as backward has filled them and all before them.
+
+    The order of collectives is agreed beforehand: every round takes all buckets by index, then those
+    that are started once more. So it never follows from which gradient came first.
+    """
+
+    timer = None
+    dual_sync = None
+
+    def __init__(self, stream: AllreduceStream, rank: int, count: Callable[[Descriptor], None]) -> None:
+        self._stream = stream
+        self._rank = rank
+        self._count = count
+        self._buckets: list[tuple[Descriptor, np.ndarray]] = []
+        self._order: deque[int] = deque()
+        self._started: set[int] = set()
+        stream.open()
+
+    def memory_of(self, descriptor: Descriptor) -> np.ndarray:
+        """See Synchroniser."""
+        array = np.zeros(descriptor.shape, DType(descriptor.dtype).storage)
+        self._order.append(len(self._buckets))
+        self._buckets.append((descriptor, array))
+        return array
+
+    def start(self, index: int) -> None:
+        """See Synchroniser."""
+        self._count(self._buckets[index][0])
+        if index not in self._order:
+            self._order.append(index)
+        self._started.add(index)
+        while self._order and self._order[0] in self._started:
+            first = self._order.popleft()
+            self._started.discard(first)
+            self._stream.submit(first, *self._buckets[first])
+
+    def recall(self, index: int) -> bool:
+        """See Synchroniser: others may have reduced it."""
+        return False
+
+    def all_started(self) -> None:
+        """See Synchroniser."""
+
+    def wait(self, index: int) -> None:
+        """See Synchroniser. Waiting amid backward for a bucket behind one that backward has yet to fill would
+        never end."""
+        if index in self._order:
+            raise InFlightError(
+                f"rank {self._rank}: another gradient came for {self._buckets[index][0].name!r} "
+                'while it was in flight, and mode "allreduce" reduces buckets in order; use mode '
+                '"coarse", or count all backward passes in backward_passes_per_step'
+            )
+        self._stream.wait(index)
+
+    def begin_round(self) -> None:
+        """See Synchroniser."""
+        self._order.extend(range(len(self._buckets)))
+
+    def close(self) -> None:
+        """See Synchroniser."""
+        self._stream.close()

@@ -1,0 +1,79 @@
+"""Which gradients share a flat bucket, and where each lies in it."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from coarse.protocol.dtypes import DType, Op
+from coarse.protocol.layout import FlatLayout, bucket_limit_bytes, flat_layout, fuse
+from coarse.protocol.records import Descriptor
+
+_ALIGN_BYTES = 64
+_COHORT_RANKS = 64
+"""Half types count so many exactly, also as a share of any number of ranks: they tell 63/n from 64/n."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BucketPlan:
+    """Which parameters share a bucket, and where each gradient lies in it."""
+
+    index: int
+    descriptor: Descriptor
+    """Of the gradients, and behind them of `num_cohorts` elements per parameter and as many more
+    (coarse.torch.ddp.buckets)."""
+    layout: FlatLayout
+    names: tuple[str, ...]
+    num_cohorts: int
+    """How many groups of ranks are counted apart, since the type cannot count all of them."""
+
+
+def cohort_of(rank: int, num_cohorts: int) -> int:
+    """In which of a bucket's cohorts a rank is counted."""
+    return rank // _COHORT_RANKS if num_cohorts > 1 else 0
+
+
+def num_cohorts_of(wire: int, num_ranks: int) -> int:
+    """How many cohorts ranks form where they are counted in a type: one in a type that counts them all."""
+    return -(-num_ranks // _COHORT_RANKS) if DType(wire).itemsize <= 2 else 1
+
+
+def plan_buckets(
+    parameters: Sequence[tuple[str, int, int]],
+    *,
+    prefix: str,
+    op: Op,
+    bucket_bytes: int,
+    num_ranks: int,
+    first_index: int = 0,
+) -> list[BucketPlan]:
+    """The buckets of parameters (name, wire type, number of elements), in the order in which backward fills them.
+    `num_ranks` are counted beside each gradient.
+
+    Backward produces gradients from the last layer to the first, so parameters are taken in reverse,
+    types apart; the last bucket, which the next forward needs first, has the highest priority.
+    """
+    by_type: defaultdict[int, list[tuple[str, int]]] = defaultdict(list)
+    for name, wire, num_elements in reversed(parameters):
+        by_type[wire].append((name, num_elements))
+    position = {name: number for number, (name, _, _) in enumerate(reversed(parameters))}
+    buckets = []
+    for wire, sizes in by_type.items():
+        itemsize = DType(wire).itemsize
+        in_bytes = [(name, count * itemsize) for name, count in sizes]
+        num_elements_of = dict(sizes)
+        limit = bucket_limit_bytes(sum(nbytes for _, nbytes in in_bytes), bucket_bytes)
+        for names in fuse(in_bytes, bucket_bytes=limit):
+            layout = flat_layout(
+                [(name, num_elements_of[name]) for name in names], align_elements=_ALIGN_BYTES // itemsize
+            )
+            buckets.append((wire, names, layout))
+    buckets.sort(key=lambda bucket: max(position[name] for name in bucket[1]))
+    plans = []
+    for index, (wire, names, layout) in enumerate(buckets, start=first_index):
+        name = f"{prefix}gradients/{DType(wire).label}/{index}"
+        num_cohorts = num_cohorts_of(wire, num_ranks)
+        shape = (layout.num_elements + num_cohorts * (len(names) + 1),)
+        descriptor = Descriptor(name, wire, int(op), shape, index)
+        plan = BucketPlan(index=index, descriptor=descriptor, layout=layout, names=names, num_cohorts=num_cohorts)
+        plans.append(plan)
+    return plans

@@ -1,0 +1,161 @@
+"""Buckets that memory devices synchronise, and buckets that the workers sum themselves (COARSE III-F)."""
+
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from coarse.client.handle import Handle
+from coarse.parallel.data.pass_timer import PassTimer
+from coarse.parallel.data.synchroniser import DeviceSynchroniser
+from coarse.protocol.dtypes import DType, Op
+from coarse.protocol.records import URGENT, Descriptor
+from coarse.session import is_initialized
+
+if TYPE_CHECKING:  # they start MPI, which only init() may
+    from collections.abc import Sequence
+
+    from coarse.parallel.data.allreduce_stream import AllreduceStream
+    from coarse.parallel.data.split_chooser import DualSync
+    from coarse.runtime import Runtime
+
+
+
+class Chooser(Protocol):
+    """Says how many buckets go to the memory devices, on all workers alike."""
+
+    @property
+    def timer(self) -> PassTimer | None:
+        """What it times steps with."""
+        ...
+
+    @property
+    def dual_sync(self) -> "DualSync | None":
+        """What it has measured and decided."""
+        ...
+
+    def next_split(self, buckets: "Sequence[Descriptor]") -> int:
+        """At a border between two rounds: for the one that begins."""
+        ...
+
+    def restart(self) -> None:
+        """Another set of workers trains from now on."""
+        ...
+
+    def close(self, num_buckets: int) -> None:
+        """Give back what measuring keeps in device memory."""
+        ...
+
+
+class DualSynchroniser:
+    """The first buckets in the order of backward go to memory devices at once, the others to the workers' all-reduce.
+
+    All lie in device memory, so that a bucket goes either way without a copy. What the workers sum is
+    held back until all buckets are there, as the paper's T_train has it: until then another gradient may
+    still come for it, and all workers sum the same buckets in the same order.
+
+    [Note: roll call] A worker that has joined takes no part in an all-reduce. So all workers push a one in each
+    round of which they sum a part, and where the devices add up fewer than there are workers, all
+    buckets of the round go to the devices.
+    """
+
+    def __init__(self, runtime: "Runtime", stream: "AllreduceStream", chooser: Chooser, prefix: str) -> None:
+        self.timer: PassTimer | None = chooser.timer
+        self._chooser = chooser
+        self._client = runtime.require_client()
+        self._num_workers = runtime.placement.num_clients
+        self._devices = DeviceSynchroniser()
+        self._stream = stream
+        self._buckets: list[tuple[Descriptor, np.ndarray]] = []
+        self._shared = range(0)
+        """Buckets that the workers sum in this round."""
+        self._held: set[int] = set()
+        """Those of them that are complete, and set out with the last."""
+        self._with_workers: set[int] = set()
+        """Buckets whose last contribution went to the workers' all-reduce."""
+        self._call = Descriptor(f"{prefix}round", int(DType.INT64), int(Op.SUM), (1,), URGENT)
+        self._answer: Handle | None = None
+        self._join_round = self._client.machine.join_round
+
+    @property
+    def dual_sync(self) -> "DualSync | None":
+        """See Synchroniser."""
+        return self._chooser.dual_sync
+
+    def memory_of(self, descriptor: Descriptor) -> np.ndarray:
+        """See Synchroniser."""
+        array = self._devices.memory_of(descriptor)
+        self._buckets.append((descriptor, array))
+        return array
+
+    def start(self, index: int) -> None:
+        """See Synchroniser."""
+        self._notice_joins()
+        if self._shared and self._answer is None:
+            one = self._client.device_array(self._call)
+            one[:] = 1
+            self._answer = self._client.push_pull(self._call, one, one)
+        if index in self._shared:
+            self._held.add(index)
+        else:
+            self._push(index)
+
+    def recall(self, index: int) -> bool:
+        """See Synchroniser."""
+        was_held = index in self._held
+        self._held.discard(index)
+        return was_held
+
+    def all_started(self) -> None:
+        """See Synchroniser."""
+        if not self._held:
+            return
+        assert self._answer is not None
+        are_all_here = self._answer.wait()[0] == self._num_workers
+        for index in sorted(self._held):
+            self._held.discard(index)
+            if are_all_here:
+                self._sum(index)
+            else:
+                self._push(index)
+
+    def wait(self, index: int) -> None:
+        """See Synchroniser."""
+        if index in self._with_workers:
+            self._stream.wait(index)
+        else:
+            self._devices.wait(index)
+
+    def begin_round(self) -> None:
+        """See Synchroniser."""
+        if self._answer is not None:
+            self._answer.wait()
+            self._answer = None
+        split = self._chooser.next_split([descriptor for descriptor, _ in self._buckets])
+        self._shared = range(split, len(self._buckets))
+
+    def close(self) -> None:
+        """See Synchroniser."""
+        if is_initialized():
+            if self._answer is not None:
+                self._answer.wait()
+            self._client.forget(self._call.name)
+            self._chooser.close(len(self._buckets))
+        self._stream.close()
+        self._devices.close()
+
+    def _push(self, index: int) -> None:
+        self._with_workers.discard(index)
+        self._devices.start(index)
+
+    def _sum(self, index: int) -> None:
+        descriptor, array = self._buckets[index]
+        self._client.count_push(descriptor)
+        self._with_workers.add(index)
+        self._stream.submit(index, descriptor, array)
+
+    def _notice_joins(self) -> None:
+        """All workers have joined since, each after steps of its own number: they count steps anew."""
+        if self._join_round != self._client.machine.join_round:
+            self._join_round = self._client.machine.join_round
+            self._shared = range(0)
+            self._chooser.restart()

@@ -1,0 +1,68 @@
+"""When forward ends, when backward has gradients, and how long a whole step takes, of one worker."""
+
+from dataclasses import dataclass
+
+from coarse.protocol.clock import Clock
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundTimes:
+    """Seconds of one round, from the end of a synchronisation to that of the next."""
+
+    forward_s: float
+    """From the end of the step to the first gradient: the loss and the data count as well."""
+    backward_s: float
+    """From the first gradient to the last; of several backward passes, from the first pass's."""
+    step_s: float
+    """The whole round."""
+    ready_s: tuple[float, ...]
+    """Of each bucket: from the first gradient until it was complete."""
+
+
+class PassTimer:
+    """Notes times in one round after the other, while it runs."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.is_running = False
+        self._border_s = 0.0
+        self._stepped_s: float | None = None
+        self._first_s: float | None = None
+        self._last_s: float | None = None
+        self._ready_s: dict[int, float] = {}
+
+    def begin_round(self) -> None:
+        """A round begins, which is to be timed."""
+        self.is_running = True
+        self._border_s = self._clock.now_s()
+        self._stepped_s = self._first_s = self._last_s = None
+        self._ready_s = {}
+
+    def on_stepped(self) -> None:
+        """The optimizer has stepped."""
+        if self._first_s is None:
+            self._stepped_s = self._clock.now_s()
+
+    def on_gradient(self, ago_s: float = 0.0) -> None:
+        """Backward has a gradient, and has had it for so long; what is said late counts when it was."""
+        at_s = self._clock.now_s() - ago_s
+        self._first_s = at_s if self._first_s is None else min(self._first_s, at_s)
+        self._last_s = at_s if self._last_s is None else max(self._last_s, at_s)
+
+    def on_bucket(self, index: int) -> None:
+        """A bucket is complete."""
+        self._ready_s[index] = self._clock.now_s()
+
+    def end_round(self, num_buckets: int) -> RoundTimes | None:
+        """What the round took; None where no step, no gradient or not every bucket was seen."""
+        self.is_running = False
+        first_s, last_s, stepped_s = self._first_s, self._last_s, self._stepped_s
+        if first_s is None or last_s is None or stepped_s is None or len(self._ready_s) != num_buckets:
+            return None
+        ready_s = (self._ready_s[index] - first_s for index in range(num_buckets))
+        return RoundTimes(
+            forward_s=first_s - stepped_s,
+            backward_s=last_s - first_s,
+            step_s=self._clock.now_s() - self._border_s,
+            ready_s=tuple(max(0.0, at_s) for at_s in ready_s),
+        )

@@ -1,0 +1,236 @@
+"""How many buckets of an optimizer go to the memory devices: measured in its first steps, decided on all workers alike.
+
+[Note: borders] A choice holds from one synchronisation of the optimizer to the next, never from a gradient's arrival.
+All workers cross these borders together, so each follows the same plan by counting them; what they measure they
+average through the devices, so that each decides from the same numbers. The average also says who took part: while
+a worker has joined, nothing is measured and all buckets go to the devices, which count it as zero.
+"""
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import TYPE_CHECKING
+
+from coarse.errors import CapacityError, InFlightError
+from coarse.parallel.data.pass_timer import PassTimer, RoundTimes
+from coarse.parallel.data.synchroniser import may_share, profile_every_steps
+from coarse.parallel.data.ways import Wait, seconds_of_ways, sizes_up_to
+from coarse.protocol.dtypes import DType, Op
+from coarse.protocol.records import URGENT, Descriptor
+
+if TYPE_CHECKING:  # they start MPI, which only init() may, or are imported when there is something to decide
+    from coarse.parallel.data.allreduce_stream import AllreduceStream
+    from coarse.runtime import Runtime
+    from coarse.simulation.live_split import MeasuredStep, MeasuredWays
+
+_TIMED_ROUNDS = 3
+_MOST_VALUES = 16
+"""That workers average at once, beside one for each bucket."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DualSync:
+    """What the first steps of an optimizer, or those since it was last profiled, measured and decided."""
+
+    policy: str
+    num_buckets: int
+    num_to_devices: int
+    """The first so many in the order of backward; the workers sum the others."""
+    nbytes: int
+    """Bytes of all buckets: the paper's n."""
+    bytes_to_devices: int
+    """The paper's m."""
+    step: "MeasuredStep"
+    """T_FP, T_BP, the whole step and when buckets were complete, while all went to the devices."""
+    ways: "MeasuredWays"
+    simulated_s: float
+    """An iteration with the split that the policy chose (kind: simulated)."""
+    simulated_all_s: float
+    """An iteration with all buckets on the devices (kind: simulated)."""
+    num_tried: int | None = None
+    """What "auto" tried for a few steps because it simulated faster; None where nothing did."""
+    tried_step_s: float | None = None
+    """A step with that; it was kept if this is below `step.step_s`."""
+    kind: str = "measured"
+    """Of all seconds but the two simulated ones."""
+
+
+class SplitChooser:
+    """The plan of one optimizer; see [Note: borders]."""
+
+    def __init__(self, runtime: "Runtime", stream: "AllreduceStream", prefix: str) -> None:
+        self.timer = PassTimer(runtime.require_client().link.clock)
+        self.dual_sync: DualSync | None = None
+        self._runtime = runtime
+        self._client = runtime.require_client()
+        self._stream = stream
+        self._prefix = prefix
+        self._buckets: Sequence[Descriptor] = ()
+        self._epoch = self._client.machine.epoch
+        """Of the routing tables that were in force when the plan began."""
+        self._plan: Generator[Wait | int, None, None] | None = None
+        self._awaited: Wait | None = None
+        self._num_borders = 0
+        """Crossed since the plan began."""
+
+    def restart(self) -> None:
+        """What all workers have in common has changed: measure again, all buckets on the devices meanwhile."""
+        self._plan = self._awaited = None
+        self._num_borders = 0
+
+    def close(self, num_buckets: int) -> None:
+        """Give back what measuring keeps in device memory; all workers forget the same name, used or not."""
+        self._client.forget(self._average_of(num_buckets).name)
+
+    def next_split(self, buckets: Sequence[Descriptor]) -> int:
+        """At a border: how many of the buckets go to the devices in the round that begins.
+
+        After a StallError it is called again, and goes on with what it waited for.
+        """
+        if len(buckets) != len(self._buckets) or self._epoch != self._client.machine.epoch:
+            self._buckets = tuple(buckets)
+            self._epoch = self._client.machine.epoch
+            self.restart()
+        if self._plan is None:
+            self._plan = self._planned()
+        while True:
+            step = next(self._plan) if self._awaited is None else self._go_on(self._plan, self._awaited)
+            if isinstance(step, int):
+                self._num_borders += 1
+                return step
+            self._awaited = step
+
+    def _go_on(self, plan: Generator[Wait | int, None, None], awaited: Wait) -> Wait | int:
+        try:
+            awaited()
+        except CapacityError as error:
+            self._awaited = None
+            return plan.throw(error)
+        self._awaited = None
+        return next(plan)
+
+    # --- the plan: waits to be waited for at a border, and the split of each round that begins
+
+    def _planned(self) -> Generator[Wait | int, None, None]:
+        runtime, everything = self._runtime, len(self._buckets)
+        every = profile_every_steps(runtime)
+        is_shared = bool(everything) and may_share(runtime)
+        profiled_at = 0
+        while True:
+            split: int | None = everything
+            if is_shared:
+                try:
+                    split = yield from self._decided()
+                except CapacityError:  # of what is measured: gradients have their place
+                    split = everything
+            if split is None:
+                continue
+            while every is None or self._num_borders < profiled_at + every:
+                yield split
+            profiled_at = self._num_borders
+            yield from self._profiled()
+
+    def _decided(self) -> Generator[Wait | int, None, int | None]:
+        """The split to go on with; None where the workers had no numbers in common."""
+        from coarse.simulation.live_split import MeasuredStep, choose_split  # not with coarse.torch: it takes time
+
+        everything, policy = len(self._buckets), self._runtime.config.policy
+        mean = yield from self._mean(_values((yield from self._timed(everything))))
+        if mean is None:
+            return None
+        forward_s, backward_s, step_s, *ready_s = mean
+        step = MeasuredStep(forward_s=forward_s, backward_s=backward_s, step_s=step_s, ready_s=tuple(ready_s))
+        ways = yield from self._measured()
+        if ways is None:
+            return None
+        nbytes = [bucket.nbytes for bucket in self._buckets]
+        num_workers = self._runtime.placement.num_clients
+        chosen = choose_split(policy, nbytes, step, ways, num_workers)
+        kept, tried_s = chosen.num_to_devices, None
+        if policy == "auto" and kept < everything:
+            tried_s = yield from self._tried(kept)
+            if tried_s is None or tried_s >= step.step_s:
+                kept = everything
+        self.dual_sync = DualSync(
+            policy=policy,
+            num_buckets=everything,
+            num_to_devices=kept,
+            nbytes=sum(nbytes),
+            bytes_to_devices=sum(nbytes[:kept]),
+            step=step,
+            ways=ways,
+            simulated_s=chosen.simulated_s,
+            simulated_all_s=chosen.simulated_all_s,
+            num_tried=None if tried_s is None else chosen.num_to_devices,
+            tried_step_s=tried_s,
+        )
+        return kept
+
+    def _measured(self) -> Generator[Wait | int, None, "MeasuredWays | None"]:
+        """The two ways; None where the workers had no numbers in common."""
+        from coarse.simulation.live_split import MeasuredWays
+
+        largest = max(self._buckets, key=lambda bucket: bucket.nbytes)
+        sizes = sizes_up_to(largest.nbytes)
+        found = yield from seconds_of_ways(self._client, self._stream, sizes, DType(largest.dtype), self._prefix)
+        mean = yield from self._mean([seconds for way in found for seconds in way])
+        if mean is None:
+            return None
+        devices, workers = mean[: len(sizes)], mean[len(sizes) :]
+        return MeasuredWays(
+            devices=tuple(zip(sizes, devices, strict=True)), workers=tuple(zip(sizes, workers, strict=True))
+        )
+
+    def _tried(self, split: int) -> Generator[Wait | int, None, float | None]:
+        """Seconds of a step with a split; None where the workers had no numbers in common."""
+        yield split  # the first one isn't counted
+        mean = yield from self._mean(_values((yield from self._timed(split))))
+        return None if mean is None else mean[2]
+
+    def _timed(self, split: int) -> Generator[Wait | int, None, list[RoundTimes | None]]:
+        """The next rounds, with a split."""
+        rounds = []
+        for _ in range(_TIMED_ROUNDS):
+            self.timer.begin_round()
+            yield split
+            rounds.append(self.timer.end_round(len(self._buckets)))
+        return rounds
+
+    def _mean(self, values: Sequence[float] | None) -> Generator[Wait | int, None, list[float] | None]:
+        """The mean of the workers' values; None, on all alike, where one of them has joined or has none."""
+        given = [] if values is None else values
+        descriptor = self._average_of(len(self._buckets))
+        vector = self._client.device_array(descriptor)
+        vector[:] = 0.0
+        vector[: len(given)] = given
+        vector[-1] = values is not None
+        yield self._client.push_pull(descriptor, vector, vector).wait
+        self._client.counters.pop(descriptor.name, None)  # it is no gradient
+        num_workers = self._runtime.placement.num_clients
+        return [total / num_workers for total in vector[: len(given)].tolist()] if vector[-1] == num_workers else None
+
+    def _average_of(self, num_buckets: int) -> Descriptor:
+        """What workers average by: so many values at most, and the number of workers that have some."""
+        shape = (num_buckets + _MOST_VALUES,)
+        return Descriptor(f"{self._prefix}dual/{shape[0]}", int(DType.FLOAT64), int(Op.SUM), shape, URGENT)
+
+    def _profiled(self) -> Generator[Wait | int, None, None]:
+        """New routes, if no worker has joined or has a result to take."""
+        try:
+            self._client.require_quiet()
+            quiet: list[float] | None = []
+        except InFlightError:
+            quiet = None
+        if (yield from self._mean(quiet)) is not None:
+            yield self._runtime.profile
+            self._epoch = self._client.machine.epoch
+
+
+def _values(rounds: Sequence[RoundTimes | None]) -> list[float] | None:
+    """Forward, backward, step and each bucket's time, the median over rounds; None where one wasn't seen whole."""
+    seen = [times for times in rounds if times is not None]
+    if len(seen) < len(rounds):
+        return None
+    columns = zip(*((t.forward_s, t.backward_s, t.step_s, *t.ready_s) for t in seen), strict=True)
+    return [median(column) for column in columns]
+

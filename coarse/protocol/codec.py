@@ -1,0 +1,111 @@
+"""The bytes of records, and of the header in front of a ring's chunk.
+
+The two records that a training step repeats (Push, Ready) have a fixed binary form; the others are
+rare and travel as JSON, so that nothing on the wire is ever executed.
+"""
+
+import json
+import struct
+from typing import Any
+
+from coarse.errors import CoarseError
+from coarse.protocol.records import (
+    Allocate,
+    Allocated,
+    Descriptor,
+    Died,
+    Echo,
+    Failed,
+    Forget,
+    Free,
+    Join,
+    Joined,
+    JoinFailed,
+    Leave,
+    Located,
+    Probe,
+    Push,
+    Query,
+    Ready,
+    Record,
+    Register,
+    Registered,
+    RingChunk,
+    StatisticsReply,
+    StatisticsRequest,
+    Status,
+    Table,
+    Tables,
+)
+from coarse.protocol.snapshot_records import SNAPSHOT_RECORDS
+
+_PUSH = struct.Struct("<BBHIIIQI")
+_READY = struct.Struct("<BBxxIQI")
+_RING = struct.Struct("<QQIIIIB7x")
+RING_HEADER_BYTES = _RING.size
+_PUSH_KIND, _READY_KIND = 1, 2
+_COLD: tuple[type, ...] = (
+    Register, Forget, Registered, Located, Failed, Query, Status, Join, Joined, JoinFailed, Table, Tables, Probe,
+    Echo, Allocate, Allocated, Free, StatisticsRequest, StatisticsReply, Leave, Died, *SNAPSHOT_RECORDS,
+)  # fmt: skip
+_COLD_KIND = {kind: index + 16 for index, kind in enumerate(_COLD)}
+_NESTED: dict[type, int] = {Register: 3, Located: 3}
+"""Which field of a record is itself a Descriptor."""
+
+
+def encode(record: Record) -> bytes:
+    """The bytes of a record."""
+    if type(record) is Push:
+        return _PUSH.pack(
+            _PUSH_KIND,
+            record.present,
+            record.client,
+            record.epoch,
+            record.round,
+            record.first,
+            record.key,
+            record.last,
+        )
+    if type(record) is Ready:
+        return _READY.pack(_READY_KIND, record.present, record.first, record.key, record.last)
+    return bytes([_COLD_KIND[type(record)]]) + json.dumps(record, separators=(",", ":")).encode()
+
+
+def decode(frame: bytes) -> Record:
+    """The record of some bytes; CoarseError where they are none."""
+    kind = frame[0]
+    if kind == _PUSH_KIND:
+        _, present, client, epoch, round_, first, key, last = _PUSH.unpack(frame)
+        return Push(client, key, epoch, round_, first, last, bool(present))
+    if kind == _READY_KIND:
+        _, present, first, key, last = _READY.unpack(frame)
+        return Ready(key, first, last, bool(present))
+    if not 16 <= kind < 16 + len(_COLD):
+        raise CoarseError(
+            f"a record of unknown kind {kind} came; do all ranks run the same release?"
+        )
+    record_type = _COLD[kind - 16]
+    fields: list[Any] = [_frozen(value) for value in json.loads(frame[1:])]
+    nested = _NESTED.get(record_type)
+    if nested is not None:
+        fields[nested] = Descriptor(*fields[nested])
+    record: Record = record_type(*fields)
+    return record
+
+
+def _frozen(value: object) -> object:
+    return tuple(_frozen(item) for item in value) if isinstance(value, list) else value
+
+
+def encode_ring_header(header: RingChunk) -> bytes:
+    """The RING_HEADER_BYTES in front of a chunk."""
+    return _RING.pack(
+        header.key, header.version, header.shard, header.step, header.epoch, header.round,
+        header.present,
+    )  # fmt: skip
+
+
+def decode_ring_header(frame: bytes) -> RingChunk:
+    """The header of a ring message."""
+    key, version, shard, step, epoch, round_, present = _RING.unpack(frame)
+    return RingChunk(key, epoch, round_, version, shard, step, bool(present))

@@ -1,0 +1,299 @@
+"""The whole configuration: frozen, checked at birth, unknown keys refused with file and line."""
+
+import difflib
+import math
+import re
+import tomllib
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from coarse.errors import ConfigError
+from coarse.protocol.units import KIB, MIB
+
+MODES = ("dense", "allreduce", "coarse")
+POLICIES = ("auto", "paper", "devices")
+COLLECTIVES = ("in_place", "ring")
+ROUTING_POLICIES = ("measured", "fixed")
+
+_MOST_CHARACTERS = 1 << 24
+"""Of a TOML file: a device such as /dev/full has no end."""
+KeyPath = tuple[str | int, ...]
+Where = Callable[[KeyPath], str]
+Section = TypeVar("Section")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuredRouting:
+    """Routing tables that the profiler derives from measurements (COARSE III-E)."""
+
+    tie_tolerance: float = 0.1
+    """Relative difference up to which two proxies count as equal; the local one is then taken."""
+    min_partition_bytes: int = 256 * KIB
+    max_partition_bytes: int = 8 * MIB
+    profile_every_steps: int | None = None
+    """Optimizer steps after which routes, and the two ways of dual synchronisation, are measured again."""
+
+    def __post_init__(self) -> None:
+        _require_number("tie_tolerance", self.tie_tolerance, "a number of at least 0", 0.0)
+        _require_int("min_partition_bytes", self.min_partition_bytes, 1)
+        _require_int("max_partition_bytes", self.max_partition_bytes, self.min_partition_bytes)
+        if self.profile_every_steps is not None:
+            _require_int("profile_every_steps", self.profile_every_steps, 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FixedRouting:
+    """One routing table that the user states; nothing is measured."""
+
+    threshold_bytes: int
+    """Tensors larger than this go to the bandwidth proxy."""
+    partition_bytes: int
+    latency_proxy: int | None = None
+    """Device index; None is each client's local proxy."""
+    bandwidth_proxy: int | None = None
+    """Device index; None is each client's local proxy."""
+
+    def __post_init__(self) -> None:
+        _require_int("threshold_bytes", self.threshold_bytes, 0)
+        _require_int("partition_bytes", self.partition_bytes, 1)
+        if self.latency_proxy is not None:
+            _require_int("latency_proxy", self.latency_proxy, 0)
+        if self.bandwidth_proxy is not None:
+            _require_int("bandwidth_proxy", self.bandwidth_proxy, 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """Everything that a user may set; the same on every rank."""
+
+    mode: str = "coarse"
+    policy: str = "auto"
+    """How the mode coarse decides which gradients the devices add, and which the workers (COARSE III-F)."""
+    partition: str | None = None
+    """Path of a partition table (ends in .toml), or text such as "2:2"; None is half and half."""
+    device_capacity_bytes: int | None = None
+    """Bytes that one memory device may hold; None lets it grow while the machine has memory."""
+    collective: str = "in_place"
+    """How the proxies of one node synchronise; between nodes it is always a ring."""
+    num_sync_groups: int = 2
+    routing: MeasuredRouting | FixedRouting = field(default_factory=MeasuredRouting)
+    bucket_bytes: int = 25 * MIB
+    """Neighbouring gradients of an optimizer are fused up to this (an eighth of the model if that is less)."""
+    stall_timeout_s: float = 60.0
+    startup_timeout_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        _require_choice("mode", self.mode, MODES)
+        _require_choice("policy", self.policy, POLICIES)
+        _require_choice("collective", self.collective, COLLECTIVES)
+        _require_text_or_none("partition", self.partition)
+        if self.device_capacity_bytes is not None:
+            _require_int("device_capacity_bytes", self.device_capacity_bytes, 1)
+        for key in ("num_sync_groups", "bucket_bytes"):
+            _require_int(key, getattr(self, key), 1)
+        for key in ("stall_timeout_s", "startup_timeout_s"):
+            _require_number(key, getattr(self, key), "a number of seconds above 0", math.ulp(0.0))
+        if not isinstance(self.routing, MeasuredRouting | FixedRouting):
+            raise _wrong("routing", "MeasuredRouting(...) or FixedRouting(...)", self.routing)
+
+    @classmethod
+    def from_mapping(cls, mapping: Mapping[str, object], source: str = "argument") -> "Config":
+        """The configuration that `mapping` states; `source` names it in errors."""
+        return _config_from(mapping, lambda path: source)
+
+    def to_mapping(self) -> dict[str, object]:
+        """What `from_mapping` reads back as an equal configuration; plain values only."""
+        policy = "fixed" if isinstance(self.routing, FixedRouting) else "measured"
+        return {**asdict(self), "routing": {"policy": policy, **asdict(self.routing)}}
+
+    @classmethod
+    def from_toml(cls, path: str | Path) -> "Config":
+        """The configuration of a TOML file; a partition file in it is relative to its folder."""
+        toml = TomlFile.read(path)
+        config = _config_from(toml.values, toml.where)
+        if config.partition is None or not config.partition.endswith(".toml"):
+            return config
+        return replace(config, partition=str(Path(path).parent / config.partition))
+
+
+def load_config(
+    source: Config | Mapping[str, object] | str | Path | None, environ: Mapping[str, str]
+) -> Config:
+    """The configuration in force: the argument, else the file that COARSE_CONFIG names, else the
+    defaults; COARSE_PARTITION, COARSE_MODE and COARSE_POLICY then override what it says."""
+    named_file = environ.get("COARSE_CONFIG")
+    if source is not None and named_file:
+        warnings.warn(
+            f"COARSE_CONFIG={named_file} is skipped, since init() was given a configuration; "
+            "call init() without one to use the file",
+            stacklevel=2,
+        )
+    config = _config_given(source if source is not None else named_file or Config())
+    for key in ("partition", "mode", "policy"):
+        if (variable := f"COARSE_{key.upper()}") in environ:
+            config = _overridden(config, key, environ[variable], variable)
+    return config
+
+
+@dataclass(frozen=True)
+class TomlFile:
+    """A TOML file that still knows on which line each key stands."""
+
+    path: Path
+    text: str
+    values: dict[str, Any]
+
+    @classmethod
+    def read(cls, path: str | Path) -> "TomlFile":
+        """The file's values; ConfigError, with the line, if it is absent or not TOML."""
+        try:
+            with open(path, encoding="utf-8") as file:
+                text = file.read(_MOST_CHARACTERS + 1)
+            if len(text) > _MOST_CHARACTERS:
+                raise ConfigError(f"{path}: longer than {_MOST_CHARACTERS} characters; is it the file that you mean?")
+            return cls(Path(path), text, tomllib.loads(text))
+        except OSError as error:
+            raise ConfigError(f"{path}: cannot be read ({error.strerror}); check the path") from None
+        except UnicodeDecodeError as error:
+            raise ConfigError(f"{path}: not UTF-8 text ({error.reason}); save it so") from None
+        except tomllib.TOMLDecodeError as error:
+            line = re.search(r"at line (\d+)", str(error))
+            number = line[1] if line else len(text.splitlines())  # "at end of document"
+            raise ConfigError(f"{path}:{number}: not TOML: {error}") from None
+
+    def where(self, path: KeyPath) -> str:
+        """`file:line` of the key, or of the innermost table around it that has a line."""
+        best_length, best_line = 0, 1
+        table: KeyPath = ()
+        num_seen: dict[KeyPath, int] = {}
+        for number, line in enumerate(self.text.splitlines(), start=1):
+            found = re.match(r"\s*(\[\[?)?\s*([\w\"'.\- ]+?)\s*(\]|=)", line)
+            if found is None:
+                continue
+            key: KeyPath = tuple(part.strip(" \"'") for part in found[2].split("."))
+            if found[1] == "[[":
+                num_seen[key] = num_seen.get(key, -1) + 1
+                key = (*key, num_seen[key])
+            if found[1]:
+                table = key
+            else:
+                key = (*table, *key)
+            if len(key) > best_length and path[: len(key)] == key:
+                best_length, best_line = len(key), number
+        return f"{self.path}:{best_line}"
+
+    @contextmanager
+    def located(self, path: KeyPath) -> Iterator[None]:
+        """Put file and line before a ConfigError about the table `path` that is raised inside."""
+        try:
+            yield
+        except ConfigError as error:
+            where = self.where((*path, error.key or ""))
+            raise ConfigError(f"{where}: {error}", key=error.key) from None
+
+
+def refuse_unknown_keys(
+    given: Iterable[object], known: Iterable[str], path: KeyPath, where: Where
+) -> None:
+    """Raise ConfigError for the first key that is not known, with the nearest ones that are."""
+    names = list(known)
+    for key in given:
+        if key in names:
+            continue
+        near = difflib.get_close_matches(str(key), names, n=3)
+        remedy = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(names)}"
+        at_key = (*path, str(key))
+        dotted = ".".join(str(part) for part in at_key)
+        raise ConfigError(f"{where(at_key)}: unknown key {dotted!r}; {remedy}", key=str(key))
+
+
+def _config_given(source: Config | Mapping[str, object] | str | Path) -> Config:
+    if isinstance(source, Config):
+        return source
+    if isinstance(source, str | Path):
+        return Config.from_toml(source)
+    if isinstance(source, Mapping):
+        return Config.from_mapping(source)
+    raise ConfigError(
+        "init() wants a Config, a mapping, the path of a TOML file or None, "
+        f"got {type(source).__name__}"
+    )
+
+
+def _overridden(config: Config, key: str, text: str, variable: str) -> Config:
+    try:
+        return replace(config, **{key: text})  # type: ignore[arg-type]
+    except ConfigError as error:
+        raise ConfigError(f"{variable}: {error}", key=key) from None
+
+
+def _config_from(mapping: Mapping[str, object], where: Where) -> Config:
+    values = dict(mapping)
+    routing = values.get("routing")
+    if isinstance(routing, Mapping):
+        values["routing"] = _routing_from(routing, where)
+    return _section_from(Config, values, (), where)
+
+
+def _routing_from(mapping: Mapping[str, object], where: Where) -> MeasuredRouting | FixedRouting:
+    values = dict(mapping)
+    policy = values.pop("policy", "measured")
+    try:
+        _require_choice("policy", policy, ROUTING_POLICIES)
+    except ConfigError as error:
+        raise ConfigError(f"{where(('routing', 'policy'))}: {error}", key="policy") from None
+    if policy == "measured":
+        stated = sorted(set(values) & {item.name for item in fields(FixedRouting)})
+        if stated:
+            raise ConfigError(
+                f"{where(('routing', stated[0]))}: {stated[0]!r} belongs to fixed routing, but the "
+                'routing is measured; add policy = "fixed"',
+                key=stated[0],
+            )
+        return _section_from(MeasuredRouting, values, ("routing",), where)
+    return _section_from(FixedRouting, values, ("routing",), where)
+
+
+def _section_from(
+    kind: Callable[..., Section], values: Mapping[str, object], path: KeyPath, where: Where
+) -> Section:
+    known = fields(kind)  # type: ignore[arg-type]
+    refuse_unknown_keys(values, (item.name for item in known), path, where)
+    for item in known:
+        absent = item.name not in values
+        if absent and item.default is MISSING and item.default_factory is MISSING:
+            dotted = ".".join(str(part) for part in (*path, item.name))
+            raise ConfigError(f"{where(path)}: {dotted!r} is missing; set it", key=item.name)
+    try:
+        return kind(**values)
+    except ConfigError as error:
+        raise ConfigError(f"{where((*path, error.key or ''))}: {error}", key=error.key) from None
+
+
+def _wrong(key: str, wanted: str, value: object) -> ConfigError:
+    return ConfigError(f"{key} must be {wanted}, got {value!r}", key=key)
+
+
+def _require_choice(key: str, value: object, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise _wrong(key, " or ".join(repr(choice) for choice in choices), value)
+
+
+def _require_text_or_none(key: str, value: object) -> None:
+    if value is not None and not (isinstance(value, str) and value):
+        raise _wrong(key, "text that is not empty", value)
+
+
+def _require_int(key: str, value: object, at_least: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < at_least:
+        raise _wrong(key, f"a whole number of at least {at_least}", value)
+
+
+def _require_number(key: str, value: object, wanted: str, at_least: float) -> None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not (is_number and at_least <= value < math.inf):  # type: ignore[operator]
+        raise _wrong(key, wanted, value)

@@ -1,0 +1,158 @@
+"""The partition table of a TOML file, whose errors name file and line; and of whatever a configuration states."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from coarse.errors import ConfigError
+from coarse.protocol.config import TomlFile, refuse_unknown_keys
+from coarse.protocol.partition import (
+    DEFAULT_SWITCH,
+    ROLE_NAMES,
+    PartitionTable,
+    RankPlace,
+    Role,
+    partition_from_nodes,
+    partition_from_places,
+    partition_from_text,
+    ranks_with,
+)
+from coarse.protocol.place import Anywhere, DaxDevice, MemoryPlace, memory_place
+
+RANK_KEYS = {"rank": int, "role": str, "node": str, "switch": str, "local_proxy": int, "memory": str}
+
+
+def stated_or_default(partition: str | None, nodes: Sequence[str]) -> PartitionTable:
+    """The table that a configuration's `partition` means for ranks on `nodes` (host name by world rank)."""
+    if partition is None:
+        return partition_from_nodes(nodes)
+    if partition.endswith(".toml"):
+        return partition_from_toml(partition, nodes)
+    return partition_from_text(partition, nodes)
+
+
+def partition_from_toml(path: str | Path, nodes: Sequence[str]) -> PartitionTable:
+    """The table of a TOML file with one [[rank]] per world rank; errors name file and line.
+
+    A table may split one host into several named nodes, but never join two hosts.
+    """
+    toml = TomlFile.read(path)
+    refuse_unknown_keys(toml.values, ("rank", "memory"), (), toml.where)
+    entries = toml.values.get("rank", [])
+    if not isinstance(entries, list) or not entries or not all(isinstance(entry, dict) for entry in entries):
+        raise ConfigError(f"{toml.where(('rank',))}: write one [[rank]] table for each rank")
+    places = _all_places(toml, entries, nodes)
+    missing = sorted(set(range(len(nodes))) - set(places))
+    if missing:
+        raise ConfigError(
+            f"{toml.where(('rank',))}: {len(nodes)} ranks run, but ranks {missing} are not listed; "
+            "add a [[rank]] for each, or start fewer"
+        )
+    ordered = tuple(places[rank] for rank in range(len(nodes)))
+    _refuse_shared_dax(ordered, nodes)
+    stated: dict[int, int] = {}
+    for number, entry in enumerate(entries):
+        if "local_proxy" in entry:
+            with toml.located(("rank", number)):
+                stated[entry["rank"]] = _stated_proxy(entry, ordered)
+    with toml.located(("rank",)):
+        return partition_from_places(ordered, stated)
+
+
+def _all_places(
+    toml: TomlFile, entries: Sequence[Mapping[str, Any]], nodes: Sequence[str]
+) -> dict[int, RankPlace]:
+    """World rank -> its place, of all ranks that the file lists."""
+    default = _default_memory(toml)
+    places: dict[int, RankPlace] = {}
+    hosts: dict[str, str] = {}
+    for number, entry in enumerate(entries):
+        refuse_unknown_keys(entry, RANK_KEYS, ("rank", number), toml.where)
+        with toml.located(("rank", number)):
+            said_at = toml.where(("rank", number, "memory") if "memory" in entry else ("memory",))
+            place = _place(entry, nodes, default, said_at)
+            if place.rank in places:
+                raise ConfigError(f"rank {place.rank} is listed twice; remove one", key="rank")
+            host = hosts.setdefault(place.node, nodes[place.rank])
+            if host != nodes[place.rank]:
+                raise ConfigError(
+                    f"node {place.node!r} would join hosts {host} and {nodes[place.rank]}, which "
+                    f"share no memory; give rank {place.rank} another node",
+                    key="node",
+                )
+        places[place.rank] = place
+    return places
+
+
+def _default_memory(toml: TomlFile) -> MemoryPlace:
+    """Where memory devices whose entry does not say it keep their bytes."""
+    text = toml.values.get("memory")
+    if text is None:
+        return Anywhere()
+    with toml.located(()):
+        if not isinstance(text, str):
+            raise ConfigError(f"memory must be text, got {text!r}", key="memory")
+        return memory_place(text)
+
+
+def _place(
+    entry: Mapping[str, Any], nodes: Sequence[str], default: MemoryPlace, memory_said_at: str
+) -> RankPlace:
+    for key, kind in RANK_KEYS.items():
+        is_needed = key in ("rank", "role")
+        if (key in entry or is_needed) and type(entry.get(key)) is not kind:
+            wanted = "a whole number" if kind is int else "text"
+            raise ConfigError(f"{key} must be {wanted}, got {entry.get(key)!r}", key=key)
+    rank, role = entry["rank"], entry["role"]
+    if not 0 <= rank < len(nodes):
+        raise ConfigError(
+            f"rank must lie in 0..{len(nodes) - 1} since {len(nodes)} ranks run, got {rank}; "
+            "start more ranks or remove it",
+            key="rank",
+        )
+    if role not in ROLE_NAMES:
+        raise ConfigError(f"role must be one of {', '.join(ROLE_NAMES)}, got {role!r}", key="role")
+    roles = ROLE_NAMES[role]
+    if "memory" in entry:
+        memory = memory_place(entry["memory"])
+    else:
+        memory = default if Role.MEMORY_DEVICE in roles else Anywhere()
+    return RankPlace(
+        rank=rank,
+        roles=roles,
+        node=entry.get("node", nodes[rank]),
+        switch=entry.get("switch", DEFAULT_SWITCH),
+        memory=memory,
+        memory_said_at=memory_said_at,
+    )
+
+
+def _refuse_shared_dax(places: Sequence[RankPlace], nodes: Sequence[str]) -> None:
+    """Refuse two memory devices of one host in the same devdax device, which each would have for itself."""
+    owners: dict[tuple[str, MemoryPlace], int] = {}
+    for place in places:
+        if isinstance(place.memory, DaxDevice):
+            owner = owners.setdefault((nodes[place.rank], place.memory), place.rank)
+            if owner != place.rank:
+                raise ConfigError(
+                    f"{place.memory_said_at}: memory of rank {place.rank} is '{place.memory}', which rank {owner} "
+                    f"on the same host {nodes[owner]} has for itself; name another device, or divide this one in two "
+                    "(daxctl create-device)",
+                    key="memory",
+                )
+
+
+def _stated_proxy(entry: Mapping[str, Any], places: Sequence[RankPlace]) -> int:
+    """The device index of the world rank that an entry names as its local proxy."""
+    rank, proxy_rank = entry["rank"], entry["local_proxy"]
+    if Role.WORKER not in places[rank].roles:
+        raise ConfigError(f"rank {rank} is no worker, so it has no local proxy", key="local_proxy")
+    devices = ranks_with(places, Role.MEMORY_DEVICE)
+    near = [device for device in devices if places[device].node == places[rank].node]
+    if proxy_rank not in near:
+        raise ConfigError(
+            f"local_proxy of rank {rank} must be the rank of a memory device on node "
+            f"{places[rank].node}, one of {near}, got {proxy_rank}",
+            key="local_proxy",
+        )
+    return devices.index(proxy_rank)

@@ -1,0 +1,280 @@
+"""The records that clients and proxies exchange, and the one list of MPI tags.
+
+A record is a NamedTuple; codec.py has its bytes.
+"""
+
+import enum
+import functools
+import hashlib
+from typing import NamedTuple
+
+from coarse.protocol.dtypes import DType, Op
+from coarse.protocol.snapshot_records import SnapshotRecord
+
+
+class Tag(enum.IntEnum):
+    """Every MPI tag in the program."""
+
+    RECORD = 1
+    RING = 2
+    HELLO = 3
+    HEADER = 4
+    REGION = 5
+    SLICE = 6
+    STATEMENT = 7
+
+
+URGENT = 1 << 30
+"""Priority of a key that workers wait for at once: above that of every gradient."""
+
+
+class Descriptor(NamedTuple):
+    """What all ranks must agree on about a key."""
+
+    name: str
+    dtype: int
+    op: int
+    shape: tuple[int, ...]
+    priority: int
+
+    @property
+    def num_elements(self) -> int:
+        """Elements of the tensor; 1 for a scalar."""
+        count = 1
+        for extent in self.shape:
+            count *= extent
+        return count
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the tensor."""
+        return self.num_elements * DType(self.dtype).itemsize
+
+    def __str__(self) -> str:
+        return f"{DType(self.dtype).label}{list(self.shape)} op={Op(self.op).name.lower()}"
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def key_of(name: str, times_forgotten: int = 0) -> int:
+    """The 64-bit key of a name; the same on every rank without asking anybody.
+
+    A name that was forgotten has another key, so that its next use cannot meet what is left of the last.
+    """
+    salt = times_forgotten.to_bytes(8, "little") if times_forgotten else b""
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8, salt=salt).digest(), "little")
+
+
+class Push(NamedTuple):
+    """Shards [first, last) of a client's contribution lie ready; absent means: count it as nothing."""
+
+    client: int
+    key: int
+    epoch: int
+    round: int
+    first: int
+    last: int
+    present: bool
+
+
+class Ready(NamedTuple):
+    """Shards [first, last) of the result lie in the client's region; not present: nobody contributed."""
+
+    key: int
+    first: int
+    last: int
+    present: bool
+
+
+class Register(NamedTuple):
+    """A client's first use of a key in an epoch; `device` and `offset` keep a region it already has."""
+
+    client: int
+    key: int
+    epoch: int
+    descriptor: Descriptor
+    device: int
+    offset: int
+
+
+class Forget(NamedTuple):
+    """A client will not use a key again: its region is free once all clients have said so (device -1: it has none)."""
+
+    client: int
+    key: int
+    device: int
+    offset: int
+    teller: int
+    """The device that the client told, which tells the others: the one that told them of the key."""
+
+
+class Registered(NamedTuple):
+    """The region of a client for a key."""
+
+    key: int
+    epoch: int
+    device: int
+    offset: int
+
+
+class Located(NamedTuple):
+    """Between devices: where a client's region of a key is, and what it says the key is."""
+
+    client: int
+    key: int
+    epoch: int
+    descriptor: Descriptor
+    device: int
+    offset: int
+
+
+class Failed(NamedTuple):
+    """A key (0: the whole connection) cannot be synchronised; `error` is a class name of errors.py."""
+
+    key: int
+    epoch: int
+    error: str
+    text: str
+    rank: int = -1
+    """The world rank at fault, of a DeadRankError."""
+
+
+class Query(NamedTuple):
+    """A client that waited too long asks whose contribution is missing; its device asks the others."""
+
+    client: int
+    key: int
+
+
+class Status(NamedTuple):
+    """Clients whose contribution to a key a device still expects, for the client that asked."""
+
+    client: int
+    key: int
+    device: int
+    missing: tuple[int, ...]
+
+
+class Join(NamedTuple):
+    """A client has no more batches: it counts as zero until all have joined in this round."""
+
+    client: int
+    round: int
+    num_results: int
+    """Results that it has had in this round: whoever had more joined later."""
+
+
+class Joined(NamedTuple):
+    """All clients have joined in this round; `last` was the last of them."""
+
+    last: int
+    round: int
+
+
+class JoinFailed(NamedTuple):
+    """A client has shut down without joining: the round will never be complete, nor a later one."""
+
+    rank: int
+    """The world rank of the client that left."""
+    text: str
+
+
+class Table(NamedTuple):
+    """A client's routing table for an epoch."""
+
+    client: int
+    epoch: int
+    threshold_bytes: int
+    latency_proxy: int
+    bandwidth_proxy: int
+    partition_bytes: int
+
+
+class Tables(NamedTuple):
+    """All clients' routing tables of an epoch; every rank switches to it with its next iteration."""
+
+    epoch: int
+    tables: tuple[tuple[int, int, int, int], ...]
+
+
+class Probe(NamedTuple):
+    """The profiler's ping."""
+
+    client: int
+    token: int
+
+
+class Echo(NamedTuple):
+    """The answer to a Probe."""
+
+    device: int
+    token: int
+
+
+class Allocate(NamedTuple):
+    """A client asks for device memory that is not synchronised (parameters, optimizer state)."""
+
+    client: int
+    token: int
+    nbytes: int
+
+
+class Allocated(NamedTuple):
+    """The region that was asked for; offset -1: there is no room, and `text` says why."""
+
+    device: int
+    token: int
+    offset: int
+    text: str
+
+
+class Free(NamedTuple):
+    """A client returns a region that it had by Allocate."""
+
+    offset: int
+
+
+class StatisticsRequest(NamedTuple):
+    """A client asks a device for its counters."""
+
+    client: int
+    token: int
+
+
+class StatisticsReply(NamedTuple):
+    """A device's counters as JSON."""
+
+    device: int
+    token: int
+    text: str
+
+
+class Leave(NamedTuple):
+    """A client has shut down; devices tell theirs, which may wait for it in collectives of the workers alone."""
+
+    client: int
+
+
+class Died(NamedTuple):
+    """A rank is gone or has raised; `text` says what is known."""
+
+    rank: int
+    text: str
+
+
+class RingChunk(NamedTuple):
+    """The header in front of a chunk's bytes in a ring."""
+
+    key: int
+    epoch: int
+    round: int
+    version: int
+    shard: int
+    step: int
+    present: bool
+
+
+Record = (
+    Push | Ready | Register | Forget | Registered | Located | Failed | Query | Status | Join | Joined | JoinFailed
+    | Table | Tables | Probe | Echo | Allocate | Allocated | Free | StatisticsRequest | StatisticsReply
+    | Leave | Died | SnapshotRecord
+)  # fmt: skip

@@ -1,0 +1,96 @@
+"""What one rank states of the configuration, and what all ranks' statements come to. Pure."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from coarse.errors import ConfigError
+from coarse.protocol.config import Config
+
+VARIABLES = {"mode": "COARSE_MODE", "policy": "COARSE_POLICY"}
+"""Settings that an environment variable may state by itself."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Statement:
+    """One rank's."""
+
+    config: Mapping[str, Any]
+    """All settings as this rank has them."""
+    is_whole: bool
+    """Whether it was given a configuration; else it takes that of those that were."""
+    variables: Mapping[str, str]
+    """Settings that its environment states, where it was given no configuration."""
+
+    @classmethod
+    def of(cls, config: Config, given: object, environ: Mapping[str, str]) -> "Statement":
+        """That of a rank whose `init` was `given` a configuration, or None, and made `config` of it."""
+        is_whole = given is not None or "COARSE_CONFIG" in environ
+        stated = {key: environ[name] for key, name in VARIABLES.items() if name in environ}
+        return cls(config=config.to_mapping(), is_whole=is_whole, variables={} if is_whole else stated)
+
+    def to_json(self) -> str:
+        """For the wire."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> "Statement":
+        """What `to_json` made."""
+        return cls(**json.loads(text))
+
+
+def settle(statements: Sequence[Statement], rank: int) -> Config:
+    """The configuration of `rank`: that of the ranks that were given one, or its own where none was.
+
+    Ranks that were given none take the others', but for their own place of a partition table.
+
+    Raises:
+        ConfigError: settings that differ between ranks, wherever they were stated.
+    """
+    whole = [number for number, statement in enumerate(statements) if statement.is_whole]
+    _require_one(statements, whole)
+    _require_variables_everywhere(statements, whole)
+    own = Config.from_mapping(statements[rank].config)
+    if not whole or rank in whole:
+        return own
+    agreed = Config.from_mapping(statements[whole[0]].config)
+    return replace(agreed, partition=agreed.partition or own.partition)
+
+
+def _require_one(statements: Sequence[Statement], whole: Sequence[int]) -> None:
+    """Refuse settings that differ between the ranks that were given a configuration, by name."""
+    for rank in whole[1:]:
+        first, mine = statements[whole[0]].config, statements[rank].config
+        differing = [
+            f"{key} is {value!r} on rank {rank} but {first[key]!r} on rank {whole[0]}"
+            for key, value in mine.items()
+            if value != first[key]
+        ]
+        if differing:
+            raise ConfigError(
+                f"{'; '.join(differing)}: give all ranks the same config, COARSE_CONFIG and COARSE_MODE"
+            )
+
+
+def _require_variables_everywhere(statements: Sequence[Statement], whole: Sequence[int]) -> None:
+    """Refuse a variable that is not set alike on all ranks that were given no configuration, or contradicts one."""
+    for key, name in VARIABLES.items():
+        by_value: dict[str, list[int]] = {}
+        for rank, statement in enumerate(statements):
+            if statement.is_whole:
+                value = f"in the configuration {statement.config[key]!r}"
+            elif key in statement.variables:
+                value = repr(statement.variables[key])
+            else:
+                value = "not set"
+            by_value.setdefault(value, []).append(rank)
+        stated = {statement.variables[key] for statement in statements if key in statement.variables}
+        wanted = {statements[rank].config[key] for rank in whole}
+        if not stated or (wanted and stated == wanted) or len(by_value) == 1:
+            continue
+        said = " and ".join(f"{value} on ranks {ranks}" for value, ranks in by_value.items())
+        raise ConfigError(
+            f"{name} is {said}; set it on all hosts alike (mpirun -x {name}), or {key} in the configuration alone",
+            key=key,
+        )

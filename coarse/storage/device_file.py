@@ -1,0 +1,42 @@
+"""The file behind a memory device, opened where the partition table puts it."""
+
+from collections.abc import Sequence
+
+from coarse.errors import CapacityError, ConfigError
+from coarse.protocol.partition import RankPlace, Role
+from coarse.protocol.place import Anywhere, DaxDevice, MemoryPlace, NumaNode
+from coarse.storage.dax import open_dax
+from coarse.storage.folder import create_in_folder
+from coarse.storage.numa import create_on_node
+from coarse.storage.region import MemoryFile, PageSource, check_capacity, create_memory_file, total_bytes
+
+
+def open_device_file(
+    rank: int, places: Sequence[RankPlace], name: str, wanted_bytes: int | None
+) -> MemoryFile:
+    """The file of the memory device `rank`, one of the `places` of a node, for `wanted_bytes` or whatever there is.
+
+    Raises:
+        ConfigError: this machine has no such place, or this job may not use it.
+        CapacityError: the place has not that much.
+    """
+    (own,) = (place for place in places if place.rank == rank)
+    memories = [place.memory for place in places if Role.MEMORY_DEVICE in place.roles]
+    if wanted_bytes is not None and isinstance(own.memory, Anywhere | NumaNode):
+        check_capacity(wanted_bytes, sum(isinstance(memory, Anywhere | NumaNode) for memory in memories))
+    if isinstance(own.memory, Anywhere):
+        nbytes = wanted_bytes or total_bytes()
+        return MemoryFile(descriptor=create_memory_file(name, nbytes), capacity_bytes=nbytes, source=PageSource())
+    try:
+        return _open_in(own.memory, name, wanted_bytes, memories.count(own.memory))
+    except (CapacityError, ConfigError) as error:
+        raise type(error)(f"{own.memory_said_at}: memory of rank {rank} is '{own.memory}': {error}") from None
+
+
+def _open_in(place: MemoryPlace, name: str, wanted_bytes: int | None, num_sharers: int) -> MemoryFile:
+    if isinstance(place, NumaNode):
+        return create_on_node(place.number, name, wanted_bytes, num_sharers)
+    if isinstance(place, DaxDevice):
+        return open_dax(place.path, wanted_bytes)
+    assert not isinstance(place, Anywhere)
+    return create_in_folder(place.path, wanted_bytes, num_sharers)

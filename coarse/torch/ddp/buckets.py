@@ -1,0 +1,270 @@
+"""Gradients of many parameters in flat buckets, and what is known of each between two steps.
+
+[Note: presence] Behind its gradients every bucket carries one element per parameter, 1 where this
+rank has a gradient of it and else 0, and a last one that is always 1. They are combined like the
+gradients, so the result says how many ranks had each gradient, of how many that took part (ranks
+that have joined take none). These are counts, and half types cannot count far: bfloat16 does not
+tell 256 from 257. There each element becomes a row of as many as there are cohorts of 64 ranks, and
+each rank writes into its own cohort's column.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from coarse.parallel.data.bucket_plan import BucketPlan, cohort_of
+from coarse.parallel.data.bucket_plan import plan_buckets as plan_of_sizes
+from coarse.protocol.dtypes import Op
+from coarse.torch.tensors import describe, is_dense, tensor_of
+
+
+def plan_buckets(
+    parameters: Sequence[tuple[str, torch.Tensor]],
+    *,
+    prefix: str,
+    op: Op,
+    bucket_bytes: int,
+    num_ranks: int,
+    first_index: int = 0,
+) -> list[BucketPlan]:
+    """The buckets of named parameters; see coarse.parallel.data.bucket_plan. TypeError for what devices cannot add."""
+    sizes = [(name, describe(parameter, name, op, 0).dtype, parameter.numel()) for name, parameter in parameters]
+    return plan_of_sizes(
+        sizes, prefix=prefix, op=op, bucket_bytes=bucket_bytes, num_ranks=num_ranks, first_index=first_index
+    )
+
+
+@dataclass
+class Bucket:
+    """One bucket's memory and state. Subclasses say how `.grad` and that memory belong together."""
+
+    plan: BucketPlan
+    parameters: tuple[torch.Tensor, ...]
+    array: np.ndarray  # (layout.num_elements + num_cohorts * (len(parameters) + 1),) storage type
+    flat: torch.Tensor = field(init=False)
+    views: tuple[torch.Tensor, ...] = field(init=False)
+    arrivals: list[int] = field(init=False)
+    """Backward passes that have given each parameter a gradient since the last step."""
+    has_gradient: list[bool] = field(init=False)
+    """Whether each parameter has one, in the sense of torch's `.grad is not None`."""
+    num_awaited: int = field(init=False)
+    """Parameters whose last backward pass of this step is still to come."""
+    is_in_flight: bool = False
+    is_sealed: bool = False
+    """The bucket was pushed: its values are on the way or are the combined ones."""
+    is_late: bool = False
+    """Gradients came after the push: it is pushed once more, by `synchronize`."""
+    is_taken: bool = False
+    """`synchronize` has its result; should it stall over another bucket, the next try leaves this one be."""
+
+    def __post_init__(self) -> None:
+        wire = self.plan.descriptor.dtype
+        self.flat = tensor_of(self.array, wire)
+        self.views = tuple(
+            _view_like(parameter, self.flat, slot.offset_elements)
+            for parameter, slot in zip(self.parameters, self.plan.layout.slots, strict=True)
+        )
+        self.has_gradient = [False] * len(self.parameters)
+        rows, cohorts = len(self.parameters) + 1, self.plan.num_cohorts
+        self._presence = self.array[-rows * cohorts :].reshape(rows, cohorts)
+        self._presence_tensor = self.flat[-rows * cohorts :].view(rows, cohorts)
+        self._one = self._one_in_storage()
+        self._pushed: Sequence[torch.Tensor | None] = ()
+        self._pushed_version: object = None
+        self.begin_step()
+
+    def begin_step(self) -> None:
+        """Wait for all parameters' gradients anew."""
+        self.arrivals = [0] * len(self.parameters)
+        self.num_awaited = len(self.parameters)
+        self.is_late = self.is_taken = False
+
+    def write_presence(self, rank: int) -> None:
+        """Note and say which gradients this rank has (see [Note: presence]), and what they are."""
+        self._presence[:] = 0
+        self._presence[:, cohort_of(rank, self.plan.num_cohorts)] = self._one
+        self._pushed = [parameter.grad for parameter in self.parameters]
+        for slot, gradient in enumerate(self._pushed):
+            if gradient is None or not self.has_gradient[slot]:
+                self.has_gradient[slot] = False
+                self._presence[slot] = 0
+        self._pushed_version = self.version()
+
+    def was_disturbed(self) -> bool:
+        """Whether anybody but a device has written to the gradients, or put others in their place,
+        since `write_presence`; to be asked once. A write through `.data` leaves no trace."""
+        pushed, self._pushed = self._pushed, ()
+        if self._pushed_version != self.version():
+            return True
+        replaced = (p.grad is not was for p, was in zip(self.parameters, pushed, strict=True))
+        return any(replaced)
+
+    def read_presence(self, num_ranks: int) -> list[tuple[int, int]] | None:
+        """(slot, ranks without it) of each gradient that some rank lacked; a slot that all lacked
+        has the number of all that took part. None where every rank had every gradient."""
+        if (self._presence == self._presence[-1]).all():
+            return None
+        counts = self._counts(num_ranks)
+        took_part = counts.pop()
+        return [(slot, took_part - c) for slot, c in enumerate(counts) if c < took_part]
+
+    def num_took_part(self, num_ranks: int) -> int:
+        """Ranks that contributed to the result."""
+        return self._counts(num_ranks)[-1]
+
+    def _counts(self, num_ranks: int) -> list[int]:
+        """How many ranks had each gradient, and how many took part."""
+        scale = num_ranks if self.plan.descriptor.op == Op.AVERAGE else 1
+        counts: list[int] = torch.round(self._presence_tensor.double() * scale).long().sum(1).tolist()
+        return counts
+
+    def _one_in_storage(self) -> np.generic:
+        one = torch.ones(1, dtype=self.flat.dtype)
+        is_half = self.flat.dtype == torch.bfloat16
+        storage: np.ndarray = (one.view(torch.uint16) if is_half else one).numpy()
+        return storage[0]
+
+    # --- how gradients and the bucket's memory belong together
+
+    def take(self, slot: int) -> None:
+        """Backward has put a gradient into a parameter's `.grad`."""
+        raise NotImplementedError
+
+    def fill(self) -> None:
+        """Make the bucket's memory hold this rank's gradients, zeros where it has none."""
+        raise NotImplementedError
+
+    def give(self, slot: int, *, is_own: bool) -> None:
+        """A result that some rank contributed to: into `.grad`, unless the user cleared this rank's own."""
+        raise NotImplementedError
+
+    def give_all(self) -> None:
+        """A result to which every rank contributed every gradient."""
+        for slot in range(len(self.parameters)):
+            self.give(slot, is_own=True)
+
+    def scale(self, factor: float) -> None:
+        """Multiply all gradients."""
+        raise NotImplementedError
+
+    def clear(self, *, set_to_none: bool) -> None:
+        """What zero_grad means for these parameters."""
+        raise NotImplementedError
+
+    def release(self) -> None:
+        """Let no gradient lie in the bucket's memory any more, which others will use."""
+
+    def version(self) -> object:
+        """A value that differs once torch, and no device, has written to the gradients."""
+        raise NotImplementedError
+
+
+class BucketOfViews(Bucket):
+    """`.grad` is a view of the bucket: backward adds to it there, and nothing is ever copied.
+
+    Only a `.grad` that was None, so that autograd put a new tensor there, is copied once.
+    """
+
+    def take(self, slot: int) -> None:
+        """See Bucket."""
+        parameter, view = self.parameters[slot], self.views[slot]
+        gradient = parameter.grad
+        if gradient is not view and gradient is not None:
+            with torch.no_grad():
+                view.copy_(gradient)
+            parameter.grad = view
+
+    def fill(self) -> None:
+        """See Bucket."""
+        for slot, view in enumerate(self.views):
+            gradient = self.parameters[slot].grad
+            if not self.has_gradient[slot] or gradient is None:
+                view.zero_()
+            elif gradient is not view:
+                self.take(slot)
+
+    def give(self, slot: int, *, is_own: bool) -> None:
+        """See Bucket."""
+        if not is_own:
+            self.parameters[slot].grad = self.views[slot]
+
+    def give_all(self) -> None:
+        """See Bucket: the views show it already."""
+
+    def scale(self, factor: float) -> None:
+        """See Bucket."""
+        self.flat.mul_(factor)
+
+    def clear(self, *, set_to_none: bool) -> None:
+        """Zero in place and keep the views: were `.grad` None, autograd would use its own heap."""
+        self.flat.zero_()
+        for slot, parameter in enumerate(self.parameters):
+            if parameter.grad is not None and parameter.grad is not self.views[slot]:
+                parameter.grad = self.views[slot]
+            self.has_gradient[slot] &= not set_to_none
+
+    def release(self) -> None:
+        """See Bucket."""
+        for parameter, view in zip(self.parameters, self.views, strict=True):
+            if parameter.grad is view:
+                parameter.grad = view.clone()
+
+    def version(self) -> object:
+        """See Bucket."""
+        return self.flat._version
+
+
+class BucketOfCopies(Bucket):
+    """`.grad` stays torch's own, on whatever device; it is copied in and the result copied out."""
+
+    def take(self, slot: int) -> None:
+        """See Bucket."""
+
+    def fill(self) -> None:
+        """See Bucket."""
+        for slot, view in enumerate(self.views):
+            gradient = self.parameters[slot].grad
+            if not self.has_gradient[slot] or gradient is None:
+                view.zero_()
+            else:
+                view.copy_(gradient.detach())
+
+    def give(self, slot: int, *, is_own: bool) -> None:
+        """See Bucket."""
+        parameter = self.parameters[slot]
+        if parameter.grad is None and not is_own:
+            parameter.grad = torch.empty_like(parameter)
+        if parameter.grad is not None:
+            parameter.grad.detach().copy_(self.views[slot])
+
+    def scale(self, factor: float) -> None:
+        """See Bucket."""
+        for slot, parameter in enumerate(self.parameters):
+            if self.has_gradient[slot] and parameter.grad is not None:
+                parameter.grad.detach().mul_(factor)
+
+    def clear(self, *, set_to_none: bool) -> None:
+        """See Bucket."""
+        for slot, parameter in enumerate(self.parameters):
+            if set_to_none:
+                parameter.grad = None
+                self.has_gradient[slot] = False
+            elif parameter.grad is not None:
+                parameter.grad.detach_().zero_()
+
+    def release(self) -> None:
+        """See Bucket: none ever does."""
+
+    def version(self) -> object:
+        """See Bucket."""
+        gradients = (parameter.grad for parameter in self.parameters)
+        return [None if gradient is None else gradient._version for gradient in gradients]
+
+
+def _view_like(parameter: torch.Tensor, flat: torch.Tensor, offset: int) -> torch.Tensor:
+    """A part of the bucket in the parameter's memory format, so that backward adds without a detour."""
+    if is_dense(parameter):
+        return flat.as_strided(parameter.shape, parameter.stride(), offset)
+    return flat[offset : offset + parameter.numel()].view(parameter.shape)

@@ -1,0 +1,230 @@
+"""When buckets are pushed and taken: hooks of autograd in, calls of a synchroniser out."""
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+
+from coarse.errors import InFlightError
+from coarse.parallel.data.synchroniser import Synchroniser
+from coarse.protocol.dtypes import Op
+from coarse.torch.ddp.buckets import Bucket
+from coarse.torch.tensors import note_overwritten
+
+Hook = Callable[[torch.Tensor], None]
+
+
+class GradientExchange:
+    """The buckets of one optimizer: each is pushed as soon as backward has filled it.
+
+    [Note: a second gradient] Autograd may have another gradient for a parameter whose bucket was
+    pushed already: a second loss, a module that reentrant checkpointing runs twice, accumulation
+    over steps. A hook then waits for the result before autograd adds to it, and `synchronize`
+    pushes the bucket once more. That is right since the result is equal on all ranks: the average
+    of (avg(g1) + g2) is avg(g1) + avg(g2); for sums, it is first divided by the number of ranks.
+    All ranks must run as many backward passes; where one ran more, it waits for the others' pushes
+    until StallError names them.
+    """
+
+    def __init__(self, synchroniser: Synchroniser, *, op: Op, rank: int, num_ranks: int, num_passes: int) -> None:
+        self._synchroniser = synchroniser
+        self._timer = synchroniser.timer
+        self._op = op
+        self._rank = rank
+        self._num_ranks = num_ranks
+        self._num_passes = num_passes
+        self._buckets: list[Bucket] = []
+        self._removables: list[torch.utils.hooks.RemovableHandle] = []
+        self._warned: set[str] = set()
+        self._disturbed: list[str] = []
+        """One name of each bucket whose gradients were changed or replaced while devices added them."""
+        self._is_silent = False
+        self.has_arrivals = False
+        """Whether a gradient has come whole since the last synchronisation."""
+        self.is_synchronised = False
+        self.last_absent: dict[str, int] = {}
+
+    def add(self, buckets: Sequence[Bucket]) -> None:
+        """Watch the gradients of more buckets, whose indices follow those of the earlier ones."""
+        for bucket in buckets:
+            self._buckets.append(bucket)
+            for slot, parameter in enumerate(bucket.parameters):
+                before, after = self._hooks(bucket, slot)
+                self._removables.append(parameter.register_hook(before))
+                self._removables.append(parameter.register_post_accumulate_grad_hook(after))
+
+    def close(self) -> None:
+        """Stop watching, take gradients under way, and give the buckets' memory back. After a StallError it may be
+        called again."""
+        for removable in self._removables:
+            removable.remove()
+        self._removables.clear()
+        self._synchroniser.all_started()
+        for bucket in self._buckets:
+            if bucket.is_in_flight:
+                self._finish(bucket)
+            bucket.release()
+        self._synchroniser.close()
+
+    @contextmanager
+    def silence(self) -> Iterator[None]:
+        """Within, gradients accumulate on this rank alone and are not counted."""
+        was_silent, self._is_silent = self._is_silent, True
+        try:
+            yield
+        finally:
+            self._is_silent = was_silent
+
+    def synchronize(self) -> None:
+        """Push what was not pushed, wait for all buckets, and note the gradients that ranks lacked.
+
+        After a StallError it may be called again: no bucket is pushed twice by that.
+        """
+        if not any(bucket.is_taken for bucket in self._buckets):
+            self.last_absent = {}
+        for bucket in self._buckets:
+            if not (bucket.is_in_flight or bucket.is_late or bucket.is_taken):
+                self._start(bucket)
+        for bucket in self._buckets:
+            if bucket.is_late:
+                self._start(bucket)
+        self._synchroniser.all_started()
+        for bucket in self._buckets:
+            if not bucket.is_taken:
+                self._finish(bucket)
+                bucket.is_taken = True
+        self._synchroniser.begin_round()
+        for bucket in self._buckets:
+            bucket.begin_step()
+        self.has_arrivals = False
+        self._require_undisturbed()
+        self.is_synchronised = True
+        self._report_absent()
+
+    def clear(self, *, set_to_none: bool) -> None:
+        """Zero all gradients; where some were pushed, first let all ranks take the results."""
+        if self.has_arrivals:
+            self.synchronize()
+        for bucket in self._buckets:
+            bucket.clear(set_to_none=set_to_none)
+            bucket.is_sealed = False
+            bucket.begin_step()
+        self.is_synchronised = False
+
+    def note_stepped(self) -> None:
+        """The optimizer has used the gradients: the next ones are to be synchronised."""
+        self.is_synchronised = False
+        if self._timer is not None:
+            self._timer.on_stepped()
+
+    def require_landed(self) -> None:
+        """InFlightError where a device may still write to a gradient."""
+        if any(bucket.is_in_flight for bucket in self._buckets):
+            raise InFlightError(
+                f"rank {self._rank}: step() came under skip_sync() while gradients are in flight; "
+                "call synchronize() first"
+            )
+
+    # --- what autograd calls
+
+    def _hooks(self, bucket: Bucket, slot: int) -> tuple[Hook, Hook]:
+        """What runs before autograd adds to a parameter's gradient, and after."""
+        name, timer = bucket.plan.names[slot], self._timer
+
+        def before(gradient: torch.Tensor) -> None:
+            if gradient.layout is not torch.strided:
+                raise TypeError(
+                    f"rank {self._rank}: the gradient of {name!r} is {gradient.layout}, and a dense "
+                    "one was wanted; build its module with sparse=False"
+                )
+            if bucket.is_sealed:
+                self._reopen(bucket)
+
+        def after(parameter: torch.Tensor) -> None:
+            bucket.take(slot)
+            bucket.has_gradient[slot] = True
+            if self._is_silent:
+                return
+            if timer is not None and timer.is_running:
+                timer.on_gradient()
+            self.is_synchronised = False
+            bucket.arrivals[slot] += 1
+            if bucket.arrivals[slot] == self._num_passes:
+                self.has_arrivals = True
+                bucket.num_awaited -= 1
+                if not bucket.num_awaited and not bucket.is_late:
+                    self._start(bucket)
+
+        return before, after
+
+    def _reopen(self, bucket: Bucket) -> None:
+        """Make a pushed bucket ready for one more gradient (see [Note: a second gradient])."""
+        if bucket.is_in_flight and self._synchroniser.recall(bucket.plan.index):
+            bucket.is_in_flight = bucket.is_sealed = False
+            self._note_disturbance(bucket)
+            self._require_undisturbed()
+            return
+        if bucket.is_in_flight:
+            self._finish(bucket)
+            self._require_undisturbed()
+            bucket.is_late = True
+        if self._op is Op.SUM:
+            bucket.scale(1.0 / self._num_ranks)
+        bucket.is_sealed = bucket.is_taken = False
+
+    def _start(self, bucket: Bucket) -> None:
+        if bucket.is_sealed:
+            self._reopen(bucket)
+        if self._timer is not None and self._timer.is_running:
+            self._timer.on_bucket(bucket.plan.index)
+        bucket.fill()
+        bucket.write_presence(self._rank)
+        self._synchroniser.start(bucket.plan.index)
+        bucket.is_in_flight = bucket.is_sealed = True
+        bucket.is_late = False
+
+    def _finish(self, bucket: Bucket) -> None:
+        self._synchroniser.wait(bucket.plan.index)
+        bucket.is_in_flight = False
+        self._note_disturbance(bucket)
+        note_overwritten([bucket.flat])
+        lacking = dict(bucket.read_presence(self._num_ranks) or ())
+        if not lacking:
+            bucket.give_all()
+            return
+        took_part = bucket.num_took_part(self._num_ranks)
+        for slot, parameter in enumerate(bucket.parameters):
+            num_missing = lacking.get(slot, 0)
+            if num_missing == took_part:
+                parameter.grad = None
+                bucket.has_gradient[slot] = False
+                continue
+            if num_missing:
+                self.last_absent[bucket.plan.names[slot]] = num_missing
+            bucket.give(slot, is_own=bucket.has_gradient[slot])
+            bucket.has_gradient[slot] = True
+
+    def _note_disturbance(self, bucket: Bucket) -> None:
+        if bucket.was_disturbed():
+            self._disturbed.append(bucket.plan.names[0])
+
+    def _require_undisturbed(self) -> None:
+        disturbed, self._disturbed = self._disturbed, []
+        if disturbed:
+            raise InFlightError(
+                f"rank {self._rank}: gradients, such as that of {disturbed[0]!r}, were changed or replaced "
+                "while they were in flight; call optimizer.synchronize() before clipping or unscaling them, and "
+                "step() within optimizer.skip_sync()"
+            )
+
+    def _report_absent(self) -> None:
+        new = [name for name in self.last_absent if name not in self._warned]
+        if new:
+            self._warned.update(new)
+            said = ", ".join(f"{name!r} ({self.last_absent[name]})" for name in new)
+            warnings.warn(
+                f"rank {self._rank}: some ranks had no gradient for {said} (how many) and counted as "
+                "zero; if that is not a branch of the model, see which ranks skip these layers",
+                stacklevel=4,
+            )

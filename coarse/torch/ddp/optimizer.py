@@ -1,0 +1,282 @@
+"""DistributedOptimizer: a torch optimizer whose gradients all workers share."""
+
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from coarse.parallel.data.alike import require_same
+from coarse.parallel.data.synchroniser import synchroniser_of
+from coarse.protocol.dtypes import Op
+from coarse.session import current, is_initialized
+from coarse.torch.ddp.buckets import Bucket, BucketOfCopies, BucketOfViews, plan_buckets
+from coarse.torch.ddp.claims import claims_of
+from coarse.torch.ddp.closure import Closure, SharedClosure, loss_name
+from coarse.torch.ddp.device_state import DeviceState
+from coarse.torch.ddp.grad_scaler import handing_on, teach_scalers
+from coarse.torch.ddp.gradients import GradientExchange
+from coarse.torch.signatures import NamedTensors, format_of, names_of, signature
+
+if TYPE_CHECKING:  # it starts MPI, which only init() may
+    from coarse.parallel.data.split_chooser import DualSync
+
+
+class DistributedOptimizer(torch.optim.Optimizer):
+    """Wraps an optimizer: gradients are combined over all workers before it steps.
+
+    Each bucket of gradients is pushed from a hook of autograd, so that communication overlaps backward.
+    State, parameter groups, state dicts and hooks are the wrapped optimizer's own; learning-rate
+    schedulers and GradScaler take either of the two.
+
+    A `.grad` changed or replaced between backward and `synchronize` is an InFlightError. Torch does not
+    see a change through `.grad.data`, hence nor does that check, and ranks may come to differ by it.
+
+    Args:
+        optimizer: the optimizer to wrap; don't step it by itself any more.
+        named_parameters: names of (at least) all its parameters, the same on every rank.
+        op: coarse.Average, or coarse.Sum.
+        backward_passes_per_step: how many accumulate before gradients are exchanged.
+        gradients_in_device_memory: make `.grad` a view of it, so that a push moves no bytes; else,
+            and for parameters on a GPU, buckets are copied in and out.
+        prefix: stands before the keys' names; by default optimizers are numbered as they are made.
+        parameters_in_device_memory: keep parameters and optimizer state there, for `snapshot`, whose
+            text says who may write to them meanwhile.
+
+    Raises:
+        MismatchError: the ranks' parameters differ in name, shape, type or order (on all ranks).
+        ValueError: names that repeat or lack; a prefix or parameters that another DistributedOptimizer
+            has, which was not closed.
+    """
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        named_parameters: NamedTensors,
+        op: Op = Op.AVERAGE,
+        backward_passes_per_step: int = 1,
+        gradients_in_device_memory: bool = True,
+        prefix: str = "",
+        parameters_in_device_memory: bool = False,
+    ) -> None:
+        _check(optimizer, op, backward_passes_per_step)
+        runtime = current()
+        assert runtime.client_index is not None
+        self._inner = optimizer
+        self._op = Op(op)
+        self._runtime = runtime
+        self._names = names_of(named_parameters)
+        self._is_skipping = self._had_closure = False
+        self._in_device_memory = gradients_in_device_memory
+        self._watched: set[torch.Tensor] = set()
+        self._num_buckets = 0
+        self._claims = claims_of(runtime)
+        self._prefix = self._claims.claim_prefix(prefix)
+        self._device_state: DeviceState | None = None
+        self._synchroniser = synchroniser_of(runtime, self._prefix)
+        self._exchange = GradientExchange(
+            self._synchroniser,
+            op=self._op,
+            rank=runtime.client_index,
+            num_ranks=runtime.placement.num_clients,
+            num_passes=backward_passes_per_step,
+        )
+        try:
+            self._watch_new_parameters()
+            if parameters_in_device_memory:
+                self._device_state = DeviceState(optimizer, self._names, self._prefix)
+        except BaseException:
+            self.close()
+            raise
+        teach_scalers()
+
+    # --- stepping
+
+    def step(self, closure: Closure | None = None, **options: Any) -> Any:  # noqa: ANN401
+        """Synchronise what is not yet synchronised, a closure's gradients and loss too, then step.
+
+        A gradient that some ranks lacked counts as zero there (see `last_absent`); one that all ranks
+        lacked is None. After a StallError, call it again. Returns what the wrapped optimizer does: the
+        loss that a closure returns is that of all ranks, combined as the gradients are.
+        """
+        if self._is_skipping:
+            self._exchange.require_landed()
+        elif closure is None and not self._exchange.is_synchronised:
+            self.synchronize()
+        if closure is not None:
+            self._had_closure |= not self._is_skipping
+            shared = SharedClosure(closure, self.synchronize, self._op, loss_name(self._prefix))
+            options["closure"] = closure if self._is_skipping else shared
+        with handing_on(self, self._inner):
+            result = self._inner.step(**options)
+        self._exchange.note_stepped()
+        return result
+
+    def synchronize(self) -> None:
+        """Push what backward has not completed, and wait until `.grad` holds the combined gradients."""
+        if self._exchange.is_synchronised:
+            return
+        self._require_none_unfrozen()
+        self._exchange.synchronize()
+
+    def synchronize_for_scaler(self) -> None:
+        """Synchronise gradients of which some have come; see [Note: a scaler looks at gradients]."""
+        if self._exchange.has_arrivals:
+            self.synchronize()
+
+    @contextmanager
+    def skip_sync(self) -> Iterator[None]:
+        """Within, step() uses the gradients as they are: for changes after `synchronize()`."""
+        was_skipping, self._is_skipping = self._is_skipping, True
+        try:
+            yield
+        finally:
+            self._is_skipping = was_skipping
+
+    def no_sync(self) -> AbstractContextManager[None]:
+        """Within, backward accumulates on this rank without communication and is not counted."""
+        return self._exchange.silence()
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Zero gradients where they are, and forget them where `set_to_none` (so that a parameter
+        without a gradient in the next step is not updated, as in torch)."""
+        self._exchange.clear(set_to_none=set_to_none)
+        for parameter in self._frozen:
+            if parameter.grad is not None:
+                parameter.grad = None if set_to_none else torch.zeros_like(parameter.grad)
+
+    @property
+    def last_absent(self) -> dict[str, int]:
+        """Parameters that some ranks had no gradient for in the last step, with how many ranks."""
+        return dict(self._exchange.last_absent)
+
+    @property
+    def dual_sync(self) -> "DualSync | None":
+        """What was measured and which buckets the memory devices have by it; None before and without a decision."""
+        return self._synchroniser.dual_sync
+
+    @property
+    def parameter_names(self) -> dict[torch.Tensor, str]:
+        """Each named parameter's name."""
+        return dict(self._names)
+
+    def close(self) -> None:
+        """Take all hooks off, and free the prefix, the parameters and (once all workers have closed theirs)
+        the buckets' device memory. Gradients, parameters and state get memory of their own, and the wrapped
+        optimizer goes on alone."""
+        self._claims.release(self._prefix, self._names)
+        if self._device_state is not None:
+            self._device_state.close()
+        self._exchange.close()
+        if self._had_closure and is_initialized():
+            current().require_client().forget(loss_name(self._prefix))
+
+    # --- the wrapped optimizer's own
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """The wrapped optimizer's groups. Reading them synchronises nothing: call `synchronize` before you change
+        gradients that you find through them."""
+        return self._inner.param_groups
+
+    @param_groups.setter
+    def param_groups(self, groups: list[dict[str, Any]]) -> None:
+        self._inner.param_groups = groups
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add parameters, which must have been among the named ones; all ranks do so together."""
+        self._inner.add_param_group(param_group)
+        self._watch_new_parameters()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The wrapped optimizer's, which any optimizer of its class can load."""
+        return self._inner.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load a state dict of the wrapped optimizer's class."""
+        self._inner.load_state_dict(state_dict)
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401
+        if name != "_inner":
+            return getattr(self._inner, name)
+        raise AttributeError(name)
+
+    def __repr__(self) -> str:
+        return f"DistributedOptimizer({self._inner!r})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        raise TypeError("a DistributedOptimizer belongs to its process and cannot be copied; save its state_dict()")
+
+    # --- within
+
+    def _all_parameters(self) -> list[torch.Tensor]:
+        return [p for group in self._inner.param_groups for p in group["params"]]
+
+    def _watch_new_parameters(self) -> None:
+        """Make buckets of the parameters that have none yet."""
+        wanted = {p for p in self._all_parameters() if p.requires_grad and p not in self._watched}
+        unnamed = [p for p in self._all_parameters() if p not in self._names]
+        if unnamed:
+            kinds = ", ".join(signature(p) for p in unnamed[:5])
+            raise ValueError(
+                f"{len(unnamed)} parameters of the optimizer are not among named_parameters ({kinds}); "
+                "pass the names of all of them, such as model.named_parameters()"
+            )
+        named = [(name, p) for p, name in self._names.items() if p in wanted]
+        require_same([(name, self._statement_of(p)) for name, p in named], "parameter")
+        self._claims.claim_parameters(dict(named), self._prefix)
+        plans = plan_buckets(
+            named,
+            prefix=self._prefix,
+            op=self._op,
+            bucket_bytes=self._runtime.config.bucket_bytes,
+            num_ranks=self._runtime.placement.num_clients,
+            first_index=self._num_buckets,
+        )
+        parameters = dict(named)
+        buckets = []
+        for plan in plans:
+            members = tuple(parameters[name] for name in plan.names)
+            memory = self._synchroniser.memory_of(plan.descriptor)
+            buckets.append(self._kind_of_bucket(members)(plan, members, memory))
+        self._exchange.add(buckets)
+        self._num_buckets += len(buckets)
+        self._watched |= wanted
+        self._frozen = [p for p in self._all_parameters() if p not in self._watched]
+
+    def _statement_of(self, parameter: torch.Tensor) -> str:
+        """What all ranks must have alike of a parameter."""
+        owner = self._claims.owner_of(parameter)
+        return format_of(parameter) + (f", with another optimizer of prefix {owner!r}" if owner else "")
+
+    def _kind_of_bucket(self, parameters: Sequence[torch.Tensor]) -> type[Bucket]:
+        if not self._in_device_memory:
+            return BucketOfCopies
+        if all(parameter.device.type == "cpu" for parameter in parameters):
+            return BucketOfViews
+        warnings.warn(
+            f"gradients on {parameters[0].device} cannot live in device memory of the host and are "
+            "copied; pass gradients_in_device_memory=False to say so",
+            stacklevel=4,
+        )
+        return BucketOfCopies
+
+    def _require_none_unfrozen(self) -> None:
+        for parameter in self._frozen:
+            if parameter.requires_grad:
+                raise ValueError(
+                    f"{self._names[parameter]!r} was frozen when the DistributedOptimizer was made, so its "
+                    "gradient is not exchanged; close() it and make a new one, or unfreeze it before"
+                )
+
+
+def _check(optimizer: object, op: Op, backward_passes_per_step: int) -> None:
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise TypeError(f"a torch optimizer was wanted, {type(optimizer).__name__} came")
+    if isinstance(optimizer, DistributedOptimizer):
+        raise ValueError("the optimizer is a DistributedOptimizer already; wrap it once")
+    if op not in (Op.AVERAGE, Op.SUM):
+        raise ValueError(f"gradients combine by coarse.Average or coarse.Sum, got {Op(op).name}")
+    if backward_passes_per_step < 1:
+        raise ValueError(f"backward_passes_per_step must be at least 1, got {backward_passes_per_step}")

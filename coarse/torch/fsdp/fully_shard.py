@@ -1,0 +1,157 @@
+"""`fully_shard`: one line picks how a model is sharded, gathered and cached."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import CPUOffloadPolicy
+
+import coarse
+from coarse.errors import CapacityError, ConfigError
+from coarse.parallel.sharded.accelerator_cache import AcceleratorCache
+from coarse.parallel.sharded.modes import Keeps, rules_of
+from coarse.torch.fsdp import mesh as meshes
+from coarse.torch.fsdp.account import DeviceAccount
+from coarse.torch.fsdp.accounting import watch_memory
+from coarse.torch.fsdp.fsdp2 import Fsdp2Unit
+from coarse.torch.fsdp.fsdp2_hooks import require_hooks
+from coarse.torch.fsdp.groups import require_same, settle, shard_groups
+from coarse.torch.fsdp.kept_units import KeptUnits
+from coarse.torch.fsdp.plan import Plan, Request, modules_of
+from coarse.torch.fsdp.stale_optimizers import noting_replaced
+from coarse.torch.fsdp.tree import watch_forwards
+from coarse.torch.fsdp.unit import ShardedUnit, units_of
+
+if TYPE_CHECKING:
+    from coarse.collectives.group import WorkerGroup
+
+_Model = TypeVar("_Model", bound=nn.Module | Sequence[nn.Module])
+
+
+def fully_shard(
+    model: _Model,
+    mode: str = "fsdp",
+    *,
+    units: Sequence[type[nn.Module]] | Callable[[nn.Module], bool] | None = None,
+    collective: str = "hierarchical",
+    cache: AcceleratorCache | None = None,
+    quantised: bool = False,
+    account: DeviceAccount | None = None,
+    mesh: DeviceMesh | None = None,
+    **fsdp2_options: object,
+) -> _Model:
+    """The model, sharded in place by torch's FSDP2 over coarse's collectives and caches; all workers call it alike.
+
+    Args:
+        model: what to shard, on the meta device too; a list becomes one unit. Make its optimizer afterwards.
+        mode: "fsdp", "hybrid", "zeropp" or "fcdp": what each moves and keeps stands in docs/sharded.md.
+        units: classes of modules to gather one by one, or a function that chooses them; by default repeated blocks.
+        collective: "hierarchical" moves each byte once between two nodes; "ring" from worker to worker.
+        cache: fcdp only: keep units on the accelerator as long as less than its tau is in use.
+        quantised: zeropp only: forward gathers int8 (qwZ); the error that this costs is printed.
+        account: counts this rank's accelerator memory.
+        mesh: the workers; by default all, for hybrid nodes times the workers of each.
+        fsdp2_options: mp_policy, reshard_after_forward, offload_policy and so on, as FSDP2 has them.
+
+    Raises, on all workers alike:
+        ConfigError: what cannot work.
+        CapacityError: fcdp, and a node's memory devices have no room for the gathered model.
+        MismatchError: workers that shard different models, or in different ways.
+        UnsupportedVersionError: a torch without the hooks that this needs.
+    """
+    require_hooks()
+    everyone = _joined(mesh)
+    request = Request(mode, units, collective, cache, quantised, account, mesh, fsdp2_options)
+    plan = settle(everyone, lambda: request.plan_for(model))
+    require_same(everyone, plan.statement(), "what is sharded")
+    with noting_replaced(modules_of(model)):
+        _take_buffers(_shard(plan, shard_groups().next_call(everyone.ranks)))
+    _count_memory(model, account, fsdp2_options)
+    return model
+
+
+def release_caches(model: nn.Module) -> None:
+    """Give back the node's memory that mode fcdp keeps a model's gathered units in; all workers call it alike.
+
+    It is free when this returns. A forward of the model takes it anew.
+    """
+    units = units_of(model)
+    for unit in units:
+        unit.release_buffer()
+    for group in dict.fromkeys(unit.group for unit in units):
+        group.barrier()
+
+
+def _joined(mesh: DeviceMesh | None) -> WorkerGroup:
+    """All workers that shard now, for what they settle; coarse and torch.distributed have started afterwards."""
+    if mesh is not None and not isinstance(mesh, DeviceMesh):
+        raise ConfigError(f"mesh is a DeviceMesh, got {mesh!r}", key="mesh")
+    meshes.join()
+    ranks = tuple(range(coarse.size())) if mesh is None else tuple(sorted(set(mesh.mesh.flatten().tolist())))
+    return shard_groups().group_of(ranks, "ring")
+
+
+def _count_memory(
+    model: nn.Module | Sequence[nn.Module], account: DeviceAccount | None, fsdp2_options: dict[str, object]
+) -> None:
+    if account is None:
+        return
+    is_offloaded = isinstance(fsdp2_options.get("offload_policy"), CPUOffloadPolicy)
+    for module in modules_of(model):
+        watch_memory(module, account, is_offloaded=is_offloaded)
+
+
+def _shard(plan: Plan, call: str) -> list[ShardedUnit]:
+    """Have FSDP2 shard each unit, from within, and take over its collectives."""
+    request = plan.request
+    mesh = meshes.default_mesh(plan.mode) if request.mesh is None else request.mesh
+    group = shard_groups().group_of(meshes.shard_group_ranks(mesh), request.collective)
+    replicas = meshes.replica_group_ranks(mesh)
+    replica_group = shard_groups().group_of(replicas, "ring") if len(replicas) > 1 else None
+    kept = None
+    if request.cache is not None and request.account is not None:
+        kept = KeptUnits(request.cache, request.account)
+    sharded = []
+    for unit in plan.units:
+        modules = unit.modules[0] if len(unit.modules) == 1 else list(unit.modules)
+        fsdp = Fsdp2Unit(modules, {"mesh": mesh, **request.fsdp2_options})
+        if not fsdp.has_parameters:
+            continue
+        own = ShardedUnit(
+            unit.name,
+            fsdp,
+            group,
+            rules_of(plan.mode),
+            call=call,
+            replicas=replica_group,
+            account=request.account,
+            quantised=request.quantised,
+        )
+        watch_forwards(own)
+        if kept is not None:
+            kept.manage(own)
+        sharded.append(own)
+    return sharded
+
+
+def _take_buffers(units: Sequence[ShardedUnit]) -> None:
+    """Have every unit's buffer taken before training, or none of them.
+
+    Raises:
+        CapacityError: with the bytes of all of them.
+    """
+    buffered = [unit for unit in units if unit.rules.keeps is Keeps.NODE_BUFFER]
+    try:
+        for unit in buffered:
+            unit.take_buffer(unit.fsdp.gathered_nbytes())
+    except CapacityError as refused:
+        for unit in buffered:
+            unit.release_buffer()
+        total_bytes = sum(unit.fsdp.gathered_nbytes() for unit in buffered)
+        raise CapacityError(
+            f"mode 'fcdp' keeps a copy of the gathered model on every node, {total_bytes} bytes in all in "
+            f"{len(buffered)} units, for which a node's memory devices have no room: {refused}"
+        ) from refused

@@ -1,0 +1,109 @@
+"""The process group and the mesh over which a model is sharded, and whether the mesh fits the nodes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+import coarse
+from coarse.errors import ConfigError
+from coarse.parallel.sharded.modes import Mode, rules_of
+from coarse.session import current
+
+
+def join() -> None:
+    """Have coarse and torch.distributed started, where the script has not done so."""
+    if not coarse.is_initialized():
+        coarse.init()
+    if not dist.is_initialized():
+        dist.init_process_group("coarse")
+
+
+def nodes_of_workers() -> tuple[int, ...]:
+    """For each worker the number of its node."""
+    return tuple(current().placement.client_nodes)
+
+
+def default_mesh(mode: Mode) -> DeviceMesh:
+    """All workers: in one dimension, or nodes times the workers of each (hybrid).
+
+    Raises:
+        ConfigError: hybrid, and a node with more workers than another.
+    """
+    device_type = default_device_type()
+    if rules_of(mode).mesh_dims == 1:
+        return init_device_mesh(device_type, (dist.get_world_size(),), mesh_dim_names=("shard",))
+    rows = workers_by_node(nodes_of_workers())
+    return DeviceMesh(device_type, torch.tensor(rows), mesh_dim_names=("replicate", "shard"))
+
+
+def default_device_type() -> str:
+    """This machine's accelerator; the processor where there is none, which a torch built for one does not ask."""
+    found = torch.accelerator.current_accelerator(check_available=True)
+    return "cpu" if found is None else found.type
+
+
+def workers_by_node(node_by_worker: Sequence[int]) -> list[list[int]]:
+    """(N, L) ranks: each node's workers; ConfigError where nodes have unequally many."""
+    counts = Counter(node_by_worker)
+    if len(set(counts.values())) > 1:
+        raise ConfigError(
+            f"nodes have {', '.join(map(str, counts.values()))} workers, but modes 'hybrid' and 'zeropp' want equally "
+            "many on every node; start as many on each, or use mode 'fsdp' or 'fcdp' with collective 'ring'",
+            key="mode",
+        )
+    return [[rank for rank, node in enumerate(node_by_worker) if node == known] for known in counts]
+
+
+def require_fitting(mesh: DeviceMesh | None, mode: Mode, node_by_worker: Sequence[int]) -> None:
+    """Return where the mesh, or the default one, has the mode's dimensions and its groups fit the nodes.
+
+    Raises:
+        ConfigError: with the mesh, the nodes, and what to do.
+    """
+    wanted_dims = rules_of(mode).mesh_dims
+    if mesh is None:
+        if mode in (Mode.HYBRID, Mode.ZEROPP):
+            workers_by_node(node_by_worker)
+        return
+    if mesh.ndim != wanted_dims:
+        kinds = {1: "one dimension, the workers that share each parameter", 2: "two, replicas times shards"}
+        other = "use mode 'hybrid'" if mesh.ndim == 2 else "give a mesh of replicas times shards, or none"
+        raise ConfigError(
+            f"mode {str(mode)!r} wants a mesh of {kinds[wanted_dims]}; got shape {tuple(mesh.shape)}: {other}",
+            key="mesh",
+        )
+    ranks = mesh.mesh.flatten().tolist()
+    if len(set(ranks)) != len(ranks) or not set(ranks) <= set(range(len(node_by_worker))):
+        raise ConfigError(f"the mesh names ranks {ranks}, but workers are 0..{len(node_by_worker) - 1}", key="mesh")
+    if wanted_dims == 2:
+        for row in mesh.mesh.tolist():
+            _require_whole_nodes(row, node_by_worker)
+    elif mode is Mode.ZEROPP:
+        workers_by_node([node_by_worker[rank] for rank in ranks])
+
+
+def _require_whole_nodes(shard_group: Sequence[int], node_by_worker: Sequence[int]) -> None:
+    """A shard group lies on one node, or has all workers of each of its nodes."""
+    nodes = {node_by_worker[rank] for rank in shard_group}
+    whole = [rank for rank, node in enumerate(node_by_worker) if node in nodes]
+    if len(nodes) > 1 and set(whole) != set(shard_group):
+        raise ConfigError(
+            f"the mesh shards over workers {list(shard_group)}, who lie on {len(nodes)} nodes beside others (node of "
+            f"each worker: {list(node_by_worker)}); shard within a node or over whole nodes, replicate across",
+            key="mesh",
+        )
+
+
+def shard_group_ranks(mesh: DeviceMesh) -> tuple[int, ...]:
+    """The ranks that share this worker's parameters."""
+    return tuple(dist.get_process_group_ranks(mesh.get_group(mesh.ndim - 1)))
+
+
+def replica_group_ranks(mesh: DeviceMesh) -> tuple[int, ...]:
+    """The ranks that have the same shards as this worker, itself among them."""
+    return (coarse.rank(),) if mesh.ndim == 1 else tuple(dist.get_process_group_ranks(mesh.get_group(0)))

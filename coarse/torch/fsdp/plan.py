@@ -1,0 +1,102 @@
+"""What `fully_shard` was asked for, and the plan that follows where it can work."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, OffloadPolicy
+
+from coarse.errors import ConfigError
+from coarse.parallel.sharded.accelerator_cache import AcceleratorCache
+from coarse.parallel.sharded.modes import Mode, mode_named
+from coarse.torch.fsdp import mesh as meshes
+from coarse.torch.fsdp.account import DeviceAccount
+from coarse.torch.fsdp.groups import require_same_ranks
+from coarse.torch.fsdp.units import PlannedUnit, Units, plan_units, require_unsharded
+from coarse.torch.signatures import signature
+
+COLLECTIVES = ("hierarchical", "ring")
+
+
+@dataclass(frozen=True)
+class Request:
+    """The arguments of one call."""
+
+    mode: object
+    units: Units
+    collective: str
+    cache: AcceleratorCache | None
+    quantised: bool
+    account: DeviceAccount | None
+    mesh: DeviceMesh | None
+    fsdp2_options: Mapping[str, object]
+
+    def plan_for(self, model: nn.Module | Sequence[nn.Module]) -> Plan:
+        """What is to be done; ConfigError for what cannot work. Several modules are one unit."""
+        mode = mode_named(self.mode)
+        if self.collective not in COLLECTIVES:
+            raise ConfigError(f"collective must be one of {COLLECTIVES}, got {self.collective!r}", key="collective")
+        self._check_cache(mode)
+        if self.quantised and mode is not Mode.ZEROPP:
+            raise ConfigError(f"quantised gathers belong to mode 'zeropp', got {str(mode)!r}", key="quantised")
+        modules = modules_of(model)
+        for module in modules:
+            require_unsharded(module)
+        require_same_ranks()
+        meshes.require_fitting(self.mesh, mode, meshes.nodes_of_workers())
+        units = [PlannedUnit("", modules)] if len(modules) > 1 else plan_units(modules[0], self.units)
+        return Plan(mode=mode, units=tuple(units), request=self)
+
+    def options(self) -> str:
+        """What of the arguments all workers must have alike, beside the mode and the units."""
+        policies = [
+            f"{name}={value}"
+            for name, value in sorted(self.fsdp2_options.items())
+            if value is None or isinstance(value, bool | int | MixedPrecisionPolicy | OffloadPolicy)
+        ]
+        return " ".join([self.collective, f"cache={self.cache}", f"quantised={self.quantised}", *policies])
+
+    def _check_cache(self, mode: Mode) -> None:
+        if self.cache is None:
+            return
+        if not isinstance(self.cache, AcceleratorCache):
+            raise ConfigError(f"cache is a coarse.torch.AcceleratorCache, got {self.cache!r}", key="cache")
+        if mode is not Mode.FCDP:
+            raise ConfigError(f"cache belongs to mode 'fcdp', which has a host copy; got {str(mode)!r}", key="cache")
+        if self.account is None or self.account.capacity_bytes is None:
+            raise ConfigError(
+                "cache has to know how much memory the accelerator has; pass account=DeviceAccount(capacity_bytes)",
+                key="account",
+            )
+
+
+def modules_of(model: nn.Module | Sequence[nn.Module]) -> tuple[nn.Module, ...]:
+    """The modules of a call; ConfigError where they are none."""
+    modules = tuple(model) if isinstance(model, list | tuple) else (model,)
+    if not modules or not all(isinstance(module, nn.Module) for module in modules):
+        raise ConfigError(f"a module, or a list of modules, is sharded; got {model!r}", key="model")
+    return modules
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """A request that can work on this worker."""
+
+    mode: Mode
+    units: tuple[PlannedUnit, ...]
+    request: Request
+
+    def statement(self) -> list[str]:
+        """What all workers must have alike, line by line."""
+        lines = [f"mode {self.mode} {self.request.options()}"]
+        for unit in self.units:
+            lines.append(f"unit {unit.name or 'root'} of {len(unit.modules)} modules")
+            lines += [
+                f"{name} {signature(parameter)}{'' if parameter.requires_grad else ', frozen'}"
+                for module in unit.modules
+                for name, parameter in module.named_parameters()
+            ]
+        return lines

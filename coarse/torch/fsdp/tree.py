@@ -1,0 +1,177 @@
+"""The units under one root: what their workers agree on when a forward begins, and what is gathered ahead."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from coarse.parallel.sharded.changes import ChangeWatch
+from coarse.parallel.sharded.modes import Keeps, Phase
+from coarse.parallel.sharded.passes import Passes
+from coarse.protocol.dtypes import DType, Op
+from coarse.torch.fsdp.fsdp2 import backward_task, is_in_backward
+from coarse.torch.fsdp.groups import require_same
+from coarse.torch.fsdp.unit import ShardedUnit
+
+if TYPE_CHECKING:
+    from coarse.collectives.group import WorkerGroup
+
+
+class UnitTree:
+    """All units that one root's forward runs through.
+
+    [Note: order of gathers] All workers must gather in one order. What a worker prefetches follows from the order in
+    which the units' forwards began last time, which is the same for all as long as the workers run the same program;
+    not from the gathers it happened to make, which differ where one keeps more on its accelerator than another.
+
+    [Note: units by name] Units are told apart by their names under the root and by the calls of `fully_shard` that made
+    them, in whatever order, and not by their sizes. Node buffers were taken call by call, before there were names, so
+    for units that have one each name must have come from the same call everywhere. Roots have no names; a root that
+    is called alone is known by its call.
+    """
+
+    def __init__(self, units: Sequence[ShardedUnit]) -> None:
+        self._units = list(units)
+        calls = " ".join(sorted(unit.call for unit in units))
+        self._identity = hashlib.sha256(calls.encode()).hexdigest()
+        for unit in units:
+            unit.identity = f"{unit.name} of {self._identity}"
+        self._watch = ChangeWatch()
+        self._entered: list[ShardedUnit] = []
+        self._chain: list[ShardedUnit] = []
+        self._passes = Passes()
+        self._num_forwards = 0
+        self._has_reported = False
+
+    def on_forward(self) -> None:
+        """A forward begins, here or in one unit alone."""
+        if self._num_forwards == 0:
+            self._require_same_units()
+        self._prefetch_as_entered()
+        if self._drop_changed():
+            self._passes.on_step()
+        self._passes.on_forward(is_training=torch.is_grad_enabled())
+        self._report_quantisation()
+        self._num_forwards += 1
+
+    def on_backward(self) -> None:
+        """A backward has reached a unit; see [Note: overtaken forwards]."""
+        if self._passes.on_backward(backward_task()):
+            self._drop_changed()
+
+    def _require_same_units(self) -> None:
+        """MismatchError on all workers where they mean other units; see [Note: units by name]."""
+        for indices in self._by_group():
+            members = [self._units[index] for index in indices]
+            is_matched = any(unit.rules.keeps is Keeps.NODE_BUFFER for unit in members)
+            calls = [f"made by {unit.call}" for unit in members]
+            lines = [
+                f"{unit.name}, {call}" if is_matched else unit.name for unit, call in zip(members, calls, strict=True)
+            ]
+            require_same(members[0].group, [*lines, *sorted(calls)], "the model whose forward begins")
+
+    def _drop_changed(self) -> bool:
+        """Find out what has changed, alike on all workers, and drop it; whether any of it is trainable.
+
+        In modes that keep nothing there is something to drop only where a unit is still gathered, after a forward
+        that no backward followed; which units are is the same on all workers.
+        """
+        marks = [unit.mark() for unit in self._units]
+        changed = self._watch.look(marks)
+        for index, unit in enumerate(self._units):
+            changed[index] |= unit.differs_from_outside(marks[index])
+        has_stepped = False
+        for indices in self._by_group():
+            members = [self._units[index] for index in indices]
+            if any(unit.rules.watches_changes or unit.fsdp.is_gathered() for unit in members):
+                agreed = _agree(members[0].group, changed[indices], self._identity)
+                for unit, is_changed in zip(members, agreed.tolist(), strict=True):
+                    if is_changed:
+                        unit.on_changed()
+                        has_stepped |= unit.fsdp.trainable_nbytes() > 0
+        return has_stepped
+
+    def _by_group(self) -> list[list[int]]:
+        """The units' places, by the group of workers that share them."""
+        by_group: dict[int, list[int]] = {}
+        for index, unit in enumerate(self._units):
+            by_group.setdefault(id(unit.group), []).append(index)
+        return list(by_group.values())
+
+    def _report_quantisation(self) -> None:
+        """Print once, when a forward has gathered all units, how far int8 gathers are from exact ones."""
+        members = [unit for unit in self._units if unit.quantisation is not None]
+        if not members or self._has_reported or self._num_forwards == 0:
+            return
+        costs = [unit.quantisation for unit in members if unit.quantisation is not None]
+        self._has_reported = True
+        group = members[0].group
+        squares = np.array([(cost.squared_error, cost.squared_norm) for cost in costs])
+        group.all_reduce(squares, DType.FLOAT64, Op.SUM, what="agreement on the error of int8 gathers").wait()
+        if group.rank == 0:
+            print(_quantisation_report([unit.name for unit in members], squares))
+
+    def on_enter(self, unit: ShardedUnit) -> None:
+        """A unit's own forward begins."""
+        if self._num_forwards == 0:
+            self.on_forward()  # of a root that wasn't watched yet
+        if unit not in self._entered:
+            self._entered.append(unit)
+
+    def _prefetch_as_entered(self) -> None:
+        """See [Note: order of gathers]."""
+        entered, self._entered = self._entered, []
+        if entered == self._chain:
+            return
+        for unit in self._chain:
+            if unit not in entered:
+                unit.fsdp.prefetch(None)
+        for unit, following in zip(entered, [*entered[1:], None], strict=True):
+            unit.fsdp.prefetch(following.fsdp if following is not None else None)
+        self._chain = entered
+
+
+def watch_forwards(unit: ShardedUnit) -> None:
+    """Tell the unit's tree of its forwards; a tree comes to be with the first of them."""
+    unit.fsdp.bind(unit)
+
+    def tree() -> UnitTree:
+        return unit.fsdp.of_tree(grow)
+
+    def grow() -> UnitTree:
+        unit.fsdp.watch_other_roots(begins)
+        return UnitTree(unit.fsdp.bound_in_tree())
+
+    def begins() -> None:
+        if not is_in_backward():  # a recomputation is part of the forward that it repeats
+            tree().on_forward()
+
+    def enters() -> None:
+        if not is_in_backward():
+            tree().on_enter(unit)
+
+    unit.fsdp.before_forward(begins, enters)
+    unit.fsdp.before_backward(lambda: tree().on_backward())
+
+
+def _agree(group: WorkerGroup, changed: np.ndarray, alike: str) -> np.ndarray:
+    """(U,) uint8: where any worker's flag is set."""
+    agreed = changed.copy()
+    group.all_reduce(agreed, DType.UINT8, Op.MAX, what=str(Phase.AGREEMENT), alike=alike).wait()
+    return agreed
+
+
+def _quantisation_report(names: Sequence[str], squares: np.ndarray) -> str:
+    """One line about (U, 2) float64, squared errors and norms of the units."""
+    errors = np.sqrt(squares[:, 0] / np.maximum(squares[:, 1], np.finfo(float).tiny))
+    total_error, total_norm = squares.sum(0)
+    relative = float(np.sqrt(total_error / max(total_norm, np.finfo(float).tiny)))
+    worst = int(np.argmax(errors))
+    return (
+        f"coarse: int8 gathers change the parameters by {100 * relative:.3f} % of their norm "
+        f"(most in {names[worst]}, by {100 * errors[worst]:.3f} %)"
+    )

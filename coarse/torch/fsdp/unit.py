@@ -1,0 +1,241 @@
+"""One sharded unit: where its bytes come from, what is kept of it, and the two collectives that FSDP2 calls."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from coarse.parallel.sharded.changes import Mark
+from coarse.parallel.sharded.memory_ledger import MemoryKind
+from coarse.parallel.sharded.modes import Keeps, ModeRules, Phase
+from coarse.parallel.sharded.unit_cache import Source, UnitCache
+from coarse.torch.fsdp.checksum import checksum
+from coarse.torch.fsdp.fsdp2 import Fsdp2Unit, bound_to, gather_by_torch, is_in_backward
+from coarse.torch.fsdp.pending_work import PendingWork
+from coarse.torch.fsdp.pinning import PinnedMemory, pin_where_cuda_is
+from coarse.torch.fsdp.quantised import QuantisationError, dequantise, quantise
+from coarse.torch.fsdp.transfers import Transfers
+
+if TYPE_CHECKING:
+    from coarse.collectives.group import WorkerGroup
+    from coarse.collectives.node_memory import NodeBuffer
+    from coarse.torch.fsdp.account import DeviceAccount
+    from coarse.torch.fsdp.recording import TransferRecorder
+
+
+class ShardedUnit:
+    """What is gathered together, in one mode, by one group of workers."""
+
+    def __init__(
+        self,
+        name: str,
+        fsdp: Fsdp2Unit,
+        group: WorkerGroup,
+        rules: ModeRules,
+        *,
+        call: str,
+        replicas: WorkerGroup | None = None,
+        account: DeviceAccount | None = None,
+        quantised: bool = False,
+    ) -> None:
+        self._given_name = name
+        self.call = call
+        """Which call of `fully_shard` it came from, alike on all workers that took part in it."""
+        self.identity = f"{name} of {call}"
+        """What tells it from other units of its size: its call, then its name in the tree once that is known. Every
+        transfer says it, so that workers that mean other units find out."""
+        self.fsdp = fsdp
+        self.rules = rules
+        self.group = group
+        self.quantisation = QuantisationError() if quantised else None
+        """What int8 gathers cost; None where they are exact."""
+        self.recorder: TransferRecorder | None = None
+        """Is told of transfers, while somebody records them."""
+        self._transfers = Transfers(group)
+        self._replicas = replicas
+        self._account = account
+        self._cache = UnitCache(rules)
+        self._buffer: NodeBuffer | None = None
+        self._pinned: PinnedMemory | None = None
+        self._secondary: torch.Tensor | None = None
+        self._mark_outside: Mark | None = None
+        """The mark of the shards when they were last gathered outside of any forward."""
+        fsdp.use(_AllGather(self), _ReduceScatter(self))
+
+    @property
+    def name(self) -> str:
+        """What errors, counters and traces call it: a module's name, from the root where that is known."""
+        return self._given_name or self.fsdp.qualified_name or "root"
+
+    # --- what is kept
+
+    def take_buffer(self, nbytes: int) -> None:
+        """Have a node buffer of `nbytes`; called alike by all members. CapacityError on all of them."""
+        self.release_buffer()
+        self._buffer = self.group.node_buffer(
+            f"the gathered parameters of {self.name}", nbytes, alike=self.identity
+        )
+        self._pinned = pin_where_cuda_is(self._buffer.array)
+
+    def release_buffer(self) -> None:
+        """Give the node buffer back; called alike by all members."""
+        if self._buffer is not None:
+            self._cache.on_changed()
+            if self._pinned is not None:
+                self._pinned.release()
+            self._buffer.release()
+            self._buffer = None
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether what is kept equals the parameters."""
+        return self._cache.is_clean
+
+    # --- changes
+
+    def mark(self) -> Mark:
+        """The mark of this worker's shards now; without a checksum where nothing is kept that could be stale."""
+        shards = self.fsdp.shards() if self.rules.watches_changes or self.fsdp.is_gathered() else ()
+        return Mark(self.fsdp.versions(), checksum(shards))
+
+    def differs_from_outside(self, mark: Mark) -> bool:
+        """Whether what was gathered outside of a forward had another mark."""
+        outside, self._mark_outside = self._mark_outside, None
+        return outside is not None and outside != mark
+
+    def on_changed(self) -> None:
+        """Some worker's shard has changed: nothing that was gathered before may be used."""
+        self._cache.on_changed()
+        if self.fsdp.is_gathered():
+            self.fsdp.drop_gathered()
+
+    # --- the collectives
+
+    def allocate(
+        self, size: Sequence[int], dtype: torch.dtype, device: torch.device, kind: MemoryKind
+    ) -> torch.Tensor:
+        """A buffer for a collective, counted as `kind`."""
+        if self._account is None:
+            return torch.empty(*size, dtype=dtype, device=device)
+        return self._account.empty(torch.Size(size).numel(), dtype=dtype, device=device, kind=kind)
+
+    def gather(self, out: torch.Tensor, own: torch.Tensor) -> PendingWork:
+        """Fill `out`, (p*n,), with the unit, of which `own`, (n,), is this worker's shard; returns at once."""
+        in_backward = is_in_backward()
+        if self.rules.keeps is Keeps.NODE_BUFFER and (self._buffer is None or self._buffer.nbytes < out.nbytes):
+            self.take_buffer(out.nbytes)  # parameters were given another type
+        source = self._source(in_backward)
+        what = (Phase.BACKWARD_GATHER if in_backward else Phase.FORWARD_GATHER).of(self.name)
+        work = self._work(source, out, own, what)
+        if self.recorder is not None:
+            self.recorder.on_gather(what, source, work.pending)
+        return work
+
+    def _source(self, in_backward: bool) -> Source:
+        if in_backward or self.fsdp.is_in_forward():
+            return self._cache.on_gather(in_backward=in_backward)
+        self._mark_outside = self.mark()
+        return Source.ALL_WORKERS
+
+    def _work(self, source: Source, out: torch.Tensor, own: torch.Tensor, what: str) -> PendingWork:
+        if source is Source.NODE_BUFFER:
+            assert self._buffer is not None
+            return PendingWork(self._transfers.read(out, self._buffer, what))
+        if source is Source.SECONDARY_SHARDS:
+            assert self._secondary is not None
+            return PendingWork(self._transfers.gather_near(out, self._secondary, what, self.identity))
+        if source is Source.ALL_WORKERS:
+            return PendingWork(self._transfers.gather(out, own, what, self.identity))
+        if self.rules.keeps is Keeps.NODE_BUFFER:
+            return PendingWork(self._transfers.gather(out, own, what, self.identity, keep=self._buffer))
+        return self._gather_keeping_part(out, own, what)
+
+    def _gather_keeping_part(self, out: torch.Tensor, own: torch.Tensor, what: str) -> PendingWork:
+        """Gather, and keep the 1/L of `out` that this worker holds for its node."""
+        members = self.group.node_ranks
+        part_nbytes = out.nbytes // len(members)
+        begin = members.index(self.group.rank) * part_nbytes
+        part = out.view(torch.uint8)[begin : begin + part_nbytes]
+        if self.quantisation is None or not out.is_floating_point():
+            pending = self._transfers.gather(out, own, what, self.identity)
+            return PendingWork(pending, lambda: self._keep_part(part))
+        sent = quantise(own)
+        self.quantisation.note(own, sent)
+        arriving = torch.empty(self.group.size * sent.numel(), dtype=torch.uint8, device=out.device)
+
+        def finish() -> None:
+            for row, place in zip(arriving.view(self.group.size, -1), out.view(self.group.size, -1), strict=True):
+                dequantise(row, place)
+            self._keep_part(part)
+
+        return PendingWork(self._transfers.gather(arriving, sent, what, self.identity), finish)
+
+    def _keep_part(self, part: torch.Tensor) -> None:
+        """Copy (n,) uint8 as this worker's secondary shard."""
+        if self._secondary is None or self._secondary.nbytes != part.nbytes:
+            self._secondary = torch.empty_like(part)
+            if self._account is not None:
+                self._account.hold(self._secondary, MemoryKind.CACHES)
+        self._secondary.copy_(part)
+
+    def reduce(self, out: torch.Tensor, full: torch.Tensor) -> None:
+        """The sum of all workers' `full`, (p*n,), of this worker's place into `out`, (n,); returns when it is there."""
+        what = Phase.REDUCE_SCATTER.of(self.name)
+        begin_s = self.recorder.now_s() if self.recorder is not None else 0.0
+        alike = f"{self.identity}, of parameters {self.fsdp.reduced_parameters()}"
+        if self._replicas is not None:  # what they sum after this are tensors without a name
+            self._replicas.barrier(f"{what} among replicas", alike=alike)
+        self._transfers.reduce(out, full, what, alike)
+        if self.recorder is not None:
+            self.recorder.on_reduced(what, begin_s)
+
+
+def units_of(model: nn.Module) -> list[ShardedUnit]:
+    """The units of a model that `fully_shard` has sharded, the outer ones first."""
+    found = (bound_to(module) for module in model.modules())
+    return list(dict.fromkeys(unit for unit in found if isinstance(unit, ShardedUnit)))
+
+
+class _AllGather:
+    """FSDP2's AllGather of one unit."""
+
+    def __init__(self, unit: ShardedUnit) -> None:
+        self._unit = unit
+
+    def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        """See torch's Comm."""
+        return self._unit.allocate(size, dtype, device, MemoryKind.GATHERED)
+
+    def __call__(
+        self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: dist.ProcessGroup, async_op: bool = False
+    ) -> dist.Work:
+        """Starts the gather; FSDP2 waits for the Work whether it asked for one or not."""
+        if group.size() != self._unit.group.size:  # reshard_after_forward=n: in backward by n workers
+            return gather_by_torch(output_tensor, input_tensor, group)
+        return self._unit.gather(output_tensor, input_tensor)
+
+
+class _ReduceScatter:
+    """FSDP2's ReduceScatter of one unit, whose output becomes gradients at once."""
+
+    def __init__(self, unit: ShardedUnit) -> None:
+        self._unit = unit
+
+    def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        """See torch's Comm."""
+        return self._unit.allocate(size, dtype, device, MemoryKind.GRADIENTS)
+
+    def __call__(
+        self,
+        output_tensor: torch.Tensor,
+        input_tensor: torch.Tensor,
+        group: dist.ProcessGroup,
+        op: dist.ReduceOp | dist.ReduceOp.RedOpType,
+        async_op: bool = False,
+    ) -> None:
+        """Sums; FSDP2 divides."""
+        self._unit.reduce(output_tensor, input_tensor)

@@ -1,0 +1,171 @@
+"""Which modules of a model are gathered together: repeated blocks, and adapters beside their frozen base."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from torch import nn
+
+from coarse.errors import ConfigError
+from coarse.torch.fsdp.fsdp2 import is_sharded
+
+Units = Sequence[type[nn.Module]] | Callable[[nn.Module], bool] | None
+_CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.Sequential)
+
+
+@dataclass(frozen=True)
+class PlannedUnit:
+    """Modules that become one unit, under the name of the first."""
+
+    name: str
+    modules: tuple[nn.Module, ...]
+
+
+def plan_units(model: nn.Module, units: Units) -> list[PlannedUnit]:
+    """The units of a model in the order in which FSDP2 must be called: from within, the root last.
+
+    Args:
+        units: classes of modules, or a function that says of a module whether it is a unit. None finds repeated blocks,
+            unless parts of the model are units already.
+
+    Raises:
+        ConfigError: what is given finds no unit, or one that cannot be one.
+    """
+    blocks = _chosen(model, units)
+    planned: list[PlannedUnit] = []
+    for name, block in [*reversed(blocks), ("", model)]:
+        planned += _with_adapters(name, block, [other for _, other in blocks])
+    return planned
+
+
+def _chosen(model: nn.Module, units: Units) -> list[tuple[str, nn.Module]]:
+    """Blocks with their names, outer before inner, without the root."""
+    if units is None:
+        found = [] if any(is_sharded(module) for module in model.modules()) else list(repeated_blocks(model))
+    else:
+        chosen = _predicate(units)
+        found = [(name, module) for name, module in model.named_modules() if module is not model and chosen(module)]
+        if not found and units:
+            raise ConfigError(f"units={units!r} names no module of {type(model).__name__}", key="units")
+    for name, module in found:
+        if is_sharded(module):
+            raise _sharded_twice(name or type(module).__name__)
+    return [(name, block) for name, block in found if _has_parameters(block) and not _shares_outside(model, block)]
+
+
+def _predicate(units: Sequence[type[nn.Module]] | Callable[[nn.Module], bool]) -> Callable[[nn.Module], bool]:
+    if not isinstance(units, Sequence):
+        if not callable(units):
+            raise ConfigError(f"units is a list of module classes or a function, got {units!r}", key="units")
+        return units
+    for kind in units:
+        if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
+            raise ConfigError(f"units lists classes of modules, got {kind!r}", key="units")
+    kinds = tuple(units)
+    return lambda module: isinstance(module, kinds)
+
+
+def repeated_blocks(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """Modules of a class that a container has at least twice, outermost only, in order.
+
+    Modules without children count where the container is a ModuleList or the model itself: the layers of an MLP, but
+    not the two linear layers in the Sequential of a larger block.
+    """
+    yield from _repeated("", model, is_root=True)
+
+
+def _repeated(name: str, module: nn.Module, *, is_root: bool = False) -> Iterator[tuple[str, nn.Module]]:
+    repeated: set[type[nn.Module]] = set()
+    if isinstance(module, _CONTAINERS):
+        counts = Counter(type(child) for child in module.children() if _has_parameters(child))
+        takes_leaves = is_root or isinstance(module, nn.ModuleList)
+        repeated = {kind for kind, count in counts.items() if count > 1}
+        if not takes_leaves:
+            repeated = {type(child) for child in module.children() if type(child) in repeated and any(child.children())}
+    for child_name, child in module.named_children():
+        full = f"{name}.{child_name}" if name else child_name
+        if type(child) in repeated and _can_run(child):
+            yield full, child
+        else:
+            yield from _repeated(full, child)
+
+
+def _has_parameters(module: nn.Module) -> bool:
+    return any(True for _ in module.parameters())
+
+
+def _can_run(module: nn.Module) -> bool:
+    """Whether a module has a forward of its own, whose hooks gather it."""
+    return type(module).forward is not nn.Module.forward
+
+
+def _shares_outside(model: nn.Module, block: nn.Module) -> bool:
+    """Whether a parameter of a block is tied to one elsewhere: then the root gathers both."""
+    inside = {id(module) for module in block.modules()}
+    own = {id(parameter) for parameter in block.parameters()}
+    for module in model.modules():
+        if id(module) in inside:
+            continue
+        if own & {id(parameter) for parameter in module.parameters(recurse=False)}:
+            return True
+    return False
+
+
+def _with_adapters(name: str, block: nn.Module, others: Sequence[nn.Module]) -> Iterator[PlannedUnit]:
+    """A block, and before it one unit of its trainable modules where the rest of it is frozen."""
+    adapters = _adapters(block, others)
+    if adapters:
+        yield PlannedUnit(f"{name}.adapters" if name else "adapters", adapters)
+    yield PlannedUnit(name, (block,))
+
+
+def _adapters(block: nn.Module, others: Sequence[nn.Module]) -> tuple[nn.Module, ...]:
+    """Modules within a block, not within `others`, whose own parameters are all trainable, where others are frozen.
+
+    Not those of nn.MultiheadAttention: it uses the parameters of its parts without calling them.
+    """
+    within = {id(module) for module in block.modules() if module is not block}
+    inner = [other for other in others if id(other) in within]
+    inner += [module for module in block.modules() if is_sharded(module)]
+    elsewhere = {id(module) for other in inner for module in other.modules()}
+    hidden = {
+        id(part) for module in block.modules() if isinstance(module, nn.MultiheadAttention) for part in module.modules()
+    }
+    owners = [
+        (module, list(module.parameters(recurse=False)))
+        for module in block.modules()
+        if id(module) not in elsewhere
+    ]
+    if all(parameter.requires_grad for _, own in owners for parameter in own):
+        return ()
+    shared = _tied(owners)
+    return tuple(
+        module
+        for module, own in owners
+        if own
+        and module is not block
+        and id(module) not in hidden
+        and _can_run(module)
+        and not any(module.children())
+        and all(parameter.requires_grad and id(parameter) not in shared for parameter in own)
+    )
+
+
+def _tied(owners: Sequence[tuple[nn.Module, list[nn.Parameter]]]) -> set[int]:
+    """Parameters that several modules own."""
+    counts = Counter(id(parameter) for _, own in owners for parameter in own)
+    return {parameter for parameter, count in counts.items() if count > 1}
+
+
+def _sharded_twice(name: str) -> ConfigError:
+    return ConfigError(
+        f"{name} is sharded already; call fully_shard once for each module, or once for the whole model", key="model"
+    )
+
+
+def require_unsharded(model: nn.Module) -> None:
+    """ConfigError where the model itself is sharded already."""
+    if is_sharded(model):
+        raise _sharded_twice(f"this {type(model).__name__}")

@@ -1,0 +1,78 @@
+"""What all ranks settle at start-up, by collectives of fixed size: errors, configuration, names.
+
+Every check's outcome is shared before anybody goes on, so that all ranks raise together.
+"""
+
+import hashlib
+import os
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from mpi4py import MPI
+
+from coarse import errors
+from coarse.errors import CoarseError, ConfigError
+from coarse.protocol.config import Config, load_config
+from coarse.protocol.statement import Statement, settle
+
+
+def agree(world: MPI.Comm, error: Exception | None) -> None:
+    """Raise on all ranks what any rank found wrong, in the words of the lowest."""
+    said = "" if error is None else f"{type(error).__name__}\0{error}"
+    for rank, text in enumerate(_gather_texts(world, said)):
+        if not text:
+            continue
+        if error is not None and rank == world.Get_rank():
+            raise error
+        kind, message = text.split("\0", 1)
+        found: type[CoarseError] = getattr(errors, kind, ConfigError)
+        raise found(f"rank {rank} reports: {message}")
+
+
+def agree_on_config(
+    world: MPI.Comm, given: Config | Mapping[str, object] | str | Path | None
+) -> Config:
+    """The configuration that the ranks' statements come to (see `settle`); ConfigError on all where they differ."""
+    config, error = Config(), None
+    try:
+        config = load_config(given, os.environ)
+    except (CoarseError, OSError) as refused:
+        error = refused
+    agree(world, error)
+    texts = _gather_texts(world, Statement.of(config, given, os.environ).to_json())
+    return settle([Statement.from_json(text) for text in texts], world.Get_rank())
+
+
+def agree_on_digest(world: MPI.Comm, text: str, what: str) -> None:
+    """Refuse, on all ranks, something that must be the same everywhere and is not."""
+    digests = _gather_texts(world, hashlib.sha256(text.encode()).hexdigest())
+    differing = [rank for rank, digest in enumerate(digests) if digest != digests[0]]
+    if differing:
+        raise ConfigError(
+            f"ranks {differing} have another {what} than rank 0; give all ranks the same files"
+        )
+
+
+def gather_hosts(world: MPI.Comm) -> list[str]:
+    """Every rank's host name."""
+    return _gather_texts(world, MPI.Get_processor_name())
+
+
+def broadcast_run_name(world: MPI.Comm) -> str:
+    """A name that no other run on this machine has."""
+    name = np.frombuffer(secrets.token_bytes(8), np.uint8).copy()
+    world.Bcast(name, root=0)
+    return name.tobytes().hex()
+
+
+def _gather_texts(world: MPI.Comm, text: str) -> list[str]:
+    """Every rank's text."""
+    mine = np.frombuffer(text.encode(), np.uint8)
+    lengths = np.empty(world.Get_size(), np.int64)
+    world.Allgather(np.array([mine.size], np.int64), lengths)
+    joined = np.empty(int(lengths.sum()), np.uint8)
+    starts = np.cumsum(lengths) - lengths
+    world.Allgatherv(mine, [joined, lengths, starts, MPI.BYTE])
+    return [joined[start : start + length].tobytes().decode() for start, length in zip(starts, lengths, strict=True)]

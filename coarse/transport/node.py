@@ -1,0 +1,109 @@
+"""What the ranks of one node share: device memories and the control segment.
+
+Memory files have no name, so their descriptors travel over Unix sockets, rank by rank: a rank sends
+only after it has received everything from the ranks before it, so that no socket's queue can fill
+up with all waiting.
+"""
+
+import contextlib
+import mmap
+import os
+import socket
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from mpi4py import MPI
+
+from coarse.errors import StallError
+from coarse.storage.region import DeviceMemory, MemoryFile, create_memory_file
+from coarse.transport.descriptors import receive_descriptor, send_descriptor, take_senders
+from coarse.transport.mailbox import control_bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeShare:
+    """The mapped memory of a node, as one of its ranks sees it."""
+
+    control: memoryview
+    memories: dict[int, DeviceMemory]
+    """Device index -> its memory."""
+    process_ids: dict[int, int]
+    """World rank -> process id, this node's ranks."""
+
+
+def open_node(
+    comm: MPI.Comm,
+    *,
+    run: str,
+    num_endpoints: int,
+    own_files: Mapping[int, MemoryFile],
+    world_ranks: tuple[int, ...],
+    timeout_s: float,
+) -> NodeShare:
+    """Exchange this rank's memory files (by device index) with the node's ranks, and map all.
+
+    `comm` holds the ranks of one node, in order of `world_ranks`.
+
+    Raises:
+        CapacityError: this process may not map so much; on this rank alone.
+        StallError: a rank that has not handed on its files in time.
+    """
+    offers = {f"device {d} {file.capacity_bytes}": file.descriptor for d, file in own_files.items()}
+    if comm.Get_rank() == 0:
+        offers["control"] = create_memory_file(f"coarse-{run}-control", control_bytes(num_endpoints))
+    descriptors = _exchange(comm, run, offers, timeout_s)
+    process_ids = np.empty(comm.Get_size(), np.int64)
+    comm.Allgather(np.array([os.getpid()], np.int64), process_ids)  # the last that ranks do together: mapping may fail
+    control = mmap.mmap(descriptors["control"], control_bytes(num_endpoints))
+    control.madvise(mmap.MADV_DONTFORK)
+    os.close(descriptors["control"])
+    memories = {}
+    for label, descriptor in descriptors.items():
+        if label.startswith("device "):
+            device, capacity_bytes = map(int, label.split()[1:])
+            source = own_files[device].source if device in own_files else None
+            memories[device] = DeviceMemory(descriptor, capacity_bytes, source)
+    return NodeShare(
+        control=memoryview(control),
+        memories=memories,
+        process_ids=dict(zip(world_ranks, process_ids.tolist(), strict=True)),
+    )
+
+
+def _exchange(
+    comm: MPI.Comm, run: str, offers: dict[str, int], timeout_s: float
+) -> dict[str, int]:
+    """Every rank's files on every rank: label -> descriptor."""
+    me, size = comm.Get_rank(), comm.Get_size()
+    names = [f"\0coarse-{run}-start-{comm.Get_name()}-{rank}" for rank in range(size)]
+    counts = np.empty(size, np.int64)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel, _typed_timeout(timeout_s):
+        channel.settimeout(timeout_s)
+        take_senders(channel)
+        channel.bind(names[me])
+        comm.Allgather(np.array([len(offers)], np.int64), counts)  # all have bound their sockets
+        found = dict(offers)
+        before, total = int(counts[:me].sum()), int(counts.sum())
+        while len(found) < len(offers) + before:
+            receive_descriptor(channel, found)
+        for label, descriptor in offers.items():
+            for rank in range(size):
+                if rank != me:
+                    send_descriptor(channel, names[rank], label, descriptor)
+        while len(found) < total:
+            receive_descriptor(channel, found)
+        comm.Barrier()  # nobody closes its socket before all have received
+    return found
+
+
+@contextlib.contextmanager
+def _typed_timeout(timeout_s: float) -> Iterator[None]:
+    """Say of a time limit of sockets what was waited for."""
+    try:
+        yield
+    except TimeoutError:
+        raise StallError(
+            f"ranks of {socket.gethostname()} did not hand on their device memory within {timeout_s:g} s; see whether "
+            "one hangs, or raise startup_timeout_s"
+        ) from None

@@ -1,0 +1,298 @@
+"""The loopback driver: all clients and proxies of a job in one process, on a virtual clock.
+
+The machines are those of live training; messages take the time that the caller's delay function
+says, and small real arrays are summed by the sync core, so that results can be checked. It stands
+beside runtime.py, not in coarse/hardware, because a driver needs both client and proxy, which the
+tiers may not import of one another.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from coarse.client.machine import ClientMachine, Phase, ToDevice
+from coarse.protocol.clock import VirtualClock
+from coarse.protocol.codec import decode, encode
+from coarse.protocol.dtypes import DType, Op, dtype_of
+from coarse.protocol.plan import Placement, RoutingTable
+from coarse.protocol.records import Descriptor, Failed
+from coarse.proxy.instructions import (
+    Fold,
+    Instruction,
+    Region,
+    Reserve,
+    RingFinish,
+    RingFold,
+    RingReceive,
+    RingSend,
+    Send,
+)
+from coarse.proxy.machine import ProxyMachine
+from coarse.proxy.ring_buffers import RingBuffers, fold_regions
+from tests.support.lanes import DelayOf, Lane, LaneKind, Lanes
+
+Message = bytes | np.ndarray | Fold | RingFold
+
+
+class Result(NamedTuple):
+    """What a client has after a push: the combined array, and whether anybody contributed."""
+
+    array: np.ndarray
+    present: bool
+
+
+class _Push(NamedTuple):
+    descriptor: Descriptor
+    array: np.ndarray
+    present: bool
+
+
+class _Join(NamedTuple):
+    pass
+
+
+class _Profile(NamedTuple):
+    table: RoutingTable
+
+
+class Loopback:
+    """A job of ClientMachines and ProxyMachines; give clients their steps, then `run`.
+
+    A client does its steps in order, and each as soon as a worker could: a push waits for its key's
+    region and last result, a join and a new routing table for all its results.
+    """
+
+    def __init__(
+        self,
+        placement: Placement,
+        tables: Sequence[RoutingTable],
+        *,
+        delay_s: DelayOf = lambda source, destination, nbytes: 0.0,
+        capacity_bytes: int = 1 << 20,
+    ) -> None:
+        self.placement = placement
+        self.clock = VirtualClock()
+        self.clients = [ClientMachine(c, placement) for c in range(placement.num_clients)]
+        devices = range(placement.num_devices)
+        self.proxies = [ProxyMachine(d, placement, capacity_bytes) for d in devices]
+        self._rings = [RingBuffers(self._arrays_near(d)) for d in devices]
+        self._memories = [np.zeros(capacity_bytes, np.uint8) for _ in devices]
+        self._lanes: Lanes[Message] = Lanes(self.clock, delay_s)
+        self._steps: list[deque[_Push | _Join | _Profile]] = [deque() for _ in self.clients]
+        self._under_way: list[_Join | _Profile | None] = [None for _ in self.clients]
+        self._results: dict[tuple[int, int], list[Result]] = {}
+        for client, table in enumerate(tables):
+            self.profile(client, table)
+        self.run()
+
+    # --- what clients do
+
+    def push(
+        self,
+        client: int,
+        name: str,
+        array: np.ndarray,
+        op: Op = Op.SUM,
+        *,
+        dtype: DType | None = None,
+        priority: int = 0,
+        present: bool = True,
+    ) -> None:
+        """A client's next step is to push an array; `dtype` says what uint16 stands for."""
+        kind = dtype_of(array) if dtype is None else dtype
+        descriptor = Descriptor(name, int(kind), int(op), array.shape, priority)
+        self._add(client, _Push(descriptor, array, present))
+
+    def join(self, client: int) -> None:
+        """A client's next step is to join: it counts as nothing until all have joined."""
+        self._add(client, _Join())
+
+    def profile(self, client: int, table: RoutingTable) -> None:
+        """A client's next step is to announce its routing table of the next epoch."""
+        self._add(client, _Profile(table))
+
+    def ask_who_is_missing(self, client: int, name: str) -> None:
+        """A client asks now whose contribution a name waits for; see ClientMachine.missing."""
+        self._send_all(client, self.clients[client].ask_who_is_missing(self.clients[client].key(name)))
+
+    # --- time
+
+    def run(self) -> None:
+        """Deliver messages in the order of their times until there are none."""
+        lane = self._lanes.first_due()
+        while lane is not None:
+            self.step(lane)
+            lane = self._lanes.first_due()
+
+    def step_choices(self) -> tuple[Lane, ...]:
+        """Lanes whose first message may come next: for running every interleaving."""
+        return self._lanes.choices()
+
+    def step(self, lane: Lane) -> None:
+        """Deliver the first message of a lane."""
+        self._deliver(lane.destination, self._lanes.take(lane))
+
+    # --- what came of it
+
+    def results(self, client: int, name: str) -> list[Result]:
+        """All results that a client has had of a name, the oldest first."""
+        return self._results.get((client, self.clients[client].key(name)), [])
+
+    def result(self, client: int, name: str) -> np.ndarray:
+        """A client's last result of a name."""
+        return self.results(client, name)[-1].array
+
+    def failure(self, client: int, name: str) -> Failed | None:
+        """Why a name cannot be synchronised, as this client was told."""
+        state = self.clients[client].keys.get(self.clients[client].key(name))
+        return state.failed if state is not None else None
+
+    def unfinished(self) -> tuple[int, ...]:
+        """Clients that have a step left, or a result to come."""
+        return tuple(
+            client.client
+            for client in self.clients
+            if self._steps[client.client] or self._under_way[client.client] or not client.is_quiet
+        )
+
+    @property
+    def num_rings(self) -> int:
+        """Devices with a ring under way: none where all is quiet."""
+        return sum(rings.in_use for rings in self._rings)
+
+    # --- clients
+
+    def _add(self, client: int, step: _Push | _Join | _Profile) -> None:
+        self._steps[client].append(step)
+        if len(self._steps[client]) == 1:
+            self._proceed(client)
+
+    def _proceed(self, client: int) -> None:
+        """Do a client's steps until one must wait."""
+        while self._steps[client] and self._under_way[client] is None:
+            step = self._steps[client][0]
+            if not self._do(client, step):
+                return
+            self._steps[client].popleft()
+
+    def _do(self, client: int, step: _Push | _Join | _Profile) -> bool:
+        """Do a step; False where it must wait, and be tried again."""
+        if isinstance(step, _Push):
+            return self._do_push(client, step)
+        return self._do_wait(client, step)
+
+    def _do_push(self, client: int, push: _Push) -> bool:
+        machine = self.clients[client]
+        key = machine.key(push.descriptor.name)
+        state = machine.keys.get(key)
+        if state is None or state.epoch != machine.epoch:
+            self._send_all(client, machine.register(push.descriptor))
+            return False
+        if state.phase in (Phase.REGISTERING, Phase.IN_FLIGHT):
+            return False
+        if state.phase is Phase.IDLE:
+            machine.begin(key)
+            if push.present:
+                self._region(client, key)[:] = push.array.reshape(-1)
+            announced = machine.announce(key, 0, state.plan.num_shards, present=push.present)
+            self._send_all(client, announced)
+        return True
+
+    def _do_wait(self, client: int, step: _Join | _Profile) -> bool:
+        machine = self.clients[client]
+        if not machine.is_quiet:
+            return False
+        if isinstance(step, _Profile):
+            self._send_all(client, machine.on_profiled(step.table))
+        else:
+            self._send_all(client, machine.join())
+        self._under_way[client] = step
+        return True
+
+    def _send_all(self, client: int, records: list[ToDevice]) -> None:
+        for device, record in records:
+            self._post(client, self.placement.num_clients + device, encode(record))
+
+    def _on_record(self, client: int, frame: bytes) -> None:
+        machine = self.clients[client]
+        epoch, in_flight = machine.epoch, machine.in_flight
+        machine.on_record(decode(frame))
+        for key in sorted(in_flight - machine.in_flight):
+            if machine.keys[key].phase is Phase.IDLE:
+                result = Result(self._region(client, key).copy(), machine.keys[key].present)
+                self._results.setdefault((client, key), []).append(result)
+        step = self._under_way[client]
+        joined = isinstance(step, _Join) and machine.last_joined is not None
+        if joined or (isinstance(step, _Profile) and machine.epoch > epoch):
+            self._under_way[client] = None
+        self._proceed(client)
+
+    def _region(self, client: int, key: int) -> np.ndarray:
+        state = self.clients[client].keys[key]
+        array_of = self._arrays_near(state.device)
+        dtype = DType(state.descriptor.dtype)
+        return array_of(Region(state.device, state.offset), dtype, state.descriptor.num_elements)
+
+    # --- messages and work
+
+    def _post(self, source: int, destination: int, message: bytes | np.ndarray) -> None:
+        kind = LaneKind.CHUNK if isinstance(message, np.ndarray) else LaneKind.RECORD
+        self._lanes.post(Lane(kind, source, destination), message, len(message))
+        clients = [end for end in (source, destination) if end < self.placement.num_clients]
+        nodes = (*self.placement.client_nodes, *self.placement.device_nodes)
+        assert not clients or nodes[source] == nodes[destination], (
+            "a client speaks to its node only"
+        )
+
+    def _deliver(self, destination: int, message: Message) -> None:
+        device = destination - self.placement.num_clients
+        if device < 0:
+            assert isinstance(message, bytes)
+            self._on_record(destination, message)
+            return
+        proxy, rings = self.proxies[device], self._rings[device]
+        if isinstance(message, bytes):
+            instructions = proxy.on_record(decode(message))
+        elif isinstance(message, np.ndarray):
+            instructions = proxy.on_chunk(rings.keep(message))
+        elif isinstance(message, Fold):
+            fold_regions(message, self._arrays_near(device))
+            instructions = proxy.on_folded(message)
+        else:
+            rings.fold(message)
+            instructions = proxy.on_ring_folded(message.ring)
+        self._carry_out(device, instructions)
+
+    def _carry_out(self, device: int, instructions: list[Instruction]) -> None:
+        here = self.placement.num_clients + device
+        for instruction in instructions:
+            match instruction:
+                case Send(endpoint, record):
+                    self._post(here, endpoint, encode(record))
+                case Reserve(request, _, _):
+                    self._carry_out(device, self.proxies[device].on_reserved(request, ""))
+                case Fold() | RingFold():
+                    nbytes = instruction.num_elements * DType(instruction.dtype).itemsize
+                    self._lanes.post(Lane(LaneKind.FOLD, here, here), instruction, nbytes)
+                case RingSend():
+                    frame = self._rings[device].frame_of(instruction)
+                    self._post(here, self.placement.num_clients + instruction.device, frame)
+                case RingReceive():
+                    self._rings[device].receive(instruction)
+                case RingFinish():
+                    self._rings[device].finish(instruction)
+
+    def _arrays_near(self, device: int) -> Callable[[Region, DType, int], np.ndarray]:
+        """What a device has mapped: regions of its own node."""
+
+        def array_of(region: Region, dtype: DType, num_elements: int) -> np.ndarray:
+            nodes = self.placement.device_nodes
+            assert nodes[region.device] == nodes[device], (
+                f"{region} is not on device {device}'s node"
+            )
+            end = region.offset + num_elements * dtype.itemsize
+            return self._memories[region.device][region.offset : end].view(dtype.storage)
+
+        return array_of

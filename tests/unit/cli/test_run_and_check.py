@@ -1,0 +1,98 @@
+"""`coarse check` and `coarse run --dry-run`: what they refuse, and the line they would start."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from coarse.cli import check, run
+from coarse.storage.numa import memory_nodes
+
+APPS = {"run": run.app, "check": check.app}
+TABLE = '[[rank]]\nrank = 0\nrole = "worker"\n[[rank]]\nrank = {device}\nrole = "memory_device"\n'
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    for name in ("COARSE_CONFIG", "COARSE_PARTITION", "COARSE_MODE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+    (tmp_path / "table.toml").write_text(TABLE.format(device=1))
+    (tmp_path / "gap.toml").write_text(TABLE.format(device=7))
+    return tmp_path
+
+
+def status_with(folder, partition, *command):
+    """Exit status and output of a command whose configuration has the partition."""
+    (folder / "coarse.toml").write_text(f'partition = "{partition}"\n')
+    done = CliRunner().invoke(APPS[command[0]], ["--config", "coarse.toml", *command[1:]])
+    return done.exit_code, done.output
+
+
+@pytest.mark.parametrize("partition", ["2:2", "table.toml", "worker,both"])
+def test_a_partition_that_a_job_could_run_with_passes_the_check(folder, partition):
+    assert status_with(folder, partition, "check")[0] == 0
+
+
+@pytest.mark.parametrize("partition", ["absent.toml", "2:x", "0:2", "worker,wrker", "gap.toml", "worker"])
+@pytest.mark.parametrize("command", [("check",), ("run", "--dry-run", "train.py")])
+def test_a_partition_that_no_job_could_run_with_is_refused(folder, partition, command):
+    assert status_with(folder, partition, *command)[0] == 2
+
+
+def test_a_check_shows_where_each_device_that_names_a_place_would_have_its_memory_here(folder, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "1000")
+    (folder / "placed.toml").write_text(
+        TABLE.format(device=1)
+        + 'memory = "folder:/dev/shm"\n[[rank]]\nrank = 2\nrole = "memory_device"\nmemory = "numa:977"\n'
+    )
+    status, output = status_with(folder, "placed.toml", "check")
+    assert status == 0
+    assert re.search(r"rank 1 │ folder:/dev/shm, up to \d+\.\d GiB", output)
+    assert re.search(r"rank 2 │ refused: .*placed\.toml:11: memory of rank 2 is 'numa:977': this machine has", output)
+
+
+def test_a_check_lists_the_numa_nodes_of_the_machine(folder):
+    status, output = status_with(folder, "2:2", "check")
+    assert status == 0
+    listed = rf"{memory_nodes()[0].number}: \d+ MiB free of \d+ MiB, " if memory_nodes() else "none"
+    assert re.search(rf"NUMA nodes *│ {listed}", output)
+    assert "memory of the devices" not in output
+
+
+def test_the_partition_of_a_file_says_how_many_ranks_are_started(folder):
+    status, output = status_with(folder, "table.toml", "run", "--dry-run", "train.py")
+    assert status == 0
+    assert f"-x COARSE_PARTITION={folder / 'table.toml'}" in output
+    assert output.count("-n 1 ") == 2
+
+
+def test_workers_and_devices_may_repeat_the_file_but_not_contradict_it(folder):
+    assert status_with(folder, "2:2", "run", "--dry-run", "--workers", "2", "--devices", "2", "train.py")[0] == 0
+    status, output = status_with(folder, "2:2", "run", "--dry-run", "--workers", "3", "train.py")
+    assert status == 2
+    assert "--workers asks for 3, but the configuration's partition '2:2' has 2" in output
+
+
+def test_a_misspelt_option_is_not_taken_for_the_script(folder):
+    status, output = status_with(folder, "2:2", "run", "--dry-run", "--worker", "2", "train.py")
+    assert status == 2
+    assert "No such option: --worker" in output
+
+
+def test_options_after_the_script_are_the_scripts_own(folder):
+    status, output = status_with(folder, "2:2", "run", "--dry-run", "train.py", "--workers", "9", "-x", "--", "--help")
+    assert status == 0
+    assert output.count("train.py --workers 9 -x -- --help") == 1
+
+
+def test_a_check_without_an_mpi_library_says_so(folder):
+    program = "import sys; sys.modules['mpi4py.MPI'] = None; from coarse.cli.app import main; main()"
+    command = [sys.executable, "-c", program, "check"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert "finds no MPI library" in line

@@ -1,0 +1,69 @@
+"""`coarse shard` answers with a row per mode, and refuses what makes no sense."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from coarse.cli import shard
+from coarse.cli.report.sharded import HEAD
+
+
+def asked(tmp_path, *arguments):
+    out = tmp_path / "shard.json"
+    done = CliRunner().invoke(shard.app, [*arguments, "--out", str(out)])
+    return done, json.loads(out.read_text()) if out.exists() else None
+
+
+def test_every_mode_has_a_row_that_says_it_is_simulated(tmp_path):
+    done, found = asked(tmp_path, "--model", "4x256x4", "--batch", "2")
+    assert done.exit_code == 0
+    assert [row["mode"] for row in found["rows"]] == ["zero2", "fsdp", "hybrid", "zeropp", "fcdp"]
+    assert {row["kind"] for row in found["rows"]} == {"simulated"}
+    assert all(word in done.output for name in HEAD for word in name.split())  # none cut, at 80 columns
+    for row in found["rows"]:
+        assert row["samples_per_s"] * row["iteration_s"] == pytest.approx(2 * 16)
+
+
+def test_fcdp_sends_what_zero3_sends_but_for_backwards_gathers(tmp_path):
+    _, found = asked(tmp_path, "--model", "4x256x4", "--modes", "fsdp,fcdp", "--collective", "hierarchical")
+    full, cached = found["rows"]
+    assert cached["forward_gb"] == full["forward_gb"]
+    assert cached["backward_gb"] == pytest.approx(full["backward_gb"] / 2)
+
+
+def test_adapters_alone_cross_for_fcdp(tmp_path):
+    _, found = asked(tmp_path, "--model", "4x256x4", "--modes", "fsdp,fcdp", "--lora-rank", "8")
+    full, cached = found["rows"]
+    assert cached["forward_gb"] < 0.01 * full["forward_gb"]
+
+
+def test_a_batch_that_does_not_fit_is_a_row_with_the_reason(tmp_path):
+    done, found = asked(tmp_path, "--model", "gpt-30b", "--modes", "zeropp", "--batch", "64")
+    assert found["rows"][0]["batch"] == 0
+    assert "lower the batch to" in found["rows"][0]["note"]
+    assert done.exit_code == 0
+
+
+def test_batch_0_takes_the_largest_that_fits(tmp_path):
+    _, found = asked(tmp_path, "--model", "gpt-30b", "--modes", "zeropp,fcdp", "--batch", "0", "--nodes", "2")
+    assert 0 < found["rows"][0]["batch"] < found["rows"][1]["batch"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--modes", "zero9"), "--modes must be one of"),
+        (("--machine", "nowhere"), "nowhere"),
+        (("--gpus", "9"), "which has 4 nodes of 8"),
+        (("--peak-share", "0"), "peak_share must lie in"),
+        (("--tau", "1.5", "--modes", "fcdp"), "tau must lie in"),
+        (("--in-flight", "0"), "at least 1 unit"),
+        (("--model", "gpt-1t"), "LAYERSxHIDDENxHEADS"),
+    ],
+)
+def test_wrong_input_ends_with_2_and_says_what_was_wanted(tmp_path, arguments, words):
+    done, found = asked(tmp_path, "--model", "4x256x4", *arguments)
+    assert done.exit_code == 2
+    assert words in done.output
+    assert found is None

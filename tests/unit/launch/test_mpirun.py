@@ -1,0 +1,148 @@
+"""The command line of mpirun, worked out by hand."""
+
+import re
+
+import pytest
+
+from coarse.errors import ConfigError
+from coarse.launch.mpirun import AppContext, missing_defaults, mpirun_argv, mpirun_beside
+from coarse.launch.training_run import WATCHED, TrainingRun, chosen_partition
+from coarse.launch.watched import _workers_world as workers_world
+
+
+@pytest.fixture
+def script(tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text("")
+    return str(path)
+
+
+def test_workers_run_the_script_and_devices_only_serve(script):
+    request = TrainingRun(script=script, arguments=("--lr", "0.1"), partition="4:2")
+    watched = ("python", "-I", "-S", WATCHED)
+    assert request.contexts("python") == (
+        AppContext(num_ranks=4, command=(*watched, "0,0,0,4,4,127.0.0.1,29500", "python", script, "--lr", "0.1")),
+        AppContext(num_ranks=2, command=(*watched, "-", "python", "-m", "coarse.launch.device")),
+    )
+    assert request.light_ranks() == {4, 5}
+
+
+def test_contexts_follow_the_ranks_of_the_partition(script):
+    request = TrainingRun(script=script, partition="worker,memory_device,memory_device,both")
+    assert [context.num_ranks for context in request.contexts("python")] == [1, 2, 1]
+    assert request.light_ranks() == {1, 2}
+
+
+def test_every_worker_is_told_its_place_among_workers_alone(script):
+    hosts = ("a", "a", "a", "b", "b", "b")
+    roles = "worker,memory_device,worker,worker,both,memory_device"
+    request = TrainingRun(script=script, partition=roles, hosts=hosts, meeting_port=1234)
+    found = {}
+    first = 0
+    for context in request.contexts("python"):
+        for rank in range(first, first + context.num_ranks):
+            place = context.command[4]
+            found[rank] = None if place == "-" else workers_world(place, rank)
+        first += context.num_ranks
+    world = {"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "1234"}
+    numbers = {0: (0, 0), 2: (1, 1), 3: (2, 0), 4: (3, 1)}
+    places = {rank: {"RANK": str(at[0]), "LOCAL_RANK": str(at[1]), **world} for rank, at in numbers.items()}
+    assert found == {rank: places.get(rank) for rank in range(6)}
+
+
+def test_only_what_was_asked_for_is_exported(script):
+    assert TrainingRun(script=script).exports() == {"COARSE_PARTITION": "2:2"}
+    asked = TrainingRun(script=script, partition="3:1", mode="coarse", policy="paper", config_path="/c.toml")
+    assert asked.exports() == {
+        "COARSE_PARTITION": "3:1",
+        "COARSE_MODE": "coarse",
+        "COARSE_POLICY": "paper",
+        "COARSE_CONFIG": "/c.toml",
+    }
+
+
+@pytest.mark.parametrize(
+    ("stated", "workers", "devices", "chosen"),
+    [
+        (None, None, None, "2:2"),
+        (None, 3, None, "3:2"),
+        ("4:1", None, None, "4:1"),
+        ("2:2", 2, 2, "2:2"),
+        ("worker,both", 2, 1, "worker,both"),
+    ],
+)
+def test_a_partition_of_the_configuration_may_be_repeated_or_stand_alone(stated, workers, devices, chosen):
+    assert chosen_partition(stated, workers, devices) == chosen
+
+
+@pytest.mark.parametrize(
+    ("stated", "workers", "devices", "message"),
+    [
+        (None, 0, None, "--workers must be at least 1, got 0"),
+        (None, None, 0, "--devices must be at least 1, got 0"),
+        ("2:2", 3, None, "--workers asks for 3, but the configuration's partition '2:2' has 2"),
+        ("2:2", 2, 1, "--devices asks for 1, but the configuration's partition '2:2' has 2"),
+    ],
+)
+def test_options_that_contradict_the_configuration_are_refused(stated, workers, devices, message):
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        chosen_partition(stated, workers, devices)
+
+
+def test_contexts_stand_on_one_line_with_a_colon_between():
+    contexts = [AppContext(num_ranks=2, command=("a", "-x")), AppContext(num_ranks=1, command=("b",))]
+    argv = mpirun_argv("mpirun", contexts, exports={"K": "v"}, as_root=False, fault_tolerant=False)
+    assert " ".join(argv) == "mpirun --map-by :OVERSUBSCRIBE --bind-to none -x K=v -n 2 a -x : -n 1 b"
+
+
+def test_root_and_fault_tolerance_are_asked_for_only_when_wanted():
+    contexts = [AppContext(num_ranks=1, command=("a",))]
+    for as_root in (False, True):
+        for fault_tolerant in (False, True):
+            argv = mpirun_argv("mpirun", contexts, exports={}, as_root=as_root, fault_tolerant=fault_tolerant)
+            assert ("--allow-run-as-root" in argv) is as_root
+            assert ("--with-ft" in argv) is fault_tolerant
+
+
+def test_a_run_without_its_script_is_refused():
+    with pytest.raises(ConfigError, match=r"no script 'absent\.py'"):
+        TrainingRun(script="absent.py")
+
+
+def test_mpirun_is_taken_from_the_interpreters_environment_first(tmp_path):
+    for folder in ("env", "path"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "mpirun").touch(mode=0o755)
+    environ = {"PATH": str(tmp_path / "path")}
+    assert mpirun_beside(str(tmp_path / "env" / "python"), environ) == str(tmp_path / "env" / "mpirun")
+    assert mpirun_beside(str(tmp_path / "other" / "python"), environ) == str(tmp_path / "path" / "mpirun")
+    with pytest.raises(ConfigError, match="install Open MPI"):
+        mpirun_beside(str(tmp_path / "other" / "python"), {"PATH": str(tmp_path)})
+
+
+def test_a_default_counts_from_the_file_or_the_environment_but_not_from_a_comment():
+    both = "rmaps_default_mapping_policy = :oversubscribe\nhwloc_default_binding_policy=none\n"
+    assert missing_defaults(both, {}) == {}
+    assert set(missing_defaults("# " + both, {})) == {"rmaps_default_mapping_policy"}
+    assert set(missing_defaults("", {"PRTE_MCA_rmaps_default_mapping_policy": "slot:OVERSUBSCRIBE"})) == {
+        "hwloc_default_binding_policy"
+    }
+
+
+def test_on_several_hosts_each_rank_is_started_on_its_own(script):
+    hosts = ("a", "a", "a", "b", "b", "b")
+    request = TrainingRun(script=script, partition="4:2", hosts=hosts)
+    contexts = request.contexts("python")
+    assert [(context.host, context.num_ranks) for context in contexts] == [("a", 2), ("a", 1), ("b", 2), ("b", 1)]
+    assert [context.command[-1] for context in contexts] == [script, "coarse.launch.device"] * 2
+    assert request.light_ranks() == {2, 5}
+
+
+def test_hosts_and_further_options_stand_where_mpirun_wants_them():
+    contexts = [AppContext(num_ranks=2, command=("a",), host="h1"), AppContext(num_ranks=1, command=("b",), host="h2")]
+    argv = mpirun_argv(
+        "mpirun", contexts, exports={}, as_root=False, fault_tolerant=False, options=("--mca", "btl", "self,tcp")
+    )
+    assert " ".join(argv) == (
+        "mpirun --mca btl self,tcp --map-by :OVERSUBSCRIBE --bind-to none --host h1 -n 2 a : --host h2 -n 1 b"
+    )

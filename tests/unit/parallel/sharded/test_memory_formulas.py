@@ -1,0 +1,27 @@
+"""What a mode keeps on an accelerator, by the formulas of live training and by the simulator's account of a GPU."""
+
+import pytest
+
+from coarse.hardware.models import uniform
+from coarse.hardware.sharded_memory import Held, ShardedTraining, sharded_account
+from coarse.parallel.sharded.modes import Mode
+from coarse.parallel.sharded.volumes import TrainedShape, accelerator_nbytes
+
+HELD = {
+    Mode.FSDP: Held.SHARDED,
+    Mode.HYBRID: Held.SUBGROUP,
+    Mode.ZEROPP: Held.SECONDARY,
+    Mode.FCDP: Held.SHARDED,
+}
+
+
+@pytest.mark.parametrize("mode", Mode)
+def test_both_say_the_same(mode):
+    model = uniform(num_layers=4, parameters_per_layer=4096)
+    training = ShardedTraining(model=model, num_gpus=16, num_nodes=2, held=HELD[mode])
+    rows = {row.name: row.nbytes for row in sharded_account(training, 1).rows}
+    whole = model.num_parameters * training.precision.itemsize
+    shape = TrainedShape(
+        num_nodes=2, num_workers=16, parameter_nbytes=whole, trainable_nbytes=whole, gradient_nbytes=whole
+    )
+    assert rows["parameters"] + rows.get("secondary shards", 0) == accelerator_nbytes(mode, shape)

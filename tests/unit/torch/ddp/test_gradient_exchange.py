@@ -1,0 +1,173 @@
+"""What the exchange of gradients makes of hooks and waits, with one rank and no device behind it."""
+
+import gc
+import weakref
+
+import numpy as np
+import pytest
+import torch
+
+from coarse.errors import InFlightError, StallError
+from coarse.protocol.dtypes import DType, Op
+from coarse.torch.ddp.buckets import BucketOfCopies, BucketOfViews, plan_buckets
+from coarse.torch.ddp.gradients import GradientExchange
+
+
+class OneRank:
+    """A synchroniser whose results are this rank's own values; waits for indices in `stalls` stall once each."""
+
+    timer = None
+    dual_sync = None
+
+    def __init__(self):
+        self.started = []
+        self.stalls = []
+        self.recallable = set()
+
+    def memory_of(self, descriptor):
+        return np.zeros(descriptor.shape, DType(descriptor.dtype).storage)
+
+    def start(self, index):
+        self.started.append(index)
+
+    def recall(self, index):
+        return index in self.recallable
+
+    def all_started(self):
+        pass
+
+    def wait(self, index):
+        if index in self.stalls:
+            self.stalls.remove(index)
+            raise StallError(f"bucket {index} stalls")
+
+    def begin_round(self):
+        pass
+
+    def close(self):
+        pass
+
+
+class Setup:
+    """Two parameters in a bucket each, and the exchange of their gradients."""
+
+    def __init__(self, kind, op=Op.AVERAGE):
+        self.front, self.back = (torch.ones(4, requires_grad=True) for _ in range(2))
+        self.synchroniser = OneRank()
+        self.exchange = GradientExchange(self.synchroniser, op=op, rank=0, num_ranks=1, num_passes=1)
+        named = {"front": self.front, "back": self.back}
+        self.buckets = [
+            kind(plan, tuple(named[name] for name in plan.names), self.synchroniser.memory_of(plan.descriptor))
+            for plan in plan_buckets(list(named.items()), prefix="", op=op, bucket_bytes=16, num_ranks=1)
+        ]
+        assert len(self.buckets) == 2
+        self.exchange.add(self.buckets)
+
+    def backward(self, factor=1.0):
+        (self.front.sum() * factor + self.back.sum() * factor).backward()
+
+
+@pytest.fixture(params=[BucketOfViews, BucketOfCopies])
+def setup(request):
+    return Setup(request.param)
+
+
+def clamp_into_a_new_tensor(parameter):
+    parameter.grad = parameter.grad.clamp(-1, 1)
+
+
+def clamp_in_place(parameter):
+    parameter.grad.clamp_(-1, 1)
+
+
+def let_go(parameter):
+    parameter.grad = None
+
+
+@pytest.mark.parametrize("disturb", [clamp_into_a_new_tensor, clamp_in_place, let_go])
+def test_a_gradient_changed_or_replaced_in_flight_is_refused(setup, disturb):
+    setup.backward()
+    disturb(setup.front)
+    with pytest.raises(InFlightError, match=r"'front', were changed or replaced .*before clipping"):
+        setup.exchange.synchronize()
+
+
+def test_a_gradient_may_be_replaced_once_it_is_synchronised(setup):
+    for _ in range(3):
+        setup.exchange.clear(set_to_none=True)
+        setup.backward()
+        setup.exchange.synchronize()
+        clamp_into_a_new_tensor(setup.front)
+        assert setup.front.grad.tolist() == [1.0] * 4
+
+
+def test_gradients_that_were_let_go_are_not_kept_alive():
+    setup = Setup(BucketOfCopies)
+    setup.backward()
+    gradient = weakref.ref(setup.front.grad)
+    setup.exchange.clear(set_to_none=True)
+    gc.collect()
+    assert gradient() is None
+
+
+@pytest.mark.parametrize("stalls", [[0], [1], [0, 1], [0, 0, 1]])
+def test_a_bucket_is_pushed_once_however_often_a_synchronisation_stalls(setup, stalls):
+    for step in range(1, 4):
+        setup.exchange.clear(set_to_none=True)
+        setup.synchroniser.stalls = list(stalls)
+        setup.backward(step)
+        for _ in stalls:
+            with pytest.raises(StallError):
+                setup.exchange.synchronize()
+        setup.exchange.synchronize()
+        assert sorted(setup.synchroniser.started) == sorted([0, 1] * step)
+        assert setup.front.grad.tolist() == setup.back.grad.tolist() == [float(step)] * 4
+
+
+@pytest.mark.parametrize("op", [Op.AVERAGE, Op.SUM])
+@pytest.mark.parametrize("kind", [BucketOfViews, BucketOfCopies])
+def test_a_bucket_that_is_pushed_once_more_is_so_once_however_often_that_stalls(kind, op):
+    setup = Setup(kind, op)
+    setup.backward(1)
+    setup.backward(2)
+    setup.synchroniser.stalls = [1, 1]
+    for _ in range(2):
+        with pytest.raises(StallError):
+            setup.exchange.synchronize()
+    setup.exchange.synchronize()
+    assert sorted(setup.synchroniser.started) == [0, 0, 1, 1]
+    assert setup.front.grad.tolist() == setup.back.grad.tolist() == [3.0] * 4
+
+
+def test_a_backward_after_a_stall_is_pushed_too(setup):
+    setup.backward(1)
+    setup.synchroniser.stalls = [1]
+    with pytest.raises(StallError):
+        setup.exchange.synchronize()
+    setup.backward(2)
+    setup.exchange.synchronize()
+    assert sorted(setup.synchroniser.started) == [0, 0, 1, 1]
+    assert setup.front.grad.tolist() == setup.back.grad.tolist() == [3.0] * 4
+
+
+@pytest.mark.parametrize("op", [Op.AVERAGE, Op.SUM])
+@pytest.mark.parametrize("kind", [BucketOfViews, BucketOfCopies])
+def test_a_bucket_that_was_recalled_is_neither_waited_for_nor_scaled_and_goes_once_with_all_gradients(kind, op):
+    setup = Setup(kind, op)
+    setup.synchroniser.recallable = {0, 1}
+    setup.synchroniser.stalls = [0, 1]
+    setup.backward(1)
+    setup.backward(2)
+    assert setup.synchroniser.stalls == [0, 1]
+    setup.synchroniser.stalls = []
+    setup.exchange.synchronize()
+    assert sorted(setup.synchroniser.started) == [0, 0, 1, 1]
+    assert setup.front.grad.tolist() == setup.back.grad.tolist() == [3.0] * 4
+
+
+def test_a_gradient_changed_before_its_bucket_was_recalled_is_refused(setup):
+    setup.synchroniser.recallable = {0, 1}
+    setup.backward()
+    clamp_in_place(setup.front)
+    with pytest.raises(InFlightError, match=r"'front', were changed or replaced"):
+        setup.backward()
