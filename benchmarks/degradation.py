@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # so that the script runs from any folder
 
-from coarse.emulated.launch import ALLOWED_OVERRUN_SHARE, EmulatedResult, run_order
-from coarse.emulated.order import RunOrder
+from coarse.emulation.launch import ALLOWED_OVERRUN_SHARE, EmulatedResult, run_order
+from coarse.emulation.order import RunOrder
 from coarse.hardware.degradation import at_share
 from coarse.simulation.adaptation import PROFILE_EVERY, Profile
 from coarse.simulation.job import Job

@@ -15,8 +15,8 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))  # so that the script 
 
 from benchmarks.targets import MEDIAN_LIMIT, PERCENTILE_LIMIT
 from benchmarks.world import abort_on_error
-from coarse.emulated.envelope import Way
-from coarse.emulated.runtime import EmulatedRuntime
+from coarse.emulation.envelope import Way
+from coarse.emulation.runtime import EmulatedRuntime
 from coarse.hardware.links import Link
 from coarse.protocol.clock import WallClock
 from coarse.protocol.partition import PartitionTable, RankPlace, Role

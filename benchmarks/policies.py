@@ -20,8 +20,8 @@ from statistics import fmean
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # so that the script runs from any folder
 
-from coarse.emulated.launch import emulate
-from coarse.emulated.order import RunOrder
+from coarse.emulation.launch import emulate
+from coarse.emulation.order import RunOrder
 from coarse.errors import ConfigError, OverrunError
 from coarse.hardware.hardware import Machine
 from coarse.hardware.placement import place

@@ -48,7 +48,7 @@ LAYERS = (
     ("coarse.session", "coarse.arrays", "coarse.snapshots"),
     ("coarse", "coarse.parallel"),
     ("coarse.torch", "coarse.launch"),
-    ("coarse.emulated",),
+    ("coarse.emulation",),
     ("coarse.cli", "coarse.__main__", "tf_strategy", "experiments", "benchmarks"),
 )
 

@@ -14,8 +14,8 @@ from coarse.cli.possible_modes import of_possible_modes
 from coarse.cli.progress import Tasks, shown_tasks
 from coarse.cli.report.prediction import modes_of, one_of, profile_notes
 from coarse.cli.wrong_input import wrong_input_ends_with_2
-from coarse.emulated.launch import emulate as emulate_order
-from coarse.emulated.order import RunOrder
+from coarse.emulation.launch import emulate as emulate_order
+from coarse.emulation.order import RunOrder
 from coarse.hardware.models import Precision
 from coarse.simulation.adaptation import PROFILE_EVERY, keep_tables
 from coarse.simulation.report import mean_durations

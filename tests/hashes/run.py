@@ -54,7 +54,10 @@ FIXED = "[routing]\npolicy = \"fixed\"\nthreshold_bytes = 4096\npartition_bytes 
 
 COMMANDS = {
     "predict aws-p3": ("predict", "--machine", "aws-p3", "--out", "OUT/run"),
-    "predict aws-p3 paper": ("predict", "--machine", "aws-p3", "--policy", "paper", "--batch", "64", "--out", "OUT/run"),
+    "predict aws-p3 paper": (
+        *("predict", "--machine", "aws-p3", "--policy", "paper", "--batch", "64"),
+        *("--out", "OUT/run"),
+    ),
     "predict fpga": ("predict", "--machine", "coarse-fpga", "--workers", "1", "--out", "OUT/run"),
     "predict two nodes": ("predict", "--machine", "aws-p3", "--nodes", "2", "--workers", "8", "--out", "OUT/run"),
     "predict straggler": ("predict", "--machine", "cxl-type3-asic", "--straggler", "1=1.5", "--out", "OUT/run"),

@@ -1,7 +1,7 @@
 """A rank of the job whose training results are hashed: `training.py FOLDER FACE`.
 
-FACE is arrays, torch, sharded or keras. Worker 0 writes FOLDER/values.bin, the bytes of all that the face ended with; they are
-the same on every worker, or the job fails.
+FACE is arrays, torch, sharded or keras. Worker 0 writes FOLDER/values.bin, the bytes of all that the face ended with;
+they are the same on every worker, or the job fails.
 """
 
 import hashlib

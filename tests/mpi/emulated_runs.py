@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from coarse.emulated.launch import ALLOWED_OVERRUN_SHARE, EmulatedResult, run_order
-from coarse.emulated.order import RunOrder
+from coarse.emulation.launch import ALLOWED_OVERRUN_SHARE, EmulatedResult, run_order
+from coarse.emulation.order import RunOrder
 
 SLOWER = 2.5
 """How much more dilation the next try gets."""

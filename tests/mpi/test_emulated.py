@@ -11,8 +11,8 @@ from dataclasses import replace
 import psutil
 import pytest
 
-from coarse.emulated.launch import run_order
-from coarse.emulated.order import RunOrder
+from coarse.emulation.launch import run_order
+from coarse.emulation.order import RunOrder
 from coarse.errors import DeadRankError, FabricError
 from coarse.simulation.training import simulate
 from tests.mpi.claims import IN_TIME_S
@@ -75,9 +75,9 @@ def in_mid_run(victim):
         for process in psutil.Process().children(recursive=True):
             try:
                 command, rank = process.cmdline(), process.environ().get("PMIX_RANK")
-                if "coarse.emulated.run" in command and "-I" not in command:
+                if "coarse.emulation.run" in command and "-I" not in command:
                     found[int(rank)] = process
-                elif "coarse.emulated.fabric_process" in command:
+                elif "coarse.emulation.fabric_process" in command:
                     found[FABRIC] = process
             except psutil.Error:  # ended meanwhile, or is yet to start
                 continue

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from coarse.emulated.order import RunOrder
+from coarse.emulation.order import RunOrder
 from coarse.simulation.training import simulate
 from tests.mpi.emulated_runs import require_of_run
 

@@ -19,7 +19,7 @@ atexit.register(lambda: print(*sys.modules, file=sys.stderr))
 main()
 """
 NO_PART_OF_A_JOB = (
-    *("coarse.simulation", "coarse.hardware", "coarse.emulated", "coarse.cli.report", "matplotlib", "torch"),
+    *("coarse.simulation", "coarse.hardware", "coarse.emulation", "coarse.cli.report", "matplotlib", "torch"),
 )
 
 

@@ -4,8 +4,8 @@ import pytest
 from typer.testing import CliRunner
 
 from coarse.cli import emulate
-from coarse.emulated.launch import EmulatedResult
-from coarse.emulated.order import RunOrder
+from coarse.emulation.launch import EmulatedResult
+from coarse.emulation.order import RunOrder
 from coarse.simulation.training import simulate
 
 ASKED = ("--machine", "aws-p3", "--batch", "16", "--modes", "coarse", "--policy", "devices")

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coarse.emulated.envelope import Delivery, Submission, Way, unpack_delivery, unpack_submission
-from coarse.emulated.order import RunOrder, order_json, parse_run_order
-from coarse.emulated.site_file import FabricOrder, order_text, parse_order
+from coarse.emulation.envelope import Delivery, Submission, Way, unpack_delivery, unpack_submission
+from coarse.emulation.order import RunOrder, order_json, parse_run_order
+from coarse.emulation.site_file import FabricOrder, order_text, parse_order
 from coarse.hardware.degradation import RateChange
 from coarse.hardware.links import Link
 from coarse.simulation.site import Site

@@ -4,8 +4,8 @@ import json
 import subprocess
 import sys
 
-from coarse.emulated.fabric_end import fabric_error
-from coarse.emulated.site_file import FabricOrder, order_text
+from coarse.emulation.fabric_end import fabric_error
+from coarse.emulation.site_file import FabricOrder, order_text
 from coarse.errors import FabricError
 
 _ENDING_S = 60.0
@@ -18,7 +18,7 @@ class FabricChild:
         """`control` is the descriptor of the mailboxes' segment."""
         self._rank = rank
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "coarse.emulated.fabric_process", str(control)],
+            [sys.executable, "-m", "coarse.emulation.fabric_process", str(control)],
             pass_fds=(control,),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from coarse.emulated.order import RunOrder, order_json, parse_run_order
+from coarse.emulation.order import RunOrder, order_json, parse_run_order
 from coarse.errors import ConfigError
 from coarse.simulation.scenario import Policy
 

@@ -1,4 +1,4 @@
-"""The program of an emulated run's ranks: `mpirun -n RANKS python -m coarse.emulated.run ORDER RESULT`."""
+"""The program of an emulated run's ranks: `mpirun -n RANKS python -m coarse.emulation.run ORDER RESULT`."""
 
 import json
 import os
@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from coarse.emulated.failure import failure_of, write_failure
-from coarse.emulated.order import RunOrder, parse_run_order
-from coarse.emulated.rows import gather_rows
-from coarse.emulated.runtime import EmulatedRuntime
-from coarse.emulated.training import EmulatedWorker
+from coarse.emulation.failure import failure_of, write_failure
+from coarse.emulation.order import RunOrder, parse_run_order
+from coarse.emulation.rows import gather_rows
+from coarse.emulation.runtime import EmulatedRuntime
+from coarse.emulation.training import EmulatedWorker
 from coarse.protocol.clock import WallClock
 from coarse.runtime import end_job
 

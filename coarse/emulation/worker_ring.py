@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from coarse.emulated.envelope import Way
-from coarse.emulated.mailbox import EmulatedMailbox
+from coarse.emulation.envelope import Way
+from coarse.emulation.mailbox import EmulatedMailbox
 from coarse.protocol.codec import decode_ring_header, encode_ring_header
 from coarse.proxy.instructions import Instruction, RingId, RingReceive, RingSend
 from coarse.simulation.ring_stream import RingStream

@@ -7,8 +7,8 @@ from mpi4py import MPI
 
 from coarse.client.client import Client
 from coarse.client.handle import Handle
-from coarse.emulated.runtime import EmulatedRuntime
-from coarse.emulated.worker_ring import EmulatedWorkerRing
+from coarse.emulation.runtime import EmulatedRuntime
+from coarse.emulation.worker_ring import EmulatedWorkerRing
 from coarse.errors import CoarseError
 from coarse.protocol.records import Descriptor
 from coarse.simulation.adaptation import Profile

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from coarse.emulated.adder import Adder
-from coarse.emulated.envelope import Way
-from coarse.emulated.mailbox import EmulatedMailbox
+from coarse.emulation.adder import Adder
+from coarse.emulation.envelope import Way
+from coarse.emulation.mailbox import EmulatedMailbox
 from coarse.protocol.codec import RING_HEADER_BYTES, decode_ring_header, encode_ring_header
 from coarse.protocol.dtypes import DType
 from coarse.protocol.records import RingChunk

@@ -2,7 +2,7 @@
 
 import pytest
 
-from coarse.emulated.adder import Adder
+from coarse.emulation.adder import Adder
 
 
 class StillPace:

@@ -14,9 +14,9 @@ from statistics import fmean
 from types import FrameType
 from typing import Any
 
-from coarse.emulated.ends import Ends
-from coarse.emulated.failure import first_failure
-from coarse.emulated.order import RunOrder, order_json
+from coarse.emulation.ends import Ends
+from coarse.emulation.failure import first_failure
+from coarse.emulation.order import RunOrder, order_json
 from coarse.errors import CoarseError, OverrunError
 from coarse.launch.departures import exit_status
 from coarse.launch.mpirun import ONE_MACHINE, AppContext, Job, mpirun_argv, mpirun_beside
@@ -138,7 +138,7 @@ def run_order(order: RunOrder) -> EmulatedResult:
         FabricError, DeadRankError: the fabric process or a rank ended in mid-run; the whole run has ended.
         CoarseError: what a rank raised.
     """
-    with _signals_unwind(), tempfile.TemporaryDirectory(prefix="coarse-emulated-") as name:
+    with _signals_unwind(), tempfile.TemporaryDirectory(prefix="coarse-emulation-") as name:
         folder = Path(name)
         (folder / _ORDER).write_text(order_json(order))
         ends = Ends(order.num_workers, order.num_ranks)
@@ -164,7 +164,7 @@ def _profile(row: dict[str, Any]) -> Profile:
 
 def _run_ranks(num_ranks: int, folder: Path, ends: Ends) -> int | None:
     """Start all ranks and return when they have ended, with mpirun's status; None where it had to be ended."""
-    program = (sys.executable, "-m", "coarse.emulated.run", str(folder / _ORDER), str(folder / _RESULT))
+    program = (sys.executable, "-m", "coarse.emulation.run", str(folder / _ORDER), str(folder / _RESULT))
     argv = mpirun_argv(
         mpirun_beside(sys.executable, os.environ),
         [AppContext(num_ranks=num_ranks, command=(sys.executable, "-I", "-S", WATCHED, "-", *program))],

@@ -7,11 +7,11 @@ only while nothing else is under way, so whatever the fabric delivers then is on
 import os
 from collections.abc import Callable, Iterator
 
-from coarse.emulated.doorbell import PunctualMailbox
-from coarse.emulated.envelope import RUN_SECONDS, Submission, Way, unpack_delivery
-from coarse.emulated.fabric_end import fabric_error
-from coarse.emulated.pace import Pace
-from coarse.emulated.shard_sizes import ShardSizes
+from coarse.emulation.doorbell import PunctualMailbox
+from coarse.emulation.envelope import RUN_SECONDS, Submission, Way, unpack_delivery
+from coarse.emulation.fabric_end import fabric_error
+from coarse.emulation.pace import Pace
+from coarse.emulation.shard_sizes import ShardSizes
 from coarse.protocol.codec import decode, encode
 from coarse.protocol.records import Descriptor, Push, Ready
 

@@ -3,7 +3,7 @@
 import heapq
 from typing import Generic, TypeVar
 
-from coarse.emulated.pace import Pace
+from coarse.emulation.pace import Pace
 
 T = TypeVar("T")
 

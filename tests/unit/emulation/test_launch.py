@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from coarse.emulated import launch
-from coarse.emulated.launch import EmulatedResult, emulate
-from coarse.emulated.order import RunOrder
+from coarse.emulation import launch
+from coarse.emulation.launch import EmulatedResult, emulate
+from coarse.emulation.order import RunOrder
 from coarse.errors import OverrunError
 from coarse.simulation.report import WorkerIteration
 

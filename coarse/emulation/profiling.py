@@ -6,9 +6,9 @@ import numpy as np
 from mpi4py import MPI
 
 from coarse.client.link import DeviceLink
-from coarse.emulated.envelope import Way
-from coarse.emulated.mailbox import EmulatedMailbox
-from coarse.emulated.pace import Pace
+from coarse.emulation.envelope import Way
+from coarse.emulation.mailbox import EmulatedMailbox
+from coarse.emulation.pace import Pace
 from coarse.protocol.plan import RoutingTable
 from coarse.simulation.adaptation import Decide, Measuring, Result, Seconds, drive
 from coarse.simulation.job import Job

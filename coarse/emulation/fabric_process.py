@@ -11,11 +11,11 @@ import os
 import sys
 from collections.abc import Sequence
 
-from coarse.emulated.doorbell import PunctualMailbox
-from coarse.emulated.envelope import RUN_SECONDS, Delivery, Submission, Way, unpack_submission
-from coarse.emulated.pace import Pace
-from coarse.emulated.run_clock import RunClock
-from coarse.emulated.site_file import FabricOrder, parse_order
+from coarse.emulation.doorbell import PunctualMailbox
+from coarse.emulation.envelope import RUN_SECONDS, Delivery, Submission, Way, unpack_submission
+from coarse.emulation.pace import Pace
+from coarse.emulation.run_clock import RunClock
+from coarse.emulation.site_file import FabricOrder, parse_order
 from coarse.hardware.ports import Ports
 from coarse.simulation.site import Path, Site
 from coarse.transport.mailbox import Mailbox

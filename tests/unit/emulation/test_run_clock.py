@@ -1,6 +1,6 @@
 """When changes at seconds of the run come true in emulated time."""
 
-from coarse.emulated.run_clock import RunClock
+from coarse.emulation.run_clock import RunClock
 from coarse.hardware.degradation import RateChange
 
 EARLY, LATE = RateChange(1.0, 0, 5.0), RateChange(2.5, 1, 7.0)
