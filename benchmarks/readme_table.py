@@ -90,7 +90,7 @@ def with_section(text: str, section: str, begin_line: str = BEGIN, end_line: str
 
 
 def claims_of(page: str) -> str:
-    """The table of the page that `make validate` writes, folded up, under how many rows came to what."""
+    """The table of the page that `make validate` writes, reduced up, under how many rows came to what."""
     return _folded(page.partition("\n## ")[0])
 
 
