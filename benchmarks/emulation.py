@@ -22,7 +22,7 @@ from coarse.protocol.clock import WallClock
 from coarse.protocol.partition import PartitionTable, RankPlace, Role
 from coarse.protocol.plan import Placement
 from coarse.simulation.job import Job
-from coarse.simulation.site import Site
+from coarse.simulation.sites import Site
 
 DURATIONS_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
 """Wall seconds."""

@@ -15,8 +15,8 @@ from coarse.launch.mpirun import missing_defaults, mpirun_beside
 from coarse.protocol.composition import placement_of
 from coarse.protocol.config import Config, load_config
 from coarse.protocol.partition import PartitionTable
+from coarse.protocol.partition_file import stated_partition
 from coarse.protocol.place import Anywhere
-from coarse.protocol.stated_partition import stated_partition
 from coarse.protocol.units import GIB
 from coarse.storage.device_file import open_device_file
 from coarse.storage.numa import memory_nodes

@@ -9,8 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from coarse.cli.options import MACHINE_HELP, Degrade, ProfileEvery
-from coarse.cli.possible_modes import of_possible_modes
+from coarse.cli.options import MACHINE_HELP, Degrade, ProfileEvery, of_possible_modes
 from coarse.cli.progress import Tasks, shown_tasks
 from coarse.cli.report.prediction import modes_of, one_of, profile_notes
 from coarse.cli.wrong_input import wrong_input_ends_with_2

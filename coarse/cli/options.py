@@ -1,10 +1,13 @@
-"""Options that several commands have, and what they say of them."""
+"""Options that several commands have, what they say of them, and the modes that a machine can run."""
 
-from typing import Annotated
+from collections.abc import Callable, Iterable
+from typing import Annotated, TypeVar
 
 import typer
 
+from coarse.errors import CapacityError, ConfigError
 from coarse.hardware.presets import preset_names
+from coarse.simulation.scenario import Mode
 
 Degrade = Annotated[
     list[str] | None,
@@ -12,3 +15,29 @@ Degrade = Annotated[
 ]
 ProfileEvery = Annotated[int, typer.Option(help="Iterations until coarse profiles again and decides anew; 0: never.")]
 MACHINE_HELP = f"A preset ({', '.join(preset_names())}), or the path of a machine file (.toml)."
+
+
+T = TypeVar("T")
+
+
+def of_possible_modes(
+    modes: Iterable[Mode], of_mode: Callable[[Mode], T], *, must_have: bool, on_left_out: Callable[[str], None]
+) -> list[T]:
+    """What `of_mode` gives for each mode that is possible, in order; `on_left_out` gets a line on each other.
+
+    Raises:
+        ConfigError, CapacityError: why a mode is impossible, where they `must_have` been possible or none is.
+    """
+    found: list[T] = []
+    refusal: Exception | None = None
+    for mode in modes:
+        try:
+            found.append(of_mode(mode))
+        except (ConfigError, CapacityError) as error:
+            if must_have:
+                raise type(error)(f"mode {mode}: {error}") from None
+            refusal = error
+            on_left_out(f"Left out {mode}: {error}.")
+    if not found:
+        raise ConfigError(f"no mode can run: {refusal}")
+    return found

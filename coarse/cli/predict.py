@@ -9,8 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from coarse.cli.options import MACHINE_HELP, Degrade, ProfileEvery
-from coarse.cli.possible_modes import of_possible_modes
+from coarse.cli.options import MACHINE_HELP, Degrade, ProfileEvery, of_possible_modes
 from coarse.cli.progress import Tasks, shown_tasks
 from coarse.cli.report.command import show
 from coarse.cli.report.perfetto import write_trace

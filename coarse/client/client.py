@@ -24,8 +24,8 @@ from coarse.client.refusals import (
 )
 from coarse.client.regions import KeyRegions
 from coarse.errors import CapacityError, CoarseError, InFlightError, MismatchError, StallError
+from coarse.protocol.plan import mask_of, runs_of
 from coarse.protocol.records import Allocate, Descriptor, Free
-from coarse.protocol.shard_sets import mask_of, runs_of
 from coarse.protocol.units import MIB
 from coarse.storage.region import DeviceMemory
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from coarse.protocol.dtypes import DType
-from coarse.protocol.plan import Placement, RoutingTable, SyncPlan, plan_key, proxy_for
+from coarse.protocol.plan import Placement, RoutingTable, SyncPlan, mask_of, plan_key, proxy_for
 from coarse.protocol.records import (
     Allocated,
     Descriptor,
@@ -31,7 +31,6 @@ from coarse.protocol.records import (
     Tables,
     key_of,
 )
-from coarse.protocol.shard_sets import mask_of
 from coarse.protocol.snapshot_records import SnapshotCopied, SnapshotEnded, SnapshotGrant
 
 

@@ -27,8 +27,7 @@ from coarse.protocol.snapshot_records import (
 )
 from coarse.protocol.units import MIB
 from coarse.storage.snapshots.manifest import check_metadata
-from coarse.storage.snapshots.pieces import StoredTensor
-from coarse.storage.snapshots.shares import share_of
+from coarse.storage.snapshots.pieces import StoredTensor, share_of
 
 _LONGEST_WRITE_S = 3600.0
 _TOUCH_BYTES = 256 * MIB

@@ -12,8 +12,7 @@ from coarse.collectives.node_memory import NodeRegion, agree_on_region
 from coarse.collectives.progress import Waits
 from coarse.collectives.shape import Collective, GroupShape
 from coarse.collectives.shared import SharedByGroups
-from coarse.collectives.traffic import Traffic
-from coarse.collectives.wire import GroupWire
+from coarse.collectives.wire import GroupWire, Traffic
 from coarse.errors import MismatchError
 from coarse.protocol.records import Tag
 

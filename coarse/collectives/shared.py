@@ -7,7 +7,7 @@ from mpi4py import MPI
 from coarse.client.client import Client
 from coarse.collectives.node_memory import NodeDevices
 from coarse.collectives.progress import ProgressThread
-from coarse.collectives.traffic import Traffic
+from coarse.collectives.wire import Traffic
 from coarse.protocol.plan import Placement
 from coarse.protocol.records import Tag
 

@@ -1,12 +1,34 @@
-"""Messages between the members of a group, counted where they leave the node."""
+"""Messages between the members of a group, and the count of those bytes that leave the node."""
+
+from collections import defaultdict
 
 import numpy as np
 from mpi4py import MPI
 
 from coarse.collectives.awaited import Messages
 from coarse.collectives.shape import GroupShape
-from coarse.collectives.traffic import Traffic
 from coarse.protocol.records import Tag
+
+
+class Traffic:
+    """Counts by purpose; one thread counts, any may read."""
+
+    def __init__(self) -> None:
+        self._sent: dict[str, int] = defaultdict(int)
+        self._received: dict[str, int] = defaultdict(int)
+
+    def add(self, what: str, *, sent_bytes: int = 0, received_bytes: int = 0) -> None:
+        """Note bytes that crossed between nodes."""
+        self._sent[what] += sent_bytes
+        self._received[what] += received_bytes
+
+    def by_purpose(self) -> dict[str, tuple[int, int]]:
+        """By purpose the bytes sent and received."""
+        return {what: (self._sent[what], self._received[what]) for what in sorted(self._sent)}
+
+    def total(self) -> tuple[int, int]:
+        """Bytes sent and received, whatever for."""
+        return sum(self._sent.values()), sum(self._received.values())
 
 
 class GroupWire:

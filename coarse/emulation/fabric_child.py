@@ -4,7 +4,7 @@ import json
 import subprocess
 import sys
 
-from coarse.emulation.fabric_end import fabric_error
+from coarse.emulation.failure import fabric_error
 from coarse.emulation.site_file import FabricOrder, order_text
 from coarse.errors import FabricError
 

@@ -11,13 +11,13 @@ import os
 import sys
 from collections.abc import Sequence
 
-from coarse.emulation.doorbell import PunctualMailbox
 from coarse.emulation.envelope import RUN_SECONDS, FabricDelivery, FabricPort, Submission, unpack_submission
+from coarse.emulation.mailbox import PunctualMailbox
 from coarse.emulation.pace import Pace
 from coarse.emulation.run_clock import RunClock
 from coarse.emulation.site_file import FabricOrder, parse_order
 from coarse.hardware.ports import Ports
-from coarse.simulation.site import Path, Site
+from coarse.simulation.sites import Path, Site
 from coarse.transport.mailbox import Mailbox
 
 LATE_SHARE = 0.02

@@ -1,11 +1,13 @@
-"""Why a rank of an emulated run gave up: written by the rank, read by the launcher."""
+"""How the ranks of an emulated run and its fabric process ended, and why: told by ranks, read by the launcher."""
 
 import json
+import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from coarse import errors
 from coarse.errors import CoarseError, DeadRankError, FabricError
+from coarse.launch.departures import Departures, Verdict, exit_status, how_ended
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,3 +56,61 @@ def first_failure(folder: Path) -> Failure | None:
     """The first rank's that failed; word of another rank's death only where no rank says more."""
     found = [Failure(**json.loads(path.read_text())) for path in folder.glob("failure-*.json")]
     return min(found, key=lambda failure: (failure.dead_rank is not None, failure.at_s), default=None)
+
+
+class Ends(Departures):
+    """An emulated run is over as soon as a rank ends otherwise than with status 0."""
+
+    def __init__(self, num_workers: int, num_ranks: int) -> None:
+        super().__init__(num_ranks, light=frozenset())
+        self._num_workers = num_workers
+
+    def verdict(self) -> Verdict | None:
+        """Why the run must be ended now; None while it may go on."""
+        error = self.error()
+        return None if error is None else Verdict(str(error), exit_status(self._failed[error.rank]) or 1)
+
+    def error(self, rank: int | None = None, printed: str = "") -> DeadRankError | None:
+        """How a rank ended, or the first that failed; with what was printed where the status does not say why."""
+        if rank is None:
+            rank = next(iter(self._failed), None)
+        if rank is None:
+            return None
+        status = self._failed.get(rank)
+        number = rank - self._num_workers
+        who = f"worker {rank}" if number < 0 else f"memory device {number}"
+        remedy = "start the run again, with fewer workers or a smaller model if memory ran out (dmesg says so)"
+        why = printed if status is not None and status >= 0 else ""
+        return DeadRankError(
+            f"{who} (MPI rank {rank}) of the emulated run {how_ended(status)} in mid-run; {remedy}{why}", rank=rank
+        )
+
+
+_EXIT_CODE = -1
+"""The last field of /proc/PID/stat."""
+
+
+def fabric_error(process_id: int, rank: int, status: int | None = None) -> FabricError:
+    """What a rank says about a fabric process that has ended too early.
+
+    Its status stands in /proc until its parent, worker 0, takes it, which that does at the end of a run alone,
+    and then says.
+    """
+    status = _exit_status(process_id) if status is None else status
+    remedy = "start the run again, with fewer workers or a smaller model if memory ran out (dmesg says so)"
+    if status is not None and status >= 0:
+        remedy = "what it printed says why"
+    return FabricError(
+        f"rank {rank}: the fabric process (process {process_id}), which says when transfers arrive, "
+        f"{how_ended(status)} in mid-run, so nothing can arrive any more; {remedy}",
+        status=status,
+    )
+
+
+def _exit_status(process_id: int) -> int | None:
+    """Of a process that has ended and was not reaped; None where /proc does not say."""
+    try:
+        stat = Path(f"/proc/{process_id}/stat").read_text()
+    except OSError:
+        return None
+    return os.waitstatus_to_exitcode(int(stat.rpartition(")")[2].split()[_EXIT_CODE]))

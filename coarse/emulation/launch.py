@@ -14,8 +14,7 @@ from statistics import fmean
 from types import FrameType
 from typing import Any
 
-from coarse.emulation.ends import Ends
-from coarse.emulation.failure import first_failure
+from coarse.emulation.failure import Ends, first_failure
 from coarse.emulation.order import RunOrder, order_json
 from coarse.errors import CoarseError, OverrunError
 from coarse.launch.departures import exit_status

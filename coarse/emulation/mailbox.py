@@ -5,15 +5,25 @@ only while nothing else is under way, so whatever the fabric delivers then is on
 """
 
 import os
+import select
 from collections.abc import Callable, Iterator
 
-from coarse.emulation.doorbell import PunctualMailbox
-from coarse.emulation.envelope import RUN_SECONDS, FabricPort, Submission, unpack_delivery
-from coarse.emulation.fabric_end import fabric_error
+from coarse.emulation.envelope import RUN_SECONDS, FabricPort, ShardSizes, Submission, unpack_delivery
+from coarse.emulation.failure import fabric_error
 from coarse.emulation.pace import Pace
-from coarse.emulation.shard_sizes import ShardSizes
 from coarse.protocol.codec import decode, encode
 from coarse.protocol.records import Descriptor, Push, Ready
+from coarse.transport.mailbox import Mailbox
+
+
+class PunctualMailbox(Mailbox):
+    """A mailbox whose sleep ends when its time is over, not up to a millisecond later."""
+
+    def _block(self, timeout_s: float) -> list[tuple[int, int]]:
+        if timeout_s > 0:
+            select.select([self._poll], [], [], timeout_s)
+        return self._poll.poll(0.0)
+
 
 _HOT_KINDS = (1, 2)
 """First bytes of the frames of Push and Ready, the two that announce bytes."""

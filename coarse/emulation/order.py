@@ -3,10 +3,10 @@
 import json
 from dataclasses import asdict, dataclass, replace
 
+from coarse.hardware.compute import profile_for
 from coarse.hardware.degradation import parse_degradation
 from coarse.hardware.models import Precision, model_named
 from coarse.hardware.presets import machine_named
-from coarse.hardware.replay import profile_for
 from coarse.protocol.partition import PartitionTable, RankPlace, Role
 from coarse.protocol.plan import RoutingTable
 from coarse.simulation.adaptation import Decide

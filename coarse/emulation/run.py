@@ -9,9 +9,8 @@ from pathlib import Path
 
 from coarse.emulation.failure import failure_of, write_failure
 from coarse.emulation.order import RunOrder, parse_run_order
-from coarse.emulation.rows import gather_rows
 from coarse.emulation.runtime import EmulatedRuntime
-from coarse.emulation.training import EmulatedWorker
+from coarse.emulation.training import EmulatedWorker, gather_rows
 from coarse.protocol.clock import WallClock
 from coarse.runtime import end_job
 

@@ -8,12 +8,11 @@ import numpy as np
 from mpi4py import MPI
 
 from coarse.client.client import Client
-from coarse.emulation.adder import Adder
 from coarse.emulation.fabric_child import FabricChild
 from coarse.emulation.mailbox import EmulatedMailbox
 from coarse.emulation.pace import Pace
 from coarse.emulation.profiling import EmulatedProfiler
-from coarse.emulation.service import EmulatedService, Work
+from coarse.emulation.service import Adder, EmulatedService, Work
 from coarse.emulation.site_file import FabricOrder
 from coarse.errors import ConfigError
 from coarse.protocol.partition import PartitionTable

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from coarse.hardware.degradation import RateChange
 from coarse.hardware.links import Link
-from coarse.simulation.site import Path, Site
+from coarse.simulation.sites import Path, Site
 
 _WAYS = ("push", "pull", "between_devices", "between_workers")
 

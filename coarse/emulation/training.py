@@ -1,4 +1,4 @@
-"""A worker that replays its compute, while real gradients of the real shapes are synchronised."""
+"""A worker that replays its compute, while real gradients of the real shapes are synchronised; and its rows."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ from coarse.emulation.worker_ring import EmulatedWorkerRing
 from coarse.errors import CoarseError
 from coarse.protocol.records import Descriptor
 from coarse.simulation.adaptation import Profile
-from coarse.simulation.report import WorkerIteration
+from coarse.simulation.report import WorkerIteration, with_idle_times
 
 _BELLS = "the workers' own ring"
 
@@ -185,3 +185,26 @@ def _cut(region: np.ndarray, descriptors: Sequence[Descriptor]) -> list[np.ndarr
         begin += descriptor.nbytes
     return arrays
 
+
+_FIELDS = ("worker", "iteration", "begin_s", "forward_end_s", "backward_end_s", "end_s", "idle_s")
+
+
+def gather_rows(comm: MPI.Comm, rows: Sequence[WorkerIteration]) -> list[WorkerIteration]:
+    """All workers' rows on every worker, with what each waited for the slowest."""
+    own = np.array([[getattr(row, name) for name in _FIELDS] for row in rows])
+    everybody = np.empty((comm.Get_size(), *own.shape))
+    comm.Allgather(own, everybody)
+    return with_idle_times(_row(values) for values in everybody.reshape(-1, len(_FIELDS)).tolist())
+
+
+def _row(values: Sequence[float]) -> WorkerIteration:
+    worker, iteration, begin_s, forward_end_s, backward_end_s, end_s, idle_s = values
+    return WorkerIteration(
+        worker=int(worker),
+        iteration=int(iteration),
+        begin_s=begin_s,
+        forward_end_s=forward_end_s,
+        backward_end_s=backward_end_s,
+        end_s=end_s,
+        idle_s=idle_s,
+    )

@@ -8,8 +8,7 @@ from pathlib import Path
 from coarse.errors import ConfigError
 from coarse.launch.mpirun import AppContext
 from coarse.protocol.partition import PartitionTable
-from coarse.protocol.partition_file import stated_or_default
-from coarse.protocol.stated_partition import stated_partition
+from coarse.protocol.partition_file import stated_or_default, stated_partition
 
 DEVICE_MODULE = "coarse.launch.device"
 """What a memory-device rank runs: it serves, and imports neither the user's script nor torch."""

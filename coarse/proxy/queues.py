@@ -8,7 +8,7 @@ anything: nothing ever waits for the head of a queue, so the deadlock of COARSE 
 from collections.abc import Collection
 from typing import NamedTuple
 
-from coarse.protocol.shard_sets import mask_of, runs_of
+from coarse.protocol.plan import mask_of, runs_of
 
 
 class ReadyRun(NamedTuple):

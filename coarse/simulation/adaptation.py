@@ -21,8 +21,7 @@ from coarse.protocol.units import KIB
 from coarse.simulation.blame import estimated_links
 from coarse.simulation.job import Job
 from coarse.simulation.profiling import local_tables, probe_s, probings
-from coarse.simulation.site import Site
-from coarse.simulation.sites import reachable_proxies
+from coarse.simulation.sites import Site, reachable_proxies
 from coarse.simulation.volleys import Volley, VolleySend, probe_volley, volley_s
 
 PROFILE_EVERY = 10

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from coarse.hardware.degradation import at_share
 from coarse.hardware.links import Link
-from coarse.simulation.site import Site
+from coarse.simulation.sites import Site
 from coarse.simulation.volleys import Volley, volley_s
 
 TOLERANCE = 0.02

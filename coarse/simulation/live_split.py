@@ -17,7 +17,7 @@ from coarse.hardware.quantities import SizeTable
 from coarse.protocol.plan import Placement, RoutingTable
 from coarse.simulation.job import Gradient, Job
 from coarse.simulation.policies import with_best_split
-from coarse.simulation.site import Site
+from coarse.simulation.sites import Site
 from coarse.simulation.training import simulate
 
 LEAST_GAIN = 0.02

@@ -13,7 +13,7 @@ from coarse.client.routing import ProxyProfile
 from coarse.hardware.links import Link
 from coarse.protocol.config import MeasuredRouting
 from coarse.protocol.plan import RoutingTable
-from coarse.simulation.site import Path, Site
+from coarse.simulation.sites import Path, Site
 from coarse.simulation.volleys import ends_s, probe_volley, volley_s
 
 

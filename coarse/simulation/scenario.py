@@ -19,13 +19,11 @@ from coarse.hardware.wiring import PathKind
 from coarse.protocol.config import MeasuredRouting
 from coarse.protocol.plan import Placement, RoutingTable
 from coarse.protocol.units import MIB
-from coarse.simulation.gradients import gradients_of
-from coarse.simulation.job import Gradient, Job
+from coarse.simulation.job import Gradient, Job, gradients_of
 from coarse.simulation.policies import Simulate, with_best_split
 from coarse.simulation.profiling import local_tables, measured_tables, ring_bytes_per_s
 from coarse.simulation.ring_order import in_ring_order
-from coarse.simulation.site import Path, Site
-from coarse.simulation.sites import STEPWISE_RANKS, coarse_site, dense_site, placement_of, reachable_proxies
+from coarse.simulation.sites import STEPWISE_RANKS, Path, Site, coarse_site, dense_site, placement_of, reachable_proxies
 from coarse.simulation.training import simulate
 
 _RING_BYTES = 4 * MIB

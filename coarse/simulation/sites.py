@@ -1,15 +1,42 @@
 # Pure: no MPI, threads, clock or environment.
 """A job's site on a machine: the links of every way that its mode uses."""
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from coarse.hardware.links import path_alone_s
+from coarse.hardware.links import Link, path_alone_s
 from coarse.hardware.machine import Machine
 from coarse.hardware.placement import EndpointPlacement
 from coarse.hardware.wiring import PathKind
 from coarse.protocol.plan import Placement
-from coarse.simulation.site import Path, Site
+
+Path = tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Site:
+    """A machine as a job sees it; paths are tuples of positions in `links`."""
+
+    links: tuple[Link, ...]
+    push: Mapping[tuple[int, int], Path]
+    """(client, device) -> links of a push."""
+    pull: Mapping[tuple[int, int], Path]
+    """(client, device) -> links of a pull."""
+    between_devices: Mapping[tuple[int, int], Path]
+    """(device, device) -> links of a sync core's sends."""
+    between_workers: Mapping[tuple[int, int], Path]
+    """(worker, worker) -> links of the workers' own ring."""
+    adder_bytes_per_s: float
+    """Of every device's near-memory adders: bytes read and added."""
+
+    def __post_init__(self) -> None:
+        known = range(len(self.links))
+        ways = (self.push, self.pull, self.between_devices, self.between_workers)
+        for way in ways:
+            for ends, path in way.items():
+                if any(link not in known for link in path):
+                    raise ValueError(f"the path {path} of {ends} names links that are not among {len(self.links)}")
+
 
 STEPWISE_RANKS = 64
 """Up to so many workers every rank is simulated; beyond, the first stands for all (see macro.py)."""

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from coarse.client.probing import ProbeCopy
 from coarse.hardware.fabric import Fabric
 from coarse.hardware.links import Link
-from coarse.simulation.site import Path, Site
+from coarse.simulation.sites import Path, Site
 
 Port = tuple[str, int]
 

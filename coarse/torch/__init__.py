@@ -21,7 +21,7 @@ from coarse import (
     size,
     statistics,
 )
-from coarse.parallel.sharded.accelerator_cache import AcceleratorCache
+from coarse.parallel.sharded.unit_cache import AcceleratorCache
 from coarse.torch.broadcasting import allgather, broadcast, broadcast_, broadcast_parameters
 from coarse.torch.ddp.optimizer import DistributedOptimizer
 from coarse.torch.ddp.optimizer_state import broadcast_optimizer_state

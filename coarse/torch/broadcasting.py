@@ -12,8 +12,8 @@ from coarse.protocol.dtypes import DType, Op
 from coarse.protocol.records import Descriptor
 from coarse.session import current
 from coarse.torch.device_state import before_writing_to
-from coarse.torch.signatures import NamedTensors, signature
 from coarse.torch.tensors import (
+    NamedTensors,
     array_of,
     bytes_of,
     describe,
@@ -23,6 +23,7 @@ from coarse.torch.tensors import (
     note_overwritten,
     on_host,
     require_whole,
+    signature,
 )
 
 

@@ -1,6 +1,7 @@
-"""Torch tensors as numpy arrays without a copy, and which of them may travel."""
+"""Torch tensors as numpy arrays without a copy, which of them may travel, and what ranks agree on of them."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import cast
 
 import numpy as np
 import torch
@@ -126,3 +127,33 @@ def is_dense(tensor: torch.Tensor) -> bool:
                 return False
             expected *= extent
     return tensor.numel() > 0
+
+
+NamedTensors = Mapping[str, torch.Tensor] | Iterable[tuple[str, torch.Tensor]]
+"""A `state_dict()` or `named_parameters()`."""
+
+
+def signature(tensor: torch.Tensor) -> str:
+    """What all ranks must agree on about a tensor, for people: `float32[3, 4]`."""
+    return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
+
+
+def names_of(named_parameters: NamedTensors) -> dict[torch.Tensor, str]:
+    """Each parameter's name, in order; a tied one has its first."""
+    is_mapping = isinstance(named_parameters, Mapping)
+    pairs = list(named_parameters.items() if is_mapping else named_parameters)  # type: ignore[union-attr]
+    seen: set[str] = set()
+    names: dict[torch.Tensor, str] = {}
+    for name, parameter in cast(list[tuple[str, torch.Tensor]], pairs):
+        if name in seen:
+            raise ValueError(f"the name {name!r} comes twice in named_parameters; names must differ")
+        seen.add(name)
+        names.setdefault(parameter, name)
+    return names
+
+
+def format_of(parameter: torch.Tensor) -> str:
+    """What all ranks must agree on: type, shape, and the order of elements in memory."""
+    if parameter.is_contiguous() or not is_dense(parameter):
+        return signature(parameter)
+    return f"{signature(parameter)} with strides {list(parameter.stride())}"

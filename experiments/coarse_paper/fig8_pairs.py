@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from coarse.hardware.pair_matrix import bandwidth_matrix, pair_s
+from coarse.hardware.machine import bandwidth_matrix, pair_s
 from coarse.hardware.presets import load_preset
 from coarse.protocol.units import MIB
 from experiments.coarse_paper.bars import new_figure, save

@@ -9,12 +9,11 @@ from typing import TypeVar
 from coarse.cli.report.run import Result
 from coarse.errors import ConfigError
 from coarse.hardware.accelerator import Optimizer
-from coarse.hardware.compute import ComputeProfile
+from coarse.hardware.compute import ComputeProfile, profile_for
 from coarse.hardware.degradation import Degradation
 from coarse.hardware.machine import Machine
 from coarse.hardware.models import Model, Precision, model_named
 from coarse.hardware.presets import machine_named
-from coarse.hardware.replay import profile_for
 from coarse.simulation.adaptation import PROFILE_EVERY, Profile
 from coarse.simulation.job import Job
 from coarse.simulation.policies import most_trials

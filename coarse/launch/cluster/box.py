@@ -20,8 +20,9 @@ from coarse.launch.cluster.plan import (
     Command,
     enter_argv,
     hold_argv,
+    require_capabilities,
+    require_programs,
 )
-from coarse.launch.cluster.requirements import require_capabilities, require_programs
 
 _START_S = 20.0
 """How long a namespace, or one command, may take on a busy machine."""

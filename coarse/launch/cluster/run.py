@@ -15,7 +15,7 @@ from coarse.launch.departures import Departures
 from coarse.launch.mpirun import mpirun_argv, mpirun_beside, run_forwarding_signals
 from coarse.launch.training_run import TrainingRun
 from coarse.launch.watch import Doorstep, Watch
-from coarse.protocol.stated_partition import stated_partition
+from coarse.protocol.partition_file import stated_partition
 
 
 class ClusterRun:

@@ -5,12 +5,20 @@
 All workers pass through the same states, since they agree on changes before any of them gathers: once, when a forward
 of the root module begins. The optimizer is not watched: a step changes shards, a step that a gradient scaler skips
 does not, and neither do gradient accumulation and evaluation.
+
+[Note: never above ZeRO-3] FCDP-Cache leaves units gathered on the accelerator from forward to backward (FCDP IV-D). A
+unit stays only while less than tau of the memory is in use, and every unit that stays lies in the node's buffer too. So
+any of them may be dropped at any time at the price of a copy, and is, oldest first, before an allocation brings more
+than tau into use. More than tau is in use only where it is under ZeRO-3 as well.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import Enum, auto
 
+from coarse.errors import ConfigError
 from coarse.parallel.sharded.modes import Keeps, ModeRules
 
 
@@ -52,3 +60,30 @@ class UnitCache:
             return Source.NODE_BUFFER if is_in_node else Source.SECONDARY_SHARDS
         self._is_clean = True
         return Source.ALL_WORKERS_KEEPING
+
+
+@dataclass(frozen=True, kw_only=True)
+class AcceleratorCache:
+    """How much of an accelerator's memory units may fill between forward and backward."""
+
+    tau: float = 0.8
+    """Fraction of the memory in use above which units are kept in the host's memory alone."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.tau, bool) or not isinstance(self.tau, int | float) or not 0.0 <= self.tau <= 1.0:
+            raise ConfigError(f"tau is a fraction of the memory in [0, 1], got {self.tau!r}", key="tau")
+
+    def keeps(self, used_bytes: int, capacity_bytes: int) -> bool:
+        """Whether a unit that has just done its forward stays gathered; `used_bytes` count it."""
+        return used_bytes < self.tau * capacity_bytes
+
+    def num_dropped(self, kept_nbytes: Sequence[int], lacking_bytes: int) -> int:
+        """How many of the units that stayed, oldest first, are to be dropped to free `lacking_bytes`, or all.
+
+        The oldest is needed last in backward.
+        """
+        dropped = 0
+        while lacking_bytes > 0 and dropped < len(kept_nbytes):
+            lacking_bytes -= kept_nbytes[dropped]
+            dropped += 1
+        return dropped

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from coarse.errors import ConfigError
 from coarse.hardware.machine import Machine
-from coarse.simulation.site import Path
+from coarse.simulation.sites import Path
 
 
 class Flow(NamedTuple):

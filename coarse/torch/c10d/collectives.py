@@ -14,14 +14,16 @@ from coarse.torch.c10d.arguments import (
     nested,
     number_of,
     only,
+    operation_of,
+    reduction_of,
     require_alike,
     require_count,
     require_numel,
     root_of,
     split_bytes,
+    timeout_of,
 )
 from coarse.torch.c10d.lane import GroupLane
-from coarse.torch.c10d.options import operation_of, reduction_of, timeout_of
 from coarse.torch.c10d.reduction import Array, Reduction
 from coarse.torch.c10d.sparse import sum_sparse
 from coarse.torch.c10d.staging import Target, Targets, joined, read, require_dense

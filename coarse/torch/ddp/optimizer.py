@@ -17,7 +17,7 @@ from coarse.torch.ddp.closure import Closure, SharedClosure, loss_name
 from coarse.torch.ddp.grad_scaler import handing_on, teach_scalers
 from coarse.torch.ddp.gradients import GradientExchange
 from coarse.torch.device_state import DeviceState
-from coarse.torch.signatures import NamedTensors, format_of, names_of, signature
+from coarse.torch.tensors import NamedTensors, format_of, names_of, signature
 
 if TYPE_CHECKING:  # it starts MPI, which only init() may
     from coarse.parallel.data.reducer import DualSync

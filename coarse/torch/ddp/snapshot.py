@@ -32,12 +32,12 @@ from coarse.storage.snapshots.restore import Checkpoint, read_checkpoint
 from coarse.torch.ddp.optimizer import DistributedOptimizer
 from coarse.torch.ddp.optimizer_state import Plain, pack, unpack
 from coarse.torch.device_state import is_movable, let_ask, state_of
-from coarse.torch.signatures import signature
 from coarse.torch.tensors import (
     array_of,
     bytes_of,
     has_wire_type,
     on_host,
+    signature,
     tensor_of,
     wire_type_of,
 )

@@ -11,8 +11,8 @@ from torch.distributed.fsdp import CPUOffloadPolicy
 
 import coarse
 from coarse.errors import CapacityError, ConfigError
-from coarse.parallel.sharded.accelerator_cache import AcceleratorCache
 from coarse.parallel.sharded.modes import Keeps, rules_of
+from coarse.parallel.sharded.unit_cache import AcceleratorCache
 from coarse.torch.fsdp import mesh as meshes
 from coarse.torch.fsdp.account import DeviceAccount
 from coarse.torch.fsdp.accounting import watch_memory

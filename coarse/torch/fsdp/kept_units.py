@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from coarse.parallel.sharded.accelerator_cache import AcceleratorCache
+from coarse.parallel.sharded.unit_cache import AcceleratorCache
 from coarse.torch.fsdp.account import DeviceAccount
 from coarse.torch.fsdp.unit import ShardedUnit
 

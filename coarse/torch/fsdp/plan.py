@@ -10,13 +10,13 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, OffloadPolicy
 
 from coarse.errors import ConfigError
-from coarse.parallel.sharded.accelerator_cache import AcceleratorCache
 from coarse.parallel.sharded.modes import ShardedMode, mode_named
+from coarse.parallel.sharded.unit_cache import AcceleratorCache
 from coarse.torch.fsdp import mesh as meshes
 from coarse.torch.fsdp.account import DeviceAccount
 from coarse.torch.fsdp.groups import require_same_ranks
 from coarse.torch.fsdp.units import PlannedUnit, Units, plan_units, require_unsharded
-from coarse.torch.signatures import signature
+from coarse.torch.tensors import signature
 
 COLLECTIVES = ("hierarchical", "ring")
 

@@ -7,11 +7,15 @@ that nobody waits for the copy before the values are used. That part was never t
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
+import torch.distributed as dist
 
+from coarse.errors import CapacityError
 from coarse.protocol.dtypes import Op
 from coarse.torch.tensors import bytes_of, wire_type_of
 
@@ -119,3 +123,53 @@ class _Copied:
     def missing(self) -> tuple[int, ...]:
         """No rank is waited for."""
         return ()
+
+
+class PendingWork(dist.Work):
+    """A job of the progress thread, as torch's Work."""
+
+    def __init__(self, pending: Pending, finish: Callable[[], None] = lambda: None) -> None:
+        """`finish` runs once, in the thread that waits, after the job is done."""
+        super().__init__()
+        self.pending = pending
+        self._finish: Callable[[], None] | None = finish
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Return once the tensors may be used; raises coarse's errors."""
+        self.pending.wait(timeout.total_seconds() if timeout else None)
+        finish, self._finish = self._finish, None
+        if finish is not None:
+            finish()
+        return True
+
+    def is_completed(self) -> bool:
+        """Whether `wait` would return at once."""
+        return self.pending.is_done()
+
+
+class PinnedMemory:
+    """Mapped memory that is registered with CUDA until it is released."""
+
+    def __init__(self, array: np.ndarray, cudart: Any) -> None:  # noqa: ANN401  torch gives it no type
+        """Register the bytes of `array`, any dtype, contiguous.
+
+        Raises:
+            CapacityError: CUDA refuses, as it does above the limit of locked memory.
+        """
+        self._address = array.ctypes.data
+        self._cudart = cudart
+        status = int(cudart.cudaHostRegister(self._address, array.nbytes, 0))
+        if status:
+            raise CapacityError(
+                f"CUDA refused to pin {array.nbytes} bytes of host memory (error {status}); raise the limit of locked "
+                "memory (ulimit -l), or shard over more nodes"
+            )
+
+    def release(self) -> None:
+        """Let the memory be swapped and unmapped again; before it is given back."""
+        self._cudart.cudaHostUnregister(self._address)
+
+
+def pin_where_cuda_is(array: np.ndarray) -> PinnedMemory | None:
+    """The memory of `array`, pinned; None where no CUDA device would profit."""
+    return PinnedMemory(array, torch.cuda.cudart()) if torch.cuda.is_available() else None

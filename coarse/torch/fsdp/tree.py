@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from coarse.parallel.sharded.changes import ChangeWatch
 from coarse.parallel.sharded.modes import Keeps, Phase
-from coarse.parallel.sharded.passes import Passes
+from coarse.parallel.sharded.passes import ChangeWatch, Passes
 from coarse.protocol.dtypes import DType, Op
 from coarse.torch.fsdp.fsdp2 import backward_task, is_in_backward
 from coarse.torch.fsdp.groups import require_same

@@ -9,16 +9,14 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from coarse.parallel.sharded.changes import Mark
 from coarse.parallel.sharded.memory_ledger import MemoryKind
 from coarse.parallel.sharded.modes import Keeps, ModeRules, Phase
+from coarse.parallel.sharded.passes import Mark
 from coarse.parallel.sharded.unit_cache import Source, UnitCache
 from coarse.torch.fsdp.checksum import checksum
 from coarse.torch.fsdp.fsdp2 import Fsdp2Unit, bound_to, gather_by_torch, is_in_backward
-from coarse.torch.fsdp.pending_work import PendingWork
-from coarse.torch.fsdp.pinning import PinnedMemory, pin_where_cuda_is
 from coarse.torch.fsdp.quantised import QuantisationError, dequantise, quantise
-from coarse.torch.fsdp.transfers import Transfers
+from coarse.torch.fsdp.transfers import PendingWork, PinnedMemory, Transfers, pin_where_cuda_is
 
 if TYPE_CHECKING:
     from coarse.collectives.group import WorkerGroup

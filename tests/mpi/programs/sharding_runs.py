@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 import coarse.torch as ct
-from coarse.parallel.sharded.accelerator_cache import AcceleratorCache
+from coarse.parallel.sharded.unit_cache import AcceleratorCache
 from coarse.torch.fsdp.account import DeviceAccount
 from tests.mpi.programs.situation import Situation
 from tests.support.references import MakeOptimizer, Run, adamw, relative_error

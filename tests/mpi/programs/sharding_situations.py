@@ -10,7 +10,7 @@ import numpy as np
 from torch import Tensor
 
 import coarse.torch as ct
-from coarse.parallel.sharded.changes import ChangeWatch, Mark
+from coarse.parallel.sharded.passes import ChangeWatch, Mark
 from tests.mpi.claims import Claim, report_claims
 from tests.mpi.programs import editing_situations, training_situations
 from tests.mpi.programs.sharding_runs import require_equal, start, tell

@@ -10,7 +10,7 @@ from coarse.errors import CapacityError, DeadRankError, MismatchError, StallErro
 from coarse.protocol.clock import WallClock
 
 
-class Machine:
+class Protocol:
     client = 3
 
 
@@ -18,7 +18,7 @@ class Link:
     """A line to devices of which nobody has died, until the test says so."""
 
     stall_timeout_s = 20.0
-    machine = Machine()
+    protocol = Protocol()
     clock = WallClock()
     dead = None
     left: tuple[int, ...] = ()

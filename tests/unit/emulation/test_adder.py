@@ -2,7 +2,7 @@
 
 import pytest
 
-from coarse.emulation.adder import Adder
+from coarse.emulation.service import Adder
 
 
 class StillPace:

@@ -2,8 +2,7 @@
 
 import pytest
 
-from coarse.emulation.ends import Ends
-from coarse.emulation.failure import failure_of, first_failure, write_failure
+from coarse.emulation.failure import Ends, failure_of, first_failure, write_failure
 from coarse.errors import CapacityError, CoarseError, ConfigError, DeadRankError, FabricError, StallError
 
 PRINTED = "; it printed this"

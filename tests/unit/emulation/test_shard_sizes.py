@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coarse.emulation.shard_sizes import ShardSizes
+from coarse.emulation.envelope import ShardSizes
 from coarse.protocol.dtypes import DType, Op
 from coarse.protocol.plan import Placement, RoutingTable, plan_key
 from coarse.protocol.records import Descriptor, Register, Table, Tables, key_of

@@ -11,7 +11,7 @@ from coarse.emulation.order import RunOrder, order_json, parse_run_order
 from coarse.emulation.site_file import FabricOrder, order_text, parse_order
 from coarse.hardware.degradation import RateChange
 from coarse.hardware.links import Link
-from coarse.simulation.site import Site
+from coarse.simulation.sites import Site
 
 TIMES = st.floats(0, 1e9)
 WAYS = st.sampled_from(list(FabricPort))

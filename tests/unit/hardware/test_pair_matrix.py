@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from coarse.hardware.pair_matrix import bandwidth_matrix, pair_s
+from coarse.hardware.machine import bandwidth_matrix, pair_s
 from coarse.hardware.presets import load_preset
 from coarse.protocol.units import KIB, MIB
 

@@ -3,7 +3,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coarse.protocol.shard_sets import mask_of, runs_of
+from coarse.protocol.plan import mask_of, runs_of
 
 SHARDS = st.sets(st.integers(0, 200))
 

@@ -3,8 +3,7 @@
 import pytest
 
 from coarse.errors import ConfigError
-from coarse.protocol.partition_file import stated_or_default
-from coarse.protocol.stated_partition import stated_partition
+from coarse.protocol.partition_file import stated_or_default, stated_partition
 
 
 def table(*entries: str) -> str:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from coarse.hardware.links import Link
 from coarse.protocol.plan import Placement, RoutingTable
 from coarse.simulation.job import Gradient, Job
-from coarse.simulation.site import Site
+from coarse.simulation.sites import Site
 
 LATENCY_S = 1e-5
 BYTES_PER_S = 1e9

@@ -6,17 +6,16 @@ from statistics import fmean
 import pytest
 
 from coarse.errors import ConfigError
+from coarse.hardware.compute import profile_for
 from coarse.hardware.degradation import Degradation, at_share
 from coarse.hardware.models import Precision, model_named
 from coarse.hardware.presets import machine_named
-from coarse.hardware.replay import profile_for
 from coarse.simulation.adaptation import Adaptation, drive, look_volleys
 from coarse.simulation.job import Job
 from coarse.simulation.profiling import measured_tables
 from coarse.simulation.report import Report
 from coarse.simulation.scenario import Mode, Policy, Scenario
-from coarse.simulation.site import Site
-from coarse.simulation.sites import reachable_proxies
+from coarse.simulation.sites import Site, reachable_proxies
 from coarse.simulation.training import simulate
 from coarse.simulation.volleys import Volley, volley_s
 

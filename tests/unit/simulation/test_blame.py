@@ -12,8 +12,7 @@ from coarse.hardware.placement import place
 from coarse.hardware.presets import machine_named
 from coarse.simulation.adaptation import look_volleys
 from coarse.simulation.blame import TOLERANCE, blamed_shares, estimated_links
-from coarse.simulation.site import Site
-from coarse.simulation.sites import coarse_site, placement_of
+from coarse.simulation.sites import Site, coarse_site, placement_of
 from coarse.simulation.volleys import Volley, VolleySend, volley_s
 from tests.unit.simulation.small_jobs import link
 

@@ -5,7 +5,7 @@ import pytest
 from coarse.client.routing import NEVER_BYTES
 from coarse.protocol.config import MeasuredRouting
 from coarse.simulation.profiling import measured_tables, profile_proxy, ring_bytes_per_s, together_s
-from coarse.simulation.site import Path, Site
+from coarse.simulation.sites import Path, Site
 from tests.unit.simulation.small_jobs import BYTES_PER_S, LATENCY_S, link, move_s
 
 MB = 1_000_000

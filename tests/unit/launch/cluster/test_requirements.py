@@ -5,7 +5,7 @@ import re
 import pytest
 
 from coarse.errors import ClusterError
-from coarse.launch.cluster.requirements import PROGRAMS, require_capabilities, require_programs
+from coarse.launch.cluster.plan import PROGRAMS, require_capabilities, require_programs
 
 STATUS = "Name:\tpython\nCapInh:\t0000000000000000\nCapEff:\t{:016x}\nThreads:\t1\n"
 NET_ADMIN, SYS_ADMIN = 1 << 12, 1 << 21

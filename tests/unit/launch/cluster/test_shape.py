@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from coarse.errors import ConfigError
 from coarse.launch.cluster.shape import MOST_NODES, ClusterShape, hosts_of_ranks, require_shape, shape_from_text
-from coarse.protocol.partition_file import stated_or_default
-from coarse.protocol.stated_partition import stated_partition
+from coarse.protocol.partition_file import stated_or_default, stated_partition
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from coarse.errors import ConfigError
-from coarse.parallel.sharded.accelerator_cache import AcceleratorCache
-from coarse.parallel.sharded.changes import ChangeWatch, Mark
 from coarse.parallel.sharded.modes import ShardedMode, mode_named, rules_of
-from coarse.parallel.sharded.unit_cache import Source, UnitCache
+from coarse.parallel.sharded.passes import ChangeWatch, Mark
+from coarse.parallel.sharded.unit_cache import AcceleratorCache, Source, UnitCache
 
 EVENTS = ("change", "forward", "backward")
 

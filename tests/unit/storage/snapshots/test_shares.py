@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coarse.storage.snapshots.shares import share_of
+from coarse.storage.snapshots.pieces import share_of
 
 SIZES = st.dictionaries(st.text(max_size=3), st.integers(0, 1000), max_size=30)
 

@@ -11,8 +11,7 @@ from coarse.parallel.data.byte_stream import capacity_of, cut
 from coarse.protocol.dtypes import DType, Op
 from coarse.torch.ddp.buckets import BucketOfCopies, BucketOfViews, plan_buckets
 from coarse.torch.ddp.optimizer_state import pack, unpack
-from coarse.torch.signatures import format_of, names_of
-from coarse.torch.tensors import array_of, bytes_of, is_dense, tensor_of, wire_type_of
+from coarse.torch.tensors import array_of, bytes_of, format_of, is_dense, names_of, tensor_of, wire_type_of
 
 
 @given(st.lists(st.integers(0, 50), max_size=8), st.integers(1, 20))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from coarse.errors import CapacityError
-from coarse.torch.fsdp.pinning import PinnedMemory, pin_where_cuda_is
+from coarse.torch.fsdp.transfers import PinnedMemory, pin_where_cuda_is
 
 
 class ToldRuntime:
