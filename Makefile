@@ -41,6 +41,7 @@ test: lint types test-unit test-mpi
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
+	$(BIN)/lint-imports --no-cache
 
 types: $(INSTALLED)
 	$(BIN)/mypy

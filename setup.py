@@ -21,7 +21,7 @@ setup(
         "report": ["matplotlib>=3.8", "rich>=13.8", "typer>=0.29"],
         "snapshot": ["safetensors>=0.8"],
         "tensorflow": ["tensorflow>=2.18,<2.22", "keras>=3.10,<3.16"],
-        "test": ["hypothesis>=6", "mypy>=2.4", "psutil>=5.9", "pytest>=9", "ruff>=0.17"],
+        "test": ["hypothesis>=6", "import-linter>=2.16", "mypy>=2.4", "psutil>=5.9", "pytest>=9", "ruff>=0.17"],
     },
     entry_points={"console_scripts": ["coarse = coarse.cli.app:main"]},
 )

@@ -23,7 +23,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))  # so that the script 
 from coarse.emulation.launch import emulate
 from coarse.emulation.order import RunOrder
 from coarse.errors import ConfigError, OverrunError
-from coarse.hardware.hardware import Machine
+from coarse.hardware.machine import Machine
 from coarse.hardware.placement import place
 from coarse.hardware.presets import machine_named, preset_names
 from coarse.simulation.job import Job

@@ -23,11 +23,11 @@ from unittest.mock import patch
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # so that the script runs from any folder
 
-from coarse.client.machine import ClientMachine
+from coarse.client.protocol import ClientProtocol
 from coarse.hardware.compute import compute_profile
 from coarse.hardware.models import Precision, model_named
 from coarse.hardware.presets import load_preset
-from coarse.proxy.machine import ProxyMachine
+from coarse.proxy.protocol import ProxyProtocol
 from coarse.simulation.scenario import Mode, Policy, Scenario
 from coarse.simulation.training import simulate
 
@@ -167,8 +167,8 @@ def counted_records() -> Iterator[list[int]]:
 
         return handled
 
-    handlers = [(ProxyMachine, name) for name in ("on_record", "on_chunk", "on_folded", "on_ring_folded")]
-    handlers += [(ClientMachine, name) for name in ("on_record", "announce")]  # type: ignore[list-item]
+    handlers = [(ProxyProtocol, name) for name in ("on_record", "on_chunk", "on_folded", "on_ring_folded")]
+    handlers += [(ClientProtocol, name) for name in ("on_record", "announce")]  # type: ignore[list-item]
     patches = [patch.object(owner, name, counting(getattr(owner, name))) for owner, name in handlers]
     for each in patches:
         each.start()

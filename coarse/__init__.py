@@ -7,6 +7,7 @@
 
 from coarse.arrays import (
     barrier,
+    before_overwrite,
     device_array,
     forget,
     local_rank,
@@ -17,10 +18,14 @@ from coarse.arrays import (
     push_pull,
     push_pull_async,
     rank,
+    restore,
     size,
+    snapshot,
+    state_array,
     statistics,
 )
 from coarse.client.handle import Handle
+from coarse.client.snapshots import SnapshotHandle
 from coarse.errors import (
     CapacityError,
     CheckpointError,
@@ -38,14 +43,7 @@ from coarse.errors import (
 from coarse.protocol.config import Config, FixedRouting, MeasuredRouting
 from coarse.protocol.dtypes import Op
 from coarse.session import init, is_initialized, shutdown
-from coarse.snapshots import (
-    Checkpoint,
-    SnapshotHandle,
-    before_overwrite,
-    restore,
-    snapshot,
-    state_array,
-)
+from coarse.storage.snapshots.restore import Checkpoint
 
 Average, Sum, Min, Max = Op.AVERAGE, Op.SUM, Op.MIN, Op.MAX
 

@@ -1,3 +1,4 @@
+# Pure: no MPI, threads, clock or environment.
 """What a user may catch; every message says what was wanted, what came, where, and the remedy."""
 
 

@@ -15,8 +15,8 @@ from mpi4py import MPI
 
 from coarse.client.client import Client
 from coarse.client.link import DeviceLink
-from coarse.client.machine import ClientMachine
 from coarse.client.profiler import choose_table
+from coarse.client.protocol import ClientProtocol
 from coarse.client.snapshots import ClientSnapshots
 from coarse.client.states import DeviceStates
 from coarse.collectives.shared import SharedByGroups
@@ -27,7 +27,7 @@ from coarse.protocol.config import Config
 from coarse.protocol.partition import PartitionTable
 from coarse.protocol.partition_file import stated_or_default
 from coarse.protocol.plan import RoutingTable
-from coarse.proxy.machine import ProxyMachine
+from coarse.proxy.protocol import ProxyProtocol
 from coarse.proxy.service import ProxyService
 from coarse.storage.device_file import open_device_file
 from coarse.storage.region import MemoryFile
@@ -136,6 +136,11 @@ class Runtime:
         """The client of this worker."""
         assert self.client is not None
         return self.client
+
+    def require_groups(self) -> SharedByGroups:
+        """What all groups of workers share in this process."""
+        assert self.groups is not None
+        return self.groups
 
     def require_snapshots(self) -> ClientSnapshots:
         """The snapshots of this worker."""
@@ -274,7 +279,7 @@ class Runtime:
             ranks = tuple(order.index(rank) for rank in self.partition.devices)
             transport = MpiTransport(devices, ranks)
         memory = share.memories[device]
-        machine = ProxyMachine(device, self.placement, memory.capacity_bytes)
+        machine = ProxyProtocol(device, self.placement, memory.capacity_bytes)
         mailbox = self._mailbox(self.placement.num_clients + device, share, run)
         return self.service_type(
             machine, self.placement, mailbox, share.memories, transport, self._clock
@@ -291,7 +296,7 @@ class Runtime:
         if index is None:
             return None
         link = DeviceLink(
-            ClientMachine(index, self.placement),
+            ClientProtocol(index, self.placement),
             self.placement,
             self._mailbox(index, share, run),
             self._clock,

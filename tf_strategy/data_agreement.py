@@ -7,6 +7,7 @@ batch is asked for. That is why the questions stand behind all that fetches ahea
 
 import threading
 from itertools import count
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -54,7 +55,7 @@ class DataAgreement:
             options.threading.private_threadpool_size = 0  # of TensorFlow's choice, apart from the graph's own threads
         return batches.with_options(options)
 
-    def _answer(self, num_given: tf.Tensor, step_and_batch: tuple) -> tuple:
+    def _answer(self, num_given: tf.Tensor, step_and_batch: tuple[Any, Any]) -> tuple[Any, Any]:
         step, (has_batch, batch) = step_and_batch
         num_given += tf.cast(has_batch, tf.int64)
         go_on = tf.numpy_function(self.ask, [step, num_given], tf.bool, stateful=True)

@@ -1,3 +1,4 @@
+# Pure: no MPI, threads, clock or environment.
 """What the workers' data must have in common, and when they end for all: decided from what every worker says.
 
 [Note: one end] A step takes all workers, so an epoch ends for all at once or for none. Where every worker knows how

@@ -1,3 +1,4 @@
+# Pure: no MPI, threads, clock or environment.
 """Where workers are in their programs, and in words how they differ."""
 
 import hashlib

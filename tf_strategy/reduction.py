@@ -1,3 +1,4 @@
+# Pure: no MPI, threads, clock or environment.
 """Which tensors one reduction has, and which of them share which bucket."""
 
 from dataclasses import dataclass

@@ -1,3 +1,4 @@
+# Pure: no MPI, threads, clock or environment.
 """Arrays that TensorFlow takes over without a copy, and that are used again once it has let them go."""
 
 import sys

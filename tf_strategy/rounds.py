@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from coarse.parallel.data.byte_stream import stream, stream_blobs
-from coarse.parallel.data.synchroniser import DeviceSynchroniser, Synchroniser, synchroniser_of, times_rounds
+from coarse.parallel.data.choice import reducer_of, times_rounds
+from coarse.parallel.data.reducer import DeviceReducer, Reducer
 from tf_strategy import failures
 from tf_strategy.places import Place
 from tf_strategy.recording import Recorder
@@ -24,7 +25,7 @@ from tf_strategy.sites import Site
 from tf_strategy.streamed_sums import pieces_of, streamed
 
 if TYPE_CHECKING:  # it starts MPI, which only init() may
-    from coarse.parallel.data.split_chooser import DualSync
+    from coarse.parallel.data.reducer import DualSync
     from coarse.runtime import Runtime
 
 _FEW_BYTES = 4096
@@ -66,7 +67,7 @@ class Rounds:
                 self._current = site
                 self._roll.begin(tensors.place)
         assert self._current is site, "another synchronisation is under way"
-        timer = site.synchroniser.timer
+        timer = site.reducer.timer
         if timer is not None and timer.is_running:
             timer.on_gradient(first_ago_s)
             timer.on_gradient()
@@ -74,7 +75,7 @@ class Rounds:
         with self._recorded("push", site, bucket):
             site.fill(bucket, arrays)
             with self._lock:
-                site.synchroniser.start(bucket)
+                site.reducer.start(bucket)
 
     @failures.noted
     def take(self, tensors: Tensors, bucket: int) -> list[np.ndarray]:
@@ -83,8 +84,8 @@ class Rounds:
         with self._recorded("take", site, bucket):
             if bucket == 0:
                 self._roll.meet()
-                site.synchroniser.all_started()
-            site.synchroniser.wait(bucket)
+                site.reducer.all_started()
+            site.reducer.wait(bucket)
             results = [
                 self._pool.copy_of(flat).reshape(tensors.shapes[number])
                 for number, flat in zip(site.members[bucket], site.results(bucket), strict=True)
@@ -102,20 +103,20 @@ class Rounds:
         """What was measured and decided for the largest of the sums that are timed; None before that."""
         timed = [site for tensors, site in self._sites.items() if self.is_timed(tensors)]
         largest = max(timed, key=lambda site: site.tensors.nbytes, default=None)
-        return None if largest is None else largest.synchroniser.dual_sync
+        return None if largest is None else largest.reducer.dual_sync
 
     def _site(self, tensors: Tensors) -> Site:
         with self._lock:
             if tensors not in self._sites:
                 self._meet(tensors.place)  # keys that others never use would be waited for until time is up
                 plans = tensors.plans(self.bucket_bytes)
-                self._sites[tensors] = Site(tensors, plans, self._synchroniser_of(tensors))
+                self._sites[tensors] = Site(tensors, plans, self._reducer_of(tensors))
             return self._sites[tensors]
 
-    def _synchroniser_of(self, tensors: Tensors) -> Synchroniser:
+    def _reducer_of(self, tensors: Tensors) -> Reducer:
         if tensors.nbytes < _FEW_BYTES:
-            return DeviceSynchroniser()
-        return synchroniser_of(self._runtime, f"tensorflow/{tensors.fingerprint:x}/")
+            return DeviceReducer()
+        return reducer_of(self._runtime, f"tensorflow/{tensors.fingerprint:x}/")
 
     def _recorded(self, kind: str, site: Site, bucket: int) -> AbstractContextManager[None]:
         recorder = self.recorder
@@ -124,8 +125,8 @@ class Rounds:
     def _end(self, site: Site) -> None:
         with self._lock:
             self._current = None
-        site.synchroniser.begin_round()
-        timer = site.synchroniser.timer
+        site.reducer.begin_round()
+        timer = site.reducer.timer
         if timer is not None and timer.is_running:
             timer.on_stepped()
 

@@ -5,23 +5,23 @@ from collections.abc import Sequence
 import numpy as np
 
 from coarse.parallel.data.bucket_plan import BucketPlan
-from coarse.parallel.data.synchroniser import Synchroniser
+from coarse.parallel.data.reducer import Reducer
 from tf_strategy.reduction import Tensors, members_of
 
 
 class Site:
     """The buckets of one kind of reduction."""
 
-    def __init__(self, tensors: Tensors, plans: Sequence[BucketPlan], synchroniser: Synchroniser) -> None:
+    def __init__(self, tensors: Tensors, plans: Sequence[BucketPlan], reducer: Reducer) -> None:
         self.tensors = tensors
-        self.synchroniser = synchroniser
+        self.reducer = reducer
         self.num_buckets = len(plans)
         self._views: list[list[np.ndarray]] = []
         """By bucket the place of each of its tensors."""
         self.members = tuple(members_of(plan) for plan in plans)
         """By bucket the numbers of its tensors."""
         for plan in plans:
-            memory = synchroniser.memory_of(plan.descriptor)
+            memory = reducer.memory_of(plan.descriptor)
             slots = plan.layout.slots
             self._views.append(
                 [memory[slot.offset_elements : slot.offset_elements + slot.num_elements] for slot in slots]

@@ -26,7 +26,7 @@ from tf_strategy.rounds import Rounds
 from tf_strategy.step_logs import means_of_all
 
 if TYPE_CHECKING:  # it starts MPI, which only init() may
-    from coarse.parallel.data.split_chooser import DualSync
+    from coarse.parallel.data.reducer import DualSync
 
 _made: "CoarseStrategy | None" = None
 

@@ -1,3 +1,4 @@
+# Pure: no MPI, threads, clock or environment.
 """The versions of TensorFlow and Keras, and Keras' backend, that the strategy works with; others are refused by name.
 
 What it overrides of TensorFlow is private, as is some of what it asks Keras: a version that calls it otherwise could

@@ -1,3 +1,4 @@
+# Pure: no MPI, threads, clock or environment.
 """Waits that ended in vain, told in the words of a TensorFlow program rather than of coarse's keys."""
 
 from coarse.errors import CoarseError, DeadRankError, StallError

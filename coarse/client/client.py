@@ -10,7 +10,7 @@ import numpy as np
 
 from coarse.client.handle import Handle, Pushed
 from coarse.client.link import DeviceLink
-from coarse.client.machine import ClientKey, Phase, ToDevice
+from coarse.client.protocol import ClientKey, Phase, ToDevice
 from coarse.client.refusals import (
     ANSWER_S,
     error_of,
@@ -103,7 +103,7 @@ class Client:
         self._stalled[key] = _Stalled(flight, _digest(array))
 
     def abandon(self, key: int, flight: int) -> None:
-        """See ClientMachine; takes no lock, since any thread may drop a handle at any time."""
+        """See ClientProtocol; takes no lock, since any thread may drop a handle at any time."""
         self.machine.abandon(key, flight)
 
     def pushed(self, descriptor: Descriptor, array: np.ndarray) -> Handle:

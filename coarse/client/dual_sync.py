@@ -1,3 +1,4 @@
+# Pure: no MPI, threads, clock or environment.
 """Which gradients the memory devices synchronise and which the workers: dual synchronisation (COARSE III-F).
 
 Backward produces the last layers' gradients first, and forward needs the first layers' parameters first. So the

@@ -9,7 +9,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Collection, Sequence
 
-from coarse.client.machine import ClientMachine, ToDevice
+from coarse.client.protocol import ClientProtocol, ToDevice
 from coarse.errors import CoarseError, DeadRankError, StallError
 from coarse.protocol.clock import Clock
 from coarse.protocol.codec import decode, encode
@@ -27,7 +27,7 @@ class DeviceLink:
 
     def __init__(
         self,
-        machine: ClientMachine,
+        machine: ClientProtocol,
         placement: Placement,
         mailbox: Mailbox,
         clock: Clock,

@@ -1,3 +1,4 @@
+# Pure: no MPI, threads, clock or environment.
 """What the profiler measures, in which order, and the table that follows (COARSE III-E, dynamic partitioning).
 
 Live profiling, the simulator and emulated runs carry out the same probes: each its own way of moving bytes.

@@ -3,8 +3,8 @@
 import numpy as np
 
 from coarse.client.client import Client
-from coarse.client.machine import ToDevice
 from coarse.client.probing import Probe, Probing
+from coarse.client.protocol import ToDevice
 from coarse.protocol.clock import Clock
 from coarse.protocol.config import FixedRouting, MeasuredRouting
 from coarse.protocol.plan import RoutingTable

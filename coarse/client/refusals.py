@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from coarse import errors
-from coarse.client.machine import ClientMachine, Phase
+from coarse.client.protocol import ClientProtocol, Phase
 from coarse.errors import CoarseError, DeadRankError, InFlightError, StallError
 from coarse.protocol.dtypes import DType
 from coarse.protocol.records import Descriptor, Failed
@@ -76,7 +76,7 @@ def not_resumed(rank: int, name: str) -> InFlightError:
     )
 
 
-def silent_devices(machine: ClientMachine, key: int) -> tuple[int, ...]:
+def silent_devices(machine: ClientProtocol, key: int) -> tuple[int, ...]:
     """Devices that have not answered who is missing; the client's own alone where it passed the question to nobody."""
     answers = machine.missing[key]
     if machine.local_proxy not in answers:
@@ -84,7 +84,7 @@ def silent_devices(machine: ClientMachine, key: int) -> tuple[int, ...]:
     return tuple(d for d in range(machine.placement.num_devices) if d not in answers)
 
 
-def missing_clients(machine: ClientMachine, key: int) -> tuple[int, ...]:
+def missing_clients(machine: ClientProtocol, key: int) -> tuple[int, ...]:
     """Clients that have not pushed a key, as far as the answers tell.
 
     A device that has done its shards waits for everybody's next push: so it is where it names this

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from coarse.client.machine import ClientKey, Phase
+from coarse.client.protocol import ClientKey, Phase
 from coarse.protocol.dtypes import DType
 from coarse.storage.region import DeviceMemory
 

@@ -1,3 +1,4 @@
+# Pure: no MPI, threads, clock or environment.
 """One client's routing table, derived from what the profiler measured (COARSE III-E)."""
 
 from collections.abc import Sequence

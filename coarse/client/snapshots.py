@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from coarse.client.machine import ToDevice
+from coarse.client.protocol import ToDevice
 from coarse.client.states import DeviceStates, label
 from coarse.errors import CapacityError, CoarseError, DeadRankError, SnapshotError, StallError
 from coarse.protocol.snapshot_records import (

@@ -2,7 +2,6 @@
 
 import contextlib
 from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING
 
 import numpy as np
 from mpi4py import MPI
@@ -15,12 +14,10 @@ from coarse.collectives.opening import Opened
 from coarse.collectives.progress import Job, Pending, Waits
 from coarse.collectives.ring import Ring
 from coarse.collectives.shape import Collective, GroupShape
+from coarse.collectives.shared import SharedByGroups
 from coarse.collectives.slice_sum import SliceSum
 from coarse.errors import CoarseError, ConfigError
 from coarse.protocol.dtypes import DType, Op
-
-if TYPE_CHECKING:
-    from coarse.runtime import Runtime
 
 
 class WorkerGroup:
@@ -33,7 +30,7 @@ class WorkerGroup:
     """
 
     def __init__(
-        self, runtime: "Runtime", ranks: tuple[int, ...], collective: Collective = Collective.HIERARCHICAL
+        self, shared: SharedByGroups, ranks: tuple[int, ...], collective: Collective = Collective.HIERARCHICAL
     ) -> None:
         """Return once all members have come.
 
@@ -43,8 +40,6 @@ class WorkerGroup:
             StallError, DeadRankError: members that do not come.
             MismatchError: members that open another group now.
         """
-        shared = runtime.groups
-        assert shared is not None
         placement = shared.placement
         worker = shared.client.machine.client
         self.ranks = _checked_ranks(tuple(ranks), worker, placement.num_clients)

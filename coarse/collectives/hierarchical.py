@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from coarse.collectives.awaited import Messages
-from coarse.collectives.landing import InKept, InOut, InSlots, Landing
 from coarse.collectives.node import NUM_SLOTS, Node
 from coarse.collectives.node_memory import NodeBuffer
 from coarse.collectives.pieces import Pieces
 from coarse.collectives.progress import Waits
 from coarse.collectives.schedule import Step, rail_gather, rail_reduce
 from coarse.collectives.slice_sum import SliceSum
+from coarse.collectives.staging_buffer import InKept, InOut, InSlots, StagingBuffer
 
 if TYPE_CHECKING:  # importing it starts MPI
     from coarse.collectives.wire import Wire
@@ -35,7 +35,7 @@ class Hierarchical:
         pieces = Pieces.within(
             slice_elements=slice_bytes, total_elements=len(out), room_elements=node.slot_bytes, cells=size
         )
-        landing: Landing
+        landing: StagingBuffer
         if keep is not None:
             landing = InKept(node, pieces, out, keep, wire.rank)
         elif node.num_members > 1:
@@ -54,7 +54,7 @@ class Hierarchical:
         yield from self._exchange(out, pieces, node.position, landing, (), what)
 
     def _exchange(
-        self, out: np.ndarray, pieces: Pieces, own: int, landing: Landing, steps: tuple[Step, ...], what: str
+        self, out: np.ndarray, pieces: Pieces, own: int, landing: StagingBuffer, steps: tuple[Step, ...], what: str
     ) -> Waits:
         """`own` is the number of this member's slice in `out`."""
         wire, under_way = self._wire, deque[Messages]()

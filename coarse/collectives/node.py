@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from coarse.collectives.flag_barrier import TICK_BYTES, AllPassed, FlagBarrier
 from coarse.collectives.node_memory import NodeDevices, Region
-from coarse.collectives.ticks import TICK_BYTES, AllPassed, Ticks
 from coarse.protocol.units import KIB, MIB
 
 NUM_SLOTS = 4
@@ -44,7 +44,7 @@ class Node:
         self._free_after = [0] * NUM_SLOTS
         self._next_slot = 0
         rows = self._bytes[: self.num_members * TICK_BYTES].view(np.int64).reshape(self.num_members, -1)
-        self.ticks = Ticks(rows, self.position, workers)
+        self.ticks = FlagBarrier(rows, self.position, workers)
 
     def take_slot(self) -> "Slot":
         """The next slot, in the same order on all members."""

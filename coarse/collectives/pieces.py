@@ -1,3 +1,4 @@
+# Pure: no MPI, threads, clock or environment.
 """The pieces in which a slice passes through a buffer of bounded size."""
 
 from dataclasses import dataclass

@@ -1,3 +1,4 @@
+# Pure: no MPI, threads, clock or environment.
 """Who sends which slice to whom, step by step, as one member sees it.
 
 A slice is the p-th part of what a collective gathers or sums, and slice r is that of group rank r. Among N nodes of

@@ -1,3 +1,4 @@
+# Pure: no MPI, threads, clock or environment.
 """Which members of a group stand on which node, and which of them make a rail."""
 
 import enum

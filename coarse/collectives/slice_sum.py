@@ -1,3 +1,4 @@
+# Pure: no MPI, threads, clock or environment.
 """How contributions to a slice are combined: in a stated order, in the accumulator type, and rounded once."""
 
 from collections.abc import Sequence

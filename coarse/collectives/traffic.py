@@ -1,3 +1,4 @@
+# Pure: no MPI, threads, clock or environment.
 """Bytes that this worker sent to and received from workers of other nodes."""
 
 from collections import defaultdict

@@ -1,3 +1,4 @@
+# Pure: no MPI, threads, clock or environment.
 """What goes to the fabric and comes back: a record, the bytes that it stands for, and emulated times."""
 
 import enum

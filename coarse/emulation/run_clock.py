@@ -1,3 +1,4 @@
+# Pure: no MPI, threads, clock or environment.
 """Seconds of the run against emulated time: links degrade at seconds of the run, which stands between iterations.
 
 Between two iterations ranks fill and check their arrays, which takes wall time and so emulated time, but is no part of

@@ -1,3 +1,4 @@
+# Pure: no MPI, threads, clock or environment.
 """How many bytes each shard of a key has, learnt from the records that pass by."""
 
 from coarse.protocol.dtypes import DType

@@ -1,3 +1,4 @@
+# Pure: no MPI, threads, clock or environment.
 """What the fabric process is told on its standard input, as JSON: links, paths, processes and the pace."""
 
 import json

@@ -1,3 +1,4 @@
+# Pure: no MPI, threads, clock or environment.
 """What a training iteration needs of a GPU's memory, row by row, and whether it fits.
 
 Counted: parameters, gradients and optimizer states (Rajbhandari et al. 2020, "ZeRO", section 3.1: 16 bytes per

@@ -1,3 +1,4 @@
+# Pure: no MPI, threads, clock or environment.
 """Links that lose a part of their rate, or get it back, while a job runs."""
 
 import difflib

@@ -1,3 +1,4 @@
+# Pure: no MPI, threads, clock or environment.
 """All links of a machine as a fluid: when each transfer ends, given that it shares links with others.
 
 [Note: tight links] A link on which even the caps of its transfers together stay within the capacity holds

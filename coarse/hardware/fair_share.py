@@ -1,3 +1,4 @@
+# Pure: no MPI, threads, clock or environment.
 """How links that are wanted by several transfers are shared: weighted max-min fairness by progressive filling.
 
 Nobody's rate, by its weight, can be raised without lowering that of somebody who has no more (Bertsekas and

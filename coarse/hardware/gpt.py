@@ -1,3 +1,4 @@
+# Pure: no MPI, threads, clock or environment.
 """GPT-2-shaped models of any size, one layer per block, and FCDP's five (its Table IV).
 
 A block is what sharded training gathers at once (an FSDP unit). Activations are those of fused attention, which keeps

@@ -1,3 +1,4 @@
+# Pure: no MPI, threads, clock or environment.
 """One direction of a wire: a start-up latency, a rate that its transfers share, and times by size.
 
 A latency and a rate alone are far off in the middle of the size range, where a transfer is long enough to

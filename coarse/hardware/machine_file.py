@@ -1,3 +1,4 @@
+# Pure: no MPI, threads, clock or environment. Reads and writes files.
 """Machines as TOML files: units in the keys, unknown keys refused, errors with file and line."""
 
 from collections.abc import Callable, Mapping
@@ -5,13 +6,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from coarse.errors import ConfigError
-from coarse.hardware.hardware import Accelerator, Coherence, Machine, MemoryDevice
+from coarse.hardware.machine import Accelerator, Coherence, Machine, MemoryDevice
 from coarse.hardware.machine_text import machine_text
 from coarse.hardware.quantities import FLOPS, RATES, SIZES, TABLES, TIMES, Quantity, refuse_other_keys
 from coarse.hardware.topology_tree import HOST, Place, PlaceKind, Tree
 from coarse.hardware.wire import Wire
 from coarse.hardware.wiring import Cable
-from coarse.protocol.config import KeyPath, TomlFile
+from coarse.protocol.toml import KeyPath, TomlFile
 
 Part = TypeVar("Part")
 

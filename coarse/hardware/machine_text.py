@@ -1,8 +1,9 @@
+# Pure: no MPI, threads, clock or environment.
 """The text of a machine file that states a given machine."""
 
 from collections.abc import Iterator
 
-from coarse.hardware.hardware import Machine
+from coarse.hardware.machine import Machine
 from coarse.hardware.quantities import SizeTable
 from coarse.hardware.topology_tree import HOST
 from coarse.hardware.wire import Wire

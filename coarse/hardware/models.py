@@ -1,3 +1,4 @@
+# Pure: no MPI, threads, clock or environment.
 """Models as an emulated worker needs them: per layer the parameters, the arithmetic, and what backward keeps.
 
 ResNet-50 follows He et al. 2016 (bottleneck blocks, stride in the 3x3 convolution as in the later "v1.5");

@@ -1,9 +1,10 @@
+# Pure: no MPI, threads, clock or environment.
 """The bandwidth between every pair of GPUs, an outcome of a machine's links (COARSE III-E, figure 8)."""
 
 import numpy as np
 
 from coarse.hardware.fabric import Fabric
-from coarse.hardware.hardware import Machine
+from coarse.hardware.machine import Machine
 from coarse.hardware.wiring import PathKind
 
 

@@ -1,3 +1,4 @@
+# Pure: no MPI, threads, clock or environment.
 """Senders that queue in front of the links: a port sends one thing after the other, the most urgent first.
 
 A client's push engine and a sync core's SendBuf each send one transfer at a time. Without that,

@@ -1,10 +1,11 @@
+# Pure: no MPI, threads, clock or environment. Reads files.
 """Machines that come with the package, by name; every number of theirs has its source in the file."""
 
 import difflib
 from pathlib import Path
 
 from coarse.errors import ConfigError
-from coarse.hardware.hardware import Machine
+from coarse.hardware.machine import Machine
 from coarse.hardware.machine_file import load_machine
 
 FOLDER = Path(__file__).parent / "presets"

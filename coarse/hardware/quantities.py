@@ -1,3 +1,4 @@
+# Pure: no MPI, threads, clock or environment.
 """Numbers with a unit as machine files state them: `latency_us = 5`, `bandwidth_gbit_per_s = 100`."""
 
 import re
@@ -6,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from coarse.errors import ConfigError
-from coarse.protocol.config import KeyPath, Where, refuse_unknown_keys
+from coarse.protocol.toml import KeyPath, Where, refuse_unknown_keys
 from coarse.protocol.units import GIB, KIB, MIB, bytes_per_s_from_gbit_per_s
 
 SizeTable = tuple[tuple[int, float], ...]

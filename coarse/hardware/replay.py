@@ -1,3 +1,4 @@
+# Pure: no MPI, threads, clock or environment.
 """Whose compute a worker replays: a named GPU's, or that of the machine it stands on."""
 
 import re
@@ -10,7 +11,7 @@ from coarse.hardware.compute import (
     compute_profile,
     split_iteration,
 )
-from coarse.hardware.hardware import Machine
+from coarse.hardware.machine import Machine
 from coarse.hardware.models import Model, Precision
 
 _REFERENCE_GPU = "v100"

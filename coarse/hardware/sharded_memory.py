@@ -1,3 +1,4 @@
+# Pure: no MPI, threads, clock or environment.
 """What one GPU holds at the peak of an iteration of sharded training, row by row, and the batch that fits.
 
 States are FCDP VI-A's and ZeRO's: W/G of everything for full sharding, W/g of the parameters more for a secondary copy

@@ -1,3 +1,4 @@
+# Pure: no MPI, threads, clock or environment.
 """The tree of one node: its host, sockets, switches and devices, and what lies between two of them."""
 
 import enum

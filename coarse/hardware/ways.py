@@ -1,3 +1,4 @@
+# Pure: no MPI, threads, clock or environment.
 """Paths of links, and what transfers of each size take of them.
 
 [Note: cost of a size] A link that small transfers keep at half its rate is busy all the same. So a transfer

@@ -1,3 +1,4 @@
+# Pure: no MPI, threads, clock or environment.
 """A wire of a machine: what it costs in each direction, and which links of the fabric stand for it."""
 
 from collections.abc import Iterator

@@ -1,3 +1,4 @@
+# Pure: no MPI, threads, clock or environment.
 """The links of all nodes of a machine, and which of them a transfer between two endpoints uses."""
 
 import re

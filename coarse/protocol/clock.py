@@ -1,3 +1,4 @@
+# Reads the clock, and sleeps.
 """The clock that everything asks; nothing else in the package reads the time or sleeps."""
 
 import time

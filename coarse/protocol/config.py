@@ -1,17 +1,14 @@
 """The whole configuration: frozen, checked at birth, unknown keys refused with file and line."""
 
-import difflib
 import math
-import re
-import tomllib
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from coarse.errors import ConfigError
+from coarse.protocol.toml import KeyPath, TomlFile, Where, refuse_unknown_keys
 from coarse.protocol.units import KIB, MIB
 
 MODES = ("dense", "allreduce", "coarse")
@@ -19,10 +16,6 @@ POLICIES = ("auto", "paper", "devices")
 COLLECTIVES = ("in_place", "ring")
 ROUTING_POLICIES = ("measured", "fixed")
 
-_MOST_CHARACTERS = 1 << 24
-"""Of a TOML file: a device such as /dev/full has no end."""
-KeyPath = tuple[str | int, ...]
-Where = Callable[[KeyPath], str]
 Section = TypeVar("Section")
 
 
@@ -137,78 +130,6 @@ def load_config(
         if (variable := f"COARSE_{key.upper()}") in environ:
             config = _overridden(config, key, environ[variable], variable)
     return config
-
-
-@dataclass(frozen=True)
-class TomlFile:
-    """A TOML file that still knows on which line each key stands."""
-
-    path: Path
-    text: str
-    values: dict[str, Any]
-
-    @classmethod
-    def read(cls, path: str | Path) -> "TomlFile":
-        """The file's values; ConfigError, with the line, if it is absent or not TOML."""
-        try:
-            with open(path, encoding="utf-8") as file:
-                text = file.read(_MOST_CHARACTERS + 1)
-            if len(text) > _MOST_CHARACTERS:
-                raise ConfigError(f"{path}: longer than {_MOST_CHARACTERS} characters; is it the file that you mean?")
-            return cls(Path(path), text, tomllib.loads(text))
-        except OSError as error:
-            raise ConfigError(f"{path}: cannot be read ({error.strerror}); check the path") from None
-        except UnicodeDecodeError as error:
-            raise ConfigError(f"{path}: not UTF-8 text ({error.reason}); save it so") from None
-        except tomllib.TOMLDecodeError as error:
-            line = re.search(r"at line (\d+)", str(error))
-            number = line[1] if line else len(text.splitlines())  # "at end of document"
-            raise ConfigError(f"{path}:{number}: not TOML: {error}") from None
-
-    def where(self, path: KeyPath) -> str:
-        """`file:line` of the key, or of the innermost table around it that has a line."""
-        best_length, best_line = 0, 1
-        table: KeyPath = ()
-        num_seen: dict[KeyPath, int] = {}
-        for number, line in enumerate(self.text.splitlines(), start=1):
-            found = re.match(r"\s*(\[\[?)?\s*([\w\"'.\- ]+?)\s*(\]|=)", line)
-            if found is None:
-                continue
-            key: KeyPath = tuple(part.strip(" \"'") for part in found[2].split("."))
-            if found[1] == "[[":
-                num_seen[key] = num_seen.get(key, -1) + 1
-                key = (*key, num_seen[key])
-            if found[1]:
-                table = key
-            else:
-                key = (*table, *key)
-            if len(key) > best_length and path[: len(key)] == key:
-                best_length, best_line = len(key), number
-        return f"{self.path}:{best_line}"
-
-    @contextmanager
-    def located(self, path: KeyPath) -> Iterator[None]:
-        """Put file and line before a ConfigError about the table `path` that is raised inside."""
-        try:
-            yield
-        except ConfigError as error:
-            where = self.where((*path, error.key or ""))
-            raise ConfigError(f"{where}: {error}", key=error.key) from None
-
-
-def refuse_unknown_keys(
-    given: Iterable[object], known: Iterable[str], path: KeyPath, where: Where
-) -> None:
-    """Raise ConfigError for the first key that is not known, with the nearest ones that are."""
-    names = list(known)
-    for key in given:
-        if key in names:
-            continue
-        near = difflib.get_close_matches(str(key), names, n=3)
-        remedy = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(names)}"
-        at_key = (*path, str(key))
-        dotted = ".".join(str(part) for part in at_key)
-        raise ConfigError(f"{where(at_key)}: unknown key {dotted!r}; {remedy}", key=str(key))
 
 
 def _config_given(source: Config | Mapping[str, object] | str | Path) -> Config:

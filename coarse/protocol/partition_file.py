@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 from coarse.errors import ConfigError
-from coarse.protocol.config import TomlFile, refuse_unknown_keys
 from coarse.protocol.partition import (
     DEFAULT_SWITCH,
     ROLE_NAMES,
@@ -18,6 +17,7 @@ from coarse.protocol.partition import (
     ranks_with,
 )
 from coarse.protocol.place import Anywhere, DaxDevice, MemoryPlace, memory_place
+from coarse.protocol.toml import TomlFile, refuse_unknown_keys
 
 RANK_KEYS = {"rank": int, "role": str, "node": str, "switch": str, "local_proxy": int, "memory": str}
 

@@ -3,9 +3,9 @@
 from typing import Any
 
 from coarse.errors import ConfigError
-from coarse.protocol.config import TomlFile
 from coarse.protocol.partition import PartitionTable, partition_from_text
 from coarse.protocol.partition_file import partition_from_toml
+from coarse.protocol.toml import TomlFile
 
 MOST_RANKS = 65_535
 """Records have two bytes for a worker's number."""

@@ -1,3 +1,4 @@
+# Reads and writes files; reads the process number.
 """Spans and counters of a run as a file in Chrome's trace format, which Perfetto (ui.perfetto.dev) opens.
 
 The format is the JSON object form of Google's "Trace Event Format": complete events (X), counters (C) and metadata (M),

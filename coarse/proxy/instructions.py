@@ -1,3 +1,4 @@
+# Pure: no MPI, threads, clock or environment.
 """What a proxy's machine asks its driver to do. Data, not calls: a test can compare it."""
 
 from typing import NamedTuple

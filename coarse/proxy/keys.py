@@ -1,3 +1,4 @@
+# Pure: no MPI, threads, clock or environment.
 """What a proxy knows of one key: who registered it where, its plan, its queues and its rings."""
 
 from collections.abc import Collection

@@ -1,3 +1,4 @@
+# Pure: no MPI, threads, clock or environment.
 """Which clients a device serves, whose tables it has, and who has joined or left."""
 
 from coarse.protocol.plan import Placement

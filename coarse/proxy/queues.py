@@ -1,3 +1,4 @@
+# Pure: no MPI, threads, clock or environment.
 """Per-client queues of pushed shards (COARSE III-F).
 
 A shard is ready once every expected client has pushed it, in whatever order anybody pushed

@@ -1,3 +1,4 @@
+# Pure: no MPI, threads, clock or environment.
 """The three buffers of the rings that a sync core takes part in (COARSE IV-A), and what fills them.
 
 A shard's LocalBuf holds its running result in the accumulator type; a SendBuf is a header and one
@@ -35,7 +36,7 @@ def fold_regions(work: Fold, array_of: ArrayOf) -> None:
 
 
 class RingBuffers:
-    """All ring buffers of one device; every driver of a ProxyMachine carries out rings by them."""
+    """All ring buffers of one device; every driver of a ProxyProtocol carries out rings by them."""
 
     def __init__(self, array_of: ArrayOf) -> None:
         self._array_of = array_of

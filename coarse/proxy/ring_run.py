@@ -1,3 +1,4 @@
+# Pure: no MPI, threads, clock or environment.
 """One shard's way round its ring, as one member sees it: a state machine without bytes (COARSE IV-A)."""
 
 from coarse.protocol.records import RingChunk

@@ -35,7 +35,7 @@ from coarse.proxy.instructions import (
     RingSend,
     Send,
 )
-from coarse.proxy.machine import ProxyMachine
+from coarse.proxy.protocol import ProxyProtocol
 from coarse.proxy.ring_buffers import RingBuffers, fold_regions
 from coarse.proxy.snapshot_writer import SnapshotWriter
 from coarse.storage.region import DeviceMemory
@@ -54,7 +54,7 @@ class ProxyService:
 
     def __init__(
         self,
-        machine: ProxyMachine,
+        machine: ProxyProtocol,
         placement: Placement,
         mailbox: Mailbox,
         memories: Mapping[int, DeviceMemory],

@@ -1,3 +1,4 @@
+# Pure: no MPI, threads, clock or environment.
 """The one device that makes a snapshot of many parts a checkpoint, or ends it for everybody.
 
 See [Note: snapshot records] in snapshot_records.py.

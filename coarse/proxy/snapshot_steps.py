@@ -1,3 +1,4 @@
+# Pure: no MPI, threads, clock or environment.
 """What a device's snapshot machine asks its driver to do, beside sending records."""
 
 from typing import Any, NamedTuple

@@ -1,3 +1,4 @@
+# Pure: no MPI, threads, clock or environment.
 """Snapshots as one device sees them: what its clients hold, who may overwrite, what is written.
 
 See [Note: snapshot records] in snapshot_records.py.

@@ -1,3 +1,4 @@
+# Pure: no MPI, threads, clock or environment.
 """How a proxy synchronises keys: arrivals in, folds and ring steps out (COARSE III-F, IV-A).
 
 [Note: forgetting] A client forgets a key when it has taken all results. Once all clients have, no device

@@ -1,3 +1,4 @@
+# Pure: no MPI, threads, clock or environment.
 """Measuring again while a job runs, and what follows: tables, routes and split (COARSE III-E and III-F).
 
 Every so many iterations all workers meet and look: a few volleys that load every way at once. Where all took as long

@@ -1,3 +1,4 @@
+# Pure: no MPI, threads, clock or environment.
 """Which links are slower than their model says, told from measured transfers alone.
 
 Of the links that slow transfers took, that one is blamed, at that share of its rate, with which the model comes

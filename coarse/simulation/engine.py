@@ -1,3 +1,4 @@
+# Pure: no MPI, threads, clock or environment.
 """Virtual time: actions that are due, and transfers over links, in the order of their times."""
 
 import heapq

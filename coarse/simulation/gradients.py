@@ -1,3 +1,4 @@
+# Pure: no MPI, threads, clock or environment.
 """A model's gradients as they are synchronised: fused in the order of backward, each with its time."""
 
 import math

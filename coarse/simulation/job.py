@@ -1,3 +1,4 @@
+# Pure: no MPI, threads, clock or environment.
 """What is simulated: gradients and when backward has them, who synchronises which, and how ranks differ."""
 
 from collections.abc import Sequence

@@ -1,3 +1,4 @@
+# Pure: no MPI, threads, clock or environment.
 """How many buckets of a live job go to the memory devices, decided from what its first steps measured (COARSE III-F).
 
 The job is simulated on a site of two links: one gives every bucket back the time that memory devices took for so many

@@ -1,3 +1,4 @@
+# Pure: no MPI, threads, clock or environment.
 """A ring of equal members as a few events: what 1,024 members do alike is simulated once.
 
 In a job whose workers are equal and whose proxies are local, all rings of a shard begin together and

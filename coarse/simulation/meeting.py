@@ -1,3 +1,4 @@
+# Pure: no MPI, threads, clock or environment.
 """All workers of a simulated job meet between two iterations, and profile in virtual time."""
 
 from collections.abc import Callable

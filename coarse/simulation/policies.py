@@ -1,3 +1,4 @@
+# Pure: no MPI, threads, clock or environment.
 """How many gradients go to the memory devices: the paper's rule, and the simulator's own choice (COARSE III-F)."""
 
 from collections.abc import Callable, Iterator, Sequence

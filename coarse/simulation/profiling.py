@@ -1,3 +1,4 @@
+# Pure: no MPI, threads, clock or environment.
 """What COARSE's profiler finds on a site, and the routing tables that follow (COARSE III-E).
 
 The probes are those of live profiling, made on the model of the links: copies of rising sizes to

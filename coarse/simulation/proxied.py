@@ -1,3 +1,4 @@
+# Pure: no MPI, threads, clock or environment.
 """Synchronisation by memory devices: clients' and proxies' machines, their instructions carried out on links.
 
 A record takes no time of its own: it travels with the bytes that it announces. Registration happens
@@ -9,7 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from coarse.client.machine import ClientMachine, ToDevice
+from coarse.client.protocol import ClientProtocol, ToDevice
 from coarse.protocol.dtypes import DType
 from coarse.protocol.records import Ready, RingChunk, key_of
 from coarse.proxy.instructions import (
@@ -20,7 +21,7 @@ from coarse.proxy.instructions import (
     RingSend,
     Send,
 )
-from coarse.proxy.machine import ProxyMachine
+from coarse.proxy.protocol import ProxyProtocol
 from coarse.simulation.engine import Action, Engine
 from coarse.simulation.job import DTYPE, Gradient, Job
 
@@ -37,8 +38,8 @@ class Proxied:
         self._site = job.site
         self._on_synced = on_synced
         self._num_clients = job.placement.num_clients
-        self._clients = [ClientMachine(c, job.placement) for c in range(self._num_clients)]
-        self._proxies = [ProxyMachine(d, job.placement, _CAPACITY_BYTES) for d in range(job.placement.num_devices)]
+        self._clients = [ClientProtocol(c, job.placement) for c in range(self._num_clients)]
+        self._proxies = [ProxyProtocol(d, job.placement, _CAPACITY_BYTES) for d in range(job.placement.num_devices)]
         self._descriptors = [gradient.descriptor(position) for position, gradient in enumerate(gradients)]
         self._positions = {key_of(one.name): position for position, one in enumerate(self._descriptors)}
         self._unread: dict[tuple[int, int], int] = {}

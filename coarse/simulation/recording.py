@@ -1,3 +1,4 @@
+# Pure: no MPI, threads, clock or environment.
 """What a simulated job's links and adders did and when, for timelines: recorded only where that is asked for."""
 
 from collections.abc import Hashable, Iterator, Sequence

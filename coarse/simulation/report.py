@@ -1,3 +1,4 @@
+# Pure: no MPI, threads, clock or environment.
 """What a simulated job took: per iteration and worker, and per link."""
 
 from collections.abc import Iterable, Sequence

@@ -1,3 +1,4 @@
+# Pure: no MPI, threads, clock or environment.
 """The order in which workers, and memory devices, stand in their rings.
 
 NCCL, which the paper's all-reduce and its proxies use (COARSE IV-B), searches for the order whose slowest hop is
@@ -9,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby, pairwise, permutations
 
-from coarse.hardware.hardware import Machine
 from coarse.hardware.links import path_alone_s
+from coarse.hardware.machine import Machine
 from coarse.hardware.placement import Placement as Places
 from coarse.hardware.wiring import PathKind
 

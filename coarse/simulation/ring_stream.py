@@ -1,3 +1,4 @@
+# Pure: no MPI, threads, clock or environment.
 """One worker's part in the workers' own all-reduce: gradients in, ring instructions out, one after the other.
 
 The ring's steps are those of the proxies' sync cores (`RingRun`), with workers in the place of devices.

@@ -1,3 +1,4 @@
+# Pure: no MPI, threads, clock or environment.
 """A question about a training job on a machine, and the simulated job that answers it."""
 
 import enum
@@ -10,8 +11,8 @@ from coarse.errors import ConfigError
 from coarse.hardware.accelerator import EAGER_FRAMEWORK, MemoryAccount, Optimizer, Training, require_fit
 from coarse.hardware.compute import ComputeProfile
 from coarse.hardware.degradation import Degradation, rate_changes
-from coarse.hardware.hardware import Machine
 from coarse.hardware.links import Link
+from coarse.hardware.machine import Machine
 from coarse.hardware.models import Model
 from coarse.hardware.placement import Placement as Places
 from coarse.hardware.placement import place

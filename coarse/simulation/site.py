@@ -1,3 +1,4 @@
+# Pure: no MPI, threads, clock or environment.
 """Where the workers and memory devices of a job stand, and which links each way between them uses."""
 
 from collections.abc import Mapping

@@ -1,10 +1,11 @@
+# Pure: no MPI, threads, clock or environment.
 """A job's site on a machine: the links of every way that its mode uses."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 
-from coarse.hardware.hardware import Machine
 from coarse.hardware.links import path_alone_s
+from coarse.hardware.machine import Machine
 from coarse.hardware.placement import Placement as Places
 from coarse.hardware.wiring import PathKind
 from coarse.protocol.plan import Placement

@@ -1,3 +1,4 @@
+# Pure: no MPI, threads, clock or environment.
 """Workers that compute forward and backward and wait for their gradients, iteration by iteration."""
 
 from collections.abc import Callable

@@ -1,3 +1,4 @@
+# Pure: no MPI, threads, clock or environment.
 """Transfers that are measured together: what a profile, or a look between two iterations, consists of."""
 
 from collections.abc import Sequence

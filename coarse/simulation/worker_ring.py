@@ -1,3 +1,4 @@
+# Pure: no MPI, threads, clock or environment.
 """All-reduce by the workers themselves, on simulated links."""
 
 from collections.abc import Sequence

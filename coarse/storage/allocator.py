@@ -1,3 +1,4 @@
+# Pure: no MPI, threads, clock or environment.
 """Which bytes of a device are taken."""
 
 from bisect import bisect_left

@@ -1,3 +1,4 @@
+# Pure: no MPI, threads, clock or environment.
 """Sync cores: the near-memory adders (COARSE IV-A).
 
 `fold` combines contributions in one pass over the bytes, block by block so that a block's sum is

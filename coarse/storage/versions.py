@@ -1,3 +1,4 @@
+# Pure: no MPI, threads, clock or environment.
 """Which version of a key a device holds."""
 
 

@@ -11,7 +11,7 @@ from coarse.parallel.data.byte_stream import require_one_root, stream, stream_bl
 from coarse.protocol.dtypes import DType, Op
 from coarse.protocol.records import Descriptor
 from coarse.session import current
-from coarse.torch.ddp.device_state import before_writing_to
+from coarse.torch.device_state import before_writing_to
 from coarse.torch.signatures import NamedTensors, signature
 from coarse.torch.tensors import (
     array_of,

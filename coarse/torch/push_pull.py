@@ -12,7 +12,7 @@ from coarse.errors import ConfigError, DeadRankError
 from coarse.protocol.dtypes import Op
 from coarse.protocol.records import Descriptor
 from coarse.session import current
-from coarse.torch.ddp.device_state import before_writing_to
+from coarse.torch.device_state import before_writing_to
 from coarse.torch.tensors import (
     array_of,
     describe,

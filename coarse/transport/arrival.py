@@ -140,8 +140,8 @@ def _has_come(address: str) -> bool:
 
 def user_of(channel: socket.socket) -> int:
     """The user at the other end of a connected Unix socket, as the kernel knows it."""
-    _, user, _ = PEER.unpack(channel.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER.size))
-    return user
+    unpacked: tuple[int, int, int] = PEER.unpack(channel.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER.size))
+    return unpacked[1]
 
 
 class LauncherLine:

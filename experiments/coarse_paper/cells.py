@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from multiprocessing import get_context
 
 from coarse.hardware.compute import FORWARD_SHARE, compute_profile
-from coarse.hardware.hardware import Machine
+from coarse.hardware.machine import Machine
 from coarse.hardware.models import model_named
 from coarse.hardware.placement import place
 from coarse.protocol.config import MeasuredRouting

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from coarse.client.routing import NEVER_BYTES, ProxyProfile
-from coarse.hardware.hardware import Machine
+from coarse.hardware.machine import Machine
 from coarse.hardware.placement import place
 from coarse.protocol.config import MeasuredRouting
 from coarse.protocol.plan import RoutingTable

@@ -8,7 +8,7 @@ import enum
 from dataclasses import dataclass, replace
 
 from coarse.errors import ConfigError
-from coarse.hardware.hardware import Machine
+from coarse.hardware.machine import Machine
 from coarse.hardware.models import Precision
 from coarse.hardware.presets import load_preset
 from coarse.hardware.wiring import PathKind

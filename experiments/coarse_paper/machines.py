@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from dataclasses import replace
 
-from coarse.hardware.hardware import Machine
+from coarse.hardware.machine import Machine
 from coarse.hardware.presets import load_preset
 
 _MIN_RING = 3

@@ -4,7 +4,7 @@ import enum
 
 from coarse.client.routing import FULL_BANDWIDTH_SHARE
 from coarse.errors import ConfigError
-from coarse.hardware.hardware import Machine
+from coarse.hardware.machine import Machine
 from coarse.hardware.pair_matrix import pair_s
 from coarse.hardware.presets import load_preset
 from coarse.protocol.units import KIB

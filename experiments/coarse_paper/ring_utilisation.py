@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise, permutations
 
-from coarse.hardware.hardware import Machine
+from coarse.hardware.machine import Machine
 
 _SIZES = range(3, 9)
 """Members of a ring; two always use all that joins them."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from coarse.collectives.shape import Collective
-from coarse.hardware.hardware import Machine
+from coarse.hardware.machine import Machine
 from coarse.hardware.presets import load_preset
 from coarse.hardware.topology_tree import PlaceKind
 from coarse.hardware.wire import Wire

@@ -32,7 +32,7 @@ def exact_match(prediction: str, answers: Iterable[str]) -> bool:
 
 
 def f1(prediction: str, answers: Iterable[str]) -> float:
-    """The best harmonic mean of precision and recall over the answers, words counted as often as they come.
+    """The best harmonic mean of precision and cancel over the answers, words counted as often as they come.
 
     No word in common is 0, also where neither side has a word.
     """

@@ -1,6 +1,6 @@
 """The FSDP paper's cluster, as far as it is described: eight A100 per host behind NVLink, hosts on 2 Tb/s RoCE."""
 
-from coarse.hardware.hardware import Accelerator, Machine, MemoryDevice
+from coarse.hardware.machine import Accelerator, Machine, MemoryDevice
 from coarse.hardware.topology_tree import HOST, Place, PlaceKind, Tree
 from coarse.hardware.wire import Wire
 from coarse.protocol.units import GIB, bytes_per_s_from_gbit_per_s

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from coarse.client.machine import ClientMachine, Phase, ToDevice
+from coarse.client.protocol import ClientProtocol, Phase, ToDevice
 from coarse.protocol.clock import VirtualClock
 from coarse.protocol.codec import decode, encode
 from coarse.protocol.dtypes import DType, Op, dtype_of
@@ -29,7 +29,7 @@ from coarse.proxy.instructions import (
     RingSend,
     Send,
 )
-from coarse.proxy.machine import ProxyMachine
+from coarse.proxy.protocol import ProxyProtocol
 from coarse.proxy.ring_buffers import RingBuffers, fold_regions
 from tests.support.lanes import DelayOf, Lane, LaneKind, Lanes
 
@@ -58,7 +58,7 @@ class _Profile(NamedTuple):
 
 
 class Loopback:
-    """A job of ClientMachines and ProxyMachines; give clients their steps, then `run`.
+    """A job of ClientProtocols and ProxyProtocols; give clients their steps, then `run`.
 
     A client does its steps in order, and each as soon as a worker could: a push waits for its key's
     region and last result, a join and a new routing table for all its results.
@@ -74,9 +74,9 @@ class Loopback:
     ) -> None:
         self.placement = placement
         self.clock = VirtualClock()
-        self.clients = [ClientMachine(c, placement) for c in range(placement.num_clients)]
+        self.clients = [ClientProtocol(c, placement) for c in range(placement.num_clients)]
         devices = range(placement.num_devices)
-        self.proxies = [ProxyMachine(d, placement, capacity_bytes) for d in devices]
+        self.proxies = [ProxyProtocol(d, placement, capacity_bytes) for d in devices]
         self._rings = [RingBuffers(self._arrays_near(d)) for d in devices]
         self._memories = [np.zeros(capacity_bytes, np.uint8) for _ in devices]
         self._lanes: Lanes[Message] = Lanes(self.clock, delay_s)
@@ -114,7 +114,7 @@ class Loopback:
         self._add(client, _Profile(table))
 
     def ask_who_is_missing(self, client: int, name: str) -> None:
-        """A client asks now whose contribution a name waits for; see ClientMachine.missing."""
+        """A client asks now whose contribution a name waits for; see ClientProtocol.missing."""
         self._send_all(client, self.clients[client].ask_who_is_missing(self.clients[client].key(name)))
 
     # --- time

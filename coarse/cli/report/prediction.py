@@ -11,7 +11,7 @@ from coarse.errors import ConfigError
 from coarse.hardware.accelerator import Optimizer
 from coarse.hardware.compute import ComputeProfile
 from coarse.hardware.degradation import Degradation
-from coarse.hardware.hardware import Machine
+from coarse.hardware.machine import Machine
 from coarse.hardware.models import Model, Precision, model_named
 from coarse.hardware.presets import machine_named
 from coarse.hardware.replay import profile_for

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from statistics import median
 
-from coarse.hardware.hardware import Accelerator, Machine, MemoryDevice
 from coarse.hardware.links import rising
+from coarse.hardware.machine import Accelerator, Machine, MemoryDevice
 from coarse.hardware.machine_text import machine_text
 from coarse.hardware.measure.pair import ADD, MULTIPLY, PING, READ, READ_OFTEN, STEP, Pair
 from coarse.hardware.quantities import SizeTable

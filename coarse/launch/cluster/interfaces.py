@@ -1,3 +1,4 @@
+# Pure: no MPI, threads, clock or environment.
 """What crossed a network interface, by the kernel's count (/proc/net/dev), and what coarse says that it carried."""
 
 from collections.abc import Mapping, Sequence

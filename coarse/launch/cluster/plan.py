@@ -1,3 +1,4 @@
+# Pure: no MPI, threads, clock or environment.
 """What is done to make a cluster in a box: names, addresses, commands, files, and mpirun's options for it.
 
 [Note: nothing has a name] No namespace is given a path (`ip netns add` would make one), the bridge stands in a

@@ -1,3 +1,4 @@
+# Pure: no MPI, threads, clock or environment.
 """What a link of a cluster in a box may carry: a rate in tc's units, and the token bucket that holds it."""
 
 import re

@@ -1,3 +1,4 @@
+# Pure: no MPI, threads, clock or environment.
 """What a machine must have for a cluster in a box: capabilities of this process, and programs."""
 
 from collections.abc import Callable

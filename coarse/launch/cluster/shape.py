@@ -1,3 +1,4 @@
+# Pure: no MPI, threads, clock or environment.
 """How many nodes a cluster in a box has, and which ranks stand on each: `2x2` is two nodes of two workers."""
 
 import re

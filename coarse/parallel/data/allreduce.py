@@ -11,7 +11,7 @@ from coarse.protocol.dtypes import DType
 from coarse.protocol.records import Descriptor
 
 
-class AllreduceSynchroniser:
+class AllreduceReducer:
     """Buckets in the workers' own memory, reduced as soon as backward has filled them and all before them.
 
     The order of collectives is agreed beforehand: every round takes all buckets by index, then those
@@ -31,14 +31,14 @@ class AllreduceSynchroniser:
         stream.open()
 
     def memory_of(self, descriptor: Descriptor) -> np.ndarray:
-        """See Synchroniser."""
+        """See Reducer."""
         array = np.zeros(descriptor.shape, DType(descriptor.dtype).storage)
         self._order.append(len(self._buckets))
         self._buckets.append((descriptor, array))
         return array
 
     def start(self, index: int) -> None:
-        """See Synchroniser."""
+        """See Reducer."""
         self._count(self._buckets[index][0])
         if index not in self._order:
             self._order.append(index)
@@ -48,15 +48,15 @@ class AllreduceSynchroniser:
             self._started.discard(first)
             self._stream.submit(first, *self._buckets[first])
 
-    def recall(self, index: int) -> bool:
-        """See Synchroniser: others may have reduced it."""
+    def cancel(self, index: int) -> bool:
+        """See Reducer: others may have reduced it."""
         return False
 
     def all_started(self) -> None:
-        """See Synchroniser."""
+        """See Reducer."""
 
     def wait(self, index: int) -> None:
-        """See Synchroniser. Waiting amid backward for a bucket behind one that backward has yet to fill would
+        """See Reducer. Waiting amid backward for a bucket behind one that backward has yet to fill would
         never end."""
         if index in self._order:
             raise InFlightError(
@@ -67,9 +67,9 @@ class AllreduceSynchroniser:
         self._stream.wait(index)
 
     def begin_round(self) -> None:
-        """See Synchroniser."""
+        """See Reducer."""
         self._order.extend(range(len(self._buckets)))
 
     def close(self) -> None:
-        """See Synchroniser."""
+        """See Reducer."""
         self._stream.close()

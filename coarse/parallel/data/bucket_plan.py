@@ -1,3 +1,4 @@
+# Pure: no MPI, threads, clock or environment.
 """Which gradients share a flat bucket, and where each lies in it."""
 
 from collections import defaultdict

@@ -6,7 +6,7 @@ import numpy as np
 
 from coarse.client.handle import Handle
 from coarse.parallel.data.pass_timer import PassTimer
-from coarse.parallel.data.synchroniser import DeviceSynchroniser
+from coarse.parallel.data.reducer import DeviceReducer, DualSync
 from coarse.protocol.dtypes import DType, Op
 from coarse.protocol.records import URGENT, Descriptor
 from coarse.session import is_initialized
@@ -15,9 +15,7 @@ if TYPE_CHECKING:  # they start MPI, which only init() may
     from collections.abc import Sequence
 
     from coarse.parallel.data.allreduce_stream import AllreduceStream
-    from coarse.parallel.data.split_chooser import DualSync
     from coarse.runtime import Runtime
-
 
 
 class Chooser(Protocol):
@@ -29,7 +27,7 @@ class Chooser(Protocol):
         ...
 
     @property
-    def dual_sync(self) -> "DualSync | None":
+    def dual_sync(self) -> DualSync | None:
         """What it has measured and decided."""
         ...
 
@@ -46,7 +44,7 @@ class Chooser(Protocol):
         ...
 
 
-class DualSynchroniser:
+class DualReducer:
     """The first buckets in the order of backward go to memory devices at once, the others to the workers' all-reduce.
 
     All lie in device memory, so that a bucket goes either way without a copy. What the workers sum is
@@ -63,7 +61,7 @@ class DualSynchroniser:
         self._chooser = chooser
         self._client = runtime.require_client()
         self._num_workers = runtime.placement.num_clients
-        self._devices = DeviceSynchroniser()
+        self._devices = DeviceReducer()
         self._stream = stream
         self._buckets: list[tuple[Descriptor, np.ndarray]] = []
         self._shared = range(0)
@@ -77,18 +75,18 @@ class DualSynchroniser:
         self._join_round = self._client.machine.join_round
 
     @property
-    def dual_sync(self) -> "DualSync | None":
-        """See Synchroniser."""
+    def dual_sync(self) -> DualSync | None:
+        """See Reducer."""
         return self._chooser.dual_sync
 
     def memory_of(self, descriptor: Descriptor) -> np.ndarray:
-        """See Synchroniser."""
+        """See Reducer."""
         array = self._devices.memory_of(descriptor)
         self._buckets.append((descriptor, array))
         return array
 
     def start(self, index: int) -> None:
-        """See Synchroniser."""
+        """See Reducer."""
         self._notice_joins()
         if self._shared and self._answer is None:
             one = self._client.device_array(self._call)
@@ -99,14 +97,14 @@ class DualSynchroniser:
         else:
             self._push(index)
 
-    def recall(self, index: int) -> bool:
-        """See Synchroniser."""
+    def cancel(self, index: int) -> bool:
+        """See Reducer."""
         was_held = index in self._held
         self._held.discard(index)
         return was_held
 
     def all_started(self) -> None:
-        """See Synchroniser."""
+        """See Reducer."""
         if not self._held:
             return
         assert self._answer is not None
@@ -119,14 +117,14 @@ class DualSynchroniser:
                 self._push(index)
 
     def wait(self, index: int) -> None:
-        """See Synchroniser."""
+        """See Reducer."""
         if index in self._with_workers:
             self._stream.wait(index)
         else:
             self._devices.wait(index)
 
     def begin_round(self) -> None:
-        """See Synchroniser."""
+        """See Reducer."""
         if self._answer is not None:
             self._answer.wait()
             self._answer = None
@@ -134,7 +132,7 @@ class DualSynchroniser:
         self._shared = range(split, len(self._buckets))
 
     def close(self) -> None:
-        """See Synchroniser."""
+        """See Reducer."""
         if is_initialized():
             if self._answer is not None:
                 self._answer.wait()

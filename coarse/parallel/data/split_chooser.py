@@ -7,13 +7,12 @@ a worker has joined, nothing is measured and all buckets go to the devices, whic
 """
 
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING
 
 from coarse.errors import CapacityError, InFlightError
 from coarse.parallel.data.pass_timer import PassTimer, RoundTimes
-from coarse.parallel.data.synchroniser import may_share, profile_every_steps
+from coarse.parallel.data.reducer import DualSync, may_share, profile_every_steps
 from coarse.parallel.data.ways import Wait, seconds_of_ways, sizes_up_to
 from coarse.protocol.dtypes import DType, Op
 from coarse.protocol.records import URGENT, Descriptor
@@ -21,38 +20,11 @@ from coarse.protocol.records import URGENT, Descriptor
 if TYPE_CHECKING:  # they start MPI, which only init() may, or are imported when there is something to decide
     from coarse.parallel.data.allreduce_stream import AllreduceStream
     from coarse.runtime import Runtime
-    from coarse.simulation.live_split import MeasuredStep, MeasuredWays
+    from coarse.simulation.live_split import MeasuredWays
 
 _TIMED_ROUNDS = 3
 _MOST_VALUES = 16
 """That workers average at once, beside one for each bucket."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class DualSync:
-    """What the first steps of an optimizer, or those since it was last profiled, measured and decided."""
-
-    policy: str
-    num_buckets: int
-    num_to_devices: int
-    """The first so many in the order of backward; the workers sum the others."""
-    nbytes: int
-    """Bytes of all buckets: the paper's n."""
-    bytes_to_devices: int
-    """The paper's m."""
-    step: "MeasuredStep"
-    """T_FP, T_BP, the whole step and when buckets were complete, while all went to the devices."""
-    ways: "MeasuredWays"
-    simulated_s: float
-    """An iteration with the split that the policy chose (kind: simulated)."""
-    simulated_all_s: float
-    """An iteration with all buckets on the devices (kind: simulated)."""
-    num_tried: int | None = None
-    """What "auto" tried for a few steps because it simulated faster; None where nothing did."""
-    tried_step_s: float | None = None
-    """A step with that; it was kept if this is below `step.step_s`."""
-    kind: str = "measured"
-    """Of all seconds but the two simulated ones."""
 
 
 class SplitChooser:

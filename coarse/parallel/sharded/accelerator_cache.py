@@ -1,3 +1,4 @@
+# Pure: no MPI, threads, clock or environment.
 """FCDP-Cache: which units stay gathered on the accelerator from forward to backward (FCDP IV-D).
 
 [Note: never above ZeRO-3] A unit stays only while less than tau of the memory is in use, and every unit that stays

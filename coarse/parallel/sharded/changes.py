@@ -1,3 +1,4 @@
+# Pure: no MPI, threads, clock or environment.
 """Which units' shards have changed on this worker since they were last looked at."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# Pure: no MPI, threads, clock or environment.
 """Who holds how much of one accelerator's memory: bytes by kind, now and at the peak."""
 
 from collections import Counter

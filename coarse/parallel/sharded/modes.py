@@ -1,3 +1,4 @@
+# Pure: no MPI, threads, clock or environment.
 """The sharding modes: what each keeps between forward and backward, and what its transfers are called."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# Pure: no MPI, threads, clock or environment.
 """Whether a backward's forward was overtaken by another forward of the same model."""
 
 from __future__ import annotations

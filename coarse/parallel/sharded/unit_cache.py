@@ -1,3 +1,4 @@
+# Pure: no MPI, threads, clock or environment.
 """Where a unit's parameters come from each time they are gathered: the state machine of one unit (FCDP IV-C to IV-E).
 
 [Note: clean and dirty] What is kept of a unit is clean while no worker's shard of it has changed since it was gathered.

@@ -1,3 +1,4 @@
+# Pure: no MPI, threads, clock or environment.
 """Bytes between nodes and in memory, by mode: the formulas of FCDP's Table I and Sections VI-A to VI-C.
 
 Notation: W bytes of all parameters as they are gathered, W_t bytes of the trainable ones as they are reduced, G

@@ -1,3 +1,4 @@
+# Pure: no MPI, threads, clock or environment.
 """One iteration of sharded training: every unit is gathered, computed and freed, forward and then backward.
 
 All GPUs do the same at the same time, so one timeline stands for all, and collectives are flows over all links.

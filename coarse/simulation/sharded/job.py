@@ -1,3 +1,4 @@
+# Pure: no MPI, threads, clock or environment.
 """What is simulated: units on a cluster, how they are sharded, and in which order they are computed."""
 
 from collections.abc import Iterator

@@ -1,3 +1,4 @@
+# Pure: no MPI, threads, clock or environment.
 """Sharded modes as the simulator knows them: what is gathered from where, and what is left to do afterwards.
 
 FSDP and ZeRO-3 gather every unit from all GPUs in forward and again in backward. The others are told apart by where a

@@ -1,3 +1,4 @@
+# Pure: no MPI, threads, clock or environment.
 """What became of an iteration of sharded training: when, and what moved."""
 
 from collections.abc import Sequence

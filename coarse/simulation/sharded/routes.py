@@ -1,3 +1,4 @@
+# Pure: no MPI, threads, clock or environment.
 """The ways of collectives and host copies among the GPUs of a cluster, as transfers that run at the same time.
 
 [Note: lockstep] In a ring every member sends a piece to its next in each of its turns. Here each hop sends all its
@@ -11,7 +12,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from coarse.errors import ConfigError
-from coarse.hardware.hardware import Machine
+from coarse.hardware.machine import Machine
 from coarse.simulation.site import Path
 
 

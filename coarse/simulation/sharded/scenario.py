@@ -1,3 +1,4 @@
+# Pure: no MPI, threads, clock or environment.
 """A question about sharded training of a GPT on a machine: the job that answers it, and what a GPU's memory holds."""
 
 from dataclasses import dataclass, field, replace
@@ -5,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from coarse.errors import CapacityError, ConfigError
 from coarse.hardware.accelerator import MemoryAccount
 from coarse.hardware.gpt import adapter_numel, gpt, gpt_shape, logits_numel
-from coarse.hardware.hardware import Machine
+from coarse.hardware.machine import Machine
 from coarse.hardware.models import Model, Precision
 from coarse.hardware.sharded_memory import Held, ShardedTraining, largest_power_of_two, sharded_account
 from coarse.protocol.units import GIB

@@ -1,3 +1,4 @@
+# Pure: no MPI, threads, clock or environment.
 """What is gathered together: a model's layers as units, with the seconds that computing each takes."""
 
 from collections.abc import Mapping

@@ -1,3 +1,4 @@
+# Pure: no MPI, threads, clock or environment.
 """What a checkpoint's manifest says, to and from bytes.
 
 The file is JSON in one canonical form with its own checksum, so that a change of any byte shows.

@@ -1,3 +1,4 @@
+# Pure: no MPI, threads, clock or environment.
 """A run of a tensor's elements, as storage takes and gives it."""
 
 from dataclasses import dataclass

@@ -1,3 +1,4 @@
+# Pure: no MPI, threads, clock or environment.
 """Who writes which tensors, where every worker holds the same ones."""
 
 from collections.abc import Mapping

@@ -1,3 +1,4 @@
+# Pure: no MPI, threads, clock or environment.
 """The copy-on-write snapshot of one device, without I/O (COARSE IV-A)."""
 
 import enum

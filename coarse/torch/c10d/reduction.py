@@ -1,3 +1,4 @@
+# Pure: no MPI, threads, clock or environment.
 """How elements of many ranks combine: what MPI adds for each type, and what becomes of it afterwards."""
 
 import enum

@@ -1,3 +1,4 @@
+# Pure: no MPI, threads, clock or environment.
 """What each rank of a group says that it calls, and the error where they do not say the same."""
 
 import enum

@@ -1,4 +1,4 @@
-"""When buckets are pushed and taken: hooks of autograd in, calls of a synchroniser out."""
+"""When buckets are pushed and taken: hooks of autograd in, calls of a reducer out."""
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import torch
 
 from coarse.errors import InFlightError
-from coarse.parallel.data.synchroniser import Synchroniser
+from coarse.parallel.data.reducer import Reducer
 from coarse.protocol.dtypes import Op
 from coarse.torch.ddp.buckets import Bucket
 from coarse.torch.tensors import note_overwritten
@@ -27,9 +27,9 @@ class GradientExchange:
     until StallError names them.
     """
 
-    def __init__(self, synchroniser: Synchroniser, *, op: Op, rank: int, num_ranks: int, num_passes: int) -> None:
-        self._synchroniser = synchroniser
-        self._timer = synchroniser.timer
+    def __init__(self, reducer: Reducer, *, op: Op, rank: int, num_ranks: int, num_passes: int) -> None:
+        self._reducer = reducer
+        self._timer = reducer.timer
         self._op = op
         self._rank = rank
         self._num_ranks = num_ranks
@@ -60,12 +60,12 @@ class GradientExchange:
         for removable in self._removables:
             removable.remove()
         self._removables.clear()
-        self._synchroniser.all_started()
+        self._reducer.all_started()
         for bucket in self._buckets:
             if bucket.is_in_flight:
                 self._finish(bucket)
             bucket.release()
-        self._synchroniser.close()
+        self._reducer.close()
 
     @contextmanager
     def silence(self) -> Iterator[None]:
@@ -89,12 +89,12 @@ class GradientExchange:
         for bucket in self._buckets:
             if bucket.is_late:
                 self._start(bucket)
-        self._synchroniser.all_started()
+        self._reducer.all_started()
         for bucket in self._buckets:
             if not bucket.is_taken:
                 self._finish(bucket)
                 bucket.is_taken = True
-        self._synchroniser.begin_round()
+        self._reducer.begin_round()
         for bucket in self._buckets:
             bucket.begin_step()
         self.has_arrivals = False
@@ -160,7 +160,7 @@ class GradientExchange:
 
     def _reopen(self, bucket: Bucket) -> None:
         """Make a pushed bucket ready for one more gradient (see [Note: a second gradient])."""
-        if bucket.is_in_flight and self._synchroniser.recall(bucket.plan.index):
+        if bucket.is_in_flight and self._reducer.cancel(bucket.plan.index):
             bucket.is_in_flight = bucket.is_sealed = False
             self._note_disturbance(bucket)
             self._require_undisturbed()
@@ -180,12 +180,12 @@ class GradientExchange:
             self._timer.on_bucket(bucket.plan.index)
         bucket.fill()
         bucket.write_presence(self._rank)
-        self._synchroniser.start(bucket.plan.index)
+        self._reducer.start(bucket.plan.index)
         bucket.is_in_flight = bucket.is_sealed = True
         bucket.is_late = False
 
     def _finish(self, bucket: Bucket) -> None:
-        self._synchroniser.wait(bucket.plan.index)
+        self._reducer.wait(bucket.plan.index)
         bucket.is_in_flight = False
         self._note_disturbance(bucket)
         note_overwritten([bucket.flat])

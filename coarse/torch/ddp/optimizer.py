@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from coarse.parallel.data.alike import require_same
-from coarse.parallel.data.synchroniser import synchroniser_of
+from coarse.parallel.data.choice import reducer_of
 from coarse.protocol.dtypes import Op
 from coarse.session import current, is_initialized
 from coarse.torch.ddp.buckets import Bucket, BucketOfCopies, BucketOfViews, plan_buckets
 from coarse.torch.ddp.claims import claims_of
 from coarse.torch.ddp.closure import Closure, SharedClosure, loss_name
-from coarse.torch.ddp.device_state import DeviceState
 from coarse.torch.ddp.grad_scaler import handing_on, teach_scalers
 from coarse.torch.ddp.gradients import GradientExchange
+from coarse.torch.device_state import DeviceState
 from coarse.torch.signatures import NamedTensors, format_of, names_of, signature
 
 if TYPE_CHECKING:  # it starts MPI, which only init() may
-    from coarse.parallel.data.split_chooser import DualSync
+    from coarse.parallel.data.reducer import DualSync
 
 
 class DistributedOptimizer(torch.optim.Optimizer):
@@ -74,9 +74,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._claims = claims_of(runtime)
         self._prefix = self._claims.claim_prefix(prefix)
         self._device_state: DeviceState | None = None
-        self._synchroniser = synchroniser_of(runtime, self._prefix)
+        self._reducer = reducer_of(runtime, self._prefix)
         self._exchange = GradientExchange(
-            self._synchroniser,
+            self._reducer,
             op=self._op,
             rank=runtime.client_index,
             num_ranks=runtime.placement.num_clients,
@@ -154,7 +154,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
     @property
     def dual_sync(self) -> "DualSync | None":
         """What was measured and which buckets the memory devices have by it; None before and without a decision."""
-        return self._synchroniser.dual_sync
+        return self._reducer.dual_sync
 
     @property
     def parameter_names(self) -> dict[torch.Tensor, str]:
@@ -238,7 +238,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         buckets = []
         for plan in plans:
             members = tuple(parameters[name] for name in plan.names)
-            memory = self._synchroniser.memory_of(plan.descriptor)
+            memory = self._reducer.memory_of(plan.descriptor)
             buckets.append(self._kind_of_bucket(members)(plan, members, memory))
         self._exchange.add(buckets)
         self._num_buckets += len(buckets)

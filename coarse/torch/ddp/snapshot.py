@@ -22,16 +22,16 @@ from typing import Any
 import numpy as np
 import torch
 
-import coarse.snapshots
+import coarse.arrays
 from coarse.client.snapshots import SnapshotHandle
 from coarse.errors import CheckpointError
 from coarse.protocol.dtypes import DType
 from coarse.session import current
 from coarse.storage.snapshots.pieces import StoredTensor
 from coarse.storage.snapshots.restore import Checkpoint, read_checkpoint
-from coarse.torch.ddp.device_state import is_movable, let_ask, state_of
 from coarse.torch.ddp.optimizer import DistributedOptimizer
 from coarse.torch.ddp.optimizer_state import Plain, pack, unpack
+from coarse.torch.device_state import is_movable, let_ask, state_of
 from coarse.torch.signatures import signature
 from coarse.torch.tensors import (
     array_of,
@@ -84,7 +84,7 @@ def snapshot(
         if stored_name != name:
             own["elsewhere"][name] = stored_name
     everything = {**(metadata or {}), _OWN: own}
-    return coarse.snapshots.snapshot(path, step=step, metadata=everything, tensors=given)
+    return coarse.arrays.snapshot(path, step=step, metadata=everything, tensors=given)
 
 
 def restore(
@@ -107,7 +107,7 @@ def restore(
     state = None
     if optimizer is not None:
         state = source.optimizer_state(optimizer, _names_of(optimizer, model))
-    coarse.snapshots.before_overwrite()
+    coarse.arrays.before_overwrite()
     with torch.no_grad():
         for name, tensor in wanted.items():
             tensor.copy_(values[name])

@@ -46,7 +46,7 @@ class ShardGroups:
 
         key = (ranks, collective)
         if key not in self._groups:
-            self._groups[key] = WorkerGroup(self.runtime, ranks, Collective(collective))
+            self._groups[key] = WorkerGroup(self.runtime.require_groups(), ranks, Collective(collective))
         return self._groups[key]
 
 

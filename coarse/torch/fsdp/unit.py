@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 import torch.distributed as dist
@@ -23,8 +23,24 @@ from coarse.torch.fsdp.transfers import Transfers
 if TYPE_CHECKING:
     from coarse.collectives.group import WorkerGroup
     from coarse.collectives.node_memory import NodeBuffer
+    from coarse.collectives.progress import Pending
     from coarse.torch.fsdp.account import DeviceAccount
-    from coarse.torch.fsdp.recording import TransferRecorder
+
+
+class Recorder(Protocol):
+    """What is told of a unit's transfers."""
+
+    def now_s(self) -> float:
+        """Seconds on its clock."""
+        ...
+
+    def on_gather(self, what: str, source: Source, pending: Pending) -> None:
+        """A gather was submitted."""
+        ...
+
+    def on_reduced(self, what: str, submitted_s: float) -> None:
+        """A reduce-scatter has ended."""
+        ...
 
 
 class ShardedUnit:
@@ -53,7 +69,7 @@ class ShardedUnit:
         self.group = group
         self.quantisation = QuantisationError() if quantised else None
         """What int8 gathers cost; None where they are exact."""
-        self.recorder: TransferRecorder | None = None
+        self.recorder: Recorder | None = None
         """Is told of transfers, while somebody records them."""
         self._transfers = Transfers(group)
         self._replicas = replicas

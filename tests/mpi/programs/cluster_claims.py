@@ -101,7 +101,7 @@ def collectives_cross_the_interface_with_what_their_formulas_say() -> None:
     full = np.ones(NUM_BYTES // 8, np.float32)
     own = full[: len(full) // coarse.size()].copy()
     for collective in Collective:
-        group = WorkerGroup(current(), everybody, collective)
+        group = WorkerGroup(current().require_groups(), everybody, collective)
         group.barrier()
         before = crossed(Path("/proc/net/dev").read_text(), NODE_INTERFACE)
         group.barrier()

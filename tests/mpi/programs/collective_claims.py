@@ -25,7 +25,7 @@ LARGE = (2 << 20) + 200_004
 def group_of(collective=Collective.HIERARCHICAL, ranks=None):
     from coarse.collectives.group import WorkerGroup
 
-    return WorkerGroup(current(), everybody() if ranks is None else ranks, collective)
+    return WorkerGroup(current().require_groups(), everybody() if ranks is None else ranks, collective)
 
 
 def everybody():

@@ -22,7 +22,7 @@ coarse.init()
 from coarse.collectives.group import WorkerGroup  # noqa: E402  it starts MPI, which only init() may
 
 (folder / f"pid{current().world_rank}").write_text(str(os.getpid()))
-group = WorkerGroup(current(), tuple(range(coarse.size())), collective)
+group = WorkerGroup(current().require_groups(), tuple(range(coarse.size())), collective)
 arrays = [np.ones(1 << 20, np.float32) for _ in range(4)]
 try:
     for step in range(1000):

@@ -48,7 +48,7 @@ def force_split(name: str = "") -> None:
         def close(self, num_buckets: int) -> None:
             pass
 
-    class ForcedSynchroniser(dual.DualSynchroniser):
+    class ForcedReducer(dual.DualReducer):
         """Splits in the first round too."""
 
         def memory_of(self, descriptor: Descriptor) -> np.ndarray:
@@ -58,4 +58,4 @@ def force_split(name: str = "") -> None:
             return array
 
     split_chooser.SplitChooser = ForcedChooser
-    dual.DualSynchroniser = ForcedSynchroniser
+    dual.DualReducer = ForcedReducer

@@ -244,7 +244,7 @@ def writes_of_others_than_the_optimizer_wait_until_a_snapshot_has_copied() -> No
                 weight.data.fill_(2.0)
         write()
         handle.wait()
-        tensors = coarse.snapshots.read_checkpoint(folder / name).tensors
+        tensors = coarse.arrays.read_checkpoint(folder / name).tensors
         for stored in others:
             assert (tensors[f"model/{stored}"].array == 1.0).all(), (name, stored)
         coarse.barrier()

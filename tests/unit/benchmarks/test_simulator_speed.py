@@ -1,8 +1,8 @@
 """What the simulator's benchmark counts is what happens."""
 
 from benchmarks.simulator_speed import CASES, NUM_WAITING, bare_loop, counted_records, scenario_of
-from coarse.client.machine import ClientMachine
-from coarse.proxy.machine import ProxyMachine
+from coarse.client.protocol import ClientProtocol
+from coarse.proxy.protocol import ProxyProtocol
 from coarse.simulation.scenario import Mode
 from coarse.simulation.training import simulate
 
@@ -13,11 +13,11 @@ def test_the_loop_ends_for_fewer_entries_than_wait_and_for_more():
 
 
 def test_records_are_counted_where_there_are_machines_and_nothing_stays_patched():
-    before = ProxyMachine.on_chunk, ClientMachine.announce
+    before = ProxyProtocol.on_chunk, ClientProtocol.announce
     counts = {}
     for case in CASES[:2]:
         with counted_records() as records:
             simulate(scenario_of(case).job())
         counts[case.mode] = records[0]
     assert counts[Mode.DENSE] > 0 == counts[Mode.ALLREDUCE]
-    assert before == (ProxyMachine.on_chunk, ClientMachine.announce)
+    assert before == (ProxyProtocol.on_chunk, ClientProtocol.announce)

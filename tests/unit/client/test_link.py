@@ -13,7 +13,7 @@ import pytest
 from coarse.client import link as link_module
 from coarse.client.client import Client
 from coarse.client.link import DeviceLink
-from coarse.client.machine import ClientMachine
+from coarse.client.protocol import ClientProtocol
 from coarse.errors import CoarseError, DeadRankError, InFlightError, MismatchError, StallError
 from coarse.protocol.clock import WallClock
 from coarse.protocol.codec import decode, encode
@@ -43,7 +43,7 @@ class Wire:
         run = f"test-link-{os.getpid()}"
         self.mailbox = Mailbox(0, 2, (1,), control, run)
         self.device = Mailbox(1, 2, (0,), control, run)
-        self.machine = ClientMachine(0, PLACE)
+        self.machine = ClientProtocol(0, PLACE)
         self.machine.on_record(Tables(1, ((0, 0, 0, 1 << 20),)))
         self.link = DeviceLink(self.machine, PLACE, self.mailbox, WallClock(), FOR_EVER_S)
 
@@ -299,7 +299,7 @@ def test_a_call_that_stalled_goes_on_where_it_was_and_refuses_other_values(wire)
 
 
 def test_a_profile_that_stalled_goes_on_with_the_epoch_that_it_announced():
-    machine = ClientMachine(0, PLACE)
+    machine = ClientProtocol(0, PLACE)
     table = RoutingTable(threshold_bytes=0, latency_proxy=0, bandwidth_proxy=0, partition_bytes=1 << 20)
     [sent] = machine.on_profiled(table)
     assert (sent.record.epoch, machine.is_profiling, machine.has_all_tables) == (1, True, False)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from coarse.client.machine import ClientKey, Phase
+from coarse.client.protocol import ClientKey, Phase
 from coarse.client.regions import KeyRegions
 from coarse.protocol.dtypes import DType, Op
 from coarse.protocol.plan import SyncPlan

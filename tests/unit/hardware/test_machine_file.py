@@ -8,10 +8,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from coarse.errors import ConfigError
-from coarse.hardware.hardware import Machine
+from coarse.hardware.machine import Machine
 from coarse.hardware.machine_file import load_machine, machine_from_toml, save_machine
 from coarse.hardware.presets import load_preset, preset_names, preset_path
-from coarse.protocol.config import TomlFile
+from coarse.protocol.toml import TomlFile
 
 SMALL = """\
 name = "small"

@@ -3,7 +3,7 @@
 from coarse.protocol.plan import Placement
 from coarse.protocol.records import Died, Leave
 from coarse.proxy.instructions import Finished, Send
-from coarse.proxy.machine import ProxyMachine
+from coarse.proxy.protocol import ProxyProtocol
 
 
 def placement(ranks: tuple[int, ...] = (0, 1, 2, 3, 4)) -> Placement:
@@ -24,14 +24,14 @@ def told(steps: list) -> list[int]:
 
 
 def test_a_death_is_told_to_the_clients_of_the_node_and_to_all_devices_but_not_to_the_dead():
-    machine = ProxyMachine(0, placement(), 1 << 20)
+    machine = ProxyProtocol(0, placement(), 1 << 20)
     steps = machine.on_dead(1, "worker 1 died")
     assert told(steps) == [0, 4]
     assert [s.record for s in steps if isinstance(s, Send)] == [Died(1, "worker 1 died")] * 2
 
 
 def test_a_death_is_told_once_however_often_it_is_heard():
-    machine = ProxyMachine(0, placement(), 1 << 20)
+    machine = ProxyProtocol(0, placement(), 1 << 20)
     machine.on_dead(4, "device 1 died")
     assert machine.on_dead(4, "device 1 died") == []
     assert machine.on_record(Died(4, "somebody else saw it too")) == []
@@ -39,19 +39,19 @@ def test_a_death_is_told_once_however_often_it_is_heard():
 
 
 def test_what_another_device_saw_is_passed_on_to_the_clients_here():
-    machine = ProxyMachine(0, placement(), 1 << 20)
+    machine = ProxyProtocol(0, placement(), 1 << 20)
     assert told(machine.on_record(Died(3, "device 0 of the other node died"))) == [0, 1, 4]
 
 
 def test_nobody_waits_for_the_dead_to_leave():
-    machine = ProxyMachine(0, placement(), 1 << 20)
+    machine = ProxyProtocol(0, placement(), 1 << 20)
     machine.on_record(Leave(0))
     assert Finished() not in machine.on_dead(1, "worker 1 died")
     assert Finished() in machine.on_dead(2, "worker 2 died")
 
 
 def test_a_rank_with_both_roles_dies_as_both():
-    machine = ProxyMachine(0, placement(ranks=(0, 1, 2, 3, 2)), 1 << 20)
+    machine = ProxyProtocol(0, placement(ranks=(0, 1, 2, 3, 2)), 1 << 20)
     machine.on_record(Leave(0))
     machine.on_record(Leave(1))
     steps = machine.on_dead(2, "worker 2 died")

@@ -19,7 +19,7 @@ from coarse.protocol.records import (
     key_of,
 )
 from coarse.proxy.instructions import Finished, Fold, Send
-from coarse.proxy.machine import ProxyMachine
+from coarse.proxy.protocol import ProxyProtocol
 
 LATENCY_DEVICE, BANDWIDTH_DEVICE, THRESHOLD_BYTES = 0, 1, 100
 
@@ -44,7 +44,7 @@ class Device:
     """One proxy machine that has all tables; what clients tell it, and what it said."""
 
     def __init__(self, device: int, *, nodes: bool = False) -> None:
-        self.machine = ProxyMachine(device, placement(nodes=nodes), 1 << 20)
+        self.machine = ProxyProtocol(device, placement(nodes=nodes), 1 << 20)
         for client in range(2):
             near = (client, client) if nodes else (LATENCY_DEVICE, BANDWIDTH_DEVICE)
             self.tell(Table(client, 1, THRESHOLD_BYTES, *near, 1 << 20))

@@ -1,6 +1,6 @@
 """A cluster so small that timelines of sharded training can be worked out by hand."""
 
-from coarse.hardware.hardware import Accelerator, Machine, MemoryDevice
+from coarse.hardware.machine import Accelerator, Machine, MemoryDevice
 from coarse.hardware.topology_tree import HOST, Place, PlaceKind, Tree
 from coarse.hardware.wire import Wire
 from coarse.simulation.sharded.iteration import simulate_sharded

@@ -12,7 +12,7 @@ TENSORS = Tensors(
 
 
 class Doubled:
-    """A synchroniser whose buckets are plain memory."""
+    """A reducer whose buckets are plain memory."""
 
     def __init__(self) -> None:
         self.memories: list[np.ndarray] = []
@@ -24,8 +24,8 @@ class Doubled:
 
 
 def test_each_tensor_has_a_place_of_its_own_in_its_bucket():
-    synchroniser = Doubled()
-    site = Site(TENSORS, TENSORS.plans(1 << 20), synchroniser)
+    reducer = Doubled()
+    site = Site(TENSORS, TENSORS.plans(1 << 20), reducer)
     storages = [np.float32, np.float64, np.uint16, np.float32]
     arrays = [
         (np.arange(int(np.prod(shape)), dtype=storage) + 10 * number).reshape(shape)
@@ -35,6 +35,6 @@ def test_each_tensor_has_a_place_of_its_own_in_its_bucket():
         site.fill(bucket, [arrays[number] for number in members])
     for bucket, members in enumerate(site.members):
         for number, result in zip(members, site.results(bucket), strict=True):
-            assert result.base is synchroniser.memories[bucket]
+            assert result.base is reducer.memories[bucket]
             assert np.array_equal(result.reshape(arrays[number].shape), arrays[number])
     assert sum(site.nbytes_of(bucket) for bucket in range(site.num_buckets)) == TENSORS.nbytes

@@ -87,8 +87,8 @@ class Stream:
         self.close = line.close
 
 
-def synchroniser_of(line, num_buckets=4):
-    made = dual.DualSynchroniser(line, Stream(line), line, "")
+def reducer_of(line, num_buckets=4):
+    made = dual.DualReducer(line, Stream(line), line, "")
     made._devices = line
     for index in range(num_buckets):
         made.memory_of(Descriptor(f"bucket {index}", int(DType.FLOAT32), int(Op.SUM), (3,), index))
@@ -102,21 +102,21 @@ def line():
 
 
 def test_the_first_buckets_are_pushed_at_once_and_the_rest_is_summed_in_order_at_the_end(line):
-    synchroniser = synchroniser_of(line)
+    reducer = reducer_of(line)
     for index in (0, 3, 1, 2):
-        synchroniser.start(index)
+        reducer.start(index)
     assert line.events == ["call", "push 0", "push 1"]
-    synchroniser.all_started()
-    synchroniser.all_started()
+    reducer.all_started()
+    reducer.all_started()
     assert line.events[3:] == ["sum 2", "sum 3"]
     for index in range(4):
-        synchroniser.wait(index)
+        reducer.wait(index)
     assert line.events[5:] == ["wait 0", "wait 1", "wait for the sum of 2", "wait for the sum of 3"]
     assert line.counted == ["bucket 2", "bucket 3"]  # the client itself counts what it pushes
 
 
 def test_before_the_first_border_all_buckets_go_to_the_devices(line):
-    made = dual.DualSynchroniser(line, Stream(line), line, "")
+    made = dual.DualReducer(line, Stream(line), line, "")
     made._devices = line
     made.memory_of(Descriptor("bucket", int(DType.FLOAT32), int(Op.SUM), (3,), 0))
     made.start(0)
@@ -127,75 +127,75 @@ def test_before_the_first_border_all_buckets_go_to_the_devices(line):
 @pytest.mark.parametrize("split", range(5))
 def test_the_roll_is_called_once_a_round_and_only_where_the_workers_sum_a_part(split):
     line = Line(split)
-    synchroniser = synchroniser_of(line)
+    reducer = reducer_of(line)
     for _ in range(2):
         for index in range(4):
-            synchroniser.start(index)
-        synchroniser.all_started()
-        synchroniser.begin_round()
+            reducer.start(index)
+        reducer.all_started()
+        reducer.begin_round()
     assert line.events.count("call") == (0 if split == 4 else 2)
     assert sum(event.startswith("push") for event in line.events) == 2 * split
 
 
 def test_where_a_worker_has_joined_all_buckets_go_to_the_devices(line):
     line.num_present = WORKERS - 1
-    synchroniser = synchroniser_of(line)
+    reducer = reducer_of(line)
     for index in range(4):
-        synchroniser.start(index)
-    synchroniser.all_started()
-    synchroniser.wait(3)
+        reducer.start(index)
+    reducer.all_started()
+    reducer.wait(3)
     assert line.events == ["call", "push 0", "push 1", "push 2", "push 3", "wait 3"]
 
 
 def test_a_bucket_that_is_held_back_can_be_recalled_and_one_that_was_pushed_cannot(line):
-    synchroniser = synchroniser_of(line)
+    reducer = reducer_of(line)
     for index in range(4):
-        synchroniser.start(index)
-    assert [synchroniser.recall(index) for index in range(4)] == [False, False, True, True]
-    synchroniser.start(3)
-    synchroniser.all_started()
+        reducer.start(index)
+    assert [reducer.cancel(index) for index in range(4)] == [False, False, True, True]
+    reducer.start(3)
+    reducer.all_started()
     assert line.events[-1] == "sum 3"
-    assert not synchroniser.recall(3)
+    assert not reducer.cancel(3)
     assert "sum 2" not in line.events
 
 
 def test_a_stalled_roll_call_is_waited_for_again_and_nothing_set_out_before(line):
-    synchroniser = synchroniser_of(line)
+    reducer = reducer_of(line)
     for index in range(4):
-        synchroniser.start(index)
+        reducer.start(index)
     line.stalls = 2
     for _ in range(2):
         with pytest.raises(StallError):
-            synchroniser.all_started()
+            reducer.all_started()
         assert line.events == ["call", "push 0", "push 1"]
-    synchroniser.all_started()
+    reducer.all_started()
     assert line.events[3:] == ["sum 2", "sum 3"]
 
 
 def test_a_bucket_that_is_started_once_more_is_summed_once_more_without_another_call(line):
-    synchroniser = synchroniser_of(line)
+    reducer = reducer_of(line)
     for index in range(4):
-        synchroniser.start(index)
-    synchroniser.all_started()
-    synchroniser.start(3)
-    synchroniser.all_started()
+        reducer.start(index)
+    reducer.all_started()
+    reducer.start(3)
+    reducer.all_started()
     assert line.events[3:] == ["sum 2", "sum 3", "sum 3"]
 
 
 def test_a_split_changes_at_a_border_alone(line):
-    synchroniser = synchroniser_of(line)
-    synchroniser.start(0)
+    reducer = reducer_of(line)
+    reducer.start(0)
     line.split = 0
-    synchroniser.start(1)
-    synchroniser.begin_round()
-    synchroniser.start(0)
+    reducer.start(1)
+    reducer.begin_round()
+    reducer.start(0)
     assert line.events == ["call", "push 0", "push 1", "call"]
 
 
 def test_once_all_workers_have_joined_the_devices_take_all_until_the_next_border(line):
-    synchroniser = synchroniser_of(line)
+    reducer = reducer_of(line)
     line.machine.join_round = 1
     for index in range(4):
-        synchroniser.start(index)
+        reducer.start(index)
     assert line.events == ["push 0", "push 1", "push 2", "push 3"]
     assert line.restarts == 1

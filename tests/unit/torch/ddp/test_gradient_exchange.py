@@ -14,7 +14,7 @@ from coarse.torch.ddp.gradients import GradientExchange
 
 
 class OneRank:
-    """A synchroniser whose results are this rank's own values; waits for indices in `stalls` stall once each."""
+    """A reducer whose results are this rank's own values; waits for indices in `stalls` stall once each."""
 
     timer = None
     dual_sync = None
@@ -22,7 +22,7 @@ class OneRank:
     def __init__(self):
         self.started = []
         self.stalls = []
-        self.recallable = set()
+        self.cancellable = set()
 
     def memory_of(self, descriptor):
         return np.zeros(descriptor.shape, DType(descriptor.dtype).storage)
@@ -30,8 +30,8 @@ class OneRank:
     def start(self, index):
         self.started.append(index)
 
-    def recall(self, index):
-        return index in self.recallable
+    def cancel(self, index):
+        return index in self.cancellable
 
     def all_started(self):
         pass
@@ -53,11 +53,11 @@ class Setup:
 
     def __init__(self, kind, op=Op.AVERAGE):
         self.front, self.back = (torch.ones(4, requires_grad=True) for _ in range(2))
-        self.synchroniser = OneRank()
-        self.exchange = GradientExchange(self.synchroniser, op=op, rank=0, num_ranks=1, num_passes=1)
+        self.reducer = OneRank()
+        self.exchange = GradientExchange(self.reducer, op=op, rank=0, num_ranks=1, num_passes=1)
         named = {"front": self.front, "back": self.back}
         self.buckets = [
-            kind(plan, tuple(named[name] for name in plan.names), self.synchroniser.memory_of(plan.descriptor))
+            kind(plan, tuple(named[name] for name in plan.names), self.reducer.memory_of(plan.descriptor))
             for plan in plan_buckets(list(named.items()), prefix="", op=op, bucket_bytes=16, num_ranks=1)
         ]
         assert len(self.buckets) == 2
@@ -114,13 +114,13 @@ def test_gradients_that_were_let_go_are_not_kept_alive():
 def test_a_bucket_is_pushed_once_however_often_a_synchronisation_stalls(setup, stalls):
     for step in range(1, 4):
         setup.exchange.clear(set_to_none=True)
-        setup.synchroniser.stalls = list(stalls)
+        setup.reducer.stalls = list(stalls)
         setup.backward(step)
         for _ in stalls:
             with pytest.raises(StallError):
                 setup.exchange.synchronize()
         setup.exchange.synchronize()
-        assert sorted(setup.synchroniser.started) == sorted([0, 1] * step)
+        assert sorted(setup.reducer.started) == sorted([0, 1] * step)
         assert setup.front.grad.tolist() == setup.back.grad.tolist() == [float(step)] * 4
 
 
@@ -130,23 +130,23 @@ def test_a_bucket_that_is_pushed_once_more_is_so_once_however_often_that_stalls(
     setup = Setup(kind, op)
     setup.backward(1)
     setup.backward(2)
-    setup.synchroniser.stalls = [1, 1]
+    setup.reducer.stalls = [1, 1]
     for _ in range(2):
         with pytest.raises(StallError):
             setup.exchange.synchronize()
     setup.exchange.synchronize()
-    assert sorted(setup.synchroniser.started) == [0, 0, 1, 1]
+    assert sorted(setup.reducer.started) == [0, 0, 1, 1]
     assert setup.front.grad.tolist() == setup.back.grad.tolist() == [3.0] * 4
 
 
 def test_a_backward_after_a_stall_is_pushed_too(setup):
     setup.backward(1)
-    setup.synchroniser.stalls = [1]
+    setup.reducer.stalls = [1]
     with pytest.raises(StallError):
         setup.exchange.synchronize()
     setup.backward(2)
     setup.exchange.synchronize()
-    assert sorted(setup.synchroniser.started) == [0, 0, 1, 1]
+    assert sorted(setup.reducer.started) == [0, 0, 1, 1]
     assert setup.front.grad.tolist() == setup.back.grad.tolist() == [3.0] * 4
 
 
@@ -154,19 +154,19 @@ def test_a_backward_after_a_stall_is_pushed_too(setup):
 @pytest.mark.parametrize("kind", [BucketOfViews, BucketOfCopies])
 def test_a_bucket_that_was_recalled_is_neither_waited_for_nor_scaled_and_goes_once_with_all_gradients(kind, op):
     setup = Setup(kind, op)
-    setup.synchroniser.recallable = {0, 1}
-    setup.synchroniser.stalls = [0, 1]
+    setup.reducer.cancellable = {0, 1}
+    setup.reducer.stalls = [0, 1]
     setup.backward(1)
     setup.backward(2)
-    assert setup.synchroniser.stalls == [0, 1]
-    setup.synchroniser.stalls = []
+    assert setup.reducer.stalls == [0, 1]
+    setup.reducer.stalls = []
     setup.exchange.synchronize()
-    assert sorted(setup.synchroniser.started) == [0, 0, 1, 1]
+    assert sorted(setup.reducer.started) == [0, 0, 1, 1]
     assert setup.front.grad.tolist() == setup.back.grad.tolist() == [3.0] * 4
 
 
 def test_a_gradient_changed_before_its_bucket_was_recalled_is_refused(setup):
-    setup.synchroniser.recallable = {0, 1}
+    setup.reducer.cancellable = {0, 1}
     setup.backward()
     clamp_in_place(setup.front)
     with pytest.raises(InFlightError, match=r"'front', were changed or replaced"):

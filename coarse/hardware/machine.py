@@ -1,3 +1,4 @@
+# Pure: no MPI, threads, clock or environment.
 """A machine: nodes of GPUs and memory devices, what they can do, and the links between them."""
 
 from dataclasses import dataclass

@@ -10,7 +10,7 @@ from coarse.collectives.pieces import Pieces
 from coarse.collectives.progress import Waits
 
 
-class Landing(Protocol):
+class StagingBuffer(Protocol):
     """A place for each piece of each slice. Pieces are begun, and ended, in order."""
 
     def begin(self, piece: int) -> Waits:
@@ -34,16 +34,16 @@ class InOut:
         self._out = out
 
     def begin(self, piece: int) -> Waits:
-        """See Landing."""
+        """See StagingBuffer."""
         yield from ()
 
     def place(self, rank: int, piece: int) -> np.ndarray:
-        """See Landing."""
+        """See StagingBuffer."""
         first, last = self._pieces.bounds(rank, piece)
         return self._out[first:last]
 
     def end(self, piece: int) -> Waits:
-        """See Landing."""
+        """See StagingBuffer."""
         yield from ()
 
 
@@ -60,17 +60,17 @@ class InSlots:
         self._slots: dict[int, Slot] = {}
 
     def begin(self, piece: int) -> Waits:
-        """See Landing."""
+        """See StagingBuffer."""
         slot = self._slots[piece] = self._node.take_slot()
         yield slot.is_free()
 
     def place(self, rank: int, piece: int) -> np.ndarray:
-        """See Landing."""
+        """See StagingBuffer."""
         begin = self._ranks.index(rank) * self._pieces.piece_elements
         return self._slots[piece].array[begin : begin + self._pieces.length(self._ranks.index(rank), piece)]
 
     def end(self, piece: int) -> Waits:
-        """See Landing."""
+        """See StagingBuffer."""
         yield self._node.ticks.all_passed(self._node.ticks.tick())
         for position, rank in enumerate(self._ranks):
             if rank != self._own:
@@ -93,16 +93,16 @@ class InKept:
         self._own = own
 
     def begin(self, piece: int) -> Waits:
-        """See Landing."""
+        """See StagingBuffer."""
         yield from ()
 
     def place(self, rank: int, piece: int) -> np.ndarray:
-        """See Landing."""
+        """See StagingBuffer."""
         first, last = self._pieces.bounds(rank, piece)
         return self._kept.array[first:last]
 
     def end(self, piece: int) -> Waits:
-        """See Landing."""
+        """See StagingBuffer."""
         yield self._node.ticks.all_passed(self._node.ticks.tick())
         for rank in range(self._pieces.num_slices):
             if rank != self._own:

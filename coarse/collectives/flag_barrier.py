@@ -15,7 +15,7 @@ TICK_BYTES = 64
 """A cache line for each member."""
 
 
-class Ticks:
+class FlagBarrier:
     """The counts of a node's members, as one of them sees them."""
 
     def __init__(self, rows: np.ndarray, position: int, workers: Sequence[int]) -> None:

@@ -1,6 +1,6 @@
 import pytest
 
-from coarse.client.machine import ClientMachine, Phase, ToDevice
+from coarse.client.protocol import ClientProtocol, Phase, ToDevice
 from coarse.client.refusals import missing_clients, silent_devices
 from coarse.protocol.dtypes import DType, Op
 from coarse.protocol.plan import Placement, RoutingTable
@@ -41,7 +41,7 @@ def descriptor(num_elements=100, name="w"):
 
 
 def client_in_epoch(epoch=1, client=1):
-    machine = ClientMachine(client, PLACE)
+    machine = ClientProtocol(client, PLACE)
     machine.on_record(Tables(epoch, (ROW,) * 3))
     return machine
 

@@ -1,3 +1,4 @@
+# Pure: no MPI, threads, clock or environment.
 """The proxy's state machine: records in, instructions out; no clock, no lock, no bytes, no MPI.
 
 [Note: endpoints] Clients are endpoints 0..W-1, devices W..W+D-1.
@@ -40,7 +41,7 @@ from coarse.storage.allocator import RegionAllocator
 from coarse.storage.versions import VersionTable
 
 
-class ProxyMachine:
+class ProxyProtocol:
     """One memory device's proxy and the table of what its memory holds."""
 
     def __init__(self, device: int, placement: Placement, capacity_bytes: int) -> None:

@@ -25,7 +25,7 @@ from coarse.protocol.records import (
     Tables,
 )
 from coarse.proxy.instructions import Finished, Fold, Region, Reserve, Send
-from coarse.proxy.machine import ProxyMachine
+from coarse.proxy.protocol import ProxyProtocol
 
 FIRST_DEVICE = 2
 """Endpoints: clients 0 and 1, then devices 0 and 1."""
@@ -48,7 +48,7 @@ def placement(num_nodes=1, collective="in_place"):
 
 def proxy(device=0, num_nodes=1, capacity_bytes=1 << 16):
     """A device that has all tables of epoch 1."""
-    machine = ProxyMachine(device, placement(num_nodes), capacity_bytes)
+    machine = ProxyProtocol(device, placement(num_nodes), capacity_bytes)
     for client in range(2):
         machine.on_record(Table(client, 1, *ROW))
     return machine
@@ -81,7 +81,7 @@ def sent(steps, kind):
 
 
 def test_tables_are_complete_with_the_last_and_told_to_own_clients():
-    machine = ProxyMachine(0, placement(), 1 << 16)
+    machine = ProxyProtocol(0, placement(), 1 << 16)
     assert machine.on_record(Table(0, 1, *ROW)) == [Send(FIRST_DEVICE + 1, Table(0, 1, *ROW))]
     assert machine.on_record(Table(1, 1, *ROW)) == [Send(0, Tables(1, (ROW, ROW)))]
 

@@ -1,3 +1,4 @@
+# Pure: no MPI, threads, clock or environment.
 """The client's state machine: what this worker has registered, pushed and may read; no I/O."""
 
 import enum
@@ -84,7 +85,7 @@ class ClientKey:
         return self.phase is not Phase.IN_FLIGHT and (self.is_taken or self.is_abandoned)
 
 
-class ClientMachine:
+class ClientProtocol:
     """One worker's client: routes, announces and notes results."""
 
     def __init__(self, client: int, placement: Placement) -> None:

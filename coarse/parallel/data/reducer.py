@@ -1,5 +1,6 @@
 """Who combines buckets over all ranks: one small protocol, and memory devices behind it."""
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -11,11 +12,38 @@ from coarse.session import current, is_initialized
 
 if TYPE_CHECKING:  # it starts MPI, which only init() may
     from coarse.parallel.data.pass_timer import PassTimer
-    from coarse.parallel.data.split_chooser import DualSync
     from coarse.runtime import Runtime
+    from coarse.simulation.live_split import MeasuredStep, MeasuredWays
 
 
-class Synchroniser(Protocol):
+@dataclass(frozen=True, kw_only=True)
+class DualSync:
+    """What the first steps of an optimizer, or those since it was last profiled, measured and decided."""
+
+    policy: str
+    num_buckets: int
+    num_to_devices: int
+    """The first so many in the order of backward; the workers sum the others."""
+    nbytes: int
+    """Bytes of all buckets: the paper's n."""
+    bytes_to_devices: int
+    """The paper's m."""
+    step: "MeasuredStep"
+    """T_FP, T_BP, the whole step and when buckets were complete, while all went to the devices."""
+    ways: "MeasuredWays"
+    simulated_s: float
+    """An iteration with the split that the policy chose (kind: simulated)."""
+    simulated_all_s: float
+    """An iteration with all buckets on the devices (kind: simulated)."""
+    num_tried: int | None = None
+    """What "auto" tried for a few steps because it simulated faster; None where nothing did."""
+    tried_step_s: float | None = None
+    """A step with that; it was kept if this is below `step.step_s`."""
+    kind: str = "measured"
+    """Of all seconds but the two simulated ones."""
+
+
+class Reducer(Protocol):
     """Combines buckets in place. All ranks start the same buckets equally often."""
 
     @property
@@ -24,7 +52,7 @@ class Synchroniser(Protocol):
         ...
 
     @property
-    def dual_sync(self) -> "DualSync | None":
+    def dual_sync(self) -> DualSync | None:
         """What was measured and decided; None where there was nothing to decide so far."""
         ...
 
@@ -36,7 +64,7 @@ class Synchroniser(Protocol):
         """A bucket's contribution is complete; nobody may touch its memory until `wait`."""
         ...
 
-    def recall(self, index: int) -> bool:
+    def cancel(self, index: int) -> bool:
         """Take back a contribution that nobody has touched yet; False where that is too late."""
         ...
 
@@ -57,7 +85,7 @@ class Synchroniser(Protocol):
         ...
 
 
-class DeviceSynchroniser:
+class DeviceReducer:
     """Buckets that live in device memory: starting one writes a record, and moves no bytes."""
 
     timer = None
@@ -68,59 +96,37 @@ class DeviceSynchroniser:
         self._handles: dict[int, Handle] = {}
 
     def memory_of(self, descriptor: Descriptor) -> np.ndarray:
-        """See Synchroniser."""
+        """See Reducer."""
         array = current().require_client().device_array(descriptor)
         self._buckets.append((descriptor, array))
         return array
 
     def start(self, index: int) -> None:
-        """See Synchroniser."""
+        """See Reducer."""
         client = current().require_client()
         descriptor, array = self._buckets[index]
         self._handles[index] = client.push_pull(descriptor, None, array)
 
-    def recall(self, index: int) -> bool:
-        """See Synchroniser: a device may be adding it."""
+    def cancel(self, index: int) -> bool:
+        """See Reducer: a device may be adding it."""
         return False
 
     def all_started(self) -> None:
-        """See Synchroniser."""
+        """See Reducer."""
 
     def wait(self, index: int) -> None:
-        """See Synchroniser."""
+        """See Reducer."""
         self._handles[index].wait()
 
     def begin_round(self) -> None:
-        """See Synchroniser."""
+        """See Reducer."""
 
     def close(self) -> None:
-        """See Synchroniser; the devices get their memory back once all workers have closed theirs."""
+        """See Reducer; the devices get their memory back once all workers have closed theirs."""
         buckets, self._buckets = self._buckets, []
         if is_initialized():
             for descriptor, _ in buckets:
                 current().require_client().forget(descriptor.name)
-
-
-def synchroniser_of(runtime: "Runtime", prefix: str) -> Synchroniser:
-    """The one that the configuration's mode and policy ask for; `prefix` stands before its keys' names."""
-    mode = runtime.config.mode
-    if mode != "allreduce" and not times_rounds(runtime):
-        return DeviceSynchroniser()
-    from coarse.parallel.data.allreduce import AllreduceSynchroniser  # what calls MPI, and what decides by simulation
-    from coarse.parallel.data.allreduce_stream import AllreduceStream
-    from coarse.parallel.data.dual import DualSynchroniser
-    from coarse.parallel.data.split_chooser import SplitChooser
-
-    client = runtime.require_client()
-    stream = AllreduceStream(runtime.worker_comm, client.link)
-    if mode == "allreduce":
-        return AllreduceSynchroniser(stream, client.machine.client, client.count_push)
-    return DualSynchroniser(runtime, stream, SplitChooser(runtime, stream, prefix), prefix)
-
-
-def times_rounds(runtime: "Runtime") -> bool:
-    """Whether synchronisers have a timer, which wants to know when gradients come."""
-    return runtime.config.mode == "coarse" and bool(may_share(runtime) or profile_every_steps(runtime))
 
 
 def may_share(runtime: "Runtime") -> bool:

@@ -1,0 +1,30 @@
+"""Which reducer a configuration asks for: memory devices, the workers' all-reduce, or both (dual synchronisation)."""
+
+from typing import TYPE_CHECKING
+
+from coarse.parallel.data.reducer import DeviceReducer, Reducer, may_share, profile_every_steps
+
+if TYPE_CHECKING:  # it starts MPI, which only init() may
+    from coarse.runtime import Runtime
+
+
+def reducer_of(runtime: "Runtime", prefix: str) -> Reducer:
+    """The one that the configuration's mode and policy ask for; `prefix` stands before its keys' names."""
+    mode = runtime.config.mode
+    if mode != "allreduce" and not times_rounds(runtime):
+        return DeviceReducer()
+    from coarse.parallel.data.allreduce import AllreduceReducer  # what calls MPI, and what decides by simulation
+    from coarse.parallel.data.allreduce_stream import AllreduceStream
+    from coarse.parallel.data.dual import DualReducer
+    from coarse.parallel.data.split_chooser import SplitChooser
+
+    client = runtime.require_client()
+    stream = AllreduceStream(runtime.worker_comm, client.link)
+    if mode == "allreduce":
+        return AllreduceReducer(stream, client.machine.client, client.count_push)
+    return DualReducer(runtime, stream, SplitChooser(runtime, stream, prefix), prefix)
+
+
+def times_rounds(runtime: "Runtime") -> bool:
+    """Whether reducers have a timer, which wants to know when gradients come."""
+    return runtime.config.mode == "coarse" and bool(may_share(runtime) or profile_every_steps(runtime))
