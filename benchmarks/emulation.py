@@ -15,7 +15,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))  # so that the script 
 
 from benchmarks.targets import MEDIAN_LIMIT, PERCENTILE_LIMIT
 from benchmarks.world import abort_on_error
-from coarse.emulation.envelope import Way
+from coarse.emulation.envelope import FabricPort
 from coarse.emulation.runtime import EmulatedRuntime
 from coarse.hardware.links import Link
 from coarse.protocol.clock import WallClock
@@ -66,7 +66,7 @@ def relative_errors(runtime: EmulatedRuntime, duration_s: float, num_transfers: 
         box.now_s = runtime.pace.now_s()
         began_s = clock.now_s()
         with link.lock:
-            box.send_token(Way.WORKERS, 0, 0, nbytes, 0, b"")
+            box.send_token(FabricPort.WORKERS, 0, 0, nbytes, 0, b"")
             link.ring_bells()
         link.wait_for(lambda: bool(arrivals), 60.0, "a transfer")
         errors[number] = (arrivals[0] - began_s) / duration_s - 1

@@ -167,7 +167,7 @@ def counted_records() -> Iterator[list[int]]:
 
         return handled
 
-    handlers = [(ProxyProtocol, name) for name in ("on_record", "on_chunk", "on_folded", "on_ring_folded")]
+    handlers = [(ProxyProtocol, name) for name in ("on_record", "on_chunk", "on_reduced", "on_ring_reduced")]
     handlers += [(ClientProtocol, name) for name in ("on_record", "announce")]  # type: ignore[list-item]
     patches = [patch.object(owner, name, counting(getattr(owner, name))) for owner, name in handlers]
     for each in patches:

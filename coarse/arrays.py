@@ -152,9 +152,9 @@ def statistics() -> dict[str, Any]:
     """
     runtime = current()
     client = runtime.require_client()
-    index = client.machine.client
+    index = client.protocol.client
     near = runtime.placement.devices_on(runtime.placement.client_nodes[index])
-    tokens = [client.machine.next_token() for _ in near]
+    tokens = [client.protocol.next_token() for _ in near]
     requests = [
         ToDevice(device, StatisticsRequest(index, token))
         for device, token in zip(near, tokens, strict=True)

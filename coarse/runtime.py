@@ -111,19 +111,19 @@ class Runtime:
         After a StallError it may be called again, and waits for the same epoch.
         """
         client = self.require_client()
-        machine = client.machine
+        protocol = client.protocol
         client.require_quiet()
-        if not machine.is_profiling:  # else this call goes on where one that stalled has stopped
+        if not protocol.is_profiling:  # else this call goes on where one that stalled has stopped
             table = self._choose_table(client)
-            client.link.tell(machine.on_profiled(table))
+            client.link.tell(protocol.on_profiled(table))
         client.link.wait_for(
-            lambda: machine.has_all_tables, self.config.startup_timeout_s, "all workers' routing tables"
+            lambda: protocol.has_all_tables, self.config.startup_timeout_s, "all workers' routing tables"
         )
-        machine.end_profile()
+        protocol.end_profile()
 
     def _choose_table(self, client: Client) -> RoutingTable:
         """As configured, or as measured on this machine."""
-        index = client.machine.client
+        index = client.protocol.client
         return choose_table(
             client,
             routing_of(self.config),
@@ -279,10 +279,10 @@ class Runtime:
             ranks = tuple(order.index(rank) for rank in self.partition.devices)
             transport = MpiTransport(devices, ranks)
         memory = share.memories[device]
-        machine = ProxyProtocol(device, self.placement, memory.capacity_bytes)
+        protocol = ProxyProtocol(device, self.placement, memory.capacity_bytes)
         mailbox = self._mailbox(self.placement.num_clients + device, share, run)
         return self.service_type(
-            machine, self.placement, mailbox, share.memories, transport, self._clock
+            protocol, self.placement, mailbox, share.memories, transport, self._clock
         )
 
     def _make_snapshots(self) -> ClientSnapshots | None:

@@ -19,10 +19,10 @@ from coarse.cli.report.sharded import HEAD, ShardedRow, document, predicted
 from coarse.cli.wrong_input import wrong_input_ends_with_2
 from coarse.collectives.shape import Collective
 from coarse.hardware.presets import machine_named
-from coarse.simulation.sharded.modes import Policy, ShardedMode
+from coarse.simulation.sharded.modes import ShardedPolicy, SimulatedMode
 from coarse.simulation.sharded.scenario import PEAK_SHARE, ShardedScenario
 
-_ALL_MODES = ",".join(ShardedMode)
+_ALL_MODES = ",".join(SimulatedMode)
 app = typer.Typer(add_completion=False)
 
 
@@ -48,8 +48,8 @@ def shard(
     with wrong_input_ends_with_2():
         where = machine_named(machine)
         where = replace(where, num_nodes=max(where.num_nodes, nodes))
-        chosen = [one_of("modes", name.strip(), ShardedMode) for name in modes.split(",")]
-        policy = Policy(mode=chosen[0], collective=one_of("collective", collective, Collective))
+        chosen = [one_of("modes", name.strip(), SimulatedMode) for name in modes.split(",")]
+        policy = ShardedPolicy(mode=chosen[0], collective=one_of("collective", collective, Collective))
         asked = ShardedScenario(
             machine=where, model_name=model, policy=policy, batch=batch or 1, num_nodes=nodes,
             gpus_per_node=gpus or len(where.tree.gpus), sequence=sequence, lora_rank=lora_rank, peak_share=peak_share,
@@ -60,10 +60,10 @@ def shard(
 
 
 def _rows(
-    asked: ShardedScenario, modes: dict[ShardedMode, None], quantised: bool, tau: float, *, at_largest_batch: bool
+    asked: ShardedScenario, modes: dict[SimulatedMode, None], quantised: bool, tau: float, *, at_largest_batch: bool
 ) -> Iterator[ShardedRow]:
     for mode in modes:
-        policy = replace(asked.policy, mode=mode, quantised=quantised and mode is ShardedMode.ZEROPP)
+        policy = replace(asked.policy, mode=mode, quantised=quantised and mode is SimulatedMode.ZEROPP)
         yield predicted(replace(asked, policy=policy), threshold=tau, at_largest_batch=at_largest_batch)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from coarse.client.handle import Handle, Pushed
 from coarse.client.link import DeviceLink
-from coarse.client.protocol import ClientKey, Phase, ToDevice
+from coarse.client.protocol import ClientKey, KeyPhase, ToDevice
 from coarse.client.refusals import (
     ANSWER_S,
     error_of,
@@ -38,7 +38,7 @@ class Client:
 
     def __init__(self, link: DeviceLink, memories: Mapping[int, DeviceMemory]) -> None:
         self.link = link
-        self.machine = link.machine
+        self.protocol = link.protocol
         self._lock = link.lock
         self.memories = memories
         self._regions = KeyRegions(memories)
@@ -64,7 +64,7 @@ class Client:
         self._await_abandoned(descriptor)
         with self._locked(descriptor) as state:
             self._require_idle(state)
-            self.machine.begin(state.key)
+            self.protocol.begin(state.key)
             if array is None or not present or self._regions.holds(state, array):
                 self._announce(state, 0, state.plan.num_shards, present)
             else:
@@ -78,7 +78,7 @@ class Client:
     ) -> Handle:
         """Push and return the handle of the combined result, which `wait` copies into `out`."""
         if out is not array:
-            require_fit(self.machine.client, descriptor, out)
+            require_fit(self.protocol.client, descriptor, out)
         state = self.push(descriptor, array, present=present)
         return Handle(self, state.key, out, state.flight)
 
@@ -87,15 +87,15 @@ class Client:
 
         Where such a wait has stalled, the same call with the same values goes on waiting and pushes nothing.
         """
-        require_fit(self.machine.client, descriptor, out)
-        key = self.machine.key(descriptor.name)
+        require_fit(self.protocol.client, descriptor, out)
+        key = self.protocol.key(descriptor.name)
         stalled = self._stalled.pop(key, None)
-        state = self.machine.keys.get(key)
+        state = self.protocol.keys.get(key)
         if stalled is None or state is None or state.flight != stalled.flight or state.is_taken:
             state = self.push(descriptor, array)
         elif stalled.digest != _digest(array):
             self._stalled[key] = stalled
-            raise not_resumed(self.machine.client, descriptor.name)
+            raise not_resumed(self.protocol.client, descriptor.name)
         return _Resumed(self, state, array, out)
 
     def note_stalled(self, key: int, flight: int, array: np.ndarray) -> None:
@@ -104,7 +104,7 @@ class Client:
 
     def abandon(self, key: int, flight: int) -> None:
         """See ClientProtocol; takes no lock, since any thread may drop a handle at any time."""
-        self.machine.abandon(key, flight)
+        self.protocol.abandon(key, flight)
 
     def pushed(self, descriptor: Descriptor, array: np.ndarray) -> Handle:
         """Push; the handle is done, for the array has been copied."""
@@ -130,15 +130,15 @@ class Client:
             self.link.ring_bells()
 
     def _announce(self, state: ClientKey, first: int, last: int, present: bool) -> None:
-        self.link.send(self.machine.announce(state.key, first, last, present=present))
+        self.link.send(self.protocol.announce(state.key, first, last, present=present))
 
     def require_quiet(self) -> None:
         """InFlightError unless all results have been taken; of a name that failed there is none to take."""
         with self._lock:
-            names = [s.descriptor.name for s in self.machine.keys.values() if not s.is_free and s.failed is None]
+            names = [s.descriptor.name for s in self.protocol.keys.values() if not s.is_free and s.failed is None]
             if names:
                 raise InFlightError(
-                    f"rank {self.machine.client}: routes cannot change while {names[:5]} are in flight; "
+                    f"rank {self.protocol.client}: routes cannot change while {names[:5]} are in flight; "
                     "wait() for their handles first"
                 )
 
@@ -146,10 +146,10 @@ class Client:
         """InFlightError unless the result of all that this worker has pushed is there."""
         with self._lock:
             self.link.read()
-            names = [self.machine.keys[key].descriptor.name for key in self.machine.in_flight]
+            names = [self.protocol.keys[key].descriptor.name for key in self.protocol.in_flight]
             if names:
                 raise InFlightError(
-                    f"rank {self.machine.client}: {what} while {sorted(names)[:5]} are in flight would "
+                    f"rank {self.protocol.client}: {what} while {sorted(names)[:5]} are in flight would "
                     "drop what this worker contributed; wait() for their handles, or pull() them, first"
                 )
 
@@ -158,16 +158,16 @@ class Client:
         if state.failed is not None:
             raise error_of(state.failed)
         if not state.is_free:
-            raise not_taken(self.machine.client, name, "was pushed again")
+            raise not_taken(self.protocol.client, name, "was pushed again")
 
     # --- taking results
 
     def pull(self, name: str, out: np.ndarray | None) -> Handle:
         """The handle of a name's result; a new array is made for it where `out` is None."""
-        key = self.machine.key(name)
-        state = self.machine.keys.get(key)
+        key = self.protocol.key(name)
+        state = self.protocol.keys.get(key)
         if state is not None and out is not None:
-            require_fit(self.machine.client, state.descriptor, out)
+            require_fit(self.protocol.client, state.descriptor, out)
         self._names[key] = name
         return Handle(self, key, out)
 
@@ -175,8 +175,8 @@ class Client:
         """Whether `take` would return, or raise, at once."""
         with self._lock:
             self.link.read()
-            state = self.machine.keys.get(key)
-            if state is not None and (state.failed or (state.phase is Phase.IDLE and state.version)):
+            state = self.protocol.keys.get(key)
+            if state is not None and (state.failed or (state.phase is KeyPhase.IDLE and state.version)):
                 return True
             self.link.look()
             return self.link.has_failed
@@ -189,12 +189,12 @@ class Client:
         progress = _Progress(out)
 
         def advanced() -> bool:
-            state = self.machine.keys.get(key)
+            state = self.protocol.keys.get(key)
             if state is None:
                 return False
             if state.failed is not None:
                 raise error_of(state.failed)
-            if not state.version and state.phase is not Phase.IN_FLIGHT:
+            if not state.version and state.phase is not KeyPhase.IN_FLIGHT:
                 return False
             self._copy_out(state, progress)
             return not state.awaited
@@ -202,7 +202,7 @@ class Client:
         if not self.link.wait_until(advanced, timeout_s):
             raise self._stalled_at(key, timeout_s)
         with self._lock:
-            state = self.machine.keys[key]
+            state = self.protocol.keys[key]
             state.is_taken = True
             self._count(state.descriptor.name)["wait_s"] += self.link.clock.now_s() - began_s
             assert progress.out is not None
@@ -233,12 +233,12 @@ class Client:
 
     def allocate(self, device: int, nbytes: int) -> tuple[int, np.ndarray]:
         """Device memory that is not synchronised: its offset and its bytes."""
-        token = self.machine.next_token()
-        request = Allocate(self.machine.client, token, nbytes)
+        token = self.protocol.next_token()
+        request = Allocate(self.protocol.client, token, nbytes)
         answer = self.link.ask([ToDevice(device, request)], [token], "device memory")[0]
         if answer.offset < 0:  # type: ignore[union-attr]
             raise CapacityError(
-                f"rank {self.machine.client}: {answer.text}; raise device_capacity_bytes "  # type: ignore[union-attr]
+                f"rank {self.protocol.client}: {answer.text}; raise device_capacity_bytes "  # type: ignore[union-attr]
                 "or add a memory device to the partition"
             )
         offset: int = answer.offset  # type: ignore[union-attr]
@@ -252,7 +252,7 @@ class Client:
 
     def is_device_array(self, descriptor: Descriptor, array: np.ndarray) -> bool:
         """Whether an array is this worker's region of the key."""
-        state = self.machine.keys.get(self.machine.key(descriptor.name))
+        state = self.protocol.keys.get(self.protocol.key(descriptor.name))
         return state is not None and state.offset >= 0 and self._regions.holds(state, array)
 
     def links(self) -> dict[str, float]:
@@ -263,12 +263,12 @@ class Client:
         """Give back what a name has in device memory; see coarse.forget."""
         with self._lock:
             self.link.read()
-            key = self.machine.key(name)
-            state = self.machine.keys.get(key)
-            if state is not None and state.failed is None and (state.phase is not Phase.IDLE or not state.is_free):
-                raise not_taken(self.machine.client, name, "cannot be forgotten")
+            key = self.protocol.key(name)
+            state = self.protocol.keys.get(key)
+            if state is not None and state.failed is None and (state.phase is not KeyPhase.IDLE or not state.is_free):
+                raise not_taken(self.protocol.client, name, "cannot be forgotten")
             self._regions.forget(key)
-            self.link.tell(self.machine.forget(name))
+            self.link.tell(self.protocol.forget(name))
 
     @contextlib.contextmanager
     def _locked(self, descriptor: Descriptor) -> Iterator[ClientKey]:
@@ -276,57 +276,57 @@ class Client:
         while True:
             with self._lock:
                 state = self._known(descriptor)
-                if state.phase is not Phase.REGISTERING:
+                if state.phase is not KeyPhase.REGISTERING:
                     if state.offset < 0 and state.failed is not None:
                         raise error_of(state.failed)
                     yield state
                     return
-            if not self.link.wait_until(lambda state=state: state.phase is not Phase.REGISTERING, None):  # type: ignore[misc]
-                raise unregistered(self.machine.client, descriptor, self.link.stall_timeout_s)
+            if not self.link.wait_until(lambda state=state: state.phase is not KeyPhase.REGISTERING, None):  # type: ignore[misc]
+                raise unregistered(self.protocol.client, descriptor, self.link.stall_timeout_s)
 
     def _await_abandoned(self, descriptor: Descriptor) -> None:
         """Return once the key is not under way for a result that nobody wants."""
-        state = self.machine.keys.get(self.machine.key(descriptor.name))
+        state = self.protocol.keys.get(self.protocol.key(descriptor.name))
         if state is None or not state.is_abandoned:
             return
-        if not self.link.wait_until(lambda: state.phase is not Phase.IN_FLIGHT, None):
+        if not self.link.wait_until(lambda: state.phase is not KeyPhase.IN_FLIGHT, None):
             raise self._stalled_at(state.key, None)
 
     def _known(self, descriptor: Descriptor) -> ClientKey:
         """The state of a key, whose registration is asked for where this epoch has none; the lock is held."""
-        key = self.machine.key(descriptor.name)
-        state = self.machine.keys.get(key)
+        key = self.protocol.key(descriptor.name)
+        state = self.protocol.keys.get(key)
         if state is not None and (known := state.descriptor)[1:4] != descriptor[1:4]:
             raise MismatchError(
-                f"rank {self.machine.client}: {descriptor.name!r} was first used as {known} and now "
+                f"rank {self.protocol.client}: {descriptor.name!r} was first used as {known} and now "
                 f"comes as {descriptor}; use another name for another shape, dtype or op"
             )
-        if state is None or state.epoch != self.machine.epoch:
+        if state is None or state.epoch != self.protocol.epoch:
             self._names[key] = descriptor.name
             self._register(key, descriptor)
-            state = self.machine.keys[key]
+            state = self.protocol.keys[key]
         return state
 
     def _register(self, key: int, descriptor: Descriptor) -> None:
         """Ask for a region; a request that cannot be sent leaves the key as it was."""
-        known = self.machine.keys.get(key)
+        known = self.protocol.keys.get(key)
         try:
-            self.link.send(self.machine.register(descriptor))
+            self.link.send(self.protocol.register(descriptor))
         except (CoarseError, TypeError, ValueError):
-            self.machine.withdraw(key, known)
+            self.protocol.withdraw(key, known)
             raise
 
     def _stalled_at(self, key: int, timeout_s: float | None) -> CoarseError:
         with self._lock:
-            self.link.send(self.machine.ask_who_is_missing(key))
-        self.link.wait_until(lambda: self.machine.have_all_answered(key), ANSWER_S)
+            self.link.send(self.protocol.ask_who_is_missing(key))
+        self.link.wait_until(lambda: self.protocol.have_all_answered(key), ANSWER_S)
         name = repr(self._names.get(key, f"key {key:#x}"))
-        if key not in self.machine.keys:
+        if key not in self.protocol.keys:
             name += ", which this rank never pushed,"
         waited_s = self.link.stall_timeout_s if timeout_s is None else timeout_s
-        place = self.machine.placement
-        silent = [place.describe(place.num_clients + d) for d in silent_devices(self.machine, key)]
-        return stalled(self.machine.client, name, waited_s, missing_clients(self.machine, key), silent)
+        place = self.protocol.placement
+        silent = [place.describe(place.num_clients + d) for d in silent_devices(self.protocol, key)]
+        return stalled(self.protocol.client, name, waited_s, missing_clients(self.protocol, key), silent)
 
     def count_push(self, descriptor: Descriptor) -> None:
         """Count one contribution of a key, whichever way it goes."""

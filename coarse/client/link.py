@@ -23,17 +23,17 @@ _LONGEST_WRITE_S = 1.0
 
 
 class DeviceLink:
-    """One client's mailbox and machine; `lock` guards both, and is free while a thread sleeps."""
+    """One client's mailbox and protocol; `lock` guards both, and is free while a thread sleeps."""
 
     def __init__(
         self,
-        machine: ClientProtocol,
+        protocol: ClientProtocol,
         placement: Placement,
         mailbox: Mailbox,
         clock: Clock,
         stall_timeout_s: float,
     ) -> None:
-        self.machine = machine
+        self.protocol = protocol
         self.clock = clock
         self.lock = threading.RLock()
         self.stall_timeout_s = stall_timeout_s
@@ -54,9 +54,9 @@ class DeviceLink:
         """Send requests and wait for the answers that carry these tokens."""
         with self.lock:
             self.send(requests)
-        answers = self.machine.answers
+        answers = self.protocol.answers
         if not self.wait_until(lambda: all(token in answers for token in tokens), None):
-            raise StallError(f"rank {self.machine.client}: no device answered about {what}")
+            raise StallError(f"rank {self.protocol.client}: no device answered about {what}")
         return [answers.pop(token) for token in tokens]
 
     def tell(self, records: list[ToDevice]) -> None:
@@ -77,7 +77,7 @@ class DeviceLink:
         with self.lock:
             self.look()
         self.hand_on_death()
-        self.tell(self.machine.leave())
+        self.tell(self.protocol.leave())
         with contextlib.suppress(CoarseError):  # nobody reads any more
             self.flush()
         self._mailbox.set_left()
@@ -85,11 +85,11 @@ class DeviceLink:
 
     def warn_peers(self, text: str) -> None:
         """Tell every rank of the node that this one cannot go on."""
-        self._tell_node(Died(self._placement.ranks[self.machine.client], text))
+        self._tell_node(Died(self._placement.ranks[self.protocol.client], text))
 
     def hand_on_death(self) -> None:
         """Tell every rank of the node who has died, before this one ends for it: it would be blamed."""
-        died = self.machine.died or self._gone
+        died = self.protocol.died or self._gone
         if died is not None:
             self._tell_node(died)
 
@@ -116,15 +116,15 @@ class DeviceLink:
 
     def left_of(self, members: Collection[int] | None) -> tuple[int, ...]:
         """Those of these workers (None: of all) that have shut down, in that order, as far as this one has read."""
-        return tuple(client for client in self.machine.left if members is None or client in members)
+        return tuple(client for client in self.protocol.left if members is None or client in members)
 
     def left_error(self, left: Sequence[int], what: str) -> DeadRankError:
         """That something will never end, since it needs workers that have shut down."""
         rank = self._placement.ranks[left[0]]
         others = f", and later ranks {list(left[1:])} have" if left[1:] else ""
         return DeadRankError(
-            f"rank {self.machine.client}: {what} needs every worker, but rank {left[0]} (MPI rank {rank}) has shut down"
-            f"{others}; let all ranks make equally many steps",
+            f"rank {self.protocol.client}: {what} needs every worker, but rank {left[0]} (MPI rank {rank}) has shut "
+            f"down{others}; let all ranks make equally many steps",
             rank=rank,
         )
 
@@ -141,9 +141,9 @@ class DeviceLink:
         return []
 
     def wait_for(self, is_done: Callable[[], bool], timeout_s: float | None, what: str) -> None:
-        """Wait until something that the machine notes has happened."""
+        """Wait until something that the protocol notes has happened."""
         if not self.wait_until(is_done, timeout_s):
-            raise StallError(f"rank {self.machine.client}: waited too long for {what}")
+            raise StallError(f"rank {self.protocol.client}: waited too long for {what}")
 
     def send(self, records: list[ToDevice]) -> None:
         """Write records; their readers are woken by the next `ring_bells`."""
@@ -158,7 +158,7 @@ class DeviceLink:
         """Take in what has come; the lock is held. See [Note: one sleeper]."""
         has_come = False
         for frame in self._mailbox.read():
-            self.machine.on_record(decode(frame))
+            self.protocol.on_record(decode(frame))
             has_come = True
         if has_come and self._is_at_bell:
             self._mailbox.ring_always(self._mailbox.endpoint)
@@ -219,14 +219,14 @@ class DeviceLink:
     def _require_all_alive(self) -> None:
         """Raise DeadRankError for who died first: a process that is gone may have ended because of another, and then
         it has said so before, which has been read."""
-        died = self.machine.died or self._gone
+        died = self.protocol.died or self._gone
         if self._dead is None and died is not None:
             remedy = "restart the job from its last snapshot" + (", or without that rank" if died is self._gone else "")
-            self._dead = DeadRankError(f"rank {self.machine.client}: {died.text}; {remedy}", rank=died.rank)
+            self._dead = DeadRankError(f"rank {self.protocol.client}: {died.text}; {remedy}", rank=died.rank)
         if self._dead is not None:
             raise self._dead
 
     @property
     def has_failed(self) -> bool:
         """Whether a peer is known to be dead."""
-        return self._gone is not None or self.machine.died is not None
+        return self._gone is not None or self.protocol.died is not None

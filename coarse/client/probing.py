@@ -17,7 +17,7 @@ SMALLEST_BYTES = 4 * KIB
 """From here on is measured: where proxies cross may lie far below the size of a shard."""
 
 
-class Probe(NamedTuple):
+class ProbeCopy(NamedTuple):
     """One measurement on a client's way to a device."""
 
     device: int
@@ -41,27 +41,27 @@ class Probing:
             sizes.append(sizes[-1] * 2)
         return tuple(sizes)
 
-    def probes_of(self, device: int) -> Iterator[Probe]:
+    def probes_of(self, device: int) -> Iterator[ProbeCopy]:
         """What is measured on the way to one device, in order."""
-        yield Probe(device, 0)
+        yield ProbeCopy(device, 0)
         for nbytes in self.sizes:
-            yield Probe(device, nbytes)
+            yield ProbeCopy(device, nbytes)
 
-    def probes(self) -> Iterator[Probe]:
+    def probes(self) -> Iterator[ProbeCopy]:
         """What is measured, in order."""
         for device in self.devices:
             yield from self.probes_of(device)
 
-    def profile(self, device: int, seconds: Mapping[Probe, float]) -> ProxyProfile:
+    def profile(self, device: int, seconds: Mapping[ProbeCopy, float]) -> ProxyProfile:
         """One device's part of what was measured."""
         return ProxyProfile(
             device=device,
             is_local=device == self.local,
-            latency_s=seconds[Probe(device, 0)],
-            seconds_by_nbytes=tuple((nbytes, seconds[Probe(device, nbytes)]) for nbytes in self.sizes),
+            latency_s=seconds[ProbeCopy(device, 0)],
+            seconds_by_nbytes=tuple((nbytes, seconds[ProbeCopy(device, nbytes)]) for nbytes in self.sizes),
         )
 
-    def table(self, seconds: Mapping[Probe, float]) -> RoutingTable:
+    def table(self, seconds: Mapping[ProbeCopy, float]) -> RoutingTable:
         """What follows from the seconds of all probes."""
         return derive_table(
             [self.profile(device, seconds) for device in self.devices],

@@ -3,12 +3,12 @@
 import numpy as np
 
 from coarse.client.client import Client
-from coarse.client.probing import Probe, Probing
+from coarse.client.probing import ProbeCopy, Probing
 from coarse.client.protocol import ToDevice
 from coarse.protocol.clock import Clock
 from coarse.protocol.config import FixedRouting, MeasuredRouting
 from coarse.protocol.plan import RoutingTable
-from coarse.protocol.records import Probe as Ping
+from coarse.protocol.records import Probe
 from coarse.protocol.units import MIB
 
 _PINGS = 10
@@ -36,7 +36,7 @@ def choose_table(
             partition_bytes=routing.partition_bytes,
         )
     probing = Probing(devices=devices, local=local, routing=routing)
-    best_s: dict[Probe, float] = {}
+    best_s: dict[ProbeCopy, float] = {}
     for _ in range(_ROUNDS):
         for device in devices:
             for probe, seconds in _measured(client, probing, device, clock).items():
@@ -47,7 +47,7 @@ def choose_table(
     return table
 
 
-def _measured(client: Client, probing: Probing, device: int, clock: Clock) -> dict[Probe, float]:
+def _measured(client: Client, probing: Probing, device: int, clock: Clock) -> dict[ProbeCopy, float]:
     """Seconds of all probes of one device: a record's way, and copies into its memory."""
     offset, region = client.allocate(device, probing.sizes[-1])
     payload = np.ones(probing.sizes[-1], np.uint8)
@@ -66,9 +66,9 @@ def _latency_s(client: Client, device: int, clock: Clock) -> float:
     """Half of the shortest round trip of a record."""
     trips = []
     for _ in range(_PINGS):
-        token = client.machine.next_token()
+        token = client.protocol.next_token()
         began_s = clock.now_s()
-        ping = Ping(client.machine.client, token)
+        ping = Probe(client.protocol.client, token)
         client.link.ask([ToDevice(device, ping)], [token], "its latency")
         trips.append(clock.now_s() - began_s)
     return min(trips) / 2

@@ -42,7 +42,7 @@ class ToDevice(NamedTuple):
     record: Record
 
 
-class Phase(enum.Enum):
+class KeyPhase(enum.Enum):
     """Where a key is between two of its results."""
 
     REGISTERING = "registering"
@@ -63,7 +63,7 @@ class ClientKey:
     """(device, first shard, past the last): to whom which shards are announced."""
     route: int = -1
     """The device that registered it, and told the others."""
-    phase: Phase = Phase.REGISTERING
+    phase: KeyPhase = KeyPhase.REGISTERING
     device: int = -1
     offset: int = -1
     awaited: int = 0
@@ -82,7 +82,7 @@ class ClientKey:
     @property
     def is_free(self) -> bool:
         """Whether nothing is under way, and the last result was taken or nobody wants it."""
-        return self.phase is not Phase.IN_FLIGHT and (self.is_taken or self.is_abandoned)
+        return self.phase is not KeyPhase.IN_FLIGHT and (self.is_taken or self.is_abandoned)
 
 
 class ClientProtocol:
@@ -204,7 +204,7 @@ class ClientProtocol:
     def begin(self, key: int) -> None:
         """A push of this key starts; its result will be all shards anew."""
         state = self.keys[key]
-        state.phase = Phase.IN_FLIGHT
+        state.phase = KeyPhase.IN_FLIGHT
         state.awaited = mask_of(0, state.plan.num_shards)
         state.is_taken = state.is_abandoned = False
         state.flight = next(self._flights)
@@ -230,12 +230,12 @@ class ClientProtocol:
     @property
     def in_flight(self) -> set[int]:
         """Keys whose result is still to come."""
-        return {key for key, state in self.keys.items() if state.phase is Phase.IN_FLIGHT}
+        return {key for key, state in self.keys.items() if state.phase is KeyPhase.IN_FLIGHT}
 
     @property
     def is_quiet(self) -> bool:
         """Whether nothing is to come: only then may this client join, or announce its next table."""
-        busy = (Phase.IN_FLIGHT, Phase.REGISTERING)
+        busy = (KeyPhase.IN_FLIGHT, KeyPhase.REGISTERING)
         return not any(state.phase in busy for state in self.keys.values())
 
     def ask_who_is_missing(self, key: int) -> list[ToDevice]:
@@ -311,20 +311,20 @@ class ClientProtocol:
         state = self.keys[ready.key]
         state.awaited &= ~mask_of(ready.first, ready.last)
         state.present |= ready.present
-        if not state.awaited and state.phase is Phase.IN_FLIGHT:
-            state.phase = Phase.IDLE
+        if not state.awaited and state.phase is KeyPhase.IN_FLIGHT:
+            state.phase = KeyPhase.IDLE
             state.version += 1
             self._num_results += 1
 
     def _on_registered(self, registered: Registered) -> None:
         state = self.keys[registered.key]
         state.device, state.offset = registered.device, registered.offset
-        if state.phase is Phase.REGISTERING:
-            state.phase = Phase.IDLE
+        if state.phase is KeyPhase.REGISTERING:
+            state.phase = KeyPhase.IDLE
 
     def _on_failed(self, failed: Failed) -> None:
         state = self.keys.get(failed.key)
         if state is None or state.epoch != failed.epoch:
             return
-        state.phase = Phase.FAILED
+        state.phase = KeyPhase.FAILED
         state.failed = failed

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from coarse import errors
-from coarse.client.protocol import ClientProtocol, Phase
+from coarse.client.protocol import ClientProtocol, KeyPhase
 from coarse.errors import CoarseError, DeadRankError, InFlightError, StallError
 from coarse.protocol.dtypes import DType
 from coarse.protocol.records import Descriptor, Failed
@@ -76,27 +76,27 @@ def not_resumed(rank: int, name: str) -> InFlightError:
     )
 
 
-def silent_devices(machine: ClientProtocol, key: int) -> tuple[int, ...]:
+def silent_devices(protocol: ClientProtocol, key: int) -> tuple[int, ...]:
     """Devices that have not answered who is missing; the client's own alone where it passed the question to nobody."""
-    answers = machine.missing[key]
-    if machine.local_proxy not in answers:
-        return (machine.local_proxy,)
-    return tuple(d for d in range(machine.placement.num_devices) if d not in answers)
+    answers = protocol.missing[key]
+    if protocol.local_proxy not in answers:
+        return (protocol.local_proxy,)
+    return tuple(d for d in range(protocol.placement.num_devices) if d not in answers)
 
 
-def missing_clients(machine: ClientProtocol, key: int) -> tuple[int, ...]:
+def missing_clients(protocol: ClientProtocol, key: int) -> tuple[int, ...]:
     """Clients that have not pushed a key, as far as the answers tell.
 
     A device that has done its shards waits for everybody's next push: so it is where it names this
     client, whose push is under way, and so it may be where it names all while another is silent.
     """
-    state = machine.keys.get(key)
-    is_waiting = state is not None and state.phase is Phase.IN_FLIGHT
-    is_any_silent = bool(silent_devices(machine, key))
+    state = protocol.keys.get(key)
+    is_waiting = state is not None and state.phase is KeyPhase.IN_FLIGHT
+    is_any_silent = bool(silent_devices(protocol, key))
     found: set[int] = set()
-    for device, clients in machine.missing[key].items():
+    for device, clients in protocol.missing[key].items():
         everybody = state.plan.contributors_by_device[device] if state is not None else ()
         names_all = set(clients) >= set(everybody)
-        if not is_waiting or not (machine.client in clients or (names_all and is_any_silent)):
+        if not is_waiting or not (protocol.client in clients or (names_all and is_any_silent)):
             found |= set(clients)
     return tuple(sorted(found))

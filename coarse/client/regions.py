@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from coarse.client.protocol import ClientKey, Phase
+from coarse.client.protocol import ClientKey, KeyPhase
 from coarse.protocol.dtypes import DType
 from coarse.storage.region import DeviceMemory
 
@@ -27,7 +27,7 @@ class KeyRegions:
     def array(self, state: ClientKey) -> np.ndarray:
         """A key's region in its shape; zeros where nothing was ever written."""
         region = self.view(state).reshape(state.descriptor.shape)
-        if not state.version and state.phase is Phase.IDLE and state.key not in self._arrays:
+        if not state.version and state.phase is KeyPhase.IDLE and state.key not in self._arrays:
             region[...] = 0  # the memory may have been used before
         self._arrays[state.key] = region
         return region

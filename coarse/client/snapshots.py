@@ -107,12 +107,12 @@ class ClientSnapshots:
         if not self._uncopied:
             return
         self._read()
-        machine = self._link.machine
-        if machine.copied_snapshot >= self._number or self._number in machine.ended_snapshots:
+        protocol = self._link.protocol
+        if protocol.copied_snapshot >= self._number or self._number in protocol.ended_snapshots:
             self._uncopied.clear()
         wanted = [name for name in names or [*self._uncopied] if name in self._uncopied]
         for batch in self._batches(wanted):
-            token = machine.next_token()
+            token = protocol.next_token()
             touch = SnapshotTouch(self._rank, token, tuple(self._uncopied[name] for name in batch))
             what = f"a copy of {batch[0]!r} for snapshot {self._number}"
             self._link.ask([ToDevice(self.states.device, touch)], [token], what)
@@ -123,11 +123,11 @@ class ClientSnapshots:
         """Whether a snapshot is on the disk or has been given up, or never will be because a rank is gone."""
         with self._link.lock:
             self._link.look()
-        return number in self._link.machine.ended_snapshots or self._link.has_failed
+        return number in self._link.protocol.ended_snapshots or self._link.has_failed
 
     def wait_for(self, number: int, timeout_s: float | None) -> None:
         """Return once a snapshot is on the disk; see SnapshotHandle.wait."""
-        ended = self._link.machine.ended_snapshots
+        ended = self._link.protocol.ended_snapshots
         limit_s = _LONGEST_WRITE_S if timeout_s is None else timeout_s
         try:
             is_ended = self._link.wait_until(lambda: number in ended, limit_s)
@@ -161,7 +161,7 @@ class ClientSnapshots:
 
     @property
     def _rank(self) -> int:
-        return self._link.machine.client
+        return self._link.protocol.client
 
     def _read(self) -> None:
         with self._link.lock:

@@ -51,7 +51,7 @@ class DeviceStates:
                 self._by_address[array.__array_interface__["data"][0]] = known
         if (known.dtype, known.array.shape) != (dtype, tuple(shape)):
             raise MismatchError(
-                f"rank {self.client.machine.client}: the state array {name!r} is "
+                f"rank {self.client.protocol.client}: the state array {name!r} is "
                 f"{label(known.dtype, known.array.shape)} and was asked for as {label(dtype, shape)}"
                 "; use another name for another shape or type"
             )
@@ -66,7 +66,7 @@ class DeviceStates:
         unknown = [name for name in names if name not in self.arrays]
         if unknown:
             raise ValueError(
-                f"rank {self.client.machine.client}: {unknown[0]!r} is no state array (there are "
+                f"rank {self.client.protocol.client}: {unknown[0]!r} is no state array (there are "
                 f"{len(self.arrays)}); give names that coarse.state_array() was called with"
             )
 

@@ -7,9 +7,9 @@ import numpy as np
 from mpi4py import MPI
 
 from coarse.collectives import headers
-from coarse.collectives.headers import Header, Kind
+from coarse.collectives.headers import CollectiveKind, Header
 from coarse.collectives.hierarchical import Hierarchical
-from coarse.collectives.node_memory import NodeBuffer, Region, agree_on_region
+from coarse.collectives.node_memory import NodeBuffer, NodeRegion, agree_on_region
 from coarse.collectives.opening import Opened
 from coarse.collectives.progress import Job, Pending, Waits
 from coarse.collectives.ring import Ring
@@ -41,7 +41,7 @@ class WorkerGroup:
             MismatchError: members that open another group now.
         """
         placement = shared.placement
-        worker = shared.client.machine.client
+        worker = shared.client.protocol.client
         self.ranks = _checked_ranks(tuple(ranks), worker, placement.num_clients)
         self.size = len(self.ranks)
         self.rank = self.ranks.index(worker)
@@ -73,13 +73,13 @@ class WorkerGroup:
         Raises:
             CapacityError: some node has no device with room; on all members, and nothing is taken anywhere.
         """
-        found: list[Region] = []
+        found: list[NodeRegion] = []
         parts = self._parts
 
         def take() -> Waits:
             yield from agree_on_region(parts.wire, parts.shared.devices, nbytes, 0, found)
 
-        self._submit_agreed(Kind.NODE_BUFFER, name, nbytes, take, alike=alike).wait()
+        self._submit_agreed(CollectiveKind.NODE_BUFFER, name, nbytes, take, alike=alike).wait()
         return NodeBuffer(name, found[0], parts.shared.devices.view(found[0]), self._release)
 
     def _release(self, buffer: NodeBuffer) -> None:
@@ -111,7 +111,9 @@ class WorkerGroup:
             _put_own(flat, mine, self.rank)
             yield from self._way.gather(flat, mine.nbytes, keep, what)
 
-        return self._submit_agreed(Kind.ALL_GATHER, what, flat.nbytes, gather, int(keep is not None), alike=alike)
+        return self._submit_agreed(
+            CollectiveKind.ALL_GATHER, what, flat.nbytes, gather, int(keep is not None), alike=alike
+        )
 
     def read_node(self, out: np.ndarray, kept: NodeBuffer, *, what: str) -> Pending:
         """What the node's buffer holds from its first byte on into `out`; nothing moves between nodes.
@@ -137,7 +139,7 @@ class WorkerGroup:
             if node.num_members > 1:
                 yield from self._near.gather_near(flat, mine.nbytes, what)
 
-        return self._submit_agreed(Kind.GATHER_ON_NODE, what, flat.nbytes, gather, alike=alike)
+        return self._submit_agreed(CollectiveKind.GATHER_ON_NODE, what, flat.nbytes, gather, alike=alike)
 
     def reduce_scatter(
         self, out: np.ndarray, full: np.ndarray, dtype: DType, op: Op, *, what: str, alike: str = ""
@@ -157,7 +159,7 @@ class WorkerGroup:
             if target is not result:
                 result[:] = target
 
-        return self._submit_agreed(Kind.REDUCE_SCATTER, what, flat.nbytes, reduce, 0, dtype, op, alike)
+        return self._submit_agreed(CollectiveKind.REDUCE_SCATTER, what, flat.nbytes, reduce, 0, dtype, op, alike)
 
     def all_reduce(self, array: np.ndarray, dtype: DType, op: Op, *, what: str, alike: str = "") -> Pending:
         """The combination of all members' arrays in place, the same bits on all: a reduce-scatter and an all-gather."""
@@ -173,7 +175,7 @@ class WorkerGroup:
             mine[:] = result
             yield from self._way.gather(flat.view(np.uint8), slice_elements * dtype.itemsize, None, what)
 
-        return self._submit_agreed(Kind.ALL_REDUCE, what, flat.nbytes, reduce, 0, dtype, op, alike)
+        return self._submit_agreed(CollectiveKind.ALL_REDUCE, what, flat.nbytes, reduce, 0, dtype, op, alike)
 
     def barrier(self, what: str = "barrier", *, alike: str = "") -> None:
         """Return once all members have called it, and all jobs before have ended here."""
@@ -181,7 +183,7 @@ class WorkerGroup:
         def nothing() -> Waits:
             yield from ()
 
-        self._submit_agreed(Kind.BARRIER, what, 0, nothing, alike=alike).wait()
+        self._submit_agreed(CollectiveKind.BARRIER, what, 0, nothing, alike=alike).wait()
 
     def submit(self, job: Callable[[MPI.Intracomm], Waits | None], *, what: str, lane: str = "") -> Pending:
         """Any MPI work of the group, in order, in the progress thread, with a communicator for such jobs alone.
@@ -211,11 +213,11 @@ class WorkerGroup:
     # --- submitting
 
     def _submit_agreed(
-        self, kind: Kind, what: str, nbytes: int, job: Callable[[], Waits], keeps: int = 0,
+        self, kind: CollectiveKind, what: str, nbytes: int, job: Callable[[], Waits], keeps: int = 0,
         dtype: DType = DType.UINT8, op: Op = Op.SUM, alike: str = "",
     ) -> Pending:  # fmt: skip
         header = Header.of(kind, self._number(), what, nbytes, alike)._replace(dtype=dtype, op=op, keeps=keeps)
-        members = self.node_ranks if kind is Kind.GATHER_ON_NODE else range(self.size)
+        members = self.node_ranks if kind is CollectiveKind.GATHER_ON_NODE else range(self.size)
 
         def agreed() -> Waits:
             yield from headers.agree(self._parts.wire, members, header, what)

@@ -14,10 +14,10 @@ from coarse.protocol.dtypes import DType, Op
 from coarse.protocol.records import Tag, key_of
 
 if TYPE_CHECKING:  # importing it starts MPI
-    from coarse.collectives.wire import Wire
+    from coarse.collectives.wire import GroupWire
 
 
-class Kind(enum.IntEnum):
+class CollectiveKind(enum.IntEnum):
     """Which collective."""
 
     ALL_GATHER = 0
@@ -31,7 +31,7 @@ class Kind(enum.IntEnum):
 class Header(NamedTuple):
     """What must be the same on all members."""
 
-    kind: Kind
+    kind: CollectiveKind
     number: int
     """How many jobs the group's members have submitted before."""
     name: int
@@ -44,17 +44,17 @@ class Header(NamedTuple):
     """1 where the node keeps the bytes."""
 
     @classmethod
-    def of(cls, kind: Kind, number: int, what: str, nbytes: int, alike: str = "") -> "Header":
+    def of(cls, kind: CollectiveKind, number: int, what: str, nbytes: int, alike: str = "") -> "Header":
         """A header of bytes."""
         return cls(kind, number, key_of(f"{what}\0{alike}") >> 1, nbytes)
 
     def __str__(self) -> str:
         reduced = f" of {self.dtype.label} op={self.op.name.lower()}"
-        is_sum = self.kind in (Kind.REDUCE_SCATTER, Kind.ALL_REDUCE)
+        is_sum = self.kind in (CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_REDUCE)
         return f"{self.kind.name.lower()} of {self.nbytes} bytes{reduced if is_sum else ''} (number {self.number})"
 
 
-def agree(wire: "Wire", members: Sequence[int], header: Header, what: str) -> Waits:
+def agree(wire: "GroupWire", members: Sequence[int], header: Header, what: str) -> Waits:
     """Exchange headers with other members, by group rank; returns when all have come to this collective.
 
     Raises:
@@ -81,4 +81,4 @@ def agree(wire: "Wire", members: Sequence[int], header: Header, what: str) -> Wa
 
 def _read(words: np.ndarray) -> Header:
     kind, number, name, nbytes, dtype, op, keeps = words.tolist()
-    return Header(Kind(kind), number, name, nbytes, DType(dtype), Op(op), keeps)
+    return Header(CollectiveKind(kind), number, name, nbytes, DType(dtype), Op(op), keeps)

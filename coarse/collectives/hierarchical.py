@@ -15,7 +15,7 @@ from coarse.collectives.slice_sum import SliceSum
 from coarse.collectives.staging_buffer import InKept, InOut, InSlots, StagingBuffer
 
 if TYPE_CHECKING:  # importing it starts MPI
-    from coarse.collectives.wire import Wire
+    from coarse.collectives.wire import GroupWire
 
 _IN_FLIGHT = NUM_SLOTS - 1
 """Pieces whose messages are under way at once; one slot more, and no member waits for a slow reader."""
@@ -24,7 +24,7 @@ _IN_FLIGHT = NUM_SLOTS - 1
 class Hierarchical:
     """One member's part; all members of the group carry out the same jobs in the same order."""
 
-    def __init__(self, wire: "Wire", node: Node) -> None:
+    def __init__(self, wire: "GroupWire", node: Node) -> None:
         self._wire = wire
         self._node = node
 
@@ -109,7 +109,7 @@ class Hierarchical:
 class _Contributions:
     """What a node's members add to one piece of the slices of one node: a cell by writer and by target's position."""
 
-    def __init__(self, wire: "Wire", node: Node, pieces: Pieces, full: np.ndarray) -> None:
+    def __init__(self, wire: "GroupWire", node: Node, pieces: Pieces, full: np.ndarray) -> None:
         self._wire = wire
         self._node = node
         self._pieces = pieces
@@ -163,7 +163,7 @@ class _Contributions:
 class _Partials:
     """The nodes' sums of one piece of this member's slice, as they come, and what it sends to others of its rail."""
 
-    def __init__(self, wire: "Wire", pieces: Pieces, piece: int, how: SliceSum, what: str) -> None:
+    def __init__(self, wire: "GroupWire", pieces: Pieces, piece: int, how: SliceSum, what: str) -> None:
         first, last = pieces.bounds(wire.rank, piece)
         start = pieces.bounds(wire.rank, 0)[0]
         self._place = slice(first - start, last - start)

@@ -3,7 +3,7 @@
 import numpy as np
 
 from coarse.collectives.flag_barrier import TICK_BYTES, AllPassed, FlagBarrier
-from coarse.collectives.node_memory import NodeDevices, Region
+from coarse.collectives.node_memory import NodeDevices, NodeRegion
 from coarse.protocol.units import KIB, MIB
 
 NUM_SLOTS = 4
@@ -32,7 +32,7 @@ class Node:
     """What one member needs of its node."""
 
     def __init__(
-        self, devices: NodeDevices, region: Region, members: tuple[int, ...], rank: int, workers: tuple[int, ...]
+        self, devices: NodeDevices, region: NodeRegion, members: tuple[int, ...], rank: int, workers: tuple[int, ...]
     ) -> None:
         """`members` are group ranks, of which `rank` is this one, and `workers` their ranks among workers."""
         self.members = members
@@ -46,12 +46,12 @@ class Node:
         rows = self._bytes[: self.num_members * TICK_BYTES].view(np.int64).reshape(self.num_members, -1)
         self.ticks = FlagBarrier(rows, self.position, workers)
 
-    def take_slot(self) -> "Slot":
+    def take_slot(self) -> "BufferTurn":
         """The next slot, in the same order on all members."""
         number = self._next_slot
         self._next_slot = (number + 1) % NUM_SLOTS
         begin = counts_bytes(self.num_members) + number * self.slot_bytes
-        return Slot(self, number, self._bytes[begin : begin + self.slot_bytes])
+        return BufferTurn(self, number, self._bytes[begin : begin + self.slot_bytes])
 
     def is_free(self, number: int) -> AllPassed:
         """Over once nobody reads what a slot held."""
@@ -62,7 +62,7 @@ class Node:
         self._free_after[number] = self.ticks.tick()
 
 
-class Slot:
+class BufferTurn:
     """One turn of a part of the staging buffer."""
 
     def __init__(self, node: Node, number: int, array: np.ndarray) -> None:

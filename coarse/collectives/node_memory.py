@@ -12,13 +12,13 @@ from coarse.errors import CapacityError
 from coarse.protocol.records import Tag
 
 if TYPE_CHECKING:  # it starts MPI, which only init() may
-    from coarse.collectives.wire import Wire
+    from coarse.collectives.wire import GroupWire
 
 _RECORD_BYTES = 1024
 _WORDS = 2
 
 
-class Region(NamedTuple):
+class NodeRegion(NamedTuple):
     """Bytes of one device that a node's members have mapped."""
 
     device: int
@@ -29,7 +29,9 @@ class Region(NamedTuple):
 class NodeBuffer:
     """Device memory that all of a group's members on one node have mapped: one copy per node."""
 
-    def __init__(self, name: str, region: Region, array: np.ndarray, give_back: "Callable[[NodeBuffer], None]") -> None:
+    def __init__(
+        self, name: str, region: NodeRegion, array: np.ndarray, give_back: "Callable[[NodeBuffer], None]"
+    ) -> None:
         self.name = name
         self.region = region
         self.nbytes = region.nbytes
@@ -50,7 +52,7 @@ class NodeDevices:
         self._client = client
         self._taken_bytes = dict.fromkeys(devices, 0)
 
-    def allocate(self, nbytes: int) -> Region:
+    def allocate(self, nbytes: int) -> NodeRegion:
         """A region on the device that has given this worker the fewest bytes; on another where that one is full.
 
         Raises:
@@ -64,20 +66,22 @@ class NodeDevices:
                 refusals.append(refused)
                 continue
             self._taken_bytes[device] += nbytes
-            return Region(device, offset, nbytes)
+            return NodeRegion(device, offset, nbytes)
         raise refusals[0]
 
-    def view(self, region: Region) -> np.ndarray:
+    def view(self, region: NodeRegion) -> np.ndarray:
         """Its bytes, whoever allocated it."""
         return self._client.memories[region.device].view(region.offset, region.nbytes)
 
-    def free(self, region: Region) -> None:
+    def free(self, region: NodeRegion) -> None:
         """Return what `allocate` gave to this worker."""
         self._taken_bytes[region.device] -= region.nbytes
         self._client.free(region.device, region.offset)
 
 
-def agree_on_region(wire: "Wire", devices: NodeDevices, nbytes: int, num_zeros: int, found: list[Region]) -> Waits:
+def agree_on_region(
+    wire: "GroupWire", devices: NodeDevices, nbytes: int, num_zeros: int, found: list[NodeRegion]
+) -> Waits:
     """On every node the first member takes a region of `nbytes`, the first of them zeros, and tells the whole group.
 
     This member's node's region is appended to `found`. Raises CapacityError on all members alike, where one node has
@@ -93,7 +97,7 @@ def agree_on_region(wire: "Wire", devices: NodeDevices, nbytes: int, num_zeros: 
             devices.view(mine)[:num_zeros] = 0
             _write(records[node], mine, "")
         except CapacityError as refused:
-            _write(records[node], Region(-1, -1, 0), str(refused))
+            _write(records[node], NodeRegion(-1, -1, 0), str(refused))
     messages = Messages()
     for number, first in enumerate(firsts):
         if first != wire.rank:
@@ -116,13 +120,13 @@ HEADERS = "headers"
 """What the bytes are counted as that say what a collective is about to do."""
 
 
-def _write(record: np.ndarray, region: Region, text: str) -> None:
+def _write(record: np.ndarray, region: NodeRegion, text: str) -> None:
     words = record[: 8 * _WORDS].view(np.int64)
     words[:] = region.device, region.offset
     encoded = text.encode()[: _RECORD_BYTES - 8 * _WORDS]
     record[8 * _WORDS : 8 * _WORDS + len(encoded)] = np.frombuffer(encoded, np.uint8)
 
 
-def _read(record: np.ndarray, nbytes: int) -> tuple[Region, str]:
+def _read(record: np.ndarray, nbytes: int) -> tuple[NodeRegion, str]:
     device, offset = record[: 8 * _WORDS].view(np.int64).tolist()
-    return Region(device, offset, nbytes), record[8 * _WORDS :].tobytes().rstrip(b"\0").decode(errors="replace")
+    return NodeRegion(device, offset, nbytes), record[8 * _WORDS :].tobytes().rstrip(b"\0").decode(errors="replace")

@@ -8,12 +8,12 @@ from mpi4py import MPI
 
 from coarse.collectives.awaited import Messages
 from coarse.collectives.node import Node, counts_bytes, shared_bytes
-from coarse.collectives.node_memory import Region, agree_on_region
+from coarse.collectives.node_memory import NodeRegion, agree_on_region
 from coarse.collectives.progress import Waits
 from coarse.collectives.shape import Collective, GroupShape
 from coarse.collectives.shared import SharedByGroups
 from coarse.collectives.traffic import Traffic
-from coarse.collectives.wire import Wire
+from coarse.collectives.wire import GroupWire
 from coarse.errors import MismatchError
 from coarse.protocol.records import Tag
 
@@ -28,7 +28,7 @@ class Opened:
     workers: tuple[int, ...]
     collective: Collective
     traffic: Traffic = field(default_factory=Traffic)
-    wire: Wire = field(init=False)
+    wire: GroupWire = field(init=False)
     node: Node = field(init=False)
     comms: list[MPI.Intracomm] = field(default_factory=list)
     """Of the collectives, and of the jobs that users submit."""
@@ -52,9 +52,9 @@ class Opened:
         group.Free()
         everybody.Free()
         counters = (self.traffic, self.shared.traffic)
-        self.wire = Wire(self.comms[0], self.shape, self.rank, self.workers, counters)
+        self.wire = GroupWire(self.comms[0], self.shape, self.rank, self.workers, counters)
         members = self.shape.near(self.rank)
-        found: list[Region] = []
+        found: list[NodeRegion] = []
         largest = max(len(near) for near in self.shape.members_by_node)
         nbytes, num_zeros = shared_bytes(largest), counts_bytes(largest)
         yield from agree_on_region(self.wire, self.shared.devices, nbytes, num_zeros, found)

@@ -207,7 +207,7 @@ class ProgressThread:
         missing = awaited.missing() if awaited is not None else ()
         whom = f"; it lacks ranks {list(missing)}" if missing else ""
         return StallError(
-            f"rank {self._link.machine.client}: {pending.what} did not end within {limit_s:g} s{whom}; "
+            f"rank {self._link.protocol.client}: {pending.what} did not end within {limit_s:g} s{whom}; "
             "see what the other workers wait for, or raise stall_timeout_s",
             missing=missing,
         )

@@ -15,7 +15,7 @@ from coarse.collectives.slice_sum import SliceSum
 from coarse.protocol.units import MIB
 
 if TYPE_CHECKING:  # importing it starts MPI
-    from coarse.collectives.wire import Wire
+    from coarse.collectives.wire import GroupWire
 
 _PIECE_BYTES = 4 * MIB
 _IN_FLIGHT = 4
@@ -25,7 +25,7 @@ _IN_FLIGHT = 4
 class Ring:
     """One member's part; all members of the group carry out the same jobs in the same order."""
 
-    def __init__(self, wire: "Wire", node: Node) -> None:
+    def __init__(self, wire: "GroupWire", node: Node) -> None:
         self._wire = wire
         self._node = node
 

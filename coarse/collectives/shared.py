@@ -16,7 +16,7 @@ class SharedByGroups:
     """One for each worker, of its runtime."""
 
     def __init__(self, client: Client, worker_comm: MPI.Comm, placement: Placement) -> None:
-        index = client.machine.client
+        index = client.protocol.client
         self.client = client
         self.placement = placement
         self.worker_comm = worker_comm

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from coarse.protocol.dtypes import DType, Op
-from coarse.storage.reduce import accumulate, fold_local, narrowed, scale
+from coarse.storage.reduce import accumulate, narrowed, reduce_local, scale
 
 
 class SliceSum:
@@ -28,7 +28,7 @@ class SliceSum:
 
     def of_members(self, sources: Sequence[np.ndarray]) -> np.ndarray:
         """A new array in the accumulator type; each source is (n,) in the storage type."""
-        return fold_local(sources, len(sources[0]), self._dtype, self._op)
+        return reduce_local(sources, len(sources[0]), self._dtype, self._op)
 
     def add(self, total: np.ndarray, addend: np.ndarray) -> None:
         """`total` becomes the combination of both, in the accumulator type."""

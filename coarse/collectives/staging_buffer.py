@@ -4,7 +4,7 @@ from typing import Protocol
 
 import numpy as np
 
-from coarse.collectives.node import Node, Slot
+from coarse.collectives.node import BufferTurn, Node
 from coarse.collectives.node_memory import NodeBuffer
 from coarse.collectives.pieces import Pieces
 from coarse.collectives.progress import Waits
@@ -57,7 +57,7 @@ class InSlots:
         self._out = out
         self._ranks = ranks
         self._own = own
-        self._slots: dict[int, Slot] = {}
+        self._slots: dict[int, BufferTurn] = {}
 
     def begin(self, piece: int) -> Waits:
         """See StagingBuffer."""

@@ -9,7 +9,7 @@ from coarse.collectives.traffic import Traffic
 from coarse.protocol.records import Tag
 
 
-class Wire:
+class GroupWire:
     """Sends and receives of one member, addressed by group rank.
 
     Messages of one tag between two members arrive in the order in which they were sent, and both take the same

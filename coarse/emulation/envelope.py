@@ -8,10 +8,10 @@ from typing import NamedTuple
 _SUBMISSION = struct.Struct("<dQHHHBxi")
 _DELIVERY = struct.Struct("<dB7x")
 RUN_SECONDS = struct.Struct("<d")
-"""The frame of Way.CLOCK."""
+"""The frame of FabricPort.CLOCK."""
 
 
-class Way(enum.IntEnum):
+class FabricPort(enum.IntEnum):
     """Which links a transfer takes; each sender has a port for each."""
 
     PUSH = 1
@@ -31,7 +31,7 @@ class Submission(NamedTuple):
     """Client or device index, as the way has it."""
     target: int
     endpoint: int
-    way: Way
+    way: FabricPort
     priority: int
     frame: bytes
 
@@ -41,11 +41,11 @@ class Submission(NamedTuple):
         return _SUBMISSION.pack(*head) + self.frame
 
 
-class Delivery(NamedTuple):
+class FabricDelivery(NamedTuple):
     """A frame whose bytes have arrived at an emulated time."""
 
     due_s: float
-    way: Way
+    way: FabricPort
     frame: bytes
 
     def pack(self) -> bytes:
@@ -56,10 +56,10 @@ class Delivery(NamedTuple):
 def unpack_submission(data: bytes) -> Submission:
     """The submission of some bytes."""
     begin_s, nbytes, source, target, endpoint, way, priority = _SUBMISSION.unpack_from(data)
-    return Submission(begin_s, nbytes, source, target, endpoint, Way(way), priority, data[_SUBMISSION.size :])
+    return Submission(begin_s, nbytes, source, target, endpoint, FabricPort(way), priority, data[_SUBMISSION.size :])
 
 
-def unpack_delivery(data: bytes) -> Delivery:
+def unpack_delivery(data: bytes) -> FabricDelivery:
     """The delivery of some bytes."""
     due_s, way = _DELIVERY.unpack_from(data)
-    return Delivery(due_s, Way(way), data[_DELIVERY.size :])
+    return FabricDelivery(due_s, FabricPort(way), data[_DELIVERY.size :])

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 
 from coarse.emulation.doorbell import PunctualMailbox
-from coarse.emulation.envelope import RUN_SECONDS, Delivery, Submission, Way, unpack_submission
+from coarse.emulation.envelope import RUN_SECONDS, FabricDelivery, FabricPort, Submission, unpack_submission
 from coarse.emulation.pace import Pace
 from coarse.emulation.run_clock import RunClock
 from coarse.emulation.site_file import FabricOrder, parse_order
@@ -76,7 +76,7 @@ class FabricProcess:
     def _take_submissions(self) -> None:
         for frame in self._mailbox.read():
             submission = unpack_submission(frame)
-            if submission.way is Way.CLOCK:
+            if submission.way is FabricPort.CLOCK:
                 (run_s,) = RUN_SECONDS.unpack(submission.frame)
                 self._clock.set(submission.begin_s, run_s, goes=bool(submission.nbytes))
                 continue
@@ -85,7 +85,7 @@ class FabricProcess:
             begin_s = submission.begin_s
             self._ports.submit(
                 self._num_submitted,
-                (submission.way, submission.source if submission.way is not Way.PULL else submission.target),
+                (submission.way, submission.source if submission.way is not FabricPort.PULL else submission.target),
                 self._path(submission),
                 submission.nbytes,
                 max(begin_s, self._ports.fabric.now_s),
@@ -101,19 +101,19 @@ class FabricProcess:
             fabric.set_rate(link, bytes_per_s, max(at_s, fabric.now_s))
         for due_s, number in self._ports.advance(max(now_s, self._ports.fabric.now_s)):
             submission = self._moving.pop(number)
-            self._mailbox.post(submission.endpoint, Delivery(due_s, submission.way, submission.frame).pack())
+            self._mailbox.post(submission.endpoint, FabricDelivery(due_s, submission.way, submission.frame).pack())
             self.punctuality.note(submission.begin_s, due_s, now_s, floor_s)
 
     def _path(self, submission: Submission) -> Path:
         source, target = submission.source, submission.target
         match submission.way:
-            case Way.PUSH:
+            case FabricPort.PUSH:
                 return self._site.push[source, target]
-            case Way.PULL:
+            case FabricPort.PULL:
                 return self._site.pull[target, source]
-            case Way.DEVICES:
+            case FabricPort.DEVICES:
                 return self._site.between_devices[source, target]
-            case Way.WORKERS:
+            case FabricPort.WORKERS:
                 return self._site.between_workers[source, target]
         raise AssertionError(f"{submission} takes no way")
 

@@ -19,12 +19,12 @@ from coarse.emulation.failure import first_failure
 from coarse.emulation.order import RunOrder, order_json
 from coarse.errors import CoarseError, OverrunError
 from coarse.launch.departures import exit_status
-from coarse.launch.mpirun import ONE_MACHINE, AppContext, Job, mpirun_argv, mpirun_beside
+from coarse.launch.mpirun import ONE_MACHINE, AppContext, MpirunJob, mpirun_argv, mpirun_beside
 from coarse.launch.training_run import WATCHED
 from coarse.launch.watch import Watch
 from coarse.protocol.plan import RoutingTable
 from coarse.simulation.adaptation import Profile
-from coarse.simulation.job import Job as TrainingJob
+from coarse.simulation.job import Job
 from coarse.simulation.report import WorkerIteration, profile_share
 from coarse.simulation.training import simulate
 
@@ -119,7 +119,7 @@ def emulate(order: RunOrder, *, on_try: OnTry = lambda *_: None) -> EmulatedResu
     )
 
 
-def first_dilation(job: TrainingJob) -> float:
+def first_dilation(job: Job) -> float:
     """How many times longer than in emulated time this machine needs, by a rough count of its work."""
     nbytes = sum(gradient.nbytes for gradient in job.gradients) * job.num_workers
     passes = _DEVICE_PASSES if job.num_proxy_gradients else _RING_PASSES
@@ -174,7 +174,7 @@ def _run_ranks(num_ranks: int, folder: Path, ends: Ends) -> int | None:
         options=ONE_MACHINE,
     )
     with Watch(ends) as watch, (folder / _PRINTED).open("w") as printed:
-        with Job(argv, {**os.environ, "COARSE_LAUNCHER": watch.name}, output=printed, errors=printed) as job:
+        with MpirunJob(argv, {**os.environ, "COARSE_LAUNCHER": watch.name}, output=printed, errors=printed) as job:
             watch.start(lambda _: job.send_signal(signal.SIGTERM))
             has_ended = False
             while not has_ended and not (folder / _RESULT).is_file():

@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Iterator
 
 from coarse.emulation.doorbell import PunctualMailbox
-from coarse.emulation.envelope import RUN_SECONDS, Submission, Way, unpack_delivery
+from coarse.emulation.envelope import RUN_SECONDS, FabricPort, Submission, unpack_delivery
 from coarse.emulation.fabric_end import fabric_error
 from coarse.emulation.pace import Pace
 from coarse.emulation.shard_sizes import ShardSizes
@@ -17,7 +17,7 @@ from coarse.protocol.records import Descriptor, Push, Ready
 
 _HOT_KINDS = (1, 2)
 """First bytes of the frames of Push and Ready, the two that announce bytes."""
-OnToken = Callable[[Way, bytes, float], None]
+OnToken = Callable[[FabricPort, bytes, float], None]
 
 
 class EmulatedMailbox(PunctualMailbox):
@@ -64,12 +64,12 @@ class EmulatedMailbox(PunctualMailbox):
             device = peer - self._num_clients
             for shard in range(record.first, record.last):
                 one = record._replace(first=shard, last=shard + 1)
-                self._submit(Way.PUSH, record.client, device, peer, record.key, shard, encode(one))
+                self._submit(FabricPort.PUSH, record.client, device, peer, record.key, shard, encode(one))
         elif isinstance(record, Ready):
             device = self.endpoint - self._num_clients
             for shard in range(record.first, record.last):
                 one_ready = record._replace(first=shard, last=shard + 1)
-                self._submit(Way.PULL, device, peer, peer, record.key, shard, encode(one_ready))
+                self._submit(FabricPort.PULL, device, peer, peer, record.key, shard, encode(one_ready))
         else:
             self._sizes.note(record)
             super().post(peer, frame)
@@ -80,18 +80,18 @@ class EmulatedMailbox(PunctualMailbox):
             self.post(peer, frame)
         self.ring_bells()
 
-    def send_token(self, way: Way, target: int, endpoint: int, nbytes: int, priority: int, frame: bytes) -> None:
+    def send_token(self, way: FabricPort, target: int, endpoint: int, nbytes: int, priority: int, frame: bytes) -> None:
         """Bytes of a ring are on their way to another device or worker; `frame` says which."""
-        source = self.endpoint - (self._num_clients if way is Way.DEVICES else 0)
+        source = self.endpoint - (self._num_clients if way is FabricPort.DEVICES else 0)
         self._to_fabric(Submission(self.now_s, nbytes, source, target, endpoint, way, priority, frame))
 
-    def send_probe(self, way: Way, source: int, target: int, nbytes: int, begin_s: float, frame: bytes) -> None:
+    def send_probe(self, way: FabricPort, source: int, target: int, nbytes: int, begin_s: float, frame: bytes) -> None:
         """Bytes that nobody needs, at an emulated time to come: see [Note: probes]."""
         self._to_fabric(Submission(begin_s, nbytes, source, target, self.endpoint, way, 0, frame))
 
     def set_run_clock(self, at_s: float, run_s: float, *, goes: bool) -> None:
         """Tell the fabric how old the run is at an emulated time, and whether it goes on."""
-        self._to_fabric(Submission(at_s, int(goes), 0, 0, self.endpoint, Way.CLOCK, 0, RUN_SECONDS.pack(run_s)))
+        self._to_fabric(Submission(at_s, int(goes), 0, 0, self.endpoint, FabricPort.CLOCK, 0, RUN_SECONDS.pack(run_s)))
         self.ring_bells()
 
     def descriptor(self, key: int) -> Descriptor:
@@ -112,7 +112,7 @@ class EmulatedMailbox(PunctualMailbox):
                 self.now_s = delivery.due_s if self._is_device else max(self.now_s, delivery.due_s)
                 if self.on_probe is not None:
                     self.on_probe(delivery.way, delivery.frame, delivery.due_s)
-                elif delivery.way in (Way.PUSH, Way.PULL):
+                elif delivery.way in (FabricPort.PUSH, FabricPort.PULL):
                     yield delivery.frame
                 else:
                     assert self.on_token is not None
@@ -124,7 +124,9 @@ class EmulatedMailbox(PunctualMailbox):
             raise fabric_error(*self._fabric_process)
         return dead
 
-    def _submit(self, way: Way, source: int, target: int, endpoint: int, key: int, shard: int, frame: bytes) -> None:
+    def _submit(
+        self, way: FabricPort, source: int, target: int, endpoint: int, key: int, shard: int, frame: bytes
+    ) -> None:
         nbytes, priority = self._sizes.nbytes(key, shard), self._sizes.descriptor(key).priority
         self._to_fabric(Submission(self.now_s, nbytes, source, target, endpoint, way, priority, frame))
 

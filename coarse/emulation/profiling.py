@@ -6,7 +6,7 @@ import numpy as np
 from mpi4py import MPI
 
 from coarse.client.link import DeviceLink
-from coarse.emulation.envelope import Way
+from coarse.emulation.envelope import FabricPort
 from coarse.emulation.mailbox import EmulatedMailbox
 from coarse.emulation.pace import Pace
 from coarse.protocol.plan import RoutingTable
@@ -17,7 +17,7 @@ from coarse.simulation.volleys import Volley
 _AHEAD_WALL_S = 0.001
 """So far ahead a volley is announced: the fabric then knows all of its transfers when they begin."""
 _NUMBER_BYTES = 4
-WAYS = {"push": Way.PUSH, "pull": Way.PULL, "devices": Way.DEVICES, "workers": Way.WORKERS}
+WAYS = {"push": FabricPort.PUSH, "pull": FabricPort.PULL, "devices": FabricPort.DEVICES, "workers": FabricPort.WORKERS}
 
 
 class EmulatedProfiler:
@@ -66,7 +66,7 @@ class EmulatedProfiler:
         box, num_sends = self._box, len(volley.sends)
         arrivals_s: dict[int, float] = {}
 
-        def arrived(_: Way, frame: bytes, due_s: float) -> None:
+        def arrived(_: FabricPort, frame: bytes, due_s: float) -> None:
             arrivals_s[int.from_bytes(frame, "little")] = due_s
 
         begin_s = max(box.now_s, self._pace.now_s() + _AHEAD_WALL_S / self._pace.dilation)

@@ -88,7 +88,7 @@ class EmulatedRuntime(Runtime):
             self._adaptation = Adaptation(self.job, self._profiler.agree_on(self._decide))
             self.measured_tables, self.start_profile_s = self._profiler.carry_out(self._adaptation.measure_all())
             self.job = self._adaptation.job
-        return self.job.tables[client.machine.client] if self.job.tables else _NO_ROUTE
+        return self.job.tables[client.protocol.client] if self.job.tables else _NO_ROUTE
 
     def _agreed_partition(self, world: MPI.Comm, hosts: list[str]) -> PartitionTable:
         wanted = self._wanted_partition

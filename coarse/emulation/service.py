@@ -1,17 +1,17 @@
-"""A proxy's service in emulated time: folds and chunks end when the adder's rate says so."""
+"""A proxy's service in emulated time: reductions and chunks end when the adder's rate says so."""
 
 import numpy as np
 
 from coarse.emulation.adder import Adder
-from coarse.emulation.envelope import Way
+from coarse.emulation.envelope import FabricPort
 from coarse.emulation.mailbox import EmulatedMailbox
 from coarse.protocol.codec import RING_HEADER_BYTES, decode_ring_header, encode_ring_header
 from coarse.protocol.dtypes import DType
 from coarse.protocol.records import RingChunk
-from coarse.proxy.instructions import Fold, RingFold, RingSend
+from coarse.proxy.instructions import Reduce, RingReduce, RingSend
 from coarse.proxy.service import ProxyService
 
-Work = Fold | RingFold | RingChunk
+Work = Reduce | RingReduce | RingChunk
 _POLL_S = 0.0002
 """While chunks are on their way over MPI."""
 
@@ -40,12 +40,12 @@ class EmulatedService(ProxyService):
     def _finish_work(self, work: Work) -> None:
         if isinstance(work, RingChunk):
             header = self._rings.keep(self._arrived.pop(work))
-            self._carry_out(self._machine.on_chunk(header))
+            self._carry_out(self._protocol.on_chunk(header))
             return
         self._work.append((0, 0, work))
         self._do_next()
 
-    def _queue_work(self, work: Fold | RingFold) -> None:
+    def _queue_work(self, work: Reduce | RingReduce) -> None:
         nbytes = work.num_elements * DType(work.dtype).itemsize * len(work.sources)
         self._adder.give(work, nbytes, self._box.now_s)
 
@@ -64,7 +64,7 @@ class EmulatedService(ProxyService):
         nbytes = (send.end - send.begin) * DType(descriptor.dtype).accumulator.itemsize
         endpoint = self._placement.num_clients + send.device
         frame = encode_ring_header(send.header)
-        self._box.send_token(Way.DEVICES, send.device, endpoint, nbytes, descriptor.priority, frame)
+        self._box.send_token(FabricPort.DEVICES, send.device, endpoint, nbytes, descriptor.priority, frame)
 
     def _take_messages(self, transport: object) -> None:
         for _, _, payload in self._transport.poll():  # type: ignore[union-attr]
@@ -73,7 +73,7 @@ class EmulatedService(ProxyService):
             if header in self._told:
                 self._take_in(header, self._told.pop(header))
 
-    def _on_token(self, _: Way, frame: bytes, due_s: float) -> None:
+    def _on_token(self, _: FabricPort, frame: bytes, due_s: float) -> None:
         header = decode_ring_header(frame)
         if header in self._arrived:
             self._take_in(header, due_s)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from coarse.emulation.envelope import Way
+from coarse.emulation.envelope import FabricPort
 from coarse.emulation.mailbox import EmulatedMailbox
 from coarse.protocol.codec import decode_ring_header, encode_ring_header
 from coarse.proxy.instructions import Instruction, RingId, RingReceive, RingSend
@@ -54,9 +54,9 @@ class EmulatedWorkerRing:
             elif isinstance(step, RingSend):
                 nbytes = (step.end - step.begin) * self._own[step.ring.key].itemsize
                 frame = encode_ring_header(step.header)
-                self._box.send_token(Way.WORKERS, step.device, step.device, nbytes, 0, frame)
+                self._box.send_token(FabricPort.WORKERS, step.device, step.device, nbytes, 0, frame)
 
-    def _on_token(self, _: Way, frame: bytes, __: float) -> None:
+    def _on_token(self, _: FabricPort, frame: bytes, __: float) -> None:
         header = decode_ring_header(frame)
         ring = RingId(header.key, header.epoch, header.version, header.shard)
         self._carry_out(self._stream.on_chunk(ring, header.step))

@@ -10,7 +10,7 @@ from coarse.protocol.partition import PartitionTable, RankPlace, Role
 
 
 @dataclass(frozen=True, kw_only=True)
-class Placement:
+class EndpointPlacement:
     """Endpoint by client index and by device index, and each client's local device."""
 
     workers: tuple[str, ...]
@@ -30,7 +30,7 @@ class Placement:
         return PartitionTable(places=places, local_proxies=self.local_devices)
 
 
-def place(machine: Machine, *, num_workers: int, num_devices: int, num_nodes: int = 1) -> Placement:
+def place(machine: Machine, *, num_workers: int, num_devices: int, num_nodes: int = 1) -> EndpointPlacement:
     """Places of `num_workers` and `num_devices`, spread evenly over the first `num_nodes` nodes.
 
     Where the machine has no memory devices, GPUs play them (COARSE V-A). Each device shares a switch with its
@@ -52,7 +52,7 @@ def place(machine: Machine, *, num_workers: int, num_devices: int, num_nodes: in
             devices.append(device_place)
         if not per_node:
             workers += taken.lone_workers(num_workers // num_nodes)
-    return Placement(workers=tuple(workers), devices=tuple(devices), local_devices=tuple(local_devices))
+    return EndpointPlacement(workers=tuple(workers), devices=tuple(devices), local_devices=tuple(local_devices))
 
 
 class _Node:

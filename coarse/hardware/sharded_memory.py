@@ -19,7 +19,7 @@ _MASTER_BYTES = 4
 _ADAM_BYTES = 8
 
 
-class Held(enum.StrEnum):
+class StatesHeld(enum.StrEnum):
     """Where parameters and states lie between their uses."""
 
     REPLICATED = "replicated"
@@ -39,7 +39,7 @@ class ShardedTraining:
     model: Model
     num_gpus: int
     num_nodes: int
-    held: Held
+    held: StatesHeld
     trainable_numel: int | None = None
     """Parameters that have gradients and optimizer states beside frozen ones (LoRA); None: all of the model's."""
     precision: Precision = Precision.FP16
@@ -98,13 +98,13 @@ def _states(training: ShardedTraining) -> tuple[MemoryRow, ...]:
         frozen = training.model.num_parameters
     parameters = (frozen + training.trained_numel) * itemsize
     over_node = training.num_gpus // training.num_nodes
-    over = over_node if training.held is Held.SUBGROUP else training.num_gpus
+    over = over_node if training.held is StatesHeld.SUBGROUP else training.num_gpus
     rows = [
-        MemoryRow("parameters", parameters if training.held is Held.REPLICATED else parameters // over),
+        MemoryRow("parameters", parameters if training.held is StatesHeld.REPLICATED else parameters // over),
         MemoryRow("gradients", training.trained_numel * itemsize // over),
         MemoryRow("optimizer states", training.trained_numel * (_MASTER_BYTES + _ADAM_BYTES) // over),
     ]
-    if training.held is Held.SECONDARY:
+    if training.held is StatesHeld.SECONDARY:
         rows.append(MemoryRow("secondary shards", round(training.secondary_growth * parameters / over_node)))
     return tuple(rows)
 

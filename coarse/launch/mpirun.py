@@ -111,7 +111,7 @@ def missing_defaults(parameter_file: str, environ: Mapping[str, str]) -> dict[st
     }
 
 
-class Job:
+class MpirunJob:
     """mpirun in a session of its own, which ends with it.
 
     Under ULFM, MPI_Abort and a Ctrl-C at the wrong moment may leave ranks without their mpirun;
@@ -191,7 +191,7 @@ def run_forwarding_signals(argv: Sequence[str], environ: Mapping[str, str], watc
     """
     received: list[int] = []
     colors = {"COARSE_COLOR": "1"} if sys.stderr.isatty() and not environ.get("NO_COLOR") else {}
-    with watch, Job(argv, {**environ, **colors, "COARSE_LAUNCHER": watch.name}) as job:
+    with watch, MpirunJob(argv, {**environ, **colors, "COARSE_LAUNCHER": watch.name}) as job:
 
         def forward(number: int, frame: FrameType | None) -> None:
             if number in _ENDING_SIGNALS:

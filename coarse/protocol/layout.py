@@ -7,7 +7,7 @@ from coarse.protocol.units import MIB
 
 
 @dataclass(frozen=True)
-class Slot:
+class TensorSlot:
     """Where one tensor lies in a flat buffer."""
 
     name: str
@@ -19,7 +19,7 @@ class Slot:
 class FlatLayout:
     """Tensors in order, none overlapping; `num_elements` counts the padding too."""
 
-    slots: tuple[Slot, ...]
+    slots: tuple[TensorSlot, ...]
     num_elements: int
 
 
@@ -32,7 +32,7 @@ def flat_layout(entries: Sequence[tuple[str, int]], *, align_elements: int) -> F
     slots = []
     offset_elements = 0
     for name, num_elements in entries:
-        slots.append(Slot(name, offset_elements, num_elements))
+        slots.append(TensorSlot(name, offset_elements, num_elements))
         offset_elements += -(-num_elements // align_elements) * align_elements
     return FlatLayout(tuple(slots), offset_elements)
 

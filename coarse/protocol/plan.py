@@ -47,9 +47,9 @@ def count_shards(nbytes: int, partition_bytes: int) -> int:
 class Placement:
     """What all ranks know of the machine: on which node each client and device is.
 
-    `collective` is "in_place" (one device of a node folds the contributions of all its clients
+    `collective` is "in_place" (one device of a node reduces the contributions of all its clients
     where they lie in mapped memory), "central" (the same, but always the node's first device) or "ring"
-    (every device folds its own clients' and joins the ring).
+    (every device reduces its own clients' and joins the ring).
     """
 
     client_nodes: tuple[int, ...]
@@ -105,7 +105,7 @@ class SyncPlan:
     members_by_block: tuple[tuple[int, int, tuple[int, ...]], ...]
     """(first shard, past the last, ring members in order of device index)."""
     contributors_by_device: tuple[tuple[int, ...], ...]
-    """Client indices whose contributions each device folds."""
+    """Client indices whose contributions each device reduces."""
     num_sync_groups: int
 
     def members(self, shard: int) -> tuple[int, ...]:
@@ -145,7 +145,7 @@ def plan_key(
     if placement.collective == "ring":
         blocks, contributors = _ring_everywhere(num_shards, nbytes, tables, placement)
     else:
-        blocks, contributors = _fold_on_each_node(key, num_shards, placement)
+        blocks, contributors = _reduce_on_each_node(key, num_shards, placement)
     return SyncPlan(num_shards, num_elements, blocks, contributors, placement.num_sync_groups)
 
 
@@ -164,7 +164,7 @@ def _ring_everywhere(
     return ((0, num_shards, tuple(range(placement.num_devices))),), contributors
 
 
-def _fold_on_each_node(
+def _reduce_on_each_node(
     key: int, num_shards: int, placement: Placement
 ) -> tuple[Blocks, Contributors]:
     """Each node's devices take equal runs of shards; the key rotates which device is first."""

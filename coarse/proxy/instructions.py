@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""What a proxy's machine asks its driver to do. Data, not calls: a test can compare it."""
+"""What a proxy's protocol asks its driver to do. Data, not calls: a test can compare it."""
 
 from typing import NamedTuple
 
@@ -29,10 +29,10 @@ class Reserve(NamedTuple):
     nbytes: int
 
 
-class Fold(NamedTuple):
+class Reduce(NamedTuple):
     """Combine the sources element by element, divide, and write the result into all targets.
 
-    Answer by on_folded.
+    Answer by on_reduced.
     """
 
     key: int
@@ -58,8 +58,8 @@ class RingId(NamedTuple):
     shard: int
 
 
-class RingFold(NamedTuple):
-    """Combine the sources into the LocalBuf of a shard's ring; answer by on_ring_folded."""
+class RingReduce(NamedTuple):
+    """Combine the sources into the LocalBuf of a shard's ring; answer by on_ring_reduced."""
 
     ring: RingId
     dtype: int
@@ -106,5 +106,5 @@ class Finished(NamedTuple):
 
 
 Instruction = (
-    Send | Reserve | Fold | RingFold | RingSend | RingReceive | RingFinish | Finished | SnapshotStep
+    Send | Reserve | Reduce | RingReduce | RingSend | RingReceive | RingFinish | Finished | SnapshotStep
 )

@@ -33,7 +33,7 @@ from coarse.protocol.records import (
     Table,
     Tables,
 )
-from coarse.proxy.instructions import Finished, Fold, Instruction, Reserve, RingId, Send
+from coarse.proxy.instructions import Finished, Instruction, Reduce, Reserve, RingId, Send
 from coarse.proxy.membership import Membership
 from coarse.proxy.snapshots import DeviceSnapshots
 from coarse.proxy.synchronisation import Synchronisation
@@ -88,13 +88,13 @@ class ProxyProtocol:
             self._allocator.free(offset)
         return answer(refusal)
 
-    def on_folded(self, fold: Fold) -> list[Instruction]:
-        """A Fold has been carried out."""
-        return self._sync.on_folded(fold)
+    def on_reduced(self, reduce: Reduce) -> list[Instruction]:
+        """A Reduce has been carried out."""
+        return self._sync.on_reduced(reduce)
 
-    def on_ring_folded(self, ring: RingId) -> list[Instruction]:
-        """A RingFold has been carried out."""
-        return self._sync.on_ring_folded(ring)
+    def on_ring_reduced(self, ring: RingId) -> list[Instruction]:
+        """A RingReduce has been carried out."""
+        return self._sync.on_ring_reduced(ring)
 
     def on_chunk(self, header: RingChunk) -> list[Instruction]:
         """A ring chunk has come; its bytes stay with the driver until a RingReceive names them."""

@@ -13,26 +13,26 @@ from coarse.protocol.codec import RING_HEADER_BYTES, decode_ring_header, encode_
 from coarse.protocol.dtypes import DType, Op
 from coarse.protocol.records import RingChunk
 from coarse.proxy.instructions import (
-    Fold,
+    Reduce,
     Region,
     RingFinish,
-    RingFold,
     RingId,
     RingReceive,
+    RingReduce,
     RingSend,
 )
-from coarse.storage.reduce import accumulate, fold, fold_local, narrowed, scale
+from coarse.storage.reduce import accumulate, narrowed, reduce, reduce_local, scale
 
 ArrayOf = Callable[[Region, DType, int], np.ndarray]
 """(region, dtype, number of elements) -> the elements of a region where they lie."""
 
 
-def fold_regions(work: Fold, array_of: ArrayOf) -> None:
-    """Carry out a Fold where its regions lie."""
+def reduce_regions(work: Reduce, array_of: ArrayOf) -> None:
+    """Carry out a Reduce where its regions lie."""
     dtype = DType(work.dtype)
     sources = [array_of(region, dtype, work.num_elements) for region in work.sources]
     targets = [array_of(region, dtype, work.num_elements) for region in work.targets]
-    fold(sources, targets, dtype, Op(work.op), work.divisor)
+    reduce(sources, targets, dtype, Op(work.op), work.divisor)
 
 
 class RingBuffers:
@@ -48,11 +48,11 @@ class RingBuffers:
         """Whether a ring is under way at this device."""
         return bool(self._local)
 
-    def fold(self, work: RingFold) -> None:
+    def reduce(self, work: RingReduce) -> None:
         """Combine the sources into the shard's LocalBuf."""
         dtype, op = DType(work.dtype), Op(work.op)
         sources = [self._array_of(region, dtype, work.num_elements) for region in work.sources]
-        self._local[work.ring] = (fold_local(sources, work.num_elements, dtype, op), dtype, op)
+        self._local[work.ring] = (reduce_local(sources, work.num_elements, dtype, op), dtype, op)
 
     def frame_of(self, send: RingSend) -> np.ndarray:
         """The SendBuf, (header and chunk bytes,) uint8."""

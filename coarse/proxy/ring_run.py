@@ -29,18 +29,18 @@ class RingRun:
         self._received: dict[int, bool] = {}
         self._step = 0
         self._round = 0
-        self._is_folded = False
+        self._is_reduced = False
         self.present = False
         self.started = False
 
     @property
     def is_finished(self) -> bool:
         """Whether the LocalBuf holds the whole result."""
-        return self._is_folded and self._step == self._num_steps
+        return self._is_reduced and self._step == self._num_steps
 
-    def on_folded(self, round_: int, *, present: bool) -> list[Instruction]:
+    def on_reduced(self, round_: int, *, present: bool) -> list[Instruction]:
         """The local contributions lie in the LocalBuf; `round_` is what chunks say from now on."""
-        self._is_folded = True
+        self._is_reduced = True
         self._round = round_
         self.present |= present
         return [self._send(0), *self._advance()] if self._steps else []
@@ -48,7 +48,7 @@ class RingRun:
     def on_chunk(self, step: int, *, present: bool) -> list[Instruction]:
         """The previous member's chunk for a step has come."""
         self._received[step] = present
-        return self._advance() if self._is_folded else []
+        return self._advance() if self._is_reduced else []
 
     def _advance(self) -> list[Instruction]:
         instructions: list[Instruction] = []

@@ -1,4 +1,4 @@
-"""The proxy's live driver: carries out what its machine decides, on mapped memory and over MPI.
+"""The proxy's live driver: carries out what its protocol decides, on mapped memory and over MPI.
 
 [Note: bells] Results are written to a client's ring at once, but the client is woken only when the
 device has nothing more to add or `_BELL_DELAY_S` have passed: on a machine with fewer cores than
@@ -25,18 +25,18 @@ from coarse.protocol.records import (
 )
 from coarse.proxy.instructions import (
     Finished,
-    Fold,
     Instruction,
+    Reduce,
     Region,
     Reserve,
     RingFinish,
-    RingFold,
     RingReceive,
+    RingReduce,
     RingSend,
     Send,
 )
 from coarse.proxy.protocol import ProxyProtocol
-from coarse.proxy.ring_buffers import RingBuffers, fold_regions
+from coarse.proxy.ring_buffers import RingBuffers, reduce_regions
 from coarse.proxy.snapshot_writer import SnapshotWriter
 from coarse.storage.region import DeviceMemory
 from coarse.transport.mailbox import Mailbox
@@ -54,37 +54,37 @@ class ProxyService:
 
     def __init__(
         self,
-        machine: ProxyProtocol,
+        protocol: ProxyProtocol,
         placement: Placement,
         mailbox: Mailbox,
         memories: Mapping[int, DeviceMemory],
         transport: MpiTransport | None,
         clock: Clock,
     ) -> None:
-        self._machine = machine
+        self._protocol = protocol
         self._placement = placement
         self._mailbox = mailbox
         self._memories = memories
         self._transport = transport
         self._clock = clock
-        self._work: list[tuple[int, int, Fold | RingFold]] = []
+        self._work: list[tuple[int, int, Reduce | RingReduce]] = []
         self._sequence = 0
         self._finished = False
         self._bell_since_s: float | None = None
         self._last_arrival_s = clock.now_s()
         self._rings = RingBuffers(self._array)
         self._counters = {"folded_bytes": 0, "folds": 0, "records": 0}
-        self._fold_s = 0.0
-        here = placement.device_nodes[machine.device]
+        self._reduce_s = 0.0
+        here = placement.device_nodes[protocol.device]
         self._is_near = [
             node == here for node in (*placement.client_nodes, *placement.device_nodes)
         ]
-        self._snapshots = SnapshotWriter(machine.snapshots, memories[machine.device], self._wake)
+        self._snapshots = SnapshotWriter(protocol.snapshots, memories[protocol.device], self._wake)
         self._carry: dict[type, Callable[..., None]] = {
             Send: self._send,
             Reserve: self._reserve,
-            Fold: self._queue_work,
-            RingFold: self._queue_work,
+            Reduce: self._queue_work,
+            RingReduce: self._queue_work,
             RingSend: self._ring_send,
             RingReceive: self._rings.receive,
             RingFinish: self._rings.finish,
@@ -115,11 +115,11 @@ class ProxyService:
     @property
     def has_failed(self) -> bool:
         """Whether a rank is known to have died."""
-        return bool(self._machine.dead)
+        return bool(self._protocol.dead)
 
     def warn_peers(self, text: str) -> None:
         """Tell every rank of the node that this one cannot go on."""
-        endpoint = self._placement.num_clients + self._machine.device
+        endpoint = self._placement.num_clients + self._protocol.device
         self._mailbox.post_to_all(encode(Died(self._placement.ranks[endpoint], text)))
 
     def _sleep_s(self) -> float:
@@ -141,9 +141,9 @@ class ProxyService:
         self._last_arrival_s = self._clock.now_s()
         if type(record) is StatisticsRequest:
             text = json.dumps(self.statistics())
-            self._post(record.client, StatisticsReply(self._machine.device, record.token, text))
+            self._post(record.client, StatisticsReply(self._protocol.device, record.token, text))
         else:
-            self._carry_out(self._machine.on_record(record))
+            self._carry_out(self._protocol.on_record(record))
 
     def _take_messages(self, transport: MpiTransport) -> None:
         for _, tag, payload in transport.poll():
@@ -151,7 +151,7 @@ class ProxyService:
                 self._on_frame(payload.tobytes())
                 continue
             self._last_arrival_s = self._clock.now_s()
-            self._carry_out(self._machine.on_chunk(self._rings.keep(payload)))
+            self._carry_out(self._protocol.on_chunk(self._rings.keep(payload)))
         for device in transport.take_lost():
             self._on_dead(self._placement.num_clients + device)
 
@@ -161,7 +161,7 @@ class ProxyService:
 
     def _on_dead(self, endpoint: int) -> None:
         text = f"{self._placement.describe(endpoint)} died"
-        self._carry_out(self._machine.on_dead(self._placement.ranks[endpoint], text))
+        self._carry_out(self._protocol.on_dead(self._placement.ranks[endpoint], text))
 
     # --- instructions
 
@@ -195,30 +195,30 @@ class ProxyService:
         self._bell_since_s = None
 
     def _reserve(self, reserve: Reserve) -> None:
-        memory = self._memories[self._machine.device]
+        memory = self._memories[self._protocol.device]
         refusal = memory.reserve(reserve.offset, reserve.nbytes)
-        self._carry_out(self._machine.on_reserved(reserve.request, refusal))
+        self._carry_out(self._protocol.on_reserved(reserve.request, refusal))
 
-    def _queue_work(self, work: Fold | RingFold) -> None:
+    def _queue_work(self, work: Reduce | RingReduce) -> None:
         self._sequence += 1
         heapq.heappush(self._work, (-work.priority, self._sequence, work))
 
     def _do_next(self) -> None:
         _, _, work = heapq.heappop(self._work)
         began_s = self._clock.now_s()
-        if type(work) is Fold:
-            fold_regions(work, self._array)
-            answer = self._machine.on_folded(work)
-        elif type(work) is RingFold:
-            self._rings.fold(work)
-            answer = self._machine.on_ring_folded(work.ring)
+        if type(work) is Reduce:
+            reduce_regions(work, self._array)
+            answer = self._protocol.on_reduced(work)
+        elif type(work) is RingReduce:
+            self._rings.reduce(work)
+            answer = self._protocol.on_ring_reduced(work.ring)
         self._account(work.num_elements * DType(work.dtype).itemsize * len(work.sources), began_s)
         self._carry_out(answer)
 
     def _account(self, nbytes: int, began_s: float) -> None:
         self._counters["folds"] += 1
         self._counters["folded_bytes"] += nbytes
-        self._fold_s += self._clock.now_s() - began_s
+        self._reduce_s += self._clock.now_s() - began_s
 
     def _array(self, region: Region, dtype: DType, num_elements: int) -> np.ndarray:
         nbytes = num_elements * dtype.itemsize
@@ -237,10 +237,10 @@ class ProxyService:
     def statistics(self) -> dict[str, float]:
         """This device's counters since its start."""
         usage = os.times()
-        found: dict[str, float] = {**self._counters, "fold_s": self._fold_s}
+        found: dict[str, float] = {**self._counters, "fold_s": self._reduce_s}
         found["cpu_s"] = usage.user + usage.system
-        found["memory_used_bytes"] = self._machine.used_bytes
-        found["results"] = self._machine.versions.num_results
+        found["memory_used_bytes"] = self._protocol.used_bytes
+        found["results"] = self._protocol.versions.num_results
         if self._transport is not None:
             found["mpi_sent_bytes"] = sum(self._transport.sent_bytes)
             found["mpi_received_bytes"] = sum(self._transport.received_bytes)

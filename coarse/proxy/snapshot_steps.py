@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""What a device's snapshot machine asks its driver to do, beside sending records."""
+"""What a device's snapshot protocol asks its driver to do, beside sending records."""
 
 from typing import Any, NamedTuple
 

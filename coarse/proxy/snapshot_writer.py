@@ -55,10 +55,10 @@ class SnapshotWriter:
     """The hands of a DeviceSnapshots. All but the jobs runs in the service's thread."""
 
     def __init__(
-        self, machine: DeviceSnapshots, memory: DeviceMemory, wake: Callable[[], None]
+        self, protocol: DeviceSnapshots, memory: DeviceMemory, wake: Callable[[], None]
     ) -> None:
         """`wake` ends the sleep of the service's thread; it is called by the other one."""
-        self._machine = machine
+        self._protocol = protocol
         self._memory = memory
         self._wake = wake
         self._background: deque[_Copy] = deque()
@@ -116,7 +116,7 @@ class SnapshotWriter:
                     f"a copy of {nbytes} bytes was wanted, but the machine has {max(room, 0)} bytes "
                     "of memory left; take snapshots on a machine with more memory"
                 )
-                return self._machine.on_copied(client, snapshot, key, reason)
+                return self._protocol.on_copied(client, snapshot, key, reason)
             copy.buffer = np.empty(nbytes, np.uint8)
         begin, end = copy.num_copied, min(copy.num_copied + _COPY_BYTES, nbytes)
         copy.buffer[begin:end] = self._memory.view(offset + begin, end - begin)
@@ -125,7 +125,7 @@ class SnapshotWriter:
             return []
         queue.popleft()
         self._copies.setdefault(client, {})[key] = copy.buffer
-        return self._machine.on_copied(client, snapshot, key, "")
+        return self._protocol.on_copied(client, snapshot, key, "")
 
     # --- copies
 
@@ -151,7 +151,7 @@ class SnapshotWriter:
                 staging = str(begin_checkpoint(Path(step.folder)))
             except Exception as error:  # whatever it is, all workers shall know
                 refusal = _reason(error)
-            return lambda: self._machine.on_folder_made(step.snapshot, staging, refusal)
+            return lambda: self._protocol.on_folder_made(step.snapshot, staging, refusal)
 
         self._start(job)
 
@@ -176,7 +176,7 @@ class SnapshotWriter:
             except Exception as error:  # whatever it is, all workers shall know
                 refusal = _reason(error)
             pieces.clear()
-            return lambda: self._machine.on_part_written(step.client, step.snapshot, text, refusal)
+            return lambda: self._protocol.on_part_written(step.client, step.snapshot, text, refusal)
 
         self._start(job)
 
@@ -193,7 +193,7 @@ class SnapshotWriter:
                 )
             except Exception as error:  # whatever it is, all workers shall know
                 refusal = _reason(error)
-            return lambda: self._machine.on_committed(step.snapshot, refusal)
+            return lambda: self._protocol.on_committed(step.snapshot, refusal)
 
         self._start(job)
 

@@ -37,9 +37,9 @@ from coarse.storage.snapshots.snapshot import (
     CopyNow,
     Discard,
     Grant,
-    Phase,
     Refuse,
     SnapshotMachine,
+    SnapshotPhase,
     WriteFile,
 )
 from coarse.storage.snapshots.snapshot import Instruction as HoldInstruction
@@ -57,7 +57,7 @@ class DeviceSnapshots:
         self._placement = placement
         self._free = free
         own = [c for c, local in enumerate(placement.local_proxies) if local == device]
-        self._machines = {client: SnapshotMachine() for client in own}
+        self._protocols = {client: SnapshotMachine() for client in own}
         self._texts: dict[int, list[str]] = {client: [] for client in own}
         self._held: dict[int, Held] = {}
         """Client -> what it holds, until the snapshot ends."""
@@ -84,7 +84,7 @@ class DeviceSnapshots:
         """An entry is copied, or the machine had no room for the copy."""
         if refusal:
             return self._fail(snapshot, f"rank {client}: {refusal}")
-        return self._follow(client, self._machines[client].on_copied(snapshot, key))
+        return self._follow(client, self._protocols[client].on_copied(snapshot, key))
 
     def on_folder_made(self, snapshot: int, staging: str, refusal: str) -> Steps:
         """The coordinator's checkpoint has been begun, or could not be."""
@@ -108,7 +108,7 @@ class DeviceSnapshots:
     def on_dead(self, rank: int, text: str) -> Steps:
         """A rank is gone: no snapshot that still needs somebody can be completed."""
         reason = f"{text}; a checkpoint that was complete before is unharmed"
-        running = {machine.active_id for machine in self._machines.values()} | {*self._folders}
+        running = {protocol.active_id for protocol in self._protocols.values()} | {*self._folders}
         if self._coordinator is not None:
             running |= {*self._coordinator.running}
         known = sorted(snapshot for snapshot in running if snapshot is not None)
@@ -119,7 +119,7 @@ class DeviceSnapshots:
 
     def on_leave(self, client: int) -> Steps:
         """A client has shut down; its own device, which has heard of all its snapshots, says so."""
-        return self._to_coordinator(SnapshotLeft(client)) if client in self._machines else []
+        return self._to_coordinator(SnapshotLeft(client)) if client in self._protocols else []
 
     # --- records
 
@@ -135,7 +135,7 @@ class DeviceSnapshots:
             self._release(held)
             return []
         keys = [key for key, entry in enumerate(held.entries) if not entry.is_staged]
-        instructions = self._machines[client].on_begin(snapshot, keys)
+        instructions = self._protocols[client].on_begin(snapshot, keys)
         if isinstance(instructions[0], Refuse):
             self._release(held)
             return self._fail(snapshot, f"rank {client}: {instructions[0].reason}")
@@ -149,8 +149,8 @@ class DeviceSnapshots:
         return steps + self._follow(client, instructions)
 
     def _on_touch(self, touch: SnapshotTouch) -> Steps:
-        machine = self._machines[touch.client]
-        steps = self._follow(touch.client, machine.on_overwrite_request(touch.token, touch.keys))
+        protocol = self._protocols[touch.client]
+        steps = self._follow(touch.client, protocol.on_overwrite_request(touch.token, touch.keys))
         is_granted = any(type(step) is Send for step in steps)
         return steps if is_granted else [*steps, HurryCopies(touch.client)]
 
@@ -160,8 +160,8 @@ class DeviceSnapshots:
         self._folders[folder.snapshot] = folder.staging
         return [
             self._write(client, folder.snapshot)
-            for client, machine in self._machines.items()
-            if machine.active_id == folder.snapshot and machine.phase is Phase.WRITING
+            for client, protocol in self._protocols.items()
+            if protocol.active_id == folder.snapshot and protocol.phase is SnapshotPhase.WRITING
         ]
 
     def _on_ended(self, ended: SnapshotEnded) -> Steps:
@@ -171,11 +171,11 @@ class DeviceSnapshots:
         self._last_ended = snapshot
         self._folders.pop(snapshot, None)
         steps: Steps = []
-        for client, machine in self._machines.items():
-            if machine.active_id == snapshot and reason:
-                steps += self._follow(client, machine.on_abort(snapshot, reason))
-            elif machine.active_id == snapshot:
-                machine.on_written(snapshot)
+        for client, protocol in self._protocols.items():
+            if protocol.active_id == snapshot and reason:
+                steps += self._follow(client, protocol.on_abort(snapshot, reason))
+            elif protocol.active_id == snapshot:
+                protocol.on_written(snapshot)
                 steps.append(DropCopies(client))
             held = self._held.pop(client, None)
             if held is not None:
@@ -186,7 +186,7 @@ class DeviceSnapshots:
     # --- within
 
     def _follow(self, client: int, instructions: Iterable[HoldInstruction]) -> Steps:
-        """What a client's machine wants, with the places that it does not know."""
+        """What a client's protocol wants, with the places that it does not know."""
         steps: Steps = []
         for instruction in instructions:
             match instruction:

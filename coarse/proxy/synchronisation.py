@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""How a proxy synchronises keys: arrivals in, folds and ring steps out (COARSE III-F, IV-A).
+"""How a proxy synchronises keys: arrivals in, reductions and ring steps out (COARSE III-F, IV-A).
 
 [Note: forgetting] A client forgets a key when it has taken all results. Once all clients have, no device
 touches their regions any more, and each drops the key as soon as it has heard so from all: only the last
@@ -9,14 +9,14 @@ chunk of a ring may still be on its way to a device without a client in it, whic
 from coarse.protocol.plan import Placement, RoutingTable
 from coarse.protocol.records import Failed, Located, Push, Ready, RingChunk
 from coarse.protocol.units import MIB
-from coarse.proxy.instructions import Fold, Instruction, RingFinish, RingFold, RingId, Send
+from coarse.proxy.instructions import Instruction, Reduce, RingFinish, RingId, RingReduce, Send
 from coarse.proxy.keys import KeyState
 from coarse.proxy.queues import ReadyRun, merged_results
 from coarse.proxy.ring_run import RingRun
 from coarse.storage.versions import VersionTable
 
 FOLD_BYTES = 8 * MIB
-"""The most that one Fold covers, so that a more urgent key need not wait longer."""
+"""The most that one Reduce covers, so that a more urgent key need not wait longer."""
 
 
 class Synchronisation:
@@ -121,18 +121,18 @@ class Synchronisation:
             return []
         return self._enqueue(state, push) + self._advance(state) + self._fail_if_left(state)
 
-    def on_folded(self, fold: Fold) -> list[Instruction]:
-        """A Fold's result is in its targets."""
-        state = self.keys[fold.key, fold.epoch]
+    def on_reduced(self, reduce: Reduce) -> list[Instruction]:
+        """A Reduce's result is in its targets."""
+        state = self.keys[reduce.key, reduce.epoch]
         state.outstanding -= 1
         return self._report(state)
 
-    def on_ring_folded(self, ring: RingId) -> list[Instruction]:
+    def on_ring_reduced(self, ring: RingId) -> list[Instruction]:
         """The local part of a ring is there."""
         state = self.keys[ring.key, ring.epoch]
         present = bool(state.ring_runs[ring].present)
         run = state.rings[ring]
-        return run.on_folded(self._round, present=present) + self._finish_ring(state, ring, run)
+        return run.on_reduced(self._round, present=present) + self._finish_ring(state, ring, run)
 
     def on_chunk(self, chunk: RingChunk) -> list[Instruction]:
         """A chunk of a ring has come; it may be the first that this proxy hears of the shard."""
@@ -183,7 +183,7 @@ class Synchronisation:
                 begin, end = max(first, run.first), min(last, run.last)
                 if begin < end:
                     part = ReadyRun(begin, end, run.present, run.recipients)
-                    steps += self._folds(state, part) if alone else self._rings(state, part)
+                    steps += self._reduces(state, part) if alone else self._rings(state, part)
         return steps + self._start_passive(state)
 
     def _fail_if_left(self, state: KeyState) -> list[Instruction]:
@@ -215,7 +215,7 @@ class Synchronisation:
             for ring in waiting
         ]
 
-    def _folds(self, state: KeyState, run: ReadyRun) -> list[Instruction]:
+    def _reduces(self, state: KeyState, run: ReadyRun) -> list[Instruction]:
         """The whole sum in one pass over the bytes, in pieces of at most FOLD_BYTES."""
         assert state.plan is not None
         descriptor = state.descriptor
@@ -228,7 +228,7 @@ class Synchronisation:
             sources = state.regions(run.present, begin)
             targets = state.regions(run.recipients, begin)
             steps.append(
-                Fold(
+                Reduce(
                     state.key, state.epoch, first, last, descriptor.dtype, descriptor.op,
                     state.divisor, end - begin, sources, targets, descriptor.priority,
                 )
@@ -244,7 +244,7 @@ class Synchronisation:
             steps.append(self._start_ring(state, ring, run._replace(first=shard, last=shard + 1)))
         return steps
 
-    def _start_ring(self, state: KeyState, ring: RingId, run: ReadyRun) -> RingFold:
+    def _start_ring(self, state: KeyState, ring: RingId, run: ReadyRun) -> RingReduce:
         self._ring_run(state, ring).started = True
         state.ring_runs[ring] = run
         state.rings_started[ring.shard] = max(ring.version + 1, state.rings_started.get(ring.shard, 0))
@@ -253,7 +253,7 @@ class Synchronisation:
         assert state.plan is not None
         begin, end = state.plan.bounds(ring.shard, ring.shard + 1)
         sources = state.regions(run.present, begin)
-        return RingFold(
+        return RingReduce(
             ring, descriptor.dtype, descriptor.op, end - begin, sources, descriptor.priority
         )
 
@@ -284,7 +284,7 @@ class Synchronisation:
         return [RingFinish(ring, state.divisor, ring_run.present, targets), *self._tell(state)]
 
     def _report(self, state: KeyState) -> list[Instruction]:
-        """Tell the clients once no fold of the key is under way: one record for many shards."""
+        """Tell the clients once no reduction of the key is under way: one record for many shards."""
         return [] if state.outstanding else self._tell(state)
 
     def _tell(self, state: KeyState) -> list[Instruction]:

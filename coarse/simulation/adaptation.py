@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from coarse.client.probing import Probe, Probing
+from coarse.client.probing import ProbeCopy, Probing
 from coarse.hardware.links import Link
 from coarse.protocol.plan import Placement, RoutingTable
 from coarse.protocol.units import KIB
@@ -23,7 +23,7 @@ from coarse.simulation.job import Job
 from coarse.simulation.profiling import local_tables, probe_s, probings
 from coarse.simulation.site import Site
 from coarse.simulation.sites import reachable_proxies
-from coarse.simulation.volleys import Send, Volley, probe_volley, volley_s
+from coarse.simulation.volleys import Volley, VolleySend, probe_volley, volley_s
 
 PROFILE_EVERY = 10
 """Iterations between two looks, where nobody says otherwise. A look takes up to 2 % of an iteration as short as those
@@ -96,7 +96,7 @@ class Adaptation:
         self._decide = decide
         placement = job.placement
         self._probings = probings(placement.local_proxies, reachable_proxies(placement), job.routing)
-        self._seconds: list[dict[Probe, float]] = [{} for _ in self._probings]
+        self._seconds: list[dict[ProbeCopy, float]] = [{} for _ in self._probings]
         self._looks = tuple(look_volleys(placement, job.site, self._look_bytes))
         self._looked: tuple[Seconds, ...] = ()
 
@@ -140,15 +140,15 @@ class Adaptation:
         """The ways that are not what they were, as far as the estimated links tell."""
         for client, probing in enumerate(self._probings):
             for device in probing.devices:
-                look = Probe(device, self._look_bytes)
+                look = ProbeCopy(device, self._look_bytes)
                 if is_other(probe_s(estimated, client, look), self._seconds[client][look]):
                     yield from self._measure_way(client, probing, device, estimated)
 
     def _measure_way(self, client: int, probing: Probing, device: int, estimated: Site) -> Measuring[None]:
         """One way, at the sizes by which its estimate is held; at all where that does not hold."""
         expected_s = {probe: probe_s(estimated, client, probe) for probe in probing.probes_of(device)}
-        held = [Probe(device, nbytes) for nbytes in probing.sizes if nbytes in (_SMALL_BYTES, self._look_bytes)]
-        measured_s: dict[Probe, float] = {}
+        held = [ProbeCopy(device, nbytes) for nbytes in probing.sizes if nbytes in (_SMALL_BYTES, self._look_bytes)]
+        measured_s: dict[ProbeCopy, float] = {}
         for probe in held:
             measured_s[probe] = max((yield probe_volley(client, probe)))
         if any(is_other(seconds, expected_s[probe]) for probe, seconds in measured_s.items()):
@@ -178,12 +178,12 @@ def look_volleys(placement: Placement, site: Site, nbytes: int) -> Iterator[Voll
     """Every client with one of its devices at once, until each has had all; then each ring, each way round."""
     reachable = reachable_proxies(placement)
     for shift in range(max(map(len, reachable), default=0)):
-        sends: list[Send] = []
+        sends: list[VolleySend] = []
         for client, devices in enumerate(reachable):
             if shift < len(devices):
                 first = devices.index(placement.local_proxies[client])
                 device = devices[(first + shift) % len(devices)]
-                sends += [Send("push", client, device), Send("pull", device, client)]
+                sends += [VolleySend("push", client, device), VolleySend("pull", device, client)]
         yield Volley(tuple(sends), nbytes, 0)
     for way, paths, num_members in (
         ("devices", site.between_devices, placement.num_devices),
@@ -192,7 +192,7 @@ def look_volleys(placement: Placement, site: Site, nbytes: int) -> Iterator[Voll
         for hop in sorted({1 % num_members, -1 % num_members} - {0}) if num_members else ():
             hops = [(member, (member + hop) % num_members) for member in range(num_members)]
             if all(ends in paths for ends in hops):
-                yield Volley(tuple(Send(way, *ends) for ends in hops), nbytes, 0)
+                yield Volley(tuple(VolleySend(way, *ends) for ends in hops), nbytes, 0)
 
 
 def is_other(now_s: float, before_s: float) -> bool:

@@ -8,7 +8,7 @@ each proxy, with as much coming back at the same time, since push and pull run t
 from collections.abc import Sequence
 from dataclasses import replace
 
-from coarse.client.probing import Probe, Probing
+from coarse.client.probing import ProbeCopy, Probing
 from coarse.client.routing import ProxyProfile
 from coarse.hardware.links import Link
 from coarse.protocol.config import MeasuredRouting
@@ -17,7 +17,7 @@ from coarse.simulation.site import Path, Site
 from coarse.simulation.volleys import ends_s, probe_volley, volley_s
 
 
-def probe_s(site: Site, client: int, probe: Probe) -> float:
+def probe_s(site: Site, client: int, probe: ProbeCopy) -> float:
     """What a client measures: the latency, or seconds until push and pull have both ended."""
     return max(volley_s(site, probe_volley(client, probe)))
 
@@ -27,8 +27,8 @@ def profile_proxy(site: Site, client: int, device: int, *, is_local: bool, sizes
     return ProxyProfile(
         device=device,
         is_local=is_local,
-        latency_s=probe_s(site, client, Probe(device, 0)),
-        seconds_by_nbytes=tuple((nbytes, probe_s(site, client, Probe(device, nbytes))) for nbytes in sizes),
+        latency_s=probe_s(site, client, ProbeCopy(device, 0)),
+        seconds_by_nbytes=tuple((nbytes, probe_s(site, client, ProbeCopy(device, nbytes))) for nbytes in sizes),
     )
 
 

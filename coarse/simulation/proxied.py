@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""Synchronisation by memory devices: clients' and proxies' machines, their instructions carried out on links.
+"""Synchronisation by memory devices: clients' and proxies' protocols, their instructions carried out on links.
 
 A record takes no time of its own: it travels with the bytes that it announces. Registration happens
 before time begins, as in live training it happens before the first iteration.
@@ -14,10 +14,10 @@ from coarse.client.protocol import ClientProtocol, ToDevice
 from coarse.protocol.dtypes import DType
 from coarse.protocol.records import Ready, RingChunk, key_of
 from coarse.proxy.instructions import (
-    Fold,
     Instruction,
+    Reduce,
     Reserve,
-    RingFold,
+    RingReduce,
     RingSend,
     Send,
 )
@@ -51,8 +51,8 @@ class Proxied:
         self._ways: dict[type, Callable[[int, Any], None]] = {
             Send: self._send,
             Reserve: self._reserve,
-            Fold: self._fold,
-            RingFold: self._ring_fold,
+            Reduce: self._reduce,
+            RingReduce: self._ring_reduce,
             RingSend: self._ring_send,
         }
         """How instructions are carried out that take time, or that bring about others."""
@@ -60,10 +60,10 @@ class Proxied:
 
     def push(self, worker: int, position: int) -> None:
         """A worker has a gradient: its shards go out one by one, and are announced as they arrive."""
-        machine, descriptor = self._clients[worker], self._descriptors[position]
+        protocol, descriptor = self._clients[worker], self._descriptors[position]
         key = key_of(descriptor.name)
-        machine.begin(key)
-        state = machine.keys[key]
+        protocol.begin(key)
+        state = protocol.keys[key]
         self._unread[worker, key] = state.plan.num_shards
         path = self._site.push[worker, state.device]
         for shard, nbytes in enumerate(self._shard_bytes(key)):
@@ -97,11 +97,11 @@ class Proxied:
     # --- records and instructions
 
     def _register(self, job: Job) -> None:
-        for client, machine in enumerate(self._clients):
-            self._deliver(machine.on_profiled(job.tables[client]))
-        for machine in self._clients:
+        for client, protocol in enumerate(self._clients):
+            self._deliver(protocol.on_profiled(job.tables[client]))
+        for protocol in self._clients:
             for descriptor in self._descriptors:
-                self._deliver(machine.register(descriptor))
+                self._deliver(protocol.register(descriptor))
 
     def _deliver(self, records: Sequence[ToDevice]) -> None:
         """Hand records to proxies, and carry out what follows until nothing more follows at once."""
@@ -110,7 +110,7 @@ class Proxied:
         self._follow()
 
     def _continue(self, device: int, instructions: list[Instruction]) -> None:
-        """Carry out what a proxy's machine answers."""
+        """Carry out what a proxy's protocol answers."""
         self._following.append((device, instructions))
         self._follow()
 
@@ -138,25 +138,25 @@ class Proxied:
 
     # --- sync cores
 
-    def _fold(self, device: int, fold: Fold) -> None:
+    def _reduce(self, device: int, reduce: Reduce) -> None:
         """Fetch what lies on other devices, add, and write the sum back to where it came from."""
-        nbytes = fold.num_elements * DType(fold.dtype).itemsize
-        done = partial(self._on_folded, device, fold)
-        back = [self._site.between_devices[device, to.device] for to in fold.targets if to.device != device]
-        write = partial(self._move_all, ("ring", device), back, nbytes, done, fold.priority)
-        add = partial(self._add, device, nbytes * len(fold.sources), write)
-        fetch = [self._site.between_devices[at.device, device] for at in fold.sources if at.device != device]
-        self._move_all(("fetch", device), fetch, nbytes, add, fold.priority)
+        nbytes = reduce.num_elements * DType(reduce.dtype).itemsize
+        done = partial(self._on_reduced, device, reduce)
+        back = [self._site.between_devices[device, to.device] for to in reduce.targets if to.device != device]
+        write = partial(self._move_all, ("ring", device), back, nbytes, done, reduce.priority)
+        add = partial(self._add, device, nbytes * len(reduce.sources), write)
+        fetch = [self._site.between_devices[at.device, device] for at in reduce.sources if at.device != device]
+        self._move_all(("fetch", device), fetch, nbytes, add, reduce.priority)
 
-    def _on_folded(self, device: int, fold: Fold) -> None:
-        self._continue(device, self._proxies[device].on_folded(fold))
+    def _on_reduced(self, device: int, reduce: Reduce) -> None:
+        self._continue(device, self._proxies[device].on_reduced(reduce))
 
-    def _ring_fold(self, device: int, fold: RingFold) -> None:
-        nbytes = fold.num_elements * DType(fold.dtype).itemsize * len(fold.sources)
-        self._add(device, nbytes, partial(self._on_ring_folded, device, fold))
+    def _ring_reduce(self, device: int, reduce: RingReduce) -> None:
+        nbytes = reduce.num_elements * DType(reduce.dtype).itemsize * len(reduce.sources)
+        self._add(device, nbytes, partial(self._on_ring_reduced, device, reduce))
 
-    def _on_ring_folded(self, device: int, fold: RingFold) -> None:
-        self._continue(device, self._proxies[device].on_ring_folded(fold.ring))
+    def _on_ring_reduced(self, device: int, reduce: RingReduce) -> None:
+        self._continue(device, self._proxies[device].on_ring_reduced(reduce.ring))
 
     def _ring_send(self, device: int, send: RingSend) -> None:
         path = self._site.between_devices[device, send.device]

@@ -12,7 +12,7 @@ from itertools import groupby, pairwise, permutations
 
 from coarse.hardware.links import path_alone_s
 from coarse.hardware.machine import Machine
-from coarse.hardware.placement import Placement as Places
+from coarse.hardware.placement import EndpointPlacement
 from coarse.hardware.wiring import PathKind
 
 _PROBE_BYTES = 1 << 22
@@ -20,7 +20,9 @@ _MAX_SEARCHED = 8
 """Members of a node up to which all orders are tried; more keep the order of their places."""
 
 
-def in_ring_order(machine: Machine, places: Places, *, workers: PathKind, devices: PathKind) -> Places:
+def in_ring_order(
+    machine: Machine, places: EndpointPlacement, *, workers: PathKind, devices: PathKind
+) -> EndpointPlacement:
     """The same places, each node's workers and devices in the order whose slowest hop is fastest."""
     worker_order = _order(machine, places.workers, workers)
     device_order = _order(machine, places.devices, devices)

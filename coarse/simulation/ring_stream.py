@@ -51,7 +51,7 @@ class RingStream:
         ring = RingId(position, 0, self._versions[position], 0)
         self._versions[position] += 1
         run = self._run(ring)
-        return run.on_folded(0, present=True) + self._finish_if_done(ring, run)
+        return run.on_reduced(0, present=True) + self._finish_if_done(ring, run)
 
     def _run(self, ring: RingId) -> RingRun:
         run = self._runs.get(ring)

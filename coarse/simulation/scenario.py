@@ -14,8 +14,7 @@ from coarse.hardware.degradation import Degradation, rate_changes
 from coarse.hardware.links import Link
 from coarse.hardware.machine import Machine
 from coarse.hardware.models import Model
-from coarse.hardware.placement import Placement as Places
-from coarse.hardware.placement import place
+from coarse.hardware.placement import EndpointPlacement, place
 from coarse.hardware.wiring import PathKind
 from coarse.protocol.config import MeasuredRouting
 from coarse.protocol.plan import Placement, RoutingTable
@@ -142,7 +141,7 @@ class Scenario:
         return gradients_of(self.model, self.profile, bucket_bytes=self.bucket_bytes)
 
     @cached_property
-    def places(self) -> Places:
+    def places(self) -> EndpointPlacement:
         """Which endpoints of the machine play workers and memory devices, in the order of their rings."""
         if self.mode is Mode.DENSE:
             return place(self.machine, num_workers=self.num_workers, num_devices=1)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from coarse.hardware.links import path_alone_s
 from coarse.hardware.machine import Machine
-from coarse.hardware.placement import Placement as Places
+from coarse.hardware.placement import EndpointPlacement
 from coarse.hardware.wiring import PathKind
 from coarse.protocol.plan import Placement
 from coarse.simulation.site import Path, Site
@@ -16,7 +16,7 @@ STEPWISE_RANKS = 64
 _TYPICAL_BYTES = 1 << 20
 
 
-def coarse_site(machine: Machine, places: Places, *, device_ring: PathKind, worker_ring: PathKind) -> Site:
+def coarse_site(machine: Machine, places: EndpointPlacement, *, device_ring: PathKind, worker_ring: PathKind) -> Site:
     """Pushes and pulls through the tree, sync cores over `device_ring`, the workers' own ring over `worker_ring`."""
     pairs = _pairs(len(places.workers), places)
     return Site(
@@ -29,7 +29,7 @@ def coarse_site(machine: Machine, places: Places, *, device_ring: PathKind, work
     )
 
 
-def dense_site(machine: Machine, places: Places) -> Site:
+def dense_site(machine: Machine, places: EndpointPlacement) -> Site:
     """One memory device; workers store gradients to it and load the result, coherently (COARSE III-B)."""
     shared = replace(machine, num_sharers=len(places.workers))
     device = places.devices[0]
@@ -43,7 +43,7 @@ def dense_site(machine: Machine, places: Places) -> Site:
     )
 
 
-def placement_of(machine: Machine, places: Places, *, num_sync_groups: int) -> Placement:
+def placement_of(machine: Machine, places: EndpointPlacement, *, num_sync_groups: int) -> Placement:
     """What the machines of clients and proxies know of the same places; proxies synchronise by rings."""
     num_workers, num_devices = len(places.workers), len(places.devices)
     return Placement(
@@ -61,7 +61,7 @@ def reachable_proxies(placement: Placement) -> list[tuple[int, ...]]:
     return [placement.devices_on(node) for node in placement.client_nodes]
 
 
-def _pairs(num_workers: int, places: Places) -> list[tuple[int, int]]:
+def _pairs(num_workers: int, places: EndpointPlacement) -> list[tuple[int, int]]:
     if num_workers > STEPWISE_RANKS and places.devices:
         return [(0, places.local_devices[0])]
     return [(c, d) for c in range(num_workers) for d in range(len(places.devices))]

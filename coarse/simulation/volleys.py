@@ -4,7 +4,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from coarse.client.probing import Probe
+from coarse.client.probing import ProbeCopy
 from coarse.hardware.fabric import Fabric
 from coarse.hardware.links import Link
 from coarse.simulation.site import Path, Site
@@ -12,7 +12,7 @@ from coarse.simulation.site import Path, Site
 Port = tuple[str, int]
 
 
-class Send(NamedTuple):
+class VolleySend(NamedTuple):
     """One transfer: along which of a site's ways, from whom to whom."""
 
     way: str
@@ -46,15 +46,15 @@ class Send(NamedTuple):
 class Volley(NamedTuple):
     """Transfers of `nbytes` each that begin together; each one's seconds are measured."""
 
-    sends: tuple[Send, ...]
+    sends: tuple[VolleySend, ...]
     nbytes: int
     owner: int
     """The worker that measures it."""
 
 
-def probe_volley(client: int, probe: Probe) -> Volley:
+def probe_volley(client: int, probe: ProbeCopy) -> Volley:
     """A client's probe of a device: push and pull at once, as in training; for the latency the push alone."""
-    push, pull = Send("push", client, probe.device), Send("pull", probe.device, client)
+    push, pull = VolleySend("push", client, probe.device), VolleySend("pull", probe.device, client)
     return Volley((push, pull) if probe.nbytes else (push,), probe.nbytes, client)
 
 

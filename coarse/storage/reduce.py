@@ -1,7 +1,7 @@
 # Pure: no MPI, threads, clock or environment.
 """Sync cores: the near-memory adders (COARSE IV-A).
 
-`fold` combines contributions in one pass over the bytes, block by block so that a block's sum is
+`reduce` combines contributions in one pass over the bytes, block by block so that a block's sum is
 written back while it is still in the cache. `RingBuffers` are the three buffers of a ring: LocalBuf
 holds a shard's running result in the accumulator type, SendBuf and RecvBuf one chunk each.
 """
@@ -19,7 +19,7 @@ _COMBINE = {Op.SUM: np.add, Op.AVERAGE: np.add, Op.MIN: np.minimum, Op.MAX: np.m
 
 
 @_AS_THEY_COME
-def fold(
+def reduce(
     sources: Sequence[np.ndarray],  # (n,) storage type each, may be empty
     targets: Sequence[np.ndarray],  # (n,) storage type each, overwritten; may be the sources
     dtype: DType,
@@ -40,12 +40,12 @@ def fold(
         return
     step = _BLOCK_BYTES // dtype.itemsize
     if dtype.accumulator == dtype.storage:
-        _fold_in_place(sources, targets, op, divisor, step)
+        _reduce_in_place(sources, targets, op, divisor, step)
     else:
-        _fold_widened(sources, targets, dtype, op, divisor, step)
+        _reduce_widened(sources, targets, dtype, op, divisor, step)
 
 
-def _fold_in_place(
+def _reduce_in_place(
     sources: Sequence[np.ndarray], targets: Sequence[np.ndarray], op: Op, divisor: int, step: int
 ) -> None:
     """The first target may be the first source: each block is read before it is written."""
@@ -64,7 +64,7 @@ def _fold_in_place(
             other[begin:end] = block
 
 
-def _fold_widened(
+def _reduce_widened(
     sources: Sequence[np.ndarray],
     targets: Sequence[np.ndarray],
     dtype: DType,
@@ -132,7 +132,7 @@ def identity(num_elements: int, dtype: DType, op: Op) -> np.ndarray:
 
 
 @_AS_THEY_COME
-def fold_local(
+def reduce_local(
     sources: Sequence[np.ndarray], num_elements: int, dtype: DType, op: Op
 ) -> np.ndarray:
     """A new LocalBuf: the local contributions combined in the accumulator type."""

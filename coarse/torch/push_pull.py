@@ -62,7 +62,7 @@ class Handle:
         return self._out
 
 
-class Pushed(Handle):
+class PushedTensor(Handle):
     """The handle of a push: the tensor has been copied, so that it may be used again at once."""
 
     def __init__(self, arriving: ArrayHandle, tensor: torch.Tensor) -> None:
@@ -81,13 +81,13 @@ def push(tensor: torch.Tensor, name: str, op: Op = Op.AVERAGE, priority: int = 0
     """
     client = current().require_client()
     descriptor = describe(tensor, name, op, priority)
-    return Pushed(client.pushed(descriptor, array_of(on_host(tensor))), tensor)
+    return PushedTensor(client.pushed(descriptor, array_of(on_host(tensor))), tensor)
 
 
 def pull(name: str, out: torch.Tensor | None = None) -> Handle:
     """The version of `name` after this worker's last push, else the current one."""
-    machine = current().require_client().machine
-    state = machine.keys.get(machine.key(name))
+    protocol = current().require_client().protocol
+    state = protocol.keys.get(protocol.key(name))
     if out is None:
         descriptor = state.descriptor if state is not None else None
         dtype = torch_type_of(descriptor.dtype) if descriptor is not None else torch.uint8
@@ -190,15 +190,15 @@ def join() -> int:
             'has none at work; use mode "coarse", or give all ranks equally many batches'
         )
     client = current().require_client()
-    machine = client.machine
+    protocol = client.protocol
     client.require_complete("join()")
-    client.link.tell(machine.join())
+    client.link.tell(protocol.join())
     client.link.wait_for(
-        lambda: machine.last_joined is not None or machine.join_failed is not None,
+        lambda: protocol.last_joined is not None or protocol.join_failed is not None,
         math.inf,
         "all workers to join",
     )
-    if machine.last_joined is None:
-        assert machine.join_failed is not None
-        raise DeadRankError(f"rank {arrays.rank()}: {machine.join_failed.text}", rank=machine.join_failed.rank)
-    return machine.last_joined
+    if protocol.last_joined is None:
+        assert protocol.join_failed is not None
+        raise DeadRankError(f"rank {arrays.rank()}: {protocol.join_failed.text}", rank=protocol.join_failed.rank)
+    return protocol.last_joined

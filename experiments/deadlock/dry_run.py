@@ -2,7 +2,7 @@
 
 The proxies are the real Synchronisation; only bytes and time are left away. Every tensor is one
 shard, and all proxies of the job are in its ring. The rule that COARSE replaces, first come first
-served, is an admission in front of the same machine (COARSE figure 10).
+served, is an admission in front of the same protocol (COARSE figure 10).
 """
 
 import copy
@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeVar, cast
 from coarse.protocol.dtypes import DType, Op
 from coarse.protocol.plan import Placement, RoutingTable, proxy_for
 from coarse.protocol.records import Descriptor, Located, Push, Ready, RingChunk
-from coarse.proxy.instructions import Instruction, RingFinish, RingFold, RingId, RingSend, Send
+from coarse.proxy.instructions import Instruction, RingFinish, RingId, RingReduce, RingSend, Send
 from coarse.proxy.keys import KeyState
 from coarse.proxy.queues import ShardQueues
 from coarse.proxy.ring_run import RingRun
@@ -23,7 +23,7 @@ _EPOCH = 1
 T = TypeVar("T")
 
 Event = Push | RingChunk | RingId
-"""What reaches a proxy: a push, a ring's chunk, or the end of its own fold for a ring."""
+"""What reaches a proxy: a push, a ring's chunk, or the end of its own reduce for a ring."""
 
 
 class Queued:
@@ -33,12 +33,12 @@ class Queued:
         self.proxy = proxy
 
     def on_event(self, event: Event) -> list[Instruction]:
-        """A push, a ring's chunk, or the end of a ring's fold."""
+        """A push, a ring's chunk, or the end of a ring's reduce."""
         if isinstance(event, Push):
             return self.proxy.on_push(event)
         if isinstance(event, RingChunk):
             return self.proxy.on_chunk(event)
-        return self.proxy.on_ring_folded(event)
+        return self.proxy.on_ring_reduced(event)
 
     def keys_changed_by(self, event: Event) -> set[int]:
         """The tensors whose state an event may change."""
@@ -102,18 +102,18 @@ class Replay:
         rule = FirstComeFirstServed if fcfs else Queued
         self.proxies: list[Queued] = []
         for proxy in range(num_proxies):
-            machine = Synchronisation(proxy, _placement(len(tables), num_proxies))
-            machine.use_tables(_EPOCH, tuple(tables))
+            protocol = Synchronisation(proxy, _placement(len(tables), num_proxies))
+            protocol.use_tables(_EPOCH, tuple(tables))
             for client, tensor in self._routes:
-                machine.on_located(_located(client, tensor), serve=False)
-            self.proxies.append(rule(machine))
+                protocol.on_located(_located(client, tensor), serve=False)
+            self.proxies.append(rule(protocol))
         self.pushes = frozenset(
             Delivery(proxy, Push(client, tensor, _EPOCH, 0, 0, 1, True))
             for (client, tensor), proxy in self._routes.items()
         )
         """Pushes that have not come yet."""
         self.internal: frozenset[Delivery] = frozenset()
-        """Ends of folds, and chunks between proxies, that have not come yet."""
+        """Ends of reduces, and chunks between proxies, that have not come yet."""
         self.awaited = frozenset(self._routes)
         """(client, tensor) whose result has not come yet."""
         self._names: dict[Hashable, int] = {}
@@ -135,7 +135,7 @@ class Replay:
             later.internal -= {delivery}
         for step in rule.on_event(delivery.event):
             match step:
-                case RingFold():
+                case RingReduce():
                     later.internal |= {Delivery(delivery.proxy, step.ring)}
                 case RingSend():
                     later.internal |= {Delivery(step.device, step.header)}

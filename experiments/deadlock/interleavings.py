@@ -2,7 +2,7 @@
 
 [Note: what is enumerated] All pushes are on their way from the beginning and reach the proxies in
 every order: that covers every order in which any client may push, and every speed. The proxies' own
-events - the ends of folds, and chunks on their way - come either at once, before the next push, or
+events - the ends of reduces, and chunks on their way - come either at once, before the next push, or
 in every order among themselves and the pushes. Replays with equal states are continued once and
 counted as often as they occur.
 """

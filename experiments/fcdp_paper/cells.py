@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cache
 
-from coarse.simulation.sharded.modes import Policy, ShardedMode
+from coarse.simulation.sharded.modes import ShardedPolicy, SimulatedMode
 from coarse.simulation.sharded.report import ShardedReport
 from coarse.simulation.sharded.scenario import ShardedScenario
 from experiments.fcdp_paper.inputs import CENTRAL, Inputs, Network, staged_machine
@@ -28,9 +28,9 @@ class System(enum.StrEnum):
     """With FCDP-Cache."""
 
     @property
-    def mode(self) -> ShardedMode:
+    def mode(self) -> SimulatedMode:
         """How it shards."""
-        return {"ZeRO-3": ShardedMode.FSDP, "ZeRO++": ShardedMode.ZEROPP}.get(self.value, ShardedMode.FCDP)
+        return {"ZeRO-3": SimulatedMode.FSDP, "ZeRO++": SimulatedMode.ZEROPP}.get(self.value, SimulatedMode.FCDP)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +48,7 @@ class Cell:
     def scenario(self) -> ShardedScenario:
         """What is simulated."""
         inputs = self.inputs
-        policy = Policy(
+        policy = ShardedPolicy(
             mode=self.system.mode,
             collective=inputs.collective,
             comm=self.system in (System.COMM, System.FCDP),

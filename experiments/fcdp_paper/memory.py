@@ -11,7 +11,7 @@ from dataclasses import replace
 from coarse.collectives.shape import Collective
 from coarse.protocol.units import GIB
 from coarse.simulation.sharded.iteration import simulate_sharded
-from coarse.simulation.sharded.modes import Policy, ShardedMode
+from coarse.simulation.sharded.modes import ShardedPolicy, SimulatedMode
 from experiments.coarse_paper.claims import ClaimRow, Given, Listed, Number, Order, Unit, claim_row
 from experiments.coarse_paper.script import main
 from experiments.fcdp_paper.cells import MODELS, Cell, System
@@ -131,38 +131,39 @@ def _worked() -> Iterator[ClaimRow]:
 def _volumes() -> Iterator[ClaimRow]:
     """Table I's forward and backward, in units of (N-1)/N W per node, of simulated hierarchical collectives."""
     for mode, paper, stated, is_lora in (
-        (ShardedMode.ZERO2, "0, W, and W after the step", (0, 1, 1), False),
-        (ShardedMode.FSDP, "W, W, and W for gradients", (1, 1, 1), False),
-        (ShardedMode.ZEROPP, "W, 0, and W for gradients", (1, 0, 1), False),
-        (ShardedMode.FCDP, "W, 0, and W for gradients", (1, 0, 1), False),
-        (ShardedMode.FCDP, "W_t (about 0), 0", (0, 0, 0), True),
-        (ShardedMode.HYBRID, "W, W", (1, 1, 1), False),
+        (SimulatedMode.ZERO2, "0, W, and W after the step", (0, 1, 1), False),
+        (SimulatedMode.FSDP, "W, W, and W for gradients", (1, 1, 1), False),
+        (SimulatedMode.ZEROPP, "W, 0, and W for gradients", (1, 0, 1), False),
+        (SimulatedMode.FCDP, "W, 0, and W for gradients", (1, 0, 1), False),
+        (SimulatedMode.FCDP, "W_t (about 0), 0", (0, 0, 0), True),
+        (SimulatedMode.HYBRID, "W, W", (1, 1, 1), False),
     ):
         ours = _passes(mode, is_lora)
         near = all(abs(a - b) < 0.01 for a, b in zip(ours, stated, strict=True))
-        label = "MiCS" if mode is ShardedMode.HYBRID else mode.value
+        label = "MiCS" if mode is SimulatedMode.HYBRID else mode.value
         yield claim_row(
             f"{label}{' with LoRA' if is_lora else ''}: what leaves a node over (N-1)/N W, pass by pass",
             "Table I, VI-B, VI-C", paper, Order(near), ours, Unit.TIMES, inputs=("shapes",),
             why="with a node as subgroup nothing is gathered between nodes, as Sec. VI-A says of S = g; gradients are "
             "all-reduced across, 2W. Table I's W and W hold for subgroups of several nodes",
         )  # fmt: skip
-    gathers = [sum(_passes(mode, False)) for mode in (ShardedMode.FSDP, ShardedMode.FCDP)]
+    gathers = [sum(_passes(mode, False)) for mode in (SimulatedMode.FSDP, SimulatedMode.FCDP)]
     yield claim_row(
         "FCDP over ZeRO-3, all that leaves nodes", "VI-B", "-33 %", Number(0.667, 0.667), [gathers[1] / gathers[0]],
         Unit.CHANGE, inputs=("shapes",),
     )  # fmt: skip
 
 
-def _passes(mode: ShardedMode, is_lora: bool) -> tuple[float, float, float]:
+def _passes(mode: SimulatedMode, is_lora: bool) -> tuple[float, float, float]:
     """Forward's gathers, backward's, and gradients or what is gathered after the step."""
     cell = Cell(model="gpt-10b", num_nodes=2, is_lora=is_lora)
-    scenario = replace(cell.scenario(), policy=Policy(mode=mode, collective=Collective.HIERARCHICAL), bucket_numel=0)
+    policy = ShardedPolicy(mode=mode, collective=Collective.HIERARCHICAL)
+    scenario = replace(cell.scenario(), policy=policy, bucket_numel=0)
     report = simulate_sharded(scenario.job())
     unit = sum(each.nbytes for each in scenario.units) * (cell.num_nodes - 1)  # of all nodes
     forward, backward = report.crossing_nbytes("forward gather"), report.crossing_nbytes("backward gather")
     reduced, after = report.crossing_nbytes("reduce-scatter"), report.crossing_nbytes("gather after the step")
-    if mode is ShardedMode.ZERO2:
+    if mode is SimulatedMode.ZERO2:
         return forward / unit, reduced / unit, after / unit
     return forward / unit, backward / unit, reduced / unit
 

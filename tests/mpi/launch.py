@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from coarse.launch.mpirun import AppContext, Job, mpirun_argv, mpirun_beside
+from coarse.launch.mpirun import AppContext, MpirunJob, mpirun_argv, mpirun_beside
 
 REPOSITORY = Path(__file__).parents[2]
 PROGRAMS = Path(__file__).parent / "programs"
@@ -61,7 +61,7 @@ def complete(
 ) -> Completed:
     """Run a command line to its end, as `mpirun` does, and return how it ended."""
     with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
-        with Job(argv, _environment(), output=output, errors=errors) as job:
+        with MpirunJob(argv, _environment(), output=output, errors=errors) as job:
             in_time = _ended(job, timeout_s, gives_up)
             left = "" if in_time else _left(job)
             if not in_time:
@@ -79,7 +79,7 @@ def complete(
     return completed
 
 
-def _ended(job: Job, timeout_s: float, gives_up: Callable[[], bool]) -> bool:
+def _ended(job: MpirunJob, timeout_s: float, gives_up: Callable[[], bool]) -> bool:
     """Whether a job ended before its time was over."""
     until_s = time.monotonic() + timeout_s
     while (left_s := until_s - time.monotonic()) > 0 and not gives_up():
@@ -88,7 +88,7 @@ def _ended(job: Job, timeout_s: float, gives_up: Callable[[], bool]) -> bool:
     return False
 
 
-def _left(job: Job) -> str:
+def _left(job: MpirunJob) -> str:
     """The processes of a job that has not ended: number, state, where in the kernel, threads, command."""
     lines = []
     for pid in job.processes():

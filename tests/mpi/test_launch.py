@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from coarse.launch import mpirun as launch
-from coarse.launch.mpirun import Job, has_children
+from coarse.launch.mpirun import MpirunJob, has_children
 from tests.mpi.claims import IN_TIME_S
 from tests.mpi.launch import PROGRAMS, Completed, complete, mpirun, running
 
@@ -219,5 +219,5 @@ def test_a_launcher_that_outlives_its_last_rank_is_ended(tmp_path, monkeypatch):
     monkeypatch.setattr(launch, "has_children", look)
     rank = f"until [ -e {tmp_path}/seen ]; do sleep 0.01; done"
     launcher = f"import signal, subprocess; subprocess.run(['sh', '-c', '{rank}']); signal.pause()"
-    with Job([sys.executable, "-c", launcher], os.environ) as job:
+    with MpirunJob([sys.executable, "-c", launcher], os.environ) as job:
         assert job.wait() == 128 + signal.SIGKILL

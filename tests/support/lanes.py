@@ -2,7 +2,7 @@
 
 [Note: lanes] Messages of a lane stay in order; between lanes any order is possible. Records and
 ring chunks between the same endpoints are two lanes, since live they take different ways, and every
-fold is a lane of its own, since a device may do its work in any order.
+reduce is a lane of its own, since a device may do its work in any order.
 """
 
 import enum
@@ -15,7 +15,7 @@ from coarse.protocol.clock import VirtualClock
 M = TypeVar("M")
 
 DelayOf = Callable[[int, int, int], float]
-"""(source endpoint, destination endpoint, bytes) -> seconds; a fold's source is its destination."""
+"""(source endpoint, destination endpoint, bytes) -> seconds; a reduce's source is its destination."""
 
 
 class LaneKind(enum.Enum):
@@ -23,11 +23,11 @@ class LaneKind(enum.Enum):
 
     RECORD = "record"
     CHUNK = "chunk"
-    FOLD = "fold"
+    FOLD = "reduce"
 
 
 class Lane(NamedTuple):
-    """See [Note: lanes]; `number` tells folds apart."""
+    """See [Note: lanes]; `number` tells reduces apart."""
 
     kind: LaneKind
     source: int
@@ -45,7 +45,7 @@ class Lanes(Generic[M]):
         self._num_posted = 0
 
     def post(self, lane: Lane, message: M, nbytes: int) -> None:
-        """Send a message; a fold gets a lane of its own."""
+        """Send a message; a reduce gets a lane of its own."""
         self._num_posted += 1
         if lane.kind is LaneKind.FOLD:
             lane = lane._replace(number=self._num_posted)

@@ -1,6 +1,6 @@
 """The loopback driver: all clients and proxies of a job in one process, on a virtual clock.
 
-The machines are those of live training; messages take the time that the caller's delay function
+The protocols are those of live training; messages take the time that the caller's delay function
 says, and small real arrays are summed by the sync core, so that results can be checked. It stands
 beside runtime.py, not in coarse/hardware, because a driver needs both client and proxy, which the
 tiers may not import of one another.
@@ -12,28 +12,28 @@ from typing import NamedTuple
 
 import numpy as np
 
-from coarse.client.protocol import ClientProtocol, Phase, ToDevice
+from coarse.client.protocol import ClientProtocol, KeyPhase, ToDevice
 from coarse.protocol.clock import VirtualClock
 from coarse.protocol.codec import decode, encode
 from coarse.protocol.dtypes import DType, Op, dtype_of
 from coarse.protocol.plan import Placement, RoutingTable
 from coarse.protocol.records import Descriptor, Failed
 from coarse.proxy.instructions import (
-    Fold,
     Instruction,
+    Reduce,
     Region,
     Reserve,
     RingFinish,
-    RingFold,
     RingReceive,
+    RingReduce,
     RingSend,
     Send,
 )
 from coarse.proxy.protocol import ProxyProtocol
-from coarse.proxy.ring_buffers import RingBuffers, fold_regions
+from coarse.proxy.ring_buffers import RingBuffers, reduce_regions
 from tests.support.lanes import DelayOf, Lane, LaneKind, Lanes
 
-Message = bytes | np.ndarray | Fold | RingFold
+Message = bytes | np.ndarray | Reduce | RingReduce
 
 
 class Result(NamedTuple):
@@ -184,30 +184,30 @@ class Loopback:
         return self._do_wait(client, step)
 
     def _do_push(self, client: int, push: _Push) -> bool:
-        machine = self.clients[client]
-        key = machine.key(push.descriptor.name)
-        state = machine.keys.get(key)
-        if state is None or state.epoch != machine.epoch:
-            self._send_all(client, machine.register(push.descriptor))
+        protocol = self.clients[client]
+        key = protocol.key(push.descriptor.name)
+        state = protocol.keys.get(key)
+        if state is None or state.epoch != protocol.epoch:
+            self._send_all(client, protocol.register(push.descriptor))
             return False
-        if state.phase in (Phase.REGISTERING, Phase.IN_FLIGHT):
+        if state.phase in (KeyPhase.REGISTERING, KeyPhase.IN_FLIGHT):
             return False
-        if state.phase is Phase.IDLE:
-            machine.begin(key)
+        if state.phase is KeyPhase.IDLE:
+            protocol.begin(key)
             if push.present:
                 self._region(client, key)[:] = push.array.reshape(-1)
-            announced = machine.announce(key, 0, state.plan.num_shards, present=push.present)
+            announced = protocol.announce(key, 0, state.plan.num_shards, present=push.present)
             self._send_all(client, announced)
         return True
 
     def _do_wait(self, client: int, step: _Join | _Profile) -> bool:
-        machine = self.clients[client]
-        if not machine.is_quiet:
+        protocol = self.clients[client]
+        if not protocol.is_quiet:
             return False
         if isinstance(step, _Profile):
-            self._send_all(client, machine.on_profiled(step.table))
+            self._send_all(client, protocol.on_profiled(step.table))
         else:
-            self._send_all(client, machine.join())
+            self._send_all(client, protocol.join())
         self._under_way[client] = step
         return True
 
@@ -216,16 +216,16 @@ class Loopback:
             self._post(client, self.placement.num_clients + device, encode(record))
 
     def _on_record(self, client: int, frame: bytes) -> None:
-        machine = self.clients[client]
-        epoch, in_flight = machine.epoch, machine.in_flight
-        machine.on_record(decode(frame))
-        for key in sorted(in_flight - machine.in_flight):
-            if machine.keys[key].phase is Phase.IDLE:
-                result = Result(self._region(client, key).copy(), machine.keys[key].present)
+        protocol = self.clients[client]
+        epoch, in_flight = protocol.epoch, protocol.in_flight
+        protocol.on_record(decode(frame))
+        for key in sorted(in_flight - protocol.in_flight):
+            if protocol.keys[key].phase is KeyPhase.IDLE:
+                result = Result(self._region(client, key).copy(), protocol.keys[key].present)
                 self._results.setdefault((client, key), []).append(result)
         step = self._under_way[client]
-        joined = isinstance(step, _Join) and machine.last_joined is not None
-        if joined or (isinstance(step, _Profile) and machine.epoch > epoch):
+        joined = isinstance(step, _Join) and protocol.last_joined is not None
+        if joined or (isinstance(step, _Profile) and protocol.epoch > epoch):
             self._under_way[client] = None
         self._proceed(client)
 
@@ -257,12 +257,12 @@ class Loopback:
             instructions = proxy.on_record(decode(message))
         elif isinstance(message, np.ndarray):
             instructions = proxy.on_chunk(rings.keep(message))
-        elif isinstance(message, Fold):
-            fold_regions(message, self._arrays_near(device))
-            instructions = proxy.on_folded(message)
+        elif isinstance(message, Reduce):
+            reduce_regions(message, self._arrays_near(device))
+            instructions = proxy.on_reduced(message)
         else:
-            rings.fold(message)
-            instructions = proxy.on_ring_folded(message.ring)
+            rings.reduce(message)
+            instructions = proxy.on_ring_reduced(message.ring)
         self._carry_out(device, instructions)
 
     def _carry_out(self, device: int, instructions: list[Instruction]) -> None:
@@ -273,7 +273,7 @@ class Loopback:
                     self._post(here, endpoint, encode(record))
                 case Reserve(request, _, _):
                     self._carry_out(device, self.proxies[device].on_reserved(request, ""))
-                case Fold() | RingFold():
+                case Reduce() | RingReduce():
                     nbytes = instruction.num_elements * DType(instruction.dtype).itemsize
                     self._lanes.post(Lane(LaneKind.FOLD, here, here), instruction, nbytes)
                 case RingSend():

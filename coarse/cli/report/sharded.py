@@ -6,7 +6,7 @@ from typing import Any
 
 from coarse.errors import CapacityError
 from coarse.protocol.units import GIB
-from coarse.simulation.sharded.modes import ShardedMode
+from coarse.simulation.sharded.modes import SimulatedMode
 from coarse.simulation.sharded.scenario import ShardedScenario
 
 
@@ -54,7 +54,7 @@ def predicted(scenario: ShardedScenario, *, threshold: float, at_largest_batch: 
         needed = scenario.account().total_bytes / GIB
         return ShardedRow(mode=scenario.policy.mode.value, batch=0, memory_gib=needed, note=str(error))
     memory_bytes = memory.total_bytes
-    if scenario.policy.mode is ShardedMode.FCDP:
+    if scenario.policy.mode is SimulatedMode.FCDP:
         scenario = scenario.with_gpu_cache(threshold)
         cached = scenario.units[: scenario.policy.num_cached_units]
         memory_bytes += sum(unit.nbytes for unit in cached) // scenario.gpus_per_node

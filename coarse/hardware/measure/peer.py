@@ -19,7 +19,7 @@ from coarse.hardware.measure.pair import (
 )
 from coarse.protocol.clock import Clock
 from coarse.protocol.dtypes import DType, Op
-from coarse.storage.reduce import fold
+from coarse.storage.reduce import reduce
 
 _REPEATS = 5
 _BLOCK_NUMEL = 64 * 1024
@@ -65,7 +65,7 @@ def add_bytes_per_s(memory: np.ndarray, clock: Clock) -> float:
     half = len(memory) // 8 * 4
     into, addend = (memory[begin : begin + half].view(np.float32) for begin in (0, half))
     into[:] = addend[:] = 1.0
-    seconds = _best(clock, lambda: fold([into, addend], [into], DType.FLOAT32, Op.SUM, 1))
+    seconds = _best(clock, lambda: reduce([into, addend], [into], DType.FLOAT32, Op.SUM, 1))
     return half / seconds
 
 

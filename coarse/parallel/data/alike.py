@@ -30,7 +30,7 @@ def require_same(entries: Entries, what: str) -> None:
     if extremes[0] == -extremes[1]:
         return
     lists = [json.loads(blob) for blob in stream_blobs(text, "coarse/agreement/entries")]
-    raise MismatchError(f"rank {client.machine.client}: {first_difference(lists, what)}")
+    raise MismatchError(f"rank {client.protocol.client}: {first_difference(lists, what)}")
 
 
 def first_difference(lists: Sequence[Entries], what: str) -> str:

@@ -21,7 +21,7 @@ def reducer_of(runtime: "Runtime", prefix: str) -> Reducer:
     client = runtime.require_client()
     stream = AllreduceStream(runtime.worker_comm, client.link)
     if mode == "allreduce":
-        return AllreduceReducer(stream, client.machine.client, client.count_push)
+        return AllreduceReducer(stream, client.protocol.client, client.count_push)
     return DualReducer(runtime, stream, SplitChooser(runtime, stream, prefix), prefix)
 
 

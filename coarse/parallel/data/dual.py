@@ -72,7 +72,7 @@ class DualReducer:
         """Buckets whose last contribution went to the workers' all-reduce."""
         self._call = Descriptor(f"{prefix}round", int(DType.INT64), int(Op.SUM), (1,), URGENT)
         self._answer: Handle | None = None
-        self._join_round = self._client.machine.join_round
+        self._join_round = self._client.protocol.join_round
 
     @property
     def dual_sync(self) -> DualSync | None:
@@ -153,7 +153,7 @@ class DualReducer:
 
     def _notice_joins(self) -> None:
         """All workers have joined since, each after steps of its own number: they count steps anew."""
-        if self._join_round != self._client.machine.join_round:
-            self._join_round = self._client.machine.join_round
+        if self._join_round != self._client.protocol.join_round:
+            self._join_round = self._client.protocol.join_round
             self._shared = range(0)
             self._chooser.restart()

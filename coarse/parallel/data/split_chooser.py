@@ -38,7 +38,7 @@ class SplitChooser:
         self._stream = stream
         self._prefix = prefix
         self._buckets: Sequence[Descriptor] = ()
-        self._epoch = self._client.machine.epoch
+        self._epoch = self._client.protocol.epoch
         """Of the routing tables that were in force when the plan began."""
         self._plan: Generator[Wait | int, None, None] | None = None
         self._awaited: Wait | None = None
@@ -59,9 +59,9 @@ class SplitChooser:
 
         After a StallError it is called again, and goes on with what it waited for.
         """
-        if len(buckets) != len(self._buckets) or self._epoch != self._client.machine.epoch:
+        if len(buckets) != len(self._buckets) or self._epoch != self._client.protocol.epoch:
             self._buckets = tuple(buckets)
-            self._epoch = self._client.machine.epoch
+            self._epoch = self._client.protocol.epoch
             self.restart()
         if self._plan is None:
             self._plan = self._planned()
@@ -195,7 +195,7 @@ class SplitChooser:
             quiet = None
         if (yield from self._mean(quiet)) is not None:
             yield self._runtime.profile
-            self._epoch = self._client.machine.epoch
+            self._epoch = self._client.protocol.epoch
 
 
 def _values(rounds: Sequence[RoundTimes | None]) -> list[float] | None:

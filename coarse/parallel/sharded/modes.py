@@ -9,7 +9,7 @@ from enum import StrEnum
 from coarse.errors import ConfigError
 
 
-class Mode(StrEnum):
+class ShardedMode(StrEnum):
     """How parameters are sharded and gathered."""
 
     FSDP = "fsdp"
@@ -60,22 +60,22 @@ class ModeRules:
 
 
 _RULES = {
-    Mode.FSDP: ModeRules(keeps=Keeps.NOWHERE),
-    Mode.HYBRID: ModeRules(keeps=Keeps.NOWHERE, mesh_dims=2),
-    Mode.ZEROPP: ModeRules(keeps=Keeps.SECONDARY_SHARDS),
-    Mode.FCDP: ModeRules(keeps=Keeps.NODE_BUFFER, reuses_in_forward=True),
+    ShardedMode.FSDP: ModeRules(keeps=Keeps.NOWHERE),
+    ShardedMode.HYBRID: ModeRules(keeps=Keeps.NOWHERE, mesh_dims=2),
+    ShardedMode.ZEROPP: ModeRules(keeps=Keeps.SECONDARY_SHARDS),
+    ShardedMode.FCDP: ModeRules(keeps=Keeps.NODE_BUFFER, reuses_in_forward=True),
 }
 
 
-def mode_named(name: object) -> Mode:
+def mode_named(name: object) -> ShardedMode:
     """The mode of a name; ConfigError, with all names, where there is none."""
     try:
-        return Mode(str(name))
+        return ShardedMode(str(name))
     except ValueError:
-        known = ", ".join(repr(str(mode)) for mode in Mode)
+        known = ", ".join(repr(str(mode)) for mode in ShardedMode)
         raise ConfigError(f"mode must be one of {known}, got {name!r}", key="mode") from None
 
 
-def rules_of(mode: Mode) -> ModeRules:
+def rules_of(mode: ShardedMode) -> ModeRules:
     """What a mode does."""
     return _RULES[mode]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from coarse.parallel.sharded.modes import Mode
+from coarse.parallel.sharded.modes import ShardedMode
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,38 +54,40 @@ def crossing(nbytes: float, shape: TrainedShape, *, is_ring: bool) -> float:
     return (parts - 1) / parts * nbytes
 
 
-def iteration_volume(mode: Mode, shape: TrainedShape, *, is_ring: bool = False, gathered_part: float = 1.0) -> Volume:
+def iteration_volume(
+    mode: ShardedMode, shape: TrainedShape, *, is_ring: bool = False, gathered_part: float = 1.0
+) -> Volume:
     """What one training iteration moves between nodes, when caches are warm (VI-B, VI-C).
 
     Args:
         is_ring: the collective is a ring in which each node is left once.
         gathered_part: what int8 gathers leave of forward's volume (zeropp's qwZ: about 1/2 of bf16, 1/4 of float32).
     """
-    if mode is Mode.HYBRID:
+    if mode is ShardedMode.HYBRID:
         across = 2 * (shape.num_nodes - 1) / shape.num_nodes * shape.gradient_nbytes
         return Volume(all_reduce=across)
     whole = shape.parameter_nbytes
     reduce_scatter = crossing(shape.gradient_nbytes, shape, is_ring=is_ring)
-    if mode is Mode.FCDP:
+    if mode is ShardedMode.FCDP:
         forward = crossing(shape.trainable_nbytes, shape, is_ring=is_ring)
         return Volume(forward_gather=forward, reduce_scatter=reduce_scatter)
     forward = gathered_part * crossing(whole, shape, is_ring=is_ring)
-    backward = 0.0 if mode is Mode.ZEROPP else crossing(whole - shape.root_nbytes, shape, is_ring=is_ring)
+    backward = 0.0 if mode is ShardedMode.ZEROPP else crossing(whole - shape.root_nbytes, shape, is_ring=is_ring)
     return Volume(forward_gather=forward, backward_gather=backward, reduce_scatter=reduce_scatter)
 
 
-def accelerator_nbytes(mode: Mode, shape: TrainedShape, *, shard_group: int | None = None) -> float:
+def accelerator_nbytes(mode: ShardedMode, shape: TrainedShape, *, shard_group: int | None = None) -> float:
     """Bytes of parameters that stay on each worker's accelerator (Table I, VI-A).
 
     `shard_group` is hybrid's number of workers that hold one copy together; by default those of a node.
     """
     per_node = shape.num_workers // shape.num_nodes
-    if mode is Mode.HYBRID:
+    if mode is ShardedMode.HYBRID:
         return shape.parameter_nbytes / (shard_group or per_node)
-    secondary = shape.parameter_nbytes / per_node if mode is Mode.ZEROPP else 0.0
+    secondary = shape.parameter_nbytes / per_node if mode is ShardedMode.ZEROPP else 0.0
     return shape.parameter_nbytes / shape.num_workers + secondary
 
 
-def host_nbytes(mode: Mode, shape: TrainedShape) -> float:
+def host_nbytes(mode: ShardedMode, shape: TrainedShape) -> float:
     """Bytes of each node's host memory that hold gathered parameters: fcdp's one copy of W (VI-A)."""
-    return shape.parameter_nbytes if mode is Mode.FCDP else 0.0
+    return shape.parameter_nbytes if mode is ShardedMode.FCDP else 0.0

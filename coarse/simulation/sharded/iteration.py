@@ -12,7 +12,7 @@ so a gather that is asked for after a reduce-scatter waits for it (3.3.2): that 
 from functools import partial
 
 from coarse.simulation.engine import Action, Engine
-from coarse.simulation.sharded.job import ShardedJob, Slot, slots_of
+from coarse.simulation.sharded.job import ShardedJob, UnitPass, slots_of
 from coarse.simulation.sharded.modes import Chain, Moves, Stream
 from coarse.simulation.sharded.report import Moved, ShardedReport
 from coarse.simulation.sharded.routes import Phase, crossing_nbytes
@@ -107,7 +107,7 @@ class _Iteration:
             self.report.most_in_flight = max(self.report.most_in_flight, self._num_asked - self._num_computed)
             self._gather(number, slot)
 
-    def _gather(self, number: int, slot: Slot) -> None:
+    def _gather(self, number: int, slot: UnitPass) -> None:
         unit = slot.unit
         if slot.is_backward:
             chains = self._moves.backward_gather(unit, is_on_gpu=slot.is_on_gpu)
@@ -137,7 +137,7 @@ class _Iteration:
         self.report.computed.append((slot, self._engine.now_s, self._engine.now_s + slot.compute_s))
         self._engine.work(_COMPUTE, slot.compute_s, partial(self._computed, slot))
 
-    def _computed(self, slot: Slot) -> None:
+    def _computed(self, slot: UnitPass) -> None:
         """Free the unit, leave what is to be done to the streams, and go on."""
         self._is_computing = False
         self._num_computed += 1
@@ -151,7 +151,7 @@ class _Iteration:
         self._ask()
         self._compute()
 
-    def _store(self, slot: Slot) -> None:
+    def _store(self, slot: UnitPass) -> None:
         name = slot.unit.name
         chain = self._moves.stored(slot.unit, is_on_gpu=slot.is_on_gpu)
         self._chain(chain, "store", name, partial(self._stored, name))

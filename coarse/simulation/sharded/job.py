@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from coarse.errors import ConfigError
 from coarse.hardware.links import Link
-from coarse.simulation.sharded.modes import Policy
+from coarse.simulation.sharded.modes import ShardedPolicy
 from coarse.simulation.sharded.routes import Routes
 from coarse.simulation.sharded.units import Unit
 
@@ -18,7 +18,7 @@ class ShardedJob:
     units: tuple[Unit, ...]
     """In forward order."""
     routes: Routes
-    policy: Policy
+    policy: ShardedPolicy
     in_flight_limit: int = 2
     backward_prefetch: bool = True
     bucket_nbytes: int = 0
@@ -47,7 +47,7 @@ class ShardedJob:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Slot:
+class UnitPass:
     """One unit in one pass."""
 
     unit: Unit
@@ -61,11 +61,11 @@ class Slot:
         return self.unit.backward_s if self.is_backward else self.unit.forward_s
 
 
-def slots_of(job: ShardedJob) -> Iterator[Slot]:
+def slots_of(job: ShardedJob) -> Iterator[UnitPass]:
     """Every unit forward, then every unit backward."""
     num_cached = job.policy.num_cached_units
     slots = [
-        Slot(unit=unit, is_backward=False, is_on_gpu=number < num_cached) for number, unit in enumerate(job.units)
+        UnitPass(unit=unit, is_backward=False, is_on_gpu=number < num_cached) for number, unit in enumerate(job.units)
     ]
     yield from slots
     yield from (replace(slot, is_backward=True) for slot in reversed(slots))

@@ -15,7 +15,7 @@ from coarse.simulation.sharded.routes import Phase, Routes
 from coarse.simulation.sharded.units import Unit
 
 
-class ShardedMode(enum.StrEnum):
+class SimulatedMode(enum.StrEnum):
     """Who keeps what."""
 
     ZERO2 = "zero2"
@@ -44,10 +44,10 @@ Chain = tuple[tuple[Stream, Phase], ...]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Policy:
+class ShardedPolicy:
     """A mode and its options."""
 
-    mode: ShardedMode
+    mode: SimulatedMode
     collective: Collective = Collective.RING
     quantised: bool = False
     """zeropp: int8 in forward's gather, half of fp16's bytes (qwZ)."""
@@ -60,7 +60,7 @@ class Policy:
     does with all tensors below its stage3_param_persistence_threshold."""
 
     def __post_init__(self) -> None:
-        if self.quantised and self.mode is not ShardedMode.ZEROPP:
+        if self.quantised and self.mode is not SimulatedMode.ZEROPP:
             raise ConfigError(f"quantised gathers belong to the mode zeropp, got {self.mode}", key="quantised")
         if self.num_cached_units < 0:
             raise ConfigError(
@@ -71,33 +71,33 @@ class Policy:
 class Moves:
     """The chains of one policy on one cluster."""
 
-    def __init__(self, policy: Policy, routes: Routes) -> None:
+    def __init__(self, policy: ShardedPolicy, routes: Routes) -> None:
         self._policy = policy
         self._routes = routes
 
     @property
     def keeps(self) -> bool:
         """Whether backward is served from what forward has left."""
-        return self._policy.mode in (ShardedMode.ZEROPP, ShardedMode.FCDP)
+        return self._policy.mode in (SimulatedMode.ZEROPP, SimulatedMode.FCDP)
 
     def forward_gather(self, unit: Unit, *, is_on_gpu: bool) -> tuple[Chain, ...]:
         """What must arrive before a unit's forward; frozen parameters are those of a warm cache."""
         policy, unit = self._policy, self._without_kept(unit)
         match policy.mode:
-            case ShardedMode.ZERO2:
+            case SimulatedMode.ZERO2:
                 return ()
-            case ShardedMode.HYBRID:
+            case SimulatedMode.HYBRID:
                 return (self._within(unit.nbytes),)
-            case ShardedMode.ZEROPP if policy.quantised:
+            case SimulatedMode.ZEROPP if policy.quantised:
                 return (self._gather(-(-unit.nbytes // 2)),)
-            case ShardedMode.FCDP if policy.comm:
+            case SimulatedMode.FCDP if policy.comm:
                 return self._gather(unit.trainable_nbytes), self._from_node(unit.frozen_nbytes, is_on_gpu=is_on_gpu)
             case _:
                 return (self._gather(unit.nbytes),)
 
     def stored(self, unit: Unit, *, is_on_gpu: bool) -> Chain:
         """What forward leaves to do: what was gathered from other nodes is kept on the host."""
-        if self._policy.mode is not ShardedMode.FCDP or is_on_gpu:
+        if self._policy.mode is not SimulatedMode.FCDP or is_on_gpu:
             return ()
         unit = self._without_kept(unit)
         nbytes = unit.trainable_nbytes if self._policy.comm else unit.nbytes
@@ -107,19 +107,19 @@ class Moves:
         """What must arrive before a unit's backward."""
         unit = self._without_kept(unit)
         match self._policy.mode:
-            case ShardedMode.ZERO2:
+            case SimulatedMode.ZERO2:
                 return ()
-            case ShardedMode.FSDP:
+            case SimulatedMode.FSDP:
                 return (self._gather(unit.nbytes),)
-            case ShardedMode.HYBRID | ShardedMode.ZEROPP:
+            case SimulatedMode.HYBRID | SimulatedMode.ZEROPP:
                 return (self._within(unit.nbytes),)
-            case ShardedMode.FCDP:
+            case SimulatedMode.FCDP:
                 return (self._from_node(unit.nbytes, is_on_gpu=is_on_gpu),)
 
     def reduced(self, nbytes: int) -> Chain:
         """What backward leaves to do: the sum of so many bytes of gradients, of which every GPU keeps its shard."""
         routes = self._routes
-        if self._policy.mode is ShardedMode.HYBRID:
+        if self._policy.mode is SimulatedMode.HYBRID:
             return (
                 (Stream.WITHIN, routes.within(nbytes)),
                 (Stream.BETWEEN, routes.rails(nbytes, num_passes=2)),
@@ -130,10 +130,10 @@ class Moves:
 
     def after_step(self, units: Sequence[Unit]) -> Chain:
         """What follows the optimizer's step: what has changed is gathered where parameters stay gathered."""
-        if self._policy.mode is ShardedMode.ZERO2:
+        if self._policy.mode is SimulatedMode.ZERO2:
             return self._gather(sum(unit.trainable_nbytes for unit in units))
         kept = sum(unit.trainable_nbytes - self._without_kept(unit).trainable_nbytes for unit in units)
-        return self._within(kept) if self._policy.mode is ShardedMode.HYBRID else self._gather(kept)
+        return self._within(kept) if self._policy.mode is SimulatedMode.HYBRID else self._gather(kept)
 
     def _without_kept(self, unit: Unit) -> Unit:
         """The unit without adapters that stay gathered."""

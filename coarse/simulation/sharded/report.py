@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from coarse.simulation.sharded.job import Slot
+from coarse.simulation.sharded.job import UnitPass
 from coarse.simulation.sharded.modes import Stream
 
 
@@ -33,7 +33,7 @@ class ShardedReport:
     """When the first unit's backward had ended."""
     compute_s: float = 0.0
     moved: list[Moved] = field(default_factory=list)
-    computed: list[tuple[Slot, float, float]] = field(default_factory=list)
+    computed: list[tuple[UnitPass, float, float]] = field(default_factory=list)
     """(what, begin, end), in order."""
     most_in_flight: int = 0
     link_nbytes: tuple[float, ...] = ()

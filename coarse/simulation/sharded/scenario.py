@@ -8,25 +8,25 @@ from coarse.hardware.accelerator import MemoryAccount
 from coarse.hardware.gpt import adapter_numel, gpt, gpt_shape, logits_numel
 from coarse.hardware.machine import Machine
 from coarse.hardware.models import Model, Precision
-from coarse.hardware.sharded_memory import Held, ShardedTraining, largest_power_of_two, sharded_account
+from coarse.hardware.sharded_memory import ShardedTraining, StatesHeld, largest_power_of_two, sharded_account
 from coarse.protocol.units import GIB
 from coarse.simulation.sharded.iteration import simulate_sharded
 from coarse.simulation.sharded.job import ShardedJob
-from coarse.simulation.sharded.modes import Policy, ShardedMode
+from coarse.simulation.sharded.modes import ShardedPolicy, SimulatedMode
 from coarse.simulation.sharded.report import ShardedReport
 from coarse.simulation.sharded.routes import Routes
-from coarse.simulation.sharded.units import Pace, Unit, units_of
+from coarse.simulation.sharded.units import ComputeRate, Unit, units_of
 
 PEAK_SHARE = 0.2
 """Of a GPU's fp16 peak that training reaches: an input, by which FCDP's Fig. 9 comes out (docs/fcdp_evaluation.md)."""
 LOGIT_BYTES = 10
 """Per logit: five fp16 numbers, which are logits, their shifted copy, log-probabilities, and two gradients."""
 _HELD = {
-    ShardedMode.ZERO2: Held.REPLICATED,
-    ShardedMode.FSDP: Held.SHARDED,
-    ShardedMode.FCDP: Held.SHARDED,
-    ShardedMode.ZEROPP: Held.SECONDARY,
-    ShardedMode.HYBRID: Held.SUBGROUP,
+    SimulatedMode.ZERO2: StatesHeld.REPLICATED,
+    SimulatedMode.FSDP: StatesHeld.SHARDED,
+    SimulatedMode.FCDP: StatesHeld.SHARDED,
+    SimulatedMode.ZEROPP: StatesHeld.SECONDARY,
+    SimulatedMode.HYBRID: StatesHeld.SUBGROUP,
 }
 
 
@@ -36,7 +36,7 @@ class ShardedScenario:
 
     machine: Machine
     model_name: str
-    policy: Policy
+    policy: ShardedPolicy
     batch: int
     """Samples per GPU and iteration."""
     num_nodes: int
@@ -92,7 +92,7 @@ class ShardedScenario:
     @property
     def units(self) -> tuple[Unit, ...]:
         """What is gathered and computed, at the pace of the machine's GPU."""
-        pace = Pace(
+        pace = ComputeRate(
             flops_per_s=self.peak_share * self.machine.accelerator.fp16_flops_per_s, recomputes=self.recomputes
         )
         return units_of(

@@ -33,7 +33,7 @@ class Unit:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pace:
+class ComputeRate:
     """How fast a GPU computes, and what it computes twice."""
 
     flops_per_s: float
@@ -48,7 +48,7 @@ def units_of(
     model: Model,
     *,
     batch: int,
-    pace: Pace,
+    pace: ComputeRate,
     precision: Precision = Precision.FP16,
     adapters: Mapping[str, int] | None = None,
 ) -> tuple[Unit, ...]:

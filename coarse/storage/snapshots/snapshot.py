@@ -46,7 +46,7 @@ class Refuse(NamedTuple):
 Instruction = CopyNow | Grant | WriteFile | Discard | Refuse
 
 
-class Phase(enum.Enum):
+class SnapshotPhase(enum.Enum):
     """What a device's snapshot is doing."""
 
     IDLE = "idle"
@@ -73,7 +73,7 @@ class SnapshotMachine:
     """
 
     def __init__(self) -> None:
-        self._phase = Phase.IDLE
+        self._phase = SnapshotPhase.IDLE
         self._last_id = -1
         self._keys: tuple[int, ...] = ()
         self._untouched: dict[int, None] = {}  # neither copied nor being copied, in order
@@ -81,14 +81,14 @@ class SnapshotMachine:
         self._waiting: list[_Request] = []
 
     @property
-    def phase(self) -> Phase:
-        """What the active snapshot is doing; `Phase.IDLE` where there is none."""
+    def phase(self) -> SnapshotPhase:
+        """What the active snapshot is doing; `SnapshotPhase.IDLE` where there is none."""
         return self._phase
 
     @property
     def active_id(self) -> int | None:
         """The active snapshot; None where there is none."""
-        return None if self._phase is Phase.IDLE else self._last_id
+        return None if self._phase is SnapshotPhase.IDLE else self._last_id
 
     @property
     def num_uncopied(self) -> int:
@@ -97,11 +97,11 @@ class SnapshotMachine:
 
     def on_begin(self, snapshot_id: int, keys: Iterable[int]) -> list[Instruction]:
         """Start a snapshot of `keys`, or refuse it; ids grow and are never used twice."""
-        if self._phase is not Phase.IDLE:
+        if self._phase is not SnapshotPhase.IDLE:
             return [Refuse(snapshot_id, self._busy_reason(snapshot_id))]
         if snapshot_id <= self._last_id:
             return [Refuse(snapshot_id, _reused_reason(snapshot_id, self._last_id))]
-        self._phase = Phase.COPYING
+        self._phase = SnapshotPhase.COPYING
         self._last_id = snapshot_id
         self._untouched = dict.fromkeys(keys)
         self._keys = tuple(self._untouched)
@@ -138,19 +138,19 @@ class SnapshotMachine:
     def on_written(self, snapshot_id: int) -> list[Instruction]:
         """Note that the file is written: the copies may go, and the next snapshot may begin."""
         if snapshot_id == self.active_id:
-            if self._phase is not Phase.WRITING:
+            if self._phase is not SnapshotPhase.WRITING:
                 raise SnapshotError(
                     f"snapshot {snapshot_id}: a file was written while {self.num_uncopied} keys "
                     "were not copied; wait for WriteFile"
                 )
-            self._phase = Phase.IDLE
+            self._phase = SnapshotPhase.IDLE
         return []
 
     def on_abort(self, snapshot_id: int, reason: str) -> list[Instruction]:
         """Give the snapshot up: nobody waits for a copy any longer."""
         if snapshot_id != self.active_id:
             return []
-        self._phase = Phase.IDLE
+        self._phase = SnapshotPhase.IDLE
         granted = [_grant(request) for request in self._waiting]
         self._untouched.clear()
         self._in_flight.clear()
@@ -163,7 +163,7 @@ class SnapshotMachine:
             return []
         if self._untouched:
             return [self._copy(next(iter(self._untouched)))]
-        self._phase = Phase.WRITING
+        self._phase = SnapshotPhase.WRITING
         return [WriteFile(self._last_id, self._keys)]
 
     def _copy(self, key: int) -> CopyNow:

@@ -36,7 +36,7 @@ class GroupLane:
         self._lane = ("c10d", groups.next_lane())
         self._messages = count()
         self._is_closed = False
-        worker = self._link.machine.client
+        worker = self._link.protocol.client
         self._workers = workers = meet(store, rank, size, worker, timeout, f"rank {worker}: process group {name!r}")
         opened: list[GroupSteps] = []
 

@@ -6,7 +6,7 @@ import torch
 from coarse.errors import MismatchError
 from coarse.torch.c10d.reduction import Operation
 from coarse.torch.c10d.staging import read
-from coarse.torch.c10d.statement import Kind, element_number
+from coarse.torch.c10d.statement import CallKind, element_number
 from coarse.torch.c10d.steps import GroupSteps, Steps
 
 
@@ -29,7 +29,7 @@ def sum_sparse(group: GroupSteps, tensor: torch.Tensor, operation: Operation) ->
 def _sum(group: GroupSteps, tensor: torch.Tensor, own: torch.Tensor, shape: np.ndarray) -> Steps:
     shapes = np.empty((group.size, len(shape)), np.int64)
     number = element_number("int64")
-    yield from group.all_gather(_flat(shapes), _flat(shape), number, Kind.SPARSE_ALL_REDUCE)
+    yield from group.all_gather(_flat(shapes), _flat(shape), number, CallKind.SPARSE_ALL_REDUCE)
     if (shapes[:, :-1] != shapes[0, :-1]).any():
         raise MismatchError(f"sparse tensors of different shapes cannot be summed: {shapes[:, 2:-1].tolist()}")
     most = int(shapes[:, -1].max())
@@ -39,7 +39,7 @@ def _sum(group: GroupSteps, tensor: torch.Tensor, own: torch.Tensor, shape: np.n
     values[group.rank, : own._nnz()] = own.values()
     for gathered in (indices, values):
         everything, mine = read(gathered), read(gathered[group.rank])
-        yield from group.all_gather(everything, mine, -1, Kind.SPARSE_ALL_REDUCE)
+        yield from group.all_gather(everything, mine, -1, CallKind.SPARSE_ALL_REDUCE)
         gathered.copy_(torch.from_numpy(everything).view(gathered.dtype).view(gathered.shape))
     parts = [
         torch.sparse_coo_tensor(indices[rank, :, :nnz], values[rank, :nnz], own.shape, check_invariants=False)

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 
-class Kind(enum.IntEnum):
+class CallKind(enum.IntEnum):
     """A collective of c10d."""
 
     ALL_REDUCE = 1
@@ -30,10 +30,10 @@ class Kind(enum.IntEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Statement:
+class CallStatement:
     """One rank's call: all ranks of the group must make the same."""
 
-    kind: Kind
+    kind: CallKind
     element: int = -1
     """The element type, as an index into `ELEMENTS`; -1 where there is none."""
     op: int = -1
@@ -81,8 +81,8 @@ def disagreement(rows: npt.NDArray[np.int64], rank: int) -> str | None:
 
 def _told(row: npt.NDArray[Any]) -> str:
     kind, element, op, root, nbytes, split = (int(value) for value in row)
-    told = Kind(kind).label if kind in set(Kind) else f"collective {kind}"
-    details = [f"{nbytes} bytes"] if nbytes or kind != Kind.BARRIER else []
+    told = CallKind(kind).label if kind in set(CallKind) else f"collective {kind}"
+    details = [f"{nbytes} bytes"] if nbytes or kind != CallKind.BARRIER else []
     if element >= 0:
         details.append(f"of {ELEMENTS[element]}")
     if op >= 0:

@@ -67,7 +67,7 @@ class _Watched:
             missing = self._awaited.missing()
             whom = f"; ranks {list(missing)} have not come" if missing else ""
             raise StallError(
-                f"rank {self._link.machine.client}: {self._what} {self._limit}{whom}; see what those ranks wait for, "
+                f"rank {self._link.protocol.client}: {self._what} {self._limit}{whom}; see what those ranks wait for, "
                 "or raise the timeout of init_process_group or new_group",
                 missing=missing,
             )

@@ -52,7 +52,7 @@ class SharedClosure:
             return None
         if having != took_part:
             raise MismatchError(
-                f"rank {client.machine.client}: the closure returned {'a' if has_loss else 'no'} loss here, and on "
+                f"rank {client.protocol.client}: the closure returned {'a' if has_loss else 'no'} loss here, and on "
                 "other ranks not so; return the loss from the closure on every rank, or on none"
             )
         return float(total)

@@ -11,7 +11,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 import coarse
 from coarse.errors import ConfigError
-from coarse.parallel.sharded.modes import Mode, rules_of
+from coarse.parallel.sharded.modes import ShardedMode, rules_of
 from coarse.session import current
 
 
@@ -28,7 +28,7 @@ def nodes_of_workers() -> tuple[int, ...]:
     return tuple(current().placement.client_nodes)
 
 
-def default_mesh(mode: Mode) -> DeviceMesh:
+def default_mesh(mode: ShardedMode) -> DeviceMesh:
     """All workers: in one dimension, or nodes times the workers of each (hybrid).
 
     Raises:
@@ -59,7 +59,7 @@ def workers_by_node(node_by_worker: Sequence[int]) -> list[list[int]]:
     return [[rank for rank, node in enumerate(node_by_worker) if node == known] for known in counts]
 
 
-def require_fitting(mesh: DeviceMesh | None, mode: Mode, node_by_worker: Sequence[int]) -> None:
+def require_fitting(mesh: DeviceMesh | None, mode: ShardedMode, node_by_worker: Sequence[int]) -> None:
     """Return where the mesh, or the default one, has the mode's dimensions and its groups fit the nodes.
 
     Raises:
@@ -67,7 +67,7 @@ def require_fitting(mesh: DeviceMesh | None, mode: Mode, node_by_worker: Sequenc
     """
     wanted_dims = rules_of(mode).mesh_dims
     if mesh is None:
-        if mode in (Mode.HYBRID, Mode.ZEROPP):
+        if mode in (ShardedMode.HYBRID, ShardedMode.ZEROPP):
             workers_by_node(node_by_worker)
         return
     if mesh.ndim != wanted_dims:
@@ -83,7 +83,7 @@ def require_fitting(mesh: DeviceMesh | None, mode: Mode, node_by_worker: Sequenc
     if wanted_dims == 2:
         for row in mesh.mesh.tolist():
             _require_whole_nodes(row, node_by_worker)
-    elif mode is Mode.ZEROPP:
+    elif mode is ShardedMode.ZEROPP:
         workers_by_node([node_by_worker[rank] for rank in ranks])
 
 

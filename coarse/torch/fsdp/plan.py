@@ -11,7 +11,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, OffloadPolicy
 
 from coarse.errors import ConfigError
 from coarse.parallel.sharded.accelerator_cache import AcceleratorCache
-from coarse.parallel.sharded.modes import Mode, mode_named
+from coarse.parallel.sharded.modes import ShardedMode, mode_named
 from coarse.torch.fsdp import mesh as meshes
 from coarse.torch.fsdp.account import DeviceAccount
 from coarse.torch.fsdp.groups import require_same_ranks
@@ -40,7 +40,7 @@ class Request:
         if self.collective not in COLLECTIVES:
             raise ConfigError(f"collective must be one of {COLLECTIVES}, got {self.collective!r}", key="collective")
         self._check_cache(mode)
-        if self.quantised and mode is not Mode.ZEROPP:
+        if self.quantised and mode is not ShardedMode.ZEROPP:
             raise ConfigError(f"quantised gathers belong to mode 'zeropp', got {str(mode)!r}", key="quantised")
         modules = modules_of(model)
         for module in modules:
@@ -59,12 +59,12 @@ class Request:
         ]
         return " ".join([self.collective, f"cache={self.cache}", f"quantised={self.quantised}", *policies])
 
-    def _check_cache(self, mode: Mode) -> None:
+    def _check_cache(self, mode: ShardedMode) -> None:
         if self.cache is None:
             return
         if not isinstance(self.cache, AcceleratorCache):
             raise ConfigError(f"cache is a coarse.torch.AcceleratorCache, got {self.cache!r}", key="cache")
-        if mode is not Mode.FCDP:
+        if mode is not ShardedMode.FCDP:
             raise ConfigError(f"cache belongs to mode 'fcdp', which has a host copy; got {str(mode)!r}", key="cache")
         if self.account is None or self.account.capacity_bytes is None:
             raise ConfigError(
@@ -85,7 +85,7 @@ def modules_of(model: nn.Module | Sequence[nn.Module]) -> tuple[nn.Module, ...]:
 class Plan:
     """A request that can work on this worker."""
 
-    mode: Mode
+    mode: ShardedMode
     units: tuple[PlannedUnit, ...]
     request: Request
 

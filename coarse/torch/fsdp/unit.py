@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from coarse.torch.fsdp.account import DeviceAccount
 
 
-class Recorder(Protocol):
+class TransferListener(Protocol):
     """What is told of a unit's transfers."""
 
     def now_s(self) -> float:
@@ -69,7 +69,7 @@ class ShardedUnit:
         self.group = group
         self.quantisation = QuantisationError() if quantised else None
         """What int8 gathers cost; None where they are exact."""
-        self.recorder: Recorder | None = None
+        self.recorder: TransferListener | None = None
         """Is told of transfers, while somebody records them."""
         self._transfers = Transfers(group)
         self._replicas = replicas

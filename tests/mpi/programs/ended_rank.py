@@ -22,7 +22,7 @@ rank = MPI.COMM_WORLD.Get_rank()
 (folder / f"pid{rank}").write_text(str(os.getpid()))
 
 
-def fold_wrongly(service: ProxyService) -> None:
+def reduce_wrongly(service: ProxyService) -> None:
     raise ArithmeticError("the sync core is broken")
 
 
@@ -48,7 +48,7 @@ def end() -> None:
 
 
 if how == "fault":
-    ProxyService._do_next = fold_wrongly  # type: ignore[method-assign]
+    ProxyService._do_next = reduce_wrongly  # type: ignore[method-assign]
 coarse.init()
 if how == "exit without join":
     import coarse.torch

@@ -43,9 +43,9 @@ class Wire:
         run = f"test-link-{os.getpid()}"
         self.mailbox = Mailbox(0, 2, (1,), control, run)
         self.device = Mailbox(1, 2, (0,), control, run)
-        self.machine = ClientProtocol(0, PLACE)
-        self.machine.on_record(Tables(1, ((0, 0, 0, 1 << 20),)))
-        self.link = DeviceLink(self.machine, PLACE, self.mailbox, WallClock(), FOR_EVER_S)
+        self.protocol = ClientProtocol(0, PLACE)
+        self.protocol.on_record(Tables(1, ((0, 0, 0, 1 << 20),)))
+        self.link = DeviceLink(self.protocol, PLACE, self.mailbox, WallClock(), FOR_EVER_S)
 
     def say(self, *records) -> None:
         """The device sends records."""
@@ -55,8 +55,8 @@ class Wire:
 
     def registered(self) -> Client:
         """A client with one key."""
-        self.machine.register(W)
-        self.machine.on_record(Registered(key_of("w"), 1, 0, 0))
+        self.protocol.register(W)
+        self.protocol.on_record(Registered(key_of("w"), 1, 0, 0))
         return Client(self.link, {})
 
 
@@ -73,7 +73,7 @@ def wire(monkeypatch) -> Iterator[Wire]:
 @pytest.mark.parametrize("looks_too", [False, True])
 def test_no_thread_costs_another_its_wake_up(wire, num_threads, looks_too):
     """Thread i waits for tokens i, i + n, ...; tokens come one at a time, the next when the last was seen."""
-    answers = wire.machine.answers
+    answers = wire.protocol.answers
     seen = threading.Semaphore(0)
     is_over = threading.Event()
 
@@ -101,7 +101,7 @@ def test_no_thread_costs_another_its_wake_up(wire, num_threads, looks_too):
 
 
 def test_a_thread_that_goes_on_hands_its_place_at_the_doorbell_over(wire):
-    answers = wire.machine.answers
+    answers = wire.protocol.answers
     first = threading.Thread(target=wire.link.wait_until, args=(lambda: 1 in answers,), daemon=True)
     second = threading.Thread(target=wire.link.wait_until, args=(lambda: 2 in answers,), daemon=True)
     first.start()
@@ -123,11 +123,11 @@ def test_a_registration_that_cannot_be_sent_leaves_the_name_free(wire, monkeypat
     client = wire.registered()
     monkeypatch.setattr(wire.mailbox, "post", refuse)
     for descriptor in (W._replace(name="new"), W):
-        wire.machine.epoch = 2
+        wire.protocol.epoch = 2
         with pytest.raises(CoarseError, match="cannot be sent"):
             client.push(descriptor, np.zeros(4, np.float32))
-    assert list(wire.machine.keys) == [key_of("w")]
-    assert wire.machine.keys[key_of("w")].epoch == 1
+    assert list(wire.protocol.keys) == [key_of("w")]
+    assert wire.protocol.keys[key_of("w")].epoch == 1
 
 
 def refuse(peer: int, frame: bytes) -> None:
@@ -139,7 +139,7 @@ def refuse(peer: int, frame: bytes) -> None:
 
 def test_a_result_is_complete_when_it_has_come_and_not_before(wire):
     client, key = wire.registered(), key_of("w")
-    wire.machine.begin(key)
+    wire.protocol.begin(key)
     assert not client.is_complete(key)
     wire.say(Ready(key, 0, 1, True))
     assert client.is_complete(key)
@@ -147,7 +147,7 @@ def test_a_result_is_complete_when_it_has_come_and_not_before(wire):
 
 def test_a_key_that_has_failed_before_any_result_is_complete_for_wait_raises(wire):
     client, key = wire.registered(), key_of("w")
-    wire.machine.begin(key)
+    wire.protocol.begin(key)
     wire.say(Failed(key, 1, "MismatchError", "text"))
     assert client.is_complete(key)
     with pytest.raises(MismatchError):
@@ -156,14 +156,14 @@ def test_a_key_that_has_failed_before_any_result_is_complete_for_wait_raises(wir
 
 def test_a_result_that_a_dead_rank_owes_is_complete_for_wait_raises(wire):
     client, key = wire.registered(), key_of("w")
-    wire.machine.begin(key)
+    wire.protocol.begin(key)
     wire.say(Died(1, "text"))
     assert client.is_complete(key)
 
 
 def test_a_process_that_ends_is_seen_without_waiting(wire):
     client, key = wire.registered(), key_of("w")
-    wire.machine.begin(key)
+    wire.protocol.begin(key)
     command = [sys.executable, "-c", "input()"]
     with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
         descriptor = os.pidfd_open(process.pid)
@@ -200,7 +200,7 @@ def test_who_leaves_for_a_death_says_so_before_it_says_that_it_leaves(wire):
     wire.say(Died(4, "worker 2 (MPI rank 4) died"))
     wire.link.leave()
     told = [decode(frame) for frame in wire.device.read()]
-    assert told == [Died(4, "worker 2 (MPI rank 4) died"), Leave(wire.machine.client)]
+    assert told == [Died(4, "worker 2 (MPI rank 4) died"), Leave(wire.protocol.client)]
 
 
 # --- several threads
@@ -219,7 +219,7 @@ def test_a_thread_that_waits_for_a_region_lets_others_push(wire):
     wire.say(Registered(key_of("new"), 1, 0, 64))
     first.join(FOR_EVER_S / 2)
     assert not first.is_alive()
-    assert wire.machine.in_flight == {key_of("w"), key_of("new")}
+    assert wire.protocol.in_flight == {key_of("w"), key_of("new")}
 
 
 class Memory:
@@ -257,7 +257,7 @@ def test_a_name_is_free_once_a_dropped_handles_result_has_come(wire):
     client = pushing(wire)
     array = np.zeros(4, np.float32)
     client.push_pull(W, array, np.empty_like(array))  # nobody keeps the handle
-    state = wire.machine.keys[key_of("w")]
+    state = wire.protocol.keys[key_of("w")]
     assert state.is_abandoned
     wire.say(Ready(key_of("w"), 0, 1, True))
     handle = client.push_pull(W, array, np.empty_like(array))
@@ -279,7 +279,7 @@ def test_an_old_handle_gives_no_later_push_up(wire):
     client.pull("w", np.empty_like(array)).wait()
     later = client.push_pull(W, array, np.empty_like(array))
     del old
-    assert not wire.machine.keys[key_of("w")].is_abandoned
+    assert not wire.protocol.keys[key_of("w")].is_abandoned
     assert not later.done()
 
 
@@ -299,12 +299,12 @@ def test_a_call_that_stalled_goes_on_where_it_was_and_refuses_other_values(wire)
 
 
 def test_a_profile_that_stalled_goes_on_with_the_epoch_that_it_announced():
-    machine = ClientProtocol(0, PLACE)
+    protocol = ClientProtocol(0, PLACE)
     table = RoutingTable(threshold_bytes=0, latency_proxy=0, bandwidth_proxy=0, partition_bytes=1 << 20)
-    [sent] = machine.on_profiled(table)
-    assert (sent.record.epoch, machine.is_profiling, machine.has_all_tables) == (1, True, False)
-    machine.on_record(Tables(1, ((0, 0, 0, 1 << 20),)))  # the last table came after the wait had stalled
-    assert (machine.is_profiling, machine.has_all_tables) == (True, True)
-    machine.end_profile()
-    [sent] = machine.on_profiled(table)
+    [sent] = protocol.on_profiled(table)
+    assert (sent.record.epoch, protocol.is_profiling, protocol.has_all_tables) == (1, True, False)
+    protocol.on_record(Tables(1, ((0, 0, 0, 1 << 20),)))  # the last table came after the wait had stalled
+    assert (protocol.is_profiling, protocol.has_all_tables) == (True, True)
+    protocol.end_profile()
+    [sent] = protocol.on_profiled(table)
     assert sent.record.epoch == 2

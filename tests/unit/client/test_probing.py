@@ -5,13 +5,13 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coarse.client.probing import SMALLEST_BYTES, Probe, Probing
+from coarse.client.probing import SMALLEST_BYTES, ProbeCopy, Probing
 from coarse.protocol.config import MeasuredRouting
 
 PROBING = Probing(devices=(0, 1, 2), local=1, routing=MeasuredRouting())
 
 
-def alike(probe: Probe) -> float:
+def alike(probe: ProbeCopy) -> float:
     """Seconds of a machine whose proxies are all the same."""
     return 1e-5 + probe.nbytes / 1e10
 
@@ -25,7 +25,7 @@ def test_sizes_double_from_4_kib_to_the_largest_partition():
 
 def test_every_device_is_measured_at_its_latency_and_at_all_sizes_one_device_after_the_other():
     probes = list(PROBING.probes())
-    assert probes == [Probe(device, nbytes) for device in (0, 1, 2) for nbytes in (0, *PROBING.sizes)]
+    assert probes == [ProbeCopy(device, nbytes) for device in (0, 1, 2) for nbytes in (0, *PROBING.sizes)]
 
 
 def test_a_machine_of_equal_proxies_routes_all_to_the_local_one():
@@ -39,7 +39,7 @@ def test_noise_of_small_copies_moves_no_table_away_from_the_local_proxy(data: st
     quiet = PROBING.table({probe: alike(probe) for probe in PROBING.probes()})
     least = PROBING.routing.min_partition_bytes
 
-    def noisy(probe: Probe) -> float:
+    def noisy(probe: ProbeCopy) -> float:
         most = 0.6 if 0 < probe.nbytes < least else 0.04
         return alike(probe) * (1 + data.draw(st.floats(0.0, most)))
 

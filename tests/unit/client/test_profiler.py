@@ -21,7 +21,7 @@ class FakeMachine:
         self._visits = {LOCAL: -1, REMOTE: -1}
         self._device = LOCAL
         self._now_s, self._is_begun = 0.0, False
-        self.machine = self.link = self
+        self.protocol = self.link = self
         self.client = 0
         self.freed: list[int] = []
 

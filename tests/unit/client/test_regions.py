@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from coarse.client.protocol import ClientKey, Phase
+from coarse.client.protocol import ClientKey, KeyPhase
 from coarse.client.regions import KeyRegions
 from coarse.protocol.dtypes import DType, Op
 from coarse.protocol.plan import SyncPlan
@@ -23,7 +23,7 @@ def regions():
 
 def state() -> ClientKey:
     plan = SyncPlan(1, 16, ((0, 1, (0,)),), ((0,),), 1)
-    return ClientKey(7, DESCRIPTOR, 1, plan, (), phase=Phase.IDLE, device=0, offset=4096)
+    return ClientKey(7, DESCRIPTOR, 1, plan, (), phase=KeyPhase.IDLE, device=0, offset=4096)
 
 
 def test_the_region_is_known_in_any_shape_that_has_its_order_of_elements(regions):

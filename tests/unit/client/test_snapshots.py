@@ -10,7 +10,7 @@ from coarse.client.snapshots import ClientSnapshots
 class SilentLink:
     """A line on which nothing comes in time."""
 
-    machine = SimpleNamespace(client=0, ended_snapshots={})
+    protocol = SimpleNamespace(client=0, ended_snapshots={})
 
     def wait_until(self, is_done, limit_s):
         return False

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from coarse.collectives import headers, node
-from coarse.collectives.headers import Header, Kind
+from coarse.collectives.headers import CollectiveKind, Header
 from coarse.collectives.hierarchical import Hierarchical
 from coarse.collectives.node import Node, counts_bytes, shared_bytes
-from coarse.collectives.node_memory import NodeBuffer, Region
+from coarse.collectives.node_memory import NodeBuffer, NodeRegion
 from coarse.collectives.ring import Ring
 from coarse.collectives.shape import Collective, GroupShape
 from coarse.collectives.slice_sum import SliceSum
@@ -114,8 +114,8 @@ class Team:
             number, _ = self.shape.place(rank)
             near = self.shape.near(rank)
             wire = Wire(self.network, self.shape, rank)
-            self.ways.append((wire, way(wire, Node(devices[number], Region(0, 0, 0), near, rank, near))))
-            self.kept.append(NodeBuffer("kept", Region(0, 0, len(kept[number])), kept[number], lambda buffer: None))
+            self.ways.append((wire, way(wire, Node(devices[number], NodeRegion(0, 0, 0), near, rank, near))))
+            self.kept.append(NodeBuffer("kept", NodeRegion(0, 0, len(kept[number])), kept[number], lambda buffer: None))
 
     def run(self, job_of, seed):
         """Two rounds of a member's job, headers before each."""
@@ -123,7 +123,7 @@ class Team:
         def rounds(rank):
             wire, way = self.ways[rank]
             for number in range(2):
-                header = Header.of(Kind.BARRIER, number, "x", 0)
+                header = Header.of(CollectiveKind.BARRIER, number, "x", 0)
                 yield from headers.agree(wire, range(self.shape.size), header, "x")
                 yield from job_of(rank, way, number)
 

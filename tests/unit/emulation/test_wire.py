@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coarse.emulation.envelope import Delivery, Submission, Way, unpack_delivery, unpack_submission
+from coarse.emulation.envelope import FabricDelivery, FabricPort, Submission, unpack_delivery, unpack_submission
 from coarse.emulation.order import RunOrder, order_json, parse_run_order
 from coarse.emulation.site_file import FabricOrder, order_text, parse_order
 from coarse.hardware.degradation import RateChange
@@ -14,7 +14,7 @@ from coarse.hardware.links import Link
 from coarse.simulation.site import Site
 
 TIMES = st.floats(0, 1e9)
-WAYS = st.sampled_from(list(Way))
+WAYS = st.sampled_from(list(FabricPort))
 
 
 @given(
@@ -28,7 +28,7 @@ def test_a_submission_comes_as_it_was_sent(begin_s, nbytes, source, target, endp
 
 @given(TIMES, WAYS, st.binary(max_size=200))
 def test_a_delivery_comes_as_it_was_sent(due_s, way, frame):
-    assert unpack_delivery(Delivery(due_s, way, frame).pack()) == Delivery(due_s, way, frame)
+    assert unpack_delivery(FabricDelivery(due_s, way, frame).pack()) == FabricDelivery(due_s, way, frame)
 
 
 def test_the_fabric_gets_the_site_that_the_ranks_have():

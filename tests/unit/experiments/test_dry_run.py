@@ -39,14 +39,14 @@ def test_queues_are_never_stuck_in_any_interleaving_of_three_clients_and_three_t
 
 
 @pytest.mark.parametrize("tables", every_routing(3, 2), ids=range(len(every_routing(3, 2))))
-def test_under_every_routing_and_order_of_folds_and_chunks_queues_are_never_stuck(tables):
+def test_under_every_routing_and_order_of_reductions_and_chunks_queues_are_never_stuck(tables):
     found = explore(Replay(tables, 2, 2, fcfs=False), internal=True)
     assert found.num_interleavings > NUM_ORDERS_OF_SIX
     assert found.num_stuck == 0
 
 
 @pytest.mark.slow
-def test_in_every_order_of_pushes_folds_and_chunks_of_three_tensors_queues_are_never_stuck():
+def test_in_every_order_of_pushes_reductions_and_chunks_of_three_tensors_queues_are_never_stuck():
     found = explore(Replay(SHARED_PROXY, 2, 3, fcfs=False), internal=True)
     assert found.num_states == 29**3  # tensors share nothing, so their states combine freely
     assert found.num_stuck == 0

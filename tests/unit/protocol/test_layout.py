@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coarse.protocol.layout import FlatLayout, Slot, flat_layout, fuse
+from coarse.protocol.layout import FlatLayout, TensorSlot, flat_layout, fuse
 
 counts = st.lists(st.integers(0, 10**4), max_size=30)
 
@@ -15,7 +15,7 @@ def named(numbers):
 
 def test_tensors_lie_in_order_at_multiples_of_the_alignment():
     assert flat_layout([("a", 3), ("b", 0), ("c", 8), ("d", 1)], align_elements=4) == FlatLayout(
-        (Slot("a", 0, 3), Slot("b", 4, 0), Slot("c", 4, 8), Slot("d", 12, 1)), 16
+        (TensorSlot("a", 0, 3), TensorSlot("b", 4, 0), TensorSlot("c", 4, 8), TensorSlot("d", 12, 1)), 16
     )
 
 

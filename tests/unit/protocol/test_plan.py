@@ -123,7 +123,7 @@ def test_boundaries_follow_the_largest_partition_size_of_all_clients(made):
     assert plan.num_shards == count_shards(4 * plan.num_elements, largest)
 
 
-def test_on_one_node_in_place_every_shard_is_folded_by_one_device_and_each_has_its_share():
+def test_on_one_node_in_place_every_shard_is_reduced_by_one_device_and_each_has_its_share():
     plan = plan_key(7, 1000, 4, [table(partition_bytes=100)] * 2, placement([2], [4]))
     assert plan.num_shards == 40
     counts = dict.fromkeys(range(4), 0)
@@ -134,7 +134,7 @@ def test_on_one_node_in_place_every_shard_is_folded_by_one_device_and_each_has_i
 
 
 @given(st.integers(0, 2**64 - 1), st.integers(0, 2000), st.integers(1, 4), st.integers(1, 4))
-def test_in_the_middle_one_device_folds_all_shards_of_all_keys(key, num_elements, num_clients, num_devices):
+def test_in_the_middle_one_device_reduces_all_shards_of_all_keys(key, num_elements, num_clients, num_devices):
     place = placement([num_clients], [num_devices], "central")
     plan = plan_key(key, num_elements, 4, [table()] * num_clients, place)
     assert {plan.members(shard) for shard in range(plan.num_shards)} == {(0,)}

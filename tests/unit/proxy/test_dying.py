@@ -24,36 +24,36 @@ def told(steps: list) -> list[int]:
 
 
 def test_a_death_is_told_to_the_clients_of_the_node_and_to_all_devices_but_not_to_the_dead():
-    machine = ProxyProtocol(0, placement(), 1 << 20)
-    steps = machine.on_dead(1, "worker 1 died")
+    protocol = ProxyProtocol(0, placement(), 1 << 20)
+    steps = protocol.on_dead(1, "worker 1 died")
     assert told(steps) == [0, 4]
     assert [s.record for s in steps if isinstance(s, Send)] == [Died(1, "worker 1 died")] * 2
 
 
 def test_a_death_is_told_once_however_often_it_is_heard():
-    machine = ProxyProtocol(0, placement(), 1 << 20)
-    machine.on_dead(4, "device 1 died")
-    assert machine.on_dead(4, "device 1 died") == []
-    assert machine.on_record(Died(4, "somebody else saw it too")) == []
-    assert machine.dead == {4}
+    protocol = ProxyProtocol(0, placement(), 1 << 20)
+    protocol.on_dead(4, "device 1 died")
+    assert protocol.on_dead(4, "device 1 died") == []
+    assert protocol.on_record(Died(4, "somebody else saw it too")) == []
+    assert protocol.dead == {4}
 
 
 def test_what_another_device_saw_is_passed_on_to_the_clients_here():
-    machine = ProxyProtocol(0, placement(), 1 << 20)
-    assert told(machine.on_record(Died(3, "device 0 of the other node died"))) == [0, 1, 4]
+    protocol = ProxyProtocol(0, placement(), 1 << 20)
+    assert told(protocol.on_record(Died(3, "device 0 of the other node died"))) == [0, 1, 4]
 
 
 def test_nobody_waits_for_the_dead_to_leave():
-    machine = ProxyProtocol(0, placement(), 1 << 20)
-    machine.on_record(Leave(0))
-    assert Finished() not in machine.on_dead(1, "worker 1 died")
-    assert Finished() in machine.on_dead(2, "worker 2 died")
+    protocol = ProxyProtocol(0, placement(), 1 << 20)
+    protocol.on_record(Leave(0))
+    assert Finished() not in protocol.on_dead(1, "worker 1 died")
+    assert Finished() in protocol.on_dead(2, "worker 2 died")
 
 
 def test_a_rank_with_both_roles_dies_as_both():
-    machine = ProxyProtocol(0, placement(ranks=(0, 1, 2, 3, 2)), 1 << 20)
-    machine.on_record(Leave(0))
-    machine.on_record(Leave(1))
-    steps = machine.on_dead(2, "worker 2 died")
+    protocol = ProxyProtocol(0, placement(ranks=(0, 1, 2, 3, 2)), 1 << 20)
+    protocol.on_record(Leave(0))
+    protocol.on_record(Leave(1))
+    steps = protocol.on_dead(2, "worker 2 died")
     assert told(steps) == [0, 1]  # not the device in the dead process
     assert Finished() in steps

@@ -18,7 +18,7 @@ from coarse.protocol.records import (
     Table,
     key_of,
 )
-from coarse.proxy.instructions import Finished, Fold, Send
+from coarse.proxy.instructions import Finished, Reduce, Send
 from coarse.proxy.protocol import ProxyProtocol
 
 LATENCY_DEVICE, BANDWIDTH_DEVICE, THRESHOLD_BYTES = 0, 1, 100
@@ -44,15 +44,15 @@ class Device:
     """One proxy machine that has all tables; what clients tell it, and what it said."""
 
     def __init__(self, device: int, *, nodes: bool = False) -> None:
-        self.machine = ProxyProtocol(device, placement(nodes=nodes), 1 << 20)
+        self.protocol = ProxyProtocol(device, placement(nodes=nodes), 1 << 20)
         for client in range(2):
             near = (client, client) if nodes else (LATENCY_DEVICE, BANDWIDTH_DEVICE)
             self.tell(Table(client, 1, THRESHOLD_BYTES, *near, 1 << 20))
 
     def tell(self, record) -> list:
-        steps = self.machine.on_record(record)
+        steps = self.protocol.on_record(record)
         for step in [step for step in steps if type(step).__name__ == "Reserve"]:
-            steps += self.machine.on_reserved(step.request, "")
+            steps += self.protocol.on_reserved(step.request, "")
         return steps
 
     def register(self, client: int, name: str, num_elements: int = 4) -> list:
@@ -73,7 +73,7 @@ def failures(steps: list) -> dict[int, Failed]:
 
 
 def folder_of(name: str) -> int:
-    """The device of the one node that folds the only shard of a small key."""
+    """The device of the one node that reduces the only shard of a small key."""
     return key_of(name) % 2
 
 
@@ -121,7 +121,7 @@ def test_what_a_client_has_pushed_before_it_left_counts(name):
     assert not failures(device.tell(Leave(1)))
     steps = device.push(0, name)
     assert not failures(steps)
-    assert any(isinstance(step, Fold) and len(step.sources) == 2 for step in steps)
+    assert any(isinstance(step, Reduce) and len(step.sources) == 2 for step in steps)
 
 
 def test_a_name_that_a_client_never_used_fails_where_it_would_have_registered():
@@ -144,7 +144,7 @@ def test_a_ring_that_others_began_fails_at_the_node_of_the_client_that_left():
     near = Device(0, nodes=True)
     device.tell(located_of([s.record for s in near.register(0, "ring") if isinstance(s, Send)]))
     assert not failures(device.tell(Leave(1)))
-    told = failures(device.machine.on_chunk(RingChunk(key_of("ring"), 1, 0, 0, 0, 0, True)))
+    told = failures(device.protocol.on_chunk(RingChunk(key_of("ring"), 1, 0, 0, 0, 0, True)))
     assert told[2].rank == 1  # device 0, which tells its client
     assert failures(near.tell(told[2]))[0] == told[2]
 

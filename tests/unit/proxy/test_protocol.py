@@ -24,7 +24,7 @@ from coarse.protocol.records import (
     Table,
     Tables,
 )
-from coarse.proxy.instructions import Finished, Fold, Region, Reserve, Send
+from coarse.proxy.instructions import Finished, Reduce, Region, Reserve, Send
 from coarse.proxy.protocol import ProxyProtocol
 
 FIRST_DEVICE = 2
@@ -48,10 +48,10 @@ def placement(num_nodes=1, collective="in_place"):
 
 def proxy(device=0, num_nodes=1, capacity_bytes=1 << 16):
     """A device that has all tables of epoch 1."""
-    machine = ProxyProtocol(device, placement(num_nodes), capacity_bytes)
+    protocol = ProxyProtocol(device, placement(num_nodes), capacity_bytes)
     for client in range(2):
-        machine.on_record(Table(client, 1, *ROW))
-    return machine
+        protocol.on_record(Table(client, 1, *ROW))
+    return protocol
 
 
 def descriptor(num_elements=4, shape=None, op=Op.AVERAGE):
@@ -69,10 +69,10 @@ def push(client, round_=0, present=True):
 
 def ready_proxy():
     """A device at which both clients have registered the key."""
-    machine = proxy()
+    protocol = proxy()
     for client in range(2):
-        machine.on_record(located(client))
-    return machine
+        protocol.on_record(located(client))
+    return protocol
 
 
 def sent(steps, kind):
@@ -81,26 +81,26 @@ def sent(steps, kind):
 
 
 def test_tables_are_complete_with_the_last_and_told_to_own_clients():
-    machine = ProxyProtocol(0, placement(), 1 << 16)
-    assert machine.on_record(Table(0, 1, *ROW)) == [Send(FIRST_DEVICE + 1, Table(0, 1, *ROW))]
-    assert machine.on_record(Table(1, 1, *ROW)) == [Send(0, Tables(1, (ROW, ROW)))]
+    protocol = ProxyProtocol(0, placement(), 1 << 16)
+    assert protocol.on_record(Table(0, 1, *ROW)) == [Send(FIRST_DEVICE + 1, Table(0, 1, *ROW))]
+    assert protocol.on_record(Table(1, 1, *ROW)) == [Send(0, Tables(1, (ROW, ROW)))]
 
 
 def test_a_registration_makes_a_region_real_before_anybody_hears_of_it():
-    machine = proxy()
-    [reserve] = machine.on_record(Register(0, KEY, 1, descriptor(), -1, -1))
+    protocol = proxy()
+    [reserve] = protocol.on_record(Register(0, KEY, 1, descriptor(), -1, -1))
     assert reserve == Reserve(reserve.request, 0, 16)
-    steps = machine.on_reserved(reserve.request, "")
+    steps = protocol.on_reserved(reserve.request, "")
     assert sent(steps, Registered) == [(0, Registered(KEY, 1, 0, 0))]
     assert sent(steps, Located) == [(FIRST_DEVICE + 1, Located(0, KEY, 1, descriptor(), 0, 0))]
-    assert machine.used_bytes == 16
+    assert protocol.used_bytes == 16
 
 
 def test_a_region_that_cannot_be_made_real_is_free_again_and_the_key_fails_everywhere():
-    machine = proxy()
-    [reserve] = machine.on_record(Register(0, KEY, 1, descriptor(), -1, -1))
-    steps = machine.on_reserved(reserve.request, "no memory")
-    assert machine.used_bytes == 0
+    protocol = proxy()
+    [reserve] = protocol.on_record(Register(0, KEY, 1, descriptor(), -1, -1))
+    steps = protocol.on_reserved(reserve.request, "no memory")
+    assert protocol.used_bytes == 0
     told = dict(sent(steps, Failed))
     assert sorted(told) == [0, FIRST_DEVICE + 1]
     assert told[0].error == "CapacityError"
@@ -109,31 +109,31 @@ def test_a_region_that_cannot_be_made_real_is_free_again_and_the_key_fails_every
 
 
 def test_a_failure_told_by_another_device_reaches_those_who_registered_here():
-    machine = proxy()
-    machine.on_record(Register(0, KEY, 1, descriptor(), 0, 0))
+    protocol = proxy()
+    protocol.on_record(Register(0, KEY, 1, descriptor(), 0, 0))
     failed = Failed(KEY, 1, "CapacityError", "text")
-    assert machine.on_record(failed) == [Send(0, failed)]
-    assert machine.on_record(failed) == []
+    assert protocol.on_record(failed) == [Send(0, failed)]
+    assert protocol.on_record(failed) == []
 
 
 def test_the_regions_of_a_key_are_free_once_all_clients_have_forgotten_it():
-    machine = proxy()
-    [reserve] = machine.on_record(Register(0, KEY, 1, descriptor(), -1, -1))
-    machine.on_reserved(reserve.request, "")
-    machine.on_record(located(1))
+    protocol = proxy()
+    [reserve] = protocol.on_record(Register(0, KEY, 1, descriptor(), -1, -1))
+    protocol.on_reserved(reserve.request, "")
+    protocol.on_record(located(1))
     forgets = [Forget(0, KEY, 0, 0, 0), Forget(1, KEY, 1, 4096, 1)]  # the second's region is the other device's
-    assert machine.on_record(forgets[0]) == [Send(FIRST_DEVICE + 1, forgets[0])]
-    assert machine.used_bytes == 16
-    assert machine.on_record(forgets[1]) == []  # its own device has passed it on
-    assert machine.used_bytes == 0
-    assert not machine._sync.keys
+    assert protocol.on_record(forgets[0]) == [Send(FIRST_DEVICE + 1, forgets[0])]
+    assert protocol.used_bytes == 16
+    assert protocol.on_record(forgets[1]) == []  # its own device has passed it on
+    assert protocol.used_bytes == 0
+    assert not protocol._sync.keys
 
 
 def test_a_key_may_be_forgotten_before_anybody_here_has_heard_of_it():
-    machine = proxy()
+    protocol = proxy()
     for client in range(2):
-        machine.on_record(Forget(client, KEY, -1, -1, client))
-    assert not machine._sync.keys
+        protocol.on_record(Forget(client, KEY, -1, -1, client))
+    assert not protocol._sync.keys
 
 
 def test_a_kept_region_is_registered_without_new_memory():
@@ -142,38 +142,38 @@ def test_a_kept_region_is_registered_without_new_memory():
     assert not [step for step in steps if type(step) is Reserve]
 
 
-def test_a_key_is_folded_once_all_have_pushed_and_then_told():
-    machine = ready_proxy()
-    assert machine.on_record(push(1)) == []
-    [fold] = machine.on_record(push(0))
+def test_a_key_is_reduced_once_all_have_pushed_and_then_told():
+    protocol = ready_proxy()
+    assert protocol.on_record(push(1)) == []
+    [reduce] = protocol.on_record(push(0))
     regions = (Region(0, 0), Region(1, 4096))
-    assert isinstance(fold, Fold)
-    assert (fold.sources, fold.targets) == (regions, regions)
-    assert (fold.divisor, fold.num_elements, fold.priority) == (2, 4, 3)
-    assert sent(machine.on_folded(fold), Ready) == [
+    assert isinstance(reduce, Reduce)
+    assert (reduce.sources, reduce.targets) == (regions, regions)
+    assert (reduce.divisor, reduce.num_elements, reduce.priority) == (2, 4, 3)
+    assert sent(protocol.on_reduced(reduce), Ready) == [
         (client, Ready(KEY, 0, 1, True)) for client in range(2)
     ]
 
 
 def test_pushes_that_come_before_the_registrations_wait_for_them():
-    machine = proxy()
-    assert machine.on_record(push(0)) + machine.on_record(push(1)) == []
-    assert machine.on_record(located(1)) == []
-    assert [type(step) for step in machine.on_record(located(0))] == [Fold]
+    protocol = proxy()
+    assert protocol.on_record(push(0)) + protocol.on_record(push(1)) == []
+    assert protocol.on_record(located(1)) == []
+    assert [type(step) for step in protocol.on_record(located(0))] == [Reduce]
 
 
 def test_what_a_client_does_not_contribute_is_no_source_but_it_gets_the_result():
-    machine = ready_proxy()
-    machine.on_record(push(0, present=False))
-    [fold] = machine.on_record(push(1))
-    assert fold.sources == (Region(1, 4096),)
-    assert len(fold.targets) == 2
+    protocol = ready_proxy()
+    protocol.on_record(push(0, present=False))
+    [reduce] = protocol.on_record(push(1))
+    assert reduce.sources == (Region(1, 4096),)
+    assert len(reduce.targets) == 2
 
 
 def test_a_push_before_the_last_result_came_is_refused():
-    machine = ready_proxy()
-    machine.on_record(push(0))
-    [(endpoint, failed)] = sent(machine.on_record(push(0)), Failed)
+    protocol = ready_proxy()
+    protocol.on_record(push(0))
+    [(endpoint, failed)] = sent(protocol.on_record(push(0)), Failed)
     assert (endpoint, failed.error) == (0, "InFlightError")
 
 
@@ -181,48 +181,48 @@ def test_a_push_before_the_last_result_came_is_refused():
     "other", [descriptor(5), descriptor(shape=(2, 2)), descriptor(op=Op.SUM)], ids=str
 )
 def test_a_disagreement_is_told_to_those_who_registered_here_before_and_after(other):
-    machine = proxy()
-    machine.on_record(Register(0, KEY, 1, descriptor(), 0, 0))
-    [(endpoint, failed)] = sent(machine.on_record(located(1, other)), Failed)
+    protocol = proxy()
+    protocol.on_record(Register(0, KEY, 1, descriptor(), 0, 0))
+    [(endpoint, failed)] = sent(protocol.on_record(located(1, other)), Failed)
     assert (endpoint, failed.error) == (0, "MismatchError")
     assert "rank 0" in failed.text
     assert "rank 1" in failed.text
-    late = machine.on_record(Register(1, KEY, 1, other, 1, 0))
+    late = protocol.on_record(Register(1, KEY, 1, other, 1, 0))
     assert (1, failed) in sent(late, Failed)
 
 
 def test_a_joined_client_is_not_waited_for_until_the_round_is_over():
-    machine = ready_proxy()
-    machine.on_record(push(0))
-    [fold] = [step for step in machine.on_record(Join(1, 0, 0)) if type(step) is Fold]
-    assert fold.sources == fold.targets == (Region(0, 0),)
-    assert fold.divisor == 2
-    machine.on_folded(fold)
-    machine.on_record(Join(0, 0, 0))
-    assert machine.on_record(push(0, round_=1)) == []
+    protocol = ready_proxy()
+    protocol.on_record(push(0))
+    [reduce] = [step for step in protocol.on_record(Join(1, 0, 0)) if type(step) is Reduce]
+    assert reduce.sources == reduce.targets == (Region(0, 0),)
+    assert reduce.divisor == 2
+    protocol.on_reduced(reduce)
+    protocol.on_record(Join(0, 0, 0))
+    assert protocol.on_record(push(0, round_=1)) == []
 
 
 def test_device_0_alone_says_who_joined_last():
     first, second = proxy(0), proxy(1)
-    for machine in (first, second):
-        machine.on_record(Join(1, 0, 0))
+    for protocol in (first, second):
+        protocol.on_record(Join(1, 0, 0))
     assert [end for end, _ in sent(first.on_record(Join(0, 0, 0)), Joined)] == [FIRST_DEVICE + 1, 0]
     assert not sent(second.on_record(Join(0, 0, 0)), Joined)
     assert second.on_record(Joined(0, 0)) == [Send(1, Joined(0, 0))]
 
 
 def test_a_late_join_of_an_old_round_excuses_nobody():
-    machine = ready_proxy()
-    machine.on_record(Joined(1, 0))
-    machine.on_record(Join(1, 0, 0))
-    assert machine.on_record(push(0, round_=1)) == []
+    protocol = ready_proxy()
+    protocol.on_record(Joined(1, 0))
+    protocol.on_record(Join(1, 0, 0))
+    assert protocol.on_record(push(0, round_=1)) == []
 
 
 def test_a_join_that_overtakes_the_end_of_the_round_before_still_counts():
-    machine = ready_proxy()
-    machine.on_record(Join(1, 1, 0))
-    machine.on_record(Joined(1, 0))
-    assert [type(step) for step in machine.on_record(push(0, round_=1))] == [Fold]
+    protocol = ready_proxy()
+    protocol.on_record(Join(1, 1, 0))
+    protocol.on_record(Joined(1, 0))
+    assert [type(step) for step in protocol.on_record(push(0, round_=1))] == [Reduce]
 
 
 def test_on_two_nodes_an_answer_about_missing_clients_goes_by_the_asker_s_own_device():
@@ -236,12 +236,12 @@ def test_on_two_nodes_an_answer_about_missing_clients_goes_by_the_asker_s_own_de
 
 
 def test_memory_is_lent_and_taken_back():
-    machine = proxy()
-    [reserve] = machine.on_record(Allocate(1, 8, 1000))
-    assert machine.on_reserved(reserve.request, "") == [Send(1, Allocated(0, 8, 0, ""))]
-    assert machine.used_bytes == 1000
-    assert machine.on_record(Free(0)) == []
-    assert machine.used_bytes == 0
+    protocol = proxy()
+    [reserve] = protocol.on_record(Allocate(1, 8, 1000))
+    assert protocol.on_reserved(reserve.request, "") == [Send(1, Allocated(0, 8, 0, ""))]
+    assert protocol.used_bytes == 1000
+    assert protocol.on_record(Free(0)) == []
+    assert protocol.used_bytes == 0
 
 
 def test_too_much_memory_is_refused_with_what_there_is():
@@ -255,6 +255,6 @@ def test_a_probe_is_echoed():
 
 
 def test_the_service_ends_once_all_clients_have_left():
-    machine = proxy()
-    assert Finished() not in machine.on_record(Leave(1))
-    assert Finished() in machine.on_record(Leave(0))
+    protocol = proxy()
+    assert Finished() not in protocol.on_record(Leave(1))
+    assert Finished() in protocol.on_record(Leave(0))

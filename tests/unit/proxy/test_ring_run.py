@@ -22,7 +22,7 @@ def test_in_every_order_of_events_every_member_ends_with_the_sum_of_all(size, le
     while waiting:
         device, header = waiting.pop(data.draw(st.integers(0, len(waiting) - 1)))
         if header is None:
-            steps = runs[device].on_folded(0, present=True)
+            steps = runs[device].on_reduced(0, present=True)
         else:
             steps = runs[device].on_chunk(header.step, present=header.present)
         for step in steps:
@@ -45,7 +45,7 @@ def test_every_member_learns_whether_anybody_contributed(size, contributing, way
     runs = members_of(size, 8, way)
     waiting = []
     for position, (_, run) in enumerate(sorted(runs.items())):
-        waiting += run.on_folded(0, present=position in contributing)
+        waiting += run.on_reduced(0, present=position in contributing)
     while waiting:
         step = waiting.pop(0)
         if isinstance(step, RingSend):
@@ -58,18 +58,18 @@ def test_chunks_that_come_before_the_local_sum_wait_for_it():
     run = members_of(2, 4, 1)[10]
     assert run.on_chunk(0, present=True) == []
     assert run.on_chunk(1, present=True) == []
-    kinds = [type(step) for step in run.on_folded(0, present=True)]
+    kinds = [type(step) for step in run.on_reduced(0, present=True)]
     assert kinds == [RingSend, RingReceive, RingSend, RingReceive]
     assert run.is_finished
 
 
 def test_chunks_say_the_round_in_which_the_local_sum_was_made():
-    first, *_ = members_of(2, 4, 1)[10].on_folded(7, present=True)
+    first, *_ = members_of(2, 4, 1)[10].on_reduced(7, present=True)
     assert first.header.round == 7
     assert (first.header.key, first.header.epoch, first.header.version, first.header.shard) == RING
 
 
 def test_a_member_sends_to_its_next_in_its_direction():
     for way, wanted in ((1, 11), (-1, 12)):
-        first, *_ = members_of(3, 6, way)[10].on_folded(0, present=True)
+        first, *_ = members_of(3, 6, way)[10].on_reduced(0, present=True)
         assert first.device == wanted

@@ -44,8 +44,8 @@ class Device:
         )
         self.memory = memory
         self.woken = threading.Semaphore(0)
-        self.machine = DeviceSnapshots(0, placement, lambda offset: None)
-        self.writer = SnapshotWriter(self.machine, memory, self.woken.release)
+        self.protocol = DeviceSnapshots(0, placement, lambda offset: None)
+        self.writer = SnapshotWriter(self.protocol, memory, self.woken.release)
         self.said: list[object] = []
 
     def values(self, key: int) -> np.ndarray:
@@ -60,7 +60,7 @@ class Device:
             self.tell(SnapshotBegin(0, 0, is_last, text))
 
     def tell(self, record: object) -> None:
-        self.follow(self.machine.handlers[type(record)](record))
+        self.follow(self.protocol.handlers[type(record)](record))
 
     def follow(self, steps: list) -> None:
         for step in steps:

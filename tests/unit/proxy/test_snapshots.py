@@ -161,7 +161,7 @@ class Job:
                     self.jobs.append((device, step))
 
     def _do(self, device: int, job: object) -> list:
-        machine = self.devices[device]
+        protocol = self.devices[device]
         kind = type(job[0]) if type(job) is tuple else type(job)  # type: ignore[index]
         refusal = "on purpose" if kind is self.fails_at else ""
         match job:
@@ -169,19 +169,19 @@ class Job:
                 if not refusal:
                     copies = self.copies.setdefault((client, snapshot), {})
                     copies[key] = self.values[client][key]
-                return machine.on_copied(client, snapshot, key, refusal)
+                return protocol.on_copied(client, snapshot, key, refusal)
             case MakeFolder(snapshot):
-                return machine.on_folder_made(snapshot, f"staging{snapshot}", refusal)
+                return protocol.on_folder_made(snapshot, f"staging{snapshot}", refusal)
             case (WritePart(client, snapshot, staging, entries), copies):
                 assert staging == f"staging{snapshot}"
                 assert len(entries) == NUM_KEYS + 1
                 text = f"part {client} of {snapshot} " + "y" * 40_000
                 self.parts[text] = copies
-                return machine.on_part_written(client, snapshot, text, refusal)
+                return protocol.on_part_written(client, snapshot, text, refusal)
             case CommitParts():
                 if not refusal:
                     self.committed.append(job)
-                return machine.on_committed(job.snapshot, refusal)
+                return protocol.on_committed(job.snapshot, refusal)
         assert isinstance(job, DropFolder)
         self.dropped.append(job.staging)
         return []
@@ -300,7 +300,7 @@ def test_a_device_that_dies_ends_the_snapshot_for_the_clients_of_the_others(dead
     job.begin(0, 0)
     job.begin(1, 0)
     alive = 1 - dead
-    while job.devices[alive]._machines[alive].active_id is None:
+    while job.devices[alive]._protocols[alive].active_id is None:
         job.step()
     for _ in range(job.random.randrange(15)):
         job.step()

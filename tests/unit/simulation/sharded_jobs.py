@@ -5,7 +5,7 @@ from coarse.hardware.topology_tree import HOST, Place, PlaceKind, Tree
 from coarse.hardware.wire import Wire
 from coarse.simulation.sharded.iteration import simulate_sharded
 from coarse.simulation.sharded.job import ShardedJob
-from coarse.simulation.sharded.modes import Policy, ShardedMode
+from coarse.simulation.sharded.modes import ShardedPolicy, SimulatedMode
 from coarse.simulation.sharded.report import ShardedReport
 from coarse.simulation.sharded.routes import Routes
 from coarse.simulation.sharded.units import Unit
@@ -50,7 +50,7 @@ def units(
 
 
 def simulated(
-    mode: ShardedMode,
+    mode: SimulatedMode,
     machine: Machine | None = None,
     *,
     of: tuple[Unit, ...] | None = None,
@@ -61,7 +61,7 @@ def simulated(
     machine = machine or cluster()
     routes = Routes(machine=machine, num_nodes=machine.num_nodes, gpus_per_node=len(machine.tree.gpus))
     return simulate_sharded(
-        ShardedJob(units=of or units(), routes=routes, policy=Policy(mode=mode, **(policy or {})), **settings)
+        ShardedJob(units=of or units(), routes=routes, policy=ShardedPolicy(mode=mode, **(policy or {})), **settings)
     )
 
 

@@ -14,7 +14,7 @@ from coarse.simulation.adaptation import look_volleys
 from coarse.simulation.blame import TOLERANCE, blamed_shares, estimated_links
 from coarse.simulation.site import Site
 from coarse.simulation.sites import coarse_site, placement_of
-from coarse.simulation.volleys import Send, Volley, volley_s
+from coarse.simulation.volleys import Volley, VolleySend, volley_s
 from tests.unit.simulation.small_jobs import link
 
 MB = 1_000_000
@@ -41,7 +41,7 @@ def measured(site: Site, shares: Mapping[int, float], volleys: list[Volley]):
 
 
 def one_by_one(site: Site, nbytes: int = MB) -> list[Volley]:
-    return [Volley((Send("push", *ends),), nbytes, 0) for ends in site.push]
+    return [Volley((VolleySend("push", *ends),), nbytes, 0) for ends in site.push]
 
 
 def test_nobody_is_blamed_where_all_take_as_long_as_they_should():
@@ -75,7 +75,7 @@ def test_a_way_that_draws_little_of_a_link_does_not_clear_it():
     """Link 2 is narrowed to a half of its rate; client 0 draws no more than that by a narrow link of its own."""
     site = site_of_paths({(0, 0): (0, 2), (1, 0): (1, 2)}, 3)
     site = replace(site, links=(link("narrow", bytes_per_s=4e8), *site.links[1:]))
-    volleys = [*one_by_one(site), Volley((Send("push", 1, 0),), MB // 2, 0)]
+    volleys = [*one_by_one(site), Volley((VolleySend("push", 1, 0),), MB // 2, 0)]
     shares = blamed_shares(site, measured(site, {2: 0.5}, volleys))
     estimated = replace(site, links=estimated_links(site, measured(site, {2: 0.5}, volleys)))
     assert set(shares) <= {1, 2}

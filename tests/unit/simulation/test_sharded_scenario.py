@@ -7,15 +7,15 @@ import pytest
 from coarse.errors import CapacityError, ConfigError
 from coarse.hardware.gpt import gpt
 from coarse.hardware.presets import load_preset
-from coarse.simulation.sharded.modes import Policy, ShardedMode
+from coarse.simulation.sharded.modes import ShardedPolicy, SimulatedMode
 from coarse.simulation.sharded.scenario import ShardedScenario
-from coarse.simulation.sharded.units import Pace, units_of
+from coarse.simulation.sharded.units import ComputeRate, units_of
 from tests.unit.simulation.sharded_jobs import simulated, units
 
 SCENARIO = ShardedScenario(
     machine=load_preset("fcdp-a40-10gbe"),
     model_name="gpt-10b",
-    policy=Policy(mode=ShardedMode.FCDP),
+    policy=ShardedPolicy(mode=SimulatedMode.FCDP),
     batch=8,
     num_nodes=2,
     gpus_per_node=8,
@@ -31,7 +31,7 @@ def test_units_hold_all_parameters_and_compute_all_products():
 
 @pytest.mark.parametrize(("is_lora", "recomputes", "times"), [(0, 0, 2), (0, 1, 3), (1, 0, 1), (1, 1, 2)])
 def test_backward_computes_forward_so_many_times(is_lora, recomputes, times):
-    pace = Pace(flops_per_s=1e12, recomputes=bool(recomputes))
+    pace = ComputeRate(flops_per_s=1e12, recomputes=bool(recomputes))
     found = units_of(gpt("2x64x2", 8), batch=1, pace=pace, adapters={"h.0": 8} if is_lora else None)
     assert all(unit.backward_s == times * unit.forward_s for unit in found)
 
@@ -56,7 +56,7 @@ def test_tau_fills_the_gpu_and_never_passes_it():
 
 
 def test_fcdp_holds_what_zero3_holds_and_a_batch_too_large_is_refused_with_one_that_fits():
-    zero3 = replace(SCENARIO, policy=Policy(mode=ShardedMode.FSDP))
+    zero3 = replace(SCENARIO, policy=ShardedPolicy(mode=SimulatedMode.FSDP))
     assert zero3.account().total_bytes == SCENARIO.account().total_bytes
     largest = SCENARIO.largest_batch()
     assert replace(SCENARIO, batch=largest).require_fit()
@@ -65,7 +65,7 @@ def test_fcdp_holds_what_zero3_holds_and_a_batch_too_large_is_refused_with_one_t
 
 
 def test_an_iteration_takes_its_network_bound():
-    report = replace(SCENARIO, policy=Policy(mode=ShardedMode.FSDP)).run()
+    report = replace(SCENARIO, policy=ShardedPolicy(mode=SimulatedMode.FSDP)).run()
     bound_s = 3 * 15 / 16 * 2 * SCENARIO.model.num_parameters / 1.186e9
     assert bound_s < report.iteration_s < 1.01 * bound_s
 
@@ -78,4 +78,4 @@ def test_what_makes_no_sense_is_refused(wrong):
 
 def test_units_of_one_name_are_refused():
     with pytest.raises(ConfigError, match="different names"):
-        simulated(ShardedMode.FSDP, of=units(1) * 2)
+        simulated(SimulatedMode.FSDP, of=units(1) * 2)

@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 from coarse.protocol.dtypes import DType, Op
 from coarse.storage.reduce import (
     accumulate,
-    fold,
-    fold_local,
     identity,
     narrowed,
+    reduce,
+    reduce_local,
     scale,
     widen,
 )
@@ -45,12 +45,12 @@ def same(one, other):
 @pytest.mark.parametrize(("dtype", "op"), DTYPES_AND_OPS)
 @pytest.mark.parametrize("num_clients", [1, 2, 3, 4])
 @pytest.mark.parametrize("num_elements", [0, 1, 1000, BLOCK_ELEMENTS + 3])
-def test_a_fold_writes_what_numpy_says_into_all_targets(dtype, op, num_clients, num_elements):
+def test_a_reduction_writes_what_numpy_says_into_all_targets(dtype, op, num_clients, num_elements):
     divisor = num_clients if op is Op.AVERAGE else 1
     sources = contributions(dtype, num_clients, num_elements)
     wanted = expected(sources, dtype, op, divisor)
     outside = np.ones(num_elements, dtype.storage)
-    fold(sources, [*sources, outside], dtype, op, divisor)
+    reduce(sources, [*sources, outside], dtype, op, divisor)
     assert all(same(target, wanted) for target in (*sources, outside))
 
 
@@ -59,20 +59,20 @@ def test_a_target_that_contributes_nothing_gets_the_result_too(dtype, op):
     divisor = 4 if op is Op.AVERAGE else 1
     absent, *sources = contributions(dtype, 3, 100)
     wanted = expected(sources, dtype, op, divisor)
-    fold(sources, [absent, *sources], dtype, op, divisor)
+    reduce(sources, [absent, *sources], dtype, op, divisor)
     assert all(same(target, wanted) for target in (absent, *sources))
 
 
 @pytest.mark.parametrize("dtype", list(DType))
 def test_without_sources_the_result_is_zero(dtype):
     target = np.ones(5, dtype.storage)
-    fold([], [target], dtype, Op.MIN, 1)
+    reduce([], [target], dtype, Op.MIN, 1)
     assert not target.any()
 
 
-def test_a_fold_without_targets_changes_nothing():
+def test_a_reduction_without_targets_changes_nothing():
     source = np.ones(4, np.float32)
-    fold([source, source], [], DType.FLOAT32, Op.SUM, 1)
+    reduce([source, source], [], DType.FLOAT32, Op.SUM, 1)
     assert source.tolist() == [1, 1, 1, 1]
 
 
@@ -81,7 +81,7 @@ def test_half_types_round_once_at_the_end(dtype, step):
     values = [np.float32(1), np.float32(step), np.float32(step)]
     sources = [narrowed(np.array([value]), dtype) for value in values]
     target = np.zeros(1, dtype.storage)
-    fold(sources, [target], dtype, Op.SUM, 1)
+    reduce(sources, [target], dtype, Op.SUM, 1)
     assert widen(target, dtype)[0] == 1 + 2 * step
     one_by_one = narrowed(widen(sources[0], dtype) + widen(sources[1], dtype), dtype)
     assert widen(one_by_one, dtype)[0] == 1
@@ -92,10 +92,10 @@ def test_an_average_of_halves_does_not_overflow_on_the_way(dtype):
     largest = np.float32(60000) if dtype is DType.FLOAT16 else np.float32(2.0**127)
     sources = [narrowed(np.array([largest]), dtype) for _ in range(4)]
     halves = [narrowed(widen(source, dtype) / 2, dtype) for source in sources[:2]]
-    fold(halves, halves, dtype, Op.AVERAGE, 2)
+    reduce(halves, halves, dtype, Op.AVERAGE, 2)
     assert np.isfinite(widen(halves[0], dtype)).all()
     if dtype is DType.FLOAT16:
-        fold(sources, sources, dtype, Op.AVERAGE, 4)
+        reduce(sources, sources, dtype, Op.AVERAGE, 4)
         assert widen(sources[0], dtype)[0] == widen(narrowed(np.array([largest]), dtype), dtype)[0]
 
 
@@ -140,7 +140,7 @@ def test_the_identity_changes_nothing(dtype, op):
 @pytest.mark.parametrize("num_sources", [0, 1, 3])
 def test_a_local_buffer_is_the_combination_in_the_accumulator_type(dtype, op, num_sources):
     sources = contributions(dtype, num_sources, 50)
-    local = fold_local(sources, 50, dtype, op)
+    local = reduce_local(sources, 50, dtype, op)
     assert local.dtype == dtype.accumulator
     if sources:
         assert same(narrowed(local, dtype), expected(sources, dtype, op, 1))
@@ -150,7 +150,7 @@ def test_a_local_buffer_is_the_combination_in_the_accumulator_type(dtype, op, nu
 
 def test_a_local_buffer_never_shares_memory_with_a_source():
     source = np.ones(8, np.float32)
-    assert not np.shares_memory(fold_local([source], 8, DType.FLOAT32, Op.SUM), source)
+    assert not np.shares_memory(reduce_local([source], 8, DType.FLOAT32, Op.SUM), source)
 
 
 @pytest.mark.parametrize("divisor", [1, 2, 3, 4, 7, 8])
@@ -168,7 +168,7 @@ def test_infinities_and_nans_are_results_not_faults(dtype):
         values = narrowed(np.array([3e38, np.inf, np.nan, 1.0], np.float32), dtype)
         others = narrowed(np.array([3e38, -np.inf, 1.0, 1.0], np.float32), dtype)
     target = np.zeros(4, dtype.storage)
-    fold([values, others], [target], dtype, Op.SUM, 1)
+    reduce([values, others], [target], dtype, Op.SUM, 1)
     wide = widen(target, dtype)
     assert wide[0] == np.inf
     assert np.isnan(wide[1:3]).all()

@@ -36,9 +36,9 @@ def test_a_later_message_of_another_lane_may_come_first():
     assert clock.now_s() == 1.0
 
 
-def test_every_fold_may_be_the_next():
+def test_every_reduction_may_be_the_next():
     lanes, _ = lanes_of([0.0] * 3)
-    for fold in "abc":
-        lanes.post(Lane(LaneKind.FOLD, 4, 4), fold, 8)
+    for reduce in "abc":
+        lanes.post(Lane(LaneKind.FOLD, 4, 4), reduce, 8)
     assert [lanes.take(lane) for lane in reversed(lanes.choices())] == ["c", "b", "a"]
     assert lanes.choices() == ()

@@ -135,7 +135,7 @@ def test_every_client_gets_every_sum_whatever_the_delays_orders_joins_and_epochs
             loopback.run()
     loopback.run()
     iterations.check()
-    [last] = {machine.last_joined for machine in loopback.clients}
+    [last] = {protocol.last_joined for protocol in loopback.clients}
     assert lengths[last] == max(lengths)  # it has had every result that anybody had
 
 
@@ -292,10 +292,10 @@ def test_who_keeps_a_key_waiting_is_known_on_every_node(collective, num_nodes):
 
 
 def missing_at(loopback, client, name):
-    machine = loopback.clients[client]
+    protocol = loopback.clients[client]
     key = key_of(name)
-    assert machine.have_all_answered(key)
-    return {who for clients in machine.missing[key].values() for who in clients}
+    assert protocol.have_all_answered(key)
+    return {who for clients in protocol.missing[key].values() for who in clients}
 
 
 def test_a_worker_without_any_batch_holds_nobody_up():
@@ -319,7 +319,7 @@ def test_a_join_that_another_device_passes_on_late_is_still_the_earlier_one():
     loopback.join(0)
     loopback.run()
     assert [device for device, _, _ in loopback.clients[0].keys[key_of("c")].targets] == [1]
-    assert [machine.last_joined for machine in loopback.clients] == [0, 0]
+    assert [protocol.last_joined for protocol in loopback.clients] == [0, 0]
 
 
 def test_the_same_delays_give_the_same_times():
@@ -345,4 +345,4 @@ def test_a_push_takes_the_time_of_its_messages():
     for client in range(2):
         loopback.push(client, "w", np.ones(1))
     loopback.run()
-    assert loopback.clock.now_s() - began_s == 3  # the push, the fold, the word that it is ready
+    assert loopback.clock.now_s() - began_s == 3  # the push, the reduce, the word that it is ready

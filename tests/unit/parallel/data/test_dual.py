@@ -26,7 +26,7 @@ class Line:
         self.num_present = WORKERS
         self.stalls = 0
         self.restarts = 0
-        self.machine = SimpleNamespace(join_round=0)
+        self.protocol = SimpleNamespace(join_round=0)
         self.placement = SimpleNamespace(num_clients=WORKERS)
 
     def require_client(self):
@@ -194,7 +194,7 @@ def test_a_split_changes_at_a_border_alone(line):
 
 def test_once_all_workers_have_joined_the_devices_take_all_until_the_next_border(line):
     reducer = reducer_of(line)
-    line.machine.join_round = 1
+    line.protocol.join_round = 1
     for index in range(4):
         reducer.start(index)
     assert line.events == ["push 0", "push 1", "push 2", "push 3"]

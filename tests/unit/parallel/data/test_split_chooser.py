@@ -49,7 +49,7 @@ class Machine:
     def __init__(self, config, *, devices_s, workers_s):
         self.clock = VirtualClock()
         self.link = SimpleNamespace(clock=self.clock)
-        self.machine = SimpleNamespace(epoch=1)
+        self.protocol = SimpleNamespace(epoch=1)
         self.config = config
         self.placement = SimpleNamespace(num_clients=WORKERS)
         self.seconds_per_mib = {"devices": devices_s, "workers": workers_s}
@@ -70,7 +70,7 @@ class Machine:
 
     def profile(self):
         self.num_profiled += 1
-        self.machine.epoch += 1
+        self.protocol.epoch += 1
 
     # --- the client
 

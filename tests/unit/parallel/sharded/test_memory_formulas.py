@@ -3,19 +3,19 @@
 import pytest
 
 from coarse.hardware.models import uniform
-from coarse.hardware.sharded_memory import Held, ShardedTraining, sharded_account
-from coarse.parallel.sharded.modes import Mode
+from coarse.hardware.sharded_memory import ShardedTraining, StatesHeld, sharded_account
+from coarse.parallel.sharded.modes import ShardedMode
 from coarse.parallel.sharded.volumes import TrainedShape, accelerator_nbytes
 
 HELD = {
-    Mode.FSDP: Held.SHARDED,
-    Mode.HYBRID: Held.SUBGROUP,
-    Mode.ZEROPP: Held.SECONDARY,
-    Mode.FCDP: Held.SHARDED,
+    ShardedMode.FSDP: StatesHeld.SHARDED,
+    ShardedMode.HYBRID: StatesHeld.SUBGROUP,
+    ShardedMode.ZEROPP: StatesHeld.SECONDARY,
+    ShardedMode.FCDP: StatesHeld.SHARDED,
 }
 
 
-@pytest.mark.parametrize("mode", Mode)
+@pytest.mark.parametrize("mode", ShardedMode)
 def test_both_say_the_same(mode):
     model = uniform(num_layers=4, parameters_per_layer=4096)
     training = ShardedTraining(model=model, num_gpus=16, num_nodes=2, held=HELD[mode])

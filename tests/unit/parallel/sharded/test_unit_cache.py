@@ -8,13 +8,13 @@ import pytest
 from coarse.errors import ConfigError
 from coarse.parallel.sharded.accelerator_cache import AcceleratorCache
 from coarse.parallel.sharded.changes import ChangeWatch, Mark
-from coarse.parallel.sharded.modes import Mode, mode_named, rules_of
+from coarse.parallel.sharded.modes import ShardedMode, mode_named, rules_of
 from coarse.parallel.sharded.unit_cache import Source, UnitCache
 
 EVENTS = ("change", "forward", "backward")
 
 
-def sources(mode: Mode, events: tuple[str, ...]) -> list[Source]:
+def sources(mode: ShardedMode, events: tuple[str, ...]) -> list[Source]:
     cache, found = UnitCache(rules_of(mode)), []
     for event in events:
         if event == "change":
@@ -24,13 +24,13 @@ def sources(mode: Mode, events: tuple[str, ...]) -> list[Source]:
     return found
 
 
-@pytest.mark.parametrize("mode", [Mode.FSDP, Mode.HYBRID])
+@pytest.mark.parametrize("mode", [ShardedMode.FSDP, ShardedMode.HYBRID])
 def test_zero_3_always_gathers_from_all_workers(mode):
     for events in itertools.product(EVENTS, repeat=4):
         assert set(sources(mode, events)) <= {Source.ALL_WORKERS}
 
 
-@pytest.mark.parametrize("mode", [Mode.ZEROPP, Mode.FCDP])
+@pytest.mark.parametrize("mode", [ShardedMode.ZEROPP, ShardedMode.FCDP])
 def test_nothing_is_taken_from_what_was_kept_before_the_last_change(mode):
     for events in itertools.product(EVENTS, repeat=6):
         cache, is_kept = UnitCache(rules_of(mode)), False
@@ -47,17 +47,17 @@ def test_nothing_is_taken_from_what_was_kept_before_the_last_change(mode):
 def test_fcdp_gathers_from_all_workers_once_for_each_change():
     for events in itertools.product(EVENTS, repeat=6):
         bursts = [list(run) for is_change, run in itertools.groupby(events, lambda e: e == "change") if not is_change]
-        assert sources(Mode.FCDP, events).count(Source.ALL_WORKERS_KEEPING) == len(bursts)
+        assert sources(ShardedMode.FCDP, events).count(Source.ALL_WORKERS_KEEPING) == len(bursts)
 
 
 def test_zeropp_gathers_every_forward_from_all_workers_and_no_backward_after_one():
     steps = ("change", "forward", "backward") * 3
-    assert sources(Mode.ZEROPP, steps) == [Source.ALL_WORKERS_KEEPING, Source.SECONDARY_SHARDS] * 3
-    assert sources(Mode.ZEROPP, ("forward", "forward")) == [Source.ALL_WORKERS_KEEPING] * 2
+    assert sources(ShardedMode.ZEROPP, steps) == [Source.ALL_WORKERS_KEEPING, Source.SECONDARY_SHARDS] * 3
+    assert sources(ShardedMode.ZEROPP, ("forward", "forward")) == [Source.ALL_WORKERS_KEEPING] * 2
 
 
 def test_a_mode_is_known_by_its_name_and_another_is_refused_with_all_names():
-    assert [mode_named(str(mode)) for mode in Mode] == list(Mode)
+    assert [mode_named(str(mode)) for mode in ShardedMode] == list(ShardedMode)
     for wrong in ("FSDP", "", None, 3):
         with pytest.raises(ConfigError, match="'fsdp', 'hybrid', 'zeropp', 'fcdp'"):
             mode_named(wrong)

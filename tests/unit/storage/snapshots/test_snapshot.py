@@ -9,9 +9,9 @@ from coarse.storage.snapshots.snapshot import (
     CopyNow,
     Discard,
     Grant,
-    Phase,
     Refuse,
     SnapshotMachine,
+    SnapshotPhase,
     WriteFile,
 )
 
@@ -21,9 +21,9 @@ def test_without_requests_keys_are_copied_one_at_a_time_and_then_written():
     assert machine.on_begin(1, [10, 11]) == [CopyNow(1, 10)]
     assert machine.on_copied(1, 10) == [CopyNow(1, 11)]
     assert machine.on_copied(1, 11) == [WriteFile(1, (10, 11))]
-    assert (machine.phase, machine.active_id) == (Phase.WRITING, 1)
+    assert (machine.phase, machine.active_id) == (SnapshotPhase.WRITING, 1)
     assert machine.on_written(1) == []
-    assert (machine.phase, machine.active_id) == (Phase.IDLE, None)
+    assert (machine.phase, machine.active_id) == (SnapshotPhase.IDLE, None)
 
 
 def test_a_key_that_is_not_copied_yet_is_copied_before_it_is_overwritten():

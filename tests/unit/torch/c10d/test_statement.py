@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from coarse.torch.c10d.statement import NUM_FIELDS, Kind, Statement, disagreement, element_number
+from coarse.torch.c10d.statement import NUM_FIELDS, CallKind, CallStatement, disagreement, element_number
 
-CALL = Statement(kind=Kind.ALL_REDUCE, element=element_number("float32"), op=0, nbytes=16)
+CALL = CallStatement(kind=CallKind.ALL_REDUCE, element=element_number("float32"), op=0, nbytes=16)
 
 
 def rows_of(*statements):
@@ -22,7 +22,7 @@ def test_equal_calls_fit():
 @pytest.mark.parametrize(
     ("change", "word"),
     [
-        ({"kind": Kind.BROADCAST}, "broadcast"),
+        ({"kind": CallKind.BROADCAST}, "broadcast"),
         ({"element": element_number("float64")}, "float64"),
         ({"op": 3}, "reduction 3"),
         ({"root": 2}, "root 2"),
