@@ -110,7 +110,7 @@ bench-throughput: $(INSTALLED)
 bench-tf-step: $(INSTALLED)
 	$(BIN)/python benchmarks/tf_step.py
 
-# The README's tables from the results of `make bench`.
+# The README's figures and the tables of docs from the results of `make bench`.
 readme: $(INSTALLED)
 	$(BIN)/python benchmarks/readme_table.py
 

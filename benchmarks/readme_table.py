@@ -1,4 +1,6 @@
-"""Write the numbers of benchmarks/results into the README, with the targets that they reach and miss.
+"""Write the numbers of benchmarks/results into the README and docs, with the targets that they reach and miss.
+
+The README has six figures, docs/benchmarks.md all tables.
 
 python benchmarks/readme_table.py
 """
@@ -12,6 +14,7 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # so that the script runs from any folder
 
+from benchmarks.headlines import headlines_of
 from benchmarks.rendering import RESULTS_FOLDER, markdown, milliseconds, percent, times
 from benchmarks.sharded_tables import sharded_part
 from benchmarks.step_rows import UNSYNCHRONISED
@@ -21,12 +24,8 @@ from benchmarks.tf_tables import tf_part
 README = Path(__file__).resolve().parents[1] / "README.md"
 BEGIN = "<!-- benchmarks: begin; written by `make readme` -->"
 END = "<!-- benchmarks: end -->"
-CLAIMS_BEGIN = "<!-- claims: begin; written by `make readme` from docs/validation.md -->"
-CLAIMS_END = "<!-- claims: end -->"
 CLAIMS = README.parent / "docs" / "validation.md"
-SHARDED_CLAIMS_BEGIN = "<!-- claims of sharded training: begin; written by `make readme` -->"
-SHARDED_CLAIMS_END = "<!-- claims of sharded training: end -->"
-SHARDED_CLAIMS = README.parent / "docs" / "sharded_validation.md"
+TABLES = README.parent / "docs" / "benchmarks.md"
 SHARDED_BEGIN = "<!-- bytes and steps: begin; written by `make readme` -->"
 SHARDED_END = "<!-- bytes and steps: end -->"
 SHARDED = README.parent / "docs" / "sharded.md"
@@ -57,19 +56,19 @@ Results = Mapping[str, Result]
 
 
 def main() -> None:
-    """Put the section into the README."""
+    """Put the figures into the README, and the tables into their pages."""
     results = read_results(RESULTS_FOLDER)
-    text = README.read_text(encoding="utf-8")
-    text = with_section(text, section_of(results))
-    text = with_section(text, claims_of(CLAIMS.read_text(encoding="utf-8")), CLAIMS_BEGIN, CLAIMS_END)
-    sharded = sharded_claims_of(SHARDED_CLAIMS.read_text(encoding="utf-8"))
-    text = with_section(text, sharded, SHARDED_CLAIMS_BEGIN, SHARDED_CLAIMS_END)
-    README.write_text(text, encoding="utf-8")
-    guide = SHARDED.read_text(encoding="utf-8")
-    SHARDED.write_text(with_section(guide, sharded_part(results), SHARDED_BEGIN, SHARDED_END), encoding="utf-8")
-    page = with_section(TF_PAGE.read_text(encoding="utf-8"), tf_part(results.get("tf-step")), TF_BEGIN, TF_END)
-    TF_PAGE.write_text(page, encoding="utf-8")
-    print(f"{README.name}: {len(results)} of {len(NAMES)} results")
+    rewrite(README, headlines_of(results, CLAIMS.read_text(encoding="utf-8")), BEGIN, END)
+    rewrite(TABLES, section_of(results), BEGIN, END)
+    rewrite(SHARDED, sharded_part(results), SHARDED_BEGIN, SHARDED_END)
+    rewrite(TF_PAGE, tf_part(results.get("tf-step")), TF_BEGIN, TF_END)
+    print(f"{README.name}, {TABLES.name}: {len(results)} of {len(NAMES)} results")
+
+
+def rewrite(page: Path, section: str, begin_line: str, end_line: str) -> None:
+    """Replace what stands between the page's markers."""
+    text = with_section(page.read_text(encoding="utf-8"), section, begin_line, end_line)
+    page.write_text(text, encoding="utf-8")
 
 
 def read_results(folder: Path) -> dict[str, Result]:
@@ -87,25 +86,6 @@ def with_section(text: str, section: str, begin_line: str = BEGIN, end_line: str
             f"the page has no lines {begin_line!r} and {end_line!r}, between which the tables go; add them"
         )
     return f"{before}{begin_line}\n{section}\n{end_line}{after}"
-
-
-def claims_of(page: str) -> str:
-    """The table of the page that `make validate` writes, reduced up, under how many rows came to what."""
-    return _folded(page.partition("\n## ")[0])
-
-
-def sharded_claims_of(page: str) -> str:
-    """The same of each paper of the page on sharded training."""
-    sections = (section.partition("\nInputs:")[0] for section in page.split("\n## ")[1:])
-    found = [section for section in sections if " rows: " in section]
-    return "\n".join(_folded(section, f"{section.splitlines()[0]}: ") for section in found)
-
-
-def _folded(section: str, before: str = "") -> str:
-    lines = section.splitlines()
-    (counts,) = [line.partition(". ")[0] for line in lines if " rows: " in line]
-    table = "\n".join(line for line in lines if line.startswith("|"))
-    return f"<details><summary>{before}{counts}</summary>\n\n{table}\n\n</details>"
 
 
 def section_of(results: Results) -> str:

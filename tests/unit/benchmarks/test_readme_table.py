@@ -1,19 +1,9 @@
-"""The README's tables say what the results say, misses included."""
+"""The README's figures and the tables of docs/benchmarks.md say what the results say, misses included."""
 
 import pytest
 
-from benchmarks.readme_table import (
-    BEGIN,
-    CLAIMS,
-    END,
-    README,
-    SHARDED_CLAIMS,
-    claims_of,
-    read_results,
-    section_of,
-    sharded_claims_of,
-    with_section,
-)
+from benchmarks.headlines import HEADLINES, counts_of, headlines_of
+from benchmarks.readme_table import BEGIN, CLAIMS, END, README, TABLES, read_results, section_of, with_section
 from benchmarks.rendering import RESULTS_FOLDER
 from benchmarks.targets import (
     JUDGES,
@@ -149,21 +139,28 @@ def test_an_emulated_run_that_was_late_has_not_followed_a_lost_link():
     assert followed.missed == ("emulated, 2 runs",)
 
 
-def test_the_readme_has_every_row_of_the_claims():
-    page = CLAIMS.read_text(encoding="utf-8")
-    section = claims_of(page)
-    rows = [line for line in page.partition("\n## ")[0].splitlines() if line.startswith("|")]
-    assert len(rows) > 2
-    assert all(row in section for row in rows)
-    assert section in README.read_text(encoding="utf-8"), "run make readme"
+def test_the_readme_has_six_figures_with_their_kinds_commands_and_misses():
+    lines = headlines_of(read_results(RESULTS_FOLDER), CLAIMS.read_text(encoding="utf-8")).splitlines()[2:]
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    assert len(cells) == len(HEADLINES) + 1 == 6
+    assert all(any(word in kind for word in ("measured", "emulated", "simulated")) for *_, kind, _ in cells)
+    assert all(command.startswith("`make ") for *_, command in cells)
+    assert {reached.split()[0] for *_, reached, _, _ in cells} == {"yes", "no"}
 
 
-def test_the_readme_has_every_row_of_the_claims_of_sharded_training_by_paper():
-    page = SHARDED_CLAIMS.read_text(encoding="utf-8")
-    section = sharded_claims_of(page)
-    rows = [line for line in page.splitlines() if line.startswith("|") and "| simulated |" in line]
-    assert len(rows) > 2
-    assert all(row in section for row in rows)
-    assert section.count("<details>") == 2
-    assert "basis" not in section
-    assert section in README.read_text(encoding="utf-8"), "run make readme"
+def test_a_figure_without_a_result_is_shown_as_not_measured():
+    lines = headlines_of({}, "3 rows: 3 exact. A row").splitlines()[2:]
+    assert all("not measured" in line for line in lines[:-1])
+    assert "| 3 rows: 3 exact | yes |" in lines[-1]
+
+
+def test_claims_that_are_missed_are_counted_as_the_page_counts_them():
+    assert counts_of("# A\n\n9 rows: 2 exact, 7 missed. A row\n") == "9 rows: 2 exact, 7 missed"
+    assert "| no (7 missed) |" in headlines_of({}, "9 rows: 2 exact, 7 missed. A row")
+
+
+def test_the_pages_show_the_results_that_are_kept():
+    results = read_results(RESULTS_FOLDER)
+    figures = headlines_of(results, CLAIMS.read_text(encoding="utf-8"))
+    assert figures in README.read_text(encoding="utf-8"), "run make readme"
+    assert section_of(results) in TABLES.read_text(encoding="utf-8"), "run make readme"

@@ -1,0 +1,88 @@
+"""The six figures that the README shows, misses among them: each a target of `targets.py`, its kind and its command."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from benchmarks.rendering import markdown
+from benchmarks.targets import JUDGES, Result
+from benchmarks.verdicts import Verdict
+
+
+@dataclass(frozen=True, kw_only=True)
+class Headline:
+    """One figure of the README: a target of a result, and how a reader would say it."""
+
+    figure: str
+    result: str
+    target: str
+    command: str
+
+
+HEADLINES = (
+    Headline(
+        figure="Sum of gradients in device memory, 2 workers and 2 devices: times faster than Gloo",
+        result="sync-2-2",
+        target="in device memory: faster than Gloo",
+        command="make bench-sync",
+    ),
+    Headline(
+        figure="The same sum: its time over that of one memcpy of the bytes",
+        result="sync-2-2",
+        target="in device memory: time in memcpys",
+        command="make bench-sync",
+    ),
+    Headline(
+        figure="Time that coarse adds to a training step of the demo's GPT",
+        result="step-2-2",
+        target="added to a training step",
+        command="make bench-step",
+    ),
+    Headline(
+        figure="Sharded training by fcdp between nodes at 100 Mbit/s: times faster than ZeRO-3",
+        result="throughput",
+        target="fcdp: faster than fsdp, same collective",
+        command="make bench-throughput",
+    ),
+    Headline(
+        figure="Jobs that notice a link lost in mid-run, and change routes and split in time",
+        result="degradation",
+        target="a link lost in mid-run: noticed and followed",
+        command="make bench-degradation",
+    ),
+)
+_CLAIMS_FIGURE = "Numbers and orders that the COARSE paper states, beside ours"
+
+
+def headlines_of(results: Mapping[str, Result], claims_page: str) -> str:
+    """The table of the README: five targets of benchmarks, and the claims of the page that `make validate` writes."""
+    lines = [_line_of(headline, results.get(headline.result)) for headline in HEADLINES]
+    return markdown(
+        ["figure", "target", "found", "reached", "kind", "command"], [*lines, _claims_line(counts_of(claims_page))]
+    )
+
+
+def counts_of(claims_page: str) -> str:
+    """What the page says of its rows, like `93 rows: 16 within 10 %, 49 missed`."""
+    (counts,) = [line.partition(". ")[0] for line in claims_page.splitlines() if " rows: " in line]
+    return counts
+
+
+def _line_of(headline: Headline, result: Result | None) -> list[str]:
+    verdict = _verdict_on(headline, result)
+    found = "; ".join(f"{place} {value}" for place, value in verdict.found) or "-"
+    kind = result["kind"] if result else "-"
+    return [headline.figure, verdict.limit, found, verdict.reached, kind, f"`{headline.command}`"]
+
+
+def _verdict_on(headline: Headline, result: Result | None) -> Verdict:
+    (verdict,) = [verdict for verdict in JUDGES[headline.result](result) if verdict.target == headline.target]
+    return verdict
+
+
+def _claims_line(counts: str) -> list[str]:
+    missed = re.search(r"\d+ missed", counts)
+    reached = f"no ({missed[0]})" if missed else "yes"
+    return [_CLAIMS_FIGURE, "the paper's", counts, reached, "simulated", "`make validate`"]
