@@ -7,11 +7,10 @@ from typing import Any
 import tensorflow as tf
 
 from coarse.errors import ConfigError
-from tf_strategy import datasets
-from tf_strategy.cross_device import CoarseCrossDeviceOps
-from tf_strategy.equal_starts import EqualStarts
-from tf_strategy.layer_states import LayerStates
-from tf_strategy.operations import Operations
+from tf_strategy.agreement.equal_starts import EqualStarts
+from tf_strategy.agreement.layer_states import LayerStates
+from tf_strategy.agreement.variables import read_from_rank_0
+from tf_strategy.data import datasets
 from tf_strategy.private_names import (
     MirroredExtended,
     ReduceOp,
@@ -23,9 +22,10 @@ from tf_strategy.private_names import (
     regrouped,
     value_context,
 )
-from tf_strategy.tensors import as_tensor
+from tf_strategy.sums.cross_device import CoarseCrossDeviceOps
+from tf_strategy.sums.operations import Operations
+from tf_strategy.sums.tensors import as_tensor
 from tf_strategy.unsupported import UnsupportedMethods, require_input_options
-from tf_strategy.variables import read_from_rank_0
 
 
 class CoarseReplicaContext(tf.distribute.ReplicaContext):
@@ -55,7 +55,7 @@ class CoarseExtended(UnsupportedMethods, MirroredExtended):
         return self._operations.num_workers
 
     def _in_multi_worker_mode(self) -> bool:
-        """False: what ends when is agreed on in tf_strategy.datasets, not by an empty batch."""
+        """False: what ends when is agreed on in tf_strategy.data.datasets, not by an empty batch."""
         return False
 
     def _get_replica_id_in_sync_group(self, replica_id: int) -> int:

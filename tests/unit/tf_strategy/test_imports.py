@@ -32,6 +32,6 @@ def test_no_module_that_comes_with_tf_strategy_imports_mpi():
 
 def test_all_of_tf_strategy_but_what_is_asked_for_by_name_comes_with_it():
     loaded = loaded_with("tf_strategy")
-    assert {"tf_strategy.rounds", "tf_strategy.roll", "coarse.session", "coarse.client.handle"} <= loaded
+    assert {"tf_strategy.sums.rounds", "tf_strategy.sums.roll", "coarse.session", "coarse.client.handle"} <= loaded
     assert "mpi4py" in imported_roots(at_import("coarse.runtime"))
     assert all(within(name, "coarse") or within(name, "tf_strategy") for name in loaded)

@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 from tf_strategy import private_names
-from tf_strategy.cross_device import CoarseCrossDeviceOps
+from tf_strategy.agreement.variables import FirstReplicaVariable
 from tf_strategy.extended import CoarseExtended, CoarseReplicaContext
 from tf_strategy.private_names import (
     MirroredExtended,
@@ -24,8 +24,8 @@ from tf_strategy.private_names import (
     input_lib,
     values,
 )
+from tf_strategy.sums.cross_device import CoarseCrossDeviceOps
 from tf_strategy.unsupported import UnsupportedMethods
-from tf_strategy.variables import FirstReplicaVariable
 
 SUBCLASSES = [
     (CoarseExtended, MirroredExtended),

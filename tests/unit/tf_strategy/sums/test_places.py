@@ -1,0 +1,72 @@
+"""Where workers are, in words: every rank, what it does, and what to do about it."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tf_strategy.sums.places import Place, decoded, difference_of
+
+PLACES = st.builds(Place, st.text(max_size=5), st.lists(st.text(max_size=5), max_size=3).map(tuple))
+
+
+@given(PLACES, PLACES)
+def test_places_have_one_fingerprint_exactly_where_they_are_equal(one, other):
+    assert (one.fingerprint == other.fingerprint) is (one == other)
+    assert 0 <= one.fingerprint < 2**62
+
+
+@given(PLACES)
+def test_another_rank_decodes_what_was_encoded(place):
+    assert decoded(place.encoded) == place
+
+
+@given(st.lists(PLACES, min_size=2, max_size=4).filter(lambda places: len(set(places)) > 1))
+def test_a_difference_names_every_rank_once(places):
+    said = difference_of(places)
+    named = [int(part) for text in said.split(" on rank")[1:] for part in said_ranks(text)]
+    assert sorted(named) == list(range(len(places)))
+
+
+def said_ranks(text: str) -> list[str]:
+    """The numbers that follow " on rank" or " on ranks"."""
+    numbers = text.removeprefix("s").lstrip(" ")
+    return [part for part in numbers.split(" but ")[0].split(";")[0].split(",") if part.strip().isdigit()]
+
+
+def test_a_place_shows_three_tensors_and_counts_the_rest():
+    assert str(Place("a stop")) == "a stop"
+    assert str(Place("a sum", ("int32[1]",))) == "a sum (int32[1])"
+    kinds = tuple(f"float32[{n}]" for n in range(5))
+    assert str(Place("a sum", kinds)) == "a sum (float32[0], float32[1], float32[2] and 2 more)"
+
+
+@pytest.mark.parametrize(
+    ("places", "said"),
+    [
+        (
+            [Place("the first 'kernel'", (kind,)) for kind in ("float32[2, 3]", "float32[2, 4]", "float32[2, 3]")],
+            "the first 'kernel' is float32[2, 3] on ranks 0, 2 but float32[2, 4] on rank 1; "
+            "give it one shape and type on all ranks, or see whether",
+        ),
+        (
+            [Place("a sum", ("int32[]", "float32[3]")), Place("a sum", ("int32[]", "int32[4]"))],
+            "a sum, tensor 2 of 2, is float32[3] on rank 0 but int32[4] on rank 1; "
+            "give it one shape and type on all ranks, or see whether",
+        ),
+        (
+            [Place("a sum", ("int32[]",)), Place("a sum", ("int32[]", "int32[]"))],
+            "the workers' programs have come apart: a sum (int32[]) on rank 0 but a sum (int32[], int32[]) on rank 1; ",
+        ),
+    ],
+)
+def test_a_difference_in_kind_alone_names_the_first_tensor_that_differs(places, said):
+    assert difference_of(places).startswith(said)
+
+
+def test_programs_that_have_come_apart_are_told_what_to_look_for():
+    said = difference_of([Place("a sum", ("float32[]",)), Place("the end of the data")])
+    assert said.startswith(
+        "the workers' programs have come apart: a sum (float32[]) on rank 0 but the end of the data on rank 1; "
+    )
+    for cause in ("data ended earlier", "other layers", "read a metric", "save"):
+        assert cause in said

@@ -1,0 +1,166 @@
+"""The synchronisations of this process, one after the other: what the operations in TensorFlow's graphs call.
+
+[Note: one at a time] Operations that wait occupy threads of TensorFlow's executor, of which there may be one. So no two
+synchronisations are under way at once (tf_strategy.sums.operations orders them), and none waits before all that this
+process contributes has been pushed.
+"""
+
+import threading
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from coarse.parallel.data.byte_stream import stream, stream_blobs
+from coarse.parallel.data.synchroniser import DeviceSynchroniser, Synchroniser, synchroniser_of, times_rounds
+from tf_strategy import failures
+from tf_strategy.sums.places import Place
+from tf_strategy.sums.recording import Recorder
+from tf_strategy.sums.reduction import Tensors
+from tf_strategy.sums.results import ResultPool
+from tf_strategy.sums.roll import SAID_BYTES, RollCall
+from tf_strategy.sums.sites import Site
+from tf_strategy.sums.streamed_sums import pieces_of, streamed
+
+if TYPE_CHECKING:  # it starts MPI, which only init() may
+    from coarse.parallel.data.split_chooser import DualSync
+    from coarse.runtime import Runtime
+
+_FEW_BYTES = 4096
+"""Smaller reductions, of a metric for instance, go to the memory devices in every mode and by every policy."""
+
+
+class Rounds:
+    """Every method is called by all workers in one order.
+
+    What one of them raises, all raise at once from then on: the other workers may have half of this one's part, so that
+    a second try would add up what does not belong together.
+    """
+
+    def __init__(self, runtime: "Runtime") -> None:
+        self._runtime = runtime
+        self._lock = threading.RLock()
+        self._roll = RollCall(runtime)
+        self._sites: dict[Tensors, Site] = {}
+        self._current: Site | None = None
+        self._pool = ResultPool()
+        self.num_workers = runtime.placement.num_clients
+        assert runtime.client_index is not None
+        self.rank = runtime.client_index
+        self.bucket_bytes = runtime.config.bucket_bytes
+        self.recorder: Recorder | None = None
+        """What wants to know when buckets are pushed and taken."""
+
+    # --- sums, bucket by bucket
+
+    @failures.noted
+    def push(self, tensors: Tensors, bucket: int, arrays: Sequence[np.ndarray], first_ago_s: float = 0.0) -> None:
+        """Contribute the tensors of one bucket; the first push of any bucket begins the round.
+
+        The first of the tensors was there `first_ago_s` before.
+        """
+        with self._lock:
+            site = self._site(tensors)
+            if self._current is None:
+                self._current = site
+                self._roll.begin(tensors.place)
+        assert self._current is site, "another synchronisation is under way"
+        timer = site.synchroniser.timer
+        if timer is not None and timer.is_running:
+            timer.on_gradient(first_ago_s)
+            timer.on_gradient()
+            timer.on_bucket(bucket)
+        with self._recorded("push", site, bucket):
+            site.fill(bucket, arrays)
+            with self._lock:
+                site.synchroniser.start(bucket)
+
+    @failures.noted
+    def take(self, tensors: Tensors, bucket: int) -> list[np.ndarray]:
+        """The results of one bucket, in shape, in storage types; buckets are taken in order once all were pushed."""
+        site = self._sites[tensors]
+        with self._recorded("take", site, bucket):
+            if bucket == 0:
+                self._roll.meet()
+                site.synchroniser.all_started()
+            site.synchroniser.wait(bucket)
+            results = [
+                self._pool.copy_of(flat).reshape(tensors.shapes[number])
+                for number, flat in zip(site.members[bucket], site.results(bucket), strict=True)
+            ]
+        if bucket == site.num_buckets - 1:
+            self._end(site)
+        return results
+
+    def is_timed(self, tensors: Tensors) -> bool:
+        """Whether someone may want to know when these come."""
+        return tensors.nbytes >= _FEW_BYTES and times_rounds(self._runtime)
+
+    @property
+    def dual_sync(self) -> "DualSync | None":
+        """What was measured and decided for the largest of the sums that are timed; None before that."""
+        timed = [site for tensors, site in self._sites.items() if self.is_timed(tensors)]
+        largest = max(timed, key=lambda site: site.tensors.nbytes, default=None)
+        return None if largest is None else largest.synchroniser.dual_sync
+
+    def _site(self, tensors: Tensors) -> Site:
+        with self._lock:
+            if tensors not in self._sites:
+                self._meet(tensors.place)  # keys that others never use would be waited for until time is up
+                plans = tensors.plans(self.bucket_bytes)
+                self._sites[tensors] = Site(tensors, plans, self._synchroniser_of(tensors))
+            return self._sites[tensors]
+
+    def _synchroniser_of(self, tensors: Tensors) -> Synchroniser:
+        if tensors.nbytes < _FEW_BYTES:
+            return DeviceSynchroniser()
+        return synchroniser_of(self._runtime, f"tensorflow/{tensors.fingerprint:x}/")
+
+    def _recorded(self, kind: str, site: Site, bucket: int) -> AbstractContextManager[None]:
+        recorder = self.recorder
+        return nullcontext() if recorder is None else recorder.during(kind, bucket, site.nbytes_of(bucket))
+
+    def _end(self, site: Site) -> None:
+        with self._lock:
+            self._current = None
+        site.synchroniser.begin_round()
+        timer = site.synchroniser.timer
+        if timer is not None and timer.is_running:
+            timer.on_stepped()
+
+    # --- tensors of any shape
+
+    @failures.noted
+    def reduce(self, tensors: Tensors, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """All tensors at once: their sums or means, in shape; of shapes however many no memory is kept."""
+        self._meet(tensors.place)  # keys that others do not push would be waited for until time is up
+        return streamed(self._runtime.require_client(), pieces_of(tensors), arrays)
+
+    # --- bytes from one or all
+
+    @failures.noted
+    def broadcast(self, array: np.ndarray, what: str) -> np.ndarray:
+        """Rank 0's bits of an array that has one shape and type on all ranks; `what` names it in errors."""
+        place = Place(what, (f"{array.dtype}{list(array.shape)}",))
+        result = np.array(array, order="C")
+        flat = result.reshape(-1).view(np.uint8)
+        if flat.nbytes <= SAID_BYTES:
+            self._meet(place, flat.tobytes())
+            flat[:] = self._roll.said(0, flat.nbytes)
+        else:
+            self._meet(place)
+            stream([flat], 0, "tensorflow/broadcast")
+        return result
+
+    @failures.noted
+    def gather(self, array: np.ndarray) -> list[np.ndarray]:
+        """Every rank's array, in order of rank; they may differ in the first extent."""
+        self._meet(Place("each of the gathered rows", (f"{array.dtype}{list(array.shape[1:])}",)))
+        blobs = stream_blobs(np.ascontiguousarray(array).tobytes(), "tensorflow/gather")
+        return [np.frombuffer(blob, array.dtype).reshape(-1, *array.shape[1:]) for blob in blobs]
+
+    def _meet(self, place: Place, said: bytes = b"") -> None:
+        assert self._current is None, "another synchronisation is under way"
+        self._roll.begin(place, said)
+        self._roll.meet()
