@@ -7,18 +7,18 @@ batch is asked for. That is why the questions stand behind all that fetches ahea
 
 import threading
 from itertools import count
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from coarse.errors import DeadRankError, MismatchError, StallError
+from coarse.errors import ConfigError, DeadRankError, MismatchError, StallError
 from coarse.protocol.dtypes import DType, Op
 from coarse.protocol.records import URGENT, Descriptor
 from coarse.session import current
 from tf_strategy import failures
-from tf_strategy.data.empty_batch import empty_batch
 from tf_strategy.data.end import Given, goes_on, place_of
-from tf_strategy.sums.waits import told
+from tf_strategy.sums.places import told
 
 _NUM_KEYS = 64
 """Datasets take turns at them: more are never read in one step."""
@@ -90,3 +90,32 @@ class DataAgreement:
 def _as_dataset(spec: object) -> tf.data.Dataset:
     """One empty batch."""
     return tf.data.Dataset.from_tensors(empty_batch(spec))
+
+
+def empty_batch(spec: Any) -> Any:  # noqa: ANN401
+    """A batch of no rows, nested as `spec` is, the type specification of batches; extents not known are 0.
+
+    A worker runs it whose data are over while others finish theirs.
+
+    Raises:
+        ConfigError: a component of a kind that has no rows.
+    """
+    return tf.nest.map_structure(_empty, spec)
+
+
+def _empty(spec: tf.TypeSpec) -> Any:  # noqa: ANN401
+    if isinstance(spec, type(tf.type_spec_from_value(None))):
+        return None
+    if not isinstance(spec, tf.TensorSpec | tf.RaggedTensorSpec | tf.SparseTensorSpec) or spec.shape.rank in (None, 0):
+        raise ConfigError(
+            f"a worker whose files end earlier needs a batch of no rows, and there is none of {spec}; batch the "
+            "dataset into tensors, or set auto_shard_policy to DATA"
+        )
+    extents = [0, *(extent or 0 for extent in spec.shape[1:])]
+    if isinstance(spec, tf.SparseTensorSpec):
+        return tf.SparseTensor(tf.zeros([0, len(extents)], tf.int64), tf.zeros([0], spec.dtype), extents)
+    if isinstance(spec, tf.RaggedTensorSpec):
+        inner = [0, *extents[1 + spec.ragged_rank :]]
+        no_rows = tf.zeros([1], spec.row_splits_dtype)
+        return tf.RaggedTensor.from_nested_row_splits(tf.zeros(inner, spec.dtype), [no_rows] * spec.ragged_rank)
+    return tf.zeros(extents, spec.dtype)

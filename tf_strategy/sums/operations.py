@@ -15,12 +15,20 @@ import tensorflow as tf
 
 from coarse.errors import ConfigError
 from coarse.protocol.dtypes import DType, Op
-from tf_strategy.private_names import jit_compiled_function
+from tf_strategy.private_names import ReduceOp, has_replica_values, jit_compiled_function, local_value, on_devices_of
 from tf_strategy.sums.reduction import Tensors, members_of
 from tf_strategy.sums.rounds import Rounds
-from tf_strategy.sums.tensors import require_bits, stored, wire_type_of
 
 Arrays = list[np.ndarray]
+_WIRE_OF = {
+    tf.float16: DType.FLOAT16,
+    tf.bfloat16: DType.BFLOAT16,
+    tf.float32: DType.FLOAT32,
+    tf.float64: DType.FLOAT64,
+    tf.int32: DType.INT32,
+    tf.int64: DType.INT64,
+    tf.uint8: DType.UINT8,
+}
 
 
 class Operations:
@@ -180,3 +188,105 @@ def _as(result: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
     result = tf.bitcast(result, like.dtype) if result.dtype != like.dtype else result
     result.set_shape(like.shape)
     return result
+
+
+class CoarseCrossDeviceOps(tf.distribute.CrossDeviceOps):
+    """How values of all workers are combined: what `tf.distribute` asks of any strategy."""
+
+    def __init__(self, operations: Operations) -> None:
+        super().__init__()
+        self._operations = operations
+
+    @property
+    def _num_between_graph_workers(self) -> int:
+        """At least 2: the base class would take one worker's values for everybody's otherwise."""
+        return max(2, self._operations.num_workers)
+
+    def reduce_implementation(self, reduce_op: Any, per_replica_value: Any, destinations: Any, options: Any) -> Any:  # noqa: ANN401
+        """One value's sum or mean, on the devices of `destinations`."""
+        (combined,) = self._combined(reduce_op, [local_value(per_replica_value)])
+        return on_devices_of(combined, destinations)
+
+    def batch_reduce(self, reduce_op: Any, value_destination_pairs: Any, options: Any = None) -> Any:  # noqa: ANN401
+        """Many values' sums or means in one synchronisation; a destination (a tensor's device) may be empty."""
+        return self._combined(reduce_op, [as_tensor(local_value(value)) for value, _ in value_destination_pairs])
+
+    def sums_of_gradients(self, gradients: list[Any]) -> list[Any]:
+        """The sums, in one synchronisation, of what comes again in the same shapes in every step."""
+        return self._combined(ReduceOp.SUM, [as_tensor(local_value(one)) for one in gradients], come_again=True)
+
+    def broadcast_implementation(self, tensor: Any, destinations: Any) -> Any:  # noqa: ANN401
+        """Rank 0's tensor, or rows, on the devices of `destinations`."""
+        name = getattr(destinations, "name", None)
+        what = "a broadcast" if name is None else f"what the first replica writes to {name!r}"
+        if isinstance(tensor, tf.IndexedSlices):
+            rows, indices = (self._operations.gather(part)[0] for part in (tensor.values, tensor.indices))
+            first = tf.IndexedSlices(rows, indices, tensor.dense_shape)
+        else:
+            first = self._operations.broadcast(tensor, what)
+        return on_devices_of(first, destinations)
+
+    def _gather_implementation(self, per_replica_value: Any, destinations: Any, axis: Any, options: Any) -> Any:  # noqa: ANN401
+        """All workers' values end to end along an axis, in order of rank."""
+        value: Any = local_value(per_replica_value)
+        num_axes = value.shape.rank
+        if num_axes is None or not -num_axes <= axis < num_axes:
+            raise ValueError(
+                f"rank {self._operations.rank}: values of shape {value.shape} cannot be gathered along axis {axis}"
+            )
+        axis %= num_axes
+        rest = [n for n in range(num_axes) if n != axis]
+        first = tf.transpose(value, [axis, *rest])
+        joined = tf.concat(self._operations.gather(first), 0)
+        back = [rest.index(n) + 1 if n != axis else 0 for n in range(num_axes)]
+        return on_devices_of(tf.transpose(joined, back), destinations)
+
+    def _combined(self, reduce_op: Any, combined: list[Any], *, come_again: bool = False) -> list[Any]:  # noqa: ANN401
+        op = Op.SUM if reduce_op == ReduceOp.SUM else Op.AVERAGE
+        dense = [number for number, value in enumerate(combined) if not isinstance(value, tf.IndexedSlices)]
+        if dense:
+            results = self._operations.reduce(op, [combined[number] for number in dense], come_again=come_again)
+            for number, result in zip(dense, results, strict=True):
+                combined[number] = result
+        return [self._rows(op, v) if isinstance(v, tf.IndexedSlices) else v for v in combined]
+
+    def _rows(self, op: Op, rows: tf.IndexedSlices) -> tf.IndexedSlices:
+        """All workers' rows; a row that several have comes several times, as in any IndexedSlices."""
+        values = tf.concat(self._operations.gather(rows.values), 0)
+        indices = tf.concat(self._operations.gather(rows.indices), 0)
+        if op is Op.AVERAGE:
+            values /= tf.cast(self._operations.num_workers, values.dtype)
+        return tf.IndexedSlices(values, indices, rows.dense_shape)
+
+
+# --- types on the wire
+
+
+def wire_type_of(dtype: tf.DType, what: str) -> DType:
+    """The type that a tensor has on the wire; TypeError, with the remedy, where devices cannot add it."""
+    wire = _WIRE_OF.get(dtype)
+    if wire is None:
+        known = ", ".join(sorted(known.name for known in _WIRE_OF))
+        raise TypeError(
+            f"{what}: tensors of {dtype.name} cannot be synchronised; cast them, tf.cast(x, tf.int32) of a tf.bool "
+            f"for instance (known: {known})"
+        )
+    return wire
+
+
+def as_tensor(value: Any, like: Any = None) -> Any:  # noqa: ANN401
+    """A tensor, rows or a replica's value as they are; a number as a tensor of the type that `like` has, if any."""
+    if tf.is_tensor(value) or has_replica_values(value):
+        return value
+    return tf.convert_to_tensor(value, dtype=getattr(like, "dtype", None))
+
+
+def require_bits(dtype: tf.DType, what: str) -> None:
+    """TypeError, with the remedy, where a tensor is no block of bytes that could be sent."""
+    if dtype in (tf.string, tf.resource, tf.variant):
+        raise TypeError(f"{what}: a tensor of tf.{dtype.name} cannot be sent; make numbers of it, by tf.io.decode_raw")
+
+
+def stored(tensor: tf.Tensor) -> tf.Tensor:
+    """The tensor in the type in which the wire stores it: bfloat16 as uint16."""
+    return tf.bitcast(tensor, tf.uint16) if tensor.dtype == tf.bfloat16 else tensor

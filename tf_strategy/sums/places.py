@@ -1,10 +1,12 @@
-"""Where workers are in their programs, and in words how they differ."""
+"""Where workers are in their programs, and in words how they differ, or who has not come."""
 
 import hashlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+
+from coarse.errors import CoarseError, DeadRankError, StallError
 
 _APART = (
     "see whether a rank's data ended earlier, its model has other layers, or only some ranks stop, save, read a metric "
@@ -69,3 +71,17 @@ def _by_rank(places: Sequence[Place], said: Callable[[Place], str]) -> str:
 
 def _ranks(numbers: Sequence[int]) -> str:
     return f"rank{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
+
+
+def told(error: StallError | DeadRankError, rank: int, where: str, advice: str = "") -> CoarseError:
+    """The same error: where a rank waited, whom for, and what to do."""
+    here = f"rank {rank} waited at {where}"
+    more = f"; {advice}" if advice else ""
+    why, gone, _ = str(error).removeprefix(f"rank {rank}: ").partition(" without pushing ")
+    if isinstance(error, DeadRankError):
+        ended = f"; see why it ends before the others{more}" if gone else ""
+        return DeadRankError(f"{here}: {why}{ended}", rank=error.rank)
+    if error.missing:
+        missing = f"ranks {list(error.missing)} have not come in time"
+        why = f"{missing}; see what they wait for, or raise stall_timeout_s{more}"
+    return StallError(f"{here}: {why}", missing=error.missing)

@@ -3,25 +3,31 @@
 [Note: one at a time] Operations that wait occupy threads of TensorFlow's executor, of which there may be one. So no two
 synchronisations are under way at once (tf_strategy.sums.operations orders them), and none waits before all that this
 process contributes has been pushed.
+
+[Note: roll call] Keras runs the same program on every rank; where ranks come to differ (data that end earlier, a
+callback that stops one of them, a metric read on one rank only) each would wait for what the others never push, or
+worse, add up what does not belong together. So every synchronisation is numbered, and says what it is about.
 """
 
 import threading
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from coarse.client.handle import Handle
+from coarse.errors import DeadRankError, MismatchError, StallError
 from coarse.parallel.data.byte_stream import stream, stream_blobs
 from coarse.parallel.data.synchroniser import DeviceSynchroniser, Synchroniser, synchroniser_of, times_rounds
+from coarse.protocol.clock import Clock, WallClock
+from coarse.protocol.dtypes import DType, Op
+from coarse.protocol.records import URGENT, Descriptor
 from tf_strategy import failures
-from tf_strategy.sums.places import Place
-from tf_strategy.sums.recording import Recorder
-from tf_strategy.sums.reduction import Tensors
-from tf_strategy.sums.results import ResultPool
-from tf_strategy.sums.roll import SAID_BYTES, RollCall
-from tf_strategy.sums.sites import Site
-from tf_strategy.sums.streamed_sums import pieces_of, streamed
+from tf_strategy.sums.buffers import Site, pieces_of, streamed
+from tf_strategy.sums.places import Place, decoded, difference_of, told
+from tf_strategy.sums.reduction import ResultPool, Tensors
 
 if TYPE_CHECKING:  # it starts MPI, which only init() may
     from coarse.parallel.data.split_chooser import DualSync
@@ -29,6 +35,10 @@ if TYPE_CHECKING:  # it starts MPI, which only init() may
 
 _FEW_BYTES = 4096
 """Smaller reductions, of a metric for instance, go to the memory devices in every mode and by every policy."""
+SAID_BYTES = 64
+"""What a worker may say beside where it is."""
+_BEFORE = 2
+"""int64 before what it says: where it is, and the number of synchronisations so far."""
 
 
 class Rounds:
@@ -164,3 +174,81 @@ class Rounds:
         assert self._current is None, "another synchronisation is under way"
         self._roll.begin(place, said)
         self._roll.meet()
+
+
+class RollCall:
+    """One vector in device memory, where every worker writes where it is; see [Note: roll call]."""
+
+    def __init__(self, runtime: "Runtime") -> None:
+        assert runtime.client_index is not None
+        self._client = runtime.require_client()
+        self._rank = runtime.client_index
+        shape = (runtime.placement.num_clients, _BEFORE + SAID_BYTES // 8)
+        self._descriptor = Descriptor("tensorflow/roll", int(DType.INT64), int(Op.SUM), shape, URGENT)
+        self._rows = self._client.device_array(self._descriptor)
+        self._handle: Handle | None = None
+        self._place = Place("nothing")
+        self.number = 0
+        """Synchronisations begun so far."""
+
+    def begin(self, place: Place, said: bytes = b"") -> None:
+        """Say what this worker synchronises now, and at most SAID_BYTES more; `meet` waits for the others."""
+        self.number += 1
+        self._place = place
+        self._rows[:] = 0
+        mine = self._rows[self._rank]
+        mine[:_BEFORE] = (place.fingerprint, self.number)
+        mine[_BEFORE:].view(np.uint8)[: len(said)] = np.frombuffer(said, np.uint8)
+        self._handle = self._client.push_pull(self._descriptor, None, self._rows)
+
+    def meet(self) -> None:
+        """Return once all workers are here.
+
+        Raises:
+            MismatchError: they are at different points (on all workers).
+            StallError: some have not come in time, which it names.
+            DeadRankError: some have ended.
+        """
+        assert self._handle is not None
+        try:
+            self._handle.wait()
+        except (StallError, DeadRankError) as error:
+            raise told(error, self._rank, f"synchronisation {self.number}, {self._place}") from None
+        places = self._rows[:, :_BEFORE]
+        if (places != places[0]).any():
+            blobs = stream_blobs(self._place.encoded, "tensorflow/at")
+            said = difference_of([decoded(blob) for blob in blobs])
+            raise MismatchError(f"rank {self._rank}: at synchronisation {self.number} {said}")
+
+    def said(self, rank: int, nbytes: int) -> np.ndarray:
+        """(nbytes,) uint8: what a rank said, until the next `begin`."""
+        return self._rows[rank, _BEFORE:].view(np.uint8)[:nbytes]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Transfer:
+    """One call of TensorFlow's into coarse; seconds of the recorder's clock."""
+
+    kind: str
+    """"push" (a bucket's tensors are copied into its memory) or "take" (its results are waited for and copied)."""
+    bucket: int
+    nbytes: int
+    begin_s: float
+    end_s: float
+
+
+class Recorder:
+    """The transfers since it was made, in the order in which they ended; they tell how far backward hides them."""
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        """`clock` is by default the system's monotonic one, which all processes of a node share."""
+        self._clock = clock or WallClock()
+        self.transfers: list[Transfer] = []
+
+    @contextmanager
+    def during(self, kind: str, bucket: int, nbytes: int) -> Iterator[None]:
+        """Record what the block does, unless it fails."""
+        begin_s = self._clock.now_s()
+        yield
+        end_s = self._clock.now_s()
+        self.transfers.append(Transfer(kind=kind, bucket=bucket, nbytes=nbytes, begin_s=begin_s, end_s=end_s))

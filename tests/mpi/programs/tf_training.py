@@ -12,7 +12,7 @@ from coarse.parallel.data.byte_stream import stream_blobs
 from coarse.protocol.dtypes import DType, Op
 from coarse.session import current
 from tf_strategy import CoarseStrategy
-from tf_strategy.sums.sites import Tensors
+from tf_strategy.sums.reduction import Tensors
 
 BATCH, STEPS = 16, 5
 """Rows of a global batch, and batches of an epoch."""

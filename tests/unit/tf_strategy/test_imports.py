@@ -2,7 +2,25 @@
 
 import ast
 
+import pytest
+
 from tests.test_layering import SOURCES, TREES, imported_modules, imported_roots, within
+
+FLOORS = (
+    ("versions", "failures", "private_names", "private_keras"),
+    ("sums",),
+    ("data", "agreement"),
+    ("extended",),
+    ("gradients", "draws"),
+    ("strategy",),
+)
+"""From the bottom: what stands on a floor imports from the floors below."""
+FLOOR_OF = {f"tf_strategy.{room}": number for number, rooms in enumerate(FLOORS) for room in rooms}
+
+
+def room_of(name: str) -> str:
+    """The file or the folder directly in tf_strategy that a module is or lies in."""
+    return ".".join(name.split(".")[:2])
 
 
 def at_import(name: str) -> ast.Module:
@@ -32,6 +50,13 @@ def test_no_module_that_comes_with_tf_strategy_imports_mpi():
 
 def test_all_of_tf_strategy_but_what_is_asked_for_by_name_comes_with_it():
     loaded = loaded_with("tf_strategy")
-    assert {"tf_strategy.sums.rounds", "tf_strategy.sums.roll", "coarse.session", "coarse.client.handle"} <= loaded
+    assert {"tf_strategy.sums.rounds", "coarse.session", "coarse.client.handle"} <= loaded
     assert "mpi4py" in imported_roots(at_import("coarse.runtime"))
     assert all(within(name, "coarse") or within(name, "tf_strategy") for name in loaded)
+
+
+@pytest.mark.parametrize("name", sorted(name for name in SOURCES if name.startswith("tf_strategy.")))
+def test_rooms_import_one_way(name):
+    others = {room_of(other) for other in imported_modules(TREES[name]) if other.startswith("tf_strategy.")}
+    for other in others - {room_of(name), "tf_strategy.private_names"}:
+        assert FLOOR_OF[other] < FLOOR_OF[room_of(name)]

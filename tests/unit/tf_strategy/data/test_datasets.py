@@ -9,7 +9,6 @@ import tensorflow as tf
 
 from coarse.errors import ConfigError, MismatchError
 from tf_strategy.data.datasets import num_batches_of
-from tf_strategy.data.empty_batch import empty_batch
 from tf_strategy.data.end import (
     INFINITE,
     NOT_BY_KERAS,
@@ -23,7 +22,7 @@ from tf_strategy.data.end import (
     must_ask,
     shared_seed,
 )
-from tf_strategy.data.end_agreement import DataAgreement
+from tf_strategy.data.end_agreement import DataAgreement, empty_batch
 
 
 def parts(*counts: int, split: Split = Split.BY_BATCHES, **fields: int) -> list[Part]:

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tf_strategy.data import files as data_files
-from tf_strategy.data.files import are_files_enough
+from tf_strategy.data import datasets
+from tf_strategy.data.datasets import are_files_enough
 from tf_strategy.private_names import auto_sharded, may_read_files
 
 NUM_FILES = 4
@@ -26,7 +26,7 @@ def files(tmp_path_factory):
 @pytest.fixture
 def calls(monkeypatch):
     """How often a function was called that a dataset maps to its rows; nothing is known of datasets of other tests."""
-    monkeypatch.setattr(data_files, "_first_reads", type(data_files._first_reads)())
+    monkeypatch.setattr(datasets, "_first_reads", type(datasets._first_reads)())
     return []
 
 
@@ -68,8 +68,8 @@ def test_files_are_counted_as_tensorflow_counts_them_and_no_row_is_read(kind, nu
     part = by_files(dataset, NUM_FILES)
     found = are_files_enough(dataset, part, NUM_FILES)
     assert not calls
-    assert found == data_files._can_read(part) == (num_names == NUM_FILES)
-    assert not data_files._first_reads
+    assert found == datasets._can_read(part) == (num_names == NUM_FILES)
+    assert not datasets._first_reads
 
 
 OTHERS = {
@@ -124,17 +124,17 @@ def test_a_dataset_whose_graph_does_not_tell_is_read_once(files, calls, monkeypa
         calls.append(line)
         return line
 
-    monkeypatch.setattr(data_files, "_lists_of_names", lambda part: iter(()))
+    monkeypatch.setattr(datasets, "_lists_of_names", lambda part: iter(()))
     lines = Lines(files[:num_names]).map(lambda line: tf.numpy_function(noted, [line], tf.string))
     lines = lines.map(lambda line: tf.ensure_shape(line, []))
     assert are_files_enough(lines, by_files(lines, 2), 2) == (num_names == NUM_FILES)
     num_calls = len(calls)
     assert are_files_enough(lines, by_files(lines, 2), 2) == (num_names == NUM_FILES)
     assert len(calls) == num_calls
-    assert len(data_files._first_reads) == 1
+    assert len(datasets._first_reads) == 1
     del lines
     gc.collect()
-    assert not data_files._first_reads
+    assert not datasets._first_reads
 
 
 def test_names_that_cannot_be_read_are_left_to_where_the_data_are_used(calls):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tf_strategy.data.lent_memory import owned
+from tf_strategy.data.datasets import owned
 from tf_strategy.private_names import has_lent_memory
 
 

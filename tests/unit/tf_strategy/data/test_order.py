@@ -9,8 +9,8 @@ import tensorflow as tf
 from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
 from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
 
+from tf_strategy.data.datasets import order_of, share_seed
 from tf_strategy.data.end import Part
-from tf_strategy.data.order import order_of, share_seed
 from tf_strategy.private_names import draws_of
 
 Data = tf.data.Dataset

@@ -1,10 +1,11 @@
-"""Where workers are, in words: every rank, what it does, and what to do about it."""
+"""Where workers are, and who has not come, in words: every rank, what it does, and what to do about it."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tf_strategy.sums.places import Place, decoded, difference_of
+from coarse.errors import DeadRankError, StallError
+from tf_strategy.sums.places import Place, decoded, difference_of, told
 
 PLACES = st.builds(Place, st.text(max_size=5), st.lists(st.text(max_size=5), max_size=3).map(tuple))
 
@@ -70,3 +71,28 @@ def test_programs_that_have_come_apart_are_told_what_to_look_for():
     )
     for cause in ("data ended earlier", "other layers", "read a metric", "save"):
         assert cause in said
+
+
+STALL = StallError("rank 0: 'key' was not complete after 5 s; ranks [1]", missing=(1,))
+LEFT = DeadRankError("rank 1 (MPI rank 4) has shut down without pushing 'key', which others push", rank=4)
+DIED = DeadRankError("rank 0: worker 1 (MPI rank 4) died", rank=4)
+
+
+@pytest.mark.parametrize("advice", ["", "read all"])
+def test_a_wait_says_where_it_was_and_ends_with_the_advice_where_a_program_is_at_fault(advice):
+    more = f"; {advice}" if advice else ""
+    start = "rank 0 waited at a place: "
+    assert str(told(STALL, 0, "a place", advice)) == (
+        f"{start}ranks [1] have not come in time; see what they wait for, or raise stall_timeout_s{more}"
+    )
+    assert str(told(LEFT, 0, "a place", advice)) == (
+        f"{start}rank 1 (MPI rank 4) has shut down; see why it ends before the others{more}"
+    )
+    assert str(told(DIED, 0, "a place", advice)) == f"{start}worker 1 (MPI rank 4) died"
+
+
+@pytest.mark.parametrize("error", [STALL, LEFT, DIED])
+def test_who_is_missing_or_dead_is_kept(error):
+    other = told(error, 0, "a place")
+    assert type(other) is type(error)
+    assert vars(other) == vars(error)

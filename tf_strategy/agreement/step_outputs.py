@@ -1,4 +1,4 @@
-"""The logs of Keras' training and test steps, which callbacks of all workers see alike."""
+"""What Keras' steps give, seen alike on all workers: the means of training and test logs, and the rows predicted."""
 
 from typing import Any
 
@@ -46,3 +46,33 @@ def _tensor_of(leaf: Any) -> Any:  # noqa: ANN401
 
 def _is_number(leaf: Any) -> bool:  # noqa: ANN401
     return isinstance(leaf, tf.Tensor) and (leaf.dtype.is_floating or leaf.dtype.is_integer)
+
+
+def rows_of_all(operations: Operations, outputs: Any) -> Any:  # noqa: ANN401
+    """Nested outputs, of whose tensors every worker has its rows, with all workers' rows end to end.
+
+    A number per worker becomes a vector, as under MirroredStrategy; what is no tensor stays as it is.
+
+    Raises:
+        TypeError: outputs of a type that has no bits to send, strings for instance.
+    """
+    return tf.nest.map_structure(lambda output: _joined(operations, output), outputs)
+
+
+def _joined(operations: Operations, output: Any) -> Any:  # noqa: ANN401
+    if isinstance(output, tf.RaggedTensor):
+        flat = tf.concat(operations.gather(output.flat_values), 0)
+        lengths = [tf.concat(operations.gather(level), 0) for level in output.nested_row_lengths()]
+        return tf.RaggedTensor.from_nested_row_lengths(flat, lengths)
+    if isinstance(output, tf.SparseTensor):
+        parts = zip(
+            operations.gather(output.indices),
+            operations.gather(output.values),
+            operations.gather(output.dense_shape[tf.newaxis]),
+            strict=True,
+        )
+        tensors = [tf.SparseTensor(indices, values, shape[0]) for indices, values, shape in parts]
+        return tf.sparse.concat(0, tensors, expand_nonconcat_dims=True)
+    if not tf.is_tensor(output):
+        return output
+    return tf.concat(operations.gather(output[tf.newaxis] if output.shape.rank == 0 else output), 0)

@@ -1,4 +1,4 @@
-"""Sums of tensors of any shape through a few buffers in device memory, which serve all shapes alike."""
+"""The device memory of sums: one reduction's own buckets, and a few buffers that serve all shapes alike."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -7,18 +7,51 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from coarse.client.handle import Handle
+from coarse.parallel.data.bucket_plan import BucketPlan
 from coarse.parallel.data.byte_stream import Section, capacity_of, cut, pack, unpack
+from coarse.parallel.data.synchroniser import Synchroniser
 from coarse.protocol.records import Descriptor
 from coarse.protocol.units import MIB
-from tf_strategy.sums.reduction import Tensors
+from tf_strategy.sums.reduction import Tensors, members_of
 
 if TYPE_CHECKING:  # it starts MPI, which only init() may
     from coarse.client.client import Client
-
 NUM_SLOTS = 4
 """Pieces in flight at once."""
 PIECE_BYTES = 4 * MIB
 """The most in one of them: all buffers of a type and operation together have twice NUM_SLOTS as much."""
+
+
+class Site:
+    """The buckets of one kind of reduction."""
+
+    def __init__(self, tensors: Tensors, plans: Sequence[BucketPlan], synchroniser: Synchroniser) -> None:
+        self.tensors = tensors
+        self.synchroniser = synchroniser
+        self.num_buckets = len(plans)
+        self._views: list[list[np.ndarray]] = []
+        """By bucket the place of each of its tensors."""
+        self.members = tuple(members_of(plan) for plan in plans)
+        """By bucket the numbers of its tensors."""
+        for plan in plans:
+            memory = synchroniser.memory_of(plan.descriptor)
+            slots = plan.layout.slots
+            self._views.append(
+                [memory[slot.offset_elements : slot.offset_elements + slot.num_elements] for slot in slots]
+            )
+
+    def fill(self, bucket: int, arrays: Sequence[np.ndarray]) -> None:
+        """Copy a bucket's tensors, of any shape, into its memory."""
+        for view, array in zip(self._views[bucket], arrays, strict=True):
+            view[:] = array.reshape(-1).view(view.dtype)
+
+    def nbytes_of(self, bucket: int) -> int:
+        """Bytes of a bucket's tensors."""
+        return sum(view.nbytes for view in self._views[bucket])
+
+    def results(self, bucket: int) -> list[np.ndarray]:
+        """Where a bucket's results lie, flat, until it is filled again."""
+        return self._views[bucket]
 
 
 class Piece(NamedTuple):
@@ -69,4 +102,3 @@ def _pushed(client: "Client", piece: Piece, parts: Sequence[np.ndarray]) -> Hand
 
 def _deliver(handle: Handle, piece: Piece, combined: Sequence[np.ndarray]) -> None:
     unpack(handle.wait().view(np.uint8), piece.sections, combined)
-

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from coarse.protocol.dtypes import Op
-from tf_strategy.agreement.step_logs import means_of_all
+from tf_strategy.agreement.step_outputs import means_of_all
 
 
 class FakeOperations:

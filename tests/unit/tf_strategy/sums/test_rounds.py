@@ -1,13 +1,14 @@
-"""A roll call: who is where, what rank 0 says beside it, and errors in words of the user's program."""
+"""A roll call: who is where, what rank 0 says beside it, and errors in the user's words; and what is recorded."""
 
 import numpy as np
 import pytest
 
 from coarse.client.handle import Handle
 from coarse.errors import DeadRankError, MismatchError, StallError
-from tf_strategy.sums import roll
+from coarse.protocol.clock import VirtualClock
+from tf_strategy.sums import rounds
 from tf_strategy.sums.places import Place
-from tf_strategy.sums.roll import SAID_BYTES, RollCall
+from tf_strategy.sums.rounds import SAID_BYTES, Recorder, RollCall, Transfer
 
 HERE, THERE = Place("a sum", ("float32[3]",)), Place("a sum", ("float32[4]",))
 
@@ -67,7 +68,7 @@ def devices():
 def calls(devices, monkeypatch):
     """Three ranks' roll calls."""
     found = [RollCall(Runtime(devices, rank)) for rank in range(devices.num_ranks)]
-    monkeypatch.setattr(roll, "stream_blobs", lambda blob, name: [call._place.encoded for call in found])
+    monkeypatch.setattr(rounds, "stream_blobs", lambda blob, name: [call._place.encoded for call in found])
     return found
 
 
@@ -150,3 +151,19 @@ def test_who_has_died_is_named_with_what_was_waited_for(calls, devices):
     assert str(caught.value) == (
         "rank 2 waited at synchronisation 1, a sum (float32[4]): worker 1 (MPI rank 1) died"
     )
+
+
+def test_a_transfer_lasts_as_long_as_its_block():
+    clock = VirtualClock()
+    recorder = Recorder(clock)
+    clock.advance_to(2.0)
+    with recorder.during("push", 1, 100):
+        clock.advance_to(5.0)
+    assert recorder.transfers == [Transfer(kind="push", bucket=1, nbytes=100, begin_s=2.0, end_s=5.0)]
+
+
+def test_what_fails_is_no_transfer():
+    recorder = Recorder(VirtualClock())
+    with pytest.raises(ValueError, match="lost"), recorder.during("take", 0, 1):
+        raise ValueError("lost")
+    assert recorder.transfers == []

@@ -1,4 +1,4 @@
-"""Tensors of any shape are combined through buffers whose number and bytes do not grow with the shapes that come."""
+"""What is filled into buckets comes out again; buffers for any shape grow neither in number nor in bytes."""
 
 import numpy as np
 from hypothesis import given
@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from coarse.client.handle import Handle
 from coarse.protocol.dtypes import DType, Op
+from tf_strategy.sums.buffers import NUM_SLOTS, PIECE_BYTES, Site, pieces_of, streamed
 from tf_strategy.sums.reduction import Tensors
-from tf_strategy.sums.streamed_sums import NUM_SLOTS, PIECE_BYTES, pieces_of, streamed
 
 WIRES = (DType.FLOAT32, DType.INT64, DType.BFLOAT16, DType.UINT8)
 LISTS = st.lists(st.tuples(st.sampled_from(WIRES), st.lists(st.integers(0, 9), max_size=3)), min_size=1, max_size=6)
@@ -106,3 +106,37 @@ def test_buffers_of_any_number_of_lengths_have_a_bound(lengths):
     }
     assert len({descriptor.name for descriptor in buffers}) == len(buffers)
     assert sum(descriptor.nbytes for descriptor in buffers) <= 2 * NUM_SLOTS * PIECE_BYTES
+
+
+TENSORS = Tensors(
+    Op.SUM, (DType.FLOAT32, DType.FLOAT64, DType.BFLOAT16, DType.FLOAT32), ((2, 3), (4,), (5,), ())
+)
+
+
+class Doubled:
+    """A synchroniser whose buckets are plain memory."""
+
+    def __init__(self) -> None:
+        self.memories: list[np.ndarray] = []
+
+    def memory_of(self, descriptor):
+        memory = np.zeros(descriptor.shape, DType(descriptor.dtype).storage)
+        self.memories.append(memory)
+        return memory
+
+
+def test_each_tensor_has_a_place_of_its_own_in_its_bucket():
+    synchroniser = Doubled()
+    site = Site(TENSORS, TENSORS.plans(1 << 20), synchroniser)
+    storages = [np.float32, np.float64, np.uint16, np.float32]
+    arrays = [
+        (np.arange(int(np.prod(shape)), dtype=storage) + 10 * number).reshape(shape)
+        for number, (shape, storage) in enumerate(zip(TENSORS.shapes, storages, strict=True))
+    ]
+    for bucket, members in enumerate(site.members):
+        site.fill(bucket, [arrays[number] for number in members])
+    for bucket, members in enumerate(site.members):
+        for number, result in zip(members, site.results(bucket), strict=True):
+            assert result.base is synchroniser.memories[bucket]
+            assert np.array_equal(result.reshape(arrays[number].shape), arrays[number])
+    assert sum(site.nbytes_of(bucket) for bucket in range(site.num_buckets)) == TENSORS.nbytes
