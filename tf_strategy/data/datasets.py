@@ -26,8 +26,8 @@ from tf_strategy.data.end import (
     INFINITE,
     NOT_BY_KERAS,
     UNKNOWN,
-    Part,
-    Split,
+    DataPart,
+    DataSplit,
     allowed_behind,
     different_orders,
     must_ask,
@@ -39,7 +39,7 @@ from tf_strategy.private_names import auto_sharded, distributed, draws_of, has_l
 from tf_strategy.sums.operations import Operations
 from tf_strategy.sums.places import fingerprint_of
 
-Policy = tf.data.experimental.AutoShardPolicy
+AutoShardPolicy = tf.data.experimental.AutoShardPolicy
 _MODERATE = b"\x08\x02"
 """CardinalityOptions of compute level CARDINALITY_COMPUTE_MODERATE, which looks into flat_map, of which Keras makes
 the datasets of its arrays."""
@@ -76,7 +76,7 @@ def distribute(
 
     split, part = _split(dataset, by, operations)
     whole = num_batches_of(dataset)
-    num_batches = whole if split is Split.BY_BATCHES or whole == INFINITE else num_batches_of(part)
+    num_batches = whole if split is DataSplit.BY_BATCHES or whole == INFINITE else num_batches_of(part)
     return _agreed(part, split, num_batches, input_workers, strategy, operations)
 
 
@@ -94,7 +94,7 @@ def from_function(
     )
     part = dataset_fn(context)
     _require_dataset(part, operations.rank)
-    return _agreed(part, Split.AS_GIVEN, num_batches_of(part), input_workers, strategy, operations)
+    return _agreed(part, DataSplit.AS_GIVEN, num_batches_of(part), input_workers, strategy, operations)
 
 
 def num_batches_of(dataset: tf.data.Dataset) -> int:
@@ -105,18 +105,18 @@ def num_batches_of(dataset: tf.data.Dataset) -> int:
 
 def _split(
     dataset: tf.data.Dataset, by: Callable[[object], tf.data.Dataset], operations: Operations
-) -> tuple[Split, tf.data.Dataset]:
+) -> tuple[DataSplit, tf.data.Dataset]:
     """How a dataset's policy splits it, and this worker's part."""
     policy = dataset.options().experimental_distribute.auto_shard_policy
-    if policy in (Policy.OFF, Policy.HINT):
-        return Split.AS_GIVEN, by(policy)
-    if policy == Policy.DATA or (policy == Policy.AUTO and keras_method() == "predict"):
-        return Split.BY_BATCHES, by(Policy.DATA)
+    if policy in (AutoShardPolicy.OFF, AutoShardPolicy.HINT):
+        return DataSplit.AS_GIVEN, by(policy)
+    if policy == AutoShardPolicy.DATA or (policy == AutoShardPolicy.AUTO and keras_method() == "predict"):
+        return DataSplit.BY_BATCHES, by(AutoShardPolicy.DATA)
     part = _by_files(dataset, by, operations)
     if part is not None:
-        return Split.BY_FILES, part
-    if policy == Policy.AUTO:
-        return Split.BY_BATCHES, by(Policy.DATA)
+        return DataSplit.BY_FILES, part
+    if policy == AutoShardPolicy.AUTO:
+        return DataSplit.BY_BATCHES, by(AutoShardPolicy.DATA)
     raise ConfigError(
         f"rank {operations.rank}: auto_shard_policy is FILE, and the dataset reads no files, or fewer than the "
         f"{operations.num_workers} workers; set it to DATA"
@@ -133,7 +133,7 @@ def _by_files(
     if not may_read_files(dataset):
         return None
     try:
-        part = by(Policy.FILE)
+        part = by(AutoShardPolicy.FILE)
     except tf.errors.NotFoundError:
         return None
     is_enough = are_files_enough(dataset, part, operations.num_workers)
@@ -142,16 +142,16 @@ def _by_files(
 
 def _agreed(
     part: tf.data.Dataset,
-    split: Split,
+    split: DataSplit,
     num_batches: int,
     input_workers: object,
     strategy: tf.distribute.Strategy,
     operations: Operations,
 ) -> tf.distribute.DistributedDataset:
     """A worker's part that ends where all others do."""
-    here = Part(int(split), num_batches, *_counted_by_keras(), *order_of(part))
+    here = DataPart(int(split), num_batches, *_counted_by_keras(), *order_of(part))
     rows = operations.gather(tf.constant([here], tf.int64))
-    parts = [Part(*(int(number) for number in row[0])) for row in rows]
+    parts = [DataPart(*(int(number) for number in row[0])) for row in rows]
     for warning in different_orders(parts):
         warnings.warn(f"rank {operations.rank}: {warning}", stacklevel=2)
     try:
@@ -277,7 +277,7 @@ def share_seed(operations: Operations) -> None:
 
 
 def order_of(dataset: tf.data.Dataset) -> tuple[int, int, int, int]:
-    """What the order of a dataset's rows depends on, as the last fields of Part."""
+    """What the order of a dataset's rows depends on, as the last fields of DataPart."""
     seeds, is_from_python = draws_of(dataset)
     states = (_python_state(), _numpy_state()) if is_from_python else (0, 0)
     return _global_seed()[0], fingerprint_of(repr(seeds).encode()), *states

@@ -22,7 +22,7 @@ REMEDY = (
 _APART = "is split from different orders, so that some samples come twice in an epoch and others not at all"
 
 
-class Split(IntEnum):
+class DataSplit(IntEnum):
     """How the workers' parts come about."""
 
     AS_GIVEN = 0
@@ -31,7 +31,7 @@ class Split(IntEnum):
     BY_FILES = 2
 
 
-class Part(NamedTuple):
+class DataPart(NamedTuple):
     """What one worker says of its data."""
 
     split: int
@@ -51,7 +51,7 @@ class Part(NamedTuple):
     """The same of `numpy.random`."""
 
 
-class Given(NamedTuple):
+class StepReport(NamedTuple):
     """What one worker says at a step."""
 
     dataset: int
@@ -61,12 +61,12 @@ class Given(NamedTuple):
     """How many it has given, with this step's."""
 
 
-def allowed_behind(split: Split) -> int:
+def allowed_behind(split: DataSplit) -> int:
     """How many batches a worker's part may lack at the end, for which it runs empty ones: files differ in length."""
-    return 1 if split is Split.BY_FILES else 0
+    return 1 if split is DataSplit.BY_FILES else 0
 
 
-def must_ask(parts: Sequence[Part]) -> bool:
+def must_ask(parts: Sequence[DataPart]) -> bool:
     """Whether workers must ask one another at every step if the data go on.
 
     Raises:
@@ -79,14 +79,14 @@ def must_ask(parts: Sequence[Part]) -> bool:
     if len(set(counts)) == 1:
         return counts[0] == UNKNOWN and len(parts) > 1
     is_known = min(counts) >= 0
-    if is_known and max(counts) - min(counts) <= allowed_behind(Split(parts[0].split)):
+    if is_known and max(counts) - min(counts) <= allowed_behind(DataSplit(parts[0].split)):
         return True
     remedy = REMEDY if UNKNOWN not in counts else "tell them by tf.data.experimental.assert_cardinality(n) on all ranks"
     _require_one(parts, "num_batches", "the data would end earlier on some ranks", remedy, _count)
     return False
 
 
-def goes_on(said: Sequence[Given], allowed: int) -> bool:
+def goes_on(said: Sequence[StepReport], allowed: int) -> bool:
     """Whether a step takes place, in which workers that have no batch left run an empty one.
 
     Raises:
@@ -110,15 +110,15 @@ def goes_on(said: Sequence[Given], allowed: int) -> bool:
     return True
 
 
-def place_of(worker: Given) -> str:
+def place_of(worker: StepReport) -> str:
     """Where a worker is in its data."""
     return f"batch {worker.step} of dataset number {worker.dataset}"
 
 
-def different_orders(parts: Sequence[Part]) -> list[str]:
+def different_orders(parts: Sequence[DataPart]) -> list[str]:
     """Warnings, if ranks that each read a whole dataset, and keep their share, may have it in different orders."""
     split = parts[0].split
-    if split == Split.AS_GIVEN:
+    if split == DataSplit.AS_GIVEN:
         return []
     found = []
     if _differs(parts, "seed"):
@@ -127,7 +127,7 @@ def different_orders(parts: Sequence[Part]) -> list[str]:
             f"the ranks have different global seeds ({seeds}): a dataset that is shuffled by them {_APART}; call "
             "keras.utils.set_random_seed or tf.random.set_seed with the same number on all ranks"
         )
-    elif split == Split.BY_BATCHES and _differs(parts, "shuffles"):  # files are shared out unshuffled
+    elif split == DataSplit.BY_BATCHES and _differs(parts, "shuffles"):  # files are shared out unshuffled
         found.append(
             "the ranks shuffle a dataset by different seeds, though their global seed is one: some ranks alone have "
             "run a random operation before (tf.random, Dataset.shuffle), from which TensorFlow counts on to the seeds "
@@ -150,11 +150,11 @@ def shared_seed(seeds: Sequence[int | None], proposed: int) -> int:
     return next((seed for seed in seeds if seed is not None), proposed)
 
 
-def _differs(parts: Sequence[Part], field: str) -> bool:
+def _differs(parts: Sequence[DataPart], field: str) -> bool:
     return len({getattr(part, field) for part in parts}) > 1
 
 
-def _require_one(parts: Sequence[Part], field: str, problem: str, remedy: str, text_of: object) -> None:
+def _require_one(parts: Sequence[DataPart], field: str, problem: str, remedy: str, text_of: object) -> None:
     assert callable(text_of)
     if _differs(parts, field):
         said = [text_of(getattr(part, field)) for part in parts]
@@ -168,10 +168,10 @@ def _count(num_batches: int) -> str:
 
 def _split(split: int) -> str:
     return {
-        Split.AS_GIVEN: "as it is",
-        Split.BY_BATCHES: "by batches",
-        Split.BY_FILES: "by files",
-    }[Split(split)]
+        DataSplit.AS_GIVEN: "as it is",
+        DataSplit.BY_BATCHES: "by batches",
+        DataSplit.BY_FILES: "by files",
+    }[DataSplit(split)]
 
 
 def _grouped(texts: Sequence[str]) -> str:

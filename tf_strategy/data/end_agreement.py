@@ -17,7 +17,7 @@ from coarse.protocol.dtypes import DType, Op
 from coarse.protocol.records import URGENT, Descriptor
 from coarse.session import current
 from tf_strategy import failures
-from tf_strategy.data.end import Given, goes_on, place_of
+from tf_strategy.data.end import StepReport, goes_on, place_of
 from tf_strategy.sums.places import told
 
 _NUM_KEYS = 64
@@ -36,7 +36,7 @@ class DataAgreement:
         runtime = current()
         assert runtime.client_index is not None
         self._client, self._rank = runtime.require_client(), runtime.client_index
-        shape = (runtime.placement.num_clients, len(Given._fields))
+        shape = (runtime.placement.num_clients, len(StepReport._fields))
         self._descriptor = Descriptor(
             f"tensorflow/data/{self._number % _NUM_KEYS}", int(DType.INT64), int(Op.SUM), shape, URGENT
         )
@@ -70,13 +70,13 @@ class DataAgreement:
             DeadRankError: some have ended.
         """
         with _locks[self._number % _NUM_KEYS]:
-            said = self._said_by_all(Given(self._number, int(step), int(num_given)))
+            said = self._said_by_all(StepReport(self._number, int(step), int(num_given)))
         try:
             return np.bool_(goes_on(said, self._allowed))
         except MismatchError as error:
             raise MismatchError(f"rank {self._rank}: {error}") from None
 
-    def _said_by_all(self, here: Given) -> list[Given]:
+    def _said_by_all(self, here: StepReport) -> list[StepReport]:
         table = self._client.device_array(self._descriptor)
         table[:] = 0
         table[self._rank] = here
@@ -84,7 +84,7 @@ class DataAgreement:
             self._client.push_pull(self._descriptor, None, table).wait()
         except (StallError, DeadRankError) as error:
             raise told(error, self._rank, place_of(here), _EQUALLY_OFTEN) from None
-        return [Given(*map(int, row)) for row in table]
+        return [StepReport(*map(int, row)) for row in table]
 
 
 def _as_dataset(spec: object) -> tf.data.Dataset:

@@ -12,7 +12,7 @@ from coarse.parallel.data.byte_stream import Section, capacity_of, cut, pack, un
 from coarse.parallel.data.synchroniser import Synchroniser
 from coarse.protocol.records import Descriptor
 from coarse.protocol.units import MIB
-from tf_strategy.sums.reduction import Tensors, members_of
+from tf_strategy.sums.reduction import ReducedTensors, members_of
 
 if TYPE_CHECKING:  # it starts MPI, which only init() may
     from coarse.client.client import Client
@@ -22,10 +22,10 @@ PIECE_BYTES = 4 * MIB
 """The most in one of them: all buffers of a type and operation together have twice NUM_SLOTS as much."""
 
 
-class Site:
+class ReductionSite:
     """The buckets of one kind of reduction."""
 
-    def __init__(self, tensors: Tensors, plans: Sequence[BucketPlan], synchroniser: Synchroniser) -> None:
+    def __init__(self, tensors: ReducedTensors, plans: Sequence[BucketPlan], synchroniser: Synchroniser) -> None:
         self.tensors = tensors
         self.synchroniser = synchroniser
         self.num_buckets = len(plans)
@@ -62,7 +62,7 @@ class Piece(NamedTuple):
     """Of which tensors it holds which bytes."""
 
 
-def pieces_of(tensors: Tensors, piece_bytes: int = PIECE_BYTES) -> list[Piece]:
+def pieces_of(tensors: ReducedTensors, piece_bytes: int = PIECE_BYTES) -> list[Piece]:
     """All tensors, type by type and end to end; whatever their shapes, few distinct buffers serve them."""
     pieces: list[Piece] = []
     for wire in dict.fromkeys(tensors.wires):

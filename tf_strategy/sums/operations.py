@@ -16,7 +16,7 @@ import tensorflow as tf
 from coarse.errors import ConfigError
 from coarse.protocol.dtypes import DType, Op
 from tf_strategy.private_names import ReduceOp, has_replica_values, jit_compiled_function, local_value, on_devices_of
-from tf_strategy.sums.reduction import Tensors, members_of
+from tf_strategy.sums.reduction import ReducedTensors, members_of
 from tf_strategy.sums.rounds import Rounds
 
 Arrays = list[np.ndarray]
@@ -64,16 +64,16 @@ class Operations:
             if tf.executing_eagerly():
                 shapes = tuple(tuple(tensor.shape) for tensor in tensors)
                 reduced = self._now_in_buckets if come_again else self._rounds.reduce
-                found = reduced(Tensors(op, wires, shapes), [tensor.numpy() for tensor in raw])
+                found = reduced(ReducedTensors(op, wires, shapes), [tensor.numpy() for tensor in raw])
                 results = [tf.convert_to_tensor(array) for array in found]
             elif all(tensor.shape.is_fully_defined() for tensor in tensors):
                 shapes = tuple(tuple(tensor.shape.as_list()) for tensor in tensors)
-                results = self._in_buckets(Tensors(op, wires, shapes), raw)
+                results = self._in_buckets(ReducedTensors(op, wires, shapes), raw)
             else:
                 results = self._at_once(op, wires, raw)
         return [_as(result, like) for result, like in zip(results, tensors, strict=True)]
 
-    def _now_in_buckets(self, tensors: Tensors, arrays: Arrays) -> Arrays:
+    def _now_in_buckets(self, tensors: ReducedTensors, arrays: Arrays) -> Arrays:
         buckets = [members_of(plan) for plan in tensors.plans(self._rounds.bucket_bytes)]
         for bucket, members in enumerate(buckets):
             self._rounds.push(tensors, bucket, [arrays[number] for number in members])
@@ -82,7 +82,7 @@ class Operations:
             results |= zip(members, self._rounds.take(tensors, bucket), strict=True)
         return [results[number] for number in range(len(arrays))]
 
-    def _in_buckets(self, tensors: Tensors, raw: list[tf.Tensor]) -> list[tf.Tensor]:
+    def _in_buckets(self, tensors: ReducedTensors, raw: list[tf.Tensor]) -> list[tf.Tensor]:
         buckets = [members_of(plan) for plan in tensors.plans(self._rounds.bucket_bytes)]
         results: dict[int, tf.Tensor] = {}
         entered = self._enter()
@@ -101,7 +101,7 @@ class Operations:
         self._leave(before)
         return [results[number] for number in range(len(raw))]
 
-    def _pushed(self, tensors: Tensors, bucket: int, raw: list[tf.Tensor]) -> tf.Tensor:
+    def _pushed(self, tensors: ReducedTensors, bucket: int, raw: list[tf.Tensor]) -> tf.Tensor:
         """Where rounds are timed, the first push brings along how long before it the last variable's gradient came."""
 
         def push(*arrays: np.ndarray) -> np.int64:
@@ -116,7 +116,7 @@ class Operations:
         """Tensors whose shapes are known when they come."""
 
         def reduced(*arrays: np.ndarray) -> Arrays:
-            return self._rounds.reduce(Tensors(op, wires, tuple(array.shape for array in arrays)), arrays)
+            return self._rounds.reduce(ReducedTensors(op, wires, tuple(array.shape for array in arrays)), arrays)
 
         return self._alone(reduced, raw, [tensor.dtype for tensor in raw])
 

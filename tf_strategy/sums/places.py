@@ -15,7 +15,7 @@ _APART = (
 
 
 @dataclass(frozen=True)
-class Place:
+class ProgramPlace:
     """What a worker synchronises, and of which types and shapes."""
 
     subject: str
@@ -42,13 +42,13 @@ def fingerprint_of(said: bytes) -> int:
     return int.from_bytes(hashlib.blake2b(said, digest_size=8).digest(), "little") >> 2
 
 
-def decoded(blob: bytes) -> Place:
+def decoded(blob: bytes) -> ProgramPlace:
     """The place that another rank encoded."""
     subject, kinds = json.loads(blob)
-    return Place(subject, tuple(kinds))
+    return ProgramPlace(subject, tuple(kinds))
 
 
-def difference_of(places: Sequence[Place]) -> str:
+def difference_of(places: Sequence[ProgramPlace]) -> str:
     """Who is where (by rank), and what to do; of tensors that differ in type or shape alone, the first."""
     subject = places[0].subject
     if len({(place.subject, len(place.kinds)) for place in places}) > 1:
@@ -62,7 +62,7 @@ def difference_of(places: Sequence[Place]) -> str:
     return f"{which} is {said}; give it one shape and type on all ranks, or {_APART}"
 
 
-def _by_rank(places: Sequence[Place], said: Callable[[Place], str]) -> str:
+def _by_rank(places: Sequence[ProgramPlace], said: Callable[[ProgramPlace], str]) -> str:
     ranks: dict[str, list[int]] = {}
     for rank, place in enumerate(places):
         ranks.setdefault(said(place), []).append(rank)

@@ -10,14 +10,14 @@ import numpy as np
 
 from coarse.parallel.data.bucket_plan import BucketPlan, plan_buckets
 from coarse.protocol.dtypes import DType, Op
-from tf_strategy.sums.places import Place, fingerprint_of
+from tf_strategy.sums.places import ProgramPlace, fingerprint_of
 
 _ALIGN_BYTES = 64
 """TensorFlow copies what is not aligned so."""
 
 
 @dataclass(frozen=True)
-class Tensors:
+class ReducedTensors:
     """The tensors of one reduction, in order; reductions that are alike use the same keys, one after the other."""
 
     op: Op
@@ -49,10 +49,10 @@ class Tensors:
         return plan_buckets(sizes, prefix=prefix, op=self.op, bucket_bytes=bucket_bytes, num_ranks=1)
 
     @cached_property
-    def place(self) -> Place:
+    def place(self) -> ProgramPlace:
         """What workers say to one another when they are about to reduce these."""
         kinds = [f"{wire.label}{list(shape)}" for wire, shape in zip(self.wires, self.shapes, strict=True)]
-        return Place("a sum" if self.op is Op.SUM else "a mean", tuple(kinds))
+        return ProgramPlace("a sum" if self.op is Op.SUM else "a mean", tuple(kinds))
 
 
 def members_of(plan: BucketPlan) -> tuple[int, ...]:

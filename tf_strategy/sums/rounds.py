@@ -25,9 +25,9 @@ from coarse.protocol.clock import Clock, WallClock
 from coarse.protocol.dtypes import DType, Op
 from coarse.protocol.records import URGENT, Descriptor
 from tf_strategy import failures
-from tf_strategy.sums.buffers import Site, pieces_of, streamed
-from tf_strategy.sums.places import Place, decoded, difference_of, told
-from tf_strategy.sums.reduction import ResultPool, Tensors
+from tf_strategy.sums.buffers import ReductionSite, pieces_of, streamed
+from tf_strategy.sums.places import ProgramPlace, decoded, difference_of, told
+from tf_strategy.sums.reduction import ReducedTensors, ResultPool
 
 if TYPE_CHECKING:  # it starts MPI, which only init() may
     from coarse.parallel.data.split_chooser import DualSync
@@ -52,8 +52,8 @@ class Rounds:
         self._runtime = runtime
         self._lock = threading.RLock()
         self._roll = RollCall(runtime)
-        self._sites: dict[Tensors, Site] = {}
-        self._current: Site | None = None
+        self._sites: dict[ReducedTensors, ReductionSite] = {}
+        self._current: ReductionSite | None = None
         self._pool = ResultPool()
         self.num_workers = runtime.placement.num_clients
         assert runtime.client_index is not None
@@ -65,7 +65,9 @@ class Rounds:
     # --- sums, bucket by bucket
 
     @failures.noted
-    def push(self, tensors: Tensors, bucket: int, arrays: Sequence[np.ndarray], first_ago_s: float = 0.0) -> None:
+    def push(
+        self, tensors: ReducedTensors, bucket: int, arrays: Sequence[np.ndarray], first_ago_s: float = 0.0
+    ) -> None:
         """Contribute the tensors of one bucket; the first push of any bucket begins the round.
 
         The first of the tensors was there `first_ago_s` before.
@@ -87,7 +89,7 @@ class Rounds:
                 site.synchroniser.start(bucket)
 
     @failures.noted
-    def take(self, tensors: Tensors, bucket: int) -> list[np.ndarray]:
+    def take(self, tensors: ReducedTensors, bucket: int) -> list[np.ndarray]:
         """The results of one bucket, in shape, in storage types; buckets are taken in order once all were pushed."""
         site = self._sites[tensors]
         with self._recorded("take", site, bucket):
@@ -103,7 +105,7 @@ class Rounds:
             self._end(site)
         return results
 
-    def is_timed(self, tensors: Tensors) -> bool:
+    def is_timed(self, tensors: ReducedTensors) -> bool:
         """Whether someone may want to know when these come."""
         return tensors.nbytes >= _FEW_BYTES and times_rounds(self._runtime)
 
@@ -114,24 +116,24 @@ class Rounds:
         largest = max(timed, key=lambda site: site.tensors.nbytes, default=None)
         return None if largest is None else largest.synchroniser.dual_sync
 
-    def _site(self, tensors: Tensors) -> Site:
+    def _site(self, tensors: ReducedTensors) -> ReductionSite:
         with self._lock:
             if tensors not in self._sites:
                 self._meet(tensors.place)  # keys that others never use would be waited for until time is up
                 plans = tensors.plans(self.bucket_bytes)
-                self._sites[tensors] = Site(tensors, plans, self._synchroniser_of(tensors))
+                self._sites[tensors] = ReductionSite(tensors, plans, self._synchroniser_of(tensors))
             return self._sites[tensors]
 
-    def _synchroniser_of(self, tensors: Tensors) -> Synchroniser:
+    def _synchroniser_of(self, tensors: ReducedTensors) -> Synchroniser:
         if tensors.nbytes < _FEW_BYTES:
             return DeviceSynchroniser()
         return synchroniser_of(self._runtime, f"tensorflow/{tensors.fingerprint:x}/")
 
-    def _recorded(self, kind: str, site: Site, bucket: int) -> AbstractContextManager[None]:
+    def _recorded(self, kind: str, site: ReductionSite, bucket: int) -> AbstractContextManager[None]:
         recorder = self.recorder
         return nullcontext() if recorder is None else recorder.during(kind, bucket, site.nbytes_of(bucket))
 
-    def _end(self, site: Site) -> None:
+    def _end(self, site: ReductionSite) -> None:
         with self._lock:
             self._current = None
         site.synchroniser.begin_round()
@@ -142,7 +144,7 @@ class Rounds:
     # --- tensors of any shape
 
     @failures.noted
-    def reduce(self, tensors: Tensors, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    def reduce(self, tensors: ReducedTensors, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         """All tensors at once: their sums or means, in shape; of shapes however many no memory is kept."""
         self._meet(tensors.place)  # keys that others do not push would be waited for until time is up
         return streamed(self._runtime.require_client(), pieces_of(tensors), arrays)
@@ -152,7 +154,7 @@ class Rounds:
     @failures.noted
     def broadcast(self, array: np.ndarray, what: str) -> np.ndarray:
         """Rank 0's bits of an array that has one shape and type on all ranks; `what` names it in errors."""
-        place = Place(what, (f"{array.dtype}{list(array.shape)}",))
+        place = ProgramPlace(what, (f"{array.dtype}{list(array.shape)}",))
         result = np.array(array, order="C")
         flat = result.reshape(-1).view(np.uint8)
         if flat.nbytes <= SAID_BYTES:
@@ -166,11 +168,11 @@ class Rounds:
     @failures.noted
     def gather(self, array: np.ndarray) -> list[np.ndarray]:
         """Every rank's array, in order of rank; they may differ in the first extent."""
-        self._meet(Place("each of the gathered rows", (f"{array.dtype}{list(array.shape[1:])}",)))
+        self._meet(ProgramPlace("each of the gathered rows", (f"{array.dtype}{list(array.shape[1:])}",)))
         blobs = stream_blobs(np.ascontiguousarray(array).tobytes(), "tensorflow/gather")
         return [np.frombuffer(blob, array.dtype).reshape(-1, *array.shape[1:]) for blob in blobs]
 
-    def _meet(self, place: Place, said: bytes = b"") -> None:
+    def _meet(self, place: ProgramPlace, said: bytes = b"") -> None:
         assert self._current is None, "another synchronisation is under way"
         self._roll.begin(place, said)
         self._roll.meet()
@@ -187,11 +189,11 @@ class RollCall:
         self._descriptor = Descriptor("tensorflow/roll", int(DType.INT64), int(Op.SUM), shape, URGENT)
         self._rows = self._client.device_array(self._descriptor)
         self._handle: Handle | None = None
-        self._place = Place("nothing")
+        self._place = ProgramPlace("nothing")
         self.number = 0
         """Synchronisations begun so far."""
 
-    def begin(self, place: Place, said: bytes = b"") -> None:
+    def begin(self, place: ProgramPlace, said: bytes = b"") -> None:
         """Say what this worker synchronises now, and at most SAID_BYTES more; `meet` waits for the others."""
         self.number += 1
         self._place = place
@@ -226,7 +228,7 @@ class RollCall:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Transfer:
+class BucketTransfer:
     """One call of TensorFlow's into coarse; seconds of the recorder's clock."""
 
     kind: str
@@ -243,7 +245,7 @@ class Recorder:
     def __init__(self, clock: Clock | None = None) -> None:
         """`clock` is by default the system's monotonic one, which all processes of a node share."""
         self._clock = clock or WallClock()
-        self.transfers: list[Transfer] = []
+        self.transfers: list[BucketTransfer] = []
 
     @contextmanager
     def during(self, kind: str, bucket: int, nbytes: int) -> Iterator[None]:
@@ -251,4 +253,4 @@ class Recorder:
         begin_s = self._clock.now_s()
         yield
         end_s = self._clock.now_s()
-        self.transfers.append(Transfer(kind=kind, bucket=bucket, nbytes=nbytes, begin_s=begin_s, end_s=end_s))
+        self.transfers.append(BucketTransfer(kind=kind, bucket=bucket, nbytes=nbytes, begin_s=begin_s, end_s=end_s))

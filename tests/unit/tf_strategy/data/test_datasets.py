@@ -13,9 +13,9 @@ from tf_strategy.data.end import (
     INFINITE,
     NOT_BY_KERAS,
     UNKNOWN,
-    Given,
-    Part,
-    Split,
+    DataPart,
+    DataSplit,
+    StepReport,
     allowed_behind,
     different_orders,
     goes_on,
@@ -25,21 +25,21 @@ from tf_strategy.data.end import (
 from tf_strategy.data.end_agreement import DataAgreement, empty_batch
 
 
-def parts(*counts: int, split: Split = Split.BY_BATCHES, **fields: int) -> list[Part]:
+def parts(*counts: int, split: DataSplit = DataSplit.BY_BATCHES, **fields: int) -> list[DataPart]:
     """What workers with these numbers of batches say."""
-    alike = Part(split, 0, NOT_BY_KERAS, NOT_BY_KERAS, 7, 0, 0, 0)._replace(**fields)
+    alike = DataPart(split, 0, NOT_BY_KERAS, NOT_BY_KERAS, 7, 0, 0, 0)._replace(**fields)
     return [alike._replace(num_batches=count) for count in counts]
 
 
-def said(step: int, *lengths: int) -> list[Given]:
+def said(step: int, *lengths: int) -> list[StepReport]:
     """What workers whose data have these lengths say at a step."""
-    return [Given(0, step, min(length, step + 1)) for length in lengths]
+    return [StepReport(0, step, min(length, step + 1)) for length in lengths]
 
 
 # --- before the first batch
 
 
-@pytest.mark.parametrize("split", Split)
+@pytest.mark.parametrize("split", DataSplit)
 def test_workers_with_equal_known_or_endless_data_ask_nothing(split):
     assert not must_ask(parts(5, 5, 5, split=split))
     assert not must_ask(parts(INFINITE, INFINITE, split=split))
@@ -51,13 +51,13 @@ def test_one_worker_has_nobody_to_ask():
 
 
 def test_files_may_differ_by_a_batch_and_nothing_else_may():
-    assert must_ask(parts(5, 6, split=Split.BY_FILES))
-    for split, counts in [(Split.BY_FILES, (5, 7)), (Split.BY_BATCHES, (5, 6)), (Split.AS_GIVEN, (6, 5))]:
+    assert must_ask(parts(5, 6, split=DataSplit.BY_FILES))
+    for split, counts in [(DataSplit.BY_FILES, (5, 7)), (DataSplit.BY_BATCHES, (5, 6)), (DataSplit.AS_GIVEN, (6, 5))]:
         with pytest.raises(MismatchError, match=f"rank 0: {counts[0]} batches, rank 1: {counts[1]} batches; .*repeat"):
             must_ask(parts(*counts, split=split))
 
 
-@pytest.mark.parametrize("split", Split)
+@pytest.mark.parametrize("split", DataSplit)
 def test_endless_data_beside_others_are_refused(split):
     with pytest.raises(MismatchError, match=r"ranks 0, 2: without an end, rank 1: 5 batches"):
         must_ask(parts(INFINITE, 5, INFINITE, split=split))
@@ -73,14 +73,14 @@ def test_ranks_that_split_or_count_differently_are_refused(field):
 
 
 ORDERS = {
-    "seed": (r"different global seeds \(rank 0: seed 7, rank 1: seed 8\).*set_random_seed", [*Split][1:]),
-    "shuffles": ("some ranks alone have run a random operation.*give shuffle one seed", [Split.BY_BATCHES]),
-    "python_random": ("and Python's random would draw other numbers.*a PyDataset by", [*Split][1:]),
-    "numpy_random": ("and numpy.random would draw other numbers.*on all ranks alike", [*Split][1:]),
+    "seed": (r"different global seeds \(rank 0: seed 7, rank 1: seed 8\).*set_random_seed", [*DataSplit][1:]),
+    "shuffles": ("some ranks alone have run a random operation.*give shuffle one seed", [DataSplit.BY_BATCHES]),
+    "python_random": ("and Python's random would draw other numbers.*a PyDataset by", [*DataSplit][1:]),
+    "numpy_random": ("and numpy.random would draw other numbers.*on all ranks alike", [*DataSplit][1:]),
 }
 
 
-@pytest.mark.parametrize("split", Split)
+@pytest.mark.parametrize("split", DataSplit)
 @pytest.mark.parametrize("field", ORDERS)
 def test_different_orders_matter_where_each_rank_reads_all(field, split):
     first, second = parts(5, 5, split=split)
@@ -132,13 +132,14 @@ def test_data_go_on_until_the_longest_is_over_or_an_error_names_the_shortest(all
 
 
 def test_workers_at_different_batches_are_told_where_each_is():
-    apart = [Given(2, 3, 4), Given(2, 0, 1)]
+    apart = [StepReport(2, 3, 4), StepReport(2, 0, 1)]
     with pytest.raises(MismatchError, match="rank 0: at batch 3 of dataset number 2, rank 1: at batch 0 of dataset"):
         goes_on(apart, 1)
 
 
 def test_only_files_may_be_behind():
-    assert [allowed_behind(split) for split in (Split.AS_GIVEN, Split.BY_BATCHES, Split.BY_FILES)] == [0, 0, 1]
+    splits = (DataSplit.AS_GIVEN, DataSplit.BY_BATCHES, DataSplit.BY_FILES)
+    assert [allowed_behind(split) for split in splits] == [0, 0, 1]
 
 
 # --- datasets

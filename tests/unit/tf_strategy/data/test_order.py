@@ -10,7 +10,7 @@ from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
 from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
 
 from tf_strategy.data.datasets import order_of, share_seed
-from tf_strategy.data.end import Part
+from tf_strategy.data.end import DataPart
 from tf_strategy.private_names import draws_of
 
 Data = tf.data.Dataset
@@ -42,7 +42,7 @@ def generators():
 
 def order(make):
     """By name what the order of a new dataset depends on."""
-    return dict(zip(Part._fields[-4:], order_of(make()), strict=True))
+    return dict(zip(DataPart._fields[-4:], order_of(make()), strict=True))
 
 
 SHUFFLED = {

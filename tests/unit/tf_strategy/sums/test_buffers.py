@@ -6,19 +6,19 @@ from hypothesis import strategies as st
 
 from coarse.client.handle import Handle
 from coarse.protocol.dtypes import DType, Op
-from tf_strategy.sums.buffers import NUM_SLOTS, PIECE_BYTES, Site, pieces_of, streamed
-from tf_strategy.sums.reduction import Tensors
+from tf_strategy.sums.buffers import NUM_SLOTS, PIECE_BYTES, ReductionSite, pieces_of, streamed
+from tf_strategy.sums.reduction import ReducedTensors
 
 WIRES = (DType.FLOAT32, DType.INT64, DType.BFLOAT16, DType.UINT8)
 LISTS = st.lists(st.tuples(st.sampled_from(WIRES), st.lists(st.integers(0, 9), max_size=3)), min_size=1, max_size=6)
 
 
-def tensors_of(kinds: list[tuple[DType, list[int]]]) -> Tensors:
+def tensors_of(kinds: list[tuple[DType, list[int]]]) -> ReducedTensors:
     wires, shapes = zip(*kinds, strict=True)
-    return Tensors(Op.SUM, wires, tuple(map(tuple, shapes)))
+    return ReducedTensors(Op.SUM, wires, tuple(map(tuple, shapes)))
 
 
-def arrays_of(tensors: Tensors) -> list[np.ndarray]:
+def arrays_of(tensors: ReducedTensors) -> list[np.ndarray]:
     """Numbers below 100 in the types that the wire stores."""
     numbers = np.random.default_rng(0)
     pairs = zip(tensors.wires, tensors.shapes, strict=True)
@@ -108,7 +108,7 @@ def test_buffers_of_any_number_of_lengths_have_a_bound(lengths):
     assert sum(descriptor.nbytes for descriptor in buffers) <= 2 * NUM_SLOTS * PIECE_BYTES
 
 
-TENSORS = Tensors(
+TENSORS = ReducedTensors(
     Op.SUM, (DType.FLOAT32, DType.FLOAT64, DType.BFLOAT16, DType.FLOAT32), ((2, 3), (4,), (5,), ())
 )
 
@@ -127,7 +127,7 @@ class Doubled:
 
 def test_each_tensor_has_a_place_of_its_own_in_its_bucket():
     synchroniser = Doubled()
-    site = Site(TENSORS, TENSORS.plans(1 << 20), synchroniser)
+    site = ReductionSite(TENSORS, TENSORS.plans(1 << 20), synchroniser)
     storages = [np.float32, np.float64, np.uint16, np.float32]
     arrays = [
         (np.arange(int(np.prod(shape)), dtype=storage) + 10 * number).reshape(shape)

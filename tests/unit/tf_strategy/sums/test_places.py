@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coarse.errors import DeadRankError, StallError
-from tf_strategy.sums.places import Place, decoded, difference_of, told
+from tf_strategy.sums.places import ProgramPlace, decoded, difference_of, told
 
-PLACES = st.builds(Place, st.text(max_size=5), st.lists(st.text(max_size=5), max_size=3).map(tuple))
+PLACES = st.builds(ProgramPlace, st.text(max_size=5), st.lists(st.text(max_size=5), max_size=3).map(tuple))
 
 
 @given(PLACES, PLACES)
@@ -35,27 +35,27 @@ def said_ranks(text: str) -> list[str]:
 
 
 def test_a_place_shows_three_tensors_and_counts_the_rest():
-    assert str(Place("a stop")) == "a stop"
-    assert str(Place("a sum", ("int32[1]",))) == "a sum (int32[1])"
+    assert str(ProgramPlace("a stop")) == "a stop"
+    assert str(ProgramPlace("a sum", ("int32[1]",))) == "a sum (int32[1])"
     kinds = tuple(f"float32[{n}]" for n in range(5))
-    assert str(Place("a sum", kinds)) == "a sum (float32[0], float32[1], float32[2] and 2 more)"
+    assert str(ProgramPlace("a sum", kinds)) == "a sum (float32[0], float32[1], float32[2] and 2 more)"
 
 
 @pytest.mark.parametrize(
     ("places", "said"),
     [
         (
-            [Place("the first 'kernel'", (kind,)) for kind in ("float32[2, 3]", "float32[2, 4]", "float32[2, 3]")],
+            [ProgramPlace("the first 'kernel'", (f"float32[2, {n}]",)) for n in (3, 4, 3)],
             "the first 'kernel' is float32[2, 3] on ranks 0, 2 but float32[2, 4] on rank 1; "
             "give it one shape and type on all ranks, or see whether",
         ),
         (
-            [Place("a sum", ("int32[]", "float32[3]")), Place("a sum", ("int32[]", "int32[4]"))],
+            [ProgramPlace("a sum", ("int32[]", "float32[3]")), ProgramPlace("a sum", ("int32[]", "int32[4]"))],
             "a sum, tensor 2 of 2, is float32[3] on rank 0 but int32[4] on rank 1; "
             "give it one shape and type on all ranks, or see whether",
         ),
         (
-            [Place("a sum", ("int32[]",)), Place("a sum", ("int32[]", "int32[]"))],
+            [ProgramPlace("a sum", ("int32[]",)), ProgramPlace("a sum", ("int32[]", "int32[]"))],
             "the workers' programs have come apart: a sum (int32[]) on rank 0 but a sum (int32[], int32[]) on rank 1; ",
         ),
     ],
@@ -65,7 +65,7 @@ def test_a_difference_in_kind_alone_names_the_first_tensor_that_differs(places, 
 
 
 def test_programs_that_have_come_apart_are_told_what_to_look_for():
-    said = difference_of([Place("a sum", ("float32[]",)), Place("the end of the data")])
+    said = difference_of([ProgramPlace("a sum", ("float32[]",)), ProgramPlace("the end of the data")])
     assert said.startswith(
         "the workers' programs have come apart: a sum (float32[]) on rank 0 but the end of the data on rank 1; "
     )

@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coarse.protocol.dtypes import DType, Op
-from tf_strategy.sums.reduction import ResultPool, Tensors, members_of
+from tf_strategy.sums.reduction import ReducedTensors, ResultPool, members_of
 
 WIRES = st.sampled_from([DType.FLOAT32, DType.FLOAT64, DType.BFLOAT16, DType.INT64])
 SHAPES = st.lists(st.integers(0, 40), max_size=3).map(tuple)
 REDUCTIONS = st.builds(
-    lambda op, pairs: Tensors(op, tuple(wire for wire, _ in pairs), tuple(shape for _, shape in pairs)),
+    lambda op, pairs: ReducedTensors(op, tuple(wire for wire, _ in pairs), tuple(shape for _, shape in pairs)),
     st.sampled_from([Op.SUM, Op.AVERAGE]),
     st.lists(st.tuples(WIRES, SHAPES), min_size=1, max_size=8),
 )
@@ -40,7 +40,7 @@ def test_every_tensor_lies_whole_in_exactly_one_bucket_of_its_type(tensors, buck
 
 @given(REDUCTIONS)
 def test_buckets_are_planned_as_backward_goes_from_the_last_tensor_to_the_first(tensors):
-    alike = Tensors(tensors.op, (DType.FLOAT32,) * len(tensors.shapes), tensors.shapes)
+    alike = ReducedTensors(tensors.op, (DType.FLOAT32,) * len(tensors.shapes), tensors.shapes)
     for plan in alike.plans(1):
         assert list(members_of(plan)) == sorted(members_of(plan), reverse=True)
     last = [max(members_of(plan)) for plan in alike.plans(1)]
@@ -56,7 +56,7 @@ def test_reductions_that_differ_in_anything_use_other_keys(one, other):
 
 
 def test_bytes_and_words_of_a_reduction():
-    tensors = Tensors(Op.AVERAGE, (DType.FLOAT32, DType.BFLOAT16), ((3, 4), ()))
+    tensors = ReducedTensors(Op.AVERAGE, (DType.FLOAT32, DType.BFLOAT16), ((3, 4), ()))
     assert tensors.nbytes == 3 * 4 * 4 + 2
     assert str(tensors.place) == "a mean (float32[3, 4], bfloat16[])"
 

@@ -7,10 +7,10 @@ from coarse.client.handle import Handle
 from coarse.errors import DeadRankError, MismatchError, StallError
 from coarse.protocol.clock import VirtualClock
 from tf_strategy.sums import rounds
-from tf_strategy.sums.places import Place
-from tf_strategy.sums.rounds import SAID_BYTES, Recorder, RollCall, Transfer
+from tf_strategy.sums.places import ProgramPlace
+from tf_strategy.sums.rounds import SAID_BYTES, BucketTransfer, Recorder, RollCall
 
-HERE, THERE = Place("a sum", ("float32[3]",)), Place("a sum", ("float32[4]",))
+HERE, THERE = ProgramPlace("a sum", ("float32[3]",)), ProgramPlace("a sum", ("float32[4]",))
 
 
 class Devices:
@@ -159,7 +159,7 @@ def test_a_transfer_lasts_as_long_as_its_block():
     clock.advance_to(2.0)
     with recorder.during("push", 1, 100):
         clock.advance_to(5.0)
-    assert recorder.transfers == [Transfer(kind="push", bucket=1, nbytes=100, begin_s=2.0, end_s=5.0)]
+    assert recorder.transfers == [BucketTransfer(kind="push", bucket=1, nbytes=100, begin_s=2.0, end_s=5.0)]
 
 
 def test_what_fails_is_no_transfer():
