@@ -5,6 +5,9 @@ strategy = CoarseStrategy()          # in place of tf.distribute.MirroredStrateg
 with strategy.scope():
     model = ...; model.compile(...)
 model.fit(dataset)                   # under mpirun, or coarse run
+
+Imports point one way, each file to those before it: versions, failures, private_names, private_keras; sums/; data/
+beside agreement/; extended; gradients beside draws; strategy.
 """
 
 import os

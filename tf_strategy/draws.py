@@ -15,8 +15,8 @@ import numpy as np
 import tensorflow as tf
 
 from tf_strategy.extended import CoarseExtended, CoarseReplicaContext
-from tf_strategy.places import fingerprint_of
 from tf_strategy.private_names import Generator, is_strategy_variable, random_seed
+from tf_strategy.sums.places import fingerprint_of
 
 _MARK = "draws_apart"
 _SEEDS = 2**31 - 1

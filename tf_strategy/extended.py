@@ -2,16 +2,14 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn
 
 import tensorflow as tf
 
-from coarse.errors import ConfigError
-from tf_strategy import datasets
-from tf_strategy.cross_device import CoarseCrossDeviceOps
-from tf_strategy.equal_starts import EqualStarts
-from tf_strategy.layer_states import LayerStates
-from tf_strategy.operations import Operations
+import coarse
+from coarse.errors import ConfigError, UnsupportedError
+from tf_strategy.agreement.variables import EqualStarts, LayerStates, read_from_rank_0
+from tf_strategy.data import datasets
 from tf_strategy.private_names import (
     MirroredExtended,
     ReduceOp,
@@ -23,9 +21,7 @@ from tf_strategy.private_names import (
     regrouped,
     value_context,
 )
-from tf_strategy.tensors import as_tensor
-from tf_strategy.unsupported import UnsupportedMethods, require_input_options
-from tf_strategy.variables import read_from_rank_0
+from tf_strategy.sums.operations import CoarseCrossDeviceOps, Operations, as_tensor
 
 
 class CoarseReplicaContext(tf.distribute.ReplicaContext):
@@ -34,6 +30,41 @@ class CoarseReplicaContext(tf.distribute.ReplicaContext):
     def all_reduce(self, reduce_op: Any, value: Any, options: Any = None) -> Any:  # noqa: ANN401
         """The sum or mean over all workers; gradients that an optimizer was given are sums already."""
         return value if self.strategy.extended.gradients_are_summed else super().all_reduce(reduce_op, value, options)
+
+
+class UnsupportedMethods:
+    """What MirroredStrategy has from TensorFlow 1 and would do for this process alone: refused by name.
+
+    It stands before MirroredExtended among an extended's bases.
+    """
+
+    def _make_dataset_iterator(self, dataset: Any) -> NoReturn:  # noqa: ANN401
+        """Every worker would get the same part of each batch."""
+        raise _refused("make_dataset_iterator", "strategy.experimental_distribute_dataset(dataset)")
+
+    def _make_input_fn_iterator(self, input_fn: Any, replication_mode: Any = None) -> NoReturn:  # noqa: ANN401
+        """Every worker would be told that it is the only input pipeline."""
+        raise _refused("make_input_fn_iterator", "strategy.distribute_datasets_from_function(dataset_fn)")
+
+    def _experimental_make_numpy_dataset(self, numpy_input: Any, session: Any) -> NoReturn:  # noqa: ANN401
+        """It needs a session."""
+        raise _refused("experimental_make_numpy_dataset", "tf.data.Dataset.from_tensor_slices(arrays)")
+
+    def _experimental_run_steps_on_iterator(
+        self, fn: Any, iterator: Any, iterations: Any, initial_loop_values: Any = None  # noqa: ANN401
+    ) -> NoReturn:
+        """Its results of the last step would be this worker's."""
+        raise _refused("experimental_run_steps_on_iterator", "a loop of strategy.run within a tf.function")
+
+    def _configure(
+        self,
+        session_config: Any = None,  # noqa: ANN401
+        cluster_spec: Any = None,  # noqa: ANN401
+        task_type: Any = None,  # noqa: ANN401
+        task_id: Any = None,  # noqa: ANN401
+    ) -> NoReturn:
+        """Workers would be looked for in a cluster of TensorFlow's."""
+        raise _refused("configure", "mpirun or coarse run, which say who the workers are")
 
 
 class CoarseExtended(UnsupportedMethods, MirroredExtended):
@@ -55,7 +86,7 @@ class CoarseExtended(UnsupportedMethods, MirroredExtended):
         return self._operations.num_workers
 
     def _in_multi_worker_mode(self) -> bool:
-        """False: what ends when is agreed on in tf_strategy.datasets, not by an empty batch."""
+        """False: what ends when is agreed on in tf_strategy.data.datasets, not by an empty batch."""
         return False
 
     def _get_replica_id_in_sync_group(self, replica_id: int) -> int:
@@ -189,3 +220,30 @@ class CoarseExtended(UnsupportedMethods, MirroredExtended):
     def _experimental_distribute_values_from_function(self, value_fn: Callable[..., Any]) -> Any:  # noqa: ANN401
         operations = self._operations
         return per_replica(value_fn(value_context(operations.rank, operations.num_workers)))
+
+
+def _refused(method: str, instead: str) -> UnsupportedError:
+    return UnsupportedError(
+        f"rank {coarse.rank()}: CoarseStrategy does not have TensorFlow 1's {method}(), which would act in this "
+        f"process alone; use {instead}"
+    )
+
+
+def require_input_options(options: tf.distribute.InputOptions | None, *, splits: bool) -> None:
+    """Return if data can be given as the options ask; `splits` says that it is a dataset of global batches.
+
+    Raises:
+        UnsupportedError: they ask for what one replica in each process, reading on its processor, does not have.
+    """
+    if options is None:
+        return
+    if options.experimental_place_dataset_on_device:
+        raise UnsupportedError(
+            f"rank {coarse.rank()}: InputOptions: datasets are read on the processor; leave out "
+            "experimental_place_dataset_on_device"
+        )
+    if splits and options.experimental_replication_mode == tf.distribute.InputReplicationMode.PER_REPLICA:
+        raise UnsupportedError(
+            f"rank {coarse.rank()}: InputOptions: a dataset of global batches is split over workers, not given to each "
+            "replica whole; use strategy.distribute_datasets_from_function, or leave out experimental_replication_mode"
+        )

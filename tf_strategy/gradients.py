@@ -15,7 +15,7 @@ import tensorflow as tf
 
 import coarse
 from coarse.errors import ConfigError
-from tf_strategy.equal_starts import listed
+from tf_strategy.agreement.variables import listed
 from tf_strategy.extended import CoarseExtended
 from tf_strategy.private_keras import trained_variables
 from tf_strategy.private_names import is_strategy_variable, strays_written

@@ -11,7 +11,7 @@ import tensorflow as tf
 from keras.src.backend.tensorflow.trainer import TensorFlowTrainer, TFEpochIterator
 from keras.src.saving import saving_lib
 
-from tf_strategy.callers import callers, frames
+from tf_strategy.private_names import callers, frames
 
 
 def keras_counts() -> tuple[int | None, int | None] | None:

@@ -5,7 +5,9 @@ strategy that Keras accepts, with its own variables and its own reductions, can 
 MirroredExtended.
 """
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
+from types import FrameType
 from typing import Any
 
 import tensorflow as tf
@@ -21,8 +23,6 @@ from tensorflow.python.ops.control_flow_v2_func_graphs import ControlFlowFuncGra
 from tensorflow.python.ops.stateful_random_ops import Generator
 from tensorflow.python.trackable.base import CheckpointInitialValue
 
-from tf_strategy.callers import callers
-
 SyncOnReadVariable = values.SyncOnReadVariable
 _READERS = {
     *("ArrayRecordDataset", "FixedLengthRecordDataset", "RecordIODataset"),
@@ -36,8 +36,10 @@ __all__ = [
     "ReduceOp",
     "SyncOnReadVariable",
     "auto_sharded",
+    "callers",
     "distributed",
     "draws_of",
+    "frames",
     "has_lent_memory",
     "has_replica_values",
     "initial_tensor",
@@ -269,3 +271,17 @@ def _functions_being_traced() -> Iterator[Function]:
     for _, owner in callers():
         if isinstance(owner, Function):
             yield owner
+
+
+def callers() -> Iterator[tuple[str, object]]:
+    """The methods that are being called, innermost first: their names and objects."""
+    for frame in frames():
+        yield frame.f_code.co_name, frame.f_locals.get("self")
+
+
+def frames() -> Iterator[FrameType]:
+    """What is being called, innermost first."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        yield frame
+        frame = frame.f_back

@@ -12,18 +12,15 @@ from coarse.errors import ConfigError
 from coarse.protocol.config import Config
 from coarse.session import current, is_initialized
 from tf_strategy import failures
-from tf_strategy.data_order import share_seed
-from tf_strategy.datasets import refuse_data_without_a_batch
+from tf_strategy.agreement.file_callbacks import write_on_one_rank
+from tf_strategy.agreement.step_outputs import means_of_all, rows_of_all
+from tf_strategy.data.datasets import refuse_data_without_a_batch, share_seed
 from tf_strategy.draws import draw_apart
 from tf_strategy.extended import CoarseExtended
-from tf_strategy.file_callbacks import write_on_one_rank
 from tf_strategy.gradients import sum_before_optimizers
-from tf_strategy.operations import Operations
-from tf_strategy.predictions import rows_of_all
 from tf_strategy.private_keras import is_keras_logged_step, is_keras_predict_step
-from tf_strategy.recording import Recorder
-from tf_strategy.rounds import Rounds
-from tf_strategy.step_logs import means_of_all
+from tf_strategy.sums.operations import Operations
+from tf_strategy.sums.rounds import Recorder, Rounds
 
 if TYPE_CHECKING:  # it starts MPI, which only init() may
     from coarse.parallel.data.reducer import DualSync

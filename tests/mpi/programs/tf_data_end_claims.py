@@ -15,7 +15,7 @@ from coarse.session import current
 from tests.mpi.claims import raises, report_claims
 from tests.mpi.programs.tf_data_training import MIRRORED, NUM_WORKERS, RANK, STRATEGY
 from tf_strategy import cause_of
-from tf_strategy.data_end import UNKNOWN
+from tf_strategy.data.end import UNKNOWN
 
 
 def unknown(num_batches: int) -> tf.data.Dataset:

@@ -22,7 +22,7 @@ from tests.mpi.programs.tf_training import (
     require_same_everywhere,
     strategy,
 )
-from tf_strategy import file_callbacks
+from tf_strategy.agreement import file_callbacks
 
 
 def made(**settings: object) -> keras.Model:

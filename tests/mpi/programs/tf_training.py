@@ -12,7 +12,7 @@ from coarse.parallel.data.byte_stream import stream_blobs
 from coarse.protocol.dtypes import DType, Op
 from coarse.session import current
 from tf_strategy import CoarseStrategy
-from tf_strategy.sites import Tensors
+from tf_strategy.sums.reduction import ReducedTensors
 
 BATCH, STEPS = 16, 5
 """Rows of a global batch, and batches of an epoch."""
@@ -109,7 +109,7 @@ def require_same_history(ours: dict[str, list[float]], wanted: dict[str, list[fl
 
 def buckets_of(shapes: Sequence[Sequence[int]], wire: DType = DType.FLOAT32) -> list[str]:
     """The keys of the buckets that the sum of such tensors has."""
-    tensors = Tensors(Op.SUM, (wire,) * len(shapes), tuple(tuple(shape) for shape in shapes))
+    tensors = ReducedTensors(Op.SUM, (wire,) * len(shapes), tuple(tuple(shape) for shape in shapes))
     return [plan.descriptor.name for plan in tensors.plans(current().config.bucket_bytes)]
 
 

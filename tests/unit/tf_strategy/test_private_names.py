@@ -12,8 +12,8 @@ import pytest
 import tensorflow as tf
 
 from tf_strategy import private_names
-from tf_strategy.cross_device import CoarseCrossDeviceOps
-from tf_strategy.extended import CoarseExtended, CoarseReplicaContext
+from tf_strategy.agreement.variables import FirstReplicaVariable
+from tf_strategy.extended import CoarseExtended, CoarseReplicaContext, UnsupportedMethods
 from tf_strategy.private_names import (
     MirroredExtended,
     ReduceOp,
@@ -24,8 +24,7 @@ from tf_strategy.private_names import (
     input_lib,
     values,
 )
-from tf_strategy.unsupported import UnsupportedMethods
-from tf_strategy.variables import FirstReplicaVariable
+from tf_strategy.sums.operations import CoarseCrossDeviceOps
 
 SUBCLASSES = [
     (CoarseExtended, MirroredExtended),

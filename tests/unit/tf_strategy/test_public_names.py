@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 
+from tf_strategy.extended import UnsupportedMethods
 from tf_strategy.private_names import MirroredExtended
-from tf_strategy.unsupported import UnsupportedMethods
 
 REPOSITORY = Path(__file__).parents[3]
 PROGRAMS = REPOSITORY / "tests" / "mpi" / "programs"

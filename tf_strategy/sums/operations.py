@@ -1,0 +1,292 @@
+"""Synchronisation as TensorFlow operations: pushed bucket by bucket as gradients become ready, waited for in order.
+
+[Note: order] Every synchronisation of a graph begins with an update of one variable, the ticket, and ends with another.
+TensorFlow keeps updates of one variable in the order of the program, through nested functions and loops too, so that
+synchronisations follow one another alike on all ranks; within one, each bucket is pushed as soon as its own gradients
+are there.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from coarse.errors import ConfigError
+from coarse.protocol.dtypes import DType, Op
+from tf_strategy.private_names import ReduceOp, has_replica_values, jit_compiled_function, local_value, on_devices_of
+from tf_strategy.sums.reduction import ReducedTensors, members_of
+from tf_strategy.sums.rounds import Rounds
+
+Arrays = list[np.ndarray]
+_WIRE_OF = {
+    tf.float16: DType.FLOAT16,
+    tf.bfloat16: DType.BFLOAT16,
+    tf.float32: DType.FLOAT32,
+    tf.float64: DType.FLOAT64,
+    tf.int32: DType.INT32,
+    tf.int64: DType.INT64,
+    tf.uint8: DType.UINT8,
+}
+
+
+class Operations:
+    """What the strategy's reductions are made of; in eager mode they run at once."""
+
+    def __init__(self, rounds: Rounds) -> None:
+        self._rounds = rounds
+        self.num_workers = rounds.num_workers
+        self.rank = rounds.rank
+        with tf.init_scope(), tf.device("CPU:0"):
+            self._ticket = tf.Variable(0, dtype=tf.int64, trainable=False, name="coarse_ticket")
+
+    # --- sums and means
+
+    def reduce(self, op: Op, tensors: Sequence[tf.Tensor], *, come_again: bool = False) -> list[tf.Tensor]:
+        """The sums or means over all workers, of the same shapes and types.
+
+        What a graph knows the shapes of has device memory of its own, and so have tensors that `come_again` in
+        these shapes in every step, as gradients do; all other tensors share some, and may be of any shapes.
+
+        Raises:
+            TypeError: a type that devices cannot add, or the mean of integers.
+            ConfigError: within a function with `jit_compile=True`.
+        """
+        self._require_no_jit()
+        wires = tuple(wire_type_of(tensor.dtype, f"rank {self.rank}: a reduction") for tensor in tensors)
+        if op is Op.AVERAGE and any(wire.is_integer for wire in wires):
+            raise TypeError(
+                f"rank {self.rank}: the mean of integers would be rounded; cast them to tf.float32, or reduce by SUM"
+            )
+        with tf.device("CPU:0"):
+            raw = [stored(tensor) for tensor in tensors]
+            if tf.executing_eagerly():
+                shapes = tuple(tuple(tensor.shape) for tensor in tensors)
+                reduced = self._now_in_buckets if come_again else self._rounds.reduce
+                found = reduced(ReducedTensors(op, wires, shapes), [tensor.numpy() for tensor in raw])
+                results = [tf.convert_to_tensor(array) for array in found]
+            elif all(tensor.shape.is_fully_defined() for tensor in tensors):
+                shapes = tuple(tuple(tensor.shape.as_list()) for tensor in tensors)
+                results = self._in_buckets(ReducedTensors(op, wires, shapes), raw)
+            else:
+                results = self._at_once(op, wires, raw)
+        return [_as(result, like) for result, like in zip(results, tensors, strict=True)]
+
+    def _now_in_buckets(self, tensors: ReducedTensors, arrays: Arrays) -> Arrays:
+        buckets = [members_of(plan) for plan in tensors.plans(self._rounds.bucket_bytes)]
+        for bucket, members in enumerate(buckets):
+            self._rounds.push(tensors, bucket, [arrays[number] for number in members])
+        results: dict[int, np.ndarray] = {}
+        for bucket, members in enumerate(buckets):
+            results |= zip(members, self._rounds.take(tensors, bucket), strict=True)
+        return [results[number] for number in range(len(arrays))]
+
+    def _in_buckets(self, tensors: ReducedTensors, raw: list[tf.Tensor]) -> list[tf.Tensor]:
+        buckets = [members_of(plan) for plan in tensors.plans(self._rounds.bucket_bytes)]
+        results: dict[int, tf.Tensor] = {}
+        entered = self._enter()
+        with tf.control_dependencies([entered]):
+            pushed = [
+                self._pushed(tensors, bucket, [raw[number] for number in members])
+                for bucket, members in enumerate(buckets)
+            ]
+        before: list[tf.Tensor] = pushed
+        for bucket, members in enumerate(buckets):
+            with tf.control_dependencies(before):
+                types = [raw[number].dtype for number in members]
+                taken = _operation(partial(self._rounds.take, tensors, bucket), [], types)
+            results |= dict(zip(members, taken, strict=True))
+            before = taken
+        self._leave(before)
+        return [results[number] for number in range(len(raw))]
+
+    def _pushed(self, tensors: ReducedTensors, bucket: int, raw: list[tf.Tensor]) -> tf.Tensor:
+        """Where rounds are timed, the first push brings along how long before it the last variable's gradient came."""
+
+        def push(*arrays: np.ndarray) -> np.int64:
+            self._rounds.push(tensors, bucket, arrays[: len(raw)], *map(float, arrays[len(raw) :]))
+            return np.int64(bucket)
+
+        is_marked = bucket == 0 and self._rounds.is_timed(tensors)
+        ago_s = [_seconds_between(raw[:1], raw)] if is_marked else []
+        return _operation(push, [*raw, *ago_s], [tf.int64])[0]
+
+    def _at_once(self, op: Op, wires: tuple[DType, ...], raw: list[tf.Tensor]) -> list[tf.Tensor]:
+        """Tensors whose shapes are known when they come."""
+
+        def reduced(*arrays: np.ndarray) -> Arrays:
+            return self._rounds.reduce(ReducedTensors(op, wires, tuple(array.shape for array in arrays)), arrays)
+
+        return self._alone(reduced, raw, [tensor.dtype for tensor in raw])
+
+    # --- from one, and of all
+
+    def broadcast(self, tensor: tf.Tensor, what: str) -> tf.Tensor:
+        """Rank 0's values on every rank; `what` names the tensor in errors."""
+        require_bits(tensor.dtype, f"rank {self.rank}: {what}")
+        with tf.device("CPU:0"):
+            if tf.executing_eagerly():
+                return tf.convert_to_tensor(self._rounds.broadcast(tensor.numpy(), what))
+            self._require_no_jit()
+            (result,) = self._alone(lambda array: [self._rounds.broadcast(array, what)], [tensor], [tensor.dtype])
+        result.set_shape(tensor.shape)
+        return result
+
+    def gather(self, tensor: tf.Tensor) -> list[tf.Tensor]:
+        """Every rank's tensor, in order of rank; they may differ in the first extent."""
+        self._require_no_jit()
+        require_bits(tensor.dtype, f"rank {self.rank}: a gathering")
+        with tf.device("CPU:0"):
+            if tf.executing_eagerly():
+                return [tf.convert_to_tensor(array) for array in self._rounds.gather(tensor.numpy())]
+            results = self._alone(self._rounds.gather, [tensor], [tensor.dtype] * self.num_workers)
+        for result in results:
+            result.set_shape([None, *tensor.shape[1:]])
+        return results
+
+    def _alone(
+        self, function: Callable[..., Arrays], inputs: list[tf.Tensor], types: list[tf.DType]
+    ) -> list[tf.Tensor]:
+        """One operation that is a whole synchronisation."""
+        with tf.control_dependencies([self._enter()]):
+            results = _operation(function, inputs, types)
+        self._leave(results)
+        return results
+
+    def _require_no_jit(self) -> None:
+        name = jit_compiled_function()
+        if name is not None:
+            raise ConfigError(
+                f"rank {self.rank}: {name} has jit_compile=True, and XLA cannot compile an operation that talks to "
+                "memory devices; pass jit_compile=False to model.compile or tf.function"
+            )
+
+    def _enter(self) -> tf.Operation:
+        return self._ticket.assign_add(1, read_value=False)
+
+    def _leave(self, results: list[tf.Tensor]) -> None:
+        with tf.control_dependencies(results):
+            self._ticket.assign_add(1, read_value=False)
+
+
+def _operation(function: Callable[..., Any], inputs: list[tf.Tensor], types: list[tf.DType]) -> list[tf.Tensor]:
+    """A stateful operation that calls a Python function on arrays."""
+    results = tf.numpy_function(function, inputs, types, stateful=True)
+    return list(results) if isinstance(results, list | tuple) else [results]
+
+
+def _seconds_between(first: list[tf.Tensor], last: list[tf.Tensor]) -> tf.Tensor:
+    """float64, from when the one tensors were there until the others were too."""
+    with tf.control_dependencies(first):
+        begin_s = tf.timestamp()
+    with tf.control_dependencies([begin_s, *last]):
+        return tf.timestamp() - begin_s
+
+
+def _as(result: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
+    result = tf.bitcast(result, like.dtype) if result.dtype != like.dtype else result
+    result.set_shape(like.shape)
+    return result
+
+
+class CoarseCrossDeviceOps(tf.distribute.CrossDeviceOps):
+    """How values of all workers are combined: what `tf.distribute` asks of any strategy."""
+
+    def __init__(self, operations: Operations) -> None:
+        super().__init__()
+        self._operations = operations
+
+    @property
+    def _num_between_graph_workers(self) -> int:
+        """At least 2: the base class would take one worker's values for everybody's otherwise."""
+        return max(2, self._operations.num_workers)
+
+    def reduce_implementation(self, reduce_op: Any, per_replica_value: Any, destinations: Any, options: Any) -> Any:  # noqa: ANN401
+        """One value's sum or mean, on the devices of `destinations`."""
+        (combined,) = self._combined(reduce_op, [local_value(per_replica_value)])
+        return on_devices_of(combined, destinations)
+
+    def batch_reduce(self, reduce_op: Any, value_destination_pairs: Any, options: Any = None) -> Any:  # noqa: ANN401
+        """Many values' sums or means in one synchronisation; a destination (a tensor's device) may be empty."""
+        return self._combined(reduce_op, [as_tensor(local_value(value)) for value, _ in value_destination_pairs])
+
+    def sums_of_gradients(self, gradients: list[Any]) -> list[Any]:
+        """The sums, in one synchronisation, of what comes again in the same shapes in every step."""
+        return self._combined(ReduceOp.SUM, [as_tensor(local_value(one)) for one in gradients], come_again=True)
+
+    def broadcast_implementation(self, tensor: Any, destinations: Any) -> Any:  # noqa: ANN401
+        """Rank 0's tensor, or rows, on the devices of `destinations`."""
+        name = getattr(destinations, "name", None)
+        what = "a broadcast" if name is None else f"what the first replica writes to {name!r}"
+        if isinstance(tensor, tf.IndexedSlices):
+            rows, indices = (self._operations.gather(part)[0] for part in (tensor.values, tensor.indices))
+            first = tf.IndexedSlices(rows, indices, tensor.dense_shape)
+        else:
+            first = self._operations.broadcast(tensor, what)
+        return on_devices_of(first, destinations)
+
+    def _gather_implementation(self, per_replica_value: Any, destinations: Any, axis: Any, options: Any) -> Any:  # noqa: ANN401
+        """All workers' values end to end along an axis, in order of rank."""
+        value: Any = local_value(per_replica_value)
+        num_axes = value.shape.rank
+        if num_axes is None or not -num_axes <= axis < num_axes:
+            raise ValueError(
+                f"rank {self._operations.rank}: values of shape {value.shape} cannot be gathered along axis {axis}"
+            )
+        axis %= num_axes
+        rest = [n for n in range(num_axes) if n != axis]
+        first = tf.transpose(value, [axis, *rest])
+        joined = tf.concat(self._operations.gather(first), 0)
+        back = [rest.index(n) + 1 if n != axis else 0 for n in range(num_axes)]
+        return on_devices_of(tf.transpose(joined, back), destinations)
+
+    def _combined(self, reduce_op: Any, combined: list[Any], *, come_again: bool = False) -> list[Any]:  # noqa: ANN401
+        op = Op.SUM if reduce_op == ReduceOp.SUM else Op.AVERAGE
+        dense = [number for number, value in enumerate(combined) if not isinstance(value, tf.IndexedSlices)]
+        if dense:
+            results = self._operations.reduce(op, [combined[number] for number in dense], come_again=come_again)
+            for number, result in zip(dense, results, strict=True):
+                combined[number] = result
+        return [self._rows(op, v) if isinstance(v, tf.IndexedSlices) else v for v in combined]
+
+    def _rows(self, op: Op, rows: tf.IndexedSlices) -> tf.IndexedSlices:
+        """All workers' rows; a row that several have comes several times, as in any IndexedSlices."""
+        values = tf.concat(self._operations.gather(rows.values), 0)
+        indices = tf.concat(self._operations.gather(rows.indices), 0)
+        if op is Op.AVERAGE:
+            values /= tf.cast(self._operations.num_workers, values.dtype)
+        return tf.IndexedSlices(values, indices, rows.dense_shape)
+
+
+# --- types on the wire
+
+
+def wire_type_of(dtype: tf.DType, what: str) -> DType:
+    """The type that a tensor has on the wire; TypeError, with the remedy, where devices cannot add it."""
+    wire = _WIRE_OF.get(dtype)
+    if wire is None:
+        known = ", ".join(sorted(known.name for known in _WIRE_OF))
+        raise TypeError(
+            f"{what}: tensors of {dtype.name} cannot be synchronised; cast them, tf.cast(x, tf.int32) of a tf.bool "
+            f"for instance (known: {known})"
+        )
+    return wire
+
+
+def as_tensor(value: Any, like: Any = None) -> Any:  # noqa: ANN401
+    """A tensor, rows or a replica's value as they are; a number as a tensor of the type that `like` has, if any."""
+    if tf.is_tensor(value) or has_replica_values(value):
+        return value
+    return tf.convert_to_tensor(value, dtype=getattr(like, "dtype", None))
+
+
+def require_bits(dtype: tf.DType, what: str) -> None:
+    """TypeError, with the remedy, where a tensor is no block of bytes that could be sent."""
+    if dtype in (tf.string, tf.resource, tf.variant):
+        raise TypeError(f"{what}: a tensor of tf.{dtype.name} cannot be sent; make numbers of it, by tf.io.decode_raw")
+
+
+def stored(tensor: tf.Tensor) -> tf.Tensor:
+    """The tensor in the type in which the wire stores it: bfloat16 as uint16."""
+    return tf.bitcast(tensor, tf.uint16) if tensor.dtype == tf.bfloat16 else tensor

@@ -1,0 +1,257 @@
+"""The synchronisations of this process, one after the other: what the operations in TensorFlow's graphs call.
+
+[Note: one at a time] Operations that wait occupy threads of TensorFlow's executor, of which there may be one. So no two
+synchronisations are under way at once (tf_strategy.sums.operations orders them), and none waits before all that this
+process contributes has been pushed.
+
+[Note: roll call] Keras runs the same program on every rank; where ranks come to differ (data that end earlier, a
+callback that stops one of them, a metric read on one rank only) each would wait for what the others never push, or
+worse, add up what does not belong together. So every synchronisation is numbered, and says what it is about.
+"""
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from coarse.client.handle import Handle
+from coarse.errors import DeadRankError, MismatchError, StallError
+from coarse.parallel.data.byte_stream import stream, stream_blobs
+from coarse.parallel.data.choice import reducer_of, times_rounds
+from coarse.parallel.data.reducer import DeviceReducer, Reducer
+from coarse.protocol.clock import Clock, WallClock
+from coarse.protocol.dtypes import DType, Op
+from coarse.protocol.records import URGENT, Descriptor
+from tf_strategy import failures
+from tf_strategy.sums.buffers import ReductionSite, pieces_of, streamed
+from tf_strategy.sums.places import ProgramPlace, decoded, difference_of, told
+from tf_strategy.sums.reduction import ReducedTensors, ResultPool
+
+if TYPE_CHECKING:  # it starts MPI, which only init() may
+    from coarse.parallel.data.reducer import DualSync
+    from coarse.runtime import Runtime
+
+_FEW_BYTES = 4096
+"""Smaller reductions, of a metric for instance, go to the memory devices in every mode and by every policy."""
+SAID_BYTES = 64
+"""What a worker may say beside where it is."""
+_BEFORE = 2
+"""int64 before what it says: where it is, and the number of synchronisations so far."""
+
+
+class Rounds:
+    """Every method is called by all workers in one order.
+
+    What one of them raises, all raise at once from then on: the other workers may have half of this one's part, so that
+    a second try would add up what does not belong together.
+    """
+
+    def __init__(self, runtime: "Runtime") -> None:
+        self._runtime = runtime
+        self._lock = threading.RLock()
+        self._roll = RollCall(runtime)
+        self._sites: dict[ReducedTensors, ReductionSite] = {}
+        self._current: ReductionSite | None = None
+        self._pool = ResultPool()
+        self.num_workers = runtime.placement.num_clients
+        assert runtime.client_index is not None
+        self.rank = runtime.client_index
+        self.bucket_bytes = runtime.config.bucket_bytes
+        self.recorder: Recorder | None = None
+        """What wants to know when buckets are pushed and taken."""
+
+    # --- sums, bucket by bucket
+
+    @failures.noted
+    def push(
+        self, tensors: ReducedTensors, bucket: int, arrays: Sequence[np.ndarray], first_ago_s: float = 0.0
+    ) -> None:
+        """Contribute the tensors of one bucket; the first push of any bucket begins the round.
+
+        The first of the tensors was there `first_ago_s` before.
+        """
+        with self._lock:
+            site = self._site(tensors)
+            if self._current is None:
+                self._current = site
+                self._roll.begin(tensors.place)
+        assert self._current is site, "another synchronisation is under way"
+        timer = site.reducer.timer
+        if timer is not None and timer.is_running:
+            timer.on_gradient(first_ago_s)
+            timer.on_gradient()
+            timer.on_bucket(bucket)
+        with self._recorded("push", site, bucket):
+            site.fill(bucket, arrays)
+            with self._lock:
+                site.reducer.start(bucket)
+
+    @failures.noted
+    def take(self, tensors: ReducedTensors, bucket: int) -> list[np.ndarray]:
+        """The results of one bucket, in shape, in storage types; buckets are taken in order once all were pushed."""
+        site = self._sites[tensors]
+        with self._recorded("take", site, bucket):
+            if bucket == 0:
+                self._roll.meet()
+                site.reducer.all_started()
+            site.reducer.wait(bucket)
+            results = [
+                self._pool.copy_of(flat).reshape(tensors.shapes[number])
+                for number, flat in zip(site.members[bucket], site.results(bucket), strict=True)
+            ]
+        if bucket == site.num_buckets - 1:
+            self._end(site)
+        return results
+
+    def is_timed(self, tensors: ReducedTensors) -> bool:
+        """Whether someone may want to know when these come."""
+        return tensors.nbytes >= _FEW_BYTES and times_rounds(self._runtime)
+
+    @property
+    def dual_sync(self) -> "DualSync | None":
+        """What was measured and decided for the largest of the sums that are timed; None before that."""
+        timed = [site for tensors, site in self._sites.items() if self.is_timed(tensors)]
+        largest = max(timed, key=lambda site: site.tensors.nbytes, default=None)
+        return None if largest is None else largest.reducer.dual_sync
+
+    def _site(self, tensors: ReducedTensors) -> ReductionSite:
+        with self._lock:
+            if tensors not in self._sites:
+                self._meet(tensors.place)  # keys that others never use would be waited for until time is up
+                plans = tensors.plans(self.bucket_bytes)
+                self._sites[tensors] = ReductionSite(tensors, plans, self._reducer_of(tensors))
+            return self._sites[tensors]
+
+    def _reducer_of(self, tensors: ReducedTensors) -> Reducer:
+        if tensors.nbytes < _FEW_BYTES:
+            return DeviceReducer()
+        return reducer_of(self._runtime, f"tensorflow/{tensors.fingerprint:x}/")
+
+    def _recorded(self, kind: str, site: ReductionSite, bucket: int) -> AbstractContextManager[None]:
+        recorder = self.recorder
+        return nullcontext() if recorder is None else recorder.during(kind, bucket, site.nbytes_of(bucket))
+
+    def _end(self, site: ReductionSite) -> None:
+        with self._lock:
+            self._current = None
+        site.reducer.begin_round()
+        timer = site.reducer.timer
+        if timer is not None and timer.is_running:
+            timer.on_stepped()
+
+    # --- tensors of any shape
+
+    @failures.noted
+    def reduce(self, tensors: ReducedTensors, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """All tensors at once: their sums or means, in shape; of shapes however many no memory is kept."""
+        self._meet(tensors.place)  # keys that others do not push would be waited for until time is up
+        return streamed(self._runtime.require_client(), pieces_of(tensors), arrays)
+
+    # --- bytes from one or all
+
+    @failures.noted
+    def broadcast(self, array: np.ndarray, what: str) -> np.ndarray:
+        """Rank 0's bits of an array that has one shape and type on all ranks; `what` names it in errors."""
+        place = ProgramPlace(what, (f"{array.dtype}{list(array.shape)}",))
+        result = np.array(array, order="C")
+        flat = result.reshape(-1).view(np.uint8)
+        if flat.nbytes <= SAID_BYTES:
+            self._meet(place, flat.tobytes())
+            flat[:] = self._roll.said(0, flat.nbytes)
+        else:
+            self._meet(place)
+            stream([flat], 0, "tensorflow/broadcast")
+        return result
+
+    @failures.noted
+    def gather(self, array: np.ndarray) -> list[np.ndarray]:
+        """Every rank's array, in order of rank; they may differ in the first extent."""
+        self._meet(ProgramPlace("each of the gathered rows", (f"{array.dtype}{list(array.shape[1:])}",)))
+        blobs = stream_blobs(np.ascontiguousarray(array).tobytes(), "tensorflow/gather")
+        return [np.frombuffer(blob, array.dtype).reshape(-1, *array.shape[1:]) for blob in blobs]
+
+    def _meet(self, place: ProgramPlace, said: bytes = b"") -> None:
+        assert self._current is None, "another synchronisation is under way"
+        self._roll.begin(place, said)
+        self._roll.meet()
+
+
+class RollCall:
+    """One vector in device memory, where every worker writes where it is; see [Note: roll call]."""
+
+    def __init__(self, runtime: "Runtime") -> None:
+        assert runtime.client_index is not None
+        self._client = runtime.require_client()
+        self._rank = runtime.client_index
+        shape = (runtime.placement.num_clients, _BEFORE + SAID_BYTES // 8)
+        self._descriptor = Descriptor("tensorflow/roll", int(DType.INT64), int(Op.SUM), shape, URGENT)
+        self._rows = self._client.device_array(self._descriptor)
+        self._handle: Handle | None = None
+        self._place = ProgramPlace("nothing")
+        self.number = 0
+        """Synchronisations begun so far."""
+
+    def begin(self, place: ProgramPlace, said: bytes = b"") -> None:
+        """Say what this worker synchronises now, and at most SAID_BYTES more; `meet` waits for the others."""
+        self.number += 1
+        self._place = place
+        self._rows[:] = 0
+        mine = self._rows[self._rank]
+        mine[:_BEFORE] = (place.fingerprint, self.number)
+        mine[_BEFORE:].view(np.uint8)[: len(said)] = np.frombuffer(said, np.uint8)
+        self._handle = self._client.push_pull(self._descriptor, None, self._rows)
+
+    def meet(self) -> None:
+        """Return once all workers are here.
+
+        Raises:
+            MismatchError: they are at different points (on all workers).
+            StallError: some have not come in time, which it names.
+            DeadRankError: some have ended.
+        """
+        assert self._handle is not None
+        try:
+            self._handle.wait()
+        except (StallError, DeadRankError) as error:
+            raise told(error, self._rank, f"synchronisation {self.number}, {self._place}") from None
+        places = self._rows[:, :_BEFORE]
+        if (places != places[0]).any():
+            blobs = stream_blobs(self._place.encoded, "tensorflow/at")
+            said = difference_of([decoded(blob) for blob in blobs])
+            raise MismatchError(f"rank {self._rank}: at synchronisation {self.number} {said}")
+
+    def said(self, rank: int, nbytes: int) -> np.ndarray:
+        """(nbytes,) uint8: what a rank said, until the next `begin`."""
+        return self._rows[rank, _BEFORE:].view(np.uint8)[:nbytes]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BucketTransfer:
+    """One call of TensorFlow's into coarse; seconds of the recorder's clock."""
+
+    kind: str
+    """"push" (a bucket's tensors are copied into its memory) or "take" (its results are waited for and copied)."""
+    bucket: int
+    nbytes: int
+    begin_s: float
+    end_s: float
+
+
+class Recorder:
+    """The transfers since it was made, in the order in which they ended; they tell how far backward hides them."""
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        """`clock` is by default the system's monotonic one, which all processes of a node share."""
+        self._clock = clock or WallClock()
+        self.transfers: list[BucketTransfer] = []
+
+    @contextmanager
+    def during(self, kind: str, bucket: int, nbytes: int) -> Iterator[None]:
+        """Record what the block does, unless it fails."""
+        begin_s = self._clock.now_s()
+        yield
+        end_s = self._clock.now_s()
+        self.transfers.append(BucketTransfer(kind=kind, bucket=bucket, nbytes=nbytes, begin_s=begin_s, end_s=end_s))
