@@ -16,6 +16,7 @@ import torch
 
 from coarse.parallel.data.bucket_plan import BucketPlan, cohort_of
 from coarse.parallel.data.bucket_plan import plan_buckets as plan_of_sizes
+from coarse.parallel.data.flight import BucketPhase, moved
 from coarse.protocol.dtypes import Op
 from coarse.torch.tensors import describe, is_dense, tensor_of
 
@@ -51,13 +52,8 @@ class Bucket:
     """Whether each parameter has one, in the sense of torch's `.grad is not None`."""
     num_awaited: int = field(init=False)
     """Parameters whose last backward pass of this step is still to come."""
-    is_in_flight: bool = False
-    is_sealed: bool = False
-    """The bucket was pushed: its values are on the way or are the combined ones."""
-    is_late: bool = False
-    """Gradients came after the push: it is pushed once more, by `synchronize`."""
-    is_taken: bool = False
-    """`synchronize` has its result; should it stall over another bucket, the next try leaves this one be."""
+    phase: BucketPhase = BucketPhase.FILLING
+    """All that is known of its way; changed by `move` alone."""
 
     def __post_init__(self) -> None:
         wire = self.plan.descriptor.dtype
@@ -79,7 +75,10 @@ class Bucket:
         """Wait for all parameters' gradients anew."""
         self.arrivals = [0] * len(self.parameters)
         self.num_awaited = len(self.parameters)
-        self.is_late = self.is_taken = False
+
+    def move(self, to: BucketPhase) -> None:
+        """Go on to another phase."""
+        self.phase = moved(self.phase, to)
 
     def write_presence(self, rank: int) -> None:
         """Note and say which gradients this rank has (see [Note: presence]), and what they are."""

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 import torch
 
 from coarse.errors import InFlightError
+from coarse.parallel.data.flight import BucketPhase, reopened
 from coarse.parallel.data.reducer import Reducer
 from coarse.protocol.dtypes import Op
 from coarse.torch.ddp.buckets import Bucket
@@ -62,7 +63,7 @@ class GradientExchange:
         self._removables.clear()
         self._reducer.all_started()
         for bucket in self._buckets:
-            if bucket.is_in_flight:
+            if bucket.phase is BucketPhase.IN_FLIGHT:
                 self._finish(bucket)
             bucket.release()
         self._reducer.close()
@@ -81,21 +82,19 @@ class GradientExchange:
 
         After a StallError it may be called again: no bucket is pushed twice by that.
         """
-        if not any(bucket.is_taken for bucket in self._buckets):
+        if not self._any(BucketPhase.LANDED):
             self.last_absent = {}
-        for bucket in self._buckets:
-            if not (bucket.is_in_flight or bucket.is_late or bucket.is_taken):
-                self._start(bucket)
-        for bucket in self._buckets:
-            if bucket.is_late:
-                self._start(bucket)
+        for phases in ((BucketPhase.FILLING, BucketPhase.SUMMED), (BucketPhase.LATE,)):
+            for bucket in self._buckets:
+                if bucket.phase in phases:
+                    self._start(bucket)
         self._reducer.all_started()
         for bucket in self._buckets:
-            if not bucket.is_taken:
+            if bucket.phase is BucketPhase.IN_FLIGHT:
                 self._finish(bucket)
-                bucket.is_taken = True
         self._reducer.begin_round()
         for bucket in self._buckets:
+            bucket.move(BucketPhase.SUMMED)
             bucket.begin_step()
         self.has_arrivals = False
         self._require_undisturbed()
@@ -104,11 +103,11 @@ class GradientExchange:
 
     def clear(self, *, set_to_none: bool) -> None:
         """Zero all gradients; where some were pushed, first let all ranks take the results."""
-        if self.has_arrivals:
+        if self.has_arrivals or self._any(BucketPhase.IN_FLIGHT) or self._any(BucketPhase.LANDED):
             self.synchronize()
         for bucket in self._buckets:
             bucket.clear(set_to_none=set_to_none)
-            bucket.is_sealed = False
+            bucket.move(BucketPhase.FILLING)
             bucket.begin_step()
         self.is_synchronised = False
 
@@ -120,11 +119,14 @@ class GradientExchange:
 
     def require_landed(self) -> None:
         """InFlightError where a device may still write to a gradient."""
-        if any(bucket.is_in_flight for bucket in self._buckets):
+        if self._any(BucketPhase.IN_FLIGHT):
             raise InFlightError(
                 f"rank {self._rank}: step() came under skip_sync() while gradients are in flight; "
                 "call synchronize() first"
             )
+
+    def _any(self, phase: BucketPhase) -> bool:
+        return any(bucket.phase is phase for bucket in self._buckets)
 
     # --- what autograd calls
 
@@ -138,7 +140,7 @@ class GradientExchange:
                     f"rank {self._rank}: the gradient of {name!r} is {gradient.layout}, and a dense "
                     "one was wanted; build its module with sparse=False"
                 )
-            if bucket.is_sealed:
+            if bucket.phase.is_sealed:
                 self._reopen(bucket)
 
         def after(parameter: torch.Tensor) -> None:
@@ -153,40 +155,38 @@ class GradientExchange:
             if bucket.arrivals[slot] == self._num_passes:
                 self.has_arrivals = True
                 bucket.num_awaited -= 1
-                if not bucket.num_awaited and not bucket.is_late:
+                if not bucket.num_awaited and bucket.phase is not BucketPhase.LATE:
                     self._start(bucket)
 
         return before, after
 
     def _reopen(self, bucket: Bucket) -> None:
         """Make a pushed bucket ready for one more gradient (see [Note: a second gradient])."""
-        if bucket.is_in_flight and self._reducer.cancel(bucket.plan.index):
-            bucket.is_in_flight = bucket.is_sealed = False
+        if bucket.phase is BucketPhase.IN_FLIGHT and self._reducer.cancel(bucket.plan.index):
+            bucket.move(BucketPhase.FILLING)
             self._note_disturbance(bucket)
             self._require_undisturbed()
             return
-        if bucket.is_in_flight:
+        if bucket.phase is BucketPhase.IN_FLIGHT:
             self._finish(bucket)
-            self._require_undisturbed()
-            bucket.is_late = True
+        bucket.phase = reopened(bucket.phase)
         if self._op is Op.SUM:
             bucket.scale(1.0 / self._num_ranks)
-        bucket.is_sealed = bucket.is_taken = False
+        self._require_undisturbed()
 
     def _start(self, bucket: Bucket) -> None:
-        if bucket.is_sealed:
+        if bucket.phase is BucketPhase.SUMMED:
             self._reopen(bucket)
         if self._timer is not None and self._timer.is_running:
             self._timer.on_bucket(bucket.plan.index)
         bucket.fill()
         bucket.write_presence(self._rank)
         self._reducer.start(bucket.plan.index)
-        bucket.is_in_flight = bucket.is_sealed = True
-        bucket.is_late = False
+        bucket.move(BucketPhase.IN_FLIGHT)
 
     def _finish(self, bucket: Bucket) -> None:
         self._reducer.wait(bucket.plan.index)
-        bucket.is_in_flight = False
+        bucket.move(BucketPhase.LANDED)
         self._note_disturbance(bucket)
         note_overwritten([bucket.flat])
         lacking = dict(bucket.read_presence(self._num_ranks) or ())

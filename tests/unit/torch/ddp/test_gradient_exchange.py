@@ -171,3 +171,28 @@ def test_a_gradient_changed_before_its_bucket_was_recalled_is_refused(setup):
     clamp_in_place(setup.front)
     with pytest.raises(InFlightError, match=r"'front', were changed or replaced"):
         setup.backward()
+
+
+def test_zeroing_after_a_stalled_step_without_gradients_waits_for_what_is_in_flight(setup):
+    setup.reducer.stalls = [0, 1]
+    for _ in range(2):
+        with pytest.raises(StallError):
+            setup.exchange.synchronize()
+    setup.reducer.stalls = [1]
+    with pytest.raises(StallError):
+        setup.exchange.clear(set_to_none=False)
+    setup.exchange.clear(set_to_none=False)
+    setup.backward()
+    setup.exchange.synchronize()
+    assert sorted(setup.reducer.started) == [0, 0, 1, 1]
+    assert setup.front.grad.tolist() == [1.0] * 4
+
+
+def test_a_step_whose_error_was_caught_pushes_the_late_gradient_as_the_other_ranks_do(setup):
+    setup.backward(1)
+    clamp_in_place(setup.front)
+    with pytest.raises(InFlightError):
+        setup.backward(2)
+    setup.exchange.synchronize()
+    (bucket,) = (bucket for bucket in setup.buckets if "front" in bucket.plan.names)
+    assert setup.reducer.started.count(bucket.plan.index) == 2

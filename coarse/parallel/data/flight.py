@@ -1,0 +1,47 @@
+# Pure: no MPI, threads, clock or environment.
+"""One bucket's way from its first gradient to the optimizer: one phase, and the table of the moves between phases."""
+
+import enum
+
+
+class BucketPhase(enum.IntEnum):
+    """Where a bucket is in a step; from IN_FLIGHT on its values are on the way or are the combined ones."""
+
+    FILLING = 0
+    """Backward adds this rank's gradients."""
+    LATE = 1
+    """The same, after a result of this step has come: `synchronize` pushes the bucket once more."""
+    IN_FLIGHT = 2
+    """Pushed, and its result not taken yet."""
+    LANDED = 3
+    """`.grad` holds the result, and other buckets of the step are still awaited."""
+    SUMMED = 4
+    """The step's buckets have all landed."""
+
+    @property
+    def is_sealed(self) -> bool:
+        """Whether a gradient that comes now has to wait until the bucket is opened again."""
+        return self >= BucketPhase.IN_FLIGHT
+
+
+MOVES: dict[BucketPhase, tuple[BucketPhase, ...]] = {
+    BucketPhase.FILLING: (BucketPhase.IN_FLIGHT, BucketPhase.FILLING),
+    BucketPhase.LATE: (BucketPhase.IN_FLIGHT, BucketPhase.FILLING),
+    BucketPhase.IN_FLIGHT: (BucketPhase.LANDED, BucketPhase.FILLING),
+    BucketPhase.LANDED: (BucketPhase.SUMMED, BucketPhase.LATE),
+    BucketPhase.SUMMED: (BucketPhase.FILLING,),
+}
+"""By phase the phases that may follow: a push, a clearing; a landing, a cancelled push; the end of the step, one more
+gradient; the next step."""
+
+
+def moved(phase: BucketPhase, to: BucketPhase) -> BucketPhase:
+    """The phase after a move; AssertionError where no bucket may make it."""
+    assert to in MOVES[phase], f"a bucket that is {phase.name} cannot become {to.name}"
+    return to
+
+
+def reopened(phase: BucketPhase) -> BucketPhase:
+    """The phase in which a bucket whose result is in `.grad` takes one more gradient."""
+    assert phase in (BucketPhase.LANDED, BucketPhase.SUMMED), f"a bucket that is {phase.name} has no result"
+    return moved(phase, BucketPhase.LATE if phase is BucketPhase.LANDED else BucketPhase.FILLING)
