@@ -9,6 +9,8 @@ import os
 import sys
 import threading
 from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 from mpi4py import MPI
@@ -21,12 +23,12 @@ from coarse.client.snapshots import ClientSnapshots
 from coarse.client.states import DeviceStates
 from coarse.collectives.shared import SharedByGroups
 from coarse.errors import CapacityError, CoarseError, DeadRankError, UnsupportedError
-from coarse.protocol.clock import WallClock
+from coarse.protocol.clock import Clock, WallClock
 from coarse.protocol.composition import placement_of, routing_of
 from coarse.protocol.config import Config
 from coarse.protocol.partition import PartitionTable
 from coarse.protocol.partition_file import stated_or_default
-from coarse.protocol.plan import RoutingTable
+from coarse.protocol.plan import Placement, RoutingTable
 from coarse.proxy.protocol import ProxyProtocol
 from coarse.proxy.service import ProxyService
 from coarse.storage.device_file import open_device_file
@@ -43,37 +45,114 @@ from coarse.transport.mpi import MpiTransport
 from coarse.transport.node import NodeShare, open_node
 
 
+@dataclass(frozen=True, kw_only=True)
+class Opening:
+    """What a rank knows when it opens its parts; communicators are MPI's null where it has no such role."""
+
+    world: MPI.Comm
+    workers: MPI.Comm
+    devices: MPI.Comm
+    config: Config
+    partition: PartitionTable
+    placement: Placement
+    run: str
+    """The job's name on its nodes."""
+    clock: Clock
+
+    @property
+    def world_rank(self) -> int:
+        """This rank's number among all."""
+        return self.world.Get_rank()
+
+    @property
+    def client_index(self) -> int | None:
+        """This worker's number; None where it is none."""
+        return self.partition.client_of(self.world_rank)
+
+    @property
+    def device_index(self) -> int | None:
+        """This memory device's number; None where it is none."""
+        return self.partition.device_of(self.world_rank)
+
+
+class LiveParts:
+    """Makes the parts of a rank that trains or serves live; another driver gives a Runtime parts of its own."""
+
+    def partition(self, world: MPI.Comm, hosts: list[str], config: Config) -> PartitionTable:
+        """Who is a worker and who a memory device, the same on all ranks or an error on all."""
+        partition, error = None, None
+        try:
+            partition = stated_or_default(config.partition, hosts)
+        except (CoarseError, OSError) as refused:
+            error = refused
+        agree(world, error)
+        assert partition is not None
+        agree_on_digest(world, repr(partition), "partition table")
+        return partition
+
+    def share(self, at: Opening, opened: ExitStack) -> NodeShare:
+        """The node's memory, mapped; all ranks call it together. CapacityError on all of them."""
+        return open_share(at, opened)
+
+    def mailbox(self, at: Opening, endpoint: int, share: NodeShare) -> Mailbox:
+        """One endpoint's rings and doorbell; whoever asks closes it."""
+        ranks = at.placement.ranks
+        near = [e for e, rank in enumerate(ranks) if rank in share.process_ids and e != endpoint]
+        mailbox = Mailbox(endpoint, len(ranks), tuple(near), share.control, at.run)
+        for peer in near:
+            if ranks[peer] != at.world_rank:
+                mailbox.watch(os.pidfd_open(share.process_ids[ranks[peer]]), peer)
+        return mailbox
+
+    def service(
+        self, at: Opening, protocol: ProxyProtocol, mailbox: Mailbox, share: NodeShare, transport: MpiTransport | None
+    ) -> ProxyService:
+        """What serves this memory device."""
+        return ProxyService(protocol, at.placement, mailbox, share.memories, transport, at.clock)
+
+    def table(self, at: Opening, client: Client) -> RoutingTable:
+        """This worker's routing table, as configured or as measured on this machine."""
+        index = client.protocol.client
+        return choose_table(
+            client,
+            routing_of(at.config),
+            at.placement.devices_on(at.placement.client_nodes[index]),
+            at.placement.local_proxies[index],
+            at.clock,
+        )
+
+
 class Runtime:
-    """All that this rank runs: a client, a proxy, or both."""
+    """All that this rank runs: a client, a proxy, or both.
 
-    service_type: type[ProxyService] = ProxyService
-    """What serves a memory device; emulated runs have their own."""
+    Whatever opens is closed by `close`, in reverse order, also where opening fails half-way.
+    """
 
-    def __init__(self, config: Config | Mapping[str, object] | str | Path | None) -> None:
-        world = MPI.COMM_WORLD.Dup()
-        self.world_rank = world.Get_rank()
-        agree(world, _lack_of_threads())
-        hosts = gather_hosts(world)
-        self.config = agree_on_config(world, config)
-        self.partition = self._agreed_partition(world, hosts)
-        self.placement = placement_of(self.partition, self.config)
-        self.client_index = self.partition.client_of(self.world_rank)
-        self.device_index = self.partition.device_of(self.world_rank)
-        self._clock = WallClock()
-        run = broadcast_run_name(world)
-        share = self._open_memory(world, run)
-        workers = world.Split(0 if self.client_index is not None else MPI.UNDEFINED, self.world_rank)
-        self.worker_comm = workers
-        """The workers' communicator, for the one thread of a worker that calls MPI while it trains."""
-        devices = world.Split(0 if self.device_index is not None else MPI.UNDEFINED, self.world_rank)
-        self._service = self._make_service(share, run, devices)
-        self.client = self._make_client(share, run)
-        self.groups = None if self.client is None else SharedByGroups(self.client, workers, self.placement)
-        """What all groups of workers share in this process; None where this rank is no worker."""
-        self._snapshots = self._make_snapshots()
-        agree(world, None)  # every endpoint has its doorbell now
+    def __init__(
+        self, config: Config | Mapping[str, object] | str | Path | None, parts: LiveParts | None = None
+    ) -> None:
+        """All ranks open theirs together; `parts` makes what differs between drivers."""
+        self._parts = LiveParts() if parts is None else parts
         self._thread: threading.Thread | None = None
         self.is_closed = False
+        with ExitStack() as opened:
+            self._at = at = _agreed(config, self._parts)
+            for communicator in (at.world, at.workers, at.devices):
+                opened.callback(self._free, communicator)
+            self.world, self.world_rank = at.world, at.world_rank
+            self.config, self.partition, self.placement = at.config, at.partition, at.placement
+            self.client_index, self.device_index = at.client_index, at.device_index
+            self.worker_comm = at.workers
+            """The workers' communicator, for the one thread of a worker that calls MPI while it trains."""
+            share = self._parts.share(at, opened)
+            self._service = self._make_service(share, opened)
+            self.client = self._make_client(share, opened)
+            self.groups = None if self.client is None else SharedByGroups(self.client, at.workers, at.placement)
+            """What all groups of workers share in this process; None where this rank is no worker."""
+            self._snapshots = self._make_snapshots()
+            agree(at.world, None)  # every endpoint has its doorbell now
+            self._leaving(opened)
+            self._opened = opened.pop_all()
 
     @property
     def is_device_only(self) -> bool:
@@ -114,23 +193,12 @@ class Runtime:
         protocol = client.protocol
         client.require_quiet()
         if not protocol.is_profiling:  # else this call goes on where one that stalled has stopped
-            table = self._choose_table(client)
+            table = self._parts.table(self._at, client)
             client.link.tell(protocol.on_profiled(table))
         client.link.wait_for(
             lambda: protocol.has_all_tables, self.config.startup_timeout_s, "all workers' routing tables"
         )
         protocol.end_profile()
-
-    def _choose_table(self, client: Client) -> RoutingTable:
-        """As configured, or as measured on this machine."""
-        index = client.protocol.client
-        return choose_table(
-            client,
-            routing_of(self.config),
-            self.placement.devices_on(self.placement.client_nodes[index]),
-            self.placement.local_proxies[index],
-            self._clock,
-        )
 
     def require_client(self) -> Client:
         """The client of this worker."""
@@ -149,18 +217,9 @@ class Runtime:
 
     def close(self) -> None:
         """Leave: tell the devices; a device in this process serves until all workers have left."""
-        if self.is_closed:
-            return
-        self.is_closed = True
-        if self.groups is not None:
-            self.groups.close()
-        if self.client is not None:
-            try:
-                self.require_snapshots().finish()
-            finally:
-                self.client.link.leave()
-        if self._thread is not None:
-            self._thread.join()
+        if not self.is_closed:
+            self.is_closed = True
+            self._opened.close()
 
     def carried_between_nodes(self) -> tuple[int, int]:
         """Bytes that this rank's device, and its groups of workers, sent to and received from other nodes."""
@@ -202,107 +261,56 @@ class Runtime:
 
     # --- opening
 
-    def _agreed_partition(self, world: MPI.Comm, hosts: list[str]) -> PartitionTable:
-        partition, error = None, None
-        try:
-            partition = stated_or_default(self.config.partition, hosts)
-        except (CoarseError, OSError) as refused:
-            error = refused
-        agree(world, error)
-        assert partition is not None
-        agree_on_digest(world, repr(partition), "partition table")
-        return partition
-
-    def _open_memory(self, world: MPI.Comm, run: str) -> NodeShare:
-        here = _node_of(self.partition, self.world_rank)
-        nodes = sorted({place.node for place in self.partition.places})
-        on_node = tuple(p.rank for p in self.partition.places if p.node == here)
-        comm = world.Split(nodes.index(here), self.world_rank)
-        comm.Set_name(f"node{nodes.index(here)}")
-        files: dict[int, MemoryFile] = {}
-        error = None
-        try:
-            if self.device_index is not None:
-                files[self.device_index] = self._open_own_memory(here, run)
-        except CoarseError as refused:
-            error = refused
-        try:
-            agree(world, error)
-        except CoarseError:
-            for file in files.values():
-                os.close(file.descriptor)
-            raise
-        share, error = None, None
-        try:
-            share = open_node(
-                comm,
-                run=run,
-                num_endpoints=len(self.placement.ranks),
-                own_files=files,
-                world_ranks=on_node,
-                timeout_s=self.config.startup_timeout_s,
-            )
-        except CapacityError as refused:
-            error = refused
-        agree(world, error)
-        assert share is not None
-        return share
-
-    def _open_own_memory(self, node: str, run: str) -> MemoryFile:
-        """This rank's memory file, where the partition table puts it."""
-        return open_device_file(
-            self.world_rank,
-            [place for place in self.partition.places if place.node == node],
-            f"coarse-{run}-{self.device_index}",
-            self.config.device_capacity_bytes,
-        )
-
-    def _mailbox(self, endpoint: int, share: NodeShare, run: str) -> Mailbox:
-        ranks = self.placement.ranks
-        near = [e for e, rank in enumerate(ranks) if rank in share.process_ids and e != endpoint]
-        mailbox = Mailbox(endpoint, len(ranks), tuple(near), share.control, run)
-        for peer in near:
-            if ranks[peer] != self.world_rank:
-                mailbox.watch(os.pidfd_open(share.process_ids[ranks[peer]]), peer)
-        return mailbox
-
-    def _make_service(
-        self, share: NodeShare, run: str, devices: MPI.Comm
-    ) -> ProxyService | None:
-        device = self.device_index
+    def _make_service(self, share: NodeShare, opened: ExitStack) -> ProxyService | None:
+        at, device = self._at, self.device_index
         if device is None:
             return None
-        spans_nodes = len(set(self.placement.device_nodes)) > 1
+        spans_nodes = len(set(at.placement.device_nodes)) > 1
         transport = None
-        if spans_nodes or self.placement.collective == "ring":
-            order = sorted(self.partition.devices)
-            ranks = tuple(order.index(rank) for rank in self.partition.devices)
-            transport = MpiTransport(devices, ranks)
-        memory = share.memories[device]
-        protocol = ProxyProtocol(device, self.placement, memory.capacity_bytes)
-        mailbox = self._mailbox(self.placement.num_clients + device, share, run)
-        return self.service_type(
-            protocol, self.placement, mailbox, share.memories, transport, self._clock
-        )
+        if spans_nodes or at.placement.collective == "ring":
+            order = sorted(at.partition.devices)
+            ranks = tuple(order.index(rank) for rank in at.partition.devices)
+            transport = MpiTransport(at.devices, ranks)
+        mailbox = self._parts.mailbox(at, at.placement.num_clients + device, share)
+        opened.callback(mailbox.close)
+        protocol = ProxyProtocol(device, at.placement, share.memories[device].capacity_bytes)
+        return self._parts.service(at, protocol, mailbox, share, transport)
+
+    def _leaving(self, opened: ExitStack) -> None:
+        """What `close` does before it closes anything, the last first."""
+        opened.callback(self._join_service)
+        if self.client is not None:
+            opened.callback(self.client.link.leave)
+        if self._snapshots is not None:
+            opened.callback(self._snapshots.finish)
+        if self.groups is not None:
+            opened.callback(self.groups.close)
+
+    def _join_service(self) -> None:
+        """A device of this process serves until all workers have left or one has died: its end has no other limit."""
+        if self._thread is not None:
+            self._thread.join()
+
+    def _free(self, communicator: MPI.Comm) -> None:
+        """Give a communicator back: all of its ranks do, unless one has died."""
+        if communicator != MPI.COMM_NULL and self.is_closed and not self.has_failed:
+            communicator.Free()
+
+    def _make_client(self, share: NodeShare, opened: ExitStack) -> Client | None:
+        at, index = self._at, self.client_index
+        if index is None:
+            return None
+        mailbox = self._parts.mailbox(at, index, share)
+        opened.callback(mailbox.close)
+        protocol = ClientProtocol(index, at.placement)
+        link = DeviceLink(protocol, at.placement, mailbox, at.clock, at.config.stall_timeout_s)
+        return Client(link, share.memories)
 
     def _make_snapshots(self) -> ClientSnapshots | None:
         if self.client is None or self.client_index is None:
             return None
         states = DeviceStates(self.client, self.placement.local_proxies[self.client_index])
         return ClientSnapshots(states, self.placement.num_clients)
-
-    def _make_client(self, share: NodeShare, run: str) -> Client | None:
-        index = self.client_index
-        if index is None:
-            return None
-        link = DeviceLink(
-            ClientProtocol(index, self.placement),
-            self.placement,
-            self._mailbox(index, share, run),
-            self._clock,
-            self.config.stall_timeout_s,
-        )
-        return Client(link, share.memories)
 
 
 def end_job() -> None:
@@ -321,6 +329,74 @@ def _lack_of_threads() -> CoarseError | None:
     return UnsupportedError(
         f"MPI was started with MPI_THREAD_{level.upper()}, and coarse calls it from threads of its own; have mpi4py "
         "start it with thread_level='multiple', its default, or use an MPI library built for that"
+    )
+
+
+def _agreed(config: Config | Mapping[str, object] | str | Path | None, parts: LiveParts) -> Opening:
+    """What all ranks have agreed on before any opens its memory; a collective of all."""
+    world = MPI.COMM_WORLD.Dup()
+    agree(world, _lack_of_threads())
+    hosts = gather_hosts(world)
+    settled = agree_on_config(world, config)
+    partition = parts.partition(world, hosts, settled)
+    rank = world.Get_rank()
+    is_worker, is_device = (index is not None for index in (partition.client_of(rank), partition.device_of(rank)))
+    return Opening(
+        world=world,
+        workers=world.Split(0 if is_worker else MPI.UNDEFINED, rank),
+        devices=world.Split(0 if is_device else MPI.UNDEFINED, rank),
+        config=settled,
+        partition=partition,
+        placement=placement_of(partition, settled),
+        run=broadcast_run_name(world),
+        clock=WallClock(),
+    )
+
+
+def open_share(at: Opening, opened: ExitStack) -> NodeShare:
+    """The memory of this rank's node: its own device's file, and what the others hand on; a collective of all."""
+    here = _node_of(at.partition, at.world_rank)
+    nodes = sorted({place.node for place in at.partition.places})
+    comm = at.world.Split(nodes.index(here), at.world_rank)
+    comm.Set_name(f"node{nodes.index(here)}")
+    files, error = {}, None
+    try:
+        if at.device_index is not None:
+            files[at.device_index] = _open_own_memory(at, here, at.device_index)
+    except CoarseError as refused:
+        error = refused
+    try:
+        agree(at.world, error)
+    except CoarseError:
+        for file in files.values():
+            os.close(file.descriptor)
+        raise
+    share, lack = None, None
+    try:
+        share = open_node(
+            comm,
+            run=at.run,
+            num_endpoints=len(at.placement.ranks),
+            own_files=files,
+            world_ranks=tuple(p.rank for p in at.partition.places if p.node == here),
+            timeout_s=at.config.startup_timeout_s,
+        )
+        for memory in share.memories.values():
+            opened.callback(memory.close)
+    except CapacityError as refused:
+        lack = refused
+    agree(at.world, lack)
+    assert share is not None
+    return share
+
+
+def _open_own_memory(at: Opening, node: str, device: int) -> MemoryFile:
+    """This rank's memory file, where the partition table puts it."""
+    return open_device_file(
+        at.world_rank,
+        [place for place in at.partition.places if place.node == node],
+        f"coarse-{at.run}-{device}",
+        at.config.device_capacity_bytes,
     )
 
 

@@ -40,8 +40,8 @@ def routing_rows() -> Iterator[dict[str, Any]]:
 
 
 def internal_rows() -> Iterator[dict[str, Any]]:
-    """All orders of pushes, reduces and chunks."""
-    scenario = "every order of pushes, reduces and chunks, 1 routing"
+    """All orders of pushes, reductions and chunks."""
+    scenario = "every order of pushes, reductions and chunks, 1 routing"
     yield row(scenario, "queues", *explored(SHARED_PROXY, fcfs=False, internal=True))
 
 

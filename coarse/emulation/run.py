@@ -9,7 +9,7 @@ from pathlib import Path
 
 from coarse.emulation.failure import failure_of, write_failure
 from coarse.emulation.order import RunOrder, parse_run_order
-from coarse.emulation.runtime import EmulatedRuntime
+from coarse.emulation.runtime import EmulatedRank
 from coarse.emulation.training import EmulatedWorker, gather_rows
 from coarse.protocol.clock import WallClock
 from coarse.runtime import end_job
@@ -39,16 +39,17 @@ def main(arguments: Sequence[str] = tuple(sys.argv[1:])) -> None:
 def _run(order: RunOrder) -> dict[str, object] | None:
     """What worker 0 has to report; None on all other ranks."""
     job = order.job()
-    runtime = EmulatedRuntime(job, order.partition(job), dilation=order.dilation, decide=order.decide())
+    rank = EmulatedRank(job, order.partition(job), dilation=order.dilation, decide=order.decide())
+    runtime = rank.runtime
     runtime.start()
     if runtime.is_device_only:
         runtime.close()
         return None
-    worker = EmulatedWorker(runtime)
+    worker = EmulatedWorker(rank)
     rows = gather_rows(runtime.worker_comm, worker.train())
     runtime.close()
     counted_s = min((row.begin_s for row in rows if row.iteration), default=0.0)
-    punctuality = runtime.take_punctuality(counted_s)
+    punctuality = rank.take_punctuality(counted_s)
     if punctuality is None:
         return None
     num_transfers, num_overrun, worst_late_s = punctuality
@@ -58,8 +59,8 @@ def _run(order: RunOrder) -> dict[str, object] | None:
         "num_transfers": num_transfers,
         "num_overrun": num_overrun,
         "worst_late_s": worst_late_s,
-        "start_profile_s": runtime.start_profile_s,
-        "measured_tables": [table.row for table in runtime.measured_tables],
+        "start_profile_s": rank.start_profile_s,
+        "measured_tables": [table.row for table in rank.measured_tables],
         "profiles": [asdict(profile) for profile in worker.profiles],
         "iterations": [asdict(row) for row in rows],
     }

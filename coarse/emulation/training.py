@@ -7,7 +7,7 @@ from mpi4py import MPI
 
 from coarse.client.client import Client
 from coarse.client.handle import Handle
-from coarse.emulation.runtime import EmulatedRuntime
+from coarse.emulation.runtime import EmulatedRank
 from coarse.emulation.worker_ring import EmulatedWorkerRing
 from coarse.errors import CoarseError
 from coarse.protocol.records import Descriptor
@@ -20,13 +20,15 @@ _BELLS = "the workers' own ring"
 class EmulatedWorker:
     """One worker of an emulated job."""
 
-    def __init__(self, runtime: EmulatedRuntime) -> None:
+    def __init__(self, rank: EmulatedRank) -> None:
+        runtime = rank.runtime
         assert runtime.client_index is not None
+        self._rank = rank
         self._runtime = runtime
         self._worker = runtime.client_index
-        self._job = runtime.job
+        self._job = rank.job
         self._client: Client = runtime.require_client()
-        self._box = runtime.box
+        self._box = rank.box
         self._run_s = 0.0
         self.profiles: list[Profile] = []
         """Meetings at which the job was profiled as it ran."""
@@ -52,12 +54,12 @@ class EmulatedWorker:
 
     def _profile_again(self, iteration: int) -> None:
         """Measure; where that changes tables or split, all names are forgotten and register anew by these."""
-        profile = self._runtime.look(iteration, self._run_s)
+        profile = self._rank.look(iteration, self._run_s)
         self._run_s = profile.end_s
         self.profiles.append(profile)
         if profile.is_new:
             self._close_keys()
-            self._job = self._runtime.job
+            self._job = self._rank.job
             self._runtime.profile()
             self._open_keys()
 
@@ -91,7 +93,7 @@ class EmulatedWorker:
     def _compute_until(self, emulated_s: float) -> None:
         """Replayed compute: nothing is done until then."""
         self._box.now_s = max(self._box.now_s, emulated_s)
-        self._runtime.pace.sleep_until(emulated_s)
+        self._rank.pace.sleep_until(emulated_s)
 
     def _push(self, position: int) -> Handle:
         descriptor, array = self._descriptors[position], self._arrays[position]
@@ -110,7 +112,7 @@ class EmulatedWorker:
 
     def _start_alike(self) -> None:
         """All workers begin an iteration at one emulated time: the latest of theirs."""
-        self._box.now_s = self._latest(max(self._box.now_s, self._runtime.pace.now_s()))
+        self._box.now_s = self._latest(max(self._box.now_s, self._rank.pace.now_s()))
 
     def _end_alike(self, row: WorkerIteration) -> None:
         """The run is older by this iteration, and stands until the next."""
@@ -170,7 +172,7 @@ class EmulatedWorker:
         self._ring_offset, region = self._client.allocate(0, nbytes)
         offsets = np.empty(self._job.num_workers, np.int64)
         comm.Allgather(np.array([self._ring_offset], np.int64), offsets)
-        previous = self._runtime.memories[0].view(int(offsets[self._worker - 1]), nbytes)
+        previous = self._rank.memories[0].view(int(offsets[self._worker - 1]), nbytes)
         self._ring_arrays = _cut(region, descriptors)
         return EmulatedWorkerRing(
             self._worker, self._job.num_workers, self._box, self._ring_arrays, _cut(previous, descriptors)

@@ -126,7 +126,8 @@ class DeviceMemory:
 
     def close(self) -> None:
         """Give up the descriptor; views and the bytes below them stay."""
-        os.close(self._descriptor)
+        descriptor, self._descriptor = self._descriptor, -1
+        os.close(descriptor)
 
 
 @dataclass(frozen=True, kw_only=True)

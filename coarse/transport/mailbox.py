@@ -22,7 +22,7 @@ import threading
 from collections import deque
 from collections.abc import Iterator
 
-from coarse.errors import CoarseError
+from coarse.errors import CoarseError, NotInitializedError
 
 RING_BYTES = 1 << 18
 _HEADER_BYTES = 128
@@ -187,6 +187,10 @@ class Mailbox:
         """
         if self._linger():
             return []
+        if self._poll.closed:
+            raise NotInitializedError(
+                "this wait came after coarse.shutdown(), and its result had not come before; wait first"
+            )
         words = self._status[self.endpoint]
         words[ASLEEP] = 1
         with self._fence:
@@ -209,13 +213,14 @@ class Mailbox:
 
     def take_ended(self) -> list[int]:
         """The keys of processes that have ended (see `watch`) since this was asked last; wakes nobody's sleep."""
-        return self._ended(self._poll.poll(0.0))
+        return [] if self._poll.closed else self._ended(self._poll.poll(0.0))
 
     def _ended(self, events: list[tuple[int, int]]) -> list[int]:
         dead = []
         for descriptor, _ in events:
             if (key := self._watched.pop(descriptor, None)) is not None:
                 self._poll.unregister(descriptor)
+                os.close(descriptor)
                 dead.append(key)
         return dead
 
@@ -237,7 +242,7 @@ class Mailbox:
     # --- the living
 
     def watch(self, process_descriptor: int, key: int) -> None:
-        """Let `sleep` report `key` once the process of a pidfd has ended."""
+        """Let `sleep` report `key` once the process of a pidfd has ended; the descriptor is this mailbox's now."""
         self._watched[process_descriptor] = key
         self._poll.register(process_descriptor, select.EPOLLIN)
 
@@ -258,6 +263,9 @@ class Mailbox:
         return self._status[endpoint][STATUS] == LEFT
 
     def close(self) -> None:
-        """Give up the socket; the rings go with their mapping."""
+        """Give up the doorbell and the watched processes; the rings go with their mapping."""
         self._poll.close()
         self._bell.close()
+        for descriptor in self._watched:
+            os.close(descriptor)
+        self._watched.clear()

@@ -173,7 +173,6 @@ def test_a_process_that_ends_is_seen_without_waiting(wire):
             process.stdin.write(b"\n")
         process.wait()
     assert client.is_complete(key)
-    os.close(descriptor)
 
 
 def test_of_a_peer_that_ended_because_another_died_the_other_is_named(wire, monkeypatch):

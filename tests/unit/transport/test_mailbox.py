@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coarse.errors import CoarseError
+from coarse.errors import CoarseError, NotInitializedError
 from coarse.transport.mailbox import ASLEEP, MAX_FRAME_BYTES, RING_BYTES, Mailbox, control_bytes
 
 FOR_EVER_S = 30.0
@@ -241,7 +241,6 @@ def test_the_end_of_a_watched_process_is_reported_once():
             process.stdin.write(b"\n")
         assert mailbox.sleep(FOR_EVER_S) == [7]
         assert mailbox.sleep(0.0) == []
-        os.close(descriptor)
 
 
 def test_who_leaves_on_purpose_can_be_told_from_who_was_terminated():
@@ -253,3 +252,15 @@ def test_who_leaves_on_purpose_can_be_told_from_who_was_terminated():
         assert not third.was_terminated(0)
         assert third.was_terminated(1)
         assert not third.has_left(1)
+
+
+def test_closing_gives_up_watched_processes_and_a_wait_afterwards_says_so():
+    with mailboxes() as (mailbox, _):
+        descriptor = os.pidfd_open(os.getpid())
+        mailbox.watch(descriptor, 7)
+        mailbox.close()
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(descriptor)
+        assert mailbox.take_ended() == []
+        with pytest.raises(NotInitializedError, match=r"after coarse\.shutdown\(\)"):
+            mailbox.sleep(0.0)
