@@ -8,6 +8,7 @@ import ast
 import re
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 REPOSITORY = Path(__file__).parents[1]
@@ -198,6 +199,14 @@ def is_annotated(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
 def test_no_file_is_a_drawer():
     drawers = {"utils", "util", "helpers", "helper", "common", "misc"}
     assert not {name for name in (*TREES, *TEST_TREES) if drawers & set(name.split("."))}
+
+
+def test_no_file_of_an_mpi_room_is_named_like_a_package():
+    """A program's folder may lead its sys.path, and would hide the package."""
+    rooms = [REPOSITORY / "tests" / "support", *(REPOSITORY / "tests" / "mpi").rglob("*")]
+    names = {path.stem for room in rooms if room.is_dir() for path in room.glob("*.py")}
+    assert len(names) > 80
+    assert not {name for name in names if find_spec(name) is not None}
 
 
 def test_coarse_has_thirteen_packages_and_six_files():

@@ -1,4 +1,4 @@
-"""Every test of this folder starts ranks under mpirun, and is marked so."""
+"""Every test of these rooms starts ranks under mpirun, and is marked so."""
 
 from pathlib import Path
 

@@ -26,7 +26,7 @@ ENVIRONMENTS = REPOSITORY / ".versions"
 PAGE = REPOSITORY / "docs" / "tensorflow.md"
 BEGIN = "<!-- versions: begin; written by `make test-versions` -->"
 END = "<!-- versions: end -->"
-SUITES = {"unit": ("tests/unit/tf_strategy",), "mpi": tuple(sorted(REPOSITORY.glob("tests/mpi/test_tf_*.py")))}
+SUITES = {"unit": ("tests/unit/tf_strategy",), "mpi": ("tests/mpi/tf", "tests/mpi/docs/test_tf_page.py")}
 _OPEN_MPI_SETTINGS = {
     "prte-mca-params.conf": "rmaps_default_mapping_policy=:oversubscribe\nhwloc_default_binding_policy=none\n",
     "openmpi-mca-params.conf": "btl=^ofi\n",
@@ -134,11 +134,11 @@ def tried(pins: Path, python: Path, suites: Iterable[str]) -> dict[str, object]:
         "date": datetime.now(UTC).date().isoformat(),
     }
     for suite in suites:
-        row[suite] = run_suite(python, [str(path) for path in SUITES[suite]])
+        row[suite] = run_suite(python, SUITES[suite])
     return row
 
 
-def run_suite(python: Path, paths: list[str]) -> dict[str, int]:
+def run_suite(python: Path, paths: Iterable[str]) -> dict[str, int]:
     """What became of the tests in these paths, which print themselves."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "junit.xml"

@@ -10,7 +10,7 @@ from tf_strategy.extended import UnsupportedMethods
 from tf_strategy.private_names import MirroredExtended
 
 REPOSITORY = Path(__file__).parents[3]
-PROGRAMS = REPOSITORY / "tests" / "mpi" / "programs"
+PROGRAMS = REPOSITORY / "tests" / "mpi" / "tf"
 REFUSED = "what_would_act_in_one_process_alone_is_refused_by_name"
 KINDS = {
     "Strategy": tf.distribute.Strategy,
@@ -109,7 +109,7 @@ CLAIMS = {
         "StrategyExtended.experimental_should_init",
     ),
 }
-"""By claim, of tests/mpi/programs/tf_*_claims.py, the public names that it is about."""
+"""By claim, of tests/mpi/tf/*_claims.py, the public names that it is about."""
 _ROW = re.compile(r"^\| `(\w+\.\w+)` \| (\w+) \| [^|]+ \|$", re.MULTILINE)
 _CLAIM = re.compile(r"^def ([a-z]\w+)\(\)(?: -> None)?:", re.MULTILINE)
 
@@ -127,7 +127,7 @@ def test_every_public_name_stands_in_the_page_and_has_a_claim():
 
 @pytest.mark.parametrize("claim", CLAIMS)
 def test_a_claim_is_one_that_two_workers_check(claim):
-    checked = [name for path in PROGRAMS.glob("tf_*_claims.py") for name in _CLAIM.findall(path.read_text())]
+    checked = [name for path in PROGRAMS.glob("*_claims.py") for name in _CLAIM.findall(path.read_text())]
     assert claim in checked
 
 

@@ -1,0 +1,147 @@
+"""Emulated runs: real ranks and real bytes take the time that the simulator says."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import psutil
+import pytest
+
+from coarse.emulation.launch import run_order
+from coarse.emulation.order import RunOrder
+from coarse.errors import DeadRankError, FabricError
+from coarse.simulation.training import simulate
+from tests.mpi.emulation.emulated_runs import require_of_run
+from tests.support.claims import IN_TIME_S
+from tests.support.launch import running
+
+pytestmark = pytest.mark.mpi
+
+TOLERANCE = 0.05
+"""Generous: these ranks share their cores with whatever else runs; benchmarks/simulator.py measures the rest."""
+
+
+@pytest.fixture(autouse=True)
+def _ranks_may_be_root(monkeypatch):
+    monkeypatch.setitem(os.environ, "OMPI_ALLOW_RUN_AS_ROOT", "1")
+    monkeypatch.setitem(os.environ, "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
+
+
+@pytest.mark.parametrize(("mode", "num_devices", "num_nodes", "policy"), [
+    ("dense", 1, 1, "devices"), ("allreduce", 0, 1, "devices"), ("coarse", 2, 1, "devices"), ("coarse", 2, 1, "auto"),
+    ("allreduce", 0, 2, "devices"), ("coarse", 2, 2, "devices"), ("coarse", 2, 2, "auto"),
+])  # fmt: skip
+def test_an_emulated_iteration_takes_as_long_as_the_simulated_one(mode, num_devices, num_nodes, policy):
+    order = RunOrder(
+        machine="aws-p3", model="resnet50", gpu="v100", batch=64, precision="fp32", mode=mode, num_workers=2,
+        num_devices=num_devices, num_iterations=2, dilation=10.0, num_nodes=num_nodes,
+    ).decided(policy)  # fmt: skip
+    simulated = simulate(order.job())
+
+    def takes_as_long(emulated):
+        assert emulated.iteration_s == pytest.approx(simulated.iteration_s, rel=TOLERANCE)
+        assert emulated.num_transfers > 0
+        assert len(emulated.iterations) == order.num_workers * order.num_iterations
+
+    require_of_run(order, takes_as_long)  # every sum is checked by the ranks
+
+
+# --- deaths
+
+
+LONG = RunOrder(
+    machine="aws-p3", model="resnet50", gpu="v100", batch=64, precision="fp32", mode="coarse", num_workers=2,
+    num_devices=2, num_iterations=20, dilation=100.0,
+)  # fmt: skip
+"""Runs for minutes."""
+FABRIC = "fabric"
+TO_START_S = 60.0
+POLL_S = 0.02
+"""Between two looks at all processes, which cost those that are looked at their cores."""
+TO_END_S = 5.0
+"""How long mpirun and the interpreters may take to end, on cores that others use too."""
+
+
+def in_mid_run(victim):
+    """The process of a rank, or of the fabric, and those of all, once workers have filled their gradients."""
+    gradients = LONG.scenario().gradients
+    deadline_s = time.monotonic() + TO_START_S
+    while time.monotonic() < deadline_s:
+        found = {}
+        for process in psutil.Process().children(recursive=True):
+            try:
+                command, rank = process.cmdline(), process.environ().get("PMIX_RANK")
+                if "coarse.emulation.run" in command and "-I" not in command:
+                    found[int(rank)] = process
+                elif "coarse.emulation.fabric_process" in command:
+                    found[FABRIC] = process
+            except psutil.Error:  # ended meanwhile, or is yet to start
+                continue
+        filled_bytes = sum(gradient.nbytes for gradient in gradients)
+        if victim in found and 0 in found and found[0].memory_info().shared > filled_bytes:
+            return found[victim], [process.pid for process in found.values()]
+        time.sleep(POLL_S)
+    raise AssertionError(f"no {victim} in mid-run after {TO_START_S} s")
+
+
+@pytest.mark.parametrize(("victim", "mode", "name"), [
+    (FABRIC, "coarse", "the fabric process (process PID), which says when transfers arrive,"),
+    (FABRIC, "allreduce", "the fabric process (process PID), which says when transfers arrive,"),
+    (0, "coarse", "worker 0 (MPI rank 0) of the emulated run"),
+    (1, "allreduce", "worker 1 (MPI rank 1) of the emulated run"),
+    (3, "coarse", "memory device 1 (MPI rank 3) of the emulated run"),
+])  # fmt: skip
+def test_a_death_ends_the_run_at_once_and_is_named(victim, mode, name):
+    num_devices = 2 if mode == "coarse" else 0
+    order = replace(LONG, mode=mode, num_devices=num_devices).decided("devices")
+    with ThreadPoolExecutor(1) as pool:
+        run = pool.submit(run_order, order)
+        process, everybody = in_mid_run(victim)
+        process.kill()
+        killed_s = time.monotonic()
+        with pytest.raises(FabricError if victim == FABRIC else DeadRankError) as error:
+            run.result()
+        assert time.monotonic() - killed_s < IN_TIME_S + TO_END_S
+    assert f"{name.replace('PID', str(process.pid))} was killed by signal 9" in str(error.value)
+    assert "start the run again" in str(error.value)
+    assert not running(everybody)
+
+
+def heed_ctrl_c():
+    """Tests that run in the background of a shell ignore it, and what they start would too."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_ending_coarse_emulate_ends_all_of_the_run(number):
+    command = [sys.executable, "-m", "coarse", "emulate", "--modes", "allreduce", "--dilation", "1000"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=heed_ctrl_c
+    ) as emulating:
+        try:
+            _, everybody = in_mid_run(0)
+            emulating.send_signal(number)
+            emulating.communicate(timeout=TO_START_S)
+        finally:
+            emulating.terminate()
+    assert emulating.returncode == 128 + number
+    assert not running(everybody)
+
+
+def test_coarse_emulate_says_of_a_death_one_thing_and_shows_no_traceback():
+    command = [sys.executable, "-m", "coarse", "emulate", "--modes", "allreduce", "--dilation", "1000"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as emulating:
+        process, everybody = in_mid_run(FABRIC)
+        process.send_signal(signal.SIGKILL)
+        _, errors = emulating.communicate(timeout=TO_START_S)
+    assert emulating.returncode == 2
+    assert errors.count("coarse: ") == 1
+    *progress, last = errors.splitlines()
+    assert last.startswith("coarse: ")
+    assert [line.split(":")[0] for line in progress] == ["allreduce"] * 2
+    assert "the fabric process" in errors
+    assert not running(everybody)

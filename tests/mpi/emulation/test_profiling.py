@@ -1,0 +1,68 @@
+"""Emulated runs measure their tables over emulated links, before the first iteration and again as they run."""
+
+import os
+
+import pytest
+
+from coarse.emulation.order import RunOrder
+from coarse.simulation.training import simulate
+from tests.mpi.emulation.emulated_runs import require_of_run
+
+pytestmark = pytest.mark.mpi
+
+
+@pytest.fixture(autouse=True)
+def _ranks_may_be_root(monkeypatch):
+    monkeypatch.setitem(os.environ, "OMPI_ALLOW_RUN_AS_ROOT", "1")
+    monkeypatch.setitem(os.environ, "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
+
+
+def order_of(machine: str, **others: object) -> RunOrder:
+    return RunOrder(
+        machine=machine, model="resnet50", gpu=None, precision="fp32", mode="coarse", num_workers=2, num_devices=2,
+        **{"batch": 64, "num_iterations": 1, "dilation": 10.0, **others},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("machine", "remote"), [("aws-g4dn", ()), ("aws-p3", (1, 0)), ("sdsc-p100", ())])
+def test_measured_tables_are_those_of_the_model(machine, remote):
+    """COARSE figure 15: local always; small local and large remote; local always."""
+    order = order_of(machine).decided("devices")
+    modelled = order.job().tables
+
+    def measured_is_modelled(emulated):
+        assert len(emulated.measured_tables) == len(modelled) == 2
+        for measured, expected in zip(emulated.measured_tables, modelled, strict=True):
+            assert measured.row[1:] == expected.row[1:]
+            assert measured.threshold_bytes == pytest.approx(expected.threshold_bytes, rel=0.02)
+        assert [table.latency_proxy for table in emulated.measured_tables] == [0, 1]
+        assert tuple(table.bandwidth_proxy for table in emulated.measured_tables) == (remote or (0, 1))
+        assert 0 < emulated.start_profile_s < 1
+
+    require_of_run(order, measured_is_modelled)
+
+
+@pytest.mark.parametrize(("policy", "lost"), [
+    ("devices", "socket0 crossing=0.1@0.11"), ("auto", "gpu0 - gpu2 *=0.02@0.11"),
+])  # fmt: skip
+def test_a_link_that_degrades_in_mid_run_changes_tables_split_and_iterations_as_in_the_simulator(policy, lost):
+    """The fabric alone is told; workers measure, and all sums stay right across the change of epoch."""
+    order = order_of(
+        "aws-p3", batch=16, num_iterations=6, profile_every=2, dilation=25.0, degradations=(lost,)
+    ).decided(policy)  # fmt: skip
+    simulated = simulate(order.job(), decide=order.decide())
+
+    def changes_alike(emulated):
+        changes, expected = (
+            [(profile.iteration, profile.tables, profile.num_proxy_gradients) for profile in profiles if profile.is_new]
+            for profiles in (emulated.profiles, simulated.profiles)
+        )
+        assert changes == expected
+        assert [iteration for iteration, *_ in changes] == [4]  # hit in iteration 2
+        durations_s = [row.duration_s for row in emulated.iterations if row.worker == 0]
+        assert durations_s[3] > 1.2 * durations_s[5]
+        assert durations_s[5] == pytest.approx(simulated.iteration_s, rel=0.15)
+        spent_s = [profile.duration_s for profile in emulated.profiles]
+        assert spent_s == pytest.approx([profile.duration_s for profile in simulated.profiles], rel=0.02)
+
+    require_of_run(order, changes_alike)

@@ -1,0 +1,47 @@
+"""Fine-tuning gives the losses of one process, whatever the family, the mode, and what is trained."""
+
+import math
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.mpi.experiments.finetune_claims import CLAIMS
+from tests.support.claims import read_reports
+from tests.support.launch import REPOSITORY, complete, mpirun
+
+HERE = Path(__file__).parent
+NUM_WORKERS = 2
+PARTITION = "".join(f'[[rank]]\nrank = {rank}\nrole = "both"\nnode = "node{rank}"\n' for rank in range(NUM_WORKERS))
+"""Each worker is a memory device too, and stands on a node of its own."""
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory):
+    """What each worker found of each claim, in one job of two workers."""
+    folder = tmp_path_factory.mktemp("finetune")
+    (folder / "partition.toml").write_text(PARTITION)
+    environ = {"COARSE_PARTITION": str(folder / "partition.toml")}
+    completed = mpirun(NUM_WORKERS, HERE / "finetune_claims.py", folder, env=environ, timeout_s=180.0)
+    assert completed.returncode == 0, completed.stderr
+    return read_reports(folder, NUM_WORKERS)
+
+
+@pytest.mark.parametrize("name", [claim.__name__ for claim in CLAIMS])
+def test_two_workers_train_as_one_process(reports, name):
+    for rank, failure in enumerate(reports[name]):
+        assert not failure, f"worker {rank}:\n{failure}"
+
+
+def test_the_script_runs_by_coarse_run(tmp_path):
+    script = REPOSITORY / "experiments" / "finetune.py"
+    launcher = [sys.executable, "-m", "coarse", "run", "--workers", "2", "--devices", "1", str(script)]
+    small = ["--family", "opt", "--lora", "--steps", "2", "--batch", "4", "--length", "48", "--doc-stride", "24"]
+    completed = complete([*launcher, "--mode", "fcdp", *small, "--out", str(tmp_path)])
+    assert completed.returncode == 0, completed.stderr
+    losses = re.findall(r"^step \d/2  loss (\S+) ", completed.stdout, re.MULTILINE)
+    assert [float(loss) for loss in losses] == pytest.approx([math.log(48)] * 2, rel=0.2)
+    assert "fcdp, 2 workers: " in completed.stdout
+    assert "on 57 questions of everyday_questions.json" in completed.stdout
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["fcdp-worker0.json", "fcdp-worker1.json"]

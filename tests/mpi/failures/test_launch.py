@@ -1,0 +1,221 @@
+"""What `mpirun` is started with here does what the tests and `coarse run` rely on."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import psutil
+import pytest
+
+from coarse.launch import mpirun as launch
+from coarse.launch.mpirun import MpirunJob, has_children
+from tests.support.claims import IN_TIME_S
+from tests.support.launch import Completed, complete, mpirun, running
+
+HERE = Path(__file__).parent
+TWO_AND_ONE = ("--workers", "2", "--devices", "1")
+LAUNCHER_S = 10.0
+"""How soon the launcher ends a job whose rank has failed."""
+TO_END_S = 10.0
+"""How long mpirun and the interpreters may take to end, on cores that others use too; coarse.init() waits for 60 s."""
+
+
+@pytest.mark.parametrize("nprocs", [1, 2, 4])
+def test_a_token_of_every_rank_passes_every_rank(nprocs):
+    completed = mpirun(nprocs, HERE / "plain_mpi.py", "ring")
+    assert completed.returncode == 0, completed.stderr
+    assert completed.stdout == f"{nprocs} ranks, complete True\n"
+
+
+def test_a_job_out_of_time_shows_where_each_rank_stands(tmp_path):
+    with pytest.raises(AssertionError) as failure:
+        mpirun(2, HERE / "plain_mpi.py", "stuck", tmp_path, gives_up=lambda: len(list(tmp_path.iterdir())) == 2)
+    assert str(failure.value).count("in wait_for_nothing") == 2
+
+
+@pytest.mark.parametrize("ulfm", [False, True])
+def test_no_rank_outlives_an_abort(ulfm, tmp_path):
+    completed = mpirun(3, HERE / "plain_mpi.py", "abort", tmp_path, ulfm=ulfm)
+    assert completed.returncode == 7
+    ranks = [int(path.read_text()) for path in tmp_path.iterdir()]
+    assert len(ranks) == 3
+    assert not running(ranks)
+
+
+def test_coarse_run_ends_with_the_status_of_mpirun(tmp_path):
+    script = tmp_path / "leave.py"
+    script.write_text("import coarse, sys\ncoarse.init()\ncoarse.shutdown()\nsys.exit(3 * (coarse is not None))\n")
+    completed = complete([sys.executable, "-m", "coarse", "run", "--workers", "1", "--devices", "1", str(script)])
+    assert completed.returncode == 3, completed.stderr
+    assert completed.stdout == ""
+
+
+def test_a_device_that_ends_for_a_worker_is_not_named_as_the_cause(tmp_path):
+    completed = coarse_run(HERE / "ended_rank.py", "exit", tmp_path)
+    assert completed.returncode == 1, completed.stderr
+    assert "rank 1 (MPI rank 1) has shut down without pushing 'awaited'" in completed.stderr
+    assert "MPI rank 2" not in completed.stderr
+
+
+def test_ctrl_c_on_coarse_run_leaves_no_rank(tmp_path):
+    completed = coarse_run(HERE / "signal_launcher.py", "SIGINT", tmp_path)
+    assert completed.returncode == 128 + signal.SIGINT
+    assert "coarse: SIGINT received; the job has ended" in completed.stderr
+    ranks = [int(path.read_text()) for path in tmp_path.iterdir()]
+    assert len(ranks) == 2, completed.stderr
+    assert not running(ranks)
+
+
+def test_a_users_signal_reaches_every_worker_and_ends_nothing(tmp_path):
+    completed = coarse_run(HERE / "signal_launcher.py", "SIGUSR1", tmp_path)
+    assert completed.returncode == 0, completed.stderr
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["[2.0, 2.0, 2.0]"] * 2
+
+
+@pytest.mark.parametrize(
+    ("how", "status", "words"),
+    [
+        ("raise", 1, "MPI rank 1 ended with status 1 before coarse.init()"),
+        ("exit 5", 5, "MPI rank 1 ended with status 5 before coarse.init()"),
+        ("exit 0", 1, "MPI rank 1 ended with status 0 before coarse.init()"),
+        ("kill itself", 137, "MPI rank 1 was killed by signal 9 before coarse.init()"),
+        ("kill its watcher", 1, "MPI rank 1 was ended before coarse.init()"),
+        ("kill a device", 137, "MPI rank 2 was killed by signal 9"),
+        ("exit late", 7, "MPI rank 1 ended with status 7 before coarse.init()"),
+    ],
+)
+def test_a_rank_that_ends_before_init_ends_coarse_run(tmp_path, how, status, words):
+    completed = coarse_run(HERE / "ended_before_init.py", how, tmp_path)
+    assert words in completed.stderr
+    assert completed.returncode == status
+    ranks = [int(path.read_text()) for path in tmp_path.glob("pid*")]
+    assert len(ranks) == 2
+    assert not running(ranks)
+    ended_s = float((tmp_path / "ended").read_text())
+    assert time.perf_counter() - ended_s < IN_TIME_S + TO_END_S
+
+
+@pytest.mark.parametrize("how", ["never", "one is late"])
+def test_a_script_that_never_calls_init_runs_to_its_end_and_is_told_that_each_worker_was_alone(tmp_path, how):
+    completed = coarse_run(HERE / "ended_before_init.py", how, tmp_path)
+    assert completed.returncode == 1
+    assert "The 2 workers ran the script each by itself: call coarse.init()" in completed.stderr
+    assert completed.stdout.count("the end\n") == 2
+    assert "no worker has called coarse.init(); the memory devices end" in completed.stderr
+
+
+def test_workers_may_start_mpi_before_they_call_init(tmp_path):
+    completed = coarse_run(HERE / "ended_before_init.py", "MPI first", tmp_path)
+    assert completed.returncode == 0, completed.stderr
+    assert completed.stdout.count("the end\n") == 2
+
+
+def test_a_start_that_all_ranks_refuse_is_shown_once_with_its_rank(tmp_path):
+    completed = coarse_run(HERE / "ended_before_init.py", "wrong config", tmp_path)
+    assert completed.returncode == 1
+    assert completed.stderr.count("Traceback") == 1
+    assert "coarse: MPI rank 0 raised ConfigError\n" in completed.stderr
+    for rank in (1, 2):
+        assert f"coarse: MPI rank {rank} raised ConfigError, as rank 0 shows" in completed.stderr
+
+
+def test_coarse_run_takes_a_partition_table_in_which_devices_stand_between_workers(tmp_path):
+    roles = ("worker", "memory_device", "worker")
+    (tmp_path / "table.toml").write_text(
+        "".join(f'[[rank]]\nrank = {rank}\nrole = "{role}"\n' for rank, role in enumerate(roles))
+    )
+    (tmp_path / "coarse.toml").write_text('partition = "table.toml"')
+    completed = coarse_run(HERE / "shut_down.py", options=["--config", str(tmp_path / "coarse.toml")])
+    assert completed.returncode == 0, completed.stderr
+    assert completed.stdout.count("refused\n") == 2
+
+
+HANGS = ("sleeps", "loops", "holds the GIL", "is stopped")
+
+
+def test_a_rank_that_fails_ends_the_job_whatever_the_others_do(tmp_path):
+    """Of all ways at once: what a job waits for costs no core, but for the loop."""
+    commands = {how: run_command(HERE / "hanging_rank.py", how, tmp_path) for how in HANGS}
+    jobs = {how: subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for how, command in commands.items()}
+    for how, job in jobs.items():
+        _, errors = job.communicate(timeout=60)
+        assert job.returncode == 1, errors
+        assert errors.count("Traceback") == 1, errors
+        assert "coarse: MPI rank 0 raised StallError" in errors
+        raised_s = float((tmp_path / f"{how} raised").read_text())
+        assert time.perf_counter() - raised_s < 2 * LAUNCHER_S, errors
+        assert not running(int((tmp_path / f"{how} {rank}").read_text()) for rank in range(2))
+
+
+def test_nothing_outlives_a_launcher_that_is_killed(tmp_path):
+    with subprocess.Popen(run_command(HERE / "hanging_rank.py", "sleeps", tmp_path, "--nobody raises")) as launcher:
+        ranks = pids_of(tmp_path, "sleeps")
+        mpirun = psutil.Process(launcher.pid).children(recursive=True)
+        launcher.kill()
+    until_s = time.perf_counter() + LAUNCHER_S
+    while left := running([*ranks, *(process.pid for process in mpirun)]):
+        assert time.perf_counter() < until_s, [psutil.Process(pid).cmdline() for pid in left]
+        signal.sigtimedwait([], 0.05)
+
+
+def pids_of(folder: Path, how: str) -> list[int]:
+    """The workers' process ids, once they have written them."""
+    files = [folder / f"{how} {rank}" for rank in range(2)]
+    until_s = time.perf_counter() + 60
+    while not all(file.exists() and file.read_text() for file in files):
+        assert time.perf_counter() < until_s
+        signal.sigtimedwait([], 0.05)
+    return [int(file.read_text()) for file in files]
+
+
+def test_workers_find_their_place_among_workers_in_torchs_variables(tmp_path):
+    completed = coarse_run(HERE / "torchs_variables.py", tmp_path, options=["--workers", "2", "--devices", "2"])
+    assert completed.returncode == 0, completed.stderr
+    found = [json.loads(path.read_text()) for path in sorted(tmp_path.iterdir())]
+    for rank, told in enumerate(found):
+        port = told.pop("MASTER_PORT")
+        assert 1024 <= int(port) < 65536
+        assert told == {
+            "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2",
+            "MASTER_ADDR": "127.0.0.1",
+        }  # fmt: skip
+
+
+def test_ranks_of_one_machine_listen_to_no_network(tmp_path):
+    completed = coarse_run(HERE / "listening.py")
+    assert completed.returncode == 0, completed.stderr
+    assert completed.stdout == "[]\n"
+
+
+def run_command(program: Path, *args: object, options: Sequence[str] = TWO_AND_ONE) -> list[str]:
+    """The command line of `coarse run`."""
+    return [sys.executable, "-m", "coarse", "run", *options, str(program), *map(str, args)]
+
+
+def coarse_run(program: Path, *args: object, options: Sequence[str] = TWO_AND_ONE) -> Completed:
+    """Run a program by `coarse run`."""
+    return complete(run_command(program, *args, options=options))
+
+
+def test_a_launcher_that_outlives_its_last_rank_is_ended(tmp_path, monkeypatch):
+    """The rank ends once two looks were taken at it; its launcher would go on for ever."""
+    monkeypatch.setattr(launch, "_POLL_S", 0.05)
+    looks = []
+
+    def look(pid):
+        found = has_children(pid)
+        looks.append(found)
+        if sum(looks) == 2:
+            (tmp_path / "seen").touch()
+        return found
+
+    monkeypatch.setattr(launch, "has_children", look)
+    rank = f"until [ -e {tmp_path}/seen ]; do sleep 0.01; done"
+    launcher = f"import signal, subprocess; subprocess.run(['sh', '-c', '{rank}']); signal.pause()"
+    with MpirunJob([sys.executable, "-c", launcher], os.environ) as job:
+        assert job.wait() == 128 + signal.SIGKILL

@@ -1,0 +1,119 @@
+"""CoarseStrategy: bad input and ends of ranks; typed errors in words that help, never a hang, nothing left."""
+
+import ast
+import json
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.claims import read_reports
+from tests.support.launch import Completed, complete, mpirun, running
+
+HERE = Path(__file__).parent
+CLAIMS = next(  # read, not imported: the module imports TensorFlow
+    [ast.unparse(claim) for claim in node.value.elts]
+    for node in ast.parse((HERE / "misuse_claims.py").read_text()).body
+    if isinstance(node, ast.Assign) and isinstance(node.value, ast.Tuple) and ast.unparse(node.targets[0]) == "CLAIMS"
+)
+QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3"}
+TIMEOUT_S = 180.0
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory):
+    """What both workers found of each claim, in one job."""
+    folder = tmp_path_factory.mktemp("tf_misuse")
+    completed = mpirun(3, HERE / "misuse.py", folder, env=QUIET, timeout_s=TIMEOUT_S)
+    assert (folder / "worker1.json").exists(), completed.stderr
+    return read_reports(folder, 2)
+
+
+@pytest.mark.parametrize("claim", CLAIMS)
+def test_misuse_is_refused_on_every_rank(reports, claim):
+    for rank, failure in enumerate(reports[claim]):
+        assert not failure, f"worker {rank}:\n{failure}"
+
+
+def ended(how: str, folder: Path, *, workers: int = 2) -> Completed:
+    """A job by `coarse run`, under ULFM, whose last worker ends in mid-fit."""
+    command = [sys.executable, "-m", "coarse", "run", "--workers", str(workers), "--devices", "1"]
+    return complete([*command, str(HERE / "ended_rank.py"), how, str(folder)], timeout_s=TIMEOUT_S)
+
+
+def require_nothing_left(folder: Path) -> None:
+    """No worker runs any more."""
+    pids = [int(path.read_text()) for path in folder.glob("pid*")]
+    assert len(pids) >= 2
+    assert not running(pids)
+
+
+def report_of(folder: Path) -> dict[str, object]:
+    """The error that worker 0 caught; every later synchronisation raised the same."""
+    assert (folder / "again").exists()
+    found: dict[str, object] = json.loads((folder / "rank0.json").read_text())
+    return found
+
+
+def test_who_is_killed_in_mid_fit_is_named_to_all_survivors_whether_they_catch_it_or_not(tmp_path, monkeypatch):
+    monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "3")
+    completed = ended("kill", tmp_path, workers=3)
+    assert completed.returncode != 0
+    report = report_of(tmp_path)
+    assert report["kind"] == "DeadRankError"
+    assert report["dead_rank"] == 2
+    for words in ("rank 0 waited at synchronisation", "worker 2 (MPI rank 2) died"):
+        assert words in str(report["text"])
+    for rank in (0, 1):
+        said = f"coarse: MPI rank {rank} ends with DeadRankError: rank {rank} waited at synchronisation"
+        assert said in completed.stderr
+    assert "MPI_Abort" not in completed.stderr
+    require_nothing_left(tmp_path)
+
+
+def test_under_plain_mpirun_a_death_in_mid_fit_ends_the_job(tmp_path):
+    environ = QUIET | {"COARSE_PARTITION": "2:1"}
+    completed = mpirun(3, HERE / "ended_rank.py", "kill", tmp_path, env=environ, timeout_s=TIMEOUT_S)
+    assert completed.returncode != 0
+    require_nothing_left(tmp_path)
+
+
+def test_who_leaves_in_mid_fit_is_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "3")
+    completed = ended("exit", tmp_path)
+    assert completed.returncode != 0
+    report = report_of(tmp_path)
+    assert report["kind"] == "DeadRankError"
+    assert report["dead_rank"] == 1
+    assert "rank 1 (MPI rank 1) has shut down; see why" in str(report["text"])
+    require_nothing_left(tmp_path)
+
+
+def test_an_exception_in_a_step_of_one_rank_ends_the_job(tmp_path, monkeypatch):
+    monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "3")
+    completed = ended("raise", tmp_path)
+    assert completed.returncode != 0
+    assert "coarse: MPI rank 1 raised " in completed.stderr
+    assert "ArithmeticError: the layer is broken" in completed.stderr
+    require_nothing_left(tmp_path)
+
+
+def test_a_rank_that_does_not_come_is_named_and_ctrl_c_ends_a_fit(tmp_path, monkeypatch):
+    monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "3")
+    completed = ended("interrupt", tmp_path)
+    assert completed.returncode == 128 + signal.SIGINT
+    report = report_of(tmp_path)
+    assert report["kind"] == "StallError"
+    assert "rank 0 waited at synchronisation" in str(report["text"])
+    assert "ranks [1] have not come in time" in str(report["text"])
+    require_nothing_left(tmp_path)
+
+
+def test_a_callback_that_stops_one_rank_alone_is_told_to_all(tmp_path, monkeypatch):
+    monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "3")
+    completed = ended("stop", tmp_path)
+    assert completed.returncode != 0
+    assert "MismatchError" in completed.stderr
+    assert "only some ranks stop" in completed.stderr
+    require_nothing_left(tmp_path)

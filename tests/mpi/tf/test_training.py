@@ -1,0 +1,29 @@
+"""CoarseStrategy, live: training equals one process's on the global batch, and ranks stay equal to the bit."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.mpi.tf.training_claims import NAMES
+from tests.support.layouts import Layout, require_claims
+
+HERE = Path(__file__).parent
+
+pytest.importorskip("tensorflow")
+
+COMMON = "stall_timeout_s = 60\nbucket_bytes = 100000\n"
+LAYOUTS = {
+    "auto": Layout(modules=("fit", "modes", "callbacks", "files", "logs"), argument=0),
+    "devices, one thread": Layout(modules=("order", "loops", "draws"), settings='policy = "devices"\n', argument=1),
+    "paper": Layout(modules=("modes", "layers", "equality"), settings='policy = "paper"\n', argument=0),
+    "dense, one device": Layout(modules=("modes",), partition="2:1", settings='mode = "dense"\n', argument=0),
+    "all-reduce, four workers": Layout(
+        modules=("modes",), partition="4:2", settings='mode = "allreduce"\n', argument=0
+    ),
+}
+"""The argument is how many operations TensorFlow runs at once; 0 for as many as it likes."""
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_every_claim_holds_on_every_rank(name, tmp_path):
+    require_claims(LAYOUTS[name], HERE / "training_claims.py", NAMES, tmp_path, common=COMMON, timeout_s=600)

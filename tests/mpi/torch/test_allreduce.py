@@ -1,0 +1,38 @@
+"""The workers' all-reduce ends with the ranks that it is made of, whatever has them sum gradients."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.support.claims import IN_TIME_S
+from tests.support.launch import mpirun, running
+
+HERE = Path(__file__).parent
+ENDS = {
+    "kill": "worker 1 (MPI rank 1) died",
+    "raise": "MPI rank 1 raised ArithmeticError: the worker is broken",
+}
+
+
+@pytest.mark.parametrize("way", ["allreduce", "none", "half", "measured"])
+@pytest.mark.parametrize("how", ENDS)
+def test_under_ulfm_the_survivor_of_an_all_reduce_names_the_rank_that_ended(tmp_path, how, way):
+    completed = mpirun(4, HERE / "ended_in_allreduce.py", how, way, tmp_path, ulfm=True, timeout_s=60)
+    assert completed.returncode != 0
+    found = json.loads((tmp_path / "rank0.json").read_text())
+    assert found["kind"] == "DeadRankError", found["text"]
+    assert found["dead_rank"] == 1
+    assert ENDS[how] in found["text"]
+    assert found["waited_s"] < IN_TIME_S
+    assert not running(int(path.read_text()) for path in tmp_path.glob("pid*"))
+
+
+@pytest.mark.parametrize("way", ["allreduce", "ddp", "fsdp"])
+def test_a_worker_that_leaves_amid_training_is_named_by_all_who_need_it(tmp_path, way):
+    mpirun(4, HERE / "left_training.py", tmp_path, way, env={"COARSE_PARTITION": "3:1"}, ulfm=True, timeout_s=60)
+    for rank in (0, 2):
+        found = json.loads((tmp_path / f"rank{rank}.json").read_text())
+        assert found["kind"] == ("RuntimeError" if way == "ddp" else "DeadRankError"), found["text"]
+        assert "rank 1 (MPI rank 1) has shut down" in found["text"]
+        assert found["waited_s"] < IN_TIME_S
