@@ -78,6 +78,14 @@ def test_on_every_layout(reports, claim):
         assert not failure, f"worker {rank}:\n{failure}"
 
 
+@pytest.mark.parametrize("partition", ["2:1", "2:2"])
+def test_a_worker_that_leaves_early_waits_for_nobody_and_gives_back_what_it_opened(partition):
+    num_ranks = sum(map(int, partition.split(":")))
+    completed = mpirun(num_ranks, HERE / "leaves_early.py", env={"COARSE_PARTITION": partition})
+    assert completed.returncode == 0, completed.stderr
+    assert completed.stdout.count("left") == 2
+
+
 def test_every_call_after_shutdown_is_refused():
     completed = mpirun(2, HERE / "shut_down.py")
     assert completed.returncode == 0, completed.stderr
