@@ -92,7 +92,40 @@ class LiveParts:
 
     def share(self, at: Opening, opened: ExitStack) -> NodeShare:
         """The node's memory, mapped; all ranks call it together. CapacityError on all of them."""
-        return open_share(at, opened)
+        here = _node_of(at.partition, at.world_rank)
+        nodes = sorted({place.node for place in at.partition.places})
+        comm = at.world.Split(nodes.index(here), at.world_rank)
+        comm.Set_name(f"node{nodes.index(here)}")
+        files, error = {}, None
+        try:
+            if at.device_index is not None:
+                files[at.device_index] = _open_own_memory(at, here, at.device_index)
+        except CoarseError as refused:
+            error = refused
+        try:
+            agree(at.world, error)
+        except CoarseError:
+            for file in files.values():
+                os.close(file.descriptor)
+            raise
+        share, lack = None, None
+        try:
+            share = open_node(
+                comm,
+                run=at.run,
+                num_endpoints=len(at.placement.ranks),
+                own_files=files,
+                world_ranks=tuple(p.rank for p in at.partition.places if p.node == here),
+                timeout_s=at.config.startup_timeout_s,
+            )
+            for memory in share.memories.values():
+                opened.callback(memory.close)
+        except CapacityError as refused:
+            lack = refused
+        agree(at.world, lack)
+        assert share is not None
+        comm.Free()  # the node's ranks have met
+        return share
 
     def mailbox(self, at: Opening, endpoint: int, share: NodeShare) -> Mailbox:
         """One endpoint's rings and doorbell; whoever asks closes it."""
@@ -351,43 +384,6 @@ def _agreed(config: Config | Mapping[str, object] | str | Path | None, parts: Li
         run=broadcast_run_name(world),
         clock=WallClock(),
     )
-
-
-def open_share(at: Opening, opened: ExitStack) -> NodeShare:
-    """The memory of this rank's node: its own device's file, and what the others hand on; a collective of all."""
-    here = _node_of(at.partition, at.world_rank)
-    nodes = sorted({place.node for place in at.partition.places})
-    comm = at.world.Split(nodes.index(here), at.world_rank)
-    comm.Set_name(f"node{nodes.index(here)}")
-    files, error = {}, None
-    try:
-        if at.device_index is not None:
-            files[at.device_index] = _open_own_memory(at, here, at.device_index)
-    except CoarseError as refused:
-        error = refused
-    try:
-        agree(at.world, error)
-    except CoarseError:
-        for file in files.values():
-            os.close(file.descriptor)
-        raise
-    share, lack = None, None
-    try:
-        share = open_node(
-            comm,
-            run=at.run,
-            num_endpoints=len(at.placement.ranks),
-            own_files=files,
-            world_ranks=tuple(p.rank for p in at.partition.places if p.node == here),
-            timeout_s=at.config.startup_timeout_s,
-        )
-        for memory in share.memories.values():
-            opened.callback(memory.close)
-    except CapacityError as refused:
-        lack = refused
-    agree(at.world, lack)
-    assert share is not None
-    return share
 
 
 def _open_own_memory(at: Opening, node: str, device: int) -> MemoryFile:

@@ -127,8 +127,8 @@ def test_the_runtime_needs_numpy_and_mpi4py_alone():
 
 
 def test_what_a_framework_has_private_stands_in_one_file_for_each():
+    imports = {name: imported_names(tree) for name, tree in TREES.items()}
     for private, alone in (("tensorflow.python", "private_names"), ("keras.src", "private_keras")):
-        imports = {name: imported_names(tree) for name, tree in TREES.items()}
         using = {name for name, others in imports.items() for other in others if f"{other}.".startswith(f"{private}.")}
         assert using == {f"tf_strategy.{alone}"}
 

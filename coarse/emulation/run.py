@@ -59,8 +59,8 @@ def _run(order: RunOrder) -> dict[str, object] | None:
         "num_transfers": num_transfers,
         "num_overrun": num_overrun,
         "worst_late_s": worst_late_s,
-        "start_profile_s": rank.start_profile_s,
-        "measured_tables": [table.row for table in rank.measured_tables],
+        "start_profile_s": rank.parts.start_profile_s,
+        "measured_tables": [table.row for table in rank.parts.measured_tables],
         "profiles": [asdict(profile) for profile in worker.profiles],
         "iterations": [asdict(row) for row in rows],
     }

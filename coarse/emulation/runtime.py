@@ -22,7 +22,7 @@ from coarse.protocol.plan import RoutingTable
 from coarse.protocol.units import MIB
 from coarse.proxy.protocol import ProxyProtocol
 from coarse.proxy.service import ProxyService
-from coarse.runtime import LiveParts, Opening, Runtime, open_share
+from coarse.runtime import LiveParts, Opening, Runtime
 from coarse.simulation.adaptation import Adaptation, Decide, Profile
 from coarse.simulation.job import Job
 from coarse.storage.region import DeviceMemory
@@ -39,6 +39,7 @@ class EmulatedParts(LiveParts):
 
     def __init__(self, job: Job, partition: PartitionTable, *, dilation: float, decide: Decide | None) -> None:
         self.job = job
+        """As decided last."""
         self.fabric: FabricChild | None = None
         """Of worker 0, which starts it."""
         self.box: EmulatedMailbox | None = None
@@ -49,7 +50,9 @@ class EmulatedParts(LiveParts):
         self.adaptation: Adaptation | None = None
         """Of a worker whose job measures its tables."""
         self.start_profile_s = 0.0
+        """Emulated seconds for which all was measured before the first iteration."""
         self.measured_tables: tuple[RoutingTable, ...] = ()
+        """What came out then, of all clients."""
         self._wanted_partition = partition
         self._decide = decide
         self._control = memoryview(b"")
@@ -67,7 +70,7 @@ class EmulatedParts(LiveParts):
 
     def share(self, at: Opening, opened: ExitStack) -> NodeShare:
         """See LiveParts; worker 0 starts the fabric, for which the mailboxes' segment has an endpoint more."""
-        share = open_share(at, opened)
+        share = super().share(at, opened)
         origin = np.array([at.clock.now_s()])
         at.world.Bcast(origin, root=0)
         self.memories = share.memories
@@ -150,64 +153,34 @@ class EmulatedRank:
         self, job: Job, partition: PartitionTable, *, dilation: float, decide: Decide | None = None
     ) -> None:
         """With `decide`, by which worker 0 decides anew for all, tables are measured and not the job's own."""
-        self._parts = EmulatedParts(job, partition, dilation=dilation, decide=decide)
+        self.parts = EmulatedParts(job, partition, dilation=dilation, decide=decide)
         settings: Mapping[str, object] = {
             "collective": "ring",
             "num_sync_groups": job.placement.num_sync_groups,
             "stall_timeout_s": 300.0,
         }
-        self.runtime = Runtime(settings, self._parts)
-        if self._parts.fabric is not None:
-            self._parts.fabric.await_ready()
+        self.runtime = Runtime(settings, self.parts)
+        if self.parts.fabric is not None:
+            self.parts.fabric.await_ready()
         self.runtime.world.Barrier()
-
-    @property
-    def job(self) -> Job:
-        """As decided last."""
-        return self._parts.job
-
-    @property
-    def pace(self) -> Pace:
-        """Of the whole run."""
-        return self._parts.pace
-
-    @property
-    def box(self) -> EmulatedMailbox:
-        """This worker's mailbox."""
-        assert self._parts.box is not None
-        return self._parts.box
-
-    @property
-    def memories(self) -> Mapping[int, DeviceMemory]:
-        """By device, mapped."""
-        return self._parts.memories
-
-    @property
-    def start_profile_s(self) -> float:
-        """Emulated seconds for which all was measured before the first iteration."""
-        return self._parts.start_profile_s
-
-    @property
-    def measured_tables(self) -> tuple[RoutingTable, ...]:
-        """What came out then, of all clients."""
-        return self._parts.measured_tables
 
     def take_punctuality(self, since_s: float) -> tuple[int, int, float] | None:
         """On worker 0 after the runtime's `close`: as FabricChild.take_punctuality; None on all others."""
-        return None if self._parts.fabric is None else self._parts.fabric.take_punctuality(since_s)
+        return None if self.parts.fabric is None else self.parts.fabric.take_punctuality(since_s)
 
     def look(self, iteration: int, run_s: float) -> Profile:
-        """Measure again, with nothing under way; all workers alike. `job` is decided anew where links have changed.
+        """Measure again, with nothing under way; all workers alike.
 
-        Its tables are used once the runtime's `profile` has been called.
+        The parts' `job` is decided anew where links have changed. Its tables are used once the runtime's `profile` has
+        been called.
         """
-        adaptation, profiler = self._parts.adaptation, self._parts.profiler
+        adaptation, profiler = self.parts.adaptation, self.parts.profiler
         assert adaptation is not None
         assert profiler is not None
         self.runtime.require_client().require_quiet()
-        before = self.job
+        before = self.parts.job
         num_changed, seconds = profiler.carry_out(adaptation.look())
-        self._parts.job = adaptation.job
+        self.parts.job = adaptation.job
         return Profile.between(
-            before, self.job, iteration=iteration, begin_s=run_s, end_s=run_s + seconds, num_changed=num_changed
+            before, self.parts.job, iteration=iteration, begin_s=run_s, end_s=run_s + seconds, num_changed=num_changed
         )

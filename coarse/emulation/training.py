@@ -26,9 +26,10 @@ class EmulatedWorker:
         self._rank = rank
         self._runtime = runtime
         self._worker = runtime.client_index
-        self._job = rank.job
+        self._job = rank.parts.job
         self._client: Client = runtime.require_client()
-        self._box = rank.box
+        assert rank.parts.box is not None
+        self._box = rank.parts.box
         self._run_s = 0.0
         self.profiles: list[Profile] = []
         """Meetings at which the job was profiled as it ran."""
@@ -59,7 +60,7 @@ class EmulatedWorker:
         self.profiles.append(profile)
         if profile.is_new:
             self._close_keys()
-            self._job = self._rank.job
+            self._job = self._rank.parts.job
             self._runtime.profile()
             self._open_keys()
 
@@ -93,7 +94,7 @@ class EmulatedWorker:
     def _compute_until(self, emulated_s: float) -> None:
         """Replayed compute: nothing is done until then."""
         self._box.now_s = max(self._box.now_s, emulated_s)
-        self._rank.pace.sleep_until(emulated_s)
+        self._rank.parts.pace.sleep_until(emulated_s)
 
     def _push(self, position: int) -> Handle:
         descriptor, array = self._descriptors[position], self._arrays[position]
@@ -112,7 +113,7 @@ class EmulatedWorker:
 
     def _start_alike(self) -> None:
         """All workers begin an iteration at one emulated time: the latest of theirs."""
-        self._box.now_s = self._latest(max(self._box.now_s, self._rank.pace.now_s()))
+        self._box.now_s = self._latest(max(self._box.now_s, self._rank.parts.pace.now_s()))
 
     def _end_alike(self, row: WorkerIteration) -> None:
         """The run is older by this iteration, and stands until the next."""
@@ -172,7 +173,7 @@ class EmulatedWorker:
         self._ring_offset, region = self._client.allocate(0, nbytes)
         offsets = np.empty(self._job.num_workers, np.int64)
         comm.Allgather(np.array([self._ring_offset], np.int64), offsets)
-        previous = self._rank.memories[0].view(int(offsets[self._worker - 1]), nbytes)
+        previous = self._rank.parts.memories[0].view(int(offsets[self._worker - 1]), nbytes)
         self._ring_arrays = _cut(region, descriptors)
         return EmulatedWorkerRing(
             self._worker, self._job.num_workers, self._box, self._ring_arrays, _cut(previous, descriptors)

@@ -11,7 +11,6 @@ import argparse
 import hashlib
 import json
 import os
-import platform
 import subprocess
 import sys
 import tempfile
@@ -19,38 +18,37 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from benchmarks.provenance import cpu_model
+from tests.support.launch import mpirun
+
 HERE = Path(__file__).parent
 REPOSITORY = HERE.parents[1]
 RESULTS = HERE / "hashes.json"
 COARSE = (sys.executable, "-m", "coarse")
-MPIRUN = (
-    str(Path(sys.executable).with_name("mpirun")), *("--oversubscribe", "--bind-to", "none"),
-    *("-x", "COARSE_CONFIG", "-x", "COARSE_MODE", "-x", "COARSE_POLICY"),
-)  # fmt: skip
-ENVIRON = {
-    "OMPI_ALLOW_RUN_AS_ROOT": "1",
-    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-    "PYTHONPATH": str(REPOSITORY),
+LIMIT_S = 600.0
+ARITHMETIC = {
     "OMP_NUM_THREADS": "1",
     "ATEN_CPU_CAPABILITY": "default",
     "MKL_CBWR": "COMPATIBLE",
     "TF_CPP_MIN_LOG_LEVEL": "3",
     "TF_ENABLE_ONEDNN_OPTS": "0",
-    "COLUMNS": "120",
 }
+"""What makes results depend on as little of the machine as can be."""
 
+BUCKETS = "bucket_bytes = 50_000\n"
+FIXED = '[routing]\npolicy = "fixed"\nthreshold_bytes = 4096\npartition_bytes = 65_536\n'
+BY_DEVICES = f'policy = "devices"\n{FIXED}'
 LAYOUTS = {
-    "1 worker, 1 device": ("1:1", ""),
-    "2 workers, 2 devices": ("2:2", ""),
-    "3 workers, 1 device": ("3:1", ""),
-    "4 workers, 2 devices": ("4:2", ""),
-    "3 workers, 3 devices, a ring": ("3:3", 'collective = "ring"\n'),
+    "1 worker, 1 device": ("1:1", BY_DEVICES),
+    "2 workers, 2 devices": ("2:2", BY_DEVICES),
+    "3 workers, 1 device": ("3:1", BY_DEVICES),
+    "4 workers, 2 devices": ("4:2", BY_DEVICES),
+    "3 workers, 3 devices, a ring": ("3:3", f'collective = "ring"\n{BY_DEVICES}'),
     "3 workers, 1 device, dense": ("3:1", 'mode = "dense"\n'),
-    "3 workers, 2 devices, all-reduce": ("3:2", 'mode = "allreduce"\n'),
+    "3 workers, 2 devices, all-reduce": ("3:2", f'mode = "allreduce"\n{FIXED}'),
 }
+"""By name the partition and the rest of the configuration; nothing in it is measured."""
 FACES = ("arrays", "torch", "sharded", "keras")
-ROUTING = 'policy = "devices"\nbucket_bytes = 50_000\n'
-FIXED = "[routing]\npolicy = \"fixed\"\nthreshold_bytes = 4096\npartition_bytes = 65_536\n"
 
 COMMANDS = {
     "predict aws-p3": ("predict", "--machine", "aws-p3", "--out", "OUT/run"),
@@ -88,37 +86,31 @@ def trained(layout: str, face: str) -> str:
     partition, settings = LAYOUTS[layout]
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "coarse.toml"
-        config.write_text(f'partition = "{partition}"\n{settings}{_policy(settings)}{_routing(settings)}')
+        config.write_text(f'partition = "{partition}"\n{BUCKETS}{settings}')
         num_ranks = sum(map(int, partition.split(":")))
-        program = (sys.executable, str(HERE / "training.py"), folder, face)
-        _completed((*MPIRUN, "-n", str(num_ranks), *program), {"COARSE_CONFIG": str(config)})
+        environ = {**ARITHMETIC, "COARSE_CONFIG": str(config)}
+        done = mpirun(num_ranks, HERE / "training.py", folder, face, env=environ, timeout_s=LIMIT_S)
+        if done.returncode:
+            sys.exit(f"{face} on {layout} ended with {done.returncode}\n{done.stdout}\n{done.stderr}")
         return _hash((Path(folder) / "values.bin").read_bytes())
-
-
-def _policy(settings: str) -> str:
-    return "bucket_bytes = 50_000\n" if "mode" in settings else ROUTING
-
-
-def _routing(settings: str) -> str:
-    return "" if '"dense"' in settings else FIXED
 
 
 def said(argv: tuple[str, ...]) -> Iterator[tuple[str, str]]:
     """The hashes of what a command prints and of each file that it writes, pictures and their page apart."""
     with tempfile.TemporaryDirectory() as folder:
-        output = _completed(tuple(word.replace("OUT", folder) for word in argv), {}).replace(folder, "OUT")
+        output = _completed(tuple(word.replace("OUT", folder) for word in argv)).replace(folder, "OUT")
         yield "output", _hash(output.encode())
         for path in sorted(Path(folder).rglob("*")):
             if path.is_file() and path.suffix not in (".png", ".html"):
                 yield path.name, _hash(path.read_bytes().replace(folder.encode(), b"OUT"))
 
 
-def _completed(argv: tuple[str, ...], environ: dict[str, str]) -> str:
+def _completed(argv: tuple[str, ...]) -> str:
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("COARSE_")}
+    environ = {**inherited, **ARITHMETIC, "PYTHONPATH": str(REPOSITORY), "COLUMNS": "120"}
     done = subprocess.run(
-        argv, env={**inherited, **ENVIRON, **environ}, cwd=REPOSITORY, capture_output=True, text=True, timeout=600,
-        check=False,
-    )  # fmt: skip
+        argv, env=environ, cwd=REPOSITORY, capture_output=True, text=True, timeout=LIMIT_S, check=False
+    )
     if done.returncode:
         sys.exit(f"{' '.join(argv)} ended with {done.returncode}\n{done.stdout}\n{done.stderr}")
     return done.stdout
@@ -148,22 +140,17 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="write hashes.json instead of comparing")
     options = parser.parse_args()
     found = all_hashes()
+    processor = cpu_model(Path("/proc/cpuinfo").read_text())
     if options.write:
-        record = {"command": "python -m tests.hashes.run --write", "processor": _processor(), "hashes": found}
+        record = {"command": "python -m tests.hashes.run --write", "processor": processor, "hashes": found}
         RESULTS.write_text(json.dumps(record, indent=1) + "\n")
         return
     kept = json.loads(RESULTS.read_text())
-    if kept["processor"] != _processor():
-        print(f"training results are those of {kept['processor']}; this is {_processor()}")
+    if kept["processor"] != processor:
+        print(f"training results are those of {kept['processor']}; this is {processor}")
     other = sorted(name for name in kept["hashes"].keys() | found if kept["hashes"].get(name) != found.get(name))
     print(*(f"differs: {name}" for name in other), f"{len(found) - len(other)} of {len(found)} are equal", sep="\n")
     sys.exit(bool(other))
-
-
-def _processor() -> str:
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return f"{names[0] if names else platform.machine()}, {platform.machine()}"
 
 
 if __name__ == "__main__":

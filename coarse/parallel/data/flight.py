@@ -42,6 +42,6 @@ def moved(phase: BucketPhase, to: BucketPhase) -> BucketPhase:
 
 
 def reopened(phase: BucketPhase) -> BucketPhase:
-    """The phase in which a bucket whose result is in `.grad` takes one more gradient."""
+    """The phase to which a bucket whose result is in `.grad` moves for one more gradient."""
     assert phase in (BucketPhase.LANDED, BucketPhase.SUMMED), f"a bucket that is {phase.name} has no result"
-    return moved(phase, BucketPhase.LATE if phase is BucketPhase.LANDED else BucketPhase.FILLING)
+    return BucketPhase.LATE if phase is BucketPhase.LANDED else BucketPhase.FILLING

@@ -169,7 +169,7 @@ class GradientExchange:
             return
         if bucket.phase is BucketPhase.IN_FLIGHT:
             self._finish(bucket)
-        bucket.phase = reopened(bucket.phase)
+        bucket.move(reopened(bucket.phase))
         if self._op is Op.SUM:
             bucket.scale(1.0 / self._num_ranks)
         self._require_undisturbed()
