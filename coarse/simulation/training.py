@@ -103,7 +103,7 @@ class _Training:
         self._begun[worker].pushed_s[position] = self._engine.now_s
         if position < split:
             assert self._proxied is not None
-            self._proxied.push(worker, position)
+            self._proxied.push_gradient(worker, position)
         else:
             assert self._ring is not None
             self._ring.push(worker, position - split)
