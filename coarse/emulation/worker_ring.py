@@ -9,11 +9,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from coarse.collectives.ring_stream import RingStream
 from coarse.emulation.envelope import FabricPort, Submission
 from coarse.emulation.mailbox import EmulatedMailbox
 from coarse.protocol.codec import decode_ring_header, encode_ring_header
 from coarse.proxy.instructions import Instruction, RingId, RingReceive, RingSend
-from coarse.simulation.ring_stream import RingStream
 
 
 class EmulatedWorkerRing:
