@@ -107,7 +107,7 @@ class Loopback:
 
     def ask_who_is_missing(self, client: int, name: str) -> None:
         """A client asks now whose contribution a name waits for; see ClientProtocol.missing."""
-        self._send_all(client, self.clients[client].ask_who_is_missing(self.clients[client].key(name)))
+        self.deliver(client, self.clients[client].ask_who_is_missing(self.clients[client].key(name)))
 
     # --- time
 
@@ -125,6 +125,25 @@ class Loopback:
     def step(self, lane: Lane) -> None:
         """Deliver the first message of a lane."""
         self._deliver(lane.destination, self._lanes.take(lane))
+
+    # --- for scripts, which take the clients' steps themselves (tests/support/scripts.py)
+
+    def deliver(self, client: int, records: Sequence[ToDevice]) -> None:
+        """Send a client's records."""
+        for device, record in records:
+            self._post(client, self.placement.num_clients + device, encode(record))
+
+    def announce(self, client: int, key: int, *, present: bool = True) -> None:
+        """A client's contribution lies in its region: begin, and say so of all shards."""
+        protocol = self.clients[client]
+        protocol.begin(key)
+        num_shards = protocol.keys[key].plan.num_shards
+        self.deliver(client, protocol.announce(key, 0, num_shards, present=present))
+
+    def array(self, region: Region, dtype: DType, num_elements: int) -> np.ndarray:
+        """A region's elements, wherever it is."""
+        end = region.offset + num_elements * dtype.itemsize
+        return self._memories[region.device][region.offset : end].view(dtype.storage)
 
     # --- what came of it
 
@@ -180,16 +199,14 @@ class Loopback:
         key = protocol.key(push.descriptor.name)
         state = protocol.keys.get(key)
         if state is None or state.epoch != protocol.epoch:
-            self._send_all(client, protocol.register(push.descriptor))
+            self.deliver(client, protocol.register(push.descriptor))
             return False
         if state.phase in (KeyPhase.REGISTERING, KeyPhase.IN_FLIGHT):
             return False
         if state.phase is KeyPhase.IDLE:
-            protocol.begin(key)
             if push.present:
                 self._region(client, key)[:] = push.array.reshape(-1)
-            announced = protocol.announce(key, 0, state.plan.num_shards, present=push.present)
-            self._send_all(client, announced)
+            self.announce(client, key, present=push.present)
         return True
 
     def _do_wait(self, client: int, step: _Join | _Profile) -> bool:
@@ -197,15 +214,11 @@ class Loopback:
         if not protocol.is_quiet:
             return False
         if isinstance(step, _Profile):
-            self._send_all(client, protocol.on_profiled(step.table))
+            self.deliver(client, protocol.on_profiled(step.table))
         else:
-            self._send_all(client, protocol.join())
+            self.deliver(client, protocol.join())
         self._under_way[client] = step
         return True
-
-    def _send_all(self, client: int, records: list[ToDevice]) -> None:
-        for device, record in records:
-            self._post(client, self.placement.num_clients + device, encode(record))
 
     def _on_record(self, client: int, frame: bytes) -> None:
         protocol = self.clients[client]
@@ -260,8 +273,7 @@ class Loopback:
             assert nodes[region.device] == nodes[device], (
                 f"{region} is not on device {device}'s node"
             )
-            end = region.offset + num_elements * dtype.itemsize
-            return self._memories[region.device][region.offset : end].view(dtype.storage)
+            return self.array(region, dtype, num_elements)
 
         return array_of
 
