@@ -156,16 +156,25 @@ class EmulatedRank:
     """All that this rank runs in an emulated job: a runtime of emulated parts, and what they measure."""
 
     def __init__(
-        self, job: Job, partition: PartitionTable, *, dilation: float, decide: Decide | None = None
+        self,
+        job: Job,
+        partition: PartitionTable,
+        *,
+        dilation: float,
+        decide: Decide | None = None,
+        settings: Mapping[str, object] | None = None,
     ) -> None:
-        """With `decide`, by which worker 0 decides anew for all, tables are measured and not the job's own."""
+        """With `decide`, by which worker 0 decides anew for all, tables are measured and not the job's own.
+
+        `settings` add to the configuration that follows from the job.
+        """
         self.parts = EmulatedParts(job, partition, dilation=dilation, decide=decide)
-        settings: Mapping[str, object] = {
+        of_job = {
             "collective": job.placement.collective,
             "num_sync_groups": job.placement.num_sync_groups,
             "stall_timeout_s": 300.0,
         }
-        self.runtime = Runtime(settings, self.parts)
+        self.runtime = Runtime({**of_job, **(settings or {})}, self.parts)
         if self.parts.fabric is not None:
             self.parts.fabric.await_ready()
         self.runtime.world.Barrier()

@@ -12,15 +12,16 @@ from typing import Protocol
 import numpy as np
 
 from coarse.client.protocol import ClientProtocol, KeyPhase, ToDevice
+from coarse.hardware.links import Link
 from coarse.protocol.dtypes import DType, Op, dtype_of
 from coarse.protocol.plan import Placement, RoutingTable
 from coarse.protocol.records import Descriptor
 from coarse.proxy.instructions import Region
+from coarse.simulation.sites import Site
 
 NUM_CLIENTS, NUM_DEVICES = 3, 2
 CAPACITY_BYTES = 1 << 22
 PARTITION_BYTES = 1 << 10
-SECOND_PARTITION_BYTES = 1 << 8
 
 
 def placement(collective: str) -> Placement:
@@ -40,6 +41,26 @@ def table(place: Placement, client: int) -> RoutingTable:
     local = place.local_proxies[client]
     return RoutingTable(
         threshold_bytes=0, latency_proxy=local, bandwidth_proxy=local, partition_bytes=PARTITION_BYTES
+    )
+
+
+def site_of(place: Placement) -> Site:
+    """Every way has a link of its own, each a little slower than the one before, so that no two end alike."""
+    clients, devices = range(place.num_clients), range(place.num_devices)
+    ways = [("push", c, d) for c in clients for d in devices] + [("pull", c, d) for c in clients for d in devices]
+    ways += [("ring", a, b) for a in devices for b in devices if a != b]
+    number = {way: at for at, way in enumerate(ways)}
+    links = tuple(
+        Link(name=" ".join(map(str, way)), latency_s=1e-6 * (1 + at), bytes_per_s=1e9 / (1 + at))
+        for at, way in enumerate(ways)
+    )
+    return Site(
+        links=links,
+        push={(c, d): (number["push", c, d],) for c in clients for d in devices},
+        pull={(c, d): (number["pull", c, d],) for c in clients for d in devices},
+        between_devices={(a, b): (number["ring", a, b],) for a in devices for b in devices if a != b},
+        between_workers={},
+        adder_bytes_per_s=1e9,
     )
 
 
@@ -336,7 +357,7 @@ class _ScriptedClient:
         number, descriptor = self._open[name]
         key = self._protocol.key(name)
         state = self._protocol.keys[key]
-        if state.phase is KeyPhase.IN_FLIGHT or state.awaited and state.failed is None:
+        if state.phase is KeyPhase.IN_FLIGHT or (state.awaited and state.failed is None):
             return
         if state.failed is not None:
             self.outcomes[number] = "error", state.failed.error

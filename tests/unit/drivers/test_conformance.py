@@ -9,34 +9,12 @@ import numpy as np
 import pytest
 
 from coarse.client.protocol import ToDevice
-from coarse.hardware.links import Link
 from coarse.protocol.plan import Placement
 from coarse.simulation.devices import SimulatedDevices
 from coarse.simulation.engine import Engine
-from coarse.simulation.sites import Site
 from tests.support.loopback import Loopback
-from tests.support.scripts import CAPACITY_BYTES, SCRIPTS, begin, outcomes, placement, table
+from tests.support.scripts import CAPACITY_BYTES, SCRIPTS, begin, outcomes, placement, site_of, table
 from tests.unit.drivers.minimal import MinimalDriver
-
-
-def site_of(place: Placement) -> Site:
-    """Every way has a link of its own, each a little slower than the one before, so that no two end alike."""
-    clients, devices = range(place.num_clients), range(place.num_devices)
-    ways = [("push", c, d) for c in clients for d in devices] + [("pull", c, d) for c in clients for d in devices]
-    ways += [("ring", a, b) for a in devices for b in devices if a != b]
-    number = {way: at for at, way in enumerate(ways)}
-    links = tuple(
-        Link(name=" ".join(map(str, way)), latency_s=1e-6 * (1 + at), bytes_per_s=1e9 / (1 + at))
-        for at, way in enumerate(ways)
-    )
-    return Site(
-        links=links,
-        push={(c, d): (number["push", c, d],) for c in clients for d in devices},
-        pull={(c, d): (number["pull", c, d],) for c in clients for d in devices},
-        between_devices={(a, b): (number["ring", a, b],) for a in devices for b in devices if a != b},
-        between_workers={},
-        adder_bytes_per_s=1e9,
-    )
 
 
 class Simulated(SimulatedDevices):
