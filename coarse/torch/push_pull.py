@@ -81,7 +81,7 @@ def push(tensor: torch.Tensor, name: str, op: Op = Op.AVERAGE, priority: int = 0
     """
     client = current().require_client()
     descriptor = describe(tensor, name, op, priority)
-    return PushedTensor(client.pushed(descriptor, array_of(on_host(tensor))), tensor)
+    return PushedTensor(client.push(descriptor, array_of(on_host(tensor))), tensor)
 
 
 def pull(name: str, out: torch.Tensor | None = None) -> Handle:
