@@ -127,7 +127,7 @@ class Rounds:
 
     def _reducer_of(self, tensors: ReducedTensors) -> Reducer:
         if tensors.nbytes < _FEW_BYTES:
-            return DeviceReducer()
+            return DeviceReducer(self._runtime.require_client())
         return reducer_of(self._runtime, f"tensorflow/{tensors.fingerprint:x}/")
 
     def _recorded(self, kind: str, site: ReductionSite, bucket: int) -> AbstractContextManager[None]:

@@ -7,6 +7,7 @@ import numpy as np
 
 from coarse.errors import InFlightError
 from coarse.parallel.data.allreduce_stream import AllreduceStream
+from coarse.parallel.data.reducer import Flight
 from coarse.protocol.dtypes import DType
 from coarse.protocol.records import Descriptor
 
@@ -27,7 +28,11 @@ class AllreduceReducer:
         self._count = count
         self._buckets: list[tuple[Descriptor, np.ndarray]] = []
         self._order: deque[int] = deque()
-        self._started: set[int] = set()
+        """Buckets that are still to be reduced in this round."""
+        self._complete: set[int] = set()
+        """Those that wait for one that comes before them in the order."""
+        self._flights: dict[int, Flight] = {}
+        """By bucket the last one."""
         stream.open()
 
     def memory_of(self, descriptor: Descriptor) -> np.ndarray:
@@ -42,11 +47,11 @@ class AllreduceReducer:
         self._count(self._buckets[index][0])
         if index not in self._order:
             self._order.append(index)
-        self._started.add(index)
-        while self._order and self._order[0] in self._started:
+        self._complete.add(index)
+        while self._order and self._order[0] in self._complete:
             first = self._order.popleft()
-            self._started.discard(first)
-            self._stream.submit(first, *self._buckets[first])
+            self._complete.discard(first)
+            self._flights[first] = self._stream.submit(*self._buckets[first])
 
     def cancel(self, index: int) -> bool:
         """See Reducer: others may have reduced it."""
@@ -64,7 +69,7 @@ class AllreduceReducer:
                 'while it was in flight, and mode "allreduce" reduces buckets in order; use mode '
                 '"coarse", or count all backward passes in backward_passes_per_step'
             )
-        self._stream.wait(index)
+        self._flights[index].wait()
 
     def begin_round(self) -> None:
         """See Reducer."""

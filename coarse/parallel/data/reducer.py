@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from coarse.client.handle import Handle
 from coarse.protocol.config import FixedRouting
 from coarse.protocol.records import Descriptor
-from coarse.session import current, is_initialized
+from coarse.session import is_initialized
 
 if TYPE_CHECKING:  # it starts MPI, which only init() may
+    from coarse.client.client import Client
     from coarse.parallel.data.pass_timer import PassTimer
     from coarse.runtime import Runtime
     from coarse.simulation.live_split import MeasuredStep, MeasuredWays
@@ -85,27 +85,40 @@ class Reducer(Protocol):
         ...
 
 
+class Flight(Protocol):
+    """What was started: a device's handle, or a job of the workers' stream. It knows whether it is over."""
+
+    def wait(self) -> object:
+        """Return once the result lies in the bucket's memory."""
+        ...
+
+
 class DeviceReducer:
     """Buckets that live in device memory: starting one writes a record, and moves no bytes."""
 
-    timer = None
-    dual_sync = None
+    timer: "PassTimer | None" = None
 
-    def __init__(self) -> None:
+    def __init__(self, client: "Client") -> None:
+        self._client = client
         self._buckets: list[tuple[Descriptor, np.ndarray]] = []
-        self._handles: dict[int, Handle] = {}
+        self._flights: dict[int, Flight] = {}
+        """By bucket the last one."""
+
+    @property
+    def dual_sync(self) -> DualSync | None:
+        """See Reducer: there is nothing to decide."""
+        return None
 
     def memory_of(self, descriptor: Descriptor) -> np.ndarray:
         """See Reducer."""
-        array = current().require_client().device_array(descriptor)
+        array = self._client.device_array(descriptor)
         self._buckets.append((descriptor, array))
         return array
 
     def start(self, index: int) -> None:
         """See Reducer."""
-        client = current().require_client()
         descriptor, array = self._buckets[index]
-        self._handles[index] = client.push_pull(descriptor, None, array)
+        self._flights[index] = self._client.push_pull(descriptor, None, array)
 
     def cancel(self, index: int) -> bool:
         """See Reducer: a device may be adding it."""
@@ -116,7 +129,7 @@ class DeviceReducer:
 
     def wait(self, index: int) -> None:
         """See Reducer."""
-        self._handles[index].wait()
+        self._flights[index].wait()
 
     def begin_round(self) -> None:
         """See Reducer."""
@@ -126,7 +139,7 @@ class DeviceReducer:
         buckets, self._buckets = self._buckets, []
         if is_initialized():
             for descriptor, _ in buckets:
-                current().require_client().forget(descriptor.name)
+                self._client.forget(descriptor.name)
 
 
 def may_share(runtime: "Runtime") -> bool:

@@ -43,9 +43,12 @@ class Line:
     # the client
 
     def device_array(self, descriptor):
-        return np.zeros(descriptor.shape, np.int64)
+        return np.zeros(descriptor.shape, DType(descriptor.dtype).storage)
 
     def push_pull(self, descriptor, array, out):
+        if array is None:
+            self.events.append(f"push {descriptor.priority}")
+            return self.flight(f"wait {descriptor.priority}")
         assert array.tolist() == [1]
         self.events.append("call")
 
@@ -60,36 +63,18 @@ class Line:
     def count_push(self, descriptor):
         self.counted.append(descriptor.name)
 
-    # the devices
-
-    def memory_of(self, descriptor):
-        return np.zeros(descriptor.shape, np.float32)
-
-    def start(self, index):
-        self.events.append(f"push {index}")
-
-    def wait(self, index):
-        self.events.append(f"wait {index}")
-
-    def close(self):
-        self.events.append("close")
-
     # the stream
 
-    def submit(self, index, descriptor, array):
-        self.events.append(f"sum {index}")
+    def submit(self, descriptor, array):
+        self.events.append(f"sum {descriptor.priority}")
+        return self.flight(f"wait for the sum of {descriptor.priority}")
 
-
-class Stream:
-    def __init__(self, line):
-        self.submit = line.submit
-        self.wait = lambda index: line.events.append(f"wait for the sum of {index}")
-        self.close = line.close
+    def flight(self, event):
+        return SimpleNamespace(wait=lambda: self.events.append(event))
 
 
 def reducer_of(line, num_buckets=4):
-    made = dual.DualReducer(line, Stream(line), line, "")
-    made._devices = line
+    made = dual.DualReducer(line, line, line, "")
     for index in range(num_buckets):
         made.memory_of(Descriptor(f"bucket {index}", int(DType.FLOAT32), int(Op.SUM), (3,), index))
     made.begin_round()
@@ -116,8 +101,7 @@ def test_the_first_buckets_are_pushed_at_once_and_the_rest_is_summed_in_order_at
 
 
 def test_before_the_first_border_all_buckets_go_to_the_devices(line):
-    made = dual.DualReducer(line, Stream(line), line, "")
-    made._devices = line
+    made = dual.DualReducer(line, line, line, "")
     made.memory_of(Descriptor("bucket", int(DType.FLOAT32), int(Op.SUM), (3,), 0))
     made.start(0)
     made.all_started()
