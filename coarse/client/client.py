@@ -184,43 +184,42 @@ class Client:
     ) -> tuple[np.ndarray, bool]:
         """Wait for a key's result, copying what is ready while the rest is under way, unless `out` is its region."""
         began_s = self.link.clock.now_s()
-        progress = _Progress(out)
-
-        def advanced() -> bool:
-            state = self.protocol.keys.get(key)
-            if state is not None and state.failed is None and (state.version or state.phase is KeyPhase.IN_FLIGHT):
-                self._copy_out(state, progress)
-            return self.protocol.take(key)
-
-        is_in_place = out is not None and out is self._regions.arrays.get(key)
-        if not self.link.wait_until(partial(self.protocol.take, key) if is_in_place else advanced, timeout_s):
+        is_done = partial(self.protocol.take, key)
+        copying = None
+        if out is None or out is not self._regions.arrays.get(key):
+            copying = _Copying(out)
+            is_done = partial(self._copy_out, key, copying)
+        if not self.link.wait_until(is_done, timeout_s):
             raise self._stalled_at(key, timeout_s)
         with self._lock:
             state = self.protocol.keys[key]
             self.counters[state.descriptor.name]["wait_s"] += self.link.clock.now_s() - began_s
-        taken = out if is_in_place else progress.out
+        taken = out if copying is None else copying.out
         assert taken is not None
         return taken, state.present
 
-    def _copy_out(self, state: ClientKey, progress: "_Progress") -> None:
+    def _copy_out(self, key: int, copying: "_Copying") -> bool:
+        """Copy what has come since; whether the result is whole. See ClientProtocol.take."""
+        state = self.protocol.keys.get(key)
+        if state is None or state.failed is not None or not (state.version or state.awaited):
+            return self.protocol.take(key)
         region = self._regions.view(state)
-        if progress.out is None:
-            progress.out = np.empty(state.descriptor.shape, region.dtype)
-        out = progress.out
-        fresh = state.all_shards & ~state.awaited & ~progress.copied
-        if not fresh or self._regions.holds(state, out):
-            return
-        if not out.flags.c_contiguous:
-            if not state.awaited:
+        if copying.out is None:
+            copying.out = np.empty(state.descriptor.shape, region.dtype)
+        out = copying.out
+        fresh = state.all_shards & ~state.awaited & ~copying.copied
+        if fresh and not self._regions.holds(state, out):
+            if out.flags.c_contiguous:
+                flat = out.reshape(-1)
+                copying.copied |= fresh
+                for first, last in runs_of(fresh):
+                    begin, end = state.plan.bounds(first, last)
+                    flat[begin:end] = region[begin:end]
+                    self._regions.count("from", state, (end - begin) * flat.itemsize)
+            elif not state.awaited:
                 np.copyto(out, region.reshape(out.shape))
                 self._regions.count("from", state, region.nbytes)
-            return
-        flat = out.reshape(-1)
-        progress.copied |= fresh
-        for first, last in runs_of(fresh):
-            begin, end = state.plan.bounds(first, last)
-            flat[begin:end] = region[begin:end]
-            self._regions.count("from", state, (end - begin) * flat.itemsize)
+        return self.protocol.take(key)
 
     # --- regions
 
@@ -313,7 +312,7 @@ def _digest(array: np.ndarray) -> bytes:
     return hashlib.blake2b(np.ascontiguousarray(array).tobytes(), digest_size=16).digest()
 
 
-class _Progress:
+class _Copying:
     """Where a result goes, and which of its shards have been copied there."""
 
     def __init__(self, out: np.ndarray | None) -> None:

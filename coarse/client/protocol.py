@@ -387,7 +387,7 @@ class ClientProtocol:
         match record:
             case Ready():
                 state = self.keys[record.key]
-                state.awaited &= ~mask_of(record.first, record.last)
+                state.awaited &= ~((1 << record.last) - (1 << record.first))
                 state.was_present |= record.present
                 if not state.awaited and state.phase is KeyPhase.IN_FLIGHT:
                     state.phase = KeyPhase.LANDED if state.is_claimed else KeyPhase.IDLE

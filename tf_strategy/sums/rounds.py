@@ -96,7 +96,8 @@ class Rounds:
         with self._recorded("take", site, bucket):
             if bucket == 0:
                 self._roll.meet()
-                site.reducer.all_started()
+                if (rounds := site.reducer.rounds) is not None:
+                    rounds.all_started()
             site.reducer.wait(bucket)
             results = [
                 self._pool.copy_of(flat).reshape(tensors.shapes[number])
@@ -137,7 +138,8 @@ class Rounds:
     def _end(self, site: ReductionSite) -> None:
         with self._lock:
             self._current = None
-        site.reducer.begin_round()
+        if (rounds := site.reducer.rounds) is not None:
+            rounds.begin_round()
         timer = site.reducer.timer
         if timer is not None and timer.is_running:
             timer.on_stepped()

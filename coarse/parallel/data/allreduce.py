@@ -7,7 +7,7 @@ import numpy as np
 
 from coarse.errors import InFlightError
 from coarse.parallel.data.allreduce_stream import AllreduceStream
-from coarse.parallel.data.reducer import Flight
+from coarse.parallel.data.reducer import Flight, Rounds
 from coarse.protocol.dtypes import DType
 from coarse.protocol.records import Descriptor
 
@@ -57,8 +57,13 @@ class AllreduceReducer:
         """See Reducer: others may have reduced it."""
         return False
 
-    def all_started(self) -> None:
+    @property
+    def rounds(self) -> Rounds | None:
         """See Reducer."""
+        return self
+
+    def all_started(self) -> None:
+        """See Rounds."""
 
     def wait(self, index: int) -> None:
         """See Reducer. Waiting amid backward for a bucket behind one that backward has yet to fill would
@@ -72,7 +77,7 @@ class AllreduceReducer:
         self._flights[index].wait()
 
     def begin_round(self) -> None:
-        """See Reducer."""
+        """See Rounds."""
         self._order.extend(range(len(self._buckets)))
 
     def close(self) -> None:

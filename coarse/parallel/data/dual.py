@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from coarse.client.handle import Handle
 from coarse.parallel.data.pass_timer import PassTimer
-from coarse.parallel.data.reducer import DeviceReducer, DualSync
+from coarse.parallel.data.reducer import DeviceReducer, DualSync, Rounds
 from coarse.protocol.dtypes import DType, Op
 from coarse.protocol.records import URGENT, Descriptor
 from coarse.session import is_initialized
@@ -69,6 +69,11 @@ class DualReducer(DeviceReducer):
         self._join_round = self._client.protocol.join_round
 
     @property
+    def rounds(self) -> Rounds | None:
+        """See Reducer."""
+        return self
+
+    @property
     def dual_sync(self) -> DualSync | None:
         """See Reducer."""
         return self._chooser.dual_sync
@@ -92,7 +97,7 @@ class DualReducer(DeviceReducer):
         return was_held
 
     def all_started(self) -> None:
-        """See Reducer."""
+        """See Rounds."""
         if not self._held:
             return
         assert self._answer is not None
@@ -107,7 +112,7 @@ class DualReducer(DeviceReducer):
                 super().start(index)
 
     def begin_round(self) -> None:
-        """See Reducer."""
+        """See Rounds."""
         if self._answer is not None:
             self._answer.wait()
             self._answer = None

@@ -43,8 +43,25 @@ class DualSync:
     """Of all seconds but the two simulated ones."""
 
 
+class Rounds(Protocol):
+    """What a reducer has to know of rounds, in each of which every bucket is started."""
+
+    def all_started(self) -> None:
+        """Every bucket of the round has been started, and is about to be waited for; may be said again."""
+        ...
+
+    def begin_round(self) -> None:
+        """All buckets have been waited for; each will be started again. After a StallError it is called again."""
+        ...
+
+
 class Reducer(Protocol):
     """Combines buckets in place. All ranks start the same buckets equally often."""
+
+    @property
+    def rounds(self) -> Rounds | None:
+        """Who is told of rounds; None where each bucket goes its own way."""
+        ...
 
     @property
     def timer(self) -> "PassTimer | None":
@@ -68,16 +85,8 @@ class Reducer(Protocol):
         """Take back a contribution that nobody has touched yet; False where that is too late."""
         ...
 
-    def all_started(self) -> None:
-        """Every bucket of the round has been started, and is about to be waited for; may be said again."""
-        ...
-
     def wait(self, index: int) -> None:
         """Return once the bucket's memory holds the combined values."""
-        ...
-
-    def begin_round(self) -> None:
-        """All buckets have been waited for; each will be started again. After a StallError it is called again."""
         ...
 
     def close(self) -> None:
@@ -105,6 +114,11 @@ class DeviceReducer:
         """By bucket the last one."""
 
     @property
+    def rounds(self) -> Rounds | None:
+        """See Reducer."""
+        return None
+
+    @property
     def dual_sync(self) -> DualSync | None:
         """See Reducer: there is nothing to decide."""
         return None
@@ -124,15 +138,9 @@ class DeviceReducer:
         """See Reducer: a device may be adding it."""
         return False
 
-    def all_started(self) -> None:
-        """See Reducer."""
-
     def wait(self, index: int) -> None:
         """See Reducer."""
         self._flights[index].wait()
-
-    def begin_round(self) -> None:
-        """See Reducer."""
 
     def close(self) -> None:
         """See Reducer; the devices get their memory back once all workers have closed theirs."""

@@ -29,6 +29,7 @@ class GradientExchange:
 
     def __init__(self, reducer: Reducer, *, op: Op, rank: int, num_ranks: int, num_passes: int) -> None:
         self._reducer = reducer
+        self._rounds = reducer.rounds
         self._timer = reducer.timer
         self._op = op
         self._rank = rank
@@ -60,7 +61,8 @@ class GradientExchange:
         for removable in self._removables:
             removable.remove()
         self._removables.clear()
-        self._reducer.all_started()
+        if self._rounds is not None:
+            self._rounds.all_started()
         for bucket in self._buckets:
             if bucket.phase is BucketPhase.IN_FLIGHT:
                 self._finish(bucket)
@@ -91,11 +93,13 @@ class GradientExchange:
         for bucket in self._buckets:
             if bucket.phase is BucketPhase.LATE:
                 self._start(bucket)
-        self._reducer.all_started()
+        if self._rounds is not None:
+            self._rounds.all_started()
         for bucket in self._buckets:
             if bucket.phase is BucketPhase.IN_FLIGHT:
                 self._finish(bucket)
-        self._reducer.begin_round()
+        if self._rounds is not None:
+            self._rounds.begin_round()
         for bucket in self._buckets:
             bucket.phase = moved(bucket.phase, BucketPhase.SUMMED)
             bucket.begin_step()

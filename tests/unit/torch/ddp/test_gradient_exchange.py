@@ -16,6 +16,7 @@ from coarse.torch.ddp.gradients import GradientExchange
 class OneRank:
     """A reducer whose results are this rank's own values; waits for indices in `stalls` stall once each."""
 
+    rounds = None
     timer = None
     dual_sync = None
 
@@ -33,16 +34,10 @@ class OneRank:
     def cancel(self, index):
         return index in self.cancellable
 
-    def all_started(self):
-        pass
-
     def wait(self, index):
         if index in self.stalls:
             self.stalls.remove(index)
             raise StallError(f"bucket {index} stalls")
-
-    def begin_round(self):
-        pass
 
     def close(self):
         pass
