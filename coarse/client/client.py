@@ -94,7 +94,7 @@ class Client:
                     counters = self.counters[descriptor.name]
                     counters["pushes"] += 1
                     counters["bytes"] += state.nbytes
-                    return Handle(self, state.key, state.flight, out)
+                    return Handle(self, state.key, out, state.flight)
             self._await(state)
 
     def push_pull_again(self, descriptor: Descriptor, array: np.ndarray, out: np.ndarray) -> Handle:
@@ -106,7 +106,7 @@ class Client:
         state = self.protocol.named.get(descriptor.name)
         if state is not None and state.stalled:
             self.protocol.resume(state.key, _digest(array))
-            return Handle(self, state.key, state.flight, out, array)
+            return Handle(self, state.key, out, state.flight, array)
         handle = self.push_pull(descriptor, array, out)
         handle.again = array
         return handle
@@ -168,7 +168,7 @@ class Client:
             require_fit(self.protocol.client, state.descriptor, out)
         key = self.protocol.key(name)
         self._names[key] = name
-        return Handle(self, key, 0, out)
+        return Handle(self, key, out)
 
     def is_complete(self, key: int) -> bool:
         """Whether `take` would return, or raise, at once."""

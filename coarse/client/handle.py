@@ -37,7 +37,7 @@ class Handle:
     """
 
     def __init__(
-        self, client: Taker, key: int, flight: int, out: np.ndarray | None, again: np.ndarray | None = None
+        self, client: Taker, key: int, out: np.ndarray | None, flight: int = 0, again: np.ndarray | None = None
     ) -> None:
         """A `flight` of 0 is none of this handle's: it only looks."""
         self._client: Taker | None = client

@@ -87,7 +87,7 @@ class Rounds:
         with self._recorded("push", site, bucket):
             site.fill(bucket, arrays)
             with self._lock:
-                site.reducer.start(bucket)
+                site.flights[bucket] = site.reducer.start(bucket)
 
     @failures.noted
     def take(self, tensors: ReducedTensors, bucket: int) -> list[np.ndarray]:
@@ -98,7 +98,7 @@ class Rounds:
                 self._roll.meet()
                 if (rounds := site.reducer.rounds) is not None:
                     rounds.all_started()
-            site.reducer.wait(bucket)
+            site.flights[bucket].wait()
             results = [
                 self._pool.copy_of(flat).reshape(tensors.shapes[number])
                 for number, flat in zip(site.members[bucket], site.results(bucket), strict=True)

@@ -5,9 +5,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from coarse.errors import InFlightError
 from coarse.parallel.data.allreduce_stream import AllreduceStream
-from coarse.parallel.data.reducer import Flight, Rounds
+from coarse.parallel.data.reducer import Flight, QueuedFlight, Rounds
 from coarse.protocol.dtypes import DType
 from coarse.protocol.records import Descriptor
 
@@ -29,10 +28,8 @@ class AllreduceReducer:
         self._buckets: list[tuple[Descriptor, np.ndarray]] = []
         self._order: deque[int] = deque()
         """Buckets that are still to be reduced in this round."""
-        self._complete: set[int] = set()
-        """Those that wait for one that comes before them in the order."""
-        self._flights: dict[int, Flight] = {}
-        """By bucket the last one."""
+        self._queued: dict[int, QueuedFlight] = {}
+        """Those of them that are complete, and wait for one that comes before them."""
         stream.open()
 
     def memory_of(self, descriptor: Descriptor) -> np.ndarray:
@@ -42,16 +39,21 @@ class AllreduceReducer:
         self._buckets.append((descriptor, array))
         return array
 
-    def start(self, index: int) -> None:
-        """See Reducer."""
-        self._count(self._buckets[index][0])
+    def start(self, index: int) -> Flight:
+        """See Reducer. Waiting amid backward for a bucket behind one that backward has yet to fill would never end."""
+        descriptor, _ = self._buckets[index]
+        self._count(descriptor)
         if index not in self._order:
             self._order.append(index)
-        self._complete.add(index)
-        while self._order and self._order[0] in self._complete:
+        queued = self._queued[index] = QueuedFlight(
+            f"rank {self._rank}: another gradient came for {descriptor.name!r} "
+            'while it was in flight, and mode "allreduce" reduces buckets in order; use mode '
+            '"coarse", or count all backward passes in backward_passes_per_step'
+        )
+        while self._order and self._order[0] in self._queued:
             first = self._order.popleft()
-            self._complete.discard(first)
-            self._flights[first] = self._stream.submit(*self._buckets[first])
+            self._queued.pop(first).started = self._stream.submit(*self._buckets[first])
+        return queued
 
     def cancel(self, index: int) -> bool:
         """See Reducer: others may have reduced it."""
@@ -64,17 +66,6 @@ class AllreduceReducer:
 
     def all_started(self) -> None:
         """See Rounds."""
-
-    def wait(self, index: int) -> None:
-        """See Reducer. Waiting amid backward for a bucket behind one that backward has yet to fill would
-        never end."""
-        if index in self._order:
-            raise InFlightError(
-                f"rank {self._rank}: another gradient came for {self._buckets[index][0].name!r} "
-                'while it was in flight, and mode "allreduce" reduces buckets in order; use mode '
-                '"coarse", or count all backward passes in backward_passes_per_step'
-            )
-        self._flights[index].wait()
 
     def begin_round(self) -> None:
         """See Rounds."""

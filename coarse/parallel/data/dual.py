@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from coarse.client.handle import Handle
 from coarse.parallel.data.pass_timer import PassTimer
-from coarse.parallel.data.reducer import DeviceReducer, DualSync, Rounds
+from coarse.parallel.data.reducer import DeviceReducer, DualSync, Flight, QueuedFlight, Rounds
 from coarse.protocol.dtypes import DType, Op
 from coarse.protocol.records import URGENT, Descriptor
 from coarse.session import is_initialized
@@ -62,7 +62,7 @@ class DualReducer(DeviceReducer):
         self._stream = stream
         self._shared = range(0)
         """Buckets that the workers sum in this round."""
-        self._held: set[int] = set()
+        self._held: dict[int, QueuedFlight] = {}
         """Those of them that are complete, and set out with the last."""
         self._call = Descriptor(f"{prefix}round", int(DType.INT64), int(Op.SUM), (1,), URGENT)
         self._answer: Handle | None = None
@@ -78,23 +78,21 @@ class DualReducer(DeviceReducer):
         """See Reducer."""
         return self._chooser.dual_sync
 
-    def start(self, index: int) -> None:
+    def start(self, index: int) -> Flight:
         """See Reducer."""
         self._notice_joins()
         if self._shared and self._answer is None:
             one = self._client.device_array(self._call)
             one[:] = 1
             self._answer = self._client.push_pull(self._call, one, one)
-        if index in self._shared:
-            self._held.add(index)
-        else:
-            super().start(index)
+        if index not in self._shared:
+            return super().start(index)
+        held = self._held[index] = QueuedFlight(f"bucket {index} sets out when all of its round have been started")
+        return held
 
     def cancel(self, index: int) -> bool:
         """See Reducer."""
-        was_held = index in self._held
-        self._held.discard(index)
-        return was_held
+        return self._held.pop(index, None) is not None
 
     def all_started(self) -> None:
         """See Rounds."""
@@ -103,13 +101,13 @@ class DualReducer(DeviceReducer):
         assert self._answer is not None
         are_all_here = self._answer.wait()[0] == self._num_workers
         for index in sorted(self._held):
-            self._held.discard(index)
+            held = self._held.pop(index)
             if are_all_here:
                 descriptor, array = self._buckets[index]
                 self._client.count_push(descriptor)
-                self._flights[index] = self._stream.submit(descriptor, array)
+                held.started = self._stream.submit(descriptor, array)
             else:
-                super().start(index)
+                held.started = super().start(index)
 
     def begin_round(self) -> None:
         """See Rounds."""

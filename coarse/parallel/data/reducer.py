@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from coarse.errors import InFlightError
 from coarse.protocol.config import FixedRouting
 from coarse.protocol.records import Descriptor
 from coarse.session import is_initialized
@@ -43,6 +44,29 @@ class DualSync:
     """Of all seconds but the two simulated ones."""
 
 
+class Flight(Protocol):
+    """What was started: a device's handle, or a job of the workers' stream. It knows how far it is."""
+
+    def wait(self) -> object:
+        """Return once the bucket's memory holds the combined values; after a StallError it may be called again."""
+        ...
+
+
+class QueuedFlight:
+    """One that sets out later, with others."""
+
+    def __init__(self, refusal: str) -> None:
+        """`refusal` says why a wait before that would never end."""
+        self._refusal = refusal
+        self.started: Flight | None = None
+
+    def wait(self) -> None:
+        """See Flight; InFlightError where it has not set out."""
+        if self.started is None:
+            raise InFlightError(self._refusal)
+        self.started.wait()
+
+
 class Rounds(Protocol):
     """What a reducer has to know of rounds, in each of which every bucket is started."""
 
@@ -77,28 +101,16 @@ class Reducer(Protocol):
         """The flat memory of a bucket, zeros at first; buckets are made in order of their index."""
         ...
 
-    def start(self, index: int) -> None:
-        """A bucket's contribution is complete; nobody may touch its memory until `wait`."""
+    def start(self, index: int) -> Flight:
+        """A bucket's contribution is complete; nobody may touch its memory until the flight was waited for."""
         ...
 
     def cancel(self, index: int) -> bool:
         """Take back a contribution that nobody has touched yet; False where that is too late."""
         ...
 
-    def wait(self, index: int) -> None:
-        """Return once the bucket's memory holds the combined values."""
-        ...
-
     def close(self) -> None:
         """No bucket will be started any more."""
-        ...
-
-
-class Flight(Protocol):
-    """What was started: a device's handle, or a job of the workers' stream. It knows whether it is over."""
-
-    def wait(self) -> object:
-        """Return once the result lies in the bucket's memory."""
         ...
 
 
@@ -110,8 +122,6 @@ class DeviceReducer:
     def __init__(self, client: "Client") -> None:
         self._client = client
         self._buckets: list[tuple[Descriptor, np.ndarray]] = []
-        self._flights: dict[int, Flight] = {}
-        """By bucket the last one."""
 
     @property
     def rounds(self) -> Rounds | None:
@@ -129,18 +139,14 @@ class DeviceReducer:
         self._buckets.append((descriptor, array))
         return array
 
-    def start(self, index: int) -> None:
+    def start(self, index: int) -> Flight:
         """See Reducer."""
         descriptor, array = self._buckets[index]
-        self._flights[index] = self._client.push_pull(descriptor, None, array)
+        return self._client.push_pull(descriptor, None, array)
 
     def cancel(self, index: int) -> bool:
         """See Reducer: a device may be adding it."""
         return False
-
-    def wait(self, index: int) -> None:
-        """See Reducer."""
-        self._flights[index].wait()
 
     def close(self) -> None:
         """See Reducer; the devices get their memory back once all workers have closed theirs."""

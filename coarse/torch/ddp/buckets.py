@@ -19,6 +19,7 @@ from torch.autograd.graph import increment_version
 from coarse.parallel.data.bucket_plan import BucketPlan
 from coarse.parallel.data.bucket_plan import plan_buckets as plan_of_sizes
 from coarse.parallel.data.flight import BucketPhase
+from coarse.parallel.data.reducer import Flight
 from coarse.protocol.dtypes import Op
 from coarse.torch.tensors import describe, is_dense, tensor_of
 
@@ -56,6 +57,8 @@ class Bucket:
     """Parameters whose last backward pass of this step is still to come."""
     phase: BucketPhase = BucketPhase.FILLING
     """All that is known of its way; changed by GradientExchange alone, by the moves of that file."""
+    flight: Flight | None = None
+    """What was started last; it says how far it is."""
     was_disturbed: bool = field(init=False, default=False)
     """Whether anybody but a device wrote to the gradients, or put others in their place, between the last `seal` and
     `open`. A write through `.data` leaves no trace."""
@@ -102,18 +105,16 @@ class Bucket:
             sealed.append((gradient, 0 if gradient is None else gradient._version))
         self._sealed = sealed
 
-    def unseal(self) -> None:
-        """Notice whether gradients were disturbed; nobody but their user has anything to do with them any more."""
+    def open(self, num_ranks: int | None) -> dict[str, int]:
+        """Let `.grad` hold the result, which lies in the memory: by name how many ranks lacked a gradient that some
+        had. One that all lacked is None. Without a number of ranks: the push was cancelled, and there is no result."""
         sealed, self._sealed = self._sealed, ()
         self.was_disturbed = False
         for parameter, (gradient, version) in zip(self.parameters, sealed, strict=True):
             if parameter.grad is not gradient or (gradient is not None and gradient._version != version):
                 self.was_disturbed = True
-
-    def open(self, num_ranks: int) -> dict[str, int]:
-        """Let `.grad` hold the result, which lies in the memory: by name how many ranks lacked a gradient that some
-        had. One that all lacked is None."""
-        self.unseal()
+        if num_ranks is None:
+            return {}
         increment_version([self.flat])  # see [Note: writes that autograd sees]
         if (self._presence == self._presence[-1]).all():  # every rank had every gradient
             if not self.shows_results:

@@ -169,7 +169,7 @@ class GradientExchange:
         """Make a pushed bucket ready for one more gradient (see [Note: a second gradient])."""
         if bucket.phase is BucketPhase.IN_FLIGHT and self._reducer.cancel(bucket.plan.index):
             bucket.phase = moved(bucket.phase, BucketPhase.FILLING)
-            bucket.unseal()
+            bucket.open(None)
             if bucket.was_disturbed:
                 self._disturbed.append(bucket.plan.names[0])
         else:
@@ -187,11 +187,12 @@ class GradientExchange:
         if self._timer is not None and self._timer.is_running:
             self._timer.on_bucket(bucket.plan.index)
         bucket.seal(self._rank)
-        self._reducer.start(bucket.plan.index)
+        bucket.flight = self._reducer.start(bucket.plan.index)
         bucket.phase = moved(bucket.phase, BucketPhase.IN_FLIGHT)
 
     def _finish(self, bucket: Bucket) -> None:
-        self._reducer.wait(bucket.plan.index)
+        assert bucket.flight is not None
+        bucket.flight.wait()
         bucket.phase = moved(bucket.phase, BucketPhase.LANDED)
         self.last_absent.update(bucket.open(self._num_ranks))
         if bucket.was_disturbed:

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from coarse.errors import StallError
+from coarse.errors import InFlightError, StallError
 from coarse.parallel.data import dual
 from coarse.protocol.dtypes import DType, Op
 from coarse.protocol.records import Descriptor
@@ -88,14 +88,15 @@ def line():
 
 def test_the_first_buckets_are_pushed_at_once_and_the_rest_is_summed_in_order_at_the_end(line):
     reducer = reducer_of(line)
-    for index in (0, 3, 1, 2):
-        reducer.start(index)
+    flights = {index: reducer.start(index) for index in (0, 3, 1, 2)}
+    with pytest.raises(InFlightError, match="bucket 3 sets out when all"):
+        flights[3].wait()
     assert line.events == ["call", "push 0", "push 1"]
     reducer.all_started()
     reducer.all_started()
     assert line.events[3:] == ["sum 2", "sum 3"]
     for index in range(4):
-        reducer.wait(index)
+        flights[index].wait()
     assert line.events[5:] == ["wait 0", "wait 1", "wait for the sum of 2", "wait for the sum of 3"]
     assert line.counted == ["bucket 2", "bucket 3"]  # the client itself counts what it pushes
 
@@ -124,10 +125,9 @@ def test_the_roll_is_called_once_a_round_and_only_where_the_workers_sum_a_part(s
 def test_where_a_worker_has_joined_all_buckets_go_to_the_devices(line):
     line.num_present = WORKERS - 1
     reducer = reducer_of(line)
-    for index in range(4):
-        reducer.start(index)
+    flights = [reducer.start(index) for index in range(4)]
     reducer.all_started()
-    reducer.wait(3)
+    flights[3].wait()
     assert line.events == ["call", "push 0", "push 1", "push 2", "push 3", "wait 3"]
 
 

@@ -2,6 +2,8 @@
 
 import gc
 import weakref
+from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -30,11 +32,12 @@ class OneRank:
 
     def start(self, index):
         self.started.append(index)
+        return SimpleNamespace(wait=partial(self._wait, index))
 
     def cancel(self, index):
         return index in self.cancellable
 
-    def wait(self, index):
+    def _wait(self, index):
         if index in self.stalls:
             self.stalls.remove(index)
             raise StallError(f"bucket {index} stalls")

@@ -127,11 +127,11 @@ def test_writing_to_a_gradient_shows(bucket):
     bucket.has_gradient[1] = True
     bucket.seal(rank=0)
     bucket.array[:-3] = 4.0  # a device
-    bucket.unseal()
+    bucket.open(None)
     assert not bucket.was_disturbed
     bucket.seal(rank=0)
     torch.nn.utils.clip_grad_norm_(bucket.parameters, 0.1)
-    bucket.unseal()
+    bucket.open(None)
     assert bucket.was_disturbed
 
 
