@@ -74,6 +74,12 @@ class Opening:
         """This memory device's number; None where it is none."""
         return self.partition.device_of(self.world_rank)
 
+    @property
+    def ranks_of_devices(self) -> tuple[int, ...]:
+        """By device its rank in the devices' communicator."""
+        order = sorted(self.partition.devices)
+        return tuple(order.index(rank) for rank in self.partition.devices)
+
 
 class LiveParts:
     """Makes the parts of a rank that trains or serves live; another driver gives a Runtime parts of its own."""
@@ -137,10 +143,11 @@ class LiveParts:
                 mailbox.watch(os.pidfd_open(share.process_ids[ranks[peer]]), peer)
         return mailbox
 
-    def service(
-        self, at: Opening, protocol: ProxyProtocol, mailbox: Mailbox, share: NodeShare, transport: MpiTransport | None
-    ) -> ProxyService:
+    def service(self, at: Opening, protocol: ProxyProtocol, mailbox: Mailbox, share: NodeShare) -> ProxyService:
         """What serves this memory device."""
+        spans_nodes = len(set(at.placement.device_nodes)) > 1
+        by_mpi = spans_nodes or at.placement.collective == "ring"
+        transport = MpiTransport(at.devices, at.ranks_of_devices) if by_mpi else None
         return ProxyService(protocol, at.placement, mailbox, share.memories, transport, at.clock)
 
     def table(self, at: Opening, client: Client) -> RoutingTable:
@@ -298,16 +305,10 @@ class Runtime:
         at, device = self._at, self.device_index
         if device is None:
             return None
-        spans_nodes = len(set(at.placement.device_nodes)) > 1
-        transport = None
-        if spans_nodes or at.placement.collective == "ring":
-            order = sorted(at.partition.devices)
-            ranks = tuple(order.index(rank) for rank in at.partition.devices)
-            transport = MpiTransport(at.devices, ranks)
         mailbox = self._parts.mailbox(at, at.placement.num_clients + device, share)
         opened.callback(mailbox.close)
         protocol = ProxyProtocol(device, at.placement, share.memories[device].capacity_bytes)
-        return self._parts.service(at, protocol, mailbox, share, transport)
+        return self._parts.service(at, protocol, mailbox, share)
 
     def _leaving(self, opened: ExitStack) -> None:
         """What `close` does before it closes anything, the last first."""

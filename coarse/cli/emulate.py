@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from coarse.cli.options import MACHINE_HELP, Degrade, ProfileEvery, of_possible_modes
+from coarse.cli.options import MACHINE_HELP, Collective, Degrade, ProfileEvery, of_possible_modes
 from coarse.cli.progress import Tasks, shown_tasks
 from coarse.cli.report.prediction import modes_of, one_of, profile_notes
 from coarse.cli.wrong_input import wrong_input_ends_with_2
@@ -36,6 +36,7 @@ def emulate(
     nodes: Annotated[int, typer.Option(min=1, help="Nodes of the modelled machine; all ranks run here.")] = 1,
     modes: Annotated[str | None, typer.Option(help="Some of dense, allreduce, coarse; all by default.")] = None,
     policy: Annotated[Policy, typer.Option(help="How coarse splits the gradients.")] = Policy.AUTO,
+    collective: Collective = "ring",
     iterations: Annotated[int, typer.Option(min=2, help="The first is not counted.")] = 3,
     degrade: Degrade = None,
     profile_every: ProfileEvery = PROFILE_EVERY,
@@ -56,6 +57,7 @@ def emulate(
             num_iterations=iterations,
             dilation=dilation,
             num_nodes=nodes,
+            collective=collective,
             degradations=tuple(degrade or ()),
             profile_every=profile_every,
         )

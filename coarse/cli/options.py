@@ -13,6 +13,7 @@ Degrade = Annotated[
     list[str] | None,
     typer.Option(help="LINK=FACTOR@SECONDS: what part of its rate a link has from then on; LINK may have * and ?."),
 ]
+Collective = Annotated[str, typer.Option(help="How coarse's devices sum: ring, or in_place as live by default.")]
 ProfileEvery = Annotated[int, typer.Option(help="Iterations until coarse profiles again and decides anew; 0: never.")]
 MACHINE_HELP = f"A preset ({', '.join(preset_names())}), or the path of a machine file (.toml)."
 

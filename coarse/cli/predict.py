@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from coarse.cli.options import MACHINE_HELP, Degrade, ProfileEvery, of_possible_modes
+from coarse.cli.options import MACHINE_HELP, Collective, Degrade, ProfileEvery, of_possible_modes
 from coarse.cli.progress import Tasks, shown_tasks
 from coarse.cli.report.command import show
 from coarse.cli.report.perfetto import write_trace
@@ -43,6 +43,7 @@ def predict_command(
     nodes: Annotated[int, typer.Option(help="Nodes that workers and devices are spread over.")] = 1,
     modes: Annotated[str | None, typer.Option(help=f"Of {_ALL_MODES}; by default all that the machine can do.")] = None,
     policy: Annotated[str, typer.Option(help="What goes to the devices: auto, paper or devices (all).")] = "auto",
+    collective: Collective = "ring",
     straggler: Annotated[list[str] | None, typer.Option(help="3=1.5: worker 3 computes 1.5 times longer.")] = None,
     optimizer: Annotated[str, typer.Option(help="Whose states take memory: sgd, sgd-momentum or adam.")] = "adam",
     iterations: Annotated[int, typer.Option(help="Of which the last is shown.")] = 3,
@@ -58,7 +59,7 @@ def predict_command(
         asked = Question(
             machine=machine, model=model, gpu=gpu, batch=batch, precision=precision, workers=workers, devices=devices,
             nodes=nodes, policy=policy, slow_downs=tuple(_slow_down(text) for text in straggler or ()),
-            optimizer=optimizer, nvlink=nvlink, num_iterations=iterations,
+            collective=collective, optimizer=optimizer, nvlink=nvlink, num_iterations=iterations,
             degradations=tuple(map(parse_degradation, degrade or ())), profile_every=profile_every,
         )  # fmt: skip
         must_have = modes is not None
@@ -138,7 +139,7 @@ def _title(scenarios: Scenarios) -> str:
 
 
 def _memory_note(scenarios: Scenarios, outcomes: list[_Outcome]) -> str:
-    """What the modes need of a GPU's memory, by the account of `emulation.accelerator`."""
+    """What the modes need of a GPU's memory, by the account of `hardware.accelerator`."""
     needs = ", ".join(f"{outcome.result.name} {outcome.memory_bytes / GIB:.1f}" for outcome in outcomes)
     gpu = scenarios.machine.accelerator
     return (
@@ -166,6 +167,7 @@ def _inputs(scenarios: Scenarios) -> dict[str, str]:
         "compute times": f"{profile.gpu} ({profile.basis}): {profile.source}",
         "workers, devices, nodes": f"{asked.workers}, {asked.devices or 'as many as workers'}, {asked.nodes}",
         "policy": asked.policy,
+        **({"collective": asked.collective} if asked.collective != "ring" else {}),
         "NVLink": "on" if scenarios.machine.nvlink and scenarios.machine.nvlinks else "off",
         "stragglers": slow_downs or "none",
         "degraded links": degraded or "none",

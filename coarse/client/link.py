@@ -12,7 +12,6 @@ from collections.abc import Callable, Collection, Sequence
 from coarse.client.protocol import ClientProtocol, ToDevice
 from coarse.errors import CoarseError, DeadRankError, StallError
 from coarse.protocol.clock import Clock
-from coarse.protocol.codec import decode, encode
 from coarse.protocol.plan import Placement
 from coarse.protocol.records import Died, Record
 from coarse.transport.mailbox import Mailbox
@@ -101,7 +100,7 @@ class DeviceLink:
         if not self.lock.acquire(timeout=_LONGEST_WRITE_S):
             return
         try:
-            self._mailbox.post_to_all(encode(died))
+            self._mailbox.send_to_all(died)
         finally:
             self.lock.release()
 
@@ -148,7 +147,7 @@ class DeviceLink:
     def send(self, records: list[ToDevice]) -> None:
         """Write records; their readers are woken by the next `ring_bells`."""
         for device, record in records:
-            self._mailbox.post(self._placement.num_clients + device, encode(record))
+            self._mailbox.send(self._placement.num_clients + device, record)
 
     def ring_bells(self) -> None:
         """Wake the devices that sleep and have records to read."""
@@ -157,8 +156,8 @@ class DeviceLink:
     def read(self) -> None:
         """Take in what has come; the lock is held. See [Note: one sleeper]."""
         has_come = False
-        for frame in self._mailbox.read():
-            self.protocol.on_record(decode(frame))
+        for record in self._mailbox.records():
+            self.protocol.on_record(record)
             has_come = True
         if has_come and self._is_at_bell:
             self._mailbox.ring_always(self._mailbox.endpoint)

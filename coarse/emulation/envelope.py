@@ -1,7 +1,7 @@
 # Pure: no MPI, threads, clock or environment.
 """What goes to the fabric and comes back: a record, the bytes that it stands for, and emulated times.
 
-How many bytes each shard has is learnt from the records that pass by.
+How many bytes each shard has, and on which device, is learnt from the records that pass by.
 """
 
 import enum
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from coarse.protocol.dtypes import DType
 from coarse.protocol.plan import count_shards
-from coarse.protocol.records import Descriptor, Located, Record, Register, Table, Tables
+from coarse.protocol.records import Descriptor, Located, Record, Register, Registered, Table, Tables
 
 _SUBMISSION = struct.Struct("<dQHHHBxi")
 _DELIVERY = struct.Struct("<dB7x")
@@ -25,8 +25,21 @@ class FabricPort(enum.IntEnum):
     PULL = 2
     DEVICES = 3
     WORKERS = 4
+    FETCH = 6
+    """Between devices, asked for by the one that reads: it has a port of its own for what it fetches."""
+    WRITE = 7
+    """Between devices, through the port of the one that writes; it hears itself when the bytes are there."""
     CLOCK = 5
     """No transfer: worker 0 says how old the run is (see run_clock.py), and whether it goes (`nbytes` 1)."""
+
+    def queue(self, source: int, target: int) -> tuple[int, int]:
+        """In which queue of which sender, or reader, a transfer waits for its turn."""
+        match self:
+            case FabricPort.PULL | FabricPort.FETCH:
+                return self, target
+            case FabricPort.WRITE:
+                return FabricPort.DEVICES, source
+        return self, source
 
 
 class Submission(NamedTuple):
@@ -72,18 +85,29 @@ def unpack_delivery(data: bytes) -> FabricDelivery:
     return FabricDelivery(due_s, FabricPort(way), data[_DELIVERY.size :])
 
 
-class ShardSizes:
-    """The part of the plan that sizes follow from: descriptors, and the largest partition size of an epoch."""
+class KeyPlaces:
+    """The part of the plan that sizes and ways follow from: descriptors, the device that holds each client's region,
+    and the largest partition size of an epoch."""
 
-    def __init__(self) -> None:
+    def __init__(self, endpoint: int, num_clients: int) -> None:
+        """As one endpoint sees it: clients are endpoints 0..W-1, devices W..W+D-1."""
+        self._endpoint = endpoint
+        self._num_clients = num_clients
         self._descriptors: dict[int, Descriptor] = {}
+        self._devices: dict[tuple[int, int], int] = {}
         self._partition_bytes: dict[int, int] = {}
 
-    def note(self, record: Record) -> None:
-        """A record passes; most say nothing about sizes."""
+    def note(self, record: Record, peer: int) -> None:
+        """A record passes to or from a peer; most say nothing about keys."""
         match record:
-            case Register() | Located():
+            case Register():
                 self._descriptors[record.key] = record.descriptor
+            case Registered():
+                client = peer if self._endpoint >= self._num_clients else self._endpoint
+                self._devices[record.key, client] = record.device
+            case Located():
+                self._descriptors[record.key] = record.descriptor
+                self._devices[record.key, record.client] = record.device
             case Table():
                 self._note_partition(record.epoch, record.partition_bytes)
             case Tables():
@@ -93,6 +117,10 @@ class ShardSizes:
     def descriptor(self, key: int) -> Descriptor:
         """What the key is."""
         return self._descriptors[key]
+
+    def device(self, key: int, client: int) -> int:
+        """The device that a client's region of the key lies on."""
+        return self._devices[key, client]
 
     def nbytes(self, key: int, shard: int) -> int:
         """Bytes of one shard in the current epoch."""

@@ -12,7 +12,6 @@ import sys
 from collections.abc import Sequence
 
 from coarse.emulation.envelope import RUN_SECONDS, FabricDelivery, FabricPort, Submission, unpack_submission
-from coarse.emulation.mailbox import PunctualMailbox
 from coarse.emulation.pace import Pace
 from coarse.emulation.run_clock import RunClock
 from coarse.emulation.site_file import FabricOrder, parse_order
@@ -74,7 +73,7 @@ class FabricProcess:
             self._alive -= set(self._mailbox.sleep(self._sleep_s()))
 
     def _take_submissions(self) -> None:
-        for frame in self._mailbox.read():
+        for _, frame in self._mailbox.frames():
             submission = unpack_submission(frame)
             if submission.way is FabricPort.CLOCK:
                 (run_s,) = RUN_SECONDS.unpack(submission.frame)
@@ -85,7 +84,7 @@ class FabricProcess:
             begin_s = submission.begin_s
             self._ports.submit(
                 self._num_submitted,
-                (submission.way, submission.source if submission.way is not FabricPort.PULL else submission.target),
+                submission.way.queue(submission.source, submission.target),
                 self._path(submission),
                 submission.nbytes,
                 max(begin_s, self._ports.fabric.now_s),
@@ -111,7 +110,7 @@ class FabricProcess:
                 return self._site.push[source, target]
             case FabricPort.PULL:
                 return self._site.pull[target, source]
-            case FabricPort.DEVICES:
+            case FabricPort.DEVICES | FabricPort.FETCH | FabricPort.WRITE:
                 return self._site.between_devices[source, target]
             case FabricPort.WORKERS:
                 return self._site.between_workers[source, target]
@@ -130,7 +129,8 @@ class FabricProcess:
 def open_mailbox(order: FabricOrder, control: memoryview) -> Mailbox:
     """The fabric's mailbox; it hears of every rank's end."""
     num_endpoints = len(order.process_ids)
-    mailbox = PunctualMailbox(num_endpoints, num_endpoints + 1, tuple(range(num_endpoints)), control, order.run)
+    peers = tuple(range(num_endpoints))
+    mailbox = Mailbox(num_endpoints, num_endpoints + 1, peers, control, order.run, is_punctual=True)
     for endpoint, process_id in enumerate(order.process_ids):
         mailbox.watch(os.pidfd_open(process_id), endpoint)
     return mailbox

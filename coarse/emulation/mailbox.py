@@ -5,36 +5,23 @@ only while nothing else is under way, so whatever the fabric delivers then is on
 """
 
 import os
-import select
 from collections.abc import Callable, Iterator
 
-from coarse.emulation.envelope import RUN_SECONDS, FabricPort, ShardSizes, Submission, unpack_delivery
+from coarse.emulation.envelope import RUN_SECONDS, FabricPort, KeyPlaces, Submission, unpack_delivery
 from coarse.emulation.failure import fabric_error
 from coarse.emulation.pace import Pace
 from coarse.protocol.codec import decode, encode
-from coarse.protocol.records import Descriptor, Push, Ready
+from coarse.protocol.records import Push, Ready, Record
 from coarse.transport.mailbox import Mailbox
 
-
-class PunctualMailbox(Mailbox):
-    """A mailbox whose sleep ends when its time is over, not up to a millisecond later."""
-
-    def _block(self, timeout_s: float) -> list[tuple[int, int]]:
-        if timeout_s > 0:
-            select.select([self._poll], [], [], timeout_s)
-        return self._poll.poll(0.0)
-
-
-_HOT_KINDS = (1, 2)
-"""First bytes of the frames of Push and Ready, the two that announce bytes."""
 OnToken = Callable[[FabricPort, bytes, float], None]
 
 
-class EmulatedMailbox(PunctualMailbox):
+class EmulatedMailbox(Mailbox):
     """One endpoint's end of its rings; the fabric is one endpoint more.
 
-    `now_s` is the emulated time of what is being done: that of the frame which was handed out last.
-    What is posted begins then.
+    `now_s` is the emulated time of what is being done: that of the record which was handed out last.
+    What is sent begins then.
     """
 
     def __init__(
@@ -49,16 +36,17 @@ class EmulatedMailbox(PunctualMailbox):
         pace: Pace,
     ) -> None:
         """`num_endpoints` and `peers` count the fabric, which is the last endpoint."""
-        super().__init__(endpoint, num_endpoints, peers, control, run)
+        super().__init__(endpoint, num_endpoints, peers, control, run, is_punctual=True)
         self._peers = peers
         self._fabric = num_endpoints - 1
         self._num_clients = num_clients
         self._is_device = endpoint >= num_clients
         self._pace = pace
-        self._sizes = ShardSizes()
+        self.places = KeyPlaces(endpoint, num_clients)
+        """What keys are and where they lie, as far as records of them have passed."""
         self.now_s = 0.0
-        self.on_token: OnToken | None = None
-        """Takes deliveries that are no records: chunks of rings."""
+        self.on_token: dict[FabricPort, OnToken] = {}
+        """Who takes deliveries that are no records: of each way."""
         self.on_probe: OnToken | None = None
         """While it is set, takes all deliveries: see [Note: probes]."""
 
@@ -67,78 +55,72 @@ class EmulatedMailbox(PunctualMailbox):
         self._fabric_process = process_id, rank
         self.watch(os.pidfd_open(process_id), self._fabric)
 
-    def post(self, peer: int, frame: bytes) -> None:
-        """As Mailbox.post; shards that are announced travel one by one."""
-        record = decode(frame)
+    def send(self, peer: int, record: Record) -> None:
+        """As Mailbox.send; shards that are announced travel one by one, from and to where the key lies."""
         if isinstance(record, Push) and record.present:
-            device = peer - self._num_clients
+            client, device = record.client, self.places.device(record.key, record.client)
             for shard in range(record.first, record.last):
                 one = record._replace(first=shard, last=shard + 1)
-                self._submit(FabricPort.PUSH, record.client, device, peer, record.key, shard, encode(one))
+                self._submit_shard(FabricPort.PUSH, client, device, peer, record.key, shard, encode(one))
         elif isinstance(record, Ready):
-            device = self.endpoint - self._num_clients
+            device = self.places.device(record.key, peer)
             for shard in range(record.first, record.last):
                 one_ready = record._replace(first=shard, last=shard + 1)
-                self._submit(FabricPort.PULL, device, peer, peer, record.key, shard, encode(one_ready))
+                self._submit_shard(FabricPort.PULL, device, peer, peer, record.key, shard, encode(one_ready))
         else:
-            self._sizes.note(record)
-            super().post(peer, frame)
+            self.places.note(record, peer)
+            super().send(peer, record)
 
-    def post_to_all(self, frame: bytes) -> None:
-        """As Mailbox.post_to_all; the fabric is nobody to tell."""
+    def send_to_all(self, record: Record) -> None:
+        """As Mailbox.send_to_all; the fabric is nobody to tell."""
         for peer in self._peers[:-1]:
-            self.post(peer, frame)
+            self.send(peer, record)
         self.ring_bells()
 
-    def send_token(self, way: FabricPort, target: int, endpoint: int, nbytes: int, priority: int, frame: bytes) -> None:
-        """Bytes of a ring are on their way to another device or worker; `frame` says which."""
-        source = self.endpoint - (self._num_clients if way is FabricPort.DEVICES else 0)
-        self._to_fabric(Submission(self.now_s, nbytes, source, target, endpoint, way, priority, frame))
+    def submit(self, submission: Submission) -> None:
+        """Bytes are on their way; the fabric tells the endpoint that they matter to when they have come.
 
-    def send_probe(self, way: FabricPort, source: int, target: int, nbytes: int, begin_s: float, frame: bytes) -> None:
-        """Bytes that nobody needs, at an emulated time to come: see [Note: probes]."""
-        self._to_fabric(Submission(begin_s, nbytes, source, target, self.endpoint, way, 0, frame))
+        `ring_bells` wakes the fabric."""
+        self.post(self._fabric, submission.pack())
 
     def set_run_clock(self, at_s: float, run_s: float, *, goes: bool) -> None:
         """Tell the fabric how old the run is at an emulated time, and whether it goes on."""
-        self._to_fabric(Submission(at_s, int(goes), 0, 0, self.endpoint, FabricPort.CLOCK, 0, RUN_SECONDS.pack(run_s)))
+        self.submit(Submission(at_s, int(goes), 0, 0, self.endpoint, FabricPort.CLOCK, 0, RUN_SECONDS.pack(run_s)))
         self.ring_bells()
 
-    def descriptor(self, key: int) -> Descriptor:
-        """What a key is, as far as records of it have passed."""
-        return self._sizes.descriptor(key)
+    def records(self) -> Iterator[Record]:
+        """As Mailbox.records; `now_s` is then the time at which the record's bytes arrived."""
+        for peer, frame in self.frames():
+            if peer != self._fabric:
+                self.now_s = max(self.now_s, self._pace.now_s()) if self._is_device else self.now_s
+                record = decode(frame)
+                self.places.note(record, peer)
+                yield record
+                continue
+            delivery = unpack_delivery(frame)
+            self.now_s = delivery.due_s if self._is_device else max(self.now_s, delivery.due_s)
+            if self.on_probe is not None:
+                self.on_probe(delivery.way, delivery.frame, delivery.due_s)
+            elif delivery.way in (FabricPort.PUSH, FabricPort.PULL):
+                yield decode(delivery.frame)
+            else:
+                self.on_token[delivery.way](delivery.way, delivery.frame, delivery.due_s)
 
-    def read(self) -> Iterator[bytes]:
-        """As Mailbox.read; `now_s` is then the time at which the frame's bytes arrived."""
-        for peer, ring in zip(self._peers, self._inbound, strict=True):
-            while (frame := ring.read()) is not None:
-                if peer != self._fabric:
-                    self.now_s = max(self.now_s, self._pace.now_s()) if self._is_device else self.now_s
-                    if frame[0] not in _HOT_KINDS:
-                        self._sizes.note(decode(frame))
-                    yield frame
-                    continue
-                delivery = unpack_delivery(frame)
-                self.now_s = delivery.due_s if self._is_device else max(self.now_s, delivery.due_s)
-                if self.on_probe is not None:
-                    self.on_probe(delivery.way, delivery.frame, delivery.due_s)
-                elif delivery.way in (FabricPort.PUSH, FabricPort.PULL):
-                    yield delivery.frame
-                else:
-                    assert self.on_token is not None
-                    self.on_token(delivery.way, delivery.frame, delivery.due_s)
+    def sleep(self, timeout_s: float) -> list[int]:
+        """As Mailbox.sleep; FabricError once the fabric process has ended."""
+        return self._without_fabric(super().sleep(timeout_s))
 
-    def _ended(self, events: list[tuple[int, int]]) -> list[int]:
-        dead = super()._ended(events)
+    def take_ended(self) -> list[int]:
+        """As Mailbox.take_ended; FabricError once the fabric process has ended."""
+        return self._without_fabric(super().take_ended())
+
+    def _without_fabric(self, dead: list[int]) -> list[int]:
         if self._fabric in dead:
             raise fabric_error(*self._fabric_process)
         return dead
 
-    def _submit(
+    def _submit_shard(
         self, way: FabricPort, source: int, target: int, endpoint: int, key: int, shard: int, frame: bytes
     ) -> None:
-        nbytes, priority = self._sizes.nbytes(key, shard), self._sizes.descriptor(key).priority
-        self._to_fabric(Submission(self.now_s, nbytes, source, target, endpoint, way, priority, frame))
-
-    def _to_fabric(self, submission: Submission) -> None:
-        super().post(self._fabric, submission.pack())
+        nbytes, priority = self.places.nbytes(key, shard), self.places.descriptor(key).priority
+        self.submit(Submission(self.now_s, nbytes, source, target, endpoint, way, priority, frame))

@@ -3,6 +3,7 @@
 import json
 from dataclasses import asdict, dataclass, replace
 
+from coarse.errors import ConfigError
 from coarse.hardware.compute import profile_for
 from coarse.hardware.degradation import parse_degradation
 from coarse.hardware.models import Precision, model_named
@@ -31,8 +32,10 @@ class RunOrder:
     dilation: float
     num_nodes: int = 1
     """Of the modelled machine; the ranks all run on this host."""
+    collective: str = "ring"
+    """How the mode coarse's devices sum."""
     degradations: tuple[str, ...] = ()
-    """What happens to links, as users write it: see emulation/degradation.py."""
+    """What happens to links, as users write it: see hardware/degradation.py."""
     profile_every: int = 0
     """Iterations after which the mode coarse measures again; 0: never."""
     policy: str = Policy.DEVICES
@@ -40,6 +43,14 @@ class RunOrder:
     num_proxy_gradients: int = -1
     """Decided once, before the ranks start: they would all decide alike, but each for itself. -1: undecided."""
     tables: tuple[tuple[int, int, int, int], ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.collective == "in_place" and self.num_nodes > 1:
+            raise ConfigError(
+                f"emulated ranks share one host's memory, so collective 'in_place' would add across all of "
+                f"{self.num_nodes} nodes; emulate one node, use the ring, or predict (simulated)",
+                key="collective",
+            )
 
     @property
     def num_ranks(self) -> int:
@@ -59,6 +70,7 @@ class RunOrder:
             num_devices=self.num_devices,
             num_nodes=self.num_nodes,
             policy=policy,
+            collective=self.collective,
             num_iterations=self.num_iterations,
             profile_every=self.profile_every,
             degradations=tuple(map(parse_degradation, self.degradations)),

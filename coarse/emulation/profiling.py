@@ -6,7 +6,7 @@ import numpy as np
 from mpi4py import MPI
 
 from coarse.client.link import DeviceLink
-from coarse.emulation.envelope import FabricPort
+from coarse.emulation.envelope import FabricPort, Submission
 from coarse.emulation.mailbox import EmulatedMailbox
 from coarse.emulation.pace import Pace
 from coarse.protocol.plan import RoutingTable
@@ -74,7 +74,10 @@ class EmulatedProfiler:
             box.on_probe = arrived
             for number, send in enumerate(volley.sends):
                 frame = number.to_bytes(_NUMBER_BYTES, "little")
-                box.send_probe(WAYS[send.way], send.source, send.target, volley.nbytes, begin_s, frame)
+                way = WAYS[send.way]
+                box.submit(
+                    Submission(begin_s, volley.nbytes, send.source, send.target, box.endpoint, way, 0, frame)
+                )
             self._link.ring_bells()
         self._link.wait_for(lambda: len(arrivals_s) == num_sends, None, "what it measures of the links")
         box.on_probe = None

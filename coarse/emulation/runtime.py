@@ -9,12 +9,13 @@ import numpy as np
 from mpi4py import MPI
 
 from coarse.client.client import Client
+from coarse.emulation.adder import Adder, EmulatedWork
 from coarse.emulation.fabric_child import FabricChild
 from coarse.emulation.mailbox import EmulatedMailbox
 from coarse.emulation.pace import Pace
 from coarse.emulation.profiling import EmulatedProfiler
-from coarse.emulation.service import Adder, EmulatedService, Work
 from coarse.emulation.site_file import FabricOrder
+from coarse.emulation.transport import EmulatedTransport
 from coarse.errors import ConfigError
 from coarse.protocol.config import Config
 from coarse.protocol.partition import PartitionTable
@@ -27,7 +28,6 @@ from coarse.simulation.adaptation import Adaptation, Decide, Profile
 from coarse.simulation.job import Job
 from coarse.storage.region import DeviceMemory
 from coarse.transport.mailbox import Mailbox, control_bytes
-from coarse.transport.mpi import MpiTransport
 from coarse.transport.node import NodeShare
 
 _NO_ROUTE = RoutingTable(threshold_bytes=0, latency_proxy=0, bandwidth_proxy=0, partition_bytes=8 * MIB)
@@ -127,13 +127,19 @@ class EmulatedParts(LiveParts):
         box.watch_fabric(self._fabric_process, at.world_rank)
         return box
 
-    def service(
-        self, at: Opening, protocol: ProxyProtocol, mailbox: Mailbox, share: NodeShare, transport: MpiTransport | None
-    ) -> ProxyService:
-        """See LiveParts: sums take as long as the adder's rate says."""
-        service = EmulatedService(protocol, at.placement, mailbox, share.memories, transport, at.clock)
-        service.emulate(Adder[Work](self.pace, self.job.site.adder_bytes_per_s))
-        return service
+    def service(self, at: Opening, protocol: ProxyProtocol, mailbox: Mailbox, share: NodeShare) -> ProxyService:
+        """See LiveParts: sums and chunks take as long as the links and the adder's rate say."""
+        assert isinstance(mailbox, EmulatedMailbox)
+        adder = Adder(self.pace, self.job.site.adder_bytes_per_s)
+        return ProxyService(
+            protocol,
+            at.placement,
+            mailbox,
+            share.memories,
+            EmulatedTransport(at.devices, at.ranks_of_devices, protocol, mailbox, adder),
+            at.clock,
+            EmulatedWork(protocol.device, mailbox, adder),
+        )
 
     def table(self, at: Opening, client: Client) -> RoutingTable:
         """See LiveParts: the job's, measured by all workers when they first profile."""
@@ -155,7 +161,7 @@ class EmulatedRank:
         """With `decide`, by which worker 0 decides anew for all, tables are measured and not the job's own."""
         self.parts = EmulatedParts(job, partition, dilation=dilation, decide=decide)
         settings: Mapping[str, object] = {
-            "collective": "ring",
+            "collective": job.placement.collective,
             "num_sync_groups": job.placement.num_sync_groups,
             "stall_timeout_s": 300.0,
         }

@@ -6,6 +6,7 @@ import numpy as np
 from mpi4py import MPI
 
 from coarse.client.client import Client
+from coarse.client.dual_round import DualRound, SetOut, Way
 from coarse.client.handle import Handle
 from coarse.emulation.runtime import EmulatedRank
 from coarse.emulation.worker_ring import EmulatedWorkerRing
@@ -72,13 +73,16 @@ class EmulatedWorker:
         begin_s = box.now_s
         forward_end_s = begin_s + job.forward_s * slow_down
         backward_end_s = forward_end_s + job.backward_s * slow_down
-        handles = []
+        dual = DualRound(holds_back=job.ring_blocks_compute)
+        dual.begin(len(job.gradients), job.num_proxy_gradients)
+        handles: list[Handle] = []
         for position, gradient in enumerate(job.gradients):
-            if position < job.num_proxy_gradients:
-                self._compute_until(forward_end_s + gradient.ready_s * slow_down)
-                handles.append(self._push(position))
+            self._compute_until(forward_end_s + gradient.ready_s * slow_down)
+            self._set_out(dual.on_ready(position), handles)
         self._compute_until(backward_end_s)
-        self._all_reduce()
+        self._set_out(dual.on_backward_end(), handles)
+        if self._ring is not None:
+            self._client.link.wait_for(lambda: self._ring is None or self._ring.is_done, None, _BELLS)
         for handle in handles:
             handle.wait()
         end_s = max(box.now_s, backward_end_s)
@@ -96,20 +100,17 @@ class EmulatedWorker:
         self._box.now_s = max(self._box.now_s, emulated_s)
         self._rank.parts.pace.sleep_until(emulated_s)
 
-    def _push(self, position: int) -> Handle:
-        descriptor, array = self._descriptors[position], self._arrays[position]
-        return self._client.push_pull(descriptor, None, array)
-
-    def _all_reduce(self) -> None:
-        ring = self._ring
-        if ring is None:
-            return
-        link = self._client.link
-        with link.lock:
-            for position in range(len(self._descriptors) - self._job.num_proxy_gradients):
-                ring.push(position)
-            link.ring_bells()
-        link.wait_for(lambda: ring.is_done, None, _BELLS)
+    def _set_out(self, buckets: Sequence[SetOut], handles: list[Handle]) -> None:
+        """Push what the devices sum, and give the workers' ring what it sums."""
+        ring, link = self._ring, self._client.link
+        for position, way in buckets:
+            if way is Way.DEVICES:
+                handles.append(self._client.push_pull(self._descriptors[position], None, self._arrays[position]))
+                continue
+            assert ring is not None
+            with link.lock:
+                ring.push(position - self._job.num_proxy_gradients)
+                link.ring_bells()
 
     def _start_alike(self) -> None:
         """All workers begin an iteration at one emulated time: the latest of theirs."""

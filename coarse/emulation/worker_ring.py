@@ -9,11 +9,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from coarse.emulation.envelope import FabricPort
+from coarse.collectives.ring_stream import RingStream
+from coarse.emulation.envelope import FabricPort, Submission
 from coarse.emulation.mailbox import EmulatedMailbox
 from coarse.protocol.codec import decode_ring_header, encode_ring_header
 from coarse.proxy.instructions import Instruction, RingId, RingReceive, RingSend
-from coarse.simulation.ring_stream import RingStream
 
 
 class EmulatedWorkerRing:
@@ -31,7 +31,8 @@ class EmulatedWorkerRing:
         self._box = box
         self._own = own
         self._previous = previous
-        box.on_token = self._on_token
+        box.on_token[FabricPort.WORKERS] = self._on_token
+        self._worker = worker
 
     @property
     def is_done(self) -> bool:
@@ -54,7 +55,8 @@ class EmulatedWorkerRing:
             elif isinstance(step, RingSend):
                 nbytes = (step.end - step.begin) * self._own[step.ring.key].itemsize
                 frame = encode_ring_header(step.header)
-                self._box.send_token(FabricPort.WORKERS, step.device, step.device, nbytes, 0, frame)
+                begin_s, to = self._box.now_s, step.device
+                self._box.submit(Submission(begin_s, nbytes, self._worker, to, to, FabricPort.WORKERS, 0, frame))
 
     def _on_token(self, _: FabricPort, frame: bytes, __: float) -> None:
         header = decode_ring_header(frame)

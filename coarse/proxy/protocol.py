@@ -100,6 +100,10 @@ class ProxyProtocol:
         """A ring chunk has come; its bytes stay with the driver until a RingReceive names them."""
         return self._sync.on_chunk(header)
 
+    def adds(self, header: RingChunk) -> bool:
+        """Whether a chunk is to be added (reduce-scatter) and not only stored; its key has been registered here."""
+        return header.step < self._sync.num_members(header) - 1
+
     def on_dead(self, rank: int, text: str) -> list[Instruction]:
         """A rank is gone: all are told but itself, and nobody waits for it to leave."""
         if rank in self.dead:

@@ -27,14 +27,6 @@ ArrayOf = Callable[[Region, DType, int], np.ndarray]
 """(region, dtype, number of elements) -> the elements of a region where they lie."""
 
 
-def reduce_regions(work: Reduce, array_of: ArrayOf) -> None:
-    """Carry out a Reduce where its regions lie."""
-    dtype = DType(work.dtype)
-    sources = [array_of(region, dtype, work.num_elements) for region in work.sources]
-    targets = [array_of(region, dtype, work.num_elements) for region in work.targets]
-    reduce(sources, targets, dtype, Op(work.op), work.divisor)
-
-
 class RingBuffers:
     """All ring buffers of one device; every driver of a ProxyProtocol carries out rings by them."""
 
@@ -48,11 +40,15 @@ class RingBuffers:
         """Whether a ring is under way at this device."""
         return bool(self._local)
 
-    def reduce(self, work: RingReduce) -> None:
-        """Combine the sources into the shard's LocalBuf."""
+    def reduce(self, work: Reduce | RingReduce) -> None:
+        """Combine the sources where they lie, into all targets or into the shard's LocalBuf."""
         dtype, op = DType(work.dtype), Op(work.op)
         sources = [self._array_of(region, dtype, work.num_elements) for region in work.sources]
-        self._local[work.ring] = (reduce_local(sources, work.num_elements, dtype, op), dtype, op)
+        if isinstance(work, RingReduce):
+            self._local[work.ring] = (reduce_local(sources, work.num_elements, dtype, op), dtype, op)
+            return
+        targets = [self._array_of(region, dtype, work.num_elements) for region in work.targets]
+        reduce(sources, targets, dtype, op, work.divisor)
 
     def frame_of(self, send: RingSend) -> np.ndarray:
         """The SendBuf, (header and chunk bytes,) uint8."""

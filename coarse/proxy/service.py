@@ -1,14 +1,13 @@
-"""The proxy's live driver: carries out what its protocol decides, on mapped memory and over MPI.
+"""The proxy's live driver: a service loop on mapped memory and MPI.
 
 [Note: bells] Results are written to a client's ring at once, but the client is woken only when the
 device has nothing more to add or `_BELL_DELAY_S` have passed: on a machine with fewer cores than
 ranks each early wake-up would push the device off its core.
 """
 
-import heapq
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from itertools import compress
 
 import numpy as np
@@ -17,27 +16,13 @@ from coarse.protocol.clock import Clock
 from coarse.protocol.codec import decode, encode
 from coarse.protocol.dtypes import DType
 from coarse.protocol.plan import Placement
-from coarse.protocol.records import (
-    Died,
-    StatisticsReply,
-    StatisticsRequest,
-    Tag,
-)
-from coarse.proxy.instructions import (
-    Finished,
-    Instruction,
-    Reduce,
-    Region,
-    Reserve,
-    RingFinish,
-    RingReceive,
-    RingReduce,
-    RingSend,
-    Send,
-)
+from coarse.protocol.records import Died, Record, StatisticsReply, StatisticsRequest, Tag
+from coarse.proxy.device import Device, ReduceWork
+from coarse.proxy.instructions import Region, Reserve, RingSend, Send
 from coarse.proxy.protocol import ProxyProtocol
-from coarse.proxy.ring_buffers import RingBuffers, reduce_regions
+from coarse.proxy.ring_buffers import RingBuffers
 from coarse.proxy.snapshot_writer import SnapshotWriter
+from coarse.proxy.work import UrgentFirst, Work
 from coarse.storage.region import DeviceMemory
 from coarse.transport.mailbox import Mailbox
 from coarse.transport.mpi import MpiTransport
@@ -60,15 +45,16 @@ class ProxyService:
         memories: Mapping[int, DeviceMemory],
         transport: MpiTransport | None,
         clock: Clock,
+        work: Work | None = None,
     ) -> None:
+        """Sums are taken in the order of `work`: the most urgent first, unless another driver says so."""
         self._protocol = protocol
         self._placement = placement
         self._mailbox = mailbox
         self._memories = memories
         self._transport = transport
         self._clock = clock
-        self._work: list[tuple[int, int, Reduce | RingReduce]] = []
-        self._sequence = 0
+        self._work = UrgentFirst() if work is None else work
         self._finished = False
         self._bell_since_s: float | None = None
         self._last_arrival_s = clock.now_s()
@@ -80,31 +66,22 @@ class ProxyService:
             node == here for node in (*placement.client_nodes, *placement.device_nodes)
         ]
         self._snapshots = SnapshotWriter(protocol.snapshots, memories[protocol.device], self._wake)
-        self._carry: dict[type, Callable[..., None]] = {
-            Send: self._send,
-            Reserve: self._reserve,
-            Reduce: self._queue_work,
-            RingReduce: self._queue_work,
-            RingSend: self._ring_send,
-            RingReceive: self._rings.receive,
-            RingFinish: self._rings.finish,
-            Finished: self._finish,
-            **self._snapshots.carriers,
-        }
+        self._device = Device(protocol, self, self._rings, self._snapshots.carriers)
 
     def serve(self) -> None:
         """Serve until all clients have left."""
         while not self._finished or self._snapshots.is_writing:
             self._take_records()
-            self._carry_out(self._snapshots.take_results())
+            self._device.carry_out(self._snapshots.take_results())
             if self._transport is not None:
                 self._take_messages(self._transport)
-            if self._work and not self._snapshots.has_urgent:
-                self._do_next()
+            work = None if self._snapshots.has_urgent else self._work.take()
+            if work is not None:
+                self._do(work)
                 self._ring_late_bells()
             elif self._snapshots.has_copies:
                 self._ring_bells()
-                self._carry_out(self._snapshots.copy_next())
+                self._device.carry_out(self._snapshots.copy_next())
             elif not self._finished or self._snapshots.is_writing:
                 self._ring_bells()
                 for endpoint in self._mailbox.sleep(self._sleep_s()):
@@ -120,9 +97,14 @@ class ProxyService:
     def warn_peers(self, text: str) -> None:
         """Tell every rank of the node that this one cannot go on."""
         endpoint = self._placement.num_clients + self._protocol.device
-        self._mailbox.post_to_all(encode(Died(self._placement.ranks[endpoint], text)))
+        self._mailbox.send_to_all(Died(self._placement.ranks[endpoint], text))
 
     def _sleep_s(self) -> float:
+        longest_s, next_s = self._longest_sleep_s(), self._work.wall_s_until_next()
+        return longest_s if next_s is None else min(longest_s, next_s)
+
+    def _longest_sleep_s(self) -> float:
+        """MPI wakes nobody up, so a device that may hear by it looks often."""
         if self._transport is None:
             return _IDLE_SLEEP_S
         busy = self._transport.is_sending or self._rings.in_use
@@ -132,26 +114,25 @@ class ProxyService:
     # --- arrivals
 
     def _take_records(self) -> None:
-        for frame in self._mailbox.read():
+        for record in self._mailbox.records():
             self._counters["records"] += 1
-            self._on_frame(frame)
+            self._on_record(record)
 
-    def _on_frame(self, frame: bytes) -> None:
-        record = decode(frame)
+    def _on_record(self, record: Record) -> None:
         self._last_arrival_s = self._clock.now_s()
         if type(record) is StatisticsRequest:
             text = json.dumps(self.statistics())
-            self._post(record.client, StatisticsReply(self._protocol.device, record.token, text))
+            self.send(Send(record.client, StatisticsReply(self._protocol.device, record.token, text)))
         else:
-            self._carry_out(self._protocol.on_record(record))
+            self._device.on_record(record)
 
     def _take_messages(self, transport: MpiTransport) -> None:
         for _, tag, payload in transport.poll():
             if tag is Tag.RECORD:
-                self._on_frame(payload.tobytes())
+                self._on_record(decode(payload.tobytes()))
                 continue
             self._last_arrival_s = self._clock.now_s()
-            self._carry_out(self._protocol.on_chunk(self._rings.keep(payload)))
+            self._device.on_chunk(self._rings.keep(payload))
         for device in transport.take_lost():
             self._on_dead(self._placement.num_clients + device)
 
@@ -161,26 +142,42 @@ class ProxyService:
 
     def _on_dead(self, endpoint: int) -> None:
         text = f"{self._placement.describe(endpoint)} died"
-        self._carry_out(self._protocol.on_dead(self._placement.ranks[endpoint], text))
+        self._device.on_dead(self._placement.ranks[endpoint], text)
 
-    # --- instructions
+    # --- what the device asks of its driver
 
-    def _carry_out(self, instructions: list[Instruction]) -> None:
-        for instruction in instructions:
-            self._carry[type(instruction)](instruction)
-
-    def _send(self, send: Send) -> None:
-        self._post(send.endpoint, send.record)
-
-    def _post(self, endpoint: int, record: object) -> None:
-        frame = encode(record)  # type: ignore[arg-type]
+    def send(self, send: Send) -> None:
+        """See DeviceDriver: by a ring in mapped memory, or by MPI to a device of another node."""
+        endpoint, record = send
         if self._is_near[endpoint]:
-            self._mailbox.post(endpoint, frame)
+            self._mailbox.send(endpoint, record)
             if self._bell_since_s is None:
                 self._bell_since_s = self._clock.now_s()
         elif self._transport is not None and endpoint >= self._placement.num_clients:
             device = endpoint - self._placement.num_clients
-            self._transport.send(device, Tag.RECORD, np.frombuffer(frame, np.uint8))
+            self._transport.send(device, Tag.RECORD, np.frombuffer(encode(record), np.uint8))
+
+    def send_chunk(self, send: RingSend) -> None:
+        """See DeviceDriver."""
+        assert self._transport is not None
+        self._transport.send(send.device, Tag.RING, self._rings.frame_of(send))
+        endpoint = self._placement.num_clients + send.device
+        if self._is_near[endpoint]:
+            self._mailbox.ring_always(endpoint)
+
+    def reduce(self, work: ReduceWork) -> None:
+        """See DeviceDriver."""
+        self._work.give(work)
+
+    def reserve(self, reserve: Reserve) -> str:
+        """See DeviceDriver."""
+        return self._memories[self._protocol.device].reserve(reserve.offset, reserve.nbytes)
+
+    def finish(self) -> None:
+        """See DeviceDriver."""
+        self._finished = True
+
+    # --- within
 
     def _wake(self) -> None:
         self._mailbox.ring_always(self._mailbox.endpoint)
@@ -194,45 +191,16 @@ class ProxyService:
         self._mailbox.ring_bells()
         self._bell_since_s = None
 
-    def _reserve(self, reserve: Reserve) -> None:
-        memory = self._memories[self._protocol.device]
-        refusal = memory.reserve(reserve.offset, reserve.nbytes)
-        self._carry_out(self._protocol.on_reserved(reserve.request, refusal))
-
-    def _queue_work(self, work: Reduce | RingReduce) -> None:
-        self._sequence += 1
-        heapq.heappush(self._work, (-work.priority, self._sequence, work))
-
-    def _do_next(self) -> None:
-        _, _, work = heapq.heappop(self._work)
+    def _do(self, work: ReduceWork) -> None:
         began_s = self._clock.now_s()
-        if type(work) is Reduce:
-            reduce_regions(work, self._array)
-            answer = self._protocol.on_reduced(work)
-        elif type(work) is RingReduce:
-            self._rings.reduce(work)
-            answer = self._protocol.on_ring_reduced(work.ring)
-        self._account(work.num_elements * DType(work.dtype).itemsize * len(work.sources), began_s)
-        self._carry_out(answer)
-
-    def _account(self, nbytes: int, began_s: float) -> None:
+        self._device.reduce(work)
         self._counters["folds"] += 1
-        self._counters["folded_bytes"] += nbytes
+        self._counters["folded_bytes"] += work.num_elements * DType(work.dtype).itemsize * len(work.sources)
         self._reduce_s += self._clock.now_s() - began_s
 
     def _array(self, region: Region, dtype: DType, num_elements: int) -> np.ndarray:
         nbytes = num_elements * dtype.itemsize
         return self._memories[region.device].view(region.offset, nbytes).view(dtype.storage)
-
-    def _ring_send(self, send: RingSend) -> None:
-        assert self._transport is not None
-        self._transport.send(send.device, Tag.RING, self._rings.frame_of(send))
-        endpoint = self._placement.num_clients + send.device
-        if self._is_near[endpoint]:
-            self._mailbox.ring_always(endpoint)
-
-    def _finish(self, _: Finished) -> None:
-        self._finished = True
 
     def statistics(self) -> dict[str, float]:
         """This device's counters since its start."""

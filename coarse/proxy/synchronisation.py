@@ -143,6 +143,11 @@ class Synchronisation:
             return []
         return self._take_chunk(state, chunk) + self._fail_if_left(state)
 
+    def num_members(self, chunk: RingChunk) -> int:
+        """Devices of the ring that a chunk goes round; those of all nodes where the plan is still to be made."""
+        plan = self._state(chunk.key, chunk.epoch).plan
+        return self._placement.num_devices if plan is None else len(plan.members(chunk.shard))
+
     # --- within
 
     def _state(self, key: int, epoch: int) -> KeyState:

@@ -16,6 +16,7 @@ from functools import partial
 from coarse.errors import ConfigError
 from coarse.protocol.records import Located, Table
 from coarse.proxy.instructions import RingSend
+from coarse.simulation.devices import SimulatedDriver
 from coarse.simulation.engine import Engine
 from coarse.simulation.job import DTYPE, Gradient, Job
 from coarse.simulation.proxied import OnSynced, Proxied
@@ -29,30 +30,44 @@ class ProxiedAlike(Proxied):
     """Memory devices of which the first stands for all."""
 
     def __init__(self, engine: Engine, job: Job, gradients: Sequence[Gradient], on_synced: OnSynced) -> None:
-        self._num_members = job.placement.num_devices
-        self._num_few = min(self._num_members, MOST_MEMBERS)
-        super().__init__(engine, with_few_members(job, self._num_few), gradients, on_synced)
+        self.num_members = job.placement.num_devices
+        self.num_few = min(self.num_members, MOST_MEMBERS)
+        super().__init__(engine, with_few_members(job, self.num_few), gradients, on_synced)
 
-    def _register(self, job: Job) -> None:
-        first, proxy = self._clients[0], self._proxies[0]
-        self._deliver(first.on_profiled(job.tables[0]))
+    def driver(self, device: int) -> SimulatedDriver:
+        """See SimulatedDevices."""
+        return DriverOfFirst(self, device)
+
+    def register(self, job: Job) -> None:
+        """See Proxied: what the others would have told the first device."""
+        first, device = self.clients[0], self.devices[0]
+        self.deliver(first.on_profiled(job.tables[0]))
         for client, table in enumerate(job.tables[1:], start=1):
             row = (table.threshold_bytes, table.latency_proxy, table.bandwidth_proxy, table.partition_bytes)
-            self._continue(0, proxy.on_record(Table(client, first.epoch + 1, *row)))
-        keys = {position: key for key, position in self._positions.items()}
-        for position, descriptor in enumerate(self._descriptors):
-            self._deliver(first.register(descriptor))
+            device.on_record(Table(client, first.epoch + 1, *row))
+            self.follow()
+        for key, descriptor in zip(self.keys, self.descriptors, strict=True):
+            self.deliver(first.register(descriptor))
             for client in range(1, job.num_workers):
-                located = Located(client, keys[position], first.epoch, descriptor, client, 0)
-                self._continue(0, proxy.on_record(located))
+                device.on_record(Located(client, key, first.epoch, descriptor, client, 0))
+                self.follow()
 
-    def _ring_send(self, device: int, send: RingSend) -> None:
-        path = self._site.between_devices[device, send.device]
-        nbytes = true_chunk_bytes(send, self._num_few, self._num_members)
-        num_turns = steps_within(send.header.step, self._num_few, self._num_members)
-        arrived = self._at_arrival(device, send.header, nbytes * num_turns)
-        priority = self._positions[send.ring.key]
-        self._engine.move_in_turns(("ring", device), path, nbytes, num_turns, arrived, priority=priority)
+
+class DriverOfFirst(SimulatedDriver):
+    """Of the device that stands for all: what it sends comes back to it."""
+
+    def __init__(self, job: ProxiedAlike, device: int) -> None:
+        super().__init__(job, device, None)
+        self._job_alike = job
+
+    def send_chunk(self, send: RingSend) -> None:
+        """See DeviceDriver."""
+        job, device = self._job_alike, 0
+        nbytes = true_chunk_bytes(send, job.num_few, job.num_members)
+        num_turns = steps_within(send.header.step, job.num_few, job.num_members)
+        arrived = self.at_arrival(device, send.header, nbytes * num_turns, None)
+        path, priority = job.site.between_devices[device, send.device], self.priority(send)
+        job.engine.move_in_turns(("ring", device), path, nbytes, num_turns, arrived, priority=priority)
 
 
 class WorkerRingAlike(WorkerRing):

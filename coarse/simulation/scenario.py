@@ -16,7 +16,7 @@ from coarse.hardware.machine import Machine
 from coarse.hardware.models import Model
 from coarse.hardware.placement import EndpointPlacement, place
 from coarse.hardware.wiring import PathKind
-from coarse.protocol.config import MeasuredRouting
+from coarse.protocol.config import COLLECTIVES, MeasuredRouting
 from coarse.protocol.plan import Placement, RoutingTable
 from coarse.protocol.units import MIB
 from coarse.simulation.job import Gradient, Job, gradients_of
@@ -73,6 +73,8 @@ class Scenario:
     bucket_bytes: int = 25 * MIB
     routing: MeasuredRouting = field(default_factory=MeasuredRouting)
     num_sync_groups: int = 2
+    collective: str = "ring"
+    """How the mode coarse's devices sum: "ring" (COARSE IV-A), or "in_place", live training's default."""
     slow_downs: tuple[float, ...] = ()
     num_iterations: int = 3
     profile_every: int = 0
@@ -92,6 +94,17 @@ class Scenario:
                 f"the one memory device of dense serves the workers of its node, and there are {self.num_nodes} nodes; "
                 "leave dense out, or ask for one node (--nodes 1)",
                 key="num_nodes",
+            )
+        if self.collective not in COLLECTIVES:
+            raise ConfigError(
+                f"collective must be one of {', '.join(COLLECTIVES)}, got {self.collective!r}; correct it",
+                key="collective",
+            )
+        if self.collective != "ring" and self.num_workers > STEPWISE_RANKS:
+            raise ConfigError(
+                f"beyond {STEPWISE_RANKS} workers one stands for all in a ring, got {self.num_workers} with collective "
+                f"{self.collective!r}; use the ring, or fewer workers",
+                key="collective",
             )
         if self.profile_every < 0:
             raise ConfigError(
@@ -184,7 +197,8 @@ class Scenario:
 
     def _coarse(self, run: Simulate) -> Job:
         places, kind = self.places, self._device_ring
-        placement = placement_of(self.machine, places, num_sync_groups=self.num_sync_groups)
+        groups = self.num_sync_groups
+        placement = placement_of(self.machine, places, num_sync_groups=groups, collective=self.collective)
         site = coarse_site(self.machine, places, device_ring=kind, worker_ring=self.worker_ring)
         if self.num_workers > STEPWISE_RANKS:
             tables = self._local_tables(site, placement)

@@ -70,15 +70,17 @@ def dense_site(machine: Machine, places: EndpointPlacement) -> Site:
     )
 
 
-def placement_of(machine: Machine, places: EndpointPlacement, *, num_sync_groups: int) -> Placement:
-    """What the machines of clients and proxies know of the same places; proxies synchronise by rings."""
+def placement_of(
+    machine: Machine, places: EndpointPlacement, *, num_sync_groups: int, collective: str = "ring"
+) -> Placement:
+    """What clients and proxies know of the same places; `collective` is how proxies synchronise."""
     num_workers, num_devices = len(places.workers), len(places.devices)
     return Placement(
         client_nodes=tuple(machine.node_of(worker) for worker in places.workers),
         device_nodes=tuple(machine.node_of(device) for device in places.devices),
         local_proxies=places.local_devices,
         ranks=tuple(range(num_workers + num_devices)),
-        collective="ring",
+        collective=collective,
         num_sync_groups=num_sync_groups,
     )
 

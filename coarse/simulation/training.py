@@ -4,6 +4,7 @@
 from collections.abc import Callable
 from functools import partial
 
+from coarse.client.dual_round import DualRound, SetOut, Way
 from coarse.simulation.adaptation import Adaptation, Decide, Profile, keep_tables
 from coarse.simulation.engine import Engine
 from coarse.simulation.job import Job
@@ -34,6 +35,7 @@ class _Training:
         self._recorder = RecordingEngine(job.site.links) if record else None
         self._engine = self._recorder or Engine(job.site.links)
         self._on_progress = on_progress
+        self._duals = [DualRound(holds_back=job.ring_blocks_compute) for _ in range(job.num_workers)]
         self._synchronise_as(job)
         self._meeting = self._prepared_meeting(decide) if 0 < job.profile_every < job.num_iterations else None
         self._profiles: list[Profile] = []
@@ -66,6 +68,8 @@ class _Training:
         split, alike = job.num_proxy_gradients, job.one_stands_for_all
         devices, ring = (ProxiedAlike, WorkerRingAlike) if alike else (Proxied, WorkerRing)
         self._proxied = devices(self._engine, job, job.gradients[:split], self._on_synced) if split else None
+        for dual in self._duals:
+            dual.begin(len(job.gradients), split)
         rest = job.gradients[split:]
         self._ring = ring(self._engine, job, rest, self._on_ring_synced) if rest else None
 
@@ -92,25 +96,27 @@ class _Training:
         backward_end_s = forward_end_s + job.backward_s * slow_down
         begun = self._begun[worker] = _Begun(now_s, iteration, forward_end_s, backward_end_s, len(job.gradients))
         for position, gradient in enumerate(job.gradients):
-            is_proxied = position < job.num_proxy_gradients
-            waits = job.ring_blocks_compute and not is_proxied
-            ready_s = backward_end_s if waits else forward_end_s + gradient.ready_s * slow_down
-            self._engine.at(ready_s, partial(self._push, worker, position))
+            ready_s = forward_end_s + gradient.ready_s * slow_down
+            self._engine.at(ready_s, partial(self._on_gradient, worker, position))
         self._engine.at(backward_end_s, partial(self._end_backward, worker, begun))
 
-    def _push(self, worker: int, position: int) -> None:
-        split = self._job.num_proxy_gradients
-        self._begun[worker].pushed_s[position] = self._engine.now_s
-        if position < split:
-            assert self._proxied is not None
-            self._proxied.push(worker, position)
-        else:
-            assert self._ring is not None
-            self._ring.push(worker, position - split)
+    def _on_gradient(self, worker: int, position: int) -> None:
+        self._set_out(worker, self._duals[worker].on_ready(position))
 
     def _end_backward(self, worker: int, begun: "_Begun") -> None:
-        begun.has_computed = True
+        self._set_out(worker, self._duals[worker].on_backward_end())
+        begun.has_computed = True  # a ring of one has ended by now, and must not end the iteration twice
         self._end_if_done(worker, begun)
+
+    def _set_out(self, worker: int, buckets: list[SetOut]) -> None:
+        for position, way in buckets:
+            self._begun[worker].pushed_s[position] = self._engine.now_s
+            if way is Way.DEVICES:
+                assert self._proxied is not None
+                self._proxied.push_gradient(worker, position)
+            else:
+                assert self._ring is not None
+                self._ring.push(worker, position - self._job.num_proxy_gradients)
 
     def _on_ring_synced(self, worker: int, position: int) -> None:
         self._on_synced(worker, position + self._job.num_proxy_gradients)

@@ -4,11 +4,11 @@
 from collections.abc import Sequence
 from functools import partial
 
+from coarse.collectives.ring_stream import RingStream
 from coarse.proxy.instructions import Instruction, RingId, RingSend
 from coarse.simulation.engine import Engine
 from coarse.simulation.job import DTYPE, Gradient, Job
 from coarse.simulation.proxied import OnSynced
-from coarse.simulation.ring_stream import RingStream
 
 
 class WorkerRing:

@@ -11,6 +11,9 @@ release a lock in between, which is an atomic instruction and drains the store b
 [Note: lingering] Waking a core that has gone idle takes longer than a small record's whole way.
 Before it sleeps, an endpoint therefore offers its core to others a few times (sched_yield) and
 looks again: some 20 microseconds once per sleep, nothing while idle.
+
+[Note: records and frames] `send` and `records` are what protocols speak through; another driver's mailbox overrides
+these two. `post` and `frames` move bytes that mean something to the two ends alone.
 """
 
 import contextlib
@@ -23,6 +26,8 @@ from collections import deque
 from collections.abc import Iterator
 
 from coarse.errors import CoarseError, NotInitializedError
+from coarse.protocol.codec import decode, encode
+from coarse.protocol.records import Record
 
 RING_BYTES = 1 << 18
 _HEADER_BYTES = 128
@@ -96,11 +101,20 @@ class Mailbox:
     """One endpoint's end of all its rings."""
 
     def __init__(
-        self, endpoint: int, num_endpoints: int, peers: tuple[int, ...], control: memoryview, run: str
+        self,
+        endpoint: int,
+        num_endpoints: int,
+        peers: tuple[int, ...],
+        control: memoryview,
+        run: str,
+        *,
+        is_punctual: bool = False,
     ) -> None:
+        """A punctual mailbox wakes up when the time of a sleep is over, not up to a millisecond later."""
         self.endpoint = endpoint
         self._run = run
-        self._inbound = [_Ring(control, num_endpoints, peer, endpoint) for peer in peers]
+        self._is_punctual = is_punctual
+        self._inbound = [(peer, _Ring(control, num_endpoints, peer, endpoint)) for peer in peers]
         self._outbound = {peer: _Ring(control, num_endpoints, endpoint, peer) for peer in peers}
         self._waiting: dict[int, deque[bytes]] = {}
         self._status = {
@@ -121,6 +135,16 @@ class Mailbox:
 
     # --- writing
 
+    def send(self, peer: int, record: Record) -> None:
+        """Write a record; its reader is woken by the next `ring_bells`."""
+        self.post(peer, encode(record))
+
+    def send_to_all(self, record: Record) -> None:
+        """Write a record to every endpoint of the node and wake them."""
+        for peer in self._outbound:
+            self.send(peer, record)
+        self.ring_bells()
+
     def post(self, peer: int, frame: bytes) -> None:
         """Write a frame; its reader is woken by the next `ring_bells`."""
         if len(frame) > MAX_FRAME_BYTES:
@@ -129,12 +153,6 @@ class Mailbox:
         if queue or not self._outbound[peer].write(frame):
             self._waiting.setdefault(peer, deque()).append(frame)
         self._unrung.add(peer)
-
-    def post_to_all(self, frame: bytes) -> None:
-        """Write a frame to every endpoint of the node and wake them."""
-        for peer in self._outbound:
-            self.post(peer, frame)
-        self.ring_bells()
 
     def ring_bells(self) -> None:
         """Wake the readers of everything posted since the last call, if they are asleep."""
@@ -174,11 +192,17 @@ class Mailbox:
 
     # --- reading
 
-    def read(self) -> Iterator[bytes]:
-        """All frames that have come."""
-        for ring in self._inbound:
+    def records(self) -> Iterator[Record]:
+        """All records that have come."""
+        for _, ring in self._inbound:
             while (frame := ring.read()) is not None:
-                yield frame
+                yield decode(frame)
+
+    def frames(self) -> Iterator[tuple[int, bytes]]:
+        """All frames that have come, each with its writer."""
+        for peer, ring in self._inbound:
+            while (frame := ring.read()) is not None:
+                yield peer, frame
 
     def sleep(self, timeout_s: float) -> list[int]:
         """Block until somebody rings or dies, or the time is over; the keys of the dead (see `watch`).
@@ -200,16 +224,15 @@ class Mailbox:
         if self._has_frames():
             words[ASLEEP] = 0
             return []
-        events = self._block(timeout_s)
+        if self._is_punctual and timeout_s > 0:
+            select.select([self._poll], [], [], timeout_s)
+            timeout_s = 0.0
+        events = self._poll.poll(timeout_s)
         words[ASLEEP] = 0
         for descriptor, _ in events:
             if descriptor == self._bell.fileno():
                 self._drain_bell()
         return self._ended(events)
-
-    def _block(self, timeout_s: float) -> list[tuple[int, int]]:
-        """What epoll found within the time, to the millisecond."""
-        return self._poll.poll(timeout_s)
 
     def take_ended(self) -> list[int]:
         """The keys of processes that have ended (see `watch`) since this was asked last; wakes nobody's sleep."""
@@ -225,7 +248,7 @@ class Mailbox:
         return dead
 
     def _has_frames(self) -> bool:
-        return any(ring.has_frames() for ring in self._inbound)
+        return any(ring.has_frames() for _, ring in self._inbound)
 
     def _linger(self) -> bool:
         """See [Note: lingering]; whether frames came."""

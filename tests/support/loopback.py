@@ -1,9 +1,8 @@
 """The loopback driver: all clients and proxies of a job in one process, on a virtual clock.
 
 The protocols are those of live training; messages take the time that the caller's delay function
-says, and small real arrays are summed by the sync core, so that results can be checked. It stands
-beside runtime.py, not in coarse/hardware, because a driver needs both client and proxy, which the
-tiers may not import of one another.
+says, and small real arrays are summed by the sync core, so that results can be checked. Its messages
+may also come in any order that a test chooses.
 """
 
 from collections import deque
@@ -18,22 +17,13 @@ from coarse.protocol.codec import decode, encode
 from coarse.protocol.dtypes import DType, Op, dtype_of
 from coarse.protocol.plan import Placement, RoutingTable
 from coarse.protocol.records import Descriptor, Failed
-from coarse.proxy.instructions import (
-    Instruction,
-    Reduce,
-    Region,
-    Reserve,
-    RingFinish,
-    RingReceive,
-    RingReduce,
-    RingSend,
-    Send,
-)
+from coarse.proxy.device import Device, ReduceWork
+from coarse.proxy.instructions import Region, Reserve, RingSend, Send
 from coarse.proxy.protocol import ProxyProtocol
-from coarse.proxy.ring_buffers import RingBuffers, reduce_regions
+from coarse.proxy.ring_buffers import RingBuffers
 from tests.support.lanes import DelayOf, Lane, LaneKind, Lanes
 
-Message = bytes | np.ndarray | Reduce | RingReduce
+Message = bytes | np.ndarray | ReduceWork
 
 
 class Result(NamedTuple):
@@ -80,6 +70,8 @@ class Loopback:
         self._rings = [RingBuffers(self._arrays_near(d)) for d in devices]
         self._memories = [np.zeros(capacity_bytes, np.uint8) for _ in devices]
         self._lanes: Lanes[Message] = Lanes(self.clock, delay_s)
+        drivers = [_Driver(placement.num_clients + d, d, self._rings[d], self._post, self._lanes) for d in devices]
+        self._devices = [Device(self.proxies[d], drivers[d], self._rings[d]) for d in devices]
         self._steps: list[deque[_Push | _Join | _Profile]] = [deque() for _ in self.clients]
         self._under_way: list[_Join | _Profile | None] = [None for _ in self.clients]
         self._results: dict[tuple[int, int], list[Result]] = {}
@@ -115,7 +107,7 @@ class Loopback:
 
     def ask_who_is_missing(self, client: int, name: str) -> None:
         """A client asks now whose contribution a name waits for; see ClientProtocol.missing."""
-        self._send_all(client, self.clients[client].ask_who_is_missing(self.clients[client].key(name)))
+        self.deliver(client, self.clients[client].ask_who_is_missing(self.clients[client].key(name)))
 
     # --- time
 
@@ -133,6 +125,25 @@ class Loopback:
     def step(self, lane: Lane) -> None:
         """Deliver the first message of a lane."""
         self._deliver(lane.destination, self._lanes.take(lane))
+
+    # --- for scripts, which take the clients' steps themselves (tests/support/scripts.py)
+
+    def deliver(self, client: int, records: Sequence[ToDevice]) -> None:
+        """Send a client's records."""
+        for device, record in records:
+            self._post(client, self.placement.num_clients + device, encode(record))
+
+    def announce(self, client: int, key: int, *, present: bool = True) -> None:
+        """A client's contribution lies in its region: begin, and say so of all shards."""
+        protocol = self.clients[client]
+        protocol.begin(key)
+        num_shards = protocol.keys[key].plan.num_shards
+        self.deliver(client, protocol.announce(key, 0, num_shards, present=present))
+
+    def array(self, region: Region, dtype: DType, num_elements: int) -> np.ndarray:
+        """A region's elements, wherever it is."""
+        end = region.offset + num_elements * dtype.itemsize
+        return self._memories[region.device][region.offset : end].view(dtype.storage)
 
     # --- what came of it
 
@@ -188,16 +199,14 @@ class Loopback:
         key = protocol.key(push.descriptor.name)
         state = protocol.keys.get(key)
         if state is None or state.epoch != protocol.epoch:
-            self._send_all(client, protocol.register(push.descriptor))
+            self.deliver(client, protocol.register(push.descriptor))
             return False
         if state.phase in (KeyPhase.REGISTERING, KeyPhase.IN_FLIGHT):
             return False
         if state.phase is KeyPhase.IDLE:
-            protocol.begin(key)
             if push.present:
                 self._region(client, key)[:] = push.array.reshape(-1)
-            announced = protocol.announce(key, 0, state.plan.num_shards, present=push.present)
-            self._send_all(client, announced)
+            self.announce(client, key, present=push.present)
         return True
 
     def _do_wait(self, client: int, step: _Join | _Profile) -> bool:
@@ -205,15 +214,11 @@ class Loopback:
         if not protocol.is_quiet:
             return False
         if isinstance(step, _Profile):
-            self._send_all(client, protocol.on_profiled(step.table))
+            self.deliver(client, protocol.on_profiled(step.table))
         else:
-            self._send_all(client, protocol.join())
+            self.deliver(client, protocol.join())
         self._under_way[client] = step
         return True
-
-    def _send_all(self, client: int, records: list[ToDevice]) -> None:
-        for device, record in records:
-            self._post(client, self.placement.num_clients + device, encode(record))
 
     def _on_record(self, client: int, frame: bytes) -> None:
         protocol = self.clients[client]
@@ -237,8 +242,9 @@ class Loopback:
 
     # --- messages and work
 
-    def _post(self, source: int, destination: int, message: bytes | np.ndarray) -> None:
+    def _post(self, source: int, destination: int, message: Message) -> None:
         kind = LaneKind.CHUNK if isinstance(message, np.ndarray) else LaneKind.RECORD
+        assert isinstance(message, bytes | np.ndarray)
         self._lanes.post(Lane(kind, source, destination), message, len(message))
         clients = [end for end in (source, destination) if end < self.placement.num_clients]
         nodes = (*self.placement.client_nodes, *self.placement.device_nodes)
@@ -252,37 +258,12 @@ class Loopback:
             assert isinstance(message, bytes)
             self._on_record(destination, message)
             return
-        proxy, rings = self.proxies[device], self._rings[device]
         if isinstance(message, bytes):
-            instructions = proxy.on_record(decode(message))
+            self._devices[device].on_record(decode(message))
         elif isinstance(message, np.ndarray):
-            instructions = proxy.on_chunk(rings.keep(message))
-        elif isinstance(message, Reduce):
-            reduce_regions(message, self._arrays_near(device))
-            instructions = proxy.on_reduced(message)
+            self._devices[device].on_chunk(self._rings[device].keep(message))
         else:
-            rings.reduce(message)
-            instructions = proxy.on_ring_reduced(message.ring)
-        self._carry_out(device, instructions)
-
-    def _carry_out(self, device: int, instructions: list[Instruction]) -> None:
-        here = self.placement.num_clients + device
-        for instruction in instructions:
-            match instruction:
-                case Send(endpoint, record):
-                    self._post(here, endpoint, encode(record))
-                case Reserve(request, _, _):
-                    self._carry_out(device, self.proxies[device].on_reserved(request, ""))
-                case Reduce() | RingReduce():
-                    nbytes = instruction.num_elements * DType(instruction.dtype).itemsize
-                    self._lanes.post(Lane(LaneKind.FOLD, here, here), instruction, nbytes)
-                case RingSend():
-                    frame = self._rings[device].frame_of(instruction)
-                    self._post(here, self.placement.num_clients + instruction.device, frame)
-                case RingReceive():
-                    self._rings[device].receive(instruction)
-                case RingFinish():
-                    self._rings[device].finish(instruction)
+            self._devices[device].reduce(message)
 
     def _arrays_near(self, device: int) -> Callable[[Region, DType, int], np.ndarray]:
         """What a device has mapped: regions of its own node."""
@@ -292,7 +273,45 @@ class Loopback:
             assert nodes[region.device] == nodes[device], (
                 f"{region} is not on device {device}'s node"
             )
-            end = region.offset + num_elements * dtype.itemsize
-            return self._memories[region.device][region.offset : end].view(dtype.storage)
+            return self.array(region, dtype, num_elements)
 
         return array_of
+
+
+class _Driver:
+    """What one device is driven by: all that it asks for travels in lanes."""
+
+    def __init__(
+        self,
+        here: int,
+        device: int,
+        rings: RingBuffers,
+        post: Callable[[int, int, Message], None],
+        lanes: Lanes[Message],
+    ) -> None:
+        self._here = here
+        self._device = device
+        self._rings = rings
+        self._post = post
+        self._lanes = lanes
+
+    def send(self, send: Send) -> None:
+        """See DeviceDriver."""
+        self._post(self._here, send.endpoint, encode(send.record))
+
+    def send_chunk(self, send: RingSend) -> None:
+        """See DeviceDriver."""
+        first_device = self._here - self._device
+        self._post(self._here, first_device + send.device, self._rings.frame_of(send))
+
+    def reduce(self, work: ReduceWork) -> None:
+        """See DeviceDriver."""
+        nbytes = work.num_elements * DType(work.dtype).itemsize
+        self._lanes.post(Lane(LaneKind.FOLD, self._here, self._here), work, nbytes)
+
+    def reserve(self, reserve: Reserve) -> str:
+        """See DeviceDriver."""
+        return ""
+
+    def finish(self) -> None:
+        """See DeviceDriver."""

@@ -48,6 +48,8 @@ class Question:
     devices: int = 0
     nodes: int = 1
     policy: str = "auto"
+    collective: str = "ring"
+    """How the mode coarse's devices sum."""
     slow_downs: tuple[tuple[int, float], ...] = ()
     """(worker, how many times longer its compute takes)."""
     optimizer: str = "adam"
@@ -128,6 +130,7 @@ class Scenarios:
             num_devices=question.devices if mode is Mode.COARSE else 0,
             num_nodes=question.nodes,
             policy=one_of("policy", question.policy, Policy),
+            collective=question.collective,
             slow_downs=tuple(factors.get(worker, 1.0) for worker in range(question.workers)) if factors else (),
             num_iterations=question.num_iterations,
             degradations=question.degradations,

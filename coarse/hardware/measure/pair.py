@@ -98,7 +98,7 @@ class Pair:
         """What it found."""
         deadline_s = self.here.clock.now_s() + _TIMEOUT_S
         while True:
-            for frame in self.here.mailbox.read():
+            for _, frame in self.here.mailbox.frames():
                 return float(ANSWER.unpack(frame)[0])
             if self._process.poll() is not None or self.here.clock.now_s() > deadline_s:
                 raise CoarseError(f"the second process did not answer: {self._last_words()}")

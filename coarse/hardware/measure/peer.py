@@ -31,7 +31,7 @@ def main(arguments: list[str]) -> None:
     control_fd, data_fd, nbytes = (int(text) for text in arguments[:3])
     end = Endpoint(PEER, control_fd, data_fd, nbytes, arguments[3])
     while True:
-        for frame in end.mailbox.read():
+        for _, frame in end.mailbox.frames():
             what, first, second = REQUEST.unpack(frame)
             if what == QUIT:
                 return

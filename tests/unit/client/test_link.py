@@ -16,7 +16,6 @@ from coarse.client.link import DeviceLink
 from coarse.client.protocol import ClientProtocol, KeyPhase
 from coarse.errors import CoarseError, DeadRankError, InFlightError, MismatchError, StallError
 from coarse.protocol.clock import WallClock
-from coarse.protocol.codec import decode, encode
 from coarse.protocol.dtypes import DType, Op
 from coarse.protocol.plan import Placement, RoutingTable
 from coarse.protocol.records import Descriptor, Died, Echo, Failed, Leave, Push, Ready, Registered, Tables, key_of
@@ -50,7 +49,7 @@ class Wire:
     def say(self, *records) -> None:
         """The device sends records."""
         for record in records:
-            self.device.post(0, encode(record))
+            self.device.send(0, record)
         self.device.ring_bells()
 
     def registered(self) -> Client:
@@ -189,16 +188,16 @@ def test_of_a_peer_that_ended_because_another_died_the_other_is_named(wire, monk
 def test_who_ends_for_a_death_tells_its_node_of_that_death_first(wire):
     wire.say(Died(4, "worker 2 (MPI rank 4) died"))
     wire.link.hand_on_death()
-    assert list(wire.device.read()) == []
+    assert list(wire.device.records()) == []
     wire.link.look()
     wire.link.hand_on_death()
-    assert [decode(frame) for frame in wire.device.read()] == [Died(4, "worker 2 (MPI rank 4) died")]
+    assert list(wire.device.records()) == [Died(4, "worker 2 (MPI rank 4) died")]
 
 
 def test_who_leaves_for_a_death_says_so_before_it_says_that_it_leaves(wire):
     wire.say(Died(4, "worker 2 (MPI rank 4) died"))
     wire.link.leave()
-    told = [decode(frame) for frame in wire.device.read()]
+    told = list(wire.device.records())
     assert told == [Died(4, "worker 2 (MPI rank 4) died"), Leave(wire.protocol.client)]
 
 
@@ -237,9 +236,9 @@ def test_a_rank_that_ends_writes_to_no_ring_while_another_thread_does(wire, monk
     with wire.link.lock:  # as a thread that pushes holds it
         told.start()
         told.join()
-    assert list(wire.device.read()) == []
+    assert list(wire.device.records()) == []
     wire.link.warn_peers("it raised")
-    assert [decode(frame) for frame in wire.device.read()] == [Died(0, "it raised")]
+    assert list(wire.device.records()) == [Died(0, "it raised")]
 
 
 # --- results that nobody takes
@@ -291,7 +290,7 @@ def test_a_call_that_stalled_goes_on_where_it_was_and_refuses_other_values(wire)
         client.push_pull_again(W, 2 * array, np.empty_like(array))
     wire.say(Ready(key_of("w"), 0, 1, True))
     client.push_pull_again(W, array, np.empty_like(array)).wait()
-    assert [type(decode(frame)) for frame in wire.device.read()].count(Push) == 1
+    assert [type(record) for record in wire.device.records()].count(Push) == 1
     with pytest.raises(StallError):
         client.push_pull_again(W, 2 * array, np.empty_like(array)).wait()
 

@@ -3,10 +3,10 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coarse.emulation.envelope import ShardSizes
+from coarse.emulation.envelope import KeyPlaces
 from coarse.protocol.dtypes import DType, Op
 from coarse.protocol.plan import Placement, RoutingTable, plan_key
-from coarse.protocol.records import Descriptor, Register, Table, Tables, key_of
+from coarse.protocol.records import Descriptor, Located, Register, Registered, Table, Tables, key_of
 
 PLACEMENT = Placement(
     client_nodes=(0, 0), device_nodes=(0, 0), local_proxies=(0, 1), ranks=(0, 1, 2, 3), collective="ring",
@@ -22,20 +22,31 @@ def test_shards_have_the_bytes_that_the_plan_gives_them(num_elements, first, sec
     ]
     key = key_of("x")
     plan = plan_key(key, num_elements, 4, tables, PLACEMENT)
-    sizes = ShardSizes()
+    sizes = KeyPlaces(0, 2)
     for client, table in enumerate(tables):
-        sizes.note(Table(client, 1, 0, client, client, table.partition_bytes))
-    sizes.note(Register(0, key, 1, Descriptor("x", DType.FLOAT32, Op.SUM, (num_elements,), 0), -1, -1))
+        sizes.note(Table(client, 1, 0, client, client, table.partition_bytes), 2)
+    sizes.note(Register(0, key, 1, Descriptor("x", DType.FLOAT32, Op.SUM, (num_elements,), 0), -1, -1), 2)
     for shard in {0, plan.num_shards // 2, plan.num_shards - 1}:
         begin, end = plan.bounds(shard, shard + 1)
         assert sizes.nbytes(key, shard) == (end - begin) * 4
 
 
 def test_a_new_epoch_has_partition_sizes_of_its_own():
-    sizes = ShardSizes()
+    sizes = KeyPlaces(0, 2)
     key = key_of("x")
-    sizes.note(Register(0, key, 1, Descriptor("x", DType.FLOAT32, Op.SUM, (100,), 0), -1, -1))
-    sizes.note(Tables(1, ((0, 0, 0, 400), (0, 0, 0, 100))))
+    sizes.note(Register(0, key, 1, Descriptor("x", DType.FLOAT32, Op.SUM, (100,), 0), -1, -1), 2)
+    sizes.note(Tables(1, ((0, 0, 0, 400), (0, 0, 0, 100))), 2)
     assert sizes.nbytes(key, 0) == 400
-    sizes.note(Tables(2, ((0, 0, 0, 100), (0, 0, 0, 100))))
+    sizes.note(Tables(2, ((0, 0, 0, 100), (0, 0, 0, 100))), 2)
     assert sizes.nbytes(key, 0) == 100
+
+
+def test_a_key_lies_where_each_side_was_told():
+    """A client hears it of its own key; a device knows what it gave, and what other devices gave."""
+    key = key_of("x")
+    client, device = KeyPlaces(1, 2), KeyPlaces(2, 2)
+    client.note(Registered(key, 1, 1, 0), 3)
+    device.note(Registered(key, 1, 0, 64), 0)
+    device.note(Located(1, key, 1, Descriptor("x", DType.FLOAT32, Op.SUM, (4,), 0), 1, 0), 3)
+    assert client.device(key, 1) == 1
+    assert [device.device(key, each) for each in (0, 1)] == [0, 1]

@@ -2,7 +2,7 @@
 """One worker's part in the workers' own all-reduce: gradients in, ring instructions out, one after the other.
 
 The ring's steps are those of the proxies' sync cores (`RingRun`), with workers in the place of devices.
-Simulated and emulated jobs carry out the same instructions.
+Live, emulated and simulated jobs carry out the same instructions.
 """
 
 from collections import deque

@@ -1,0 +1,130 @@
+# Pure: no MPI, threads, clock or environment.
+"""One memory device in any driver: its proxy decides, the driver carries records and keeps time.
+
+A driver implements `DeviceDriver` and reports what happens: `on_record` when a record has come, `on_chunk` when a
+ring's chunk has, `reduce` when a sum's turn has come. docs/design.md (A driver) says the same with an example.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from coarse.protocol.records import Record, RingChunk
+from coarse.proxy.instructions import (
+    Finished,
+    Instruction,
+    Reduce,
+    Reserve,
+    RingFinish,
+    RingReceive,
+    RingReduce,
+    RingSend,
+    Send,
+)
+from coarse.proxy.protocol import ProxyProtocol
+
+ReduceWork = Reduce | RingReduce
+"""What a device adds when its turn has come."""
+
+
+class DeviceDriver(Protocol):
+    """What a device asks of its driver. None of these may hand anything to a device before it returns."""
+
+    def send(self, send: Send) -> None:
+        """Bring a record to a client's protocol or to another device; what one sends another comes in order."""
+        ...
+
+    def send_chunk(self, send: RingSend) -> None:
+        """Bring a header and elements [begin, end) of the shard's LocalBuf to another device."""
+        ...
+
+    def reduce(self, work: ReduceWork) -> None:
+        """Call `Device.reduce` with the work when its turn has come."""
+        ...
+
+    def reserve(self, reserve: Reserve) -> str:
+        """Make bytes of the device's memory real; why that is impossible, or an empty string."""
+        ...
+
+    def finish(self) -> None:
+        """All clients have left: nothing will come any more."""
+        ...
+
+
+class DeviceBytes(Protocol):
+    """Adds and moves bytes in a device's memory; RingBuffers does."""
+
+    def reduce(self, work: ReduceWork) -> None:
+        """Add the sources."""
+        ...
+
+    def receive(self, receive: RingReceive) -> None:
+        """Take a chunk into the LocalBuf."""
+        ...
+
+    def finish(self, finish: RingFinish) -> None:
+        """Write a ring's result."""
+        ...
+
+
+class Device:
+    """A proxy's protocol whose instructions are carried out as they come."""
+
+    def __init__(
+        self,
+        protocol: ProxyProtocol,
+        driver: DeviceDriver,
+        memory: DeviceBytes | None,
+        carriers: Mapping[type, Callable[[Any], None]] | None = None,
+    ) -> None:
+        """Without `memory` only sizes move. `carriers` take the instructions that not every driver knows."""
+        self.protocol = protocol
+        self._driver = driver
+        self._memory = memory
+        self._carriers: dict[type, Callable[[Any], None]] = {
+            Send: driver.send,
+            Reduce: driver.reduce,
+            RingReduce: driver.reduce,
+            RingSend: driver.send_chunk,
+            Reserve: self._reserve,
+            RingReceive: _nothing if memory is None else memory.receive,
+            RingFinish: _nothing if memory is None else memory.finish,
+            Finished: self._finish,
+            **(carriers or {}),
+        }
+
+    def on_record(self, record: Record) -> None:
+        """A record of a client or of another device has come."""
+        self.carry_out(self.protocol.on_record(record))
+
+    def on_chunk(self, header: RingChunk) -> None:
+        """A ring's chunk has come; where there are bytes, they are in the RecvBuf."""
+        self.carry_out(self.protocol.on_chunk(header))
+
+    def on_dead(self, rank: int, text: str) -> None:
+        """A rank is gone."""
+        self.carry_out(self.protocol.on_dead(rank, text))
+
+    def reduce(self, work: ReduceWork) -> None:
+        """The turn of what the driver was asked to reduce has come."""
+        if self._memory is not None:
+            self._memory.reduce(work)
+        if type(work) is Reduce:
+            self.carry_out(self.protocol.on_reduced(work))
+        elif type(work) is RingReduce:
+            self.carry_out(self.protocol.on_ring_reduced(work.ring))
+
+    def carry_out(self, instructions: list[Instruction]) -> None:
+        """Carry out what the protocol has answered."""
+        carriers = self._carriers
+        for instruction in instructions:
+            carriers[type(instruction)](instruction)
+
+    def _reserve(self, reserve: Reserve) -> None:
+        self.carry_out(self.protocol.on_reserved(reserve.request, self._driver.reserve(reserve)))
+
+    def _finish(self, _: Finished) -> None:
+        self._driver.finish()
+
+
+def _nothing(_: Instruction) -> None:
+    """There are no bytes to move."""

@@ -1,0 +1,212 @@
+# Pure: no MPI, threads, clock or environment.
+"""The driver on a virtual clock: clients' and devices' protocols, their instructions carried out on modelled links.
+
+A record takes no time of its own: it travels with the bytes that it announces, and all other records cost nothing.
+Bytes are sizes, or small real arrays where the devices are given memories.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import numpy as np
+
+from coarse.client.protocol import ClientProtocol, ToDevice
+from coarse.protocol.dtypes import DType
+from coarse.protocol.plan import Placement
+from coarse.protocol.records import Ready, Record, RingChunk
+from coarse.proxy.device import Device, ReduceWork
+from coarse.proxy.instructions import Reduce, Region, Reserve, RingSend, Send
+from coarse.proxy.protocol import ProxyProtocol
+from coarse.proxy.reduce_run import Add, Move, ReduceRun
+from coarse.proxy.ring_buffers import RingBuffers
+from coarse.simulation.engine import Action, Engine
+from coarse.simulation.sites import Site
+
+OnPulled = Callable[[int, int], None]
+"""(client, key): it holds the whole result."""
+
+
+class SimulatedDevices:
+    """All clients and memory devices of a job."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        site: Site,
+        placement: Placement,
+        on_pulled: OnPulled,
+        *,
+        capacity_bytes: int = 1 << 62,
+        memories: Sequence[np.ndarray] | None = None,
+    ) -> None:
+        """`memories`: by device (capacity_bytes,) uint8, whose real bytes are then summed."""
+        self.engine = engine
+        self.site = site
+        self.clients = [ClientProtocol(client, placement) for client in range(placement.num_clients)]
+        self._on_pulled = on_pulled
+        self._memories = memories
+        self._unread: dict[tuple[int, int], int] = {}
+        """(client, key) -> shards that it has still to pull."""
+        self._sizes: dict[tuple[int, int], list[int]] = {}
+        """(key, epoch) -> bytes of each shard."""
+        self._coming: deque[tuple[int, Record]] = deque()
+        """(endpoint, record): sent and not yet handed over."""
+        self.drivers = [self.driver(device) for device in range(placement.num_devices)]
+        self.devices = [
+            Device(ProxyProtocol(number, placement, capacity_bytes), driver, driver.rings)
+            for number, driver in enumerate(self.drivers)
+        ]
+
+    def driver(self, device: int) -> "SimulatedDriver":
+        """What a device is driven by."""
+        return SimulatedDriver(self, device, RingBuffers(self.array) if self._memories is not None else None)
+
+    def push(self, client: int, key: int, *, present: bool = True) -> None:
+        """A client's shards of a key go out one by one, and are announced as they arrive."""
+        protocol = self.clients[client]
+        protocol.begin(key)
+        state = protocol.keys[key]
+        self._unread[client, key] = state.plan.num_shards
+        path = self.site.push[client, state.device]
+        for shard, nbytes in enumerate(self.shard_bytes(client, key)):
+            arrived = partial(self._announce, client, key, shard, present)
+            if present:
+                self.engine.move(("push", client), path, nbytes, arrived, priority=state.descriptor.priority)
+            else:
+                arrived()
+
+    def deliver(self, records: Sequence[ToDevice]) -> None:
+        """Hand a client's records over, and what follows from them at once."""
+        first = len(self.clients)
+        self._coming.extend((first + device, record) for device, record in records)
+        self.follow()
+
+    def send(self, send: Send) -> None:
+        """A device's record, to be handed over by `follow`."""
+        self._coming.append((send.endpoint, send.record))
+
+    def follow(self) -> None:
+        """Hand over what was sent, until nothing more follows at once."""
+        coming, num_clients = self._coming, len(self.clients)
+        while coming:
+            endpoint, record = coming.popleft()
+            if endpoint >= num_clients:
+                self.devices[endpoint - num_clients].on_record(record)
+                continue
+            self.clients[endpoint].on_record(record)
+            if type(record) is Ready:
+                self._pull(endpoint, record)
+
+    def shard_bytes(self, client: int, key: int) -> Sequence[int]:
+        """Bytes of each shard of a key, the same for all clients."""
+        state = self.clients[client].keys[key]
+        sizes = self._sizes.get((key, state.epoch))
+        if sizes is None:
+            bounds = [state.plan.bounds(shard, shard + 1) for shard in range(state.plan.num_shards)]
+            itemsize = DType(state.descriptor.dtype).itemsize
+            sizes = self._sizes[key, state.epoch] = [(end - begin) * itemsize for begin, end in bounds]
+        return sizes
+
+    def array(self, region: Region, dtype: DType, num_elements: int) -> np.ndarray:
+        """A region's elements, where there are real bytes."""
+        assert self._memories is not None
+        end = region.offset + num_elements * dtype.itemsize
+        return self._memories[region.device][region.offset : end].view(dtype.storage)
+
+    def _announce(self, client: int, key: int, shard: int, present: bool) -> None:
+        self.deliver(self.clients[client].announce(key, shard, shard + 1, present=present))
+
+    def _pull(self, client: int, ready: Ready) -> None:
+        state = self.clients[client].keys[ready.key]
+        path = self.site.pull[client, state.device]
+        pulled = partial(self._on_shard_pulled, client, ready.key)
+        for nbytes in self.shard_bytes(client, ready.key)[ready.first : ready.last]:
+            self.engine.move(("pull", client), path, nbytes, pulled, priority=state.descriptor.priority)
+
+    def _on_shard_pulled(self, client: int, key: int) -> None:
+        left = self._unread[client, key] = self._unread[client, key] - 1
+        if not left:
+            self._on_pulled(client, key)
+
+
+class SimulatedDriver:
+    """What one device is driven by (see DeviceDriver): sums and chunks take the time of links and of its adder."""
+
+    def __init__(self, job: SimulatedDevices, device: int, rings: RingBuffers | None) -> None:
+        self.rings = rings
+        self._job = job
+        self._device = device
+        self._engine = job.engine
+        self._site = job.site
+        self.send = job.send
+
+    def send_chunk(self, send: RingSend) -> None:
+        """See DeviceDriver."""
+        nbytes = self.chunk_bytes(send)
+        path = self._site.between_devices[self._device, send.device]
+        frame = None if self.rings is None else self.rings.frame_of(send)
+        arrived = self.at_arrival(send.device, send.header, nbytes, frame)
+        self._engine.move(("ring", self._device), path, nbytes, arrived, priority=self.priority(send))
+
+    def reduce(self, work: ReduceWork) -> None:
+        """See DeviceDriver: what lies elsewhere is fetched, and the sum is written back to where it came from."""
+        if isinstance(work, Reduce):
+            run = ReduceRun(self._device, work)
+            self._follow_run(work, run, run.begin())
+            return
+        nbytes = work.num_elements * DType(work.dtype).itemsize * len(work.sources)
+        self._add(nbytes, partial(self._done, work))
+
+    def reserve(self, reserve: Reserve) -> str:
+        """See DeviceDriver: modelled memory is real."""
+        return ""
+
+    def finish(self) -> None:
+        """See DeviceDriver."""
+
+    def chunk_bytes(self, send: RingSend) -> int:
+        """Bytes of a chunk, in the accumulator type."""
+        dtype = DType(self._job.clients[0].keys[send.ring.key].descriptor.dtype)
+        return (send.end - send.begin) * dtype.accumulator.itemsize
+
+    def priority(self, send: RingSend) -> int:
+        """Of a chunk: its key's."""
+        return self._job.clients[0].keys[send.ring.key].descriptor.priority
+
+    def at_arrival(self, target: int, header: RingChunk, nbytes: int, frame: np.ndarray | None) -> Action:
+        """What to do with a chunk once it has come: it is added, or only stored."""
+        device = self._job.devices[target]
+        taken = partial(self._on_chunk, target, header, frame)
+        if not device.protocol.adds(header):
+            return taken
+        seconds = nbytes / self._site.adder_bytes_per_s
+        return partial(self._engine.work, ("adder", target), seconds, taken)
+
+    def _on_chunk(self, target: int, header: RingChunk, frame: np.ndarray | None) -> None:
+        device, rings = self._job.devices[target], self._job.drivers[target].rings
+        if rings is not None and frame is not None:
+            rings.keep(frame)
+        device.on_chunk(header)
+        self._job.follow()
+
+    def _follow_run(self, work: Reduce, run: ReduceRun, steps: list[Move] | list[Add]) -> None:
+        for step in steps:
+            if isinstance(step, Add):
+                self._add(step.nbytes, lambda: self._follow_run(work, run, run.on_added()))
+                continue
+            port = ("fetch" if step.is_fetch else "ring", self._device)
+            path = self._site.between_devices[step.source, step.target]
+            self._engine.move(port, path, step.nbytes, partial(self._moved, work, run), priority=work.priority)
+        if run.is_done:
+            self._done(work)
+
+    def _moved(self, work: Reduce, run: ReduceRun) -> None:
+        self._follow_run(work, run, run.on_moved())
+
+    def _add(self, nbytes: int, done: Action) -> None:
+        self._engine.work(("adder", self._device), nbytes / self._site.adder_bytes_per_s, done)
+
+    def _done(self, work: ReduceWork) -> None:
+        self._job.devices[self._device].reduce(work)
+        self._job.follow()
