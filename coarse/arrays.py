@@ -81,7 +81,7 @@ def push(array: np.ndarray, name: str, op: Op = Op.AVERAGE, priority: int = 0) -
 
     The array (any shape, also non-contiguous) has been copied when this returns.
     """
-    return current().require_client().pushed(describe(array, name, op, priority), array)
+    return current().require_client().push(describe(array, name, op, priority), array)
 
 
 def pull(name: str, out: np.ndarray | None = None) -> Handle:

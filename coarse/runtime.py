@@ -314,7 +314,7 @@ class Runtime:
         """What `close` does before it closes anything, the last first."""
         opened.callback(self._join_service)
         if self.client is not None:
-            opened.callback(self.client.link.leave)
+            opened.callback(self.client.leave)
         if self._snapshots is not None:
             opened.callback(self._snapshots.finish)
         if self.groups is not None:

@@ -4,6 +4,8 @@ from typing import Protocol
 
 import numpy as np
 
+from coarse.errors import StallError
+
 
 class Taker(Protocol):
     """The part of a client that a handle needs."""
@@ -18,49 +20,59 @@ class Taker(Protocol):
         """Wait for the result, in `out` (a new array where None), and whether anybody contributed."""
         ...
 
+    def stall(self, key: int, flight: int, array: np.ndarray) -> None:
+        """The wait of a call that may be made again, with this array, has stalled."""
+        ...
+
     def abandon(self, key: int, flight: int) -> None:
         """Nobody will take the result of this push."""
         ...
 
 
 class Handle:
-    """A result under way.
+    """A result under way: whose it is, and the array that it goes to. How far it is, the client's protocol knows.
 
     A handle of a push (`flight`, its number) that is dropped before its result was taken gives the result up: the next
     push of the name waits until it has come, and then goes on.
     """
 
-    def __init__(self, client: Taker, key: int, out: np.ndarray | None, flight: int = 0) -> None:
-        self._client = client
+    def __init__(
+        self, client: Taker, key: int, out: np.ndarray | None, flight: int = 0, again: np.ndarray | None = None
+    ) -> None:
+        """A `flight` of 0 is none of this handle's: it only looks."""
+        self._client: Taker | None = client
+        """None once the result is in the array."""
         self._key = key
-        self._out = out
         self._flight = flight
-        self._is_taken = False
+        self._out = out
+        self.again = again
+        """Of a call that waits at once and may be made again after a StallError: what it pushed."""
         self.present = True
         """After `wait`: whether any worker contributed."""
 
     def done(self) -> bool:
         """Whether `wait` would return at once."""
-        return self._is_taken or self._client.is_complete(self._key)
+        client = self._client  # another thread may wait for this handle too
+        return client is None or client.is_complete(self._key)
 
     def wait(self, timeout: float | None = None) -> np.ndarray:
         """The result; after `timeout` seconds (default: stall_timeout_s) StallError names who is missing."""
-        if not self._is_taken:
-            self._out, self.present = self._client.take(self._key, self._out, timeout)
-            self._is_taken = True
+        client = self._client
+        if client is not None:
+            try:
+                self._out, self.present = client.take(self._key, self._out, timeout)
+            except StallError:
+                if self.again is not None:
+                    client.stall(self._key, self._flight, self.again)
+                raise
+            self._client = None
         assert self._out is not None
         return self._out
 
+    def leave_to_pull(self, array: np.ndarray) -> None:
+        """Of a push alone: `wait` gives the array, which has been copied, and `pull` the result."""
+        self._client, self._out = None, array
+
     def __del__(self) -> None:
-        if not self._is_taken and self._flight:
+        if self._client is not None and self._flight:
             self._client.abandon(self._key, self._flight)
-
-
-class Pushed(Handle):
-    """The handle of a push: the array has been copied, so that it may be used again at once."""
-
-    def __init__(self, array: np.ndarray) -> None:
-        self._out = array
-        self._flight = 0
-        self._is_taken = True
-        self.present = True

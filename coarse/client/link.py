@@ -174,34 +174,33 @@ class DeviceLink:
 
         Raises DeadRankError once a rank that this one may need is gone.
         """
-        limit_s = self.stall_timeout_s if timeout_s is None else timeout_s
+        deadline_s = self.clock.now_s() + (self.stall_timeout_s if timeout_s is None else timeout_s)
         try:
-            return self._wait_until(is_done, self.clock.now_s() + limit_s)
+            while True:
+                with self.lock:
+                    self.read()
+                    if is_done():
+                        return True
+                    if self._gone is not None or self.protocol.died is not None:
+                        self._require_all_alive()
+                    self._mailbox.ring_bells()
+                    left_s = deadline_s - self.clock.now_s()
+                    if left_s <= 0:
+                        return False
+                    rest_s = min(left_s, _LONGEST_SLEEP_S)
+                    if self._is_at_bell:
+                        self._listen(rest_s)
+                        continue
+                    self._is_at_bell = True
+                try:
+                    if ended := self._mailbox.sleep(rest_s):
+                        self._note_dead(ended)
+                finally:
+                    self._is_at_bell = False
         finally:
             if self._num_listeners:
                 with self.lock:
                     self._arrived.notify()  # one takes the place at the doorbell
-
-    def _wait_until(self, is_done: Callable[[], bool], deadline_s: float) -> bool:
-        while True:
-            with self.lock:
-                self.read()
-                if is_done():
-                    return True
-                self._require_all_alive()
-                self._mailbox.ring_bells()
-                left_s = deadline_s - self.clock.now_s()
-                if left_s <= 0:
-                    return False
-                rest_s = min(left_s, _LONGEST_SLEEP_S)
-                if self._is_at_bell:
-                    self._listen(rest_s)
-                    continue
-                self._is_at_bell = True
-            try:
-                self._note_dead(self._mailbox.sleep(rest_s))
-            finally:
-                self._is_at_bell = False
 
     def _listen(self, timeout_s: float) -> None:
         self._num_listeners += 1

@@ -6,6 +6,7 @@ import itertools
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from coarse.client.refusals import error_of, not_resumed, not_taken
 from coarse.protocol.dtypes import DType
 from coarse.protocol.plan import Placement, RoutingTable, SyncPlan, mask_of, plan_key, proxy_for
 from coarse.protocol.records import (
@@ -42,17 +43,23 @@ class ToDevice(NamedTuple):
 
 
 class KeyPhase(enum.Enum):
-    """Where a key is between two of its results."""
+    """Where a key is between two of its results; changed by ClientProtocol alone."""
 
     REGISTERING = "registering"
+    """A device makes its region."""
     IDLE = "idle"
+    """Nothing is under way, and no result is left to take."""
     IN_FLIGHT = "in flight"
+    """Pushed; some shards of the result are still to come."""
+    LANDED = "landed"
+    """The result is whole, and nobody has taken it yet."""
     FAILED = "failed"
+    """A device has said that the key cannot be synchronised."""
 
 
 @dataclass
 class ClientKey:
-    """One key as this client knows it."""
+    """One key as this client knows it: all that is known anywhere of what it has in flight."""
 
     key: int
     descriptor: Descriptor
@@ -71,17 +78,30 @@ class ClientKey:
     """Results of this key that have been completed."""
     flight: int = 0
     """The number of the last push; no other push of this client has it."""
-    is_taken: bool = True
-    is_abandoned: bool = False
-    """Nobody can take the result of the last push any more: its handle was dropped."""
+    is_claimed: bool = False
+    """Whether somebody may still take the result of the last push. A handle that is dropped clears this and nothing
+    else: that may happen in any thread at any time, and takes no lock."""
+    stalled: bytes = b""
+    """Of a wait that stalled and may be called again: a digest of the values with which it was called."""
     present: bool = True
     """Whether anybody contributed to the last result."""
     failed: Failed | None = None
 
+    def __post_init__(self) -> None:
+        self.nbytes = self.descriptor.nbytes
+        self.all_shards = mask_of(0, self.plan.num_shards)
+        self.was_present = False
+        """Whether anybody contributed to the shards of the result that have come so far."""
+
     @property
     def is_free(self) -> bool:
-        """Whether nothing is under way, and the last result was taken or nobody wants it."""
-        return self.phase is not KeyPhase.IN_FLIGHT and (self.is_taken or self.is_abandoned)
+        """Whether it may be pushed again as far as its last result goes: that was taken, or nobody wants it."""
+        return self.phase is not KeyPhase.IN_FLIGHT and not (self.phase is KeyPhase.LANDED and self.is_claimed)
+
+    @property
+    def is_to_change(self) -> bool:
+        """Whether a push had better wait: its region is being made, or a result that nobody wants is under way."""
+        return self.phase is KeyPhase.REGISTERING or (self.phase is KeyPhase.IN_FLIGHT and not self.is_claimed)
 
 
 class ClientProtocol:
@@ -97,6 +117,8 @@ class ClientProtocol:
         """Results that this client has had since the round began."""
         self.epoch = 0
         self.keys: dict[int, ClientKey] = {}
+        self.named: dict[str, ClientKey] = {}
+        """The same by the name that each key has now."""
         self._times_forgotten: dict[str, int] = {}
         self.last_joined: int | None = None
         self.join_failed: JoinFailed | None = None
@@ -162,12 +184,19 @@ class ClientProtocol:
         return key_of(name, self._times_forgotten.get(name, 0))
 
     def forget(self, name: str) -> list[ToDevice]:
-        """This client will not use what a name stands for again; nothing of it is in flight here.
+        """This client will not use what a name stands for again.
 
         The region of a key that failed stays: a device may still be adding what was pushed before.
+
+        Raises:
+            InFlightError: its region is being made, or the result of the last push was not taken.
         """
+        known = self.named.get(name)
+        if known is not None and known.failed is None and (known.phase is KeyPhase.REGISTERING or not known.is_free):
+            raise not_taken(self.client, name, "cannot be forgotten")
         key = self.key(name)
         state = self.keys.pop(key, None)
+        self.named.pop(name, None)
         self._times_forgotten[name] = self._times_forgotten.get(name, 0) + 1
         device, offset = -1, -1
         if state is not None and state.failed is None and state.offset >= 0:
@@ -180,40 +209,99 @@ class ClientProtocol:
 
         A key that already has a region of this size from an earlier epoch keeps it.
         """
-        key = self.key(descriptor.name)
-        known = self.keys.get(key)
+        name = descriptor.name
+        key = self.key(name)
+        known = self.named.get(name)
         itemsize = DType(descriptor.dtype).itemsize
         plan = plan_key(key, descriptor.num_elements, itemsize, self._tables, self.placement)
         route = proxy_for(descriptor.nbytes, self.table)
         state = ClientKey(key, descriptor, self.epoch, plan, plan.targets(self.client), route)
-        if known is not None and known.descriptor.nbytes == descriptor.nbytes:
+        if known is not None and known.nbytes == state.nbytes:
             state.device, state.offset, state.version = known.device, known.offset, known.version
-        self.keys[key] = state
+        self.keys[key] = self.named[name] = state
         register = Register(
             self.client, key, self.epoch, descriptor, state.device, state.offset
         )
         return [ToDevice(route, register)]
 
-    def withdraw(self, key: int, known: ClientKey | None) -> None:
-        """A registration could not be sent: the key is again what it was."""
-        self.keys.pop(key, None)
+    def withdraw(self, name: str, known: ClientKey | None) -> None:
+        """A registration could not be sent: the name's key is again what it was."""
+        refused = self.named.pop(name, None)
+        if refused is not None:
+            del self.keys[refused.key]
         if known is not None:
-            self.keys[key] = known
+            self.keys[known.key] = self.named[name] = known
 
-    def begin(self, key: int) -> None:
-        """A push of this key starts; its result will be all shards anew."""
+    def begin(self, key: int, *, is_claimed: bool = False) -> None:
+        """A push of this key starts; its result will be all shards anew. `is_claimed`: somebody will `take` it.
+
+        Raises:
+            InFlightError: a result is under way, or somebody may still take one.
+            CoarseError: what a device said of the key.
+        """
         state = self.keys[key]
+        if state.phase is not KeyPhase.IDLE:
+            if state.failed is not None:
+                raise error_of(state.failed)
+            if not state.is_free:
+                raise not_taken(self.client, state.descriptor.name, "was pushed again")
+            assert state.phase is not KeyPhase.REGISTERING, f"{state.descriptor.name!r} has no region yet"
         state.phase = KeyPhase.IN_FLIGHT
-        state.awaited = mask_of(0, state.plan.num_shards)
-        state.is_taken = state.is_abandoned = False
+        state.awaited = state.all_shards
+        state.is_claimed = is_claimed
         state.flight = next(self._flights)
-        state.present = False
+        state.stalled = b""
+        state.was_present = False
+
+    def take(self, key: int) -> bool:
+        """Whether a key's last result is whole; who asks for it has taken it then. A key that has an older result has
+        it until it is pushed again.
+
+        Raises:
+            CoarseError: what a device said of the key.
+        """
+        state = self.keys.get(key)
+        if state is None:
+            return False
+        if state.failed is not None:
+            raise error_of(state.failed)
+        if state.awaited or not state.version:
+            return False
+        if state.phase is KeyPhase.LANDED:
+            state.phase = KeyPhase.IDLE
+            state.stalled = b""
+        return True
+
+    def is_complete(self, key: int) -> bool:
+        """Whether `take` would say so, or raise."""
+        state = self.keys.get(key)
+        if state is None or state.phase in (KeyPhase.REGISTERING, KeyPhase.IN_FLIGHT):
+            return False
+        return state.failed is not None or bool(state.version)
 
     def abandon(self, key: int, flight: int) -> None:
-        """Nobody holds the handle of a push any more: its result need not be taken before the next."""
+        """The handle of a push was dropped: its result need not be taken before the next push, unless a call that
+        stalled goes on with it."""
         state = self.keys.get(key)
-        if state is not None and state.flight == flight and not state.is_taken:
-            state.is_abandoned = True
+        if state is not None and state.flight == flight and not state.stalled:
+            state.is_claimed = False
+
+    def stall(self, key: int, flight: int, digest: bytes) -> None:
+        """A wait has stalled whose call may be made again, with values of this digest, to go on waiting."""
+        state = self.keys.get(key)
+        if state is not None and state.flight == flight and not state.is_free:
+            state.stalled = digest
+
+    def resume(self, key: int, digest: bytes) -> None:
+        """A call whose wait has stalled is made again, with values of this digest.
+
+        Raises:
+            InFlightError: with others than before.
+        """
+        state = self.keys[key]
+        if state.stalled != digest:
+            raise not_resumed(self.client, state.descriptor.name)
+        state.stalled = b""
 
     def announce(self, key: int, first: int, last: int, *, present: bool) -> list[ToDevice]:
         """Shards [first, last) lie in the region: tell the devices that synchronise them."""
@@ -231,6 +319,10 @@ class ClientProtocol:
         """Keys whose result is still to come."""
         return {key for key, state in self.keys.items() if state.phase is KeyPhase.IN_FLIGHT}
 
+    def untaken(self) -> list[str]:
+        """Names whose result is still to come, or to be taken; of a name that failed there is none."""
+        return [state.descriptor.name for state in self.keys.values() if not state.is_free]
+
     @property
     def is_quiet(self) -> bool:
         """Whether nothing is to come: only then may this client join, or announce its next table."""
@@ -245,6 +337,31 @@ class ClientProtocol:
     def have_all_answered(self, key: int) -> bool:
         """Whether every device has said for whom it waits."""
         return len(self.missing[key]) == self.placement.num_devices
+
+    def silent_devices(self, key: int) -> tuple[int, ...]:
+        """Devices that have not answered who is missing; the client's own alone where it passed the question to
+        nobody."""
+        answers = self.missing[key]
+        if self.local_proxy not in answers:
+            return (self.local_proxy,)
+        return tuple(d for d in range(self.placement.num_devices) if d not in answers)
+
+    def missing_clients(self, key: int) -> tuple[int, ...]:
+        """Clients that have not pushed a key, as far as the answers tell.
+
+        A device that has done its shards waits for everybody's next push: so it is where it names this
+        client, whose push is under way, and so it may be where it names all while another is silent.
+        """
+        state = self.keys.get(key)
+        is_waiting = state is not None and state.phase is KeyPhase.IN_FLIGHT
+        is_any_silent = bool(self.silent_devices(key))
+        found: set[int] = set()
+        for device, clients in self.missing[key].items():
+            everybody = state.plan.contributors_by_device[device] if state is not None else ()
+            names_all = set(clients) >= set(everybody)
+            if not is_waiting or not (self.client in clients or (names_all and is_any_silent)):
+                found |= set(clients)
+        return tuple(sorted(found))
 
     # --- joining and leaving
 
@@ -269,7 +386,14 @@ class ClientProtocol:
         """A record of a proxy has come."""
         match record:
             case Ready():
-                self._on_ready(record)
+                state = self.keys[record.key]
+                state.awaited &= ~((1 << record.last) - (1 << record.first))
+                state.was_present |= record.present
+                if not state.awaited and state.phase is KeyPhase.IN_FLIGHT:
+                    state.phase = KeyPhase.LANDED if state.is_claimed else KeyPhase.IDLE
+                    state.present = state.was_present
+                    state.version += 1
+                    self._num_results += 1
             case Registered():
                 self._on_registered(record)
             case Failed():
@@ -305,15 +429,6 @@ class ClientProtocol:
                 self.ended_snapshots[record.snapshot] = record.reason
             case _:
                 raise AssertionError(f"a client was sent {record}")
-
-    def _on_ready(self, ready: Ready) -> None:
-        state = self.keys[ready.key]
-        state.awaited &= ~mask_of(ready.first, ready.last)
-        state.present |= ready.present
-        if not state.awaited and state.phase is KeyPhase.IN_FLIGHT:
-            state.phase = KeyPhase.IDLE
-            state.version += 1
-            self._num_results += 1
 
     def _on_registered(self, registered: Registered) -> None:
         state = self.keys[registered.key]

@@ -1,3 +1,4 @@
+# Pure: no MPI, threads, clock or environment.
 """The errors of a client's calls, in words: what was wanted, what came, the rank, the key, the remedy."""
 
 from collections.abc import Sequence
@@ -5,7 +6,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from coarse import errors
-from coarse.client.protocol import ClientProtocol, KeyPhase
 from coarse.errors import CoarseError, DeadRankError, InFlightError, StallError
 from coarse.protocol.dtypes import DType
 from coarse.protocol.records import Descriptor, Failed
@@ -74,29 +74,3 @@ def not_resumed(rank: int, name: str) -> InFlightError:
         "comes with other values; give it the same values to go on waiting for that result, or take it by "
         f"pull({name!r}) first"
     )
-
-
-def silent_devices(protocol: ClientProtocol, key: int) -> tuple[int, ...]:
-    """Devices that have not answered who is missing; the client's own alone where it passed the question to nobody."""
-    answers = protocol.missing[key]
-    if protocol.local_proxy not in answers:
-        return (protocol.local_proxy,)
-    return tuple(d for d in range(protocol.placement.num_devices) if d not in answers)
-
-
-def missing_clients(protocol: ClientProtocol, key: int) -> tuple[int, ...]:
-    """Clients that have not pushed a key, as far as the answers tell.
-
-    A device that has done its shards waits for everybody's next push: so it is where it names this
-    client, whose push is under way, and so it may be where it names all while another is silent.
-    """
-    state = protocol.keys.get(key)
-    is_waiting = state is not None and state.phase is KeyPhase.IN_FLIGHT
-    is_any_silent = bool(silent_devices(protocol, key))
-    found: set[int] = set()
-    for device, clients in protocol.missing[key].items():
-        everybody = state.plan.contributors_by_device[device] if state is not None else ()
-        names_all = set(clients) >= set(everybody)
-        if not is_waiting or not (protocol.client in clients or (names_all and is_any_silent)):
-            found |= set(clients)
-    return tuple(sorted(found))

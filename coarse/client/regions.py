@@ -14,7 +14,7 @@ class KeyRegions:
 
     def __init__(self, memories: Mapping[int, DeviceMemory]) -> None:
         self._memories = memories
-        self._arrays: dict[int, np.ndarray] = {}
+        self.arrays: dict[int, np.ndarray] = {}
         """Key -> the array that `array` made of its region."""
         self._link_bytes: dict[str, float] = {}
 
@@ -22,19 +22,20 @@ class KeyRegions:
         """A key's region, flat, in the type in which it is stored."""
         descriptor = state.descriptor
         memory = self._memories[state.device]
-        return memory.view(state.offset, descriptor.nbytes).view(DType(descriptor.dtype).storage)
+        return memory.view(state.offset, state.nbytes).view(DType(descriptor.dtype).storage)
 
     def array(self, state: ClientKey) -> np.ndarray:
         """A key's region in its shape; zeros where nothing was ever written."""
-        region = self.view(state).reshape(state.descriptor.shape)
-        if not state.version and state.phase is KeyPhase.IDLE and state.key not in self._arrays:
-            region[...] = 0  # the memory may have been used before
-        self._arrays[state.key] = region
+        region = self.arrays.get(state.key)
+        if region is None:
+            region = self.arrays[state.key] = self.view(state).reshape(state.descriptor.shape)
+            if not state.version and state.phase is KeyPhase.IDLE:
+                region[...] = 0  # the memory may have been used before
         return region
 
     def holds(self, state: ClientKey, array: np.ndarray) -> bool:
         """Whether an array is the whole region, element for element: one that only begins there is not."""
-        if array is self._arrays.get(state.key):
+        if array is self.arrays.get(state.key):
             return True
         memory = self._memories[state.device]
         begins_there = memory.is_at(array.__array_interface__["data"][0], state.offset)
@@ -42,7 +43,7 @@ class KeyRegions:
 
     def forget(self, key: int) -> None:
         """A key's region is this worker's no more."""
-        self._arrays.pop(key, None)
+        self.arrays.pop(key, None)
 
     def count(self, way: str, state: ClientKey, nbytes: int) -> None:
         """Note bytes that were copied `to` or `from` the region's device."""

@@ -60,12 +60,12 @@ class Placement:
     collective: str
     num_sync_groups: int
 
-    @property
+    @cached_property
     def num_clients(self) -> int:
         """How many clients there are on all nodes."""
         return len(self.client_nodes)
 
-    @property
+    @cached_property
     def num_devices(self) -> int:
         """How many memory devices there are on all nodes."""
         return len(self.device_nodes)

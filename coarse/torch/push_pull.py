@@ -1,6 +1,5 @@
 """The interface on tensors: push, pull, push_pull, and handles."""
 
-import math
 from collections.abc import Callable
 
 import numpy as np
@@ -8,7 +7,7 @@ import torch
 
 from coarse import arrays
 from coarse.client.handle import Handle as ArrayHandle
-from coarse.errors import ConfigError, DeadRankError
+from coarse.errors import ConfigError
 from coarse.protocol.dtypes import Op
 from coarse.protocol.records import Descriptor
 from coarse.session import current
@@ -81,7 +80,7 @@ def push(tensor: torch.Tensor, name: str, op: Op = Op.AVERAGE, priority: int = 0
     """
     client = current().require_client()
     descriptor = describe(tensor, name, op, priority)
-    return PushedTensor(client.pushed(descriptor, array_of(on_host(tensor))), tensor)
+    return PushedTensor(client.push(descriptor, array_of(on_host(tensor))), tensor)
 
 
 def pull(name: str, out: torch.Tensor | None = None) -> Handle:
@@ -189,16 +188,4 @@ def join() -> int:
             f'rank {arrays.rank()}: join() needs memory devices that count this rank as zero, and mode "allreduce" '
             'has none at work; use mode "coarse", or give all ranks equally many batches'
         )
-    client = current().require_client()
-    protocol = client.protocol
-    client.require_complete("join()")
-    client.link.tell(protocol.join())
-    client.link.wait_for(
-        lambda: protocol.last_joined is not None or protocol.join_failed is not None,
-        math.inf,
-        "all workers to join",
-    )
-    if protocol.last_joined is None:
-        assert protocol.join_failed is not None
-        raise DeadRankError(f"rank {arrays.rank()}: {protocol.join_failed.text}", rank=protocol.join_failed.rank)
-    return protocol.last_joined
+    return current().require_client().join()

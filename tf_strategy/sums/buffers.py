@@ -9,7 +9,7 @@ import numpy as np
 from coarse.client.handle import Handle
 from coarse.parallel.data.bucket_plan import BucketPlan
 from coarse.parallel.data.byte_stream import Section, capacity_of, cut, pack, unpack
-from coarse.parallel.data.reducer import Reducer
+from coarse.parallel.data.reducer import Flight, Reducer
 from coarse.protocol.records import Descriptor
 from coarse.protocol.units import MIB
 from tf_strategy.sums.reduction import ReducedTensors, members_of
@@ -33,6 +33,8 @@ class ReductionSite:
         """By bucket the place of each of its tensors."""
         self.members = tuple(members_of(plan) for plan in plans)
         """By bucket the numbers of its tensors."""
+        self.flights: dict[int, Flight] = {}
+        """By bucket what was started last."""
         for plan in plans:
             memory = reducer.memory_of(plan.descriptor)
             slots = plan.layout.slots

@@ -87,7 +87,7 @@ class Rounds:
         with self._recorded("push", site, bucket):
             site.fill(bucket, arrays)
             with self._lock:
-                site.reducer.start(bucket)
+                site.flights[bucket] = site.reducer.start(bucket)
 
     @failures.noted
     def take(self, tensors: ReducedTensors, bucket: int) -> list[np.ndarray]:
@@ -96,8 +96,9 @@ class Rounds:
         with self._recorded("take", site, bucket):
             if bucket == 0:
                 self._roll.meet()
-                site.reducer.all_started()
-            site.reducer.wait(bucket)
+                if (rounds := site.reducer.rounds) is not None:
+                    rounds.all_started()
+            site.flights[bucket].wait()
             results = [
                 self._pool.copy_of(flat).reshape(tensors.shapes[number])
                 for number, flat in zip(site.members[bucket], site.results(bucket), strict=True)
@@ -127,7 +128,7 @@ class Rounds:
 
     def _reducer_of(self, tensors: ReducedTensors) -> Reducer:
         if tensors.nbytes < _FEW_BYTES:
-            return DeviceReducer()
+            return DeviceReducer(self._runtime.require_client())
         return reducer_of(self._runtime, f"tensorflow/{tensors.fingerprint:x}/")
 
     def _recorded(self, kind: str, site: ReductionSite, bucket: int) -> AbstractContextManager[None]:
@@ -137,7 +138,8 @@ class Rounds:
     def _end(self, site: ReductionSite) -> None:
         with self._lock:
             self._current = None
-        site.reducer.begin_round()
+        if (rounds := site.reducer.rounds) is not None:
+            rounds.begin_round()
         timer = site.reducer.timer
         if timer is not None and timer.is_running:
             timer.on_stepped()

@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from coarse.errors import InFlightError
 from coarse.parallel.data.allreduce_stream import AllreduceStream
+from coarse.parallel.data.reducer import Flight, QueuedFlight, Rounds
 from coarse.protocol.dtypes import DType
 from coarse.protocol.records import Descriptor
 
@@ -27,7 +27,9 @@ class AllreduceReducer:
         self._count = count
         self._buckets: list[tuple[Descriptor, np.ndarray]] = []
         self._order: deque[int] = deque()
-        self._started: set[int] = set()
+        """Buckets that are still to be reduced in this round."""
+        self._queued: dict[int, QueuedFlight] = {}
+        """Those of them that are complete, and wait for one that comes before them."""
         stream.open()
 
     def memory_of(self, descriptor: Descriptor) -> np.ndarray:
@@ -37,37 +39,36 @@ class AllreduceReducer:
         self._buckets.append((descriptor, array))
         return array
 
-    def start(self, index: int) -> None:
-        """See Reducer."""
-        self._count(self._buckets[index][0])
+    def start(self, index: int) -> Flight:
+        """See Reducer. Waiting amid backward for a bucket behind one that backward has yet to fill would never end."""
+        descriptor, _ = self._buckets[index]
+        self._count(descriptor)
         if index not in self._order:
             self._order.append(index)
-        self._started.add(index)
-        while self._order and self._order[0] in self._started:
+        queued = self._queued[index] = QueuedFlight(
+            f"rank {self._rank}: another gradient came for {descriptor.name!r} "
+            'while it was in flight, and mode "allreduce" reduces buckets in order; use mode '
+            '"coarse", or count all backward passes in backward_passes_per_step'
+        )
+        while self._order and self._order[0] in self._queued:
             first = self._order.popleft()
-            self._started.discard(first)
-            self._stream.submit(first, *self._buckets[first])
+            self._queued.pop(first).started = self._stream.submit(*self._buckets[first])
+        return queued
 
     def cancel(self, index: int) -> bool:
         """See Reducer: others may have reduced it."""
         return False
 
-    def all_started(self) -> None:
+    @property
+    def rounds(self) -> Rounds | None:
         """See Reducer."""
+        return self
 
-    def wait(self, index: int) -> None:
-        """See Reducer. Waiting amid backward for a bucket behind one that backward has yet to fill would
-        never end."""
-        if index in self._order:
-            raise InFlightError(
-                f"rank {self._rank}: another gradient came for {self._buckets[index][0].name!r} "
-                'while it was in flight, and mode "allreduce" reduces buckets in order; use mode '
-                '"coarse", or count all backward passes in backward_passes_per_step'
-            )
-        self._stream.wait(index)
+    def all_started(self) -> None:
+        """See Rounds."""
 
     def begin_round(self) -> None:
-        """See Reducer."""
+        """See Rounds."""
         self._order.extend(range(len(self._buckets)))
 
     def close(self) -> None:

@@ -1,7 +1,5 @@
 """Tensors that the workers sum by MPI, one after the other, in a thread beside the computing one."""
 
-from collections.abc import Hashable
-
 import numpy as np
 from mpi4py import MPI
 
@@ -27,8 +25,6 @@ class AllreduceStream:
         self._link = link
         self._progress = ProgressThread(link, "coarse-allreduce")
         self._opening: Pending | None = None
-        self._submitted: dict[Hashable, Pending] = {}
-        """By key what was submitted last."""
 
     def open(self) -> None:
         """Return once the workers have a communicator for this stream; it may be called again after a StallError."""
@@ -36,22 +32,14 @@ class AllreduceStream:
             self._opening = self._progress.submit(_LANE, self._duplicate, _OPENING)
         self._opening.wait()
 
-    def submit(self, key: Hashable, descriptor: Descriptor, array: np.ndarray) -> None:
-        """Reduce an array by the descriptor's operation, after all that was submitted before."""
+    def submit(self, descriptor: Descriptor, array: np.ndarray) -> Pending:
+        """Reduce an array by the descriptor's operation, after all that was submitted before. To be waited for; after a
+        StallError it may be waited for again."""
 
         def reduce() -> None:
             self._link.reduced_bytes += _reduce(self._comm, descriptor, array)
 
-        self._submitted[key] = self._progress.submit(_LANE, reduce, f"the all-reduce of {descriptor.name!r}")
-
-    def wait(self, key: Hashable) -> None:
-        """Return once the array of a key holds the result.
-
-        Raises:
-            StallError: not in time; it may be waited for again.
-            DeadRankError: a rank has died.
-        """
-        self._submitted[key].wait()
+        return self._progress.submit(_LANE, reduce, f"the all-reduce of {descriptor.name!r}")
 
     def close(self) -> None:
         """Nothing will be submitted any more."""

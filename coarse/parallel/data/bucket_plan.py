@@ -24,18 +24,10 @@ class BucketPlan:
     (coarse.torch.ddp.buckets)."""
     layout: FlatLayout
     names: tuple[str, ...]
+    cohort_ranks: int
+    """How many ranks are counted together: all that the type can count."""
     num_cohorts: int
-    """How many groups of ranks are counted apart, since the type cannot count all of them."""
-
-
-def cohort_of(rank: int, num_cohorts: int) -> int:
-    """In which of a bucket's cohorts a rank is counted."""
-    return rank // _COHORT_RANKS if num_cohorts > 1 else 0
-
-
-def num_cohorts_of(wire: int, num_ranks: int) -> int:
-    """How many cohorts ranks form where they are counted in a type: one in a type that counts them all."""
-    return -(-num_ranks // _COHORT_RANKS) if DType(wire).itemsize <= 2 else 1
+    """How many such groups the ranks form, by their numbers."""
 
 
 def plan_buckets(
@@ -72,9 +64,18 @@ def plan_buckets(
     plans = []
     for index, (wire, names, layout) in enumerate(buckets, start=first_index):
         name = f"{prefix}gradients/{DType(wire).label}/{index}"
-        num_cohorts = num_cohorts_of(wire, num_ranks)
+        cohort_ranks = _COHORT_RANKS if DType(wire).itemsize <= 2 else num_ranks
+        num_cohorts = -(-num_ranks // cohort_ranks)
         shape = (layout.num_elements + num_cohorts * (len(names) + 1),)
         descriptor = Descriptor(name, wire, int(op), shape, index)
-        plan = BucketPlan(index=index, descriptor=descriptor, layout=layout, names=names, num_cohorts=num_cohorts)
-        plans.append(plan)
+        plans.append(
+            BucketPlan(
+                index=index,
+                descriptor=descriptor,
+                layout=layout,
+                names=names,
+                cohort_ranks=cohort_ranks,
+                num_cohorts=num_cohorts,
+            )
+        )
     return plans

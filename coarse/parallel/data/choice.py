@@ -12,7 +12,7 @@ def reducer_of(runtime: "Runtime", prefix: str) -> Reducer:
     """The one that the configuration's mode and policy ask for; `prefix` stands before its keys' names."""
     mode = runtime.config.mode
     if mode != "allreduce" and not times_rounds(runtime):
-        return DeviceReducer()
+        return DeviceReducer(runtime.require_client())
     from coarse.parallel.data.allreduce import AllreduceReducer  # what calls MPI, and what decides by simulation
     from coarse.parallel.data.allreduce_stream import AllreduceStream
     from coarse.parallel.data.dual import DualReducer

@@ -2,11 +2,9 @@
 
 from typing import TYPE_CHECKING, Protocol
 
-import numpy as np
-
 from coarse.client.handle import Handle
 from coarse.parallel.data.pass_timer import PassTimer
-from coarse.parallel.data.reducer import DeviceReducer, DualSync
+from coarse.parallel.data.reducer import DeviceReducer, DualSync, Flight, QueuedFlight, Rounds
 from coarse.protocol.dtypes import DType, Op
 from coarse.protocol.records import URGENT, Descriptor
 from coarse.session import is_initialized
@@ -44,7 +42,7 @@ class Chooser(Protocol):
         ...
 
 
-class DualReducer:
+class DualReducer(DeviceReducer):
     """The first buckets in the order of backward go to memory devices at once, the others to the workers' all-reduce.
 
     All lie in device memory, so that a bucket goes either way without a copy. What the workers sum is
@@ -57,74 +55,62 @@ class DualReducer:
     """
 
     def __init__(self, runtime: "Runtime", stream: "AllreduceStream", chooser: Chooser, prefix: str) -> None:
-        self.timer: PassTimer | None = chooser.timer
+        super().__init__(runtime.require_client())
+        self.timer = chooser.timer
         self._chooser = chooser
-        self._client = runtime.require_client()
         self._num_workers = runtime.placement.num_clients
-        self._devices = DeviceReducer()
         self._stream = stream
-        self._buckets: list[tuple[Descriptor, np.ndarray]] = []
         self._shared = range(0)
         """Buckets that the workers sum in this round."""
-        self._held: set[int] = set()
+        self._held: dict[int, QueuedFlight] = {}
         """Those of them that are complete, and set out with the last."""
-        self._with_workers: set[int] = set()
-        """Buckets whose last contribution went to the workers' all-reduce."""
         self._call = Descriptor(f"{prefix}round", int(DType.INT64), int(Op.SUM), (1,), URGENT)
         self._answer: Handle | None = None
         self._join_round = self._client.protocol.join_round
+
+    @property
+    def rounds(self) -> Rounds | None:
+        """See Reducer."""
+        return self
 
     @property
     def dual_sync(self) -> DualSync | None:
         """See Reducer."""
         return self._chooser.dual_sync
 
-    def memory_of(self, descriptor: Descriptor) -> np.ndarray:
-        """See Reducer."""
-        array = self._devices.memory_of(descriptor)
-        self._buckets.append((descriptor, array))
-        return array
-
-    def start(self, index: int) -> None:
+    def start(self, index: int) -> Flight:
         """See Reducer."""
         self._notice_joins()
         if self._shared and self._answer is None:
             one = self._client.device_array(self._call)
             one[:] = 1
             self._answer = self._client.push_pull(self._call, one, one)
-        if index in self._shared:
-            self._held.add(index)
-        else:
-            self._push(index)
+        if index not in self._shared:
+            return super().start(index)
+        held = self._held[index] = QueuedFlight(f"bucket {index} sets out when all of its round have been started")
+        return held
 
     def cancel(self, index: int) -> bool:
         """See Reducer."""
-        was_held = index in self._held
-        self._held.discard(index)
-        return was_held
+        return self._held.pop(index, None) is not None
 
     def all_started(self) -> None:
-        """See Reducer."""
+        """See Rounds."""
         if not self._held:
             return
         assert self._answer is not None
         are_all_here = self._answer.wait()[0] == self._num_workers
         for index in sorted(self._held):
-            self._held.discard(index)
+            held = self._held.pop(index)
             if are_all_here:
-                self._sum(index)
+                descriptor, array = self._buckets[index]
+                self._client.count_push(descriptor)
+                held.started = self._stream.submit(descriptor, array)
             else:
-                self._push(index)
-
-    def wait(self, index: int) -> None:
-        """See Reducer."""
-        if index in self._with_workers:
-            self._stream.wait(index)
-        else:
-            self._devices.wait(index)
+                held.started = super().start(index)
 
     def begin_round(self) -> None:
-        """See Reducer."""
+        """See Rounds."""
         if self._answer is not None:
             self._answer.wait()
             self._answer = None
@@ -139,17 +125,7 @@ class DualReducer:
             self._client.forget(self._call.name)
             self._chooser.close(len(self._buckets))
         self._stream.close()
-        self._devices.close()
-
-    def _push(self, index: int) -> None:
-        self._with_workers.discard(index)
-        self._devices.start(index)
-
-    def _sum(self, index: int) -> None:
-        descriptor, array = self._buckets[index]
-        self._client.count_push(descriptor)
-        self._with_workers.add(index)
-        self._stream.submit(index, descriptor, array)
+        super().close()
 
     def _notice_joins(self) -> None:
         """All workers have joined since, each after steps of its own number: they count steps anew."""

@@ -5,7 +5,8 @@ import enum
 
 
 class BucketPhase(enum.IntEnum):
-    """Where a bucket is in a step; from IN_FLIGHT on its values are on the way or are the combined ones."""
+    """Where a bucket is in a step; from IN_FLIGHT on its values are on the way or are the combined ones, and a gradient
+    that comes has to wait until the bucket is opened again."""
 
     FILLING = 0
     """Backward adds this rank's gradients."""
@@ -17,11 +18,6 @@ class BucketPhase(enum.IntEnum):
     """`.grad` holds the result, and other buckets of the step are still awaited."""
     SUMMED = 4
     """The step's buckets have all landed."""
-
-    @property
-    def is_sealed(self) -> bool:
-        """Whether a gradient that comes now has to wait until the bucket is opened again."""
-        return self >= BucketPhase.IN_FLIGHT
 
 
 MOVES: dict[BucketPhase, tuple[BucketPhase, ...]] = {

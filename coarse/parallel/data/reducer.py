@@ -5,12 +5,13 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from coarse.client.handle import Handle
+from coarse.errors import InFlightError
 from coarse.protocol.config import FixedRouting
 from coarse.protocol.records import Descriptor
-from coarse.session import current, is_initialized
+from coarse.session import is_initialized
 
 if TYPE_CHECKING:  # it starts MPI, which only init() may
+    from coarse.client.client import Client
     from coarse.parallel.data.pass_timer import PassTimer
     from coarse.runtime import Runtime
     from coarse.simulation.live_split import MeasuredStep, MeasuredWays
@@ -43,8 +44,48 @@ class DualSync:
     """Of all seconds but the two simulated ones."""
 
 
+class Flight(Protocol):
+    """What was started: a device's handle, or a job of the workers' stream. It knows how far it is."""
+
+    def wait(self) -> object:
+        """Return once the bucket's memory holds the combined values; after a StallError it may be called again."""
+        ...
+
+
+class QueuedFlight:
+    """One that sets out later, with others."""
+
+    def __init__(self, refusal: str) -> None:
+        """`refusal` says why a wait before that would never end."""
+        self._refusal = refusal
+        self.started: Flight | None = None
+
+    def wait(self) -> None:
+        """See Flight; InFlightError where it has not set out."""
+        if self.started is None:
+            raise InFlightError(self._refusal)
+        self.started.wait()
+
+
+class Rounds(Protocol):
+    """What a reducer has to know of rounds, in each of which every bucket is started."""
+
+    def all_started(self) -> None:
+        """Every bucket of the round has been started, and is about to be waited for; may be said again."""
+        ...
+
+    def begin_round(self) -> None:
+        """All buckets have been waited for; each will be started again. After a StallError it is called again."""
+        ...
+
+
 class Reducer(Protocol):
     """Combines buckets in place. All ranks start the same buckets equally often."""
+
+    @property
+    def rounds(self) -> Rounds | None:
+        """Who is told of rounds; None where each bucket goes its own way."""
+        ...
 
     @property
     def timer(self) -> "PassTimer | None":
@@ -60,24 +101,12 @@ class Reducer(Protocol):
         """The flat memory of a bucket, zeros at first; buckets are made in order of their index."""
         ...
 
-    def start(self, index: int) -> None:
-        """A bucket's contribution is complete; nobody may touch its memory until `wait`."""
+    def start(self, index: int) -> Flight:
+        """A bucket's contribution is complete; nobody may touch its memory until the flight was waited for."""
         ...
 
     def cancel(self, index: int) -> bool:
         """Take back a contribution that nobody has touched yet; False where that is too late."""
-        ...
-
-    def all_started(self) -> None:
-        """Every bucket of the round has been started, and is about to be waited for; may be said again."""
-        ...
-
-    def wait(self, index: int) -> None:
-        """Return once the bucket's memory holds the combined values."""
-        ...
-
-    def begin_round(self) -> None:
-        """All buckets have been waited for; each will be started again. After a StallError it is called again."""
         ...
 
     def close(self) -> None:
@@ -88,45 +117,43 @@ class Reducer(Protocol):
 class DeviceReducer:
     """Buckets that live in device memory: starting one writes a record, and moves no bytes."""
 
-    timer = None
-    dual_sync = None
+    timer: "PassTimer | None" = None
 
-    def __init__(self) -> None:
+    def __init__(self, client: "Client") -> None:
+        self._client = client
         self._buckets: list[tuple[Descriptor, np.ndarray]] = []
-        self._handles: dict[int, Handle] = {}
+
+    @property
+    def rounds(self) -> Rounds | None:
+        """See Reducer."""
+        return None
+
+    @property
+    def dual_sync(self) -> DualSync | None:
+        """See Reducer: there is nothing to decide."""
+        return None
 
     def memory_of(self, descriptor: Descriptor) -> np.ndarray:
         """See Reducer."""
-        array = current().require_client().device_array(descriptor)
+        array = self._client.device_array(descriptor)
         self._buckets.append((descriptor, array))
         return array
 
-    def start(self, index: int) -> None:
+    def start(self, index: int) -> Flight:
         """See Reducer."""
-        client = current().require_client()
         descriptor, array = self._buckets[index]
-        self._handles[index] = client.push_pull(descriptor, None, array)
+        return self._client.push_pull(descriptor, None, array)
 
     def cancel(self, index: int) -> bool:
         """See Reducer: a device may be adding it."""
         return False
-
-    def all_started(self) -> None:
-        """See Reducer."""
-
-    def wait(self, index: int) -> None:
-        """See Reducer."""
-        self._handles[index].wait()
-
-    def begin_round(self) -> None:
-        """See Reducer."""
 
     def close(self) -> None:
         """See Reducer; the devices get their memory back once all workers have closed theirs."""
         buckets, self._buckets = self._buckets, []
         if is_initialized():
             for descriptor, _ in buckets:
-                current().require_client().forget(descriptor.name)
+                self._client.forget(descriptor.name)
 
 
 def may_share(runtime: "Runtime") -> bool:

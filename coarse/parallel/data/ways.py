@@ -74,5 +74,4 @@ def _by_devices(client: Client, descriptor: Descriptor, array: np.ndarray) -> Wa
 
 
 def _by_workers(stream: "AllreduceStream", descriptor: Descriptor, array: np.ndarray) -> Wait:
-    stream.submit(descriptor.name, descriptor, array)
-    return partial(stream.wait, descriptor.name)
+    return stream.submit(descriptor, array).wait

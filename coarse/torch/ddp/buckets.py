@@ -10,13 +10,16 @@ each rank writes into its own cohort's column.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 import torch
+from torch.autograd.graph import increment_version
 
-from coarse.parallel.data.bucket_plan import BucketPlan, cohort_of
+from coarse.parallel.data.bucket_plan import BucketPlan
 from coarse.parallel.data.bucket_plan import plan_buckets as plan_of_sizes
-from coarse.parallel.data.flight import BucketPhase, moved
+from coarse.parallel.data.flight import BucketPhase
+from coarse.parallel.data.reducer import Flight
 from coarse.protocol.dtypes import Op
 from coarse.torch.tensors import describe, is_dense, tensor_of
 
@@ -53,7 +56,12 @@ class Bucket:
     num_awaited: int = field(init=False)
     """Parameters whose last backward pass of this step is still to come."""
     phase: BucketPhase = BucketPhase.FILLING
-    """All that is known of its way; changed by `move` alone."""
+    """All that is known of its way; changed by GradientExchange alone, by the moves of that file."""
+    flight: Flight | None = None
+    """What was started last; it says how far it is."""
+    was_disturbed: bool = field(init=False, default=False)
+    """Whether anybody but a device wrote to the gradients, or put others in their place, between the last `seal` and
+    `open`. A write through `.data` leaves no trace."""
 
     def __post_init__(self) -> None:
         wire = self.plan.descriptor.dtype
@@ -67,8 +75,8 @@ class Bucket:
         self._presence = self.array[-rows * cohorts :].reshape(rows, cohorts)
         self._presence_tensor = self.flat[-rows * cohorts :].view(rows, cohorts)
         self._one = self._one_in_storage()
-        self._pushed: Sequence[torch.Tensor | None] = ()
-        self._pushed_version: object = None
+        self._sealed: Sequence[tuple[torch.Tensor | None, int]] = ()
+        """Each parameter's gradient, and its version, when the bucket was sealed."""
         self.begin_step()
 
     def begin_step(self) -> None:
@@ -76,42 +84,56 @@ class Bucket:
         self.arrivals = [0] * len(self.parameters)
         self.num_awaited = len(self.parameters)
 
-    def move(self, to: BucketPhase) -> None:
-        """Go on to another phase."""
-        self.phase = moved(self.phase, to)
+    # --- from this rank's gradients to those of all
 
-    def write_presence(self, rank: int) -> None:
-        """Note and say which gradients this rank has (see [Note: presence]), and what they are."""
+    def seal(self, rank: int) -> None:
+        """Make the memory hold this rank's gradients, zeros where it has none; say which it has (see [Note: presence]),
+        and note what they are."""
         self._presence[:] = 0
-        self._presence[:, cohort_of(rank, self.plan.num_cohorts)] = self._one
-        self._pushed = [parameter.grad for parameter in self.parameters]
-        for slot, gradient in enumerate(self._pushed):
+        self._presence[:, rank // self.plan.cohort_ranks] = self._one
+        for slot, view in enumerate(self.views):
+            gradient = self.parameters[slot].grad
             if gradient is None or not self.has_gradient[slot]:
                 self.has_gradient[slot] = False
                 self._presence[slot] = 0
-        self._pushed_version = self.version()
+                view.zero_()
+            elif gradient is not view:
+                self.put(slot, gradient)
+        sealed = []
+        for parameter in self.parameters:
+            gradient = parameter.grad
+            sealed.append((gradient, 0 if gradient is None else gradient._version))
+        self._sealed = sealed
 
-    def was_disturbed(self) -> bool:
-        """Whether anybody but a device has written to the gradients, or put others in their place,
-        since `write_presence`; to be asked once. A write through `.data` leaves no trace."""
-        pushed, self._pushed = self._pushed, ()
-        if self._pushed_version != self.version():
-            return True
-        replaced = (p.grad is not was for p, was in zip(self.parameters, pushed, strict=True))
-        return any(replaced)
-
-    def read_presence(self, num_ranks: int) -> list[tuple[int, int]] | None:
-        """(slot, ranks without it) of each gradient that some rank lacked; a slot that all lacked
-        has the number of all that took part. None where every rank had every gradient."""
-        if (self._presence == self._presence[-1]).all():
-            return None
+    def open(self, num_ranks: int | None) -> dict[str, int]:
+        """Let `.grad` hold the result, which lies in the memory: by name how many ranks lacked a gradient that some
+        had. One that all lacked is None. Without a number of ranks: the push was cancelled, and there is no result."""
+        sealed, self._sealed = self._sealed, ()
+        self.was_disturbed = False
+        for parameter, (gradient, version) in zip(self.parameters, sealed, strict=True):
+            if parameter.grad is not gradient or (gradient is not None and gradient._version != version):
+                self.was_disturbed = True
+        if num_ranks is None:
+            return {}
+        increment_version([self.flat])  # see [Note: writes that autograd sees]
+        if (self._presence == self._presence[-1]).all():  # every rank had every gradient
+            if not self.shows_results:
+                for slot in range(len(self.parameters)):
+                    self.give(slot, is_own=True)
+            return {}
         counts = self._counts(num_ranks)
         took_part = counts.pop()
-        return [(slot, took_part - c) for slot, c in enumerate(counts) if c < took_part]
-
-    def num_took_part(self, num_ranks: int) -> int:
-        """Ranks that contributed to the result."""
-        return self._counts(num_ranks)[-1]
+        absent = {}
+        for slot, count in enumerate(counts):
+            if not count:
+                self.parameters[slot].grad = None
+                self.has_gradient[slot] = False
+                continue
+            if count < took_part:
+                absent[self.plan.names[slot]] = took_part - count
+            self.give(slot, is_own=self.has_gradient[slot])
+            self.has_gradient[slot] = True
+        return absent
 
     def _counts(self, num_ranks: int) -> list[int]:
         """How many ranks had each gradient, and how many took part."""
@@ -127,22 +149,16 @@ class Bucket:
 
     # --- how gradients and the bucket's memory belong together
 
-    def take(self, slot: int) -> None:
-        """Backward has put a gradient into a parameter's `.grad`."""
-        raise NotImplementedError
+    shows_results: ClassVar[bool]
+    """Whether `.grad` is the bucket's memory, so that a result is there as soon as it has landed."""
 
-    def fill(self) -> None:
-        """Make the bucket's memory hold this rank's gradients, zeros where it has none."""
+    def put(self, slot: int, gradient: torch.Tensor) -> None:
+        """Make the bucket's memory hold a gradient that lies elsewhere."""
         raise NotImplementedError
 
     def give(self, slot: int, *, is_own: bool) -> None:
         """A result that some rank contributed to: into `.grad`, unless the user cleared this rank's own."""
         raise NotImplementedError
-
-    def give_all(self) -> None:
-        """A result to which every rank contributed every gradient."""
-        for slot in range(len(self.parameters)):
-            self.give(slot, is_own=True)
 
     def scale(self, factor: float) -> None:
         """Multiply all gradients."""
@@ -155,10 +171,6 @@ class Bucket:
     def release(self) -> None:
         """Let no gradient lie in the bucket's memory any more, which others will use."""
 
-    def version(self) -> object:
-        """A value that differs once torch, and no device, has written to the gradients."""
-        raise NotImplementedError
-
 
 class BucketOfViews(Bucket):
     """`.grad` is a view of the bucket: backward adds to it there, and nothing is ever copied.
@@ -166,31 +178,18 @@ class BucketOfViews(Bucket):
     Only a `.grad` that was None, so that autograd put a new tensor there, is copied once.
     """
 
-    def take(self, slot: int) -> None:
-        """See Bucket."""
-        parameter, view = self.parameters[slot], self.views[slot]
-        gradient = parameter.grad
-        if gradient is not view and gradient is not None:
-            with torch.no_grad():
-                view.copy_(gradient)
-            parameter.grad = view
+    shows_results = True
 
-    def fill(self) -> None:
+    def put(self, slot: int, gradient: torch.Tensor) -> None:
         """See Bucket."""
-        for slot, view in enumerate(self.views):
-            gradient = self.parameters[slot].grad
-            if not self.has_gradient[slot] or gradient is None:
-                view.zero_()
-            elif gradient is not view:
-                self.take(slot)
+        with torch.no_grad():
+            self.views[slot].copy_(gradient)
+        self.parameters[slot].grad = self.views[slot]
 
     def give(self, slot: int, *, is_own: bool) -> None:
         """See Bucket."""
         if not is_own:
             self.parameters[slot].grad = self.views[slot]
-
-    def give_all(self) -> None:
-        """See Bucket: the views show it already."""
 
     def scale(self, factor: float) -> None:
         """See Bucket."""
@@ -210,25 +209,15 @@ class BucketOfViews(Bucket):
             if parameter.grad is view:
                 parameter.grad = view.clone()
 
-    def version(self) -> object:
-        """See Bucket."""
-        return self.flat._version
-
 
 class BucketOfCopies(Bucket):
     """`.grad` stays torch's own, on whatever device; it is copied in and the result copied out."""
 
-    def take(self, slot: int) -> None:
-        """See Bucket."""
+    shows_results = False
 
-    def fill(self) -> None:
+    def put(self, slot: int, gradient: torch.Tensor) -> None:
         """See Bucket."""
-        for slot, view in enumerate(self.views):
-            gradient = self.parameters[slot].grad
-            if not self.has_gradient[slot] or gradient is None:
-                view.zero_()
-            else:
-                view.copy_(gradient.detach())
+        self.views[slot].copy_(gradient.detach())
 
     def give(self, slot: int, *, is_own: bool) -> None:
         """See Bucket."""
@@ -255,11 +244,6 @@ class BucketOfCopies(Bucket):
 
     def release(self) -> None:
         """See Bucket: none ever does."""
-
-    def version(self) -> object:
-        """See Bucket."""
-        gradients = (parameter.grad for parameter in self.parameters)
-        return [None if gradient is None else gradient._version for gradient in gradients]
 
 
 def _view_like(parameter: torch.Tensor, flat: torch.Tensor, offset: int) -> torch.Tensor:

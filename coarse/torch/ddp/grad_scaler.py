@@ -15,7 +15,8 @@ import torch
 from torch.amp.grad_scaler import GradScaler
 from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 
-_HANDED = ("grad_scale", "found_inf")
+HANDED = frozenset({"grad_scale", "found_inf"})
+"""Attributes by which GradScaler tells an optimizer to unscale gradients itself."""
 
 
 @runtime_checkable
@@ -47,7 +48,7 @@ def _asking(unscale: Any) -> Any:  # noqa: ANN401
 @contextmanager
 def handing_on(outer: torch.optim.Optimizer, inner: torch.optim.Optimizer) -> Iterator[None]:
     """What GradScaler hands an optimizer that unscales gradients itself (a fused one), within, to the one it wraps."""
-    handed = {name: outer.__dict__[name] for name in _HANDED if name in outer.__dict__}
+    handed = {name: outer.__dict__[name] for name in HANDED if name in outer.__dict__}
     for name, value in handed.items():
         setattr(inner, name, value)
     try:

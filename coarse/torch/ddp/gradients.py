@@ -7,11 +7,10 @@ from contextlib import contextmanager
 import torch
 
 from coarse.errors import InFlightError
-from coarse.parallel.data.flight import BucketPhase, reopened
+from coarse.parallel.data.flight import BucketPhase, moved, reopened
 from coarse.parallel.data.reducer import Reducer
 from coarse.protocol.dtypes import Op
 from coarse.torch.ddp.buckets import Bucket
-from coarse.torch.tensors import note_overwritten
 
 Hook = Callable[[torch.Tensor], None]
 
@@ -30,6 +29,7 @@ class GradientExchange:
 
     def __init__(self, reducer: Reducer, *, op: Op, rank: int, num_ranks: int, num_passes: int) -> None:
         self._reducer = reducer
+        self._rounds = reducer.rounds
         self._timer = reducer.timer
         self._op = op
         self._rank = rank
@@ -61,7 +61,8 @@ class GradientExchange:
         for removable in self._removables:
             removable.remove()
         self._removables.clear()
-        self._reducer.all_started()
+        if self._rounds is not None:
+            self._rounds.all_started()
         for bucket in self._buckets:
             if bucket.phase is BucketPhase.IN_FLIGHT:
                 self._finish(bucket)
@@ -82,24 +83,32 @@ class GradientExchange:
 
         After a StallError it may be called again: no bucket is pushed twice by that.
         """
-        if not self._any(BucketPhase.LANDED):
+        has_landed = False  # before a wait that stalled
+        for bucket in self._buckets:
+            has_landed |= bucket.phase is BucketPhase.LANDED
+            if bucket.phase in (BucketPhase.FILLING, BucketPhase.SUMMED):
+                self._start(bucket)
+        if not has_landed:
             self.last_absent = {}
-        for phases in ((BucketPhase.FILLING, BucketPhase.SUMMED), (BucketPhase.LATE,)):
-            for bucket in self._buckets:
-                if bucket.phase in phases:
-                    self._start(bucket)
-        self._reducer.all_started()
+        for bucket in self._buckets:
+            if bucket.phase is BucketPhase.LATE:
+                self._start(bucket)
+        if self._rounds is not None:
+            self._rounds.all_started()
         for bucket in self._buckets:
             if bucket.phase is BucketPhase.IN_FLIGHT:
                 self._finish(bucket)
-        self._reducer.begin_round()
+        if self._rounds is not None:
+            self._rounds.begin_round()
         for bucket in self._buckets:
-            bucket.move(BucketPhase.SUMMED)
+            bucket.phase = moved(bucket.phase, BucketPhase.SUMMED)
             bucket.begin_step()
         self.has_arrivals = False
-        self._require_undisturbed()
+        if self._disturbed:
+            raise self._disturbance()
         self.is_synchronised = True
-        self._report_absent()
+        if self.last_absent:
+            self._report_absent()
 
     def clear(self, *, set_to_none: bool) -> None:
         """Zero all gradients; where some were pushed, first let all ranks take the results."""
@@ -107,15 +116,9 @@ class GradientExchange:
             self.synchronize()
         for bucket in self._buckets:
             bucket.clear(set_to_none=set_to_none)
-            bucket.move(BucketPhase.FILLING)
+            bucket.phase = moved(bucket.phase, BucketPhase.FILLING)
             bucket.begin_step()
         self.is_synchronised = False
-
-    def note_stepped(self) -> None:
-        """The optimizer has used the gradients: the next ones are to be synchronised."""
-        self.is_synchronised = False
-        if self._timer is not None:
-            self._timer.on_stepped()
 
     def require_landed(self) -> None:
         """InFlightError where a device may still write to a gradient."""
@@ -132,7 +135,7 @@ class GradientExchange:
 
     def _hooks(self, bucket: Bucket, slot: int) -> tuple[Hook, Hook]:
         """What runs before autograd adds to a parameter's gradient, and after."""
-        name, timer = bucket.plan.names[slot], self._timer
+        name, view, timer = bucket.plan.names[slot], bucket.views[slot], self._timer
 
         def before(gradient: torch.Tensor) -> None:
             if gradient.layout is not torch.strided:
@@ -140,11 +143,13 @@ class GradientExchange:
                     f"rank {self._rank}: the gradient of {name!r} is {gradient.layout}, and a dense "
                     "one was wanted; build its module with sparse=False"
                 )
-            if bucket.phase.is_sealed:
+            if bucket.phase >= BucketPhase.IN_FLIGHT:
                 self._reopen(bucket)
 
         def after(parameter: torch.Tensor) -> None:
-            bucket.take(slot)
+            gradient = parameter.grad
+            if bucket.shows_results and gradient is not view and gradient is not None:
+                bucket.put(slot, gradient)
             bucket.has_gradient[slot] = True
             if self._is_silent:
                 return
@@ -163,60 +168,44 @@ class GradientExchange:
     def _reopen(self, bucket: Bucket) -> None:
         """Make a pushed bucket ready for one more gradient (see [Note: a second gradient])."""
         if bucket.phase is BucketPhase.IN_FLIGHT and self._reducer.cancel(bucket.plan.index):
-            bucket.move(BucketPhase.FILLING)
-            self._note_disturbance(bucket)
-            self._require_undisturbed()
-            return
-        if bucket.phase is BucketPhase.IN_FLIGHT:
-            self._finish(bucket)
-        bucket.move(reopened(bucket.phase))
-        if self._op is Op.SUM:
-            bucket.scale(1.0 / self._num_ranks)
-        self._require_undisturbed()
+            bucket.phase = moved(bucket.phase, BucketPhase.FILLING)
+            bucket.open(None)
+            if bucket.was_disturbed:
+                self._disturbed.append(bucket.plan.names[0])
+        else:
+            if bucket.phase is BucketPhase.IN_FLIGHT:
+                self._finish(bucket)
+            bucket.phase = moved(bucket.phase, reopened(bucket.phase))
+            if self._op is Op.SUM:
+                bucket.scale(1.0 / self._num_ranks)
+        if self._disturbed:
+            raise self._disturbance()
 
     def _start(self, bucket: Bucket) -> None:
         if bucket.phase is BucketPhase.SUMMED:
             self._reopen(bucket)
         if self._timer is not None and self._timer.is_running:
             self._timer.on_bucket(bucket.plan.index)
-        bucket.fill()
-        bucket.write_presence(self._rank)
-        self._reducer.start(bucket.plan.index)
-        bucket.move(BucketPhase.IN_FLIGHT)
+        bucket.seal(self._rank)
+        bucket.flight = self._reducer.start(bucket.plan.index)
+        bucket.phase = moved(bucket.phase, BucketPhase.IN_FLIGHT)
 
     def _finish(self, bucket: Bucket) -> None:
-        self._reducer.wait(bucket.plan.index)
-        bucket.move(BucketPhase.LANDED)
-        self._note_disturbance(bucket)
-        note_overwritten([bucket.flat])
-        lacking = dict(bucket.read_presence(self._num_ranks) or ())
-        if not lacking:
-            bucket.give_all()
-            return
-        took_part = bucket.num_took_part(self._num_ranks)
-        for slot, parameter in enumerate(bucket.parameters):
-            num_missing = lacking.get(slot, 0)
-            if num_missing == took_part:
-                parameter.grad = None
-                bucket.has_gradient[slot] = False
-                continue
-            if num_missing:
-                self.last_absent[bucket.plan.names[slot]] = num_missing
-            bucket.give(slot, is_own=bucket.has_gradient[slot])
-            bucket.has_gradient[slot] = True
-
-    def _note_disturbance(self, bucket: Bucket) -> None:
-        if bucket.was_disturbed():
+        assert bucket.flight is not None
+        bucket.flight.wait()
+        bucket.phase = moved(bucket.phase, BucketPhase.LANDED)
+        self.last_absent.update(bucket.open(self._num_ranks))
+        if bucket.was_disturbed:
             self._disturbed.append(bucket.plan.names[0])
 
-    def _require_undisturbed(self) -> None:
+    def _disturbance(self) -> InFlightError:
+        """The error of gradients that were disturbed; it is said once."""
         disturbed, self._disturbed = self._disturbed, []
-        if disturbed:
-            raise InFlightError(
-                f"rank {self._rank}: gradients, such as that of {disturbed[0]!r}, were changed or replaced "
-                "while they were in flight; call optimizer.synchronize() before clipping or unscaling them, and "
-                "step() within optimizer.skip_sync()"
-            )
+        return InFlightError(
+            f"rank {self._rank}: gradients, such as that of {disturbed[0]!r}, were changed or replaced "
+            "while they were in flight; call optimizer.synchronize() before clipping or unscaling them, and "
+            "step() within optimizer.skip_sync()"
+        )
 
     def _report_absent(self) -> None:
         new = [name for name in self.last_absent if name not in self._warned]

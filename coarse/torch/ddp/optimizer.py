@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,7 +14,7 @@ from coarse.session import current, is_initialized
 from coarse.torch.ddp.buckets import Bucket, BucketOfCopies, BucketOfViews, plan_buckets
 from coarse.torch.ddp.claims import claims_of
 from coarse.torch.ddp.closure import Closure, SharedClosure, loss_name
-from coarse.torch.ddp.grad_scaler import handing_on, teach_scalers
+from coarse.torch.ddp.grad_scaler import HANDED, handing_on, teach_scalers
 from coarse.torch.ddp.gradients import GradientExchange
 from coarse.torch.device_state import DeviceState
 from coarse.torch.tensors import NamedTensors, format_of, names_of, signature
@@ -102,22 +102,29 @@ class DistributedOptimizer(torch.optim.Optimizer):
         """
         if self._is_skipping:
             self._exchange.require_landed()
-        elif closure is None and not self._exchange.is_synchronised:
+        elif closure is None:
             self.synchronize()
         if closure is not None:
             self._had_closure |= not self._is_skipping
             shared = SharedClosure(closure, self.synchronize, self._op, loss_name(self._prefix))
             options["closure"] = closure if self._is_skipping else shared
-        with handing_on(self, self._inner):
+        with handing_on(self, self._inner) if HANDED & self.__dict__.keys() else nullcontext():
             result = self._inner.step(**options)
-        self._exchange.note_stepped()
+        self._exchange.is_synchronised = False  # the next gradients are to be
+        if (timer := self._reducer.timer) is not None:
+            timer.on_stepped()
         return result
 
     def synchronize(self) -> None:
         """Push what backward has not completed, and wait until `.grad` holds the combined gradients."""
         if self._exchange.is_synchronised:
             return
-        self._require_none_unfrozen()
+        for parameter in self._frozen:
+            if parameter.requires_grad:
+                raise ValueError(
+                    f"{self._names[parameter]!r} was frozen when the DistributedOptimizer was made, so its "
+                    "gradient is not exchanged; close() it and make a new one, or unfreeze it before"
+                )
         self._exchange.synchronize()
 
     def synchronize_for_scaler(self) -> None:
@@ -261,14 +268,6 @@ class DistributedOptimizer(torch.optim.Optimizer):
             stacklevel=4,
         )
         return BucketOfCopies
-
-    def _require_none_unfrozen(self) -> None:
-        for parameter in self._frozen:
-            if parameter.requires_grad:
-                raise ValueError(
-                    f"{self._names[parameter]!r} was frozen when the DistributedOptimizer was made, so its "
-                    "gradient is not exchanged; close() it and make a new one, or unfreeze it before"
-                )
 
 
 def _check(optimizer: object, op: Op, backward_passes_per_step: int) -> None:

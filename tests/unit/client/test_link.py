@@ -13,7 +13,7 @@ import pytest
 from coarse.client import link as link_module
 from coarse.client.client import Client
 from coarse.client.link import DeviceLink
-from coarse.client.protocol import ClientProtocol
+from coarse.client.protocol import ClientProtocol, KeyPhase
 from coarse.errors import CoarseError, DeadRankError, InFlightError, MismatchError, StallError
 from coarse.protocol.clock import WallClock
 from coarse.protocol.dtypes import DType, Op
@@ -256,17 +256,16 @@ def test_a_name_is_free_once_a_dropped_handles_result_has_come(wire):
     array = np.zeros(4, np.float32)
     client.push_pull(W, array, np.empty_like(array))  # nobody keeps the handle
     state = wire.protocol.keys[key_of("w")]
-    assert state.is_abandoned
+    assert not state.is_claimed
     wire.say(Ready(key_of("w"), 0, 1, True))
     handle = client.push_pull(W, array, np.empty_like(array))
-    assert (state.version, state.phase.value, state.is_abandoned) == (1, "in flight", False)
+    assert (state.version, state.phase, state.is_claimed) == (1, KeyPhase.IN_FLIGHT, True)
     with pytest.raises(InFlightError, match="'w' was pushed again"):
         client.push_pull(W, array, array)
     wire.say(Ready(key_of("w"), 0, 1, True))
     handle.wait()
     del handle
-    assert state.is_taken
-    assert not state.is_abandoned
+    assert state.phase is KeyPhase.IDLE
 
 
 def test_an_old_handle_gives_no_later_push_up(wire):
@@ -277,7 +276,7 @@ def test_an_old_handle_gives_no_later_push_up(wire):
     client.pull("w", np.empty_like(array)).wait()
     later = client.push_pull(W, array, np.empty_like(array))
     del old
-    assert not wire.protocol.keys[key_of("w")].is_abandoned
+    assert wire.protocol.keys[key_of("w")].is_claimed
     assert not later.done()
 
 

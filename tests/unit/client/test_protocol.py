@@ -1,7 +1,6 @@
 import pytest
 
 from coarse.client.protocol import ClientProtocol, KeyPhase, ToDevice
-from coarse.client.refusals import missing_clients, silent_devices
 from coarse.protocol.dtypes import DType, Op
 from coarse.protocol.plan import Placement, RoutingTable
 from coarse.protocol.records import (
@@ -160,6 +159,7 @@ def test_a_forgotten_name_is_a_new_key_and_its_region_is_given_back():
     assert protocol.key("w") != key
     [sent] = protocol.register(descriptor(7))
     assert (sent.record.key, sent.record.device) == (protocol.key("w"), -1)
+    protocol.on_record(Registered(protocol.key("w"), 1, 0, 64))
     keys = {protocol.key("w")}
     for _ in range(5):
         protocol.forget("w")
@@ -193,7 +193,7 @@ def answered(answers, *, is_waiting=True):
     protocol.ask_who_is_missing(key)
     for device, clients in answers.items():
         protocol.on_record(Status(1, key, device, clients))
-    return missing_clients(protocol, key), silent_devices(protocol, key)
+    return protocol.missing_clients(key), protocol.silent_devices(key)
 
 
 def test_a_device_that_names_the_asker_after_its_push_has_done_its_shards():

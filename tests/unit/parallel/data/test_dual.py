@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from coarse.errors import StallError
+from coarse.errors import InFlightError, StallError
 from coarse.parallel.data import dual
 from coarse.protocol.dtypes import DType, Op
 from coarse.protocol.records import Descriptor
@@ -43,9 +43,12 @@ class Line:
     # the client
 
     def device_array(self, descriptor):
-        return np.zeros(descriptor.shape, np.int64)
+        return np.zeros(descriptor.shape, DType(descriptor.dtype).storage)
 
     def push_pull(self, descriptor, array, out):
+        if array is None:
+            self.events.append(f"push {descriptor.priority}")
+            return self.flight(f"wait {descriptor.priority}")
         assert array.tolist() == [1]
         self.events.append("call")
 
@@ -60,36 +63,18 @@ class Line:
     def count_push(self, descriptor):
         self.counted.append(descriptor.name)
 
-    # the devices
-
-    def memory_of(self, descriptor):
-        return np.zeros(descriptor.shape, np.float32)
-
-    def start(self, index):
-        self.events.append(f"push {index}")
-
-    def wait(self, index):
-        self.events.append(f"wait {index}")
-
-    def close(self):
-        self.events.append("close")
-
     # the stream
 
-    def submit(self, index, descriptor, array):
-        self.events.append(f"sum {index}")
+    def submit(self, descriptor, array):
+        self.events.append(f"sum {descriptor.priority}")
+        return self.flight(f"wait for the sum of {descriptor.priority}")
 
-
-class Stream:
-    def __init__(self, line):
-        self.submit = line.submit
-        self.wait = lambda index: line.events.append(f"wait for the sum of {index}")
-        self.close = line.close
+    def flight(self, event):
+        return SimpleNamespace(wait=lambda: self.events.append(event))
 
 
 def reducer_of(line, num_buckets=4):
-    made = dual.DualReducer(line, Stream(line), line, "")
-    made._devices = line
+    made = dual.DualReducer(line, line, line, "")
     for index in range(num_buckets):
         made.memory_of(Descriptor(f"bucket {index}", int(DType.FLOAT32), int(Op.SUM), (3,), index))
     made.begin_round()
@@ -103,21 +88,21 @@ def line():
 
 def test_the_first_buckets_are_pushed_at_once_and_the_rest_is_summed_in_order_at_the_end(line):
     reducer = reducer_of(line)
-    for index in (0, 3, 1, 2):
-        reducer.start(index)
+    flights = {index: reducer.start(index) for index in (0, 3, 1, 2)}
+    with pytest.raises(InFlightError, match="bucket 3 sets out when all"):
+        flights[3].wait()
     assert line.events == ["call", "push 0", "push 1"]
     reducer.all_started()
     reducer.all_started()
     assert line.events[3:] == ["sum 2", "sum 3"]
     for index in range(4):
-        reducer.wait(index)
+        flights[index].wait()
     assert line.events[5:] == ["wait 0", "wait 1", "wait for the sum of 2", "wait for the sum of 3"]
     assert line.counted == ["bucket 2", "bucket 3"]  # the client itself counts what it pushes
 
 
 def test_before_the_first_border_all_buckets_go_to_the_devices(line):
-    made = dual.DualReducer(line, Stream(line), line, "")
-    made._devices = line
+    made = dual.DualReducer(line, line, line, "")
     made.memory_of(Descriptor("bucket", int(DType.FLOAT32), int(Op.SUM), (3,), 0))
     made.start(0)
     made.all_started()
@@ -140,10 +125,9 @@ def test_the_roll_is_called_once_a_round_and_only_where_the_workers_sum_a_part(s
 def test_where_a_worker_has_joined_all_buckets_go_to_the_devices(line):
     line.num_present = WORKERS - 1
     reducer = reducer_of(line)
-    for index in range(4):
-        reducer.start(index)
+    flights = [reducer.start(index) for index in range(4)]
     reducer.all_started()
-    reducer.wait(3)
+    flights[3].wait()
     assert line.events == ["call", "push 0", "push 1", "push 2", "push 3", "wait 3"]
 
 

@@ -2,6 +2,8 @@
 
 import gc
 import weakref
+from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,6 +18,7 @@ from coarse.torch.ddp.gradients import GradientExchange
 class OneRank:
     """A reducer whose results are this rank's own values; waits for indices in `stalls` stall once each."""
 
+    rounds = None
     timer = None
     dual_sync = None
 
@@ -29,20 +32,15 @@ class OneRank:
 
     def start(self, index):
         self.started.append(index)
+        return SimpleNamespace(wait=partial(self._wait, index))
 
     def cancel(self, index):
         return index in self.cancellable
 
-    def all_started(self):
-        pass
-
-    def wait(self, index):
+    def _wait(self, index):
         if index in self.stalls:
             self.stalls.remove(index)
             raise StallError(f"bucket {index} stalls")
-
-    def begin_round(self):
-        pass
 
     def close(self):
         pass

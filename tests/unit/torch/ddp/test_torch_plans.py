@@ -63,20 +63,20 @@ def bucket(request):
 def test_absent_gradients_are_zero_and_present_ones_counted(bucket):
     bias, weight = bucket.parameters
     weight.grad = torch.full((3, 2), 2.0)
-    bucket.take(1)
+    bucket.put(1, weight.grad)
     bucket.has_gradient[1] = True
-    bucket.fill()
-    bucket.write_presence(rank=0)
+    bucket.seal(rank=0)
     assert (bucket.views[0] == 0).all()
     assert (bucket.views[1] == 2).all()
     assert bias.grad is None
     assert bucket.array[-3:].tolist() == [0, 1, 1]
-    assert bucket.read_presence(num_ranks=1) == [(0, 1)]
-    bucket.array[-3:] = [0.5, 0.75, 0.75]  # of 4 ranks, 3 took part, and 2 had the bias
-    assert bucket.read_presence(num_ranks=4) == [(0, 1)]
-    assert bucket.num_took_part(num_ranks=4) == 3
-    bucket.array[-3:] = 0.75
-    assert bucket.read_presence(num_ranks=4) is None
+    assert bucket.open(num_ranks=1) == {}
+    assert bias.grad is None  # as on all ranks
+    for counts, absent in (([0.5, 0.75, 0.75], {"b": 1}), ([0.75, 0.75, 0.75], {})):  # of 4 ranks, 3 took part
+        bucket.seal(rank=0)
+        bucket.array[-3:] = counts
+        assert bucket.open(num_ranks=4) == absent
+        assert bias.grad is not None
 
 
 def combined(contributions, op, num_ranks, dtype):
@@ -101,23 +101,21 @@ def test_ranks_are_counted_exactly_in_every_type(num_ranks, dtype, op):
             for parameter in members:
                 parameter.grad = None if parameter is lacking and rank < absent else torch.zeros(1, dtype=dtype)
             bucket.has_gradient[:] = [True, True]
-            bucket.write_presence(rank)
+            bucket.seal(rank)
             contributions.append(bucket.flat.clone())
         if not contributions:
             continue
         bucket.flat.copy_(combined(contributions, op, num_ranks, dtype))
         missing = min(absent, len(contributions))
-        assert bucket.num_took_part(num_ranks) == len(contributions)
-        assert bucket.read_presence(num_ranks) == ([(plan.names.index("a"), missing)] if missing else None)
+        assert bucket.open(num_ranks) == ({"a": missing} if 0 < missing < len(contributions) else {})
+        assert (lacking.grad is None) == (missing == len(contributions))
 
 
 def test_a_gradient_that_the_user_cleared_is_absent(bucket):
     bucket.parameters[1].grad = torch.ones(3, 2)
-    bucket.take(1)
     bucket.has_gradient[1] = True
     bucket.parameters[1].grad = None
-    bucket.fill()
-    bucket.write_presence(rank=0)
+    bucket.seal(rank=0)
     assert bucket.array[-3:].tolist() == [0, 0, 1]
     bucket.views[1].fill_(3.0)
     bucket.give(1, is_own=False)
@@ -126,12 +124,15 @@ def test_a_gradient_that_the_user_cleared_is_absent(bucket):
 
 def test_writing_to_a_gradient_shows(bucket):
     bucket.parameters[1].grad = torch.ones(3, 2)
-    bucket.take(1)
-    before = bucket.version()
-    bucket.array[:] = 4.0  # a device
-    assert bucket.version() == before
+    bucket.has_gradient[1] = True
+    bucket.seal(rank=0)
+    bucket.array[:-3] = 4.0  # a device
+    bucket.open(None)
+    assert not bucket.was_disturbed
+    bucket.seal(rank=0)
     torch.nn.utils.clip_grad_norm_(bucket.parameters, 0.1)
-    assert bucket.version() != before
+    bucket.open(None)
+    assert bucket.was_disturbed
 
 
 def test_the_first_difference_names_who_has_what():
