@@ -26,7 +26,8 @@ class DualRound:
     """Buckets in the order of backward: the first `split` go to memory devices at once, the workers sum the others.
 
     What the workers sum is held back until backward has ended, as the paper's T_train has it: until then another
-    gradient may still come for it, and all workers then sum the same buckets in the same order.
+    gradient may still come for it, and all workers then sum the same buckets in the same order. Before the first
+    `begin`, everything goes to the devices.
     """
 
     def __init__(self, *, holds_back: bool = True) -> None:
@@ -57,7 +58,7 @@ class DualRound:
 
     def on_ready(self, bucket: int) -> list[SetOut]:
         """A bucket's gradients are all there."""
-        if bucket < self._split:
+        if bucket < self._split or not self.shares:
             return [SetOut(bucket, Way.DEVICES)]
         if not self._holds_back:
             return [SetOut(bucket, Way.WORKERS)]

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Protocol
 
+from coarse.client.dual_round import DualRound, Way
 from coarse.client.handle import Handle
 from coarse.parallel.data.pass_timer import PassTimer
 from coarse.parallel.data.reducer import DeviceReducer, DualSync, Flight, QueuedFlight, Rounds
@@ -43,11 +44,9 @@ class Chooser(Protocol):
 
 
 class DualReducer(DeviceReducer):
-    """The first buckets in the order of backward go to memory devices at once, the others to the workers' all-reduce.
+    """Carries out a DualRound: buckets go to memory devices, or to the workers' all-reduce.
 
-    All lie in device memory, so that a bucket goes either way without a copy. What the workers sum is
-    held back until all buckets are there, as the paper's T_train has it: until then another gradient may
-    still come for it, and all workers sum the same buckets in the same order.
+    All lie in device memory, so that a bucket goes either way without a copy.
 
     [Note: roll call] A worker that has joined takes no part in an all-reduce. So all workers push a one in each
     round of which they sum a part, and where the devices add up fewer than there are workers, all
@@ -60,10 +59,9 @@ class DualReducer(DeviceReducer):
         self._chooser = chooser
         self._num_workers = runtime.placement.num_clients
         self._stream = stream
-        self._shared = range(0)
-        """Buckets that the workers sum in this round."""
+        self._round = DualRound()
         self._held: dict[int, QueuedFlight] = {}
-        """Those of them that are complete, and set out with the last."""
+        """By bucket what was last held back."""
         self._call = Descriptor(f"{prefix}round", int(DType.INT64), int(Op.SUM), (1,), URGENT)
         self._answer: Handle | None = None
         self._join_round = self._client.protocol.join_round
@@ -81,33 +79,32 @@ class DualReducer(DeviceReducer):
     def start(self, index: int) -> Flight:
         """See Reducer."""
         self._notice_joins()
-        if self._shared and self._answer is None:
+        if self._round.shares and self._answer is None:
             one = self._client.device_array(self._call)
             one[:] = 1
             self._answer = self._client.push_pull(self._call, one, one)
-        if index not in self._shared:
+        if self._round.on_ready(index):  # it sets out at once, which what the workers sum never does
             return super().start(index)
         held = self._held[index] = QueuedFlight(f"bucket {index} sets out when all of its round have been started")
         return held
 
     def cancel(self, index: int) -> bool:
         """See Reducer."""
-        return self._held.pop(index, None) is not None
+        return self._round.cancel(index)
 
     def all_started(self) -> None:
         """See Rounds."""
-        if not self._held:
+        if not self._round.is_holding:
             return
         assert self._answer is not None
         are_all_here = self._answer.wait()[0] == self._num_workers
-        for index in sorted(self._held):
-            held = self._held.pop(index)
-            if are_all_here:
-                descriptor, array = self._buckets[index]
-                self._client.count_push(descriptor)
-                held.started = self._stream.submit(descriptor, array)
-            else:
-                held.started = super().start(index)
+        for index, way in self._round.on_backward_end(are_all_here=are_all_here):
+            descriptor, array = self._buckets[index]
+            if way is Way.DEVICES:
+                self._held[index].started = super().start(index)
+                continue
+            self._client.count_push(descriptor)
+            self._held[index].started = self._stream.submit(descriptor, array)
 
     def begin_round(self) -> None:
         """See Rounds."""
@@ -115,7 +112,7 @@ class DualReducer(DeviceReducer):
             self._answer.wait()
             self._answer = None
         split = self._chooser.next_split([descriptor for descriptor, _ in self._buckets])
-        self._shared = range(split, len(self._buckets))
+        self._round.begin(len(self._buckets), split)
 
     def close(self) -> None:
         """See Reducer."""
@@ -131,5 +128,5 @@ class DualReducer(DeviceReducer):
         """All workers have joined since, each after steps of its own number: they count steps anew."""
         if self._join_round != self._client.protocol.join_round:
             self._join_round = self._client.protocol.join_round
-            self._shared = range(0)
+            self._round.share_nothing()
             self._chooser.restart()

@@ -51,6 +51,10 @@ def test_after_a_join_nothing_more_is_shared():
     assert dual.on_ready(1) == [SetOut(1, Way.DEVICES)]
 
 
+def test_before_the_first_round_everything_goes_to_the_devices():
+    assert DualRound().on_ready(3) == [SetOut(3, Way.DEVICES)]
+
+
 @given(st.data())
 def test_every_bucket_sets_out_once_and_the_workers_sum_in_one_order(data):
     num_buckets = data.draw(st.integers(1, 12))
