@@ -17,7 +17,7 @@ class RingStream:
 
     def __init__(self, worker: int, members: tuple[int, ...], num_elements: Sequence[int]) -> None:
         """`num_elements` of each gradient by its position."""
-        self._worker = worker
+        self.worker = worker
         self._members = members
         self._num_elements = num_elements
         self._waiting: deque[int] = deque()
@@ -56,7 +56,7 @@ class RingStream:
     def _run(self, ring: RingId) -> RingRun:
         run = self._runs.get(ring)
         if run is None:
-            run = RingRun(ring, self._num_elements[ring.key], self._members, self._worker, 1)
+            run = RingRun(ring, self._num_elements[ring.key], self._members, self.worker, 1)
             self._runs[ring] = run
         return run
 

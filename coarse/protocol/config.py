@@ -14,6 +14,7 @@ from coarse.protocol.units import KIB, MIB
 MODES = ("dense", "allreduce", "coarse")
 POLICIES = ("auto", "paper", "devices")
 COLLECTIVES = ("in_place", "ring")
+WORKER_COLLECTIVES = ("mpi", "ring")
 ROUTING_POLICIES = ("measured", "fixed")
 
 Section = TypeVar("Section")
@@ -72,6 +73,8 @@ class Config:
     """Bytes that one memory device may hold; None lets it grow while the machine has memory."""
     collective: str = "in_place"
     """How the proxies of one node synchronise; between nodes it is always a ring."""
+    worker_collective: str = "mpi"
+    """How the workers sum what they sum themselves: by MPI's all-reduce, or by the ring of COARSE III-F."""
     num_sync_groups: int = 2
     routing: MeasuredRouting | FixedRouting = field(default_factory=MeasuredRouting)
     bucket_bytes: int = 25 * MIB
@@ -83,6 +86,7 @@ class Config:
         _require_choice("mode", self.mode, MODES)
         _require_choice("policy", self.policy, POLICIES)
         _require_choice("collective", self.collective, COLLECTIVES)
+        _require_choice("worker_collective", self.worker_collective, WORKER_COLLECTIVES)
         _require_text_or_none("partition", self.partition)
         if self.device_capacity_bytes is not None:
             _require_int("device_capacity_bytes", self.device_capacity_bytes, 1)

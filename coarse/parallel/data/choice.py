@@ -19,7 +19,7 @@ def reducer_of(runtime: "Runtime", prefix: str) -> Reducer:
     from coarse.parallel.data.split_chooser import SplitChooser
 
     client = runtime.require_client()
-    stream = AllreduceStream(runtime.worker_comm, client.link)
+    stream = AllreduceStream(runtime.worker_comm, client.link, by_ring=runtime.config.worker_collective == "ring")
     if mode == "allreduce":
         return AllreduceReducer(stream, client.protocol.client, client.count_push)
     return DualReducer(runtime, stream, SplitChooser(runtime, stream, prefix), prefix)

@@ -21,3 +21,8 @@ def test_every_script_comes_to_what_it_must(kind, collective, tmp_path):
         for script in SCRIPTS:
             wanted = [list(outcome) for outcome in script.wanted[client]]
             assert found[script.name] == wanted, f"{script.name}, client {client}"
+
+
+def test_the_workers_ring_sums_alike_on_all_of_them_and_in_every_run():
+    done = mpirun(4, Path(__file__).with_name("ring_of_workers.py"), timeout_s=120.0)
+    assert done.returncode == 0, done.stderr

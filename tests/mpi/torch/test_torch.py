@@ -21,7 +21,7 @@ LAYOUTS = {
         modules=TRAINING, settings='policy = "paper"\n[routing]\nprofile_every_steps = 4\n'
     ),
     "2:2 none to devices": Layout(modules=TRAINING, argument="none"),
-    "2:2 half to devices": Layout(modules=TRAINING, argument="half"),
+    "2:2 half to devices": Layout(modules=TRAINING, argument="half", settings='worker_collective = "ring"\n'),
     "2:2 all to devices": Layout(modules=TRAINING, argument="all"),
     "2:2 dense": Layout(modules=TRAINING, settings='mode = "dense"\n'),
     "2:2 all-reduce": Layout(modules=TRAINING, settings='mode = "allreduce"\n'),

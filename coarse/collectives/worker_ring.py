@@ -1,0 +1,80 @@
+"""The workers' own ring, live: what RingStream says, by MPI messages from each worker to the next (COARSE III-F)."""
+
+import numpy as np
+from mpi4py import MPI
+
+from coarse.collectives.awaited import Messages
+from coarse.collectives.progress import Waits
+from coarse.collectives.ring_stream import RingStream
+from coarse.proxy.instructions import Instruction, RingId, RingReceive, RingSend
+
+_TAG = 0
+
+
+class WorkerRing:
+    """All-reduces among the members of a communicator that nobody else uses; all carry out the same ones in one order.
+
+    Sums have the same bits on all workers and in every run: a chunk is added in the order of the ring.
+    """
+
+    def __init__(self, comm: MPI.Comm) -> None:
+        self._comm = comm
+        self._members = tuple(range(comm.Get_size()))
+
+    def reduce(self, array: np.ndarray) -> Waits:
+        """The sum over all members, in place: (n,) contiguous, of a type that is not narrower than its sums.
+
+        A chunk is sent from where it lies. What it is overwritten with has come round the ring, through its receiver.
+        """
+        stream = RingStream(self._comm.Get_rank(), self._members, [array.size])
+        instructions = stream.push(0)
+        sends, step = Messages(), 0
+        while not stream.is_idle:
+            ring = self._send(instructions, array, sends)
+            coming = _Coming(self._comm, self._members[stream.worker - 1])
+            yield coming
+            instructions = stream.on_chunk(ring, step)
+            self._receive(instructions, array, coming.chunk(array.dtype))
+            step += 1
+        yield sends
+
+    def _send(self, instructions: list[Instruction], array: np.ndarray, sends: Messages) -> RingId:
+        (send,) = [each for each in instructions if isinstance(each, RingSend)]
+        part = array[send.begin : send.end]
+        sends.add(self._comm.Isend([part, MPI.BYTE], dest=send.device, tag=_TAG), send.device, part)
+        return send.ring
+
+    def _receive(self, instructions: list[Instruction], array: np.ndarray, chunk: np.ndarray) -> None:
+        (receive,) = [each for each in instructions if isinstance(each, RingReceive)]
+        part = array[receive.begin : receive.end]
+        if receive.accumulate:
+            np.add(part, chunk, out=part)
+        else:
+            part[:] = chunk
+
+
+class _Coming:
+    """The next message of the worker before this one."""
+
+    def __init__(self, comm: MPI.Comm, source: int) -> None:
+        self._comm = comm
+        self._source = source
+        self._message: MPI.Message | None = None
+        self._status = MPI.Status()
+
+    def is_over(self) -> bool:
+        """See Awaited."""
+        if self._message is None:
+            self._message = self._comm.Improbe(source=self._source, tag=_TAG, status=self._status)
+        return self._message is not None
+
+    def missing(self) -> tuple[int, ...]:
+        """See Awaited."""
+        return (self._source,)
+
+    def chunk(self, dtype: np.dtype) -> np.ndarray:
+        """Its elements."""
+        assert self._message is not None
+        chunk = np.empty(self._status.Get_count(MPI.BYTE) // dtype.itemsize, dtype)
+        self._message.Recv([chunk, MPI.BYTE])
+        return chunk
