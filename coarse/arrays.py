@@ -141,7 +141,7 @@ def forget(name: str) -> None:
     Raises:
         InFlightError: the result of this worker's last push was not taken.
     """
-    current().require_client().forget(_checked_name(name))
+    current().require_client().deregister(_checked_name(name))
 
 
 def statistics() -> dict[str, Any]:

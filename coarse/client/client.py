@@ -273,13 +273,13 @@ class Client:
         """Bytes that this worker copied to and from each device."""
         return self._regions.links()
 
-    def forget(self, name: str) -> None:
+    def deregister(self, name: str) -> None:
         """Give back what a name has in device memory; see coarse.forget."""
         with self._lock:
             self.link.read()
             key = self.protocol.key(name)
-            records = self.protocol.forget(name)
-            self._regions.forget(key)
+            records = self.protocol.deregister(name)
+            self._regions.deregister(key)
             self.link.tell(records)
 
     def _await(self, state: ClientKey) -> None:

@@ -11,11 +11,11 @@ from coarse.protocol.dtypes import DType
 from coarse.protocol.plan import Placement, RoutingTable, SyncPlan, mask_of, plan_key, proxy_for
 from coarse.protocol.records import (
     Allocated,
+    Deregister,
     Descriptor,
     Died,
     Echo,
     Failed,
-    Forget,
     Join,
     Joined,
     JoinFailed,
@@ -119,7 +119,7 @@ class ClientProtocol:
         self.keys: dict[int, ClientKey] = {}
         self.named: dict[str, ClientKey] = {}
         """The same by the name that each key has now."""
-        self._times_forgotten: dict[str, int] = {}
+        self._times_deregistered: dict[str, int] = {}
         self.last_joined: int | None = None
         self.join_failed: JoinFailed | None = None
         """Who has shut down, so that no round of joins will be complete any more."""
@@ -180,10 +180,10 @@ class ClientProtocol:
     # --- keys
 
     def key(self, name: str) -> int:
-        """The key that a name has now; all clients forget a name equally often."""
-        return key_of(name, self._times_forgotten.get(name, 0))
+        """The key that a name has now; all clients deregister a name equally often."""
+        return key_of(name, self._times_deregistered.get(name, 0))
 
-    def forget(self, name: str) -> list[ToDevice]:
+    def deregister(self, name: str) -> list[ToDevice]:
         """This client will not use what a name stands for again.
 
         The region of a key that failed stays: a device may still be adding what was pushed before.
@@ -197,12 +197,12 @@ class ClientProtocol:
         key = self.key(name)
         state = self.keys.pop(key, None)
         self.named.pop(name, None)
-        self._times_forgotten[name] = self._times_forgotten.get(name, 0) + 1
+        self._times_deregistered[name] = self._times_deregistered.get(name, 0) + 1
         device, offset = -1, -1
         if state is not None and state.failed is None and state.offset >= 0:
             device, offset = state.device, state.offset
         teller = self.local_proxy if state is None else state.route  # it cannot overtake the registration
-        return [ToDevice(teller, Forget(self.client, key, device, offset, teller))]
+        return [ToDevice(teller, Deregister(self.client, key, device, offset, teller))]
 
     def register(self, descriptor: Descriptor) -> list[ToDevice]:
         """First use of a name in this epoch: ask its proxy for a region (COARSE III-E routing).

@@ -41,7 +41,7 @@ class KeyRegions:
         begins_there = memory.is_at(array.__array_interface__["data"][0], state.offset)
         return begins_there and array.flags.c_contiguous and 0 < array.size == state.plan.num_elements
 
-    def forget(self, key: int) -> None:
+    def deregister(self, key: int) -> None:
         """A key's region is this worker's no more."""
         self.arrays.pop(key, None)
 

@@ -55,7 +55,7 @@ class EmulatedWorker:
         return rows
 
     def _profile_again(self, iteration: int) -> None:
-        """Measure; where that changes tables or split, all names are forgotten and register anew by these."""
+        """Measure; where that changes tables or split, all names are deregistered and register anew by these."""
         profile = self._rank.look(iteration, self._run_s)
         self._run_s = profile.end_s
         self.profiles.append(profile)
@@ -160,7 +160,7 @@ class EmulatedWorker:
     def _close_keys(self) -> None:
         """Give all regions back; no neighbour reads them any more."""
         for descriptor in self._descriptors[: self._job.num_proxy_gradients]:
-            self._client.forget(descriptor.name)
+            self._client.deregister(descriptor.name)
         if self._ring is not None:
             self._client.free(0, self._ring_offset)
 

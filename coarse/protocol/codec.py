@@ -12,11 +12,11 @@ from coarse.errors import CoarseError
 from coarse.protocol.records import (
     Allocate,
     Allocated,
+    Deregister,
     Descriptor,
     Died,
     Echo,
     Failed,
-    Forget,
     Free,
     Join,
     Joined,
@@ -45,7 +45,7 @@ _RING = struct.Struct("<QQIIIIB7x")
 RING_HEADER_BYTES = _RING.size
 _PUSH_KIND, _READY_KIND = 1, 2
 _COLD: tuple[type, ...] = (
-    Register, Forget, Registered, Located, Failed, Query, Status, Join, Joined, JoinFailed, Table, Tables, Probe,
+    Register, Deregister, Registered, Located, Failed, Query, Status, Join, Joined, JoinFailed, Table, Tables, Probe,
     Echo, Allocate, Allocated, Free, StatisticsRequest, StatisticsReply, Leave, Died, *SNAPSHOT_RECORDS,
 )  # fmt: skip
 _COLD_KIND = {kind: index + 16 for index, kind in enumerate(_COLD)}

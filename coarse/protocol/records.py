@@ -58,7 +58,7 @@ class Descriptor(NamedTuple):
 def key_of(name: str, times_forgotten: int = 0) -> int:
     """The 64-bit key of a name; the same on every rank without asking anybody.
 
-    A name that was forgotten has another key, so that its next use cannot meet what is left of the last.
+    A name that was deregistered has another key, so that its next use cannot meet what is left of the last.
     """
     salt = times_forgotten.to_bytes(8, "little") if times_forgotten else b""
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8, salt=salt).digest(), "little")
@@ -96,7 +96,7 @@ class Register(NamedTuple):
     offset: int
 
 
-class Forget(NamedTuple):
+class Deregister(NamedTuple):
     """A client will not use a key again: its region is free once all clients have said so (device -1: it has none)."""
 
     client: int
@@ -274,7 +274,7 @@ class RingChunk(NamedTuple):
 
 
 Record = (
-    Push | Ready | Register | Forget | Registered | Located | Failed | Query | Status | Join | Joined | JoinFailed
+    Push | Ready | Register | Deregister | Registered | Located | Failed | Query | Status | Join | Joined | JoinFailed
     | Table | Tables | Probe | Echo | Allocate | Allocated | Free | StatisticsRequest | StatisticsReply
     | Leave | Died | SnapshotRecord
 )  # fmt: skip

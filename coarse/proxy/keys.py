@@ -41,8 +41,8 @@ class KeyState:
     """What this proxy contributes to each ring that it has started."""
     rings_started: dict[int, int] = field(default_factory=dict)
     """Shard -> rings of it that this proxy has started."""
-    is_forgotten: bool = False
-    """All clients have forgotten the key: it is dropped once its last ring has ended."""
+    is_deregistered: bool = False
+    """All clients have deregistered the key: it is dropped once its last ring has ended."""
     num_stored: int = 0
     """Shards of the version under way whose result this proxy has stored."""
 

@@ -2,7 +2,7 @@
 """Which clients a device serves, whose tables it has, and who has joined or left."""
 
 from coarse.protocol.plan import Placement
-from coarse.protocol.records import Forget, Join, Joined, JoinFailed, Table
+from coarse.protocol.records import Deregister, Join, Joined, JoinFailed, Table
 
 
 class Membership:
@@ -18,7 +18,7 @@ class Membership:
         self._tables: dict[int, dict[int, Table]] = {}
         self._joined: dict[int, list[Join]] = {}
         """Round -> who has joined it, in the order in which it came to be known here."""
-        self._forgotten: dict[int, dict[int, Forget]] = {}
+        self._deregistered: dict[int, dict[int, Deregister]] = {}
         self._left: set[int] = set()
         self._resigned: list[int] = []
         """Own clients that have shut down, and of which nobody who joins has been told yet."""
@@ -36,13 +36,13 @@ class Membership:
             (t.threshold_bytes, t.latency_proxy, t.bandwidth_proxy, t.partition_bytes) for t in rows
         )
 
-    def on_forget(self, forget: Forget) -> tuple[Forget, ...]:
+    def on_deregister(self, deregister: Deregister) -> tuple[Deregister, ...]:
         """What all clients said about a key once the last of them will not use it again, else nothing."""
-        said = self._forgotten.setdefault(forget.key, {})
-        said[forget.client] = forget
+        said = self._deregistered.setdefault(deregister.key, {})
+        said[deregister.client] = deregister
         if len(said) < self._num_clients:
             return ()
-        return tuple(self._forgotten.pop(forget.key).values())
+        return tuple(self._deregistered.pop(deregister.key).values())
 
     def on_join(self, join: Join) -> Joined | None:
         """The end of a round, said by device 0 alone so that all agree who was last.

@@ -12,10 +12,10 @@ from coarse.protocol.plan import Placement, RoutingTable
 from coarse.protocol.records import (
     Allocate,
     Allocated,
+    Deregister,
     Died,
     Echo,
     Failed,
-    Forget,
     Free,
     Join,
     Joined,
@@ -58,7 +58,7 @@ class ProxyProtocol:
         self._handlers: dict[type, Callable[..., list[Instruction]]] = {
             Push: self._sync.on_push,
             Register: self._on_register,
-            Forget: self._on_forget,
+            Deregister: self._on_deregister,
             Located: self._on_located,
             Table: self._on_table,
             Failed: self._sync.on_failed,
@@ -172,14 +172,14 @@ class ProxyProtocol:
             *self._sync.on_located(located, serve=True),
         ]
 
-    def _on_forget(self, forget: Forget) -> list[Instruction]:
-        """See [Note: forgetting] in synchronisation.py; each device frees the regions that it holds."""
+    def _on_deregister(self, deregister: Deregister) -> list[Instruction]:
+        """See [Note: deregistration] in synchronisation.py; each device frees the regions that it holds."""
         forwarded: list[Instruction] = []
-        if forget.teller == self.device:
-            forwarded += self._to_other_devices(forget)
-        complete = self._membership.on_forget(forget)
+        if deregister.teller == self.device:
+            forwarded += self._to_other_devices(deregister)
+        complete = self._membership.on_deregister(deregister)
         if complete:
-            self._sync.forget(forget.key)
+            self._sync.deregister(deregister.key)
         for one in complete:
             if one.device == self.device:
                 self._allocator.free(one.offset)

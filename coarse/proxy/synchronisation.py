@@ -1,7 +1,7 @@
 # Pure: no MPI, threads, clock or environment.
 """How a proxy synchronises keys: arrivals in, reductions and ring steps out (COARSE III-F, IV-A).
 
-[Note: forgetting] A client forgets a key when it has taken all results. Once all clients have, no device
+[Note: deregistration] A client deregisters a key when it has taken all results. Once all clients have, no device
 touches their regions any more, and each drops the key as soon as it has heard so from all: only the last
 chunk of a ring may still be on its way to a device without a client in it, which drops the key then.
 """
@@ -84,15 +84,15 @@ class Synchronisation:
         self._left.add(client)
         return [step for state in self.keys.values() for step in self._fail_if_left(state)]
 
-    def forget(self, key: int) -> None:
-        """All clients have forgotten a key. See [Note: forgetting]."""
+    def deregister(self, key: int) -> None:
+        """All clients have deregistered a key. See [Note: deregistration]."""
         for state in [state for state in self.keys.values() if state.key == key]:
-            state.is_forgotten = True
+            state.is_deregistered = True
             self._drop_if_over(state)
-        self.versions.forget(key)
+        self.versions.deregister(key)
 
     def _drop_if_over(self, state: KeyState) -> None:
-        if state.is_forgotten and not state.outstanding:
+        if state.is_deregistered and not state.outstanding:
             del self.keys[state.key, state.epoch]
 
     def begin_round(self, round_: int) -> None:

@@ -15,7 +15,7 @@ class VersionTable:
         self._versions[key] = version
         return version
 
-    def forget(self, key: int) -> None:
+    def deregister(self, key: int) -> None:
         """A key is not used any more; its results still count."""
         self._num_forgotten += self._versions.pop(key, 0)
 
@@ -29,5 +29,5 @@ class VersionTable:
 
     @property
     def num_results(self) -> int:
-        """Results of all keys together, those forgotten too."""
+        """Results of all keys together, those deregistered too."""
         return self._num_forgotten + sum(self._versions.values())

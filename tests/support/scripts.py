@@ -89,13 +89,13 @@ class Profile:
 
 
 @dataclass(frozen=True)
-class Forget:
+class Deregister:
     """Give a name's memory back; all clients do."""
 
     name: str
 
 
-Step = Push | Join | Profile | Forget
+Step = Push | Join | Profile | Deregister
 Outcome = tuple[object, ...]
 """("sum", values, whether anybody contributed) or ("error", its kind) of a push; (who joined last,) of a join."""
 
@@ -194,11 +194,11 @@ def _profiles() -> Script:
     return Script("profiles", **_alike(steps, [of_sum(sum(each)) for each in (first, second, third)]))  # type: ignore[arg-type]
 
 
-def _forgets() -> Script:
+def _deregisters() -> Script:
     """A name comes back with another shape."""
     first, second = _each(1, 2, 3), _each(4, 5, 6, num_elements=90, dtype="f8")
-    steps: list[list[Step]] = [[Push("a", first[c]), Forget("a"), Push("a", second[c])] for c in range(3)]
-    return Script("forgets", **_alike(steps, [of_sum(sum(first)), of_sum(sum(second))]))  # type: ignore[arg-type]
+    steps: list[list[Step]] = [[Push("a", first[c]), Deregister("a"), Push("a", second[c])] for c in range(3)]
+    return Script("deregisters", **_alike(steps, [of_sum(sum(first)), of_sum(sum(second))]))  # type: ignore[arg-type]
 
 
 def _mismatch() -> Script:
@@ -226,7 +226,7 @@ def _left() -> Script:
 
 
 SCRIPTS = (
-    _sums(), _orders(), _absent(), _again(), _joins(), _profiles(), _forgets(), _mismatch(), _too_large(), _left(),
+    _sums(), _orders(), _absent(), _again(), _joins(), _profiles(), _deregisters(), _mismatch(), _too_large(), _left(),
 )  # fmt: skip
 """Run in this order where one job runs all; the last one ends a client."""
 
@@ -317,10 +317,10 @@ class _ScriptedClient:
         match step:
             case Push():
                 return self._push(step)
-            case Forget():
+            case Deregister():
                 if self._open:
                     return False
-                self._job.deliver(self.client, protocol.forget(f"{self._script.name}/{step.name}"))
+                self._job.deliver(self.client, protocol.deregister(f"{self._script.name}/{step.name}"))
             case Join():
                 if self._open:
                     return False

@@ -119,7 +119,7 @@ class DualReducer(DeviceReducer):
         if is_initialized():
             if self._answer is not None:
                 self._answer.wait()
-            self._client.forget(self._call.name)
+            self._client.deregister(self._call.name)
             self._chooser.close(len(self._buckets))
         self._stream.close()
         super().close()

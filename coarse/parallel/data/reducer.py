@@ -153,7 +153,7 @@ class DeviceReducer:
         buckets, self._buckets = self._buckets, []
         if is_initialized():
             for descriptor, _ in buckets:
-                self._client.forget(descriptor.name)
+                self._client.deregister(descriptor.name)
 
 
 def may_share(runtime: "Runtime") -> bool:

@@ -51,8 +51,8 @@ class SplitChooser:
         self._num_borders = 0
 
     def close(self, num_buckets: int) -> None:
-        """Give back what measuring keeps in device memory; all workers forget the same name, used or not."""
-        self._client.forget(self._average_of(num_buckets).name)
+        """Give back what measuring keeps in device memory; all workers deregister the same name, used or not."""
+        self._client.deregister(self._average_of(num_buckets).name)
 
     def next_split(self, buckets: Sequence[Descriptor]) -> int:
         """At a border: how many of the buckets go to the devices in the round that begins.

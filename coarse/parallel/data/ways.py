@@ -56,7 +56,7 @@ def seconds_of_ways(
 
 
 def _forget(client: Client, descriptor: Descriptor) -> None:
-    client.forget(descriptor.name)
+    client.deregister(descriptor.name)
     client.counters.pop(descriptor.name, None)  # it is no gradient
 
 

@@ -177,7 +177,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             self._device_state.close()
         self._exchange.close()
         if self._had_closure and is_initialized():
-            current().require_client().forget(loss_name(self._prefix))
+            current().require_client().deregister(loss_name(self._prefix))
 
     # --- the wrapped optimizer's own
 

@@ -22,7 +22,7 @@ from tests.support.scripts import (
     NUM_DEVICES,
     PARTITION_BYTES,
     SCRIPTS,
-    Forget,
+    Deregister,
     Join,
     Outcome,
     Profile,
@@ -54,9 +54,9 @@ class Scripted:
                     self._take(step.name)
                     self._push(step)
                     continue
-                case Forget(name):
+                case Deregister(name):
                     self._take_all()
-                    self._client.forget(f"{self._script.name}/{name}")
+                    self._client.deregister(f"{self._script.name}/{name}")
                 case Join():
                     self._take_all()
                     self._client.join()

@@ -47,7 +47,7 @@ class Client:
             "drop an older": lambda: protocol.abandon(KEY, flight - 1),
             "stall": lambda: protocol.stall(KEY, flight, DIGEST),
             "resume": lambda: protocol.resume(KEY, DIGEST),
-            "forget": lambda: protocol.forget("w"),
+            "deregister": lambda: protocol.deregister("w"),
         }[event]()
 
 
@@ -64,7 +64,7 @@ WAYS = {
     "failed": ("registered", "begin", "failed"),
 }
 """How a key comes to where it is."""
-COLUMNS = ("begin", "ready", "failed", "take", "ask", "drop", "stall", "forget")
+COLUMNS = ("begin", "ready", "failed", "take", "ask", "drop", "stall", "deregister")
 N = InFlightError
 TABLE = {
     "registering": (AssertionError, None, None, False, False, None, None, N),

@@ -4,11 +4,11 @@ from coarse.client.protocol import ClientProtocol, KeyPhase, ToDevice
 from coarse.protocol.dtypes import DType, Op
 from coarse.protocol.plan import Placement, RoutingTable
 from coarse.protocol.records import (
+    Deregister,
     Descriptor,
     Died,
     Echo,
     Failed,
-    Forget,
     Join,
     Joined,
     JoinFailed,
@@ -155,23 +155,23 @@ def test_a_round_that_fails_is_kept_for_whoever_joins_later():
 
 def test_a_forgotten_name_is_a_new_key_and_its_region_is_given_back():
     protocol, key = registered()
-    assert protocol.forget("w") == [ToDevice(1, Forget(1, key, 1, 4096, 1))]
+    assert protocol.deregister("w") == [ToDevice(1, Deregister(1, key, 1, 4096, 1))]
     assert protocol.key("w") != key
     [sent] = protocol.register(descriptor(7))
     assert (sent.record.key, sent.record.device) == (protocol.key("w"), -1)
     protocol.on_record(Registered(protocol.key("w"), 1, 0, 64))
     keys = {protocol.key("w")}
     for _ in range(5):
-        protocol.forget("w")
+        protocol.deregister("w")
         keys.add(protocol.key("w"))
     assert len(keys | {key}) == 7
 
 
 def test_a_name_that_was_never_used_or_has_failed_gives_no_region_back():
     protocol, key = registered()
-    assert protocol.forget("unused") == [ToDevice(1, Forget(1, key_of("unused"), -1, -1, 1))]
+    assert protocol.deregister("unused") == [ToDevice(1, Deregister(1, key_of("unused"), -1, -1, 1))]
     protocol.on_record(Failed(key, 1, "MismatchError", "text"))
-    assert protocol.forget("w") == [ToDevice(1, Forget(1, key, -1, -1, 1))]
+    assert protocol.deregister("w") == [ToDevice(1, Deregister(1, key, -1, -1, 1))]
     protocol.on_record(Failed(key, 1, "MismatchError", "from another device"))  # late
 
 

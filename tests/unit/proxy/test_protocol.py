@@ -5,10 +5,10 @@ from coarse.protocol.plan import Placement
 from coarse.protocol.records import (
     Allocate,
     Allocated,
+    Deregister,
     Descriptor,
     Echo,
     Failed,
-    Forget,
     Free,
     Join,
     Joined,
@@ -121,7 +121,7 @@ def test_the_regions_of_a_key_are_free_once_all_clients_have_forgotten_it():
     [reserve] = protocol.on_record(Register(0, KEY, 1, descriptor(), -1, -1))
     protocol.on_reserved(reserve.request, "")
     protocol.on_record(located(1))
-    forgets = [Forget(0, KEY, 0, 0, 0), Forget(1, KEY, 1, 4096, 1)]  # the second's region is the other device's
+    forgets = [Deregister(0, KEY, 0, 0, 0), Deregister(1, KEY, 1, 4096, 1)]  # the second's region is the other device's
     assert protocol.on_record(forgets[0]) == [Send(FIRST_DEVICE + 1, forgets[0])]
     assert protocol.used_bytes == 16
     assert protocol.on_record(forgets[1]) == []  # its own device has passed it on
@@ -132,7 +132,7 @@ def test_the_regions_of_a_key_are_free_once_all_clients_have_forgotten_it():
 def test_a_key_may_be_forgotten_before_anybody_here_has_heard_of_it():
     protocol = proxy()
     for client in range(2):
-        protocol.on_record(Forget(client, KEY, -1, -1, client))
+        protocol.on_record(Deregister(client, KEY, -1, -1, client))
     assert not protocol._sync.keys
 
 

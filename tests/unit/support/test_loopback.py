@@ -168,7 +168,7 @@ def test_nothing_is_left_of_a_name_that_all_clients_forget_as_soon_as_each_may(p
             for client in [client for client in to_forget if loopback.results(client, "w")]:
                 assert loopback.result(client, "w").tolist() == [sum(range(1, len(clients) + 1))] * 10 * use
                 to_forget.remove(client)
-                loopback._send_all(client, loopback.clients[client].forget("w"))
+                loopback.deliver(client, loopback.clients[client].deregister("w"))
         assert not to_forget
         assert loopback.num_rings == 0
         assert all(not proxy._sync.keys and not proxy.used_bytes for proxy in loopback.proxies)

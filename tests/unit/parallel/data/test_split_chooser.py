@@ -58,7 +58,7 @@ class Machine:
         self.is_quiet = True
         self.has_room = True
         self.num_profiled = 0
-        self.pushed, self.forgotten, self.counters = [], [], {}
+        self.pushed, self.deregistered, self.counters = [], [], {}
 
     def require_client(self):
         return self
@@ -86,8 +86,8 @@ class Machine:
         assert array is out
         return Answer(self, 0.0, array)
 
-    def forget(self, name):
-        self.forgotten.append(name)
+    def deregister(self, name):
+        self.deregistered.append(name)
 
     # --- the workers' stream
 
@@ -204,7 +204,7 @@ def test_a_stall_while_measuring_is_tried_again_where_it_was():
 def test_measuring_leaves_no_scratch_tensor_and_counts_no_bytes():
     job = Job()
     job.steps(10)
-    assert set(job.machine.forgotten) == {name for name in job.machine.pushed if "scratch" in name}
+    assert set(job.machine.deregistered) == {name for name in job.machine.pushed if "scratch" in name}
     assert job.machine.counters == {}
 
 
