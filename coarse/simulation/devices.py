@@ -39,8 +39,10 @@ class SimulatedDevices:
         *,
         capacity_bytes: int = 1 << 62,
         memories: Sequence[np.ndarray] | None = None,
+        driver: "Callable[[SimulatedDevices, int], SimulatedDriver] | None" = None,
     ) -> None:
-        """`memories`: by device (capacity_bytes,) uint8, whose real bytes are then summed."""
+        """`memories`: by device (capacity_bytes,) uint8, whose real bytes are then summed. `driver` makes what each
+        device is driven by, if not a SimulatedDriver."""
         self.engine = engine
         self.site = site
         self.clients = [ClientProtocol(client, placement) for client in range(placement.num_clients)]
@@ -52,15 +54,16 @@ class SimulatedDevices:
         """(key, epoch) -> bytes of each shard."""
         self._coming: deque[tuple[int, Record]] = deque()
         """(endpoint, record): sent and not yet handed over."""
-        self.drivers = [self.driver(device) for device in range(placement.num_devices)]
+        self.drivers = [(driver or SimulatedDriver)(self, device) for device in range(placement.num_devices)]
         self.devices = [
             Device(ProxyProtocol(number, placement, capacity_bytes), driver, driver.rings)
             for number, driver in enumerate(self.drivers)
         ]
 
-    def driver(self, device: int) -> "SimulatedDriver":
-        """What a device is driven by."""
-        return SimulatedDriver(self, device, RingBuffers(self.array) if self._memories is not None else None)
+    @property
+    def has_bytes(self) -> bool:
+        """Whether real bytes are summed."""
+        return self._memories is not None
 
     def push(self, client: int, key: int, *, present: bool = True) -> None:
         """A client's shards of a key go out one by one, and are announced as they arrive."""
@@ -133,8 +136,8 @@ class SimulatedDevices:
 class SimulatedDriver:
     """What one device is driven by (see DeviceDriver): sums and chunks take the time of links and of its adder."""
 
-    def __init__(self, job: SimulatedDevices, device: int, rings: RingBuffers | None) -> None:
-        self.rings = rings
+    def __init__(self, job: SimulatedDevices, device: int) -> None:
+        self.rings = RingBuffers(job.array) if job.has_bytes else None
         self._job = job
         self._device = device
         self._engine = job.engine

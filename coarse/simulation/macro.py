@@ -16,7 +16,7 @@ from functools import partial
 from coarse.errors import ConfigError
 from coarse.protocol.records import Located, Table
 from coarse.proxy.instructions import RingSend
-from coarse.simulation.devices import SimulatedDriver
+from coarse.simulation.devices import SimulatedDevices, SimulatedDriver
 from coarse.simulation.engine import Engine
 from coarse.simulation.job import DTYPE, Gradient, Job
 from coarse.simulation.proxied import OnSynced, Proxied
@@ -30,21 +30,17 @@ class ProxiedAlike(Proxied):
     """Memory devices of which the first stands for all."""
 
     def __init__(self, engine: Engine, job: Job, gradients: Sequence[Gradient], on_synced: OnSynced) -> None:
-        self.num_members = job.placement.num_devices
-        self.num_few = min(self.num_members, MOST_MEMBERS)
-        super().__init__(engine, with_few_members(job, self.num_few), gradients, on_synced)
+        num_members = job.placement.num_devices
+        num_few = min(num_members, MOST_MEMBERS)
+        driver = partial(DriverOfFirst, num_few=num_few, num_members=num_members)
+        super().__init__(engine, with_few_members(job, num_few), gradients, on_synced, driver)
 
-    def driver(self, device: int) -> SimulatedDriver:
-        """See SimulatedDevices."""
-        return DriverOfFirst(self, device)
-
-    def register(self, job: Job) -> None:
+    def register(self) -> None:
         """See Proxied: what the others would have told the first device."""
-        first, device = self.clients[0], self.devices[0]
+        job, first, device = self.job, self.clients[0], self.devices[0]
         self.deliver(first.on_profiled(job.tables[0]))
         for client, table in enumerate(job.tables[1:], start=1):
-            row = (table.threshold_bytes, table.latency_proxy, table.bandwidth_proxy, table.partition_bytes)
-            device.on_record(Table(client, first.epoch + 1, *row))
+            device.on_record(Table(client, first.epoch + 1, *table.row))
             self.follow()
         for key, descriptor in zip(self.keys, self.descriptors, strict=True):
             self.deliver(first.register(descriptor))
@@ -56,35 +52,34 @@ class ProxiedAlike(Proxied):
 class DriverOfFirst(SimulatedDriver):
     """Of the device that stands for all: what it sends comes back to it."""
 
-    def __init__(self, job: ProxiedAlike, device: int) -> None:
-        super().__init__(job, device, None)
-        self._job_alike = job
+    def __init__(self, job: SimulatedDevices, device: int, *, num_few: int, num_members: int) -> None:
+        super().__init__(job, device)
+        self._devices = job
+        self._num_few = num_few
+        self._num_members = num_members
 
     def send_chunk(self, send: RingSend) -> None:
         """See DeviceDriver."""
-        job, device = self._job_alike, 0
-        nbytes = true_chunk_bytes(send, job.num_few, job.num_members)
-        num_turns = steps_within(send.header.step, job.num_few, job.num_members)
-        arrived = self.at_arrival(device, send.header, nbytes * num_turns, None)
-        path, priority = job.site.between_devices[device, send.device], self.priority(send)
-        job.engine.move_in_turns(("ring", device), path, nbytes, num_turns, arrived, priority=priority)
+        nbytes = true_chunk_bytes(send, self._num_few, self._num_members)
+        num_turns = steps_within(send.header.step, self._num_few, self._num_members)
+        arrived = self.at_arrival(0, send.header, nbytes * num_turns, None)
+        path, priority = self._devices.site.between_devices[0, send.device], self.priority(send)
+        self._devices.engine.move_in_turns(("ring", 0), path, nbytes, num_turns, arrived, priority=priority)
 
 
 class WorkerRingAlike(WorkerRing):
     """A ring of workers of which the first stands for all; gradients go round one by one, so two members do."""
 
     def __init__(self, engine: Engine, job: Job, gradients: Sequence[Gradient], on_synced: OnSynced) -> None:
-        super().__init__(engine, job, gradients, on_synced)
-        self._num_members = job.num_workers
+        super().__init__(engine, job, gradients, on_synced, num_members=min(2, job.num_workers))
+        self._num_workers = job.num_workers
 
-    def _members_of(self, job: Job) -> tuple[int, ...]:
-        return super()._members_of(job)[:2]
-
-    def _send(self, worker: int, send: RingSend) -> None:
-        nbytes = true_chunk_bytes(send, 2, self._num_members)
-        num_turns = steps_within(send.header.step, 2, self._num_members)
-        arrived = partial(self._on_chunk, worker, send.ring, send.header.step)
-        self._engine.move_in_turns(("workers", worker), self._paths[worker, 1], nbytes, num_turns, arrived)
+    def send(self, worker: int, send: RingSend) -> None:
+        """See WorkerRing."""
+        nbytes = true_chunk_bytes(send, 2, self._num_workers)
+        num_turns = steps_within(send.header.step, 2, self._num_workers)
+        arrived = self.at_arrival(worker, send)
+        self.engine.move_in_turns(("workers", worker), self.paths[worker, 1], nbytes, num_turns, arrived)
 
 
 def steps_within(step: int, num_few: int, num_members: int) -> int:

@@ -68,6 +68,8 @@ class _Training:
         split, alike = job.num_proxy_gradients, job.one_stands_for_all
         devices, ring = (ProxiedAlike, WorkerRingAlike) if alike else (Proxied, WorkerRing)
         self._proxied = devices(self._engine, job, job.gradients[:split], self._on_synced) if split else None
+        if self._proxied is not None:
+            self._proxied.register()
         for dual in self._duals:
             dual.begin(len(job.gradients), split)
         rest = job.gradients[split:]
