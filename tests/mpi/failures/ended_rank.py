@@ -14,7 +14,7 @@ import numpy as np
 from mpi4py import MPI
 
 import coarse
-from coarse.proxy.service import ProxyService
+from coarse.proxy.device import Device
 from tests.support.claims import report_error
 
 how, folder = sys.argv[1], Path(sys.argv[2])
@@ -22,7 +22,7 @@ rank = MPI.COMM_WORLD.Get_rank()
 (folder / f"pid{rank}").write_text(str(os.getpid()))
 
 
-def reduce_wrongly(service: ProxyService) -> None:
+def reduce_wrongly(device: Device, work: object) -> None:
     raise ArithmeticError("the sync core is broken")
 
 
@@ -48,7 +48,7 @@ def end() -> None:
 
 
 if how == "fault":
-    ProxyService._do_next = reduce_wrongly  # type: ignore[method-assign]
+    Device.reduce = reduce_wrongly  # type: ignore[method-assign]
 coarse.init()
 if how == "exit without join":
     import coarse.torch
