@@ -13,7 +13,7 @@ export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 
 .DEFAULT_GOAL := install
 .DELETE_ON_ERROR:
-.PHONY: install demo demo-tf test test-unit test-mpi test-hashes test-conformance test-versions lint types bench bench-sync bench-step bench-idle bench-simulator bench-emulation bench-simulator-accuracy bench-policies bench-degradation bench-wire bench-throughput bench-tf-step readme validate clean
+.PHONY: install demo demo-tf test test-unit test-mpi test-all test-hashes test-conformance test-versions lint types bench bench-sync bench-step bench-idle bench-simulator bench-emulation bench-simulator-accuracy bench-policies bench-degradation bench-wire bench-throughput bench-tf-step readme validate clean
 
 install: $(INSTALLED)
 
@@ -52,6 +52,12 @@ test-unit: $(INSTALLED)
 # Two files of tests at once, in their order: many jobs wait for time limits or for ranks that start.
 test-mpi: $(INSTALLED)
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder tests/mpi
+
+# The tests again with those that `make test` leaves out: every combination of layouts, whole tables, ten thousand files
+# (an hour); tests/results/test_all.txt keeps the last result.
+test-all: $(INSTALLED)
+	$(BIN)/python -m pytest -n 2 --dist worksteal --test-all tests/unit tests/test_layering.py
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --test-all tests/mpi
 
 # Training results, simulated traces and what the commands print, to the last bit (eight minutes); not a part of `make test`.
 test-hashes: $(INSTALLED)
