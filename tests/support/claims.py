@@ -22,8 +22,9 @@ Where cores are free it comes within two seconds.
 
 def report_claims(claims: Iterable[Claim], folder: str | Path) -> None:
     """Check each claim on this worker and write, by its name, how it failed (empty: it holds)."""
-    reports = {}
+    reports: dict[str, str] = {}
     for claim in claims:
+        assert claim.__name__ not in reports, f"two claims are named {claim.__name__}"
         try:
             claim()
             reports[claim.__name__] = ""
