@@ -1,10 +1,16 @@
-"""`make test` leaves out the tests marked `test_all`; `make test-all` runs them too, by the option --test-all."""
+"""`make test` leaves out the tests marked `test_all` and most layouts; `make test-all` takes them by --test-all."""
 
 import pytest
 
+from tests.support import layouts
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--test-all", action="store_true", help="run the tests marked test_all too")
+    parser.addoption("--test-all", action="store_true", help="run the tests marked test_all and every layout")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    layouts.takes_all = config.getoption("--test-all")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
