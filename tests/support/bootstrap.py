@@ -5,6 +5,8 @@ import runpy
 import signal
 import sys
 
+import tests.support.bare_imports  # noqa: F401
+
 if __name__ == "__main__":
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, all_threads=True)

@@ -3,6 +3,7 @@
 A program calls `report_claims` on every worker; the test that started it reads what all wrote.
 """
 
+import ast
 import json
 import time
 import traceback
@@ -22,14 +23,26 @@ Where cores are free it comes within two seconds.
 
 def report_claims(claims: Iterable[Claim], folder: str | Path) -> None:
     """Check each claim on this worker and write, by its name, how it failed (empty: it holds)."""
-    reports = {}
+    reports: dict[str, str] = {}
     for claim in claims:
+        assert claim.__name__ not in reports, f"two claims are named {claim.__name__}"
         try:
             claim()
             reports[claim.__name__] = ""
         except Exception:
             reports[claim.__name__] = traceback.format_exc()
     (Path(folder) / f"worker{coarse.rank()}.json").write_text(json.dumps(reports))
+
+
+def claims_of(module: Path) -> list[str]:
+    """The names in a module's CLAIMS, but for what it unpacks there; read, since importing it may take long."""
+    (claims,) = [
+        node.value
+        for node in ast.parse(module.read_text()).body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "CLAIMS"
+    ]
+    assert isinstance(claims, ast.Tuple | ast.List)
+    return [ast.unparse(claim) for claim in claims.elts if isinstance(claim, ast.Name)]
 
 
 def read_reports(folder: Path, num_workers: int) -> dict[str, list[str]]:

@@ -111,7 +111,8 @@ def _is_zombie(pid: int) -> bool:
 
 
 def _environment() -> dict[str, str]:
-    """This environment, without coarse's own variables, importing from this repository."""
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("COARSE_")}
+    """This environment, without coarse's own variables, importing from this repository, each file compiled once."""
+    left_out = ("COARSE_", "PYTHONDONTWRITEBYTECODE")
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(left_out)}
     paths = [str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {**inherited, "PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1"}

@@ -1,12 +1,72 @@
-"""Jobs of several layouts that check the claims of some modules: one job for each layout."""
+"""Jobs of several layouts that check the same claims: which layouts `make test` takes, and a job for each."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from itertools import combinations, product
 from pathlib import Path
+from typing import Any
 
 from tests.support.claims import read_reports, require_held
 from tests.support.launch import mpirun
+
+Choice = dict[str, Any]
+"""By name of an axis, such as "workers", one of its values."""
+
+
+def choices(axes: Mapping[str, Sequence[object]], is_allowed: Callable[..., bool]) -> list[Choice]:
+    """The full product of the axes' values: every allowed choice, in the axes' order."""
+    every = (dict(zip(axes, values, strict=True)) for values in product(*axes.values()))
+    return [choice for choice in every if is_allowed(**choice)]
+
+
+def sets_of(choice: Choice, strength: int) -> set[tuple[tuple[str, Any], ...]]:
+    """The values of each so many axes that a choice has together: with 2, its pairs."""
+    return set(combinations(choice.items(), strength))
+
+
+def covering(every: Sequence[Choice], strength: int = 2) -> list[int]:
+    """Which of all choices to take so that few have every pair of values (with `strength` 2) that some choice has.
+
+    Greedy: the choice with most pairs that none before it has, of several the last; then those that the others make
+    superfluous are put back.
+    """
+    have = [sets_of(choice, strength) for choice in every]
+    wanted = set().union(*have)
+    taken: list[int] = []
+    while missing := wanted - set().union(*(have[number] for number in taken)):
+        taken.append(max(range(len(every)), key=lambda number: (len(have[number] & missing), number)))
+    for number in list(taken):
+        others = [other for other in taken if other != number]
+        if wanted <= set().union(*(have[other] for other in others)):
+            taken = others
+    return sorted(taken)
+
+
+takes_all = False
+"""Whether tests run on every layout; tests/conftest.py says so before they are collected."""
+
+
+def parameters(names: Iterable[object], in_make_test: Collection[object]) -> list[Any]:
+    """Parameters of a test or fixture: all of them in `make test-all`, else those that are in `make test`."""
+    return [name for name in names if takes_all or name in in_make_test]
+
+
+def partition_table(num_workers: int, num_devices: int, *, num_nodes: int = 1, is_both: bool = False) -> str:
+    """The TOML of a table whose workers and devices are spread over nodes that are all on this host.
+
+    With `is_both`, the first workers of each node are its memory devices too.
+    """
+    devices = [number * num_nodes // num_devices for number in range(num_devices)]
+    text, rank = "", 0
+    for node in range(num_nodes):
+        near = sum(number * num_nodes // num_workers == node for number in range(num_workers))
+        both = devices.count(node) if is_both else 0
+        roles = ["both"] * both + ["worker"] * (near - both) + ["memory_device"] * (devices.count(node) - both)
+        for role in roles:
+            text += f'[[rank]]\nrank = {rank}\nrole = "{role}"\nnode = "node{node}"\n'
+            rank += 1
+    return text
 
 
 @dataclass(frozen=True, kw_only=True)

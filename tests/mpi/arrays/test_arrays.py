@@ -1,6 +1,5 @@
 """push and pull of numpy arrays, live, on several layouts of workers and memory devices."""
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -10,74 +9,61 @@ from coarse.storage.region import available_bytes
 from tests.mpi.arrays.array_claims import CLAIMS
 from tests.support.claims import read_reports
 from tests.support.launch import mpirun
+from tests.support.layouts import Choice, choices, covering, parameters, partition_table
 
 HERE = Path(__file__).parent
-RING = 'collective = "ring"\n'
-TINY_SHARDS = '[routing]\npolicy = "fixed"\nthreshold_bytes = 1000\npartition_bytes = 2048\n'
-
-
-def nodes(*roles_by_node: tuple[str, ...]) -> str:
-    """A partition table that splits this host: for each node the roles of its ranks."""
-    table, rank = "", 0
-    for number, roles in enumerate(roles_by_node):
-        for role in roles:
-            table += f'[[rank]]\nrank = {rank}\nrole = "{role}"\nnode = "node{number}"\n'
-            rank += 1
-    return table
-
-
-@dataclass(frozen=True, kw_only=True)
-class Layout:
-    """How a job is laid out: ranks, those that are workers, and its configuration as TOML."""
-
-    num_ranks: int
-    num_workers: int
-    config: str = ""
-    partition_table: str = ""
-
-
-PAIR = ("worker", "memory_device")
-LAYOUTS = {
-    "one process": Layout(num_ranks=1, num_workers=1),
-    "1:1": Layout(num_ranks=2, num_workers=1),
-    "2:2": Layout(num_ranks=4, num_workers=2),
-    "2:1, tiny shards": Layout(num_ranks=3, num_workers=2, config=TINY_SHARDS),
-    "4:2": Layout(num_ranks=6, num_workers=4, config='partition = "4:2"\n'),
-    "2:3": Layout(num_ranks=5, num_workers=2, config='partition = "2:3"\n'),
-    "3:1": Layout(num_ranks=4, num_workers=3, config='partition = "3:1"\n'),
-    "ring 2:2": Layout(num_ranks=4, num_workers=2, config=RING),
-    "ring 4:3": Layout(
-        num_ranks=7, num_workers=4, config='partition = "4:3"\nnum_sync_groups = 3\n' + RING
-    ),
-    "ring 2:2, tiny shards": Layout(num_ranks=4, num_workers=2, config=RING + TINY_SHARDS),
-    "dense 2:2": Layout(num_ranks=4, num_workers=2, config='mode = "dense"\n'),
-    "two nodes": Layout(num_ranks=4, num_workers=2, partition_table=nodes(PAIR, PAIR)),
-    "uneven nodes": Layout(
-        num_ranks=7,
-        num_workers=4,
-        partition_table=nodes(("worker", *PAIR), ("worker", *PAIR, "memory_device")),
-    ),
-    "both roles": Layout(num_ranks=2, num_workers=2, partition_table=nodes(("both", "worker"))),
-    "both roles on two nodes": Layout(
-        num_ranks=3, num_workers=3, partition_table=nodes(("both", "worker"), ("both",))
-    ),
+AXES = {
+    "workers": (2, 3, 4),
+    "devices": (1, 2, 3),
+    "nodes": (1, 2),
+    "roles": ("apart", "both"),
+    "sums": ("coarse", "ring", "dense"),
+    "shards": ("whole", "tiny"),
 }
+SUMS = {"coarse": "", "ring": 'collective = "ring"\nnum_sync_groups = 3\n', "dense": 'mode = "dense"\n'}
+SHARDS = {"whole": "", "tiny": '[routing]\npolicy = "fixed"\nthreshold_bytes = 1000\npartition_bytes = 8192\n'}
 
 
-@pytest.fixture(scope="module", params=LAYOUTS)
+def is_allowed(*, workers: int, devices: int, nodes: int, roles: str, sums: str, shards: str) -> bool:
+    """Each node has a device; who is both is a worker; dense has one node and no shards."""
+    return nodes <= devices and (roles == "apart" or devices <= workers) and (
+        sums != "dense" or (nodes, shards) == (1, "whole")
+    )  # fmt: skip
+
+
+def named(choice: Choice) -> str:
+    """A layout's name: what it has beside workers and devices, where that is not the usual."""
+    parts = ("dense" * (choice["sums"] == "dense"), "ring" * (choice["sums"] == "ring"))
+    parts += ("two nodes" * (choice["nodes"] == 2), "both roles" * (choice["roles"] == "both"))
+    parts += ("tiny shards" * (choice["shards"] == "tiny"),)
+    return ", ".join([f"{choice['workers']}:{choice['devices']}", *filter(None, parts)])
+
+
+EVERY = choices(AXES, is_allowed)
+FEW = [choice for choice in EVERY if choice["workers"] < 4]
+"""Four workers are in the full product alone: groups and snapshots have them in `make test`."""
+ALONE = {"one process": 1, "1:1": 2}
+"""Ranks of one worker, with a device in its process or beside it."""
+LAYOUTS = {named(choice): choice for choice in EVERY}
+IN_MAKE_TEST = {*ALONE, *(named(FEW[number]) for number in covering(FEW))}
+
+
+@pytest.fixture(scope="module", params=parameters([*ALONE, *LAYOUTS], IN_MAKE_TEST))
 def reports(request, tmp_path_factory):
     """What each worker found of each claim, in one job per layout."""
-    layout = LAYOUTS[request.param]
     folder = tmp_path_factory.mktemp("layout")
-    config = "stall_timeout_s = 20\n" + layout.config
-    if layout.partition_table:
-        (folder / "partition.toml").write_text(layout.partition_table)
-        config = 'partition = "partition.toml"\n' + config
-    (folder / "config.toml").write_text(config)
+    num_ranks, num_workers, config = ALONE.get(request.param, 0), 1, ""
+    if choice := LAYOUTS.get(request.param):
+        num_workers, is_both = choice["workers"], choice["roles"] == "both"
+        table = partition_table(num_workers, choice["devices"], num_nodes=choice["nodes"], is_both=is_both)
+        (folder / "partition.toml").write_text(table)
+        num_ranks = table.count("[[rank]]")
+        config = 'partition = "partition.toml"\n' + SUMS[choice["sums"]] + SHARDS[choice["shards"]]
+    (folder / "config.toml").write_text("stall_timeout_s = 20\n" + config)
     environ = {"COARSE_CONFIG": str(folder / "config.toml")}
-    completed = mpirun(layout.num_ranks, HERE / "array_claims.py", folder, env=environ)
+    completed = mpirun(num_ranks, HERE / "array_claims.py", folder, env=environ)
     assert completed.returncode == 0, completed.stderr
-    return read_reports(folder, layout.num_workers)
+    return read_reports(folder, num_workers)
 
 
 @pytest.mark.parametrize("claim", [claim.__name__ for claim in CLAIMS])

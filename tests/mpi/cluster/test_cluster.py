@@ -150,6 +150,7 @@ def test_four_nodes_with_one_device_each_add_as_one(untouched, adding):
 
 
 @pytest.mark.slow
+@pytest.mark.test_all
 def test_training_on_two_nodes_is_training_on_one(untouched, tmp_path):
     losses = {}
     for name, options in (("box", ("--cluster", "2x1")), ("here", ("--workers", "2", "--devices", "2"))):

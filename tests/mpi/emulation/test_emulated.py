@@ -32,7 +32,8 @@ def _ranks_may_be_root(monkeypatch):
 
 
 @pytest.mark.parametrize(("mode", "num_devices", "num_nodes", "policy"), [
-    ("dense", 1, 1, "devices"), ("allreduce", 0, 1, "devices"), ("coarse", 2, 1, "devices"), ("coarse", 2, 1, "auto"),
+    ("dense", 1, 1, "devices"), ("allreduce", 0, 1, "devices"), ("coarse", 2, 1, "auto"),
+    pytest.param("coarse", 2, 1, "devices", marks=pytest.mark.test_all),
     ("allreduce", 0, 2, "devices"), ("coarse", 2, 2, "devices"), ("coarse", 2, 2, "auto"),
 ])  # fmt: skip
 def test_an_emulated_iteration_takes_as_long_as_the_simulated_one(mode, num_devices, num_nodes, policy):
@@ -89,10 +90,13 @@ def in_mid_run(victim):
 
 
 @pytest.mark.parametrize(("victim", "mode", "name"), [
-    (FABRIC, "coarse", "the fabric process (process PID), which says when transfers arrive,"),
+    pytest.param(
+        FABRIC, "coarse", "the fabric process (process PID), which says when transfers arrive,",
+        marks=pytest.mark.test_all,
+    ),
     (FABRIC, "allreduce", "the fabric process (process PID), which says when transfers arrive,"),
     (0, "coarse", "worker 0 (MPI rank 0) of the emulated run"),
-    (1, "allreduce", "worker 1 (MPI rank 1) of the emulated run"),
+    pytest.param(1, "allreduce", "worker 1 (MPI rank 1) of the emulated run", marks=pytest.mark.test_all),
     (3, "coarse", "memory device 1 (MPI rank 3) of the emulated run"),
 ])  # fmt: skip
 def test_a_death_ends_the_run_at_once_and_is_named(victim, mode, name):

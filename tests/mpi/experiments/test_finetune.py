@@ -3,12 +3,12 @@
 import math
 import re
 import sys
+from itertools import product
 from pathlib import Path
 
 import pytest
 
-from tests.mpi.experiments.finetune_claims import CLAIMS
-from tests.support.claims import read_reports
+from tests.support.claims import claims_of, read_reports
 from tests.support.launch import REPOSITORY, complete, mpirun
 
 HERE = Path(__file__).parent
@@ -28,7 +28,16 @@ def reports(tmp_path_factory):
     return read_reports(folder, NUM_WORKERS)
 
 
-@pytest.mark.parametrize("name", [claim.__name__ for claim in CLAIMS])
+WAYS = ["_".join(way) for way in product(("gpt2", "opt", "bert"), ("all", "lora"), ("fsdp", "fcdp"))]
+CLAIMS = [*WAYS, *claims_of(HERE / "finetune_claims.py"), *claims_of(HERE / "library_claims.py")]
+"""By name: importing transformers takes seconds."""
+
+
+def test_every_claim_is_among_the_tests(reports):
+    assert reports.keys() == set(CLAIMS)
+
+
+@pytest.mark.parametrize("name", CLAIMS)
 def test_two_workers_train_as_one_process(reports, name):
     for rank, failure in enumerate(reports[name]):
         assert not failure, f"worker {rank}:\n{failure}"

@@ -10,6 +10,7 @@ from experiments.gpt.rows import read_run
 from experiments.keras_digits.settings import DigitsTraining
 from tests.support.claims import read_reports, require_held
 from tests.support.launch import REPOSITORY, complete
+from tests.support.layouts import parameters
 
 HERE = Path(__file__).parent
 NUM_WORKERS = 2
@@ -56,36 +57,41 @@ def test_the_losses_are_those_of_one_process(digits, tmp_path):
     assert digits[1][0]["history"]["loss"] == pytest.approx(document["history"]["loss"], rel=1e-4)
 
 
-@pytest.fixture(scope="module")
-def resnet50(tmp_path_factory):
-    """The folder that a job of ResNet50 on the digits left behind, and what it printed."""
-    folder = tmp_path_factory.mktemp("resnet50")
-    completed = complete([*COARSE_RUN, str(HERE / "keras_images.py"), str(folder)], timeout_s=240.0)
+BODIES = {"small": (346, 330), "ResNet50": (23_608_202, 23_555_082)}
+"""Parameters of the script's model with this body and ten classes, and those of them that are trained."""
+
+
+@pytest.fixture(scope="module", params=parameters(BODIES, {"small"}))
+def images(request, tmp_path_factory):
+    """The folder that a job of the script on the digits left behind, what it printed, and its model's parameters."""
+    folder = tmp_path_factory.mktemp("images")
+    command = [*COARSE_RUN, str(HERE / "keras_images.py"), request.param, str(folder)]
+    completed = complete(command, timeout_s=240.0)
     assert completed.returncode == 0, completed.stderr
-    return folder, completed.stdout
+    return folder, completed.stdout, *BODIES[request.param]
 
 
-def test_resnet50_trains_on_a_folder_of_images(resnet50):
-    folder, printed = resnet50
+def test_resnet50_trains_on_a_folder_of_images(images):
+    folder, printed, num_parameters, num_trained = images
     for rank in range(NUM_WORKERS):
         document = json.loads((folder / "rows" / f"coarse-worker{rank}.json").read_text())
         summary = document["summary"]
         assert [step["step"] for step in document["steps"]] == [0, 1, 2]
         assert [summary[name] for name in ("workers", "num_classes", "num_train", "num_val")] == [2, 10, 1437, 360]
-        assert summary["pushed_bytes"] >= 3 * 4 * 23_555_082
+        assert summary["pushed_bytes"] >= 3 * 4 * num_trained
         assert 0 <= summary["validation"]["accuracy"] <= 1
-    assert printed.count("ResNet50, coarse, workers: 2; 23,608,202 parameters, 10 classes") == 1
+    assert printed.count(f"ResNet50, coarse, workers: 2; {num_parameters:,} parameters, 10 classes") == 1
     assert printed.count("step 3/3") == 1
 
 
-def test_one_rank_saves_the_weights(resnet50):
-    folder, _ = resnet50
+def test_one_rank_saves_the_weights(images):
+    folder, _, _, num_trained = images
     (path,) = (folder / "checkpoints").iterdir()
     assert path.name == "epoch-001.weights.h5"
-    assert path.stat().st_size > 4 * 23_555_082
+    assert path.stat().st_size > 4 * num_trained
 
 
-def test_the_loader_keeps_its_claims_on_every_worker(resnet50):
-    reports = read_reports(resnet50[0], NUM_WORKERS)
+def test_the_loader_keeps_its_claims_on_every_worker(images):
+    reports = read_reports(images[0], NUM_WORKERS)
     assert len(reports) == 5
     require_held(reports, reports)

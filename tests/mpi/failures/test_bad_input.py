@@ -12,6 +12,7 @@ import pytest
 from tests.mpi.failures.misuse_claims import CLAIMS
 from tests.support.claims import IN_TIME_S, read_reports
 from tests.support.launch import REPOSITORY, mpirun, running
+from tests.support.layouts import parameters
 
 HERE = Path(__file__).parent
 SUPPORT = REPOSITORY / "tests" / "support"
@@ -78,7 +79,7 @@ def test_on_every_layout(reports, claim):
         assert not failure, f"worker {rank}:\n{failure}"
 
 
-@pytest.mark.parametrize("partition", ["2:1", "2:2"])
+@pytest.mark.parametrize("partition", parameters(["2:1", "2:2"], {"2:2"}))
 def test_a_worker_that_leaves_early_waits_for_nobody_and_gives_back_what_it_opened(partition):
     num_ranks = sum(map(int, partition.split(":")))
     completed = mpirun(num_ranks, HERE / "leaves_early.py", env={"COARSE_PARTITION": partition})
@@ -193,7 +194,7 @@ def test_a_start_that_fails_on_one_rank_alone_ends_the_job():
     ("layout", "victim", "name"),
     [
         ("one node", 1, "worker 1 (MPI rank 1) died"),
-        ("one node", 2, "memory device 0 (MPI rank 2) died"),
+        pytest.param("one node", 2, "memory device 0 (MPI rank 2) died", marks=pytest.mark.test_all),
         ("one node", 3, "memory device 1 (MPI rank 3) died"),
         ("one device", 0, "worker 0 (MPI rank 0) died"),
         ("two nodes", 0, "worker 0 (MPI rank 0) died"),
@@ -253,8 +254,15 @@ def test_an_uncaught_exception_is_shown_and_ends_the_job(tmp_path, ulfm):
     require_prompt_end(tmp_path, "MPI rank 1 raised ArithmeticError: the worker is broken", 1)
 
 
-@pytest.mark.parametrize("how", ["exit", "shut down"])
-@pytest.mark.parametrize("layout", ["one node", "two nodes"])
+@pytest.mark.parametrize(
+    ("layout", "how"),
+    [
+        ("one node", "exit"),
+        ("two nodes", "shut down"),
+        pytest.param("one node", "shut down", marks=pytest.mark.test_all),
+        pytest.param("two nodes", "exit", marks=pytest.mark.test_all),
+    ],
+)
 def test_who_waits_for_a_worker_that_has_left_is_told_at_once(tmp_path, how, layout):
     environ, num_ranks = environ_of(layout, tmp_path)
     completed = mpirun(num_ranks, HERE / "ended_rank.py", how, tmp_path, env=environ)
@@ -265,7 +273,7 @@ def test_who_waits_for_a_worker_that_has_left_is_told_at_once(tmp_path, how, lay
     require_prompt_end(tmp_path, words, dead_rank)
 
 
-@pytest.mark.parametrize("layout", ["one node", "two nodes"])
+@pytest.mark.parametrize("layout", parameters(["one node", "two nodes"], {"two nodes"}))
 def test_who_joins_is_told_at_once_of_a_worker_that_has_left_without(tmp_path, layout):
     environ, num_ranks = environ_of(layout, tmp_path)
     completed = mpirun(num_ranks, HERE / "ended_rank.py", "exit without join", tmp_path, env=environ)

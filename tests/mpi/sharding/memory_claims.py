@@ -2,7 +2,6 @@
 
 import functools
 import gc
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -14,7 +13,6 @@ from coarse import CoarseError, MismatchError, OutOfDeviceMemoryError
 from coarse.parallel.sharded.modes import ShardedMode
 from coarse.parallel.sharded.volumes import TrainedShape, accelerator_nbytes
 from coarse.torch.fsdp.groups import shard_groups
-from tests.support.claims import report_claims
 
 NUM_WORKERS = 4
 NODE_WORKERS = 2
@@ -178,8 +176,3 @@ CLAIMS = (
     a_full_accelerator_is_an_error_on_its_worker_with_what_it_holds,
     the_others_are_told_when_one_worker_is_full_and_goes_on_with_something_else,
 )
-
-if __name__ == "__main__":
-    torch.set_num_threads(1)
-    ct.init()
-    report_claims(CLAIMS, sys.argv[1])

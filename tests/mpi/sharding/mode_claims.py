@@ -4,7 +4,6 @@ import contextlib
 import functools
 import io
 import json
-import sys
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,7 +23,7 @@ from coarse.parallel.sharded.volumes import TrainedShape, iteration_volume
 from coarse.torch.fsdp.quantised import quantised_nbytes
 from coarse.torch.fsdp.unit import units_of
 from tests.mpi.sharding import order_claims
-from tests.support.claims import Claim, raises, report_claims
+from tests.support.claims import Claim, raises
 
 WIDTH, NUM_BLOCKS, ROWS = 64, 3, 4
 PHASES = ("forward gather", "backward gather", "gradient reduce-scatter")
@@ -411,10 +410,3 @@ def claims(folder: Path) -> Iterator[Claim]:
     yield of(a_torch_without_a_hook_is_refused_by_its_version)
     yield of(what_differs_between_workers_is_an_error_on_all)
     yield from order_claims.claims()
-
-
-if __name__ == "__main__":
-    torch.set_num_threads(1)
-    coarse.init()
-    report_claims(claims(Path(sys.argv[1])), sys.argv[1])
-    coarse.shutdown()

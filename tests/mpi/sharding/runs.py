@@ -2,7 +2,6 @@
 
 import random
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -43,13 +42,6 @@ MODES: dict[str, Callable[[], dict[str, object]]] = {
     "fcdp, tau between": lambda: {"mode": "fcdp", "cache": AcceleratorCache(tau=0.5), "account": FickleAccount()},
 }
 """What is given to fully_shard, by a name for each mode."""
-
-
-def start(folder: str) -> Path:
-    """Join the job; one thread each, as many as there are workers compute on the same cores."""
-    torch.set_num_threads(1)
-    ct.init()
-    return Path(folder)
 
 
 def started(

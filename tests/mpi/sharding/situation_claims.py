@@ -1,7 +1,6 @@
 """Every situation in every mode, against one process alone; then some with a rule broken, which must be seen."""
 
 import functools
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from unittest.mock import patch
@@ -9,12 +8,11 @@ from unittest.mock import patch
 import numpy as np
 from torch import Tensor
 
-import coarse.torch as ct
 from coarse.parallel.sharded.passes import ChangeWatch, Mark
 from tests.mpi.sharding import editing_situations, training_situations
-from tests.mpi.sharding.runs import require_equal, start, tell
+from tests.mpi.sharding.runs import require_equal, tell
 from tests.mpi.sharding.situation import SITUATIONS
-from tests.support.claims import Claim, report_claims
+from tests.support.claims import Claim
 
 STORIES = (training_situations, editing_situations)
 """Modules that have listed their situations."""
@@ -117,9 +115,3 @@ def claim(name: str, check: functools.partial[None]) -> Claim:
     """A check under a name."""
     check.__name__ = name  # type: ignore[attr-defined]
     return check
-
-
-if __name__ == "__main__":
-    start(sys.argv[1])
-    report_claims([*claims(), *mutated()], sys.argv[1])
-    ct.shutdown()

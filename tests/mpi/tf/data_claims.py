@@ -1,6 +1,5 @@
 """Checks what workers are given of a dataset, and what predict gives back; two workers."""
 
-import sys
 
 from tests.mpi.tf.data_fit_claims import (
     a_dataset_that_is_distributed_already_is_split_once,
@@ -34,7 +33,6 @@ from tests.mpi.tf.data_predict_claims import (
     predict_gives_rows_of_files_in_order,
     predict_on_batch_gives_the_rows_of_all_workers_batches,
 )
-from tests.support.claims import report_claims
 
 CLAIMS = (
     a_shuffled_epoch_takes_every_row_once,  # first: no seed has been set
@@ -62,6 +60,3 @@ CLAIMS = (
     views_of_a_generator_are_not_written_however_they_are_split,
     views_of_a_py_dataset_are_not_written_by_training,
 )
-
-if __name__ == "__main__":
-    report_claims(CLAIMS, sys.argv[1])

@@ -1,6 +1,5 @@
 """How data end on two workers: for all at once, after a batch of no rows, or by an error that says who gave what."""
 
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +12,7 @@ import coarse
 from coarse.errors import ConfigError, MismatchError
 from coarse.session import current
 from tests.mpi.tf.data_training import MIRRORED, NUM_WORKERS, RANK, STRATEGY
-from tests.support.claims import raises, report_claims
+from tests.support.claims import raises
 from tf_strategy import cause_of
 from tf_strategy.data.end import UNKNOWN
 
@@ -262,6 +261,3 @@ CLAIMS = (
     what_is_no_dataset_is_refused,
     data_that_end_earlier_on_one_rank_end_the_fit_of_all_with_an_error_that_says_so,  # last: nothing works after it
 )
-
-if __name__ == "__main__":
-    report_claims(CLAIMS, sys.argv[1])

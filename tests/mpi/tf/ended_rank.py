@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import coarse
+import tests.support.bare_imports  # noqa: F401
 
 how, folder = sys.argv[1], Path(sys.argv[2])
 (folder / f"pid{os.environ['PMIX_RANK']}").write_text(str(os.getpid()))

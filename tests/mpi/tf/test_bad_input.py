@@ -1,6 +1,5 @@
 """CoarseStrategy: bad input and ends of ranks; typed errors in words that help, never a hang, nothing left."""
 
-import ast
 import json
 import signal
 import sys
@@ -8,15 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.claims import read_reports
+from tests.support.claims import claims_of, read_reports
 from tests.support.launch import Completed, complete, mpirun, running
 
 HERE = Path(__file__).parent
-CLAIMS = next(  # read, not imported: the module imports TensorFlow
-    [ast.unparse(claim) for claim in node.value.elts]
-    for node in ast.parse((HERE / "misuse_claims.py").read_text()).body
-    if isinstance(node, ast.Assign) and isinstance(node.value, ast.Tuple) and ast.unparse(node.targets[0]) == "CLAIMS"
-)
 QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3"}
 TIMEOUT_S = 180.0
 
@@ -30,7 +24,7 @@ def reports(tmp_path_factory):
     return read_reports(folder, 2)
 
 
-@pytest.mark.parametrize("claim", CLAIMS)
+@pytest.mark.parametrize("claim", claims_of(HERE / "misuse_claims.py"))
 def test_misuse_is_refused_on_every_rank(reports, claim):
     for rank, failure in enumerate(reports[claim]):
         assert not failure, f"worker {rank}:\n{failure}"
@@ -72,6 +66,7 @@ def test_who_is_killed_in_mid_fit_is_named_to_all_survivors_whether_they_catch_i
     require_nothing_left(tmp_path)
 
 
+@pytest.mark.test_all
 def test_under_plain_mpirun_a_death_in_mid_fit_ends_the_job(tmp_path):
     environ = QUIET | {"COARSE_PARTITION": "2:1"}
     completed = mpirun(3, HERE / "ended_rank.py", "kill", tmp_path, env=environ, timeout_s=TIMEOUT_S)

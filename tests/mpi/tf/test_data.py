@@ -1,52 +1,47 @@
-"""Datasets under CoarseStrategy: who gets what, how data end, what predict gives back; two jobs check the claims."""
+"""Datasets and variables under CoarseStrategy: who gets what, how data end, what is combined; in two jobs."""
 
-import ast
 from pathlib import Path
 
 import pytest
 
-from tests.support.claims import read_reports
+from tests.support.claims import claims_of, read_reports
 from tests.support.launch import mpirun
 
 HERE = Path(__file__).parent
 NUM_WORKERS = 2
+JOBS = {"data_claims": ("data_claims",), "data_end_claims": ("variable_claims", "data_end_claims")}
+"""By its last module, what a job checks; no job goes on after data that end too early."""
 
 
-def claims_of(program: str) -> list[str]:
-    """The names in a program's CLAIMS; importing it would join a job."""
-    tree = ast.parse((HERE / program).read_text())
-    (claims,) = [
-        node.value for node in tree.body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "CLAIMS"
-    ]
-    return [ast.unparse(name) for name in claims.elts]
-
-
-CLAIMS = [(program, name) for program in ("data_claims.py", "data_end_claims.py") for name in claims_of(program)]
+CLAIMS = [
+    (job, claim) for job, modules in JOBS.items() for module in modules for claim in claims_of(HERE / f"{module}.py")
+]
 
 
 @pytest.fixture(scope="module")
 def jobs(tmp_path_factory):
-    """By program its folder and what it has printed, errors of TensorFlow's too."""
+    """By job its folder and what it has printed, errors of TensorFlow's too."""
     found = {}
-    for program in dict(CLAIMS):
+    for job, modules in JOBS.items():
         folder = tmp_path_factory.mktemp("job")
-        completed = mpirun(NUM_WORKERS + 1, HERE / program, folder, timeout_s=600, env={"TF_CPP_MIN_LOG_LEVEL": "2"})
+        environ = {"TF_CPP_MIN_LOG_LEVEL": "2"}
+        completed = mpirun(NUM_WORKERS + 1, HERE / "data_job.py", folder, *modules, env=environ, timeout_s=600)
         assert completed.returncode == 0, completed.stderr
-        found[program] = folder, completed
+        found[job] = folder, completed
     return found
 
 
 @pytest.fixture(scope="module")
 def reports(jobs):
-    """By program and claim what each worker found."""
-    return {program: read_reports(folder, NUM_WORKERS) for program, (folder, _) in jobs.items()}
+    """By job and claim what each worker found."""
+    return {job: read_reports(folder, NUM_WORKERS) for job, (folder, _) in jobs.items()}
 
 
-@pytest.mark.parametrize(("program", "claim"), CLAIMS, ids=lambda value: value)
-def test_a_claim_about_data_holds_on_every_rank(reports, program, claim):
-    assert reports[program][claim] == [""] * NUM_WORKERS
+@pytest.mark.parametrize(("job", "claim"), CLAIMS, ids=lambda value: value)
+def test_a_claim_about_data_holds_on_every_rank(reports, job, claim):
+    assert reports[job][claim] == [""] * NUM_WORKERS
 
 
 def test_data_that_are_in_no_files_are_not_split_by_files_in_vain(jobs):
-    _, completed = jobs["data_claims.py"]
+    _, completed = jobs["data_claims"]
     assert "auto_shard" not in completed.stderr

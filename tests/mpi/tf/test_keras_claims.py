@@ -77,27 +77,16 @@ def _is_tf_distribute(node: ast.AST) -> bool:
     return isinstance(node, ast.Attribute) and ast.unparse(node) in ("tf.distribute", "tensorflow.distribute")
 
 
-def job(folder: Path, *modules: str, policy: str) -> dict[str, list[str]]:
-    """By claim of the modules what each worker found."""
-    environ = {"COARSE_POLICY": policy}
-    completed = mpirun(2 * NUM_WORKERS, HERE / "keras_claims.py", folder, *modules, env=environ, timeout_s=300)
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory):
+    """By claim of all modules what each worker found."""
+    folder = tmp_path_factory.mktemp("job")
+    completed = mpirun(2 * NUM_WORKERS, HERE / "keras_claims.py", folder, *NAMES, timeout_s=300)
     assert completed.returncode == 0, completed.stderr
     return read_reports(folder, NUM_WORKERS)
 
 
-@pytest.fixture(scope="module")
-def reports(tmp_path_factory):
-    """What became of all modules' claims."""
-    return job(tmp_path_factory.mktemp("job"), *NAMES, policy="auto")
-
-
 def test_every_claim_holds_on_every_rank(reports):
-    assert {name: found for name, found in reports.items() if any(found)} == {}
-
-
-def test_the_papers_policy_decides_alike_on_every_rank(tmp_path):
-    reports = job(tmp_path, "dual", policy="paper")
-    assert reports
     assert {name: found for name, found in reports.items() if any(found)} == {}
 
 

@@ -13,6 +13,7 @@ import coarse
 from tests.support.claims import report_claims
 
 NAMES = {
+    "dual": "tests.mpi.tf.dual_claims",
     "fit": "tests.mpi.tf.fit_claims",
     "modes": "tests.mpi.tf.mode_claims",
     "loops": "tests.mpi.tf.loop_claims",

@@ -4,9 +4,9 @@ import numpy as np
 import tensorflow as tf
 
 import coarse
-from tf_strategy import CoarseStrategy
+from tests.mpi.tf.training import strategy
 
-STRATEGY = CoarseStrategy()
+STRATEGY = strategy()
 RANK, NUM_WORKERS = coarse.rank(), coarse.size()
 
 

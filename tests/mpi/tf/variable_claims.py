@@ -5,18 +5,14 @@ import sys
 from collections.abc import Callable
 
 import numpy as np
+import tensorflow as tf
 
 import coarse
+from tests.mpi.tf.data_training import NUM_WORKERS as size
+from tests.mpi.tf.data_training import RANK as rank
+from tests.mpi.tf.data_training import STRATEGY as strategy
+from tests.support.claims import raises
 
-coarse.init()  # before TensorFlow is imported, which memory devices need not wait for
-
-import tensorflow as tf  # noqa: E402
-
-from tests.support.claims import raises, report_claims  # noqa: E402
-from tf_strategy import CoarseStrategy  # noqa: E402
-
-strategy = CoarseStrategy()
-rank, size = coarse.rank(), coarse.size()
 NONE, SUM, MEAN, FIRST = (
     *(tf.VariableAggregation.NONE, tf.VariableAggregation.SUM),
     *(tf.VariableAggregation.MEAN, tf.VariableAggregation.ONLY_FIRST_REPLICA),
@@ -321,6 +317,3 @@ CLAIMS = (
     a_replica_s_own_variables_stay_its_own_without_an_aggregation,
     types_that_cannot_be_added_are_refused_by_name,
 )
-
-if __name__ == "__main__":
-    report_claims(CLAIMS, sys.argv[1])

@@ -9,7 +9,7 @@ from coarse.hardware.presets import load_preset
 from coarse.simulation.scenario import Mode, Policy
 from experiments.coarse_paper import fig3_cci_bandwidth, fig16_speedup, fig17_blocked_time, solved, validate
 from experiments.coarse_paper.cells import Cell, outcome
-from experiments.coarse_paper.claims import Verdict
+from experiments.coarse_paper.claims import HEAD, Verdict
 from experiments.coarse_paper.inputs import CENTRAL, Platform, require_declared
 from experiments.coarse_paper.reasons import why_not
 from experiments.coarse_paper.ring_utilisation import num_sets, rings
@@ -167,7 +167,25 @@ def test_a_figure_is_drawn(figure, tmp_path):
     assert [path.suffix for path in tmp_path.iterdir()] == [".png"]
 
 
+HEADLINES = ("a", "c")
+"""Panels of figures 16 and 17 that are simulated in seconds: two and four T4 with ResNet50, two P100 with BERT."""
+
+
+def test_the_headline_rows_stand_in_the_page():
+    shown = validate.PAGE.read_text(encoding="utf-8").splitlines()
+    panels = [panel for panel in fig16_speedup.PANELS if panel.letter in HEADLINES]
+    ways = [(panel, setting) for panel in panels for setting in settings(panel.base.platform)]
+    blocked = [row for panel, setting in ways for row in fig17_blocked_time.panel_rows(panel.letter, setting)]
+    rows = [*(row for panel in panels for row in fig16_speedup.panel_rows(panel)), *fig16_speedup.memory_rows()]
+    assert (len(rows), len(blocked)) == (14, 8)
+    for row in (*rows, *blocked):
+        require_declared(row.inputs)
+        assert row.why or row.verdict is not Verdict.MISSED, row.claim
+        assert list(validate.markdown([list(HEAD), row.cells]))[-1] in shown, row.claim
+
+
 @pytest.mark.slow
+@pytest.mark.test_all
 def test_the_whole_table_is_as_the_page_shows_it():
     from rich.console import Console
 

@@ -46,6 +46,7 @@ def test_under_every_routing_and_order_of_reductions_and_chunks_queues_are_never
 
 
 @pytest.mark.slow
+@pytest.mark.test_all
 def test_in_every_order_of_pushes_reductions_and_chunks_of_three_tensors_queues_are_never_stuck():
     found = explore(Replay(SHARED_PROXY, 2, 3, fcfs=False), internal=True)
     assert found.num_states == 29**3  # tensors share nothing, so their states combine freely

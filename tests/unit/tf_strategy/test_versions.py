@@ -69,7 +69,7 @@ def test_keras_on_another_backend_is_refused():
 
 
 def test_importing_the_strategy_under_another_tensorflow_ends_with_the_typed_error():
-    program = "import tensorflow; tensorflow.__version__ = '2.17.1'; import tf_strategy"
+    program = "import tests.support.bare_imports, tensorflow; tensorflow.__version__ = '2.17.1'; import tf_strategy"
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode != 0

@@ -1,0 +1,23 @@
+"""Checks all claims about four workers of two nodes in one job: `sharding_claims.py FOLDER STEP...`.
+
+The steps are those in which gradients are compared; trainings that are compared end with the last.
+"""
+
+import sys
+from pathlib import Path
+
+import torch
+
+import coarse.torch as ct
+from tests.mpi.sharding import equality_claims, memory_claims, mode_claims, situation_claims
+from tests.support.claims import report_claims
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)  # as many as there are workers compute on the same cores
+    ct.init()
+    folder = Path(sys.argv[1])
+    equality_claims.spot_steps = tuple(map(int, sys.argv[2:]))
+    claims = [*situation_claims.claims(), *situation_claims.mutated(), *equality_claims.claims(folder)]
+    claims += [*mode_claims.claims(folder), *memory_claims.CLAIMS]  # last: the others go on without a worker
+    report_claims(claims, folder)
+    ct.shutdown()
