@@ -37,9 +37,17 @@ def _ranks_may_be_root(monkeypatch):
     ("allreduce", 0, 2, "devices"), ("coarse", 2, 2, "devices"), ("coarse", 2, 2, "auto"),
 ])  # fmt: skip
 def test_an_emulated_iteration_takes_as_long_as_the_simulated_one(mode, num_devices, num_nodes, policy):
+    require_as_long(mode=mode, num_devices=num_devices, num_nodes=num_nodes, policy=policy)
+
+
+def test_a_sum_in_place_takes_as_long_as_the_simulated_one():
+    require_as_long(mode="coarse", num_devices=2, num_nodes=1, policy="devices", collective="in_place")
+
+
+def require_as_long(*, mode, num_devices, num_nodes, policy, collective="ring"):
     order = RunOrder(
         machine="aws-p3", model="resnet50", gpu="v100", batch=64, precision="fp32", mode=mode, num_workers=2,
-        num_devices=num_devices, num_iterations=2, dilation=10.0, num_nodes=num_nodes,
+        num_devices=num_devices, num_iterations=2, dilation=10.0, num_nodes=num_nodes, collective=collective,
     ).decided(policy)  # fmt: skip
     simulated = simulate(order.job())
 

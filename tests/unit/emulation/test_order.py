@@ -33,3 +33,10 @@ def test_workers_of_two_nodes_push_to_devices_of_their_own_though_all_ranks_are_
 def test_dense_has_one_node():
     with pytest.raises(ConfigError, match=r"one memory device of dense .* 2 nodes; leave dense out"):
         replace(ORDER, mode="dense").scenario()
+
+
+def test_a_sum_in_place_is_of_one_node():
+    order = replace(ORDER, num_nodes=1, collective="in_place").decided("devices")
+    assert order.job().placement.collective == "in_place"
+    with pytest.raises(ConfigError, match=r"add across all of 2 nodes; emulate one node, use the ring, or predict"):
+        replace(ORDER, collective="in_place")

@@ -134,3 +134,20 @@ def test_many_workers_that_share_devices_are_refused_since_one_cannot_stand_for_
     job = replace(scenario("aws-p3", 68, num_devices=34), machine=machine, num_nodes=17).job()
     with pytest.raises(ConfigError, match="a device of its own"):
         simulate(job)
+
+
+def test_devices_sum_in_a_ring_or_in_place():
+    """Of two workers on different switches: in place one fetches and writes back, each way a whole shard."""
+    ring, in_place = (scenario("aws-p3", 2, collective=collective).job() for collective in ("ring", "in_place"))
+    assert (ring.placement.collective, in_place.placement.collective) == ("ring", "in_place")
+    took = [simulate(job) for job in (ring, in_place)]
+    moved = [sum(report.link_bytes.values()) for report in took]
+    assert moved[0] == pytest.approx(moved[1], rel=1e-3)  # of two members a ring sends as much
+    assert took[0].iteration_s != took[1].iteration_s
+
+
+def test_what_devices_cannot_sum_by_is_refused():
+    with pytest.raises(ConfigError, match="collective must be one of in_place, ring, got 'tree'"):
+        scenario("aws-p3", 2, collective="tree")
+    with pytest.raises(ConfigError, match="one stands for all in a ring, got 128 with collective 'in_place'"):
+        scenario("aws-p3", 128, collective="in_place")
