@@ -140,17 +140,20 @@ class SimulatedDriver:
         self.rings = RingBuffers(job.array) if job.has_bytes else None
         self._job = job
         self._device = device
+        self._kinds: dict[int, tuple[int, int]] = {}
+        """See `chunk_kind`, by key."""
         self._engine = job.engine
         self._site = job.site
         self.send = job.send
 
     def send_chunk(self, send: RingSend) -> None:
         """See DeviceDriver."""
-        nbytes = self.chunk_bytes(send)
+        itemsize, priority = self.chunk_kind(send)
+        nbytes = (send.end - send.begin) * itemsize
         path = self._site.between_devices[self._device, send.device]
         frame = None if self.rings is None else self.rings.frame_of(send)
         arrived = self.at_arrival(send.device, send.header, nbytes, frame)
-        self._engine.move(("ring", self._device), path, nbytes, arrived, priority=self.priority(send))
+        self._engine.move(("ring", self._device), path, nbytes, arrived, priority=priority)
 
     def reduce(self, work: ReduceWork) -> None:
         """See DeviceDriver: what lies elsewhere is fetched, and the sum is written back to where it came from."""
@@ -168,14 +171,14 @@ class SimulatedDriver:
     def finish(self) -> None:
         """See DeviceDriver."""
 
-    def chunk_bytes(self, send: RingSend) -> int:
-        """Bytes of a chunk, in the accumulator type."""
-        dtype = DType(self._job.clients[0].keys[send.ring.key].descriptor.dtype)
-        return (send.end - send.begin) * dtype.accumulator.itemsize
-
-    def priority(self, send: RingSend) -> int:
-        """Of a chunk: its key's."""
-        return self._job.clients[0].keys[send.ring.key].descriptor.priority
+    def chunk_kind(self, send: RingSend) -> tuple[int, int]:
+        """Of a chunk: bytes of an element, in the accumulator type, and the key's priority."""
+        key = send.ring.key
+        kind = self._kinds.get(key)
+        if kind is None:
+            descriptor = self._job.clients[0].keys[key].descriptor
+            kind = self._kinds[key] = DType(descriptor.dtype).accumulator.itemsize, descriptor.priority
+        return kind
 
     def at_arrival(self, target: int, header: RingChunk, nbytes: int, frame: np.ndarray | None) -> Action:
         """What to do with a chunk once it has come: it is added, or only stored."""

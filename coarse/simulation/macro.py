@@ -63,7 +63,7 @@ class DriverOfFirst(SimulatedDriver):
         nbytes = true_chunk_bytes(send, self._num_few, self._num_members)
         num_turns = steps_within(send.header.step, self._num_few, self._num_members)
         arrived = self.at_arrival(0, send.header, nbytes * num_turns, None)
-        path, priority = self._devices.site.between_devices[0, send.device], self.priority(send)
+        path, (_, priority) = self._devices.site.between_devices[0, send.device], self.chunk_kind(send)
         self._devices.engine.move_in_turns(("ring", 0), path, nbytes, num_turns, arrived, priority=priority)
 
 
