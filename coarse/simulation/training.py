@@ -98,7 +98,7 @@ class _Training:
         backward_end_s = forward_end_s + job.backward_s * slow_down
         begun = self._begun[worker] = _Begun(now_s, iteration, forward_end_s, backward_end_s, len(job.gradients))
         for position, gradient in enumerate(job.gradients):
-            ready_s = forward_end_s + gradient.ready_s * slow_down
+            ready_s = min(forward_end_s + gradient.ready_s * slow_down, backward_end_s)  # rounding must not part them
             self._engine.at(ready_s, partial(self._on_gradient, worker, position))
         self._engine.at(backward_end_s, partial(self._end_backward, worker, begun))
 

@@ -173,3 +173,9 @@ def test_one_worker_alone_has_nothing_to_reduce():
 def test_a_job_that_makes_no_sense_is_refused_by_the_name_of_what_is_wrong(change: dict[str, object], name: str):
     with pytest.raises(ValueError, match=f"Job.{name}"):
         replace(one_gradient(2), **change)  # type: ignore[arg-type]
+
+
+def test_a_gradient_that_rounding_puts_after_backward_is_still_summed():
+    """A sum of layers' times may be a last digit more than backward's."""
+    report = simulate(one_gradient(2, ready_s=BACKWARD_S * (1 + 5e-10)))
+    assert report.iteration_s == pytest.approx(FORWARD_S + BACKWARD_S + ring_s(2, NBYTES), rel=1e-8)
