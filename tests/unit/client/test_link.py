@@ -227,10 +227,12 @@ def test_who_leaves_has_said_all_that_it_had_to_say_however_full_the_ring_was(wi
         wire.mailbox.send(1, Echo(0, 7))
     leaving = threading.Thread(target=wire.link.leave, daemon=True)
     leaving.start()
+    while leaving.is_alive() and not wire.link._is_at_bell:
+        os.sched_yield()
     told = []
     while leaving.is_alive():
         told += wire.device.records()
-        os.sched_yield()
+        wire.device.ring_always(0)
     told += wire.device.records()
     assert told[-1] == Leave(wire.protocol.client)
     assert not wire.mailbox.has_unsent
