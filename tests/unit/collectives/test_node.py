@@ -26,7 +26,9 @@ def test_slots_follow_the_counts_lie_apart_on_cache_lines_and_come_in_turn(num_m
     first = devices.array.__array_interface__["data"][0]
     turns = [node.take_slot().array for _ in range(NUM_SLOTS + 1)]
     begins = [turn.__array_interface__["data"][0] - first for turn in turns]
-    assert begins == [counts_bytes(num_members) + turn % NUM_SLOTS * slot_bytes(num_members) for turn in range(NUM_SLOTS + 1)]
+    assert begins == [
+        counts_bytes(num_members) + turn % NUM_SLOTS * slot_bytes(num_members) for turn in range(NUM_SLOTS + 1)
+    ]
     assert {turn.nbytes for turn in turns} == {slot_bytes(num_members)}
     assert begins[NUM_SLOTS - 1] + slot_bytes(num_members) == shared_bytes(num_members)
     assert not [begin for begin in begins if begin % CACHE_LINE_BYTES]
