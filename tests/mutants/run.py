@@ -40,7 +40,7 @@ STAGES = {
     "loopback": ("tests/unit/drivers", "tests/unit/support", "tests/unit/simulation"),
     "ranks": (
         *("tests/mpi/drivers", "tests/mpi/arrays/test_collectives.py", "tests/mpi/arrays/test_arrays.py"),
-        *("-k", "live or (test_collectives and not ulfm) or 3:1 or (2:2 and tiny)"),
+        *("-k", "live or (test_collectives and not ulfm) or 2:3 or (2:2 and tiny)"),
     ),
 }
 """What pytest is given, from the quickest to the most telling."""
