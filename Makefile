@@ -69,7 +69,7 @@ test-hashes: $(INSTALLED)
 test-conformance: $(INSTALLED)
 	$(BIN)/python -m tests.conformance.run
 
-# Sixty small changes of the code, and which tests notice each (an hour); not a part of `make test`.
+# Sixty small changes of the code, and which tests notice each (half an hour); not a part of `make test`.
 test-mutants: $(INSTALLED)
 	$(BIN)/python -m tests.mutants.run
 

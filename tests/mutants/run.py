@@ -2,10 +2,11 @@
 
     python -m tests.mutants.run [--only PATTERN] [--stage NAME ...] [--survivors] [--list] [--results FILE]
 
-Each mutant is one small change in a copy of the tracked files; the stages of tests run there in order until one fails
-or takes too long. results.json keeps the fate of each, and for a survivor the reason, which is written by hand. The
-status is 1 where a mutant that was killed before survives the same stage. It is our own because mutmut 3 mutates in the
-process of its tests and skips decorated functions, cosmic-ray knows one test command for all, and both try every site.
+Each mutant is one small change in a copy of the tracked files, as they are now; the stages of tests run there in order
+until one fails or takes too long. results.json keeps the fate of each, and for a survivor the reason, which is written
+by hand. The status is 1 where a mutant that was killed before survives the same stage. It is our own because mutmut 3
+leaves decorated functions and whatever stands outside functions alone, cosmic-ray has one test command for all mutants,
+and neither draws a few by a seed.
 """
 
 import argparse
@@ -62,7 +63,7 @@ def drawn(seed: int = SEED) -> list[Mutation]:
 
 
 def first_failure(output: str) -> str:
-    """The first test that failed, from what pytest printed; a folder's name where the tests could not be read."""
+    """The first test that failed, from what pytest printed; pytest itself where it names none."""
     found = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", output, re.MULTILINE)
     return found[1] if found else "pytest itself"
 
@@ -85,10 +86,12 @@ def survived_stages(row: Row) -> list[object]:
 
 
 def merged(known: Row | None, found: Row) -> Row:
-    """The row of a mutant after a run of some stages: a survivor of others has survived these too, and the reason why
-    it may survive stays."""
+    """The row of a mutant after a run of some stages: a survivor of others has survived these too, the reason why it
+    may survive stays, and so does the stage that killed it where that has not run."""
     if known is None or is_killed(found):
         return found
+    if is_killed(known) and not escaped(known, found):
+        return known
     survived = [stage for stage in STAGES if stage in survived_stages(known) + survived_stages(found)]
     return {**found, "survived": survived, **({"reason": known["reason"]} if "reason" in known else {})}
 

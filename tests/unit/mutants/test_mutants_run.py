@@ -44,6 +44,8 @@ def test_a_survivor_keeps_its_reason_and_the_stages_that_it_survived():
         **MUTANT, "line": 4, "survived": ["unit", "ranks"], "reason": "Both are the same.",
     }  # fmt: skip
     assert run.merged(known, KILLED) == KILLED
+    assert run.merged(KILLED, {**MUTANT, "survived": ["unit"]}) == KILLED
+    assert run.merged(KILLED, SURVIVOR) == SURVIVOR
     assert run.merged(None, SURVIVOR) == SURVIVOR
 
 
