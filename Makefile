@@ -13,7 +13,7 @@ export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 
 .DEFAULT_GOAL := install
 .DELETE_ON_ERROR:
-.PHONY: install demo demo-tf test test-unit test-mpi test-all test-hashes test-conformance test-versions lint types bench bench-sync bench-step bench-idle bench-simulator bench-emulation bench-simulator-accuracy bench-policies bench-degradation bench-wire bench-throughput bench-tf-step readme validate clean
+.PHONY: install demo demo-tf test test-unit test-mpi test-all test-hashes test-conformance test-mutants test-versions lint types bench bench-sync bench-step bench-idle bench-simulator bench-emulation bench-simulator-accuracy bench-policies bench-degradation bench-wire bench-throughput bench-tf-step readme validate clean
 
 install: $(INSTALLED)
 
@@ -68,6 +68,10 @@ test-hashes: $(INSTALLED)
 # torch's own tests of its distributed package, on the backend "coarse" (ten minutes and more); not a part of `make test`.
 test-conformance: $(INSTALLED)
 	$(BIN)/python -m tests.conformance.run
+
+# Sixty small changes of the code, and which tests notice each (half an hour); not a part of `make test`.
+test-mutants: $(INSTALLED)
+	$(BIN)/python -m tests.mutants.run
 
 # The tests of tf_strategy under each TensorFlow supported, in environments of their own under .versions (built once,
 # 1.5 GB each); not a part of `make test`.

@@ -18,7 +18,19 @@ from coarse.errors import CoarseError, DeadRankError, InFlightError, MismatchErr
 from coarse.protocol.clock import WallClock
 from coarse.protocol.dtypes import DType, Op
 from coarse.protocol.plan import Placement, RoutingTable
-from coarse.protocol.records import Descriptor, Died, Echo, Failed, Leave, Push, Ready, Registered, Tables, key_of
+from coarse.protocol.records import (
+    Descriptor,
+    Died,
+    Echo,
+    Failed,
+    Joined,
+    Leave,
+    Push,
+    Ready,
+    Registered,
+    Tables,
+    key_of,
+)
 from coarse.transport.mailbox import Mailbox, control_bytes
 
 FOR_EVER_S = 30.0
@@ -113,6 +125,7 @@ def test_a_thread_that_goes_on_hands_its_place_at_the_doorbell_over(wire):
         wire.say(Echo(0, token))
         thread.join(FOR_EVER_S / 2)
         assert not thread.is_alive()
+    assert wire.link._num_listeners == 0  # nobody is woken in vain from now on
 
 
 # --- requests that cannot be sent
@@ -174,6 +187,14 @@ def test_a_process_that_ends_is_seen_without_waiting(wire):
     assert client.is_complete(key)
 
 
+def test_who_waits_is_told_of_a_death_that_others_have_seen(wire):
+    wire.link.stall_timeout_s = 0.0
+    wire.say(Died(4, "worker 2 (MPI rank 4) died"))
+    with pytest.raises(DeadRankError, match=r"worker 2 \(MPI rank 4\) died") as error:
+        wire.link.wait_until(lambda: False)
+    assert error.value.rank == 4
+
+
 def test_of_a_peer_that_ended_because_another_died_the_other_is_named(wire, monkeypatch):
     def is_told_and_left_alone(timeout_s):
         wire.say(Died(4, "worker 2 (MPI rank 4) died"))
@@ -201,7 +222,34 @@ def test_who_leaves_for_a_death_says_so_before_it_says_that_it_leaves(wire):
     assert told == [Died(4, "worker 2 (MPI rank 4) died"), Leave(wire.protocol.client)]
 
 
+def test_who_leaves_has_said_all_that_it_had_to_say_however_full_the_ring_was(wire):
+    while not wire.mailbox.has_unsent:
+        wire.mailbox.send(1, Echo(0, 7))
+    leaving = threading.Thread(target=wire.link.leave, daemon=True)
+    leaving.start()
+    while leaving.is_alive() and not wire.link._is_at_bell:
+        os.sched_yield()
+    told = []
+    while leaving.is_alive():
+        told += wire.device.records()
+        wire.device.ring_always(0)
+    told += wire.device.records()
+    assert told[-1] == Leave(wire.protocol.client)
+    assert not wire.mailbox.has_unsent
+
+
 # --- several threads
+
+
+def test_who_joins_waits_for_the_last_to_join(wire):
+    client, last = wire.registered(), []
+    joining = threading.Thread(target=lambda: last.append(client.join()), daemon=True)
+    joining.start()
+    while joining.is_alive() and not wire.link._is_at_bell:
+        os.sched_yield()
+    wire.say(Joined(3, 0))
+    joining.join(FOR_EVER_S / 2)
+    assert last == [3]
 
 
 def test_a_thread_that_waits_for_a_region_lets_others_push(wire):

@@ -1,7 +1,9 @@
-"""What a worker does about a snapshot that never ends."""
+"""What a worker does about a snapshot that never ends, and about overwriting what one holds."""
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from coarse.client.snapshots import ClientSnapshots
@@ -22,3 +24,38 @@ def test_a_last_snapshot_that_stalls_is_warned_of_and_keeps_nobody_from_going_on
     snapshots._number, snapshots._is_observed = 0, False
     with pytest.warns(RuntimeWarning, match="snapshot 0 was not on the disk"):
         snapshots.finish()
+
+
+class AnsweringLink:
+    """A line on which the device grants whatever is asked, and which keeps the keys."""
+
+    def __init__(self, copied_snapshot, ended_snapshots=()):
+        self.protocol = SimpleNamespace(
+            client=0, copied_snapshot=copied_snapshot, ended_snapshots=ended_snapshots, next_token=lambda: 0
+        )
+        self.lock = nullcontext()
+        self.asked = []
+
+    def read(self):
+        """All that has come has been read."""
+
+    def ask(self, requests, tokens, what):
+        self.asked += [key for _, touch in requests for key in touch.keys]
+
+
+@pytest.mark.parametrize(
+    ("copied_snapshot", "ended_snapshots", "asked"),
+    [(3, (), [0, 1]), (4, (), []), (5, (), []), (3, (4,), [])],
+)
+def test_leave_is_asked_once_for_what_may_not_be_copied_yet_and_never_for_what_is(
+    copied_snapshot, ended_snapshots, asked
+):
+    link = AnsweringLink(copied_snapshot, ended_snapshots)
+    arrays = {name: SimpleNamespace(array=np.zeros(4)) for name in "ab"}
+    client = SimpleNamespace(link=link)
+    states = SimpleNamespace(client=client, arrays=arrays, device=0, require_known=lambda names: None)
+    snapshots = ClientSnapshots(states, 2)
+    snapshots._number, snapshots._uncopied = 4, {"a": 0, "b": 1}
+    for names in (["a"], None, ["b"]):
+        snapshots.before_overwrite(names)
+    assert link.asked == asked

@@ -193,6 +193,18 @@ def test_closing_ends_what_is_left(thread):
             pending.wait()
 
 
+def test_a_thread_that_nobody_used_is_closed_as_well_and_one_may_close_itself(link):
+    ProgressThread(link, "unused").close()
+    thread, is_closed = ProgressThread(link, "closes itself"), threading.Event()
+
+    def close():
+        thread.close()
+        is_closed.set()
+
+    thread.submit("lane", close, "the end")
+    assert is_closed.wait(20)
+
+
 def test_a_lane_that_was_forgotten_may_be_used_anew(thread):
     left = thread.submit("lane", waiting_for(Flag()), "x")
     thread.forget("lane")

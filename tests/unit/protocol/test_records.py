@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coarse.errors import CoarseError
+from coarse.protocol import codec
 from coarse.protocol.codec import (
     RING_HEADER_BYTES,
     decode,
@@ -69,7 +70,7 @@ def test_what_a_step_repeats_takes_few_bytes():
     assert len(encode(Ready(2**64 - 1, 0, 1, True))) <= 24
 
 
-@pytest.mark.parametrize("kind", [0, 3, 15, 255])
+@pytest.mark.parametrize("kind", [0, 3, 15, 16 + len(codec._COLD), 255])
 def test_bytes_of_no_record_are_refused_by_their_kind(kind):
     with pytest.raises(CoarseError, match=f"unknown kind {kind} "):
         decode(bytes([kind]) + b"[]")

@@ -70,3 +70,10 @@ def test_a_table_without_ranks_is_refused(tmp_path):
         stated_partition(str(tmp_path / "table.toml"))
     with pytest.raises(ConfigError, match=r"write one \[\[rank\]\]"):
         stated_or_default(str(tmp_path / "table.toml"), ["here", "here"])
+
+
+@pytest.mark.parametrize("rank", ["5", "[1, 2]", '"text"', "{role = 1}"])
+def test_what_is_no_list_of_tables_is_refused_as_such(tmp_path, rank):
+    (tmp_path / "table.toml").write_text(f"rank = {rank}\n")
+    with pytest.raises(ConfigError, match=r"write one \[\[rank\]\]"):
+        stated_partition(str(tmp_path / "table.toml"))

@@ -155,6 +155,25 @@ def test_a_key_is_reduced_once_all_have_pushed_and_then_told():
     ]
 
 
+def test_every_result_is_a_version_of_its_key_however_many_came_before():
+    protocol = ready_proxy()
+    for version in range(1, 4):
+        protocol.on_record(push(0))
+        [reduce] = protocol.on_record(push(1))
+        assert protocol.versions.current(KEY) == version - 1
+        protocol.on_reduced(reduce)
+        assert protocol.versions.current(KEY) == version
+
+
+def test_what_comes_before_the_last_routing_table_waits_for_it():
+    protocol = ProxyProtocol(0, placement(), 1 << 16)
+    protocol.on_record(Table(0, 1, *ROW))
+    for client in range(2):
+        assert protocol.on_record(located(client)) == []
+        assert protocol.on_record(push(client)) == []
+    assert [type(step) for step in protocol.on_record(Table(1, 1, *ROW))].count(Reduce) == 1
+
+
 def test_pushes_that_come_before_the_registrations_wait_for_them():
     protocol = proxy()
     assert protocol.on_record(push(0)) + protocol.on_record(push(1)) == []

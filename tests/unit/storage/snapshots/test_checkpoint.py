@@ -193,6 +193,14 @@ def test_a_part_that_the_committing_rank_cannot_see_is_named(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
+def test_a_part_that_the_committing_rank_sees_cut_short_is_named_with_its_bytes(tmp_path):
+    staging = begin_checkpoint(tmp_path / "ckpt")
+    entries = [write_part(staging, index, part) for index, part in enumerate(parts(1))]
+    os.truncate(staging / "part-0001.safetensors", 5)
+    with pytest.raises(SnapshotError, match=rf"part-0001.*the {entries[1].nbytes} bytes .*got 5 bytes; "):
+        commit_checkpoint(staging, tmp_path / "ckpt", step=1, metadata={}, parts=entries)
+
+
 def test_missing_shards_are_found_before_the_old_checkpoint_goes(tmp_path):
     write(tmp_path / "ckpt", 1)
     with pytest.raises(SnapshotError, match=r"elements \[10, 20\) of 'cut' are missing"):
