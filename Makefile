@@ -37,7 +37,7 @@ demo: $(INSTALLED)
 demo-tf: $(INSTALLED)
 	$(BIN)/python experiments/demo_tf.py
 
-# At most twelve minutes on two cores that nobody else uses. Beside the unit tests one core checks types at first.
+# 15 to 30 minutes on two cores. Beside the unit tests one core checks types at first.
 test: $(INSTALLED)
 	$(MAKE) --jobs=3 --output-sync=target lint types test-unit
 	$(MAKE) test-mpi
@@ -57,7 +57,7 @@ test-mpi: $(INSTALLED)
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder tests/mpi
 
 # The tests again with those that `make test` leaves out: every combination of layouts, whole tables, ten thousand files
-# (an hour); tests/results/test_all.txt keeps the result, to be committed.
+# (an hour and more); tests/results/test_all.txt keeps the result, to be committed.
 test-all: $(INSTALLED)
 	$(BIN)/python -m tests.results.run
 
