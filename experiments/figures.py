@@ -41,7 +41,7 @@ def draw_losses(runs: Mapping[str, Document], reference: str, path: Path) -> Non
     figure = Figure(figsize=(8, 6.4), layout="constrained")
     loss_axes, difference_axes = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
     wanted = losses_of(runs[reference])
-    for (name, document), line in zip(runs.items(), LINES, strict=True):
+    for (name, document), line in zip(runs.items(), LINES, strict=False):
         losses = losses_of(document)
         steps = range(1, len(losses) + 1)
         loss_axes.plot(steps, losses, label=name, **line)
