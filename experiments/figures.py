@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import cycle
 from pathlib import Path
 from statistics import mean, median
 from typing import Any
@@ -41,7 +42,7 @@ def draw_losses(runs: Mapping[str, Document], reference: str, path: Path) -> Non
     figure = Figure(figsize=(8, 6.4), layout="constrained")
     loss_axes, difference_axes = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
     wanted = losses_of(runs[reference])
-    for (name, document), line in zip(runs.items(), LINES, strict=False):
+    for (name, document), line in zip(runs.items(), cycle(LINES), strict=False):
         losses = losses_of(document)
         steps = range(1, len(losses) + 1)
         loss_axes.plot(steps, losses, label=name, **line)
