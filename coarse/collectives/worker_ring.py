@@ -7,6 +7,7 @@ from coarse.collectives.awaited import Messages
 from coarse.collectives.progress import Waits
 from coarse.collectives.ring_stream import RingStream
 from coarse.proxy.instructions import Instruction, RingId, RingReceive, RingSend
+from coarse.proxy.ring_buffers import take_chunk
 
 _TAG = 0
 
@@ -34,7 +35,8 @@ class WorkerRing:
             coming = _Coming(self._comm, self._members[stream.worker - 1])
             yield coming
             instructions = stream.on_chunk(ring, step)
-            self._receive(instructions, array, coming.chunk(array.dtype))
+            (receive,) = [each for each in instructions if isinstance(each, RingReceive)]
+            take_chunk(receive, array, coming.chunk(array.dtype))
             step += 1
         yield sends
 
@@ -43,14 +45,6 @@ class WorkerRing:
         part = array[send.begin : send.end]
         sends.add(self._comm.Isend([part, MPI.BYTE], dest=send.device, tag=_TAG), send.device, part)
         return send.ring
-
-    def _receive(self, instructions: list[Instruction], array: np.ndarray, chunk: np.ndarray) -> None:
-        (receive,) = [each for each in instructions if isinstance(each, RingReceive)]
-        part = array[receive.begin : receive.end]
-        if receive.accumulate:
-            np.add(part, chunk, out=part)
-        else:
-            part[:] = chunk
 
 
 class _Coming:

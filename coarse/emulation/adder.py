@@ -7,9 +7,8 @@ from collections.abc import Callable
 from coarse.emulation.envelope import FabricPort, Submission
 from coarse.emulation.mailbox import EmulatedMailbox
 from coarse.emulation.pace import Pace
-from coarse.protocol.dtypes import DType
 from coarse.proxy.device import ReduceWork
-from coarse.proxy.instructions import Reduce
+from coarse.proxy.instructions import Reduce, added_bytes
 from coarse.proxy.reduce_run import Add, Move, ReduceRun
 
 _NUMBER_BYTES = 8
@@ -69,8 +68,7 @@ class EmulatedWork:
             self._runs[self._num_runs] = work, run
             self._follow(self._num_runs, run.begin(), self._box.now_s)
             return
-        nbytes = work.num_elements * DType(work.dtype).itemsize * len(work.sources)
-        self._adder.add(nbytes, self._box.now_s, lambda due_s: self._ready.append((due_s, work)))
+        self._adder.add(added_bytes(work), self._box.now_s, lambda due_s: self._ready.append((due_s, work)))
 
     def take(self) -> ReduceWork | None:
         """See Work."""
@@ -105,4 +103,3 @@ class EmulatedWork:
         if run.is_done:
             del self._runs[number]
             self._ready.append((at_s, work))
-

@@ -14,6 +14,7 @@ from coarse.emulation.envelope import FabricPort, Submission
 from coarse.emulation.mailbox import EmulatedMailbox
 from coarse.protocol.codec import decode_ring_header, encode_ring_header
 from coarse.proxy.instructions import Instruction, RingId, RingReceive, RingSend
+from coarse.proxy.ring_buffers import take_chunk
 
 
 class EmulatedWorkerRing:
@@ -32,7 +33,6 @@ class EmulatedWorkerRing:
         self._own = own
         self._previous = previous
         box.on_token[FabricPort.WORKERS] = self._on_token
-        self._worker = worker
 
     @property
     def is_done(self) -> bool:
@@ -46,17 +46,13 @@ class EmulatedWorkerRing:
     def _carry_out(self, instructions: list[Instruction]) -> None:
         for step in instructions:
             if isinstance(step, RingReceive):
-                part = slice(step.begin, step.end)
-                target, chunk = self._own[step.ring.key][part], self._previous[step.ring.key][part]
-                if step.accumulate:
-                    np.add(target, chunk, out=target)
-                else:
-                    target[:] = chunk
+                chunk = self._previous[step.ring.key][step.begin : step.end]
+                take_chunk(step, self._own[step.ring.key], chunk)
             elif isinstance(step, RingSend):
                 nbytes = (step.end - step.begin) * self._own[step.ring.key].itemsize
                 frame = encode_ring_header(step.header)
                 begin_s, to = self._box.now_s, step.device
-                self._box.submit(Submission(begin_s, nbytes, self._worker, to, to, FabricPort.WORKERS, 0, frame))
+                self._box.submit(Submission(begin_s, nbytes, self._stream.worker, to, to, FabricPort.WORKERS, 0, frame))
 
     def _on_token(self, _: FabricPort, frame: bytes, __: float) -> None:
         header = decode_ring_header(frame)

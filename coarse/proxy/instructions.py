@@ -3,6 +3,7 @@
 
 from typing import NamedTuple
 
+from coarse.protocol.dtypes import DType
 from coarse.protocol.records import Record, RingChunk
 from coarse.proxy.snapshot_steps import SnapshotStep
 
@@ -67,6 +68,11 @@ class RingReduce(NamedTuple):
     num_elements: int
     sources: tuple[Region, ...]
     priority: int
+
+
+def added_bytes(work: Reduce | RingReduce) -> int:
+    """Bytes of all sources, which a device's adder reads."""
+    return work.num_elements * DType(work.dtype).itemsize * len(work.sources)
 
 
 class RingSend(NamedTuple):

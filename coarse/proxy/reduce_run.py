@@ -7,7 +7,7 @@ Where the devices share a bus of no cost, a driver reads and writes their memory
 from typing import NamedTuple
 
 from coarse.protocol.dtypes import DType
-from coarse.proxy.instructions import Reduce
+from coarse.proxy.instructions import Reduce, added_bytes
 
 
 class Move(NamedTuple):
@@ -34,7 +34,7 @@ class ReduceRun:
         fetches = [at.device for at in reduce.sources if at.device != device]
         writes = [at.device for at in reduce.targets if at.device != device]
         self._fetches = [Move(source, device, nbytes, True) for source in fetches]
-        self._add = Add(nbytes * len(reduce.sources))
+        self._add = Add(added_bytes(reduce))
         self._writes = [Move(device, target, nbytes, False) for target in writes]
         self._num_moving = 0
         self._has_added = False

@@ -27,6 +27,15 @@ ArrayOf = Callable[[Region, DType, int], np.ndarray]
 """(region, dtype, number of elements) -> the elements of a region where they lie."""
 
 
+def take_chunk(receive: RingReceive, local: np.ndarray, chunk: np.ndarray, op: Op = Op.SUM) -> None:
+    """Combine a chunk with its part of a running result, (n,) in the accumulator type, or store it there."""
+    target = local[receive.begin : receive.end]
+    if receive.accumulate:
+        accumulate(target, chunk, op)
+    else:
+        target[:] = chunk
+
+
 class RingBuffers:
     """All ring buffers of one device; every driver of a ProxyProtocol carries out rings by them."""
 
@@ -70,11 +79,7 @@ class RingBuffers:
         """Combine the RecvBuf of a step with the LocalBuf, or store it there, and free it."""
         local, _, op = self._local[receive.ring]
         chunk = self._received.pop((receive.ring, receive.step)).view(local.dtype)
-        target = local[receive.begin : receive.end]
-        if receive.accumulate:
-            accumulate(target, chunk, op)
-        else:
-            target[:] = chunk
+        take_chunk(receive, local, chunk, op)
 
     def finish(self, finish: RingFinish) -> None:
         """Write the result into all targets, rounded once; the LocalBuf is free."""

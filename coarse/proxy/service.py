@@ -18,9 +18,9 @@ from coarse.protocol.dtypes import DType
 from coarse.protocol.plan import Placement
 from coarse.protocol.records import Died, Record, StatisticsReply, StatisticsRequest, Tag
 from coarse.proxy.device import Device, ReduceWork
-from coarse.proxy.instructions import Region, Reserve, RingSend, Send
+from coarse.proxy.instructions import Region, Reserve, RingSend, Send, added_bytes
 from coarse.proxy.protocol import ProxyProtocol
-from coarse.proxy.ring_buffers import RingBuffers
+from coarse.proxy.ring_buffers import ArrayOf, RingBuffers
 from coarse.proxy.snapshot_writer import SnapshotWriter
 from coarse.proxy.work import UrgentFirst, Work
 from coarse.storage.region import DeviceMemory
@@ -32,6 +32,24 @@ _IDLE_SLEEP_S = 0.5
 _POLL_BUSY_S = 0.0002
 _POLL_IDLE_S = 0.01
 _BUSY_LINGER_S = 0.05
+
+
+class CountedBuffers(RingBuffers):
+    """Ring buffers that count what they reduce, and the seconds that it takes."""
+
+    def __init__(self, array_of: ArrayOf, clock: Clock) -> None:
+        super().__init__(array_of)
+        self._clock = clock
+        self.num_reduced = self.added_bytes = 0
+        self.reduce_s = 0.0
+
+    def reduce(self, work: ReduceWork) -> None:
+        """See RingBuffers."""
+        began_s = self._clock.now_s()
+        super().reduce(work)
+        self.num_reduced += 1
+        self.added_bytes += added_bytes(work)
+        self.reduce_s += self._clock.now_s() - began_s
 
 
 class ProxyService:
@@ -58,9 +76,8 @@ class ProxyService:
         self._finished = False
         self._bell_since_s: float | None = None
         self._last_arrival_s = clock.now_s()
-        self._rings = RingBuffers(self._array)
-        self._counters = {"folded_bytes": 0, "folds": 0, "records": 0}
-        self._reduce_s = 0.0
+        self._rings = CountedBuffers(self._array, clock)
+        self._num_records = 0
         here = placement.device_nodes[protocol.device]
         self._is_near = [
             node == here for node in (*placement.client_nodes, *placement.device_nodes)
@@ -77,7 +94,7 @@ class ProxyService:
                 self._take_messages(self._transport)
             work = None if self._snapshots.has_urgent else self._work.take()
             if work is not None:
-                self._do(work)
+                self._device.reduce(work)
                 self._ring_late_bells()
             elif self._snapshots.has_copies:
                 self._ring_bells()
@@ -115,7 +132,7 @@ class ProxyService:
 
     def _take_records(self) -> None:
         for record in self._mailbox.records():
-            self._counters["records"] += 1
+            self._num_records += 1
             self._on_record(record)
 
     def _on_record(self, record: Record) -> None:
@@ -191,13 +208,6 @@ class ProxyService:
         self._mailbox.ring_bells()
         self._bell_since_s = None
 
-    def _do(self, work: ReduceWork) -> None:
-        began_s = self._clock.now_s()
-        self._device.reduce(work)
-        self._counters["folds"] += 1
-        self._counters["folded_bytes"] += work.num_elements * DType(work.dtype).itemsize * len(work.sources)
-        self._reduce_s += self._clock.now_s() - began_s
-
     def _array(self, region: Region, dtype: DType, num_elements: int) -> np.ndarray:
         nbytes = num_elements * dtype.itemsize
         return self._memories[region.device].view(region.offset, nbytes).view(dtype.storage)
@@ -205,7 +215,9 @@ class ProxyService:
     def statistics(self) -> dict[str, float]:
         """This device's counters since its start."""
         usage = os.times()
-        found: dict[str, float] = {**self._counters, "fold_s": self._reduce_s}
+        rings = self._rings
+        found: dict[str, float] = {"folded_bytes": rings.added_bytes, "folds": rings.num_reduced}
+        found |= {"records": self._num_records, "fold_s": rings.reduce_s}
         found["cpu_s"] = usage.user + usage.system
         found["memory_used_bytes"] = self._protocol.used_bytes
         found["results"] = self._protocol.versions.num_results

@@ -145,8 +145,10 @@ class Synchronisation:
 
     def num_members(self, chunk: RingChunk) -> int:
         """Devices of the ring that a chunk goes round; those of all nodes where the plan is still to be made."""
-        plan = self._state(chunk.key, chunk.epoch).plan
-        return self._placement.num_devices if plan is None else len(plan.members(chunk.shard))
+        state = self.keys.get((chunk.key, chunk.epoch))
+        if state is None or state.plan is None:
+            return self._placement.num_devices
+        return len(state.plan.members(chunk.shard))
 
     # --- within
 

@@ -16,7 +16,7 @@ from coarse.protocol.dtypes import DType
 from coarse.protocol.plan import Placement
 from coarse.protocol.records import Ready, Record, RingChunk
 from coarse.proxy.device import Device, ReduceWork
-from coarse.proxy.instructions import Reduce, Region, Reserve, RingSend, Send
+from coarse.proxy.instructions import Reduce, Region, Reserve, RingSend, Send, added_bytes
 from coarse.proxy.protocol import ProxyProtocol
 from coarse.proxy.reduce_run import Add, Move, ReduceRun
 from coarse.proxy.ring_buffers import RingBuffers
@@ -161,8 +161,7 @@ class SimulatedDriver:
             run = ReduceRun(self._device, work)
             self._follow_run(work, run, run.begin())
             return
-        nbytes = work.num_elements * DType(work.dtype).itemsize * len(work.sources)
-        self._add(nbytes, partial(self._done, work))
+        self._add(added_bytes(work), partial(self._done, work))
 
     def reserve(self, reserve: Reserve) -> str:
         """See DeviceDriver: modelled memory is real."""

@@ -17,28 +17,17 @@ from tests.support.scripts import CAPACITY_BYTES, SCRIPTS, begin, outcomes, plac
 from tests.unit.drivers.minimal import MinimalDriver
 
 
-class Simulated(SimulatedDevices):
+class Simulated:
     """The simulation, with real bytes."""
 
     def __init__(self, place: Placement) -> None:
         memories = [np.zeros(CAPACITY_BYTES, np.uint8) for _ in place.device_nodes]
-        engine, site = Engine(site_of(place).links), site_of(place)
-        super().__init__(engine, site, place, self._pulled, capacity_bytes=CAPACITY_BYTES, memories=memories)
-        self.num_pulled = 0
-
-    def run(self) -> None:
-        self.engine.run()
-
-    def _pulled(self, client: int, key: int) -> None:
-        self.num_pulled += 1
-
-
-class OfClient:
-    """A driver whose `deliver` needs no client."""
-
-    def __init__(self, job: SimulatedDevices) -> None:
-        self.clients, self.announce, self.array, self.run = job.clients, job.push, job.array, job.run
-        self._job = job
+        site = site_of(place)
+        engine = Engine(site.links)
+        self._job = job = SimulatedDevices(
+            engine, site, place, lambda client, key: None, capacity_bytes=CAPACITY_BYTES, memories=memories
+        )
+        self.clients, self.announce, self.array, self.run = job.clients, job.push, job.array, engine.run
 
     def deliver(self, client: int, records: list[ToDevice]) -> None:
         self._job.deliver(records)
@@ -51,7 +40,7 @@ def minimal(place):
 
 
 def simulated(place):
-    job = OfClient(Simulated(place))
+    job = Simulated(place)
     begin(job)
     return job
 
