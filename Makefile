@@ -13,7 +13,7 @@ export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 
 .DEFAULT_GOAL := install
 .DELETE_ON_ERROR:
-.PHONY: install demo demo-tf test test-unit test-mpi test-all test-hashes test-conformance test-mutants test-versions lint types bench bench-sync bench-step bench-idle bench-simulator bench-emulation bench-simulator-accuracy bench-policies bench-degradation bench-wire bench-throughput bench-tf-step readme validate clean
+.PHONY: install demo demo-tf test test-unit test-mpi test-all test-hashes test-conformance test-mutants test-versions lint types bench bench-sync bench-step bench-idle bench-simulator bench-emulation bench-simulator-accuracy bench-policies bench-degradation bench-wire bench-throughput bench-tf-step bench-two-trees readme validate clean
 
 install: $(INSTALLED)
 
@@ -121,6 +121,10 @@ bench-throughput: $(INSTALLED)
 # A step of a Keras model beside TensorFlow's own strategy for several workers (six minutes).
 bench-tf-step: $(INSTALLED)
 	$(BIN)/python benchmarks/tf_step.py
+
+# Whether a change slowed synchronisation or a step: make bench-two-trees OLDER=../before (a worktree; 20 minutes).
+bench-two-trees: $(INSTALLED)
+	$(BIN)/python benchmarks/two_trees.py $(OLDER)
 
 # The README's figures and the tables of docs from the results of `make bench`.
 readme: $(INSTALLED)
