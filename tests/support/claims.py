@@ -39,7 +39,8 @@ def claims_of(module: Path) -> list[str]:
     (claims,) = [
         node.value
         for node in ast.parse(module.read_text()).body
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "CLAIMS"
+        if (isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "CLAIMS")
+        or (isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "CLAIMS")
     ]
     assert isinstance(claims, ast.Tuple | ast.List)
     return [ast.unparse(claim) for claim in claims.elts if isinstance(claim, ast.Name)]

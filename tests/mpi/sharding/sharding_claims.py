@@ -17,7 +17,13 @@ if __name__ == "__main__":
     ct.init()
     folder = Path(sys.argv[1])
     equality_claims.spot_steps = tuple(map(int, sys.argv[2:]))
-    claims = [*situation_claims.claims(), *situation_claims.mutated(), *equality_claims.claims(folder)]
-    claims += [*mode_claims.claims(folder), *memory_claims.CLAIMS]  # last: the others go on without a worker
-    report_claims(claims, folder)
+    groups = {
+        "situations": situation_claims.claims(),
+        "broken rules": situation_claims.mutated(),
+        "modes": equality_claims.claims(folder),
+        "two nodes": [*mode_claims.claims(folder), *memory_claims.CLAIMS],  # last: the others go on without a worker
+    }
+    for name, claims in groups.items():
+        (folder / name).mkdir(exist_ok=True)
+        report_claims(claims, folder / name)
     ct.shutdown()

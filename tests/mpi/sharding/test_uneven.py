@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mpi.sharding import uneven_claims
-from tests.support.claims import read_reports
+from tests.support.claims import claims_of, read_reports
 from tests.support.launch import mpirun
 from tests.support.layouts import partition_table
 
@@ -23,7 +22,7 @@ def uneven_reports(tmp_path_factory):
     return read_reports(folder, 3)
 
 
-@pytest.mark.parametrize("claim", [claim.__name__ for claim in uneven_claims.CLAIMS])
+@pytest.mark.parametrize("claim", claims_of(HERE / "uneven_claims.py"))
 def test_on_uneven_nodes(uneven_reports, claim):
     for rank, failure in enumerate(uneven_reports[claim]):
         assert not failure, f"worker {rank}:\n{failure}"

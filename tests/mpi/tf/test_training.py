@@ -1,5 +1,6 @@
 """CoarseStrategy, live: training equals one process's on the global batch, and ranks stay equal to the bit."""
 
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from tests.support.layouts import Layout, parameters, require_claims
 
 HERE = Path(__file__).parent
 
-pytest.importorskip("tensorflow")
+pytestmark = pytest.mark.skipif(find_spec("tensorflow") is None, reason="TensorFlow is not installed")
 
 COMMON = "stall_timeout_s = 60\nbucket_bytes = 100000\n"
 LAYOUTS = {

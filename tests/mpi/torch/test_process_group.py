@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mpi.torch.process_group_claims import CLAIMS
-from tests.support.claims import IN_TIME_S, read_reports
+from tests.support.claims import IN_TIME_S, claims_of, read_reports
 from tests.support.launch import mpirun
 
 HERE = Path(__file__).parent
@@ -24,7 +23,7 @@ def reports(tmp_path_factory):
     return read_reports(folder, NUM_WORKERS)
 
 
-@pytest.mark.parametrize("claim", [claim.__name__ for claim in CLAIMS])
+@pytest.mark.parametrize("claim", claims_of(HERE / "process_group_claims.py"))
 def test_of_the_backend(reports, claim):
     for rank, failure in enumerate(reports[claim]):
         assert not failure, f"worker {rank}:\n{failure}"

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mpi.torch.snapshot_claims import CLAIMS
-from tests.support.claims import read_reports
+from tests.support.claims import claims_of, read_reports
 from tests.support.launch import complete, mpirun
 
 HERE = Path(__file__).parent
@@ -24,7 +23,7 @@ def reports(request, tmp_path_factory):
     return read_reports(folder, num_workers)
 
 
-@pytest.mark.parametrize("claim", [claim.__name__ for claim in CLAIMS])
+@pytest.mark.parametrize("claim", claims_of(HERE / "snapshot_claims.py"))
 def test_on_every_layout(reports, claim):
     for rank, failure in enumerate(reports[claim]):
         assert not failure, f"worker {rank}:\n{failure}"
