@@ -24,15 +24,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
+from typing import TypeVar
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # so that the script runs from any folder
 
 from benchmarks.provenance import provenance
 from benchmarks.rendering import print_table, write_json
+from coarse.launch.mpirun import AppContext, mpirun_argv, mpirun_beside
 
 HERE = Path(__file__).resolve().parents[1]
 CONFIDENCE = 0.95
 LEAST_PAIRS = 10
+T = TypeVar("T")
 Case = tuple[str, str]
 """A workload, and who carries it out."""
 _RESULT = "two-trees-run"
@@ -80,11 +83,17 @@ def interval_of_median(values: Sequence[float], confidence: float = CONFIDENCE) 
 def times_of(tree: Path, part: str) -> dict[Case, float]:
     """The median time of each workload in one run of that tree's script, in seconds."""
     script, *measured = _RUNS[part]
-    environment = os.environ | {"PYTHONPATH": str(tree)}
-    launch = [str(Path(sys.executable).parent / "mpirun"), "-n", "4", sys.executable]
-    command = [*launch, str(tree / "benchmarks" / f"{script}.py"), "--workers", "2", "--devices", "2"]
-    command += ["--name", _RESULT, *measured]
-    run = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True, timeout=_LIMIT_S)
+    program = str(tree / "benchmarks" / f"{script}.py")
+    ranks = (sys.executable, program, "--workers", "2", "--devices", "2", "--name", _RESULT, *measured)
+    command = mpirun_argv(
+        mpirun_beside(sys.executable, os.environ),
+        [AppContext(num_ranks=4, command=ranks)],
+        exports={},
+        as_root=os.geteuid() == 0,
+        fault_tolerant=False,
+    )
+    environ = importing_from(tree)
+    run = subprocess.run(command, cwd=tree, env=environ, capture_output=True, text=True, timeout=_LIMIT_S)
     if run.returncode:
         raise SystemExit(f"{' '.join(command)} ended with status {run.returncode}:\n{run.stderr}")
     path = tree / "benchmarks" / "results" / f"{_RESULT}.json"
@@ -94,27 +103,31 @@ def times_of(tree: Path, part: str) -> dict[Case, float]:
     return {(str(row[size]), row["contender"]): row[seconds] for row in rows}
 
 
-def control_of(times: Mapping[Case, float], workload: str) -> float:
-    """The time of a workload's control in the same run, in seconds."""
-    return next(seconds for (of, contender), seconds in times.items() if of == workload and contender in _CONTROLS)
+def importing_from(tree: Path) -> dict[str, str]:
+    """This environment, in which Python imports coarse and its benchmarks from that tree."""
+    return os.environ | {"PYTHONPATH": str(tree)}
+
+
+def control_of(found: Mapping[Case, T], workload: str) -> T:
+    """What was found of a workload's control."""
+    return next(value for (of, contender), value in found.items() if of == workload and contender in _CONTROLS)
 
 
 def compare(part: str, older: Path, num_pairs: int) -> list[Comparison]:
     """Every workload's ratios over that many pairs."""
-    found: dict[Case, Comparison] = {}
+    ratios: dict[Case, list[float]] = {}
     for pair in range(num_pairs):
         order = (older, HERE) if pair % 2 == 0 else (HERE, older)
         times = {tree: times_of(tree, part) for tree in order}
-        for (workload, contender), seconds in times[HERE].items():
-            empty = Comparison(workload=workload, contender=contender, ratios=[], in_controls=[])
-            comparison = found.setdefault((workload, contender), empty)
-            ratio = seconds / times[older][workload, contender]
-            comparison.ratios.append(ratio)
-            comparison.in_controls.append(
-                ratio / control_of(times[HERE], workload) * control_of(times[older], workload)
-            )
+        for case, seconds in times[HERE].items():
+            ratios.setdefault(case, []).append(seconds / times[older][case])
         print(f"{part}: pair {pair + 1} of {num_pairs}", file=sys.stderr, flush=True)
-    return list(found.values())
+    found = []
+    for (workload, contender), values in ratios.items():
+        controls = control_of(ratios, workload)
+        in_controls = [value / control for value, control in zip(values, controls, strict=True)]
+        found.append(Comparison(workload=workload, contender=contender, ratios=values, in_controls=in_controls))
+    return found
 
 
 def in_words(ratios: Sequence[float]) -> str:
@@ -132,10 +145,9 @@ def require_trees(older: Path) -> None:
     for tree in (older, HERE):
         with tempfile.TemporaryDirectory() as elsewhere:
             command = [sys.executable, "-c", "import coarse; print(coarse.__file__)"]
-            environment = os.environ | {"PYTHONPATH": str(tree)}
-            found = subprocess.run(
-                command, cwd=elsewhere, env=environment, check=True, capture_output=True, text=True
-            ).stdout.strip()
+            environ = importing_from(tree)
+            run = subprocess.run(command, cwd=elsewhere, env=environ, check=True, capture_output=True, text=True)
+        found = run.stdout.strip()
         if Path(found).resolve().parents[1] != tree.resolve():
             raise SystemExit(f"coarse should come from {tree}, but Python finds {found}: name a worktree of coarse")
 
