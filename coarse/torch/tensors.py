@@ -1,12 +1,12 @@
 """Torch tensors as numpy arrays without a copy, which of them may travel, and what ranks agree on of them."""
 
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import cast
 
 import numpy as np
 import torch
 from torch.autograd.graph import increment_version
-from torch.distributed.tensor import DTensor
 
 from coarse.arrays import checked
 from coarse.protocol.dtypes import DType, Op
@@ -55,11 +55,17 @@ def wire_type_of(tensor: object, name: str) -> DType:
 
 def require_whole(tensor: object, name: str) -> None:
     """TypeError, with the remedy, for a tensor of which each rank has a part."""
-    if isinstance(tensor, DTensor):
+    if _is_dtensor(tensor):
         raise TypeError(
             f"{name!r} is a DTensor, of which each rank has a part; pass its .to_local() or .full_tensor(). The "
             "optimizer of a sharded model is not wrapped: its gradients are summed already"
         )
+
+
+def _is_dtensor(tensor: object) -> bool:
+    """There is none before somebody has imported its module, which takes as long as half of torch."""
+    loaded = sys.modules.get("torch.distributed.tensor")
+    return loaded is not None and isinstance(tensor, loaded.DTensor)
 
 
 def torch_type_of(wire: int) -> torch.dtype:

@@ -3,7 +3,8 @@
 [Note: a scaler looks at gradients] GradScaler unscales gradients, and looks for infinities in them, before the
 optimizer steps. They have to be those of all ranks by then. It finds them through the optimizer's `param_groups`, which
 others read too, on one rank alone and at any time, so that reading those cannot be what synchronises. So the method of
-GradScaler that looks asks the optimizer first, from when the first DistributedOptimizer is made.
+GradScaler that looks asks the optimizer first, from when the first DistributedOptimizer is made; so does that of each
+kind of GradScaler that has its own, such as FSDP's, which is imported only where somebody uses it.
 """
 
 from collections.abc import Iterator
@@ -13,7 +14,6 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch.amp.grad_scaler import GradScaler
-from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 
 HANDED = frozenset({"grad_scale", "found_inf"})
 """Attributes by which GradScaler tells an optimizer to unscale gradients itself."""
@@ -30,8 +30,16 @@ class Synchronising(Protocol):
 
 @cache
 def teach_scalers() -> None:
-    """Have every GradScaler of this process ask; see [Note: a scaler looks at gradients]."""
-    for kind in (GradScaler, ShardedGradScaler):
+    """Have every GradScaler of this process ask, whatever its kind; see [Note: a scaler looks at gradients]."""
+    kinds = [GradScaler]
+    for kind in kinds:
+        _teach(kind)
+        kinds += kind.__subclasses__()
+    GradScaler.__init_subclass__ = classmethod(_teach)  # type: ignore[assignment]
+
+
+def _teach(kind: type[GradScaler], /, **_options: object) -> None:
+    if "_unscale_grads_" in vars(kind):
         kind._unscale_grads_ = _asking(kind._unscale_grads_)  # type: ignore[method-assign]
 
 

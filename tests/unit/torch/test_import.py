@@ -1,4 +1,5 @@
-"""Importing the face does not start MPI: a rank that fails before init() must be able to say so."""
+"""Importing the face does not start MPI, for a rank that fails before init() must be able to say so; nor does it import
+what only sharded models need."""
 
 import subprocess
 import sys
@@ -6,4 +7,20 @@ import sys
 
 def test_importing_coarse_torch_does_not_start_mpi():
     program = "import sys, coarse.torch; assert 'mpi4py.MPI' not in sys.modules, 'MPI was started'"
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+def test_what_shards_a_model_is_imported_when_it_is_asked_for():
+    program = """if True:
+        import sys, torch
+        import coarse.torch as ct
+        assert "torch.distributed.tensor" not in sys.modules
+        ct.tensors.require_whole(torch.ones(2), "plain")
+        assert "torch.distributed.tensor" not in sys.modules
+        assert set(ct.__all__) <= set(dir(ct)) and not hasattr(ct, "fully_shards")
+        assert "torch.distributed.tensor" not in sys.modules
+        from coarse.torch import *
+        assert callable(fully_shard) and callable(release_caches) and TransferRecorder.__name__ == "TransferRecorder"
+        assert "torch.distributed.tensor" in sys.modules
+    """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
