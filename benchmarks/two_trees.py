@@ -1,14 +1,14 @@
-"""Whether a change made synchronisation or a training step slower: an older tree beside this one, pair by pair.
+"""Whether a change made synchronisation or a training step slower: an older tree beside this one, in turns.
 
     git worktree add ../before before-one-house
-    python benchmarks/two_trees.py ../before [--pairs 20] [--only tensors|resnet50|step]
+    python benchmarks/two_trees.py ../before [--starts 16] [--rounds 12]
 
-Each pair is a run of sync.py (or step.py) from either tree, one after the other; who begins alternates. The ratio of a
-pair is the time in this tree over the time in the older one. A machine that others use is now fast and now slow; so
-each run measures a control too, which no change of coarse touches (a memcpy of the same bytes, or a step that is not
-synchronised), and beside the plain ratio stands that of times in units of the same run's control. Printed are medians
-of the ratios and intervals that hold the true median with at least 95 %, found by the order of the ratios alone. Kind:
-measured.
+A start is three jobs at once: two of the older tree and one of this. In each round every job has a turn at every case
+while the others sleep, in an order that is drawn anew; turns are so short that whatever disturbs the machine disturbs
+all three. The ratio of a start is the median over its rounds of the time in this tree over the time in the older one;
+its control is that of the older tree's second job over the first, which no change can move. Since memory and processes
+lie otherwise after each start, medians and intervals are over starts, not over rounds: an interval holds the true
+median with at least 95 %, by the order of the ratios alone. Kind: measured.
 """
 
 from __future__ import annotations
@@ -17,49 +17,78 @@ import argparse
 import json
 import math
 import os
+import random
+import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
-from typing import TypeVar
+from typing import TextIO
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # so that the script runs from any folder
 
+from benchmarks.contenders.coarse_numpy import fused_slices
 from benchmarks.provenance import provenance
 from benchmarks.rendering import print_table, write_json
+from benchmarks.two_trees_job import COPY, DEVICE, NUM_DEVICES, NUM_WORKERS, STEP
+from benchmarks.workloads import Workload, gradient_set, single_tensor
 from coarse.launch.mpirun import AppContext, mpirun_argv, mpirun_beside
 
 HERE = Path(__file__).resolve().parents[1]
 CONFIDENCE = 0.95
-LEAST_PAIRS = 10
-T = TypeVar("T")
-Case = tuple[str, str]
-"""A workload, and who carries it out."""
-_RESULT = "two-trees-run"
-_LIMIT_S = 300
-_SYNC = ("--contenders", "coarse,coarse-device,memcpy")
-_RUNS = {
-    "tensors": ("sync", "--sizes", "4KiB,256KiB,1MiB,16MiB", "--sets", "", *_SYNC),
-    "resnet50": ("sync", "--sizes", "", "--sets", "resnet50", *_SYNC),
-    "step": ("step", "--rows", "4", "--rounds", "10", "--contenders", "none,coarse"),
-}
-"""The script of each part, and what it measures."""
-_CONTROLS = ("memcpy", "unsynchronised")
+FEWEST_STARTS = 10
+_NUM_WARM_UP_ROUNDS = 2
+_START_LIMIT_S, _TURN_LIMIT_S = 120, 60
+_JOBS = ("older", "new", "older again")
+_NUM_OPERATIONS = {"4KiB": 100, "256KiB": 60, "1MiB": 30, "16MiB": 4, "resnet50": 1}
+"""Of a turn, by workload: some tens of milliseconds."""
+_STEP_ROWS, _STEPS = "4", 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """What a job does in a turn."""
+
+    workload: str
+    way: str
+    num_operations: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """The ratios of one workload, new over old, pair by pair."""
+    """The ratios of one case, start by start."""
 
     workload: str
-    contender: str
+    way: str
     ratios: list[float]
-    """Of seconds."""
-    in_controls: list[float]
-    """Of times in units of the same run's control; all 1 for the control itself."""
+    """This tree over the older one."""
+    controls: list[float]
+    """The older tree over itself."""
+
+
+def cases() -> list[Case]:
+    """All that is compared."""
+    found = [
+        Case(workload=workload, way=way, num_operations=number)
+        for workload, number in _NUM_OPERATIONS.items()
+        for way in (COPY, DEVICE)
+    ]
+    return [*found, Case(workload=_STEP_ROWS, way=STEP, num_operations=_STEPS)]
+
+
+def buckets() -> dict[str, list[int]]:
+    """The elements of each workload's buckets, fused as this tree fuses them."""
+    return {
+        workload: [part.stop - part.start for part in fused_slices(_workload(workload))] for workload in _NUM_OPERATIONS
+    }
+
+
+def _workload(name: str) -> Workload:
+    return gradient_set(name) if name[0].isalpha() else single_tensor(name)
 
 
 def interval_of_median(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float]:
@@ -80,54 +109,86 @@ def interval_of_median(values: Sequence[float], confidence: float = CONFIDENCE) 
     raise ValueError(f"{number} values are too few for an interval of {confidence:.0%}: at least 6 are needed for 95 %")
 
 
-def times_of(tree: Path, part: str) -> dict[Case, float]:
-    """The median time of each workload in one run of that tree's script, in seconds."""
-    script, *measured = _RUNS[part]
-    program = str(tree / "benchmarks" / f"{script}.py")
-    ranks = (sys.executable, program, "--workers", "2", "--devices", "2", "--name", _RESULT, *measured)
-    command = mpirun_argv(
-        mpirun_beside(sys.executable, os.environ),
-        [AppContext(num_ranks=4, command=ranks)],
-        exports={},
-        as_root=os.geteuid() == 0,
-        fault_tolerant=False,
-    )
-    environ = importing_from(tree)
-    run = subprocess.run(command, cwd=tree, env=environ, capture_output=True, text=True, timeout=_LIMIT_S)
-    if run.returncode:
-        raise SystemExit(f"{' '.join(command)} ended with status {run.returncode}:\n{run.stderr}")
-    path = tree / "benchmarks" / "results" / f"{_RESULT}.json"
-    rows = json.loads(path.read_text(encoding="utf-8"))["rows"]
-    path.unlink()
-    size, seconds = ("workload", "median_s") if script == "sync" else ("rows_per_worker", "median_step_s")
-    return {(str(row[size]), row["contender"]): row[seconds] for row in rows}
-
-
 def importing_from(tree: Path) -> dict[str, str]:
-    """This environment, in which Python imports coarse and its benchmarks from that tree."""
+    """This environment, in which Python imports coarse from that tree."""
     return os.environ | {"PYTHONPATH": str(tree)}
 
 
-def control_of(found: Mapping[Case, T], workload: str) -> T:
-    """What was found of a workload's control."""
-    return next(value for (of, contender), value in found.items() if of == workload and contender in _CONTROLS)
+class Job:
+    """The ranks of one tree, asleep but for their turns."""
+
+    def __init__(self, tree: Path, workers: Sequence[TextIO]) -> None:
+        self._tree = tree
+        self._workers = workers
+
+    def take_turn(self, case: Case) -> float:
+        """Seconds of one operation, of the slowest worker.
+
+        Raises:
+            SystemExit: A worker has ended or takes too long.
+        """
+        line = json.dumps([case.workload, case.way, case.num_operations])
+        try:
+            for worker in self._workers:
+                print(line, file=worker, flush=True)
+            return max(float(json.loads(worker.readline())) for worker in self._workers)
+        except (OSError, ValueError) as error:
+            text = f"the job of {self._tree} gave no time of {case}: {error!r}; its output is above"
+            raise SystemExit(text) from None
 
 
-def compare(part: str, older: Path, num_pairs: int) -> list[Comparison]:
-    """Every workload's ratios over that many pairs."""
-    ratios: dict[Case, list[float]] = {}
-    for pair in range(num_pairs):
-        order = (older, HERE) if pair % 2 == 0 else (HERE, older)
-        times = {tree: times_of(tree, part) for tree in order}
-        for case, seconds in times[HERE].items():
-            ratios.setdefault(case, []).append(seconds / times[older][case])
-        print(f"{part}: pair {pair + 1} of {num_pairs}", file=sys.stderr, flush=True)
-    found = []
-    for (workload, contender), values in ratios.items():
-        controls = control_of(ratios, workload)
-        in_controls = [value / control for value, control in zip(values, controls, strict=True)]
-        found.append(Comparison(workload=workload, contender=contender, ratios=values, in_controls=in_controls))
-    return found
+@contextmanager
+def started(tree: Path) -> Iterator[Job]:
+    """A job whose workers have called; its ranks end with it."""
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        listening = stack.enter_context(socket.socket(socket.AF_UNIX))
+        listening.bind(path := str(Path(folder) / "turns"))
+        listening.listen(NUM_WORKERS)
+        listening.settimeout(_START_LIMIT_S)
+        program = str(HERE / "benchmarks" / "two_trees_job.py")
+        ranks = (sys.executable, program, path, json.dumps(buckets()))
+        command = mpirun_argv(
+            mpirun_beside(sys.executable, os.environ),
+            [AppContext(num_ranks=NUM_WORKERS + NUM_DEVICES, command=ranks)],
+            exports={},
+            as_root=os.geteuid() == 0,
+            fault_tolerant=False,
+        )
+        run = stack.enter_context(subprocess.Popen(command, env=importing_from(tree), stdin=subprocess.DEVNULL))
+        stack.callback(_end, run)
+        workers = []
+        for _ in range(NUM_WORKERS):
+            told, _address = listening.accept()
+            stack.enter_context(told).settimeout(_TURN_LIMIT_S)
+            workers.append(stack.enter_context(told.makefile("rw", encoding="utf-8")))
+        yield Job(tree, workers)
+        for worker in workers:
+            worker.close()
+
+
+def _end(run: subprocess.Popen[bytes]) -> None:
+    """Wait for a job that has been told to end, and end it where it does not."""
+    try:
+        run.wait(_TURN_LIMIT_S)
+    except subprocess.TimeoutExpired:
+        run.terminate()
+
+
+def compare(jobs: dict[str, Job], num_rounds: int, order: random.Random) -> dict[Case, tuple[float, float]]:
+    """By case the ratio and the control of one start: medians over its rounds."""
+    times: dict[tuple[Case, str], list[float]] = {}
+    for round_number in range(-_NUM_WARM_UP_ROUNDS, num_rounds):
+        for case in cases():
+            for name in order.sample(_JOBS, len(_JOBS)):
+                seconds = jobs[name].take_turn(case)
+                if round_number >= 0:
+                    times.setdefault((case, name), []).append(seconds)
+    return {case: (_ratio(times, case, "new"), _ratio(times, case, "older again")) for case in cases()}
+
+
+def _ratio(times: dict[tuple[Case, str], list[float]], case: Case, name: str) -> float:
+    return median(mine / other for mine, other in zip(times[case, name], times[case, "older"], strict=True))
 
 
 def in_words(ratios: Sequence[float]) -> str:
@@ -156,31 +217,38 @@ def main() -> None:
     """Compare, print a table and write what was found into benchmarks/results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("older", type=Path, help="a worktree of the commit to compare with")
-    parser.add_argument("--pairs", type=int, default=20, help="at least 10, default %(default)s")
-    parser.add_argument("--only", choices=_RUNS, help="one part alone")
-    parser.add_argument("--name", help="of the file in benchmarks/results, default two-trees or two-trees-PART")
+    parser.add_argument("--starts", type=int, default=16, help="at least 10, default %(default)s")
+    parser.add_argument("--rounds", type=int, default=12, help="of a start, default %(default)s")
+    parser.add_argument("--name", default="two-trees", help="of the file in benchmarks/results, default %(default)s")
     options = parser.parse_args()
-    if options.pairs < LEAST_PAIRS:
-        parser.error(f"--pairs is at least {LEAST_PAIRS}, got {options.pairs}")
+    if options.starts < FEWEST_STARTS or options.rounds < 1:
+        parser.error(f"--starts is at least {FEWEST_STARTS} and --rounds 1, got {options.starts} and {options.rounds}")
     older = options.older.resolve()
     require_trees(older)
-    parts = [options.only] if options.only else list(_RUNS)
-    found = [row for part in parts for row in compare(part, older, options.pairs)]
+    order = random.Random(0)
+    found = {case: Comparison(workload=case.workload, way=case.way, ratios=[], controls=[]) for case in cases()}
+    for start in range(options.starts):
+        with ExitStack() as stack:
+            jobs = {name: stack.enter_context(started(HERE if name == "new" else older)) for name in _JOBS}
+            for case, (ratio, control) in compare(jobs, options.rounds, order).items():
+                found[case].ratios.append(ratio)
+                found[case].controls.append(control)
+        print(f"start {start + 1} of {options.starts}", file=sys.stderr, flush=True)
     described = subprocess.run(
         ["git", "-C", str(older), "describe", "--tags", "--always"], check=True, capture_output=True, text=True
     ).stdout.strip()
-    columns = ["workload", "new / old (95 %)", "in units of the control (95 %)", "pairs"]
+    columns = ["workload", "new / old (95 %)", "old / old (95 %)", "starts"]
     lines = [
-        [f"{f.contender}, {f.workload}", in_words(f.ratios), in_words(f.in_controls), str(len(f.ratios))] for f in found
+        [f"{row.way}, {row.workload}", in_words(row.ratios), in_words(row.controls), str(len(row.ratios))]
+        for row in found.values()
     ]
     print_table(f"This tree beside {described} (measured)", columns, lines)
-    only = ["--only", options.only] if options.only else []
-    result = provenance("two_trees.py", ["OLDER", *only, "--pairs", str(options.pairs)], 1) | {
+    given = ["OLDER", "--starts", str(options.starts), "--rounds", str(options.rounds)]
+    result = provenance("two_trees.py", given, 1) | {
         "older": described,
-        "rows": [asdict(row) for row in found],
+        "rows": [asdict(row) for row in found.values()],
     }
-    name = options.name or "-".join(["two-trees", *only[1:]])
-    print(f"\nwritten to {write_json(name, result)}")
+    print(f"\nwritten to {write_json(options.name, result)}")
 
 
 if __name__ == "__main__":

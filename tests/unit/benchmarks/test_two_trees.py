@@ -1,13 +1,15 @@
-"""The interval of a median, and ratios in units of each run's control."""
+"""The interval of a median, and ratios of jobs that take turns."""
 
+import io
+import json
+import random
 from itertools import product
 from pathlib import Path
 from statistics import median
 
 import pytest
 
-from benchmarks import two_trees
-from benchmarks.two_trees import compare, control_of, interval_of_median
+from benchmarks.two_trees import Job, buckets, cases, compare, interval_of_median
 
 
 @pytest.mark.parametrize("number", [6, 7, 10, 13])
@@ -33,20 +35,46 @@ def test_too_few_values_are_refused():
         interval_of_median([1.0] * 5)
 
 
-def test_a_control_is_of_the_same_workload():
-    times = {("4KiB", "coarse, copy"): 3.0, ("4KiB", "memcpy"): 1.0, ("1MiB", "memcpy"): 2.0}
-    assert (control_of(times, "4KiB"), control_of(times, "1MiB")) == (1.0, 2.0)
+class Alike:
+    """A job that takes its tree's time for every case, times how slow the machine is at that moment."""
+
+    def __init__(self, seconds, slowness):
+        self.seconds, self.slowness, self.turns = seconds, slowness, 0
+
+    def take_turn(self, case):
+        self.turns += 1
+        return self.seconds * next(self.slowness)
 
 
-def test_a_slow_moment_of_the_machine_drops_out_in_units_of_the_control(monkeypatch):
-    older, slowness = Path("/older"), iter([1.0, 4.0, 2.0, 1.0])
+def test_what_disturbs_all_jobs_alike_drops_out_of_a_starts_ratios():
+    slowness = iter([1.0] * 66 + [3.0] * 33 + [0.5] * 66)  # each round is 33 turns, of which 66 warm up
+    jobs = {"older": Alike(2.0, slowness), "new": Alike(3.0, slowness), "older again": Alike(2.0, slowness)}
+    found = compare(jobs, 3, random.Random(0))
+    assert set(found) == set(cases())
+    assert set(found.values()) == {(1.5, 1.0)}
+    assert {job.turns for job in jobs.values()} == {5 * len(found)}
 
-    def times_of(tree, part):
-        factor = next(slowness)
-        return {("w", "memcpy"): factor, ("w", "coarse, copy"): factor * (3.0 if tree == older else 6.0)}
 
-    monkeypatch.setattr(two_trees, "times_of", times_of)
-    rows = {row.contender: row for row in compare("tensors", older, 2)}
-    assert rows["coarse, copy"].ratios == [8.0, 4.0]
-    assert rows["coarse, copy"].in_controls == [2.0, 2.0]
-    assert rows["memcpy"].in_controls == [1.0, 1.0]
+def test_one_bad_round_does_not_move_a_starts_ratio():
+    jobs = {
+        name: Alike(1.0, iter([1.0] * 22 + [99.0 if name == "new" else 1.0] * 11 + [1.0] * 22))
+        for name in ("older", "new", "older again")
+    }
+    assert set(compare(jobs, 3, random.Random(0)).values()) == {(1.0, 1.0)}
+
+
+def test_buckets_hold_all_elements_of_their_workload():
+    assert {name: sum(numels) for name, numels in buckets().items()} == {
+        "4KiB": 2**10,
+        "256KiB": 2**16,
+        "1MiB": 2**18,
+        "16MiB": 2**22,
+        "resnet50": 25_557_032,
+    }
+
+
+def test_a_job_that_ends_is_named():
+    told = io.StringIO()
+    with pytest.raises(SystemExit, match=r"/older gave no time .*4KiB"):
+        Job(Path("/older"), [told]).take_turn(cases()[0])
+    assert json.loads(told.getvalue()) == ["4KiB", "coarse, copy", 100]
