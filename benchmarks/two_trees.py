@@ -1,7 +1,7 @@
 """Whether a change made synchronisation or a training step slower: an older tree beside this one, in turns.
 
     git worktree add ../before before-one-house
-    python benchmarks/two_trees.py ../before [--starts 16] [--rounds 12]
+    python benchmarks/two_trees.py ../before [--starts 18] [--rounds 14] [--only 1MiB,16MiB]
 
 A start is three jobs at once: two of the older tree and one of this. In each round every job has a turn at every case
 while the others sleep, in an order that is drawn anew; turns are so short that whatever disturbs the machine disturbs
@@ -22,7 +22,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -44,9 +44,10 @@ FEWEST_STARTS = 10
 _NUM_WARM_UP_ROUNDS = 2
 _START_LIMIT_S, _TURN_LIMIT_S = 120, 60
 _JOBS = ("older", "new", "older again")
-_NUM_OPERATIONS = {"4KiB": 100, "256KiB": 60, "1MiB": 30, "16MiB": 4, "resnet50": 1}
+_NUM_OPERATIONS = {"4KiB": 100, "256KiB": 60, "1MiB": 60, "16MiB": 12, "resnet50": 1}
 """Of a turn, by workload: some tens of milliseconds."""
-_STEP_ROWS, _STEPS = "4", 1
+_STEP, _STEP_ROWS, _STEPS = "step", "4", 1
+WORKLOADS = (*_NUM_OPERATIONS, _STEP)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,14 +71,15 @@ class Comparison:
     """The older tree over itself."""
 
 
-def cases() -> list[Case]:
-    """All that is compared."""
+def cases(chosen: Collection[str] = WORKLOADS) -> list[Case]:
+    """What is compared of these workloads."""
     found = [
         Case(workload=workload, way=way, num_operations=number)
         for workload, number in _NUM_OPERATIONS.items()
         for way in (COPY, DEVICE)
+        if workload in chosen
     ]
-    return [*found, Case(workload=_STEP_ROWS, way=STEP, num_operations=_STEPS)]
+    return [*found, *[Case(workload=_STEP_ROWS, way=STEP, num_operations=_STEPS)] * (_STEP in chosen)]
 
 
 def buckets() -> dict[str, list[int]]:
@@ -175,16 +177,18 @@ def _end(run: subprocess.Popen[bytes]) -> None:
         run.terminate()
 
 
-def compare(jobs: dict[str, Job], num_rounds: int, order: random.Random) -> dict[Case, tuple[float, float]]:
+def compare(
+    jobs: dict[str, Job], chosen: Sequence[Case], num_rounds: int, order: random.Random
+) -> dict[Case, tuple[float, float]]:
     """By case the ratio and the control of one start: medians over its rounds."""
     times: dict[tuple[Case, str], list[float]] = {}
     for round_number in range(-_NUM_WARM_UP_ROUNDS, num_rounds):
-        for case in cases():
+        for case in chosen:
             for name in order.sample(_JOBS, len(_JOBS)):
                 seconds = jobs[name].take_turn(case)
                 if round_number >= 0:
                     times.setdefault((case, name), []).append(seconds)
-    return {case: (_ratio(times, case, "new"), _ratio(times, case, "older again")) for case in cases()}
+    return {case: (_ratio(times, case, "new"), _ratio(times, case, "older again")) for case in chosen}
 
 
 def _ratio(times: dict[tuple[Case, str], list[float]], case: Case, name: str) -> float:
@@ -217,20 +221,24 @@ def main() -> None:
     """Compare, print a table and write what was found into benchmarks/results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("older", type=Path, help="a worktree of the commit to compare with")
-    parser.add_argument("--starts", type=int, default=16, help="at least 10, default %(default)s")
-    parser.add_argument("--rounds", type=int, default=12, help="of a start, default %(default)s")
+    parser.add_argument("--starts", type=int, default=18, help="at least 10, default %(default)s")
+    parser.add_argument("--rounds", type=int, default=14, help="of a start, default %(default)s")
+    parser.add_argument("--only", help=f"some workloads alone, of {','.join(WORKLOADS)}")
     parser.add_argument("--name", default="two-trees", help="of the file in benchmarks/results, default %(default)s")
     options = parser.parse_args()
     if options.starts < FEWEST_STARTS or options.rounds < 1:
         parser.error(f"--starts is at least {FEWEST_STARTS} and --rounds 1, got {options.starts} and {options.rounds}")
-    older = options.older.resolve()
+    workloads = options.only.split(",") if options.only else WORKLOADS
+    if unknown := set(workloads) - set(WORKLOADS):
+        parser.error(f"unknown workloads {', '.join(sorted(unknown))}; there are {', '.join(WORKLOADS)}")
+    older, chosen = options.older.resolve(), cases(workloads)
     require_trees(older)
     order = random.Random(0)
-    found = {case: Comparison(workload=case.workload, way=case.way, ratios=[], controls=[]) for case in cases()}
+    found = {case: Comparison(workload=case.workload, way=case.way, ratios=[], controls=[]) for case in chosen}
     for start in range(options.starts):
         with ExitStack() as stack:
             jobs = {name: stack.enter_context(started(HERE if name == "new" else older)) for name in _JOBS}
-            for case, (ratio, control) in compare(jobs, options.rounds, order).items():
+            for case, (ratio, control) in compare(jobs, chosen, options.rounds, order).items():
                 found[case].ratios.append(ratio)
                 found[case].controls.append(control)
         print(f"start {start + 1} of {options.starts}", file=sys.stderr, flush=True)
@@ -243,7 +251,8 @@ def main() -> None:
         for row in found.values()
     ]
     print_table(f"This tree beside {described} (measured)", columns, lines)
-    given = ["OLDER", "--starts", str(options.starts), "--rounds", str(options.rounds)]
+    only = ["--only", options.only] if options.only else []
+    given = ["OLDER", "--starts", str(options.starts), "--rounds", str(options.rounds), *only]
     result = provenance("two_trees.py", given, 1) | {
         "older": described,
         "rows": [asdict(row) for row in found.values()],

@@ -49,7 +49,7 @@ class Alike:
 def test_what_disturbs_all_jobs_alike_drops_out_of_a_starts_ratios():
     slowness = iter([1.0] * 66 + [3.0] * 33 + [0.5] * 66)  # each round is 33 turns, of which 66 warm up
     jobs = {"older": Alike(2.0, slowness), "new": Alike(3.0, slowness), "older again": Alike(2.0, slowness)}
-    found = compare(jobs, 3, random.Random(0))
+    found = compare(jobs, cases(), 3, random.Random(0))
     assert set(found) == set(cases())
     assert set(found.values()) == {(1.5, 1.0)}
     assert {job.turns for job in jobs.values()} == {5 * len(found)}
@@ -60,7 +60,16 @@ def test_one_bad_round_does_not_move_a_starts_ratio():
         name: Alike(1.0, iter([1.0] * 22 + [99.0 if name == "new" else 1.0] * 11 + [1.0] * 22))
         for name in ("older", "new", "older again")
     }
-    assert set(compare(jobs, 3, random.Random(0)).values()) == {(1.0, 1.0)}
+    assert set(compare(jobs, cases(), 3, random.Random(0)).values()) == {(1.0, 1.0)}
+
+
+def test_workloads_may_be_chosen():
+    assert [(case.workload, case.way) for case in cases(["1MiB"])] == [
+        ("1MiB", "coarse, copy"),
+        ("1MiB", "coarse, device"),
+    ]
+    assert [case.way for case in cases(["step"])] == ["coarse, step"]
+    assert len(cases()) == 11
 
 
 def test_buckets_hold_all_elements_of_their_workload():
