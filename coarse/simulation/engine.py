@@ -13,10 +13,13 @@ Action = Callable[[], None]
 
 
 class Engine:
-    """One event loop; deterministic, since equal times keep the order in which they were asked for."""
+    """One event loop; deterministic, since equal times keep the order in which they were asked for.
 
-    def __init__(self, links: Sequence[Link]) -> None:
-        self._ports = Ports(links)
+    `ports` are given where they do more than move bytes, such as keep a record.
+    """
+
+    def __init__(self, links: Sequence[Link], ports: Ports | None = None) -> None:
+        self._ports = Ports(links) if ports is None else ports
         self._due: list[tuple[float, int, Action]] = []
         self._moving: dict[int, Action] = {}
         self._num_asked = 0
@@ -37,6 +40,10 @@ class Engine:
             begin_s = self.now_s
         done_s = self._free_s[processor] = begin_s + seconds
         self.at(done_s, action)
+
+    def free_s(self, processor: Hashable) -> float:
+        """When a processor has done, or will have done, all that it was given so far."""
+        return self._free_s.get(processor, 0.0)
 
     def move(
         self,

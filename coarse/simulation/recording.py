@@ -68,11 +68,27 @@ def _groups(flat: list[Any], size: int) -> Iterator[tuple[Any, ...]]:
 
 
 class _RecordingPorts(Ports):
-    """Ports that keep when their transfers ended."""
+    """Ports that keep what they were given and when it ended."""
 
-    def __init__(self, links: Sequence[Link], ended: list[Any]) -> None:
+    def __init__(self, links: Sequence[Link], recording: Recording) -> None:
         super().__init__(links)
-        self._ended = ended
+        self._asked, self._ended = recording.asked, recording.ended
+
+    def submit(
+        self,
+        transfer: int,
+        port: Hashable,
+        path: Sequence[int],
+        nbytes: int,
+        at_s: float,
+        *,
+        priority: int = 0,
+        begun_s: float | None = None,
+        piece_bytes: int | None = None,
+    ) -> None:
+        """See Ports."""
+        self._asked += (transfer, port, priority, path, nbytes, at_s)
+        super().submit(transfer, port, path, nbytes, at_s, priority=priority, begun_s=begun_s, piece_bytes=piece_bytes)
 
     def next_ended(self, until_s: float) -> list[tuple[float, int]]:
         """See Ports."""
@@ -83,31 +99,13 @@ class _RecordingPorts(Ports):
 
 
 class RecordingEngine(Engine):
-    """An engine that keeps what it moves and what it works on; it repeats the short methods, to cost little."""
+    """An engine that keeps what it moves and what it works on."""
 
     def __init__(self, links: Sequence[Link]) -> None:
-        super().__init__(links)
         self.recording = Recording()
-        self._asked, self._worked = self.recording.asked, self.recording.worked
-        self._ports = _RecordingPorts(links, self.recording.ended)
+        super().__init__(links, _RecordingPorts(links, self.recording))
 
     def work(self, processor: Hashable, seconds: float, action: Action) -> None:
         """See Engine."""
-        done_s = self._free_s[processor] = max(self.now_s, self._free_s.get(processor, 0.0)) + seconds
-        self._worked += (processor, seconds, done_s)
-        self.at(done_s, action)
-
-    def move(
-        self, port: Hashable, path: Sequence[int], nbytes: int, action: Action, *, priority: int = 0
-    ) -> None:
-        """See Engine."""
-        number = self._num_asked = self._num_asked + 1
-        self._moving[number] = action
-        self._asked += (number, port, priority, path, nbytes, self.now_s)
-        self._ports.submit(number, port, path, nbytes, self.now_s, priority=priority)
-
-    def _move_pieces(
-        self, port: Hashable, path: Sequence[int], nbytes: int, num_turns: int, action: Action, priority: int
-    ) -> None:
-        super()._move_pieces(port, path, nbytes, num_turns, action, priority)
-        self._asked += (self._num_asked, port, priority, path, nbytes * num_turns, self.now_s)
+        super().work(processor, seconds, action)
+        self.recording.worked += (processor, seconds, self.free_s(processor))
