@@ -37,11 +37,10 @@ demo: $(INSTALLED)
 demo-tf: $(INSTALLED)
 	$(BIN)/python experiments/demo_tf.py
 
-# Twelve minutes on two cores, if nobody else uses them. Jobs under mpirun often wait; what needs none has the cores then.
+# Twelve to 25 minutes on two cores. Beside the unit tests one core checks types at first.
 test: $(INSTALLED)
-	nice -n 5 $(MAKE) --jobs=3 --output-sync=target lint types test-unit & beside=$$!; \
-	$(MAKE) test-mpi; status=$$?; \
-	wait $$beside && exit $$status
+	$(MAKE) --jobs=3 --output-sync=target lint types test-unit
+	$(MAKE) test-mpi
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
