@@ -37,7 +37,7 @@ demo: $(INSTALLED)
 demo-tf: $(INSTALLED)
 	$(BIN)/python experiments/demo_tf.py
 
-# Twelve to 25 minutes on two cores. Beside the unit tests one core checks types at first.
+# 14 to 25 minutes on two cores. Beside the unit tests one core checks types at first.
 test: $(INSTALLED)
 	$(MAKE) --jobs=3 --output-sync=target lint types test-unit
 	$(MAKE) test-mpi
