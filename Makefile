@@ -57,7 +57,7 @@ test-mpi: $(INSTALLED)
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder tests/mpi
 
 # The tests again with those that `make test` leaves out: every combination of layouts, whole tables, ten thousand files
-# (an hour and more); tests/results/test_all.txt keeps the result, to be committed.
+# (three quarters of an hour and more); tests/results/test_all.txt keeps the result, to be committed.
 test-all: $(INSTALLED)
 	$(BIN)/python -m tests.results.run
 
