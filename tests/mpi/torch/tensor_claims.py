@@ -39,7 +39,8 @@ def every_type_shape_and_operation_gives_the_sum_over_ranks() -> None:
                 name = f"all/{dtype}/{op}/{shape}"
                 result = ct.push_pull(value_of(ct.rank(), shape, dtype), name, op)
                 assert result.dtype == dtype
-                torch.testing.assert_close(result, combined(shape, dtype, op), rtol=1e-6, atol=ROUNDING)
+                atol = ROUNDING if (dtype, op) == (torch.float32, ct.Sum) else 1e-6
+                torch.testing.assert_close(result, combined(shape, dtype, op), rtol=1e-6, atol=atol)
 
 
 def a_push_pull_in_place_writes_through_strides() -> None:
