@@ -1,6 +1,7 @@
 """The process's one runtime: made by `init`, ended by `shutdown`, at exit, or by an error."""
 
 import atexit
+import dataclasses
 import os
 import platform
 import signal
@@ -15,7 +16,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING
 
-from coarse.errors import CoarseError, NotInitializedError, StallError, UnsupportedError
+from coarse.errors import CoarseError, ConfigError, NotInitializedError, StallError, UnsupportedError
 from coarse.protocol.clock import WallClock
 from coarse.transport.arrival import LauncherLine, NodeJob, arrival
 
@@ -42,15 +43,39 @@ _FORKED = (
 def init(config: "Config | Mapping[str, object] | str | Path | None" = None) -> None:
     """Join the job. On a worker: return once all workers are ready. On a memory device: serve, then exit.
 
+    Where it has been called already, it does nothing, unless the configuration differs.
+
     Args:
         config: a Config, a mapping, or the path of a TOML file; None reads COARSE_CONFIG.
 
     Raises:
-        ConfigError: a setting or partition table that cannot work (on all ranks).
+        ConfigError: a setting or partition table that cannot work (on all ranks); another one than that of the job.
         CapacityError: devices larger than the machine's memory.
         StallError: ranks of this node that have not called it within startup_timeout_s.
     """
+    if _runtime is not None and not _forked:
+        _require_same_config(_runtime, config)
+        return
     _join(config, _startup_timeout_s(config))
+
+
+def _require_same_config(runtime: "Runtime", config: "Config | Mapping[str, object] | str | Path | None") -> None:
+    """ConfigError where `init` is called again and asks for something else."""
+    from coarse.protocol.config import Config, load_config
+
+    if config is None:
+        return
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the job has its configuration, and warned of it
+        asked, default = load_config(config, os.environ), Config()
+    for field in dataclasses.fields(asked):
+        here, there = getattr(runtime.config, field.name), getattr(asked, field.name)
+        if there not in (here, getattr(default, field.name)):
+            raise ConfigError(
+                f"init() came again with {field.name} = {there!r}, but the job runs with {here!r}; call init() once, "
+                "or without a configuration",
+                key=field.name,
+            )
 
 
 def serve() -> None:

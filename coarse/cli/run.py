@@ -31,8 +31,9 @@ _CLUSTER_HELP = (
 
 @app.command(context_settings={"allow_interspersed_args": False})
 def run(
-    script: Annotated[str, typer.Argument(help="The Python file that every worker runs.")],
+    script: Annotated[str, typer.Argument(help="The Python file that every worker runs; with -m, a module.")],
     arguments: Annotated[list[str] | None, typer.Argument(help="Its arguments.")] = None,
+    module: Annotated[bool, typer.Option("-m", "--module", help="Run a module, as python -m does.")] = False,
     workers: Annotated[int | None, typer.Option(help="Ranks that run the script; 2 by default.")] = None,
     devices: Annotated[int | None, typer.Option(help=_DEVICES_HELP)] = None,
     config: Annotated[Path | None, typer.Option(help="A TOML file with the configuration.")] = None,
@@ -53,6 +54,7 @@ def run(
         limit = _limit_of_links(rate, cluster, workers)
         request = TrainingRun(
             script=script,
+            is_module=module,
             arguments=tuple(arguments or ()),
             partition=chosen_partition(stated, workers, None if cluster else devices),
             mode=mode,

@@ -11,7 +11,7 @@ import numpy as np
 from coarse.client.handle import Handle
 from coarse.client.link import DeviceLink
 from coarse.client.protocol import ClientKey, KeyPhase, ToDevice
-from coarse.client.refusals import ANSWER_S, error_of, require_fit, stalled, unregistered
+from coarse.client.refusals import ANSWER_S, error_of, not_taken, require_fit, stalled, unregistered
 from coarse.client.regions import KeyRegions
 from coarse.errors import CapacityError, CoarseError, DeadRankError, InFlightError, MismatchError, NotInitializedError
 from coarse.protocol.plan import runs_of
@@ -72,7 +72,7 @@ class Client:
 
         Raises:
             InFlightError: the last result was not taken.
-            MismatchError: the name was used with another shape, dtype or op.
+            MismatchError: the name has another shape, dtype or op, and failed, or lies in an array of `device_array`.
             NotInitializedError: this worker has shut down.
         """
         protocol = self.protocol
@@ -292,11 +292,10 @@ class Client:
     def _known(self, descriptor: Descriptor) -> ClientKey:
         """The state of a key, whose registration is asked for where this epoch has none; the lock is held."""
         state = self.protocol.named.get(descriptor.name)
-        if state is not None and (known := state.descriptor)[1:4] != descriptor[1:4]:
-            raise MismatchError(
-                f"rank {self.protocol.client}: {descriptor.name!r} was first used as {known} and now "
-                f"comes as {descriptor}; use another name for another shape, dtype or op"
-            )
+        if state is not None and state.descriptor[1:4] != descriptor[1:4]:
+            self._require_replaceable(state, descriptor)
+            self.deregister(descriptor.name)
+            state = None
         if state is not None and state.epoch == self.protocol.epoch:
             return state
         self._names[self.protocol.key(descriptor.name)] = descriptor.name
@@ -306,6 +305,18 @@ class Client:
             self.protocol.withdraw(descriptor.name, state)
             raise
         return self.protocol.named[descriptor.name]
+
+    def _require_replaceable(self, state: ClientKey, descriptor: Descriptor) -> None:
+        """Return where a name may stand for another shape, dtype or op from now on, as it must on all ranks."""
+        rank, name = self.protocol.client, descriptor.name
+        if state.failed is not None or state.key in self._regions.arrays:
+            why = "which failed" if state.failed is not None else "an array in device memory that may still be in use"
+            raise MismatchError(
+                f"rank {rank}: {name!r} was first used as {state.descriptor}, {why}, and now comes as {descriptor}; "
+                "use another name for another shape, dtype or op, or forget() this one on all ranks first"
+            )
+        if not state.is_free:
+            raise not_taken(rank, name, f"was used as {descriptor} after {state.descriptor}")
 
     def _stalled_at(self, key: int, timeout_s: float | None) -> CoarseError:
         with self._lock:

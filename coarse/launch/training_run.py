@@ -1,7 +1,9 @@
 """What `coarse run` is asked for: a script, a partition, and the ranks that follow from them."""
 
+import sys
 from dataclasses import dataclass
 from functools import cached_property
+from importlib.machinery import PathFinder
 from itertools import groupby
 from pathlib import Path
 
@@ -24,6 +26,8 @@ class TrainingRun:
     """What `coarse run` was asked for, checked."""
 
     script: str
+    """A file's path, or with `is_module` a module's name."""
+    is_module: bool = False
     arguments: tuple[str, ...] = ()
     partition: str = f"{_DEFAULT_RANKS}:{_DEFAULT_RANKS}"
     """As in the configuration; it says how many ranks to start."""
@@ -36,7 +40,9 @@ class TrainingRun:
     """Where torch's store of the workers may listen, at worker 0."""
 
     def __post_init__(self) -> None:
-        if not Path(self.script).is_file():
+        if self.is_module:
+            _require_module(self.script)
+        elif not Path(self.script).is_file():
             raise ConfigError(f"no script {self.script!r} in {Path.cwd()}; give the path of a Python file")
         assert self.table
 
@@ -62,7 +68,8 @@ class TrainingRun:
         for _, run in groupby(range(self.num_ranks), key=self._in_common):
             ranks = list(run)
             is_light = ranks[0] in self.light_ranks()
-            program = ("-m", DEVICE_MODULE) if is_light else (self.script, *self.arguments)
+            script = ("-m", self.script) if self.is_module else (self.script,)
+            program = ("-m", DEVICE_MODULE) if is_light else (*script, *self.arguments)
             command = (*watched, self._place(ranks[0]), python, *program)
             contexts.append(AppContext(num_ranks=len(ranks), command=command, host=hosts[ranks[0]]))
         return tuple(contexts)
@@ -99,6 +106,16 @@ class TrainingRun:
             "COARSE_CONFIG": self.config_path,
         }
         return {name: value for name, value in chosen.items() if value is not None}
+
+
+def _require_module(name: str) -> None:
+    """ConfigError where `python -m` would not find a module's package; what is in that is not imported here."""
+    top = name.partition(".")[0]
+    if not top or PathFinder.find_spec(top, ["", *sys.path]) is None:
+        raise ConfigError(
+            f"no module {top!r} in {Path.cwd()} or installed; give a name such as `python -m` takes, or leave out -m "
+            "for a file"
+        )
 
 
 def chosen_partition(stated: str | None, workers: int | None, devices: int | None) -> str:

@@ -121,6 +121,14 @@ class KeyState:
         )
         return Failed(self.key, self.epoch, "DeadRankError", text, rank)
 
+    def deregistered_by(self, client: int, rank: int) -> Failed:
+        """What is told of a key that waits for a client, of this world rank, which will not push it again."""
+        text = (
+            f"rank {client} (MPI rank {rank}) has forgotten {self.name!r}, or uses it for another shape, dtype or op, "
+            "while others push it as it was; let all ranks change or forget a name between the same two uses"
+        )
+        return Failed(self.key, self.epoch, "MismatchError", text)
+
     def new_ring_run(self, ring: RingId, device: int) -> RingRun:
         """What a device does in the ring of one shard."""
         assert self.plan is not None

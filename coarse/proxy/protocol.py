@@ -178,8 +178,9 @@ class ProxyProtocol:
         if deregister.teller == self.device:
             forwarded += self._to_other_devices(deregister)
         complete = self._membership.on_deregister(deregister)
-        if complete:
-            self._sync.deregister(deregister.key)
+        if not complete:
+            return [*forwarded, *self._sync.on_deregister(deregister.client, deregister.key)]
+        self._sync.deregister(deregister.key)
         for one in complete:
             if one.device == self.device:
                 self._allocator.free(one.offset)

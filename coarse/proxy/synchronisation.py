@@ -3,8 +3,11 @@
 
 [Note: deregistration] A client deregisters a key when it has taken all results. Once all clients have, no device
 touches their regions any more, and each drops the key as soon as it has heard so from all: only the last
-chunk of a ring may still be on its way to a device without a client in it, which drops the key then.
+chunk of a ring may still be on its way to a device without a client in it, which drops the key then. A client that
+has deregistered a key pushes it no more, so that a key that waits for it fails, as for one that has shut down.
 """
+
+from collections import defaultdict
 
 from coarse.protocol.plan import Placement, RoutingTable
 from coarse.protocol.records import Failed, Located, Push, Ready, RingChunk
@@ -30,6 +33,8 @@ class Synchronisation:
         self._tables: dict[int, tuple[RoutingTable, ...]] = {}
         self._excused: set[int] = set()
         self._left: set[int] = set()
+        self._deregistered: defaultdict[int, set[int]] = defaultdict(set)
+        """Key -> clients that have deregistered it, until all have."""
         self._round = 0
         self.versions = VersionTable()
         """Key -> results of this proxy's shards of it."""
@@ -84,8 +89,14 @@ class Synchronisation:
         self._left.add(client)
         return [step for state in self.keys.values() for step in self._fail_if_left(state)]
 
+    def on_deregister(self, client: int, key: int) -> list[Instruction]:
+        """A client will not use a key again; see [Note: deregistration]."""
+        self._deregistered[key].add(client)
+        return [step for state in self.keys.values() if state.key == key for step in self._fail_if_left(state)]
+
     def deregister(self, key: int) -> None:
         """All clients have deregistered a key. See [Note: deregistration]."""
+        self._deregistered.pop(key, None)
         for state in [state for state in self.keys.values() if state.key == key]:
             state.is_deregistered = True
             self._drop_if_over(state)
@@ -194,16 +205,18 @@ class Synchronisation:
         return steps + self._start_passive(state)
 
     def _fail_if_left(self, state: KeyState) -> list[Instruction]:
-        """Give a key up, everywhere, where it waits for a client that has shut down.
+        """Give a key up, everywhere, where it waits for a client that has shut down, or has deregistered it.
 
         That is said by a device that the client itself would have told: its word cannot come before
         the client's last registration and push.
         """
-        if not self._left or state.failed is not None:
+        deregistered = self._deregistered.get(state.key, set())
+        if not (self._left or deregistered) or state.failed is not None:
             return []
-        for client in sorted(self._left - self._excused):
+        for client in sorted((self._left | deregistered) - self._excused):
             if state.waits_for(client, self._device, self._tables.get(state.epoch)):
-                failed = state.left_by(client, self._placement.ranks[client])
+                rank = self._placement.ranks[client]
+                failed = state.left_by(client, rank) if client in self._left else state.deregistered_by(client, rank)
                 first, num_devices = self._placement.num_clients, self._placement.num_devices
                 others = [first + d for d in range(num_devices) if d != self._device]
                 return [*(Send(other, failed) for other in others), *self.on_failed(failed)]

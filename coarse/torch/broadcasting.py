@@ -27,11 +27,6 @@ from coarse.torch.tensors import (
 )
 
 
-def broadcast(tensor: torch.Tensor, root_rank: int, name: str) -> torch.Tensor:
-    """The root's values, bit for bit, as a new tensor on every rank."""
-    return broadcast_(tensor.detach().clone(), root_rank, name)
-
-
 def broadcast_(tensor: torch.Tensor, root_rank: int, name: str) -> torch.Tensor:
     """The root's values, bit for bit, written into every rank's tensor.
 

@@ -1,6 +1,7 @@
 """The interface on tensors: push, pull, push_pull, and handles."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,7 +12,11 @@ from coarse.errors import ConfigError
 from coarse.protocol.dtypes import Op
 from coarse.protocol.records import Descriptor
 from coarse.session import current
+from coarse.torch.compression import NoCompression, checked_compression
 from coarse.torch.device_state import before_writing_to
+from coarse.torch.differentiable import differentiable
+from coarse.torch.handles import T, Waitable
+from coarse.torch.names import forget, named
 from coarse.torch.tensors import (
     array_of,
     describe,
@@ -37,6 +42,8 @@ class Handle:
         self._out = out
         self._is_direct = staged.data_ptr() == out.data_ptr() and staged.device == out.device
         self._is_delivered = False
+        self.when_delivered: Callable[[], None] | None = None
+        """What is done once the result has been taken."""
 
     @property
     def present(self) -> bool:
@@ -58,6 +65,8 @@ class Handle:
                 with torch.no_grad():
                     self._out.copy_(self._staged)
             self._is_delivered = True
+            if self.when_delivered is not None:
+                self.when_delivered()
         return self._out
 
 
@@ -100,30 +109,130 @@ def pull(name: str, out: torch.Tensor | None = None) -> Handle:
     return Handle(arrays.pull(name, array_of(staged)), staged, out)
 
 
-def push_pull(tensor: torch.Tensor, name: str, op: Op = Op.AVERAGE, priority: int = 0) -> torch.Tensor:
-    """All workers' tensors combined, as a new tensor.
+def push_pull(
+    tensor: torch.Tensor,
+    name: str | bool | None = None,
+    op: Op | str | None = None,
+    priority: int = 0,
+    *,
+    average: bool | None = None,
+    version: int = 0,
+    compression: type[NoCompression] = NoCompression,
+) -> torch.Tensor:
+    """All workers' tensors combined, as a new tensor, through which gradients flow.
 
     After a StallError the same call, with the same values, goes on waiting for the same result.
+
+    Args:
+        tensor: any shape.
+        name: what workers' calls are matched by; without, by the order in which they are made.
+        op: coarse.Average (the default), Sum, Min or Max. BytePS's forms are taken too: `average` for `op`, and
+            (tensor, average, name); its `version` means nothing here.
+        priority: of several that are ready, the highest is synchronised first.
+        compression: Compression.fp16 or bf16: float32 travels as halves.
     """
-    return _to_new(current().require_client().push_pull_again, tensor, name, op, priority).wait()
+    how, key, is_unnamed = _asked(name, op, average)
+
+    def run(values: Sequence[torch.Tensor], of: str = key) -> list[torch.Tensor]:
+        value, dtype = compression.compress(values[0])
+        found = _to_new(current().require_client().push_pull_again, value, of, how, priority).wait()
+        if is_unnamed:
+            forget(of)
+        return [compression.decompress(found, dtype)]
+
+    def back(gradients: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        if how not in (Op.SUM, Op.AVERAGE):
+            raise TypeError(f"{key!r}: no gradient goes through a push_pull by {how.name}; call it on tensor.detach()")
+        return run([gradients[0].contiguous()], f"{key}.gradient")
+
+    checked_compression(compression)
+    return differentiable(run, back, [tensor])[0]
 
 
-def push_pull_(tensor: torch.Tensor, name: str, op: Op = Op.AVERAGE, priority: int = 0) -> torch.Tensor:
-    """All workers' tensors combined, in place.
+def push_pull_(
+    tensor: torch.Tensor,
+    name: str | bool | None = None,
+    op: Op | str | None = None,
+    priority: int = 0,
+    *,
+    average: bool | None = None,
+    version: int = 0,
+) -> torch.Tensor:
+    """All workers' tensors combined, in place. See push_pull.
 
     After a StallError the tensor may hold a part of the result; the same call, with what the error left there, goes on
     waiting for all of it.
     """
-    return _in_place(current().require_client().push_pull_again, tensor, name, op, priority).wait()
+    how, key, is_unnamed = _asked(name, op, average)
+    found = _in_place(current().require_client().push_pull_again, tensor, key, how, priority).wait()
+    if is_unnamed:
+        forget(key)
+    return found
 
 
-def push_pull_async(tensor: torch.Tensor, name: str, op: Op = Op.AVERAGE, priority: int = 0) -> Handle:
-    """Start a push_pull whose result is a new tensor, on the device of `tensor`.
+def push_pull_async(
+    tensor: torch.Tensor,
+    name: str | bool | None = None,
+    op: Op | str | None = None,
+    priority: int = 0,
+    *,
+    average: bool | None = None,
+    version: int = 0,
+) -> Handle:
+    """Start a push_pull whose result is a new tensor, on the device of `tensor`. See push_pull.
 
     A tensor made by `device_array` is not copied: its result is found in place.
-    Keys of higher priority are synchronised first where several are ready.
     """
-    return _to_new(current().require_client().push_pull, tensor, name, op, priority)
+    how, key, is_unnamed = _asked(name, op, average)
+    handle = _to_new(current().require_client().push_pull, tensor, key, how, priority)
+    return _forgotten_after(handle, key) if is_unnamed else handle
+
+
+def push_pull_async_(
+    tensor: torch.Tensor,
+    name: str | bool | None = None,
+    op: Op | str | None = None,
+    priority: int = 0,
+    *,
+    average: bool | None = None,
+    version: int = 0,
+) -> Handle:
+    """Start a push_pull whose result `wait` writes into `tensor`; don't touch it until then. See push_pull."""
+    how, key, is_unnamed = _asked(name, op, average)
+    handle = _in_place(current().require_client().push_pull, tensor, key, how, priority)
+    return _forgotten_after(handle, key) if is_unnamed else handle
+
+
+push_pull_inplace = push_pull_
+push_pull_async_inplace = push_pull_async_
+
+
+def declare(name: str) -> None:
+    """What BytePS wants before a name's first use; here names need no declaration."""
+
+
+def _asked(name: Any, op: Any, average: bool | None) -> tuple[Op, str, bool]:  # noqa: ANN401
+    """The operation of a call, its key, and whether that is to be forgotten after the call; see push_pull."""
+    if isinstance(name, bool):  # BytePS's (tensor, average, name)
+        if average is not None:
+            raise ValueError(f"average={average} came twice; give (tensor, average, name) or name and average by name")
+        name, op, average = op, None, name
+    if isinstance(name, Op) and op is None:
+        name, op = None, name
+    if average is not None:
+        if op is not None:
+            raise ValueError(f"give average={average} or op={op!r}, not both")
+        op = Op.AVERAGE if average else Op.SUM
+    how = Op.AVERAGE if op is None else op
+    if name is None:
+        return how, *named("push_pull", None)
+    return how, name, False
+
+
+def _forgotten_after(handle: Handle, key: str) -> Handle:
+    """The handle of a call without a name, whose key is free once its result was taken."""
+    handle.when_delivered = lambda: forget(key)
+    return handle
 
 
 def _to_new(start: _Start, tensor: torch.Tensor, name: str, op: Op, priority: int) -> Handle:
@@ -137,11 +246,6 @@ def _to_new(start: _Start, tensor: torch.Tensor, name: str, op: Op, priority: in
     return Handle(handle, staged, out)
 
 
-def push_pull_async_(tensor: torch.Tensor, name: str, op: Op = Op.AVERAGE, priority: int = 0) -> Handle:
-    """Start a push_pull whose result `wait` writes into `tensor`; don't touch it until then."""
-    return _in_place(current().require_client().push_pull, tensor, name, op, priority)
-
-
 def _in_place(start: _Start, tensor: torch.Tensor, name: str, op: Op, priority: int) -> Handle:
     descriptor = describe(tensor, name, op, priority)
     staged = host_target(tensor)
@@ -149,12 +253,12 @@ def _in_place(start: _Start, tensor: torch.Tensor, name: str, op: Op, priority: 
     return Handle(handle, staged, tensor)
 
 
-def synchronize(handle: Handle) -> torch.Tensor:
+def synchronize(handle: Waitable[T]) -> T:
     """Wait for a handle and return its result."""
     return handle.wait()
 
 
-def poll(handle: Handle) -> bool:
+def poll(handle: Waitable[object]) -> bool:
     """Whether a handle's result is there."""
     return handle.done()
 

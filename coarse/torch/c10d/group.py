@@ -7,9 +7,11 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import Backend
 
+from coarse.session import current
 from coarse.torch.c10d.arguments import Given, listed, only
 from coarse.torch.c10d.collectives import Collectives
 from coarse.torch.c10d.lane import GroupLane
+from coarse.torch.c10d.members import meet
 from coarse.torch.c10d.rendezvous import BACKEND_NAME
 from coarse.torch.c10d.staging import Target, read, require_dense
 from coarse.torch.c10d.work import CoarseWork
@@ -39,7 +41,9 @@ class CoarseProcessGroup(Collectives, _base_class()):  # type: ignore[misc]  # w
         self._own_name = name
         self._timeout = timeout
         self._rank, self._size = rank, size
-        self._lane = GroupLane(store, rank, size, timeout, name)
+        worker = current().client_index
+        assert worker is not None
+        self._lane = GroupLane(meet(store, rank, size, worker, timeout, f"rank {worker}: process group {name!r}"), name)
 
     # --- messages
 

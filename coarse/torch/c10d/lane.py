@@ -4,12 +4,10 @@ from collections.abc import Callable
 from datetime import timedelta
 from itertools import count
 
-import torch.distributed as dist
-
 from coarse.collectives.progress import Pending
 from coarse.errors import NotInitializedError
 from coarse.session import current
-from coarse.torch.c10d.members import communicator, meet
+from coarse.torch.c10d.members import communicator
 from coarse.torch.c10d.steps import GroupSteps, Steps
 from coarse.torch.c10d.watched import watched
 
@@ -22,12 +20,8 @@ class GroupLane:
     round, makes no circle.
     """
 
-    def __init__(self, store: dist.Store, rank: int, size: int, timeout: timedelta, name: str) -> None:
-        """Return once all members have come.
-
-        Raises:
-            StallError: members that have not come within `timeout`.
-        """
+    def __init__(self, workers: tuple[int, ...], name: str) -> None:
+        """Open a group of these workers (`coarse.rank()`, in the group's order), which all of them do together."""
         runtime = current()
         groups = runtime.groups
         assert groups is not None
@@ -36,8 +30,7 @@ class GroupLane:
         self._lane = ("c10d", groups.next_lane())
         self._messages = count()
         self._is_closed = False
-        worker = self._link.protocol.client
-        self._workers = workers = meet(store, rank, size, worker, timeout, f"rank {worker}: process group {name!r}")
+        self._workers = workers
         opened: list[GroupSteps] = []
 
         def open_group() -> None:

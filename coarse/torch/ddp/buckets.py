@@ -21,6 +21,7 @@ from coarse.parallel.data.bucket_plan import plan_buckets as plan_of_sizes
 from coarse.parallel.data.flight import BucketPhase
 from coarse.parallel.data.reducer import Flight
 from coarse.protocol.dtypes import Op
+from coarse.torch.compression import NoCompression
 from coarse.torch.tensors import describe, is_dense, tensor_of
 
 
@@ -32,9 +33,14 @@ def plan_buckets(
     bucket_bytes: int,
     num_ranks: int,
     first_index: int = 0,
+    compression: type[NoCompression] = NoCompression,
 ) -> list[BucketPlan]:
     """The buckets of named parameters; see coarse.parallel.data.bucket_plan. TypeError for what devices cannot add."""
-    sizes = [(name, describe(parameter, name, op, 0).dtype, parameter.numel()) for name, parameter in parameters]
+    sizes = []
+    for name, parameter in parameters:
+        is_narrowed = compression.narrows(parameter.dtype)
+        travels = parameter.new_empty(0, dtype=compression.wire_dtype) if is_narrowed else parameter
+        sizes.append((name, describe(travels, name, op, 0).dtype, parameter.numel()))
     return plan_of_sizes(
         sizes, prefix=prefix, op=op, bucket_bytes=bucket_bytes, num_ranks=num_ranks, first_index=first_index
     )
@@ -59,6 +65,8 @@ class Bucket:
     """All that is known of its way; changed by GradientExchange alone, by the moves of that file."""
     flight: Flight | None = None
     """What was started last; it says how far it is."""
+    predivide: float = 1.0
+    """What gradients are divided by before they are summed; the result is multiplied by it."""
     was_disturbed: bool = field(init=False, default=False)
     """Whether anybody but a device wrote to the gradients, or put others in their place, between the last `seal` and
     `open`. A write through `.data` leaves no trace."""
@@ -99,6 +107,7 @@ class Bucket:
                 view.zero_()
             elif gradient is not view:
                 self.put(slot, gradient)
+        self._multiply(1.0 / self.predivide)
         sealed = []
         for parameter in self.parameters:
             gradient = parameter.grad
@@ -114,8 +123,10 @@ class Bucket:
             if parameter.grad is not gradient or (gradient is not None and gradient._version != version):
                 self.was_disturbed = True
         if num_ranks is None:
+            self._multiply(self.predivide)
             return {}
         increment_version([self.flat])  # see [Note: writes that autograd sees]
+        self._multiply(self.predivide)
         if (self._presence == self._presence[-1]).all():  # every rank had every gradient
             if not self.shows_results:
                 for slot in range(len(self.parameters)):
@@ -134,6 +145,11 @@ class Bucket:
             self.give(slot, is_own=self.has_gradient[slot])
             self.has_gradient[slot] = True
         return absent
+
+    def _multiply(self, factor: float) -> None:
+        """Multiply what is summed of the gradients."""
+        if factor != 1.0:
+            self.flat[: -self._presence.size].mul_(factor)
 
     def _counts(self, num_ranks: int) -> list[int]:
         """How many ranks had each gradient, and how many took part."""

@@ -27,7 +27,9 @@ class GradientExchange:
     until StallError names them.
     """
 
-    def __init__(self, reducer: Reducer, *, op: Op, rank: int, num_ranks: int, num_passes: int) -> None:
+    def __init__(
+        self, reducer: Reducer, *, op: Op, rank: int, num_ranks: int, num_passes: int, sparse_as_dense: bool = False
+    ) -> None:
         self._reducer = reducer
         self._rounds = reducer.rounds
         self._timer = reducer.timer
@@ -35,6 +37,7 @@ class GradientExchange:
         self._rank = rank
         self._num_ranks = num_ranks
         self._num_passes = num_passes
+        self._sparse_as_dense = sparse_as_dense
         self._buckets: list[Bucket] = []
         self._removables: list[torch.utils.hooks.RemovableHandle] = []
         self._warned: set[str] = set()
@@ -83,6 +86,18 @@ class GradientExchange:
 
         After a StallError it may be called again: no bucket is pushed twice by that.
         """
+        self.start_all()
+        for bucket in self._buckets:
+            if bucket.phase is BucketPhase.IN_FLIGHT:
+                self._finish(bucket)
+        if self._rounds is not None:
+            self._rounds.begin_round()
+        for bucket in self._buckets:
+            self._end(bucket)
+        self._all_landed()
+
+    def start_all(self) -> None:
+        """Push what was not pushed, and wait for nothing."""
         has_landed = False  # before a wait that stalled
         for bucket in self._buckets:
             has_landed |= bucket.phase is BucketPhase.LANDED
@@ -95,14 +110,34 @@ class GradientExchange:
                 self._start(bucket)
         if self._rounds is not None:
             self._rounds.all_started()
-        for bucket in self._buckets:
-            if bucket.phase is BucketPhase.IN_FLIGHT:
-                self._finish(bucket)
-        if self._rounds is not None:
+
+    def land(self, bucket: Bucket, *, is_last: bool) -> None:
+        """Wait for one bucket of those that `start_all` has pushed; `is_last`: no other is to be waited for."""
+        if bucket.phase is BucketPhase.IN_FLIGHT:
+            self._finish(bucket)
+        if is_last and self._rounds is not None:
             self._rounds.begin_round()
-        for bucket in self._buckets:
-            bucket.phase = moved(bucket.phase, BucketPhase.SUMMED)
-            bucket.begin_step()
+        self._end(bucket)
+        if is_last:
+            self._all_landed()
+
+    def clear_landed(self, bucket: Bucket, *, set_to_none: bool) -> None:
+        """Zero the gradients of a bucket that has landed."""
+        bucket.clear(set_to_none=set_to_none)
+        bucket.phase = moved(bucket.phase, BucketPhase.FILLING)
+        bucket.begin_step()
+        self.is_synchronised = False
+
+    @property
+    def buckets(self) -> Sequence[Bucket]:
+        """All buckets, by index."""
+        return self._buckets
+
+    def _end(self, bucket: Bucket) -> None:
+        bucket.phase = moved(bucket.phase, BucketPhase.SUMMED)
+        bucket.begin_step()
+
+    def _all_landed(self) -> None:
         self.has_arrivals = False
         if self._disturbed:
             raise self._disturbance()
@@ -115,10 +150,17 @@ class GradientExchange:
         if self.has_arrivals or self._any(BucketPhase.IN_FLIGHT) or self._any(BucketPhase.LANDED):
             self.synchronize()
         for bucket in self._buckets:
-            bucket.clear(set_to_none=set_to_none)
-            bucket.phase = moved(bucket.phase, BucketPhase.FILLING)
-            bucket.begin_step()
+            self.clear_landed(bucket, set_to_none=set_to_none)
         self.is_synchronised = False
+
+    def set_num_passes(self, num_passes: int) -> None:
+        """How many backward passes of a step there are from now on; InFlightError within a step."""
+        if any(arrived for bucket in self._buckets for arrived in bucket.arrivals):
+            raise InFlightError(
+                f"rank {self._rank}: the number of backward passes cannot change once gradients have come; call step() "
+                "first"
+            )
+        self._num_passes = num_passes
 
     def require_landed(self) -> None:
         """InFlightError where a device may still write to a gradient."""
@@ -138,16 +180,18 @@ class GradientExchange:
         name, view, timer = bucket.plan.names[slot], bucket.views[slot], self._timer
 
         def before(gradient: torch.Tensor) -> None:
-            if gradient.layout is not torch.strided:
+            if gradient.layout is not torch.strided and not self._sparse_as_dense:
                 raise TypeError(
                     f"rank {self._rank}: the gradient of {name!r} is {gradient.layout}, and a dense "
-                    "one was wanted; build its module with sparse=False"
+                    "one was wanted; build its module with sparse=False, or give DistributedOptimizer sparse_as_dense"
                 )
             if bucket.phase >= BucketPhase.IN_FLIGHT:
                 self._reopen(bucket)
 
         def after(parameter: torch.Tensor) -> None:
             gradient = parameter.grad
+            if gradient is not None and gradient.layout is not torch.strided:
+                gradient = parameter.grad = gradient.to_dense()
             if bucket.shows_results and gradient is not view and gradient is not None:
                 bucket.put(slot, gradient)
             bucket.has_gradient[slot] = True

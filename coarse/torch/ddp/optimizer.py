@@ -1,5 +1,6 @@
 """DistributedOptimizer: a torch optimizer whose gradients all workers share."""
 
+import math
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -7,17 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from coarse.errors import ConfigError
 from coarse.parallel.data.alike import require_same
 from coarse.parallel.data.choice import reducer_of
 from coarse.protocol.dtypes import Op
 from coarse.session import current, is_initialized
+from coarse.torch.collectives.process_sets import ProcessSet, global_process_set
+from coarse.torch.compression import NoCompression, checked_compression
 from coarse.torch.ddp.buckets import Bucket, BucketOfCopies, BucketOfViews, plan_buckets
 from coarse.torch.ddp.claims import claims_of
 from coarse.torch.ddp.closure import Closure, SharedClosure, loss_name
 from coarse.torch.ddp.grad_scaler import HANDED, handing_on, teach_scalers
 from coarse.torch.ddp.gradients import GradientExchange
 from coarse.torch.device_state import DeviceState
-from coarse.torch.tensors import NamedTensors, format_of, names_of, signature
+from coarse.torch.tensors import NamedTensors, format_of, names_of, signature, torch_type_of
 
 if TYPE_CHECKING:  # it starts MPI, which only init() may
     from coarse.parallel.data.reducer import DualSync
@@ -35,9 +39,16 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     Args:
         optimizer: the optimizer to wrap; don't step it by itself any more.
-        named_parameters: names of (at least) all its parameters, the same on every rank.
-        op: coarse.Average, or coarse.Sum.
+        named_parameters: names of (at least) all its parameters, the same on every rank; without, they are numbered.
+        compression: Compression.fp16 or bf16 halve what is moved of float32 gradients, which are then copied in and
+            out; Compression.none (or an op, as `op`).
         backward_passes_per_step: how many accumulate before gradients are exchanged.
+        op: coarse.Average, or coarse.Sum.
+        gradient_predivide_factor: gradients are divided by it before they are summed, and averages multiplied by it
+            afterwards, which keeps large sums within the range of half types.
+        num_groups, groups: taken for the sake of Horovod's scripts; buckets of bucket_bytes group gradients already.
+        sparse_as_dense: make sparse gradients dense, which alone can be exchanged in buckets.
+        process_set: all workers; others have no optimizer.
         gradients_in_device_memory: make `.grad` a view of it, so that a push moves no bytes; else,
             and for parameters on a GPU, buckets are copied in and out.
         prefix: stands before the keys' names; by default optimizers are numbered as they are made.
@@ -53,20 +64,31 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def __init__(
         self,
         optimizer: torch.optim.Optimizer,
-        named_parameters: NamedTensors,
-        op: Op = Op.AVERAGE,
+        named_parameters: NamedTensors | None = None,
+        compression: type[NoCompression] | Op = NoCompression,
         backward_passes_per_step: int = 1,
+        op: Op = Op.AVERAGE,
+        gradient_predivide_factor: float = 1.0,
+        num_groups: int = 0,
+        groups: object = None,
+        sparse_as_dense: bool = False,
+        process_set: ProcessSet = global_process_set,
+        *,
         gradients_in_device_memory: bool = True,
         prefix: str = "",
         parameters_in_device_memory: bool = False,
     ) -> None:
-        _check(optimizer, op, backward_passes_per_step)
+        if isinstance(compression, Op):
+            op, compression = compression, NoCompression
+        self._compression = checked_compression(compression)
+        _check(optimizer, op, backward_passes_per_step, gradient_predivide_factor, process_set)
         runtime = current()
         assert runtime.client_index is not None
         self._inner = optimizer
         self._op = Op(op)
         self._runtime = runtime
-        self._names = names_of(named_parameters)
+        self._names = names_of(_numbered(optimizer) if named_parameters is None else named_parameters)
+        self._predivide = float(gradient_predivide_factor)
         self._is_skipping = self._had_closure = False
         self._in_device_memory = gradients_in_device_memory
         self._watched: set[torch.Tensor] = set()
@@ -81,6 +103,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             rank=runtime.client_index,
             num_ranks=runtime.placement.num_clients,
             num_passes=backward_passes_per_step,
+            sparse_as_dense=sparse_as_dense,
         )
         try:
             self._watch_new_parameters()
@@ -119,13 +142,16 @@ class DistributedOptimizer(torch.optim.Optimizer):
         """Push what backward has not completed, and wait until `.grad` holds the combined gradients."""
         if self._exchange.is_synchronised:
             return
+        self._require_none_frozen()
+        self._exchange.synchronize()
+
+    def _require_none_frozen(self) -> None:
         for parameter in self._frozen:
             if parameter.requires_grad:
                 raise ValueError(
                     f"{self._names[parameter]!r} was frozen when the DistributedOptimizer was made, so its "
                     "gradient is not exchanged; close() it and make a new one, or unfreeze it before"
                 )
-        self._exchange.synchronize()
 
     def synchronize_for_scaler(self) -> None:
         """Synchronise gradients of which some have come; see [Note: a scaler looks at gradients]."""
@@ -140,6 +166,19 @@ class DistributedOptimizer(torch.optim.Optimizer):
             yield
         finally:
             self._is_skipping = was_skipping
+
+    skip_synchronize = skip_sync
+    """Its name in Horovod."""
+
+    def set_backward_passes_per_step(self, passes: int) -> None:
+        """How many backward passes accumulate before gradients are exchanged, from the next step on; on all ranks.
+
+        Raises:
+            ValueError: fewer than 1.
+            InFlightError: a gradient has come since the last step.
+        """
+        _check_passes(passes)
+        self._exchange.set_num_passes(passes)
 
     def no_sync(self) -> AbstractContextManager[None]:
         """Within, backward accumulates on this rank without communication and is not counted."""
@@ -240,13 +279,15 @@ class DistributedOptimizer(torch.optim.Optimizer):
             bucket_bytes=self._runtime.config.bucket_bytes,
             num_ranks=self._runtime.placement.num_clients,
             first_index=self._num_buckets,
+            compression=self._compression,
         )
         parameters = dict(named)
         buckets = []
         for plan in plans:
             members = tuple(parameters[name] for name in plan.names)
             memory = self._reducer.memory_of(plan.descriptor)
-            buckets.append(self._kind_of_bucket(members)(plan, members, memory))
+            kind = self._kind_of_bucket(members, plan.descriptor.dtype)
+            buckets.append(kind(plan, members, memory, predivide=self._predivide))
         self._exchange.add(buckets)
         self._num_buckets += len(buckets)
         self._watched |= wanted
@@ -257,8 +298,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         owner = self._claims.owner_of(parameter)
         return format_of(parameter) + (f", with another optimizer of prefix {owner!r}" if owner else "")
 
-    def _kind_of_bucket(self, parameters: Sequence[torch.Tensor]) -> type[Bucket]:
-        if not self._in_device_memory:
+    def _kind_of_bucket(self, parameters: Sequence[torch.Tensor], wire: int) -> type[Bucket]:
+        if not self._in_device_memory or any(parameter.dtype != torch_type_of(wire) for parameter in parameters):
             return BucketOfCopies
         if all(parameter.device.type == "cpu" for parameter in parameters):
             return BucketOfViews
@@ -270,12 +311,36 @@ class DistributedOptimizer(torch.optim.Optimizer):
         return BucketOfCopies
 
 
-def _check(optimizer: object, op: Op, backward_passes_per_step: int) -> None:
+def _numbered(optimizer: torch.optim.Optimizer) -> list[tuple[str, torch.Tensor]]:
+    """The optimizer's parameters by names that are equal on all ranks, which build the same model."""
+    return [
+        (f"unnamed.{number}.{place}", parameter)
+        for number, group in enumerate(optimizer.param_groups)
+        for place, parameter in enumerate(group["params"])
+    ]
+
+
+def _check(
+    optimizer: object, op: object, backward_passes_per_step: int, predivide: float, process_set: ProcessSet
+) -> None:
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise TypeError(f"a torch optimizer was wanted, {type(optimizer).__name__} came")
     if isinstance(optimizer, DistributedOptimizer):
         raise ValueError("the optimizer is a DistributedOptimizer already; wrap it once")
     if op not in (Op.AVERAGE, Op.SUM):
-        raise ValueError(f"gradients combine by coarse.Average or coarse.Sum, got {Op(op).name}")
+        raise ValueError(f"gradients combine by coarse.Average or coarse.Sum, got {getattr(op, 'name', op)}")
+    _check_passes(backward_passes_per_step)
+    if not 0 < predivide < math.inf:
+        raise ValueError(f"gradient_predivide_factor must be above 0, got {predivide}")
+    if predivide != 1.0 and op is not Op.AVERAGE:
+        raise ValueError(f"gradient_predivide_factor {predivide} goes with op=coarse.Average alone; leave one out")
+    if process_set is not global_process_set:
+        raise ConfigError(
+            f"a DistributedOptimizer is of all workers, got {process_set}; for some of them call "
+            "grouped_allreduce_(gradients, process_set=...) before the optimizer's own step()"
+        )
+
+
+def _check_passes(backward_passes_per_step: int) -> None:
     if backward_passes_per_step < 1:
         raise ValueError(f"backward_passes_per_step must be at least 1, got {backward_passes_per_step}")

@@ -10,9 +10,7 @@ from coarse.parallel.data.alike import require_same
 from coarse.parallel.data.byte_stream import require_one_root, stream_from
 from coarse.session import current
 from coarse.torch.broadcasting import broadcast_tensors
-
-Plain = Any
-"""None, a bool, number or string, or a list, tuple or dict of these and of tensors."""
+from coarse.torch.collectives.objects import blank, pack, unpack
 
 
 def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int = 0) -> None:
@@ -30,47 +28,13 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int =
     tensors: list[torch.Tensor] = []
     text = b""
     if is_root:
-        text = json.dumps(pack(optimizer.state_dict(), tensors)).encode()
+        text = json.dumps(pack(optimizer.state_dict(), tensors, "the optimizer's state")).encode()
     packed = json.loads(_broadcast_text(text, root_rank))
     if not is_root:
-        state = unpack(packed, tensors)
+        tensors = blank(packed)
     broadcast_tensors(tensors, root_rank, "coarse/optimizer state")
     if not is_root:
-        optimizer.load_state_dict(state)
-
-
-def pack(value: Plain, tensors: list[torch.Tensor], where: str = "state") -> Plain:
-    """A value as what JSON can hold; its tensors are appended to `tensors` and stand by type and shape."""
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    if isinstance(value, torch.Tensor):
-        tensors.append(value)
-        return {"tensor": [str(value.dtype).removeprefix("torch."), list(value.shape)]}
-    if isinstance(value, list | tuple):
-        kind = "list" if isinstance(value, list) else "tuple"
-        return {kind: [pack(item, tensors, f"{where}[{i}]") for i, item in enumerate(value)]}
-    if isinstance(value, dict):
-        items = [[pack(k, tensors), pack(v, tensors, f"{where}[{k!r}]")] for k, v in value.items()]
-        return {"dict": items}
-    raise TypeError(
-        f"{where} is a {type(value).__name__}, and an optimizer's state may hold tensors and plain "
-        "values alone; take it out of the optimizer, and broadcast it by itself"
-    )
-
-
-def unpack(packed: Plain, tensors: list[torch.Tensor]) -> Plain:
-    """The value of what `pack` made, with new tensors, which are appended to `tensors` in its order."""
-    if not isinstance(packed, dict):
-        return packed
-    ((kind, content),) = packed.items()
-    if kind == "tensor":
-        dtype, shape = content
-        tensors.append(torch.empty(shape, dtype=getattr(torch, dtype)))
-        return tensors[-1]
-    if kind == "dict":
-        return {unpack(k, tensors): unpack(v, tensors) for k, v in content}
-    items = [unpack(item, tensors) for item in content]
-    return tuple(items) if kind == "tuple" else items
+        optimizer.load_state_dict(unpack(packed, iter(tensors)))
 
 
 def _broadcast_text(text: bytes, root_rank: int) -> bytes:

@@ -29,8 +29,8 @@ from coarse.protocol.dtypes import DType
 from coarse.session import current
 from coarse.storage.snapshots.pieces import StoredTensor
 from coarse.storage.snapshots.restore import Checkpoint, read_checkpoint
+from coarse.torch.collectives.objects import Plain, blank, pack, unpack
 from coarse.torch.ddp.optimizer import DistributedOptimizer
-from coarse.torch.ddp.optimizer_state import Plain, pack, unpack
 from coarse.torch.device_state import is_movable, let_ask, state_of
 from coarse.torch.tensors import (
     array_of,
@@ -168,11 +168,10 @@ class _Source:
 
     def _unpacked(self, item: Plain) -> Plain:
         value, names = item
-        tensors: list[torch.Tensor] = []
-        unpacked = unpack(value, tensors)
+        tensors = blank(value)
         for name, tensor in zip(names, tensors, strict=True):
             tensor.copy_(self.tensor(name, tensor))
-        return unpacked
+        return unpack(value, iter(tensors))
 
     def _value(self, name: str, stored: StoredTensor) -> torch.Tensor:
         array = np.require(stored.array, requirements=["C", "W"])

@@ -53,15 +53,45 @@ def ops_that_differ_are_named_on_every_rank() -> None:
     refused_on_every_rank("differing ops", np.zeros(8), op, "op=sum", "op=max")
 
 
-def another_shape_under_a_known_name_is_refused() -> None:
-    coarse.push_pull(np.zeros((2, 3)), "reshaped")
-    words = (f"rank {coarse.rank()}", "'reshaped'", "[2, 3]", "[3, 2]", "another name")
+def a_known_name_may_stand_for_another_shape_on_all_ranks() -> None:
+    for _ in range(2):
+        for shape in ((2, 3), (3, 2), (5000,), ()):
+            assert (coarse.push_pull(np.ones(shape), "reshaped", coarse.Sum) == coarse.size()).all()
+        assert coarse.push_pull(np.ones(4, np.int64), "reshaped", coarse.Max).dtype == np.int64
+        coarse.profile()
+    handle = coarse.push_pull_async(np.ones(2), "reshaped")
+    with raises(coarse.InFlightError, "'reshaped'", "float64[2]", "float64[3]", "wait()"):
+        coarse.push(np.ones(3), "reshaped")
+    handle.wait(timeout=20.0)
+
+
+def another_shape_of_an_array_in_device_memory_is_refused() -> None:
+    kept = coarse.device_array("kept", (2, 3), np.float64)
+    words = (f"rank {coarse.rank()}", "'kept'", "[2, 3]", "[3, 2]", "another name", "forget()")
     with raises(coarse.MismatchError, *words):
-        coarse.push_pull(np.zeros((3, 2)), "reshaped")
+        coarse.push_pull(np.zeros((3, 2)), "kept")
     coarse.profile()
     with raises(coarse.MismatchError, *words):
-        coarse.push_pull(np.zeros((3, 2)), "reshaped")
-    coarse.push_pull(np.zeros((2, 3)), "reshaped")
+        coarse.push_pull(np.zeros((3, 2)), "kept")
+    coarse.push_pull(kept, "kept")
+    coarse.forget("kept")
+    coarse.push_pull(np.zeros((3, 2)), "kept")
+
+
+def a_rank_that_alone_changes_or_forgets_a_name_is_told_to_the_others() -> None:
+    for name, change in (
+        ("changed alone", lambda: coarse.push_pull_async(np.ones(4), "changed alone")),
+        ("forgotten alone", lambda: coarse.forget("forgotten alone")),
+    ):
+        coarse.push_pull(np.ones(3), name)
+        if coarse.rank() == 0:
+            kept = change()
+            coarse.barrier()
+            del kept
+            continue
+        with raises(coarse.MismatchError, "rank 0", repr(name), "another shape"):
+            coarse.push_pull(np.ones(3), name)
+        coarse.barrier()
 
 
 # --- the order of calls
@@ -78,9 +108,11 @@ def a_name_pushed_twice_is_refused_and_its_first_result_stands() -> None:
     assert (coarse.pull("twice").wait(timeout=20.0) == 2.0).all()
 
 
-def a_second_init_is_refused() -> None:
-    with raises(coarse.CoarseError, "coarse.init()", "before"):
-        coarse.init(CONFIG)
+def a_second_init_does_nothing_and_one_that_asks_for_something_else_is_refused() -> None:
+    coarse.init()
+    coarse.init(CONFIG)
+    with raises(coarse.ConfigError, "bucket_bytes", "12345", "once"):
+        coarse.init({"bucket_bytes": 12345})
     team_is_well("second init")
 
 
@@ -218,9 +250,11 @@ CLAIMS = [
     dtypes_that_differ_are_named_on_every_rank,
     dtypes_of_one_size_that_differ_are_named_too,
     ops_that_differ_are_named_on_every_rank,
-    another_shape_under_a_known_name_is_refused,
+    a_known_name_may_stand_for_another_shape_on_all_ranks,
+    another_shape_of_an_array_in_device_memory_is_refused,
+    a_rank_that_alone_changes_or_forgets_a_name_is_told_to_the_others,
     a_name_pushed_twice_is_refused_and_its_first_result_stands,
-    a_second_init_is_refused,
+    a_second_init_does_nothing_and_one_that_asks_for_something_else_is_refused,
     a_forked_child_gets_a_typed_error,
     sigterm_ends_a_forked_child_as_any_process,
     arguments_that_make_no_sense_are_refused,

@@ -36,10 +36,12 @@ def named(choice: Choice) -> str:
 
 
 def layout_of(choice: Choice) -> Layout:
-    """Tensors, which no optimizer synchronises, are of a way's layout where the way is the usual."""
+    """Tensors, which no optimizer synchronises, are of a way's layout where the way is the usual; collectives
+    also where devices are left out."""
     way = dict(WAYS[choice["way"]])
     ring = RING if choice["collective"] else ""
-    modules = NAMES if not choice["way"] else [name for name in NAMES if name != "tensors"]
+    left_out = {"": (), "all-reduce": ("tensors",)}.get(choice["way"], ("tensors", "collectives"))
+    modules = [name for name in NAMES if name not in left_out]
     return Layout(
         partition=choice["ranks"],
         modules=tuple(modules),

@@ -10,6 +10,7 @@ NAMES = {
     "tensors": "tests.mpi.torch.tensor_claims",
     "optimizer": "tests.mpi.torch.optimizer_claims",
     "ecosystem": "tests.mpi.torch.ecosystem_claims",
+    "collectives": "tests.mpi.torch.collective_claims",
 }
 """The modules that may be named."""
 

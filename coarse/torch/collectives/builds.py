@@ -1,0 +1,39 @@
+"""What scripts ask Horovod how it was built, answered for coarse: it runs on MPI, and on no other library."""
+
+from coarse import arrays
+from coarse.session import current
+
+
+def cross_rank() -> int:
+    """This worker's node, by number."""
+    placement = current().placement
+    return _nodes().index(placement.client_nodes[arrays.rank()])
+
+
+def cross_size() -> int:
+    """How many nodes have workers."""
+    return len(_nodes())
+
+
+def is_homogeneous() -> bool:
+    """Whether all nodes have equally many workers."""
+    nodes = current().placement.client_nodes
+    return len({nodes.count(node) for node in nodes}) == 1
+
+
+def _nodes() -> list[int]:
+    return list(dict.fromkeys(current().placement.client_nodes))
+
+
+def _yes() -> bool:
+    """True."""
+    return True
+
+
+def _no(*_: object, **__: object) -> bool:
+    """False."""
+    return False
+
+
+mpi_built = mpi_enabled = mpi_threads_supported = _yes
+gloo_built = gloo_enabled = nccl_built = ddl_built = ccl_built = cuda_built = rocm_built = _no

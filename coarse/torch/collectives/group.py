@@ -1,0 +1,205 @@
+"""What a process set communicates by: c10d's collectives, and those whose ranks may differ in their first dimension."""
+
+import json
+import zlib
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from itertools import accumulate
+from typing import Generic, TypeVar
+
+import numpy as np
+import torch
+
+from coarse.collectives.progress import Pending
+from coarse.errors import MismatchError
+from coarse.session import current
+from coarse.torch.c10d.arguments import number_of, reduction_of
+from coarse.torch.c10d.collectives import Collectives
+from coarse.torch.c10d.lane import GroupLane
+from coarse.torch.c10d.reduction import Operation
+from coarse.torch.c10d.staging import element_label, read, require_dense
+from coarse.torch.c10d.steps import Steps
+
+T = TypeVar("T")
+_TEXT_BYTES = 512
+"""Room for what a rank says of its call where ranks differ."""
+
+
+class Arriving(Generic[T]):
+    """A call's result, which its steps leave in a list."""
+
+    def __init__(self, pending: Pending, found: list[T]) -> None:
+        self._pending = pending
+        self._found = found
+
+    def done(self) -> bool:
+        """Whether `wait` would return at once."""
+        return self._pending.is_over
+
+    def wait(self, timeout: float | None = None) -> T:
+        """The result; StallError after `timeout` seconds."""
+        self._pending.wait(float("inf") if timeout is None else timeout)
+        return self._found[0]
+
+
+class Group(Collectives):
+    """The members of a process set. Calls are matched by their order, which must be the same on all of them.
+
+    Raises:
+        MismatchError: members make different calls, or with tensors that do not fit together (on all members).
+        StallError: members that do not come within stall_timeout_s.
+        DeadRankError: a rank has died.
+    """
+
+    def __init__(self, workers: tuple[int, ...], name: str) -> None:
+        self._name = name
+        worker = current().client_index
+        assert worker is not None
+        self._rank, self._size = workers.index(worker), len(workers)
+        self._timeout = timedelta(seconds=current().config.stall_timeout_s)
+        self._lane = GroupLane(workers, name)
+
+    def close(self) -> None:
+        """Nothing will be called any more."""
+        self._lane.close()
+
+    def gather_rows(self, tensor: torch.Tensor, key: str) -> Arriving[torch.Tensor]:
+        """All members' tensors end to end along the first dimension, in which alone they may differ."""
+        require_dense([tensor], key)
+        own = tensor.detach().reshape(1) if tensor.dim() == 0 else tensor.detach()
+
+        def steps(found: list[torch.Tensor]) -> Steps:
+            rows: list[int] = []
+            yield from self._meet(key, own, [own.shape[0]], lambda counts: rows.extend(counts[:, 0].tolist()))
+            gathered = torch.empty((sum(rows), *own.shape[1:]), dtype=own.dtype)
+            yield from self._gather_padded(own, rows, read(gathered))
+            found.append(gathered.to(tensor.device))
+
+        return self._submit(key, steps)
+
+    def exchange_rows(
+        self, tensor: torch.Tensor, splits: Sequence[int], key: str
+    ) -> Arriving[tuple[torch.Tensor, torch.Tensor]]:
+        """Rows for every member: `splits[r]` of them to member r. What came, in order of rank, and how many from each.
+
+        The number of rows received is (size,) int64.
+        """
+        require_dense([tensor], key)
+        own = tensor.detach()
+
+        def steps(found: list[tuple[torch.Tensor, torch.Tensor]]) -> Steps:
+            rows: list[int] = []
+            yield from self._meet(key, own, splits, lambda counts: rows.extend(counts[:, self._rank].tolist()))
+            out = torch.empty((sum(rows), *own.shape[1:]), dtype=own.dtype)
+            row_bytes = _row_bytes(own)
+            received, sent = [n * row_bytes for n in rows], [n * row_bytes for n in splits]
+            yield from self._lane.steps.all_to_all(read(out), received, read(own), sent, number_of(own))
+            found.append((out.to(tensor.device), torch.tensor(rows, dtype=torch.int64)))
+
+        return self._submit(key, steps)
+
+    def reduce_rows(self, tensor: torch.Tensor, operation: Operation, key: str) -> Arriving[torch.Tensor]:
+        """The members' tensors combined, of which each keeps its rows: equally many, of the rest one more each of the
+        first members."""
+        require_dense([tensor], key)
+        own = tensor.detach()
+        rows = rows_of(own.shape[0], self._size)
+
+        def steps(found: list[torch.Tensor]) -> Steps:
+            yield from self._meet(key, own, [own.shape[0]], self._require_equal_rows)
+            out = torch.empty((rows[self._rank], *own.shape[1:]), dtype=own.dtype)
+            real, reduction = reduction_of(out, _REDUCE_OPS[operation])
+            scale = max(1, own[:1].numel()) * (2 if own.is_complex() else 1)
+            target = read(real).view(reduction.storage)
+            full = read(own).view(reduction.storage)
+            yield from self._lane.steps.reduce_scatter(target, full, [scale * count for count in rows], reduction)
+            found.append(out.to(tensor.device))
+
+        return self._submit(key, steps)
+
+    # --- within
+
+    def _submit(self, key: str, steps: Callable[[list[T]], Steps]) -> Arriving[T]:
+        found: list[T] = []
+        return Arriving(self._lane.submit(key, steps(found), self._timeout), found)
+
+    def _meet(
+        self, key: str, own: torch.Tensor, counts: Sequence[int], take: Callable[[np.ndarray], None]
+    ) -> Steps:
+        """Tell all members of a call, and give `take` all of their counts, (size, size) int64, zeros where there are
+        fewer."""
+        row_shape = zlib.crc32(json.dumps(list(own.shape[1:])).encode())
+        header = np.array([zlib.crc32(key.encode()), number_of(own), own.dim(), row_shape], np.int64)
+        header = np.concatenate([header, np.array(counts, np.int64), np.zeros(self._size - len(counts), np.int64)])
+        headers = np.empty((self._size, len(header)), np.int64)
+        yield from self._lane.steps.all_gather(_bytes(headers), _bytes(header), -1)
+        if (headers[:, :4] != headers[0, :4]).any():
+            yield from self._differ(key, own)
+        try:
+            take(headers[:, 4:])
+        except _UnequalRows:
+            yield from self._differ(key, own)
+
+    def _differ(self, key: str, own: torch.Tensor) -> Steps:
+        """Raise MismatchError with what each member calls."""
+        said = f"{key!r} with {element_label(own)}{list(own.shape)}".encode()[:_TEXT_BYTES]
+        text = np.zeros(_TEXT_BYTES, np.uint8)
+        text[: len(said)] = np.frombuffer(said, np.uint8)
+        texts = np.empty((self._size, _TEXT_BYTES), np.uint8)
+        yield from self._lane.steps.all_gather(_bytes(texts), text, -1)
+        calls = [row.tobytes().rstrip(b"\0").decode(errors="replace") for row in texts]
+        other = next(member for member, call in enumerate(calls) if call != calls[self._rank])
+        raise MismatchError(
+            f"rank {current().client_index}: {self._name}: member {self._rank} calls {calls[self._rank]}, but member "
+            f"{other} calls {calls[other]}; make the same calls in the same order on all ranks, with tensors of one "
+            "type whose dimensions agree"
+        )
+
+    def _require_equal_rows(self, counts: np.ndarray) -> None:
+        if (counts != counts[0]).any():
+            raise _UnequalRows
+
+    def _gather_padded(self, own: torch.Tensor, rows: Sequence[int], out: np.ndarray) -> Steps:
+        """Fill out (uint8) with all members' rows, padded on the way to as many as the one with most has."""
+        row_bytes = _row_bytes(own)
+        padded = np.zeros((self._size, max(rows) * row_bytes), np.uint8)
+        mine = read(own)
+        padded[self._rank, : mine.size] = mine
+        yield from self._lane.steps.all_gather(padded.reshape(-1), padded[self._rank], -1)
+        begin = 0
+        for member, count in enumerate(rows):
+            nbytes = count * row_bytes
+            out[begin : begin + nbytes] = padded[member, :nbytes]
+            begin += nbytes
+
+
+class _UnequalRows(Exception):  # it never leaves this file
+    """Members give different numbers of rows where they must give as many."""
+
+
+_REDUCE_OPS = {
+    Operation.SUM: torch.distributed.ReduceOp.SUM,
+    Operation.AVERAGE: torch.distributed.ReduceOp.AVG,
+    Operation.PRODUCT: torch.distributed.ReduceOp.PRODUCT,
+    Operation.MIN: torch.distributed.ReduceOp.MIN,
+    Operation.MAX: torch.distributed.ReduceOp.MAX,
+}
+
+
+def rows_of(num_rows: int, num_ranks: int) -> list[int]:
+    """How many rows each rank gets of a reducescatter: equally many, of the rest the first ranks one more each."""
+    few, more = divmod(num_rows, num_ranks)
+    return [few + (rank < more) for rank in range(num_ranks)]
+
+
+def first_rows(counts: Sequence[int]) -> list[int]:
+    """Where each rank's rows begin."""
+    return [0, *accumulate(counts[:-1])]
+
+
+def _row_bytes(tensor: torch.Tensor) -> int:
+    return int(np.prod(tensor.shape[1:], dtype=np.int64)) * tensor.element_size()
+
+
+def _bytes(array: np.ndarray) -> np.ndarray:
+    return array.reshape(-1).view(np.uint8)

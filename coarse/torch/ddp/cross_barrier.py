@@ -1,0 +1,158 @@
+"""CrossBarrier: the next forward pass begins before all gradients have come (ByteScheduler, SOSP 2019, section 3).
+
+[Note: crossing] A step does not wait. Each module waits, before its forward pass, for the buckets that hold its own
+parameters' gradients, and the optimizer steps these parameters alone, with the settings that its groups had when `step`
+was called. So gradients of the last layers, which a forward pass needs last, travel while the first ones compute. What
+no module has waited for is waited for when the model's forward pass ends.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+from coarse.errors import ConfigError
+from coarse.protocol.dtypes import Op
+from coarse.torch.compression import NoCompression
+from coarse.torch.ddp.buckets import Bucket
+from coarse.torch.ddp.optimizer import DistributedOptimizer
+from coarse.torch.tensors import NamedTensors
+
+
+class CrossBarrier(DistributedOptimizer):
+    """A DistributedOptimizer whose `step` returns before gradients have come; see [Note: crossing].
+
+    Parameters are what a plain step makes them whenever the model, its state dict or the optimizer's is used; whoever
+    reads parameters by other ways calls `synchronize` first.
+
+    Args:
+        model: whose modules wait; all its parameters that the optimizer steps are used through their own modules.
+        num_steps: after so many steps, a step waits; 10**6 by default, as in BytePS.
+
+    Raises:
+        ConfigError: an optimizer that does not step each parameter by itself, such as LBFGS; a closure.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        named_parameters: NamedTensors | None = None,
+        compression: type[NoCompression] | Op = NoCompression,
+        backward_passes_per_step: int = 1,
+        num_steps: int = 10**6,
+        **options: Any,  # noqa: ANN401
+    ) -> None:
+        if isinstance(optimizer, torch.optim.LBFGS):
+            raise ConfigError("LBFGS steps all parameters together; wrap it in DistributedOptimizer")
+        names = model.named_parameters() if named_parameters is None else named_parameters
+        super().__init__(optimizer, names, compression, backward_passes_per_step, **options)
+        self._num_steps_left = num_steps
+        self._under_way: dict[int, Bucket] = {}
+        """By index, buckets whose parameters are still to be stepped."""
+        self._groups: list[dict[str, Any]] = []
+        """The optimizer's groups as they were when `step` was called."""
+        self._clear: bool | None = None
+        """Whether gradients are to be zeroed after the step (None: no), and set to None by that."""
+        index_of = {parameter: b.plan.index for b in self._exchange.buckets for parameter in b.parameters}
+        self._hooks = [
+            model.register_state_dict_pre_hook(lambda *_: self._finish_step()),
+            model.register_forward_hook(lambda *_: self._finish_step()),
+        ]
+        for module in model.modules():
+            own = sorted({index_of[p] for p in module.parameters(recurse=False) if p in index_of})
+            if own:
+                self._hooks.append(module.register_forward_pre_hook(self._waiting_for(own)))
+
+    def step(self, closure: Callable[[], float] | None = None, **options: Any) -> Any:  # noqa: ANN401
+        """Push what backward has not completed, and return; see [Note: crossing]. Takes no closure."""
+        if closure is not None:
+            raise ConfigError("a CrossBarrier's step takes no closure, for it steps later; use DistributedOptimizer")
+        self._finish_step()
+        self._num_steps_left -= 1
+        if self._is_skipping or self._exchange.is_synchronised:
+            return super().step(**options)
+        self._require_none_frozen()
+        self._exchange.start_all()
+        self._groups = [dict(group) for group in self._inner.param_groups]
+        self._clear = None
+        self._under_way = {bucket.plan.index: bucket for bucket in self._exchange.buckets}
+        if self._num_steps_left <= 0:
+            self._finish_step()
+        return None
+
+    def synchronize(self) -> None:
+        """Finish a step that is under way; where there is none, wait until `.grad` holds the combined gradients."""
+        if self._under_way:
+            self._finish_step()
+        else:
+            super().synchronize()
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Zero gradients: of a step that is under way, as soon as it is done with each."""
+        if self._under_way:
+            self._clear = set_to_none
+        else:
+            super().zero_grad(set_to_none)
+
+    def state_dict(self) -> dict[str, Any]:
+        """See DistributedOptimizer; a step that is under way is finished first."""
+        self._finish_step()
+        return super().state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """See DistributedOptimizer; a step that is under way is finished first."""
+        self._finish_step()
+        super().load_state_dict(state_dict)
+
+    def close(self) -> None:
+        """See DistributedOptimizer; a step that is under way is finished first."""
+        for hook in getattr(self, "_hooks", ()):
+            hook.remove()
+        if getattr(self, "_under_way", None):
+            self._finish_step()
+        super().close()
+
+    # --- within
+
+    def _waiting_for(self, indices: list[int]) -> Callable[[nn.Module, Any], None]:
+        def wait(module: nn.Module, given: Any) -> None:  # noqa: ANN401
+            for index in indices:
+                self._step_bucket(index)
+
+        return wait
+
+    def _finish_step(self) -> None:
+        for index in list(self._under_way):
+            self._step_bucket(index)
+
+    def _step_bucket(self, index: int) -> None:
+        """Wait for a bucket and step its parameters; nothing where that is done."""
+        bucket = self._under_way.get(index)
+        if bucket is None:
+            return
+        self._exchange.land(bucket, is_last=len(self._under_way) == 1)
+        del self._under_way[index]
+        with self._only(set(bucket.parameters)):
+            self._inner.step()
+        if self._clear is not None:
+            self._exchange.clear_landed(bucket, set_to_none=self._clear)
+        if not self._under_way:
+            self._exchange.is_synchronised = False
+            if (timer := self._reducer.timer) is not None:
+                timer.on_stepped()
+
+    @contextmanager
+    def _only(self, parameters: set[torch.Tensor]) -> Iterator[None]:
+        """Within, the optimizer has these parameters alone, with the settings of the step."""
+        whole = self._inner.param_groups
+        self._inner.param_groups = [
+            {**group, "params": [parameter for parameter in group["params"] if parameter in parameters]}
+            for group in self._groups
+        ]
+        try:
+            yield
+        finally:
+            self._inner.param_groups = whole

@@ -1,0 +1,34 @@
+"""Names of calls that were given none, which ranks number alike because they make them in one order."""
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+from coarse.session import current
+
+if TYPE_CHECKING:  # it starts MPI, which only init() may
+    from coarse.runtime import Runtime
+
+_NUM_NAMES = 4096
+"""How many calls of one kind may be under way without a name; then the first name is used anew."""
+_counts: "WeakKeyDictionary[Runtime, defaultdict[str, int]]" = WeakKeyDictionary()
+
+
+def named(kind: str, name: str | None) -> tuple[str, bool]:
+    """The key of a call of a kind, such as "allreduce", and whether it is to be forgotten after the call.
+
+    Kinds have names of their own: an allreduce "x" and a broadcast "x" are two things.
+    """
+    if name is not None and not isinstance(name, str):
+        raise TypeError(f"{kind}: a name must be text, got {type(name).__name__} {name!r}")
+    if name:
+        return f"{kind}/{name}", False
+    counts = _counts.setdefault(current(), defaultdict(int))
+    number = counts[kind]
+    counts[kind] += 1
+    return f"{kind}/unnamed {number % _NUM_NAMES}", True
+
+
+def forget(key: str) -> None:
+    """Give back the device memory of a call without a name whose result was taken."""
+    current().require_client().deregister(key)
