@@ -16,7 +16,6 @@ from coarse import (
     Max,
     Min,
     Sum,
-    barrier,
     init,
     is_initialized,
     local_rank,
@@ -60,6 +59,7 @@ from coarse.torch.collectives.objects import allgather_object, broadcast_object
 from coarse.torch.collectives.process_sets import (
     ProcessSet,
     add_process_set,
+    barrier,
     global_process_set,
     remove_process_set,
 )

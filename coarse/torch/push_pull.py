@@ -277,10 +277,11 @@ def device_array(
     return tensor_of(current().require_client().device_array(descriptor), descriptor.dtype)
 
 
-def join() -> int:
+def join(device: int = -1) -> int:
     """Say that this worker has no more batches: it counts as zero until all have joined.
 
-    Returns the rank that joined last, which has seen every step; broadcast the parameters from it.
+    Returns the rank that joined last, which has seen every step; broadcast the parameters from it. `device`, which
+    Horovod wants, means nothing here.
 
     Raises:
         ConfigError: mode is "allreduce", where workers wait for one another.

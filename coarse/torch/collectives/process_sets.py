@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
+from coarse import arrays
 from coarse.errors import ConfigError
 from coarse.parallel.data.alike import require_same
 from coarse.session import current
@@ -102,6 +103,14 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     if group is not None:
         group.close()
     return True
+
+
+def barrier(process_set: ProcessSet = global_process_set) -> None:
+    """Return once all members have called it."""
+    if process_set is global_process_set:
+        arrays.barrier()
+    else:
+        group_of(process_set).barrier().wait()
 
 
 def group_of(process_set: ProcessSet) -> "Group":

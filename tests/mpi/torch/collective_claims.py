@@ -96,6 +96,15 @@ def asynchronous_calls_may_end_in_any_order() -> None:
     assert all(bool((tensor == wanted).all()) for tensor in given)
 
 
+def a_name_that_is_under_way_is_refused_and_its_result_stands() -> None:
+    one = torch.ones(3)
+    first = ct.allreduce_async(one, name="twice", op=ct.Sum)
+    with raises(coarse.InFlightError, "'allreduce/twice'", "wait()"):
+        ct.allreduce_async(one, name="twice", op=ct.Sum)
+    require_equal(first.wait(), torch.full((3,), float(SIZE)))
+    ct.barrier()
+
+
 def calls_of_different_names_need_no_common_order() -> None:
     names = ["a", "b", "c", "d"]
     order = names[RANK % 4 :] + names[: RANK % 4]
@@ -382,6 +391,7 @@ def process_sets_call_among_themselves() -> None:
     assert ct.broadcast(torch.tensor([RANK]), ranks[-1], process_set=mine).tolist() == [ranks[-1]]
     assert ct.allgather_object(RANK, process_set=mine) == ranks
     assert ct.reducescatter(torch.ones(mine.size()), op=ct.Sum, process_set=mine).tolist() == [mine.size()]
+    ct.barrier(mine)
     rows, counts = ct.alltoall(torch.full((mine.size(),), RANK), [1] * mine.size(), process_set=mine)
     assert rows.tolist() == ranks
     assert counts.tolist() == [1] * mine.size()
@@ -640,6 +650,7 @@ CLAIMS = [
     an_average_of_integers_is_rounded_toward_zero,
     factors_scale_before_and_after,
     asynchronous_calls_may_end_in_any_order,
+    a_name_that_is_under_way_is_refused_and_its_result_stands,
     calls_of_different_names_need_no_common_order,
     a_group_is_several_at_once,
     compression_halves_what_is_pushed,
