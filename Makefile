@@ -65,9 +65,11 @@ test-all: $(INSTALLED)
 test-hashes: $(INSTALLED)
 	$(BIN)/python -m tests.hashes.run
 
-# torch's own tests of its distributed package, on the backend "coarse" (ten minutes and more); not a part of `make test`.
+# torch's own tests of its distributed package, on the backend "coarse", and what Horovod's tests claim (ten minutes and
+# more); not a part of `make test`.
 test-conformance: $(INSTALLED)
 	$(BIN)/python -m tests.conformance.run
+	$(BIN)/python -m tests.conformance.horovod
 
 # Sixty small changes of the code, and which tests notice each (half an hour); not a part of `make test`.
 test-mutants: $(INSTALLED)

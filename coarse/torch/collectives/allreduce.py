@@ -70,7 +70,7 @@ def allreduce_async(
     after = _after(how, source.dtype, postscale_factor, process_set)
     wire = _on_the_way(how, source.dtype)
     if not _is_for_devices(wire, source, process_set):
-        return Then(_among_workers(source, wire, process_set), after)
+        return Then(_among_workers(source, wire, process_set, key), after)
     return Then(push_pull_async(source, key, _OP_OF[wire]), lambda result: _taken(after(result), key, is_unnamed))
 
 
@@ -286,11 +286,12 @@ def _is_for_devices(how: Operation, tensor: torch.Tensor, process_set: ProcessSe
     return process_set is global_process_set and how in _OP_OF and has_wire_type(tensor.dtype)
 
 
-def _among_workers(source: torch.Tensor, how: Operation, process_set: ProcessSet) -> Waitable[torch.Tensor]:
+def _among_workers(
+    source: torch.Tensor, how: Operation, process_set: ProcessSet, key: str
+) -> Waitable[torch.Tensor]:
     """A reduction by the workers, under way on a copy."""
     result = source.clone(memory_format=torch.contiguous_format)
-    c10d_op = getattr(torch.distributed.ReduceOp, "AVG" if how is Operation.AVERAGE else how.name)
-    return OfWork(group_of(process_set).allreduce([result], c10d_op), result)
+    return group_of(process_set).reduce_in_place(result, how, key)
 
 
 def _taken(result: torch.Tensor, key: str, is_unnamed: bool) -> torch.Tensor:

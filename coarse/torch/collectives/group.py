@@ -17,7 +17,7 @@ from coarse.torch.c10d.arguments import number_of, reduction_of
 from coarse.torch.c10d.collectives import Collectives
 from coarse.torch.c10d.lane import GroupLane
 from coarse.torch.c10d.reduction import Operation
-from coarse.torch.c10d.staging import element_label, read, require_dense
+from coarse.torch.c10d.staging import Target, element_label, read, require_dense
 from coarse.torch.c10d.steps import Steps
 
 T = TypeVar("T")
@@ -62,6 +62,21 @@ class Group(Collectives):
     def close(self) -> None:
         """Nothing will be called any more."""
         self._lane.close()
+
+    def reduce_in_place(self, tensor: torch.Tensor, operation: Operation, key: str) -> Arriving[torch.Tensor]:
+        """The members' tensors combined, written into each one's."""
+        require_dense([tensor], key)
+        real, reduction = reduction_of(tensor, _REDUCE_OPS[operation])
+        target = Target(real, is_read=True)
+        combine = self._lane.steps.all_reduce(target.array.view(reduction.storage), reduction)
+        return self._alike(tensor, key, combine, target)
+
+    def copy_from(self, root: int, tensor: torch.Tensor, key: str) -> Arriving[torch.Tensor]:
+        """The tensor of the member `root`, written into the others'."""
+        require_dense([tensor], key)
+        target = Target(tensor, is_read=root == self._rank)
+        copy = self._lane.steps.broadcast(target.array, number_of(tensor), root)
+        return self._alike(tensor, key, copy, target)
 
     def gather_rows(self, tensor: torch.Tensor, key: str) -> Arriving[torch.Tensor]:
         """All members' tensors end to end along the first dimension, in which alone they may differ."""
@@ -118,6 +133,19 @@ class Group(Collectives):
         return self._submit(key, steps)
 
     # --- within
+
+    def _alike(self, tensor: torch.Tensor, key: str, data: Steps, target: Target) -> Arriving[torch.Tensor]:
+        """A call whose members give tensors of one shape, into which `target` brings the result."""
+        own, rows = tensor.detach(), tensor.shape[0] if tensor.dim() else 1
+        target.note_overwritten()
+
+        def steps(found: list[torch.Tensor]) -> Steps:
+            yield from self._meet(key, own, [rows], self._require_equal_rows)
+            yield from data
+            target.deliver()
+            found.append(tensor)
+
+        return self._submit(key, steps)
 
     def _submit(self, key: str, steps: Callable[[list[T]], Steps]) -> Arriving[T]:
         found: list[T] = []

@@ -18,7 +18,7 @@ from coarse.torch.collectives.process_sets import ProcessSet, global_process_set
 from coarse.torch.compression import NoCompression, checked_compression
 from coarse.torch.device_state import before_writing_to
 from coarse.torch.differentiable import differentiable
-from coarse.torch.handles import OfWork, Then, Together, Waitable
+from coarse.torch.handles import Then, Together, Waitable
 from coarse.torch.names import named
 
 Pair = tuple[torch.Tensor, torch.Tensor]
@@ -101,13 +101,13 @@ def broadcast_async_(
         ValueError: the root is no member.
         MismatchError: members name different roots, or tensors of other sizes or types (in `wait`, on all members).
     """
-    named("broadcast", name)
+    key, _ = named("broadcast", name)
     members = members_of(process_set)
     if root_rank not in members:
         raise ValueError(f"root_rank must be one of the ranks {list(members)}, got {root_rank!r}")
     if current().client_index != root_rank:
         before_writing_to([tensor])
-    return OfWork(group_of(process_set).broadcast([tensor], members.index(root_rank)), tensor)
+    return group_of(process_set).copy_from(members.index(root_rank), tensor, key)
 
 
 def broadcast(

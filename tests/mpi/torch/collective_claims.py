@@ -321,6 +321,31 @@ def ranks_that_call_unlike_are_told_what_each_calls() -> None:
     assert ct.allgather(torch.tensor([RANK])).tolist() == list(range(SIZE))
 
 
+def ranks_whose_tensors_differ_are_all_told() -> None:
+    if SIZE == 1:
+        return
+    odd = RANK == SIZE - 1
+    kinds = (
+        torch.ones(2 + odd),
+        torch.ones((2, 3) if odd else (3, 2)),
+        torch.ones(2, dtype=(torch.float32, torch.int32)[odd]),
+    )
+    for number, tensor in enumerate(kinds):
+        with raises(coarse.MismatchError, f"rank {SIZE - 1}", "must push"):
+            ct.allreduce(tensor, op=ct.Sum, name=f"differing {number}")
+        with raises(coarse.MismatchError):
+            ct.allreduce(tensor, op=ct.Product)
+        with raises(coarse.MismatchError):
+            ct.broadcast_async(tensor, 0).wait()
+        with raises(coarse.MismatchError):
+            ct.reducescatter(tensor)
+        splits = [tensor.shape[0]] + [0] * (SIZE - 1)
+        if number != 0:
+            with raises(coarse.MismatchError):
+                ct.alltoall(tensor, splits)
+    require_equal(ct.allreduce(torch.ones(2), op=ct.Sum), torch.full((2,), float(SIZE)))
+
+
 # --- objects
 
 
@@ -392,6 +417,11 @@ def process_sets_call_among_themselves() -> None:
     assert ct.allgather_object(RANK, process_set=mine) == ranks
     assert ct.reducescatter(torch.ones(mine.size()), op=ct.Sum, process_set=mine).tolist() == [mine.size()]
     ct.barrier(mine)
+    each = ct.grouped_allreduce([torch.ones(1), torch.ones(2)], op=ct.Sum, process_set=mine)
+    assert [part[0].item() for part in each] == [mine.size()] * 2
+    assert ct.grouped_allgather([torch.tensor([RANK])] * 2, process_set=mine)[1].tolist() == ranks
+    dense = ct.sparse_allreduce_async(torch.eye(2).to_sparse(), "set", ct.Sum, process_set=mine).wait().to_dense()
+    require_equal(dense, torch.eye(2) * mine.size())
     rows, counts = ct.alltoall(torch.full((mine.size(),), RANK), [1] * mine.size(), process_set=mine)
     assert rows.tolist() == ranks
     assert counts.tolist() == [1] * mine.size()
@@ -664,6 +694,7 @@ CLAIMS = [
     an_alltoall_splits_as_it_is_told,
     a_reducescatter_gives_each_rank_its_rows,
     ranks_that_call_unlike_are_told_what_each_calls,
+    ranks_whose_tensors_differ_are_all_told,
     objects_travel_as_they_are,
     what_would_have_to_be_pickled_is_refused_on_every_rank,
     process_sets_call_among_themselves,
