@@ -19,7 +19,7 @@ class NotInitializedError(CoarseError, RuntimeError):
     """A call that needs `coarse.init()` before it, or that came after `coarse.shutdown()`."""
 
 
-class MismatchError(CoarseError, ValueError):
+class MismatchError(CoarseError, ValueError, RuntimeError):
     """Shapes, dtypes or operations of one key that differ between ranks."""
 
 

@@ -279,6 +279,7 @@ class Client:
             self.link.read()
             key = self.protocol.key(name)
             records = self.protocol.deregister(name)
+            self._names.pop(key, None)
             self._regions.deregister(key)
             self.link.tell(records)
 

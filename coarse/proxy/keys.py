@@ -41,6 +41,8 @@ class KeyState:
     """What this proxy contributes to each ring that it has started."""
     rings_started: dict[int, int] = field(default_factory=dict)
     """Shard -> rings of it that this proxy has started."""
+    replaced_by: set[int] = field(default_factory=set)
+    """Clients that have deregistered the key and use its name for another one."""
     is_deregistered: bool = False
     """All clients have deregistered the key: it is dropped once its last ring has ended."""
     num_stored: int = 0
@@ -85,6 +87,11 @@ class KeyState:
         return chunks
 
     @property
+    def has_pushes(self) -> bool:
+        """Whether a client has pushed what is not synchronised yet."""
+        return bool(self.early) or (self.queues is not None and not self.queues.is_empty) or bool(self.rings)
+
+    @property
     def name(self) -> str:
         """The tensor's name, once anybody has registered it."""
         return self.located[min(self.located)].descriptor.name
@@ -121,11 +128,11 @@ class KeyState:
         )
         return Failed(self.key, self.epoch, "DeadRankError", text, rank)
 
-    def deregistered_by(self, client: int, rank: int) -> Failed:
-        """What is told of a key that waits for a client, of this world rank, which will not push it again."""
+    def deserted_by(self, client: int, rank: int) -> Failed:
+        """What is told of a key that waits for a client, of this world rank, which uses its name for another key."""
         text = (
-            f"rank {client} (MPI rank {rank}) has forgotten {self.name!r}, or uses it for another shape, dtype or op, "
-            "while others push it as it was; let all ranks change or forget a name between the same two uses"
+            f"rank {client} (MPI rank {rank}) uses {self.name!r} anew, for another shape, dtype or op, while others "
+            "push it as it was; let all ranks change or forget a name between the same two uses"
         )
         return Failed(self.key, self.epoch, "MismatchError", text)
 

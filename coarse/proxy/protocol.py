@@ -179,7 +179,8 @@ class ProxyProtocol:
             forwarded += self._to_other_devices(deregister)
         complete = self._membership.on_deregister(deregister)
         if not complete:
-            return [*forwarded, *self._sync.on_deregister(deregister.client, deregister.key)]
+            self._sync.on_deregister(deregister.client, deregister.key)
+            return forwarded
         self._sync.deregister(deregister.key)
         for one in complete:
             if one.device == self.device:

@@ -4,7 +4,8 @@
 [Note: deregistration] A client deregisters a key when it has taken all results. Once all clients have, no device
 touches their regions any more, and each drops the key as soon as it has heard so from all: only the last
 chunk of a ring may still be on its way to a device without a client in it, which drops the key then. A client that
-has deregistered a key pushes it no more, so that a key that waits for it fails, as for one that has shut down.
+has deregistered a key and registers its name anew pushes the old key no more: pushes of others that wait for that
+client fail, as for one that has shut down. Until then they wait, for it may join.
 """
 
 from collections import defaultdict
@@ -58,15 +59,25 @@ class Synchronisation:
     def on_located(self, located: Located, *, serve: bool) -> list[Instruction]:
         """A client has registered a key, here (`serve`) or at another device."""
         state = self._state(located.key, located.epoch)
+        replaced = self._replaced_by(located) if self._deregistered else []
         state.located[located.client] = located
         if serve:
             state.served.add(located.client)
         if state.failed is not None:
-            return [Send(located.client, state.failed)] if serve else []
+            return [*replaced, *([Send(located.client, state.failed)] if serve else [])]
         text = state.disagreement()
         if text:
-            return self.on_failed(Failed(located.key, located.epoch, "MismatchError", text))
-        return self._settle(state) + self._fail_if_left(state)
+            return [*replaced, *self.on_failed(Failed(located.key, located.epoch, "MismatchError", text))]
+        return [*replaced, *self._settle(state), *self._fail_if_left(state)]
+
+    def _replaced_by(self, located: Located) -> list[Instruction]:
+        """A client may use a name for something else than before: what that means for the name's old keys."""
+        name, client = located.descriptor.name, located.client
+        old = [key for key, clients in self._deregistered.items() if client in clients and key != located.key]
+        states = [state for state in self.keys.values() if state.key in old and state.located and state.name == name]
+        for state in states:
+            state.replaced_by.add(client)
+        return [step for state in states for step in self._fail_if_left(state)]
 
     def on_failed(self, failed: Failed) -> list[Instruction]:
         """A key cannot be synchronised in its epoch: tell the clients that registered it here."""
@@ -89,10 +100,9 @@ class Synchronisation:
         self._left.add(client)
         return [step for state in self.keys.values() for step in self._fail_if_left(state)]
 
-    def on_deregister(self, client: int, key: int) -> list[Instruction]:
+    def on_deregister(self, client: int, key: int) -> None:
         """A client will not use a key again; see [Note: deregistration]."""
         self._deregistered[key].add(client)
-        return [step for state in self.keys.values() if state.key == key for step in self._fail_if_left(state)]
 
     def deregister(self, key: int) -> None:
         """All clients have deregistered a key. See [Note: deregistration]."""
@@ -205,18 +215,18 @@ class Synchronisation:
         return steps + self._start_passive(state)
 
     def _fail_if_left(self, state: KeyState) -> list[Instruction]:
-        """Give a key up, everywhere, where it waits for a client that has shut down, or has deregistered it.
+        """Give a key up, everywhere, where it waits for a client that has shut down, or uses its name for another key.
 
         That is said by a device that the client itself would have told: its word cannot come before
         the client's last registration and push.
         """
-        deregistered = self._deregistered.get(state.key, set())
-        if not (self._left or deregistered) or state.failed is not None:
+        replaced_by = state.replaced_by if state.has_pushes else set()
+        if not (self._left or replaced_by) or state.failed is not None:
             return []
-        for client in sorted((self._left | deregistered) - self._excused):
+        for client in sorted((self._left | replaced_by) - self._excused):
             if state.waits_for(client, self._device, self._tables.get(state.epoch)):
                 rank = self._placement.ranks[client]
-                failed = state.left_by(client, rank) if client in self._left else state.deregistered_by(client, rank)
+                failed = state.left_by(client, rank) if client in self._left else state.deserted_by(client, rank)
                 first, num_devices = self._placement.num_clients, self._placement.num_devices
                 others = [first + d for d in range(num_devices) if d != self._device]
                 return [*(Send(other, failed) for other in others), *self.on_failed(failed)]

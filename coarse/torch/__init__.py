@@ -16,7 +16,6 @@ from coarse import (
     Max,
     Min,
     Sum,
-    init,
     is_initialized,
     local_rank,
     local_size,
@@ -25,6 +24,7 @@ from coarse import (
     size,
     statistics,
 )
+from coarse.errors import CoarseError as HorovodInternalError
 from coarse.parallel.sharded.unit_cache import AcceleratorCache
 from coarse.torch.broadcasting import broadcast_parameters
 from coarse.torch.collectives.allreduce import (
@@ -61,6 +61,7 @@ from coarse.torch.collectives.process_sets import (
     add_process_set,
     barrier,
     global_process_set,
+    init,
     remove_process_set,
 )
 from coarse.torch.collectives.rows import (
@@ -120,6 +121,7 @@ __all__ = [
     "DeviceAccount",
     "DistributedOptimizer",
     "Handle",
+    "HorovodInternalError",
     "Max",
     "Min",
     "ProcessSet",

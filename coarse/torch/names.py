@@ -11,22 +11,25 @@ if TYPE_CHECKING:  # it starts MPI, which only init() may
 
 _NUM_NAMES = 4096
 """How many calls of one kind may be under way without a name; then the first name is used anew."""
-_counts: "WeakKeyDictionary[Runtime, defaultdict[str, int]]" = WeakKeyDictionary()
+_counts: "WeakKeyDictionary[Runtime, defaultdict[tuple[str, str, int], int]]" = WeakKeyDictionary()
 
 
-def named(kind: str, name: str | None) -> tuple[str, bool]:
+def named(kind: str, name: str | None, among: str = "") -> tuple[str, bool]:
     """The key of a call of a kind, such as "allreduce", and whether it is to be forgotten after the call.
 
-    Kinds have names of their own: an allreduce "x" and a broadcast "x" are two things.
+    Kinds have names of their own: an allreduce "x" and a broadcast "x" are two things. Calls without a name are counted
+    by kind, by `among` whom they are made, and anew after each round of joins, in which ranks make different numbers.
     """
     if name is not None and not isinstance(name, str):
         raise TypeError(f"{kind}: a name must be text, got {type(name).__name__} {name!r}")
     if name:
         return f"{kind}/{name}", False
+    join_round = current().require_client().protocol.join_round
     counts = _counts.setdefault(current(), defaultdict(int))
-    number = counts[kind]
-    counts[kind] += 1
-    return f"{kind}/unnamed {number % _NUM_NAMES}", True
+    number = counts[kind, among, join_round]
+    counts[kind, among, join_round] += 1
+    times = f" after {join_round} joins" if join_round else ""
+    return f"{kind}/unnamed {number % _NUM_NAMES}{times}", True
 
 
 def forget(key: str) -> None:

@@ -121,7 +121,8 @@ def push_pull(
 ) -> torch.Tensor:
     """All workers' tensors combined, as a new tensor, through which gradients flow.
 
-    After a StallError the same call, with the same values, goes on waiting for the same result.
+    After a StallError the same call, with the same values, goes on waiting for the same result, where it has a name;
+    one without is another call each time.
 
     Args:
         tensor: any shape.

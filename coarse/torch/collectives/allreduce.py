@@ -8,7 +8,7 @@ import torch
 from coarse.errors import ConfigError
 from coarse.protocol.dtypes import Op
 from coarse.torch.c10d.reduction import Operation
-from coarse.torch.collectives.process_sets import ProcessSet, global_process_set, group_of, members_of
+from coarse.torch.collectives.process_sets import ProcessSet, global_process_set, group_of, key_among, members_of
 from coarse.torch.compression import NoCompression, checked_compression
 from coarse.torch.differentiable import differentiable
 from coarse.torch.handles import OfWork, Then, Together, Waitable
@@ -65,12 +65,14 @@ def allreduce_async(
         ValueError: both `average` and `op`.
     """
     how = operation_of(op, average)
-    key, is_unnamed = named("allreduce", name)
+    after = _after(how, tensor.dtype, postscale_factor, process_set)
+    wire = _on_the_way(how, tensor.dtype)
     source = scaled(tensor.detach(), prescale_factor)
-    after = _after(how, source.dtype, postscale_factor, process_set)
-    wire = _on_the_way(how, source.dtype)
+    if wire is not how:
+        source = source.to(torch.int64)
     if not _is_for_devices(wire, source, process_set):
-        return Then(_among_workers(source, wire, process_set, key), after)
+        return Then(_among_workers(source, wire, process_set, key_among(process_set, "allreduce", name)), after)
+    key, is_unnamed = named("allreduce", name)
     return Then(push_pull_async(source, key, _OP_OF[wire]), lambda result: _taken(after(result), key, is_unnamed))
 
 
@@ -250,7 +252,7 @@ def operation_of(op: Any, average: bool | None) -> Operation:  # noqa: ANN401
 
 
 def _on_the_way(how: Operation, dtype: torch.dtype) -> Operation:
-    """What is done before the result is finished here: an average of integers is a sum until then."""
+    """What is done before the result is finished here: an average of integers is a sum, in int64, until then."""
     is_integer = not dtype.is_floating_point and not dtype.is_complex
     return Operation.SUM if how is Operation.AVERAGE and is_integer else how
 
@@ -276,7 +278,7 @@ def _after(
     def finish(result: torch.Tensor) -> torch.Tensor:
         if divisor > 1:
             result = torch.div(result, divisor, rounding_mode="trunc")
-        return scaled(result, factor)
+        return scaled(result.to(dtype), factor)
 
     return finish
 

@@ -124,7 +124,7 @@ class Group(Collectives):
             yield from self._meet(key, own, [own.shape[0]], self._require_equal_rows)
             out = torch.empty((rows[self._rank], *own.shape[1:]), dtype=own.dtype)
             real, reduction = reduction_of(out, _REDUCE_OPS[operation])
-            scale = max(1, own[:1].numel()) * (2 if own.is_complex() else 1)
+            scale = own[:1].numel() * (2 if own.is_complex() else 1)
             target = read(real).view(reduction.storage)
             full = read(own).view(reduction.storage)
             yield from self._lane.steps.reduce_scatter(target, full, [scale * count for count in rows], reduction)

@@ -32,7 +32,7 @@ def pack(value: Plain, tensors: list[torch.Tensor], where: str = "state") -> Pla
     """
     if value is None or type(value) in (bool, int, float, str):
         return value
-    if isinstance(value, torch.Tensor):
+    if isinstance(value, torch.Tensor) and value.layout is torch.strided:
         tensors.append(value)
         return {"tensor": [str(value.dtype).removeprefix("torch."), list(value.shape)]}
     if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biufc":
@@ -53,11 +53,15 @@ def pack(value: Plain, tensors: list[torch.Tensor], where: str = "state") -> Pla
     bases: tuple[Any, ...] = (int, float, str, list, tuple)
     for base in bases:  # what is derived from one comes as that
         if isinstance(value, base):
-            return pack(base(value), tensors, where)
+            return pack(str.__str__(value) if base is str else base(value), tensors, where)
     raise TypeError(
-        f"{where} is a {type(value).__name__}, and tensors, arrays and plain values alone travel between ranks and "
-        "into files: nothing is pickled; take it out, or send what it is made from"
+        f"{where} is a {type(value).__name__}{_layout(value)}, and tensors, arrays and plain values alone travel "
+        "between ranks and into files: nothing is pickled; take it out, or send what it is made from"
     )
+
+
+def _layout(value: object) -> str:
+    return f" of {value.layout}" if isinstance(value, torch.Tensor) else ""
 
 
 def blank(packed: Plain) -> list[torch.Tensor]:

@@ -1,16 +1,19 @@
 """Process sets: some of the workers, who call collectives among themselves."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-from coarse import arrays
+from coarse import arrays, session
 from coarse.errors import ConfigError
 from coarse.parallel.data.alike import require_same
 from coarse.session import current
+from coarse.torch.names import named
 
 if TYPE_CHECKING:  # it starts MPI, which only init() may
+    from coarse.protocol.config import Config
     from coarse.runtime import Runtime
     from coarse.torch.collectives.group import Group
 
@@ -88,7 +91,15 @@ def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
     sets.num_added += 1
     made.process_set_id = sets.num_added
     sets.added[sets.num_added] = made
+    if made.included():
+        group_of(made)
     return made
+
+
+def init(config: "Config | Mapping[str, object] | str | Path | None" = None) -> None:
+    """As coarse.init; workers open at once what they communicate by among themselves, for which all have come."""
+    session.init(config)
+    group_of(global_process_set)
 
 
 def remove_process_set(process_set: ProcessSet) -> bool:
@@ -111,6 +122,11 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
         arrays.barrier()
     else:
         group_of(process_set).barrier().wait()
+
+
+def key_among(process_set: ProcessSet, kind: str, name: str | None) -> str:
+    """What the members call a call of a kind; without a name, by how many they made."""
+    return named(kind, name, f"process set {process_set.process_set_id}")[0]
 
 
 def group_of(process_set: ProcessSet) -> "Group":

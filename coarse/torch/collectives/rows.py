@@ -1,7 +1,8 @@
 """Collectives on rows, by the names that Horovod has: allgather, alltoall, reducescatter; and broadcast beside others.
 
-Allgathers and broadcasts that have a name, of all workers, and for which the caller waits at once, go by the memory
-devices and are matched by name. All others are the workers' own, matched by the order in which ranks make them.
+What is asynchronous reads and writes its tensors until `wait` has returned: don't change them before. Allgathers and
+broadcasts of all workers for which the caller waits at once go by the memory devices, and are matched by name where
+they have one. All others are the workers' own, matched by the order in which ranks make them.
 """
 
 from collections.abc import Sequence
@@ -14,12 +15,12 @@ from coarse.session import current
 from coarse.torch import broadcasting
 from coarse.torch.c10d.reduction import Operation
 from coarse.torch.collectives.allreduce import ReduceOp, allreduce, listed_tensors, operation_of, scaled
-from coarse.torch.collectives.process_sets import ProcessSet, global_process_set, group_of, members_of
+from coarse.torch.collectives.process_sets import ProcessSet, global_process_set, group_of, key_among, members_of
 from coarse.torch.compression import NoCompression, checked_compression
 from coarse.torch.device_state import before_writing_to
 from coarse.torch.differentiable import differentiable
 from coarse.torch.handles import Then, Together, Waitable
-from coarse.torch.names import named
+from coarse.torch.names import forget, named
 
 Pair = tuple[torch.Tensor, torch.Tensor]
 
@@ -35,7 +36,7 @@ def allgather_async(
         MismatchError: types or other dimensions differ, or members make different calls (on all members).
         StallError: members that do not call it within stall_timeout_s.
     """
-    return group_of(process_set).gather_rows(tensor, named("allgather", name)[0])
+    return group_of(process_set).gather_rows(tensor, key_among(process_set, "allgather", name))
 
 
 def allgather(
@@ -43,11 +44,13 @@ def allgather(
 ) -> torch.Tensor:
     """All ranks' tensors end to end along the first dimension, in which alone they may differ; gradients flow through.
 
+    A rank's gradient is the average over ranks of what each has for these rows, as in Horovod.
+
     Raises:
         MismatchError: types or other dimensions differ (on all ranks).
         JoinedError: a rank has joined.
     """
-    return grouped_allgather([tensor], name, process_set)[0]
+    return gathered([tensor], name, process_set, Op.AVERAGE)[0]
 
 
 def grouped_allgather_async(
@@ -60,12 +63,20 @@ def grouped_allgather_async(
 def grouped_allgather(
     tensors: Sequence[torch.Tensor], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[torch.Tensor]:
-    """An allgather of each of several tensors, through which gradients flow."""
+    """An allgather of each of several tensors, through which gradients flow; see allgather."""
+    return gathered(tensors, name, process_set, Op.AVERAGE)
+
+
+def gathered(
+    given: Sequence[torch.Tensor], name: str | None, process_set: ProcessSet, op_of_gradients: Op
+) -> list[torch.Tensor]:
+    """An allgather of each tensor, whose gradients combine by an operation: Sum gives the derivative."""
+    tensors = listed_tensors(given)
     counts = [tensor.shape[0] if tensor.dim() else 1 for tensor in tensors]
 
     def run(values: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        if name and process_set is global_process_set and len(values) == 1:
-            return [broadcasting.allgather(values[0], name)]
+        if process_set is global_process_set and len(values) == 1:
+            return [broadcasting.allgather(values[0], name or "allgather/unnamed")]
         return grouped_allgather_async(values, name, process_set).wait()
 
     def back(gradients: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -73,7 +84,7 @@ def grouped_allgather(
         for gradient, tensor, count in zip(gradients, tensors, counts, strict=True):
             every = group_of(process_set).gather_rows(torch.tensor([count]), "allgather/rows of a gradient").wait()
             begin = int(every[: _place_in(process_set)].sum())
-            total = allreduce(gradient.contiguous(), op=Op.SUM, process_set=process_set)
+            total = allreduce(gradient.contiguous(), op=op_of_gradients, process_set=process_set)
             mine.append(total[begin : begin + count].reshape(tensor.shape))
         return mine
 
@@ -101,7 +112,7 @@ def broadcast_async_(
         ValueError: the root is no member.
         MismatchError: members name different roots, or tensors of other sizes or types (in `wait`, on all members).
     """
-    key, _ = named("broadcast", name)
+    key = key_among(process_set, "broadcast", name)
     members = members_of(process_set)
     if root_rank not in members:
         raise ValueError(f"root_rank must be one of the ranks {list(members)}, got {root_rank!r}")
@@ -113,13 +124,16 @@ def broadcast_async_(
 def broadcast(
     tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> torch.Tensor:
-    """The root's values, bit for bit, as a new tensor on every rank; gradients flow to the root. See broadcast_."""
+    """The root's values, bit for bit, as a new tensor on every rank. See broadcast_.
+
+    The root's gradient is the average of all ranks' ones, as in Horovod; the others' are zero.
+    """
 
     def run(values: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         return [broadcast_(values[0].clone(), root_rank, name, process_set)]
 
     def back(gradients: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        total = allreduce(gradients[0].contiguous(), op=Op.SUM, process_set=process_set)
+        total = allreduce(gradients[0].contiguous(), op=Op.AVERAGE, process_set=process_set)
         return [total if current().client_index == root_rank else torch.zeros_like(total)]
 
     return differentiable(run, back, [tensor])[0]
@@ -135,9 +149,15 @@ def broadcast_(
         MismatchError: the ranks name different roots (on all ranks).
         JoinedError: the root has joined.
     """
-    if name and process_set is global_process_set:
+    if process_set is not global_process_set:
+        return broadcast_async_(tensor, root_rank, name, process_set).wait()
+    if name:
         return broadcasting.broadcast_(tensor, root_rank, name)
-    return broadcast_async_(tensor, root_rank, name, process_set).wait()
+    key, _ = named("broadcast", None)
+    broadcasting.broadcast_(tensor, root_rank, key)
+    forget(key)
+    forget(f"{key}/root")
+    return tensor
 
 
 # --- alltoall
@@ -151,7 +171,7 @@ def alltoall_async(
 ) -> Waitable[torch.Tensor | Pair]:
     """Start an exchange of rows; see alltoall."""
     counts = _splits_of(tensor, splits, len(members_of(process_set)))
-    arriving = group_of(process_set).exchange_rows(tensor, counts, named("alltoall", name)[0])
+    arriving = group_of(process_set).exchange_rows(tensor, counts, key_among(process_set, "alltoall", name))
     if splits is None:
         return Then(arriving, lambda pair: pair[0])
     device = splits.device if isinstance(splits, torch.Tensor) else torch.device("cpu")
@@ -170,14 +190,15 @@ def alltoall(
     Gradients flow through. With `splits`, a pair: the rows, and (p,) how many came from each.
 
     Raises:
-        TypeError, ValueError: splits that are no p integers which add up to the rows.
+        ValueError: splits that are no p integers which add up to the rows.
         MismatchError: members whose tensors differ in type or further dimensions (on all members).
     """
     counts = _splits_of(tensor, splits, len(members_of(process_set)))
     received: list[torch.Tensor] = []
 
     def run(values: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        rows, found = group_of(process_set).exchange_rows(values[0], counts, named("alltoall", name)[0]).wait()
+        key = key_among(process_set, "alltoall", name)
+        rows, found = group_of(process_set).exchange_rows(values[0], counts, key).wait()
         received.append(found)
         return [rows]
 
@@ -205,7 +226,7 @@ def _splits_of(tensor: torch.Tensor, splits: object, num_ranks: int) -> list[int
         return [rows // num_ranks] * num_ranks
     given = splits if isinstance(splits, torch.Tensor) else torch.as_tensor(splits)
     if given.dtype not in (torch.int32, torch.int64, torch.uint8, torch.int16, torch.int8):
-        raise TypeError(f"splits must be integers, got {given.dtype}")
+        raise ValueError(f"splits must be integers, got {given.dtype}")
     counts: list[int] = given.reshape(-1).tolist()
     if len(counts) != num_ranks or min(counts) < 0 or sum(counts) != rows:
         raise ValueError(f"splits must be {num_ranks} numbers of rows that add up to {rows}, got {counts}")
@@ -233,11 +254,13 @@ def reducescatter_async(
     divisor = len(members_of(process_set)) if how is Operation.AVERAGE and is_integer else 1
     wire = Operation.SUM if divisor > 1 else how
     source = scaled(tensor.detach(), prescale_factor)
-    arriving = group_of(process_set).reduce_rows(source, wire, named("reducescatter", name)[0])
+    if divisor > 1:
+        source = source.to(torch.int64)
+    arriving = group_of(process_set).reduce_rows(source, wire, key_among(process_set, "reducescatter", name))
 
     def finish(rows: torch.Tensor) -> torch.Tensor:
         whole = torch.div(rows, divisor, rounding_mode="trunc") if divisor > 1 else rows
-        return scaled(whole, postscale_factor)
+        return scaled(whole.to(tensor.dtype), postscale_factor)
 
     return Then(arriving, finish)
 
@@ -251,7 +274,9 @@ def reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> torch.Tensor:
-    """All members' tensors averaged (or summed), of which each keeps rows; gradients flow through.
+    """All members' tensors averaged (or summed), of which each keeps rows.
+
+    Gradients are gathered, and by Sum multiplied by the number of members, as in Horovod.
 
     Each gets equally many rows, the first ones one more each where that does not come out even.
 
@@ -290,7 +315,7 @@ def grouped_reducescatter(
 ) -> list[torch.Tensor]:
     """A reducescatter of each of several tensors; see reducescatter."""
     chosen = checked_compression(compression)
-    divisor = len(members_of(process_set)) if operation_of(op, None) is Operation.AVERAGE else 1
+    scale = 1 if operation_of(op, None) is Operation.AVERAGE else len(members_of(process_set))
 
     def run(values: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         compressed = [chosen.compress(value) for value in values]
@@ -300,7 +325,7 @@ def grouped_reducescatter(
         return [chosen.decompress(rows, dtype) for rows, (_, dtype) in zip(found, compressed, strict=True)]
 
     def back(gradients: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        factor = prescale_factor * postscale_factor / divisor
+        factor = prescale_factor * postscale_factor * scale
         gathered = grouped_allgather_async([gradient.contiguous() for gradient in gradients], None, process_set).wait()
         return [scaled(every, factor) for every in gathered]
 

@@ -3,8 +3,9 @@
 import torch
 from torch import nn
 
+from coarse.protocol.dtypes import Op
 from coarse.torch.collectives.process_sets import global_process_set
-from coarse.torch.collectives.rows import allgather
+from coarse.torch.collectives.rows import gathered
 
 
 class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
@@ -29,11 +30,10 @@ class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
         if has_running and self.training:
             self._follow(mean.detach(), variance.detach(), count.item())
         shape = [1, -1, *[1] * (input.dim() - 2)]
-        scale = torch.rsqrt(variance + self.eps)
-        normal = (input - mean.to(input.dtype).view(shape)) * scale.to(input.dtype).view(shape)
+        normal = (input - mean.view(shape)) * torch.rsqrt(variance + self.eps).view(shape)
         if self.weight is not None:
             normal = normal * self.weight.view(shape) + self.bias.view(shape)
-        return normal
+        return normal.to(input.dtype)
 
     def _follow(self, mean: torch.Tensor, variance: torch.Tensor, count: float) -> None:
         assert self.running_mean is not None
@@ -62,7 +62,7 @@ def _moments_of_all(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, t
     mean = flat.sum(1) / max(count, 1)
     squares = (flat - mean.view(-1, 1)).square().sum(1)
     own = torch.cat([mean.new_full((1,), count), mean, squares]).view(1, -1)
-    every = allgather(own)
+    every = gathered([own], None, global_process_set, Op.SUM)[0]
     counts, means, all_squares = every[:, :1], every[:, 1 : 1 + channels], every[:, 1 + channels :]
     total = counts.sum()
     if not total.item():

@@ -13,12 +13,16 @@ from typing import Any
 import torch
 from torch import nn
 
-from coarse.errors import ConfigError
+from coarse.errors import ConfigError, InFlightError
+from coarse.parallel.data.flight import BucketPhase
 from coarse.protocol.dtypes import Op
 from coarse.torch.compression import NoCompression
 from coarse.torch.ddp.buckets import Bucket
 from coarse.torch.ddp.optimizer import DistributedOptimizer
 from coarse.torch.tensors import NamedTensors
+
+_READING_CHILDREN = (nn.MultiheadAttention, nn.TransformerEncoderLayer)
+"""Modules that read parameters of their children without calling those."""
 
 
 class CrossBarrier(DistributedOptimizer):
@@ -30,6 +34,9 @@ class CrossBarrier(DistributedOptimizer):
     Args:
         model: whose modules wait; all its parameters that the optimizer steps are used through their own modules.
         num_steps: after so many steps, a step waits; 10**6 by default, as in BytePS.
+
+    Zero gradients by the optimizer's `zero_grad`, not the model's. Hooks of the wrapped optimizer's step run once for
+    each bucket. `close` takes the hooks off the model, which can be pickled then.
 
     Raises:
         ConfigError: an optimizer that does not step each parameter by itself, such as LBFGS; a closure.
@@ -56,15 +63,11 @@ class CrossBarrier(DistributedOptimizer):
         """The optimizer's groups as they were when `step` was called."""
         self._clear: bool | None = None
         """Whether gradients are to be zeroed after the step (None: no), and set to None by that."""
-        index_of = {parameter: b.plan.index for b in self._exchange.buckets for parameter in b.parameters}
-        self._hooks = [
-            model.register_state_dict_pre_hook(lambda *_: self._finish_step()),
-            model.register_forward_hook(lambda *_: self._finish_step()),
-        ]
-        for module in model.modules():
-            own = sorted({index_of[p] for p in module.parameters(recurse=False) if p in index_of})
-            if own:
-                self._hooks.append(module.register_forward_pre_hook(self._waiting_for(own)))
+        self._settings: list[dict[str, Any]] = []
+        """The same, as they must be after it: see `_require_unchanged`."""
+        self._model = model
+        self._hooks: list[torch.utils.hooks.RemovableHandle] = []
+        self._hook_modules()
 
     def step(self, closure: Callable[[], float] | None = None, **options: Any) -> Any:  # noqa: ANN401
         """Push what backward has not completed, and return; see [Note: crossing]. Takes no closure."""
@@ -76,7 +79,8 @@ class CrossBarrier(DistributedOptimizer):
             return super().step(**options)
         self._require_none_frozen()
         self._exchange.start_all()
-        self._groups = [dict(group) for group in self._inner.param_groups]
+        self._groups = [_kept(group) for group in self._inner.param_groups]
+        self._settings = [_kept(group) for group in self._groups]
         self._clear = None
         self._under_way = {bucket.plan.index: bucket for bucket in self._exchange.buckets}
         if self._num_steps_left <= 0:
@@ -96,6 +100,12 @@ class CrossBarrier(DistributedOptimizer):
             self._clear = set_to_none
         else:
             super().zero_grad(set_to_none)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """See DistributedOptimizer; a step that is under way is finished first."""
+        self._finish_step()
+        super().add_param_group(param_group)
+        self._hook_modules()
 
     def state_dict(self) -> dict[str, Any]:
         """See DistributedOptimizer; a step that is under way is finished first."""
@@ -117,6 +127,20 @@ class CrossBarrier(DistributedOptimizer):
 
     # --- within
 
+    def _hook_modules(self) -> None:
+        """Have each module wait for its own parameters, and whatever takes or gives state for all."""
+        for hook in self._hooks:
+            hook.remove()
+        index_of = {parameter: b.plan.index for b in self._exchange.buckets for parameter in b.parameters}
+        self._hooks = [self._model.register_forward_hook(lambda *_: self._finish_step())]
+        for module in self._model.modules():
+            self._hooks.append(module.register_state_dict_pre_hook(lambda *_: self._finish_step()))
+            self._hooks.append(module.register_load_state_dict_pre_hook(lambda *_: self._finish_step()))
+            parameters = module.parameters(recurse=isinstance(module, _READING_CHILDREN))
+            own = sorted({index_of[p] for p in parameters if p in index_of})
+            if own:  # before hooks that compute a weight from its parts
+                self._hooks.append(module.register_forward_pre_hook(self._waiting_for(own), prepend=True))
+
     def _waiting_for(self, indices: list[int]) -> Callable[[nn.Module, Any], None]:
         def wait(module: nn.Module, given: Any) -> None:  # noqa: ANN401
             for index in indices:
@@ -133,10 +157,18 @@ class CrossBarrier(DistributedOptimizer):
         bucket = self._under_way.get(index)
         if bucket is None:
             return
-        self._exchange.land(bucket, is_last=len(self._under_way) == 1)
-        del self._under_way[index]
-        with self._only(set(bucket.parameters)):
-            self._inner.step()
+        if bucket.phase not in (BucketPhase.IN_FLIGHT, BucketPhase.LANDED):
+            raise InFlightError(
+                f"parameters such as {bucket.plan.names[0]!r} got gradients while their step was under way: they are "
+                "used outside the forward passes of their modules; call synchronize() before that, or use "
+                "DistributedOptimizer"
+            )
+        with torch.inference_mode(mode=False):
+            self._exchange.land(bucket, is_last=len(self._under_way) == 1)
+            del self._under_way[index]
+            with self._only(set(bucket.parameters)):
+                self._inner.step()
+            self._require_unchanged()
         if self._clear is not None:
             self._exchange.clear_landed(bucket, set_to_none=self._clear)
         if not self._under_way:
@@ -144,15 +176,37 @@ class CrossBarrier(DistributedOptimizer):
             if (timer := self._reducer.timer) is not None:
                 timer.on_stepped()
 
+    def _require_unchanged(self) -> None:
+        for group, settings in zip(self._groups, self._settings, strict=True):
+            for key, value in settings.items():
+                now = group[key]
+                is_same = torch.equal(now, value) if isinstance(value, torch.Tensor) else now is value or now == value
+                if not is_same:
+                    raise ConfigError(
+                        f"{type(self._inner).__name__} changes its group's {key!r} in step(), which a CrossBarrier "
+                        "calls once for each bucket; use DistributedOptimizer"
+                    )
+
     @contextmanager
     def _only(self, parameters: set[torch.Tensor]) -> Iterator[None]:
         """Within, the optimizer has these parameters alone, with the settings of the step."""
         whole = self._inner.param_groups
         self._inner.param_groups = [
-            {**group, "params": [parameter for parameter in group["params"] if parameter in parameters]}
-            for group in self._groups
+            {**group, "params": [parameter for parameter in there["params"] if parameter in parameters]}
+            for group, there in zip(self._groups, whole, strict=True)
         ]
         try:
             yield
         finally:
+            for group, used in zip(self._groups, self._inner.param_groups, strict=True):
+                group.update((key, value) for key, value in used.items() if key != "params")
             self._inner.param_groups = whole
+
+
+def _kept(group: dict[str, Any]) -> dict[str, Any]:
+    """A group's settings as they are now."""
+    return {
+        key: value.clone() if isinstance(value, torch.Tensor) else value
+        for key, value in group.items()
+        if key != "params"
+    }

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 import coarse
+from coarse.session import current
 from tests.support.claims import raises, report_claims
 
 STALL_TIMEOUT_S = 0.5
@@ -78,20 +79,30 @@ def another_shape_of_an_array_in_device_memory_is_refused() -> None:
     coarse.push_pull(np.zeros((3, 2)), "kept")
 
 
-def a_rank_that_alone_changes_or_forgets_a_name_is_told_to_the_others() -> None:
-    for name, change in (
-        ("changed alone", lambda: coarse.push_pull_async(np.ones(4), "changed alone")),
-        ("forgotten alone", lambda: coarse.forget("forgotten alone")),
-    ):
+def a_rank_that_alone_changes_a_names_shape_is_told_to_the_others() -> None:
+    for is_forgotten, name in ((False, "changed alone"), (True, "forgotten and changed alone")):
         coarse.push_pull(np.ones(3), name)
         if coarse.rank() == 0:
-            kept = change()
+            if is_forgotten:
+                coarse.forget(name)
+            kept = coarse.push_pull_async(np.ones(4), name)
             coarse.barrier()
             del kept
             continue
         with raises(coarse.MismatchError, "rank 0", repr(name), "another shape"):
             coarse.push_pull(np.ones(3), name)
         coarse.barrier()
+
+
+def a_rank_may_forget_a_name_and_join_while_others_push_it() -> None:
+    coarse.push_pull(np.ones(3), "forgotten first")
+    if coarse.rank() == 0:
+        coarse.forget("forgotten first")
+        current().require_client().join()
+        return
+    assert (coarse.push_pull(np.ones(3), "forgotten first", coarse.Average) == 1).all()
+    coarse.forget("forgotten first")
+    current().require_client().join()
 
 
 # --- the order of calls
@@ -252,7 +263,8 @@ CLAIMS = [
     ops_that_differ_are_named_on_every_rank,
     a_known_name_may_stand_for_another_shape_on_all_ranks,
     another_shape_of_an_array_in_device_memory_is_refused,
-    a_rank_that_alone_changes_or_forgets_a_name_is_told_to_the_others,
+    a_rank_that_alone_changes_a_names_shape_is_told_to_the_others,
+    a_rank_may_forget_a_name_and_join_while_others_push_it,
     a_name_pushed_twice_is_refused_and_its_first_result_stands,
     a_second_init_does_nothing_and_one_that_asks_for_something_else_is_refused,
     a_forked_child_gets_a_typed_error,

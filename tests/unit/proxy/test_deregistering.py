@@ -2,7 +2,8 @@
 
 import pytest
 
-from coarse.protocol.records import Deregister, Join, key_of
+from coarse.protocol.dtypes import DType, Op
+from coarse.protocol.records import Deregister, Descriptor, Join, Register, key_of
 from tests.unit.proxy.test_leaving import LATENCY_DEVICE, Device, failures, folder_of
 
 
@@ -22,23 +23,38 @@ def registered(name: str) -> Device:
     return device
 
 
+def reuse(device: Device, client: int, name: str) -> list:
+    """The client uses the name for another shape: by its next key."""
+    again = Descriptor(name, int(DType.FLOAT32), int(Op.SUM), (9,), 0)
+    return device.tell(Register(client, key_of(name, 1), 1, again, -1, -1))
+
+
 def require_told(steps: list) -> None:
     failed = failures(steps)[0]
     assert failed.error == "MismatchError"
     assert failed.rank == -1
-    assert "rank 1 (MPI rank 1) has forgotten" in failed.text
+    assert "rank 1 (MPI rank 1) uses" in failed.text
 
 
-def test_who_pushes_what_another_has_given_up_is_told(name):
+def test_who_pushes_what_another_has_replaced_is_told(name):
     device = registered(name)
     assert not failures(device.tell(deregistered(1, name)))
+    assert not failures(reuse(device, 1, name))
     require_told(device.push(0, name))
 
 
-def test_who_has_pushed_what_another_gives_up_then_is_told(name):
+def test_who_has_pushed_what_another_replaces_then_is_told(name):
     device = registered(name)
     assert not failures(device.push(0, name))
-    require_told(device.tell(deregistered(1, name)))
+    assert not failures(device.tell(deregistered(1, name)))
+    require_told(reuse(device, 1, name))
+
+
+def test_who_gives_a_key_up_alone_may_still_join(name):
+    device = registered(name)
+    assert not failures(device.push(0, name))
+    assert not failures(device.tell(deregistered(1, name)))
+    assert not failures(device.tell(Join(1, 0, 0)))
 
 
 def test_a_key_that_one_client_never_used_may_be_given_up_by_it(name):
