@@ -251,10 +251,11 @@ def reducescatter_async(
     if not tensor.dim():
         raise ValueError("reducescatter gives each rank rows of the first dimension, and a scalar has none")
     is_integer = not tensor.dtype.is_floating_point and not tensor.dtype.is_complex
-    divisor = len(members_of(process_set)) if how is Operation.AVERAGE and is_integer else 1
-    wire = Operation.SUM if divisor > 1 else how
+    is_whole = how is Operation.AVERAGE and is_integer
+    divisor = len(members_of(process_set)) if is_whole else 1
+    wire = Operation.SUM if is_whole else how
     source = scaled(tensor.detach(), prescale_factor)
-    if divisor > 1:
+    if is_whole:
         source = source.to(torch.int64)
     arriving = group_of(process_set).reduce_rows(source, wire, key_among(process_set, "reducescatter", name))
 

@@ -85,22 +85,24 @@ def a_rank_that_alone_changes_a_names_shape_is_told_to_the_others() -> None:
         if coarse.rank() == 0:
             if is_forgotten:
                 coarse.forget(name)
-            kept = coarse.push_pull_async(np.ones(4), name)
+            handle = coarse.push_pull_async(np.ones(4), name, coarse.Sum)
             coarse.barrier()
-            del kept
-            continue
-        with raises(coarse.MismatchError, "rank 0", repr(name), "another shape"):
-            coarse.push_pull(np.ones(3), name)
-        coarse.barrier()
+        else:
+            with raises(coarse.MismatchError, "rank 0", repr(name), "another shape"):
+                coarse.push_pull(np.ones(3), name)
+            coarse.barrier()
+            coarse.forget(name)
+            handle = coarse.push_pull_async(np.ones(4), name, coarse.Sum)
+        assert (handle.wait(timeout=20.0) == coarse.size()).all()
 
 
 def a_rank_may_forget_a_name_and_join_while_others_push_it() -> None:
-    coarse.push_pull(np.ones(3), "forgotten first")
+    coarse.push_pull(np.ones(3), "forgotten first", coarse.Sum)
     if coarse.rank() == 0:
         coarse.forget("forgotten first")
         current().require_client().join()
         return
-    assert (coarse.push_pull(np.ones(3), "forgotten first", coarse.Average) == 1).all()
+    assert (coarse.push_pull(np.ones(3), "forgotten first", coarse.Sum) == coarse.size() - 1).all()
     coarse.forget("forgotten first")
     current().require_client().join()
 
