@@ -220,9 +220,9 @@ class Synchronisation:
         That is said by a device that the client itself would have told: its word cannot come before
         the client's last registration and push.
         """
-        replaced_by = state.replaced_by if state.has_pushes else set()
-        if not (self._left or replaced_by) or state.failed is not None:
+        if not (self._left or state.replaced_by) or state.failed is not None:
             return []
+        replaced_by = state.replaced_by if state.has_pushes else set()
         for client in sorted((self._left | replaced_by) - self._excused):
             if state.waits_for(client, self._device, self._tables.get(state.epoch)):
                 rank = self._placement.ranks[client]

@@ -1,10 +1,7 @@
 """What a call gives back at once: a handle, whose `wait` gives its result."""
 
 from collections.abc import Callable, Sequence
-from datetime import timedelta
-from typing import Any, Generic, Protocol, TypeVar
-
-import torch
+from typing import Generic, Protocol, TypeVar
 
 T_co = TypeVar("T_co", covariant=True)
 T = TypeVar("T")
@@ -62,20 +59,3 @@ class Together(Generic[T]):
     def wait(self, timeout: float | None = None) -> list[T]:
         """The results; StallError after `timeout` seconds (None: stall_timeout_s) of any of them."""
         return [handle.wait(timeout) for handle in self._handles]
-
-
-class OfWork:
-    """A tensor that a c10d Work fills."""
-
-    def __init__(self, work: Any, tensor: torch.Tensor) -> None:  # noqa: ANN401  # whose module needs MPI
-        self._work = work
-        self._tensor = tensor
-
-    def done(self) -> bool:
-        """See Waitable."""
-        return bool(self._work.is_completed())
-
-    def wait(self, timeout: float | None = None) -> torch.Tensor:
-        """See Waitable."""
-        self._work.wait(None if timeout is None else timedelta(seconds=timeout))
-        return self._tensor

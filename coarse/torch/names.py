@@ -30,8 +30,3 @@ def named(kind: str, name: str | None, among: str = "") -> tuple[str, bool]:
     counts[kind, among, join_round] += 1
     times = f" after {join_round} joins" if join_round else ""
     return f"{kind}/unnamed {number % _NUM_NAMES}{times}", True
-
-
-def forget(key: str) -> None:
-    """Give back the device memory of a call without a name whose result was taken."""
-    current().require_client().deregister(key)

@@ -16,7 +16,7 @@ from coarse.torch.compression import NoCompression, checked_compression
 from coarse.torch.device_state import before_writing_to
 from coarse.torch.differentiable import differentiable
 from coarse.torch.handles import T, Waitable
-from coarse.torch.names import forget, named
+from coarse.torch.names import named
 from coarse.torch.tensors import (
     array_of,
     describe,
@@ -138,7 +138,7 @@ def push_pull(
         value, dtype = compression.compress(values[0])
         found = _to_new(current().require_client().push_pull_again, value, of, how, priority).wait()
         if is_unnamed:
-            forget(of)
+            arrays.forget(of)
         return [compression.decompress(found, dtype)]
 
     def back(gradients: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -167,7 +167,7 @@ def push_pull_(
     how, key, is_unnamed = _asked(name, op, average)
     found = _in_place(current().require_client().push_pull_again, tensor, key, how, priority).wait()
     if is_unnamed:
-        forget(key)
+        arrays.forget(key)
     return found
 
 
@@ -232,7 +232,7 @@ def _asked(name: Any, op: Any, average: bool | None) -> tuple[Op, str, bool]:  #
 
 def _forgotten_after(handle: Handle, key: str) -> Handle:
     """The handle of a call without a name, whose key is free once its result was taken."""
-    handle.when_delivered = lambda: forget(key)
+    handle.when_delivered = lambda: arrays.forget(key)
     return handle
 
 

@@ -99,7 +99,9 @@ _OPERATIONS = (
 
 
 def operation_of(op: object) -> Operation:
-    """The operation of a ReduceOp, or of options that have one; TypeError for PREMUL_SUM, as from Gloo."""
+    """The operation, also of a ReduceOp or of options that have one; TypeError for PREMUL_SUM, as from Gloo."""
+    if isinstance(op, Operation):
+        return op
     op = getattr(op, "reduceOp", op)
     for known, operation in _OPERATIONS:
         if op == known:

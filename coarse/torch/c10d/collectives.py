@@ -202,10 +202,6 @@ class Collectives:
 
     alltoall_base = all_to_all_single
 
-    def barrier(self, opts: object = None) -> CoarseWork:
-        """Done once all ranks have come."""
-        return self._launch("barrier", [], [self._lane.steps.barrier()], opts)
-
     # --- from tensors to arrays, and back
 
     def _reduced(self, tensor: torch.Tensor, op: object, what: str) -> tuple[Target, Reduction]:

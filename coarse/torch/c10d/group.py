@@ -74,6 +74,10 @@ class CoarseProcessGroup(Collectives, _base_class()):  # type: ignore[misc]  # w
 
     # --- the group
 
+    def barrier(self, opts: object = None) -> CoarseWork:
+        """Done once all ranks have come."""
+        return self._launch("barrier", [], [self._lane.steps.barrier()], opts)
+
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
         """Return once all ranks have come; StallError after the timeout names all that have not, whatever is asked.
 

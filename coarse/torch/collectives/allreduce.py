@@ -5,14 +5,15 @@ from typing import Any
 
 import torch
 
+from coarse.arrays import forget
 from coarse.errors import ConfigError
 from coarse.protocol.dtypes import Op
 from coarse.torch.c10d.reduction import Operation
 from coarse.torch.collectives.process_sets import ProcessSet, global_process_set, group_of, key_among, members_of
 from coarse.torch.compression import NoCompression, checked_compression
 from coarse.torch.differentiable import differentiable
-from coarse.torch.handles import OfWork, Then, Together, Waitable
-from coarse.torch.names import forget, named
+from coarse.torch.handles import Then, Together, Waitable
+from coarse.torch.names import named
 from coarse.torch.push_pull import push_pull_async, push_pull_async_
 from coarse.torch.tensors import has_wire_type
 
@@ -36,6 +37,7 @@ _OPERATION_OF = {
     Op.MIN: Operation.MIN,
     Op.MAX: Operation.MAX,
 }
+Finish = Callable[[torch.Tensor], torch.Tensor]
 _OP_OF = {operation: op for op, operation in _OPERATION_OF.items()}
 
 
@@ -64,12 +66,9 @@ def allreduce_async(
         TypeError: a tensor that cannot be combined so.
         ValueError: both `average` and `op`.
     """
-    how = operation_of(op, average)
-    after = _after(how, tensor.dtype, postscale_factor, process_set)
-    wire = _on_the_way(how, tensor.dtype)
-    source = scaled(tensor.detach(), prescale_factor)
-    if wire is not how:
-        source = source.to(torch.int64)
+    source, wire, after = on_the_way(
+        tensor, operation_of(op, average), prescale_factor, postscale_factor, process_set
+    )
     if not _is_for_devices(wire, source, process_set):
         return Then(_among_workers(source, wire, process_set, key_among(process_set, "allreduce", name)), after)
     key, is_unnamed = named("allreduce", name)
@@ -87,15 +86,14 @@ def allreduce_async_(
 ) -> Waitable[torch.Tensor]:
     """Start an allreduce whose result `wait` leaves in `tensor`; don't touch it until then. See allreduce_async."""
     how = operation_of(op, average)
-    is_plain = prescale_factor == 1.0 and _on_the_way(how, tensor.dtype) is how
+    is_plain = prescale_factor == 1.0 and not _is_whole(how, tensor.dtype)
     if is_plain and _is_for_devices(how, tensor, process_set):
         key, is_unnamed = named("allreduce", name)
-        after = _after(how, tensor.dtype, postscale_factor, process_set)
         arriving = push_pull_async_(tensor, key, _OP_OF[how])
 
         def finish(result: torch.Tensor) -> torch.Tensor:
             if postscale_factor != 1.0:
-                _overwrite(tensor, after(result.detach()))
+                _overwrite(tensor, scaled(result.detach(), postscale_factor))
             return _taken(tensor, key, is_unnamed)
 
         return Then(arriving, finish)
@@ -149,9 +147,8 @@ def grouped_allreduce_async(
 ) -> Waitable[list[torch.Tensor]]:
     """Start an allreduce of each of several tensors, whose results are a list. See allreduce_async."""
     how = operation_of(op, average)
-    return _each(tensors, name, lambda tensor, own_name: allreduce_async(
-        tensor, None, own_name, how, prescale_factor, postscale_factor, process_set
-    ))  # fmt: skip
+    rest = how, prescale_factor, postscale_factor, process_set
+    return Together([allreduce_async(tensor, None, of, *rest) for tensor, of in each(tensors, name)])
 
 
 def grouped_allreduce_async_(
@@ -165,9 +162,8 @@ def grouped_allreduce_async_(
 ) -> Waitable[list[torch.Tensor]]:
     """Start an allreduce of each of several tensors, in place. See allreduce_async."""
     how = operation_of(op, average)
-    return _each(tensors, name, lambda tensor, own_name: allreduce_async_(
-        tensor, None, own_name, how, prescale_factor, postscale_factor, process_set
-    ))  # fmt: skip
+    rest = how, prescale_factor, postscale_factor, process_set
+    return Together([allreduce_async_(tensor, None, of, *rest) for tensor, of in each(tensors, name)])
 
 
 def grouped_allreduce(
@@ -185,13 +181,10 @@ def grouped_allreduce(
 
     def run(values: Sequence[torch.Tensor], of: str | None = name) -> list[torch.Tensor]:
         compressed = [chosen.compress(value) for value in values]
-        started = _each([value for value, _ in compressed], of, lambda tensor, own_name: allreduce_async(
-            tensor, None, own_name, how, prescale_factor, postscale_factor, process_set
-        ), is_alone=len(values) == 1)  # fmt: skip
-        return [
-            chosen.decompress(result, dtype)
-            for result, (_, dtype) in zip(started.wait(), compressed, strict=True)
-        ]
+        found = grouped_allreduce_async(
+            [value for value, _ in compressed], None, of, how, prescale_factor, postscale_factor, process_set
+        ).wait()
+        return [chosen.decompress(result, dtype) for result, (_, dtype) in zip(found, compressed, strict=True)]
 
     def back(gradients: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         if how not in (Operation.SUM, Operation.AVERAGE):
@@ -226,8 +219,7 @@ def sparse_allreduce_async(
     how = operation_of(op, None)
     if how not in (Operation.SUM, Operation.AVERAGE) or tensor.layout is not torch.sparse_coo:
         raise TypeError(f"{name!r}: sparse COO tensors can be summed or averaged, {tensor.layout} by {how.name} came")
-    result = tensor.detach().clone()
-    arriving = OfWork(group_of(process_set).allreduce([result], torch.distributed.ReduceOp.SUM), result)
+    arriving = group_of(process_set).sum_sparse(tensor.detach().clone(), name)
     divisor = len(members_of(process_set)) if how is Operation.AVERAGE else 1
     return Then(arriving, lambda total: (total / divisor).coalesce() if divisor > 1 else total.coalesce())
 
@@ -251,10 +243,31 @@ def operation_of(op: Any, average: bool | None) -> Operation:  # noqa: ANN401
         raise ValueError(f"op must be Average, Sum, Min, Max or Product of coarse.torch, got {op!r}") from None
 
 
-def _on_the_way(how: Operation, dtype: torch.dtype) -> Operation:
-    """What is done before the result is finished here: an average of integers is a sum, in int64, until then."""
-    is_integer = not dtype.is_floating_point and not dtype.is_complex
-    return Operation.SUM if how is Operation.AVERAGE and is_integer else how
+def _is_whole(how: Operation, dtype: torch.dtype) -> bool:
+    """Whether it is an average of integers: a sum, in int64, until the result is finished here."""
+    return how is Operation.AVERAGE and not dtype.is_floating_point and not dtype.is_complex
+
+
+def on_the_way(
+    tensor: torch.Tensor, how: Operation, prescale_factor: float, postscale_factor: float, process_set: ProcessSet
+) -> tuple[torch.Tensor, Operation, Finish]:
+    """What travels of a tensor, how it is combined on the way, and what makes the result of that.
+
+    Raises:
+        TypeError: an average of truth values.
+    """
+    dtype, is_whole = tensor.dtype, _is_whole(how, tensor.dtype)
+    if is_whole and dtype is torch.bool:
+        raise TypeError("truth values have no average; use op=Sum (which one of them is true), Min or Max")
+    divisor = len(members_of(process_set)) if is_whole else 1
+    source = scaled(tensor.detach(), prescale_factor)
+
+    def finish(result: torch.Tensor) -> torch.Tensor:
+        if divisor > 1:
+            result = torch.div(result, divisor, rounding_mode="trunc")
+        return scaled(result.to(dtype), postscale_factor)
+
+    return (source.to(torch.int64), Operation.SUM, finish) if is_whole else (source, how, finish)
 
 
 def scaled(tensor: torch.Tensor, factor: float) -> torch.Tensor:
@@ -264,23 +277,6 @@ def scaled(tensor: torch.Tensor, factor: float) -> torch.Tensor:
     if tensor.dtype.is_floating_point or tensor.dtype.is_complex:
         return tensor * factor
     return (tensor.double() * factor).to(tensor.dtype)
-
-
-def _after(
-    how: Operation, dtype: torch.dtype, factor: float, process_set: ProcessSet
-) -> Callable[[torch.Tensor], torch.Tensor]:
-    """What is still to be made of a result that has come."""
-    is_whole = _on_the_way(how, dtype) is not how
-    divisor = len(members_of(process_set)) if is_whole else 1
-    if is_whole and dtype is torch.bool:
-        raise TypeError("truth values have no average; use op=Sum (which one of them is true), Min or Max")
-
-    def finish(result: torch.Tensor) -> torch.Tensor:
-        if divisor > 1:
-            result = torch.div(result, divisor, rounding_mode="trunc")
-        return scaled(result.to(dtype), factor)
-
-    return finish
 
 
 def _is_for_devices(how: Operation, tensor: torch.Tensor, process_set: ProcessSet) -> bool:
@@ -308,17 +304,12 @@ def _overwrite(tensor: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
-def _each(
-    tensors: Sequence[torch.Tensor],
-    name: str | None,
-    start: Callable[[torch.Tensor, str | None], Waitable[torch.Tensor]],
-    *,
-    is_alone: bool = False,
-) -> Together[torch.Tensor]:
-    """A call of each tensor, by names that its place is a part of."""
+def each(tensors: Sequence[torch.Tensor], name: str | None) -> list[tuple[torch.Tensor, str | None]]:
+    """Each tensor of a grouped call with the name of its own call: of several, its place is a part of that."""
     listed = listed_tensors(tensors)
-    names = [name if is_alone or name is None else f"{name}.{place}" for place in range(len(listed))]
-    return Together([start(tensor, own) for tensor, own in zip(listed, names, strict=True)])
+    if name is None or len(listed) == 1:
+        return [(tensor, name) for tensor in listed]
+    return [(tensor, f"{name}.{place}") for place, tensor in enumerate(listed)]
 
 
 def listed_tensors(tensors: object) -> list[torch.Tensor]:

@@ -7,22 +7,18 @@ from coarse.session import current
 def cross_rank() -> int:
     """This worker's node, by number."""
     placement = current().placement
-    return _nodes().index(placement.client_nodes[arrays.rank()])
+    return placement.nodes.index(placement.client_nodes[arrays.rank()])
 
 
 def cross_size() -> int:
     """How many nodes have workers."""
-    return len(_nodes())
+    return len(current().placement.nodes)
 
 
 def is_homogeneous() -> bool:
     """Whether all nodes have equally many workers."""
     nodes = current().placement.client_nodes
     return len({nodes.count(node) for node in nodes}) == 1
-
-
-def _nodes() -> list[int]:
-    return list(dict.fromkeys(current().placement.client_nodes))
 
 
 def _yes() -> bool:

@@ -1,28 +1,30 @@
-"""What a process set communicates by: c10d's collectives, and those whose ranks may differ in their first dimension."""
+"""What a process set communicates by: collectives whose ranks tell one another first what they call."""
 
 import json
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from datetime import timedelta
-from itertools import accumulate
 from typing import Generic, TypeVar
 
 import numpy as np
 import torch
 
+from coarse.collectives.awaited import Awaited
 from coarse.collectives.progress import Pending
 from coarse.errors import MismatchError
 from coarse.session import current
 from coarse.torch.c10d.arguments import number_of, reduction_of
-from coarse.torch.c10d.collectives import Collectives
 from coarse.torch.c10d.lane import GroupLane
 from coarse.torch.c10d.reduction import Operation
+from coarse.torch.c10d.sparse import sum_sparse
 from coarse.torch.c10d.staging import Target, element_label, read, require_dense
 from coarse.torch.c10d.steps import Steps
 
 T = TypeVar("T")
 _TEXT_BYTES = 512
 """Room for what a rank says of its call where ranks differ."""
+_NUM_FACTS = 4
+"""What a member tells of a call beside its counts."""
 
 
 class Arriving(Generic[T]):
@@ -42,7 +44,7 @@ class Arriving(Generic[T]):
         return self._found[0]
 
 
-class Group(Collectives):
+class Group:
     """The members of a process set. Calls are matched by their order, which must be the same on all of them.
 
     Raises:
@@ -66,7 +68,7 @@ class Group(Collectives):
     def reduce_in_place(self, tensor: torch.Tensor, operation: Operation, key: str) -> Arriving[torch.Tensor]:
         """The members' tensors combined, written into each one's."""
         require_dense([tensor], key)
-        real, reduction = reduction_of(tensor, _REDUCE_OPS[operation])
+        real, reduction = reduction_of(tensor, operation)
         target = Target(real, is_read=True)
         combine = self._lane.steps.all_reduce(target.array.view(reduction.storage), reduction)
         return self._alike(tensor, key, combine, target)
@@ -84,8 +86,8 @@ class Group(Collectives):
         own = tensor.detach().reshape(1) if tensor.dim() == 0 else tensor.detach()
 
         def steps(found: list[torch.Tensor]) -> Steps:
-            rows: list[int] = []
-            yield from self._meet(key, own, [own.shape[0]], lambda counts: rows.extend(counts[:, 0].tolist()))
+            counts = yield from self._meet(key, own, [own.shape[0]])
+            rows: list[int] = counts[:, 0].tolist()
             gathered = torch.empty((sum(rows), *own.shape[1:]), dtype=own.dtype)
             yield from self._gather_padded(own, rows, read(gathered))
             found.append(gathered.to(tensor.device))
@@ -103,8 +105,8 @@ class Group(Collectives):
         own = tensor.detach()
 
         def steps(found: list[tuple[torch.Tensor, torch.Tensor]]) -> Steps:
-            rows: list[int] = []
-            yield from self._meet(key, own, splits, lambda counts: rows.extend(counts[:, self._rank].tolist()))
+            counts = yield from self._meet(key, own, splits)
+            rows: list[int] = counts[:, self._rank].tolist()
             out = torch.empty((sum(rows), *own.shape[1:]), dtype=own.dtype)
             row_bytes = _row_bytes(own)
             received, sent = [n * row_bytes for n in rows], [n * row_bytes for n in splits]
@@ -121,9 +123,9 @@ class Group(Collectives):
         rows = rows_of(own.shape[0], self._size)
 
         def steps(found: list[torch.Tensor]) -> Steps:
-            yield from self._meet(key, own, [own.shape[0]], self._require_equal_rows)
+            yield from self._meet(key, own, [own.shape[0]], are_equal=True)
             out = torch.empty((rows[self._rank], *own.shape[1:]), dtype=own.dtype)
-            real, reduction = reduction_of(out, _REDUCE_OPS[operation])
+            real, reduction = reduction_of(out, operation)
             scale = own[:1].numel() * (2 if own.is_complex() else 1)
             target = read(real).view(reduction.storage)
             full = read(own).view(reduction.storage)
@@ -131,6 +133,24 @@ class Group(Collectives):
             found.append(out.to(tensor.device))
 
         return self._submit(key, steps)
+
+    def sum_sparse(self, tensor: torch.Tensor, key: str) -> Arriving[torch.Tensor]:
+        """The sum of the members' sparse COO tensors, written into each one's."""
+
+        def steps(found: list[torch.Tensor]) -> Steps:
+            yield from sum_sparse(self._lane.steps, tensor, Operation.SUM)
+            found.append(tensor)
+
+        return self._submit(key, steps)
+
+    def barrier(self) -> None:
+        """Return once all members have come."""
+
+        def steps(found: list[None]) -> Steps:
+            yield from self._lane.steps.barrier()
+            found.append(None)
+
+        self._submit("barrier", steps).wait()
 
     # --- within
 
@@ -140,7 +160,7 @@ class Group(Collectives):
         target.note_overwritten()
 
         def steps(found: list[torch.Tensor]) -> Steps:
-            yield from self._meet(key, own, [rows], self._require_equal_rows)
+            yield from self._meet(key, own, [rows], are_equal=True)
             yield from data
             target.deliver()
             found.append(tensor)
@@ -152,21 +172,22 @@ class Group(Collectives):
         return Arriving(self._lane.submit(key, steps(found), self._timeout), found)
 
     def _meet(
-        self, key: str, own: torch.Tensor, counts: Sequence[int], take: Callable[[np.ndarray], None]
-    ) -> Steps:
-        """Tell all members of a call, and give `take` all of their counts, (size, size) int64, zeros where there are
-        fewer."""
+        self, key: str, own: torch.Tensor, counts: Sequence[int], *, are_equal: bool = False
+    ) -> Generator[Awaited, None, np.ndarray]:
+        """Tell all members of a call; all of their counts, (size, size) int64, zeros where there are fewer.
+
+        `are_equal`: members must have the same counts.
+        """
         row_shape = zlib.crc32(json.dumps(list(own.shape[1:])).encode())
-        header = np.array([zlib.crc32(key.encode()), number_of(own), own.dim(), row_shape], np.int64)
-        header = np.concatenate([header, np.array(counts, np.int64), np.zeros(self._size - len(counts), np.int64)])
+        header = np.zeros(_NUM_FACTS + self._size, np.int64)
+        header[:_NUM_FACTS] = zlib.crc32(key.encode()), number_of(own), own.dim(), row_shape
+        header[_NUM_FACTS : _NUM_FACTS + len(counts)] = counts
         headers = np.empty((self._size, len(header)), np.int64)
         yield from self._lane.steps.all_gather(_bytes(headers), _bytes(header), -1)
-        if (headers[:, :4] != headers[0, :4]).any():
+        alike = headers if are_equal else headers[:, :_NUM_FACTS]
+        if (alike != alike[0]).any():
             yield from self._differ(key, own)
-        try:
-            take(headers[:, 4:])
-        except _UnequalRows:
-            yield from self._differ(key, own)
+        return headers[:, _NUM_FACTS:]
 
     def _differ(self, key: str, own: torch.Tensor) -> Steps:
         """Raise MismatchError with what each member calls."""
@@ -183,10 +204,6 @@ class Group(Collectives):
             "type whose dimensions agree"
         )
 
-    def _require_equal_rows(self, counts: np.ndarray) -> None:
-        if (counts != counts[0]).any():
-            raise _UnequalRows
-
     def _gather_padded(self, own: torch.Tensor, rows: Sequence[int], out: np.ndarray) -> Steps:
         """Fill out (uint8) with all members' rows, padded on the way to as many as the one with most has."""
         row_bytes = _row_bytes(own)
@@ -201,28 +218,10 @@ class Group(Collectives):
             begin += nbytes
 
 
-class _UnequalRows(Exception):  # it never leaves this file
-    """Members give different numbers of rows where they must give as many."""
-
-
-_REDUCE_OPS = {
-    Operation.SUM: torch.distributed.ReduceOp.SUM,
-    Operation.AVERAGE: torch.distributed.ReduceOp.AVG,
-    Operation.PRODUCT: torch.distributed.ReduceOp.PRODUCT,
-    Operation.MIN: torch.distributed.ReduceOp.MIN,
-    Operation.MAX: torch.distributed.ReduceOp.MAX,
-}
-
-
 def rows_of(num_rows: int, num_ranks: int) -> list[int]:
     """How many rows each rank gets of a reducescatter: equally many, of the rest the first ranks one more each."""
     few, more = divmod(num_rows, num_ranks)
     return [few + (rank < more) for rank in range(num_ranks)]
-
-
-def first_rows(counts: Sequence[int]) -> list[int]:
-    """Where each rank's rows begin."""
-    return [0, *accumulate(counts[:-1])]
 
 
 def _row_bytes(tensor: torch.Tensor) -> int:

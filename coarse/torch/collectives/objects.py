@@ -138,25 +138,16 @@ def broadcast_object(
         ValueError: the root is no member.
         MismatchError: ranks name different roots (on all ranks).
     """
-    blob, refused = b"", ""
     is_root = current().client_index == root_rank
-    if is_root:
-        try:
-            blob = dumps(obj, name or "the object")
-        except TypeError as error:
-            refused = str(error)
-            blob = refused.encode()
-    lengths = torch.tensor([len(blob), bool(refused)])
-    broadcast_async_(lengths, root_rank, name, process_set).wait()
-    num_bytes, is_refused = lengths.tolist()
-    received = torch.zeros(num_bytes, dtype=torch.uint8)
+    blob = _sealed(obj, name) if is_root else b""
+    length = torch.tensor([len(blob)])
+    broadcast_async_(length, root_rank, name, process_set).wait()
+    received = torch.zeros(int(length), dtype=torch.uint8)
     if is_root:
         received[:] = torch.frombuffer(bytearray(blob), dtype=torch.uint8)
     broadcast_async_(received, root_rank, name, process_set).wait()
-    if is_refused:
-        text = received.numpy().tobytes().decode()
-        raise TypeError(f"rank {current().client_index}: broadcast_object from rank {root_rank}: {text}")
-    return obj if is_root else loads(received.numpy().tobytes())
+    packed = _unsealed(received, f"broadcast_object from rank {root_rank}")
+    return obj if is_root else loads(packed)
 
 
 def allgather_object(
@@ -167,17 +158,26 @@ def allgather_object(
     Raises:
         TypeError: a value that holds something that is no plain value (on all members).
     """
-    try:
-        blob = b"\0" + dumps(obj, name or "the object")
-    except TypeError as error:
-        blob = b"\1" + str(error).encode()
-    own = torch.frombuffer(bytearray(blob), dtype=torch.uint8)
+    own = torch.frombuffer(bytearray(_sealed(obj, name)), dtype=torch.uint8)
     counts = allgather_async(torch.tensor([own.numel()]), name, process_set)
     gathered = allgather_async(own, name, process_set).wait()
-    blobs = [part.numpy().tobytes() for part in gathered.split(counts.wait().tolist())]
-    for member, found in zip(members_of(process_set), blobs, strict=True):
-        if found[:1] == b"\1":
-            raise TypeError(
-                f"rank {current().client_index}: allgather_object of rank {member}'s value: {found[1:].decode()}"
-            )
-    return [loads(found[1:]) for found in blobs]
+    parts = zip(members_of(process_set), gathered.split(counts.wait().tolist()), strict=True)
+    return [loads(packed) for packed in [
+        _unsealed(part, f"allgather_object of rank {member}'s value") for member, part in parts
+    ]]  # fmt: skip
+
+
+def _sealed(obj: Plain, name: str | None) -> bytes:
+    """What travels of a rank's value: its bytes, or why it has none."""
+    try:
+        return b"\0" + dumps(obj, name or "the object")
+    except TypeError as error:
+        return b"\1" + str(error).encode()
+
+
+def _unsealed(received: torch.Tensor, call: str) -> bytes:
+    """A value's bytes, of what `_sealed` made; the same TypeError on all ranks where it has none."""
+    blob = received.numpy().tobytes()
+    if blob[:1] == b"\1":
+        raise TypeError(f"rank {current().client_index}: {call}: {blob[1:].decode()}")
+    return blob[1:]

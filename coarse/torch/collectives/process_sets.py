@@ -58,7 +58,7 @@ class _Sets:
 
     added: dict[int, ProcessSet] = field(default_factory=dict)
     groups: dict[int, "Group"] = field(default_factory=dict)
-    """By number of the set, what it communicates by; opened by the first call."""
+    """By number of the set, what it communicates by."""
     num_added: int = 0
 
 
@@ -121,7 +121,7 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
     if process_set is global_process_set:
         arrays.barrier()
     else:
-        group_of(process_set).barrier().wait()
+        group_of(process_set).barrier()
 
 
 def key_among(process_set: ProcessSet, kind: str, name: str | None) -> str:

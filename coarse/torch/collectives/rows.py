@@ -9,18 +9,27 @@ from collections.abc import Sequence
 
 import torch
 
+from coarse.arrays import forget
 from coarse.errors import ConfigError
 from coarse.protocol.dtypes import Op
 from coarse.session import current
 from coarse.torch import broadcasting
 from coarse.torch.c10d.reduction import Operation
-from coarse.torch.collectives.allreduce import ReduceOp, allreduce, listed_tensors, operation_of, scaled
+from coarse.torch.collectives.allreduce import (
+    ReduceOp,
+    allreduce,
+    each,
+    listed_tensors,
+    on_the_way,
+    operation_of,
+    scaled,
+)
 from coarse.torch.collectives.process_sets import ProcessSet, global_process_set, group_of, key_among, members_of
 from coarse.torch.compression import NoCompression, checked_compression
 from coarse.torch.device_state import before_writing_to
 from coarse.torch.differentiable import differentiable
 from coarse.torch.handles import Then, Together, Waitable
-from coarse.torch.names import forget, named
+from coarse.torch.names import named
 
 Pair = tuple[torch.Tensor, torch.Tensor]
 
@@ -57,7 +66,7 @@ def grouped_allgather_async(
     tensors: Sequence[torch.Tensor], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Waitable[list[torch.Tensor]]:
     """Start an allgather of each of several tensors."""
-    return Together([allgather_async(tensor, of, process_set) for tensor, of in _numbered(tensors, name)])
+    return Together([allgather_async(tensor, of, process_set) for tensor, of in each(tensors, name)])
 
 
 def grouped_allgather(
@@ -83,7 +92,7 @@ def gathered(
         mine = []
         for gradient, tensor, count in zip(gradients, tensors, counts, strict=True):
             every = group_of(process_set).gather_rows(torch.tensor([count]), "allgather/rows of a gradient").wait()
-            begin = int(every[: _place_in(process_set)].sum())
+            begin = int(every[: process_set.rank()].sum())
             total = allreduce(gradient.contiguous(), op=op_of_gradients, process_set=process_set)
             mine.append(total[begin : begin + count].reshape(tensor.shape))
         return mine
@@ -172,11 +181,7 @@ def alltoall_async(
     """Start an exchange of rows; see alltoall."""
     counts = _splits_of(tensor, splits, len(members_of(process_set)))
     arriving = group_of(process_set).exchange_rows(tensor, counts, key_among(process_set, "alltoall", name))
-    if splits is None:
-        return Then(arriving, lambda pair: pair[0])
-    device = splits.device if isinstance(splits, torch.Tensor) else torch.device("cpu")
-    dtype = splits.dtype if isinstance(splits, torch.Tensor) else torch.int32
-    return Then(arriving, lambda pair: (pair[0], pair[1].to(device, dtype)))
+    return Then(arriving, lambda pair: _with_counts(*pair, splits))
 
 
 def alltoall(
@@ -208,18 +213,23 @@ def alltoall(
         return [group.exchange_rows(gradients[0].contiguous(), there, "alltoall/gradient").wait()[0]]
 
     rows = differentiable(run, back, [tensor])[0]
+    return _with_counts(rows, received[0], splits)
+
+
+def _with_counts(rows: torch.Tensor, counts: torch.Tensor, splits: object) -> torch.Tensor | Pair:
+    """What an alltoall gives: with the numbers of rows, in the type of the splits, where there were splits."""
     if splits is None:
         return rows
     if isinstance(splits, torch.Tensor):
-        return rows, received[0].to(splits.device, splits.dtype)
-    return rows, received[0].to(torch.int32)
+        return rows, counts.to(splits.device, splits.dtype)
+    return rows, counts.to(torch.int32)
 
 
 def _splits_of(tensor: torch.Tensor, splits: object, num_ranks: int) -> list[int]:
     """How many rows go to each member."""
-    rows = tensor.shape[0] if tensor.dim() else 0
     if not tensor.dim():
         raise ValueError("alltoall splits a tensor by its first dimension, and a scalar has none; reshape(1) it")
+    rows = tensor.shape[0]
     if splits is None:
         if rows % num_ranks:
             raise ValueError(f"{rows} rows cannot be split equally among {num_ranks} ranks; give splits")
@@ -250,20 +260,9 @@ def reducescatter_async(
         raise ConfigError(f"a reducescatter sums or averages, got {how.name}; use allreduce and take your rows")
     if not tensor.dim():
         raise ValueError("reducescatter gives each rank rows of the first dimension, and a scalar has none")
-    is_integer = not tensor.dtype.is_floating_point and not tensor.dtype.is_complex
-    is_whole = how is Operation.AVERAGE and is_integer
-    divisor = len(members_of(process_set)) if is_whole else 1
-    wire = Operation.SUM if is_whole else how
-    source = scaled(tensor.detach(), prescale_factor)
-    if is_whole:
-        source = source.to(torch.int64)
-    arriving = group_of(process_set).reduce_rows(source, wire, key_among(process_set, "reducescatter", name))
-
-    def finish(rows: torch.Tensor) -> torch.Tensor:
-        whole = torch.div(rows, divisor, rounding_mode="trunc") if divisor > 1 else rows
-        return scaled(whole.to(tensor.dtype), postscale_factor)
-
-    return Then(arriving, finish)
+    source, wire, finish = on_the_way(tensor, how, prescale_factor, postscale_factor, process_set)
+    key = key_among(process_set, "reducescatter", name)
+    return Then(group_of(process_set).reduce_rows(source, wire, key), finish)
 
 
 def reducescatter(
@@ -301,7 +300,7 @@ def grouped_reducescatter_async(
     """Start a reducescatter of each of several tensors."""
     factors = prescale_factor, postscale_factor
     return Together(
-        [reducescatter_async(tensor, of, op, process_set, *factors) for tensor, of in _numbered(tensors, name)]
+        [reducescatter_async(tensor, of, op, process_set, *factors) for tensor, of in each(tensors, name)]
     )
 
 
@@ -327,22 +326,7 @@ def grouped_reducescatter(
 
     def back(gradients: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         factor = prescale_factor * postscale_factor * scale
-        gathered = grouped_allgather_async([gradient.contiguous() for gradient in gradients], None, process_set).wait()
-        return [scaled(every, factor) for every in gathered]
+        whole = grouped_allgather_async([gradient.contiguous() for gradient in gradients], None, process_set).wait()
+        return [scaled(every, factor) for every in whole]
 
     return differentiable(run, back, tensors)
-
-
-# --- within
-
-
-def _place_in(process_set: ProcessSet) -> int:
-    return members_of(process_set).index(current().client_index)
-
-
-def _numbered(tensors: Sequence[torch.Tensor], name: str | None) -> list[tuple[torch.Tensor, str | None]]:
-    """Each tensor with the name of its call."""
-    listed = listed_tensors(tensors)
-    if name is None or len(listed) == 1:
-        return [(tensor, name) for tensor in listed]
-    return [(tensor, f"{name}.{place}") for place, tensor in enumerate(listed)]

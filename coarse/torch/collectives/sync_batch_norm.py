@@ -25,8 +25,7 @@ class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
         has_running = self.running_mean is not None
         if not (self.training or not has_running) or global_process_set.size() == 1:
             return super().forward(input)
-        moments = _moments_of_all(input)
-        mean, variance, count = moments
+        mean, variance, count = _moments_of_all(input)
         if has_running and self.training:
             self._follow(mean.detach(), variance.detach(), count.item())
         shape = [1, -1, *[1] * (input.dim() - 2)]

@@ -6,8 +6,7 @@ was called. So gradients of the last layers, which a forward pass needs last, tr
 no module has waited for is waited for when the model's forward pass ends.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -63,8 +62,6 @@ class CrossBarrier(DistributedOptimizer):
         """The optimizer's groups as they were when `step` was called."""
         self._clear: bool | None = None
         """Whether gradients are to be zeroed after the step (None: no), and set to None by that."""
-        self._settings: list[dict[str, Any]] = []
-        """The same, as they must be after it: see `_require_unchanged`."""
         self._model = model
         self._hooks: list[torch.utils.hooks.RemovableHandle] = []
         self._hook_modules()
@@ -80,7 +77,6 @@ class CrossBarrier(DistributedOptimizer):
         self._require_none_frozen()
         self._exchange.start_all()
         self._groups = [_kept(group) for group in self._inner.param_groups]
-        self._settings = [_kept(group) for group in self._groups]
         self._clear = None
         self._under_way = {bucket.plan.index: bucket for bucket in self._exchange.buckets}
         if self._num_steps_left <= 0:
@@ -166,9 +162,7 @@ class CrossBarrier(DistributedOptimizer):
         with torch.inference_mode(mode=False):
             self._exchange.land(bucket, is_last=len(self._under_way) == 1)
             del self._under_way[index]
-            with self._only(set(bucket.parameters)):
-                self._inner.step()
-            self._require_unchanged()
+            self._step_alone(set(bucket.parameters))
         if self._clear is not None:
             self._exchange.clear_landed(bucket, set_to_none=self._clear)
         if not self._under_way:
@@ -176,31 +170,26 @@ class CrossBarrier(DistributedOptimizer):
             if (timer := self._reducer.timer) is not None:
                 timer.on_stepped()
 
-    def _require_unchanged(self) -> None:
-        for group, settings in zip(self._groups, self._settings, strict=True):
-            for key, value in settings.items():
-                now = group[key]
-                is_same = torch.equal(now, value) if isinstance(value, torch.Tensor) else now is value or now == value
-                if not is_same:
+    def _step_alone(self, parameters: set[torch.Tensor]) -> None:
+        """Step these parameters, with the settings of the step."""
+        whole = self._inner.param_groups
+        used = [
+            {**_kept(group), "params": [parameter for parameter in there["params"] if parameter in parameters]}
+            for group, there in zip(self._groups, whole, strict=True)
+        ]
+        self._inner.param_groups = used
+        try:
+            self._inner.step()
+        finally:
+            self._inner.param_groups = whole
+        for group, now in zip(self._groups, used, strict=True):
+            for key, value in group.items():
+                is_tensor = isinstance(value, torch.Tensor)
+                if not (torch.equal(now[key], value) if is_tensor else now[key] is value or now[key] == value):
                     raise ConfigError(
                         f"{type(self._inner).__name__} changes its group's {key!r} in step(), which a CrossBarrier "
                         "calls once for each bucket; use DistributedOptimizer"
                     )
-
-    @contextmanager
-    def _only(self, parameters: set[torch.Tensor]) -> Iterator[None]:
-        """Within, the optimizer has these parameters alone, with the settings of the step."""
-        whole = self._inner.param_groups
-        self._inner.param_groups = [
-            {**group, "params": [parameter for parameter in there["params"] if parameter in parameters]}
-            for group, there in zip(self._groups, whole, strict=True)
-        ]
-        try:
-            yield
-        finally:
-            for group, used in zip(self._groups, self._inner.param_groups, strict=True):
-                group.update((key, value) for key, value in used.items() if key != "params")
-            self._inner.param_groups = whole
 
 
 def _kept(group: dict[str, Any]) -> dict[str, Any]:

@@ -126,7 +126,6 @@ class GradientExchange:
         bucket.clear(set_to_none=set_to_none)
         bucket.phase = moved(bucket.phase, BucketPhase.FILLING)
         bucket.begin_step()
-        self.is_synchronised = False
 
     @property
     def buckets(self) -> Sequence[Bucket]:
