@@ -40,7 +40,8 @@ def layout_of(choice: Choice) -> Layout:
     also where devices are left out."""
     way = dict(WAYS[choice["way"]])
     ring = RING if choice["collective"] else ""
-    left_out = {"": (), "all-reduce": ("tensors",)}.get(choice["way"], ("tensors", "collectives"))
+    collectives = ("allreduce", "collectives", "horovod_optimizer")
+    left_out = {"": (), "all-reduce": ("tensors",)}.get(choice["way"], ("tensors", *collectives))
     modules = [name for name in NAMES if name not in left_out]
     return Layout(
         partition=choice["ranks"],

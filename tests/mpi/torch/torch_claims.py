@@ -10,7 +10,9 @@ NAMES = {
     "tensors": "tests.mpi.torch.tensor_claims",
     "optimizer": "tests.mpi.torch.optimizer_claims",
     "ecosystem": "tests.mpi.torch.ecosystem_claims",
+    "allreduce": "tests.mpi.torch.allreduce_claims",
     "collectives": "tests.mpi.torch.collective_claims",
+    "horovod_optimizer": "tests.mpi.torch.horovod_optimizer_claims",
 }
 """The modules that may be named."""
 
