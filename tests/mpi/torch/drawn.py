@@ -11,7 +11,7 @@ SHAPES = ((), (1,), (17,), (3, 5), (2, 0), (2, 3, 4))
 
 
 def drawn(shape: tuple[int, ...], dtype: torch.dtype, seed: int, rank: int = RANK) -> torch.Tensor:
-    """Whole numbers from 0 to 5, of which any few ranks' sums and products are exact in every type."""
+    """Whole numbers from 0 to 5, of which any few ranks' sums are exact in every type."""
     made = torch.Generator().manual_seed(1000 * seed + rank)
     return torch.randint(0, 6, shape, generator=made).to(dtype)
 
