@@ -23,5 +23,8 @@ setup(
         "tensorflow": ["tensorflow>=2.18,<2.22", "keras>=3.10,<3.16"],
         "test": ["hypothesis>=6", "import-linter>=2.16", "mypy>=2.4", "psutil>=5.9", "pytest>=9", "ruff>=0.17"],
     },
-    entry_points={"console_scripts": ["coarse = coarse.cli.app:main"]},
+    entry_points={
+        "console_scripts": ["coarse = coarse.cli.app:main"],
+        "torch.backends": ["coarse = coarse.autoload:register"],
+    },
 )

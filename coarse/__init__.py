@@ -23,6 +23,7 @@ from coarse.arrays import (
     snapshot,
     state_array,
     statistics,
+    workers_comm,
 )
 from coarse.client.handle import Handle
 from coarse.client.snapshots import SnapshotHandle
@@ -40,7 +41,7 @@ from coarse.errors import (
     SnapshotError,
     StallError,
 )
-from coarse.protocol.config import Config, FixedRouting, MeasuredRouting
+from coarse.protocol.config import Config, FixedRouting, Launch, MeasuredRouting
 from coarse.protocol.dtypes import Op
 from coarse.session import init, is_initialized, shutdown
 from coarse.storage.snapshots.restore import Checkpoint
@@ -60,6 +61,7 @@ __all__ = [
     "Handle",
     "InFlightError",
     "JoinedError",
+    "Launch",
     "Max",
     "MeasuredRouting",
     "Min",
@@ -91,4 +93,5 @@ __all__ = [
     "snapshot",
     "state_array",
     "statistics",
+    "workers_comm",
 ]

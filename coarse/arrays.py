@@ -15,7 +15,7 @@ import os
 import warnings
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -31,6 +31,9 @@ from coarse.protocol.records import URGENT, Descriptor, StatisticsRequest
 from coarse.session import current
 from coarse.storage.snapshots.pieces import StoredTensor
 from coarse.storage.snapshots.restore import Checkpoint, read_checkpoint
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
 
 MAX_NAME_CHARACTERS = 1000
 """So that a record with a name fits its ring, however the characters are written there."""
@@ -59,6 +62,14 @@ def local_size() -> int:
     """How many workers this node has."""
     placement = current().placement
     return len(placement.clients_on(placement.client_nodes[rank()]))
+
+
+def workers_comm() -> "MPI.Intracomm":
+    """The workers' own MPI communicator (mpi4py), for the script: ranks are `rank()`, and no memory device is in it.
+
+    Under `coarse run` MPI.COMM_WORLD is such a communicator, too.
+    """
+    return current().require_users_comm()
 
 
 def barrier() -> None:

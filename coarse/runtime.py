@@ -40,6 +40,7 @@ from coarse.transport.agreement import (
     broadcast_run_name,
     gather_hosts,
 )
+from coarse.transport.comm_world import WHOLE
 from coarse.transport.mailbox import Mailbox
 from coarse.transport.mpi import MpiTransport
 from coarse.transport.node import NodeShare, open_node
@@ -184,6 +185,8 @@ class Runtime:
             self.client_index, self.device_index = at.client_index, at.device_index
             self.worker_comm = at.workers
             """The workers' communicator, for the one thread of a worker that calls MPI while it trains."""
+            self._users_comm = MPI.COMM_NULL if self.client_index is None else at.workers.Dup()
+            opened.callback(self._free, self._users_comm)
             share = self._parts.share(at, opened)
             self._service = self._make_service(share, opened)
             self.client = self._make_client(share, opened)
@@ -244,6 +247,11 @@ class Runtime:
         """The client of this worker."""
         assert self.client is not None
         return self.client
+
+    def require_users_comm(self) -> MPI.Intracomm:
+        """A communicator of the workers that coarse itself does not use."""
+        assert isinstance(self._users_comm, MPI.Intracomm)
+        return self._users_comm
 
     def require_groups(self) -> SharedByGroups:
         """What all groups of workers share in this process."""
@@ -349,9 +357,9 @@ class Runtime:
 
 def end_job() -> None:
     """End all ranks of the job, this one too, whatever they wait for."""
-    if MPI.COMM_WORLD.Get_size() == 1:
+    if WHOLE.Get_size() == 1:
         os._exit(1)  # nobody to tell; and without mpirun MPI_Abort only adds noise
-    MPI.COMM_WORLD.Abort(1)
+    WHOLE.Abort(1)
 
 
 def _lack_of_threads() -> CoarseError | None:
@@ -368,7 +376,7 @@ def _lack_of_threads() -> CoarseError | None:
 
 def _agreed(config: Config | Mapping[str, object] | str | Path | None, parts: LiveParts) -> Opening:
     """What all ranks have agreed on before any opens its memory; a collective of all."""
-    world = MPI.COMM_WORLD.Dup()
+    world = WHOLE.Dup()
     agree(world, _lack_of_threads())
     hosts = gather_hosts(world)
     settled = agree_on_config(world, config)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from coarse.errors import CoarseError, ConfigError, NotInitializedError, StallError, UnsupportedError
 from coarse.protocol.clock import WallClock
+from coarse.transport.adoption import LAUNCHERS, TorchrunWorker, become_rank, say_goodbye
 from coarse.transport.arrival import LauncherLine, NodeJob, arrival
 
 if TYPE_CHECKING:
@@ -56,7 +57,11 @@ def init(config: "Config | Mapping[str, object] | str | Path | None" = None) -> 
     if _runtime is not None and not _forked:
         _require_same_config(_runtime, config)
         return
-    _join(config, _startup_timeout_s(config))
+    worker = TorchrunWorker.of(os.environ)
+    settings = _settled(config, is_agreed=worker is None)
+    if worker is not None and not has_joined() and not _forked:
+        become_rank(worker, settings.partition, settings.launch.devices, settings.startup_timeout_s)
+    _join(config, settings.startup_timeout_s)
 
 
 def _require_same_config(runtime: "Runtime", config: "Config | Mapping[str, object] | str | Path | None") -> None:
@@ -96,8 +101,10 @@ def _join(config: "Config | Mapping[str, object] | str | Path | None", timeout_s
                 runtime = _open_runtime(config)
         except StallError:
             if "mpi4py.MPI" in sys.modules:  # the script has started MPI: see _on_uncaught
-                _install_hooks()
+                watch_over()
             raise
+        if runtime is None:  # a memory device, and the script has ended without init
+            sys.exit(0)
         line.say_joined()
     _runtime = runtime
     runtime.start()
@@ -122,13 +129,18 @@ def _require_processor() -> None:
         )
 
 
-def _open_runtime(config: "Config | Mapping[str, object] | str | Path | None") -> "Runtime":
-    """This rank's parts; all ranks open theirs at once, over MPI."""
+def _open_runtime(config: "Config | Mapping[str, object] | str | Path | None") -> "Runtime | None":
+    """This rank's parts; all ranks open theirs at once, over MPI. None on a device that no worker joins."""
     global _refusal
     _start_mpi()
     from coarse.runtime import Runtime
+    from coarse.transport.comm_world import WORKERS
 
-    _install_hooks()
+    if WORKERS is not None:
+        WORKERS.say(comes=True)
+        if not WORKERS.includes_this_rank and not WORKERS.come(WallClock()):
+            return None
+    watch_over()
     try:
         return Runtime(config)
     except CoarseError as error:
@@ -139,16 +151,18 @@ def _open_runtime(config: "Config | Mapping[str, object] | str | Path | None") -
         raise
 
 
-def _startup_timeout_s(config: "Config | Mapping[str, object] | str | Path | None") -> float:
-    """What the configuration says; the default where it is wrong, which all ranks are told of later."""
+def _settled(config: "Config | Mapping[str, object] | str | Path | None", *, is_agreed: bool) -> "Config":
+    """The configuration; of ranks that are yet to agree the default one where it is wrong: all are told of it later."""
     from coarse.protocol.config import Config, load_config
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the runtime reads it again, and warns
         try:
-            return load_config(config, os.environ).startup_timeout_s
+            return load_config(config, os.environ)
         except (CoarseError, OSError):
-            return Config().startup_timeout_s
+            if not is_agreed:
+                raise
+            return Config()
 
 
 def shutdown() -> None:
@@ -161,6 +175,8 @@ def shutdown() -> None:
             runtime.close()
         finally:
             _has_failed = runtime.has_failed
+        if not _has_failed:
+            say_goodbye()
         with LauncherLine(os.environ) as line:
             line.say_moved(runtime.carried_between_nodes(), runtime.reduced_bytes)
 
@@ -198,13 +214,16 @@ def _start_mpi() -> None:
     A process that no launcher started is alone. Open MPI would leave shared memory and folders of
     such a process behind, so it gets neither memory to share nor a folder that outlives its start.
     """
-    launchers = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
-    if any(name in os.environ for name in launchers):
+    if any(name in os.environ for name in LAUNCHERS):
         job = NodeJob.of(os.environ)
         if job is not None and job.is_whole:
             os.environ.setdefault("OMPI_MCA_btl", "self,sm")  # ranks of one machine listen to no network
         import mpi4py.MPI
 
+        from coarse.transport.comm_world import WORKERS
+
+        if WORKERS is not None and WORKERS.includes_this_rank:
+            WORKERS.narrow_comm_world()
         return
     before = {name: os.environ.get(name) for name in ("OMPI_MCA_btl", "TMPDIR")}
     with tempfile.TemporaryDirectory(prefix="coarse-start-") as folder:
@@ -218,7 +237,13 @@ def _start_mpi() -> None:
             os.environ[name] = value
 
 
-def _install_hooks() -> None:
+def has_joined() -> bool:
+    """Whether `init` has succeeded in this process, now or before."""
+    return _runtime is not None or _was_shut_down
+
+
+def watch_over() -> None:
+    """From now on an error that nobody catches ends the job, whose other ranks may wait for this one in MPI."""
     if sys.excepthook is _on_uncaught:
         return  # after a start that was refused
     atexit.register(_leave_without_mpi)  # after shutdown: the last registered is called first

@@ -22,7 +22,13 @@ from coarse.protocol.config import Config, load_config
 
 app = typer.Typer(add_completion=False)
 
-_DEVICES_HELP = "Ranks that are memory devices, 2 by default; with --cluster on each node, M by default."
+_DEVICES_HELP = (
+    "Ranks that are memory devices, by default what [launch] of the configuration says, or 2; with --cluster on each "
+    "node, or M."
+)
+_REPLACES_HELP = (
+    "Backends of torch.distributed, such as gloo,nccl, in whose place coarse is taken where a script asks for them."
+)
 _CLUSTER_HELP = (
     f"A cluster in a box: N nodes (at most {MOST_NODES}), each with M workers and with memory devices, as network "
     "namespaces of this machine. Needs root."
@@ -39,6 +45,7 @@ def run(
     config: Annotated[Path | None, typer.Option(help="A TOML file with the configuration.")] = None,
     mode: Annotated[str | None, typer.Option(help="Overrides the configuration's mode.")] = None,
     policy: Annotated[str | None, typer.Option(help="Overrides the configuration's policy.")] = None,
+    replaces: Annotated[str | None, typer.Option(metavar="BACKENDS", help=_REPLACES_HELP)] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the mpirun line and start nothing.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", help="Print the mpirun line, on standard error.")] = False,
     cluster: Annotated[str | None, typer.Option(metavar="NxM", help=_CLUSTER_HELP)] = None,
@@ -50,21 +57,29 @@ def run(
     """
     with wrong_input_ends_with_2():
         config_path = str(config.resolve()) if config else None
-        stated = _configured(config_path, mode, policy).partition
+        configured = _configured(config_path, mode, policy)
+        stated, default_devices = configured.partition, configured.launch.devices
         limit = _limit_of_links(rate, cluster, workers)
         request = TrainingRun(
             script=script,
             is_module=module,
             arguments=tuple(arguments or ()),
-            partition=chosen_partition(stated, workers, None if cluster else devices),
+            partition=chosen_partition(stated, workers, None if cluster else devices, default_devices),
             mode=mode,
             policy=policy,
             config_path=config_path,
+            replaces=replaces,
         )
         if cluster is None:
             _run_here(request, dry_run=dry_run, verbose=verbose)
         else:
-            nodes = ClusterRun(request, cluster, limit, devices_per_node=devices, is_stated=stated is not None)
+            nodes = ClusterRun(
+                request,
+                cluster,
+                limit,
+                devices_per_node=devices or (default_devices if stated is None else None),
+                is_stated=stated is not None,
+            )
             _run_in_cluster(nodes, dry_run=dry_run, verbose=verbose)
 
 

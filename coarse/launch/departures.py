@@ -18,6 +18,9 @@ class Verdict:
     """How long it must stand before the job is ended."""
 
 
+_UNUSED = "no worker has called coarse.init(); the memory devices end"
+
+
 class Departures:
     """What is known of each rank.
 
@@ -30,6 +33,12 @@ class Departures:
         self._workers = frozenset(range(num_ranks)) - light
         """Ranks that run the script; the `light` ones only serve."""
         self._waiting: set[int] = set()
+        self._starting: set[int] = set()
+        """Ranks whose script starts MPI, which waits for all ranks."""
+        self._left: set[int] = set()
+        """Workers whose script has ended without `init`, though their process may wait for others in MPI yet."""
+        self._met: set[int] = set()
+        """Workers whose script has joined the others without coarse."""
         self._came: set[int] = set()
         self._joined: set[int] = set()
         self._ended: dict[int, int | None] = {}
@@ -52,6 +61,22 @@ class Departures:
     def on_joined(self, rank: int) -> None:
         """Note that a rank's `init` succeeded."""
         self._joined.add(rank)
+
+    def on_starts(self, rank: int) -> None:
+        """Note that a rank's script starts MPI."""
+        self._starting.add(rank)
+
+    def on_started(self, rank: int) -> None:
+        """Note that MPI has started on a rank, or that the rank is gone."""
+        self._starting.discard(rank)
+
+    def on_left(self, rank: int) -> None:
+        """Note that a rank's script has ended without `init`."""
+        self._left.add(rank)
+
+    def on_met(self, rank: int) -> None:
+        """Note that a rank's script joined the others without coarse, by MPI or torch.distributed."""
+        self._met.add(rank)
 
     def on_waits_no_longer(self, rank: int) -> None:
         """Note that a rank's `init` returned or raised, or that the rank is gone."""
@@ -89,19 +114,29 @@ class Departures:
             return None
         return f"MPI rank {rank} {how_ended(self._ended[rank])}"
 
+    def unused(self) -> str | None:
+        """What to say of a job that ended well without its memory devices; None where it used them, or has none."""
+        has_devices = len(self._workers) < self._num_ranks
+        return _UNUSED if has_devices and not self._joined & self._workers else None
+
     def _first_failed(self) -> int | None:
         return next((rank for rank in self._failed if rank not in self._followed), next(iter(self._failed), None))
 
     def verdict(self) -> Verdict | None:
         """Why the job must be ended now; None while it may go on."""
-        for rank, status in self._ended.items():
-            waiting = self._waiting - self._ended.keys()
+        gone: dict[int, int | None] = {
+            **{rank: self._failed.get(rank, 0) for rank in self._left},
+            **self._ended,
+        }
+        for rank, status in gone.items():
+            waiting, starting = self._waiting - gone.keys(), self._starting - gone.keys()
             if status == 0:
                 waiting &= self._workers  # light devices alone may yet see other workers come
-            if rank not in self._joined and waiting:
-                where = "in" if rank in self._came else "before"
+            if rank not in self._joined and waiting | starting:
+                where = "in coarse.init()" if rank in self._came else "before coarse.init()"
+                where = where if waiting else "before MPI_Init"
                 return Verdict(
-                    f"MPI rank {rank} {how_ended(status)} {where} coarse.init(), where ranks {sorted(waiting)} wait; "
+                    f"MPI rank {rank} {how_ended(status)} {where}, where ranks {sorted(waiting or starting)} wait; "
                     "the job ends",
                     exit_status(status) or 1,
                 )
@@ -119,11 +154,11 @@ class Departures:
 
     def _verdict_of_strangers(self) -> Verdict:
         """Of a script in which nobody has called `init`: workers that know of no other each do all the work."""
-        text = "no worker has called coarse.init(); the memory devices end"
-        if len(self._workers) == 1 or any(self._ended[rank] != 0 for rank in self._workers):
-            return Verdict(text, self.first_failure())
+        is_alone = len(self._workers) == 1
+        if is_alone or self._met or any(self._ended[rank] != 0 for rank in self._workers):
+            return Verdict(_UNUSED, self.first_failure())
         return Verdict(
-            f"{text}. The {len(self._workers)} workers ran the script each by itself: call coarse.init(), or "
+            f"{_UNUSED}. The {len(self._workers)} workers ran the script each by itself: call coarse.init(), or "
             'torch.distributed.init_process_group("coarse"), in it, or give --workers 1',
             1,
         )

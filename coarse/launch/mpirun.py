@@ -219,7 +219,10 @@ def run_forwarding_signals(argv: Sequence[str], environ: Mapping[str, str], watc
         return watch.verdict.status
     if (cause := watch.departures.unsaid_cause()) is not None:
         _tell(f"{cause}; the job has ended")
-    return watch.departures.first_failure() or status
+    ended = watch.departures.first_failure() or status
+    if not ended and (remark := watch.departures.unused()) is not None:
+        _tell(remark)
+    return ended
 
 
 def _tell(text: str) -> None:

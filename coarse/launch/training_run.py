@@ -1,9 +1,9 @@
 """What `coarse run` is asked for: a script, a partition, and the ranks that follow from them."""
 
-import sys
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.machinery import PathFinder
+from importlib.util import find_spec
 from itertools import groupby
 from pathlib import Path
 
@@ -18,6 +18,7 @@ WATCHED = str(Path(__file__).with_name("watched.py"))
 """The program that runs a rank's command and tells how it ended."""
 
 _DEFAULT_RANKS = 2
+_REPLACEABLE = frozenset({"gloo", "nccl", "mpi"})
 _LOOPBACK = "127.0.0.1"
 
 
@@ -34,12 +35,19 @@ class TrainingRun:
     mode: str | None = None
     policy: str | None = None
     config_path: str | None = None
+    replaces: str | None = None
+    """Backends of torch.distributed in whose place coarse is taken, with commas between them."""
     hosts: tuple[str, ...] = ()
     """The host of each rank; none where all run here."""
     meeting_port: int = 29500
     """Where torch's store of the workers may listen, at worker 0."""
 
     def __post_init__(self) -> None:
+        if self.replaces is not None and not set(self.replaces.split(",")) <= _REPLACEABLE:
+            raise ConfigError(
+                f"--replaces must name backends of torch.distributed ({', '.join(sorted(_REPLACEABLE))}), with commas "
+                f"between them, got {self.replaces!r}"
+            )
         if self.is_module:
             _require_module(self.script)
         elif not Path(self.script).is_file():
@@ -104,6 +112,8 @@ class TrainingRun:
             "COARSE_MODE": self.mode,
             "COARSE_POLICY": self.policy,
             "COARSE_CONFIG": self.config_path,
+            "COARSE_REPLACES": self.replaces,
+            "COARSE_WORKERS": ",".join(map(str, self.table.workers)),
         }
         return {name: value for name, value in chosen.items() if value is not None}
 
@@ -111,16 +121,18 @@ class TrainingRun:
 def _require_module(name: str) -> None:
     """ConfigError where `python -m` would not find a module's package; what is in that is not imported here."""
     top = name.partition(".")[0]
-    if not top or PathFinder.find_spec(top, ["", *sys.path]) is None:
+    if not top or (PathFinder.find_spec(top, [""]) is None and find_spec(top) is None):
         raise ConfigError(
             f"no module {top!r} in {Path.cwd()} or installed; give a name such as `python -m` takes, or leave out -m "
             "for a file"
         )
 
 
-def chosen_partition(stated: str | None, workers: int | None, devices: int | None) -> str:
+def chosen_partition(
+    stated: str | None, workers: int | None, devices: int | None, default_devices: int | None = None
+) -> str:
     """The partition of a run: the one `stated` in the configuration, which --workers and --devices
-    may repeat but not contradict; without one, theirs."""
+    may repeat but not contradict; without one, theirs, and `default_devices` where --devices is not given."""
     for option, number, part in (
         ("--workers", workers, "a worker runs the script"),
         ("--devices", devices, "workers push to a memory device"),
@@ -128,7 +140,7 @@ def chosen_partition(stated: str | None, workers: int | None, devices: int | Non
         if number is not None and number < 1:
             raise ConfigError(f"{option} must be at least 1, got {number}; {part}")
     if stated is None:
-        return f"{workers or _DEFAULT_RANKS}:{devices or _DEFAULT_RANKS}"
+        return f"{workers or _DEFAULT_RANKS}:{devices or default_devices or _DEFAULT_RANKS}"
     table = stated_partition(stated)
     for option, number, found in (
         ("--workers", workers, table.num_workers),

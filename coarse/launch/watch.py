@@ -157,6 +157,12 @@ class _Speaker:
                 pass
             case ("waits", ()):
                 departures.on_waits(rank)
+            case ("starts", ()):
+                departures.on_starts(rank)
+            case ("left", ()):
+                departures.on_left(rank)
+            case ("met", ()):
+                departures.on_met(rank)
             case ("joined", ()):
                 departures.on_joined(rank)
             case ("fails", (status,)):
@@ -178,3 +184,5 @@ class _Speaker:
             departures.on_ended(self._rank, None)
         elif self._verb in ("waits", "joined"):
             departures.on_waits_no_longer(self._rank)
+        elif self._verb == "starts":
+            departures.on_started(self._rank)

@@ -10,7 +10,8 @@ It speaks to the launcher in lines over a Unix socket: "3 runs", "3 ended -9"; t
 
 PLACE is "-" for a memory device. Of a worker it is seven fields with commas between them, and the rank finds its place
 in the workers' world in the variables that torchrun sets (RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR,
-MASTER_PORT): MPI's own count memory devices too.
+MASTER_PORT), and in Open MPI's, which counted memory devices too; what they said goes to COARSE_JOB. The interpreter
+then begins with startup/sitecustomize.py, which makes MPI.COMM_WORLD the workers'.
 """
 
 import contextlib
@@ -20,6 +21,7 @@ import select
 import signal
 import socket
 import sys
+from collections.abc import Mapping
 
 _PR_SET_PDEATHSIG = 1
 _GRACE_MS = 2000
@@ -29,13 +31,14 @@ _FOR_THE_RANK = (
     *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM),
 )
 """mpirun signals a rank's whole process group; this process outlives the rank."""
+_STARTUP = os.path.join(os.path.dirname(os.path.abspath(__file__)), "startup")
 
 
 def main(place: str, command: list[str]) -> None:
     """Become the command, or with a launcher have it as a child and end as it ended."""
     launcher, rank = os.environ.get("COARSE_LAUNCHER"), os.environ.get("PMIX_RANK")
     if place != "-" and rank is not None:
-        os.environ.update(_workers_world(place, int(rank)))
+        os.environ.update(_workers_world(place, int(rank), os.environ))
     if launcher is None or rank is None:
         os.execvp(command[0], command)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as channel:
@@ -54,16 +57,27 @@ def main(place: str, command: list[str]) -> None:
     os._exit(status)
 
 
-def _workers_world(place: str, rank: int) -> dict[str, str]:
+def _workers_world(place: str, rank: int, environ: Mapping[str, str]) -> dict[str, str]:
     """The variables of a worker; its context's first MPI rank has the worker's and local rank that PLACE tells."""
     first, worker, local, size, local_size, address, port = place.split(",")
+    own, own_local = str(int(worker) + rank - int(first)), str(int(local) + rank - int(first))
+    before = (environ[f"OMPI_COMM_WORLD_{name}"] for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE"))
+    paths = [path for path in (environ.get("PYTHONPATH"),) if path]
     return {
-        "RANK": str(int(worker) + rank - int(first)),
-        "LOCAL_RANK": str(int(local) + rank - int(first)),
+        "RANK": own,
+        "LOCAL_RANK": own_local,
         "WORLD_SIZE": size,
         "LOCAL_WORLD_SIZE": local_size,
         "MASTER_ADDR": address,
         "MASTER_PORT": port,
+        "COARSE_JOB": ",".join(before),
+        "OMPI_COMM_WORLD_RANK": own,
+        "OMPI_COMM_WORLD_SIZE": size,
+        "OMPI_COMM_WORLD_LOCAL_RANK": own_local,
+        "OMPI_COMM_WORLD_LOCAL_SIZE": local_size,
+        "OMPI_COMM_WORLD_NODE_RANK": own_local,
+        "OMPI_UNIVERSE_SIZE": size,
+        "PYTHONPATH": os.pathsep.join([_STARTUP, *paths]),
     }
 
 

@@ -61,6 +61,18 @@ class FixedRouting:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Launch:
+    """What starts beside the workers."""
+
+    devices: int | None = None
+    """Memory devices of each node, for `torchrun`, which starts workers alone, and `coarse run` without --devices."""
+
+    def __post_init__(self) -> None:
+        if self.devices is not None:
+            _require_int("devices", self.devices, 1)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Config:
     """Everything that a user may set; the same on every rank."""
 
@@ -77,6 +89,7 @@ class Config:
     """How the workers sum what they sum themselves: by MPI's all-reduce, or by the ring of COARSE III-F."""
     num_sync_groups: int = 2
     routing: MeasuredRouting | FixedRouting = field(default_factory=MeasuredRouting)
+    launch: Launch = field(default_factory=Launch)
     bucket_bytes: int = 25 * MIB
     """Neighbouring gradients of an optimizer are fused up to this (an eighth of the model if that is less)."""
     stall_timeout_s: float = 60.0
@@ -96,6 +109,8 @@ class Config:
             _require_number(key, getattr(self, key), "a number of seconds above 0", math.ulp(0.0))
         if not isinstance(self.routing, MeasuredRouting | FixedRouting):
             raise _wrong("routing", "MeasuredRouting(...) or FixedRouting(...)", self.routing)
+        if not isinstance(self.launch, Launch):
+            raise _wrong("launch", "Launch(...), in a file the table [launch]", self.launch)
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, object], source: str = "argument") -> "Config":
@@ -161,6 +176,9 @@ def _config_from(mapping: Mapping[str, object], where: Where) -> Config:
     routing = values.get("routing")
     if isinstance(routing, Mapping):
         values["routing"] = _routing_from(routing, where)
+    launch = values.get("launch")
+    if isinstance(launch, Mapping):
+        values["launch"] = _section_from(Launch, launch, ("launch",), where)
     return _section_from(Config, values, (), where)
 
 

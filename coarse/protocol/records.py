@@ -22,6 +22,7 @@ class Tag(enum.IntEnum):
     REGION = 5
     SLICE = 6
     STATEMENT = 7
+    WORKERS = 8
 
 
 URGENT = 1 << 30

@@ -8,24 +8,23 @@ The groups themselves are in coarse/torch/c10d/group.py; see docs/process_group.
 
 from typing import TYPE_CHECKING
 
-import torch.distributed as dist
 from torch._C._distributed_c10d import _DistributedBackendOptions
 
-from coarse.torch.c10d.rendezvous import BACKEND_NAME, fill_in_env_rendezvous, join_job
+from coarse import autoload
+from coarse.torch.c10d.rendezvous import fill_in_env_rendezvous, join_job
 
 if TYPE_CHECKING:
     from coarse.torch.c10d.group import CoarseProcessGroup
 
 
 def register() -> None:
-    """Make the backend known to torch.distributed; `import coarse.torch` does."""
-    if BACKEND_NAME not in dist.Backend.backend_list:
-        dist.Backend.register_backend(BACKEND_NAME, _create, extended_api=True, devices=["cpu", "cuda"])
-        fill_in_env_rendezvous()
+    """Make the backend known, and let it do without torch's variables of how ranks meet; `import coarse.torch` does."""
+    autoload.register()
+    fill_in_env_rendezvous()
 
 
-def _create(options: _DistributedBackendOptions, _: object = None) -> "CoarseProcessGroup":
-    """A group as c10d asks for one."""
+def create(options: _DistributedBackendOptions, _: object = None) -> "CoarseProcessGroup":
+    """A group as c10d asks for one; joins the job first."""
     join_job()
     from coarse.torch.c10d.group import CoarseProcessGroup  # which needs MPI; `import coarse.torch` must not start it
 

@@ -22,6 +22,7 @@ from coarse.protocol.clock import Clock
 _LOOK_AGAIN_S = 0.01
 _SAY_AFTER_S = 15.0
 _MOST_CALLERS = 4096
+_PLACE = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
 PEER = struct.Struct("3i")
 """Process, user and group at the other end of a Unix socket."""
 
@@ -40,13 +41,15 @@ class NodeJob:
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> "NodeJob | None":
-        """The job that this process belongs to; None where Open MPI's mpirun did not start it."""
+        """The job that this process belongs to; None where Open MPI's mpirun did not start it.
+
+        `coarse run` counts workers alone in Open MPI's variables, and keeps what they were in COARSE_JOB.
+        """
         try:
-            rank, size, local_rank, local_size = (
-                int(environ[f"OMPI_COMM_WORLD_{name}"]) for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
-            )
+            told = environ.get("COARSE_JOB") or ",".join(environ[f"OMPI_COMM_WORLD_{name}"] for name in _PLACE)
         except KeyError:
             return None
+        rank, size, local_rank, local_size = (int(number) for number in told.split(","))
         servers = [value for name, value in sorted(environ.items()) if name.startswith("PMIX_SERVER_URI")]
         job = "\0".join([environ.get("PMIX_NAMESPACE", ""), *servers])
         return cls(
@@ -171,6 +174,18 @@ class LauncherLine:
     def say_waits(self) -> None:
         """Say that this rank has called `init`; it waits until it has joined or hangs up."""
         self._say("waits")
+
+    def say_starts(self) -> None:
+        """Say that this rank's script starts MPI, which waits for all ranks, until this hangs up."""
+        self._say("starts")
+
+    def say_left(self) -> None:
+        """Say that this rank's script has ended without `init`."""
+        self._say("left")
+
+    def say_met(self) -> None:
+        """Say that this rank's script joined the others without coarse."""
+        self._say("met")
 
     def say_joined(self) -> None:
         """Say that the start has succeeded."""

@@ -1,15 +1,26 @@
-"""MPI.COMM_WORLD of a worker, whose collectives would wait for memory devices, which never call them.
+"""MPI's worlds: the whole job's, which coarse uses, and what a worker's script finds as MPI.COMM_WORLD.
 
-Libraries that find mpi4py take COMM_WORLD for the workers' world (Lightning's MPIEnvironment splits it, say) and would
-hang for ever. Importing this module starts MPI.
+Memory devices are ranks of the job. Where a launcher tells who the workers are (COARSE_WORKERS), their COMM_WORLD in
+mpi4py is a communicator of workers alone, from the moment at which mpi4py starts MPI. Under plain mpirun the partition
+is known after `coarse.init()` only; until then COMM_WORLD is everybody's, and from then on each of its collectives,
+which would wait for devices that never call it, says why it cannot be.
+
+Importing this module starts MPI.
 """
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
+import numpy as np
 from mpi4py import MPI
 
 from coarse.errors import UnsupportedError
+from coarse.protocol.clock import WallClock
+from coarse.protocol.records import Tag
+
+WHOLE: MPI.Intracomm = MPI.COMM_WORLD
+"""All ranks of the job, whatever a script finds as COMM_WORLD."""
 
 _PICKLED = ("barrier", "bcast", "gather", "allgather", "scatter", "alltoall", "allreduce", "reduce", "scan", "exscan")
 _OF_BUFFERS = (
@@ -22,17 +33,120 @@ COLLECTIVES = (
 )  # fmt: skip
 """Of a communicator, the methods that return once all its ranks have called them."""
 
+_LOOK_AGAIN_S = 0.002
+
 
 class WorkersView(MPI.Intracomm):
     """The same communicator: ranks, messages and Abort are MPI's, and each collective says why it cannot be."""
+
+
+_OF_COMM_WORLD = (MPI.TAG_UB, MPI.IO, MPI.WTIME_IS_GLOBAL, MPI.UNIVERSE_SIZE, MPI.APPNUM, MPI.LASTUSEDCODE)
+"""Attributes that MPI gives COMM_WORLD, and no other communicator has up to date."""
+
+
+class WorkersWorld(MPI.Intracomm):
+    """The workers, as COMM_WORLD: what MPI grants or forbids COMM_WORLD alone holds for it, and for none made of it."""
+
+    @property
+    def _is_world(self) -> bool:
+        return bool(self == _comm_world())  # a duplicate has this class, too
+
+    def Abort(self, errorcode: int = 0) -> NoReturn:
+        """End all ranks of the job, memory devices too."""
+        WHOLE.Abort(errorcode)
+
+    def Free(self) -> None:
+        """MPI's error for COMM_WORLD."""
+        if self._is_world:
+            raise MPI.Exception(MPI.ERR_COMM)
+        super().Free()
+
+    def Disconnect(self) -> None:
+        """MPI's error for COMM_WORLD."""
+        if self._is_world:
+            raise MPI.Exception(MPI.ERR_COMM)
+        super().Disconnect()
+
+    def Get_attr(self, keyval: int) -> object:
+        """An attribute; those that MPI sets itself are the whole world's."""
+        return WHOLE.Get_attr(keyval) if self._is_world and keyval in _OF_COMM_WORLD else super().Get_attr(keyval)
+
+    def __reduce__(self) -> str | tuple[object, ...]:
+        """To whoever pickles it, it is COMM_WORLD by name, as mpi4py's own is."""
+        return (_comm_world, ()) if self._is_world else super().__reduce__()
+
+
+def _comm_world() -> MPI.Intracomm:
+    return MPI.COMM_WORLD
+
+
+class WorkersTold:
+    """The workers of a job as its launcher tells all ranks, and the devices' wait for whether they come.
+
+    A script may use MPI and leave without `coarse.init()`. Then devices must leave, too, for MPI_Finalize waits for
+    them. So before anything that all ranks do together they wait for one byte from the first worker.
+    """
+
+    def __init__(self, workers: tuple[int, ...]) -> None:
+        """`workers` are ranks of the whole world, in order."""
+        self._workers = workers
+        self._said = False
+
+    @classmethod
+    def of(cls, environ: Mapping[str, str]) -> "WorkersTold | None":
+        """What the launcher told; None under plain mpirun, or where all ranks are workers."""
+        text = environ.get("COARSE_WORKERS")
+        workers = tuple(int(rank) for rank in text.split(",")) if text else ()
+        return cls(workers) if 0 < len(workers) < WHOLE.Get_size() else None
+
+    @property
+    def includes_this_rank(self) -> bool:
+        """Whether this rank is a worker."""
+        return WHOLE.Get_rank() in self._workers
+
+    def narrow_comm_world(self) -> None:
+        """Make mpi4py's COMM_WORLD the workers'; a collective of the workers."""
+        module: Any = MPI
+        if isinstance(module.COMM_WORLD, WorkersWorld):
+            return
+        comm = WHOLE.Create_group(WHOLE.Get_group().Incl(self._workers), int(Tag.WORKERS))
+        comm.Set_name("MPI_COMM_WORLD")
+        module.COMM_WORLD = WorkersWorld(comm)
+
+    def say(self, *, comes: bool) -> None:
+        """Tell the devices, once, whether workers join them; the first worker's word is all workers'."""
+        if self._said:
+            return
+        self._said = True
+        if WHOLE.Get_rank() == self._workers[0]:
+            for rank in sorted(set(range(WHOLE.Get_size())) - set(self._workers)):
+                WHOLE.Send([np.array([comes], np.uint8), MPI.BYTE], dest=rank, tag=int(Tag.WORKERS))
+
+    def come(self, clock: WallClock) -> bool:
+        """On a memory device: whether the workers come, once that is known."""
+        while not WHOLE.Iprobe(source=self._workers[0], tag=int(Tag.WORKERS)):
+            clock.sleep_s(_LOOK_AGAIN_S)
+        word = np.empty(1, np.uint8)
+        WHOLE.Recv([word, MPI.BYTE], source=self._workers[0], tag=int(Tag.WORKERS))
+        return bool(word[0])
+
+
+WORKERS = WorkersTold.of(os.environ)
+"""What the launcher of this job told, if it did."""
+
+
+def on_finalize(call: Callable[[], None]) -> None:
+    """Have `call` called when the script ends MPI itself: MPI_Finalize deletes attributes of COMM_SELF first."""
+    keyval = MPI.Comm.Create_keyval(delete_fn=lambda comm, key, value: call())
+    MPI.COMM_SELF.Set_attr(keyval, None)
 
 
 def _refusal(name: str) -> Callable[..., NoReturn]:
     def refuse(self: WorkersView, *_: object, **__: object) -> NoReturn:
         raise UnsupportedError(
             f"MPI rank {self.Get_rank()}: {name} on MPI.COMM_WORLD would never return, since memory devices are among "
-            f"its {self.Get_size()} ranks and take no part; make a communicator of the workers (coarse run tells each "
-            "its RANK and WORLD_SIZE), or use coarse's own collectives"
+            f"its {self.Get_size()} ranks and take no part; take coarse.workers_comm(), or start the script by "
+            "coarse run, whose workers have a COMM_WORLD of their own"
         )
 
     refuse.__name__ = name
@@ -44,7 +158,7 @@ for _name in COLLECTIVES:
 
 
 def guard_comm_world() -> None:
-    """From now on whoever asks mpi4py for COMM_WORLD in this process is told instead of left to hang."""
+    """From now on whoever asks mpi4py for COMM_WORLD is told instead of left to hang; nothing where it is workers'."""
     module: Any = MPI
-    if not isinstance(module.COMM_WORLD, WorkersView):
+    if not isinstance(module.COMM_WORLD, WorkersView | WorkersWorld):
         module.COMM_WORLD = WorkersView(module.COMM_WORLD)

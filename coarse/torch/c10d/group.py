@@ -7,12 +7,12 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import Backend
 
+from coarse.autoload import BACKEND_NAME
 from coarse.session import current
 from coarse.torch.c10d.arguments import Given, listed, only
 from coarse.torch.c10d.collectives import Collectives
 from coarse.torch.c10d.lane import GroupLane
 from coarse.torch.c10d.members import meet
-from coarse.torch.c10d.rendezvous import BACKEND_NAME
 from coarse.torch.c10d.staging import Target, read, require_dense
 from coarse.torch.c10d.work import CoarseWork
 

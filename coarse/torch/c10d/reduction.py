@@ -52,7 +52,8 @@ _OF_TRUTH = {
 class Reduction:
     """An operation on elements of one type.
 
-    Half types travel and combine in float32 and are rounded once; truth values stay truth values.
+    Half types travel and combine in float32 and are rounded once; truth values stay truth values. An average of
+    integers is their sum, divided and rounded toward zero, as NCCL does it.
 
     Raises:
         TypeError: elements that cannot be combined so.
@@ -71,10 +72,8 @@ class Reduction:
             raise TypeError(
                 f"{self.operation.name} needs integers or truth values, tensors of {self.element} came; convert them"
             )
-        if self.operation is Operation.AVERAGE and not is_float:
-            raise TypeError(
-                f"the average of {self.element} would have to be rounded; use ReduceOp.SUM and divide, or convert"
-            )
+        if self.operation is Operation.AVERAGE and self.element == "bool":
+            raise TypeError("truth values have no average; use ReduceOp.SUM (or) or PRODUCT (and), or convert")
 
     @property
     def storage(self) -> np.dtype[Any]:
@@ -104,8 +103,18 @@ class Reduction:
     def from_wire(self, combined: Array, out: Array, num_ranks: int) -> None:
         """Write the end result of `num_ranks` ranks' elements to `out` (n,), which may be `combined`."""
         if self.operation is Operation.AVERAGE:
-            combined /= combined.dtype.type(num_ranks)
+            _divide(combined, num_ranks)
         if not self.is_in_place:
             out[:] = narrowed(combined, _HALF_TYPES[self.element])
         elif out is not combined:
             out[:] = combined
+
+
+def _divide(values: Array, divisor: int) -> None:
+    """Divide (n,) values in place; integers are rounded toward zero."""
+    if values.dtype.kind == "f":
+        values /= values.dtype.type(divisor)
+        return
+    is_rounded_up = (values < 0) & (values % divisor != 0)
+    values //= divisor
+    values += is_rounded_up.astype(values.dtype)

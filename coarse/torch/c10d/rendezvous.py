@@ -17,7 +17,6 @@ import torch.distributed as dist
 from coarse import arrays, session
 from coarse.parallel.data.byte_stream import stream
 
-BACKEND_NAME = "coarse"
 _ADDRESS_BYTES = 256
 _LOOPBACK = "127.0.0.1"
 _TELLING = "c10d/where to meet"

@@ -236,7 +236,7 @@ def test_whatever_ends_the_launcher_ends_the_cluster(untouched, tmp_path, number
 
 def test_a_node_that_is_lost_ends_the_job_otherwise_than_well(untouched, tmp_path):
     launcher = started(tmp_path)
-    lost = processes_in({(tmp_path / "namespace2").read_text()})
+    lost = processes_in({(tmp_path / "namespace1").read_text()})
     (holder,) = [pid for pid in lost if Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"unshare\0")]
     os.kill(holder, signal.SIGKILL)
     assert launcher.wait(TIMEOUT_S) not in (0, 2)

@@ -187,6 +187,57 @@ def test_workers_find_their_place_among_workers_in_torchs_variables(tmp_path):
         }  # fmt: skip
 
 
+UNUSED = "coarse: no worker has called coarse.init(); the memory devices end\n"
+
+
+@pytest.mark.parametrize(("how", "remark"), [("plain", UNUSED), ("finalizes", UNUSED), ("joins", "")])
+def test_comm_world_of_a_script_is_the_workers_and_mpi_ends_with_or_without_coarse(how, remark):
+    completed = coarse_run(HERE / "own_world.py", how)
+    assert completed.returncode == 0, completed.stderr
+    assert completed.stderr == remark
+    assert sorted(completed.stdout.splitlines()) == ["worker 0 ends", "worker 1 ends"]
+
+
+@pytest.mark.parametrize(
+    ("how", "status", "words"),
+    [
+        ("raises", 1, "coarse: MPI rank 1 raised ArithmeticError"),
+        ("aborts", 5, "MPI rank 1 ended with status 5"),
+        ("one leaves", 1, "MPI rank 1 ended with status 0 before MPI_Init, where ranks [0] wait"),
+        ("one stays", 1, "MPI rank 1 ended with status 0 before coarse.init(), where ranks [0] wait"),
+    ],
+)
+def test_a_worker_that_leaves_others_in_mpi_ends_the_job(how, status, words):
+    began_s = time.perf_counter()
+    completed = coarse_run(HERE / "own_world.py", how)
+    assert completed.returncode == status, completed.stderr
+    assert words in completed.stderr
+    assert time.perf_counter() - began_s < IN_TIME_S + LAUNCHER_S
+
+
+@pytest.mark.parametrize(
+    ("how", "options", "backend", "remark"),
+    [
+        ("gloo", TWO_AND_ONE, "gloo", UNUSED),
+        ("any", TWO_AND_ONE, "coarse", ""),
+        ("gloo", (*TWO_AND_ONE, "--replaces", "nccl,gloo"), "coarse", ""),
+    ],
+)
+def test_a_script_of_torchs_own_runs_by_its_backend_or_by_coarse(how, options, backend, remark):
+    completed = coarse_run(HERE / "torchs_world.py", how, options=options)
+    assert completed.returncode == 0, completed.stderr
+    for line in completed.stdout.splitlines():
+        assert f"cpu:{backend}" in line
+    assert completed.stdout.count("cpu:") == 2
+    assert UNUSED in completed.stderr if remark else UNUSED not in completed.stderr
+
+
+def test_under_plain_mpirun_workers_have_a_communicator_of_their_own():
+    completed = mpirun(4, HERE / "shared_world.py")
+    assert completed.returncode == 0, completed.stderr
+    assert sorted(completed.stdout.splitlines()) == ["worker 0 ends", "worker 1 ends"]
+
+
 def test_ranks_of_one_machine_listen_to_no_network(tmp_path):
     completed = coarse_run(HERE / "listening.py")
     assert completed.returncode == 0, completed.stderr

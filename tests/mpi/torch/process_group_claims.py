@@ -280,9 +280,18 @@ def a_message_of_another_size_is_refused() -> None:
     dist.barrier()
 
 
+def averages_of_integers_are_rounded_toward_zero() -> None:
+    """As NCCL rounds them; Gloo has none."""
+    size = dist.get_world_size()
+    values = torch.tensor([1, -1, 5, -7]) * (dist.get_rank() + 1)
+    wanted = torch.div(torch.tensor([1, -1, 5, -7]) * (size * (size + 1) // 2), size, rounding_mode="trunc")
+    dist.all_reduce(values, dist.ReduceOp.AVG)
+    assert values.tolist() == wanted.tolist()
+
+
 def what_cannot_be_reduced_is_refused_at_once() -> None:
-    for dtype, op in ((torch.float32, dist.ReduceOp.BAND), (torch.int32, dist.ReduceOp.AVG)):
-        with pytest.raises(TypeError, match=r"float32|int32"):
+    for dtype, op in ((torch.float32, dist.ReduceOp.BAND), (torch.bool, dist.ReduceOp.AVG)):
+        with pytest.raises(TypeError, match=r"float32|truth values"):
             dist.all_reduce(torch.ones(3).to(dtype), op)
     with pytest.raises(TypeError, match="dense"):
         dist.broadcast(torch.ones(3).to_sparse(), 0)

@@ -26,7 +26,7 @@ def test_a_cluster_is_shown_command_by_command_before_its_mpirun_line(folder):
     status, output = planned(folder, "--cluster", "2x1", "--rate", "100mbit")
     assert status == 0
     assert "tc qdisc add dev eth0 root tbf rate 100000000bit" in output
-    assert "-x COARSE_PARTITION=worker,memory_device,worker,memory_device --host node1-" in output
+    assert "-x COARSE_PARTITION=worker,memory_device,worker,memory_device -x COARSE_WORKERS=0,2 --host node1-" in output
 
 
 def test_devices_of_a_cluster_are_those_of_each_node(folder):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import coarse
-from coarse.protocol.config import Config, FixedRouting, MeasuredRouting
+from coarse.protocol.config import Config, FixedRouting, Launch, MeasuredRouting
 from coarse.protocol.partition_file import RANK_KEYS
 
 PAGE = (Path(__file__).parents[3] / "docs" / "configuration.md").read_text()
@@ -26,10 +26,10 @@ def value_of(cell: str) -> object:
         return None
     if found := re.fullmatch(r"(\d+) (\w+)", cell):
         return int(found[1]) * UNITS[found[2]]
-    return eval(cell.strip("`"), {"MeasuredRouting": MeasuredRouting})
+    return eval(cell.strip("`"), {"MeasuredRouting": MeasuredRouting, "Launch": Launch})
 
 
-@pytest.mark.parametrize("section", [Config, MeasuredRouting, FixedRouting])
+@pytest.mark.parametrize("section", [Config, MeasuredRouting, FixedRouting, Launch])
 def test_every_setting_stands_in_the_page_with_its_default(section):
     for field in fields(section):
         cell = rows()[field.name]
@@ -41,7 +41,7 @@ def test_every_setting_stands_in_the_page_with_its_default(section):
 
 
 def test_the_page_names_no_setting_that_does_not_exist():
-    known = {field.name for section in (Config, MeasuredRouting, FixedRouting) for field in fields(section)}
+    known = {field.name for section in (Config, MeasuredRouting, FixedRouting, Launch) for field in fields(section)}
     assert {name for name in rows() if not name.isupper()} <= known | set(RANK_KEYS)
 
 
@@ -55,9 +55,13 @@ def test_the_file_in_the_page_states_the_defaults(tmp_path):
     path.write_text(toml)
     config = Config.from_toml(path)
     routing = dataclasses.replace(config.routing, profile_every_steps=None)
-    stated = dataclasses.replace(config, routing=routing).to_mapping()
+    assert config.launch == Launch(devices=2)
+    stated = dataclasses.replace(config, routing=routing, launch=Launch()).to_mapping()
     assert set(re.findall(r"^(\w+) = ", toml, re.MULTILINE)) == {
-        field.name for section in (Config, MeasuredRouting) for field in fields(section) if field.name != "routing"
+        field.name
+        for section in (Config, MeasuredRouting, Launch)
+        for field in fields(section)
+        if field.name not in ("routing", "launch")
     }
     defaults = Config().to_mapping()
     given = ("partition", "device_capacity_bytes")

@@ -64,6 +64,37 @@ def test_workers_that_all_end_without_init_have_each_done_all_the_work():
     assert verdict.text.startswith("no worker has called coarse.init(); the memory devices end. The 2 workers ran")
 
 
+def test_workers_that_met_without_coarse_have_not_each_done_all_the_work():
+    verdict = starting(("met", 0), ("left", 0), ("left", 1), ("ended", 0, 0), ("ended", 1, 0), ("waits", 2))
+    assert verdict == Verdict("no worker has called coarse.init(); the memory devices end", 0)
+
+
+def test_a_rank_that_ends_without_mpi_is_named_once_another_starts_it():
+    assert starting(("starts", 0)) is None
+    verdict = starting(("starts", 0), ("left", 1), ("ended", 1, 0))
+    assert verdict is not None
+    assert verdict.text == "MPI rank 1 ended with status 0 before MPI_Init, where ranks [0] wait; the job ends"
+    assert starting(("starts", 0), ("started", 0), ("ended", 1, 0)) is None
+
+
+def test_a_script_that_has_ended_counts_though_its_process_waits_in_mpi():
+    verdict = starting(("waits", 0), ("left", 1))
+    assert verdict is not None
+    assert (verdict.status, "MPI rank 1 ended with status 0 before coarse.init()" in verdict.text) == (1, True)
+    verdict = starting(("waits", 0), ("fails", 1, 3), ("left", 1))
+    assert verdict is not None
+    assert verdict.status == 3
+
+
+@pytest.mark.parametrize(("joined", "remark"), [(set(), True), ({0, 1, 2}, False)])
+def test_devices_that_nobody_used_are_remarked_on(joined, remark):
+    departures = Departures(3, frozenset({2}))
+    for rank in joined:
+        departures.on_joined(rank)
+    assert (departures.unused() is not None) is remark
+    assert Departures(2, frozenset()).unused() is None
+
+
 def test_one_worker_may_do_without_init():
     departures = Departures(2, frozenset({1}))
     departures.on_ended(0, 0)

@@ -33,6 +33,9 @@ def test_contexts_follow_the_ranks_of_the_partition(script):
     assert request.light_ranks() == {1, 2}
 
 
+OF_MPI = [f"OMPI_COMM_WORLD_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")]
+
+
 def test_every_worker_is_told_its_place_among_workers_alone(script):
     hosts = ("a", "a", "a", "b", "b", "b")
     roles = "worker,memory_device,worker,worker,both,memory_device"
@@ -42,23 +45,46 @@ def test_every_worker_is_told_its_place_among_workers_alone(script):
     for context in request.contexts("python"):
         for rank in range(first, first + context.num_ranks):
             place = context.command[4]
-            found[rank] = None if place == "-" else workers_world(place, rank)
+            mpis = dict.fromkeys(OF_MPI, "") | {"OMPI_COMM_WORLD_RANK": str(rank), "PYTHONPATH": "/mine"}
+            found[rank] = None if place == "-" else workers_world(place, rank, mpis)
         first += context.num_ranks
     world = {"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "1234"}
     numbers = {0: (0, 0), 2: (1, 1), 3: (2, 0), 4: (3, 1)}
     places = {rank: {"RANK": str(at[0]), "LOCAL_RANK": str(at[1]), **world} for rank, at in numbers.items()}
-    assert found == {rank: places.get(rank) for rank in range(6)}
+    for rank in range(6):
+        place, told = places.get(rank), found[rank]
+        assert (told is None) == (place is None)
+        if told is not None and place is not None:
+            assert {name: told[name] for name in place} == place
+            assert told["COARSE_JOB"] == f"{rank},,,"
+            assert [told[name] for name in OF_MPI] == [place["RANK"], "4", place["LOCAL_RANK"], "2"]
+            assert told["PYTHONPATH"].endswith("/launch/startup:/mine")
 
 
 def test_only_what_was_asked_for_is_exported(script):
-    assert TrainingRun(script=script).exports() == {"COARSE_PARTITION": "2:2"}
-    asked = TrainingRun(script=script, partition="3:1", mode="coarse", policy="paper", config_path="/c.toml")
+    assert TrainingRun(script=script).exports() == {"COARSE_PARTITION": "2:2", "COARSE_WORKERS": "0,1"}
+    asked = TrainingRun(
+        script=script, partition="3:1", mode="coarse", policy="paper", config_path="/c.toml", replaces="gloo,nccl"
+    )
     assert asked.exports() == {
         "COARSE_PARTITION": "3:1",
         "COARSE_MODE": "coarse",
         "COARSE_POLICY": "paper",
         "COARSE_CONFIG": "/c.toml",
+        "COARSE_REPLACES": "gloo,nccl",
+        "COARSE_WORKERS": "0,1,2",
     }
+
+
+def test_only_backends_of_torch_can_be_replaced(script):
+    with pytest.raises(ConfigError, match="--replaces must name backends"):
+        TrainingRun(script=script, replaces="gloo,nickel")
+
+
+def test_devices_of_the_configuration_are_those_that_no_option_states():
+    assert chosen_partition(None, 3, None, 4) == "3:4"
+    assert chosen_partition(None, 3, 1, 4) == "3:1"
+    assert chosen_partition("2:2", None, None, 4) == "2:2"
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@ import dataclasses
 import pytest
 
 from coarse.errors import ConfigError
-from coarse.protocol.config import Config, FixedRouting, MeasuredRouting, load_config
+from coarse.protocol.config import Config, FixedRouting, Launch, MeasuredRouting, load_config
 from coarse.protocol.units import KIB, MIB
 
 
@@ -73,6 +73,7 @@ def test_a_config_cannot_be_changed():
         ("startup_timeout_s", float("nan")),
         ("startup_timeout_s", "60"),
         ("routing", "measured"),
+        ("launch", {"devices": 2}),
     ],
 )
 def test_a_wrong_value_is_refused_with_its_key_and_what_came(key, value):
@@ -118,6 +119,12 @@ def test_an_unknown_key_of_a_file_is_refused_with_its_line(write):
         Config.from_toml(path)
 
 
+def test_a_file_says_how_many_devices_start_beside_workers(write):
+    config = Config.from_toml(write("[launch]\ndevices = 3\n"))
+    assert config.launch == Launch(devices=3)
+    assert Config.from_mapping(config.to_mapping()) == config
+
+
 def test_an_unknown_key_of_a_section_is_refused_with_its_line(write):
     path = write("[routing]\ntie_tolerance = 0.2\nmin_partition = 1\n")
     with pytest.raises(ConfigError, match=r"coarse\.toml:3: .*'routing\.min_partition'"):
@@ -135,6 +142,8 @@ def test_an_unknown_key_of_a_section_is_refused_with_its_line(write):
         ('\n[routing]\npolicy = "fixed"\nthreshold_bytes = 1\n', 2),
         ("[routing]\nthreshold_bytes = 1\n", 2),
         ("\nmode = \n", 2),
+        ("\n[launch]\ndevices = 0\n", 3),
+        ("\n[launch]\nworkers = 2\n", 3),
     ],
 )
 def test_a_wrong_value_of_a_file_is_refused_with_its_line(write, text, line):

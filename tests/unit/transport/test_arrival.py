@@ -47,6 +47,12 @@ def test_where_a_job_has_other_nodes_ranks_are_local(environ):
         arrival(ranks(environ)[0], 0.0, WallClock()).__enter__()
 
 
+def test_what_coarse_run_kept_of_mpis_place_goes_before_that_among_workers(environ):
+    job = NodeJob.of({**environ, "COARSE_JOB": "4,8,1,4"})
+    assert job is not None
+    assert (job.world_rank, job.local_rank, job.local_size, job.is_whole) == (4, 1, 4, False)
+
+
 def test_a_process_that_no_mpirun_started_waits_for_nobody():
     assert NodeJob.of({"PMIX_RANK": "0"}) is None
     with arrival(None, 0.0, WallClock()):

@@ -30,6 +30,15 @@ def test_an_average_is_divided_at_its_end():
     assert (reduced(Reduction("float64", Operation.AVERAGE), arrays) == 3).all()
 
 
+@pytest.mark.parametrize("element", ["int8", "int64", "uint8"])
+def test_an_average_of_integers_is_rounded_toward_zero(element):
+    rows = [(1, 2, 4), (0, 0, 1), (100, 20, 7)]
+    rows += [(-1, -2, -4), (-1, 0, -1), (-3, 2, -1)] if element.startswith("i") else []
+    arrays = [np.array(column, element) for column in zip(*rows, strict=True)]
+    wanted = [int(sum(row) / 3) for row in rows]
+    assert reduced(Reduction(element, Operation.AVERAGE), arrays).tolist() == wanted
+
+
 @pytest.mark.parametrize(("operation", "combined"), [(Operation.SUM, np.any), (Operation.PRODUCT, np.all)])
 def test_sums_and_products_of_truth_values_are_or_and_and(operation, combined):
     arrays = [np.array(row, np.uint8) for row in ([0, 1, 1, 0], [0, 1, 0, 0], [0, 1, 1, 1])]
@@ -40,7 +49,7 @@ def test_sums_and_products_of_truth_values_are_or_and_and(operation, combined):
     ("element", "operation", "words"),
     [
         ("float32", Operation.BIT_XOR, "needs integers"),
-        ("int32", Operation.AVERAGE, "would have to be rounded"),
+        ("bool", Operation.AVERAGE, "no average"),
         ("complex64", Operation.SUM, "convert to one of"),
         ("float8_e4m3fn", Operation.SUM, "convert to one of"),
     ],

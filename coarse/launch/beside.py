@@ -1,0 +1,43 @@
+"""The mpirun beside torchrun: `python -m coarse.launch.beside JOB WORKERS PARTITION` (see coarse.transport.adoption).
+
+It starts memory devices, and placeholders in the workers' stead, and ends as they end.
+"""
+
+import os
+import sys
+
+from coarse.errors import CoarseError, ConfigError
+from coarse.launch.departures import Departures
+from coarse.launch.mpirun import ONE_MACHINE, mpirun_argv, mpirun_beside, run_forwarding_signals
+from coarse.launch.training_run import TrainingRun
+from coarse.launch.watch import Watch
+
+PLACEHOLDER_MODULE = "coarse.launch.placeholder"
+
+
+def main(job: str, num_workers: int, partition: str) -> int:
+    """Run the job to its end and return its exit status."""
+    request = TrainingRun(script=PLACEHOLDER_MODULE, is_module=True, arguments=(job,), partition=partition)
+    if request.table.num_workers != num_workers:
+        raise ConfigError(
+            f"torchrun started {num_workers} workers, but the configuration's partition {partition!r} has "
+            f"{request.table.num_workers}; change --nproc-per-node, or take the partition out of the file and let "
+            "[launch] devices say how many memory devices a node gets"
+        )
+    argv = mpirun_argv(
+        mpirun_beside(sys.executable, os.environ),
+        request.contexts(sys.executable),
+        exports=request.exports(),
+        as_root=os.geteuid() == 0,
+        fault_tolerant=True,
+        options=ONE_MACHINE,
+    )
+    return run_forwarding_signals(argv, os.environ, Watch(Departures(request.num_ranks, request.light_ranks())))
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1], int(sys.argv[2]), sys.argv[3]))
+    except CoarseError as error:
+        sys.stderr.write(f"coarse: {error}\n")
+        sys.exit(2)

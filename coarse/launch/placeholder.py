@@ -1,0 +1,70 @@
+"""Holds a worker's place in an mpirun job for a process that torchrun started: `placeholder.py JOB`.
+
+See coarse.transport.adoption. It hands its environment to the first process of this user that asks at its socket, and
+ends when that process does: with 0 where it has said that it ends well.
+"""
+
+import json
+import os
+import select
+import socket
+import sys
+
+from coarse.errors import CoarseError
+from coarse.protocol.clock import WallClock
+from coarse.transport.adoption import placeholder_address
+from coarse.transport.arrival import PEER
+
+_HANDED_ON = ("PMIX", "OMPI_", "OPAL_", "PRTE_", "COARSE_")
+_TIMEOUT_S = 600.0
+_BIND_AGAIN_S = 0.1
+
+
+def main(job: str, clock: WallClock) -> int:
+    """The exit status of a placeholder."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        _bind(listener, placeholder_address(job, int(os.environ["LOCAL_RANK"])), clock)
+        listener.listen()
+        listener.settimeout(_TIMEOUT_S)
+        channel, pid = _worker(listener)
+    with channel:
+        worker = os.pidfd_open(pid)
+        environ = {name: value for name, value in os.environ.items() if name.startswith(_HANDED_ON)}
+        channel.sendall(json.dumps(environ).encode() + b"\n")
+        select.select([worker], [], [])
+        os.close(worker)
+        channel.setblocking(False)
+        try:
+            word = channel.recv(64)
+        except (BlockingIOError, ConnectionError):
+            word = b""
+    return 0 if word else 1
+
+
+def _bind(listener: socket.socket, address: str, clock: WallClock) -> None:
+    """Bind the name, which a placeholder of a job that is just ending may have yet."""
+    until_s = clock.now_s() + _TIMEOUT_S
+    while True:
+        try:
+            return listener.bind(address)
+        except OSError as error:
+            if clock.now_s() >= until_s:
+                raise CoarseError(
+                    f"another process of {socket.gethostname()} has the name {address[1:]!r} ({error.strerror}); see "
+                    "in /proc/net/unix which"
+                ) from None
+        clock.sleep_s(_BIND_AGAIN_S)
+
+
+def _worker(listener: socket.socket) -> tuple[socket.socket, int]:
+    """The connection to the worker, a process of this user, and its process id."""
+    while True:
+        channel, _ = listener.accept()
+        pid, user, _ = PEER.unpack(channel.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER.size))
+        if user == os.geteuid():
+            return channel, pid
+        channel.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], WallClock()))

@@ -1,0 +1,58 @@
+"""An mpi4py script as its users write it, under `coarse run`; the argument says what it does besides.
+
+"plain": it uses collectives and ends. "finalizes": it ends MPI itself. "joins": it calls coarse.init() in the middle.
+"raises": worker 1 raises while the other is in a collective. "aborts": worker 1 aborts. "one leaves": worker 1 ends
+before it starts MPI. "one stays": worker 0 calls coarse.init(), and worker 1 ends.
+"""
+
+import copy
+import os
+import sys
+
+import numpy as np
+import pytest
+
+how = sys.argv[1]
+if how == "one leaves" and os.environ["RANK"] == "1":
+    sys.exit(0)
+from mpi4py import MPI  # noqa: E402
+
+world = MPI.COMM_WORLD
+rank, size = world.Get_rank(), world.Get_size()
+assert (rank, size) == (int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])) == (rank, 2)
+for name, told in (("RANK", rank), ("SIZE", size), ("LOCAL_RANK", rank), ("LOCAL_SIZE", size)):
+    assert os.environ[f"OMPI_COMM_WORLD_{name}"] == str(told)
+seen = np.empty(2, np.int64)
+world.Allgather(np.array([rank]), seen)
+assert seen.tolist() == [0, 1]
+total = np.array([rank + 1.0])
+world.Allreduce(MPI.IN_PLACE, total)
+assert total[0] == 3
+assert world.Split(rank).Get_size() == 1
+assert world.Get_name() == "MPI_COMM_WORLD"
+assert copy.deepcopy(world) is world  # as pickle goes about it
+assert world.Get_attr(MPI.TAG_UB) > 1 << 20
+assert not any("startup" in path for path in (*sys.path, os.environ.get("PYTHONPATH", "")))
+for method in (world.Free, world.Disconnect):
+    with pytest.raises(MPI.Exception) as refused:
+        method()
+    assert refused.value.Get_error_class() == MPI.ERR_COMM
+duplicate = world.Dup()
+duplicate.Free()
+if (how == "one stays" and rank == 0) or how == "joins":
+    import coarse
+
+    coarse.init()
+    assert coarse.push_pull(np.full(3, rank, np.float32), "mean").tolist() == [0.5] * 3
+    coarse.workers_comm().Allreduce(MPI.IN_PLACE, total)
+    assert total[0] == 6
+    assert (coarse.workers_comm().Get_size(), coarse.workers_comm() != MPI.COMM_WORLD) == (2, True)
+if how in ("raises", "aborts"):
+    if rank == 1:
+        if how == "raises":
+            raise ArithmeticError("the worker is broken")
+        world.Abort(5)
+    world.Barrier()
+print(f"worker {rank} ends", flush=True)
+if how == "finalizes":
+    MPI.Finalize()
