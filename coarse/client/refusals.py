@@ -7,7 +7,7 @@ import numpy as np
 
 from coarse import errors
 from coarse.errors import CoarseError, DeadRankError, InFlightError, StallError
-from coarse.protocol.dtypes import DType
+from coarse.protocol.dtypes import STORAGE
 from coarse.protocol.records import Descriptor, Failed
 
 ANSWER_S = 1.0
@@ -24,13 +24,12 @@ def error_of(failed: Failed) -> CoarseError:
 
 def require_fit(rank: int, descriptor: Descriptor, out: np.ndarray) -> None:
     """Refuse an `out` that cannot take a key's result as it is."""
+    if isinstance(out, np.ndarray) and out.shape == descriptor.shape and out.dtype == STORAGE[descriptor.dtype]:
+        return
     wanted = f"rank {rank}: {descriptor.name!r} is {descriptor} and out must be"
     if not isinstance(out, np.ndarray):
         raise TypeError(f"{wanted} such a numpy array, got {type(out).__name__}")
-    if out.shape != descriptor.shape or out.dtype != DType(descriptor.dtype).storage:
-        raise ValueError(
-            f"{wanted} so too, got {out.dtype}{list(out.shape)}; leave out away to get a new array"
-        )
+    raise ValueError(f"{wanted} so too, got {out.dtype}{list(out.shape)}; leave out away to get a new array")
 
 
 def unregistered(rank: int, descriptor: Descriptor, waited_s: float) -> StallError:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from coarse.client.protocol import ClientKey, KeyPhase
-from coarse.protocol.dtypes import DType
+from coarse.protocol.dtypes import STORAGE
 from coarse.storage.region import DeviceMemory
 
 
@@ -22,7 +22,7 @@ class KeyRegions:
         """A key's region, flat, in the type in which it is stored."""
         descriptor = state.descriptor
         memory = self._memories[state.device]
-        return memory.view(state.offset, state.nbytes).view(DType(descriptor.dtype).storage)
+        return memory.view(state.offset, state.nbytes).view(STORAGE[descriptor.dtype])
 
     def array(self, state: ClientKey) -> np.ndarray:
         """A key's region in its shape; zeros where nothing was ever written."""

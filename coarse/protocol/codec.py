@@ -49,6 +49,8 @@ _COLD: tuple[type, ...] = (
     Echo, Allocate, Allocated, Free, StatisticsRequest, StatisticsReply, Leave, Died, *SNAPSHOT_RECORDS,
 )  # fmt: skip
 _COLD_KIND = {kind: index + 16 for index, kind in enumerate(_COLD)}
+_TO_JSON = json.JSONEncoder(separators=(",", ":")).encode
+_FROM_JSON = json.JSONDecoder().decode
 _NESTED: dict[type, int] = {Register: 3, Located: 3}
 """Which field of a record is itself a Descriptor."""
 
@@ -68,7 +70,7 @@ def encode(record: Record) -> bytes:
         )
     if type(record) is Ready:
         return _READY.pack(_READY_KIND, record.present, record.first, record.key, record.last)
-    return bytes([_COLD_KIND[type(record)]]) + json.dumps(record, separators=(",", ":")).encode()
+    return bytes([_COLD_KIND[type(record)]]) + _TO_JSON(record).encode()
 
 
 def decode(frame: bytes) -> Record:
@@ -85,7 +87,7 @@ def decode(frame: bytes) -> Record:
             f"a record of unknown kind {kind} came; do all ranks run the same release?"
         )
     record_type = _COLD[kind - 16]
-    fields: list[Any] = [_frozen(value) for value in json.loads(frame[1:])]
+    fields: list[Any] = [_frozen(value) for value in _FROM_JSON(frame[1:].decode())]
     nested = _NESTED.get(record_type)
     if nested is not None:
         fields[nested] = Descriptor(*fields[nested])

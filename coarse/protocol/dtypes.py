@@ -29,17 +29,17 @@ class DType(enum.IntEnum):
     @property
     def storage(self) -> np.dtype[Any]:
         """The numpy type of the bytes; bfloat16 is kept as uint16, which numpy knows."""
-        return _STORAGE[self]
+        return STORAGE[self]
 
     @property
     def accumulator(self) -> np.dtype[Any]:
         """The type in which sums are carried: half types add in float32 and round once."""
-        return _ACCUMULATOR.get(self, _STORAGE[self])
+        return _ACCUMULATOR.get(self, STORAGE[self])
 
     @property
     def itemsize(self) -> int:
         """Bytes of one element."""
-        return _STORAGE[self].itemsize
+        return STORAGE[self].itemsize
 
     @property
     def is_integer(self) -> bool:
@@ -52,7 +52,7 @@ class DType(enum.IntEnum):
         return self.name.lower()
 
 
-_STORAGE: dict[DType, np.dtype[Any]] = {
+STORAGE: dict[int, np.dtype[Any]] = {
     DType.FLOAT16: np.dtype(np.float16),
     DType.BFLOAT16: np.dtype(np.uint16),
     DType.FLOAT32: np.dtype(np.float32),
@@ -61,12 +61,13 @@ _STORAGE: dict[DType, np.dtype[Any]] = {
     DType.INT64: np.dtype(np.int64),
     DType.UINT8: np.dtype(np.uint8),
 }
+"""By type, or by the number that stands in records, the numpy type of the bytes."""
 _ACCUMULATOR: dict[DType, np.dtype[Any]] = {
     DType.FLOAT16: np.dtype(np.float32),
     DType.BFLOAT16: np.dtype(np.float32),
 }
 _FROM_NUMPY = {
-    dtype: kind for kind, dtype in _STORAGE.items() if kind is not DType.BFLOAT16
+    kind.storage: kind for kind in DType if kind is not DType.BFLOAT16
 }
 
 

@@ -4,6 +4,7 @@ All ranks compute the same plan from the same tables, so nothing about it travel
 (COARSE III-E for routing and partitioning, IV-A for sync groups).
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -71,6 +72,16 @@ class Placement:
         return len(self.device_nodes)
 
     @cached_property
+    def turns(self) -> int:
+        """Keys that are equal modulo this have the same devices, where shards are of one size."""
+        return math.lcm(*(len(self.adders_on(node)) for node in self.nodes))
+
+    @cached_property
+    def plans(self) -> "dict[tuple[int, int, int], SyncPlan]":
+        """What `plan_key` has made of (turn, number of shards, number of elements): names of one model share a few."""
+        return {}
+
+    @cached_property
     def nodes(self) -> tuple[int, ...]:
         """The nodes that have clients, in order."""
         return tuple(sorted(set(self.client_nodes)))
@@ -119,14 +130,21 @@ class SyncPlan:
         """Adjacent sync groups run in opposite directions (COARSE IV-A)."""
         return 1 if (shard % self.num_sync_groups) % 2 == 0 else -1
 
+    @cached_property
+    def _targets(self) -> dict[int, tuple[tuple[int, int, int], ...]]:
+        return {}
+
     def targets(self, client: int) -> tuple[tuple[int, int, int], ...]:
         """(device, first shard, past the last): where a client announces its shards."""
-        return tuple(
-            (device, first, last)
-            for first, last, members in self.members_by_block
-            for device in members
-            if client in self.contributors_by_device[device]
-        )
+        targets = self._targets.get(client)
+        if targets is None:
+            targets = self._targets[client] = tuple(
+                (device, first, last)
+                for first, last, members in self.members_by_block
+                for device in members
+                if client in self.contributors_by_device[device]
+            )
+        return targets
 
     def bounds(self, first: int, last: int) -> tuple[int, int]:
         """First and past-the-last element of the shards [first, last); shards differ by at most one element."""
@@ -144,9 +162,14 @@ def plan_key(
     num_shards = count_shards(nbytes, max(table.partition_bytes for table in tables))
     if placement.collective == "ring":
         blocks, contributors = _ring_everywhere(num_shards, nbytes, tables, placement)
-    else:
+        return SyncPlan(num_shards, num_elements, blocks, contributors, placement.num_sync_groups)
+    same = key % placement.turns, num_shards, num_elements
+    plan = placement.plans.get(same)
+    if plan is None:
         blocks, contributors = _reduce_on_each_node(key, num_shards, placement)
-    return SyncPlan(num_shards, num_elements, blocks, contributors, placement.num_sync_groups)
+        plan = SyncPlan(num_shards, num_elements, blocks, contributors, placement.num_sync_groups)
+        placement.plans[same] = plan
+    return plan
 
 
 Blocks = tuple[tuple[int, int, tuple[int, ...]], ...]

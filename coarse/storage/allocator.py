@@ -3,7 +3,9 @@
 
 from bisect import bisect_left
 
-DEFAULT_ALIGN_BYTES = 4096
+PAGE_BYTES = 4096
+_LINE_BYTES = 64
+"""Of a processor's cache: what two workers write never lies in one line."""
 
 
 class RegionAllocator:
@@ -36,13 +38,17 @@ class RegionAllocator:
         """Bytes of the largest hole: with `free_bytes`, it tells full from fragmented."""
         return max((end - begin for begin, end in self._holes), default=0)
 
-    def allocate(self, nbytes: int, align_bytes: int = DEFAULT_ALIGN_BYTES) -> int | None:
+    def allocate(self, nbytes: int, align_bytes: int | None = None) -> int | None:
         """Offset of a new region, a multiple of `align_bytes`; None where no hole is large enough.
 
-        An empty region takes one byte, so that no two regions have the same offset.
+        Without `align_bytes` a region of a page or more begins a page, and a smaller one a line of the cache: many
+        small regions leave no holes between them, which every later search would pass. An empty region takes one byte,
+        so that no two regions have the same offset.
         """
         if nbytes < 0:
             raise ValueError(f"nbytes must be at least 0, got {nbytes}")
+        if align_bytes is None:
+            align_bytes = PAGE_BYTES if nbytes >= PAGE_BYTES else _LINE_BYTES
         if align_bytes < 1:
             raise ValueError(f"align_bytes must be at least 1, got {align_bytes}")
         wanted_bytes = max(nbytes, 1)

@@ -22,6 +22,8 @@ from coarse.errors import CapacityError
 
 _HEADROOM_BYTES = 64 * 1024 * 1024
 """What `reserve` leaves to the rest of the machine."""
+_EXTENT_BYTES = 256 * 1024
+"""What `reserve` makes real at a time, if there is room: asking the machine takes longer than a small region's use."""
 _FIRST_MAPPING_BYTES = 1 << 30
 """A whole number of pages of every kind, huge ones and devdax's too."""
 _MAP_NORESERVE = 0x4000
@@ -107,12 +109,16 @@ class DeviceMemory:
 
     def reserve(self, offset: int, nbytes: int) -> str:
         """Make a range real; the reason why not, or an empty string. What is real stays so, and costs no more."""
-        page_bytes = self._source.page_bytes
-        pages = self._is_real[offset // page_bytes : -(-(offset + nbytes) // page_bytes)]
-        wanted_bytes = min(nbytes, (len(pages) - int(np.count_nonzero(pages))) * page_bytes)
+        pages = self._pages(offset, nbytes)
+        if pages.all():
+            return ""
+        wanted_bytes = min(nbytes, self._unreal_bytes(pages))
         room = max(self._source.room_bytes(), 0)
         if wanted_bytes > room:
             return f"{self._source.name} has {room} bytes of memory left of the {wanted_bytes} wanted"
+        extent = self._pages(offset, max(nbytes, min(_EXTENT_BYTES, self.capacity_bytes - offset)))
+        if self._unreal_bytes(extent) <= room // 2:
+            nbytes, pages = max(nbytes, min(_EXTENT_BYTES, self.capacity_bytes - offset)), extent
         try:
             self.view(offset, nbytes)  # a region that its own device cannot see is of no use
         except CapacityError as refused:
@@ -123,6 +129,14 @@ class DeviceMemory:
             return f"the kernel refused {nbytes} bytes of {self._source.name} ({error.strerror})"
         pages[:] = True
         return ""
+
+    def _pages(self, offset: int, nbytes: int) -> np.ndarray:
+        """Of each page of a range whether it is real, to be read and written."""
+        page_bytes = self._source.page_bytes
+        return self._is_real[offset // page_bytes : -(-(offset + nbytes) // page_bytes)]
+
+    def _unreal_bytes(self, pages: np.ndarray) -> int:
+        return (len(pages) - int(np.count_nonzero(pages))) * self._source.page_bytes
 
     def close(self) -> None:
         """Give up the descriptor; views and the bytes below them stay."""

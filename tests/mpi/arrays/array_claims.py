@@ -138,6 +138,43 @@ def hundreds_of_names_in_flight_may_be_pushed_in_any_order() -> None:
             same(handles[name].wait(), expected(shapes[name], seed=step))
 
 
+def first_uses_in_a_row_do_not_wait_for_one_another_and_keep_all_rules() -> None:
+    """Whatever of them is held until its region is there: which ones, time decides."""
+    arrays = {f"first/{i}": mine((i % 50, 1 + i % 3), seed=i) for i in range(400)}
+    arrays["first/large"] = mine((100_000,), seed=400)
+    arrays["first/strided"] = mine((60, 60), seed=401)[::2, ::3]
+    handles = {}
+    for name, array in arrays.items():
+        given = array.copy() if name != "first/strided" else array
+        handles[name] = coarse.push_pull_async(given, name)
+        if name != "first/strided":
+            given[...] = -1  # it has been copied
+    with raises(coarse.InFlightError, "'first/399'"):
+        coarse.push_pull_async(arrays["first/399"], "first/399")
+    with raises(coarse.InFlightError, "'first/398'"):
+        coarse.forget("first/398")
+    for name in ("first/397", "first/396"):  # nobody wants their results: the next push waits for them
+        del handles[name]
+        same(coarse.push_pull(arrays[name], name), expected_of(name, arrays))
+    coarse.push(arrays["first/0"], "first/pushed")
+    same(coarse.pull("first/pushed").wait(), expected(arrays["first/0"].shape, seed=0))
+    for name, handle in reversed(handles.items()):
+        same(handle.wait(), expected_of(name, arrays))
+    own = coarse.device_array("first/1", arrays["first/1"].shape, np.float32)
+    own[...] = arrays["first/1"]
+    same(coarse.push_pull(own, "first/1"), expected_of("first/1", arrays))
+    coarse.barrier()
+    for name in (*arrays, "first/pushed"):
+        coarse.forget(name)
+
+
+def expected_of(name: str, arrays: dict[str, np.ndarray]) -> np.ndarray:
+    """The average of what all workers pushed by one of the names above."""
+    if name == "first/strided":
+        return expected((60, 60), seed=401)[::2, ::3]
+    return expected(arrays[name].shape, seed=400 if name == "first/large" else int(name.split("/")[1]))
+
+
 def several_dtypes_may_be_in_flight_at_once() -> None:
     cases = [(d, op) for d in FLOATS for op in OPS] + [(d, coarse.Sum) for d in INTEGERS]
     handles = [
@@ -336,6 +373,7 @@ CLAIMS = [
     half_types_accumulate_in_float32_and_round_once,
     what_is_not_a_number_stays_so,
     hundreds_of_names_in_flight_may_be_pushed_in_any_order,
+    first_uses_in_a_row_do_not_wait_for_one_another_and_keep_all_rules,
     several_dtypes_may_be_in_flight_at_once,
     a_name_is_used_again_in_every_step,
     priorities_do_not_change_results,

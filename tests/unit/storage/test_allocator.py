@@ -12,10 +12,17 @@ def test_regions_are_aligned_and_the_first_hole_that_fits_is_taken():
     assert [allocator.allocate(10), allocator.allocate(4096), allocator.allocate(1)] == [
         0,
         4096,
-        8192,
+        64,
     ]
     allocator.free(4096)
     assert allocator.allocate(4096) == 4096
+
+
+def test_many_small_regions_leave_no_holes_between_them():
+    allocator = RegionAllocator(1 << 20)
+    assert [allocator.allocate(64) for _ in range(100)] == list(range(0, 6400, 64))
+    assert allocator.allocate(4096) == 8192
+    assert allocator.largest_free_bytes == (1 << 20) - 8192 - 4096
 
 
 def test_a_full_device_gives_none_and_tells_full_from_fragmented():

@@ -95,8 +95,22 @@ except CapacityError as error:
 def test_memory_is_sparse_until_it_is_reserved(device):
     assert allocated_bytes(device) == 0
     assert device.reserve(8192, 4096) == ""
-    assert allocated_bytes(device) == 4096
+    assert allocated_bytes(device) == memory._EXTENT_BYTES
     assert not device.view(8192, 4096).any()
+
+
+def test_small_regions_that_follow_each_other_ask_the_machine_once(device, monkeypatch):
+    asked = []
+    monkeypatch.setattr(memory, "available_bytes", lambda: asked.append(1) or 1 << 40)
+    for offset in range(0, memory._EXTENT_BYTES, 4096):
+        assert device.reserve(offset, 4096) == ""
+    assert len(asked) == 1
+
+
+def test_where_there_is_little_room_no_more_is_taken_than_was_asked_for(device, monkeypatch):
+    monkeypatch.setattr(memory, "available_bytes", lambda: memory._HEADROOM_BYTES + memory._EXTENT_BYTES)
+    assert device.reserve(0, 4096) == ""
+    assert allocated_bytes(device) == 4096
 
 
 def test_a_view_outlives_the_memory_that_gave_it():
