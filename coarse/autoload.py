@@ -9,6 +9,8 @@ import os
 from importlib import import_module
 from typing import Any
 
+from coarse.transport.arrival import LauncherLine
+
 BACKEND_NAME = "coarse"
 _DEVICES = ("cpu", "cuda")
 
@@ -26,8 +28,9 @@ def register() -> None:
     backends.register_backend(BACKEND_NAME, _create, extended_api=True, devices=list(_DEVICES))
     if "COARSE_JOB" in os.environ:
         backends.default_device_backend_map.update(dict.fromkeys(_DEVICES, BACKEND_NAME))
-    if replaced := os.environ.get("COARSE_REPLACES"):
-        _replace(frozenset(replaced.split(",")))
+    replaced = frozenset(name.strip().lower() for name in os.environ.get("COARSE_REPLACES", "").split(","))
+    if replaced != {""} or "COARSE_JOB" in os.environ:
+        _wrap_init_process_group(replaced)
 
 
 def replacement(backend: str, replaced: frozenset[str]) -> str:
@@ -39,8 +42,11 @@ def replacement(backend: str, replaced: frozenset[str]) -> str:
     return ",".join(parts)
 
 
-def _replace(replaced: frozenset[str]) -> None:
-    """Have init_process_group take coarse where it is asked for another; groups made later are as they say."""
+def _wrap_init_process_group(replaced: frozenset[str]) -> None:
+    """Have it take coarse where it is asked for another, and tell `coarse run` that workers have met.
+
+    Groups made later are as they say.
+    """
     import torch.distributed as dist
 
     original = dist.init_process_group
@@ -48,6 +54,8 @@ def _replace(replaced: frozenset[str]) -> None:
     @functools.wraps(original)
     def init_process_group(backend: str | None = None, *args: Any, **options: Any) -> None:  # noqa: ANN401
         original(None if backend is None else replacement(backend, replaced), *args, **options)
+        with LauncherLine(os.environ) as line:
+            line.say_met()
 
     for module in (dist, dist.distributed_c10d):
         setattr(module, "init_process_group", init_process_group)  # noqa: B010  it is no variable for mypy

@@ -29,6 +29,8 @@ _runtime: "Runtime | None" = None
 _was_shut_down = False
 _has_failed = False
 _forked = False
+_hook_before = sys.excepthook
+"""The script's own hook for errors that nobody catches, if it has one."""
 _refusal: CoarseError | None = None
 """The error that all ranks raised together at the start."""
 _ORDERED = ("x86_64", "AMD64")
@@ -94,6 +96,8 @@ def _join(config: "Config | Mapping[str, object] | str | Path | None", timeout_s
     if _runtime is not None or _was_shut_down or _forked:
         raise NotInitializedError(_why_not_again())
     _require_processor()
+    if "mpi4py.MPI" in sys.modules:
+        _require_mpi_not_ended()
     with LauncherLine(os.environ) as line:
         line.say_waits()
         try:
@@ -134,12 +138,14 @@ def _open_runtime(config: "Config | Mapping[str, object] | str | Path | None") -
     global _refusal
     _start_mpi()
     from coarse.runtime import Runtime
-    from coarse.transport.comm_world import WORKERS
+    from coarse.transport.comm_world import on_finalize, workers_told
 
-    if WORKERS is not None:
-        WORKERS.say(comes=True)
-        if not WORKERS.includes_this_rank and not WORKERS.come(WallClock()):
+    told = workers_told()
+    if told is not None:
+        told.say(comes=True)
+        if not told.includes_this_rank and not told.come(WallClock()):
             return None
+    on_finalize(shutdown)
     watch_over()
     try:
         return Runtime(config)
@@ -218,23 +224,42 @@ def _start_mpi() -> None:
         job = NodeJob.of(os.environ)
         if job is not None and job.is_whole:
             os.environ.setdefault("OMPI_MCA_btl", "self,sm")  # ranks of one machine listen to no network
-        import mpi4py.MPI
+        _require_running_mpi()
+        from coarse.transport.comm_world import workers_told
 
-        from coarse.transport.comm_world import WORKERS
-
-        if WORKERS is not None and WORKERS.includes_this_rank:
-            WORKERS.narrow_comm_world()
+        told = workers_told()
+        if told is not None and told.includes_this_rank:
+            told.narrow_comm_world()
         return
     before = {name: os.environ.get(name) for name in ("OMPI_MCA_btl", "TMPDIR")}
     with tempfile.TemporaryDirectory(prefix="coarse-start-") as folder:
         os.environ.update(OMPI_MCA_btl="self", TMPDIR=folder)
-        import mpi4py.MPI  # noqa: F401
+        _require_running_mpi()
 
     for name, value in before.items():
         if value is None:
             del os.environ[name]
         else:
             os.environ[name] = value
+
+
+def _require_running_mpi() -> None:
+    """Import mpi4py, which starts MPI; where it was told not to, start MPI here."""
+    from mpi4py import MPI
+
+    if not MPI.Is_initialized():
+        MPI.Init_thread(MPI.THREAD_MULTIPLE)
+
+
+def _require_mpi_not_ended() -> None:
+    """UnsupportedError where the script has ended MPI."""
+    from mpi4py import MPI
+
+    if MPI.Is_finalized():
+        raise UnsupportedError(
+            f"MPI rank {_world_rank()}: the script has ended MPI (MPI.Finalize), which cannot start again; call "
+            "coarse.init() before that"
+        )
 
 
 def has_joined() -> bool:
@@ -244,8 +269,10 @@ def has_joined() -> bool:
 
 def watch_over() -> None:
     """From now on an error that nobody catches ends the job, whose other ranks may wait for this one in MPI."""
+    global _hook_before
     if sys.excepthook is _on_uncaught:
         return  # after a start that was refused
+    _hook_before = sys.excepthook
     atexit.register(_leave_without_mpi)  # after shutdown: the last registered is called first
     atexit.register(shutdown)
     os.register_at_fork(after_in_child=_on_fork)
@@ -286,12 +313,15 @@ def _on_uncaught(kind: type[BaseException], error: BaseException, where: Traceba
         return
     text = f"coarse: MPI rank {rank} ends with {kind.__name__}: {error}\n"
     if not follows:
-        first = _first_line(f"coarse: MPI rank {rank} raised {kind.__name__}")
-        text = first + "".join(traceback.format_exception(kind, error, where))
+        text = _first_line(f"coarse: MPI rank {rank} raised {kind.__name__}")
+        if _hook_before is sys.__excepthook__:
+            text += "".join(traceback.format_exception(kind, error, where))
         if _runtime is not None:
             _runtime.warn_peers(f"MPI rank {rank} raised {kind.__name__}: {error}")  # they need not show it, then
     sys.stderr.write(text)
     sys.stderr.flush()
+    if not follows and _hook_before is not sys.__excepthook__:
+        _hook_before(kind, error, where)
     if follows and _runtime is not None and _runtime.has_failed:
         _runtime.hand_on_death()
         os._exit(1)  # others know as well, and many aborts at once can lock up mpirun

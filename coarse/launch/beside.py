@@ -1,6 +1,7 @@
-"""The mpirun beside torchrun: `python -m coarse.launch.beside JOB WORKERS PARTITION` (see coarse.transport.adoption).
+"""The mpirun beside torchrun (see coarse.transport.adoption): `beside.py JOB FIRST WORKERS PARTITION`.
 
-It starts memory devices, and placeholders in the workers' stead, and ends as they end.
+It starts memory devices, and placeholders in the workers' stead, and ends as they end. FIRST is the process id of the
+first worker, for which placeholders wait no longer once it is gone.
 """
 
 import os
@@ -15,9 +16,9 @@ from coarse.launch.watch import Watch
 PLACEHOLDER_MODULE = "coarse.launch.placeholder"
 
 
-def main(job: str, num_workers: int, partition: str) -> int:
+def main(job: str, first: str, num_workers: int, partition: str) -> int:
     """Run the job to its end and return its exit status."""
-    request = TrainingRun(script=PLACEHOLDER_MODULE, is_module=True, arguments=(job,), partition=partition)
+    request = TrainingRun(script=PLACEHOLDER_MODULE, is_module=True, arguments=(job, first), partition=partition)
     if request.table.num_workers != num_workers:
         raise ConfigError(
             f"torchrun started {num_workers} workers, but the configuration's partition {partition!r} has "
@@ -37,7 +38,7 @@ def main(job: str, num_workers: int, partition: str) -> int:
 
 if __name__ == "__main__":
     try:
-        sys.exit(main(sys.argv[1], int(sys.argv[2]), sys.argv[3]))
+        sys.exit(main(sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]))
     except CoarseError as error:
         sys.stderr.write(f"coarse: {error}\n")
         sys.exit(2)

@@ -134,9 +134,9 @@ class Departures:
                 waiting &= self._workers  # light devices alone may yet see other workers come
             if rank not in self._joined and waiting | starting:
                 where = "in coarse.init()" if rank in self._came else "before coarse.init()"
-                where = where if waiting else "before MPI_Init"
+                where = "before MPI_Init" if starting else where
                 return Verdict(
-                    f"MPI rank {rank} {how_ended(status)} {where}, where ranks {sorted(waiting or starting)} wait; "
+                    f"MPI rank {rank} {how_ended(status)} {where}, where ranks {sorted(starting or waiting)} wait; "
                     "the job ends",
                     exit_status(status) or 1,
                 )

@@ -1,7 +1,8 @@
-"""Holds a worker's place in an mpirun job for a process that torchrun started: `placeholder.py JOB`.
+"""Holds a worker's place in an mpirun job for a process that torchrun started: `placeholder.py JOB FIRST`.
 
 See coarse.transport.adoption. It hands its environment to the first process of this user that asks at its socket, and
-ends when that process does: with 0 where it has said that it ends well.
+ends when that process does: with 0 where it has said that it ends well. It waits for nobody once the job's first
+worker, the process FIRST, has ended.
 """
 
 import json
@@ -16,17 +17,22 @@ from coarse.transport.adoption import placeholder_address
 from coarse.transport.arrival import PEER
 
 _HANDED_ON = ("PMIX", "OMPI_", "OPAL_", "PRTE_", "COARSE_")
-_TIMEOUT_S = 600.0
 _BIND_AGAIN_S = 0.1
 
 
-def main(job: str, clock: WallClock) -> int:
+def main(job: str, first: int, clock: WallClock) -> int:
     """The exit status of a placeholder."""
+    try:
+        owner = os.pidfd_open(first)
+    except ProcessLookupError:
+        return 1
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
-        _bind(listener, placeholder_address(job, int(os.environ["LOCAL_RANK"])), clock)
+        _bind(listener, placeholder_address(job, int(os.environ["LOCAL_RANK"])), owner, clock)
         listener.listen()
-        listener.settimeout(_TIMEOUT_S)
-        channel, pid = _worker(listener)
+        found = _worker(listener, owner)
+    if found is None:
+        return 1
+    channel, pid = found
     with channel:
         worker = os.pidfd_open(pid)
         environ = {name: value for name, value in os.environ.items() if name.startswith(_HANDED_ON)}
@@ -41,14 +47,13 @@ def main(job: str, clock: WallClock) -> int:
     return 0 if word else 1
 
 
-def _bind(listener: socket.socket, address: str, clock: WallClock) -> None:
+def _bind(listener: socket.socket, address: str, owner: int, clock: WallClock) -> None:
     """Bind the name, which a placeholder of a job that is just ending may have yet."""
-    until_s = clock.now_s() + _TIMEOUT_S
     while True:
         try:
             return listener.bind(address)
         except OSError as error:
-            if clock.now_s() >= until_s:
+            if select.select([owner], [], [], 0)[0]:
                 raise CoarseError(
                     f"another process of {socket.gethostname()} has the name {address[1:]!r} ({error.strerror}); see "
                     "in /proc/net/unix which"
@@ -56,9 +61,12 @@ def _bind(listener: socket.socket, address: str, clock: WallClock) -> None:
         clock.sleep_s(_BIND_AGAIN_S)
 
 
-def _worker(listener: socket.socket) -> tuple[socket.socket, int]:
-    """The connection to the worker, a process of this user, and its process id."""
+def _worker(listener: socket.socket, owner: int) -> tuple[socket.socket, int] | None:
+    """The connection to the worker, a process of this user, and its process id; None where the first has ended."""
     while True:
+        ready, _, _ = select.select([listener.fileno(), owner], [], [])
+        if listener.fileno() not in ready:
+            return None
         channel, _ = listener.accept()
         pid, user, _ = PEER.unpack(channel.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER.size))
         if user == os.geteuid():
@@ -67,4 +75,4 @@ def _worker(listener: socket.socket) -> tuple[socket.socket, int]:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], WallClock()))
+    sys.exit(main(sys.argv[1], int(sys.argv[2]), WallClock()))

@@ -4,49 +4,65 @@ startup/sitecustomize.py calls this. Under `torchrun` and plain mpirun nothing h
 """
 
 import os
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
 
 from coarse import session
 from coarse.transport.arrival import LauncherLine
 
-_MPI = "mpi4py.MPI"
-
 
 @contextmanager
 def start_of_mpi() -> Iterator[None]:
-    """Around the loading of mpi4py.MPI, which starts MPI: afterwards COMM_WORLD is the workers'.
-
-    A script that uses MPI without coarse can fail amid a collective, too; then it ends the job.
-    """
+    """Around the loading of mpi4py.MPI, which starts MPI, unless the script has told it to leave that to itself."""
     with LauncherLine(os.environ) as line:
         line.say_starts()
         yield
-    from coarse.transport.comm_world import WORKERS, on_finalize
+    from mpi4py import MPI
 
-    if WORKERS is not None:
-        WORKERS.narrow_comm_world()
+    if MPI.Is_initialized():
+        _enter()
+        return
+    for name in ("Init", "Init_thread"):
+        setattr(MPI, name, _entering(getattr(MPI, name)))
+
+
+def _entering(start: Callable[..., object]) -> Callable[..., object]:
+    @wraps(start)
+    def start_and_enter(*args: object, **options: object) -> object:
+        result = start(*args, **options)
+        _enter()
+        return result
+
+    return start_and_enter
+
+
+def _enter() -> None:
+    """MPI has started: COMM_WORLD is the workers' from now on, and none is alone.
+
+    A script that uses MPI without coarse can fail amid a collective, too; then it ends the job.
+    """
+    from coarse.transport.comm_world import on_finalize, workers_told
+
+    with LauncherLine(os.environ) as line:
+        line.say_met()
+    told = workers_told()
+    if told is not None:
+        told.narrow_comm_world()
         on_finalize(leave)
     session.watch_over()
 
 
 def leave() -> None:
     """At the end of the script, or of MPI: tell launcher and devices where this worker has not joined them."""
-    if session.has_joined():
+    from mpi4py import MPI
+
+    if session.has_joined() or not MPI.Is_initialized():
         return
-    with LauncherLine(os.environ) as line:
-        line.say_left()
-        if _MPI in sys.modules or _has_met_by_torch():
-            line.say_met()
-    if _MPI in sys.modules:
-        from coarse.transport.comm_world import WORKERS
+    from coarse.transport.comm_world import workers_told
 
-        if WORKERS is not None:
-            WORKERS.say(comes=False)
-
-
-def _has_met_by_torch() -> bool:
-    """Whether the script has made torch.distributed's process group, which may be gone since."""
-    c10d = sys.modules.get("torch.distributed.distributed_c10d")
-    return getattr(c10d, "_default_pg_init_method", None) is not None
+    told = workers_told()
+    if told is not None:
+        with LauncherLine(os.environ) as line:
+            line.say_left()
+        told.say(comes=False)

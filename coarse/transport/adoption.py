@@ -121,7 +121,7 @@ def _start_launcher(worker: TorchrunWorker, partition: str | None, devices: int 
     """The mpirun's own launcher: in a session of its own, for it ends when the ranks have."""
     stated = partition or f"{worker.size}:{devices}"
     return subprocess.Popen(
-        [sys.executable, "-m", "coarse.launch.beside", worker.job, str(worker.size), stated],
+        [sys.executable, "-m", "coarse.launch.beside", worker.job, str(os.getpid()), str(worker.size), stated],
         stdin=subprocess.DEVNULL,
         start_new_session=True,
     )

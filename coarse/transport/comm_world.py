@@ -8,6 +8,7 @@ which would wait for devices that never call it, says why it cannot be.
 Importing this module starts MPI.
 """
 
+import functools
 import os
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
@@ -124,15 +125,20 @@ class WorkersTold:
 
     def come(self, clock: WallClock) -> bool:
         """On a memory device: whether the workers come, once that is known."""
-        while not WHOLE.Iprobe(source=self._workers[0], tag=int(Tag.WORKERS)):
-            clock.sleep_s(_LOOK_AGAIN_S)
-        word = np.empty(1, np.uint8)
-        WHOLE.Recv([word, MPI.BYTE], source=self._workers[0], tag=int(Tag.WORKERS))
+        word = np.zeros(1, np.uint8)
+        try:
+            while not WHOLE.Iprobe(source=self._workers[0], tag=int(Tag.WORKERS)):
+                clock.sleep_s(_LOOK_AGAIN_S)
+            WHOLE.Recv([word, MPI.BYTE], source=self._workers[0], tag=int(Tag.WORKERS))
+        except MPI.Exception:  # that worker has died, and says nothing any more
+            return False
         return bool(word[0])
 
 
-WORKERS = WorkersTold.of(os.environ)
-"""What the launcher of this job told, if it did."""
+@functools.cache
+def workers_told() -> WorkersTold | None:
+    """What the launcher of this job told, if it did; MPI has started."""
+    return WorkersTold.of(os.environ)
 
 
 def on_finalize(call: Callable[[], None]) -> None:

@@ -190,7 +190,14 @@ def test_workers_find_their_place_among_workers_in_torchs_variables(tmp_path):
 UNUSED = "coarse: no worker has called coarse.init(); the memory devices end\n"
 
 
-@pytest.mark.parametrize(("how", "remark"), [("plain", UNUSED), ("finalizes", UNUSED), ("joins", "")])
+@pytest.mark.parametrize(
+    ("how", "remark"),
+    [
+        *((how, UNUSED) for how in ("plain", "finalizes", "starts MPI itself", "was looked for")),
+        *((how, UNUSED) for how in ("is executed anew", "runs in a child")),
+        *((how, "") for how in ("joins", "joins and finalizes")),
+    ],
+)
 def test_comm_world_of_a_script_is_the_workers_and_mpi_ends_with_or_without_coarse(how, remark):
     completed = coarse_run(HERE / "own_world.py", how)
     assert completed.returncode == 0, completed.stderr
@@ -202,6 +209,8 @@ def test_comm_world_of_a_script_is_the_workers_and_mpi_ends_with_or_without_coar
     ("how", "status", "words"),
     [
         ("raises", 1, "coarse: MPI rank 1 raised ArithmeticError"),
+        ("hooks", 1, "coarse: MPI rank 1 raised ArithmeticError"),
+        ("finalizes and joins", 1, "the script has ended MPI (MPI.Finalize), which cannot start again"),
         ("aborts", 5, "MPI rank 1 ended with status 5"),
         ("one leaves", 1, "MPI rank 1 ended with status 0 before MPI_Init, where ranks [0] wait"),
         ("one stays", 1, "MPI rank 1 ended with status 0 before coarse.init(), where ranks [0] wait"),
@@ -212,13 +221,25 @@ def test_a_worker_that_leaves_others_in_mpi_ends_the_job(how, status, words):
     completed = coarse_run(HERE / "own_world.py", how)
     assert completed.returncode == status, completed.stderr
     assert words in completed.stderr
+    assert ("my hook" in completed.stdout) is (how == "hooks")
     assert time.perf_counter() - began_s < IN_TIME_S + LAUNCHER_S
+
+
+def test_a_sitecustomize_of_the_users_own_runs_and_may_fail(tmp_path, monkeypatch):
+    (tmp_path / "sitecustomize.py").write_text("from mpi4py import MPI\nprint('mine')\nraise ValueError('broken')\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    completed = coarse_run(HERE / "own_world.py", "plain")
+    assert completed.returncode == 0, completed.stderr
+    assert "ValueError: broken" in completed.stderr
+    assert completed.stdout.count("worker") == 2
+    assert "mine" in completed.stdout
 
 
 @pytest.mark.parametrize(
     ("how", "options", "backend", "remark"),
     [
         ("gloo", TWO_AND_ONE, "gloo", UNUSED),
+        ("gloo by a store", TWO_AND_ONE, "gloo", UNUSED),
         ("any", TWO_AND_ONE, "coarse", ""),
         ("gloo", (*TWO_AND_ONE, "--replaces", "nccl,gloo"), "coarse", ""),
     ],

@@ -5,6 +5,9 @@ import signal
 import sys
 
 how = sys.argv[1]
+if how.startswith("dies after") and os.environ["RANK"] == "1":
+    signal.sigtimedwait([], float(how.split()[2]))
+    os._exit(5)
 if how == "MPI first":
     import mpi4py.MPI  # noqa: F401
 import numpy as np  # noqa: E402
