@@ -87,7 +87,7 @@ def decode(frame: bytes) -> Record:
             f"a record of unknown kind {kind} came; do all ranks run the same release?"
         )
     record_type = _COLD[kind - 16]
-    fields: list[Any] = [_frozen(value) for value in _FROM_JSON(frame[1:].decode())]
+    fields: list[Any] = [_frozen(value) if type(value) is list else value for value in _FROM_JSON(frame[1:].decode())]
     nested = _NESTED.get(record_type)
     if nested is not None:
         fields[nested] = Descriptor(*fields[nested])
@@ -95,8 +95,8 @@ def decode(frame: bytes) -> Record:
     return record
 
 
-def _frozen(value: object) -> object:
-    return tuple(_frozen(item) for item in value) if isinstance(value, list) else value
+def _frozen(values: list[Any]) -> tuple[Any, ...]:
+    return tuple([_frozen(value) if type(value) is list else value for value in values])
 
 
 def encode_ring_header(header: RingChunk) -> bytes:
