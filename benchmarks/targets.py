@@ -14,11 +14,15 @@ from benchmarks.simulator import MEAN_LIMIT, WORST_LIMIT
 from benchmarks.simulator_speed import LEAST_SHARE_OF_LOOP, MOST_SECONDS
 from benchmarks.tf_targets import judge_tf_step
 from benchmarks.verdicts import Limit, Verdict, at_least, at_most, judge, percent_at_most
+from benchmarks.workloads import MANY_SMALL, MANY_SMALL_AT_ONCE
 
 Result = Mapping[str, Any]
 """A file of benchmarks/results."""
 
 LARGE = ("98MiB", "420MiB", "bert-large")
+PLAIN = ("98MiB", "420MiB")
+MOST_OF_MANY = 6
+"""5 ms, as 0.8 ms are taken for one tensor of as many bytes."""
 SMALL = ("4KiB", "16KiB", "64KiB", "256KiB", "1MiB")
 LEAST_MEMCPYS_OF_A_STEP = 10
 """The step's targets hold where the step without synchronisation takes this many memcpys of its gradients."""
@@ -47,10 +51,23 @@ def judge_sync(result: Result | None) -> list[Verdict]:
         judge("in device memory: faster than Gloo", at_least(6), found(device, gloo), LARGE),
         judge("in device memory: faster than Open MPI", at_least(3.5), found(device, open_mpi), LARGE),
         judge("in device memory: time in memcpys", at_most(1.3), found(device, "memcpys"), LARGE),
-        judge("with a copy: faster than Gloo", at_least(2), found(copied, gloo), LARGE),
+        judge("plain tensor: faster than Gloo", at_least(3.5), found(copied, gloo), PLAIN),
+        judge("plain tensor: faster than Open MPI", at_least(1.8), found(copied, open_mpi), PLAIN),
+        judge("with a copy, in buckets: faster than Gloo", at_least(2), found(copied, gloo), ("bert-large",)),
         judge("small, in device memory: faster than Gloo", at_least(2), found(device, gloo), SMALL),
         judge("small, with a copy: faster than Gloo", at_least(2), found(copied, gloo), SMALL),
+        judge("200 small: in times of one tensor", at_most(MOST_OF_MANY), many_over_one(result, copied), (MANY_SMALL,)),
     ]
+
+
+def many_over_one(result: Result | None, contender: str) -> dict[str, float]:
+    """How many times as long 200 small tensors at once take as one of as many bytes, in one run."""
+    both = {MANY_SMALL, MANY_SMALL_AT_ONCE}
+    rows = [row for row in (result["rows"] if result else ()) if row["workload"] in both]
+    medians = {row["workload"]: row["median_s"] for row in rows if row["contender"] == contender}
+    if medians.keys() != both or min(row["num_rounds"] for row in rows) < _LEAST_ROUNDS:
+        return {}
+    return {MANY_SMALL: medians[MANY_SMALL] / medians[MANY_SMALL_AT_ONCE]}
 
 
 def judge_step(result: Result | None) -> list[Verdict]:

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -13,8 +14,10 @@ from benchmarks.buckets import ddp_buckets
 from coarse.hardware.models import Model, NamedShape, bert_large, resnet50
 
 DTYPE = np.dtype(np.float32)
-DEFAULT_SIZES = "4KiB,16KiB,64KiB,256KiB,1MiB,4MiB,16MiB,98MiB,420MiB"
-DEFAULT_SETS = "resnet50,bert-large"
+DEFAULT_SIZES = "4KiB,16KiB,64KiB,256KiB,800KiB,1MiB,4MiB,16MiB,98MiB,420MiB"
+DEFAULT_SETS = "200-small,resnet50,bert-large"
+MANY_SMALL, MANY_SMALL_AT_ONCE = "200-small", "800KiB"
+"""200 tensors of 4 KiB, each a message of its own and all started before any is waited for; and their bytes as one."""
 QUICK_SIZES = "4KiB,1MiB,16MiB"
 QUICK_SETS = "resnet50"
 GRADIENT_SETS: dict[str, Callable[[], Model]] = {"resnet50": resnet50, "bert-large": bert_large}
@@ -32,6 +35,8 @@ class Workload:
 
     name: str
     tensors: tuple[NamedShape, ...]
+    is_apart: bool = False
+    """Whether each tensor is a message of its own, whatever a contender would fuse."""
 
     @property
     def numel(self) -> int:
@@ -50,6 +55,8 @@ class Workload:
             return [slice(0, self.numel)]
         numels = [math.prod(shape) for _, shape in self.tensors]
         ends = [0, *np.cumsum(numels).tolist()]
+        if self.is_apart:
+            return [slice(start, stop) for start, stop in pairwise(ends)]
         groups = ddp_buckets([numel * DTYPE.itemsize for numel in numels])
         return [slice(ends[group.start], ends[group.stop]) for group in groups]
 
@@ -83,9 +90,11 @@ def single_tensor(size: str) -> Workload:
 
 
 def gradient_set(model: str) -> Workload:
-    """The gradients of a model, last layers first."""
+    """The gradients of a model, last layers first; or many small tensors."""
+    if model == MANY_SMALL:
+        return Workload(model, tuple((f"small{i}", (4 * 2**10 // DTYPE.itemsize,)) for i in range(200)), is_apart=True)
     if model not in GRADIENT_SETS:
-        raise ValueError(f"unknown gradient set {model!r}; there are {', '.join(GRADIENT_SETS)}")
+        raise ValueError(f"unknown gradient set {model!r}; there are {', '.join((MANY_SMALL, *GRADIENT_SETS))}")
     return Workload(model, tuple(reversed(GRADIENT_SETS[model]().shapes)))
 
 

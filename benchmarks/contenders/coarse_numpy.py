@@ -17,6 +17,8 @@ from coarse.protocol.layout import bucket_limit_bytes, fuse
 
 def fused_slices(workload: Workload) -> list[slice]:
     """The elements (of all tensors end to end) that are pushed under one name."""
+    if workload.is_apart:
+        return workload.buckets
     entries = [(name, math.prod(shape) * DTYPE.itemsize) for name, shape in workload.tensors]
     limit = bucket_limit_bytes(workload.nbytes, coarse.Config().bucket_bytes)
     sizes = dict(entries)

@@ -1,9 +1,12 @@
 import numpy as np
 import pytest
 
+from benchmarks.contenders.coarse_numpy import fused_slices
 from benchmarks.workloads import (
     DEFAULT_SETS,
     DEFAULT_SIZES,
+    MANY_SMALL,
+    MANY_SMALL_AT_ONCE,
     QUICK_SETS,
     QUICK_SIZES,
     Workload,
@@ -27,7 +30,7 @@ def test_a_size_that_is_no_positive_multiple_of_a_float_is_refused(size):
 
 
 def test_an_unknown_gradient_set_is_refused_with_the_known_ones():
-    with pytest.raises(ValueError, match="'vgg'; there are resnet50, bert-large"):
+    with pytest.raises(ValueError, match="'vgg'; there are 200-small, resnet50, bert-large"):
         gradient_set("vgg")
 
 
@@ -77,3 +80,10 @@ def test_every_workload_has_enough_rounds_for_a_median():
     for workload in parse_workloads(DEFAULT_SIZES, DEFAULT_SETS):
         assert 7 <= effort_for(workload).num_rounds <= 40
         assert effort_for(workload, quick=True).num_rounds == 3
+
+
+def test_small_tensors_that_are_started_together_stay_apart():
+    many, one = gradient_set(MANY_SMALL), single_tensor(MANY_SMALL_AT_ONCE)
+    assert many.nbytes == one.nbytes
+    assert [part.stop - part.start for part in many.buckets] == [1024] * 200
+    assert fused_slices(many) == many.buckets
