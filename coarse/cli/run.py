@@ -15,7 +15,7 @@ from coarse.launch.cluster.rate import LinkRate, rate_from_text
 from coarse.launch.cluster.run import ClusterRun
 from coarse.launch.cluster.shape import MOST_NODES
 from coarse.launch.departures import Departures
-from coarse.launch.mpirun import ONE_MACHINE, free_port, mpirun_argv, mpirun_beside, run_forwarding_signals
+from coarse.launch.mpirun import free_port, run_forwarding_signals
 from coarse.launch.training_run import TrainingRun, chosen_partition
 from coarse.launch.watch import Watch
 from coarse.protocol.config import Config, load_config
@@ -94,14 +94,7 @@ def _limit_of_links(rate: str | None, cluster: str | None, workers: int | None) 
 
 def _run_here(request: TrainingRun, *, dry_run: bool, verbose: bool) -> None:
     request = replace(request, meeting_port=free_port())
-    argv = mpirun_argv(
-        mpirun_beside(sys.executable, os.environ),
-        request.contexts(sys.executable),
-        exports=request.exports(),
-        as_root=os.geteuid() == 0,
-        fault_tolerant=True,
-        options=ONE_MACHINE,
-    )
+    argv = request.argv()
     _show(shlex.join(argv), dry_run=dry_run, verbose=verbose)
     if not dry_run:
         watch = Watch(Departures(request.num_ranks, request.light_ranks()))

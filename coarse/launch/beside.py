@@ -9,7 +9,7 @@ import sys
 
 from coarse.errors import CoarseError, ConfigError
 from coarse.launch.departures import Departures
-from coarse.launch.mpirun import ONE_MACHINE, mpirun_argv, mpirun_beside, run_forwarding_signals
+from coarse.launch.mpirun import run_forwarding_signals
 from coarse.launch.training_run import TrainingRun
 from coarse.launch.watch import Watch
 
@@ -25,15 +25,8 @@ def main(job: str, first: str, num_workers: int, partition: str) -> int:
             f"{request.table.num_workers}; change --nproc-per-node, or take the partition out of the file and let "
             "[launch] devices say how many memory devices a node gets"
         )
-    argv = mpirun_argv(
-        mpirun_beside(sys.executable, os.environ),
-        request.contexts(sys.executable),
-        exports=request.exports(),
-        as_root=os.geteuid() == 0,
-        fault_tolerant=True,
-        options=ONE_MACHINE,
-    )
-    return run_forwarding_signals(argv, os.environ, Watch(Departures(request.num_ranks, request.light_ranks())))
+    watch = Watch(Departures(request.num_ranks, request.light_ranks()))
+    return run_forwarding_signals(request.argv(), os.environ, watch)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,8 @@
 """What `coarse run` is asked for: a script, a partition, and the ranks that follow from them."""
 
+import os
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.machinery import PathFinder
@@ -8,7 +11,7 @@ from itertools import groupby
 from pathlib import Path
 
 from coarse.errors import ConfigError
-from coarse.launch.mpirun import AppContext
+from coarse.launch.mpirun import ONE_MACHINE, AppContext, mpirun_argv, mpirun_beside
 from coarse.protocol.partition import PartitionTable
 from coarse.protocol.partition_file import stated_or_default, stated_partition
 
@@ -81,6 +84,17 @@ class TrainingRun:
             command = (*watched, self._place(ranks[0]), python, *program)
             contexts.append(AppContext(num_ranks=len(ranks), command=command, host=hosts[ranks[0]]))
         return tuple(contexts)
+
+    def argv(self, options: Sequence[str] = ONE_MACHINE) -> list[str]:
+        """The mpirun line of this run, by this interpreter and the mpirun beside it."""
+        return mpirun_argv(
+            mpirun_beside(sys.executable, os.environ),
+            self.contexts(sys.executable),
+            exports=self.exports(),
+            as_root=os.geteuid() == 0,
+            fault_tolerant=True,
+            options=options,
+        )
 
     def _in_common(self, rank: int) -> tuple[object, ...]:
         """What neighbouring ranks of one context share: workers' numbers count on as their MPI ranks do."""

@@ -2,7 +2,6 @@
 
 import os
 import secrets
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -12,7 +11,7 @@ from coarse.launch.cluster.plan import LAUNCHER, ClusterPlan
 from coarse.launch.cluster.rate import LinkRate
 from coarse.launch.cluster.shape import hosts_of_ranks, require_shape, shape_from_text
 from coarse.launch.departures import Departures
-from coarse.launch.mpirun import mpirun_argv, mpirun_beside, run_forwarding_signals
+from coarse.launch.mpirun import run_forwarding_signals
 from coarse.launch.training_run import TrainingRun
 from coarse.launch.watch import Doorstep, Watch
 from coarse.protocol.partition_file import stated_partition
@@ -44,14 +43,7 @@ class ClusterRun:
 
     def argv(self) -> list[str]:
         """The mpirun line, as it runs in the head."""
-        return mpirun_argv(
-            mpirun_beside(sys.executable, os.environ),
-            self._request.contexts(sys.executable),
-            exports=self._request.exports(),
-            as_root=os.geteuid() == 0,
-            fault_tolerant=True,
-            options=self.plan.mpirun_options(),
-        )
+        return self._request.argv(self.plan.mpirun_options())
 
     def run(self) -> int:
         """Make the cluster, run the job to its end, print what crossed, and return mpirun's exit status.
