@@ -129,7 +129,7 @@ class Departures:
             **self._ended,
         }
         for rank, status in gone.items():
-            waiting, starting = self._waiting - gone.keys(), self._starting - gone.keys()
+            waiting, starting = self._waiting - gone.keys(), self._starting - self._waiting - gone.keys()
             if status == 0:
                 waiting &= self._workers  # light devices alone may yet see other workers come
             if rank not in self._joined and waiting | starting:

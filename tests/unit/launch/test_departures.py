@@ -77,6 +77,12 @@ def test_a_rank_that_ends_without_mpi_is_named_once_another_starts_it():
     assert starting(("starts", 0), ("started", 0), ("ended", 1, 0)) is None
 
 
+def test_a_rank_that_starts_mpi_in_init_waits_in_init():
+    verdict = starting(("waits", 0), ("starts", 0), ("ended", 1, 5))
+    assert verdict is not None
+    assert verdict.text == "MPI rank 1 ended with status 5 before coarse.init(), where ranks [0] wait; the job ends"
+
+
 def test_a_script_that_has_ended_counts_though_its_process_waits_in_mpi():
     verdict = starting(("waits", 0), ("left", 1))
     assert verdict is not None
