@@ -16,15 +16,11 @@ from coarse.client.regions import KeyRegions
 from coarse.errors import CapacityError, CoarseError, DeadRankError, InFlightError, MismatchError, NotInitializedError
 from coarse.protocol.plan import runs_of
 from coarse.protocol.records import Allocate, Descriptor, Free
-from coarse.protocol.units import KIB, MIB
+from coarse.protocol.units import MIB
 from coarse.storage.region import DeviceMemory
 
 _COPY_BYTES = 4 * MIB
 """A large tensor is announced in pieces of this size, so that devices add while the rest is copied."""
-_HELD_BYTES = 256 * KIB
-"""The largest tensor that is copied aside while a device makes its region."""
-_BURST_S = 0.02
-"""First uses of names that follow each other so soon do not wait for one another."""
 
 
 class Client:
@@ -39,10 +35,6 @@ class Client:
         self._names: dict[int, str] = {}
         """Key -> its name, also where this worker has only asked for it."""
         self._has_left = False
-        self._held: dict[int, np.ndarray] = {}
-        """Key -> a copy of what was pushed while its region was being made."""
-        self._first_use_s = -math.inf
-        link.on_placed = self._on_placed
         self.counters: defaultdict[str, dict[str, float]] = defaultdict(_no_counts)
         """Key's name -> pushes, bytes pushed and pulled by copying, seconds waited."""
 
@@ -62,7 +54,7 @@ class Client:
                     if state.offset < 0 and state.failed is not None:
                         raise error_of(state.failed)
                     return self._regions.array(state)
-            self._await_region(state)
+            self._await(state)
 
     def push(self, descriptor: Descriptor, array: np.ndarray) -> Handle:
         """Contribute to the key's next version; the handle is done, for the array has been copied."""
@@ -93,8 +85,6 @@ class Client:
                 state = protocol.named.get(descriptor.name)
                 if state is None or state.epoch != protocol.epoch or state.descriptor is not descriptor:
                     state = self._known(descriptor)
-                if state.phase is KeyPhase.REGISTERING and array is not None and present and self._may_hold(state):
-                    return self._hold(state, array, out)
                 if state.phase is KeyPhase.IDLE or not state.is_to_change:
                     protocol.begin(state.key, is_claimed=True)
                     if array is None or not present or self._regions.holds(state, array):
@@ -102,35 +92,11 @@ class Client:
                     else:
                         self._copy_in(state, array)
                     self.link.ring_bells()
-                    self.count_push(descriptor)
+                    counters = self.counters[descriptor.name]
+                    counters["pushes"] += 1
+                    counters["bytes"] += state.nbytes
                     return Handle(self, state.key, out, state.flight)
             self._await(state)
-
-    def _may_hold(self, state: ClientKey) -> bool:
-        """Whether a push need not wait for its region: small, and one of many first uses in a row.
-
-        The last of them set out when this worker calls again, as it does to wait for the first. A lone one waits.
-        """
-        before_s, self._first_use_s = self._first_use_s, self.link.clock.now_s()
-        is_burst = self._first_use_s < before_s + _BURST_S
-        return is_burst and state.nbytes <= _HELD_BYTES and not state.is_held
-
-    def _hold(self, state: ClientKey, array: np.ndarray, out: np.ndarray | None) -> Handle:
-        """Push as soon as a device has made the region; the caller may change `array` from now on."""
-        self.protocol.hold(state.key)
-        self._held[state.key] = array.copy()
-        self.count_push(state.descriptor)
-        self.link.read()
-        self.link.ring_bells()
-        return Handle(self, state.key, out, state.flight)
-
-    def _on_placed(self) -> None:
-        """Begin with the pushes that were held and have their regions now; one that has failed is dropped."""
-        for key in self.protocol.take_placed():
-            array, state = self._held.pop(key), self.protocol.keys.get(key)
-            if state is not None and state.phase is KeyPhase.IN_FLIGHT:
-                self._copy_in(state, array)
-        self.link.ring_bells()
 
     def push_pull_again(self, descriptor: Descriptor, array: np.ndarray, out: np.ndarray) -> Handle:
         """What `push_pull` returns, for a caller that waits at once and keeps no handle.
@@ -257,7 +223,7 @@ class Client:
     def _copy_out(self, key: int, copying: "_Copying") -> bool:
         """Copy what has come since; whether the result is whole. See ClientProtocol.take."""
         state = self.protocol.keys.get(key)
-        if state is None or state.failed is not None or state.is_held or not (state.version or state.awaited):
+        if state is None or state.failed is not None or not (state.version or state.awaited):
             return self.protocol.take(key)
         region = self._regions.view(state)
         if copying.out is None:
@@ -319,15 +285,10 @@ class Client:
 
     def _await(self, state: ClientKey) -> None:
         """Return once a device has made a key's region, or has sent the result that nobody wants."""
-        if state.phase is KeyPhase.REGISTERING:
-            self._await_region(state)
         if not self.link.wait_until(lambda: not state.is_to_change, None):
+            if state.phase is KeyPhase.REGISTERING:
+                raise unregistered(self.protocol.client, state.descriptor, self.link.stall_timeout_s)
             raise self._stalled_at(state.key, None)
-
-    def _await_region(self, state: ClientKey) -> None:
-        """Return once a device has made a key's region, or has refused to."""
-        if not self.link.wait_until(lambda: state.phase is not KeyPhase.REGISTERING, None):
-            raise unregistered(self.protocol.client, state.descriptor, self.link.stall_timeout_s)
 
     def _known(self, descriptor: Descriptor) -> ClientKey:
         """The state of a key, whose registration is asked for where this epoch has none; the lock is held."""

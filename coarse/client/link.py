@@ -36,8 +36,6 @@ class DeviceLink:
         self.clock = clock
         self.lock = threading.RLock()
         self.stall_timeout_s = stall_timeout_s
-        self.on_placed: Callable[[], None] = _nothing
-        """Called with the lock held when regions were made for which pushes were held."""
         self.reduced_bytes = 0
         """What this worker and the others have summed by MPI, past the devices."""
         self._placement = placement
@@ -161,8 +159,6 @@ class DeviceLink:
         for record in self._mailbox.records():
             self.protocol.on_record(record)
             has_come = True
-        if self.protocol.has_placed:
-            self.on_placed()
         if has_come and self._is_at_bell:
             self._mailbox.ring_always(self._mailbox.endpoint)
         if has_come and self._num_listeners:
@@ -232,7 +228,3 @@ class DeviceLink:
     def has_failed(self) -> bool:
         """Whether a peer is known to be dead."""
         return self._gone is not None or self.protocol.died is not None
-
-
-def _nothing() -> None:
-    """What is done where nobody holds pushes."""

@@ -78,8 +78,6 @@ class ClientKey:
     """Results of this key that have been completed."""
     flight: int = 0
     """The number of the last push; no other push of this client has it."""
-    is_held: bool = False
-    """Whether a push waits for the region that is being made."""
     is_claimed: bool = False
     """Whether somebody may still take the result of the last push. A handle that is dropped clears this and nothing
     else: that may happen in any thread at any time, and takes no lock."""
@@ -98,16 +96,12 @@ class ClientKey:
     @property
     def is_free(self) -> bool:
         """Whether it may be pushed again as far as its last result goes: that was taken, or nobody wants it."""
-        if self.phase is KeyPhase.IN_FLIGHT or self.is_held:
-            return False
-        return not (self.phase is KeyPhase.LANDED and self.is_claimed)
+        return self.phase is not KeyPhase.IN_FLIGHT and not (self.phase is KeyPhase.LANDED and self.is_claimed)
 
     @property
     def is_to_change(self) -> bool:
         """Whether a push had better wait: its region is being made, or a result that nobody wants is under way."""
-        if self.phase is KeyPhase.IN_FLIGHT or self.is_held:
-            return not self.is_claimed
-        return self.phase is KeyPhase.REGISTERING
+        return self.phase is KeyPhase.REGISTERING or (self.phase is KeyPhase.IN_FLIGHT and not self.is_claimed)
 
 
 class ClientProtocol:
@@ -131,7 +125,6 @@ class ClientProtocol:
         """Who has shut down, so that no round of joins will be complete any more."""
         self.left: list[int] = []
         """Clients that have shut down, the first to have done so first: others may have left because of it."""
-        self._placed: list[int] = []
         self.missing: dict[int, dict[int, tuple[int, ...]]] = {}
         """Key -> device -> clients that it waits for, as far as asked."""
         self.died: Died | None = None
@@ -254,27 +247,6 @@ class ClientProtocol:
                 raise not_taken(self.client, state.descriptor.name, "was pushed again")
             assert state.phase is not KeyPhase.REGISTERING, f"{state.descriptor.name!r} has no region yet"
         state.phase = KeyPhase.IN_FLIGHT
-        self._take_off(state, is_claimed=is_claimed)
-
-    def hold(self, key: int) -> None:
-        """A push of a key whose region is being made: see `take_placed`."""
-        state = self.keys[key]
-        assert state.phase is KeyPhase.REGISTERING, f"{state.descriptor.name!r} has its region"
-        assert not state.is_held, f"{state.descriptor.name!r} is under way"
-        state.is_held = True
-        self._take_off(state, is_claimed=True)
-
-    def take_placed(self) -> list[int]:
-        """Keys whose push was held until now, to be announced; one that has failed meanwhile is not."""
-        placed, self._placed = self._placed, []
-        return placed
-
-    @property
-    def has_placed(self) -> bool:
-        """Whether `take_placed` has any."""
-        return bool(self._placed)
-
-    def _take_off(self, state: ClientKey, *, is_claimed: bool) -> None:
         state.awaited = state.all_shards
         state.is_claimed = is_claimed
         state.flight = next(self._flights)
@@ -345,7 +317,7 @@ class ClientProtocol:
     @property
     def in_flight(self) -> set[int]:
         """Keys whose result is still to come."""
-        return {key for key, state in self.keys.items() if state.phase is KeyPhase.IN_FLIGHT or state.is_held}
+        return {key for key, state in self.keys.items() if state.phase is KeyPhase.IN_FLIGHT}
 
     def untaken(self) -> list[str]:
         """Names whose result is still to come, or to be taken; of a name that failed there is none."""
@@ -462,14 +434,7 @@ class ClientProtocol:
         state = self.keys[registered.key]
         state.device, state.offset = registered.device, registered.offset
         if state.phase is KeyPhase.REGISTERING:
-            state.phase = KeyPhase.IN_FLIGHT if state.is_held else KeyPhase.IDLE
-            self._release(state)
-
-    def _release(self, state: ClientKey) -> None:
-        """A push that was held can begin, or never will."""
-        if state.is_held:
-            state.is_held = False
-            self._placed.append(state.key)
+            state.phase = KeyPhase.IDLE
 
     def _on_failed(self, failed: Failed) -> None:
         state = self.keys.get(failed.key)
@@ -477,4 +442,3 @@ class ClientProtocol:
             return
         state.phase = KeyPhase.FAILED
         state.failed = failed
-        self._release(state)

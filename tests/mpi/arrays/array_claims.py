@@ -138,8 +138,7 @@ def hundreds_of_names_in_flight_may_be_pushed_in_any_order() -> None:
             same(handles[name].wait(), expected(shapes[name], seed=step))
 
 
-def first_uses_in_a_row_do_not_wait_for_one_another_and_keep_all_rules() -> None:
-    """Whatever of them is held until its region is there: which ones, time decides."""
+def first_uses_in_a_row_keep_all_rules() -> None:
     arrays = {f"first/{i}": mine((i % 50, 1 + i % 3), seed=i) for i in range(400)}
     arrays["first/large"] = mine((100_000,), seed=400)
     arrays["first/strided"] = mine((60, 60), seed=401)[::2, ::3]
@@ -373,7 +372,7 @@ CLAIMS = [
     half_types_accumulate_in_float32_and_round_once,
     what_is_not_a_number_stays_so,
     hundreds_of_names_in_flight_may_be_pushed_in_any_order,
-    first_uses_in_a_row_do_not_wait_for_one_another_and_keep_all_rules,
+    first_uses_in_a_row_keep_all_rules,
     several_dtypes_may_be_in_flight_at_once,
     a_name_is_used_again_in_every_step,
     priorities_do_not_change_results,

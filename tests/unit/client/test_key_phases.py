@@ -38,7 +38,6 @@ class Client:
         return {
             "registered": lambda: protocol.on_record(Registered(KEY, 1, 0, 64)),
             "begin": lambda: protocol.begin(KEY, is_claimed=True),
-            "hold": lambda: protocol.hold(KEY),
             "begin for nobody": lambda: protocol.begin(KEY),
             "ready": lambda: protocol.on_record(Ready(KEY, 0, 1, True)),
             "failed": lambda: protocol.on_record(Failed(KEY, 1, "MismatchError", "text")),
@@ -54,8 +53,6 @@ class Client:
 
 WAYS = {
     "registering": (),
-    "held": ("hold",),
-    "held for nobody": ("hold", "drop"),
     "never pushed": ("registered",),
     "in flight": ("registered", "begin"),
     "in flight for nobody": ("registered", "begin", "drop"),
@@ -71,8 +68,6 @@ COLUMNS = ("begin", "ready", "failed", "take", "ask", "drop", "stall", "deregist
 N = InFlightError
 TABLE = {
     "registering": (AssertionError, None, None, False, False, None, None, N),
-    "held": (N, None, None, False, False, None, None, N),
-    "held for nobody": (N, None, None, False, False, None, None, N),
     "never pushed": (None, None, None, False, False, None, None, []),
     "in flight": (N, None, None, False, False, None, None, N),
     "in flight for nobody": (N, None, None, False, False, None, None, N),
@@ -87,8 +82,6 @@ TABLE = {
 I, G, F, D, X = KeyPhase.IDLE, KeyPhase.REGISTERING, KeyPhase.IN_FLIGHT, KeyPhase.LANDED, KeyPhase.FAILED  # noqa: E741
 AFTER = {
     "registering": (G, G, X, G, G, G, G, G),
-    "held": (G, G, X, G, G, G, G, G),
-    "held for nobody": (G, G, X, G, G, G, G, G),
     "never pushed": (F, I, X, I, I, I, I, None),
     "in flight": (F, D, X, F, F, F, F, F),
     "in flight for nobody": (F, I, X, F, F, F, F, F),
@@ -122,33 +115,6 @@ def test_every_phase_is_in_the_table_with_every_event():
     assert {Client(*way).state.phase for way in WAYS.values()} == set(KeyPhase)
     assert set(TABLE) == set(AFTER) == set(WAYS)
     assert {len(row) for row in (*TABLE.values(), *AFTER.values())} == {len(COLUMNS)}
-
-
-def test_a_push_that_was_held_begins_once_its_region_is_there():
-    client = Client("hold")
-    assert (client.protocol.take_placed(), client.protocol.in_flight) == ([], {KEY})
-    assert client.protocol.untaken() == ["w"]
-    client.do("registered")
-    assert client.state.phase is KeyPhase.IN_FLIGHT
-    assert client.protocol.take_placed() == [KEY]
-    assert not client.protocol.has_placed
-    client.do("ready")
-    assert client.do("take") is True
-
-
-def test_a_push_that_was_held_for_a_key_that_fails_never_begins():
-    client = Client("hold", "failed", "registered")
-    assert client.protocol.take_placed() == [KEY]
-    assert client.state.phase is KeyPhase.FAILED
-    assert not client.protocol.in_flight
-
-
-def test_a_key_that_has_a_result_has_none_again_while_a_push_is_held():
-    client = Client("registered", "begin", "ready", "take")
-    client.protocol.on_record(Tables(2, ((0, 0, 0, 1 << 20),)))
-    client.protocol.register(W)  # as the first push of a new epoch
-    client.do("hold")
-    assert (client.do("take"), client.do("ask")) == (False, False)
 
 
 def test_a_handle_that_is_dropped_gives_up_its_own_push_alone():
