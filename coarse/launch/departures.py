@@ -143,7 +143,11 @@ class Departures:
         if self._waiting and self._workers <= self._ended.keys() and not self._workers & self._joined:
             return self._verdict_of_strangers()
         first = self._first_failed()
-        if first is None or len(self._ended) == self._num_ranks:
+        if len(self._ended) == self._num_ranks:
+            return None
+        if first is None and self._workers <= self._ended.keys() & self._left:  # devices may wait in MPI_Finalize
+            return Verdict(_UNUSED, 0, _FAILED_S)
+        if first is None:
             return None
         how = how_ended(self._ended[first]) if first in self._ended else "has raised an error"
         return Verdict(

@@ -92,6 +92,14 @@ def test_a_script_that_has_ended_counts_though_its_process_waits_in_mpi():
     assert verdict.status == 3
 
 
+def test_devices_are_ended_that_outlast_workers_which_used_mpi_alone():
+    """Workers that started MPI themselves may end without MPI_Finalize, in which a device then waits."""
+    left = [event for rank in (0, 1) for event in (("left", rank), ("ended", rank, 0))]
+    verdict = starting(*left)
+    assert verdict == Verdict("no worker has called coarse.init(); the memory devices end", 0, 4.0)
+    assert starting(*left, ("ended", 2, 0)) is None
+
+
 @pytest.mark.parametrize(("joined", "remark"), [(set(), True), ({0, 1, 2}, False)])
 def test_devices_that_nobody_used_are_remarked_on(joined, remark):
     departures = Departures(3, frozenset({2}))
