@@ -143,7 +143,9 @@ def _open_runtime(config: "Config | Mapping[str, object] | str | Path | None") -
     told = workers_told()
     if told is not None:
         told.say(comes=True)
-        if not told.includes_this_rank and not told.come(WallClock()):
+        if told.includes_this_rank:
+            told.narrow_comm_world()
+        elif not told.come(WallClock()):
             return None
     on_finalize(shutdown)
     watch_over()
@@ -225,11 +227,6 @@ def _start_mpi() -> None:
         if job is not None and job.is_whole:
             os.environ.setdefault("OMPI_MCA_btl", "self,sm")  # ranks of one machine listen to no network
         _require_running_mpi()
-        from coarse.transport.comm_world import workers_told
-
-        told = workers_told()
-        if told is not None and told.includes_this_rank:
-            told.narrow_comm_world()
         return
     before = {name: os.environ.get(name) for name in ("OMPI_MCA_btl", "TMPDIR")}
     with tempfile.TemporaryDirectory(prefix="coarse-start-") as folder:

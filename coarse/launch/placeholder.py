@@ -14,7 +14,7 @@ import sys
 from coarse.errors import CoarseError
 from coarse.protocol.clock import WallClock
 from coarse.transport.adoption import placeholder_address
-from coarse.transport.arrival import PEER
+from coarse.transport.arrival import process_and_user_of
 
 _HANDED_ON = ("PMIX", "OMPI_", "OPAL_", "PRTE_", "COARSE_")
 _BIND_AGAIN_S = 0.1
@@ -68,7 +68,7 @@ def _worker(listener: socket.socket, owner: int) -> tuple[socket.socket, int] | 
         if listener.fileno() not in ready:
             return None
         channel, _ = listener.accept()
-        pid, user, _ = PEER.unpack(channel.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER.size))
+        pid, user = process_and_user_of(channel)
         if user == os.geteuid():
             return channel, pid
         channel.close()

@@ -130,21 +130,14 @@ class SyncPlan:
         """Adjacent sync groups run in opposite directions (COARSE IV-A)."""
         return 1 if (shard % self.num_sync_groups) % 2 == 0 else -1
 
-    @cached_property
-    def _targets(self) -> dict[int, tuple[tuple[int, int, int], ...]]:
-        return {}
-
     def targets(self, client: int) -> tuple[tuple[int, int, int], ...]:
         """(device, first shard, past the last): where a client announces its shards."""
-        targets = self._targets.get(client)
-        if targets is None:
-            targets = self._targets[client] = tuple(
-                (device, first, last)
-                for first, last, members in self.members_by_block
-                for device in members
-                if client in self.contributors_by_device[device]
-            )
-        return targets
+        return tuple(
+            (device, first, last)
+            for first, last, members in self.members_by_block
+            for device in members
+            if client in self.contributors_by_device[device]
+        )
 
     def bounds(self, first: int, last: int) -> tuple[int, int]:
         """First and past-the-last element of the shards [first, last); shards differ by at most one element."""

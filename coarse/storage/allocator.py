@@ -41,9 +41,9 @@ class RegionAllocator:
     def allocate(self, nbytes: int, align_bytes: int | None = None) -> int | None:
         """Offset of a new region, a multiple of `align_bytes`; None where no hole is large enough.
 
-        Without `align_bytes` a region of a page or more begins a page, and a smaller one a line of the cache: many
-        small regions leave no holes between them, which every later search would pass. An empty region takes one byte,
-        so that no two regions have the same offset.
+        Without `align_bytes` a region of a page or more begins a page, and a smaller one a line of the cache: small
+        regions lie close together, and leave a hole only where their size is no multiple of it. An empty region takes
+        one byte, so that no two regions have the same offset.
         """
         if nbytes < 0:
             raise ValueError(f"nbytes must be at least 0, got {nbytes}")

@@ -116,9 +116,10 @@ class DeviceMemory:
         room = max(self._source.room_bytes(), 0)
         if wanted_bytes > room:
             return f"{self._source.name} has {room} bytes of memory left of the {wanted_bytes} wanted"
-        extent = self._pages(offset, max(nbytes, min(_EXTENT_BYTES, self.capacity_bytes - offset)))
+        extent_bytes = max(nbytes, min(_EXTENT_BYTES, self.capacity_bytes - offset))
+        extent = self._pages(offset, extent_bytes)
         if self._unreal_bytes(extent) <= room // 2:
-            nbytes, pages = max(nbytes, min(_EXTENT_BYTES, self.capacity_bytes - offset)), extent
+            nbytes, pages = extent_bytes, extent
         try:
             self.view(offset, nbytes)  # a region that its own device cannot see is of no use
         except CapacityError as refused:

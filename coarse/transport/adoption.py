@@ -6,6 +6,7 @@ the first node starts an mpirun (coarse.launch.beside) with memory devices and, 
 placeholder's environment over a Unix socket, and starts MPI with it. The placeholder lives for as long as the worker.
 """
 
+import contextlib
 import hashlib
 import json
 import os
@@ -36,7 +37,6 @@ class TorchrunWorker:
     size: int
     local_rank: int
     local_size: int
-    node: int
     job: str
     """The same for all workers of the job, and no other job's on this machine."""
 
@@ -57,7 +57,6 @@ class TorchrunWorker:
             size=size,
             local_rank=local_rank,
             local_size=local_size,
-            node=int(environ.get("GROUP_RANK") or rank // local_size),
             job=f"coarse-{hashlib.sha256(text.encode()).hexdigest()[:16]}",
         )
 
@@ -111,10 +110,8 @@ def become_rank(worker: TorchrunWorker, partition: str | None, devices: int | No
 def say_goodbye() -> None:
     """Tell the placeholder that this worker ends well; nothing where there is none."""
     if _goodbye is not None:
-        try:
+        with contextlib.suppress(OSError):  # it was killed: the job has failed otherwise
             _goodbye.sendall(b"well\n")
-        except OSError:  # it was killed: the job has failed otherwise
-            return
 
 
 def _start_launcher(worker: TorchrunWorker, partition: str | None, devices: int | None) -> subprocess.Popen[bytes]:
@@ -155,11 +152,9 @@ def _taken_place(
 def _connected(address: str) -> socket.socket | None:
     """A connection to a process of this user; None where there is none yet."""
     channel = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
+    with contextlib.suppress(ConnectionRefusedError, BlockingIOError):
         channel.connect(address)
         if user_of(channel) == os.geteuid():
             return channel
-    except (ConnectionRefusedError, BlockingIOError):
-        pass
     channel.close()
     return None

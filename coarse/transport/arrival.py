@@ -141,10 +141,15 @@ def _has_come(address: str) -> bool:
         return user_of(asking) == os.geteuid()
 
 
+def process_and_user_of(channel: socket.socket) -> tuple[int, int]:
+    """Who is at the other end of a connected Unix socket, as the kernel knows it."""
+    process, user, _ = PEER.unpack(channel.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER.size))
+    return process, user
+
+
 def user_of(channel: socket.socket) -> int:
-    """The user at the other end of a connected Unix socket, as the kernel knows it."""
-    unpacked: tuple[int, int, int] = PEER.unpack(channel.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER.size))
-    return unpacked[1]
+    """The user at the other end of a connected Unix socket."""
+    return process_and_user_of(channel)[1]
 
 
 class LauncherLine:
