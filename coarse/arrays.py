@@ -119,9 +119,10 @@ def push_pull_async(
     priority: int = 0,
     out: np.ndarray | None = None,
 ) -> Handle:
-    """Start a push_pull; `wait` gives the result, in `out` where given (it may be `array` itself).
+    """Start a push_pull; `wait` gives the result, in `out` where given.
 
-    An array made by `device_array` is not copied: its result is found in place.
+    `out` may be `array` itself, which must be left alone until `wait` has returned. Else the array has been copied when
+    this returns. An array made by `device_array` is not copied: its result is found in place.
     Keys of higher priority are synchronised first where several are ready.
     """
     client = current().require_client()

@@ -55,6 +55,19 @@ class OutOfDeviceMemoryError(CapacityError):
         self.capacity_bytes = capacity_bytes
 
 
+class LentMemoryError(CoarseError, RuntimeError):
+    """A tensor's memory that a device could not read or write, as its worker had said that it may."""
+
+    def __init__(self, message: str, *, has_ended: bool = False) -> None:
+        super().__init__(message)
+        self.has_ended = has_ended
+        """Whether the worker's process is gone."""
+
+
+class NotKeptError(CoarseError, RuntimeError):
+    """A `pull` of a result that lies in the tensor of its push_pull, and in no device's memory."""
+
+
 class StallError(CoarseError, TimeoutError):
     """A wait that ran out of time because some workers never pushed."""
 

@@ -28,6 +28,7 @@ from coarse.protocol.composition import placement_of, routing_of
 from coarse.protocol.config import Config
 from coarse.protocol.partition import PartitionTable
 from coarse.protocol.partition_file import stated_or_default
+from coarse.protocol.place import Anywhere
 from coarse.protocol.plan import Placement, RoutingTable
 from coarse.proxy.protocol import ProxyProtocol
 from coarse.proxy.service import ProxyService
@@ -149,7 +150,18 @@ class LiveParts:
         spans_nodes = len(set(at.placement.device_nodes)) > 1
         by_mpi = spans_nodes or at.placement.collective == "ring"
         transport = MpiTransport(at.devices, at.ranks_of_devices) if by_mpi else None
-        return ProxyService(protocol, at.placement, mailbox, share.memories, transport, at.clock)
+        return ProxyService(
+            protocol, at.placement, mailbox, share.memories, transport, at.clock, process_ids=share.process_ids
+        )
+
+    def lend(self, at: Opening, client: Client) -> None:
+        """Have devices reach this worker's memory, where theirs is the machine's too: of a device whose bytes were put
+        in a place of their own its user wants to know what it costs to bring them there."""
+        node = at.placement.client_nodes[client.protocol.client]
+        near = at.placement.devices_on(node)
+        places = {place.rank: place.memory for place in at.partition.places}
+        if at.config.lend_from_bytes and all(places[at.partition.devices[d]] == Anywhere() for d in near):
+            client.lending.open(near, at.config.lend_from_bytes)
 
     def table(self, at: Opening, client: Client) -> RoutingTable:
         """This worker's routing table, as configured or as measured on this machine."""
@@ -217,6 +229,7 @@ class Runtime:
                 target=self._serve_beside, name="coarse-proxy", daemon=True
             )
             self._thread.start()
+        self._parts.lend(self._at, self.require_client())
         self.profile()
 
     def _serve_beside(self) -> None:

@@ -17,8 +17,9 @@ from coarse.protocol.config import Config, load_config
 from coarse.protocol.partition import PartitionTable
 from coarse.protocol.partition_file import stated_partition
 from coarse.protocol.place import Anywhere
-from coarse.protocol.units import GIB
+from coarse.protocol.units import GIB, MIB
 from coarse.storage.device_file import open_device_file
+from coarse.storage.lent import why_not_here
 from coarse.storage.numa import memory_nodes
 from coarse.storage.region import available_bytes, total_bytes
 
@@ -38,6 +39,7 @@ def check(
             placement_of(partition, settings)
             memories = _memories(partition, settings.device_capacity_bytes)
         environment = _environment(mpirun_beside(sys.executable, os.environ))
+        environment["tensors in ordinary memory"] = _plain_tensors(settings.lend_from_bytes)
     console = Console()
     console.print(_table("configuration", _settings(settings)))
     if memories:
@@ -52,6 +54,16 @@ def _settings(settings: Config) -> dict[str, str]:
         within = {f"{key}.{name}": item for name, item in value.items()} if isinstance(value, dict) else {key: value}
         rows |= {name: "not set" if item is None else str(item) for name, item in within.items()}
     return rows
+
+
+def _plain_tensors(lend_from_bytes: int) -> str:
+    """How tensors that are no device's memory reach the devices here."""
+    if not lend_from_bytes:
+        return "copied to devices and back (lend_from_bytes = 0)"
+    if why := why_not_here():
+        return f"copied to devices and back: {why}"
+    size = f"{lend_from_bytes / MIB:g} MiB" if lend_from_bytes >= MIB else f"{lend_from_bytes} bytes"
+    return f"read and written where they lie from {size} on, by process_vm_readv and process_vm_writev"
 
 
 def _memories(partition: PartitionTable, wanted_bytes: int | None) -> dict[str, str]:

@@ -9,6 +9,7 @@ from functools import partial
 import numpy as np
 
 from coarse.client.handle import Handle
+from coarse.client.lending import Lending
 from coarse.client.link import DeviceLink
 from coarse.client.protocol import ClientKey, KeyPhase, ToDevice
 from coarse.client.refusals import ANSWER_S, error_of, not_taken, require_fit, stalled, unregistered
@@ -32,6 +33,7 @@ class Client:
         self._lock = link.lock
         self.memories = memories
         self._regions = KeyRegions(memories)
+        self.lending = Lending(link, self._regions)
         self._names: dict[int, str] = {}
         """Key -> its name, also where this worker has only asked for it."""
         self._has_left = False
@@ -41,6 +43,7 @@ class Client:
     def leave(self) -> None:
         """Say to all that this worker has shut down; nothing can be pushed afterwards."""
         self._has_left = True
+        self.lending.take_all_back()
         self.link.leave()
 
     # --- pushing
@@ -63,12 +66,20 @@ class Client:
         return handle
 
     def push_pull(
-        self, descriptor: Descriptor, array: np.ndarray | None, out: np.ndarray | None, *, present: bool = True
+        self,
+        descriptor: Descriptor,
+        array: np.ndarray | None,
+        out: np.ndarray | None,
+        *,
+        present: bool = True,
+        is_waited: bool = False,
     ) -> Handle:
-        """Push and return the handle of the combined result, which `wait` copies into `out` (None: a new array).
+        """Push and return the handle of the combined result, which is in `out` (None: a new array) after its `wait`.
 
         An array of None is in the region already, and `out` is the region. While a device makes the key's region, and
-        while the key is under way for a result that nobody wants, this waits, and others may push.
+        while the key is under way for a result that nobody wants, this waits, and others may push. Where the caller
+        waits at once (`is_waited`), or `array` and `out` are the same memory, that may be read and written until then
+        (lending.py).
 
         Raises:
             InFlightError: the last result was not taken.
@@ -87,9 +98,13 @@ class Client:
                     state = self._known(descriptor)
                 if state.phase is KeyPhase.IDLE or not state.is_to_change:
                     protocol.begin(state.key, is_claimed=True)
-                    if array is None or not present or self._regions.holds(state, array):
+                    is_there = array is None or not present or self._regions.holds(state, array)
+                    given = array if present else None
+                    target = None if present and is_there else out
+                    if self.lending.lend(state, given, target, is_waited=is_waited) or is_there:
                         self.link.send(protocol.announce(state.key, 0, state.plan.num_shards, present=present))
                     else:
+                        assert array is not None
                         self._copy_in(state, array)
                     self.link.ring_bells()
                     counters = self.counters[descriptor.name]
@@ -108,12 +123,13 @@ class Client:
         if state is not None and state.stalled:
             self.protocol.resume(state.key, _digest(array))
             return Handle(self, state.key, out, state.flight, array)
-        handle = self.push_pull(descriptor, array, out)
+        handle = self.push_pull(descriptor, array, out, is_waited=True)
         handle.again = array
         return handle
 
     def stall(self, key: int, flight: int, array: np.ndarray) -> None:
         """A call of `push_pull_again` has stalled; `array` is as its caller sees it now."""
+        self.lending.take_back(key)
         with self._lock:
             self.protocol.stall(key, flight, _digest(array))
 
@@ -211,9 +227,15 @@ class Client:
         if out is None or out is not self._regions.arrays.get(key):
             copying = _Copying(out)
             is_done = partial(self._copy_out, key, copying)
-        if not self.link.wait_until(is_done, timeout_s):
+        try:
+            is_whole = self.link.wait_until(is_done, timeout_s)
+        except CoarseError:
+            self.lending.take_back(key)
+            raise
+        if not is_whole:
             raise self._stalled_at(key, timeout_s)
         with self._lock:
+            self.lending.end(key)
             state = self.protocol.keys[key]
             self.counters[state.descriptor.name]["wait_s"] += self.link.clock.now_s() - began_s
         taken = out if copying is None else copying.out
@@ -225,6 +247,15 @@ class Client:
         state = self.protocol.keys.get(key)
         if state is None or state.failed is not None or not (state.version or state.awaited):
             return self.protocol.take(key)
+        elsewhere = self.lending.find(key, copying.out)
+        if elsewhere is not None:
+            if not self.protocol.take(key):
+                return False
+            if copying.out is None:
+                copying.out = np.empty_like(elsewhere)
+            if copying.out is not elsewhere:
+                np.copyto(copying.out, elsewhere)
+            return True
         region = self._regions.view(state)
         if copying.out is None:
             copying.out = np.empty(state.descriptor.shape, region.dtype)
@@ -278,8 +309,11 @@ class Client:
         with self._lock:
             self.link.read()
             key = self.protocol.key(name)
+            state = self.protocol.keys.get(key)
             records = self.protocol.deregister(name)
             self._names.pop(key, None)
+            if state is not None:
+                self.lending.deregister(state)
             self._regions.deregister(key)
             self.link.tell(records)
 

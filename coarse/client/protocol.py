@@ -22,7 +22,9 @@ from coarse.protocol.records import (
     Leave,
     Push,
     Query,
+    Reached,
     Ready,
+    Reclaimed,
     Record,
     Register,
     Registered,
@@ -130,6 +132,8 @@ class ClientProtocol:
         self.died: Died | None = None
         self.answers: dict[int, Record] = {}
         """Token of a request -> what a device answered."""
+        self._done_then: dict[int, int] = {}
+        """Token of a Reclaim -> shards whose result had come when the device answered."""
         self._tokens = itertools.count(1)
         self._flights = itertools.count(1)
         self._announced = 0
@@ -363,6 +367,11 @@ class ClientProtocol:
                 found |= set(clients)
         return tuple(sorted(found))
 
+    def take_reclaimed(self, token: int) -> int:
+        """Shards whose result had come when a device answered a Reclaim (see Reclaimed); asked once."""
+        del self.answers[token]
+        return self._done_then.pop(token)
+
     # --- joining and leaving
 
     @property
@@ -421,8 +430,12 @@ class ClientProtocol:
                 self.left.append(record.client)
             case Died():
                 self.died = self.died or record
-            case Echo() | Allocated() | SnapshotGrant() | StatisticsReply():
+            case Echo() | Allocated() | SnapshotGrant() | StatisticsReply() | Reached():
                 self.answers[record.token] = record
+            case Reclaimed():
+                self.answers[record.token] = record
+                lent = self.keys.get(record.key)
+                self._done_then[record.token] = lent.all_shards & ~lent.awaited if lent is not None else 0
             case SnapshotCopied():
                 self.copied_snapshot = record.snapshot
             case SnapshotEnded():

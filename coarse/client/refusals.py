@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from coarse import errors
-from coarse.errors import CoarseError, DeadRankError, InFlightError, StallError
+from coarse.errors import CoarseError, DeadRankError, InFlightError, NotKeptError, StallError
 from coarse.protocol.dtypes import STORAGE
 from coarse.protocol.records import Descriptor, Failed
 
@@ -72,4 +72,13 @@ def not_resumed(rank: int, name: str) -> InFlightError:
         f"rank {rank}: the last push_pull of {name!r} raised StallError; what it pushed is still under way, and now it "
         "comes with other values; give it the same values to go on waiting for that result, or take it by "
         f"pull({name!r}) first"
+    )
+
+
+def not_kept(rank: int, descriptor: Descriptor) -> NotKeptError:
+    """A result is pulled that was written into its caller's tensor alone."""
+    return NotKeptError(
+        f"rank {rank}: the last result of {descriptor.name!r} ({descriptor}) was written into the tensor of its "
+        "push_pull, and no device has it; use that tensor, or push() what is pulled (the next push_pull of this name "
+        "will leave its result at the devices), or set lend_from_bytes = 0"
     )

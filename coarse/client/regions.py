@@ -41,6 +41,12 @@ class KeyRegions:
         begins_there = memory.is_at(array.__array_interface__["data"][0], state.offset)
         return begins_there and array.flags.c_contiguous and 0 < array.size == state.plan.num_elements
 
+    def reach(self, array: np.ndarray) -> bool:
+        """Whether an array begins or ends in a device's memory."""
+        first = array.__array_interface__["data"][0]
+        last = first + max(array.nbytes, 1) - 1
+        return any(memory.has(address) for memory in self._memories.values() for address in (first, last))
+
     def deregister(self, key: int) -> None:
         """A key's region is this worker's no more."""
         self.arrays.pop(key, None)

@@ -22,11 +22,16 @@ from coarse.protocol.records import (
     Joined,
     JoinFailed,
     Leave,
+    Lend,
     Located,
     Probe,
     Push,
     Query,
+    Reach,
+    Reached,
     Ready,
+    Reclaim,
+    Reclaimed,
     Record,
     Register,
     Registered,
@@ -46,7 +51,8 @@ RING_HEADER_BYTES = _RING.size
 _PUSH_KIND, _READY_KIND = 1, 2
 _COLD: tuple[type, ...] = (
     Register, Deregister, Registered, Located, Failed, Query, Status, Join, Joined, JoinFailed, Table, Tables, Probe,
-    Echo, Allocate, Allocated, Free, StatisticsRequest, StatisticsReply, Leave, Died, *SNAPSHOT_RECORDS,
+    Echo, Allocate, Allocated, Free, Reach, Reached, Lend, Reclaim, Reclaimed, StatisticsRequest, StatisticsReply,
+    Leave, Died, *SNAPSHOT_RECORDS,
 )  # fmt: skip
 _COLD_KIND = {kind: index + 16 for index, kind in enumerate(_COLD)}
 _TO_JSON = json.JSONEncoder(separators=(",", ":")).encode

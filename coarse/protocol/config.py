@@ -87,6 +87,8 @@ class Config:
     """How the proxies of one node synchronise; between nodes it is always a ring."""
     worker_collective: str = "mpi"
     """How the workers sum what they sum themselves: by MPI's all-reduce, or by the ring of COARSE III-F."""
+    lend_from_bytes: int = 16 * MIB
+    """From this size on devices read and write a tensor in ordinary memory where it lies; 0: all are copied."""
     num_sync_groups: int = 2
     routing: MeasuredRouting | FixedRouting = field(default_factory=MeasuredRouting)
     launch: Launch = field(default_factory=Launch)
@@ -100,6 +102,7 @@ class Config:
         _require_choice("policy", self.policy, POLICIES)
         _require_choice("collective", self.collective, COLLECTIVES)
         _require_choice("worker_collective", self.worker_collective, WORKER_COLLECTIVES)
+        _require_int("lend_from_bytes", self.lend_from_bytes, 0)
         _require_text_or_none("partition", self.partition)
         if self.device_capacity_bytes is not None:
             _require_int("device_capacity_bytes", self.device_capacity_bytes, 1)

@@ -234,6 +234,52 @@ class Free(NamedTuple):
     offset: int
 
 
+class Reach(NamedTuple):
+    """A client asks a device of its node to read a value at an address of the client's memory, and to write it back."""
+
+    client: int
+    token: int
+    address: int
+    value: int
+
+
+class Reached(NamedTuple):
+    """The answer to a Reach; empty, or why the device could not."""
+
+    device: int
+    token: int
+    text: str
+
+
+class Lend(NamedTuple):
+    """A client's contribution to a key lies in its own memory, and its result belongs there: at these addresses of its
+    process, and not in its region, until it says otherwise. An address of 0: in the region."""
+
+    client: int
+    key: int
+    device: int
+    offset: int
+    nbytes: int
+    source: int
+    target: int
+
+
+class Reclaim(NamedTuple):
+    """A client takes back what it has lent of a key; answered once nothing there is read or written any more."""
+
+    client: int
+    key: int
+    token: int
+
+
+class Reclaimed(NamedTuple):
+    """The answer to a Reclaim: results that were told of before lie where the client had lent, others in the region."""
+
+    key: int
+    device: int
+    token: int
+
+
 class StatisticsRequest(NamedTuple):
     """A client asks a device for its counters."""
 
@@ -276,6 +322,6 @@ class RingChunk(NamedTuple):
 
 Record = (
     Push | Ready | Register | Deregister | Registered | Located | Failed | Query | Status | Join | Joined | JoinFailed
-    | Table | Tables | Probe | Echo | Allocate | Allocated | Free | StatisticsRequest | StatisticsReply
-    | Leave | Died | SnapshotRecord
+    | Table | Tables | Probe | Echo | Allocate | Allocated | Free | Reach | Reached | Lend | Reclaim | Reclaimed
+    | StatisticsRequest | StatisticsReply | Leave | Died | SnapshotRecord
 )  # fmt: skip

@@ -8,6 +8,7 @@ ring's chunk has, `reduce` when a sum's turn has come. docs/design.md (A driver)
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+from coarse.errors import LentMemoryError
 from coarse.protocol.records import Record, RingChunk
 from coarse.proxy.instructions import (
     Finished,
@@ -51,7 +52,10 @@ class DeviceDriver(Protocol):
 
 
 class DeviceBytes(Protocol):
-    """Adds and moves bytes in a device's memory; RingBuffers does."""
+    """Adds and moves bytes in a device's memory; RingBuffers does.
+
+    LentMemoryError says that bytes which a client lent cannot be read or written any more.
+    """
 
     def reduce(self, work: ReduceWork) -> None:
         """Add the sources."""
@@ -87,7 +91,7 @@ class Device:
             RingSend: driver.send_chunk,
             Reserve: self._reserve,
             RingReceive: _nothing if memory is None else memory.receive,
-            RingFinish: _nothing if memory is None else memory.finish,
+            RingFinish: self._finish_ring,
             Finished: self._finish,
             **(carriers or {}),
         }
@@ -107,7 +111,12 @@ class Device:
     def reduce(self, work: ReduceWork) -> None:
         """The turn of what the driver was asked to reduce has come."""
         if self._memory is not None:
-            self._memory.reduce(work)
+            try:
+                self._memory.reduce(work)
+            except LentMemoryError as error:
+                ring = work.ring if isinstance(work, RingReduce) else work
+                self._give_up(ring.key, ring.epoch, error)
+                return
         if type(work) is Reduce:
             self.carry_out(self.protocol.on_reduced(work))
         elif type(work) is RingReduce:
@@ -121,6 +130,18 @@ class Device:
 
     def _reserve(self, reserve: Reserve) -> None:
         self.carry_out(self.protocol.on_reserved(reserve.request, self._driver.reserve(reserve)))
+
+    def _finish_ring(self, finish: RingFinish) -> None:
+        if self._memory is not None:
+            try:
+                self._memory.finish(finish)
+            except LentMemoryError as error:
+                self._give_up(finish.ring.key, finish.ring.epoch, error)
+
+    def _give_up(self, key: int, epoch: int, error: LentMemoryError) -> None:
+        """Bytes cannot be reached: that is the key's end, or its client's, of which the driver will hear."""
+        if not error.has_ended:
+            self.carry_out(self.protocol.on_unreachable(key, epoch, str(error)))
 
     def _finish(self, _: Finished) -> None:
         self._driver.finish()

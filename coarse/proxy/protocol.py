@@ -92,6 +92,14 @@ class ProxyProtocol:
         """A Reduce has been carried out."""
         return self._sync.on_reduced(reduce)
 
+    def on_unreachable(self, key: int, epoch: int, why: str) -> list[Instruction]:
+        """What a client lent of a key cannot be read or written: the key cannot be synchronised."""
+        text = (
+            f"{self._sync.keys[key, epoch].name!r}: device {self.device} could not reach {why}; leave a tensor's "
+            'memory as it is until its push_pull has ended, or set lend_from_bytes = 0'
+        )
+        return self._fail(Failed(key, epoch, "LentMemoryError", text))
+
     def on_ring_reduced(self, ring: RingId) -> list[Instruction]:
         """A RingReduce has been carried out."""
         return self._sync.on_ring_reduced(ring)
@@ -157,11 +165,13 @@ class ProxyProtocol:
                     f"{refusal}; raise device_capacity_bytes or add a memory device to the partition"
                 )
                 failed = Failed(register.key, register.epoch, "CapacityError", text)
-                told = [Send(register.client, failed), *self._to_other_devices(failed)]
-                return told + self._sync.on_failed(failed)
+                return [Send(register.client, failed), *self._fail(failed)]
             return self._place(register, self.device, offset)
 
         return self.allocate(register.descriptor.nbytes, placed)
+
+    def _fail(self, failed: Failed) -> list[Instruction]:
+        return [*self._to_other_devices(failed), *self._sync.on_failed(failed)]
 
     def _place(self, register: Register, device: int, offset: int) -> list[Instruction]:
         client, key, epoch, descriptor, _, _ = register

@@ -21,7 +21,7 @@ from coarse.proxy.instructions import (
     RingReduce,
     RingSend,
 )
-from coarse.storage.reduce import accumulate, narrowed, reduce, reduce_local, scale
+from coarse.storage.reduce import Elements, accumulate, narrowed, reduce, reduce_local, scale, write
 
 ArrayOf = Callable[[Region, DType, int], np.ndarray]
 """(region, dtype, number of elements) -> the elements of a region where they lie."""
@@ -51,13 +51,22 @@ class RingBuffers:
 
     def reduce(self, work: Reduce | RingReduce) -> None:
         """Combine the sources where they lie, into all targets or into the shard's LocalBuf."""
-        dtype, op = DType(work.dtype), Op(work.op)
-        sources = [self._array_of(region, dtype, work.num_elements) for region in work.sources]
+        dtype, op, num_elements = DType(work.dtype), Op(work.op), work.num_elements
+        key = work.key if isinstance(work, Reduce) else work.ring.key
+        sources = [self.source(key, region, dtype, num_elements) for region in work.sources]
         if isinstance(work, RingReduce):
-            self._local[work.ring] = (reduce_local(sources, work.num_elements, dtype, op), dtype, op)
+            self._local[work.ring] = (reduce_local(sources, num_elements, dtype, op), dtype, op)
             return
-        targets = [self._array_of(region, dtype, work.num_elements) for region in work.targets]
+        targets = [self.target(key, region, dtype, num_elements) for region in work.targets]
         reduce(sources, targets, dtype, op, work.divisor)
+
+    def source(self, key: int, region: Region, dtype: DType, num_elements: int) -> Elements:
+        """Where elements of a contribution lie; another driver may know of another place than the region."""
+        return self._array_of(region, dtype, num_elements)
+
+    def target(self, key: int, region: Region, dtype: DType, num_elements: int) -> Elements:
+        """Where elements of a result belong."""
+        return self._array_of(region, dtype, num_elements)
 
     def frame_of(self, send: RingSend) -> np.ndarray:
         """The SendBuf, (header and chunk bytes,) uint8."""
@@ -89,4 +98,4 @@ class RingBuffers:
         scale(local, finish.divisor, out=local)
         result = local if dtype.accumulator == dtype.storage else narrowed(local, dtype)
         for region in finish.targets:
-            self._array_of(region, dtype, len(local))[:] = result
+            write(self.target(finish.ring.key, region, dtype, len(local)), 0, result)

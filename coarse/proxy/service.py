@@ -7,8 +7,9 @@ ranks each early wake-up would push the device off its core.
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import compress
+from typing import Any
 
 import numpy as np
 
@@ -16,13 +17,27 @@ from coarse.protocol.clock import Clock
 from coarse.protocol.codec import decode, encode
 from coarse.protocol.dtypes import DType
 from coarse.protocol.plan import Placement
-from coarse.protocol.records import Died, Record, StatisticsReply, StatisticsRequest, Tag
+from coarse.protocol.records import (
+    Died,
+    Lend,
+    Reach,
+    Reached,
+    Reclaim,
+    Reclaimed,
+    Record,
+    StatisticsReply,
+    StatisticsRequest,
+    Tag,
+)
 from coarse.proxy.device import Device, ReduceWork
 from coarse.proxy.instructions import Region, Reserve, RingSend, Send, added_bytes
+from coarse.proxy.loans import Lender, Loans
 from coarse.proxy.protocol import ProxyProtocol
 from coarse.proxy.ring_buffers import ArrayOf, RingBuffers
 from coarse.proxy.snapshot_writer import SnapshotWriter
 from coarse.proxy.work import UrgentFirst, Work
+from coarse.storage.lent import why_not
+from coarse.storage.reduce import Elements
 from coarse.storage.region import DeviceMemory
 from coarse.transport.mailbox import Mailbox
 from coarse.transport.mpi import MpiTransport
@@ -34,12 +49,13 @@ _POLL_IDLE_S = 0.01
 _BUSY_LINGER_S = 0.05
 
 
-class CountedBuffers(RingBuffers):
-    """Ring buffers that count what they reduce, and the seconds that it takes."""
+class LiveBuffers(RingBuffers):
+    """Ring buffers that know what clients have lent, and count what they reduce and the seconds that it takes."""
 
-    def __init__(self, array_of: ArrayOf, clock: Clock) -> None:
+    def __init__(self, array_of: ArrayOf, clock: Clock, loans: Loans) -> None:
         super().__init__(array_of)
         self._clock = clock
+        self._loans = loans
         self.num_reduced = self.added_bytes = 0
         self.reduce_s = 0.0
 
@@ -50,6 +66,16 @@ class CountedBuffers(RingBuffers):
         self.num_reduced += 1
         self.added_bytes += added_bytes(work)
         self.reduce_s += self._clock.now_s() - began_s
+
+    def source(self, key: int, region: Region, dtype: DType, num_elements: int) -> Elements:
+        """See RingBuffers."""
+        lent = self._loans.source(key, region, dtype, num_elements)
+        return super().source(key, region, dtype, num_elements) if lent is None else lent
+
+    def target(self, key: int, region: Region, dtype: DType, num_elements: int) -> Elements:
+        """See RingBuffers."""
+        lent = self._loans.target(key, region, dtype, num_elements)
+        return super().target(key, region, dtype, num_elements) if lent is None else lent
 
 
 class ProxyService:
@@ -64,8 +90,12 @@ class ProxyService:
         transport: MpiTransport | None,
         clock: Clock,
         work: Work | None = None,
+        process_ids: Mapping[int, int] | None = None,
     ) -> None:
-        """Sums are taken in the order of `work`: the most urgent first, unless another driver says so."""
+        """Sums are taken in the order of `work`: the most urgent first, unless another driver says so.
+
+        `process_ids` are those of this node's world ranks, whose memory clients may lend.
+        """
         self._protocol = protocol
         self._placement = placement
         self._mailbox = mailbox
@@ -76,7 +106,20 @@ class ProxyService:
         self._finished = False
         self._bell_since_s: float | None = None
         self._last_arrival_s = clock.now_s()
-        self._rings = CountedBuffers(self._array, clock)
+        self._lenders = {
+            client: Lender((process_ids or {})[rank], placement.describe(client))
+            for client, rank in enumerate(placement.ranks[: placement.num_clients])
+            if rank in (process_ids or {})
+        }
+        self._loans = Loans(self._lenders)
+        self._rings = LiveBuffers(self._array, clock, self._loans)
+        self._own: dict[type, Callable[[Any], None]] = {
+            StatisticsRequest: self._on_statistics_request,
+            Reach: self._on_reach,
+            Lend: self._loans.on_lend,
+            Reclaim: self._on_reclaim,
+        }
+        """Records that the protocol knows nothing of."""
         self._num_records = 0
         here = placement.device_nodes[protocol.device]
         self._is_near = [
@@ -137,11 +180,26 @@ class ProxyService:
 
     def _on_record(self, record: Record) -> None:
         self._last_arrival_s = self._clock.now_s()
-        if type(record) is StatisticsRequest:
-            text = json.dumps(self.statistics())
-            self.send(Send(record.client, StatisticsReply(self._protocol.device, record.token, text)))
-        else:
+        own = self._own.get(type(record))
+        if own is None:
             self._device.on_record(record)
+        else:
+            own(record)
+
+    def _on_statistics_request(self, request: StatisticsRequest) -> None:
+        text = json.dumps(self.statistics())
+        self.send(Send(request.client, StatisticsReply(self._protocol.device, request.token, text)))
+
+    def _on_reach(self, reach: Reach) -> None:
+        why = why_not(self._lenders[reach.client].process_id, reach.address, reach.value)
+        self.send(Send(reach.client, Reached(self._protocol.device, reach.token, why)))
+
+    def _on_reclaim(self, reclaim: Reclaim) -> None:
+        """What is to be added already is added now, from where it lies: so all that comes later is in the region."""
+        while (work := self._work.take()) is not None:
+            self._device.reduce(work)
+        self._loans.end(reclaim.key, reclaim.client)
+        self.send(Send(reclaim.client, Reclaimed(reclaim.key, self._protocol.device, reclaim.token)))
 
     def _take_messages(self, transport: MpiTransport) -> None:
         for _, tag, payload in transport.poll():

@@ -7,21 +7,46 @@ holds a shard's running result in the accumulator type, SendBuf and RecvBuf one 
 """
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 
 from coarse.protocol.dtypes import DType, Op
 
 _BLOCK_BYTES = 256 * 1024
+_BLOCK_ELSEWHERE_BYTES = 512 * 1024
+"""Each read and write of what lies elsewhere is a call of the kernel's."""
 _AS_THEY_COME = np.errstate(over="ignore", invalid="ignore")
 """Infinities and NaNs are results like others (loss scaling looks for them), no reason to warn."""
 _COMBINE = {Op.SUM: np.add, Op.AVERAGE: np.add, Op.MIN: np.minimum, Op.MAX: np.maximum}
 
 
+class Elsewhere(Protocol):
+    """Elements that are no memory of this process, and are read and written by blocks; LentArray is such."""
+
+    def __len__(self) -> int: ...
+
+    def is_at(self, other: object) -> bool:
+        """Whether another array is the same memory."""
+        ...
+
+    def read(self, begin: int, end: int, into: np.ndarray) -> np.ndarray:
+        """Elements [begin, end), in the first of `into`."""
+        ...
+
+    def write(self, begin: int, values: np.ndarray) -> None:
+        """Put values at the elements from `begin` on."""
+        ...
+
+
+Elements = np.ndarray | Elsewhere
+"""(n,) of the storage type."""
+
+
 @_AS_THEY_COME
 def reduce(
-    sources: Sequence[np.ndarray],  # (n,) storage type each, may be empty
-    targets: Sequence[np.ndarray],  # (n,) storage type each, overwritten; may be the sources
+    sources: Sequence[Elements],  # (n,) storage type each, may be empty
+    targets: Sequence[Elements],  # (n,) storage type each, overwritten; may be the sources
     dtype: DType,
     op: Op,
     divisor: int,
@@ -29,20 +54,55 @@ def reduce(
     """Write op(sources) / divisor into every target; zeros where there is no source."""
     if not targets:
         return
+    is_elsewhere = _any_elsewhere((*sources, *targets))
+    step = (_BLOCK_ELSEWHERE_BYTES if is_elsewhere else _BLOCK_BYTES) // dtype.itemsize
     if not sources:
-        for target in targets:
-            target[:] = 0
-        return
-    if len(sources) == 1 and divisor == 1:
-        for target in targets:
-            if not np.shares_memory(target[:1], sources[0][:1]):
-                target[:] = sources[0]
-        return
-    step = _BLOCK_BYTES // dtype.itemsize
-    if dtype.accumulator == dtype.storage:
-        _reduce_in_place(sources, targets, op, divisor, step)
+        _fill(targets, dtype, step)
+    elif len(sources) == 1 and divisor == 1:
+        _copy(sources[0], [target for target in targets if not _is_same(target, sources[0])], dtype, step)
+    elif dtype.accumulator == dtype.storage and not is_elsewhere:
+        _reduce_in_place(sources, targets, op, divisor, step)  # type: ignore[arg-type]
     else:
-        _reduce_widened(sources, targets, dtype, op, divisor, step)
+        _reduce_by_blocks(sources, targets, dtype, op, divisor, step)
+
+
+def _any_elsewhere(elements: Sequence[Elements]) -> bool:
+    return any(type(one) is not np.ndarray for one in elements)
+
+
+def _is_same(one: Elements, other: Elements) -> bool:
+    """Whether two are the same memory."""
+    if not isinstance(one, np.ndarray):
+        return one.is_at(other)
+    return isinstance(other, np.ndarray) and np.shares_memory(one[:1], other[:1])
+
+
+def read(source: Elements, begin: int, end: int, scratch: np.ndarray) -> np.ndarray:
+    """Elements [begin, end) of a source: where they lie, or in the first of `scratch`."""
+    return source[begin:end] if isinstance(source, np.ndarray) else source.read(begin, end, scratch)
+
+
+def write(target: Elements, begin: int, values: np.ndarray) -> None:
+    """Put values, (k,) of the storage type, at elements [begin, begin + k) of a target."""
+    if isinstance(target, np.ndarray):
+        target[begin : begin + len(values)] = values
+    else:
+        target.write(begin, values)
+
+
+def _fill(targets: Sequence[Elements], dtype: DType, step: int) -> None:
+    zeros = np.zeros(min(step, len(targets[0])), dtype.storage)
+    for target in targets:
+        for begin in range(0, len(target), step):
+            write(target, begin, zeros[: len(target) - begin])
+
+
+def _copy(source: Elements, targets: Sequence[Elements], dtype: DType, step: int) -> None:
+    scratch = np.empty(min(step, len(source)), dtype.storage)
+    for begin in range(0, len(source) if targets else 0, step):
+        block = read(source, begin, min(begin + step, len(source)), scratch)
+        for target in targets:
+            write(target, begin, block)
 
 
 def _reduce_in_place(
@@ -64,24 +124,34 @@ def _reduce_in_place(
             other[begin:end] = block
 
 
-def _reduce_widened(
-    sources: Sequence[np.ndarray],
-    targets: Sequence[np.ndarray],
+def _reduce_by_blocks(
+    sources: Sequence[Elements],
+    targets: Sequence[Elements],
     dtype: DType,
     op: Op,
     divisor: int,
     step: int,
 ) -> None:
+    """Sums that need room of their own: in another type than that of the bytes, or of bytes that lie elsewhere."""
     combine = _COMBINE[op]
-    for begin in range(0, len(sources[0]), step):
-        end = begin + step
-        total = widen(sources[0][begin:end], dtype)
+    num_elements = len(sources[0])
+    scratch = np.empty(min(step, num_elements), dtype.storage)
+    sums = np.empty(len(scratch), dtype.accumulator)
+    for begin in range(0, num_elements, step):
+        end = min(begin + step, num_elements)
+        total = sums[: end - begin]
+        running = _widened(read(sources[0], begin, end, sums if sums.dtype == scratch.dtype else scratch), dtype)
         for source in sources[1:]:
-            combine(total, widen(source[begin:end], dtype), out=total)
-        scale(total, divisor, out=total)
-        narrow = narrowed(total, dtype)
+            running = combine(running, _widened(read(source, begin, end, scratch), dtype), out=total)
+        scale(running, divisor, out=total)
+        block = total if dtype.accumulator == dtype.storage else narrowed(total, dtype)
         for target in targets:
-            target[begin:end] = narrow
+            write(target, begin, block)
+
+
+def _widened(values: np.ndarray, dtype: DType) -> np.ndarray:
+    """The values in the accumulator type; themselves where they are."""
+    return values if dtype.accumulator == dtype.storage else widen(values, dtype)
 
 
 @_AS_THEY_COME
@@ -133,12 +203,13 @@ def identity(num_elements: int, dtype: DType, op: Op) -> np.ndarray:
 
 @_AS_THEY_COME
 def reduce_local(
-    sources: Sequence[np.ndarray], num_elements: int, dtype: DType, op: Op
+    sources: Sequence[Elements], num_elements: int, dtype: DType, op: Op
 ) -> np.ndarray:
     """A new LocalBuf: the local contributions combined in the accumulator type."""
     if not sources:
         return identity(num_elements, dtype, op)
-    total = widen(sources[0], dtype)
+    scratch = np.empty(num_elements if _any_elsewhere(sources) else 0, dtype.storage)
+    total = widen(read(sources[0], 0, num_elements, scratch), dtype)
     for source in sources[1:]:
-        _COMBINE[op](total, widen(source, dtype), out=total)
+        _COMBINE[op](total, widen(read(source, 0, num_elements, scratch), dtype), out=total)
     return total

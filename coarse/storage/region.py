@@ -60,8 +60,8 @@ class DeviceMemory:
         self._source = source or PageSource()
         self._bytes = np.empty(0, np.uint8)
         """The newest mapping: the file's first bytes, as far as they have been used."""
-        self._addresses: list[int] = []
-        """Where each mapping begins; older ones live as long as their views."""
+        self._mappings: list[tuple[int, int]] = []
+        """(Address, length) of each mapping; older ones live as long as their views."""
         self._map(1)
         self._is_real = np.zeros(-(-capacity_bytes // self._source.page_bytes), np.bool_)
         """For each page whether `reserve` has made it real; costs nothing where that is never called."""
@@ -84,7 +84,11 @@ class DeviceMemory:
 
     def is_at(self, address: int, offset: int) -> bool:
         """Whether an address of this process is that of the byte at `offset`, in any of the mappings."""
-        return any(address == begin + offset for begin in self._addresses)
+        return any(address == begin + offset for begin, _ in self._mappings)
+
+    def has(self, address: int) -> bool:
+        """Whether an address of this process lies in any of the mappings."""
+        return any(begin <= address < begin + nbytes for begin, nbytes in self._mappings)
 
     def _map(self, end: int) -> np.ndarray:
         """The file's bytes from its beginning to `end` at least, mapped anew. See [Note: mapping]."""
@@ -103,7 +107,7 @@ class DeviceMemory:
             ) from None
         mapping.madvise(mmap.MADV_DONTFORK)
         mapped = np.frombuffer(mapping, np.uint8)
-        self._addresses.append(mapped.__array_interface__["data"][0])
+        self._mappings.append((mapped.__array_interface__["data"][0], nbytes))
         self._bytes = mapped
         return mapped
 

@@ -9,20 +9,21 @@ from coarse.storage.allocator import RegionAllocator
 
 def test_regions_are_aligned_and_the_first_hole_that_fits_is_taken():
     allocator = RegionAllocator(4 * 4096)
-    assert [allocator.allocate(10), allocator.allocate(4096), allocator.allocate(1)] == [
-        0,
-        4096,
-        64,
-    ]
-    allocator.free(4096)
-    assert allocator.allocate(4096) == 4096
+    assert [allocator.allocate(nbytes) for nbytes in (10, 4096, 1, 2 * 4096)] == [0, 2048, 64, 2048 + 4096]
+    allocator.free(2048)
+    assert allocator.allocate(4096) == 2048
+
+
+@pytest.mark.parametrize("nbytes", [10, 4096, 10_000])
+def test_a_region_of_all_bytes_fits(nbytes):
+    assert RegionAllocator(nbytes).allocate(nbytes) == 0
 
 
 def test_many_small_regions_leave_no_holes_between_them():
     allocator = RegionAllocator(1 << 20)
-    assert [allocator.allocate(64) for _ in range(100)] == list(range(0, 6400, 64))
-    assert allocator.allocate(4096) == 8192
-    assert allocator.largest_free_bytes == (1 << 20) - 8192 - 4096
+    assert [allocator.allocate(60) for _ in range(100)] == list(range(0, 6400, 64))
+    assert allocator.allocate(4096) == 8192 - 2048 + 4096
+    assert allocator.free_bytes == (1 << 20) - 6400 - 4096
 
 
 def test_a_full_device_gives_none_and_tells_full_from_fragmented():

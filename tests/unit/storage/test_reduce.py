@@ -38,6 +38,27 @@ def expected(sources, dtype, op, divisor):
     return narrowed((exact / divisor).astype(dtype.accumulator), dtype)
 
 
+class Elsewhere:
+    """Elements that can only be read and written by blocks."""
+
+    def __init__(self, values):
+        self.values = values
+
+    def __len__(self):
+        return len(self.values)
+
+    def is_at(self, other):
+        return isinstance(other, Elsewhere) and other.values is self.values
+
+    def read(self, begin, end, into):
+        into[: end - begin] = self.values[begin:end]
+        return into[: end - begin]
+
+    def write(self, begin, values):
+        assert begin + len(values) <= len(self.values)
+        self.values[begin : begin + len(values)] = values
+
+
 def same(one, other):
     return one.dtype == other.dtype and np.array_equal(one, other)
 
@@ -52,6 +73,29 @@ def test_a_reduction_writes_what_numpy_says_into_all_targets(dtype, op, num_clie
     outside = np.ones(num_elements, dtype.storage)
     reduce(sources, [*sources, outside], dtype, op, divisor)
     assert all(same(target, wanted) for target in (*sources, outside))
+
+
+@pytest.mark.parametrize(("dtype", "op"), DTYPES_AND_OPS)
+@pytest.mark.parametrize("elsewhere", [{0}, {1}, {0, 1, 2}, {3}])
+@pytest.mark.parametrize("num_elements", [0, 1, 2 * BLOCK_ELEMENTS + 3])
+def test_what_lies_elsewhere_sums_to_the_same_bits(dtype, op, elsewhere, num_elements):
+    """Sources 0, 1 and 2 are targets too, and 3 is a target alone."""
+    divisor = 3 if op is Op.AVERAGE else 1
+    here = [*contributions(dtype, 3, num_elements), np.ones(num_elements, dtype.storage)]
+    there = [Elsewhere(values.copy()) if i in elsewhere else values.copy() for i, values in enumerate(here)]
+    local = [reduce_local(sources[:3], num_elements, dtype, op) for sources in (here, there)]
+    assert same(*local)
+    for arrays in (here, there):
+        reduce(arrays[:3], arrays, dtype, op, divisor)
+    results = [one.values if isinstance(one, Elsewhere) else one for one in there]
+    assert all(same(one, other) for one, other in zip(results, here, strict=True))
+
+
+@pytest.mark.parametrize("sources", [[], [0]])
+def test_nothing_and_one_contribution_reach_targets_elsewhere(sources):
+    values = [Elsewhere(np.full(BLOCK_ELEMENTS * 3, i + 1.0, np.float32)) for i in range(2)]
+    reduce([values[i] for i in sources], values, DType.FLOAT32, Op.SUM, 1)
+    assert all((one.values == len(sources)).all() for one in values)
 
 
 @pytest.mark.parametrize(("dtype", "op"), DTYPES_AND_OPS)

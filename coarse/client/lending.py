@@ -1,0 +1,211 @@
+"""What this worker lends to the devices of its node: tensors in ordinary memory, which they read and write there.
+
+Copying a large tensor to a device and its result back moves as many bytes again as the sum itself. So a tensor that
+nobody else needs until its result is there stays where it is, and devices reach it through the kernel
+(storage/lent.py).
+
+[Note: what is lent] A call that waits lends what it was given and where its result goes. One that returns at once lends
+only where both are the same memory, which its caller leaves alone until `wait` has returned. What is lent is kept alive
+until its result has been taken. A call that gives up before, or a worker that leaves, takes it back: then what was
+contributed lies in the region, as if it had been copied.
+"""
+
+import contextlib
+import secrets
+import weakref
+from typing import NamedTuple
+
+import numpy as np
+
+from coarse.client.link import DeviceLink
+from coarse.client.protocol import ClientKey, KeyPhase, ToDevice
+from coarse.client.refusals import ANSWER_S, not_kept
+from coarse.client.regions import KeyRegions
+from coarse.errors import CoarseError
+from coarse.protocol.dtypes import STORAGE
+from coarse.protocol.plan import runs_of
+from coarse.protocol.records import Lend, Reach, Reclaim
+from coarse.storage.lent import address_of, allow_others, is_lendable
+
+
+class Loan(NamedTuple):
+    """What a key's push under way has lent."""
+
+    source: np.ndarray | None
+    """The contribution; None where this worker contributes nothing."""
+    target: np.ndarray
+    """Where its result goes."""
+
+
+class Lending:
+    """The loans of one worker; all of its methods but `open` and `take_back` are called with the link's lock held."""
+
+    def __init__(self, link: DeviceLink, regions: KeyRegions) -> None:
+        self._least_bytes = 0
+        """The size from which on tensors are lent; 0 where devices do not reach this worker's memory."""
+        self._link = link
+        self._regions = regions
+        self._loans: dict[int, Loan] = {}
+        self._told: dict[int, tuple[int, int, int]] = {}
+        """Key -> (epoch, source, target) as devices know it."""
+        self._results: dict[int, weakref.ref[np.ndarray]] = {}
+        """Key -> where its last result is, and nowhere else."""
+        self._pulled: set[int] = set()
+        """Keys whose results somebody asks devices for, so that they had better be there."""
+
+    def open(self, devices: tuple[int, ...], least_bytes: int) -> None:
+        """Lend tensors of at least so many bytes from now on, where the devices of this node can read and write a value
+        in this process, which they are asked to."""
+        allow_others()
+        word = np.array([secrets.randbits(62)], np.int64)
+        protocol = self._link.protocol
+        tokens = [protocol.next_token() for _ in devices]
+        reaches = [
+            ToDevice(device, Reach(protocol.client, token, address_of(word), int(word[0])))
+            for device, token in zip(devices, tokens, strict=True)
+        ]
+        answers = self._link.ask(reaches, tokens, "this worker's memory")
+        if not any(answer.text for answer in answers):  # type: ignore[union-attr]
+            self._least_bytes = least_bytes
+
+    def lend(self, state: ClientKey, source: np.ndarray | None, target: np.ndarray | None, *, is_waited: bool) -> bool:
+        """Lend what a push is about to contribute, where that may be lent, and say so to the devices.
+
+        A `source` of None: nothing is contributed. `is_waited`: the caller waits for the result before it goes on.
+        """
+        self._results.pop(state.key, None)
+        lends = target is not None and self._may_lend(state, source, target, is_waited)
+        at = (state.epoch, 0, 0)
+        if lends:
+            assert target is not None
+            at = (state.epoch, 0 if source is None else address_of(source), address_of(target))
+            self._loans[state.key] = Loan(source, target)
+            self._results[state.key] = weakref.ref(target)
+            if source is not None:
+                self._regions.count("to", state, state.nbytes)
+        if lends or state.key in self._told:
+            self._tell(state, at)
+        return lends
+
+    def find(self, key: int, out: np.ndarray | None) -> np.ndarray | None:
+        """Where a key's result is, or is to come, that is in no region; None where it is in the region.
+
+        Raises:
+            NotKeptError: it was taken, and lies in another array than `out`.
+        """
+        loan = self._loans.get(key)
+        if loan is not None:
+            return loan.target
+        result = self._results.get(key)
+        if result is None:
+            return None
+        if out is None or result() is not out:
+            self._pulled.add(key)
+            raise not_kept(self._link.protocol.client, self._link.protocol.keys[key].descriptor)
+        return out
+
+    def end(self, key: int) -> None:
+        """A key's result has been taken."""
+        if self._loans.pop(key, None) is not None:
+            state = self._link.protocol.keys[key]
+            self._regions.count("from", state, state.nbytes)
+
+    def deregister(self, state: ClientKey) -> None:
+        """A key is this worker's no more."""
+        told = self._told.get(state.key)
+        if told is not None:
+            self._tell(state, (state.epoch, 0, 0))
+            del self._told[state.key]
+        self._loans.pop(state.key, None)
+        self._results.pop(state.key, None)
+        self._pulled.discard(state.key)
+
+    def take_back(self, key: int) -> None:
+        """Have no device touch what a key has lent: afterwards its contribution, or its result, is in the region.
+
+        A key that failed has neither, and what was lent may be gone. Where a device does not answer, or has died, all
+        stays as it is: what was lent is kept alive.
+        """
+        protocol = self._link.protocol
+        with self._link.lock:
+            loan, state = self._loans.get(key), protocol.keys.get(key)
+            if loan is None or state is None:
+                return
+            region = self._regions.view(state)
+            if loan.source is not None:
+                self._copy(state, state.awaited, loan.source, region)
+            devices = _devices_of(state)
+            tokens = {device: protocol.next_token() for device in devices}
+            self._link.send([ToDevice(d, Reclaim(protocol.client, key, token)) for d, token in tokens.items()])
+        with contextlib.suppress(CoarseError):
+            answers = protocol.answers
+            if self._link.wait_until(lambda: all(token in answers for token in tokens.values()), ANSWER_S):
+                with self._link.lock:
+                    for device, token in tokens.items():
+                        done = protocol.take_reclaimed(token)
+                        own = sum(1 << s for d, first, last in state.targets if d == device for s in range(first, last))
+                        self._copy(state, own & done, loan.target, region)
+                    self._loans.pop(key, None)
+                    self._results.pop(key, None)
+                    self._told.pop(key, None)
+
+    def take_all_back(self) -> None:
+        """See take_back: this worker leaves."""
+        for key in list(self._loans):
+            self.take_back(key)
+
+    # --- within
+
+    def _may_lend(
+        self, state: ClientKey, source: np.ndarray | None, target: np.ndarray, is_waited: bool
+    ) -> bool:
+        if not 0 < self._least_bytes <= state.nbytes or state.key in self._pulled:
+            return False
+        given = (target,) if source is None else (source, target)
+        storage = STORAGE[state.descriptor.dtype]
+        if any(a.dtype != storage or a.nbytes != state.nbytes or not a.flags.c_contiguous for a in given):
+            return False
+        is_in_place = source is None or address_of(source) == address_of(target)
+        if not target.flags.writeable or not (is_waited or is_in_place):
+            return False
+        if not is_in_place and _overlap(source, target):
+            return False
+        self._sweep()
+        for loan in self._loans.values():
+            if _overlap(target, loan.target) or _overlap(target, loan.source) or _overlap(source, loan.target):
+                return False
+        return not any(self._regions.reach(a) for a in given) and all(is_lendable(a) for a in given)
+
+    def _sweep(self) -> None:
+        """Drop what was lent to pushes whose results have come and that nobody will take."""
+        keys = self._link.protocol.keys
+        for key in [key for key in self._loans if keys[key].is_free and keys[key].phase is not KeyPhase.FAILED]:
+            self.end(key)
+
+    def _tell(self, state: ClientKey, at: tuple[int, int, int]) -> None:
+        if self._told.get(state.key) == at:
+            return
+        self._told[state.key] = at
+        lend = Lend(self._link.protocol.client, state.key, state.device, state.offset, state.nbytes, at[1], at[2])
+        self._link.send([ToDevice(device, lend) for device in _devices_of(state)])
+
+    def _copy(self, state: ClientKey, shards: int, array: np.ndarray, region: np.ndarray) -> None:
+        if state.phase is KeyPhase.FAILED:
+            return
+        flat = array.reshape(-1)
+        for first, last in runs_of(shards):
+            begin, end = state.plan.bounds(first, last)
+            region[begin:end] = flat[begin:end]
+
+
+def _devices_of(state: ClientKey) -> tuple[int, ...]:
+    """Devices that add a key's shards."""
+    return tuple({device: None for device, _, _ in state.targets})
+
+
+def _overlap(one: np.ndarray | None, other: np.ndarray | None) -> bool:
+    """Whether two contiguous arrays have a byte in common."""
+    if one is None or other is None:
+        return False
+    first, second = address_of(one), address_of(other)
+    return first < second + other.nbytes and second < first + one.nbytes

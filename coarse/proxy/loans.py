@@ -1,0 +1,64 @@
+"""What clients have lent: contributions and results that lie in a client's own memory, and not in its region."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from coarse.protocol.dtypes import DType
+from coarse.protocol.records import Lend
+from coarse.proxy.instructions import Region
+from coarse.storage.lent import LentArray
+
+
+class Lender(NamedTuple):
+    """A client of this device's node."""
+
+    process_id: int
+    label: str
+    """Who it is, for errors."""
+
+
+class Loans:
+    """Finds what is lent of a key by the region in whose place it is."""
+
+    def __init__(self, lenders: Mapping[int, Lender]) -> None:
+        self._lenders = lenders
+        """By client."""
+        self._by_key: dict[int, dict[int, Lend]] = {}
+        """Key -> client -> what it has lent."""
+
+    def on_lend(self, lend: Lend) -> None:
+        """A client lends, or has its region used again."""
+        self.end(lend.key, lend.client)
+        if lend.source or lend.target:
+            self._by_key.setdefault(lend.key, {})[lend.client] = lend
+
+    def end(self, key: int, client: int) -> None:
+        """Nothing that a client has lent of a key may be touched any more."""
+        lent = self._by_key.get(key)
+        if lent is not None and lent.pop(client, None) is not None and not lent:
+            del self._by_key[key]
+
+    def source(self, key: int, region: Region, dtype: DType, num_elements: int) -> LentArray | None:
+        """The contribution in the place of a region, or of a part of one; None where it is in the region."""
+        lend = self._at(key, region)
+        return None if lend is None else self._array(lend, lend.source, region, dtype, num_elements)
+
+    def target(self, key: int, region: Region, dtype: DType, num_elements: int) -> LentArray | None:
+        """Where the result belongs in the place of a region, or of a part of one; None where in the region."""
+        lend = self._at(key, region)
+        return None if lend is None else self._array(lend, lend.target, region, dtype, num_elements)
+
+    def _at(self, key: int, region: Region) -> Lend | None:
+        for lend in self._by_key.get(key, {}).values():
+            if lend.device == region.device and lend.offset <= region.offset < lend.offset + lend.nbytes:
+                return lend
+        return None
+
+    def _array(
+        self, lend: Lend, address: int, region: Region, dtype: DType, num_elements: int
+    ) -> LentArray | None:
+        if not address:
+            return None
+        lender = self._lenders[lend.client]
+        at = address + region.offset - lend.offset
+        return LentArray(lender.label, lender.process_id, at, dtype.storage, num_elements)

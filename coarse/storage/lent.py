@@ -1,0 +1,134 @@
+"""Memory of another process of this machine, read and written where it lies (as Open MPI's smsc/cma does).
+
+process_vm_readv and process_vm_writev copy between two processes without a buffer between them. A kernel allows them
+to whoever may trace the other process: one of the same user, unless Yama or a container's rules narrow that.
+"""
+
+import ctypes
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from coarse.errors import LentMemoryError
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_YAMA = Path("/proc/sys/kernel/yama/ptrace_scope")
+_PR_SET_PTRACER = 0x59616D61
+_PR_SET_PTRACER_ANY = ctypes.c_ulong(-1)
+
+
+class _Range(ctypes.Structure):
+    _fields_ = (("address", ctypes.c_void_p), ("nbytes", ctypes.c_size_t))
+
+
+def _function(name: str) -> Any:  # noqa: ANN401
+    """A function of the C library that moves bytes; None where it has no such function."""
+    function = getattr(_LIBC, name, None)
+    if function is not None:
+        of_range = ctypes.POINTER(_Range)
+        function.argtypes = (ctypes.c_int, of_range, ctypes.c_ulong, of_range, ctypes.c_ulong, ctypes.c_ulong)
+        function.restype = ctypes.c_ssize_t
+    return function
+
+
+_READ, _WRITE = _function("process_vm_readv"), _function("process_vm_writev")
+
+
+class LentArray:
+    """Elements that lie one after the other in the memory of a process; the `owner` is who that is, for errors."""
+
+    def __init__(
+        self, owner: str, process_id: int, address: int, dtype: np.dtype[Any], num_elements: int
+    ) -> None:
+        self._owner = owner
+        self._process_id = process_id
+        self._address = address
+        self._itemsize = dtype.itemsize
+        self._num_elements = num_elements
+        self._here, self._there = _Range(), _Range()
+
+    def __len__(self) -> int:
+        return self._num_elements
+
+    def is_at(self, other: object) -> bool:
+        """Whether another array is the same memory."""
+        if not isinstance(other, LentArray):
+            return False
+        return (self._process_id, self._address) == (other._process_id, other._address)
+
+    def read(self, begin: int, end: int, into: np.ndarray) -> np.ndarray:
+        """Elements [begin, end), which lie in the first of `into` (at least as many, of the same type) then."""
+        values = into[: end - begin]
+        self._move(_READ, begin, values)
+        return values
+
+    def write(self, begin: int, values: np.ndarray) -> None:
+        """Put values, (n,) of the same type, one after the other in memory, at elements [begin, begin + n)."""
+        self._move(_WRITE, begin, values)
+
+    def _move(self, function: Any, begin: int, values: np.ndarray) -> None:  # noqa: ANN401
+        here, there = self._here, self._there
+        here.address, here.nbytes = address_of(values), values.nbytes
+        there.address, there.nbytes = self._address + begin * self._itemsize, values.nbytes
+        number = _moved(function, self._process_id, here, there)
+        if number:
+            has_ended = number == errno.ESRCH
+            raise LentMemoryError(f"the memory of {self._owner}: {os.strerror(number)}", has_ended=has_ended)
+
+
+def _moved(function: Any, process_id: int, here: _Range, there: _Range) -> int:  # noqa: ANN401
+    """Move bytes between this process and another; 0 where that was done, else the number of the kernel's reason."""
+    if function is None:
+        return errno.ENOSYS
+    moved = function(process_id, here, 1, there, 1, 0)
+    if moved == here.nbytes:
+        return 0
+    return ctypes.get_errno() if moved < 0 else errno.EFAULT
+
+
+def address_of(array: np.ndarray) -> int:
+    """Where an array's first element lies in this process."""
+    address: int = array.__array_interface__["data"][0]
+    return address
+
+
+def allow_others() -> None:
+    """Let processes of this user read and write this one's memory, where Yama forbids that without a word (scope 1)."""
+    try:
+        is_narrowed = _YAMA.read_text().strip() == "1"
+    except OSError:
+        return  # no Yama
+    if is_narrowed:
+        _LIBC.prctl(_PR_SET_PTRACER, _PR_SET_PTRACER_ANY, 0, 0, 0)
+
+
+def is_lendable(array: np.ndarray) -> bool:
+    """Whether the kernel moves the first and the last byte of an array: of some devices' memory it moves none."""
+    scratch = np.empty(1, np.uint8)
+    here, begin = _Range(address_of(scratch), 1), address_of(array)
+    ends = (begin, begin + array.nbytes - 1)
+    return not any(_moved(_READ, os.getpid(), here, _Range(address, 1)) for address in ends)
+
+
+def why_not(process_id: int, address: int, value: int) -> str:
+    """Why this process cannot read a value (8 bytes) at an address of another, and write it back; empty if it can."""
+    word = np.zeros(1, np.int64)
+    here, there = _Range(address_of(word), word.nbytes), _Range(address, word.nbytes)
+    number = _moved(_READ, process_id, here, there)
+    if not number and int(word[0]) != value:
+        return f"process {process_id} has another value at an address that it named: is it another process to this one?"
+    return os.strerror(number) if (number := number or _moved(_WRITE, process_id, here, there)) else ""
+
+
+def why_not_here() -> str:
+    """Why processes of this user cannot read one another's memory here; empty if they can. A forked child tries it."""
+    allow_others()
+    word = np.array([0x10E], np.int64)
+    child = os.fork()
+    if child == 0:
+        os._exit(1 if why_not(os.getppid(), address_of(word), int(word[0])) else 0)
+    refused = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    return "the kernel does not let a process read another one's memory" if refused else ""
