@@ -13,7 +13,7 @@ import json
 import operator
 import os
 import warnings
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from coarse.client.client import Client
+from coarse.client.grouped import GroupHandle, packs_of
 from coarse.client.handle import Handle
 from coarse.client.protocol import ToDevice
 from coarse.client.snapshots import ClientSnapshots, SnapshotHandle
@@ -130,6 +131,33 @@ def push_pull_async(
     return client.push_pull(descriptor, array, _target(client, descriptor, array) if out is None else out)
 
 
+def grouped_push_pull(
+    arrays: Sequence[np.ndarray], name: str, op: Op = Op.AVERAGE, priority: int = 0
+) -> list[np.ndarray]:
+    """Each of several arrays combined with all workers', as new arrays: they travel as one tensor for each type.
+
+    For many small arrays; all workers give equally many, of the same types and shapes in the same order. After a
+    StallError the same call goes on, as that of push_pull does.
+    """
+    return _grouped(arrays, name, op, priority, is_waited=True).wait()
+
+
+def grouped_push_pull_async(
+    arrays: Sequence[np.ndarray], name: str, op: Op = Op.AVERAGE, priority: int = 0
+) -> GroupHandle:
+    """Start a grouped_push_pull; the arrays have been copied when this returns, and `wait` gives new ones."""
+    return _grouped(arrays, name, op, priority, is_waited=False)
+
+
+def _grouped(arrays: Sequence[np.ndarray], name: str, op: Op, priority: int, *, is_waited: bool) -> GroupHandle:
+    if not isinstance(arrays, list | tuple):
+        raise TypeError(f"{name!r}: a list of numpy arrays was wanted, {type(arrays).__name__} came; wrap it in a list")
+    kinds = tuple((_wire_type_of(array, name), array.shape) for array in arrays)
+    for wire in {wire for wire, _ in kinds}:
+        priority = checked(Descriptor(name, int(wire), _checked_op(name, op), (), priority)).priority
+    return GroupHandle(current().require_client(), arrays, packs_of(name, kinds, op, priority), is_waited=is_waited)
+
+
 def _target(client: Client, descriptor: Descriptor, array: np.ndarray) -> np.ndarray:
     """Where a result goes where the caller states no place: for an array in device memory, there."""
     return array if client.is_device_array(descriptor, array) else np.empty_like(array)
@@ -185,14 +213,24 @@ def statistics() -> dict[str, Any]:
 
 
 def describe(array: np.ndarray, name: str, op: Op, priority: int) -> Descriptor:
-    """The descriptor of an array; TypeError for types that cannot be synchronised."""
+    """The descriptor of an array, the one that its name has where that is equal; TypeError for types that cannot be
+    synchronised."""
+    dtype = int(_wire_type_of(array, name))
+    known = current().require_client().protocol.named.get(name) if type(name) is str else None
+    if known is not None and type(priority) is int and known.descriptor[1:] == (
+        dtype, op, array.shape, priority, "",
+    ):  # fmt: skip
+        return known.descriptor
+    return checked(Descriptor(name, dtype, _checked_op(name, op), array.shape, priority))
+
+
+def _wire_type_of(array: np.ndarray, name: str) -> DType:
     if not isinstance(array, np.ndarray):
         raise TypeError(f"{name!r}: a numpy array was wanted, {type(array).__name__} came")
     try:
-        dtype = int(dtype_of(array))
+        return dtype_of(array)
     except TypeError as error:
         raise TypeError(f"{name!r}: {error}") from None
-    return checked(Descriptor(name, dtype, _checked_op(name, op), array.shape, priority))
 
 
 def checked(descriptor: Descriptor) -> Descriptor:

@@ -3,7 +3,7 @@
 import hashlib
 import math
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
 
 import numpy as np
@@ -146,6 +146,11 @@ class Client:
             self.link.send(self.protocol.announce(state.key, 0, plan.num_shards, present=True))
             return
         flat = array.reshape(-1)
+        if state.nbytes <= _COPY_BYTES:
+            region[:] = flat
+            self._regions.count("to", state, state.nbytes)
+            self.link.send(self.protocol.announce(state.key, 0, plan.num_shards, present=True))
+            return
         stride = max(1, _COPY_BYTES * plan.num_shards // max(1, state.nbytes))
         for first in range(0, plan.num_shards, stride):
             last = min(first + stride, plan.num_shards)
@@ -217,13 +222,19 @@ class Client:
             self.link.look()
             return self.link.has_failed
 
+    def await_all(self, keys: Collection[int], timeout_s: float | None) -> None:
+        """Return once `take` of each of these keys would return, or raise, at once."""
+        protocol = self.protocol
+        if not self.link.wait_until(lambda: all(protocol.is_complete(key) for key in keys), timeout_s):
+            raise self._stalled_at(next(key for key in keys if not protocol.is_complete(key)), timeout_s)
+
     def take(
         self, key: int, out: np.ndarray | None, timeout_s: float | None
     ) -> tuple[np.ndarray, bool]:
         """Wait for a key's result, copying what is ready while the rest is under way, unless `out` is its region."""
         began_s = self.link.clock.now_s()
-        is_done = partial(self.protocol.take, key)
         copying = None
+        is_done = partial(self.protocol.take, key)
         if out is None or out is not self._regions.arrays.get(key):
             copying = _Copying(out)
             is_done = partial(self._copy_out, key, copying)
@@ -327,7 +338,7 @@ class Client:
     def _known(self, descriptor: Descriptor) -> ClientKey:
         """The state of a key, whose registration is asked for where this epoch has none; the lock is held."""
         state = self.protocol.named.get(descriptor.name)
-        if state is not None and state.descriptor[1:4] != descriptor[1:4]:
+        if state is not None and not state.descriptor.is_alike(descriptor):
             self._require_replaceable(state, descriptor)
             self.deregister(descriptor.name)
             state = None

@@ -42,7 +42,7 @@ class Handle:
         """A `flight` of 0 is none of this handle's: it only looks."""
         self._client: Taker | None = client
         """None once the result is in the array."""
-        self._key = key
+        self.key = key
         self._flight = flight
         self._out = out
         self.again = again
@@ -53,21 +53,25 @@ class Handle:
     def done(self) -> bool:
         """Whether `wait` would return at once."""
         client = self._client  # another thread may wait for this handle too
-        return client is None or client.is_complete(self._key)
+        return client is None or client.is_complete(self.key)
 
     def wait(self, timeout: float | None = None) -> np.ndarray:
         """The result; after `timeout` seconds (default: stall_timeout_s) StallError names who is missing."""
         client = self._client
         if client is not None:
             try:
-                self._out, self.present = client.take(self._key, self._out, timeout)
+                self._out, self.present = client.take(self.key, self._out, timeout)
             except StallError:
-                if self.again is not None:
-                    client.stall(self._key, self._flight, self.again)
+                self.stall()
                 raise
             self._client = None
         assert self._out is not None
         return self._out
+
+    def stall(self) -> None:
+        """A wait for it has stalled: where the call may be made again, it will go on with what was pushed."""
+        if self._client is not None and self.again is not None:
+            self._client.stall(self.key, self._flight, self.again)
 
     def leave_to_pull(self, array: np.ndarray) -> None:
         """Of a push alone: `wait` gives the array, which has been copied, and `pull` the result."""
@@ -75,4 +79,4 @@ class Handle:
 
     def __del__(self) -> None:
         if self._client is not None and self._flight:
-            self._client.abandon(self._key, self._flight)
+            self._client.abandon(self.key, self._flight)

@@ -15,14 +15,19 @@ class KeyRegions:
     def __init__(self, memories: Mapping[int, DeviceMemory]) -> None:
         self._memories = memories
         self.arrays: dict[int, np.ndarray] = {}
-        """Key -> the array that `array` made of its region."""
-        self._link_bytes: dict[str, float] = {}
+        """Key -> the array that `array` made of its region, of which any other array that lies there is a view."""
+        self._flat: dict[int, tuple[ClientKey, np.ndarray]] = {}
+        self._link_bytes: dict[tuple[str, int], float] = {}
 
     def view(self, state: ClientKey) -> np.ndarray:
         """A key's region, flat, in the type in which it is stored."""
-        descriptor = state.descriptor
+        known = self._flat.get(state.key)
+        if known is not None and known[0] is state:
+            return known[1]
         memory = self._memories[state.device]
-        return memory.view(state.offset, state.nbytes).view(STORAGE[descriptor.dtype])
+        flat = memory.view(state.offset, state.nbytes).view(STORAGE[state.descriptor.dtype])
+        self._flat[state.key] = state, flat
+        return flat
 
     def array(self, state: ClientKey) -> np.ndarray:
         """A key's region in its shape; zeros where nothing was ever written."""
@@ -35,8 +40,9 @@ class KeyRegions:
 
     def holds(self, state: ClientKey, array: np.ndarray) -> bool:
         """Whether an array is the whole region, element for element: one that only begins there is not."""
-        if array is self.arrays.get(state.key):
-            return True
+        known = self.arrays.get(state.key)
+        if known is None or array is known:
+            return known is not None
         memory = self._memories[state.device]
         begins_there = memory.is_at(array.__array_interface__["data"][0], state.offset)
         return begins_there and array.flags.c_contiguous and 0 < array.size == state.plan.num_elements
@@ -50,12 +56,13 @@ class KeyRegions:
     def deregister(self, key: int) -> None:
         """A key's region is this worker's no more."""
         self.arrays.pop(key, None)
+        self._flat.pop(key, None)
 
     def count(self, way: str, state: ClientKey, nbytes: int) -> None:
         """Note bytes that were copied `to` or `from` the region's device."""
-        link = f"{way} device {state.device}"
+        link = way, state.device
         self._link_bytes[link] = self._link_bytes.get(link, 0) + nbytes
 
     def links(self) -> dict[str, float]:
         """Bytes that this worker copied to and from each device."""
-        return dict(self._link_bytes)
+        return {f"{way} device {device}": nbytes for (way, device), nbytes in self._link_bytes.items()}

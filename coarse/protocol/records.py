@@ -37,6 +37,12 @@ class Descriptor(NamedTuple):
     op: int
     shape: tuple[int, ...]
     priority: int
+    parts: str = ""
+    """Of a group of tensors end to end: how many they are, and a digest of their types and shapes."""
+
+    def is_alike(self, other: "Descriptor") -> bool:
+        """Whether one contribution can be added to the other."""
+        return (self.dtype, self.op, self.shape, self.parts) == (other.dtype, other.op, other.shape, other.parts)
 
     @property
     def num_elements(self) -> int:
@@ -52,7 +58,8 @@ class Descriptor(NamedTuple):
         return self.num_elements * DType(self.dtype).itemsize
 
     def __str__(self) -> str:
-        return f"{DType(self.dtype).label}{list(self.shape)} op={Op(self.op).name.lower()}"
+        parts = f" of {self.parts}" if self.parts else ""
+        return f"{DType(self.dtype).label}{list(self.shape)} op={Op(self.op).name.lower()}{parts}"
 
 
 @functools.lru_cache(maxsize=1 << 16)

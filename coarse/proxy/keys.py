@@ -61,7 +61,7 @@ class KeyState:
             mine, theirs = reference.descriptor, other.descriptor
             if mine.name != theirs.name:
                 return f"{mine.name!r} and {theirs.name!r} have the same 64-bit key; rename one of them"
-            if (mine.dtype, mine.op, mine.shape) != (theirs.dtype, theirs.op, theirs.shape):
+            if not mine.is_alike(theirs):
                 return (
                     f"{mine.name!r}: rank {reference.client} has {mine} but rank {client} has {theirs}; "
                     "all ranks must push a name with one shape, dtype and op"

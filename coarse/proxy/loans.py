@@ -49,7 +49,9 @@ class Loans:
         return None if lend is None else self._array(lend, lend.target, region, dtype, num_elements)
 
     def _at(self, key: int, region: Region) -> Lend | None:
-        for lend in self._by_key.get(key, {}).values():
+        if key not in self._by_key:
+            return None
+        for lend in self._by_key[key].values():
             if lend.device == region.device and lend.offset <= region.offset < lend.offset + lend.nbytes:
                 return lend
         return None

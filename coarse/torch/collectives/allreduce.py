@@ -3,22 +3,31 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from coarse.arrays import forget
+from coarse.client.grouped import GroupHandle, packs_of
 from coarse.errors import ConfigError
 from coarse.protocol.dtypes import Op
+from coarse.protocol.units import MIB
+from coarse.session import current
 from coarse.torch.c10d.reduction import Operation
 from coarse.torch.collectives.process_sets import ProcessSet, global_process_set, group_of, key_among, members_of
 from coarse.torch.compression import NoCompression, checked_compression
+from coarse.torch.device_state import before_writing_to
 from coarse.torch.differentiable import differentiable
 from coarse.torch.handles import Then, Together, Waitable
 from coarse.torch.names import named
 from coarse.torch.push_pull import push_pull_async, push_pull_async_
-from coarse.torch.tensors import has_wire_type
+from coarse.torch.tensors import array_of, has_wire_type, on_host, tensor_of, wire_type_of
 
 Product = Operation.PRODUCT
 """Elements multiplied; by the workers themselves, since memory devices only add and compare."""
+
+
+_FUSED_BELOW_BYTES = 1 * MIB
+"""Smaller tensors of a grouped call travel as one: copying them costs less than pushing each."""
 
 
 class _Adasum:
@@ -145,10 +154,21 @@ def grouped_allreduce_async(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> Waitable[list[torch.Tensor]]:
-    """Start an allreduce of each of several tensors, whose results are a list. See allreduce_async."""
+    """Start an allreduce of each of several tensors, whose results are a list; small ones travel as one. See
+    allreduce_async."""
     how = operation_of(op, average)
     rest = how, prescale_factor, postscale_factor, process_set
-    return Together([allreduce_async(tensor, None, of, *rest) for tensor, of in each(tensors, name)])
+    given = each(tensors, name)
+    small = [place for place, (tensor, _) in enumerate(given) if _is_small(tensor, how, process_set)]
+    if len(small) < 2:
+        return Together([allreduce_async(tensor, None, of, *rest) for tensor, of in given])
+    fused = _fused_allreduce([given[place][0] for place in small], name, *rest)
+    others = {
+        place: allreduce_async(tensor, None, of, *rest)
+        for place, (tensor, of) in enumerate(given)
+        if place not in small
+    }
+    return Then(Together[Any]([fused, *others.values()]), lambda found: _in_order([*small, *others], found))
 
 
 def grouped_allreduce_async_(
@@ -160,10 +180,15 @@ def grouped_allreduce_async_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> Waitable[list[torch.Tensor]]:
-    """Start an allreduce of each of several tensors, in place. See allreduce_async."""
+    """Start an allreduce of each of several tensors, in place; small ones travel as one. See allreduce_async."""
     how = operation_of(op, average)
     rest = how, prescale_factor, postscale_factor, process_set
-    return Together([allreduce_async_(tensor, None, of, *rest) for tensor, of in each(tensors, name)])
+    given = each(tensors, name)
+    if sum(_is_small(tensor, how, process_set) for tensor, _ in given) < 2:
+        return Together([allreduce_async_(tensor, None, of, *rest) for tensor, of in given])
+    arriving = grouped_allreduce_async(tensors, None, name, *rest)
+    targets = [tensor for tensor, _ in given]
+    return Then(arriving, lambda found: list(map(_overwrite, targets, found)))
 
 
 def grouped_allreduce(
@@ -284,6 +309,47 @@ def _is_for_devices(how: Operation, tensor: torch.Tensor, process_set: ProcessSe
     return process_set is global_process_set and how in _OP_OF and has_wire_type(tensor.dtype)
 
 
+def _is_small(tensor: torch.Tensor, how: Operation, process_set: ProcessSet) -> bool:
+    """Whether a tensor travels with others of its call, all of which are combined by the same operation."""
+    is_tensor = isinstance(tensor, torch.Tensor) and tensor.layout is torch.strided
+    is_plain = is_tensor and not _is_whole(how, tensor.dtype) and _is_for_devices(how, tensor, process_set)
+    return is_plain and tensor.nbytes < _FUSED_BELOW_BYTES
+
+
+def _fused_allreduce(
+    tensors: Sequence[torch.Tensor],
+    name: str | None,
+    how: Operation,
+    prescale_factor: float,
+    postscale_factor: float,
+    process_set: ProcessSet,
+) -> Waitable[list[torch.Tensor]]:
+    """Allreduces of small tensors that devices combine, as one of each type."""
+    key, is_unnamed = named("allreduce", name)
+    ways = [on_the_way(tensor, how, prescale_factor, postscale_factor, process_set) for tensor in tensors]
+    sources = [on_host(source) for source, _, _ in ways]
+    kinds = tuple((wire_type_of(source, key), tuple(source.shape)) for source in sources)
+    packs = packs_of(key, kinds, _OP_OF[how], 0)
+    arriving = GroupHandle(current().require_client(), [array_of(source) for source in sources], packs)
+
+    def finish(arrays: list[np.ndarray]) -> list[torch.Tensor]:
+        found = [tensor_of(array, wire) for array, (wire, _) in zip(arrays, kinds, strict=True)]
+        for pack in packs:
+            _taken(found[0], pack.descriptor.name, is_unnamed)
+        return [
+            after(result.to(tensor.device))
+            for result, tensor, (_, _, after) in zip(found, tensors, ways, strict=True)
+        ]
+
+    return Then(arriving, finish)
+
+
+def _in_order(places: Sequence[int], found: Sequence[Any]) -> list[torch.Tensor]:
+    """Results of a group by their places, of which the first of `found` has several."""
+    results = [*found[0], *found[1:]]
+    return [result for _, result in sorted(zip(places, results, strict=True), key=lambda pair: pair[0])]
+
+
 def _among_workers(
     source: torch.Tensor, how: Operation, process_set: ProcessSet, key: str
 ) -> Waitable[torch.Tensor]:
@@ -299,6 +365,7 @@ def _taken(result: torch.Tensor, key: str, is_unnamed: bool) -> torch.Tensor:
 
 
 def _overwrite(tensor: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    before_writing_to([tensor])
     with torch.no_grad():
         tensor.copy_(values)
     return tensor

@@ -317,6 +317,32 @@ def integers_have_no_average() -> None:
             coarse.push_pull(mine((4,), dtype), "average")
 
 
+def a_group_travels_together_and_gives_what_each_would_alone() -> None:
+    kinds = [((3, 5), np.float32), ((), np.float64), ((0,), np.float32), ((1000,), np.float16), ((4, 1), np.float32)]
+    for op in OPS:
+        arrays = [mine(shape, dtype, seed) for seed, (shape, dtype) in enumerate(kinds)]
+        arrays[0] = arrays[0][:, ::2]
+        wanted = [expected(shape, dtype, op, seed) for seed, (shape, dtype) in enumerate(kinds)]
+        wanted[0] = wanted[0][:, ::2]
+        handle = coarse.grouped_push_pull_async(arrays, f"group, started {op.name}", op)
+        for results in (coarse.grouped_push_pull(arrays, f"group {op.name}", op), handle.wait(), handle.wait()):
+            for result, reference in zip(results, wanted, strict=True):
+                same(result, reference)
+        assert handle.done()
+    assert coarse.grouped_push_pull([], "nothing") == []
+    with raises(TypeError, "'one'", "list of numpy arrays"):
+        coarse.grouped_push_pull(mine((2,)), "one")  # type: ignore[arg-type]
+    with raises(TypeError, "'refused'", "complex"):
+        coarse.grouped_push_pull([mine((2,)), np.zeros(3, complex)], "refused")
+
+
+def groups_may_be_used_anew_with_other_shapes() -> None:
+    for shapes in ([(2,), (3,)], [(3,), (2,)], [(5,)]):
+        arrays = [mine(shape) for shape in shapes]
+        for result, shape in zip(coarse.grouped_push_pull(arrays, "other shapes"), shapes, strict=True):
+            same(result, expected(shape))
+
+
 def types_that_cannot_be_summed_are_refused() -> None:
     for array in (np.zeros(3, complex), np.zeros(3, bool), np.zeros(3, ">f4"), np.array(["a"])):
         with raises(TypeError, "'refused'", array.dtype, "float32"):
@@ -388,6 +414,8 @@ CLAIMS = [
     nobody_passes_a_barrier_before_all_have_come,
     integers_have_no_average,
     types_that_cannot_be_summed_are_refused,
+    a_group_travels_together_and_gives_what_each_would_alone,
+    groups_may_be_used_anew_with_other_shapes,
     a_forgotten_name_gives_its_memory_back_and_may_be_used_anew,
     statistics_count_keys_links_and_devices,
 ]

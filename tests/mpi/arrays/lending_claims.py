@@ -100,6 +100,20 @@ def a_call_that_stalled_has_its_tensor_back_and_goes_on_when_it_is_made_again() 
         np.testing.assert_array_equal(first, np.full(NUM_ELEMENTS, -1))
 
 
+def a_group_that_stalled_goes_on_with_all_its_types_when_it_is_called_again() -> None:
+    def call() -> list[np.ndarray]:
+        return coarse.grouped_push_pull([mine(), mine().astype(np.float64)], "group", coarse.Sum)
+
+    if coarse.rank() == 0:
+        with raises(coarse.StallError, "'group/group 0'", "ranks [1]"):
+            call()
+        mark("stalled group")
+    else:
+        await_mark("stalled group")
+    for result in call():
+        np.testing.assert_array_equal(result, total())
+
+
 def to_new(array: np.ndarray, name: str) -> np.ndarray:
     return coarse.push_pull(array, name, coarse.Sum)
 
@@ -157,6 +171,7 @@ def memory_that_is_taken_away_is_an_error_on_all_workers_and_other_names_go_on()
 
 
 CLAIMS = [
+    a_group_that_stalled_goes_on_with_all_its_types_when_it_is_called_again,
     a_call_that_waits_and_one_in_place_lend_and_others_copy,
     a_result_that_no_device_has_is_refused_with_the_remedy_and_left_there_from_then_on,
     a_pull_of_what_is_under_way_gives_its_result_and_so_does_the_handle,

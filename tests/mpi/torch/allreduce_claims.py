@@ -1,6 +1,7 @@
 """Reductions and what is built on them, by Horovod's and BytePS' names: claims that each rank checks."""
 
 import itertools
+import math
 import time
 
 import torch
@@ -104,6 +105,31 @@ def a_group_is_several_at_once() -> None:
         assert [tensor.dtype for tensor in found] == [tensor.dtype for tensor in given]
     with raises(TypeError, "list of tensors"):
         ct.grouped_allreduce(given[0])
+
+
+def a_group_of_all_kinds_is_as_if_each_came_alone() -> None:
+    """Small ones of several types, one that is too large to travel with them, one averaged as a whole number."""
+    kinds = [(torch.float32, (3, 5)), (torch.int32, (4,)), (torch.bfloat16, (7,)), (torch.float32, (600, 600)),
+             (torch.float64, ()), (torch.uint8, (2, 2)), (torch.float32, (0, 3)), (torch.float16, (1,))]  # fmt: skip
+    given = [(torch.arange(math.prod(shape)) % 13 + RANK).to(dtype).reshape(shape) for dtype, shape in kinds]
+    given[0] = given[0].T
+    for op in (ct.Sum, ct.Average, ct.Max):
+        alone = [ct.allreduce(tensor, op=op) for tensor in given]
+        own = [tensor.clone() for tensor in given]
+        together = ct.grouped_allreduce(given, op=op, name=f"all kinds {op}", postscale_factor=2.0)
+        in_place = ct.grouped_allreduce_(own, op=op)
+        assert all(one is other for one, other in zip(in_place, own, strict=True))
+        for one, twice, written in zip(alone, together, in_place, strict=True):
+            require_equal(twice, one * 2)
+            require_equal(written, one)
+
+
+def groups_that_differ_between_ranks_are_told_so() -> None:
+    """As many bytes, cut elsewhere."""
+    shapes = [(2, 3), (4,)] if RANK == 0 else [(4,), (2, 3)]
+    with raises(coarse.MismatchError, "of 2 arrays #", "rank 0 has float32[10]"):
+        ct.grouped_allreduce([torch.ones(shape) for shape in shapes], name="cut elsewhere")
+    ct.barrier()
 
 
 def compression_halves_what_is_pushed() -> None:
@@ -283,6 +309,8 @@ CLAIMS = [
     a_name_that_is_under_way_is_refused_and_its_result_stands,
     calls_of_different_names_need_no_common_order,
     a_group_is_several_at_once,
+    a_group_of_all_kinds_is_as_if_each_came_alone,
+    groups_that_differ_between_ranks_are_told_so,
     compression_halves_what_is_pushed,
     a_name_may_be_used_again_with_another_shape_and_type,
     a_rank_that_alone_changes_a_names_shape_is_told_to_the_others,

@@ -1,0 +1,88 @@
+"""Several small arrays that travel as one: one push, one sum and one result for all of a type.
+
+A push costs the same for 4 KiB as for 4 bytes: records, two dispatches, a wake-up. A group is one tensor to devices,
+and costs as much as one.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from coarse.client.client import Client
+from coarse.client.handle import Handle
+from coarse.errors import StallError
+from coarse.protocol.dtypes import DType, Op
+from coarse.protocol.records import Descriptor
+
+
+class Pack(NamedTuple):
+    """The arrays of one type, end to end."""
+
+    descriptor: Descriptor
+    places: tuple[int, ...]
+    """Which arrays of the group they are."""
+    bounds: tuple[int, ...]
+    """Where each begins, in elements, and where the last ends."""
+
+
+@lru_cache(maxsize=256)
+def packs_of(name: str, kinds: tuple[tuple[DType, tuple[int, ...]], ...], op: Op, priority: int) -> tuple[Pack, ...]:
+    """What travels of a group of arrays of these types and shapes: a pack for each type, in order of their first.
+
+    Every pack says what all arrays are, so that ranks whose groups differ anywhere are told so.
+    """
+    listed = ";".join(f"{dtype.label}{list(shape)}" for dtype, shape in kinds)
+    parts = f"{len(kinds)} arrays #{hashlib.blake2b(listed.encode(), digest_size=4).hexdigest()}"
+    packs = []
+    for number, wanted in enumerate(dict.fromkeys(dtype for dtype, _ in kinds)):
+        places = tuple(place for place, (dtype, _) in enumerate(kinds) if dtype is wanted)
+        bounds = [0]
+        for place in places:
+            bounds.append(bounds[-1] + int(np.prod(kinds[place][1], dtype=np.int64)))
+        descriptor = Descriptor(f"{name}/group {number}", int(wanted), int(op), (bounds[-1],), priority, parts)
+        packs.append(Pack(descriptor, places, tuple(bounds)))
+    return tuple(packs)
+
+
+class GroupHandle:
+    """A group under way; `wait` gives its results, views of one new buffer for each type."""
+
+    def __init__(
+        self, client: Client, arrays: Sequence[np.ndarray], packs: Sequence[Pack], *, is_waited: bool = False
+    ) -> None:
+        """Push arrays, each of its pack's storage type. `is_waited`: the caller waits at once, and may call again."""
+        self._client = client
+        self._shapes = [array.shape for array in arrays]
+        self._packs = packs
+        self._pushed: list[Handle] = []
+        for pack in packs:
+            flat = np.empty(pack.bounds[-1], arrays[pack.places[0]].dtype)
+            for place, (begin, end) in zip(pack.places, pairwise(pack.bounds), strict=True):
+                flat[begin:end].reshape(arrays[place].shape)[...] = arrays[place]
+            if is_waited:
+                self._pushed.append(client.push_pull_again(pack.descriptor, flat, np.empty_like(flat)))
+            else:
+                self._pushed.append(client.push_pull(pack.descriptor, flat, flat))
+
+    def done(self) -> bool:
+        """Whether `wait` would return at once."""
+        return all(handle.done() for handle in self._pushed)
+
+    def wait(self, timeout: float | None = None) -> list[np.ndarray]:
+        """The results, in the arrays' order; after `timeout` seconds (default: stall_timeout_s) StallError."""
+        try:
+            self._client.await_all([handle.key for handle in self._pushed], timeout)
+        except StallError:
+            for handle in self._pushed:
+                handle.stall()
+            raise
+        results: dict[int, np.ndarray] = {}
+        for pack, handle in zip(self._packs, self._pushed, strict=True):
+            flat = handle.wait(0.0)
+            for place, (begin, end) in zip(pack.places, pairwise(pack.bounds), strict=True):
+                results[place] = flat[begin:end].reshape(self._shapes[place])
+        return [results[place] for place in range(len(self._shapes))]
