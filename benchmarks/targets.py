@@ -14,7 +14,7 @@ from benchmarks.simulator import MEAN_LIMIT, WORST_LIMIT
 from benchmarks.simulator_speed import LEAST_SHARE_OF_LOOP, MOST_SECONDS
 from benchmarks.tf_targets import judge_tf_step
 from benchmarks.verdicts import Limit, Verdict, at_least, at_most, judge, percent_at_most
-from benchmarks.workloads import MANY_SMALL, MANY_SMALL_AT_ONCE
+from benchmarks.workloads import MANY_SMALL, MANY_SMALL_AT_ONCE, MANY_SMALL_GROUPED
 
 Result = Mapping[str, Any]
 """A file of benchmarks/results."""
@@ -56,18 +56,26 @@ def judge_sync(result: Result | None) -> list[Verdict]:
         judge("with a copy, in buckets: faster than Gloo", at_least(2), found(copied, gloo), ("bert-large",)),
         judge("small, in device memory: faster than Gloo", at_least(2), found(device, gloo), SMALL),
         judge("small, with a copy: faster than Gloo", at_least(2), found(copied, gloo), SMALL),
-        judge("200 small: in times of one tensor", at_most(MOST_OF_MANY), many_over_one(result, copied), (MANY_SMALL,)),
+        *(
+            judge(
+                f"200 small, {how}: in times of one tensor",
+                at_most(MOST_OF_MANY),
+                many_over_one(result, copied, name),
+                (name,),
+            )
+            for how, name in (("one call", MANY_SMALL_GROUPED), ("200 calls", MANY_SMALL))
+        ),
     ]
 
 
-def many_over_one(result: Result | None, contender: str) -> dict[str, float]:
+def many_over_one(result: Result | None, contender: str, many: str) -> dict[str, float]:
     """How many times as long 200 small tensors at once take as one of as many bytes, in one run."""
-    both = {MANY_SMALL, MANY_SMALL_AT_ONCE}
+    both = {many, MANY_SMALL_AT_ONCE}
     rows = [row for row in (result["rows"] if result else ()) if row["workload"] in both]
     medians = {row["workload"]: row["median_s"] for row in rows if row["contender"] == contender}
     if medians.keys() != both or min(row["num_rounds"] for row in rows) < _LEAST_ROUNDS:
         return {}
-    return {MANY_SMALL: medians[MANY_SMALL] / medians[MANY_SMALL_AT_ONCE]}
+    return {many: medians[many] / medians[MANY_SMALL_AT_ONCE]}
 
 
 def judge_step(result: Result | None) -> list[Verdict]:

@@ -15,9 +15,10 @@ from coarse.hardware.models import Model, NamedShape, bert_large, resnet50
 
 DTYPE = np.dtype(np.float32)
 DEFAULT_SIZES = "4KiB,16KiB,64KiB,256KiB,800KiB,1MiB,4MiB,16MiB,98MiB,420MiB"
-DEFAULT_SETS = "200-small,resnet50,bert-large"
-MANY_SMALL, MANY_SMALL_AT_ONCE = "200-small", "800KiB"
-"""200 tensors of 4 KiB, each a message of its own and all started before any is waited for; and their bytes as one."""
+DEFAULT_SETS = "200-small,200-small-group,resnet50,bert-large"
+MANY_SMALL, MANY_SMALL_GROUPED, MANY_SMALL_AT_ONCE = "200-small", "200-small-group", "800KiB"
+"""200 tensors of 4 KiB, each a message of its own and all started before any is waited for; the same as one call for a
+group of tensors, where a contender has such a call; and their bytes as one tensor."""
 QUICK_SIZES = "4KiB,1MiB,16MiB"
 QUICK_SETS = "resnet50"
 GRADIENT_SETS: dict[str, Callable[[], Model]] = {"resnet50": resnet50, "bert-large": bert_large}
@@ -37,6 +38,8 @@ class Workload:
     tensors: tuple[NamedShape, ...]
     is_apart: bool = False
     """Whether each tensor is a message of its own, whatever a contender would fuse."""
+    is_grouped: bool = False
+    """Whether they come in one call for a group; contenders without one send messages."""
 
     @property
     def numel(self) -> int:
@@ -91,10 +94,12 @@ def single_tensor(size: str) -> Workload:
 
 def gradient_set(model: str) -> Workload:
     """The gradients of a model, last layers first; or many small tensors."""
-    if model == MANY_SMALL:
-        return Workload(model, tuple((f"small{i}", (4 * 2**10 // DTYPE.itemsize,)) for i in range(200)), is_apart=True)
+    if model in (MANY_SMALL, MANY_SMALL_GROUPED):
+        tensors = tuple((f"small{i}", (4 * 2**10 // DTYPE.itemsize,)) for i in range(200))
+        return Workload(model, tensors, is_apart=True, is_grouped=model == MANY_SMALL_GROUPED)
     if model not in GRADIENT_SETS:
-        raise ValueError(f"unknown gradient set {model!r}; there are {', '.join((MANY_SMALL, *GRADIENT_SETS))}")
+        known = ", ".join((MANY_SMALL, MANY_SMALL_GROUPED, *GRADIENT_SETS))
+        raise ValueError(f"unknown gradient set {model!r}; there are {known}")
     return Workload(model, tuple(reversed(GRADIENT_SETS[model]().shapes)))
 
 

@@ -38,16 +38,24 @@ class CoarseCopy:
 
     def __init__(self) -> None:
         self._buckets: list[tuple[str, np.ndarray]] = []
+        self._group = ""
+        """The name of the one call for all buckets, where they come in one."""
 
     def prepare(self, workload: Workload, host: np.ndarray) -> list[np.ndarray]:
         """Name each bucket; the sums come back into the same memory."""
         self._buckets = [
             (f"{workload.name}.copy.{i}", host[part]) for i, part in enumerate(fused_slices(workload))
         ]
+        self._group = f"{workload.name}.group" if workload.is_grouped else ""
         return workload.views(host)
 
     def run(self) -> None:
-        """Start every bucket, then wait for each."""
+        """Start every bucket, then wait for each; a group's results are copied to where its tensors are."""
+        if self._group:
+            flats = [flat for _, flat in self._buckets]
+            for flat, result in zip(flats, coarse.grouped_push_pull(flats, self._group, op=coarse.Sum), strict=True):
+                flat[:] = result
+            return
         handles = [coarse.push_pull_async(flat, name, op=coarse.Sum, out=flat) for name, flat in self._buckets]
         for handle in handles:
             handle.wait()

@@ -31,11 +31,15 @@ class Synchronisation:
         self._placement = placement
         self.keys: dict[tuple[int, int], KeyState] = {}
         """(key, epoch) -> its state."""
+        self._epochs: defaultdict[int, list[int]] = defaultdict(list)
+        """Key -> the epochs in which it has a state."""
         self._tables: dict[int, tuple[RoutingTable, ...]] = {}
         self._excused: set[int] = set()
         self._left: set[int] = set()
         self._deregistered: defaultdict[int, set[int]] = defaultdict(set)
         """Key -> clients that have deregistered it, until all have."""
+        self._old_keys: defaultdict[str, set[int]] = defaultdict(set)
+        """Name -> the keys of it that are so."""
         self._round = 0
         self.versions = VersionTable()
         """Key -> results of this proxy's shards of it."""
@@ -50,9 +54,9 @@ class Synchronisation:
         """
         self._tables[epoch] = tables
         self._tables.pop(epoch - 2, None)
-        for name, state in list(self.keys.items()):
+        for state in list(self.keys.values()):
             if state.epoch <= epoch - 2 and not state.outstanding:
-                del self.keys[name]
+                self._drop(state)
         waiting = [state for state in self.keys.values() if state.epoch == epoch]
         return [step for state in waiting for step in self._settle(state)]
 
@@ -61,6 +65,8 @@ class Synchronisation:
         state = self._state(located.key, located.epoch)
         replaced = self._replaced_by(located) if self._deregistered else []
         state.located[located.client] = located
+        if located.key in self._deregistered:
+            self._old_keys[located.descriptor.name].add(located.key)
         if serve:
             state.served.add(located.client)
         if state.failed is not None:
@@ -72,9 +78,9 @@ class Synchronisation:
 
     def _replaced_by(self, located: Located) -> list[Instruction]:
         """A client may use a name for something else than before: what that means for the name's old keys."""
-        name, client = located.descriptor.name, located.client
-        old = [key for key, clients in self._deregistered.items() if client in clients and key != located.key]
-        states = [state for state in self.keys.values() if state.key in old and state.located and state.name == name]
+        client = located.client
+        old = [key for key in self._old_keys.get(located.descriptor.name, ()) if client in self._deregistered[key]]
+        states = [state for key in old if key != located.key for state in self._states_of(key)]
         for state in states:
             state.replaced_by.add(client)
         return [step for state in states for step in self._fail_if_left(state)]
@@ -103,18 +109,30 @@ class Synchronisation:
     def on_deregister(self, client: int, key: int) -> None:
         """A client will not use a key again; see [Note: deregistration]."""
         self._deregistered[key].add(client)
+        for state in self._states_of(key):
+            if state.located:
+                self._old_keys[state.name].add(key)
 
     def deregister(self, key: int) -> None:
         """All clients have deregistered a key. See [Note: deregistration]."""
         self._deregistered.pop(key, None)
-        for state in [state for state in self.keys.values() if state.key == key]:
+        for state in self._states_of(key):
+            if state.located:
+                self._drop_old_key(state.name, key)
             state.is_deregistered = True
             self._drop_if_over(state)
         self.versions.deregister(key)
 
+    def _drop_old_key(self, name: str, key: int) -> None:
+        keys = self._old_keys.get(name)
+        if keys is not None:
+            keys.discard(key)
+            if not keys:
+                del self._old_keys[name]
+
     def _drop_if_over(self, state: KeyState) -> None:
         if state.is_deregistered and not state.outstanding:
-            del self.keys[state.key, state.epoch]
+            self._drop(state)
 
     def begin_round(self, round_: int) -> None:
         """All clients have joined and go on: nobody is excused any more.
@@ -127,8 +145,7 @@ class Synchronisation:
 
     def missing(self, key: int) -> tuple[int, ...]:
         """Clients whose registration or contribution a key waits for at this device."""
-        states = [state for (known, _), state in self.keys.items() if known == key]
-        state = max(states, key=lambda state: state.epoch, default=KeyState(key, 0))
+        state = max(self._states_of(key), key=lambda state: state.epoch, default=KeyState(key, 0))
         return state.missing(self._placement.num_clients, self._excused)
 
     # --- arrivals
@@ -177,7 +194,19 @@ class Synchronisation:
         state = self.keys.get((key, epoch))
         if state is None:
             state = self.keys[key, epoch] = KeyState(key, epoch)
+            self._epochs[key].append(epoch)
         return state
+
+    def _drop(self, state: KeyState) -> None:
+        del self.keys[state.key, state.epoch]
+        epochs = self._epochs[state.key]
+        epochs.remove(state.epoch)
+        if not epochs:
+            del self._epochs[state.key]
+
+    def _states_of(self, key: int) -> list[KeyState]:
+        """A key's states, of its last epochs."""
+        return [self.keys[key, epoch] for epoch in self._epochs.get(key, ())]
 
     def _settle(self, state: KeyState) -> list[Instruction]:
         """Make the plan once everybody who is not excused has registered; take what came early."""

@@ -1,5 +1,6 @@
 import importlib
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -34,6 +35,11 @@ class OnePeer:
         assert is_in_device_memory == (out is None)
         return Pending(array, out)
 
+    def grouped_push_pull(self, arrays, name, op):
+        assert op == self.Sum
+        self.names.append(name)
+        return [array * 3 for array in arrays]
+
 
 class Pending:
     def __init__(self, array, out):
@@ -45,16 +51,17 @@ class Pending:
         return target
 
 
-@pytest.mark.parametrize("contender_name", ["CoarseCopy", "CoarseDevice"])
-def test_sums_are_found_where_the_gradients_were_written(contender_name, monkeypatch):
+@pytest.mark.parametrize(("contender_name", "is_grouped"), [("CoarseCopy", 0), ("CoarseDevice", 0), ("CoarseCopy", 1)])
+def test_sums_are_found_where_the_gradients_were_written(contender_name, is_grouped, monkeypatch):
     peer = OnePeer()
     monkeypatch.setitem(sys.modules, "coarse", peer)  # before the contender imports it, so that no MPI starts
     monkeypatch.delitem(sys.modules, "benchmarks.contenders.coarse_numpy", raising=False)
     coarse_numpy = importlib.import_module("benchmarks.contenders.coarse_numpy")
     contender = getattr(coarse_numpy, contender_name)()
-    tensors = contender.prepare(WORKLOAD, np.ones(WORKLOAD.numel, dtype=np.float32))
+    workload = replace(WORKLOAD, is_apart=True, is_grouped=True) if is_grouped else WORKLOAD
+    tensors = contender.prepare(workload, np.ones(WORKLOAD.numel, dtype=np.float32))
     fill_pattern(tensors, 0)
     contender.run()
     assert wrong_tensors(tensors, 2) == []
-    assert len(set(peer.names)) == 1  # two small tensors are fused
+    assert len(set(peer.names)) == 1  # two small tensors are fused, or come in one call
     del sys.modules["benchmarks.contenders.coarse_numpy"]

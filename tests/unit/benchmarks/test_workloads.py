@@ -30,7 +30,7 @@ def test_a_size_that_is_no_positive_multiple_of_a_float_is_refused(size):
 
 
 def test_an_unknown_gradient_set_is_refused_with_the_known_ones():
-    with pytest.raises(ValueError, match="'vgg'; there are 200-small, resnet50, bert-large"):
+    with pytest.raises(ValueError, match="'vgg'; there are 200-small, 200-small-group, resnet50, bert-large"):
         gradient_set("vgg")
 
 
