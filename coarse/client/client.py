@@ -8,6 +8,7 @@ from functools import partial
 
 import numpy as np
 
+from coarse.client.arenas import Arenas
 from coarse.client.handle import Handle
 from coarse.client.lending import Lending
 from coarse.client.link import DeviceLink
@@ -34,6 +35,7 @@ class Client:
         self.memories = memories
         self._regions = KeyRegions(memories)
         self.lending = Lending(link, self._regions)
+        self.arenas = Arenas(self.protocol)
         self._names: dict[int, str] = {}
         """Key -> its name, also where this worker has only asked for it."""
         self._has_left = False
@@ -345,10 +347,17 @@ class Client:
         if state is not None and state.epoch == self.protocol.epoch:
             return state
         self._names[self.protocol.key(descriptor.name)] = descriptor.name
+        route, offset = self.protocol.route(descriptor), -1
+        if state is None:
+            self.link.read()
+            offset, records = self.arenas.take(route, descriptor.nbytes)
+            self.link.send(records)
         try:
-            self.link.send(self.protocol.register(descriptor))
+            self.link.send(self.protocol.register(descriptor, offset))
         except (CoarseError, TypeError, ValueError):  # a request that cannot be sent leaves the key as it was
             self.protocol.withdraw(descriptor.name, state)
+            if offset >= 0:
+                self.arenas.give_back(route, descriptor.nbytes)
             raise
         return self.protocol.named[descriptor.name]
 

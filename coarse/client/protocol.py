@@ -208,20 +208,27 @@ class ClientProtocol:
         teller = self.local_proxy if state is None else state.route  # it cannot overtake the registration
         return [ToDevice(teller, Deregister(self.client, key, device, offset, teller))]
 
-    def register(self, descriptor: Descriptor) -> list[ToDevice]:
+    def route(self, descriptor: Descriptor) -> int:
+        """The device that a tensor is registered at (COARSE III-E)."""
+        return proxy_for(descriptor.nbytes, self.table)
+
+    def register(self, descriptor: Descriptor, offset: int = -1) -> list[ToDevice]:
         """First use of a name in this epoch: ask its proxy for a region (COARSE III-E routing).
 
-        A key that already has a region of this size from an earlier epoch keeps it.
+        A key that already has a region of this size from an earlier epoch keeps it. One that is given a place, an
+        `offset` in an arena of this client's at its `route`, can be pushed at once.
         """
         name = descriptor.name
         key = self.key(name)
         known = self.named.get(name)
         itemsize = STORAGE[descriptor.dtype].itemsize
         plan = plan_key(key, descriptor.num_elements, itemsize, self._tables, self.placement)
-        route = proxy_for(descriptor.nbytes, self.table)
+        route = self.route(descriptor)
         state = ClientKey(key, descriptor, self.epoch, plan, plan.targets(self.client), route)
         if known is not None and known.nbytes == state.nbytes:
             state.device, state.offset, state.version = known.device, known.offset, known.version
+        elif offset >= 0:
+            state.device, state.offset, state.phase = route, offset, KeyPhase.IDLE
         self.keys[key] = self.named[name] = state
         register = Register(
             self.client, key, self.epoch, descriptor, state.device, state.offset

@@ -224,6 +224,8 @@ class Allocate(NamedTuple):
     client: int
     token: int
     nbytes: int
+    is_arena: bool = False
+    """Room for regions of keys, whose registrations will name their places in it, from its beginning on."""
 
 
 class Allocated(NamedTuple):

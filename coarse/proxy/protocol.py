@@ -40,6 +40,9 @@ from coarse.proxy.synchronisation import Synchronisation
 from coarse.storage.allocator import RegionAllocator
 from coarse.storage.versions import VersionTable
 
+_ARENA_OF_FREE = 16
+"""An arena is given where so many would fit."""
+
 
 class ProxyProtocol:
     """One memory device's proxy and the table of what its memory holds."""
@@ -48,6 +51,8 @@ class ProxyProtocol:
         self.device = device
         self._placement = placement
         self._allocator = RegionAllocator(capacity_bytes)
+        self._arenas: set[int] = set()
+        """Where the unused rest of each arena begins."""
         self._reservations: dict[int, tuple[int, Callable[[str], list[Instruction]]]] = {}
         self._requests = 0
         self.dead: set[int] = set()
@@ -149,11 +154,17 @@ class ProxyProtocol:
     @property
     def used_bytes(self) -> int:
         """Bytes of this device's memory that are in use."""
-        return self._allocator.used_bytes
+        return self._allocator.used_bytes - sum(map(self._allocator.size_of, self._arenas))
 
     # --- registration
 
     def _on_register(self, register: Register) -> list[Instruction]:
+        if register.device == self.device and register.offset in self._arenas:
+            self._arenas.discard(register.offset)
+            rest = self._allocator.carve(register.offset, register.descriptor.nbytes)
+            if rest >= 0:
+                self._arenas.add(rest)
+            return self._locate(register, self.device, register.offset)
         if register.offset >= 0:
             return self._place(register, register.device, register.offset)
 
@@ -174,13 +185,14 @@ class ProxyProtocol:
         return [*self._to_other_devices(failed), *self._sync.on_failed(failed)]
 
     def _place(self, register: Register, device: int, offset: int) -> list[Instruction]:
+        registered = Registered(register.key, register.epoch, device, offset)
+        return [Send(register.client, registered), *self._locate(register, device, offset)]
+
+    def _locate(self, register: Register, device: int, offset: int) -> list[Instruction]:
+        """A client's region is there: tell the other devices."""
         client, key, epoch, descriptor, _, _ = register
         located = Located(client, key, epoch, descriptor, device, offset)
-        return [
-            Send(client, Registered(key, epoch, device, offset)),
-            *self._to_other_devices(located),
-            *self._sync.on_located(located, serve=True),
-        ]
+        return [*self._to_other_devices(located), *self._sync.on_located(located, serve=True)]
 
     def _on_deregister(self, deregister: Deregister) -> list[Instruction]:
         """See [Note: deregistration] in synchronisation.py; each device frees the regions that it holds."""
@@ -203,11 +215,16 @@ class ProxyProtocol:
     def _on_allocate(self, request: Allocate) -> list[Instruction]:
         def answer(offset: int, refusal: str) -> list[Instruction]:
             allocated = Allocated(self.device, request.token, offset, refusal)
+            if request.is_arena and offset >= 0:
+                self._arenas.add(offset)
             return [Send(request.client, allocated)]
 
+        if request.is_arena and request.nbytes * _ARENA_OF_FREE > self._allocator.free_bytes:
+            return answer(-1, "what is free may be wanted for tensors")
         return self.allocate(request.nbytes, answer)
 
     def _on_free(self, free: Free) -> list[Instruction]:
+        self._arenas.discard(free.offset)
         self._allocator.free(free.offset)
         return []
 

@@ -14,6 +14,11 @@ _LINE_BYTES = 64
 """Of a processor's cache: what two workers write never lies in one line."""
 
 
+def lines_of(nbytes: int) -> int:
+    """The bytes of a small region: whole lines of the cache, and one at least."""
+    return -(-max(nbytes, 1) // _LINE_BYTES) * _LINE_BYTES
+
+
 class RegionAllocator:
     """First fit over the bytes [0, capacity) of one device; neighbouring holes become one again."""
 
@@ -62,7 +67,7 @@ class RegionAllocator:
         if nbytes >= PAGE_BYTES:
             offset = self._first_fit(wanted_bytes, PAGE_BYTES, _SKEW_BYTES)
         else:
-            offset = self._first_fit(-(-wanted_bytes // _LINE_BYTES) * _LINE_BYTES, _LINE_BYTES, 0)
+            offset = self._first_fit(lines_of(nbytes), _LINE_BYTES, 0)
         return self._first_fit(wanted_bytes, _LINE_BYTES, 0) if offset is None else offset
 
     def _first_fit(self, nbytes: int, align_bytes: int, skew_bytes: int) -> int | None:
@@ -75,6 +80,24 @@ class RegionAllocator:
                 self._taken[offset] = offset + nbytes
                 return offset
         return None
+
+    def carve(self, offset: int, nbytes: int) -> int:
+        """Make the first bytes of the region at `offset`, so many or more, a region of their own.
+
+        Returns where the rest begins, which is a region too, or -1 where there is none.
+        """
+        end = self._taken[offset]
+        if offset + nbytes > end:
+            raise ValueError(f"the region at byte {offset} has {end - offset} bytes, {nbytes} were wanted of it")
+        rest = min(offset + lines_of(nbytes), end)
+        if rest == end:
+            return -1
+        self._taken[offset], self._taken[rest] = rest, end
+        return rest
+
+    def size_of(self, offset: int) -> int:
+        """Bytes of the region at `offset`."""
+        return self._taken[offset] - offset
 
     def free(self, offset: int) -> None:
         """Give the region at `offset` back."""

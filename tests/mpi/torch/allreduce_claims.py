@@ -126,6 +126,8 @@ def a_group_of_all_kinds_is_as_if_each_came_alone() -> None:
 
 def groups_that_differ_between_ranks_are_told_so() -> None:
     """As many bytes, cut elsewhere."""
+    if SIZE == 1:
+        return
     shapes = [(2, 3), (4,)] if RANK == 0 else [(4,), (2, 3)]
     with raises(coarse.MismatchError, "of 2 arrays #", "rank 0 has float32[10]"):
         ct.grouped_allreduce([torch.ones(shape) for shape in shapes], name="cut elsewhere")

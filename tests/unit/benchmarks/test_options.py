@@ -5,7 +5,8 @@ from benchmarks import step, sync
 
 def test_sync_measures_sizes_and_models_by_default():
     options = sync.parse_options([])
-    assert [workload.name for workload in options.workloads][-4:] == ["200-small", "200-small-group", "resnet50", "bert-large"]
+    names = [workload.name for workload in options.workloads]
+    assert names[-4:] == ["200-small", "200-small-group", "resnet50", "bert-large"]
     assert options.name == "sync-2-2"
 
 

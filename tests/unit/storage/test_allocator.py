@@ -38,6 +38,18 @@ def test_a_full_device_gives_none_and_tells_full_from_fragmented():
     assert allocator.allocate(30, align_bytes=1) == 0
 
 
+def test_a_region_is_carved_into_regions_from_its_beginning():
+    allocator = RegionAllocator(1000)
+    assert allocator.allocate(200, 1) == 0
+    assert [allocator.carve(0, 100), allocator.size_of(0)] == [128, 128]
+    assert [allocator.carve(128, 72), allocator.size_of(128)] == [-1, 72]
+    with pytest.raises(ValueError, match="has 72 bytes, 73 were wanted"):
+        allocator.carve(128, 73)
+    allocator.free(0)
+    allocator.free(128)
+    assert allocator.largest_free_bytes == 1000
+
+
 def test_two_empty_regions_have_different_offsets():
     allocator = RegionAllocator(8192)
     assert allocator.allocate(0) != allocator.allocate(0)
