@@ -1,7 +1,8 @@
 """The bytes of records, and of the header in front of a ring's chunk.
 
-The two records that a training step repeats (Push, Ready) have a fixed binary form; the others are
-rare and travel as JSON, so that nothing on the wire is ever executed.
+The two records that a training step repeats (Push, Ready) have a fixed binary form, and so have those of a name's
+first use (Register, Located), which may be thousands at once. The others are rare and travel as JSON, so that nothing
+on the wire is ever executed.
 """
 
 import json
@@ -48,17 +49,18 @@ _PUSH = struct.Struct("<BBHIIIQI")
 _READY = struct.Struct("<BBxxIQI")
 _RING = struct.Struct("<QQIIIIB7x")
 RING_HEADER_BYTES = _RING.size
-_PUSH_KIND, _READY_KIND = 1, 2
+_REGION = struct.Struct("<BBBBIIQqqiHH")
+_EXTENTS = tuple(struct.Struct(f"<{num_dimensions}Q") for num_dimensions in range(65))
+"""By number of dimensions, of which numpy and torch have 64 at most."""
+_PUSH_KIND, _READY_KIND, _REGISTER_KIND, _LOCATED_KIND = 1, 2, 3, 4
 _COLD: tuple[type, ...] = (
-    Register, Deregister, Registered, Located, Failed, Query, Status, Join, Joined, JoinFailed, Table, Tables, Probe,
+    Deregister, Registered, Failed, Query, Status, Join, Joined, JoinFailed, Table, Tables, Probe,
     Echo, Allocate, Allocated, Free, Reach, Reached, Lend, Reclaim, Reclaimed, StatisticsRequest, StatisticsReply,
     Leave, Died, *SNAPSHOT_RECORDS,
 )  # fmt: skip
 _COLD_KIND = {kind: index + 16 for index, kind in enumerate(_COLD)}
 _TO_JSON = json.JSONEncoder(separators=(",", ":")).encode
 _FROM_JSON = json.JSONDecoder().decode
-_NESTED: dict[type, int] = {Register: 3, Located: 3}
-"""Which field of a record is itself a Descriptor."""
 
 
 def encode(record: Record) -> bytes:
@@ -76,6 +78,8 @@ def encode(record: Record) -> bytes:
         )
     if type(record) is Ready:
         return _READY.pack(_READY_KIND, record.present, record.first, record.key, record.last)
+    if type(record) is Register or type(record) is Located:
+        return _encode_region(record)
     return bytes([_COLD_KIND[type(record)]]) + _TO_JSON(record).encode()
 
 
@@ -88,17 +92,42 @@ def decode(frame: bytes) -> Record:
     if kind == _READY_KIND:
         _, present, first, key, last = _READY.unpack(frame)
         return Ready(key, first, last, bool(present))
+    if kind in (_REGISTER_KIND, _LOCATED_KIND):
+        return _decode_region(frame)
     if not 16 <= kind < 16 + len(_COLD):
         raise CoarseError(
             f"a record of unknown kind {kind} came; do all ranks run the same release?"
         )
     record_type = _COLD[kind - 16]
     fields: list[Any] = [_frozen(value) if type(value) is list else value for value in _FROM_JSON(frame[1:].decode())]
-    nested = _NESTED.get(record_type)
-    if nested is not None:
-        fields[nested] = Descriptor(*fields[nested])
     record: Record = record_type(*fields)
     return record
+
+
+def _encode_region(record: Register | Located) -> bytes:
+    client, key, epoch, descriptor, device, offset = record
+    name, dtype, op, shape, priority, parts = descriptor
+    kind = _REGISTER_KIND if type(record) is Register else _LOCATED_KIND
+    text, of = name.encode(), parts.encode()
+    try:
+        head = _REGION.pack(
+            kind, dtype, op, len(shape), client, epoch, key, offset, priority, device, len(text), len(of)
+        )
+        return head + _EXTENTS[len(shape)].pack(*shape) + text + of
+    except (struct.error, IndexError) as error:
+        wanted = "64 dimensions, and extents and a priority of 64 bits, are the most"
+        raise CoarseError(f"{name[:40]!r}: {wanted}, got {shape} with priority {priority} ({error})") from None
+
+
+def _decode_region(frame: bytes) -> Register | Located:
+    kind, dtype, op, num_dimensions, client, epoch, key, offset, priority, device, text, of = _REGION.unpack_from(frame)
+    extents = _EXTENTS[num_dimensions]
+    at = _REGION.size + extents.size
+    shape = extents.unpack_from(frame, _REGION.size)
+    name, parts = frame[at : at + text].decode(), frame[at + text : at + text + of].decode()
+    descriptor = Descriptor(name, dtype, op, shape, priority, parts)
+    record_type = Register if kind == _REGISTER_KIND else Located
+    return record_type(client, key, epoch, descriptor, device, offset)
 
 
 def _frozen(values: list[Any]) -> tuple[Any, ...]:

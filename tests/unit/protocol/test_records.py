@@ -14,7 +14,16 @@ from coarse.protocol.codec import (
     encode_ring_header,
 )
 from coarse.protocol.dtypes import DType, Op
-from coarse.protocol.records import Descriptor, Push, Ready, Record, RingChunk, Tag, key_of
+from coarse.protocol.records import (
+    Descriptor,
+    Push,
+    Ready,
+    Record,
+    Register,
+    RingChunk,
+    Tag,
+    key_of,
+)
 
 RECORDS = typing.get_args(Record)
 U16, U32, U64 = (st.integers(0, 2**bits - 1) for bits in (16, 32, 64))
@@ -22,13 +31,20 @@ NARROW = {
     "client": U16,
     **dict.fromkeys(("epoch", "round", "first", "last", "shard", "step"), U32),
     **dict.fromkeys(("key", "version"), U64),
+    **dict.fromkeys(("dtype", "op"), st.integers(0, 255)),
+    "device": st.integers(-1, 2**31 - 1),
 }
+EXTENTS = st.lists(st.integers(0, 2**63 - 1), max_size=64).map(tuple)
 
 
 def values_of(kind, name):
     """A strategy for a field of a record, by its annotation."""
     if kind is int:
         return NARROW.get(name, st.integers(-(2**63), 2**63 - 1))
+    if name == "shape":
+        return EXTENTS
+    if kind is str:
+        return st.text(st.characters(exclude_categories=["Cs"]))
     if typing.get_origin(kind) is tuple:
         first, *others = typing.get_args(kind)
         if others == [...]:
@@ -55,6 +71,13 @@ def test_every_record_comes_back_from_its_bytes(kind, data):
     assert type(came) is kind
 
 
+@pytest.mark.parametrize(("shape", "priority"), [((1,) * 65, 0), ((2**64,), 0), ((), 2**63)])
+def test_what_has_no_room_in_a_registration_is_refused_by_name(shape, priority):
+    descriptor = Descriptor("w", int(DType.FLOAT32), int(Op.SUM), shape, priority)
+    with pytest.raises(CoarseError, match=r"'w'.*priority"):
+        encode(Register(0, 1, 1, descriptor, -1, -1))
+
+
 @settings(max_examples=20)
 @given(st.data())
 def test_a_ring_header_comes_back_from_its_bytes_and_keeps_chunks_aligned(data):
@@ -70,7 +93,7 @@ def test_what_a_step_repeats_takes_few_bytes():
     assert len(encode(Ready(2**64 - 1, 0, 1, True))) <= 24
 
 
-@pytest.mark.parametrize("kind", [0, 3, 15, 16 + len(codec._COLD), 255])
+@pytest.mark.parametrize("kind", [0, 5, 15, 16 + len(codec._COLD), 255])
 def test_bytes_of_no_record_are_refused_by_their_kind(kind):
     with pytest.raises(CoarseError, match=f"unknown kind {kind} "):
         decode(bytes([kind]) + b"[]")
