@@ -155,11 +155,16 @@ class LiveParts:
         )
 
     def lend(self, at: Opening, client: Client) -> None:
-        """Have devices reach this worker's memory, where theirs is the machine's too: of a device whose bytes were put
-        in a place of their own its user wants to know what it costs to bring them there."""
+        """Have devices reach this worker's memory, where theirs is the machine's too.
+
+        Of a device whose bytes were put in a place of their own, or that keeps everything (the mode dense), its user
+        wants to know what it costs to bring them there.
+        """
         node = at.placement.client_nodes[client.protocol.client]
         near = at.placement.devices_on(node)
         places = {place.rank: place.memory for place in at.partition.places}
+        if at.config.mode == "dense":
+            return
         if at.config.lend_from_bytes and all(places[at.partition.devices[d]] == Anywhere() for d in near):
             client.lending.open(near, at.config.lend_from_bytes)
 

@@ -58,7 +58,7 @@ class Client:
                 if state.phase is not KeyPhase.REGISTERING:
                     if state.offset < 0 and state.failed is not None:
                         raise error_of(state.failed)
-                    return self._regions.array(state)
+                    return self._regions.array(state, is_new=self.lending.is_elsewhere(state.key))
             self._await(state)
 
     def push(self, descriptor: Descriptor, array: np.ndarray) -> Handle:
@@ -131,7 +131,6 @@ class Client:
 
     def stall(self, key: int, flight: int, array: np.ndarray) -> None:
         """A call of `push_pull_again` has stalled; `array` is as its caller sees it now."""
-        self.lending.take_back(key)
         with self._lock:
             self.protocol.stall(key, flight, _digest(array))
 
@@ -240,15 +239,15 @@ class Client:
         if out is None or out is not self._regions.arrays.get(key):
             copying = _Copying(out)
             is_done = partial(self._copy_out, key, copying)
+        is_whole = False
         try:
             is_whole = self.link.wait_until(is_done, timeout_s)
-        except CoarseError:
-            self.lending.take_back(key)
-            raise
+        finally:
+            if not is_whole:
+                self.lending.take_back(key)
         if not is_whole:
             raise self._stalled_at(key, timeout_s)
         with self._lock:
-            self.lending.end(key)
             state = self.protocol.keys[key]
             self.counters[state.descriptor.name]["wait_s"] += self.link.clock.now_s() - began_s
         taken = out if copying is None else copying.out
@@ -268,6 +267,7 @@ class Client:
                 copying.out = np.empty_like(elsewhere)
             if copying.out is not elsewhere:
                 np.copyto(copying.out, elsewhere)
+            self.lending.end(key)
             return True
         region = self._regions.view(state)
         if copying.out is None:

@@ -6,8 +6,8 @@ nobody else needs until its result is there stays where it is, and devices reach
 
 [Note: what is lent] A call that waits lends what it was given and where its result goes. One that returns at once lends
 only where both are the same memory, which its caller leaves alone until `wait` has returned. What is lent is kept alive
-until its result has been taken. A call that gives up before, or a worker that leaves, takes it back: then what was
-contributed lies in the region, as if it had been copied.
+until its result has been taken. A wait that ends in any error before, or a worker that leaves, takes it back: then what
+was contributed lies in the region, as if it had been copied.
 """
 
 import contextlib
@@ -19,13 +19,16 @@ import numpy as np
 
 from coarse.client.link import DeviceLink
 from coarse.client.protocol import ClientKey, KeyPhase, ToDevice
-from coarse.client.refusals import ANSWER_S, not_kept
+from coarse.client.refusals import not_kept
 from coarse.client.regions import KeyRegions
 from coarse.errors import CoarseError
 from coarse.protocol.dtypes import STORAGE
-from coarse.protocol.plan import runs_of
+from coarse.protocol.plan import mask_of, runs_of
 from coarse.protocol.records import Lend, Reach, Reclaim
 from coarse.storage.lent import address_of, allow_others, is_lendable
+
+_ANSWER_S = 10.0
+"""How long a call that gives up waits for devices to give back what it lent; they may have other sums to take first."""
 
 
 class Loan(NamedTuple):
@@ -46,8 +49,12 @@ class Lending:
         self._link = link
         self._regions = regions
         self._loans: dict[int, Loan] = {}
+        self._reclaims: dict[int, dict[int, int]] = {}
+        """Key that is being taken back -> device -> token of its answer."""
         self._told: dict[int, tuple[int, int, int]] = {}
         """Key -> (epoch, source, target) as devices know it."""
+        self._holders: dict[int, set[int]] = {}
+        """Key -> devices that hold a Lend of it, of whatever epoch."""
         self._results: dict[int, weakref.ref[np.ndarray]] = {}
         """Key -> where its last result is, and nowhere else."""
         self._pulled: set[int] = set()
@@ -73,6 +80,9 @@ class Lending:
 
         A `source` of None: nothing is contributed. `is_waited`: the caller waits for the result before it goes on.
         """
+        self._sweep()
+        self._loans.pop(state.key, None)  # of a push whose result nobody took
+        self._reclaims.pop(state.key, None)
         self._results.pop(state.key, None)
         lends = target is not None and self._may_lend(state, source, target, is_waited)
         at = (state.epoch, 0, 0)
@@ -83,7 +93,7 @@ class Lending:
             self._results[state.key] = weakref.ref(target)
             if source is not None:
                 self._regions.count("to", state, state.nbytes)
-        if lends or state.key in self._told:
+        if lends or state.key in self._holders:
             self._tell(state, at)
         return lends
 
@@ -93,6 +103,8 @@ class Lending:
         Raises:
             NotKeptError: it was taken, and lies in another array than `out`.
         """
+        if key in self._reclaims:
+            self._settle(key)
         loan = self._loans.get(key)
         if loan is not None:
             return loan.target
@@ -104,6 +116,10 @@ class Lending:
             raise not_kept(self._link.protocol.client, self._link.protocol.keys[key].descriptor)
         return out
 
+    def is_elsewhere(self, key: int) -> bool:
+        """Whether a key's last result is in no region."""
+        return key in self._results
+
     def end(self, key: int) -> None:
         """A key's result has been taken."""
         if self._loans.pop(key, None) is not None:
@@ -112,47 +128,62 @@ class Lending:
 
     def deregister(self, state: ClientKey) -> None:
         """A key is this worker's no more."""
-        told = self._told.get(state.key)
-        if told is not None:
+        if state.key in self._holders:
             self._tell(state, (state.epoch, 0, 0))
-            del self._told[state.key]
+        self._told.pop(state.key, None)
         self._loans.pop(state.key, None)
+        self._reclaims.pop(state.key, None)
         self._results.pop(state.key, None)
         self._pulled.discard(state.key)
 
-    def take_back(self, key: int) -> None:
+    def take_back(self, key: int, answer_s: float = _ANSWER_S) -> None:
         """Have no device touch what a key has lent: afterwards its contribution, or its result, is in the region.
 
-        A key that failed has neither, and what was lent may be gone. Where a device does not answer, or has died, all
-        stays as it is: what was lent is kept alive.
+        A key that failed has neither, and what was lent may be gone. What a device that does not answer in time, or has
+        died, may still touch is kept alive; its answer counts whenever it comes.
         """
-        protocol = self._link.protocol
-        with self._link.lock:
+        protocol, link = self._link.protocol, self._link
+        with link.lock:
             loan, state = self._loans.get(key), protocol.keys.get(key)
             if loan is None or state is None:
                 return
-            region = self._regions.view(state)
-            if loan.source is not None:
-                self._copy(state, state.awaited, loan.source, region)
-            devices = _devices_of(state)
-            tokens = {device: protocol.next_token() for device in devices}
-            self._link.send([ToDevice(d, Reclaim(protocol.client, key, token)) for d, token in tokens.items()])
+            if key not in self._reclaims:
+                if loan.source is not None:
+                    self._copy(state, state.awaited, loan.source)
+                tokens = {device: protocol.next_token() for device in _devices_of(state)}
+                link.send([ToDevice(device, Reclaim(protocol.client, key, t)) for device, t in tokens.items()])
+                self._reclaims[key] = tokens
         with contextlib.suppress(CoarseError):
-            answers = protocol.answers
-            if self._link.wait_until(lambda: all(token in answers for token in tokens.values()), ANSWER_S):
-                with self._link.lock:
-                    for device, token in tokens.items():
-                        done = protocol.take_reclaimed(token)
-                        own = sum(1 << s for d, first, last in state.targets if d == device for s in range(first, last))
-                        self._copy(state, own & done, loan.target, region)
-                    self._loans.pop(key, None)
-                    self._results.pop(key, None)
-                    self._told.pop(key, None)
+            link.wait_until(lambda: self._settle(key), answer_s)
+
+    def _settle(self, key: int) -> bool:
+        """Whether nothing of a key is lent any more: all devices have answered, or its result is whole.
+
+        What a device did before its answer lies where it was lent, and what it did later in the region. One that has
+        not answered did all of its shards before.
+        """
+        protocol = self._link.protocol
+        tokens, loan, state = self._reclaims.get(key), self._loans.get(key), protocol.keys.get(key)
+        if tokens is None or loan is None or state is None:
+            return True
+        has_failed = state.phase is KeyPhase.FAILED
+        if not all(token in protocol.answers for token in tokens.values()) and (state.awaited or has_failed):
+            return False
+        for device, token in tokens.items():
+            done = protocol.take_reclaimed(token)
+            own = sum(mask_of(first, last) for at, first, last in state.targets if at == device)
+            self._copy(state, own if done is None else own & done, loan.target)
+        for known in (self._reclaims, self._loans, self._results, self._told):
+            known.pop(key, None)
+        left = self._holders.pop(key, set()) - tokens.keys()
+        if left:
+            self._holders[key] = left
+        return True
 
     def take_all_back(self) -> None:
-        """See take_back: this worker leaves."""
+        """See take_back: this worker leaves, and its memory with it, so that each device's answer is waited for."""
         for key in list(self._loans):
-            self.take_back(key)
+            self.take_back(key, self._link.stall_timeout_s)
 
     # --- within
 
@@ -170,7 +201,6 @@ class Lending:
             return False
         if not is_in_place and _overlap(source, target):
             return False
-        self._sweep()
         for loan in self._loans.values():
             if _overlap(target, loan.target) or _overlap(target, loan.source) or _overlap(source, loan.target):
                 return False
@@ -186,13 +216,21 @@ class Lending:
         if self._told.get(state.key) == at:
             return
         self._told[state.key] = at
-        lend = Lend(self._link.protocol.client, state.key, state.device, state.offset, state.nbytes, at[1], at[2])
-        self._link.send([ToDevice(device, lend) for device in _devices_of(state)])
+        own = set(_devices_of(state))
+        holders = self._holders.pop(state.key, set())
+        if at[1] or at[2]:
+            self._holders[state.key] = own
+        _, source, target = at
+        for device in sorted(own | holders):
+            here = (source, target) if device in own else (0, 0)
+            lend = Lend(self._link.protocol.client, state.key, state.device, state.offset, state.nbytes, *here)
+            self._link.send([ToDevice(device, lend)])
 
-    def _copy(self, state: ClientKey, shards: int, array: np.ndarray, region: np.ndarray) -> None:
+    def _copy(self, state: ClientKey, shards: int, array: np.ndarray) -> None:
+        """Copy shards to the region, unless the key has failed."""
         if state.phase is KeyPhase.FAILED:
             return
-        flat = array.reshape(-1)
+        flat, region = array.reshape(-1), self._regions.view(state)
         for first, last in runs_of(shards):
             begin, end = state.plan.bounds(first, last)
             region[begin:end] = flat[begin:end]

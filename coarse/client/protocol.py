@@ -134,6 +134,8 @@ class ClientProtocol:
         """Token of a request -> what a device answered."""
         self._done_then: dict[int, int] = {}
         """Token of a Reclaim -> shards whose result had come when the device answered."""
+        self._unwanted: set[int] = set()
+        """Tokens of Reclaims whose answers nobody waits for any more."""
         self._tokens = itertools.count(1)
         self._flights = itertools.count(1)
         self._announced = 0
@@ -374,9 +376,12 @@ class ClientProtocol:
                 found |= set(clients)
         return tuple(sorted(found))
 
-    def take_reclaimed(self, token: int) -> int:
-        """Shards whose result had come when a device answered a Reclaim (see Reclaimed); asked once."""
-        del self.answers[token]
+    def take_reclaimed(self, token: int) -> int | None:
+        """Shards whose result had come when a device answered a Reclaim (see Reclaimed); None where it has not yet, and
+        its answer is of no use any more."""
+        if self.answers.pop(token, None) is None:
+            self._unwanted.add(token)
+            return None
         return self._done_then.pop(token)
 
     # --- joining and leaving
@@ -402,7 +407,9 @@ class ClientProtocol:
         """A record of a proxy has come."""
         match record:
             case Ready():
-                state = self.keys[record.key]
+                state = self.keys.get(record.key)
+                if state is None:  # it had failed, and was deregistered
+                    return
                 state.awaited &= ~((1 << record.last) - (1 << record.first))
                 state.was_present |= record.present
                 if not state.awaited and state.phase is KeyPhase.IN_FLIGHT:
@@ -439,6 +446,8 @@ class ClientProtocol:
                 self.died = self.died or record
             case Echo() | Allocated() | SnapshotGrant() | StatisticsReply() | Reached():
                 self.answers[record.token] = record
+            case Reclaimed() if record.token in self._unwanted:
+                self._unwanted.discard(record.token)
             case Reclaimed():
                 self.answers[record.token] = record
                 lent = self.keys.get(record.key)

@@ -29,12 +29,12 @@ class KeyRegions:
         self._flat[state.key] = state, flat
         return flat
 
-    def array(self, state: ClientKey) -> np.ndarray:
-        """A key's region in its shape; zeros where nothing was ever written."""
+    def array(self, state: ClientKey, *, is_new: bool = False) -> np.ndarray:
+        """A key's region in its shape; zeros where nothing was ever written. `is_new`: not even by its results."""
         region = self.arrays.get(state.key)
         if region is None:
             region = self.arrays[state.key] = self.view(state).reshape(state.descriptor.shape)
-            if not state.version and state.phase is KeyPhase.IDLE:
+            if is_new or (not state.version and state.phase is KeyPhase.IDLE):
                 region[...] = 0  # the memory may have been used before
         return region
 

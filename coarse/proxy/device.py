@@ -115,7 +115,7 @@ class Device:
                 self._memory.reduce(work)
             except LentMemoryError as error:
                 ring = work.ring if isinstance(work, RingReduce) else work
-                self._give_up(ring.key, ring.epoch, error)
+                self._give_up(ring.key, ring.epoch, error, was_adding=True)
                 return
         if type(work) is Reduce:
             self.carry_out(self.protocol.on_reduced(work))
@@ -136,12 +136,12 @@ class Device:
             try:
                 self._memory.finish(finish)
             except LentMemoryError as error:
-                self._give_up(finish.ring.key, finish.ring.epoch, error)
+                self._give_up(finish.ring.key, finish.ring.epoch, error, was_adding=False)
 
-    def _give_up(self, key: int, epoch: int, error: LentMemoryError) -> None:
+    def _give_up(self, key: int, epoch: int, error: LentMemoryError, *, was_adding: bool) -> None:
         """Bytes cannot be reached: that is the key's end, or its client's, of which the driver will hear."""
         if not error.has_ended:
-            self.carry_out(self.protocol.on_unreachable(key, epoch, str(error)))
+            self.carry_out(self.protocol.on_unreachable(key, epoch, str(error), was_adding=was_adding))
 
     def _finish(self, _: Finished) -> None:
         self._driver.finish()

@@ -97,13 +97,19 @@ class ProxyProtocol:
         """A Reduce has been carried out."""
         return self._sync.on_reduced(reduce)
 
-    def on_unreachable(self, key: int, epoch: int, why: str) -> list[Instruction]:
-        """What a client lent of a key cannot be read or written: the key cannot be synchronised."""
+    def on_unreachable(self, key: int, epoch: int, why: str, *, was_adding: bool) -> list[Instruction]:
+        """What a client lent of a key cannot be read or written: the key cannot be synchronised.
+
+        `was_adding`: a Reduce or a RingReduce has ended by that, and not a RingFinish.
+        """
         text = (
             f"{self._sync.keys[key, epoch].name!r}: device {self.device} could not reach {why}; leave a tensor's "
             'memory as it is until its push_pull has ended, or set lend_from_bytes = 0'
         )
-        return self._fail(Failed(key, epoch, "LentMemoryError", text))
+        failed = self._fail(Failed(key, epoch, "LentMemoryError", text))
+        if was_adding:
+            self._sync.give_up(key, epoch)
+        return failed
 
     def on_ring_reduced(self, ring: RingId) -> list[Instruction]:
         """A RingReduce has been carried out."""

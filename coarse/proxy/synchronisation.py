@@ -165,6 +165,12 @@ class Synchronisation:
         state.outstanding -= 1
         return self._report(state)
 
+    def give_up(self, key: int, epoch: int) -> None:
+        """A sum of a key that has failed was not taken."""
+        state = self.keys[key, epoch]
+        state.outstanding -= 1
+        self._drop_if_over(state)
+
     def on_ring_reduced(self, ring: RingId) -> list[Instruction]:
         """The local part of a ring is there."""
         state = self.keys[ring.key, ring.epoch]

@@ -16,6 +16,8 @@ from coarse.errors import LentMemoryError
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _YAMA = Path("/proc/sys/kernel/yama/ptrace_scope")
+_MOST_BYTES = 1 << 30
+"""Of one call; the kernel moves less than 2 GiB at a time."""
 _PR_SET_PTRACER = 0x59616D61
 _PR_SET_PTRACER_ANY = ctypes.c_ulong(-1)
 
@@ -71,12 +73,17 @@ class LentArray:
 
     def _move(self, function: Any, begin: int, values: np.ndarray) -> None:  # noqa: ANN401
         here, there = self._here, self._there
-        here.address, here.nbytes = address_of(values), values.nbytes
-        there.address, there.nbytes = self._address + begin * self._itemsize, values.nbytes
-        number = _moved(function, self._process_id, here, there)
-        if number:
-            has_ended = number == errno.ESRCH
-            raise LentMemoryError(f"the memory of {self._owner}: {os.strerror(number)}", has_ended=has_ended)
+        here.address, there.address = address_of(values), self._address + begin * self._itemsize
+        left_bytes = values.nbytes
+        while left_bytes:
+            here.nbytes = there.nbytes = min(left_bytes, _MOST_BYTES)
+            number = _moved(function, self._process_id, here, there)
+            if number:
+                has_ended = number == errno.ESRCH
+                raise LentMemoryError(f"the memory of {self._owner}: {os.strerror(number)}", has_ended=has_ended)
+            here.address += here.nbytes
+            there.address += here.nbytes
+            left_bytes -= here.nbytes
 
 
 def _moved(function: Any, process_id: int, here: _Range, there: _Range) -> int:  # noqa: ANN401

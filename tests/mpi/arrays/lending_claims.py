@@ -2,6 +2,7 @@
 
 import ctypes
 import mmap
+import signal
 import sys
 import time
 from pathlib import Path
@@ -132,6 +133,58 @@ def a_handle_that_was_dropped_leaves_its_tensor_alive_and_the_next_push_waits() 
     np.testing.assert_array_equal(coarse.push_pull(x, "dropped", coarse.Sum), total(9))
 
 
+def the_tensor_of_a_dropped_handle_is_not_the_next_result() -> None:
+    coarse.push_pull_async(x := mine(), "dropped before a copy", coarse.Sum, out=x)
+    while not coarse.pull("dropped before a copy").done():
+        time.sleep(_LOOK_S)
+    result = coarse.push_pull_async(mine(5), "dropped before a copy", coarse.Sum).wait()
+    np.testing.assert_array_equal(result, total(5))
+
+
+def a_wait_that_is_interrupted_gives_the_tensor_back() -> None:
+    """By whatever exception; what was pushed counts nonetheless, and the caller's tensor is its own."""
+    x = mine()
+    if coarse.rank() == 0:
+
+        def interrupt(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        signal.signal(signal.SIGALRM, interrupt)
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        with raises(KeyboardInterrupt):  # type: ignore[arg-type]
+            coarse.push_pull(x, "interrupted", coarse.Sum)
+        x[:] = -1
+        mark("interrupted")
+        np.testing.assert_array_equal(coarse.pull("interrupted").wait(), total())
+    else:
+        await_mark("interrupted")
+        np.testing.assert_array_equal(coarse.push_pull(x, "interrupted", coarse.Sum), total())
+    np.testing.assert_array_equal(coarse.push_pull(mine(3), "interrupted", coarse.Sum), total(3))
+    assert coarse.rank() or (x == -1).all()
+
+
+def a_wait_for_what_works_in_place_gives_the_tensor_back_when_it_stalls() -> None:
+    x = mine()
+    if coarse.rank() == 0:
+        handle = coarse.push_pull_async(x, "stalls in place", coarse.Sum, out=x)
+        with raises(coarse.StallError, "'stalls in place'"):
+            handle.wait(timeout=0.2)
+        x[:] = -1
+        mark("stalls in place")
+        np.testing.assert_array_equal(handle.wait(), total())
+    else:
+        await_mark("stalls in place")
+        np.testing.assert_array_equal(coarse.push_pull(x, "stalls in place", coarse.Sum), total())
+
+
+def a_device_array_of_a_name_whose_result_was_lent_shows_nothing_old() -> None:
+    coarse.push_pull(mine(), "shown", coarse.Sum)
+    array = coarse.device_array("shown", (NUM_ELEMENTS,), np.float32, coarse.Sum)
+    assert not array.any()
+    array[:] = mine(1)
+    np.testing.assert_array_equal(coarse.push_pull(array, "shown", coarse.Sum), total(1))
+
+
 def a_name_that_was_forgotten_may_be_lent_again_in_another_shape() -> None:
     for size in (NUM_ELEMENTS, NUM_ELEMENTS // 2, 2 * NUM_ELEMENTS):
         x = np.full(size, coarse.rank() + 1.0)
@@ -177,6 +230,10 @@ CLAIMS = [
     a_pull_of_what_is_under_way_gives_its_result_and_so_does_the_handle,
     a_call_that_stalled_has_its_tensor_back_and_goes_on_when_it_is_made_again,
     a_handle_that_was_dropped_leaves_its_tensor_alive_and_the_next_push_waits,
+    the_tensor_of_a_dropped_handle_is_not_the_next_result,
+    a_wait_that_is_interrupted_gives_the_tensor_back,
+    a_wait_for_what_works_in_place_gives_the_tensor_back_when_it_stalls,
+    a_device_array_of_a_name_whose_result_was_lent_shows_nothing_old,
     a_name_that_was_forgotten_may_be_lent_again_in_another_shape,
     one_worker_lends_and_the_other_copies,
     memory_that_is_taken_away_is_an_error_on_all_workers_and_other_names_go_on,

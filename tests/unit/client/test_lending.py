@@ -46,6 +46,7 @@ class Link:
         self.lock = threading.RLock()
         self.sent: list[ToDevice] = []
         self.refusal = refusal
+        self.stall_timeout_s = 1.0
         self.answers_reclaims = True
         self.before_answer = lambda device: None
 
@@ -306,6 +307,76 @@ def test_a_result_that_came_before_it_was_taken_back_is_in_the_region_too(worker
     worker.land(state)
     worker.lending.take_back(state.key)
     assert (worker.regions.view(state) == 5).all()
+
+
+def test_a_device_that_answers_late_counts_whenever_it_does(worker):
+    """Device 0 does its first shard before its answer, which comes after the call has given up; device 1 never answers
+    while it has all its shards to do, and is through with them before it would."""
+    state, x, out = worker.key("w"), np.full(NUM_ELEMENTS, 1, np.float32), np.zeros(NUM_ELEMENTS, np.float32)
+    worker.lending.lend(state, x, out, is_waited=True)
+    worker.link.answers_reclaims = False
+    worker.lending.take_back(state.key)
+    assert worker.lending.find(state.key, None) is out
+    (token,) = [record.token for device, record in worker.link.take() if type(record) is Reclaim and device == 0]
+    out[:] = 7
+    worker.land(state, 0, 1)
+    worker.link.protocol.on_record(Reclaimed(state.key, 0, token))
+    assert worker.lending.find(state.key, None) is out
+    worker.regions.view(state)[state.plan.bounds(1, 2)[0]] = 8
+    worker.land(state, 1, 4)
+    assert worker.lending.find(state.key, None) is None
+    assert numbered(state, worker.regions.view(state)) == [7, 8, 7, 7]
+
+
+def test_what_is_taken_back_twice_is_asked_for_once(worker):
+    state, x = worker.key("w"), array()
+    worker.lending.lend(state, x, x, is_waited=True)
+    worker.link.answers_reclaims = False
+    for _ in range(2):
+        worker.lending.take_back(state.key)
+    assert len([record for _, record in worker.link.take() if type(record) is Reclaim]) == 2
+
+
+def test_an_answer_that_nobody_waits_for_any_more_is_dropped(worker):
+    state, x = worker.key("w"), array()
+    worker.lending.lend(state, x, x, is_waited=True)
+    worker.link.answers_reclaims = False
+    worker.lending.take_back(state.key)
+    tokens = [(device, record.token) for device, record in worker.link.take() if type(record) is Reclaim]
+    worker.land(state)
+    assert worker.lending.find(state.key, None) is None
+    for device, token in tokens:
+        worker.link.protocol.on_record(Reclaimed(state.key, device, token))
+    assert not worker.link.protocol.answers
+    assert not worker.link.protocol._done_then
+
+
+def test_the_tensor_of_a_dropped_handle_is_not_where_the_next_result_is(worker):
+    state, x = worker.key("w"), array()
+    worker.lending.lend(state, x, x, is_waited=False)
+    worker.link.protocol.abandon(state.key, state.flight)
+    worker.land(state)
+    assert not worker.lending.lend(worker.key("w"), array(), array(), is_waited=False)
+    assert worker.lending.find(state.key, None) is None
+
+
+def test_devices_of_another_epoch_are_told_that_nothing_is_lent_there_any_more(worker):
+    """Under new tables a key has one shard, so that one device adds it alone."""
+    state, x = worker.key("w"), array()
+    worker.lending.lend(state, x, x, is_waited=True)
+    worker.land(state)
+    worker.take(state)
+    worker.link.take()
+    protocol = worker.link.protocol
+    protocol.on_record(Tables(2, ((0, 0, 0, 1 << 20), (0, 1, 1, 1 << 20))))
+    protocol.register(state.descriptor)
+    protocol.on_record(Registered(state.key, 2, 0, state.offset))
+    again = worker.key("w")
+    assert len(again.targets) == 1
+    assert worker.lending.lend(again, x, x, is_waited=True)
+    told = {device: (record.source, record.target) for device, record in worker.link.take()}
+    adder = again.targets[0][0]
+    assert told == {adder: (address_of(x), address_of(x)), 1 - adder: (0, 0)}
 
 
 @pytest.mark.parametrize("why", ["silent", "stalled"])

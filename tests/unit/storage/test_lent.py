@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from coarse.errors import LentMemoryError
+from coarse.storage import lent
 from coarse.storage.lent import LentArray, address_of, is_lendable, why_not, why_not_here
 
 pytestmark = pytest.mark.skipif(bool(why_not_here()), reason="the kernel lets no process reach another's memory here")
@@ -56,6 +57,14 @@ def test_elements_are_read_and_written_in_the_other_process_alone(child):
     child.array.write(500, np.full(100, -1, np.float32))
     assert np.array_equal(child.array.read(590, 610, scratch), [-1] * 10 + list(range(600, 610)))
     assert not child.numbers.any()
+
+
+def test_what_is_too_large_for_one_call_is_moved_by_several(child, monkeypatch):
+    monkeypatch.setattr(lent, "_MOST_BYTES", 4096)
+    into = np.empty(NUM_ELEMENTS, np.float32)
+    assert np.array_equal(child.array.read(0, NUM_ELEMENTS, into), np.arange(NUM_ELEMENTS))
+    child.array.write(0, into[::-1].copy())
+    assert np.array_equal(child.array.read(0, NUM_ELEMENTS, into), np.arange(NUM_ELEMENTS)[::-1])
 
 
 def test_one_place_is_the_same_place_and_no_other(child):
