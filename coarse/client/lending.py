@@ -81,9 +81,7 @@ class Lending:
         A `source` of None: nothing is contributed. `is_waited`: the caller waits for the result before it goes on.
         """
         self._sweep()
-        self._loans.pop(state.key, None)  # of a push whose result nobody took
-        self._reclaims.pop(state.key, None)
-        self._results.pop(state.key, None)
+        self._forget(state.key)  # a push whose result nobody took
         lends = target is not None and self._may_lend(state, source, target, is_waited)
         at = (state.epoch, 0, 0)
         if lends:
@@ -131,9 +129,7 @@ class Lending:
         if state.key in self._holders:
             self._tell(state, (state.epoch, 0, 0))
         self._told.pop(state.key, None)
-        self._loans.pop(state.key, None)
-        self._reclaims.pop(state.key, None)
-        self._results.pop(state.key, None)
+        self._forget(state.key)
         self._pulled.discard(state.key)
 
     def take_back(self, key: int, answer_s: float = _ANSWER_S) -> None:
@@ -170,14 +166,10 @@ class Lending:
         if not all(token in protocol.answers for token in tokens.values()) and (state.awaited or has_failed):
             return False
         for device, token in tokens.items():
-            done = protocol.take_reclaimed(token)
+            done = protocol.done_at(token)
             own = sum(mask_of(first, last) for at, first, last in state.targets if at == device)
             self._copy(state, own if done is None else own & done, loan.target)
-        for known in (self._reclaims, self._loans, self._results, self._told):
-            known.pop(key, None)
-        left = self._holders.pop(key, set()) - tokens.keys()
-        if left:
-            self._holders[key] = left
+        self._forget(key)
         return True
 
     def take_all_back(self) -> None:
@@ -186,6 +178,19 @@ class Lending:
             self.take_back(key, self._link.stall_timeout_s)
 
     # --- within
+
+    def _forget(self, key: int) -> None:
+        """A key's last push has lent nothing any more; devices that were to give it back hold no Lend of it."""
+        self._loans.pop(key, None)
+        self._results.pop(key, None)
+        tokens = self._reclaims.pop(key, None)
+        if tokens is not None:
+            for token in tokens.values():
+                self._link.protocol.end_reclaim(token)
+            self._told.pop(key, None)
+            left = self._holders.pop(key, set()) - tokens.keys()
+            if left:
+                self._holders[key] = left
 
     def _may_lend(
         self, state: ClientKey, source: np.ndarray | None, target: np.ndarray, is_waited: bool
@@ -210,6 +215,8 @@ class Lending:
         """Drop what was lent to pushes whose results have come and that nobody will take."""
         keys = self._link.protocol.keys
         for key in [key for key in self._loans if keys[key].is_free and keys[key].phase is not KeyPhase.FAILED]:
+            if key in self._reclaims:
+                self._settle(key)
             self.end(key)
 
     def _tell(self, state: ClientKey, at: tuple[int, int, int]) -> None:

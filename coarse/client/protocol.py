@@ -376,13 +376,15 @@ class ClientProtocol:
                 found |= set(clients)
         return tuple(sorted(found))
 
-    def take_reclaimed(self, token: int) -> int | None:
-        """Shards whose result had come when a device answered a Reclaim (see Reclaimed); None where it has not yet, and
-        its answer is of no use any more."""
+    def done_at(self, token: int) -> int | None:
+        """Shards whose result had come when a device answered a Reclaim (see Reclaimed); None where it has not yet."""
+        return self._done_then.get(token)
+
+    def end_reclaim(self, token: int) -> None:
+        """The answer to a Reclaim is of no use any more, whether it has come or not."""
         if self.answers.pop(token, None) is None:
             self._unwanted.add(token)
-            return None
-        return self._done_then.pop(token)
+        self._done_then.pop(token, None)
 
     # --- joining and leaving
 

@@ -351,6 +351,20 @@ def test_an_answer_that_nobody_waits_for_any_more_is_dropped(worker):
     assert not worker.link.protocol._done_then
 
 
+def test_a_tensor_that_was_to_be_given_back_is_announced_anew_at_the_same_place(worker):
+    """Nobody took the result of the push that stalled; its devices answer late, or never."""
+    state, x = worker.key("w"), array()
+    worker.lending.lend(state, x, x, is_waited=True)
+    worker.link.answers_reclaims = False
+    worker.lending.take_back(state.key)
+    worker.link.protocol.abandon(state.key, state.flight)
+    worker.land(state)
+    worker.link.take()
+    assert worker.lending.lend(worker.key("w"), x, x, is_waited=True)
+    assert len(worker.link.take()) == 2
+    assert worker.lending.find(state.key, None) is x
+
+
 def test_the_tensor_of_a_dropped_handle_is_not_where_the_next_result_is(worker):
     state, x = worker.key("w"), array()
     worker.lending.lend(state, x, x, is_waited=False)
