@@ -154,8 +154,8 @@ class LiveParts:
             protocol, at.placement, mailbox, share.memories, transport, at.clock, process_ids=share.process_ids
         )
 
-    def lend(self, at: Opening, client: Client) -> None:
-        """Have devices reach this worker's memory, where theirs is the machine's too.
+    def ease(self, at: Opening, client: Client) -> None:
+        """Have the client ask for room beforehand, and devices reach its memory, where theirs is the machine's too.
 
         Of a device whose bytes were put in a place of their own, or that keeps everything (the mode dense), its user
         wants to know what it costs to bring them there.
@@ -163,6 +163,7 @@ class LiveParts:
         node = at.placement.client_nodes[client.protocol.client]
         near = at.placement.devices_on(node)
         places = {place.rank: place.memory for place in at.partition.places}
+        client.arenas.open()
         if at.config.mode == "dense":
             return
         if at.config.lend_from_bytes and all(places[at.partition.devices[d]] == Anywhere() for d in near):
@@ -234,7 +235,7 @@ class Runtime:
                 target=self._serve_beside, name="coarse-proxy", daemon=True
             )
             self._thread.start()
-        self._parts.lend(self._at, self.require_client())
+        self._parts.ease(self._at, self.require_client())
         self.profile()
 
     def _serve_beside(self) -> None:

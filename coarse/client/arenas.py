@@ -37,10 +37,15 @@ class Arenas:
     def __init__(self, protocol: ClientProtocol) -> None:
         self._protocol = protocol
         self._by_device: dict[int, _Arena] = {}
+        self._is_open = False
+
+    def open(self) -> None:
+        """From now on room is asked for."""
+        self._is_open = True
 
     def take(self, device: int, nbytes: int) -> tuple[int, list[ToDevice]]:
         """The offset of a region at a device, or -1 where there is no room yet; and what to send the device first."""
-        if nbytes > MOST_BYTES:
+        if not self._is_open or nbytes > MOST_BYTES:
             return -1, []
         arena = self._by_device.setdefault(device, _Arena())
         self._note_answer(arena)

@@ -141,8 +141,9 @@ class EmulatedParts(LiveParts):
             EmulatedWork(protocol.device, mailbox, adder),
         )
 
-    def lend(self, at: Opening, client: Client) -> None:
-        """See LiveParts: nothing, for bytes that are not pushed take no emulated time."""
+    def ease(self, at: Opening, client: Client) -> None:
+        """See LiveParts: nothing, for bytes that are not pushed, and answers that nobody waits for, take no emulated
+        time."""
 
     def table(self, at: Opening, client: Client) -> RoutingTable:
         """See LiveParts: the job's, measured by all workers when they first profile."""

@@ -26,6 +26,7 @@ class Pair:
     def __init__(self, capacity_bytes: int = CAPACITY_BYTES) -> None:
         self.client = ClientProtocol(0, PLACE)
         self.arenas = Arenas(self.client)
+        self.arenas.open()
         self.device = ProxyProtocol(0, PLACE, capacity_bytes)
         for client in range(2):
             self.device.on_record(Table(client, 1, 0, 0, 0, 1 << 20))
@@ -61,6 +62,10 @@ def test_the_first_name_has_no_place_yet_and_the_next_ones_have():
     pair.answer()
     assert [pair.take(nbytes) for nbytes in (100, 1, 64, 65)] == [2048, 2176, 2240, 2304]
     assert pair.take(MOST_BYTES + 1) == -1
+
+
+def test_who_has_not_opened_them_asks_for_nothing():
+    assert Arenas(ClientProtocol(0, PLACE)).take(0, 64) == (-1, [])
 
 
 def test_more_room_is_asked_for_once_and_before_it_is_needed():
