@@ -217,9 +217,8 @@ def describe(array: np.ndarray, name: str, op: Op, priority: int) -> Descriptor:
     synchronised."""
     dtype = int(_wire_type_of(array, name))
     known = current().require_client().protocol.named.get(name) if type(name) is str else None
-    if known is not None and type(priority) is int and known.descriptor[1:] == (
-        dtype, op, array.shape, priority, "",
-    ):  # fmt: skip
+    wanted = (dtype, op, array.shape, priority, "")
+    if known is not None and type(priority) is int and known.descriptor[1:] == wanted:
         return known.descriptor
     return checked(Descriptor(name, dtype, _checked_op(name, op), array.shape, priority))
 

@@ -141,17 +141,12 @@ class Client:
     def _copy_in(self, state: ClientKey, array: np.ndarray) -> None:
         region = self._regions.view(state)
         plan = state.plan
-        if not array.flags.c_contiguous:
+        if state.nbytes <= _COPY_BYTES or not array.flags.c_contiguous:
             np.copyto(region.reshape(array.shape), array)
-            self._regions.count("to", state, region.nbytes)
-            self.link.send(self.protocol.announce(state.key, 0, plan.num_shards, present=True))
-            return
-        flat = array.reshape(-1)
-        if state.nbytes <= _COPY_BYTES:
-            region[:] = flat
             self._regions.count("to", state, state.nbytes)
             self.link.send(self.protocol.announce(state.key, 0, plan.num_shards, present=True))
             return
+        flat = array.reshape(-1)
         stride = max(1, _COPY_BYTES * plan.num_shards // max(1, state.nbytes))
         for first in range(0, plan.num_shards, stride):
             last = min(first + stride, plan.num_shards)

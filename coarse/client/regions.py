@@ -6,6 +6,7 @@ import numpy as np
 
 from coarse.client.protocol import ClientKey, KeyPhase
 from coarse.protocol.dtypes import STORAGE
+from coarse.storage.lent import address_of
 from coarse.storage.region import DeviceMemory
 
 
@@ -44,12 +45,12 @@ class KeyRegions:
         if known is None or array is known:
             return known is not None
         memory = self._memories[state.device]
-        begins_there = memory.is_at(array.__array_interface__["data"][0], state.offset)
+        begins_there = memory.is_at(address_of(array), state.offset)
         return begins_there and array.flags.c_contiguous and 0 < array.size == state.plan.num_elements
 
     def reach(self, array: np.ndarray) -> bool:
         """Whether an array begins or ends in a device's memory."""
-        first = array.__array_interface__["data"][0]
+        first = address_of(array)
         last = first + max(array.nbytes, 1) - 1
         return any(memory.has(address) for memory in self._memories.values() for address in (first, last))
 

@@ -78,8 +78,8 @@ class Synchronisation:
 
     def _replaced_by(self, located: Located) -> list[Instruction]:
         """A client may use a name for something else than before: what that means for the name's old keys."""
-        client = located.client
-        old = [key for key in self._old_keys.get(located.descriptor.name, ()) if client in self._deregistered[key]]
+        client, keys = located.client, self._old_keys.get(located.descriptor.name, ())
+        old = [key for key in keys if client in self._deregistered.get(key, ())]
         states = [state for key in old if key != located.key for state in self._states_of(key)]
         for state in states:
             state.replaced_by.add(client)

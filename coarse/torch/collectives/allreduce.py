@@ -163,12 +163,9 @@ def grouped_allreduce_async(
     if len(small) < 2:
         return Together([allreduce_async(tensor, None, of, *rest) for tensor, of in given])
     fused = _fused_allreduce([given[place][0] for place in small], name, *rest)
-    others = {
-        place: allreduce_async(tensor, None, of, *rest)
-        for place, (tensor, of) in enumerate(given)
-        if place not in small
-    }
-    return Then(Together[Any]([fused, *others.values()]), lambda found: _in_order([*small, *others], found))
+    apart = sorted(set(range(len(given))) - set(small))
+    others = [allreduce_async(given[place][0], None, given[place][1], *rest) for place in apart]
+    return Then(Together[Any]([fused, *others]), lambda found: _in_order([*small, *apart], found))
 
 
 def grouped_allreduce_async_(
@@ -334,8 +331,8 @@ def _fused_allreduce(
 
     def finish(arrays: list[np.ndarray]) -> list[torch.Tensor]:
         found = [tensor_of(array, wire) for array, (wire, _) in zip(arrays, kinds, strict=True)]
-        for pack in packs:
-            _taken(found[0], pack.descriptor.name, is_unnamed)
+        for pack in packs if is_unnamed else ():
+            forget(pack.descriptor.name)
         return [
             after(result.to(tensor.device))
             for result, tensor, (_, _, after) in zip(found, tensors, ways, strict=True)

@@ -89,6 +89,12 @@ class Worker:
         protocol.begin(protocol.key(name), is_claimed=True)
         return protocol.named[name]
 
+    def lend_and_ask_back(self, state: ClientKey, source: np.ndarray, target: np.ndarray) -> None:
+        """A call that lends and stalls, while devices do not answer."""
+        self.lending.lend(state, source, target, is_waited=True)
+        self.link.answers_reclaims = False
+        self.lending.take_back(state.key)
+
     def land(self, state: ClientKey, first: int = 0, last: int | None = None) -> None:
         self.link.protocol.on_record(Ready(state.key, first, last or state.plan.num_shards, present=True))
 
@@ -313,9 +319,7 @@ def test_a_device_that_answers_late_counts_whenever_it_does(worker):
     """Device 0 does its first shard before its answer, which comes after the call has given up; device 1 never answers
     while it has all its shards to do, and is through with them before it would."""
     state, x, out = worker.key("w"), np.full(NUM_ELEMENTS, 1, np.float32), np.zeros(NUM_ELEMENTS, np.float32)
-    worker.lending.lend(state, x, out, is_waited=True)
-    worker.link.answers_reclaims = False
-    worker.lending.take_back(state.key)
+    worker.lend_and_ask_back(state, x, out)
     assert worker.lending.find(state.key, None) is out
     (token,) = [record.token for device, record in worker.link.take() if type(record) is Reclaim and device == 0]
     out[:] = 7
@@ -339,9 +343,7 @@ def test_what_is_taken_back_twice_is_asked_for_once(worker):
 
 def test_an_answer_that_nobody_waits_for_any_more_is_dropped(worker):
     state, x = worker.key("w"), array()
-    worker.lending.lend(state, x, x, is_waited=True)
-    worker.link.answers_reclaims = False
-    worker.lending.take_back(state.key)
+    worker.lend_and_ask_back(state, x, x)
     tokens = [(device, record.token) for device, record in worker.link.take() if type(record) is Reclaim]
     worker.land(state)
     assert worker.lending.find(state.key, None) is None
@@ -354,9 +356,7 @@ def test_an_answer_that_nobody_waits_for_any_more_is_dropped(worker):
 def test_a_tensor_that_was_to_be_given_back_is_announced_anew_at_the_same_place(worker):
     """Nobody took the result of the push that stalled; its devices answer late, or never."""
     state, x = worker.key("w"), array()
-    worker.lending.lend(state, x, x, is_waited=True)
-    worker.link.answers_reclaims = False
-    worker.lending.take_back(state.key)
+    worker.lend_and_ask_back(state, x, x)
     worker.link.protocol.abandon(state.key, state.flight)
     worker.land(state)
     worker.link.take()
