@@ -117,7 +117,10 @@ TABLE: dict[str, str | tuple[str, ...]] = {
     "horovod_sync_batch_norm": ("batch_norm_is_that_of_the_whole_batch",),
     "timeline_api": NOT_THERE + "timeline",
     "optimizer_no_named_parameters": ("horovods_options_of_the_optimizer_train_alike",),
-    "sparse_embeddings": "differs: sparse_as_dense leaves dense gradients, which SparseAdam does not take",
+    "sparse_embeddings": (
+        "sparse_adam_trains_as_in_one_process",
+        "sparse_gradients_stay_sparse_and_are_those_of_all_ranks",
+    ),
     "async_sparse_allreduce": ("sparse_tensors_are_gathered_and_added",),
     "async_sparse_allreduce_process_sets": ("sparse_tensors_are_gathered_and_added",),
     "optimizer_process_sets": "differs: an optimizer is of all workers; another process set is a ConfigError",

@@ -3,17 +3,16 @@
 from typing import TYPE_CHECKING, Protocol
 
 from coarse.client.dual_round import DualRound, Way
-from coarse.client.handle import Handle
 from coarse.parallel.data.pass_timer import PassTimer
 from coarse.parallel.data.reducer import DeviceReducer, DualSync, Flight, QueuedFlight, Rounds
-from coarse.protocol.dtypes import DType, Op
-from coarse.protocol.records import URGENT, Descriptor
+from coarse.parallel.data.roll_call import RollCall
 from coarse.session import is_initialized
 
 if TYPE_CHECKING:  # they start MPI, which only init() may
     from collections.abc import Sequence
 
     from coarse.parallel.data.allreduce_stream import AllreduceStream
+    from coarse.protocol.records import Descriptor
     from coarse.runtime import Runtime
 
 
@@ -48,22 +47,19 @@ class DualReducer(DeviceReducer):
 
     All lie in device memory, so that a bucket goes either way without a copy.
 
-    [Note: roll call] A worker that has joined takes no part in an all-reduce. So all workers push a one in each
-    round of which they sum a part, and where the devices add up fewer than there are workers, all
-    buckets of the round go to the devices.
+    [Note: roll call] A worker that has joined takes no part in an all-reduce. So all workers say in each round of
+    which they sum a part that they are there, and where one does not, all buckets of the round go to the devices.
     """
 
     def __init__(self, runtime: "Runtime", stream: "AllreduceStream", chooser: Chooser, prefix: str) -> None:
         super().__init__(runtime.require_client())
         self.timer = chooser.timer
         self._chooser = chooser
-        self._num_workers = runtime.placement.num_clients
         self._stream = stream
         self._round = DualRound()
         self._held: dict[int, QueuedFlight] = {}
         """By bucket what was last held back."""
-        self._call = Descriptor(f"{prefix}round", int(DType.INT64), int(Op.SUM), (1,), URGENT)
-        self._answer: Handle | None = None
+        self._roll_call = RollCall(runtime, f"{prefix}round")
         self._join_round = self._client.protocol.join_round
 
     @property
@@ -79,10 +75,8 @@ class DualReducer(DeviceReducer):
     def start(self, index: int) -> Flight:
         """See Reducer."""
         self._notice_joins()
-        if self._round.shares and self._answer is None:
-            one = self._client.device_array(self._call)
-            one[:] = 1
-            self._answer = self._client.push_pull(self._call, one, one)
+        if self._round.shares:
+            self._roll_call.ask()
         if self._round.on_ready(index):  # it sets out at once, which what the workers sum never does
             return super().start(index)
         held = self._held[index] = QueuedFlight(f"bucket {index} sets out when all of its round have been started")
@@ -96,8 +90,7 @@ class DualReducer(DeviceReducer):
         """See Rounds."""
         if not self._round.is_holding:
             return
-        assert self._answer is not None
-        are_all_here = self._answer.wait()[0] == self._num_workers
+        are_all_here = not self._roll_call.joined()
         for index, way in self._round.on_backward_end(are_all_here=are_all_here):
             descriptor, array = self._buckets[index]
             if way is Way.DEVICES:
@@ -108,18 +101,14 @@ class DualReducer(DeviceReducer):
 
     def begin_round(self) -> None:
         """See Rounds."""
-        if self._answer is not None:
-            self._answer.wait()
-            self._answer = None
+        self._roll_call.end()
         split = self._chooser.next_split([descriptor for descriptor, _ in self._buckets])
         self._round.begin(len(self._buckets), split)
 
     def close(self) -> None:
         """See Reducer."""
         if is_initialized():
-            if self._answer is not None:
-                self._answer.wait()
-            self._client.deregister(self._call.name)
+            self._roll_call.close()
             self._chooser.close(len(self._buckets))
         self._stream.close()
         super().close()

@@ -1,13 +1,25 @@
 """The sum of sparse tensors, whose ranks may have different numbers of values."""
 
+from collections.abc import Generator, Sequence
+from enum import IntEnum
+
 import numpy as np
 import torch
 
+from coarse.collectives.awaited import Awaited
 from coarse.errors import MismatchError
 from coarse.torch.c10d.reduction import Operation
 from coarse.torch.c10d.staging import read
 from coarse.torch.c10d.statement import CallKind, element_number
 from coarse.torch.c10d.steps import GroupSteps, Steps
+
+
+class _Is(IntEnum):
+    """What a rank has of a tensor."""
+
+    ABSENT = 0
+    SPARSE = 1
+    DENSE = 2
 
 
 def sum_sparse(group: GroupSteps, tensor: torch.Tensor, operation: Operation) -> Steps:
@@ -27,12 +39,88 @@ def sum_sparse(group: GroupSteps, tensor: torch.Tensor, operation: Operation) ->
 
 
 def _sum(group: GroupSteps, tensor: torch.Tensor, own: torch.Tensor, shape: np.ndarray) -> Steps:
-    shapes = np.empty((group.size, len(shape)), np.int64)
-    number = element_number("int64")
-    yield from group.all_gather(_flat(shapes), _flat(shape), number, CallKind.SPARSE_ALL_REDUCE)
+    shapes = yield from _gather_rows(group, shape)
     if (shapes[:, :-1] != shapes[0, :-1]).any():
         raise MismatchError(f"sparse tensors of different shapes cannot be summed: {shapes[:, 2:-1].tolist()}")
-    most = int(shapes[:, -1].max())
+    total = yield from _add_parts(group, own, shapes[:, -1].tolist())
+    with torch.no_grad():
+        tensor.copy_(total)
+
+
+def sum_those_that_are_sparse(
+    group: GroupSteps, tensors: Sequence[torch.Tensor | None], like: Sequence[torch.Tensor], names: Sequence[str]
+) -> Generator[Awaited, None, list[torch.Tensor | None]]:
+    """The sum of each tensor that some ranks have as a sparse COO one, coalesced; None in place of all others.
+
+    All ranks give equally many, None where they have none; `like` has as many dense tensors of the same shapes and
+    types, and `names` what they are called in errors.
+
+    Raises:
+        MismatchError: one that is sparse on some ranks and dense on others, or has other sparse dimensions (on all).
+    """
+    own = [None if tensor is None else tensor.detach() for tensor in tensors]
+    own = [tensor.coalesce() if tensor is not None and tensor.is_sparse else tensor for tensor in own]
+    facts = np.array([_facts(tensor) for tensor in own], np.int64)
+    rows = (yield from _gather_rows(group, facts.reshape(-1))).reshape(group.size, *facts.shape)
+    sums: list[torch.Tensor | None] = []
+    for number, name in enumerate(names):
+        is_sparse = rows[:, number, 0] == _Is.SPARSE
+        if not is_sparse.any():
+            sums.append(None)
+            continue
+        num_sparse_dims = _agreed_dims(rows[:, number], name)
+        part = own[number]
+        if part is None:
+            part = _empty(like[number], num_sparse_dims)
+        sums.append((yield from _add_parts(group, part, rows[:, number, 2].tolist())))
+    return sums
+
+
+def _facts(tensor: torch.Tensor | None) -> tuple[int, int, int]:
+    """What other ranks are told of a tensor: what it is, how many sparse dimensions it has, and how many values."""
+    if tensor is None:
+        return _Is.ABSENT, 0, 0
+    if not tensor.is_sparse:
+        return _Is.DENSE, 0, 0
+    return _Is.SPARSE, tensor.sparse_dim(), tensor._nnz()
+
+
+def _agreed_dims(facts: np.ndarray, name: str) -> int:
+    """How many sparse dimensions all ranks have that have any values; `facts` is (size, 3)."""
+    present = facts[facts[:, 0] != _Is.ABSENT]
+    if (present[:, :2] == present[0, :2]).all():
+        return int(present[0, 1])
+    said = [
+        "none" if kind == _Is.ABSENT else "dense" if kind == _Is.DENSE else f"sparse in {dims} dimensions"
+        for kind, dims, _ in facts.tolist()
+    ]
+    raise MismatchError(
+        f"the gradient of {name!r} differs between ranks: by rank it is {', '.join(said)}; build the same model on "
+        "every rank, or make sparse gradients dense (sparse_as_dense=True)"
+    )
+
+
+def _empty(like: torch.Tensor, num_sparse_dims: int) -> torch.Tensor:
+    """A coalesced tensor without values."""
+    indices = torch.empty((num_sparse_dims, 0), dtype=torch.int64, device=like.device)
+    values = like.new_empty((0, *like.shape[num_sparse_dims:]))
+    return torch.sparse_coo_tensor(indices, values, like.shape, is_coalesced=True, check_invariants=False)
+
+
+def _gather_rows(group: GroupSteps, row: np.ndarray) -> Generator[Awaited, None, np.ndarray]:
+    """Every rank's row of int64, (size, n)."""
+    rows = np.empty((group.size, len(row)), np.int64)
+    yield from group.all_gather(_flat(rows), _flat(row), element_number("int64"), CallKind.SPARSE_ALL_REDUCE)
+    return rows
+
+
+def _add_parts(group: GroupSteps, own: torch.Tensor, counts: Sequence[int]) -> Generator[Awaited, None, torch.Tensor]:
+    """The sum of each rank's sparse COO tensor, added in order of rank, coalesced.
+
+    `own` is coalesced, of a shape that all have; `counts[r]` is how many values rank r has. Half types are added in
+    float32 and rounded once.
+    """
+    most = max(counts)
     indices = own.indices().new_zeros((group.size, own.sparse_dim(), most))
     values = own.values().new_zeros((group.size, most, *own.shape[own.sparse_dim() :]))
     indices[group.rank, :, : own._nnz()] = own.indices()
@@ -41,15 +129,16 @@ def _sum(group: GroupSteps, tensor: torch.Tensor, own: torch.Tensor, shape: np.n
         everything, mine = read(gathered), read(gathered[group.rank])
         yield from group.all_gather(everything, mine, -1, CallKind.SPARSE_ALL_REDUCE)
         gathered.copy_(torch.from_numpy(everything).view(gathered.dtype).view(gathered.shape))
-    parts = [
-        torch.sparse_coo_tensor(indices[rank, :, :nnz], values[rank, :nnz], own.shape, check_invariants=False)
-        for rank, nnz in enumerate(int(row[-1]) for row in shapes)
-    ]
-    total = parts[0]
-    for part in parts[1:]:
-        total = total + part
     with torch.no_grad():
-        tensor.copy_(total.coalesce())
+        wide = values.float() if values.dtype.itemsize == 2 and values.is_floating_point() else values
+        parts = [
+            torch.sparse_coo_tensor(indices[rank, :, :nnz], wide[rank, :nnz], own.shape, check_invariants=False)
+            for rank, nnz in enumerate(counts)
+        ]
+        total = parts[0]
+        for part in parts[1:]:
+            total = total + part
+        return total.coalesce().to(values.dtype)
 
 
 def _flat(array: np.ndarray) -> np.ndarray:

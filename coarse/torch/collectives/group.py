@@ -16,7 +16,7 @@ from coarse.session import current
 from coarse.torch.c10d.arguments import number_of, reduction_of
 from coarse.torch.c10d.lane import GroupLane
 from coarse.torch.c10d.reduction import Operation
-from coarse.torch.c10d.sparse import sum_sparse
+from coarse.torch.c10d.sparse import sum_sparse, sum_those_that_are_sparse
 from coarse.torch.c10d.staging import Target, element_label, read, require_dense
 from coarse.torch.c10d.steps import Steps
 
@@ -143,6 +143,20 @@ class Group:
 
         return self._submit(key, steps)
 
+    def sum_those_that_are_sparse(
+        self, tensors: Sequence[torch.Tensor | None], like: Sequence[torch.Tensor], names: Sequence[str], key: str
+    ) -> Arriving[list[torch.Tensor | None]]:
+        """The sum of each tensor that some members have as a sparse COO one, coalesced; None in place of all others.
+
+        A member without a tensor gives None, and in `like` a dense one of its shape and type. It takes what time it
+        takes: who has waited too long waits again.
+        """
+
+        def steps(found: list[list[torch.Tensor | None]]) -> Steps:
+            found.append((yield from sum_those_that_are_sparse(self._lane.steps, tensors, like, names)))
+
+        return self._submit(key, steps, timedelta.max)
+
     def barrier(self) -> None:
         """Return once all members have come."""
 
@@ -167,9 +181,11 @@ class Group:
 
         return self._submit(key, steps)
 
-    def _submit(self, key: str, steps: Callable[[list[T]], Steps]) -> Arriving[T]:
+    def _submit(
+        self, key: str, steps: Callable[[list[T]], Steps], timeout: timedelta | None = None
+    ) -> Arriving[T]:
         found: list[T] = []
-        return Arriving(self._lane.submit(key, steps(found), self._timeout), found)
+        return Arriving(self._lane.submit(key, steps(found), timeout or self._timeout), found)
 
     def _meet(
         self, key: str, own: torch.Tensor, counts: Sequence[int], *, are_equal: bool = False

@@ -5,7 +5,8 @@ rank has a gradient of it and else 0, and a last one that is always 1. They are 
 gradients, so the result says how many ranks had each gradient, of how many that took part (ranks
 that have joined take none). These are counts, and half types cannot count far: bfloat16 does not
 tell 256 from 257. There each element becomes a row of as many as there are cohorts of 64 ranks, and
-each rank writes into its own cohort's column.
+each rank writes into its own cohort's column. A last element of NaN says that some rank has a sparse gradient
+(coarse/torch/ddp/sparse_gradients.py).
 """
 
 from collections.abc import Sequence
@@ -67,6 +68,8 @@ class Bucket:
     """What was started last; it says how far it is."""
     predivide: float = 1.0
     """What gradients are divided by before they are summed; the result is multiplied by it."""
+    has_sparse: bool = False
+    """Whether some rank had a sparse gradient, by the last result."""
     was_disturbed: bool = field(init=False, default=False)
     """Whether anybody but a device wrote to the gradients, or put others in their place, between the last `seal` and
     `open`. A write through `.data` leaves no trace."""
@@ -82,7 +85,7 @@ class Bucket:
         rows, cohorts = len(self.parameters) + 1, self.plan.num_cohorts
         self._presence = self.array[-rows * cohorts :].reshape(rows, cohorts)
         self._presence_tensor = self.flat[-rows * cohorts :].view(rows, cohorts)
-        self._one = self._one_in_storage()
+        self._one, self._nan = self._in_storage(1.0), self._in_storage(float("nan"))
         self._sealed: Sequence[tuple[torch.Tensor | None, int]] = ()
         """Each parameter's gradient, and its version, when the bucket was sealed."""
         self.begin_step()
@@ -107,6 +110,8 @@ class Bucket:
                 view.zero_()
             elif gradient is not view:
                 self.put(slot, gradient)
+        if any(_is_sparse(parameter.grad) for parameter in self.parameters):
+            self._presence[-1] = self._nan
         self._multiply(1.0 / self.predivide)
         sealed = []
         for parameter in self.parameters:
@@ -132,10 +137,13 @@ class Bucket:
                 for slot in range(len(self.parameters)):
                     self.give(slot, is_own=True)
             return {}
+        self.has_sparse |= bool(self._presence_tensor[-1].isnan().any())
         counts = self._counts(num_ranks)
-        took_part = counts.pop()
+        took_part = num_ranks if self.has_sparse else counts.pop()
         absent = {}
         for slot, count in enumerate(counts):
+            if _is_sparse(self.parameters[slot].grad):
+                continue
             if not count:
                 self.parameters[slot].grad = None
                 self.has_gradient[slot] = False
@@ -154,14 +162,29 @@ class Bucket:
     def _counts(self, num_ranks: int) -> list[int]:
         """How many ranks had each gradient, and how many took part."""
         scale = num_ranks if self.plan.descriptor.op == Op.AVERAGE else 1
-        counts: list[int] = torch.round(self._presence_tensor.double() * scale).long().sum(1).tolist()
+        found = self._presence_tensor[:-1] if self.has_sparse else self._presence_tensor
+        counts: list[int] = torch.round(found.double() * scale).long().sum(1).tolist()
         return counts
 
-    def _one_in_storage(self) -> np.generic:
-        one = torch.ones(1, dtype=self.flat.dtype)
+    def _in_storage(self, value: float) -> np.generic:
+        one = torch.full((1,), value, dtype=self.flat.dtype)
         is_half = self.flat.dtype == torch.bfloat16
         storage: np.ndarray = (one.view(torch.uint16) if is_half else one).numpy()
         return storage[0]
+
+    def make_way(self, slot: int) -> None:
+        """A sparse gradient comes: where there is none, autograd is not to find the bucket's zeros, to which it would
+        add."""
+        if not self.has_gradient[slot] and self.parameters[slot].grad is self.views[slot]:
+            self.parameters[slot].grad = None
+
+    def take_over(self) -> None:
+        """Hold the gradients that the parameters have, which are those of all ranks."""
+        for slot, parameter in enumerate(self.parameters):
+            self.has_gradient[slot] = parameter.grad is not None
+            if parameter.grad is not None and self.shows_results:
+                self.put(slot, parameter.grad)
+        self.phase = BucketPhase.SUMMED
 
     # --- how gradients and the bucket's memory belong together
 
@@ -260,6 +283,10 @@ class BucketOfCopies(Bucket):
 
     def release(self) -> None:
         """See Bucket: none ever does."""
+
+
+def _is_sparse(gradient: torch.Tensor | None) -> bool:
+    return gradient is not None and gradient.is_sparse
 
 
 def _view_like(parameter: torch.Tensor, flat: torch.Tensor, offset: int) -> torch.Tensor:

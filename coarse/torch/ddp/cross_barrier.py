@@ -41,6 +41,8 @@ class CrossBarrier(DistributedOptimizer):
         ConfigError: an optimizer that does not step each parameter by itself, such as LBFGS; a closure.
     """
 
+    _gathers_sparse = False  # a gather needs all ranks at once, and comes after the buckets
+
     def __init__(
         self,
         model: nn.Module,

@@ -3,14 +3,19 @@
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import torch
 
 from coarse.errors import InFlightError
 from coarse.parallel.data.flight import BucketPhase, moved, reopened
-from coarse.parallel.data.reducer import Reducer
+from coarse.parallel.data.reducer import Reducer, Rounds
 from coarse.protocol.dtypes import Op
 from coarse.torch.ddp.buckets import Bucket
+from coarse.torch.ddp.sparse_gradients import Named, SparseGradients, SparseSlot
+
+if TYPE_CHECKING:
+    from coarse.parallel.data.pass_timer import PassTimer
 
 Hook = Callable[[torch.Tensor], None]
 
@@ -28,15 +33,23 @@ class GradientExchange:
     """
 
     def __init__(
-        self, reducer: Reducer, *, op: Op, rank: int, num_ranks: int, num_passes: int, sparse_as_dense: bool = False
+        self,
+        reducer: Reducer,
+        *,
+        op: Op,
+        rank: int,
+        num_ranks: int,
+        num_passes: int,
+        sparse: SparseGradients | None = None,
+        sparse_as_dense: bool = False,
     ) -> None:
+        """`sparse` gathers sparse gradients; without it they are refused, or made dense."""
         self._reducer = reducer
-        self._rounds = reducer.rounds
-        self._timer = reducer.timer
         self._op = op
         self._rank = rank
         self._num_ranks = num_ranks
         self._num_passes = num_passes
+        self._sparse = sparse
         self._sparse_as_dense = sparse_as_dense
         self._buckets: list[Bucket] = []
         self._removables: list[torch.utils.hooks.RemovableHandle] = []
@@ -48,6 +61,16 @@ class GradientExchange:
         """Whether a gradient has come whole since the last synchronisation."""
         self.is_synchronised = False
         self.last_absent: dict[str, int] = {}
+        self.newly_sparse: Named = ()
+        """Parameters in buckets whose gradients turned out to be sparse; `replace` takes them out."""
+
+    @property
+    def _rounds(self) -> Rounds | None:
+        return self._reducer.rounds if self._buckets else None
+
+    @property
+    def _timer(self) -> "PassTimer | None":
+        return self._reducer.timer
 
     def add(self, buckets: Sequence[Bucket]) -> None:
         """Watch the gradients of more buckets, whose indices follow those of the earlier ones."""
@@ -58,9 +81,21 @@ class GradientExchange:
                 self._removables.append(parameter.register_hook(before))
                 self._removables.append(parameter.register_post_accumulate_grad_hook(after))
 
-    def close(self) -> None:
-        """Stop watching, take gradients under way, and give the buckets' memory back. After a StallError it may be
-        called again."""
+    def replace(self, reducer: Reducer, buckets: Sequence[Bucket]) -> None:
+        """After a step, and `drop_buckets`: go on with buckets of all parameters but those that are `newly_sparse`."""
+        assert self._sparse is not None
+        self._reducer, self._buckets = reducer, []
+        for bucket in buckets:
+            bucket.take_over()
+        self.add(buckets)
+        self._sparse.add(self.newly_sparse)
+        for slot in self._sparse.slots:
+            self._removables += self._sparse.watch(slot, self._on_sparse_gradient)
+        self.newly_sparse = ()
+
+    def drop_buckets(self) -> None:
+        """Stop watching, take gradients under way, and give the buckets' memory back; `.grad` keeps what it holds.
+        After a StallError it may be called again."""
         for removable in self._removables:
             removable.remove()
         self._removables.clear()
@@ -71,6 +106,12 @@ class GradientExchange:
                 self._finish(bucket)
             bucket.release()
         self._reducer.close()
+
+    def close(self) -> None:
+        """See drop_buckets."""
+        self.drop_buckets()
+        if self._sparse is not None:
+            self._sparse.close()
 
     @contextmanager
     def silence(self) -> Iterator[None]:
@@ -90,6 +131,7 @@ class GradientExchange:
         for bucket in self._buckets:
             if bucket.phase is BucketPhase.IN_FLIGHT:
                 self._finish(bucket)
+        self._sum_sparse()
         if self._rounds is not None:
             self._rounds.begin_round()
         for bucket in self._buckets:
@@ -132,6 +174,20 @@ class GradientExchange:
         """All buckets, by index."""
         return self._buckets
 
+    def _sum_sparse(self) -> None:
+        """Gather the gradients that are sparse, on all ranks where one has any; see [Note: sparse gradients]."""
+        if self._sparse is None:
+            return
+        if not any(bucket.has_sparse for bucket in self._buckets):
+            if self._sparse.slots:
+                self._sparse.sum([])
+            return
+        self.newly_sparse = self._sparse.sum([
+            named for bucket in self._buckets for named in zip(bucket.plan.names, bucket.parameters, strict=True)
+        ])
+        for bucket in self._buckets:
+            bucket.has_sparse = False
+
     def _end(self, bucket: Bucket) -> None:
         bucket.phase = moved(bucket.phase, BucketPhase.SUMMED)
         bucket.begin_step()
@@ -150,11 +206,14 @@ class GradientExchange:
             self.synchronize()
         for bucket in self._buckets:
             self.clear_landed(bucket, set_to_none=set_to_none)
+        if self._sparse is not None:
+            self._sparse.clear(set_to_none=set_to_none)
         self.is_synchronised = False
 
     def set_num_passes(self, num_passes: int) -> None:
         """How many backward passes of a step there are from now on; InFlightError within a step."""
-        if any(arrived for bucket in self._buckets for arrived in bucket.arrivals):
+        slots = [] if self._sparse is None else self._sparse.slots
+        if any(any(bucket.arrivals) for bucket in self._buckets) or any(slot.arrivals for slot in slots):
             raise InFlightError(
                 f"rank {self._rank}: the number of backward passes cannot change once gradients have come; call step() "
                 "first"
@@ -180,20 +239,23 @@ class GradientExchange:
 
         def before(gradient: torch.Tensor) -> None:
             if gradient.layout is not torch.strided and not self._sparse_as_dense:
-                raise TypeError(
-                    f"rank {self._rank}: the gradient of {name!r} is {gradient.layout}, and a dense "
-                    "one was wanted; build its module with sparse=False, or give DistributedOptimizer sparse_as_dense"
-                )
+                if self._sparse is None or not gradient.is_sparse:
+                    raise TypeError(
+                        f"rank {self._rank}: the gradient of {name!r} is {gradient.layout}, and a dense one was "
+                        "wanted; build its module with sparse=False, or give the optimizer sparse_as_dense"
+                    )
+                bucket.make_way(slot)
             if bucket.phase >= BucketPhase.IN_FLIGHT:
                 self._reopen(bucket)
 
         def after(parameter: torch.Tensor) -> None:
             gradient = parameter.grad
-            if gradient is not None and gradient.layout is not torch.strided:
+            if gradient is not None and gradient.layout is not torch.strided and self._sparse_as_dense:
                 gradient = parameter.grad = gradient.to_dense()
-            if bucket.shows_results and gradient is not view and gradient is not None:
+            is_dense = gradient is None or gradient.layout is torch.strided
+            if is_dense and bucket.shows_results and gradient is not view and gradient is not None:
                 bucket.put(slot, gradient)
-            bucket.has_gradient[slot] = True
+            bucket.has_gradient[slot] = is_dense
             if self._is_silent:
                 return
             if timer is not None and timer.is_running:
@@ -207,6 +269,16 @@ class GradientExchange:
                     self._start(bucket)
 
         return before, after
+
+    def _on_sparse_gradient(self, slot: SparseSlot) -> None:
+        """A sparse gradient has come that is in no bucket."""
+        if self._is_silent:
+            return
+        if self._timer is not None and self._timer.is_running:
+            self._timer.on_gradient()
+        self.is_synchronised = False
+        slot.arrivals += 1
+        self.has_arrivals |= slot.arrivals == self._num_passes
 
     def _reopen(self, bucket: Bucket) -> None:
         """Make a pushed bucket ready for one more gradient (see [Note: a second gradient])."""

@@ -4,7 +4,7 @@ import math
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
@@ -20,6 +20,7 @@ from coarse.torch.ddp.claims import claims_of
 from coarse.torch.ddp.closure import Closure, SharedClosure, loss_name
 from coarse.torch.ddp.grad_scaler import HANDED, handing_on, teach_scalers
 from coarse.torch.ddp.gradients import GradientExchange
+from coarse.torch.ddp.sparse_gradients import Named, SparseGradients
 from coarse.torch.device_state import DeviceState
 from coarse.torch.tensors import NamedTensors, format_of, names_of, signature, torch_type_of
 
@@ -47,7 +48,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         gradient_predivide_factor: gradients are divided by it before they are summed, and averages multiplied by it
             afterwards, which keeps large sums within the range of half types.
         num_groups, groups: taken for the sake of Horovod's scripts; buckets of bucket_bytes group gradients already.
-        sparse_as_dense: make sparse gradients dense, which alone can be exchanged in buckets.
+        sparse_as_dense: make sparse gradients dense, but for SparseAdam's step. Else they are gathered from all ranks
+            and stay sparse; parameters that have them leave their buckets after the first step.
         process_set: all workers; others have no optimizer.
         gradients_in_device_memory: make `.grad` a view of it, so that a push moves no bytes; else,
             and for parameters on a GPU, buckets are copied in and out.
@@ -60,6 +62,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
         ValueError: names that repeat or lack; a prefix or parameters that another DistributedOptimizer
             has, which was not closed.
     """
+
+    _gathers_sparse: ClassVar[bool] = True
+    """Whether sparse gradients may stay sparse."""
 
     def __init__(
         self,
@@ -89,10 +94,10 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._runtime = runtime
         self._names = names_of(_numbered(optimizer) if named_parameters is None else named_parameters)
         self._predivide = float(gradient_predivide_factor)
+        self._sparse_as_dense = sparse_as_dense
         self._is_skipping = self._had_closure = False
         self._in_device_memory = gradients_in_device_memory
         self._watched: set[torch.Tensor] = set()
-        self._num_buckets = 0
         self._claims = claims_of(runtime)
         self._prefix = self._claims.claim_prefix(prefix)
         self._device_state: DeviceState | None = None
@@ -103,6 +108,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             rank=runtime.client_index,
             num_ranks=runtime.placement.num_clients,
             num_passes=backward_passes_per_step,
+            sparse=SparseGradients(self._prefix, self._op) if self._gathers_sparse and not sparse_as_dense else None,
             sparse_as_dense=sparse_as_dense,
         )
         try:
@@ -131,7 +137,11 @@ class DistributedOptimizer(torch.optim.Optimizer):
             self._had_closure |= not self._is_skipping
             shared = SharedClosure(closure, self.synchronize, self._op, loss_name(self._prefix))
             options["closure"] = closure if self._is_skipping else shared
-        with handing_on(self, self._inner) if HANDED & self.__dict__.keys() else nullcontext():
+        wants_sparse = self._sparse_as_dense and closure is None and isinstance(self._inner, torch.optim.SparseAdam)
+        with (
+            handing_on(self, self._inner) if HANDED & self.__dict__.keys() else nullcontext(),
+            self._made_sparse() if wants_sparse else nullcontext(),
+        ):
             result = self._inner.step(**options)
         self._exchange.is_synchronised = False  # the next gradients are to be
         if (timer := self._reducer.timer) is not None:
@@ -140,10 +150,23 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     def synchronize(self) -> None:
         """Push what backward has not completed, and wait until `.grad` holds the combined gradients."""
-        if self._exchange.is_synchronised:
-            return
-        self._require_none_frozen()
-        self._exchange.synchronize()
+        if not self._exchange.is_synchronised:
+            self._require_none_frozen()
+            self._exchange.synchronize()
+        if self._exchange.newly_sparse:
+            self._take_out_sparse()
+
+    @contextmanager
+    def _made_sparse(self) -> Iterator[None]:
+        """Within, gradients that `sparse_as_dense` has made dense are sparse."""
+        gradients = [(p, p.grad) for p in self._all_parameters() if p.grad is not None]
+        for parameter, gradient in gradients:
+            parameter.grad = gradient.to_sparse(1)
+        try:
+            yield
+        finally:
+            for parameter, gradient in gradients:
+                parameter.grad = gradient
 
     def _require_none_frozen(self) -> None:
         for parameter in self._frozen:
@@ -272,13 +295,30 @@ class DistributedOptimizer(torch.optim.Optimizer):
         named = [(name, p) for p, name in self._names.items() if p in wanted]
         require_same([(name, self._statement_of(p)) for name, p in named], "parameter")
         self._claims.claim_parameters(dict(named), self._prefix)
+        buckets = self._buckets_of(named, first_index=len(self._exchange.buckets))
+        self._exchange.add(buckets)
+        self._watched |= wanted
+        self._frozen = [p for p in self._all_parameters() if p not in self._watched]
+
+    def _take_out_sparse(self) -> None:
+        """Have buckets without the parameters whose gradients turned out to be sparse, on all ranks alike."""
+        exchange = self._exchange
+        sparse = {parameter for _, parameter in exchange.newly_sparse}
+        kept = {p for bucket in exchange.buckets for p in bucket.parameters} - sparse
+        exchange.drop_buckets()
+        self._reducer = reducer_of(self._runtime, self._prefix)
+        named = [(name, p) for p, name in self._names.items() if p in kept]
+        exchange.replace(self._reducer, self._buckets_of(named, first_index=0))
+
+    def _buckets_of(self, named: Named, first_index: int) -> list[Bucket]:
+        """Buckets of these parameters."""
         plans = plan_buckets(
             named,
             prefix=self._prefix,
             op=self._op,
             bucket_bytes=self._runtime.config.bucket_bytes,
             num_ranks=self._runtime.placement.num_clients,
-            first_index=self._num_buckets,
+            first_index=first_index,
             compression=self._compression,
         )
         parameters = dict(named)
@@ -288,10 +328,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             memory = self._reducer.memory_of(plan.descriptor)
             kind = self._kind_of_bucket(members, plan.descriptor.dtype)
             buckets.append(kind(plan, members, memory, predivide=self._predivide))
-        self._exchange.add(buckets)
-        self._num_buckets += len(buckets)
-        self._watched |= wanted
-        self._frozen = [p for p in self._all_parameters() if p not in self._watched]
+        return buckets
 
     def _statement_of(self, parameter: torch.Tensor) -> str:
         """What all ranks must have alike of a parameter."""

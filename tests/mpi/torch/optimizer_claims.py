@@ -153,7 +153,7 @@ def several_backward_passes_are_pushed_once() -> None:
                 assert pushes() == before
                 pair.backward(10 * step + part)
             pair.step()
-            assert pushes() == before + pair.optimizer._num_buckets
+            assert pushes() == before + len(pair.optimizer._exchange.buckets)
             before = pushes()
 
 
@@ -378,14 +378,6 @@ def reading_parameter_groups_pushes_nothing() -> None:
             pair.step()
 
 
-def a_sparse_gradient_is_refused_by_name() -> None:
-    table = nn.Embedding(10, 3, sparse=True)
-    optimizer = ct.DistributedOptimizer(torch.optim.SGD(table.parameters(), lr=0.1), table.named_parameters())
-    with pytest.raises(TypeError, match=r"'weight' .*sparse=False"):
-        table(torch.tensor([1, 2])).sum().backward()
-    optimizer.close()
-
-
 def changing_a_gradient_in_flight_is_refused() -> None:
     for pair in twins_in_both_places():
         ours, optimizer, _, _ = pair
@@ -463,7 +455,7 @@ def measuring_counts_no_bytes() -> None:
     calls = sum(counts["bytes"] for name, counts in after["keys"].items() if name.endswith("/round"))
     calls -= sum(counts["bytes"] for name, counts in before["keys"].items() if name.endswith("/round"))
     assert after["bytes"] - before["bytes"] == 10 * per_step + calls
-    assert calls <= 10 * 8
+    assert calls <= 10 * 8 * ct.size()
     pair.optimizer.close()
 
 
@@ -492,7 +484,6 @@ CLAIMS = [
     optimizers_of_one_model_take_over_the_arrays_of_closed_ones,
     a_closed_optimizer_leaves_no_hook_and_no_tensor_in_device_memory,
     reading_parameter_groups_pushes_nothing,
-    a_sparse_gradient_is_refused_by_name,
     changing_a_gradient_in_flight_is_refused,
     a_step_that_stalled_may_be_tried_again,
 ]

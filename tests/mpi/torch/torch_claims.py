@@ -9,6 +9,7 @@ from tests.support.claims import report_claims
 NAMES = {
     "tensors": "tests.mpi.torch.tensor_claims",
     "optimizer": "tests.mpi.torch.optimizer_claims",
+    "sparse_gradients": "tests.mpi.torch.sparse_gradient_claims",
     "ecosystem": "tests.mpi.torch.ecosystem_claims",
     "allreduce": "tests.mpi.torch.allreduce_claims",
     "collectives": "tests.mpi.torch.collective_claims",

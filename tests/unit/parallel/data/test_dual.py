@@ -28,6 +28,7 @@ class Line:
         self.restarts = 0
         self.protocol = SimpleNamespace(join_round=0)
         self.placement = SimpleNamespace(num_clients=WORKERS)
+        self.client_index = 0
 
     def require_client(self):
         return self
@@ -49,14 +50,14 @@ class Line:
         if array is None:
             self.events.append(f"push {descriptor.priority}")
             return self.flight(f"wait {descriptor.priority}")
-        assert array.tolist() == [1]
+        assert array.tolist() == [1, 0, 0]
         self.events.append("call")
 
         def wait():
             if self.stalls:
                 self.stalls -= 1
                 raise StallError("a worker is late")
-            return np.array([self.num_present])
+            return np.array([worker < self.num_present for worker in range(WORKERS)], np.int64)
 
         return SimpleNamespace(wait=wait)
 

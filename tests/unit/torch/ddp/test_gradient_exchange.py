@@ -194,3 +194,56 @@ def test_a_step_whose_error_was_caught_pushes_the_late_gradient_as_the_other_ran
     setup.exchange.synchronize()
     (bucket,) = (bucket for bucket in setup.buckets if "front" in bucket.plan.names)
     assert setup.reducer.started.count(bucket.plan.index) == 2
+
+
+class Gatherer:
+    """Sums of sparse gradients over this rank alone; `stalls` of them stall."""
+
+    def __init__(self):
+        self.slots = []
+        self.asked = []
+        self.stalls = 0
+
+    def sum(self, others):
+        if self.stalls:
+            self.stalls -= 1
+            raise StallError("a rank is late")
+        self.asked.append([name for name, _ in others])
+        return [(name, parameter) for name, parameter in others if parameter.grad.is_sparse]
+
+    def clear(self, *, set_to_none):
+        pass
+
+
+@pytest.mark.parametrize("kind", [BucketOfViews, BucketOfCopies])
+def test_a_sparse_gradient_is_told_of_by_its_bucket_and_gathered_when_all_have_landed(kind):
+    table, front = torch.ones(4, 2, requires_grad=True), torch.ones(3, requires_grad=True)
+    gatherer, reducer = Gatherer(), OneRank()
+    exchange = GradientExchange(reducer, op=Op.SUM, rank=0, num_ranks=1, num_passes=1, sparse=gatherer)
+    named = {"front": front, "table": table}
+    (plan,) = plan_buckets(list(named.items()), prefix="", op=Op.SUM, bucket_bytes=1000, num_ranks=1)
+    bucket = kind(plan, tuple(named[name] for name in plan.names), reducer.memory_of(plan.descriptor))
+    exchange.add([bucket])
+
+    def backward():
+        read = torch.nn.functional.embedding(torch.tensor([1, 1]), table, sparse=True)
+        (read.sum() + front.sum()).backward()
+
+    backward()
+    assert bucket.views[plan.names.index("table")].tolist() == [[0.0, 0.0]] * 4
+    gatherer.stalls = 2
+    for _ in range(2):
+        with pytest.raises(StallError):
+            exchange.synchronize()
+    assert not exchange.is_synchronised
+    exchange.synchronize()
+    assert reducer.started == [0]
+    assert gatherer.asked == [list(plan.names)]
+    assert [name for name, _ in exchange.newly_sparse] == ["table"]
+    assert table.grad.to_dense()[:, 0].tolist() == [0.0, 2.0, 0.0, 0.0]
+    assert front.grad.tolist() == [1.0] * 3
+    exchange.clear(set_to_none=True)
+    front.sum().backward()
+    exchange.synchronize()
+    assert len(gatherer.asked) == 1  # nobody has a sparse one
+    assert exchange.last_absent == {}

@@ -1,0 +1,55 @@
+"""Who takes part in a round: which workers have joined, and give nothing any more."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from coarse.client.handle import Handle
+from coarse.protocol.dtypes import DType, Op
+from coarse.protocol.records import URGENT, Descriptor
+
+if TYPE_CHECKING:  # it starts MPI, which only init() may
+    from coarse.runtime import Runtime
+
+
+class RollCall:
+    """Asked once a round by all workers that have not joined, under one name."""
+
+    def __init__(self, runtime: "Runtime", name: str) -> None:
+        num_workers = runtime.placement.num_clients
+        self._client = runtime.require_client()
+        self._worker = runtime.client_index
+        self._call = Descriptor(name, int(DType.INT64), int(Op.SUM), (num_workers,), URGENT)
+        self._answer: Handle | None = None
+        self._was_asked = False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether this round's has been asked."""
+        return self._answer is not None
+
+    def ask(self) -> None:
+        """Say that this worker takes part; nothing where that is said."""
+        if self._answer is None:
+            self._was_asked = True
+            present = self._client.device_array(self._call)
+            present[:] = 0
+            present[self._worker] = 1
+            self._answer = self._client.push_pull(self._call, present, present)
+
+    def joined(self) -> tuple[int, ...]:
+        """The workers that take no part, once all others have asked; after a StallError it may be called again."""
+        assert self._answer is not None
+        return tuple(np.flatnonzero(self._answer.wait() == 0).tolist())
+
+    def end(self) -> None:
+        """The round is over; the next one's is another."""
+        if self._answer is not None:
+            self._answer.wait()
+            self._answer = None
+
+    def close(self) -> None:
+        """Nothing will be asked any more; what was, is waited for."""
+        self.end()
+        if self._was_asked:
+            self._client.deregister(self._call.name)
