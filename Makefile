@@ -13,7 +13,7 @@ export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 
 .DEFAULT_GOAL := install
 .DELETE_ON_ERROR:
-.PHONY: install demo demo-tf test test-unit test-mpi test-all test-hashes test-conformance test-mutants test-versions lint types bench bench-sync bench-step bench-idle bench-simulator bench-emulation bench-simulator-accuracy bench-policies bench-degradation bench-wire bench-throughput bench-tf-step bench-two-trees readme validate clean
+.PHONY: install demo demo-tf test test-unit test-mpi test-all test-hashes test-conformance test-mutants test-versions lint types bench bench-sync bench-step bench-first-names bench-idle bench-simulator bench-emulation bench-simulator-accuracy bench-policies bench-degradation bench-wire bench-throughput bench-tf-step bench-two-trees readme validate clean
 
 install: $(INSTALLED)
 
@@ -80,7 +80,7 @@ test-mutants: $(INSTALLED)
 test-versions: $(INSTALLED)
 	$(BIN)/python -m tests.versions.run $(if $(ONLY),--only $(ONLY))
 
-bench: bench-sync bench-step bench-idle bench-simulator
+bench: bench-sync bench-step bench-first-names bench-idle bench-simulator
 
 bench-sync: $(INSTALLED)
 	$(BIN)/mpirun -n 4 $(BIN)/python benchmarks/sync.py --workers 2 --devices 2
@@ -91,6 +91,9 @@ bench-sync: $(INSTALLED)
 
 bench-step: $(INSTALLED)
 	$(BIN)/mpirun -n 4 $(BIN)/python benchmarks/step.py --workers 2 --devices 2
+
+bench-first-names: $(INSTALLED)
+	$(BIN)/mpirun -n 4 $(BIN)/python benchmarks/first_names.py --workers 2 --devices 2
 
 bench-idle: $(INSTALLED)
 	$(BIN)/mpirun -n 4 $(BIN)/python benchmarks/idle.py --workers 2 --devices 2

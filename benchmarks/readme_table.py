@@ -33,7 +33,7 @@ TF_BEGIN = "<!-- steps of Keras: begin; written by `make readme` -->"
 TF_END = "<!-- steps of Keras: end -->"
 TF_PAGE = README.parent / "docs" / "tensorflow_benchmark.md"
 NAMES = (
-    *("sync-2-2", "sync-4-2", "sync-4-2-bert", "step-2-2", "idle-2-2"),
+    *("sync-2-2", "sync-4-2", "sync-4-2-bert", "step-2-2", "first-names-2-2", "idle-2-2"),
     *("simulator-speed", "emulation", "simulator", "policies", "degradation"),
     *("wire", "throughput", "tf-step"),
 )
@@ -41,6 +41,7 @@ _CONTENDERS = ("Gloo", "Open MPI", "coarse, copy", "coarse, device", "bare sum",
 _COMMANDS = {
     "sync": "make bench-sync",
     "step": "make bench-step",
+    "first-names": "make bench-first-names",
     "idle": "make bench-idle",
     "simulator-speed": "make bench-simulator",
     "emulation": "make bench-emulation",
@@ -155,7 +156,7 @@ def step_part(result: Result) -> str:
 
 def _command_of(name: str) -> str:
     """What makes a result; those of several teams have one command."""
-    return _COMMANDS.get(name) or _COMMANDS[name.partition("-")[0]]
+    return _COMMANDS.get(name) or next(command for of, command in _COMMANDS.items() if name.startswith(f"{of}-"))
 
 
 def _team(result: Result) -> str:

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from benchmarks.degradation import COST_LIMIT, is_kept
+from benchmarks.first_names import MOST_SECONDS as MOST_SECONDS_OF_NAMES
+from benchmarks.first_names import NUM_NAMES
 from benchmarks.idle import ALLOWED_CPU_S_PER_S
 from benchmarks.policies import MOST_OVER_ALLREDUCE, MOST_OVER_BEST
 from benchmarks.sharded_targets import judge_throughput, judge_wire
@@ -99,6 +101,13 @@ def _rows_label(row: Mapping[str, Any]) -> str:
     return f"batch {row['rows_per_worker']}"
 
 
+def judge_first_names(result: Result | None) -> list[Verdict]:
+    """Seconds that tensors under new names take, their first results included."""
+    place, soon_enough = f"{NUM_NAMES:,} names", Limit(bound=MOST_SECONDS_OF_NAMES, unit=" s", is_least=False)
+    found = {place: result["median_first_s"]} if result and result["num_names"] == NUM_NAMES else {}
+    return [judge("small tensors under new names, pushed and waited for", soon_enough, found, [place])]
+
+
 def judge_idle(result: Result | None) -> list[Verdict]:
     """CPU of a device that has nothing to do."""
     allowed = Limit(bound=ALLOWED_CPU_S_PER_S * 1e3, unit=" ms/s", is_least=False)
@@ -181,6 +190,7 @@ def judge_degradation(result: Result | None) -> list[Verdict]:
 JUDGES: Mapping[str, Callable[[Result | None], list[Verdict]]] = {
     "sync-2-2": judge_sync,
     "step-2-2": judge_step,
+    "first-names-2-2": judge_first_names,
     "idle-2-2": judge_idle,
     "simulator-speed": judge_simulator,
     "emulation": judge_emulation,

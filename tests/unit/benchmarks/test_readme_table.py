@@ -11,6 +11,7 @@ from benchmarks.targets import (
     judge_accuracy,
     judge_degradation,
     judge_emulation,
+    judge_first_names,
     judge_idle,
     judge_policies,
     judge_simulator,
@@ -83,6 +84,13 @@ def test_nothing_is_half_of_what_ddp_adds_where_it_adds_nothing():
 def test_an_idle_device_is_held_to_five_milliseconds_a_second():
     (verdict,) = judge_idle({"rows": [{"device": 0, "cpu_s_per_s": 0.0004}, {"device": 1, "cpu_s_per_s": 0.006}]})
     assert verdict.reached == "no (device 1)"
+
+
+def test_new_names_are_held_to_their_time_and_to_their_number():
+    (verdict,) = judge_first_names({"num_names": 2000, "median_first_s": 0.31})
+    assert verdict.reached == "no (2,000 names)"
+    (verdict,) = judge_first_names({"num_names": 200, "median_first_s": 0.01})
+    assert verdict.reached.startswith("no")
 
 
 def test_only_what_stands_between_the_markers_is_replaced():
