@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from coarse.errors import CoarseError, ConfigError, NotInitializedError, StallError, UnsupportedError
 from coarse.protocol.clock import WallClock
-from coarse.transport.adoption import LAUNCHERS, TorchrunWorker, become_rank, say_goodbye
+from coarse.transport.adoption import LAUNCHERS, TorchrunWorker, become_rank, say_goodbye, start_in_time
 from coarse.transport.arrival import LauncherLine, NodeJob, arrival
 
 if TYPE_CHECKING:
@@ -62,8 +62,9 @@ def init(config: "Config | Mapping[str, object] | str | Path | None" = None) -> 
     worker = TorchrunWorker.of(os.environ)
     settings = _settled(config, is_agreed=worker is None)
     if worker is not None and not has_joined() and not _forked:
-        become_rank(worker, settings.partition, settings.launch.devices, settings.startup_timeout_s)
-    _join(config, settings.startup_timeout_s)
+        become_rank(worker, settings.partition, settings.launch, settings.startup_timeout_s)
+    with start_in_time(worker, settings.startup_timeout_s):
+        _join(config, settings.startup_timeout_s)
 
 
 def _require_same_config(runtime: "Runtime", config: "Config | Mapping[str, object] | str | Path | None") -> None:

@@ -1,24 +1,32 @@
-"""The mpirun beside torchrun (see coarse.transport.adoption): `beside.py JOB FIRST WORKERS PARTITION`.
+"""The mpirun beside torchrun (see coarse.transport.adoption): `beside.py JOB FIRST WORKERS PARTITION [HOST...]`.
 
-It starts memory devices, and placeholders in the workers' stead, and ends as they end. FIRST is the process id of the
-first worker, for which placeholders wait no longer once it is gone.
+It starts memory devices, and placeholders in the workers' stead, and ends as they end. FIRST is PID@HOST of the first
+worker, for which placeholders wait no longer once it is gone. The HOSTs of several nodes get equally many ranks.
 """
 
 import os
 import sys
 
 from coarse.errors import CoarseError, ConfigError
+from coarse.launch.cluster.shape import hosts_of_ranks
 from coarse.launch.departures import Departures
-from coarse.launch.mpirun import run_forwarding_signals
+from coarse.launch.mpirun import ONE_MACHINE, run_forwarding_signals
 from coarse.launch.training_run import TrainingRun
 from coarse.launch.watch import Watch
+from coarse.protocol.partition_file import stated_partition
 
 PLACEHOLDER_MODULE = "coarse.launch.placeholder"
 
 
-def main(job: str, first: str, num_workers: int, partition: str) -> int:
+def main(job: str, first: str, num_workers: int, partition: str, *nodes: str) -> int:
     """Run the job to its end and return its exit status."""
-    request = TrainingRun(script=PLACEHOLDER_MODULE, is_module=True, arguments=(job, first), partition=partition)
+    request = TrainingRun(
+        script=PLACEHOLDER_MODULE,
+        is_module=True,
+        arguments=(job, first),
+        partition=partition,
+        hosts=hosts_of_ranks(len(stated_partition(partition).places), nodes) if nodes else (),
+    )
     if request.table.num_workers != num_workers:
         raise ConfigError(
             f"torchrun started {num_workers} workers, but the configuration's partition {partition!r} has "
@@ -26,12 +34,12 @@ def main(job: str, first: str, num_workers: int, partition: str) -> int:
             "[launch] devices say how many memory devices a node gets"
         )
     watch = Watch(Departures(request.num_ranks, request.light_ranks()))
-    return run_forwarding_signals(request.argv(), os.environ, watch)
+    return run_forwarding_signals(request.argv(() if nodes else ONE_MACHINE), os.environ, watch)
 
 
 if __name__ == "__main__":
     try:
-        sys.exit(main(sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]))
+        sys.exit(main(sys.argv[1], sys.argv[2], int(sys.argv[3]), *sys.argv[4:]))
     except CoarseError as error:
         sys.stderr.write(f"coarse: {error}\n")
         sys.exit(2)

@@ -2,7 +2,7 @@
 
 See coarse.transport.adoption. It hands its environment to the first process of this user that asks at its socket, and
 ends when that process does: with 0 where it has said that it ends well. It waits for nobody once the job's first
-worker, the process FIRST, has ended.
+worker, FIRST, has ended; on that worker's host it sees that itself, on others mpirun ends it.
 """
 
 import json
@@ -20,21 +20,22 @@ _HANDED_ON = ("PMIX", "OMPI_", "OPAL_", "PRTE_", "COARSE_")
 _BIND_AGAIN_S = 0.1
 
 
-def main(job: str, first: int, clock: WallClock) -> int:
-    """The exit status of a placeholder."""
+def main(job: str, first: str, clock: WallClock) -> int:
+    """The exit status of a placeholder; `first` is PID@HOST."""
+    pid, _, host = first.partition("@")
     try:
-        owner = os.pidfd_open(first)
+        owners = [os.pidfd_open(int(pid))] if host == socket.gethostname() else []
     except ProcessLookupError:
         return 1
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
-        _bind(listener, placeholder_address(job, int(os.environ["LOCAL_RANK"])), owner, clock)
+        _bind(listener, placeholder_address(job, int(os.environ["LOCAL_RANK"])), owners, clock)
         listener.listen()
-        found = _worker(listener, owner)
+        found = _worker(listener, owners)
     if found is None:
         return 1
-    channel, pid = found
+    channel, worker_pid = found
     with channel:
-        worker = os.pidfd_open(pid)
+        worker = os.pidfd_open(worker_pid)
         environ = {name: value for name, value in os.environ.items() if name.startswith(_HANDED_ON)}
         channel.sendall(json.dumps(environ).encode() + b"\n")
         select.select([worker], [], [])
@@ -47,13 +48,13 @@ def main(job: str, first: int, clock: WallClock) -> int:
     return 0 if word else 1
 
 
-def _bind(listener: socket.socket, address: str, owner: int, clock: WallClock) -> None:
+def _bind(listener: socket.socket, address: str, owners: list[int], clock: WallClock) -> None:
     """Bind the name, which a placeholder of a job that is just ending may have yet."""
     while True:
         try:
             return listener.bind(address)
         except OSError as error:
-            if select.select([owner], [], [], 0)[0]:
+            if select.select(owners, [], [], 0)[0]:
                 raise CoarseError(
                     f"another process of {socket.gethostname()} has the name {address[1:]!r} ({error.strerror}); see "
                     "in /proc/net/unix which"
@@ -61,10 +62,10 @@ def _bind(listener: socket.socket, address: str, owner: int, clock: WallClock) -
         clock.sleep_s(_BIND_AGAIN_S)
 
 
-def _worker(listener: socket.socket, owner: int) -> tuple[socket.socket, int] | None:
-    """The connection to the worker, a process of this user, and its process id; None where the first has ended."""
+def _worker(listener: socket.socket, owners: list[int]) -> tuple[socket.socket, int] | None:
+    """The connection to the worker, a process of this user, and its process id; None where an owner has ended."""
     while True:
-        ready, _, _ = select.select([listener.fileno(), owner], [], [])
+        ready, _, _ = select.select([listener.fileno(), *owners], [], [])
         if listener.fileno() not in ready:
             return None
         channel, _ = listener.accept()
@@ -75,4 +76,4 @@ def _worker(listener: socket.socket, owner: int) -> tuple[socket.socket, int] | 
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], int(sys.argv[2]), WallClock()))
+    sys.exit(main(sys.argv[1], sys.argv[2], WallClock()))

@@ -128,6 +128,7 @@ class TrainingRun:
             "COARSE_CONFIG": self.config_path,
             "COARSE_REPLACES": self.replaces,
             "COARSE_WORKERS": ",".join(map(str, self.table.workers)),
+            "PYTHONPATH": os.environ.get("PYTHONPATH") if self.hosts else None,  # which mpirun keeps to this host
         }
         return {name: value for name, value in chosen.items() if value is not None}
 

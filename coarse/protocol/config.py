@@ -66,10 +66,14 @@ class Launch:
 
     devices: int | None = None
     """Memory devices of each node, for `torchrun`, which starts workers alone, and `coarse run` without --devices."""
+    hosts: tuple[str, ...] | None = None
+    """The nodes' host names in the order in which `torchrun` counts them, where there are several."""
 
     def __post_init__(self) -> None:
         if self.devices is not None:
             _require_int("devices", self.devices, 1)
+        if self.hosts is not None:
+            object.__setattr__(self, "hosts", _host_names(self.hosts))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,6 +226,14 @@ def _section_from(
 
 def _wrong(key: str, wanted: str, value: object) -> ConfigError:
     return ConfigError(f"{key} must be {wanted}, got {value!r}", key=key)
+
+
+def _host_names(value: object) -> tuple[str, ...]:
+    """Different names, of which a file has a list."""
+    names = tuple(value) if isinstance(value, list | tuple) else ()
+    if not names or not all(isinstance(name, str) and name for name in names) or len(set(names)) < len(names):
+        raise _wrong("hosts", "a list of different host names", value)
+    return names
 
 
 def _require_choice(key: str, value: object, choices: tuple[str, ...]) -> None:

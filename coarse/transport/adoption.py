@@ -4,20 +4,24 @@ torchrun starts workers alone. Where the configuration says how many memory devi
 the first node starts an mpirun (coarse.launch.beside) with memory devices and, for each worker, a placeholder
 (coarse.launch.placeholder). MPI takes a process for the rank that its environment names. So a worker takes its
 placeholder's environment over a Unix socket, and starts MPI with it. The placeholder lives for as long as the worker.
+On several nodes mpirun starts its ranks by ssh on the hosts that the configuration names.
 """
 
 import contextlib
 import hashlib
 import json
 import os
+import select
+import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from coarse.errors import CoarseError, ConfigError, StallError, UnsupportedError
 from coarse.protocol.clock import WallClock
+from coarse.protocol.config import Launch
 from coarse.transport.arrival import user_of
 
 LAUNCHERS = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
@@ -39,6 +43,11 @@ class TorchrunWorker:
     local_size: int
     job: str
     """The same for all workers of the job, and no other job's on this machine."""
+
+    @property
+    def num_nodes(self) -> int:
+        """How many nodes there are, of as many workers each as this one."""
+        return self.size // self.local_size
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> "TorchrunWorker | None":
@@ -70,21 +79,22 @@ def placeholder_address(job: str, local_rank: int) -> str:
     return f"\0{job}-placeholder-{local_rank}"
 
 
-def become_rank(worker: TorchrunWorker, partition: str | None, devices: int | None, timeout_s: float) -> None:
+def become_rank(worker: TorchrunWorker, partition: str | None, launch: Launch, timeout_s: float) -> None:
     """Take a rank's environment, before MPI starts; the job's first worker starts the mpirun.
 
     Args:
         partition: as in the configuration; None makes one of the workers there are and of
-        devices: the memory devices of each node.
+        launch: the memory devices of each node, and several nodes' names.
         timeout_s: how long the placeholder may take to come.
 
     Raises:
-        ConfigError: several workers, and neither a partition nor a number of devices.
-        UnsupportedError: the script has started MPI already; or workers on several nodes.
+        ConfigError: several workers, and neither a partition nor a number of devices; several nodes, and other hosts
+            than they are.
+        UnsupportedError: the script has started MPI already; or nodes with different numbers of workers.
         StallError: no placeholder came in time.
     """
     global _goodbye
-    if partition is None and devices is None:
+    if partition is None and launch.devices is None:
         if worker.size == 1:
             return  # a script tried out by itself
         raise ConfigError(
@@ -92,19 +102,53 @@ def become_rank(worker: TorchrunWorker, partition: str | None, devices: int | No
             "them; name in COARSE_CONFIG a file with\n    [launch]\n    devices = 2\nfor as many on each node, or "
             f"start the script by `coarse run --workers {worker.size}`"
         )
-    if worker.local_size != worker.size:
-        raise UnsupportedError(
-            f"rank {worker.rank}: torchrun started {worker.size} workers on several nodes ({worker.local_size} here), "
-            "and memory devices can be started beside them on one; start the job by mpirun (docs/cluster.md)"
-        )
+    hosts = _hosts(worker, launch.hosts)
     if "mpi4py.MPI" in sys.modules:
         raise UnsupportedError(
             f"rank {worker.rank}: the script has imported mpi4py.MPI, so MPI runs in this process alone; call "
             "coarse.init() first, or start the script by `coarse run`"
         )
-    launcher = _start_launcher(worker, partition, devices) if worker.rank == 0 else None
+    launcher = _start_launcher(worker, partition, launch.devices, hosts) if worker.rank == 0 else None
     _goodbye, environ = _taken_place(worker, launcher, timeout_s)
+    if environ["OMPI_COMM_WORLD_RANK"] != str(worker.rank):
+        raise ConfigError(
+            f"rank {worker.rank}: torchrun has this host, {socket.gethostname()}, as node "
+            f"{worker.rank // worker.local_size}, and [launch] hosts = {list(hosts)} does not; name the hosts in "
+            "torchrun's order, by --node-rank for instance"
+        )
     os.environ.update(environ)
+
+
+@contextlib.contextmanager
+def start_in_time(worker: TorchrunWorker | None, timeout_s: float) -> Iterator[None]:
+    """End this process where the body, in which MPI starts, takes longer since ranks of other nodes have not come.
+
+    MPI_Init waits for them for ever, and lets no other thread run; so a child of this process keeps the time.
+    """
+    if worker is None or worker.local_size == worker.size:
+        yield
+        return
+    parent = os.getpid()
+    told, tell = os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(tell)
+        if not select.select([told], [], [], timeout_s)[0]:
+            text = (
+                f"coarse: rank {worker.rank}: MPI has not started within {timeout_s:g} s, since ranks of other hosts "
+                "have not come; see what torchrun says there, let all ranks call coarse.init(), or raise "
+                "startup_timeout_s\n"
+            )
+            with contextlib.suppress(OSError):
+                os.write(2, text.encode())
+            os.kill(parent, signal.SIGTERM)
+        os._exit(0)
+    os.close(told)
+    try:
+        yield
+    finally:
+        os.close(tell)
+        os.waitpid(child, 0)
 
 
 def say_goodbye() -> None:
@@ -114,11 +158,35 @@ def say_goodbye() -> None:
             _goodbye.sendall(b"well\n")
 
 
-def _start_launcher(worker: TorchrunWorker, partition: str | None, devices: int | None) -> subprocess.Popen[bytes]:
+def _hosts(worker: TorchrunWorker, stated: tuple[str, ...] | None) -> tuple[str, ...]:
+    """The nodes' hosts; none where all workers are here."""
+    if worker.local_size == worker.size:
+        return ()
+    if worker.size % worker.local_size:
+        raise UnsupportedError(
+            f"rank {worker.rank}: torchrun started {worker.size} workers on several nodes, {worker.local_size} of them "
+            "here, so that nodes have different numbers; give all the same --nproc-per-node, or start the job by "
+            "mpirun (docs/cluster.md)"
+        )
+    if stated is None or len(stated) != worker.num_nodes:
+        found = "none" if stated is None else f"{len(stated)} ({', '.join(stated)})"
+        raise ConfigError(
+            f"rank {worker.rank}: torchrun started workers on {worker.num_nodes} nodes, and [launch] hosts names "
+            f'{found}; name all of them in torchrun\'s order, such as hosts = ["node1", "node2"], so that worker 0 '
+            "can have mpirun start memory devices there"
+        )
+    return stated
+
+
+def _start_launcher(
+    worker: TorchrunWorker, partition: str | None, devices: int | None, hosts: tuple[str, ...]
+) -> subprocess.Popen[bytes]:
     """The mpirun's own launcher: in a session of its own, for it ends when the ranks have."""
-    stated = partition or f"{worker.size}:{devices}"
+    node = ["worker"] * worker.local_size + ["memory_device"] * (devices or 0)
+    stated = partition or (",".join(node * worker.num_nodes) if hosts else f"{worker.size}:{devices}")
+    first = f"{os.getpid()}@{socket.gethostname()}"
     return subprocess.Popen(
-        [sys.executable, "-m", "coarse.launch.beside", worker.job, str(os.getpid()), str(worker.size), stated],
+        [sys.executable, "-m", "coarse.launch.beside", worker.job, first, str(worker.size), stated, *hosts],
         stdin=subprocess.DEVNULL,
         start_new_session=True,
     )

@@ -8,11 +8,13 @@ import json
 import os
 import re
 import secrets
+import shlex
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -20,10 +22,11 @@ import pytest
 from coarse.errors import ClusterError
 from coarse.launch.cluster.box import ClusterBox
 from coarse.launch.cluster.interfaces import crossed
-from coarse.launch.cluster.plan import ClusterPlan, Command
+from coarse.launch.cluster.plan import AGENT, ClusterPlan, Command
 from coarse.launch.cluster.rate import rate_from_text
 from coarse.launch.cluster.shape import ClusterShape
 from coarse.launch.mpirun import mpirun_beside
+from tests.mpi.cluster.doorman import SOCKET, Doorman
 from tests.mpi.cluster.traces import children, namespaces_in, processes_in, traces
 from tests.support.claims import IN_TIME_S, read_reports
 from tests.support.launch import REPOSITORY, Completed, complete
@@ -140,6 +143,69 @@ def test_the_same_script_runs_by_mpirun_and_a_hostfile(untouched, tmp_path, addi
         completed = complete(box.inside([*command, sys.executable, str(adding)]), timeout_s=TIMEOUT_S)
     assert completed.returncode == 0, completed.stderr
     assert completed.stdout.count("sum is right") == 4  # the other half of the ranks are memory devices
+
+
+def torchrun_on_two_nodes(folder: Path, how: str, settings: str = "hosts = {hosts}") -> list[Completed]:
+    """What torchrun's two workers of each node print and end with; mpirun gets from node to node by a doorman.
+
+    In the settings of [launch] `{hosts}` and `{swapped}` are the nodes' names, in order and not.
+    """
+    shape = ClusterShape(num_nodes=2, workers_per_node=2, devices_per_node=1)
+    plan = ClusterPlan(shape=shape, rate=None, run_id=secrets.token_hex(3))
+    hosts, swapped = json.dumps(plan.nodes), json.dumps(plan.nodes[::-1])
+    stated = settings.format(hosts=hosts, swapped=swapped)
+    (folder / "coarse.toml").write_text(f"startup_timeout_s = 10\n[launch]\ndevices = 1\n{stated}\n")
+    environ = {"COARSE_CONFIG": str(folder / "coarse.toml"), "PYTHONPATH": str(REPOSITORY)}
+    options = iter(plan.mpirun_options())
+    for kind, name, value in zip(options, options, options, strict=True):
+        environ[f"{'PRTE' if kind == '--prtemca' else 'OMPI'}_MCA_{name}"] = value
+    environ["PRTE_MCA_plm_ssh_agent"] = f"{sys.executable} {HERE / 'doorman.py'} {SOCKET}"
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "2"]
+    torchrun += ["--master-addr", plan.address(plan.nodes[0])]
+    told = ["env", *(f"{name}={value}" for name, value in environ.items())]
+    program = [str(HERE.parent / "torch" / "torchrun_worker.py"), how]
+
+    with ClusterBox(plan) as box, Doorman(box), ThreadPoolExecutor() as pool:
+
+        def run(number: int) -> Completed:
+            command = [*told, *torchrun, "--node-rank", str(number), *program]
+            return complete(box.inside([AGENT, plan.nodes[number], shlex.join(command)]), timeout_s=TIMEOUT_S)
+
+        return list(pool.map(run, range(2)))
+
+
+def test_torchruns_workers_of_two_nodes_are_workers_beside_memory_devices(untouched, tmp_path):
+    first, second = torchrun_on_two_nodes(tmp_path, "process group")
+    assert (first.returncode, second.returncode) == (0, 0), first.stderr + second.stderr
+    assert sorted(first.stdout.splitlines()) == ["worker 0 ends", "worker 1 ends"]
+    assert sorted(second.stdout.splitlines()) == ["worker 2 ends", "worker 3 ends"]
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ("is killed", "DeadRankError: rank 0: worker 3 (MPI rank 4) died"),
+        ("dies after 0.0 s", "MPI has not started within 10 s, since ranks of other hosts have not come"),
+    ],
+)
+def test_a_worker_of_torchrun_that_ends_badly_on_one_node_ends_those_of_the_other(untouched, tmp_path, how, words):
+    first, second = torchrun_on_two_nodes(tmp_path, how)
+    assert (first.returncode, second.returncode) == (1, 1)
+    assert words in first.stderr
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ("", "torchrun started workers on 2 nodes, and [launch] hosts names none"),
+        ("hosts = {swapped}", "hosts in torchrun's order"),
+    ],
+)
+def test_hosts_that_are_not_torchruns_are_an_error(untouched, tmp_path, settings, words):
+    first, second = torchrun_on_two_nodes(tmp_path, "arrays", settings)
+    assert (first.returncode, second.returncode) == (1, 1)
+    assert words in first.stderr
+    assert words in second.stderr
 
 
 def test_four_nodes_with_one_device_each_add_as_one(untouched, adding):

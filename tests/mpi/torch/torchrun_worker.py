@@ -5,7 +5,8 @@ import signal
 import sys
 
 how = sys.argv[1]
-if how.startswith("dies after") and os.environ["RANK"] == "1":
+is_last = int(os.environ["RANK"]) == int(os.environ["WORLD_SIZE"]) - 1
+if how.startswith("dies after") and is_last:
     signal.sigtimedwait([], float(how.split()[2]))
     os._exit(5)
 if how == "MPI first":
@@ -15,15 +16,15 @@ import numpy as np  # noqa: E402
 import coarse  # noqa: E402
 
 coarse.init()
-rank = int(os.environ["RANK"])
-assert (coarse.rank(), coarse.size(), coarse.local_rank()) == (rank, 2, rank)
-assert coarse.push_pull(np.full(3, rank, np.float32), "mean").tolist() == [0.5] * 3
-assert os.environ["OMPI_COMM_WORLD_SIZE"] == "2"
+rank, size, local_rank = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
+assert (coarse.rank(), coarse.size(), coarse.local_rank()) == (rank, size, local_rank)
+assert coarse.push_pull(np.full(3, rank, np.float32), "mean").tolist() == [(size - 1) / 2] * 3
+assert os.environ["OMPI_COMM_WORLD_SIZE"] == str(size)
 from mpi4py import MPI  # noqa: E402
 
 total = np.ones(1)
 MPI.COMM_WORLD.Allreduce(MPI.IN_PLACE, total)
-assert total[0] == 2
+assert total[0] == size
 if how == "process group":
     import torch
     import torch.distributed as dist
@@ -31,11 +32,11 @@ if how == "process group":
     dist.init_process_group("coarse")
     total = torch.full((3,), float(rank))
     dist.all_reduce(total)
-    assert total.tolist() == [1.0] * 3
+    assert total.tolist() == [size * (size - 1) / 2] * 3
     dist.destroy_process_group()
-if rank == 1 and how == "raises":
+if is_last and how == "raises":
     raise ArithmeticError("the worker is broken")
-if rank == 1 and how == "is killed":
+if is_last and how == "is killed":
     os.kill(os.getpid(), signal.SIGKILL)
 coarse.barrier()
 print(f"worker {rank} ends\n", end="", flush=True)

@@ -55,7 +55,7 @@ def test_the_file_in_the_page_states_the_defaults(tmp_path):
     path.write_text(toml)
     config = Config.from_toml(path)
     routing = dataclasses.replace(config.routing, profile_every_steps=None)
-    assert config.launch == Launch(devices=2)
+    assert config.launch == Launch(devices=2, hosts=("node1", "node2"))
     stated = dataclasses.replace(config, routing=routing, launch=Launch()).to_mapping()
     assert set(re.findall(r"^(\w+) = ", toml, re.MULTILINE)) == {
         field.name

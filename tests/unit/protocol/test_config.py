@@ -125,6 +125,18 @@ def test_a_file_says_how_many_devices_start_beside_workers(write):
     assert Config.from_mapping(config.to_mapping()) == config
 
 
+def test_a_file_names_the_hosts_of_torchruns_nodes(write):
+    config = Config.from_toml(write('[launch]\nhosts = ["a", "b"]\n'))
+    assert config.launch.hosts == ("a", "b")
+    assert Config.from_mapping(config.to_mapping()) == config
+
+
+@pytest.mark.parametrize("hosts", ['"a"', "[]", '["a", "a"]', '["a", ""]', "[1]"])
+def test_hosts_are_different_names(write, hosts):
+    with pytest.raises(ConfigError, match=r"coarse\.toml:2: hosts must be a list of different host names"):
+        Config.from_toml(write(f"[launch]\nhosts = {hosts}\n"))
+
+
 def test_an_unknown_key_of_a_section_is_refused_with_its_line(write):
     path = write("[routing]\ntie_tolerance = 0.2\nmin_partition = 1\n")
     with pytest.raises(ConfigError, match=r"coarse\.toml:3: .*'routing\.min_partition'"):
