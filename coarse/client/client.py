@@ -3,7 +3,7 @@
 import hashlib
 import math
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import partial
 
 import numpy as np
@@ -114,6 +114,13 @@ class Client:
                     counters["bytes"] += state.nbytes
                     return Handle(self, state.key, out, state.flight)
             self._await(state)
+
+    def require_resumable(self, pushes: Iterable[tuple[Descriptor, np.ndarray]]) -> None:
+        """InFlightError where one of several calls of `push_pull_again` would go on with other values."""
+        for descriptor, array in pushes:
+            state = self.protocol.named.get(descriptor.name)
+            if state is not None and state.stalled:
+                self.protocol.require_resumable(state.key, _digest(array))
 
     def push_pull_again(self, descriptor: Descriptor, array: np.ndarray, out: np.ndarray) -> Handle:
         """What `push_pull` returns, for a caller that waits at once and keeps no handle.

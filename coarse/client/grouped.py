@@ -59,10 +59,10 @@ class GroupHandle:
         self._shapes = [array.shape for array in arrays]
         self._packs = packs
         self._pushed: list[Handle] = []
-        for pack in packs:
-            flat = np.empty(pack.bounds[-1], arrays[pack.places[0]].dtype)
-            for place, (begin, end) in zip(pack.places, pairwise(pack.bounds), strict=True):
-                flat[begin:end].reshape(arrays[place].shape)[...] = arrays[place]
+        flats = [_end_to_end(pack, arrays) for pack in packs]
+        if is_waited:  # all of them, or none
+            client.require_resumable((pack.descriptor, flat) for pack, flat in zip(packs, flats, strict=True))
+        for pack, flat in zip(packs, flats, strict=True):
             if is_waited:
                 self._pushed.append(client.push_pull_again(pack.descriptor, flat, np.empty_like(flat)))
             else:
@@ -86,3 +86,11 @@ class GroupHandle:
             for place, (begin, end) in zip(pack.places, pairwise(pack.bounds), strict=True):
                 results[place] = flat[begin:end].reshape(self._shapes[place])
         return [results[place] for place in range(len(self._shapes))]
+
+
+def _end_to_end(pack: Pack, arrays: Sequence[np.ndarray]) -> np.ndarray:
+    """A new buffer with a pack's arrays."""
+    flat = np.empty(pack.bounds[-1], arrays[pack.places[0]].dtype)
+    for place, (begin, end) in zip(pack.places, pairwise(pack.bounds), strict=True):
+        flat[begin:end].reshape(arrays[place].shape)[...] = arrays[place]
+    return flat

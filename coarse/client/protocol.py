@@ -305,16 +305,20 @@ class ClientProtocol:
         if state is not None and state.flight == flight and not state.is_free:
             state.stalled = digest
 
+    def require_resumable(self, key: int, digest: bytes) -> None:
+        """InFlightError where a call whose wait has stalled would be made again with values of another digest."""
+        state = self.keys[key]
+        if state.stalled != digest:
+            raise not_resumed(self.client, state.descriptor.name)
+
     def resume(self, key: int, digest: bytes) -> None:
         """A call whose wait has stalled is made again, with values of this digest.
 
         Raises:
             InFlightError: with others than before.
         """
-        state = self.keys[key]
-        if state.stalled != digest:
-            raise not_resumed(self.client, state.descriptor.name)
-        state.stalled = b""
+        self.require_resumable(key, digest)
+        self.keys[key].stalled = b""
 
     def announce(self, key: int, first: int, last: int, *, present: bool) -> list[ToDevice]:
         """Shards [first, last) lie in the region: tell the devices that synchronise them."""

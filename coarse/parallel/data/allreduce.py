@@ -71,6 +71,12 @@ class AllreduceReducer:
         """See Rounds."""
         self._order.extend(range(len(self._buckets)))
 
+    def drop(self) -> None:
+        """See Reducer."""
+        self._buckets.clear()
+        self._order.clear()
+        self._queued.clear()
+
     def close(self) -> None:
         """See Reducer."""
         self._stream.close()

@@ -105,13 +105,21 @@ class DualReducer(DeviceReducer):
         split = self._chooser.next_split([descriptor for descriptor, _ in self._buckets])
         self._round.begin(len(self._buckets), split)
 
+    def drop(self) -> None:
+        """See Reducer: the next round is the first of all, and everything in it goes to the devices."""
+        if is_initialized() and self._buckets:
+            self._chooser.close(len(self._buckets))
+        self._chooser.restart()
+        self._round = DualRound()
+        self._held.clear()
+        super().drop()
+
     def close(self) -> None:
         """See Reducer."""
         if is_initialized():
             self._roll_call.close()
-            self._chooser.close(len(self._buckets))
         self._stream.close()
-        super().close()
+        self.drop()
 
     def _notice_joins(self) -> None:
         """All workers have joined since, each after steps of its own number: they count steps anew."""

@@ -109,6 +109,10 @@ class Reducer(Protocol):
         """Take back a contribution that nobody has touched yet; False where that is too late."""
         ...
 
+    def drop(self) -> None:
+        """Forget all buckets, between two rounds on all ranks; others may be made, from index 0."""
+        ...
+
     def close(self) -> None:
         """No bucket will be started any more."""
         ...
@@ -148,12 +152,16 @@ class DeviceReducer:
         """See Reducer: a device may be adding it."""
         return False
 
-    def close(self) -> None:
-        """See Reducer; the devices get their memory back once all workers have closed theirs."""
+    def drop(self) -> None:
+        """See Reducer; the devices get their memory back once all workers have dropped theirs."""
         buckets, self._buckets = self._buckets, []
         if is_initialized():
             for descriptor, _ in buckets:
                 self._client.deregister(descriptor.name)
+
+    def close(self) -> None:
+        """See Reducer and drop."""
+        self.drop()
 
 
 def may_share(runtime: "Runtime") -> bool:

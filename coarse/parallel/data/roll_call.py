@@ -21,7 +21,7 @@ class RollCall:
         self._worker = runtime.client_index
         self._call = Descriptor(name, int(DType.INT64), int(Op.SUM), (num_workers,), URGENT)
         self._answer: Handle | None = None
-        self._was_asked = False
+        self._is_closed = False
 
     @property
     def is_open(self) -> bool:
@@ -31,7 +31,6 @@ class RollCall:
     def ask(self) -> None:
         """Say that this worker takes part; nothing where that is said."""
         if self._answer is None:
-            self._was_asked = True
             present = self._client.device_array(self._call)
             present[:] = 0
             present[self._worker] = 1
@@ -49,7 +48,8 @@ class RollCall:
             self._answer = None
 
     def close(self) -> None:
-        """Nothing will be asked any more; what was, is waited for."""
+        """Nothing will be asked any more; what was, is waited for. All workers close it, whether they asked or not."""
         self.end()
-        if self._was_asked:
+        if not self._is_closed:
+            self._is_closed = True
             self._client.deregister(self._call.name)

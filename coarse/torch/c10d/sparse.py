@@ -48,18 +48,21 @@ def _sum(group: GroupSteps, tensor: torch.Tensor, own: torch.Tensor, shape: np.n
 
 
 def sum_those_that_are_sparse(
-    group: GroupSteps, tensors: Sequence[torch.Tensor | None], like: Sequence[torch.Tensor], names: Sequence[str]
+    group: GroupSteps,
+    own: Sequence[torch.Tensor | None],
+    like: Sequence[torch.Tensor],
+    names: Sequence[str],
+    divisor: int,
 ) -> Generator[Awaited, None, list[torch.Tensor | None]]:
-    """The sum of each tensor that some ranks have as a sparse COO one, coalesced; None in place of all others.
+    """The sum of each tensor that some ranks have as a sparse COO one, divided and coalesced; None in place of all
+    others.
 
-    All ranks give equally many, None where they have none; `like` has as many dense tensors of the same shapes and
-    types, and `names` what they are called in errors.
+    All ranks give equally many tensors (see `settled`), None where they have none; `like` has as many dense tensors of
+    the same shapes and types, and `names` what they are called in errors.
 
     Raises:
         MismatchError: one that is sparse on some ranks and dense on others, or has other sparse dimensions (on all).
     """
-    own = [None if tensor is None else tensor.detach() for tensor in tensors]
-    own = [tensor.coalesce() if tensor is not None and tensor.is_sparse else tensor for tensor in own]
     facts = np.array([_facts(tensor) for tensor in own], np.int64)
     rows = (yield from _gather_rows(group, facts.reshape(-1))).reshape(group.size, *facts.shape)
     sums: list[torch.Tensor | None] = []
@@ -72,8 +75,27 @@ def sum_those_that_are_sparse(
         part = own[number]
         if part is None:
             part = _empty(like[number], num_sparse_dims)
-        sums.append((yield from _add_parts(group, part, rows[:, number, 2].tolist())))
+        total = yield from _add_parts(group, part, rows[:, number, 2].tolist(), divisor)
+        _finish(total)
+        sums.append(total)
     return sums
+
+
+def settled(tensor: torch.Tensor | None) -> torch.Tensor | None:
+    """A tensor that another thread may read: without its gradient's history, coalesced, and complete on its device."""
+    if tensor is None:
+        return None
+    own = tensor.detach()
+    if own.is_sparse:
+        own = own.coalesce()
+        _finish(own)
+    return own
+
+
+def _finish(tensor: torch.Tensor) -> None:
+    """Return once a GPU has done what this thread has asked of it; another thread asks on a stream of its own."""
+    if tensor.is_cuda:
+        torch.cuda.current_stream(tensor.device).synchronize()
 
 
 def _facts(tensor: torch.Tensor | None) -> tuple[int, int, int]:
@@ -114,18 +136,24 @@ def _gather_rows(group: GroupSteps, row: np.ndarray) -> Generator[Awaited, None,
     return rows
 
 
-def _add_parts(group: GroupSteps, own: torch.Tensor, counts: Sequence[int]) -> Generator[Awaited, None, torch.Tensor]:
-    """The sum of each rank's sparse COO tensor, added in order of rank, coalesced.
+def _add_parts(
+    group: GroupSteps, own: torch.Tensor, counts: Sequence[int], divisor: int = 1
+) -> Generator[Awaited, None, torch.Tensor]:
+    """The sum of each rank's sparse COO tensor, added in order of rank, divided and coalesced.
 
-    `own` is coalesced, of a shape that all have; `counts[r]` is how many values rank r has. Half types are added in
-    float32 and rounded once.
+    `own` is coalesced, of a shape that all have; `counts[r]` is how many values rank r has. Half types are added and
+    divided in float32, and rounded once.
     """
     most = max(counts)
+    if not most:
+        return own
     indices = own.indices().new_zeros((group.size, own.sparse_dim(), most))
     values = own.values().new_zeros((group.size, most, *own.shape[own.sparse_dim() :]))
     indices[group.rank, :, : own._nnz()] = own.indices()
     values[group.rank, : own._nnz()] = own.values()
     for gathered in (indices, values):
+        if not gathered.numel():
+            continue  # as are the indices of a scalar
         everything, mine = read(gathered), read(gathered[group.rank])
         yield from group.all_gather(everything, mine, -1, CallKind.SPARSE_ALL_REDUCE)
         gathered.copy_(torch.from_numpy(everything).view(gathered.dtype).view(gathered.shape))
@@ -138,6 +166,7 @@ def _add_parts(group: GroupSteps, own: torch.Tensor, counts: Sequence[int]) -> G
         total = parts[0]
         for part in parts[1:]:
             total = total + part
+        total = total / divisor if divisor > 1 else total
         return total.coalesce().to(values.dtype)
 
 

@@ -16,7 +16,7 @@ from coarse.session import current
 from coarse.torch.c10d.arguments import number_of, reduction_of
 from coarse.torch.c10d.lane import GroupLane
 from coarse.torch.c10d.reduction import Operation
-from coarse.torch.c10d.sparse import sum_sparse, sum_those_that_are_sparse
+from coarse.torch.c10d.sparse import settled, sum_sparse, sum_those_that_are_sparse
 from coarse.torch.c10d.staging import Target, element_label, read, require_dense
 from coarse.torch.c10d.steps import Steps
 
@@ -144,16 +144,24 @@ class Group:
         return self._submit(key, steps)
 
     def sum_those_that_are_sparse(
-        self, tensors: Sequence[torch.Tensor | None], like: Sequence[torch.Tensor], names: Sequence[str], key: str
+        self,
+        tensors: Sequence[torch.Tensor | None],
+        like: Sequence[torch.Tensor],
+        names: Sequence[str],
+        key: str,
+        *,
+        divisor: int = 1,
     ) -> Arriving[list[torch.Tensor | None]]:
-        """The sum of each tensor that some members have as a sparse COO one, coalesced; None in place of all others.
+        """The sum of each tensor that some members have as a sparse COO one, divided and coalesced; None in place of
+        all others.
 
         A member without a tensor gives None, and in `like` a dense one of its shape and type. It takes what time it
         takes: who has waited too long waits again.
         """
+        own = [settled(tensor) for tensor in tensors]
 
         def steps(found: list[list[torch.Tensor | None]]) -> Steps:
-            found.append((yield from sum_those_that_are_sparse(self._lane.steps, tensors, like, names)))
+            found.append((yield from sum_those_that_are_sparse(self._lane.steps, own, like, names, divisor)))
 
         return self._submit(key, steps, timedelta.max)
 

@@ -60,6 +60,8 @@ class Bucket:
     """Backward passes that have given each parameter a gradient since the last step."""
     has_gradient: list[bool] = field(init=False)
     """Whether each parameter has one, in the sense of torch's `.grad is not None`."""
+    came_sparse: list[bool] = field(init=False)
+    """Whether each parameter's last gradient was a sparse one."""
     num_awaited: int = field(init=False)
     """Parameters whose last backward pass of this step is still to come."""
     phase: BucketPhase = BucketPhase.FILLING
@@ -82,6 +84,7 @@ class Bucket:
             for parameter, slot in zip(self.parameters, self.plan.layout.slots, strict=True)
         )
         self.has_gradient = [False] * len(self.parameters)
+        self.came_sparse = [False] * len(self.parameters)
         rows, cohorts = len(self.parameters) + 1, self.plan.num_cohorts
         self._presence = self.array[-rows * cohorts :].reshape(rows, cohorts)
         self._presence_tensor = self.flat[-rows * cohorts :].view(rows, cohorts)
@@ -104,6 +107,8 @@ class Bucket:
         self._presence[:, rank // self.plan.cohort_ranks] = self._one
         for slot, view in enumerate(self.views):
             gradient = self.parameters[slot].grad
+            if self.came_sparse[slot] and gradient is not None and gradient is not view and not gradient.is_sparse:
+                self.has_gradient[slot] = True  # somebody has made it dense
             if gradient is None or not self.has_gradient[slot]:
                 self.has_gradient[slot] = False
                 self._presence[slot] = 0

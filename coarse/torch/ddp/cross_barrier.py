@@ -7,6 +7,7 @@ no module has waited for is waited for when the model's forward pass ends.
 """
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -181,7 +182,8 @@ class CrossBarrier(DistributedOptimizer):
         ]
         self._inner.param_groups = used
         try:
-            self._inner.step()
+            with self._made_sparse() if self._wants_sparse else nullcontext():
+                self._inner.step()
         finally:
             self._inner.param_groups = whole
         for group, now in zip(self._groups, used, strict=True):

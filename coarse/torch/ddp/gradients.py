@@ -3,11 +3,12 @@
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 
-from coarse.errors import InFlightError
+from coarse.errors import CoarseError, InFlightError, JoinedError, MismatchError
 from coarse.parallel.data.flight import BucketPhase, moved, reopened
 from coarse.parallel.data.reducer import Reducer, Rounds
 from coarse.protocol.dtypes import Op
@@ -16,8 +17,6 @@ from coarse.torch.ddp.sparse_gradients import Named, SparseGradients, SparseSlot
 
 if TYPE_CHECKING:
     from coarse.parallel.data.pass_timer import PassTimer
-
-Hook = Callable[[torch.Tensor], None]
 
 
 class GradientExchange:
@@ -41,15 +40,21 @@ class GradientExchange:
         num_ranks: int,
         num_passes: int,
         sparse: SparseGradients | None = None,
+        take_out: Callable[[], None] | None = None,
         sparse_as_dense: bool = False,
     ) -> None:
-        """`sparse` gathers sparse gradients; without it they are refused, or made dense."""
+        """`sparse` gathers sparse gradients; without it they are refused, or made dense.
+
+        Once a step has ended in which parameters in buckets turned out to be `newly_sparse`, `take_out` is to replace
+        the buckets; after a StallError it is called again.
+        """
         self._reducer = reducer
         self._op = op
         self._rank = rank
         self._num_ranks = num_ranks
         self._num_passes = num_passes
         self._sparse = sparse
+        self._take_out = take_out
         self._sparse_as_dense = sparse_as_dense
         self._buckets: list[Bucket] = []
         self._removables: list[torch.utils.hooks.RemovableHandle] = []
@@ -63,6 +68,14 @@ class GradientExchange:
         self.last_absent: dict[str, int] = {}
         self.newly_sparse: Named = ()
         """Parameters in buckets whose gradients turned out to be sparse; `replace` takes them out."""
+        self._places: dict[torch.Tensor, tuple[Bucket, int] | SparseSlot] = {}
+        """Parameter -> its bucket and slot there, or its place among the sparse ones."""
+        self._has_summed_sparse = False
+        """Whether the sparse gradients of the step that ends are those of all ranks."""
+        self._has_ended = False
+        """Whether all of a step is done but for what `_all_landed` does."""
+        self._refused: CoarseError | None = None
+        """Why the sparse gradients of the step that ends were not summed, on all ranks alike."""
 
     @property
     def _rounds(self) -> Rounds | None:
@@ -77,39 +90,40 @@ class GradientExchange:
         for bucket in buckets:
             self._buckets.append(bucket)
             for slot, parameter in enumerate(bucket.parameters):
-                before, after = self._hooks(bucket, slot)
-                self._removables.append(parameter.register_hook(before))
-                self._removables.append(parameter.register_post_accumulate_grad_hook(after))
-
-    def replace(self, reducer: Reducer, buckets: Sequence[Bucket]) -> None:
-        """After a step, and `drop_buckets`: go on with buckets of all parameters but those that are `newly_sparse`."""
-        assert self._sparse is not None
-        self._reducer, self._buckets = reducer, []
-        for bucket in buckets:
-            bucket.take_over()
-        self.add(buckets)
-        self._sparse.add(self.newly_sparse)
-        for slot in self._sparse.slots:
-            self._removables += self._sparse.watch(slot, self._on_sparse_gradient)
-        self.newly_sparse = ()
+                if parameter not in self._places:
+                    self._removables.append(parameter.register_hook(partial(self._before, parameter)))
+                    self._removables.append(parameter.register_post_accumulate_grad_hook(self._after))
+                self._places[parameter] = bucket, slot
 
     def drop_buckets(self) -> None:
-        """Stop watching, take gradients under way, and give the buckets' memory back; `.grad` keeps what it holds.
-        After a StallError it may be called again."""
-        for removable in self._removables:
-            removable.remove()
-        self._removables.clear()
+        """Take gradients under way, and give the buckets' memory back; `.grad` keeps what it holds. After a StallError
+        it may be called again."""
         if self._rounds is not None:
             self._rounds.all_started()
         for bucket in self._buckets:
             if bucket.phase is BucketPhase.IN_FLIGHT:
                 self._finish(bucket)
             bucket.release()
-        self._reducer.close()
+        self._reducer.drop()
+        self._buckets = []
+
+    def replace(self, buckets: Sequence[Bucket]) -> None:
+        """After a step, and `drop_buckets`: go on with buckets of all parameters but those that are `newly_sparse`."""
+        assert self._sparse is not None
+        for bucket in buckets:
+            bucket.take_over()
+        self.add(buckets)
+        for slot in self._sparse.add(self.newly_sparse):
+            self._places[slot.parameter] = slot
+        self.newly_sparse = ()
 
     def close(self) -> None:
-        """See drop_buckets."""
+        """Stop watching, and see drop_buckets."""
+        for removable in self._removables:
+            removable.remove()
+        self._removables.clear()
         self.drop_buckets()
+        self._reducer.close()
         if self._sparse is not None:
             self._sparse.close()
 
@@ -127,15 +141,17 @@ class GradientExchange:
 
         After a StallError it may be called again: no bucket is pushed twice by that.
         """
-        self.start_all()
-        for bucket in self._buckets:
-            if bucket.phase is BucketPhase.IN_FLIGHT:
-                self._finish(bucket)
-        self._sum_sparse()
-        if self._rounds is not None:
-            self._rounds.begin_round()
-        for bucket in self._buckets:
-            self._end(bucket)
+        if not self._has_ended:
+            self.start_all()
+            for bucket in self._buckets:
+                if bucket.phase is BucketPhase.IN_FLIGHT:
+                    self._finish(bucket)
+            self._sum_sparse()
+            if self._rounds is not None:
+                self._rounds.begin_round()
+            for bucket in self._buckets:
+                self._end(bucket)
+            self._has_summed_sparse, self._has_ended = False, True
         self._all_landed()
 
     def start_all(self) -> None:
@@ -176,16 +192,17 @@ class GradientExchange:
 
     def _sum_sparse(self) -> None:
         """Gather the gradients that are sparse, on all ranks where one has any; see [Note: sparse gradients]."""
-        if self._sparse is None:
+        are_new = any(bucket.has_sparse for bucket in self._buckets)
+        if self._sparse is None or self._has_summed_sparse or not (are_new or self._sparse.slots):
             return
-        if not any(bucket.has_sparse for bucket in self._buckets):
-            if self._sparse.slots:
-                self._sparse.sum([])
-            return
-        self.newly_sparse = self._sparse.sum([
-            named for bucket in self._buckets for named in zip(bucket.plan.names, bucket.parameters, strict=True)
-        ])
-        for bucket in self._buckets:
+        buckets = self._buckets if are_new else ()
+        named = [pair for bucket in buckets for pair in zip(bucket.plan.names, bucket.parameters, strict=True)]
+        try:
+            self.newly_sparse = self._sparse.sum(named)
+        except (JoinedError, MismatchError) as refused:  # the step is over for all ranks, which go on alike
+            self._refused = refused
+        self._has_summed_sparse = True
+        for bucket in buckets:
             bucket.has_sparse = False
 
     def _end(self, bucket: Bucket) -> None:
@@ -194,6 +211,13 @@ class GradientExchange:
 
     def _all_landed(self) -> None:
         self.has_arrivals = False
+        if self.newly_sparse:
+            assert self._take_out is not None
+            self._take_out()
+        self._has_ended = False
+        refused, self._refused = self._refused, None
+        if refused is not None:
+            raise refused
         if self._disturbed:
             raise self._disturbance()
         self.is_synchronised = True
@@ -202,7 +226,9 @@ class GradientExchange:
 
     def clear(self, *, set_to_none: bool) -> None:
         """Zero all gradients; where some were pushed, first let all ranks take the results."""
-        if self.has_arrivals or self._any(BucketPhase.IN_FLIGHT) or self._any(BucketPhase.LANDED):
+        is_landing = self._any(BucketPhase.IN_FLIGHT) or self._any(BucketPhase.LANDED)
+        is_gathering = self._has_ended or (self._sparse is not None and self._sparse.is_under_way)
+        if self.has_arrivals or is_landing or is_gathering:
             self.synchronize()
         for bucket in self._buckets:
             self.clear_landed(bucket, set_to_none=set_to_none)
@@ -233,45 +259,58 @@ class GradientExchange:
 
     # --- what autograd calls
 
-    def _hooks(self, bucket: Bucket, slot: int) -> tuple[Hook, Hook]:
-        """What runs before autograd adds to a parameter's gradient, and after."""
-        name, view, timer = bucket.plan.names[slot], bucket.views[slot], self._timer
+    def _before(self, parameter: torch.Tensor, gradient: torch.Tensor) -> None:
+        """What runs before autograd adds to a parameter's gradient."""
+        if self._has_ended:  # but for buckets that are yet to be replaced
+            self._all_landed()
+        self._has_summed_sparse = False
+        place = self._places[parameter]
+        if isinstance(place, SparseSlot):
+            assert self._sparse is not None
+            self._sparse.reopen(place)
+            return
+        bucket, slot = place
+        if gradient.layout is not torch.strided and not self._sparse_as_dense:
+            if self._sparse is None or not gradient.is_sparse:
+                raise TypeError(
+                    f"rank {self._rank}: the gradient of {bucket.plan.names[slot]!r} is {gradient.layout}, and a dense "
+                    "one was wanted; build its module with sparse=False, or give the optimizer sparse_as_dense"
+                )
+            bucket.make_way(slot)
+        if bucket.phase >= BucketPhase.IN_FLIGHT:
+            self._reopen(bucket)
 
-        def before(gradient: torch.Tensor) -> None:
-            if gradient.layout is not torch.strided and not self._sparse_as_dense:
-                if self._sparse is None or not gradient.is_sparse:
-                    raise TypeError(
-                        f"rank {self._rank}: the gradient of {name!r} is {gradient.layout}, and a dense one was "
-                        "wanted; build its module with sparse=False, or give the optimizer sparse_as_dense"
-                    )
-                bucket.make_way(slot)
-            if bucket.phase >= BucketPhase.IN_FLIGHT:
-                self._reopen(bucket)
-
-        def after(parameter: torch.Tensor) -> None:
-            gradient = parameter.grad
-            if gradient is not None and gradient.layout is not torch.strided and self._sparse_as_dense:
-                gradient = parameter.grad = gradient.to_dense()
-            is_dense = gradient is None or gradient.layout is torch.strided
-            if is_dense and bucket.shows_results and gradient is not view and gradient is not None:
-                bucket.put(slot, gradient)
-            bucket.has_gradient[slot] = is_dense
-            if self._is_silent:
-                return
-            if timer is not None and timer.is_running:
-                timer.on_gradient()
-            self.is_synchronised = False
-            bucket.arrivals[slot] += 1
-            if bucket.arrivals[slot] == self._num_passes:
-                self.has_arrivals = True
-                bucket.num_awaited -= 1
-                if not bucket.num_awaited and bucket.phase is not BucketPhase.LATE:
-                    self._start(bucket)
-
-        return before, after
+    def _after(self, parameter: torch.Tensor) -> None:
+        """What runs after autograd has added to a parameter's gradient."""
+        place = self._places[parameter]
+        if isinstance(place, SparseSlot):
+            self._on_sparse_gradient(place)
+            return
+        bucket, slot = place
+        gradient = parameter.grad
+        if gradient is not None and gradient.layout is not torch.strided and self._sparse_as_dense:
+            gradient = parameter.grad = gradient.to_dense()
+        is_dense = gradient is None or gradient.layout is torch.strided
+        if is_dense and bucket.shows_results and gradient is not bucket.views[slot] and gradient is not None:
+            bucket.put(slot, gradient)
+        bucket.has_gradient[slot], bucket.came_sparse[slot] = is_dense, not is_dense
+        if self._is_silent:
+            return
+        timer = self._timer
+        if timer is not None and timer.is_running:
+            timer.on_gradient()
+        self.is_synchronised = False
+        bucket.arrivals[slot] += 1
+        if bucket.arrivals[slot] == self._num_passes:
+            self.has_arrivals = True
+            bucket.num_awaited -= 1
+            if not bucket.num_awaited and bucket.phase is not BucketPhase.LATE:
+                self._start(bucket)
 
     def _on_sparse_gradient(self, slot: SparseSlot) -> None:
         """A sparse gradient has come that is in no bucket."""
+        assert self._sparse is not None
+        self._sparse.keep_sparse(slot)
         if self._is_silent:
             return
         if self._timer is not None and self._timer.is_running:

@@ -48,8 +48,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         gradient_predivide_factor: gradients are divided by it before they are summed, and averages multiplied by it
             afterwards, which keeps large sums within the range of half types.
         num_groups, groups: taken for the sake of Horovod's scripts; buckets of bucket_bytes group gradients already.
-        sparse_as_dense: make sparse gradients dense, but for SparseAdam's step. Else they are gathered from all ranks
-            and stay sparse; parameters that have them leave their buckets after the first step.
+        sparse_as_dense: make sparse gradients dense, but for SparseAdam's step without a closure. Else they are
+            gathered from all ranks and stay sparse; parameters that have them leave their buckets after the first step.
         process_set: all workers; others have no optimizer.
         gradients_in_device_memory: make `.grad` a view of it, so that a push moves no bytes; else,
             and for parameters on a GPU, buckets are copied in and out.
@@ -94,7 +94,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._runtime = runtime
         self._names = names_of(_numbered(optimizer) if named_parameters is None else named_parameters)
         self._predivide = float(gradient_predivide_factor)
-        self._sparse_as_dense = sparse_as_dense
+        self._wants_sparse = sparse_as_dense and isinstance(optimizer, torch.optim.SparseAdam)
         self._is_skipping = self._had_closure = False
         self._in_device_memory = gradients_in_device_memory
         self._watched: set[torch.Tensor] = set()
@@ -102,13 +102,18 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._prefix = self._claims.claim_prefix(prefix)
         self._device_state: DeviceState | None = None
         self._reducer = reducer_of(runtime, self._prefix)
+        gathers = self._gathers_sparse and not sparse_as_dense
+        self._sparse = SparseGradients(self._prefix, self._op) if gathers else None
+        self._rest: list[Bucket] = []
+        """Buckets that are made anew without parameters whose gradients turned out to be sparse."""
         self._exchange = GradientExchange(
             self._reducer,
             op=self._op,
             rank=runtime.client_index,
             num_ranks=runtime.placement.num_clients,
             num_passes=backward_passes_per_step,
-            sparse=SparseGradients(self._prefix, self._op) if self._gathers_sparse and not sparse_as_dense else None,
+            sparse=self._sparse,
+            take_out=self._take_out_sparse,
             sparse_as_dense=sparse_as_dense,
         )
         try:
@@ -137,10 +142,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
             self._had_closure |= not self._is_skipping
             shared = SharedClosure(closure, self.synchronize, self._op, loss_name(self._prefix))
             options["closure"] = closure if self._is_skipping else shared
-        wants_sparse = self._sparse_as_dense and closure is None and isinstance(self._inner, torch.optim.SparseAdam)
         with (
             handing_on(self, self._inner) if HANDED & self.__dict__.keys() else nullcontext(),
-            self._made_sparse() if wants_sparse else nullcontext(),
+            self._made_sparse() if self._wants_sparse and closure is None else nullcontext(),
         ):
             result = self._inner.step(**options)
         self._exchange.is_synchronised = False  # the next gradients are to be
@@ -150,11 +154,10 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     def synchronize(self) -> None:
         """Push what backward has not completed, and wait until `.grad` holds the combined gradients."""
-        if not self._exchange.is_synchronised:
-            self._require_none_frozen()
-            self._exchange.synchronize()
-        if self._exchange.newly_sparse:
-            self._take_out_sparse()
+        if self._exchange.is_synchronised:
+            return
+        self._require_none_frozen()
+        self._exchange.synchronize()
 
     @contextmanager
     def _made_sparse(self) -> Iterator[None]:
@@ -295,40 +298,46 @@ class DistributedOptimizer(torch.optim.Optimizer):
         named = [(name, p) for p, name in self._names.items() if p in wanted]
         require_same([(name, self._statement_of(p)) for name, p in named], "parameter")
         self._claims.claim_parameters(dict(named), self._prefix)
-        buckets = self._buckets_of(named, first_index=len(self._exchange.buckets))
+        buckets: list[Bucket] = []
+        self._make_buckets(named, buckets)
         self._exchange.add(buckets)
         self._watched |= wanted
         self._frozen = [p for p in self._all_parameters() if p not in self._watched]
 
     def _take_out_sparse(self) -> None:
-        """Have buckets without the parameters whose gradients turned out to be sparse, on all ranks alike."""
-        exchange = self._exchange
-        sparse = {parameter for _, parameter in exchange.newly_sparse}
-        kept = {p for bucket in exchange.buckets for p in bucket.parameters} - sparse
-        exchange.drop_buckets()
-        self._reducer = reducer_of(self._runtime, self._prefix)
-        named = [(name, p) for p, name in self._names.items() if p in kept]
-        exchange.replace(self._reducer, self._buckets_of(named, first_index=0))
+        """Have buckets without the parameters whose gradients turned out to be sparse, on all ranks alike.
 
-    def _buckets_of(self, named: Named, first_index: int) -> list[Bucket]:
-        """Buckets of these parameters."""
+        New ones are made when all ranks have given the old ones' memory back. After a StallError it may be called
+        again.
+        """
+        exchange = self._exchange
+        assert self._sparse is not None
+        sparse = {parameter for _, parameter in exchange.newly_sparse} | {slot.parameter for slot in self._sparse.slots}
+        exchange.drop_buckets()
+        self._sparse.meet()
+        named = [(name, p) for p, name in self._names.items() if p in self._watched - sparse]
+        self._make_buckets(named, self._rest)
+        self._sparse.part()
+        buckets, self._rest = self._rest, []
+        exchange.replace(buckets)
+
+    def _make_buckets(self, named: Named, made: list[Bucket]) -> None:
+        """Add buckets of these parameters to those that are made."""
         plans = plan_buckets(
             named,
             prefix=self._prefix,
             op=self._op,
             bucket_bytes=self._runtime.config.bucket_bytes,
             num_ranks=self._runtime.placement.num_clients,
-            first_index=first_index,
+            first_index=len(self._exchange.buckets),
             compression=self._compression,
         )
         parameters = dict(named)
-        buckets = []
-        for plan in plans:
+        for plan in plans[len(made) :]:
             members = tuple(parameters[name] for name in plan.names)
             memory = self._reducer.memory_of(plan.descriptor)
             kind = self._kind_of_bucket(members, plan.descriptor.dtype)
-            buckets.append(kind(plan, members, memory, predivide=self._predivide))
-        return buckets
+            made.append(kind(plan, members, memory, predivide=self._predivide))
 
     def _statement_of(self, parameter: torch.Tensor) -> str:
         """What all ranks must have alike of a parameter."""

@@ -6,13 +6,13 @@ ranks. They then tell one another what each has of every parameter, gather what 
 parameters are in no bucket: their gradients travel by what is in them, and not by the size of the table.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 
-from coarse.errors import JoinedError
+from coarse.errors import JoinedError, StallError
 from coarse.parallel.data.roll_call import RollCall
 from coarse.protocol.dtypes import Op
 from coarse.session import current, is_initialized
@@ -23,7 +23,6 @@ if TYPE_CHECKING:  # it starts MPI, which only init() may
 
 Named = Sequence[tuple[str, torch.Tensor]]
 """Parameters with their names, in one order on all ranks."""
-Removable = torch.utils.hooks.RemovableHandle
 
 
 @dataclass(eq=False)
@@ -53,21 +52,16 @@ class SparseGradients:
         self._arriving: Arriving[list[torch.Tensor | None]] | None = None
         """The sums that are under way."""
 
-    def add(self, named: Named) -> None:
+    @property
+    def is_under_way(self) -> bool:
+        """Whether a sum has begun and its result was not taken."""
+        return self._arriving is not None or self._roll_call.is_open
+
+    def add(self, named: Named) -> list[SparseSlot]:
         """More parameters are in no bucket any more; their gradients are those of all ranks now."""
-        self.slots += [SparseSlot(name, parameter, is_summed=True) for name, parameter in named]
-
-    def watch(self, slot: SparseSlot, on_gradient: Callable[[SparseSlot], None]) -> Iterator[Removable]:
-        """Hooks of autograd; `on_gradient` hears of each gradient that has come."""
-
-        def after(parameter: torch.Tensor) -> None:
-            gradient = parameter.grad
-            if gradient is not None and not gradient.is_sparse:  # it was added to a dense one
-                parameter.grad = gradient.to_sparse(1)
-            on_gradient(slot)
-
-        yield slot.parameter.register_hook(lambda _: self._reopen(slot))
-        yield slot.parameter.register_post_accumulate_grad_hook(after)
+        slots = [SparseSlot(name, parameter, is_summed=True) for name, parameter in named]
+        self.slots += slots
+        return slots
 
     def sum(self, others: Named) -> Named:
         """Let `.grad` of the slots' parameters be that of all ranks, and of those of `others` that some rank has as a
@@ -81,23 +75,29 @@ class SparseGradients:
         """
         named = [(slot.name, slot.parameter) for slot in self.slots] + list(others)
         names, parameters = [name for name, _ in named], [parameter for _, parameter in named]
-        self._require_all()
+        self.meet()
         if self._arriving is None:
             for slot in self.slots:
-                self._reopen(slot)
-            gradients = [parameter.grad for parameter in parameters]
-            group = group_of(global_process_set)
-            self._arriving = group.sum_those_that_are_sparse(gradients, parameters, names, self._key)
+                self.reopen(slot)
+                self.keep_sparse(slot)
+            self._arriving = group_of(global_process_set).sum_those_that_are_sparse(
+                [parameter.grad for parameter in parameters],
+                parameters,
+                names,
+                self._key,
+                divisor=self._num_ranks if self._op is Op.AVERAGE else 1,
+            )
         try:
             sums = self._arriving.wait(self._link.stall_timeout_s)
-        finally:
-            if self._arriving.done():
-                self._arriving = None
-                self._roll_call.end()
+        except StallError:
+            raise
+        except BaseException:
+            self._end()
+            raise
+        self._end()
         for parameter, total in zip(parameters, sums, strict=True):
             if total is not None:
-                is_average = self._op is Op.AVERAGE
-                parameter.grad = (total / self._num_ranks).coalesce() if is_average else total
+                parameter.grad = total
         for slot in self.slots:
             slot.is_summed, slot.arrivals = True, 0
         return [one for one, total in zip(others, sums[len(self.slots) :], strict=True) if total is not None]
@@ -115,14 +115,25 @@ class SparseGradients:
         if is_initialized():
             self._roll_call.close()
 
-    def _reopen(self, slot: SparseSlot) -> None:
+    def reopen(self, slot: SparseSlot) -> None:
         """Make a gradient that is summed ready for one more; see [Note: a second gradient]."""
         gradient = slot.parameter.grad
         if slot.is_summed and self._op is Op.SUM and gradient is not None:
             slot.parameter.grad = gradient / self._num_ranks
         slot.is_summed = False
 
-    def _require_all(self) -> None:
+    def keep_sparse(self, slot: SparseSlot) -> None:
+        """A gradient that was made dense, or added to a dense one, is a sparse one again."""
+        gradient = slot.parameter.grad
+        if gradient is not None and not gradient.is_sparse:
+            slot.parameter.grad = gradient.to_sparse(1)
+
+    def meet(self) -> None:
+        """Return once all ranks have come to the same point; it may be called again until `part`.
+
+        Raises:
+            JoinedError: a rank has joined.
+        """
         self._roll_call.ask()
         if joined := self._roll_call.joined():
             self._roll_call.end()
@@ -132,3 +143,11 @@ class SparseGradients:
                 "dense (sparse_as_dense=True)",
                 ranks=joined,
             )
+
+    def part(self) -> None:
+        """All have met."""
+        self._roll_call.end()
+
+    def _end(self) -> None:
+        self._arriving = None
+        self._roll_call.end()

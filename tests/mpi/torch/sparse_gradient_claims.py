@@ -51,6 +51,16 @@ def require_summed(model: Tagger, batches: list[torch.Tensor], scale: float = 1.
         torch.testing.assert_close(parameter.grad.to_dense(), reference.grad * scale, rtol=1e-6, atol=0.0)
 
 
+def go_on(model: Tagger, optimizer: ct.DistributedOptimizer) -> None:
+    """Two more steps of an optimizer that sums are right, and its end."""
+    for step in range(2):
+        optimizer.zero_grad()
+        model(words(step)).backward()
+        optimizer.synchronize()
+        require_summed(model, [words(step, rank) for rank in EVERYONE])
+    optimizer.close()
+
+
 def sparse_gradients_stay_sparse_and_are_those_of_all_ranks() -> None:
     for op, scale in ((ct.Sum, 1.0), (ct.Average, 1 / SIZE)):
         for in_device_memory in (True, False):
@@ -182,11 +192,12 @@ def a_gradient_that_is_sparse_on_some_ranks_alone_is_named() -> None:
     if SIZE == 1:
         return
     model = Tagger(is_sparse=RANK == 0)
-    optimizer = distributed(model)
+    optimizer = distributed(model, op=ct.Sum)
     model(words(0)).backward()
     with raises(coarse.MismatchError, "'table.weight' differs between ranks", "sparse in 1 dimensions, dense"):
         optimizer.step()
-    optimizer.close()
+    model.table.sparse = True
+    go_on(model, optimizer)
 
 
 def a_step_that_stalled_may_be_tried_again_with_sparse_gradients() -> None:
@@ -213,7 +224,7 @@ def a_rank_that_has_joined_cannot_be_gathered_from() -> None:
     if SIZE == 1 or current().config.mode == "allreduce":
         return  # where nobody can join
     model = Tagger()
-    optimizer = distributed(model)
+    optimizer = distributed(model, op=ct.Sum)
     for step in range(2):
         model(words(step)).backward()
         optimizer.step()
@@ -223,6 +234,127 @@ def a_rank_that_has_joined_cannot_be_gathered_from() -> None:
         with raises(coarse.JoinedError, "ranks [0] have called join()", "sparse_as_dense"):
             optimizer.step()
     ct.join()
+    go_on(model, optimizer)
+
+
+def a_name_may_be_used_by_another_optimizer_after_a_rank_that_never_stepped() -> None:
+    if SIZE == 1 or current().config.mode == "allreduce":
+        return
+    model = Tagger()
+    optimizer = distributed(model, prefix="again/")
+    if RANK:
+        model(words(0)).backward()
+        with raises(coarse.JoinedError, "ranks [0]"):
+            optimizer.step()
+    ct.join()
+    optimizer.close()
+    if RANK == 0:
+        optimizer.close()  # once more
+    model = Tagger()
+    go_on(model, distributed(model, prefix="again/", op=ct.Sum))
+
+
+def a_gradient_without_values_is_summed_too() -> None:
+    model = Tagger()
+    optimizer = distributed(model, op=ct.Sum)
+    for step in range(4):
+        optimizer.zero_grad(set_to_none=False)
+        if step == 2:
+            model.layer(torch.ones(WIDTH)).sum().backward()
+        else:
+            model(words(step)).backward()
+        optimizer.synchronize()
+        if step == 2:
+            assert model.table.weight.grad._nnz() == 0
+        else:
+            require_summed(model, [words(step, rank) for rank in EVERYONE])
+    empty = torch.sparse_coo_tensor(torch.empty(1, 0), torch.empty(0), (3,), check_invariants=True)
+    assert ct.sparse_allreduce_async(empty, "empty", ct.Sum).wait().to_dense().tolist() == [0.0] * 3
+    scalar = torch.sparse_coo_tensor(torch.empty(0, 1), torch.ones(1), (), check_invariants=True)
+    assert ct.sparse_allreduce_async(scalar, "scalar", ct.Sum).wait().to_dense() == SIZE
+    go_on(model, optimizer)
+
+
+def parameters_may_be_frozen_before_the_first_sparse_gradient() -> None:
+    model = Tagger()
+    optimizer = distributed(model, op=ct.Sum)
+    model.layer.weight.requires_grad_(False)
+    for step in range(2):
+        optimizer.zero_grad()
+        model(words(step)).backward()
+        optimizer.synchronize()
+    model.layer.weight.requires_grad_(True)
+    go_on(model, optimizer)
+
+
+def a_gradient_that_was_disturbed_on_one_rank_leaves_all_ranks_in_step() -> None:
+    model = Tagger()
+    optimizer = distributed(model, op=ct.Sum)
+    model(words(0)).backward()
+    optimizer._exchange.start_all()
+    if RANK == 0:
+        model.layer.weight.grad.mul_(1.0)
+        with raises(coarse.InFlightError, "'layer.weight'"):
+            optimizer.step()
+    else:
+        optimizer.step()
+    ct.broadcast_parameters(model.state_dict(), root_rank=SIZE - 1)  # rank 0 did not step
+    go_on(model, optimizer)
+
+
+def an_average_of_half_types_is_divided_before_it_is_rounded() -> None:
+    model = Tagger(torch.float16)
+    optimizer = distributed(model)
+    (model.table(torch.tensor([3])).sum() * 40000).backward()
+    optimizer.synchronize()
+    assert model.table.weight.grad.to_dense()[3].tolist() == [40000.0] * WIDTH
+    optimizer.close()
+
+
+def a_gradient_that_its_user_makes_dense_counts_as_it_is() -> None:
+    model = Tagger()
+    optimizer = distributed(model, op=ct.Sum)
+    for step in range(4):
+        optimizer.zero_grad()
+        model(words(step)).backward()
+        if step in (1, 2):
+            model.table.weight.grad = model.table.weight.grad.to_dense()
+        optimizer.synchronize()
+        require_summed(model, [words(step, rank) for rank in EVERYONE])
+    optimizer.close()
+    small = nn.Embedding(20, WIDTH, sparse=True)
+    unused = nn.Parameter(torch.zeros(3))  # without its gradient their bucket waits for synchronize()
+    named = [("small", small.weight), ("unused", unused)]
+    optimizer = ct.DistributedOptimizer(torch.optim.SGD([p for _, p in named], 0.5), named, op=ct.Sum)
+    small(torch.tensor([RANK])).sum().backward()
+    small.weight.grad = small.weight.grad.to_dense()
+    optimizer.synchronize()
+    assert small.weight.grad[:, 0].tolist() == [float(row < SIZE) for row in range(20)]
+    optimizer.close()
+
+
+def a_stall_leaves_no_rank_a_step_ahead() -> None:
+    """Where a rank without a gradient zeroes what it has waited for in vain; and after the sum, between two waits."""
+    if SIZE == 1:
+        return
+    link = current().require_client().link
+    table = nn.Embedding(ROWS, WIDTH, sparse=True)
+    optimizer = ct.DistributedOptimizer(torch.optim.SGD(table.parameters(), 0.0), [("e", table.weight)], op=ct.Sum)
+    for step in range(5):
+        optimizer.zero_grad()
+        if RANK or step != 3:
+            table(torch.tensor([step])).sum().backward()
+        if step == 3 and RANK == 0:
+            patient_s, link.stall_timeout_s = link.stall_timeout_s, 0.05
+            with raises(coarse.StallError):
+                optimizer.step()
+            link.stall_timeout_s = patient_s
+            ct.allreduce_async_(torch.ones(1), name="late").wait()
+            continue
+        if step == 3:
+            ct.allreduce_async_(torch.ones(1), name="late").wait()
+        optimizer.step()
+        assert table.weight.grad.coalesce().indices().tolist() == [[step]]
     optimizer.close()
 
 
@@ -245,5 +377,12 @@ CLAIMS = [
     a_gradient_that_is_sparse_on_some_ranks_alone_is_named,
     a_step_that_stalled_may_be_tried_again_with_sparse_gradients,
     a_rank_that_has_joined_cannot_be_gathered_from,
+    a_name_may_be_used_by_another_optimizer_after_a_rank_that_never_stepped,
+    a_gradient_without_values_is_summed_too,
+    parameters_may_be_frozen_before_the_first_sparse_gradient,
+    a_gradient_that_was_disturbed_on_one_rank_leaves_all_ranks_in_step,
+    an_average_of_half_types_is_divided_before_it_is_rounded,
+    a_gradient_that_its_user_makes_dense_counts_as_it_is,
+    a_stall_leaves_no_rank_a_step_ahead,
     a_crossed_barrier_refuses_sparse_gradients_by_name,
 ]

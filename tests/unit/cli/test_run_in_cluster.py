@@ -8,7 +8,7 @@ from coarse.cli import run
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    for name in ("COARSE_CONFIG", "COARSE_PARTITION", "COARSE_MODE"):
+    for name in ("COARSE_CONFIG", "COARSE_PARTITION", "COARSE_MODE", "PYTHONPATH"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").touch()

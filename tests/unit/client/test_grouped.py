@@ -5,7 +5,7 @@ import pytest
 
 from coarse.client.grouped import GroupHandle, packs_of
 from coarse.client.handle import Handle
-from coarse.errors import StallError
+from coarse.errors import InFlightError, StallError
 from coarse.protocol.dtypes import DType, Op
 
 KINDS = ((DType.FLOAT32, (2, 3)), (DType.INT64, (4,)), (DType.FLOAT32, ()), (DType.FLOAT32, (0, 7)))
@@ -50,11 +50,17 @@ class Client:
         self.stalls: list[int] = []
         self.taken: list[int] = []
         self.has_come = False
+        self.refused: list[tuple[str, list]] = []
 
     def push_pull(self, descriptor, array, out):
         key = self.pushed.setdefault(descriptor.name, len(self.pushed))
         out[...] = array
         return Handle(self, key, out, 7)
+
+    def require_resumable(self, pushes):
+        for descriptor, array in pushes:
+            if (descriptor.name, array.tolist()) in self.refused:
+                raise InFlightError(descriptor.name)
 
     def push_pull_again(self, descriptor, array, out):
         handle = self.push_pull(descriptor, array, out)
@@ -107,3 +113,12 @@ def test_a_group_that_stalls_takes_no_result_so_that_the_same_call_can_go_on_wit
         handle.wait()
     assert client.taken == []
     assert client.stalls == ([0, 1] if is_waited else [])
+
+
+def test_a_group_that_would_go_on_with_other_values_resumes_nothing():
+    client = Client()
+    packs = packs_of("g", ((DType.FLOAT32, (2,)), (DType.INT64, (1,))), Op.SUM, 0)
+    client.refused = [("g/group 1", [5])]
+    with pytest.raises(InFlightError, match="g/group 1"):
+        GroupHandle(client, [np.ones(2, np.float32), np.array([5])], packs, is_waited=True)
+    assert not client.pushed

@@ -201,6 +201,7 @@ class Gatherer:
 
     def __init__(self):
         self.slots = []
+        self.is_under_way = False
         self.asked = []
         self.stalls = 0
 
@@ -219,7 +220,16 @@ class Gatherer:
 def test_a_sparse_gradient_is_told_of_by_its_bucket_and_gathered_when_all_have_landed(kind):
     table, front = torch.ones(4, 2, requires_grad=True), torch.ones(3, requires_grad=True)
     gatherer, reducer = Gatherer(), OneRank()
-    exchange = GradientExchange(reducer, op=Op.SUM, rank=0, num_ranks=1, num_passes=1, sparse=gatherer)
+    taken_out = []
+    exchange = GradientExchange(
+        reducer,
+        op=Op.SUM,
+        rank=0,
+        num_ranks=1,
+        num_passes=1,
+        sparse=gatherer,
+        take_out=lambda: taken_out.append([name for name, _ in exchange.newly_sparse]),
+    )
     named = {"front": front, "table": table}
     (plan,) = plan_buckets(list(named.items()), prefix="", op=Op.SUM, bucket_bytes=1000, num_ranks=1)
     bucket = kind(plan, tuple(named[name] for name in plan.names), reducer.memory_of(plan.descriptor))
@@ -239,7 +249,7 @@ def test_a_sparse_gradient_is_told_of_by_its_bucket_and_gathered_when_all_have_l
     exchange.synchronize()
     assert reducer.started == [0]
     assert gatherer.asked == [list(plan.names)]
-    assert [name for name, _ in exchange.newly_sparse] == ["table"]
+    assert taken_out == [["table"]]
     assert table.grad.to_dense()[:, 0].tolist() == [0.0, 2.0, 0.0, 0.0]
     assert front.grad.tolist() == [1.0] * 3
     exchange.clear(set_to_none=True)
