@@ -112,8 +112,9 @@ def interval_of_median(values: Sequence[float], confidence: float = CONFIDENCE) 
 
 
 def importing_from(tree: Path) -> dict[str, str]:
-    """This environment, in which Python imports coarse from that tree."""
-    return os.environ | {"PYTHONPATH": str(tree)}
+    """This environment, in which Python imports coarse from that tree; and torch no backend that is installed, which is
+    this tree's."""
+    return os.environ | {"PYTHONPATH": str(tree), "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
 
 
 class Job:
