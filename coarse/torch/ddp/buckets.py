@@ -115,12 +115,12 @@ class Bucket:
                 view.zero_()
             elif gradient is not view:
                 self.put(slot, gradient)
-        if any(_is_sparse(parameter.grad) for parameter in self.parameters):
-            self._presence[-1] = self._nan
         self._multiply(1.0 / self.predivide)
         sealed = []
         for parameter in self.parameters:
             gradient = parameter.grad
+            if gradient is not None and gradient.is_sparse:
+                self._presence[-1] = self._nan
             sealed.append((gradient, 0 if gradient is None else gradient._version))
         self._sealed = sealed
 
@@ -128,7 +128,7 @@ class Bucket:
         """Let `.grad` hold the result, which lies in the memory: by name how many ranks lacked a gradient that some
         had. One that all lacked is None. Without a number of ranks: the push was cancelled, and there is no result."""
         sealed, self._sealed = self._sealed, ()
-        self.was_disturbed = False
+        self.was_disturbed = self.has_sparse = False
         for parameter, (gradient, version) in zip(self.parameters, sealed, strict=True):
             if parameter.grad is not gradient or (gradient is not None and gradient._version != version):
                 self.was_disturbed = True
@@ -142,12 +142,13 @@ class Bucket:
                 for slot in range(len(self.parameters)):
                     self.give(slot, is_own=True)
             return {}
-        self.has_sparse |= bool(self._presence_tensor[-1].isnan().any())
+        self.has_sparse = bool(self._presence_tensor[-1].isnan().any())
         counts = self._counts(num_ranks)
         took_part = num_ranks if self.has_sparse else counts.pop()
         absent = {}
         for slot, count in enumerate(counts):
-            if _is_sparse(self.parameters[slot].grad):
+            gradient = self.parameters[slot].grad
+            if gradient is not None and gradient.is_sparse:
                 continue
             if not count:
                 self.parameters[slot].grad = None
@@ -288,10 +289,6 @@ class BucketOfCopies(Bucket):
 
     def release(self) -> None:
         """See Bucket: none ever does."""
-
-
-def _is_sparse(gradient: torch.Tensor | None) -> bool:
-    return gradient is not None and gradient.is_sparse
 
 
 def _view_like(parameter: torch.Tensor, flat: torch.Tensor, offset: int) -> torch.Tensor:

@@ -4,19 +4,15 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING
 
 import torch
 
 from coarse.errors import CoarseError, InFlightError, JoinedError, MismatchError
 from coarse.parallel.data.flight import BucketPhase, moved, reopened
-from coarse.parallel.data.reducer import Reducer, Rounds
+from coarse.parallel.data.reducer import Reducer
 from coarse.protocol.dtypes import Op
 from coarse.torch.ddp.buckets import Bucket
 from coarse.torch.ddp.sparse_gradients import Named, SparseGradients, SparseSlot
-
-if TYPE_CHECKING:
-    from coarse.parallel.data.pass_timer import PassTimer
 
 
 class GradientExchange:
@@ -49,6 +45,8 @@ class GradientExchange:
         the buckets; after a StallError it is called again.
         """
         self._reducer = reducer
+        self._rounds = reducer.rounds
+        self._timer = reducer.timer
         self._op = op
         self._rank = rank
         self._num_ranks = num_ranks
@@ -70,20 +68,14 @@ class GradientExchange:
         """Parameters in buckets whose gradients turned out to be sparse; `replace` takes them out."""
         self._places: dict[torch.Tensor, tuple[Bucket, int] | SparseSlot] = {}
         """Parameter -> its bucket and slot there, or its place among the sparse ones."""
+        self._has_found_sparse = False
+        """Whether some rank has a sparse gradient of a parameter that is in a bucket."""
         self._has_summed_sparse = False
         """Whether the sparse gradients of the step that ends are those of all ranks."""
         self._has_ended = False
         """Whether all of a step is done but for what `_all_landed` does."""
         self._refused: CoarseError | None = None
         """Why the sparse gradients of the step that ends were not summed, on all ranks alike."""
-
-    @property
-    def _rounds(self) -> Rounds | None:
-        return self._reducer.rounds if self._buckets else None
-
-    @property
-    def _timer(self) -> "PassTimer | None":
-        return self._reducer.timer
 
     def add(self, buckets: Sequence[Bucket]) -> None:
         """Watch the gradients of more buckets, whose indices follow those of the earlier ones."""
@@ -146,8 +138,9 @@ class GradientExchange:
             for bucket in self._buckets:
                 if bucket.phase is BucketPhase.IN_FLIGHT:
                     self._finish(bucket)
-            self._sum_sparse()
-            if self._rounds is not None:
+            if self._sparse is not None and (self._has_found_sparse or self._sparse.slots):
+                self._sum_sparse(self._sparse)
+            if self._rounds is not None and self._buckets:
                 self._rounds.begin_round()
             for bucket in self._buckets:
                 self._end(bucket)
@@ -190,20 +183,17 @@ class GradientExchange:
         """All buckets, by index."""
         return self._buckets
 
-    def _sum_sparse(self) -> None:
+    def _sum_sparse(self, sparse: SparseGradients) -> None:
         """Gather the gradients that are sparse, on all ranks where one has any; see [Note: sparse gradients]."""
-        are_new = any(bucket.has_sparse for bucket in self._buckets)
-        if self._sparse is None or self._has_summed_sparse or not (are_new or self._sparse.slots):
+        if self._has_summed_sparse:
             return
-        buckets = self._buckets if are_new else ()
+        buckets = self._buckets if self._has_found_sparse else ()
         named = [pair for bucket in buckets for pair in zip(bucket.plan.names, bucket.parameters, strict=True)]
         try:
-            self.newly_sparse = self._sparse.sum(named)
+            self.newly_sparse = sparse.sum(named)
         except (JoinedError, MismatchError) as refused:  # the step is over for all ranks, which go on alike
             self._refused = refused
-        self._has_summed_sparse = True
-        for bucket in buckets:
-            bucket.has_sparse = False
+        self._has_summed_sparse, self._has_found_sparse = True, False
 
     def _end(self, bucket: Bucket) -> None:
         bucket.phase = moved(bucket.phase, BucketPhase.SUMMED)
@@ -227,12 +217,13 @@ class GradientExchange:
     def clear(self, *, set_to_none: bool) -> None:
         """Zero all gradients; where some were pushed, first let all ranks take the results."""
         is_landing = self._any(BucketPhase.IN_FLIGHT) or self._any(BucketPhase.LANDED)
-        is_gathering = self._has_ended or (self._sparse is not None and self._sparse.is_under_way)
+        slots = [] if self._sparse is None else self._sparse.slots
+        is_gathering = self._has_ended or (slots and self._sparse is not None and self._sparse.is_under_way)
         if self.has_arrivals or is_landing or is_gathering:
             self.synchronize()
         for bucket in self._buckets:
             self.clear_landed(bucket, set_to_none=set_to_none)
-        if self._sparse is not None:
+        if self._sparse is not None and slots:
             self._sparse.clear(set_to_none=set_to_none)
         self.is_synchronised = False
 
@@ -349,6 +340,7 @@ class GradientExchange:
         bucket.flight.wait()
         bucket.phase = moved(bucket.phase, BucketPhase.LANDED)
         self.last_absent.update(bucket.open(self._num_ranks))
+        self._has_found_sparse |= bucket.has_sparse
         if bucket.was_disturbed:
             self._disturbed.append(bucket.plan.names[0])
 
