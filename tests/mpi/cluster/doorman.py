@@ -55,7 +55,8 @@ class Doorman:
 
 
 def _end_with(lines: IO[bytes], running: "subprocess.Popen[bytes]") -> None:
-    lines.readline()  # nothing comes: the asker is gone, or has its answer
+    with contextlib.suppress(OSError, ValueError):
+        lines.readline()  # nothing comes: the asker is gone, or has its answer
     running.kill()
 
 
