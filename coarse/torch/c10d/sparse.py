@@ -9,7 +9,7 @@ import torch
 from coarse.collectives.awaited import Awaited
 from coarse.errors import MismatchError
 from coarse.torch.c10d.reduction import Operation
-from coarse.torch.c10d.staging import read
+from coarse.torch.c10d.staging import finish, read
 from coarse.torch.c10d.statement import CallKind, element_number
 from coarse.torch.c10d.steps import GroupSteps, Steps
 
@@ -76,7 +76,7 @@ def sum_those_that_are_sparse(
         if part is None:
             part = _empty(like[number], num_sparse_dims)
         total = yield from _add_parts(group, part, rows[:, number, 2].tolist(), divisor)
-        _finish(total)
+        finish(total)
         sums.append(total)
     return sums
 
@@ -88,14 +88,8 @@ def settled(tensor: torch.Tensor | None) -> torch.Tensor | None:
     own = tensor.detach()
     if own.is_sparse:
         own = own.coalesce()
-        _finish(own)
+        finish(own)
     return own
-
-
-def _finish(tensor: torch.Tensor) -> None:
-    """Return once a GPU has done what this thread has asked of it; another thread asks on a stream of its own."""
-    if tensor.is_cuda:
-        torch.cuda.current_stream(tensor.device).synchronize()
 
 
 def _facts(tensor: torch.Tensor | None) -> tuple[int, int, int]:

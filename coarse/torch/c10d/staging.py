@@ -35,6 +35,12 @@ def joined(tensors: Sequence[torch.Tensor]) -> Array:
     return np.concatenate([read(tensor) for tensor in tensors]) if tensors else np.empty(0, np.uint8)
 
 
+def finish(tensor: torch.Tensor) -> None:
+    """Return once a GPU has done to a tensor what this thread has asked of it: nothing still writes to it."""
+    if tensor.device.type == "cuda":
+        torch.cuda.current_stream(tensor.device).synchronize()
+
+
 class Target:
     """Where the bytes for a tensor arrive; see [Note: writes that autograd sees].
 
@@ -47,8 +53,7 @@ class Target:
         self._tensor = tensor.detach()
         is_plain = not tensor.is_conj() and not tensor.is_neg()
         is_direct = tensor.device.type == "cpu" and tensor.is_contiguous() and is_plain
-        if tensor.device.type == "cuda":
-            torch.cuda.current_stream(tensor.device).synchronize()  # nothing still writes to it
+        finish(tensor)
         if is_direct:
             self._staged = self._tensor
         elif is_read:
@@ -97,8 +102,7 @@ def write(tensor: torch.Tensor, values: torch.Tensor) -> None:
     """Overwrite a tensor's values, of which autograd takes no note by itself, as it takes none of a write by MPI."""
     with torch.no_grad():
         tensor.data.copy_(values)
-    if tensor.device.type == "cuda":
-        torch.cuda.current_stream(tensor.device).synchronize()
+    finish(tensor)
 
 
 def _typed(part: torch.Tensor, like: torch.Tensor) -> torch.Tensor:

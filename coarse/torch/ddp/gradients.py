@@ -52,6 +52,8 @@ class GradientExchange:
         self._num_ranks = num_ranks
         self._num_passes = num_passes
         self._sparse = sparse
+        self._slots: list[SparseSlot] = [] if sparse is None else sparse.slots
+        """The parameters that are in no bucket; the same list as that of `sparse`."""
         self._take_out = take_out
         self._sparse_as_dense = sparse_as_dense
         self._buckets: list[Bucket] = []
@@ -138,7 +140,7 @@ class GradientExchange:
             for bucket in self._buckets:
                 if bucket.phase is BucketPhase.IN_FLIGHT:
                     self._finish(bucket)
-            if self._sparse is not None and (self._has_found_sparse or self._sparse.slots):
+            if self._sparse is not None and (self._has_found_sparse or self._slots):
                 self._sum_sparse(self._sparse)
             if self._rounds is not None and self._buckets:
                 self._rounds.begin_round()
@@ -217,20 +219,18 @@ class GradientExchange:
     def clear(self, *, set_to_none: bool) -> None:
         """Zero all gradients; where some were pushed, first let all ranks take the results."""
         is_landing = self._any(BucketPhase.IN_FLIGHT) or self._any(BucketPhase.LANDED)
-        slots = [] if self._sparse is None else self._sparse.slots
-        is_gathering = self._has_ended or (slots and self._sparse is not None and self._sparse.is_under_way)
+        is_gathering = self._has_ended or (self._sparse is not None and self._slots and self._sparse.is_under_way)
         if self.has_arrivals or is_landing or is_gathering:
             self.synchronize()
         for bucket in self._buckets:
             self.clear_landed(bucket, set_to_none=set_to_none)
-        if self._sparse is not None and slots:
+        if self._sparse is not None and self._slots:
             self._sparse.clear(set_to_none=set_to_none)
         self.is_synchronised = False
 
     def set_num_passes(self, num_passes: int) -> None:
         """How many backward passes of a step there are from now on; InFlightError within a step."""
-        slots = [] if self._sparse is None else self._sparse.slots
-        if any(any(bucket.arrivals) for bucket in self._buckets) or any(slot.arrivals for slot in slots):
+        if any(any(bucket.arrivals) for bucket in self._buckets) or any(slot.arrivals for slot in self._slots):
             raise InFlightError(
                 f"rank {self._rank}: the number of backward passes cannot change once gradients have come; call step() "
                 "first"

@@ -150,4 +150,4 @@ class SparseGradients:
 
     def _end(self) -> None:
         self._arriving = None
-        self._roll_call.end()
+        self.part()

@@ -328,7 +328,7 @@ def a_gradient_that_its_user_makes_dense_counts_as_it_is() -> None:
 
 
 def a_stall_leaves_no_rank_a_step_ahead() -> None:
-    """Where a rank without a gradient zeroes what it has waited for in vain; and after the sum, between two waits."""
+    """A rank without a gradient zeroes what it has waited for in vain, and goes on."""
     if SIZE == 1:
         return
     link = current().require_client().link
