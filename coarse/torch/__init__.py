@@ -26,7 +26,6 @@ from coarse import (
 )
 from coarse.errors import CoarseError as HorovodInternalError
 from coarse.parallel.sharded.unit_cache import AcceleratorCache
-from coarse.torch.broadcasting import broadcast_parameters
 from coarse.torch.collectives.allreduce import (
     Adasum,
     Product,
@@ -56,6 +55,7 @@ from coarse.torch.collectives.builds import (
     rocm_built,
 )
 from coarse.torch.collectives.objects import allgather_object, broadcast_object
+from coarse.torch.collectives.parameters import broadcast_parameters
 from coarse.torch.collectives.process_sets import (
     ProcessSet,
     add_process_set,

@@ -1,19 +1,17 @@
 """One rank's tensors to all, and all ranks' tensors to all."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
 
 from coarse.errors import MismatchError
-from coarse.parallel.data.alike import require_same
 from coarse.parallel.data.byte_stream import require_one_root, stream, stream_blobs, stream_from
 from coarse.protocol.dtypes import DType, Op
 from coarse.protocol.records import Descriptor
 from coarse.session import current
 from coarse.torch.device_state import before_writing_to
 from coarse.torch.tensors import (
-    NamedTensors,
     array_of,
     bytes_of,
     describe,
@@ -23,7 +21,6 @@ from coarse.torch.tensors import (
     note_overwritten,
     on_host,
     require_whole,
-    signature,
 )
 
 
@@ -53,26 +50,6 @@ def broadcast_(tensor: torch.Tensor, root_rank: int, name: str) -> torch.Tensor:
     if not is_root:
         _deliver(tensor, staged)
     return tensor
-
-
-def broadcast_parameters(params: NamedTensors, root_rank: int = 0) -> None:
-    """Overwrite every rank's tensors with the root's: a `state_dict()` or `named_parameters()`.
-
-    Raises:
-        MismatchError: the ranks' names, shapes or types, or the roots that they name, differ (on all ranks).
-        JoinedError: the root has joined.
-        TypeError: an item that is no dense tensor.
-    """
-    named = list(params.items() if isinstance(params, Mapping) else params)
-    for name, tensor in named:
-        require_whole(tensor, name)
-        if not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.strided:
-            raise TypeError(
-                f"{name!r}: a dense tensor was wanted, {type(tensor).__name__} came; leave it out, "
-                "or broadcast it by itself"
-            )
-    require_same([(name, signature(tensor)) for name, tensor in named], "parameter")
-    broadcast_tensors([tensor for _, tensor in named], root_rank, "coarse/parameters")
 
 
 def broadcast_tensors(tensors: Sequence[torch.Tensor], root_rank: int, name: str) -> None:

@@ -4,6 +4,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
+from coarse.errors import InFlightError
 from coarse.session import current
 
 if TYPE_CHECKING:  # it starts MPI, which only init() may
@@ -30,3 +31,32 @@ def named(kind: str, name: str | None, among: str = "") -> tuple[str, bool]:
     counts[kind, among, join_round] += 1
     times = f" after {join_round} joins" if join_round else ""
     return f"{kind}/unnamed {number % _NUM_NAMES}{times}", True
+
+
+class OrderedNames:
+    """Names of calls that are matched by their order, each in use until its call, or a later one, was waited for.
+
+    So it follows from the order of a program's own calls alone, and never from how fast they end, whether a name is
+    free; it is on all ranks alike.
+    """
+
+    def __init__(self, rank: int | None) -> None:
+        self._rank = rank
+        self._numbers: dict[str, int] = {}
+        self._num_calls = 0
+
+    def begin(self, name: str) -> int:
+        """The number of a call of this name, for `waited_for`; InFlightError where the name is in use."""
+        if name in self._numbers:
+            raise InFlightError(
+                f"rank {self._rank}: {name!r} is called again before its last call was waited for; wait for that one, "
+                "or for one that was made after it, or give this call another name"
+            )
+        self._num_calls += 1
+        self._numbers[name] = self._num_calls
+        return self._num_calls
+
+    def waited_for(self, number: int) -> None:
+        """A call was waited for, and so are all before it."""
+        if self._numbers:
+            self._numbers = {name: made for name, made in self._numbers.items() if made > number}

@@ -24,7 +24,8 @@ CONFIG = "stall_timeout_s = 20\nbucket_bytes = 2000\n"
 
 GPU = "does not apply: it wants GPUs"
 NOT_THERE = "does not apply: coarse has no "
-ORDERED = "differs: such calls are matched by their order, and a name may repeat"
+NO_LIMIT = "does not apply: it wants a limitation reported that coarse does not have: "
+ORDERED = ("a_name_of_an_ordered_call_is_in_use_until_it_or_a_later_one_was_waited_for",)
 
 TABLE: dict[str, str | tuple[str, ...]] = {
     "gpu_required": GPU,
@@ -108,12 +109,12 @@ TABLE: dict[str, str | tuple[str, ...]] = {
     "duplicate_names": ("names_that_repeat_or_lack_are_refused",),
     "dynamic_requires_grad": ("layers_that_thaw_are_added_or_refused",),
     "gradient_clipping": ("gradients_may_be_clipped_between_synchronize_and_step",),
-    "synchronize_step_warning": "differs: step() after synchronize() takes what is summed; there is nothing to warn of",
+    "synchronize_step_warning": NO_LIMIT + "step() after synchronize() sums no second time",
     "no_named_parameters": ("horovods_options_of_the_optimizer_train_alike",),
     "missing_named_parameters": ("names_that_repeat_or_lack_are_refused",),
     "horovod_join_allreduce": ("workers_that_have_joined_count_as_zero",),
     "horovod_join_allgather": ("what_needs_a_worker_that_has_joined_says_so_and_writes_nothing",),
-    "horovod_join_broadcast": "differs: a broadcast needs its root alone; that one has joined is a JoinedError",
+    "horovod_join_broadcast": NO_LIMIT + "a broadcast needs its root alone, whoever else has joined",
     "horovod_sync_batch_norm": ("batch_norm_is_that_of_the_whole_batch",),
     "timeline_api": NOT_THERE + "timeline",
     "optimizer_no_named_parameters": ("horovods_options_of_the_optimizer_train_alike",),
@@ -123,7 +124,7 @@ TABLE: dict[str, str | tuple[str, ...]] = {
     ),
     "async_sparse_allreduce": ("sparse_tensors_are_gathered_and_added",),
     "async_sparse_allreduce_process_sets": ("sparse_tensors_are_gathered_and_added",),
-    "optimizer_process_sets": "differs: an optimizer is of all workers; another process set is a ConfigError",
+    "optimizer_process_sets": ("an_optimizer_of_a_process_set_combines_its_members_gradients",),
     "process_set_barrier_op": ("process_sets_call_among_themselves",),
     "global_barrier_op": ("a_name_that_is_under_way_is_refused_and_its_result_stands",),
     "barrier_with_multiple_collectives": ("process_sets_call_among_themselves",),

@@ -1,14 +1,30 @@
-"""Buckets all-reduced among the workers by MPI: the baseline that memory devices are held against."""
+"""Buckets that workers all-reduce among themselves: the baseline that memory devices are held against."""
 
 from collections import deque
 from collections.abc import Callable
+from typing import Protocol
 
 import numpy as np
 
-from coarse.parallel.data.allreduce_stream import AllreduceStream
 from coarse.parallel.data.reducer import Flight, QueuedFlight, Rounds
 from coarse.protocol.dtypes import DType
 from coarse.protocol.records import Descriptor
+
+
+class Stream(Protocol):
+    """Sums tensors in place, one after the other. All workers submit the same ones in the same order."""
+
+    def open(self) -> None:
+        """Return once tensors may be submitted; it may be called again after a StallError."""
+        ...
+
+    def submit(self, descriptor: Descriptor, array: np.ndarray) -> Flight:
+        """Reduce an array by the descriptor's operation, after all that was submitted before."""
+        ...
+
+    def close(self) -> None:
+        """Nothing will be submitted any more."""
+        ...
 
 
 class AllreduceReducer:
@@ -21,7 +37,7 @@ class AllreduceReducer:
     timer = None
     dual_sync = None
 
-    def __init__(self, stream: AllreduceStream, rank: int, count: Callable[[Descriptor], None]) -> None:
+    def __init__(self, stream: Stream, rank: int, count: Callable[[Descriptor], None]) -> None:
         self._stream = stream
         self._rank = rank
         self._count = count

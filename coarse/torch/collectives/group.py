@@ -4,6 +4,7 @@ import json
 import zlib
 from collections.abc import Callable, Generator, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -19,6 +20,7 @@ from coarse.torch.c10d.reduction import Operation
 from coarse.torch.c10d.sparse import settled, sum_sparse, sum_those_that_are_sparse
 from coarse.torch.c10d.staging import Target, element_label, read, require_dense
 from coarse.torch.c10d.steps import Steps
+from coarse.torch.names import OrderedNames
 
 T = TypeVar("T")
 _TEXT_BYTES = 512
@@ -30,9 +32,10 @@ _NUM_FACTS = 4
 class Arriving(Generic[T]):
     """A call's result, which its steps leave in a list."""
 
-    def __init__(self, pending: Pending, found: list[T]) -> None:
+    def __init__(self, pending: Pending, found: list[T], waited_for: Callable[[], None]) -> None:
         self._pending = pending
         self._found = found
+        self._waited_for = waited_for
 
     def done(self) -> bool:
         """Whether `wait` would return at once."""
@@ -40,7 +43,11 @@ class Arriving(Generic[T]):
 
     def wait(self, timeout: float | None = None) -> T:
         """The result; StallError after `timeout` seconds."""
-        self._pending.wait(float("inf") if timeout is None else timeout)
+        try:
+            self._pending.wait(float("inf") if timeout is None else timeout)
+        finally:
+            if self._pending.is_over:
+                self._waited_for()
         return self._found[0]
 
 
@@ -48,6 +55,7 @@ class Group:
     """The members of a process set. Calls are matched by their order, which must be the same on all of them.
 
     Raises:
+        InFlightError: a name is used again before its last call, or one after it, was waited for.
         MismatchError: members make different calls, or with tensors that do not fit together (on all members).
         StallError: members that do not come within stall_timeout_s.
         DeadRankError: a rank has died.
@@ -60,18 +68,21 @@ class Group:
         self._rank, self._size = workers.index(worker), len(workers)
         self._timeout = timedelta(seconds=current().config.stall_timeout_s)
         self._lane = GroupLane(workers, name)
+        self._names = OrderedNames(worker)
 
     def close(self) -> None:
         """Nothing will be called any more."""
         self._lane.close()
 
-    def reduce_in_place(self, tensor: torch.Tensor, operation: Operation, key: str) -> Arriving[torch.Tensor]:
-        """The members' tensors combined, written into each one's."""
+    def reduce_in_place(
+        self, tensor: torch.Tensor, operation: Operation, key: str, timeout: timedelta | None = None
+    ) -> Arriving[torch.Tensor]:
+        """The members' tensors combined, written into each one's; `timeout` in place of stall_timeout_s."""
         require_dense([tensor], key)
         real, reduction = reduction_of(tensor, operation)
         target = Target(real, is_read=True)
         combine = self._lane.steps.all_reduce(target.array.view(reduction.storage), reduction)
-        return self._alike(tensor, key, combine, target)
+        return self._alike(tensor, key, combine, target, timeout)
 
     def copy_from(self, root: int, tensor: torch.Tensor, key: str) -> Arriving[torch.Tensor]:
         """The tensor of the member `root`, written into the others'."""
@@ -167,16 +178,24 @@ class Group:
 
     def barrier(self) -> None:
         """Return once all members have come."""
+        self._barrier("barrier", self._timeout).wait()
 
+    def meet(self, key: str) -> Arriving[None]:
+        """A barrier under way. It takes what time it takes: who has waited too long waits again."""
+        return self._barrier(key, timedelta.max)
+
+    # --- within
+
+    def _barrier(self, key: str, timeout: timedelta) -> Arriving[None]:
         def steps(found: list[None]) -> Steps:
             yield from self._lane.steps.barrier()
             found.append(None)
 
-        self._submit("barrier", steps).wait()
+        return self._submit(key, steps, timeout)
 
-    # --- within
-
-    def _alike(self, tensor: torch.Tensor, key: str, data: Steps, target: Target) -> Arriving[torch.Tensor]:
+    def _alike(
+        self, tensor: torch.Tensor, key: str, data: Steps, target: Target, timeout: timedelta | None = None
+    ) -> Arriving[torch.Tensor]:
         """A call whose members give tensors of one shape, into which `target` brings the result."""
         own, rows = tensor.detach(), tensor.shape[0] if tensor.dim() else 1
         target.note_overwritten()
@@ -187,13 +206,15 @@ class Group:
             target.deliver()
             found.append(tensor)
 
-        return self._submit(key, steps)
+        return self._submit(key, steps, timeout)
 
     def _submit(
         self, key: str, steps: Callable[[list[T]], Steps], timeout: timedelta | None = None
     ) -> Arriving[T]:
         found: list[T] = []
-        return Arriving(self._lane.submit(key, steps(found), timeout or self._timeout), found)
+        number = self._names.begin(key)
+        pending = self._lane.submit(key, steps(found), timeout or self._timeout)
+        return Arriving(pending, found, partial(self._names.waited_for, number))
 
     def _meet(
         self, key: str, own: torch.Tensor, counts: Sequence[int], *, are_equal: bool = False

@@ -159,7 +159,7 @@ def allgather_object(
         TypeError: a value that holds something that is no plain value (on all members).
     """
     own = torch.frombuffer(bytearray(_sealed(obj, name)), dtype=torch.uint8)
-    counts = allgather_async(torch.tensor([own.numel()]), name, process_set)
+    counts = allgather_async(torch.tensor([own.numel()]), name and f"{name}/bytes", process_set)
     gathered = allgather_async(own, name, process_set).wait()
     parts = zip(members_of(process_set), gathered.split(counts.wait().tolist()), strict=True)
     return [loads(packed) for packed in [

@@ -1,6 +1,7 @@
 """What each DistributedOptimizer of this process has to itself until it is closed: a prefix, and its parameters."""
 
 import itertools
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
@@ -17,13 +18,14 @@ class Claims:
 
     def __init__(self) -> None:
         self._prefixes: set[str] = set()
-        self._numbers: Iterator[int] = itertools.count()
+        self._numbers: defaultdict[str, Iterator[int]] = defaultdict(itertools.count)
+        """By whose optimizers they number."""
         self._owners = WeakTensorKeyDictionary()
         """Parameter -> the prefix of the optimizer that exchanges its gradients."""
 
-    def claim_prefix(self, prefix: str) -> str:
-        """The prefix, or the next number where it is empty; ValueError where another optimizer has it."""
-        claimed = prefix or f"optimizer{next(self._numbers)}/"
+    def claim_prefix(self, prefix: str, among: str = "") -> str:
+        """The prefix, or `among` with the next number where it is empty; ValueError where another optimizer has it."""
+        claimed = prefix or f"{among}optimizer{next(self._numbers[among])}/"
         if claimed in self._prefixes:
             raise ValueError(
                 f"another DistributedOptimizer uses the prefix {prefix!r}; give each its own, or close() it"

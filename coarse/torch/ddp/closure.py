@@ -7,9 +7,9 @@ import numpy as np
 import torch
 
 from coarse.errors import MismatchError
-from coarse.protocol.dtypes import DType, Op
-from coarse.protocol.records import Descriptor
+from coarse.protocol.dtypes import Op
 from coarse.session import current
+from coarse.torch.ddp.peers import Peers
 
 Closure = Callable[[], Any]
 
@@ -22,12 +22,13 @@ class SharedClosure:
     tensor of one element; anything else stays this worker's own.
     """
 
-    def __init__(self, closure: Closure, synchronize: Callable[[], None], op: Op, name: str) -> None:
-        """`name` is that of the loss among the keys."""
+    def __init__(self, closure: Closure, synchronize: Callable[[], None], op: Op, name: str, peers: Peers) -> None:
+        """`name` is that of the loss among the keys, and `peers` are whose losses are combined."""
         self._closure = closure
         self._synchronize = synchronize
         self._op = op
         self._name = name
+        self._peers = peers
 
     def __call__(self) -> Any:  # noqa: ANN401
         """What the closure returns, of all workers; their gradients are combined too."""
@@ -44,15 +45,13 @@ class SharedClosure:
 
     def _combined(self, loss: float, *, has_loss: bool) -> float | None:
         """The combination of all workers' losses; None where no worker has one."""
-        client = current().require_client()
         values = np.array([loss, has_loss, 1.0])
-        descriptor = Descriptor(self._name, int(DType.FLOAT64), int(self._op), values.shape, 0)
-        total, having, took_part = client.push_pull_again(descriptor, values, np.empty_like(values)).wait().tolist()
+        total, having, took_part = self._peers.combine(self._name, self._op, values).tolist()
         if having == 0:
             return None
         if having != took_part:
             raise MismatchError(
-                f"rank {client.protocol.client}: the closure returned {'a' if has_loss else 'no'} loss here, and on "
+                f"rank {current().client_index}: the closure returned {'a' if has_loss else 'no'} loss here, and on "
                 "other ranks not so; return the loss from the closure on every rank, or on none"
             )
         return float(total)

@@ -16,6 +16,7 @@ from torch import nn
 from coarse.errors import ConfigError, InFlightError
 from coarse.parallel.data.flight import BucketPhase
 from coarse.protocol.dtypes import Op
+from coarse.torch.collectives.process_sets import global_process_set
 from coarse.torch.compression import NoCompression
 from coarse.torch.ddp.buckets import Bucket
 from coarse.torch.ddp.optimizer import DistributedOptimizer
@@ -39,7 +40,7 @@ class CrossBarrier(DistributedOptimizer):
     each bucket. `close` takes the hooks off the model, which can be pickled then.
 
     Raises:
-        ConfigError: an optimizer that does not step each parameter by itself, such as LBFGS; a closure.
+        ConfigError: a process set; an optimizer that does not step each parameter by itself, such as LBFGS; a closure.
     """
 
     _gathers_sparse = False  # a gather needs all ranks at once, and comes after the buckets
@@ -54,6 +55,9 @@ class CrossBarrier(DistributedOptimizer):
         num_steps: int = 10**6,
         **options: Any,  # noqa: ANN401
     ) -> None:
+        if options.get("process_set", global_process_set) is not global_process_set:
+            given = options["process_set"]
+            raise ConfigError(f"a CrossBarrier is of all workers, {given} came; use DistributedOptimizer")
         if isinstance(optimizer, torch.optim.LBFGS):
             raise ConfigError("LBFGS steps all parameters together; wrap it in DistributedOptimizer")
         names = model.named_parameters() if named_parameters is None else named_parameters

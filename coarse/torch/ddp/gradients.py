@@ -38,8 +38,11 @@ class GradientExchange:
         sparse: SparseGradients | None = None,
         take_out: Callable[[], None] | None = None,
         sparse_as_dense: bool = False,
+        place: int | None = None,
     ) -> None:
-        """`sparse` gathers sparse gradients; without it they are refused, or made dense.
+        """`place` is this worker's among the `num_ranks` whose gradients are combined; `rank` where they are all.
+
+        `sparse` gathers sparse gradients; without it they are refused, or made dense.
 
         Once a step has ended in which parameters in buckets turned out to be `newly_sparse`, `take_out` is to replace
         the buckets; after a StallError it is called again.
@@ -49,6 +52,7 @@ class GradientExchange:
         self._timer = reducer.timer
         self._op = op
         self._rank = rank
+        self._place = rank if place is None else place
         self._num_ranks = num_ranks
         self._num_passes = num_passes
         self._sparse = sparse
@@ -331,7 +335,7 @@ class GradientExchange:
             self._reopen(bucket)
         if self._timer is not None and self._timer.is_running:
             self._timer.on_bucket(bucket.plan.index)
-        bucket.seal(self._rank)
+        bucket.seal(self._place)
         bucket.flight = self._reducer.start(bucket.plan.index)
         bucket.phase = moved(bucket.phase, BucketPhase.IN_FLIGHT)
 

@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 
 from coarse.errors import ConfigError
-from coarse.parallel.data.alike import require_same
-from coarse.parallel.data.choice import reducer_of
 from coarse.protocol.dtypes import Op
-from coarse.session import current, is_initialized
+from coarse.session import current
 from coarse.torch.collectives.process_sets import ProcessSet, global_process_set
 from coarse.torch.compression import NoCompression, checked_compression
 from coarse.torch.ddp.buckets import Bucket, BucketOfCopies, BucketOfViews, plan_buckets
@@ -20,6 +18,7 @@ from coarse.torch.ddp.claims import claims_of
 from coarse.torch.ddp.closure import Closure, SharedClosure, loss_name
 from coarse.torch.ddp.grad_scaler import HANDED, handing_on, teach_scalers
 from coarse.torch.ddp.gradients import GradientExchange
+from coarse.torch.ddp.peers import peers_of
 from coarse.torch.ddp.sparse_gradients import Named, SparseGradients
 from coarse.torch.device_state import DeviceState
 from coarse.torch.tensors import NamedTensors, format_of, names_of, signature, torch_type_of
@@ -50,7 +49,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         num_groups, groups: taken for the sake of Horovod's scripts; buckets of bucket_bytes group gradients already.
         sparse_as_dense: make sparse gradients dense, but for SparseAdam's step without a closure. Else they are
             gathered from all ranks and stay sparse; parameters that have them leave their buckets after the first step.
-        process_set: all workers; others have no optimizer.
+        process_set: some of the workers, who combine gradients among themselves and not by the memory devices; others
+            who make it step alone. Members construct, step and close it together.
         gradients_in_device_memory: make `.grad` a view of it, so that a push moves no bytes; else,
             and for parameters on a GPU, buckets are copied in and out.
         prefix: stands before the keys' names; by default optimizers are numbered as they are made.
@@ -86,9 +86,15 @@ class DistributedOptimizer(torch.optim.Optimizer):
         if isinstance(compression, Op):
             op, compression = compression, NoCompression
         self._compression = checked_compression(compression)
-        _check(optimizer, op, backward_passes_per_step, gradient_predivide_factor, process_set)
+        _check(optimizer, op, backward_passes_per_step, gradient_predivide_factor)
         runtime = current()
         assert runtime.client_index is not None
+        self._peers = peers_of(process_set)
+        if parameters_in_device_memory and process_set is not global_process_set:
+            raise ConfigError(
+                f"parameters_in_device_memory is for optimizers of all workers, and this one is of {process_set}; "
+                "leave one of the two out"
+            )
         self._inner = optimizer
         self._op = Op(op)
         self._runtime = runtime
@@ -99,18 +105,19 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._in_device_memory = gradients_in_device_memory
         self._watched: set[torch.Tensor] = set()
         self._claims = claims_of(runtime)
-        self._prefix = self._claims.claim_prefix(prefix)
+        self._prefix = self._claims.claim_prefix(prefix, self._peers.label)
         self._device_state: DeviceState | None = None
-        self._reducer = reducer_of(runtime, self._prefix)
+        self._reducer = self._peers.reducer(self._prefix)
         gathers = self._gathers_sparse and not sparse_as_dense
-        self._sparse = SparseGradients(self._prefix, self._op) if gathers else None
+        self._sparse = SparseGradients(self._prefix, self._op, self._peers) if gathers else None
         self._rest: list[Bucket] = []
         """Buckets that are made anew without parameters whose gradients turned out to be sparse."""
         self._exchange = GradientExchange(
             self._reducer,
             op=self._op,
             rank=runtime.client_index,
-            num_ranks=runtime.placement.num_clients,
+            num_ranks=self._peers.size,
+            place=self._peers.rank,
             num_passes=backward_passes_per_step,
             sparse=self._sparse,
             take_out=self._take_out_sparse,
@@ -140,7 +147,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             self.synchronize()
         if closure is not None:
             self._had_closure |= not self._is_skipping
-            shared = SharedClosure(closure, self.synchronize, self._op, loss_name(self._prefix))
+            shared = SharedClosure(closure, self.synchronize, self._op, loss_name(self._prefix), self._peers)
             options["closure"] = closure if self._is_skipping else shared
         with (
             handing_on(self, self._inner) if HANDED & self.__dict__.keys() else nullcontext(),
@@ -173,7 +180,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     def _require_none_frozen(self) -> None:
         for parameter in self._frozen:
-            if parameter.requires_grad:
+            if parameter.requires_grad and self._peers.is_member:
                 raise ValueError(
                     f"{self._names[parameter]!r} was frozen when the DistributedOptimizer was made, so its "
                     "gradient is not exchanged; close() it and make a new one, or unfreeze it before"
@@ -241,8 +248,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         if self._device_state is not None:
             self._device_state.close()
         self._exchange.close()
-        if self._had_closure and is_initialized():
-            current().require_client().deregister(loss_name(self._prefix))
+        if self._had_closure:
+            self._peers.forget(loss_name(self._prefix))
 
     # --- the wrapped optimizer's own
 
@@ -288,6 +295,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def _watch_new_parameters(self) -> None:
         """Make buckets of the parameters that have none yet."""
         wanted = {p for p in self._all_parameters() if p.requires_grad and p not in self._watched}
+        if not self._peers.is_member:
+            wanted = set()
         unnamed = [p for p in self._all_parameters() if p not in self._names]
         if unnamed:
             kinds = ", ".join(signature(p) for p in unnamed[:5])
@@ -296,7 +305,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
                 "pass the names of all of them, such as model.named_parameters()"
             )
         named = [(name, p) for p, name in self._names.items() if p in wanted]
-        require_same([(name, self._statement_of(p)) for name, p in named], "parameter")
+        if self._peers.is_member:
+            self._peers.require_same([(name, self._statement_of(p)) for name, p in named], "parameter")
         self._claims.claim_parameters(dict(named), self._prefix)
         buckets: list[Bucket] = []
         self._make_buckets(named, buckets)
@@ -328,7 +338,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             prefix=self._prefix,
             op=self._op,
             bucket_bytes=self._runtime.config.bucket_bytes,
-            num_ranks=self._runtime.placement.num_clients,
+            num_ranks=self._peers.size,
             first_index=len(self._exchange.buckets),
             compression=self._compression,
         )
@@ -366,9 +376,7 @@ def _numbered(optimizer: torch.optim.Optimizer) -> list[tuple[str, torch.Tensor]
     ]
 
 
-def _check(
-    optimizer: object, op: object, backward_passes_per_step: int, predivide: float, process_set: ProcessSet
-) -> None:
+def _check(optimizer: object, op: object, backward_passes_per_step: int, predivide: float) -> None:
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise TypeError(f"a torch optimizer was wanted, {type(optimizer).__name__} came")
     if isinstance(optimizer, DistributedOptimizer):
@@ -380,11 +388,6 @@ def _check(
         raise ValueError(f"gradient_predivide_factor must be above 0, got {predivide}")
     if predivide != 1.0 and op is not Op.AVERAGE:
         raise ValueError(f"gradient_predivide_factor {predivide} goes with op=coarse.Average alone; leave one out")
-    if process_set is not global_process_set:
-        raise ConfigError(
-            f"a DistributedOptimizer is of all workers, got {process_set}; for some of them call "
-            "grouped_allreduce_(gradients, process_set=...) before the optimizer's own step()"
-        )
 
 
 def _check_passes(backward_passes_per_step: int) -> None:

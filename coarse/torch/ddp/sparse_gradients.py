@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING
 import torch
 
 from coarse.errors import JoinedError, StallError
-from coarse.parallel.data.roll_call import RollCall
 from coarse.protocol.dtypes import Op
 from coarse.session import current, is_initialized
-from coarse.torch.collectives.process_sets import global_process_set, group_of
+from coarse.torch.ddp.peers import Peers
 
 if TYPE_CHECKING:  # it starts MPI, which only init() may
     from coarse.torch.collectives.group import Arriving
@@ -40,22 +39,23 @@ class SparseSlot:
 class SparseGradients:
     """The sparse gradients of one optimizer; see [Note: sparse gradients]."""
 
-    def __init__(self, prefix: str, op: Op) -> None:
+    def __init__(self, prefix: str, op: Op, peers: Peers) -> None:
         runtime = current()
         self.slots: list[SparseSlot] = []
         self._op = op
-        self._num_ranks = runtime.placement.num_clients
+        self._peers = peers
+        self._num_ranks = peers.size
         self._rank = runtime.client_index
         self._link = runtime.require_client().link
         self._key = f"{prefix}sparse"
-        self._roll_call = RollCall(runtime, self._key)
+        self._meeting = peers.meeting(self._key)
         self._arriving: Arriving[list[torch.Tensor | None]] | None = None
         """The sums that are under way."""
 
     @property
     def is_under_way(self) -> bool:
         """Whether a sum has begun and its result was not taken."""
-        return self._arriving is not None or self._roll_call.is_open
+        return self._arriving is not None or self._meeting.is_open
 
     def add(self, named: Named) -> list[SparseSlot]:
         """More parameters are in no bucket any more; their gradients are those of all ranks now."""
@@ -80,7 +80,7 @@ class SparseGradients:
             for slot in self.slots:
                 self.reopen(slot)
                 self.keep_sparse(slot)
-            self._arriving = group_of(global_process_set).sum_those_that_are_sparse(
+            self._arriving = self._peers.group().sum_those_that_are_sparse(
                 [parameter.grad for parameter in parameters],
                 parameters,
                 names,
@@ -113,7 +113,7 @@ class SparseGradients:
     def close(self) -> None:
         """Nothing will be summed any more."""
         if is_initialized():
-            self._roll_call.close()
+            self._meeting.close()
 
     def reopen(self, slot: SparseSlot) -> None:
         """Make a gradient that is summed ready for one more; see [Note: a second gradient]."""
@@ -134,9 +134,9 @@ class SparseGradients:
         Raises:
             JoinedError: a rank has joined.
         """
-        self._roll_call.ask()
-        if joined := self._roll_call.joined():
-            self._roll_call.end()
+        self._meeting.ask()
+        if joined := self._meeting.joined():
+            self._meeting.end()
             raise JoinedError(
                 f"rank {self._rank}: sparse gradients such as those of {self._key!r} are gathered from all ranks, but "
                 f"ranks {list(joined)} have called join(); let all ranks run as many steps, or make sparse gradients "
@@ -146,7 +146,7 @@ class SparseGradients:
 
     def part(self) -> None:
         """All have met."""
-        self._roll_call.end()
+        self._meeting.end()
 
     def _end(self) -> None:
         self._arriving = None

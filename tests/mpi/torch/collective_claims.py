@@ -83,6 +83,31 @@ def a_reducescatter_gives_each_rank_its_rows() -> None:
         ct.reducescatter(torch.ones(2), op=ct.Max)
 
 
+def a_name_of_an_ordered_call_is_in_use_until_it_or_a_later_one_was_waited_for() -> None:
+    rows = torch.ones(SIZE)
+    calls = {
+        "allgather": lambda: ct.allgather_async(rows, name="twice"),
+        "broadcast": lambda: ct.broadcast_async(rows, 0, name="twice"),
+        "reducescatter": lambda: ct.reducescatter_async(rows, name="twice"),
+        "alltoall": lambda: ct.alltoall_async(rows, name="twice"),
+    }
+    for kind, call in calls.items():
+        call()  # whose handle is dropped
+        with raises(coarse.InFlightError, f"rank {RANK}", f"{kind}/twice", "another name"):
+            call()
+        ct.allgather_async(rows, name="later").wait()
+        first = call()
+        with raises(coarse.InFlightError, f"{kind}/twice"):
+            call()
+        first.wait()
+        call().wait()
+    odd = torch.ones(2 if RANK else 3)
+    if SIZE > 1:
+        for _ in range(2):  # one that ended in an error was waited for, too
+            with raises(coarse.MismatchError, "odd"):
+                ct.reducescatter_async(odd, name="odd").wait()
+
+
 def ranks_that_call_unlike_are_told_what_each_calls() -> None:
     if SIZE == 1:
         return
@@ -141,6 +166,7 @@ def objects_travel_as_they_are() -> None:
         require_alike(found, value)
     every = ct.allgather_object({"rank": RANK, "many": list(range(RANK))})
     assert every == [{"rank": rank, "many": list(range(rank))} for rank in range(SIZE)]
+    assert ct.allgather_object(RANK, name="named") == list(range(SIZE))
     assert ct.broadcast_object(None) is None
 
 
@@ -229,6 +255,7 @@ CLAIMS = [
     a_broadcast_takes_any_type_and_may_be_asynchronous,
     an_alltoall_splits_as_it_is_told,
     a_reducescatter_gives_each_rank_its_rows,
+    a_name_of_an_ordered_call_is_in_use_until_it_or_a_later_one_was_waited_for,
     ranks_that_call_unlike_are_told_what_each_calls,
     ranks_whose_tensors_differ_are_all_told,
     objects_travel_as_they_are,

@@ -39,6 +39,89 @@ def require_close(found: list[torch.Tensor], wanted: list[torch.Tensor], toleran
         assert torch.equal(ct.broadcast(one, 0), one)
 
 
+class Embedded(nn.Module):
+    """A table whose gradients are sparse, and a dense layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(10, 4, sparse=True)
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        return self.head(self.table(words)).square().mean()
+
+
+def embedded_training(ranks: list[int], **options: object) -> list[torch.Tensor]:
+    """Parameters after some steps on the batches of `ranks`; with options, each member's on its own."""
+    torch.manual_seed(7)
+    model = Embedded()
+    optimizer = torch.optim.SGD(model.parameters(), 0.5)
+    if options:
+        optimizer = ct.DistributedOptimizer(optimizer, model.named_parameters(), **options)
+    words = torch.randint(10, (3, SIZE, 6), generator=torch.Generator().manual_seed(2))
+    for batch in words:
+        optimizer.zero_grad()
+        losses = [model(batch[rank]) for rank in ([RANK] if options else ranks)]
+        torch.stack(losses).mean().backward()
+        optimizer.step()
+    if options:
+        optimizer.close()
+    return [parameter.detach().clone() for parameter in model.parameters()]
+
+
+def an_optimizer_of_a_process_set_combines_its_members_gradients() -> None:
+    if SIZE == 1:
+        return
+    rest = ct.add_process_set(range(1, SIZE))
+    everyone = ct.add_process_set(range(SIZE))
+    alone = ct.ProcessSet([0])
+    ct.add_process_set(alone)
+    mine, ranks = (rest, list(range(1, SIZE))) if RANK else (alone, [0])
+    before = {name for name in coarse.statistics()["keys"] if "optimizer" in name}
+    wanted = embedded_training(ranks)
+    for one, other in zip(embedded_training(ranks, process_set=mine), wanted, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-6)
+    for one, other in zip(embedded_training([RANK], process_set=rest), wanted, strict=True):  # of which rank 0 is none
+        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-6)
+    assert {name for name in coarse.statistics()["keys"] if "optimizer" in name} == before
+    whole = trained()
+    require_close(trained(process_set=everyone), whole, 1e-6)
+    require_close(trained(process_set=everyone, gradient_predivide_factor=3.0), whole, 1e-6)
+    require_close(trained(process_set=everyone, compression=ct.Compression.bf16), whole, 2e-2)
+    if RANK:  # members alone may make one, and optimizers of all are numbered as before
+        trained(process_set=rest)
+    require_close(trained(), whole, 0.0)
+
+    parameter = nn.Parameter(torch.full((3,), float(RANK)))
+    ct.broadcast_parameters({"parameter": parameter}, SIZE - 1 if RANK else 0, mine)
+    require_equal(parameter.detach(), torch.full((3,), float(SIZE - 1 if RANK else 0)))
+    optimizer = ct.DistributedOptimizer(torch.optim.SGD([parameter], 1.0), process_set=rest)
+    for passes in (2, 1):  # a second gradient is added once
+        optimizer.zero_grad()
+        for _ in range(passes):
+            (parameter.sum() * (RANK + 1)).backward()
+        optimizer.synchronize()
+        mean = passes * sum(rank + 1 for rank in range(1, SIZE)) / (SIZE - 1) if RANK else passes
+        torch.testing.assert_close(parameter.grad, torch.full((3,), float(mean)))
+    loss = optimizer.step(lambda: RANK)
+    assert loss == (sum(range(1, SIZE)) / (SIZE - 1) if RANK else 0)
+    optimizer.close()
+
+    if SIZE > 2 and RANK:
+        with raises(coarse.MismatchError, "among the members of ProcessSet([1, 2", "[4]", "[3]"):
+            odd = nn.Parameter(torch.ones(4 if RANK == 1 else 3))
+            ct.DistributedOptimizer(torch.optim.SGD([odd], 0.1), process_set=rest)
+    with raises(coarse.ConfigError, "parameters_in_device_memory"):
+        ct.DistributedOptimizer(
+            torch.optim.SGD([parameter], 0.1), process_set=mine, parameters_in_device_memory=True
+        )
+    with raises(coarse.ConfigError, "CrossBarrier"):
+        model = nn.Linear(2, 2)
+        ct.CrossBarrier(model, torch.optim.SGD(model.parameters(), 0.1), process_set=mine)
+    for known in (rest, everyone, alone):
+        ct.remove_process_set(known)
+
+
 def horovods_options_of_the_optimizer_train_alike() -> None:
     wanted = trained()
     require_close(trained(named_parameters=None), wanted, 0.0)
@@ -232,8 +315,10 @@ def options_that_mean_nothing_are_refused() -> None:
         made(gradient_predivide_factor=0.0)
     with raises(TypeError, "Compression.none, fp16 or bf16"):
         made(compression="fp16")
-    with raises(coarse.ConfigError, "of all workers"):
+    with raises(coarse.ConfigError, "add_process_set"):
         made(process_set=ct.ProcessSet([0]))
+    with raises(TypeError, "ProcessSet"):
+        made(process_set=[0])
     with raises(ValueError, "Adasum"):
         made(op=ct.Adasum)
     with warnings.catch_warnings():
@@ -242,6 +327,7 @@ def options_that_mean_nothing_are_refused() -> None:
 
 
 CLAIMS = [
+    an_optimizer_of_a_process_set_combines_its_members_gradients,
     horovods_options_of_the_optimizer_train_alike,
     compressed_gradients_are_half_as_many_bytes,
     sparse_gradients_may_be_made_dense,

@@ -1,0 +1,258 @@
+"""Whom an optimizer combines gradients with: all workers, by the memory devices, or a process set, by its members."""
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import torch
+
+from coarse.parallel.data.alike import Entries
+from coarse.parallel.data.choice import reducer_of
+from coarse.parallel.data.reducer import Flight, Reducer
+from coarse.parallel.data.roll_call import RollCall
+from coarse.protocol.dtypes import DType, Op
+from coarse.protocol.records import Descriptor
+from coarse.session import current, is_initialized
+from coarse.torch.c10d.reduction import Operation
+from coarse.torch.collectives.parameters import require_same_among
+from coarse.torch.collectives.process_sets import ProcessSet, global_process_set, group_of, members_of
+from coarse.torch.tensors import tensor_of
+
+if TYPE_CHECKING:  # it starts MPI, which only init() may
+    from coarse.runtime import Runtime
+    from coarse.torch.collectives.group import Arriving, Group
+
+_OPERATION_OF = {int(Op.SUM): Operation.SUM, int(Op.AVERAGE): Operation.AVERAGE}
+
+
+class Meeting(Protocol):
+    """Where peers meet once a step, before they tell one another of sparse gradients; see RollCall."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether this step's has been asked for."""
+        ...
+
+    def ask(self) -> None:
+        """Say that this worker has come; nothing where that is said."""
+        ...
+
+    def joined(self) -> tuple[int, ...]:
+        """The peers that come no more, once all others have come; after a StallError it may be called again."""
+        ...
+
+    def end(self) -> None:
+        """The meeting is over; the next step's is another."""
+        ...
+
+    def close(self) -> None:
+        """Nobody will meet any more."""
+        ...
+
+
+class Peers(Protocol):
+    """The workers whose gradients are combined."""
+
+    size: int
+    """How many they are."""
+    rank: int
+    """This worker's number among them; 0 where it is none of them."""
+    is_member: bool
+    """Whether this worker is one of them; the others step alone."""
+    label: str
+    """What stands before the numbers of their optimizers."""
+
+    def require_same(self, entries: Entries, what: str) -> None:
+        """See require_same_among."""
+        ...
+
+    def reducer(self, prefix: str) -> Reducer:
+        """What combines their buckets; `prefix` stands before its keys' names."""
+        ...
+
+    def meeting(self, name: str) -> Meeting:
+        """Where they meet."""
+        ...
+
+    def group(self) -> "Group":
+        """What they communicate by among themselves."""
+        ...
+
+    def combine(self, name: str, op: Op, values: np.ndarray) -> np.ndarray:
+        """All peers' (n,) float64 values combined; of a worker that is none of them, its own."""
+        ...
+
+    def forget(self, name: str) -> None:
+        """Nothing will be combined by this name any more."""
+        ...
+
+
+class AllWorkers:
+    """Everybody, by what the configuration says."""
+
+    is_member = True
+    label = ""
+
+    def __init__(self, runtime: "Runtime") -> None:
+        assert runtime.client_index is not None
+        self._runtime = runtime
+        self.size = runtime.placement.num_clients
+        self.rank = runtime.client_index
+
+    def require_same(self, entries: Entries, what: str) -> None:
+        """See Peers."""
+        require_same_among(global_process_set, entries, what)
+
+    def reducer(self, prefix: str) -> Reducer:
+        """See Peers."""
+        return reducer_of(self._runtime, prefix)
+
+    def meeting(self, name: str) -> Meeting:
+        """See Peers."""
+        return RollCall(self._runtime, name)
+
+    def group(self) -> "Group":
+        """See Peers."""
+        return group_of(global_process_set)
+
+    def combine(self, name: str, op: Op, values: np.ndarray) -> np.ndarray:
+        """See Peers."""
+        descriptor = Descriptor(name, int(DType.FLOAT64), int(op), values.shape, 0)
+        client = self._runtime.require_client()
+        return client.push_pull_again(descriptor, values, np.empty_like(values)).wait()
+
+    def forget(self, name: str) -> None:
+        """See Peers."""
+        if is_initialized():
+            self._runtime.require_client().deregister(name)
+
+
+class Members:
+    """The members of a process set, who combine gradients themselves; the memory devices have no part in it."""
+
+    def __init__(self, runtime: "Runtime", process_set: ProcessSet) -> None:
+        """ConfigError where the set was not added."""
+        self._set = process_set
+        self.is_member = process_set.process_set_id is not None and process_set.included()
+        if self.is_member or process_set.process_set_id is None:
+            group_of(process_set)
+        members = members_of(process_set)
+        self.size = len(members)
+        self.rank = process_set.rank() if self.is_member else 0
+        self.label = "process set " + ",".join(map(str, members)) + "/"
+        self._worker = runtime.client_index
+        self._stall_timeout_s = runtime.config.stall_timeout_s
+
+    def require_same(self, entries: Entries, what: str) -> None:
+        """See Peers."""
+        require_same_among(self._set, entries, what)
+
+    def reducer(self, prefix: str) -> Reducer:
+        """See Peers."""
+        from coarse.parallel.data.allreduce import AllreduceReducer  # which calls MPI, and an import must not start it
+
+        assert self._worker is not None
+        return AllreduceReducer(_MembersStream(self), self._worker, lambda _: None)
+
+    def meeting(self, name: str) -> Meeting:
+        """See Peers."""
+        return _MembersMeeting(self, name)
+
+    def group(self) -> "Group":
+        """See Peers; ConfigError where the set was removed."""
+        return group_of(self._set)
+
+    def combine(self, name: str, op: Op, values: np.ndarray) -> np.ndarray:
+        """See Peers."""
+        if not self.is_member:
+            return values
+        total = torch.from_numpy(values.copy())
+        self.waited(self.group().reduce_in_place(total, _OPERATION_OF[int(op)], name, timedelta.max))
+        return total.numpy()
+
+    def forget(self, name: str) -> None:
+        """See Peers."""
+
+    def waited(self, arriving: "Arriving[torch.Tensor] | Arriving[None]") -> None:
+        """Wait for a call; StallError after stall_timeout_s, whereupon it may be waited for again."""
+        arriving.wait(self._stall_timeout_s)
+
+
+class _MembersFlight:
+    """A bucket that members combine."""
+
+    def __init__(self, arriving: "Arriving[torch.Tensor]", peers: Members) -> None:
+        self._arriving = arriving
+        self._peers = peers
+
+    def wait(self) -> None:
+        """See Flight."""
+        self._peers.waited(self._arriving)
+
+
+class _MembersStream:
+    """Buckets that members combine one after the other."""
+
+    def __init__(self, peers: Members) -> None:
+        self._peers = peers
+
+    def open(self) -> None:
+        """See Stream."""
+
+    def submit(self, descriptor: Descriptor, array: np.ndarray) -> Flight:
+        """See Stream."""
+        bucket = tensor_of(array, DType(descriptor.dtype))
+        operation = _OPERATION_OF[descriptor.op]
+        arriving = self._peers.group().reduce_in_place(bucket, operation, descriptor.name, timedelta.max)
+        return _MembersFlight(arriving, self._peers)
+
+    def close(self) -> None:
+        """See Stream."""
+
+
+class _MembersMeeting:
+    """A barrier of the members."""
+
+    def __init__(self, peers: Members, name: str) -> None:
+        self._peers = peers
+        self._name = name
+        self._arriving: Arriving[None] | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """See Meeting."""
+        return self._arriving is not None
+
+    def ask(self) -> None:
+        """See Meeting."""
+        if self._arriving is None:
+            self._arriving = self._peers.group().meet(f"{self._name}/meeting")
+
+    def joined(self) -> tuple[int, ...]:
+        """See Meeting: members of a process set do not join."""
+        assert self._arriving is not None
+        self._peers.waited(self._arriving)
+        return ()
+
+    def end(self) -> None:
+        """See Meeting."""
+        if self._arriving is not None:
+            self._peers.waited(self._arriving)
+            self._arriving = None
+
+    def close(self) -> None:
+        """See Meeting."""
+        self.end()
+
+
+def peers_of(process_set: ProcessSet) -> Peers:
+    """The members of a process set.
+
+    Raises:
+        ConfigError: the set was not added.
+        TypeError: what is no process set.
+    """
+    if not isinstance(process_set, ProcessSet):
+        raise TypeError(f"process_set must be a ProcessSet, got {type(process_set).__name__} {process_set!r}")
+    runtime = current()
+    return AllWorkers(runtime) if process_set is global_process_set else Members(runtime, process_set)
