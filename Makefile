@@ -13,7 +13,7 @@ export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 
 .DEFAULT_GOAL := install
 .DELETE_ON_ERROR:
-.PHONY: install demo demo-tf test test-unit test-mpi test-all test-hashes test-conformance test-mutants test-versions lint types bench bench-sync bench-step bench-first-names bench-idle bench-simulator bench-emulation bench-simulator-accuracy bench-policies bench-degradation bench-wire bench-throughput bench-tf-step bench-two-trees readme validate clean
+.PHONY: install demo demo-tf test test-unit test-mpi test-all test-hashes test-conformance test-mutants test-model test-versions lint types bench bench-sync bench-step bench-first-names bench-idle bench-simulator bench-emulation bench-simulator-accuracy bench-policies bench-degradation bench-wire bench-throughput bench-tf-step bench-two-trees bench-switch readme validate clean
 
 install: $(INSTALLED)
 
@@ -75,6 +75,10 @@ test-conformance: $(INSTALLED)
 test-mutants: $(INSTALLED)
 	$(BIN)/python -m tests.mutants.run
 
+# Larger cases of the model check of many-to-one push and pull (five minutes); not a part of `make test`.
+test-model: $(INSTALLED)
+	COARSE_TEST_MODEL=1 PYTHONPATH=. $(BIN)/python -m pytest -q -s tests/unit/transport/many_to_one/test_model.py
+
 # The tests of tf_strategy under each TensorFlow supported, in environments of their own under .versions (built once,
 # 1.5 GB each); not a part of `make test`.
 test-versions: $(INSTALLED)
@@ -130,6 +134,10 @@ bench-tf-step: $(INSTALLED)
 # Whether a change slowed synchronisation or a step: make bench-two-trees OLDER=../before (a worktree; 20 minutes).
 bench-two-trees: $(INSTALLED)
 	$(BIN)/python benchmarks/two_trees.py $(OLDER)
+
+# What losses cost push and pull by a switch, simulated (two minutes).
+bench-switch: $(INSTALLED)
+	$(BIN)/python benchmarks/switch_goodput.py
 
 # The README's figures and the tables of docs from the results of `make bench`.
 readme: $(INSTALLED)

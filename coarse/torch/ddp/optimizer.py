@@ -90,11 +90,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         runtime = current()
         assert runtime.client_index is not None
         self._peers = peers_of(process_set)
-        if parameters_in_device_memory and process_set is not global_process_set:
-            raise ConfigError(
-                f"parameters_in_device_memory is for optimizers of all workers, and this one is of {process_set}; "
-                "leave one of the two out"
-            )
+        _check_of_all(process_set if parameters_in_device_memory else global_process_set)
         self._inner = optimizer
         self._op = Op(op)
         self._runtime = runtime
@@ -388,6 +384,14 @@ def _check(optimizer: object, op: object, backward_passes_per_step: int, predivi
         raise ValueError(f"gradient_predivide_factor must be above 0, got {predivide}")
     if predivide != 1.0 and op is not Op.AVERAGE:
         raise ValueError(f"gradient_predivide_factor {predivide} goes with op=coarse.Average alone; leave one out")
+
+
+def _check_of_all(process_set: ProcessSet) -> None:
+    if process_set is not global_process_set:
+        raise ConfigError(
+            f"parameters_in_device_memory is for optimizers of all workers, and this one is of {process_set}; leave one "
+            "of the two out"
+        )
 
 
 def _check_passes(backward_passes_per_step: int) -> None:

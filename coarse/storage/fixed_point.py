@@ -1,0 +1,118 @@
+# Pure: no MPI, threads, clock or environment.
+"""Sums of float32 blocks as integers, which are the same bits in whatever order they are added.
+
+All who add to a block first agree on its exponent: the largest of what `exponent_of` says of each one's values. What
+integers cannot hold, NaN and infinities, travels beside them as one flag for each element.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+ZERO_EXPONENT: Final = -149
+"""Of a block without a finite value other than 0; 2**-149 is the least float32 above it."""
+NAN, PLUS, MINUS = 1, 2, 4
+"""Flags of an element, which are combined by `or`."""
+_INT64_BITS: Final = 39
+"""Bits below a block's exponent that an int64 sum keeps; so 2**24 addends, less one, do not overflow."""
+
+
+@dataclass(frozen=True)
+class FixedPoint:
+    """How float32 values become integers and back.
+
+    Two formats (`int32_switchml`, `int64`). With n addends and the agreed exponent e, a sum differs from the exact one
+    by at most `error_bound(n, e)`, before it is rounded to float32.
+    """
+
+    storage: np.dtype[np.signedinteger]
+    """The integers' type."""
+    largest: int
+    """What 2**exponent becomes, a whole number."""
+    most_addends: int
+    """So many may be added without an overflow."""
+
+    def encode(
+        self, values: np.ndarray, exponent: int
+    ) -> tuple[np.ndarray, np.ndarray | None]:
+        """(n,) float32 as (n,) integers, rounded to nearest; and (n,) uint8 flags where some are not finite.
+
+        Raises:
+            ValueError: a value is larger than 2**exponent, which was not agreed for this block then.
+        """
+        wide = values.astype(np.float64)
+        is_finite = np.isfinite(wide)
+        flags = None
+        if not is_finite.all():
+            flags = np.isnan(wide) * np.uint8(NAN)
+            flags += (wide == np.inf) * np.uint8(PLUS) + (wide == -np.inf) * np.uint8(MINUS)
+            wide[~is_finite] = 0.0
+        if len(wide) and np.abs(wide).max() > 2.0**exponent:
+            raise ValueError(
+                f"a value of {np.abs(wide).max():g} came in a block of exponent {exponent}, which holds up to "
+                f"{2.0**exponent:g}; let all workers agree on the largest exponent first"
+            )
+        wide *= self.largest * 2.0**-exponent
+        return np.rint(wide, out=wide).astype(self.storage), flags
+
+    def decode(self, total: np.ndarray, exponent: int, flags: np.ndarray | None = None) -> np.ndarray:
+        """(n,) sums as (n,) float32: NaN where one was added, or infinities of both signs."""
+        wide = total.astype(np.float64)
+        wide *= 2.0**exponent / self.largest
+        with np.errstate(over="ignore"):
+            values = wide.astype(np.float32)
+        if flags is not None:
+            values[flags & PLUS > 0] = np.inf
+            values[flags & MINUS > 0] = -np.inf
+            values[(flags & NAN > 0) | (flags & (PLUS | MINUS) == (PLUS | MINUS))] = np.nan
+        return values
+
+    def error_bound(self, num_addends: int, exponent: int) -> float:
+        """How far a sum of so many values may be from the exact one: each is rounded by half a unit."""
+        return num_addends * 0.5 * 2.0**exponent / self.largest
+
+
+def int32_switchml(num_workers: int) -> FixedPoint:
+    """SwitchML's format (NSDI 2021, section 3.7), which LuWu takes over (3.2.2): all of an int32 for so many addends.
+
+    The scale is a whole number over 2**exponent, for SwitchML's own, rounded, can overflow by one.
+
+    Raises:
+        ValueError: more workers than an int32 can tell apart.
+    """
+    limit = np.iinfo(np.int32).max
+    if not 1 <= num_workers <= limit:
+        raise ValueError(f"num_workers must be from 1 to {limit}, got {num_workers}")
+    return FixedPoint(np.dtype(np.int32), limit // num_workers, num_workers)
+
+
+def int64() -> FixedPoint:
+    """39 bits below a block's largest value, for up to 2**24 - 1 addends: the same sum for any number of workers."""
+    return FixedPoint(np.dtype(np.int64), 2**_INT64_BITS, 2 ** (63 - _INT64_BITS) - 1)
+
+
+def exponent_of(values: np.ndarray) -> int:
+    """The least e such that all finite ones of (n,) float32 are at most 2**e."""
+    finite = values[np.isfinite(values)]
+    largest = float(np.abs(finite).max()) if len(finite) else 0.0
+    if largest == 0.0:
+        return ZERO_EXPONENT
+    mantissa, exponent = np.frexp(largest)
+    return max(ZERO_EXPONENT, int(exponent) - bool(mantissa == 0.5))
+
+
+def combined_flags(one: np.ndarray | None, other: np.ndarray | None) -> np.ndarray | None:
+    """Flags of a sum, of those of its parts."""
+    if one is None or other is None:
+        return other if one is None else one
+    both: np.ndarray = one | other
+    return both
+
+
+def sum_in_order(payloads: list[np.ndarray]) -> np.ndarray:
+    """The float32 sum of (n,) payloads, added one after the other: what `float32` slots give, which keep them apart."""
+    total = payloads[0].copy()
+    for payload in payloads[1:]:
+        total += payload
+    return total
