@@ -65,6 +65,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     _gathers_sparse: ClassVar[bool] = True
     """Whether sparse gradients may stay sparse."""
+    _device_state: DeviceState | None = None
 
     def __init__(
         self,
@@ -102,7 +103,6 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._watched: set[torch.Tensor] = set()
         self._claims = claims_of(runtime)
         self._prefix = self._claims.claim_prefix(prefix, self._peers.label)
-        self._device_state: DeviceState | None = None
         self._reducer = self._peers.reducer(self._prefix)
         gathers = self._gathers_sparse and not sparse_as_dense
         self._sparse = SparseGradients(self._prefix, self._op, self._peers) if gathers else None
@@ -389,8 +389,8 @@ def _check(optimizer: object, op: object, backward_passes_per_step: int, predivi
 def _check_of_all(process_set: ProcessSet) -> None:
     if process_set is not global_process_set:
         raise ConfigError(
-            f"parameters_in_device_memory is for optimizers of all workers, and this one is of {process_set}; leave one "
-            "of the two out"
+            f"parameters_in_device_memory is for optimizers of all workers, and this one is of {process_set}; leave "
+            "one of the two out"
         )
 
 

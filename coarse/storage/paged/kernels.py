@@ -1,0 +1,149 @@
+# Pure: no MPI, threads, clock or environment.
+"""One optimizer step of a chunk of parameters, in numpy: the same bits for any chunking, on any host.
+
+Every operation is one of IEEE's own (add, multiply, divide, square root), correctly rounded to float32, in the order
+that is written here; none is fused with another. torch.optim fuses some, and its square root is not always the nearest
+number, so that its bits depend on the processor: after one step, an element of these kernels differs from torch's by at
+most `TORCH_BOUND` of the largest number that is added on its way (which is more than the step where those cancel).
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Final, Protocol
+
+import numpy as np
+
+TORCH_BOUND: Final = 2e-6
+_BLOCK: Final = 16_384
+"""Elements that are worked on at once: with their scratch they stay in a core's cache."""
+
+
+class Kernel(Protocol):
+    """A step with its settings."""
+
+    num_states: int
+    """Arrays of state, float32 and of the parameters' length, zeros at first."""
+
+    def step(self, parameters: np.ndarray, gradients: np.ndarray, states: Sequence[np.ndarray], step: int) -> None:
+        """Update a chunk.
+
+        Args:
+            parameters: (n,) float32, overwritten.
+            gradients: (n,) float32, not written to.
+            states: `num_states` of (n,) float32, overwritten.
+            step: 1 for the first step of these parameters.
+        """
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adam:
+    """Adam (Kingma and Ba), or AdamW (Loshchilov and Hutter) where the decay is decoupled; as torch.optim has them."""
+
+    lr: float = 1e-3
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+    is_decoupled: bool = False
+
+    num_states: ClassVar[int] = 2
+    """The averages of gradients, and of their squares."""
+
+    def __post_init__(self) -> None:
+        _require_at_least_zero(self, "lr", "eps", "weight_decay")
+        for name in ("beta1", "beta2"):
+            if not 0.0 <= getattr(self, name) < 1.0:
+                raise ValueError(f"{name} must lie in [0, 1), got {getattr(self, name)}")
+
+    def step(self, parameters: np.ndarray, gradients: np.ndarray, states: Sequence[np.ndarray], step: int) -> None:
+        """See Kernel."""
+        means, squares = states
+        kept = np.float32(1.0 - self.lr * self.weight_decay)
+        new_mean, beta2, new_square = np.float32(1.0 - self.beta1), np.float32(self.beta2), np.float32(1.0 - self.beta2)
+        root_of_correction = np.float32((1.0 - self.beta2**step) ** 0.5)
+        step_size = np.float32(-self.lr / (1.0 - self.beta1**step))
+        decay, eps = np.float32(self.weight_decay), np.float32(self.eps)
+        for block, gradient, (scratch, more) in _blocks(parameters, gradients, 2):
+            value, mean, square = parameters[block], means[block], squares[block]
+            if self.weight_decay and self.is_decoupled:
+                value *= kept
+            elif self.weight_decay:
+                np.multiply(value, decay, out=more)
+                gradient = np.add(gradient, more, out=more)
+            np.subtract(gradient, mean, out=scratch)
+            scratch *= new_mean
+            mean += scratch
+            np.multiply(gradient, new_square, out=scratch)
+            scratch *= gradient
+            square *= beta2
+            square += scratch
+            np.sqrt(square, out=scratch)
+            scratch /= root_of_correction
+            scratch += eps
+            np.multiply(mean, step_size, out=more)
+            more /= scratch
+            value += more
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sgd:
+    """Stochastic gradient descent with momentum, as torch.optim.SGD."""
+
+    lr: float = 1e-3
+    momentum: float = 0.0
+    dampening: float = 0.0
+    weight_decay: float = 0.0
+    nesterov: bool = False
+
+    def __post_init__(self) -> None:
+        _require_at_least_zero(self, "lr", "momentum", "weight_decay")
+        if self.nesterov and (not self.momentum or self.dampening):
+            raise ValueError("nesterov needs a momentum and no dampening")
+
+    @property
+    def num_states(self) -> int:
+        """The momentum's one, if there is any."""
+        return 1 if self.momentum else 0
+
+    def step(self, parameters: np.ndarray, gradients: np.ndarray, states: Sequence[np.ndarray], step: int) -> None:
+        """See Kernel."""
+        step_size, decay = np.float32(-self.lr), np.float32(self.weight_decay)
+        momentum, new = np.float32(self.momentum), np.float32(1.0 - self.dampening)
+        for block, gradient, (scratch, more) in _blocks(parameters, gradients, 2):
+            value = parameters[block]
+            if self.weight_decay:
+                np.multiply(value, decay, out=more)
+                gradient = np.add(gradient, more, out=more)
+            if self.momentum:
+                velocity = states[0][block]
+                if step == 1:
+                    velocity[:] = gradient
+                else:
+                    np.multiply(gradient, new, out=scratch)
+                    velocity *= momentum
+                    velocity += scratch
+                if self.nesterov:
+                    np.multiply(velocity, momentum, out=scratch)
+                    gradient = np.add(gradient, scratch, out=scratch)
+                else:
+                    gradient = velocity
+            np.multiply(gradient, step_size, out=scratch)
+            value += scratch
+
+
+def _blocks(
+    parameters: np.ndarray, gradients: np.ndarray, num_scratch: int
+) -> Iterator[tuple[slice, np.ndarray, list[np.ndarray]]]:
+    """The blocks of a chunk: where each lies, its gradients, and arrays of its length to work in."""
+    scratch = np.empty((num_scratch, min(_BLOCK, len(parameters))), np.float32)
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore", under="ignore"):
+        for begin in range(0, len(parameters), _BLOCK):
+            end = min(begin + _BLOCK, len(parameters))
+            yield slice(begin, end), gradients[begin:end], [one[: end - begin] for one in scratch]
+
+
+def _require_at_least_zero(settings: object, *names: str) -> None:
+    for name in names:
+        if not getattr(settings, name) >= 0.0:
+            raise ValueError(f"{name} must be at least 0, got {getattr(settings, name)}")
