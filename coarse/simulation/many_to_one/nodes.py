@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from coarse.simulation.many_to_one.links import Wires
 from coarse.simulation.many_to_one.timers import Do, RoundTripTimer, SilenceTimer, Timer
+from coarse.transport.many_to_one.all_reduce import AllReducingSwitch
 from coarse.transport.many_to_one.go_back_n import GoBackAddingSwitch, GoBackBroadcastingSwitch, GoBackSender
 from coarse.transport.many_to_one.packets import (
     Beat,
@@ -35,6 +36,7 @@ class Job:
     first: int
     end: int
     is_go_back_n: bool
+    is_all_reduce: bool
     silence_s: float
     num_workers: int = 0
     senders: list[Sender | GoBackSender] = field(default_factory=list)
@@ -106,7 +108,7 @@ class End:
         job = self._job
         for one in wanted:
             if isinstance(one, Take):
-                right = job.sum_of(one.begin) if self._worker is None else one.begin
+                right = job.sum_of(one.begin) if self._takes == "push" or job.is_all_reduce else one.begin
                 assert payloads[0] == right, f"{self._name} took {payloads[0]} for {right} of packet {one.begin}"
             elif isinstance(one, Transmit):
                 message = one.message
@@ -195,6 +197,51 @@ class Switch:
                 assert store is not None
                 for packet in [packet for packet in store if packet < one.end]:
                     del store[packet]
+            elif isinstance(one, Transmit):
+                self._ports[one.link].put(one.message)
+
+
+class TurningSwitch:
+    """The root of an all-reduce."""
+
+    def __init__(self, job: Job, num_children: int) -> None:
+        self._job = job
+        self._machine = AllReducingSwitch(num_children, job.window, job.window, first=job.first)
+        self._sums: dict[int, int] = {}
+        self._timers = [job.timer(sender, self._do) for sender in self._machine.senders]
+        job.senders += self._machine.senders
+
+    def begin(self) -> None:
+        """See Node."""
+        self._ports = [self._job.wires.port(self, link) for link in range(len(self._timers))]
+        for port, sender, timer in zip(self._ports, self._machine.senders, self._timers, strict=True):
+            port.has(sender, timer)
+
+    def payload(self, link: int, packet: int) -> int:
+        """See Node."""
+        return self._sums[packet]
+
+    def arrive(self, link: int, message: Message, payloads: Sequence[int]) -> None:
+        """See Node."""
+        if isinstance(message, Data):
+            wanted = self._machine.on_data(link, message)
+            for one in wanted:
+                if isinstance(one, Take):
+                    self._sums[one.begin] = self._sums.get(one.begin, 0) + payloads[0]
+        elif isinstance(message, Probe):
+            wanted = self._machine.on_probe(link, message)
+        else:
+            self._timers[link].on_beat(message)
+            wanted = self._machine.on_beat(link, message)
+        self._do(wanted)
+        for port in self._ports:
+            port.go_on()
+
+    def _do(self, wanted: Sequence[Instruction]) -> None:
+        for one in wanted:
+            if isinstance(one, Free):
+                for packet in [packet for packet in self._sums if packet < one.end]:
+                    del self._sums[packet]
             elif isinstance(one, Transmit):
                 self._ports[one.link].put(one.message)
 

@@ -7,8 +7,8 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from coarse.simulation.many_to_one.links import Network, Wires
-from coarse.simulation.many_to_one.nodes import End, GoBackSwitch, Job, Switch
+from coarse.simulation.many_to_one.links import Network, Node, Wires
+from coarse.simulation.many_to_one.nodes import End, GoBackSwitch, Job, Switch, TurningSwitch
 from coarse.transport.many_to_one.go_back_n import SILENCE_S
 from coarse.transport.many_to_one.switch import PARENT
 
@@ -35,6 +35,7 @@ def simulate(
     window: int = 1024,
     seed: int = 0,
     go_back_n: bool = False,
+    all_reduce: bool = False,
     silence_s: float = SILENCE_S,
     first: int = 0,
 ) -> Outcome:
@@ -44,14 +45,18 @@ def simulate(
         fan_outs: how many children the root switch has, and each of these, and so on; the last ones are workers.
         window: slots of a switch, and packets of a receive buffer.
         go_back_n: the paper's protocol, with one switch, in place of selective repeat; `silence_s` is its own.
+        all_reduce: the root switch sends sums back to the workers, in place of an optimizer; push_s is 0.
         first: the first packet's number.
 
     Raises:
-        ValueError: go-back-N with more than one switch.
+        ValueError: go-back-N with more than one switch, or as an all-reduce.
         AssertionError: a wrong sum or copy, or an end that is never reached.
     """
-    if go_back_n and len(fan_outs) > 1:
-        raise ValueError(f"go-back-N is simulated with one switch, fan_outs={tuple(fan_outs)} came")
+    if go_back_n and (len(fan_outs) > 1 or all_reduce):
+        raise ValueError(
+            f"go-back-N is simulated with one switch and an optimizer, fan_outs={tuple(fan_outs)}, "
+            f"all_reduce={all_reduce} came"
+        )
     wires = Wires(network, random.Random(seed).random)
     job = Job(
         wires=wires,
@@ -59,20 +64,30 @@ def simulate(
         first=first,
         end=first + num_packets,
         is_go_back_n=go_back_n,
+        is_all_reduce=all_reduce,
         silence_s=silence_s,
     )
-    wires.join(End(job, "optimizer", "push"), 0, _switch(job, fan_outs), PARENT)
+    if all_reduce:
+        _fill(job, TurningSwitch(job, fan_outs[0]), fan_outs)
+    else:
+        wires.join(End(job, "optimizer", "push"), 0, _switch(job, fan_outs), PARENT)
     for node in wires.nodes:
         node.begin()
     wires.engine.run()
     assert not job.awaiting, f"never got all: {sorted(job.awaiting)}"
     resent = sum(sender.num_resent for sender in job.senders)
-    return Outcome(job.done_s["push"], job.done_s["pull"], wires.num_sent, resent)
+    return Outcome(job.done_s.get("push", 0.0), job.done_s["pull"], wires.num_sent, resent)
 
 
 def _switch(job: Job, fan_outs: Sequence[int]) -> Switch | GoBackSwitch:
     """A switch with all that is below it."""
     switch = GoBackSwitch(job, fan_outs[0]) if job.is_go_back_n else Switch(job, fan_outs[0])
+    _fill(job, switch, fan_outs)
+    return switch
+
+
+def _fill(job: Job, switch: Node, fan_outs: Sequence[int]) -> None:
+    """Join a switch's children to it."""
     for child in range(fan_outs[0]):
         if len(fan_outs) > 1:
             job.wires.join(switch, child, _switch(job, fan_outs[1:]), PARENT)
@@ -80,4 +95,3 @@ def _switch(job: Job, fan_outs: Sequence[int]) -> Switch | GoBackSwitch:
             job.num_workers += 1
             name = f"worker {job.num_workers - 1}"
             job.wires.join(switch, child, End(job, name, "pull", job.num_workers - 1), 0)
-    return switch

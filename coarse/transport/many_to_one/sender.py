@@ -26,8 +26,10 @@ class Sender:
         """All packets below it have come."""
         self.credit = first + credit
         """Packets from here on are not to be sent yet."""
+        self._offered_end = first
+        """All packets below it were offered."""
         self._offered = self._sent = self._came = self._again = 0
-        """Bit sets, of which bit k is packet ack + k."""
+        """Bit sets, of which bit k is packet ack + k; `_offered` has those beyond others that were not offered."""
         self._flights: list[tuple[int, int, int]] = []
         """(stamp of the first, begin, end) of the latest transmission of each packet that was not heard of."""
         self.next_stamp = 0
@@ -37,7 +39,7 @@ class Sender:
     @property
     def is_waiting(self) -> bool:
         """Whether a timer is to run: packets are under way, or wait for credit. Any event may make it so."""
-        return bool(self._offered & ~self._came)
+        return self._offered_end > self.ack or bool(self._offered & ~self._came)
 
     @property
     def has_more(self) -> bool:
@@ -46,7 +48,14 @@ class Sender:
 
     def offer(self, begin: int, end: int) -> None:
         """The payloads of packets [begin, end) are there; they may lie beyond others that are not."""
-        self._offered |= mask_of(begin - self.ack, end - self.ack)
+        if begin > self._offered_end:
+            self._offered |= mask_of(begin - self.ack, end - self.ack)
+            return
+        self._offered_end = max(self._offered_end, end)
+        if self._offered:
+            behind = self._offered >> (self._offered_end - self.ack)
+            self._offered_end += (~behind & (behind + 1)).bit_length() - 1
+            self._offered &= ~mask_of(0, self._offered_end - self.ack)
 
     def send(self, most: int | None = None) -> list[Transmit]:
         """At most so many packets, to leave now: those that were lost, which keep the window shut, before new ones.
@@ -111,7 +120,9 @@ class Sender:
 
     def _may_be_sent(self) -> int:
         """Packets that were offered, never sent, and have credit."""
-        return self._offered & ~self._sent & mask_of(0, max(0, self.credit - self.ack))
+        below = mask_of(0, max(0, min(self._offered_end, self.credit) - self.ack))
+        beyond = self._offered & mask_of(0, max(0, self.credit - self.ack))
+        return (below | beyond) & ~self._sent
 
     def _stamped(self, num_packets: int) -> int:
         """The stamp of the last of so many transmissions."""

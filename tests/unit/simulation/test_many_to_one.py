@@ -9,11 +9,20 @@ from coarse.transport.many_to_one.packets import WIRE_MODULUS
 BAD = Network(loss=0.1, repeats=0.05, delays=0.1)
 
 
-@pytest.mark.parametrize("tree", [(1,), (2,), (5,), (2, 3)])
+@pytest.mark.parametrize("tree", [(1,), (2,), (5,), (2, 3), (2, 1, 2)])
 @pytest.mark.parametrize("window", [1, 3, 64])
 def test_sums_and_copies_are_right_whatever_links_do(tree: tuple[int, ...], window: int) -> None:
     for seed in range(3):
         simulate(tree, 200, BAD, window=window, seed=seed, first=WIRE_MODULUS - 100)
+
+
+@pytest.mark.parametrize("tree", [(1,), (3,), (2, 2), (2, 1, 2)])
+@pytest.mark.parametrize("window", [1, 3, 64])
+def test_an_all_reduce_gives_every_worker_every_sum(tree: tuple[int, ...], window: int) -> None:
+    for seed in range(3):
+        simulate(tree, 150, BAD, window=window, seed=seed, all_reduce=True, first=WIRE_MODULUS - 50)
+    clean = simulate(tree, 150, Network(), window=64, all_reduce=True)
+    assert clean.num_resent == 0
 
 
 @pytest.mark.parametrize("window", [16, 64])
