@@ -12,6 +12,7 @@ import numpy as np
 
 ZERO_EXPONENT: Final = -149
 """Of a block without a finite value other than 0; 2**-149 is the least float32 above it."""
+_LARGEST_EXPONENT: Final = 128
 NAN, PLUS, MINUS = 1, 2, 4
 """Flags of an element, which are combined by `or`."""
 _INT64_BITS: Final = 39
@@ -39,8 +40,11 @@ class FixedPoint:
         """(n,) float32 as (n,) integers, rounded to nearest; and (n,) uint8 flags where some are not finite.
 
         Raises:
-            ValueError: a value is larger than 2**exponent, which was not agreed for this block then.
+            ValueError: a value is larger than 2**exponent, which was not agreed for this block then; an exponent that
+                `exponent_of` never gives.
         """
+        if not ZERO_EXPONENT <= exponent <= _LARGEST_EXPONENT:
+            raise ValueError(f"exponents of float32 are {ZERO_EXPONENT} to {_LARGEST_EXPONENT}, got {exponent}")
         wide = values.astype(np.float64)
         is_finite = np.isfinite(wide)
         flags = None
@@ -48,7 +52,7 @@ class FixedPoint:
             flags = np.isnan(wide) * np.uint8(NAN)
             flags += (wide == np.inf) * np.uint8(PLUS) + (wide == -np.inf) * np.uint8(MINUS)
             wide[~is_finite] = 0.0
-        if len(wide) and np.abs(wide).max() > 2.0**exponent:
+        if wide.size and np.abs(wide).max() > 2.0**exponent:
             raise ValueError(
                 f"a value of {np.abs(wide).max():g} came in a block of exponent {exponent}, which holds up to "
                 f"{2.0**exponent:g}; let all workers agree on the largest exponent first"
@@ -57,7 +61,8 @@ class FixedPoint:
         return np.rint(wide, out=wide).astype(self.storage), flags
 
     def decode(self, total: np.ndarray, exponent: int, flags: np.ndarray | None = None) -> np.ndarray:
-        """(n,) sums as (n,) float32: NaN where one was added, or infinities of both signs."""
+        """(n,) sums as (n,) float32: NaN where one was added, or infinities of both signs. An int64 is rounded to
+        float64 on the way."""
         wide = total.astype(np.float64)
         wide *= 2.0**exponent / self.largest
         with np.errstate(over="ignore"):
@@ -69,8 +74,9 @@ class FixedPoint:
         return values
 
     def error_bound(self, num_addends: int, exponent: int) -> float:
-        """How far a sum of so many values may be from the exact one: each is rounded by half a unit."""
-        return num_addends * 0.5 * 2.0**exponent / self.largest
+        """How far a sum of so many values may be from the exact one: each is rounded by half a unit, and a little more
+        where a scale is no power of two."""
+        return num_addends * (0.5 + 2.0**-20) * 2.0**exponent / self.largest
 
 
 def int32_switchml(num_workers: int) -> FixedPoint:

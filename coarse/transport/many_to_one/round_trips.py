@@ -2,6 +2,7 @@
 """How long to wait for an answer, by how long answers took (Jacobson and Karels, as RFC 6298 has it)."""
 
 _SLOWEST_S = 1.0
+_MOST_DOUBLINGS = 30
 
 
 class RoundTrips:
@@ -20,7 +21,8 @@ class RoundTrips:
     @property
     def timeout_s(self) -> float:
         """How long to wait; it doubles with each silence that follows another."""
-        return min(max(self._base_s, self._least_s) * 2.0**self._num_silences, max(_SLOWEST_S, self._base_s))
+        calm_s = max(self._base_s, self._least_s)
+        return min(calm_s * 2.0**self._num_silences, max(_SLOWEST_S, calm_s))
 
     def on_sent(self, stamp: int, now_s: float) -> None:
         """A transmission set out."""
@@ -42,5 +44,5 @@ class RoundTrips:
 
     def on_silence(self) -> None:
         """The timeout passed without a word."""
-        self._num_silences += 1
+        self._num_silences = min(self._num_silences + 1, _MOST_DOUBLINGS)
         self._timed = None

@@ -31,7 +31,7 @@ class Sender:
         self._offered = self._sent = self._came = self._again = 0
         """Bit sets, of which bit k is packet ack + k; `_offered` has those beyond others that were not offered."""
         self._flights: list[tuple[int, int, int]] = []
-        """(stamp of the first, begin, end) of the latest transmission of each packet that was not heard of."""
+        """(stamp of the first, begin, end), in order, of packets' latest transmissions that no echo has passed."""
         self.next_stamp = 0
         self.num_resent = 0
         """Packets that were sent again."""
@@ -75,7 +75,7 @@ class Sender:
         sent = []
         for number, (begin, end) in enumerate(runs, 1):
             first, past = self.ack + begin, self.ack + end
-            self._flights.append((self.next_stamp, first, past))
+            self._note_flight(first, past)
             asks = number == len(runs) and not self.has_more
             sent.append(Transmit(self._link, Data(first, past, self._stamped(end - begin), asks)))
         return sent
@@ -108,15 +108,28 @@ class Sender:
 
     def _lost_before(self, echo: int) -> int:
         """The packets whose latest transmission an echo shows to be lost; they have none any more."""
-        lost = 0
-        flights = []
+        lost = num_past = 0
+        last = echo - self._reorder
         for stamp, begin, end in self._flights:
-            past = min(end, begin + max(0, echo - self._reorder - stamp + 1))
+            if stamp > last:
+                break
+            past = min(end, begin + last - stamp + 1)
             lost |= mask_of(max(0, begin - self.ack), max(0, past - self.ack))
-            if max(past, self.ack) < end:
-                flights.append((stamp + past - begin, past, end))
-        self._flights = flights
+            if past < end:
+                self._flights[num_past] = stamp + past - begin, past, end
+                break
+            num_past += 1
+        del self._flights[:num_past]
         return lost
+
+    def _note_flight(self, begin: int, end: int) -> None:
+        """Packets leave now: with those before them, where they follow, as one flight."""
+        if self._flights:
+            stamp, first, past = self._flights[-1]
+            if past == begin and stamp + past - first == self.next_stamp:
+                self._flights[-1] = stamp, first, end
+                return
+        self._flights.append((self.next_stamp, begin, end))
 
     def _may_be_sent(self) -> int:
         """Packets that were offered, never sent, and have credit."""

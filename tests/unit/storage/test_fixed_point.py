@@ -105,6 +105,9 @@ def test_exponents_hold_what_they_say() -> None:
 def test_a_block_of_a_larger_exponent_than_agreed_is_refused() -> None:
     with pytest.raises(ValueError, match=r"of 5 came in a block of exponent 2, which holds up to 4; .* agree"):
         int64().encode(np.array([5.0], np.float32), 2)
+    for exponent in (-150, 129):
+        with pytest.raises(ValueError, match="-149 to 128"):
+            int64().encode(np.zeros(1, np.float32), exponent)
     with pytest.raises(ValueError, match="num_workers"):
         int32_switchml(0)
 

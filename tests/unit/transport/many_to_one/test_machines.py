@@ -121,6 +121,7 @@ def test_a_timeout_follows_what_answers_take() -> None:
     calm_s = trips.timeout_s
     trips.on_silence()
     assert trips.timeout_s == 2 * calm_s
-    for _ in range(30):
+    for _ in range(2000):
         trips.on_silence()
     assert trips.timeout_s == 1.0
+    assert RoundTrips(0.1, least_s=2.0).timeout_s == 2.0
