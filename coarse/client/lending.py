@@ -80,7 +80,10 @@ class Lending:
 
         A `source` of None: nothing is contributed. `is_waited`: the caller waits for the result before it goes on.
         """
-        self._sweep()
+        if self._loans:
+            self._sweep()
+        if not self._may_be_lent(state) and state.key not in self._results and state.key not in self._holders:
+            return False  # as most are: nothing to forget, and nobody to tell
         self._forget(state.key)  # a push whose result nobody took
         lends = target is not None and self._may_lend(state, source, target, is_waited)
         at = (state.epoch, 0, 0)
@@ -192,10 +195,14 @@ class Lending:
             if left:
                 self._holders[key] = left
 
+    def _may_be_lent(self, state: ClientKey) -> bool:
+        """Whether a key's tensor is large enough; those that were lent before may not be, where it changed."""
+        return 0 < self._least_bytes <= state.nbytes
+
     def _may_lend(
         self, state: ClientKey, source: np.ndarray | None, target: np.ndarray, is_waited: bool
     ) -> bool:
-        if not 0 < self._least_bytes <= state.nbytes or state.key in self._pulled:
+        if not self._may_be_lent(state) or state.key in self._pulled:
             return False
         given = (target,) if source is None else (source, target)
         storage = STORAGE[state.descriptor.dtype]
