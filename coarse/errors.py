@@ -103,6 +103,10 @@ class CheckpointError(CoarseError, ValueError):
     """A checkpoint file that is torn, corrupt or of another job."""
 
 
+class StorageError(CoarseError, OSError):
+    """A folder of optimizer states that cannot be used: full, read-only, torn, locked, or another model's."""
+
+
 class OverrunError(CoarseError, RuntimeError):
     """An emulated run whose links took longer than their model says, because this machine could not keep up."""
 

@@ -5,6 +5,7 @@ All who add to a block first agree on its exponent: the largest of what `exponen
 integers cannot hold, NaN and infinities, travels beside them as one flag for each element.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,6 +16,8 @@ ZERO_EXPONENT: Final = -149
 _LARGEST_EXPONENT: Final = 128
 NAN, PLUS, MINUS = 1, 2, 4
 """Flags of an element, which are combined by `or`."""
+_BLOCK: Final = 16_384
+"""Elements that are added at once: they stay in a core's cache."""
 _INT64_BITS: Final = 39
 """Bits below a block's exponent that an int64 sum keeps; so 2**24 addends, less one, do not overflow."""
 
@@ -116,9 +119,14 @@ def combined_flags(one: np.ndarray | None, other: np.ndarray | None) -> np.ndarr
     return both
 
 
-def sum_in_order(payloads: list[np.ndarray]) -> np.ndarray:
-    """The float32 sum of (n,) payloads, added one after the other: what `float32` slots give, which keep them apart."""
-    total = payloads[0].copy()
-    for payload in payloads[1:]:
-        total += payload
-    return total
+def add_in_order(
+    payloads: Sequence[np.ndarray],  # (n,) float32 each
+    out: np.ndarray,  # (n,) float32, overwritten
+) -> None:
+    """The float32 sum, added one after the other: what `float32` slots give, which keep payloads apart."""
+    with np.errstate(all="ignore"):
+        for begin in range(0, len(out), _BLOCK):
+            block = out[begin : begin + _BLOCK]
+            block[:] = payloads[0][begin : begin + _BLOCK]
+            for payload in payloads[1:]:
+                block += payload[begin : begin + _BLOCK]

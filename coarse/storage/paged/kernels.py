@@ -7,13 +7,17 @@ number, so that its bits depend on the processor: after one step, an element of 
 most `TORCH_BOUND` of the largest number that is added on its way (which is more than the step where those cancel).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Final, Protocol
+from typing import Any, ClassVar, Final, Protocol
 
 import numpy as np
 
 TORCH_BOUND: Final = 2e-6
+_REFUSED: Final = ("amsgrad", "maximize", "differentiable", "capturable")
+"""Settings of torch.optim that change what a step does, and that no kernel has; off is fine."""
+_IGNORED: Final = frozenset({"foreach", "fused", "initial_lr", "params", "swap_lr", "max_lr", "min_lr"})
+"""Settings that only say how a step is computed, or are a scheduler's."""
 _BLOCK: Final = 16_384
 """Elements that are worked on at once: with their scratch they stay in a core's cache."""
 
@@ -21,8 +25,10 @@ _BLOCK: Final = 16_384
 class Kernel(Protocol):
     """A step with its settings."""
 
-    num_states: int
-    """Arrays of state, float32 and of the parameters' length, zeros at first."""
+    @property
+    def num_states(self) -> int:
+        """Arrays of state, float32 and of the parameters' length, zeros at first."""
+        ...
 
     def step(self, parameters: np.ndarray, gradients: np.ndarray, states: Sequence[np.ndarray], step: int) -> None:
         """Update a chunk.
@@ -130,6 +136,30 @@ class Sgd:
                     gradient = velocity
             np.multiply(gradient, step_size, out=scratch)
             value += scratch
+
+
+def kernel_of(optimizer: str, settings: Mapping[str, Any]) -> Kernel:
+    """The kernel of one of torch.optim's optimizers with the settings of a parameter group.
+
+    Raises:
+        ValueError: an optimizer or a setting that there is no kernel for, or one out of range.
+    """
+    given = dict(settings)
+    refused = [name for name in _REFUSED if given.pop(name, None)]
+    taken: dict[str, Any] = {}
+    if optimizer in ("Adam", "AdamW"):
+        taken["beta1"], taken["beta2"] = given.pop("betas", (Adam.beta1, Adam.beta2))
+        taken |= {name: given.pop(name) for name in ("lr", "eps", "weight_decay") if name in given}
+        taken["is_decoupled"] = bool(given.pop("decoupled_weight_decay", False)) or optimizer == "AdamW"
+    elif optimizer == "SGD":
+        names = ("lr", "momentum", "dampening", "weight_decay", "nesterov")
+        taken |= {name: given.pop(name) for name in names if name in given}
+    else:
+        raise ValueError(f"optimizers out of core are Adam, AdamW and SGD, got {optimizer}")
+    if refused or (unknown := sorted(given.keys() - _IGNORED)):
+        name = refused[0] if refused else unknown[0]
+        raise ValueError(f"{optimizer} out of core has no {name}={settings[name]!r}; leave it out")
+    return Adam(**taken) if optimizer != "SGD" else Sgd(**taken)
 
 
 def _blocks(

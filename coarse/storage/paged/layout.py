@@ -1,0 +1,326 @@
+# Pure: no MPI, threads, clock or environment.
+"""Which bytes a paged model has, and where on an optimizer node's disks each lies (LuWu 3.3).
+
+A unit's tensors lie end to end in one flat array, each from a multiple of 64 elements on, and the array is cut into
+chunks, which are read, updated and written one by one: a unit is never whole in memory.
+
+[Note: a chunk's image] On disk a chunk is what workers pull of it, then a header of one block, then the rest:
+
+    | pulled: the parameters in the type in which workers compute | header | master copy | state 0 | state 1 ...
+
+each rounded up to whole blocks. A pull reads the first two, an update the last two, and both write all in one piece.
+Where workers compute in float32, what they pull is the master copy.
+
+[Note: two slots] Each chunk has two places. The committed version lies in one and is never written to; updates write
+into the other, from the committed version at first, and then in place until a commit makes it the committed one.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+from math import prod
+from typing import Any, NamedTuple
+
+from coarse.errors import ConfigError
+from coarse.protocol.dtypes import DType
+from coarse.protocol.units import KIB
+
+BLOCK_BYTES = 4096
+"""Of direct reads and writes, in place, length and memory."""
+ALIGN_ELEMENTS = 64
+"""A tensor's first element in its unit's flat array is a multiple of this, and so is a chunk's."""
+CHUNK_ELEMENTS = 512 * KIB
+NUM_SLOTS = 2
+_FLOAT_BYTES = 4
+
+
+@dataclass(frozen=True)
+class PagedTensor:
+    """One parameter."""
+
+    name: str
+    shape: tuple[int, ...]
+    is_trainable: bool = True
+
+    @property
+    def num_elements(self) -> int:
+        """1 for a scalar."""
+        return prod(self.shape)
+
+
+@dataclass(frozen=True)
+class PagedUnit:
+    """Parameters that are pulled, pushed and updated together."""
+
+    name: str
+    tensors: tuple[PagedTensor, ...]
+
+    @cached_property
+    def begins(self) -> tuple[int, ...]:
+        """By tensor, its first element in the flat array."""
+        return (0, *accumulate(_aligned(one.num_elements) for one in self.tensors))[:-1]
+
+    @cached_property
+    def num_elements(self) -> int:
+        """Of the flat array."""
+        return sum(_aligned(one.num_elements) for one in self.tensors)
+
+    @cached_property
+    def is_trainable(self) -> bool:
+        """Whether any of it is: else it is never written again."""
+        return any(one.is_trainable for one in self.tensors)
+
+
+class Piece(NamedTuple):
+    """Elements [begin, end) of a chunk, which are those of one tensor from `first` on."""
+
+    tensor: int
+    first: int
+    begin: int
+    end: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class PagedModel:
+    """All units, and what all ranks agree on about how they are kept."""
+
+    units: tuple[PagedUnit, ...]
+    pulled: DType = DType.FLOAT32
+    """The type in which workers compute."""
+    num_states: int = 2
+    """Arrays of optimizer state beside the parameters, float32."""
+    num_devices: int = 1
+    """Optimizer nodes, among which units are divided."""
+    chunk_elements: int = CHUNK_ELEMENTS
+
+    def __post_init__(self) -> None:
+        if self.pulled not in (DType.FLOAT32, DType.BFLOAT16, DType.FLOAT16):
+            raise ConfigError(f"workers compute in float32, bfloat16 or float16, got {self.pulled.label}", key="dtype")
+        if self.chunk_elements < ALIGN_ELEMENTS or self.chunk_elements % ALIGN_ELEMENTS:
+            raise ConfigError(
+                f"chunk_elements must be a multiple of {ALIGN_ELEMENTS}, got {self.chunk_elements}",
+                key="chunk_elements",
+            )
+        names = [tensor.name for unit in self.units for tensor in unit.tensors]
+        if len(set(names)) < len(names):
+            doubled = next(name for name in names if names.count(name) > 1)
+            raise ConfigError(f"the parameter {doubled!r} comes twice; give each its own name", key="units")
+        if not names:
+            raise ConfigError("the model has no parameters to keep", key="model")
+
+    @cached_property
+    def device_of(self) -> tuple[int, ...]:
+        """By unit, the optimizer node that keeps it: of those with the fewest bytes so far the first."""
+        filled = [0] * self.num_devices
+        found = []
+        for unit in range(len(self.units)):
+            device = filled.index(min(filled))
+            filled[device] += sum(self.image(unit, chunk).nbytes for chunk in range(self.num_chunks(unit)))
+            found.append(device)
+        return tuple(found)
+
+    def units_of(self, device: int) -> tuple[int, ...]:
+        """The units that an optimizer node keeps."""
+        return tuple(unit for unit, keeper in enumerate(self.device_of) if keeper == device)
+
+    def num_chunks(self, unit: int) -> int:
+        """Of a unit."""
+        return -(-self.units[unit].num_elements // self.chunk_elements)
+
+    def elements(self, unit: int, chunk: int) -> tuple[int, int]:
+        """The first element of a chunk in its unit's flat array, and the one behind its last."""
+        begin = chunk * self.chunk_elements
+        return begin, min(begin + self.chunk_elements, self.units[unit].num_elements)
+
+    def image(self, unit: int, chunk: int) -> "ChunkImage":
+        """How a chunk's bytes lie on disk."""
+        begin, end = self.elements(unit, chunk)
+        return ChunkImage(
+            end - begin, self.pulled, self.num_states if self.units[unit].is_trainable else 0
+        )
+
+    def pieces(self, unit: int, chunk: int) -> Iterator[Piece]:
+        """What of which tensors lies in a chunk."""
+        begin, end = self.elements(unit, chunk)
+        of = self.units[unit]
+        for place, (tensor, start) in enumerate(zip(of.tensors, of.begins, strict=True)):
+            first, past = max(begin, start), min(end, start + tensor.num_elements)
+            if first < past:
+                yield Piece(place, first - start, first - begin, past - begin)
+
+    @property
+    def num_parameters(self) -> int:
+        """Elements of all tensors, without what aligns them."""
+        return sum(tensor.num_elements for unit in self.units for tensor in unit.tensors)
+
+    def to_json(self) -> dict[str, Any]:
+        """What `from_json` reads back."""
+        return {
+            "units": [
+                [unit.name, [[one.name, list(one.shape), one.is_trainable] for one in unit.tensors]]
+                for unit in self.units
+            ],
+            "pulled": self.pulled.label,
+            "num_states": self.num_states,
+            "num_devices": self.num_devices,
+            "chunk_elements": self.chunk_elements,
+        }
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> "PagedModel":
+        """The model that `to_json` described."""
+        units = tuple(
+            PagedUnit(name, tuple(PagedTensor(tensor, tuple(shape), trains) for tensor, shape, trains in tensors))
+            for name, tensors in document["units"]
+        )
+        return cls(
+            units=units,
+            pulled=DType[document["pulled"].upper()],
+            num_states=document["num_states"],
+            num_devices=document["num_devices"],
+            chunk_elements=document["chunk_elements"],
+        )
+
+    @cached_property
+    def digest(self) -> str:
+        """Of all of this: equal where a folder of one can be read by the other."""
+        return hashlib.sha256(json.dumps(self.to_json()).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class ChunkImage:
+    """The parts of a chunk's bytes on disk, and in a buffer. See [Note: a chunk's image]."""
+
+    num_elements: int
+    pulled: DType
+    num_states: int
+
+    @property
+    def pulled_bytes(self) -> int:
+        """What workers pull, without what fills the last block."""
+        return self.num_elements * self.pulled.itemsize
+
+    @cached_property
+    def header(self) -> int:
+        """Where the header begins: behind what is pulled."""
+        return _blocks(self.pulled_bytes)
+
+    @property
+    def pull_nbytes(self) -> int:
+        """What a pull reads, from the beginning."""
+        return self.header + BLOCK_BYTES
+
+    @property
+    def has_master(self) -> bool:
+        """Whether the master copy is another than what is pulled."""
+        return self.pulled is not DType.FLOAT32
+
+    @cached_property
+    def state_bytes(self) -> int:
+        """Behind the header: the master copy where it is another, and the states."""
+        return (self.num_states + self.has_master) * self.num_elements * _FLOAT_BYTES
+
+    @cached_property
+    def nbytes(self) -> int:
+        """Of the whole image, which is a number of blocks."""
+        return self.pull_nbytes + _blocks(self.state_bytes)
+
+    @property
+    def update_begin(self) -> int:
+        """Where what an update reads begins: it goes on to the end."""
+        return self.header if self.has_master else 0
+
+
+class Place(NamedTuple):
+    """Where a chunk's image lies: in a folder, at an offset of its file."""
+
+    folder: int
+    offset: int
+
+
+class DiskLayout:
+    """The files of one optimizer node: chunks go round its folders, both slots of each."""
+
+    def __init__(self, model: PagedModel, device: int, num_folders: int) -> None:
+        if num_folders < 1:
+            raise ConfigError("storage names no folder; name one at least", key="storage")
+        self.model = model
+        self.device = device
+        self.num_folders = num_folders
+        self._places: dict[tuple[int, int], tuple[int, int]] = {}
+        """(Unit, chunk) -> (folder, offset of its first slot)."""
+        self._sums: dict[tuple[int, int], Place] = {}
+        self.file_bytes = [0] * num_folders
+        """By folder, of the file with all slots."""
+        self.sum_file_bytes = [0] * num_folders
+        """By folder, of a file that has room for a float32 sum of gradients of each trainable chunk."""
+        number = 0
+        for unit in model.units_of(device):
+            for chunk in range(model.num_chunks(unit)):
+                folder = number % num_folders
+                number += 1
+                image = model.image(unit, chunk)
+                self._places[unit, chunk] = folder, self.file_bytes[folder]
+                self.file_bytes[folder] += image.nbytes * NUM_SLOTS
+                if model.units[unit].is_trainable:
+                    self._sums[unit, chunk] = Place(folder, self.sum_file_bytes[folder])
+                    self.sum_file_bytes[folder] += _blocks(image.num_elements * _FLOAT_BYTES)
+
+    def place(self, unit: int, chunk: int, slot: int) -> Place:
+        """Of a chunk's image."""
+        folder, offset = self._places[unit, chunk]
+        return Place(folder, offset + slot * self.model.image(unit, chunk).nbytes)
+
+    def sum_place(self, unit: int, chunk: int) -> Place:
+        """Of a trainable chunk's sum of gradients, in the file of these."""
+        return self._sums[unit, chunk]
+
+    def chunks(self) -> Iterator[tuple[int, int]]:
+        """All (unit, chunk)s, in order."""
+        return iter(self._places)
+
+
+def sum_nbytes(num_elements: int) -> int:
+    """Bytes that a chunk's float32 sum of gradients takes on disk."""
+    return _blocks(num_elements * _FLOAT_BYTES)
+
+
+class StepBytes(NamedTuple):
+    """What a training step reads from and writes to disks."""
+
+    read: int
+    written: int
+
+
+def step_bytes(
+    model: PagedModel, device: int, *, num_passes: int = 1, num_pulls: int = 2, sums_on_disk: Sequence[int] = ()
+) -> StepBytes:
+    """What one optimizer node's disks do in a step in which every unit is used once in each pass.
+
+    `num_pulls`: of each unit in a pass, forward's and backward's. `sums_on_disk`: units whose sums of gradients lie
+    there from the push to the update.
+    """
+    read = written = 0
+    for unit in model.units_of(device):
+        for chunk in range(model.num_chunks(unit)):
+            image = model.image(unit, chunk)
+            read += image.pull_nbytes * num_pulls * num_passes
+            if not model.units[unit].is_trainable:
+                continue
+            read += image.nbytes - image.update_begin
+            written += image.nbytes
+            if unit in sums_on_disk:
+                read += sum_nbytes(image.num_elements) * num_passes
+                written += sum_nbytes(image.num_elements) * num_passes
+    return StepBytes(read, written)
+
+
+def _aligned(num_elements: int) -> int:
+    return -(-max(num_elements, 1) // ALIGN_ELEMENTS) * ALIGN_ELEMENTS
+
+
+def _blocks(nbytes: int) -> int:
+    return -(-nbytes // BLOCK_BYTES) * BLOCK_BYTES
