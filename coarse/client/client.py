@@ -3,8 +3,9 @@
 import hashlib
 import math
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,6 +21,9 @@ from coarse.protocol.plan import runs_of
 from coarse.protocol.records import Allocate, Descriptor, Free
 from coarse.protocol.units import MIB
 from coarse.storage.region import DeviceMemory
+
+if TYPE_CHECKING:  # few jobs need it
+    from coarse.client.paged.model import RemoteModel
 
 _COPY_BYTES = 4 * MIB
 """A large tensor is announced in pieces of this size, so that devices add while the rest is copied."""
@@ -39,14 +43,31 @@ class Client:
         self._names: dict[int, str] = {}
         """Key -> its name, also where this worker has only asked for it."""
         self._has_left = False
+        self.before_leaving: list[Callable[[], None]] = []
+        """What is to be done while devices still serve this worker."""
+        self._num_models = 0
         self.counters: defaultdict[str, dict[str, float]] = defaultdict(_no_counts)
         """Key's name -> pushes, bytes pushed and pulled by copying, seconds waited."""
 
     def leave(self) -> None:
         """Say to all that this worker has shut down; nothing can be pushed afterwards."""
+        try:
+            while self.before_leaving:
+                self.before_leaving.pop()()
+        finally:
+            self._leave()
+
+    def _leave(self) -> None:
         self._has_left = True
         self.lending.take_all_back()
         self.link.leave()
+
+    def new_model(self, nodes: Sequence[int]) -> "RemoteModel":
+        """A model in the network, to be opened by all workers, whose optimizer nodes are on these devices."""
+        from coarse.client.paged.model import RemoteModel
+
+        number, self._num_models = self._num_models, self._num_models + 1
+        return RemoteModel(number, self.link, self.memories, nodes)
 
     # --- pushing
 

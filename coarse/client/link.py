@@ -159,9 +159,14 @@ class DeviceLink:
         for record in self._mailbox.records():
             self.protocol.on_record(record)
             has_come = True
-        if has_come and self._is_at_bell:
+        if has_come:
+            self.tell_waiting()
+
+    def tell_waiting(self) -> None:
+        """Have all threads that wait look again: something may have come for them; the lock is held."""
+        if self._is_at_bell:
             self._mailbox.ring_always(self._mailbox.endpoint)
-        if has_come and self._num_listeners:
+        if self._num_listeners:
             self._arrived.notify_all()
 
     def look(self) -> None:

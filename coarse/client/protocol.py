@@ -3,8 +3,9 @@
 
 import enum
 import itertools
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from coarse.client.refusals import error_of, not_resumed, not_taken
 from coarse.protocol.dtypes import STORAGE
@@ -146,6 +147,8 @@ class ClientProtocol:
         """The last snapshot whose values this client's device has copied."""
         self.ended_snapshots: dict[int, str] = {}
         """Snapshot -> why it was given up; empty where it is on the disk."""
+        self.models: dict[int, Callable[[Any], None]] = {}
+        """By number of a model in the network, what takes records of it."""
 
     def next_token(self) -> int:
         """A number that no other request of this client has."""
@@ -462,6 +465,8 @@ class ClientProtocol:
                 self.copied_snapshot = record.snapshot
             case SnapshotEnded():
                 self.ended_snapshots[record.snapshot] = record.reason
+            case _ if (listener := self.models.get(getattr(record, "model", -1))) is not None:
+                listener(record)
             case _:
                 raise AssertionError(f"a client was sent {record}")
 

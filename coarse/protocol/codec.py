@@ -10,6 +10,7 @@ import struct
 from typing import Any
 
 from coarse.errors import CoarseError
+from coarse.protocol.paged_records import PAGED_RECORDS
 from coarse.protocol.records import (
     Allocate,
     Allocated,
@@ -56,7 +57,7 @@ _PUSH_KIND, _READY_KIND, _REGISTER_KIND, _LOCATED_KIND = 1, 2, 3, 4
 _COLD: tuple[type, ...] = (
     Deregister, Registered, Failed, Query, Status, Join, Joined, JoinFailed, Table, Tables, Probe,
     Echo, Allocate, Allocated, Free, Reach, Reached, Lend, Reclaim, Reclaimed, StatisticsRequest, StatisticsReply,
-    Leave, Died, *SNAPSHOT_RECORDS,
+    Leave, Died, *SNAPSHOT_RECORDS, *PAGED_RECORDS,
 )  # fmt: skip
 _COLD_KIND = {kind: index + 16 for index, kind in enumerate(_COLD)}
 _TO_JSON = json.JSONEncoder(separators=(",", ":")).encode

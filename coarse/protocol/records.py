@@ -9,6 +9,7 @@ import hashlib
 from typing import NamedTuple
 
 from coarse.protocol.dtypes import DType, Op
+from coarse.protocol.paged_records import PagedRecord
 from coarse.protocol.snapshot_records import SnapshotRecord
 
 
@@ -332,5 +333,5 @@ class RingChunk(NamedTuple):
 Record = (
     Push | Ready | Register | Deregister | Registered | Located | Failed | Query | Status | Join | Joined | JoinFailed
     | Table | Tables | Probe | Echo | Allocate | Allocated | Free | Reach | Reached | Lend | Reclaim | Reclaimed
-    | StatisticsRequest | StatisticsReply | Leave | Died | SnapshotRecord
+    | StatisticsRequest | StatisticsReply | Leave | Died | SnapshotRecord | PagedRecord
 )  # fmt: skip

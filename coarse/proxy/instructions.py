@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from coarse.protocol.dtypes import DType
 from coarse.protocol.records import Record, RingChunk
+from coarse.proxy.paged_steps import PagedStep
 from coarse.proxy.snapshot_steps import SnapshotStep
 
 
@@ -112,5 +113,5 @@ class Finished(NamedTuple):
 
 
 Instruction = (
-    Send | Reserve | Reduce | RingReduce | RingSend | RingReceive | RingFinish | Finished | SnapshotStep
+    Send | Reserve | Reduce | RingReduce | RingSend | RingReceive | RingFinish | Finished | SnapshotStep | PagedStep
 )

@@ -35,6 +35,7 @@ from coarse.protocol.records import (
 )
 from coarse.proxy.instructions import Finished, Instruction, Reduce, Reserve, RingId, Send
 from coarse.proxy.membership import Membership
+from coarse.proxy.paged.models import DeviceModels
 from coarse.proxy.snapshots import DeviceSnapshots
 from coarse.proxy.synchronisation import Synchronisation
 from coarse.storage.allocator import RegionAllocator
@@ -60,6 +61,7 @@ class ProxyProtocol:
         self._membership = Membership(device, placement)
         self._sync = Synchronisation(device, placement)
         self.snapshots = DeviceSnapshots(device, placement, self._allocator.free)
+        self.models = DeviceModels(device, placement, self.allocate, self._allocator.free)
         self._handlers: dict[type, Callable[..., list[Instruction]]] = {
             Push: self._sync.on_push,
             Register: self._on_register,
@@ -78,6 +80,7 @@ class ProxyProtocol:
             Free: self._on_free,
             Died: self._on_died,
             **self.snapshots.handlers,
+            **self.models.handlers,
         }
 
     # --- events
@@ -128,6 +131,7 @@ class ProxyProtocol:
         if rank in self.dead:
             return []
         self.dead.add(rank)
+        self.models.on_dead()
         clients = range(self._placement.num_clients)
         for client in clients:
             if self._placement.ranks[client] == rank:

@@ -32,6 +32,7 @@ from coarse.protocol.records import (
 from coarse.proxy.device import Device, ReduceWork
 from coarse.proxy.instructions import Region, Reserve, RingSend, Send, added_bytes
 from coarse.proxy.loans import Lender, Loans
+from coarse.proxy.paged.hands import PagedHands
 from coarse.proxy.protocol import ProxyProtocol
 from coarse.proxy.ring_buffers import ArrayOf, RingBuffers
 from coarse.proxy.snapshot_writer import SnapshotWriter
@@ -126,13 +127,16 @@ class ProxyService:
             node == here for node in (*placement.client_nodes, *placement.device_nodes)
         ]
         self._snapshots = SnapshotWriter(protocol.snapshots, memories[protocol.device], self._wake)
-        self._device = Device(protocol, self, self._rings, self._snapshots.carriers)
+        num_devices_here = len(placement.devices_on(here))
+        self._paged = PagedHands(protocol.models, memories[protocol.device], self._wake, clock, num_devices_here)
+        self._device = Device(protocol, self, self._rings, self._snapshots.carriers | self._paged.carriers)
 
     def serve(self) -> None:
         """Serve until all clients have left."""
         while not self._finished or self._snapshots.is_writing:
             self._take_records()
             self._device.carry_out(self._snapshots.take_results())
+            self._device.carry_out(self._paged.take_results())
             if self._transport is not None:
                 self._take_messages(self._transport)
             work = None if self._snapshots.has_urgent else self._work.take()

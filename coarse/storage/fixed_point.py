@@ -5,8 +5,9 @@ All who add to a block first agree on its exponent: the largest of what `exponen
 integers cannot hold, NaN and infinities, travels beside them as one flag for each element.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -18,6 +19,8 @@ NAN, PLUS, MINUS = 1, 2, 4
 """Flags of an element, which are combined by `or`."""
 _BLOCK: Final = 16_384
 """Elements that are added at once: they stay in a core's cache."""
+EXPONENT_BLOCK: Final = 1024
+"""Elements that share an exponent."""
 _INT64_BITS: Final = 39
 """Bits below a block's exponent that an int64 sum keeps; so 2**24 addends, less one, do not overflow."""
 
@@ -130,3 +133,27 @@ def add_in_order(
             block[:] = payloads[0][begin : begin + _BLOCK]
             for payload in payloads[1:]:
                 block += payload[begin : begin + _BLOCK]
+
+
+def adder_of(name: str, num_workers: int) -> Callable[[Sequence[np.ndarray], np.ndarray], None]:
+    """What adds (n,) float32 of each worker into another one: by the format `float32`, `int64` or `int32-switchml`."""
+    if name == "float32":
+        return add_in_order
+    return partial(add_as_integers, int64() if name == "int64" else int32_switchml(num_workers))
+
+
+def add_as_integers(
+    form: FixedPoint,
+    payloads: Sequence[np.ndarray],  # (n,) float32 each
+    out: np.ndarray,  # (n,) float32, overwritten
+) -> None:
+    """The sum as integers, block by block: the same bits in whatever order payloads come."""
+    for begin in range(0, len(out), EXPONENT_BLOCK):
+        parts = [payload[begin : begin + EXPONENT_BLOCK] for payload in payloads]
+        exponent = max(exponent_of(part) for part in parts)
+        total, flags = form.encode(parts[0], exponent)
+        for part in parts[1:]:
+            addend, more = form.encode(part, exponent)
+            total += addend
+            flags = combined_flags(flags, more)
+        out[begin : begin + EXPONENT_BLOCK] = form.decode(total, exponent, flags)

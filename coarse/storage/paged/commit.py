@@ -42,10 +42,8 @@ class Commit:
     """Tells a training from others of the same model."""
     step: int
     units: tuple[UnitVersion, ...]
-    settings: str
-    """The optimizer's settings after that step, as JSON."""
     workers: tuple[bytes, ...]
-    """By worker, its own state (generators, schedulers and so on)."""
+    """By worker, its own state: generators, schedulers, the optimizer's settings."""
 
     @property
     def file(self) -> str:
@@ -59,7 +57,6 @@ class Commit:
             "run": self.run,
             "step": self.step,
             "units": self.units,
-            "settings": self.settings,
             "workers": [len(state) for state in self.workers],
         }).encode()  # fmt: skip
         body = b"".join([len(text).to_bytes(8, "little"), text, *self.workers])
@@ -84,8 +81,7 @@ def decode_commit(raw: bytes) -> Commit | None:
             at += nbytes
         units = tuple(UnitVersion(slot, version, tuple(steps)) for slot, version, steps in fields["units"])
         return Commit(
-            sequence=fields["sequence"], run=fields["run"], step=fields["step"], units=units,
-            settings=fields["settings"], workers=tuple(workers),
+            sequence=fields["sequence"], run=fields["run"], step=fields["step"], units=units, workers=tuple(workers),
         )  # fmt: skip
     except (ValueError, KeyError, TypeError, RecursionError):
         return None

@@ -17,6 +17,7 @@ from coarse.errors import CapacityError, StorageError
 from coarse.storage.folder import file_system_type
 from coarse.storage.paged.commit import MANIFEST, RECORDS, Commit, Manifest, decode_manifest, latest
 from coarse.storage.paged.layout import BLOCK_BYTES
+from coarse.storage.region import available_bytes
 
 SLOTS, SUMS, _LOCK = "slots", "sums", "lock"
 _REMOTE = frozenset({
@@ -100,6 +101,40 @@ class Disk:
         """Room that is left for this user."""
         status = os.statvfs(path)
         return status.f_bavail * status.f_frsize
+
+
+class MemoryDisk(Disk):
+    """Files in memory alone, gone with the process: states that no disk keeps."""
+
+    def __init__(self) -> None:
+        self._contents: dict[str, int] = {}
+
+    def make_folder(self, path: Path) -> None:
+        """See Disk."""
+
+    def open(self, path: Path, *, is_direct: bool = False) -> int:
+        """See Disk."""
+        if is_direct:
+            raise OSError(errno.EINVAL, "memory is not direct")
+        return self._contents.setdefault(str(path), os.memfd_create("coarse-paged", os.MFD_CLOEXEC))
+
+    def kind(self, path: Path) -> str:
+        """See Disk."""
+        return "memory"
+
+    def rename(self, source: Path, target: Path) -> None:
+        """See Disk."""
+
+    def sync_folder(self, path: Path) -> None:
+        """See Disk."""
+
+    def content(self, path: Path) -> bytes | None:
+        """See Disk: it begins anew each time."""
+        return None
+
+    def free_bytes(self, path: Path) -> int:
+        """See Disk."""
+        return available_bytes()
 
 
 def aligned(nbytes: int) -> np.ndarray:

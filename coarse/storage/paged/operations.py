@@ -2,8 +2,9 @@
 """What workers ask of an optimizer node, all of them the same and in the same order, each in its own time."""
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from coarse.errors import MismatchError
 
@@ -101,7 +102,20 @@ class CommitNow(NamedTuple):
         return f"wants step {self.step} committed"
 
 
+_KINDS: tuple[Any, ...] = (Pull, Push, Freeze, EndPass, Step, Discard, AskNorm, CommitNow)
 Operation = Pull | Push | Freeze | EndPass | Step | Discard | AskNorm | CommitNow
+
+
+def wire_of(operation: Operation) -> tuple[Any, ...]:
+    """An operation as plain values."""
+    return (_KINDS.index(type(operation)), *operation)
+
+
+def from_wire(values: Sequence[Any]) -> Operation:
+    """The operation that `wire_of` made values of."""
+    kind, *fields = values
+    operation: Operation = _KINDS[kind](*fields)
+    return operation
 
 
 @dataclass

@@ -6,6 +6,7 @@ sum. Reads and writes of files, sums and kernels all leave the GIL to others.
 
 import json
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -67,7 +68,7 @@ class PagedStore:
         window: np.ndarray,  # (slots, bytes of the largest pull) uint8, each beginning at a block
         in_memory: Sequence[int],
         checksum: Checksum,
-        kernels: Callable[[object], Kernel],
+        kernels: Callable[[Any], Kernel],
         groups: Sequence[Sequence[int]],
     ) -> None:
         """`kernels` makes one of a group's settings; `groups`: by unit and tensor, the number of its group."""

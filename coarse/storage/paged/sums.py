@@ -62,6 +62,7 @@ class GradientSums:
         self._on_their_way: dict[int, int] = {}
         """Buffer of a sum -> its push, or _FOR_A_WORKER."""
         self._busy: set[tuple[int, int]] = set()
+        """(Unit, chunk)s whose sums are being added to, or written."""
         self._squares: dict[tuple[int, int], float] = {}
         self._to_square: deque[tuple[int, int]] | None = None
         """Sums whose squares are to be computed for workers that asked for the norm; None where nobody waits."""
@@ -107,14 +108,13 @@ class GradientSums:
         if known.change is not None or (unit, chunk) in self._busy:
             return None
         is_first = chunk not in known.summed
-        if unit in self._in_memory:
-            known.present |= pushed.asked.present
-            return [AddSum(number, unit, chunk, MEMORY, is_first, self._wants_squares)]
-        buffer = self._changes.take_buffer()
+        buffer = MEMORY if unit in self._in_memory else self._changes.take_buffer()
         if buffer is None:
             return None
         known.present |= pushed.asked.present
         self._busy.add((unit, chunk))
+        if buffer == MEMORY:
+            return [AddSum(number, unit, chunk, MEMORY, is_first, self._wants_squares)]
         self._on_their_way[buffer] = number
         if is_first:
             return [AddSum(number, unit, chunk, buffer, True, self._wants_squares)]
@@ -131,6 +131,8 @@ class GradientSums:
             self._units[done.unit].summed.add(done.chunk)
             if done.buffer != MEMORY:
                 follows.append(WriteSum(done.buffer, done.unit, done.chunk))
+            else:
+                self._busy.discard((done.unit, done.chunk))
         self._count(done.push)
         return follows
 
@@ -159,7 +161,7 @@ class GradientSums:
         return self._changes.give_back(done.buffer)
 
     def is_busy(self, unit: int) -> bool:
-        """Whether some sum of a unit is not on the disk yet."""
+        """Whether some sum of a unit is on its way."""
         return any(one == unit for one, _ in self._busy)
 
     def forget(self) -> None:

@@ -270,7 +270,7 @@ class Node:
         versions = self.optimizer.versions()
         units = tuple(versions[unit] for unit in range(len(self.model.units)))
         states = tuple((b"%d" % step).ljust(3000) for _ in self.workers)
-        commit = Commit(sequence=self.sequence, run="run", step=step, units=units, settings="", workers=states)
+        commit = Commit(sequence=self.sequence, run="run", step=step, units=units, workers=states)
         self.folders[0].write_commit(commit)
         self.sequence += 1
         self.commits.append(commit)

@@ -20,7 +20,7 @@ from coarse.storage.paged.queues import FolderQueues, Priority
 from tests.unit.storage.paged.memory_disk import MemoryDisk
 
 COMMIT = Commit(
-    sequence=3, run="r", step=7, units=(UnitVersion(1, 7, (7, 5)), UnitVersion(0, 0, (0,))), settings="[]",
+    sequence=3, run="r", step=7, units=(UnitVersion(1, 7, (7, 5)), UnitVersion(0, 0, (0,))),
     workers=(b"\x00state", b""),
 )  # fmt: skip
 MANIFEST = Manifest(

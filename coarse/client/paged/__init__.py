@@ -1,0 +1,1 @@
+"""Models in the network as a worker sees them: it pulls units and pushes their gradients (LuWu)."""

@@ -1,0 +1,442 @@
+"""A worker's end of a model in the network: what its framework calls, and a thread that carries bytes (LuWu's NIC).
+
+Units are pulled into memory of the framework's while it computes, and pushed from device memory, where gradients are
+born if there is room. Errors of optimizer nodes come with the next call that waits, or asks for an operation.
+"""
+
+import base64
+import itertools
+import json
+import math
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from coarse import errors
+from coarse.client.link import DeviceLink
+from coarse.client.paged.line import Copy, NodeLine, Pulled, Pushed
+from coarse.client.protocol import ToDevice
+from coarse.client.refusals import ANSWER_S
+from coarse.errors import CoarseError, DeadRankError, StallError, UnsupportedError
+from coarse.protocol.paged_records import (
+    PagedBeat,
+    PagedClose,
+    PagedCommitted,
+    PagedData,
+    PagedFailed,
+    PagedLook,
+    PagedLooked,
+    PagedNorm,
+    PagedOpen,
+    PagedOpened,
+    PagedQuery,
+    PagedState,
+    PagedStatus,
+)
+from coarse.protocol.snapshot_records import fragments
+from coarse.storage.allocator import RegionAllocator
+from coarse.storage.paged.declaration import Declaration, staging_slot_bytes
+from coarse.storage.paged.layout import ALIGN_ELEMENTS
+from coarse.storage.paged.operations import (
+    GRADIENTS,
+    AskNorm,
+    CommitNow,
+    Discard,
+    EndPass,
+    Freeze,
+    Operation,
+    Push,
+    Step,
+)
+from coarse.storage.region import DeviceMemory
+
+_OPENING_S = 3600.0
+"""The longest that disks may take to set aside room for all states."""
+
+
+class GradientRoom:
+    """Device memory in which a unit's gradients are born: zeros, to be added to, and then pushed."""
+
+    def __init__(self, device: int, offset: int, values: np.ndarray) -> None:
+        self.device = device
+        self.offset = offset
+        self.values = values
+        """(n,) of the gradients' storage type: the unit's flat array."""
+
+
+class RemoteModel:
+    """One model of this worker's. All but the carrying runs in the threads that call."""
+
+    def __init__(
+        self, number: int, link: DeviceLink, memories: Mapping[int, DeviceMemory], nodes: Sequence[int]
+    ) -> None:
+        """`nodes`: by optimizer node its device."""
+        self.number = number
+        self.nodes = tuple(nodes)
+        self._link = link
+        self._client = link.protocol.client
+        self._memories = memories
+        self._lines: dict[int, NodeLine] = {}
+        """By device."""
+        self._rooms: dict[int, RegionAllocator] = {}
+        self._flying: list[tuple[Pushed, GradientRoom]] = []
+        """Rooms whose values are being added."""
+        self._texts: dict[int, list[str]] = {}
+        self._opened: dict[int, dict[str, Any]] = {}
+        self._failed: CoarseError | None = None
+        self._norms: dict[int, float] = {}
+        self._looked: set[int] = set()
+        self._statuses: dict[int, str] = {}
+        self._tokens = itertools.count(1)
+        self.committed_step = -1
+        """The last committed step as far as it is known here; -1: none."""
+        self._thread: threading.Thread | None = None
+        self._is_closed = False
+        self._handlers: dict[type, Callable[[Any], None]] = {
+            PagedOpened: self._on_opened,
+            PagedFailed: self._on_failed,
+            PagedData: lambda data: self._lines[data.device].on_data(data),
+            PagedBeat: lambda beat: self._lines[beat.device].on_beat(beat),
+            PagedNorm: lambda norm: self._norms.__setitem__(norm.device, norm.square),
+            PagedCommitted: self._on_committed,
+            PagedLooked: lambda looked: self._looked.add(looked.token),
+            PagedStatus: lambda status: self._statuses.__setitem__(status.token, status.text),
+        }
+        link.protocol.models[number] = self._on_record
+
+    # --- opening and closing
+
+    def open(self, declaration: Declaration) -> None:
+        """Join the model at all its optimizer nodes; all workers do. Worker 0's declaration counts.
+
+        Raises:
+            StorageError, CapacityError: what a node says of its folders, disks or memory.
+            StallError: a worker has not come.
+        """
+        self.declaration = declaration
+        resumed = ""
+        for node, device in enumerate(self.nodes):
+            text = ""
+            if self._client == 0:
+                declared = {"declaration": declaration.to_json(), "nodes": self.nodes, "resumed": resumed}
+                text = json.dumps(declared)
+            self._link.tell([
+                ToDevice(self._near(device), PagedOpen(self._client, device, self.number, is_last, part))
+                for is_last, part in fragments(text)
+            ])  # fmt: skip
+            self._wait(partial(self._opened.__contains__, device), f"optimizer node {node} to open", _OPENING_S)
+            opened = self._opened[device]
+            if opened["resumed"] is not None and node == 0:
+                resumed = opened["resumed"].get("commit", "")
+            with self._link.lock:
+                line = NodeLine(self._client, device, self.number, node, declaration, opened)
+                self._lines[device] = line
+            self._rooms[device] = RegionAllocator(opened["gradient_bytes"])
+        self.resumed = self._opened[self.nodes[0]]["resumed"]
+        if self.resumed is not None:
+            self.committed_step = self.resumed["step"]
+        self._thread = threading.Thread(target=self._carry, name=f"coarse-model-{self.number}", daemon=True)
+        self._thread.start()
+
+    @property
+    def told(self) -> list[str]:
+        """What each optimizer node says of its folders, memory and bytes per step."""
+        return [self._opened[device]["told"] for device in self.nodes]
+
+    @property
+    def state(self) -> bytes | None:
+        """This worker's own state, of the step that is gone on from."""
+        return None if self.resumed is None else base64.b64decode(self.resumed["state"])
+
+    def close(self) -> None:
+        """Leave the model, which is closed once all workers have."""
+        if self._is_closed:
+            return
+        with self._link.lock:
+            self._is_closed = True
+            self._link.send([
+                ToDevice(self._near(device), PagedClose(self._client, device, self.number)) for device in self.nodes
+            ])  # fmt: skip
+            self._link.ring_bells()
+        if self._thread is not None:
+            self._thread.join()
+
+    # --- operations
+
+    def pull(self, unit: int, target: np.ndarray) -> Pulled:
+        """Begin to bring a unit's parameters into (n,) uint8, which is written to until the pull is done."""
+        with self._asking():
+            return self._line(unit).pull(unit, target)
+
+    def wait_for_pull(self, pulled: Pulled) -> None:
+        """Return once all of a unit is there."""
+        self._wait(lambda: pulled.is_done, f"the parameters of {self._name(pulled.unit)}")
+
+    def room_for(self, unit: int) -> GradientRoom | None:
+        """Device memory for a unit's gradients; None where all of it is held by pushes that are still to come."""
+        line = self._line(unit)
+        gradients = self.declaration.gradients
+        nbytes = self.declaration.model.units[unit].num_elements * gradients.itemsize
+        if nbytes > line.opened["gradient_bytes"]:
+            return None
+        rooms = self._rooms[line.device]
+        while True:
+            offset = rooms.allocate(nbytes, ALIGN_ELEMENTS)
+            if offset is not None:
+                at = line.opened["gradients"] + offset
+                values = self._memories[line.device].view(at, nbytes).view(gradients.storage)
+                return GradientRoom(line.device, at, values)
+            flying = next((pushed for pushed, room in self._flying if room.device == line.device), None)
+            if flying is None:
+                return None
+            self._wait(partial(_is_done, flying), f"room for the gradients of {self._name(unit)}")
+            self._land()
+
+    def push_gradients(
+        self, unit: int, present: int, *, is_last: bool, room: GradientRoom | None, source: np.ndarray | None = None
+    ) -> Pushed:
+        """Push a unit's gradients: those in `room`, which is given back; or in `source`, which is read until the push
+        is done; or none, where no tensor is `present`."""
+        push = Push(unit, GRADIENTS, is_last)
+        self._land()
+        with self._asking():
+            line = self._line(unit)
+            if room is None:
+                return line.push(push, present, source=source)
+            pushed = line.push(push, present, offset=room.offset if present else -1)
+            self._flying.append((pushed, room))
+            return pushed
+
+    def push_values(self, unit: int, array: int, present: int, values: np.ndarray | None) -> None:
+        """Replace an array of a unit (0: the parameters) by (n,) float32 of one worker; returns when that is read."""
+        with self._asking():
+            pushed = self._line(unit).push(Push(unit, array, False), present, source=values)
+        self._wait(lambda: pushed.is_done, f"the values of {self._name(unit)} to be taken")
+
+    def freeze(self, settings: str, divisor: int) -> None:
+        """Say by what updates are made before the step."""
+        self._ask_all(Freeze(settings, divisor))
+
+    def end_pass(self) -> None:
+        """A backward pass has ended."""
+        self._ask_all(EndPass())
+
+    def step(self, step: int, settings: str, coefficient: float, divisor: int) -> None:
+        """Have all units with gradients updated; returns at once."""
+        self._ask_all(Step(step, settings, coefficient, divisor))
+
+    def discard(self) -> None:
+        """What was pushed since the last step does not count."""
+        self._ask_all(Discard())
+
+    def norm_square(self) -> float:
+        """The sum of squares of all sums of gradients, once all workers have asked for it."""
+        self._norms.clear()
+        self._ask_all(AskNorm())
+        self._wait(lambda: len(self._norms) == len(self.nodes), "the gradients' norm")
+        return math.fsum(self._norms[device] for device in self.nodes)
+
+    def send_state(self, step: int, state: bytes) -> None:
+        """This worker's own state after a step that is to be committed."""
+        first = self.nodes[0]
+        self._link.tell([
+            ToDevice(self._near(first), PagedState(self._client, first, self.number, step, is_last, part))
+            for is_last, part in fragments(base64.b64encode(state).decode())
+        ])  # fmt: skip
+
+    def commit(self, step: int) -> None:
+        """Return once a step is committed, whose state was sent; all workers call it."""
+        self._ask_all(CommitNow(step))
+        self.wait_for_commit(step)
+
+    def wait_for_commit(self, step: int) -> None:
+        """Return once a step is committed."""
+        self._wait(lambda: self.committed_step >= step, f"step {step} to be committed")
+
+    def look(self, unit: int, array: int) -> np.ndarray:
+        """An array of a unit, (n,) float32, as it is after what this worker has asked for, without the others."""
+        line = self._line(unit)
+        model = self.declaration.model
+        found = np.empty(model.units[unit].num_elements, np.float32)
+        for chunk in range(model.num_chunks(unit)):
+            begin, end = model.elements(unit, chunk)
+            token = next(self._tokens)
+            with self._asking():
+                record = PagedLook(
+                    self._client, line.device, self.number, token, unit, chunk, array, line.num_operations
+                )
+                self._link.send([ToDevice(self._near(line.device), record)])
+            self._wait(partial(self._looked.__contains__, token), f"the values of {self._name(unit)}")
+            nbytes = (end - begin) * found.itemsize
+            found[begin:end] = self._memories[line.device].view(line.opened["look"], nbytes).view(np.float32)
+            self._looked.discard(token)
+        return found
+
+    def require_sound(self) -> None:
+        """Raise what an optimizer node has said, if it has failed."""
+        if self._failed is not None:
+            raise self._failed
+
+    # --- records
+
+    def _on_record(self, record: Any) -> None:  # noqa: ANN401
+        self._handlers[type(record)](record)
+
+    def _on_opened(self, opened: PagedOpened) -> None:
+        texts = self._texts.setdefault(opened.device, [])
+        texts.append(opened.text)
+        if opened.is_last:
+            self._opened[opened.device] = json.loads("".join(self._texts.pop(opened.device)))
+
+    def _on_failed(self, failed: PagedFailed) -> None:
+        if self._failed is None:
+            kind: type[CoarseError] = getattr(errors, failed.error, CoarseError)
+            self._failed = kind(f"rank {self._client}: {failed.text}{self._way_back()}")
+
+    def _on_committed(self, committed: PagedCommitted) -> None:
+        self.committed_step = max(self.committed_step, committed.step)
+
+    def _way_back(self) -> str:
+        if self.committed_step < 0:
+            return ""
+        return f"; step {self.committed_step} is the last committed one: resume=True goes on from there"
+
+    # --- within
+
+    def _near(self, device: int) -> int:
+        """The device of this host to which records for a node go."""
+        return device if device in self._memories else self._link.protocol.local_proxy
+
+    def _line(self, unit: int) -> NodeLine:
+        return self._lines[self.nodes[self.declaration.model.device_of[unit]]]
+
+    def _name(self, unit: int) -> str:
+        return repr(self.declaration.model.units[unit].name or "the root")
+
+    def _asking(self) -> "_Asking":
+        return _Asking(self)
+
+    def _ask_all(self, operation: Operation) -> None:
+        with self._asking():
+            for line in self._lines.values():
+                line.ask(operation)
+
+    def flush(self) -> None:
+        """Send what lines have to say; the lock is held."""
+        for device, line in self._lines.items():
+            if line.out:
+                records, line.out = line.out, []
+                self._link.send([ToDevice(self._near(device), record) for record in records])
+        self._link.ring_bells()
+
+    def _land(self) -> None:
+        """Give back the rooms whose gradients were added."""
+        for pushed, room in [one for one in self._flying if one[0].is_done]:
+            self._flying.remove((pushed, room))
+            opened = self._opened[room.device]
+            self._rooms[room.device].free(room.offset - opened["gradients"])
+
+    def _wait(self, is_done: Callable[[], bool], what: str, timeout_s: float | None = None) -> None:
+        """Wait for something; what a node says meanwhile, or who dies, ends it."""
+        try:
+            came = self._link.wait_until(lambda: is_done() or self._failed is not None, timeout_s)
+        except DeadRankError as error:
+            raise DeadRankError(f"{error}{self._way_back()}", rank=error.rank) from error
+        if is_done():
+            return
+        self.require_sound()
+        assert not came
+        raise self._stalled(what, self._link.stall_timeout_s if timeout_s is None else timeout_s)
+
+    def _stalled(self, what: str, waited_s: float) -> StallError:
+        """For what optimizer nodes wait, as they say."""
+        tokens = {next(self._tokens): device for device in self.nodes}
+        self._link.tell([
+            ToDevice(self._near(device), PagedQuery(self._client, device, self.number, token))
+            for token, device in tokens.items()
+        ])  # fmt: skip
+        self._link.wait_until(lambda: tokens.keys() <= self._statuses.keys(), ANSWER_S)
+        reasons = []
+        for token, device in tokens.items():
+            node = self.nodes.index(device)
+            text = self._statuses.pop(token, f"it did not answer within {ANSWER_S:g} s")
+            reasons.append(f"optimizer node {node}: {text or 'it waits for nothing'}")
+        return StallError(
+            f"rank {self._client}: waited {waited_s:g} s for {what}; {'; '.join(reasons)}; see what they wait for, or "
+            f"raise stall_timeout_s{self._way_back()}"
+        )
+
+    # --- the thread that carries
+
+    def _carry(self) -> None:
+        try:
+            while not self._is_closed:
+                self._link.wait_until(self._has_work, math.inf)
+                self._copy_all()
+        except CoarseError as error:
+            with self._link.lock:
+                self._failed = self._failed or error
+        except BaseException as error:
+            with self._link.lock:
+                self._failed = self._failed or CoarseError(f"rank {self._client} carries no bytes any more: {error!r}")
+            raise
+
+    def _has_work(self) -> bool:
+        return self._is_closed or any(line.copies or line.out for line in self._lines.values())
+
+    def _copy_all(self) -> None:
+        while True:
+            with self._link.lock:
+                self.flush()
+                found = next((line for line in self._lines.values() if line.copies), None)
+                if found is None:
+                    return
+                copy = found.copies.popleft()
+            self._copy(found, copy)
+            with self._link.lock:
+                found.on_copied(copy)
+                if copy.pulled is not None and copy.pulled.is_done:
+                    self._link.tell_waiting()
+
+    def _copy(self, line: NodeLine, copy: Copy) -> None:
+        model = self.declaration.model
+        span = copy.span
+        begin, end = model.elements(span.unit, span.chunk)
+        memory = self._memories[line.device]
+        if copy.pulled is not None:
+            if copy.pulled.target is not None:
+                itemsize = model.pulled.itemsize
+                at = line.opened["window"] + copy.slot * line.pull_bytes
+                chunk = memory.view(at, (end - begin) * itemsize)
+                copy.pulled.target[begin * itemsize : end * itemsize] = chunk
+            return
+        assert copy.pushed is not None
+        assert copy.pushed.source is not None
+        source = copy.pushed.source[begin:end].view(np.uint8)
+        at = line.opened["staging"] + copy.slot * staging_slot_bytes(model)
+        memory.view(at, len(source))[:] = source
+
+
+def _is_done(pushed: Pushed) -> bool:
+    return pushed.is_done
+
+
+class _Asking:
+    """Holds the link's lock, and sends what was asked for."""
+
+    def __init__(self, model: RemoteModel) -> None:
+        self._model = model
+
+    def __enter__(self) -> None:
+        model = self._model
+        if model._is_closed:
+            raise UnsupportedError(f"rank {model._client}: the model was closed; make it anew")
+        model.require_sound()
+        model._link.lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._model.flush()
+        self._model._link.lock.release()

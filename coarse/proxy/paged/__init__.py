@@ -1,0 +1,1 @@
+"""Models in the network on a memory device: the optimizer node that serves them (LuWu)."""

@@ -1,0 +1,375 @@
+"""Carries out what a device's models want: threads for each folder's disk, and threads that compute."""
+
+import os
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from importlib import import_module
+from queue import SimpleQueue
+from typing import Any
+
+import numpy as np
+
+from coarse.errors import CoarseError
+from coarse.protocol.clock import Clock
+from coarse.protocol.dtypes import DType
+from coarse.proxy.paged.models import DeviceModels, Steps
+from coarse.proxy.paged.opening import OpenedFolders
+from coarse.proxy.paged_steps import (
+    CloseStore,
+    OpenStore,
+    PlaceOfValues,
+    StoreWork,
+    UseMemory,
+    WriteRecord,
+)
+from coarse.storage.fixed_point import adder_of
+from coarse.storage.paged.declaration import window_slot_bytes
+from coarse.storage.paged.image import checksum_named
+from coarse.storage.paged.instructions import (
+    AddSum,
+    Assign,
+    ClearImage,
+    Instruction,
+    Look,
+    ReadImage,
+    ReadPulled,
+    ReadSum,
+    SquareSum,
+    Sync,
+    Update,
+    WriteImage,
+    WriteSum,
+)
+from coarse.storage.paged.kernels import Kernel, kernel_of
+from coarse.storage.paged.queues import FolderQueues, Priority
+from coarse.storage.paged.store import Adder, Buffers, PagedStore
+from coarse.storage.reduce import widen
+from coarse.storage.region import DeviceMemory
+
+DEPTH = 2
+"""Reads and writes of one folder that run at once."""
+_SLOW_S = 1.0
+_PRIORITY = {
+    ReadPulled: Priority.READ_PARAMETERS,
+    Look: Priority.READ_PARAMETERS,
+    ReadImage: Priority.READ_STATES,
+    ReadSum: Priority.READ_STATES,
+    WriteImage: Priority.WRITE_STATES,
+    WriteSum: Priority.WRITE_STATES,
+}
+Job = Callable[[], Callable[[], Steps]]
+"""Work for a thread; what it returns is called by the service's thread."""
+
+
+class _Threads:
+    """Some threads that take jobs in turn."""
+
+    def __init__(self, name: str, num_threads: int, done: Callable[[Callable[[], Steps]], None]) -> None:
+        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
+        self._done = done
+        self._threads = [
+            threading.Thread(target=self._work, name=f"coarse-{name}", daemon=True) for _ in range(num_threads)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def put(self, job: Job) -> None:
+        """Do this when a thread is free."""
+        self._jobs.put(job)
+
+    def stop(self) -> None:
+        """End once all jobs are done."""
+        for _ in self._threads:
+            self._jobs.put(None)
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            self._done(job())
+            del job
+
+
+@dataclass(eq=False)
+class _Hands:
+    """What is open for one model."""
+
+    opened: OpenedFolders
+    disks: list[_Threads]
+    queues: list[FolderQueues[StoreWork]]
+    adder: Adder
+    store: PagedStore | None = None
+    num_running: int = 0
+    begun_s: dict[StoreWork, float] = field(default_factory=dict)
+    """Reads and writes that run."""
+    is_closing: bool = False
+    num_syncing: int = 0
+
+
+class PagedHands:
+    """The hands of a DeviceModels. All but the jobs runs in the service's thread."""
+
+    def __init__(
+        self,
+        models: DeviceModels,
+        memory: DeviceMemory,
+        wake: Callable[[], None],
+        clock: Clock,
+        num_devices_here: int,
+    ) -> None:
+        """`wake` ends the service's sleep; it is called by other threads."""
+        self._models = models
+        self._memory = memory
+        self._wake = wake
+        self._clock = clock
+        self._num_devices_here = num_devices_here
+        self._results: deque[Callable[[], Steps]] = deque()
+        self._hands: dict[int, _Hands] = {}
+        self._opening: _Threads | None = None
+        self._computing: _Threads | None = None
+        self.num_pending = 0
+        """Jobs whose results were not taken."""
+        models.slow_work = self._slow_work
+        self.carriers: dict[type, Callable[..., None]] = {
+            OpenStore: self._open,
+            UseMemory: self._use_memory,
+            StoreWork: self._do,
+            WriteRecord: self._write_record,
+            CloseStore: self._close,
+        }
+        """What to do with each kind of step."""
+
+    def take_results(self) -> Steps:
+        """What follows from the work that is done."""
+        steps: Steps = []
+        while self._results:
+            self.num_pending -= 1
+            steps += self._results.popleft()()
+        return steps
+
+    # --- opening and closing
+
+    def _open(self, opening: OpenStore) -> None:
+        if self._opening is None:
+            self._opening = _Threads("paged-open", 1, self._finish)
+            cores = len(os.sched_getaffinity(0))
+            num_threads = max(1, min(4, cores // (2 * self._num_devices_here)))
+            self._computing = _Threads("paged-compute", num_threads, self._finish)
+        node = self._models.node_of(opening.model)
+
+        def job() -> Callable[[], Steps]:
+            try:
+                opened = OpenedFolders(opening, node, self._num_devices_here)
+            except CoarseError as refused:
+                error = refused
+                return lambda: self._models.on_failed(opening.model, error)
+            return lambda: self._on_opened(opening, opened)
+
+        self._start(self._opening, job)
+
+    def _on_opened(self, opening: OpenStore, opened: OpenedFolders) -> Steps:
+        disks = [_Threads("paged-disk", DEPTH, self._finish) for _ in opened.folders]
+        declaration = opening.declaration
+        adder = adder_of(declaration.sum, declaration.num_workers)
+        self._hands[opening.model] = _Hands(opened, disks, [FolderQueues(DEPTH) for _ in disks], adder)
+        return self._models.on_opened(opening, opened.answer())
+
+    def _use_memory(self, step: UseMemory) -> None:
+        hands = self._hands[step.model]
+        declaration, layout = hands.opened.declaration, hands.opened.layout
+        model = declaration.model
+        pull_bytes = window_slot_bytes(model, layout.device)
+        window = self._memory.view(step.window, step.plan.num_window * pull_bytes).reshape(-1, pull_bytes)
+        hands.store = PagedStore(
+            layout, hands.opened.folders, Buffers(model, step.plan.num_buffers), window, step.plan.in_memory,
+            checksum_named(hands.opened.checksum), _kernels(declaration.kernel, declaration.optimizer),
+            declaration.group_of,
+        )  # fmt: skip
+
+    def _close(self, step: CloseStore) -> None:
+        hands = self._hands.get(step.model)
+        if hands is not None:
+            hands.is_closing = True
+        self._close_idle(step.model)
+
+    def _close_idle(self, number: int) -> None:
+        hands = self._hands.get(number)
+        if hands is None:
+            self._models.on_closed(number)
+        elif hands.is_closing and not hands.num_running:
+            del self._hands[number]
+            for disk in hands.disks:
+                disk.stop()
+            hands.opened.close()
+            self._models.on_closed(number)
+
+    # --- work
+
+    def _do(self, work: StoreWork) -> None:
+        one = work.instruction
+        hands = self._hands[work.model]
+        hands.num_running += 1
+        if isinstance(one, Sync):
+            hands.num_syncing = len(hands.disks)
+            for place, disk in enumerate(hands.disks):
+                self._start(disk, partial(self._sync, hands, work, place))
+            return
+        priority = _PRIORITY.get(type(one))
+        if priority is None:
+            assert self._computing is not None
+            self._start(self._computing, partial(self._compute, hands, work))
+            return
+        folder = self._folder_of(hands, one)
+        hands.queues[folder].put(priority, work)
+        self._begin(hands, folder)
+
+    def _folder_of(self, hands: _Hands, one: Instruction) -> int:
+        assert isinstance(one, ReadPulled | Look | ReadImage | ReadSum | WriteImage | WriteSum)
+        if isinstance(one, ReadSum | WriteSum):
+            return hands.opened.layout.sum_place(one.unit, one.chunk).folder
+        return hands.opened.layout.place(one.unit, one.chunk, 0).folder
+
+    def _begin(self, hands: _Hands, folder: int) -> None:
+        for work in hands.queues[folder].start():
+            hands.begun_s[work] = self._clock.now_s()
+            self._start(hands.disks[folder], partial(self._access, hands, work, folder))
+
+    def _access(self, hands: _Hands, work: StoreWork, folder: int) -> Callable[[], Steps]:
+        """Read or write; in a thread of the folder's disk."""
+        store, one, error = hands.store, work.instruction, None
+        assert store is not None
+        try:
+            match one:
+                case ReadPulled():
+                    store.read_pulled(one)
+                case ReadImage():
+                    store.read_image(one)
+                case ReadSum():
+                    store.read_sum(one)
+                case WriteImage():
+                    store.write_image(one)
+                case WriteSum():
+                    store.write_sum(one)
+                case Look():
+                    store.look(one, self._values(work.values[0], self._num_elements(hands, one)))
+        except CoarseError as refused:
+            error = refused
+
+        def follows() -> Steps:
+            hands.queues[folder].end()
+            hands.begun_s.pop(work, None)
+            self._begin(hands, folder)
+            return self._answer(hands, work, 0.0, error)
+
+        return follows
+
+    def _compute(self, hands: _Hands, work: StoreWork) -> Callable[[], Steps]:
+        """Add, square or update; in a thread that computes."""
+        store, one, value, error = hands.store, work.instruction, 0.0, None
+        assert store is not None
+        try:
+            match one:
+                case AddSum():
+                    value = self._add(hands, store, one, work.values)
+                case SquareSum():
+                    value = store.square_sum(one)
+                case Update():
+                    store.update(one)
+                case Assign():
+                    store.assign(one)
+                case ClearImage():
+                    store.clear_image(one)
+        except CoarseError as refused:
+            error = refused
+        return lambda: self._answer(hands, work, value, error)
+
+    def _add(self, hands: _Hands, store: PagedStore, one: AddSum, places: tuple[PlaceOfValues, ...]) -> float:
+        num_elements = self._num_elements(hands, one)
+        given = [self._values(place, num_elements) for place in places]
+        wide = [
+            values if DType(place.dtype) is DType.FLOAT32 else widen(values, DType(place.dtype))
+            for values, place in zip(given, places, strict=True)
+        ]
+        square = store.add_sum(one, wide, hands.adder)
+        for values, place in zip(given, places, strict=True):
+            if place.is_zeroed:
+                values[:] = 0
+        return square
+
+    def _sync(self, hands: _Hands, work: StoreWork, place: int) -> Callable[[], Steps]:
+        """Sync one folder; in a thread of its disk. The last one's end is the instruction's."""
+        error = None
+        try:
+            hands.opened.folders[place].sync()
+        except CoarseError as refused:
+            error = refused
+
+        def follows() -> Steps:
+            hands.num_syncing -= 1
+            if error is not None and hands.num_syncing:
+                return self._models.on_failed(work.model, error)
+            return [] if hands.num_syncing else self._answer(hands, work, 0.0, error)
+
+        return follows
+
+    def _write_record(self, step: WriteRecord) -> None:
+        hands = self._hands[step.model]
+        hands.num_running += 1
+
+        def job() -> Callable[[], Steps]:
+            error = None
+            try:
+                hands.opened.folders[0].write_commit(step.commit)
+            except CoarseError as refused:
+                error = refused
+            return lambda: self._answer(hands, step, 0.0, error)
+
+        self._start(hands.disks[0], job)
+
+    def _answer(self, hands: _Hands, done: StoreWork | WriteRecord, value: float, error: CoarseError | None) -> Steps:
+        hands.num_running -= 1
+        steps = self._models.on_result(done, value) if error is None else self._models.on_failed(done.model, error)
+        if hands.is_closing:
+            self._close_idle(done.model)
+        return steps
+
+    # --- within
+
+    def _start(self, threads: _Threads, job: Job) -> None:
+        self.num_pending += 1
+        threads.put(job)
+
+    def _finish(self, follows: Callable[[], Steps]) -> None:
+        self._results.append(follows)
+        self._wake()
+
+    def _values(self, place: PlaceOfValues, num_elements: int) -> np.ndarray:
+        dtype = DType(place.dtype)
+        return self._memory.view(place.offset, num_elements * dtype.itemsize).view(dtype.storage)
+
+    def _num_elements(self, hands: _Hands, one: AddSum | Look) -> int:
+        begin, end = hands.opened.declaration.model.elements(one.unit, one.chunk)
+        return end - begin
+
+    def _slow_work(self, number: int) -> str:
+        """Reads and writes that have not ended for long."""
+        hands = self._hands.get(number)
+        if hands is None:
+            return ""
+        now_s = self._clock.now_s()
+        slow = [
+            f"{hands.opened.folders[self._folder_of(hands, work.instruction)].path} has not ended a "
+            f"{type(work.instruction).__name__} for {now_s - begun_s:.0f} s"
+            for work, begun_s in hands.begun_s.items()
+            if now_s - begun_s > _SLOW_S
+        ]
+        return "; ".join(slow)
+
+
+def _kernels(kernel: str, optimizer: str) -> Callable[[Any], Kernel]:
+    """Makes a kernel of a group's settings."""
+    if kernel == "numpy":
+        return partial(kernel_of, optimizer)
+    fused = import_module("coarse.torch.paged.fused")
+    return partial(fused.kernel_of, optimizer)

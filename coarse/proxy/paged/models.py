@@ -1,0 +1,283 @@
+# Pure: no MPI, threads, clock or environment.
+"""The models of one memory device: opened when all workers have joined, served, and closed when all have left."""
+
+import base64
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from coarse.errors import CoarseError, MismatchError
+from coarse.protocol.paged_records import (
+    TO_CLIENT,
+    TO_DEVICE,
+    PagedAsk,
+    PagedBeat,
+    PagedClose,
+    PagedCommitted,
+    PagedData,
+    PagedFailed,
+    PagedLook,
+    PagedOpen,
+    PagedOpened,
+    PagedPrepared,
+    PagedQuery,
+    PagedState,
+    PagedStatus,
+)
+from coarse.protocol.plan import Placement
+from coarse.protocol.snapshot_records import fragments, shortened
+from coarse.proxy.instructions import Instruction, Send
+from coarse.proxy.paged.served import ClientPlaces, Out, ServedModel
+from coarse.proxy.paged_steps import (
+    CloseStore,
+    OpenStore,
+    StoreOpened,
+    StoreWork,
+    UseMemory,
+    WriteRecord,
+)
+from coarse.storage.paged.commit import decode_commit
+from coarse.storage.paged.declaration import Declaration, staging_slot_bytes, window_slot_bytes
+from coarse.storage.paged.layout import BLOCK_BYTES
+
+Steps = list[Instruction]
+Allocate = Callable[[int, Callable[[int, str], Steps]], Steps]
+
+
+@dataclass(eq=False)
+class _Model:
+    """A model from its first worker's word on."""
+
+    joined: set[int] = field(default_factory=set)
+    left: set[int] = field(default_factory=set)
+    texts: list[str] = field(default_factory=list)
+    declared: dict[str, Any] | None = None
+    served: ServedModel | None = None
+    region: int = -1
+    failed: PagedFailed | None = None
+    is_closed: bool = False
+
+
+class DeviceModels:
+    """What a device does for models in the network."""
+
+    def __init__(self, device: int, placement: Placement, allocate: Allocate, free: Callable[[int], None]) -> None:
+        """`allocate` finds device memory, `free` gives it back."""
+        self._device = device
+        self._placement = placement
+        self._allocate = allocate
+        self._free = free
+        self._here = placement.clients_on(placement.device_nodes[device])
+        self._models: dict[int, _Model] = {}
+        self.slow_work: Callable[[int], str] = lambda model: ""
+        """What of a model's work the driver has waited for too long, for people."""
+        self._own: dict[type, Callable[..., Steps]] = {
+            PagedOpen: self._on_open,
+            PagedAsk: lambda ask: self._serve(ask.model, ServedModel.on_ask, ask),
+            PagedData: lambda data: self._serve(data.model, ServedModel.on_data, data),
+            PagedBeat: lambda beat: self._serve(beat.model, ServedModel.on_beat, beat),
+            PagedLook: lambda look: self._serve(look.model, ServedModel.on_look, look),
+            PagedState: lambda state: self._serve(state.model, ServedModel.on_state, state),
+            PagedPrepared: lambda prepared: self._serve(prepared.model, ServedModel.on_prepared, prepared),
+            PagedCommitted: lambda record: self._serve(record.model, lambda served, _: served.on_committed(), None),
+            PagedQuery: self._on_query,
+            PagedClose: self._on_close,
+        }
+        self.handlers: dict[type, Callable[..., Steps]] = {
+            **dict.fromkeys((*TO_DEVICE, PagedData, PagedBeat, PagedPrepared), self._on_record),
+            **dict.fromkeys(TO_CLIENT, self._on_answer),
+        }
+        """What to do with each kind of record."""
+
+    # --- records
+
+    def _on_record(self, record: Any) -> Steps:  # noqa: ANN401
+        """What is for another device is passed on there."""
+        if record.device != self._device:
+            return [Send(self._placement.num_clients + record.device, record)]
+        return self._own[type(record)](record)
+
+    def _on_answer(self, record: Any) -> Steps:  # noqa: ANN401
+        """What another node's optimizer tells a worker of this host, or, of a commit, this device itself."""
+        if record.client < 0:
+            return self._own[type(record)](record)
+        return [self._to_client(record.client, record)]
+
+    def _to_client(self, client: int, record: Any) -> Send:  # noqa: ANN401
+        """To a worker here, or to its own device, which passes it on."""
+        if client in self._here:
+            return Send(client, record)
+        return Send(self._placement.num_clients + self._placement.local_proxies[client], record)
+
+    def _to_all(self, make: Callable[[int], Any]) -> Steps:
+        return [self._to_client(client, make(client)) for client in range(self._placement.num_clients)]
+
+    def on_dead(self) -> None:
+        """A rank is gone: nothing that was not committed will be."""
+        for model in self._models.values():
+            model.is_closed = True
+
+    # --- opening
+
+    def _on_open(self, record: PagedOpen) -> Steps:
+        model = self._models.setdefault(record.model, _Model())
+        if record.client == 0:
+            model.texts.append(record.text)
+            if record.is_last:
+                model.declared = json.loads("".join(model.texts))
+        if record.is_last:
+            model.joined.add(record.client)
+        if model.declared is None or len(model.joined) < self._placement.num_clients:
+            return []
+        declaration = Declaration.from_json(model.declared["declaration"])
+        resumed = decode_commit(base64.b64decode(model.declared["resumed"])) if model.declared["resumed"] else None
+        return [OpenStore(record.model, declaration, len(self._here), resumed)]
+
+    def on_opened(self, opening: OpenStore, opened: StoreOpened) -> Steps:
+        """A model's folders are open, and its memory is planned: have the memory."""
+        declaration, plan = opening.declaration, opened.plan
+        model = self._models[opening.model]
+        window = plan.num_window * window_slot_bytes(declaration.model, self.node_of(opening.model))
+        slot = staging_slot_bytes(declaration.model)
+        gradients = -(-plan.gradient_bytes // BLOCK_BYTES) * BLOCK_BYTES
+        each = gradients + (plan.num_staging + 1) * slot
+
+        def placed(offset: int, refusal: str) -> Steps:
+            if refusal:
+                remedy = "lower memory, or raise device_capacity_bytes"
+                return self._fail(opening.model, "CapacityError", f"{refusal}; {remedy}")
+            model.region = offset
+            begin = -(-offset // BLOCK_BYTES) * BLOCK_BYTES
+            places = {}
+            for number, client in enumerate(self._here):
+                first = begin + window + number * each
+                staging = first + gradients
+                places[client] = ClientPlaces(first, staging, staging + plan.num_staging * slot)
+            model.served = ServedModel(
+                opening.model, self._device, self._nodes(model), tuple(self._here), declaration, opened, places,
+                self._placement.num_clients,
+            )  # fmt: skip
+            steps: Steps = [UseMemory(opening.model, plan, begin)]
+            for client in range(self._placement.num_clients):
+                steps += self._opened(opening, opened, begin, places, client)
+            return steps
+
+        return self._allocate(window + len(self._here) * each + BLOCK_BYTES, placed)
+
+    def node_of(self, number: int) -> int:
+        """Which of a model's optimizer nodes this device is."""
+        return self._nodes(self._models[number]).index(self._device)
+
+    def _nodes(self, model: _Model) -> tuple[int, ...]:
+        assert model.declared is not None
+        return tuple(model.declared["nodes"])
+
+    def _opened(
+        self, opening: OpenStore, opened: StoreOpened, window: int, places: dict[int, ClientPlaces], client: int
+    ) -> list[Send]:
+        """Tell a worker where its model's memory is, and from where it goes on."""
+        resumed: dict[str, Any] | None = None
+        if opened.resumed is not None:
+            resumed = {"step": opened.resumed.step, "state": base64.b64encode(opened.resumed.workers[client]).decode()}
+            if client == 0:
+                resumed["commit"] = base64.b64encode(opened.resumed.encode()).decode()
+        place = places[client] if client in places else ClientPlaces(-1, -1, -1)
+        text = json.dumps({
+            "window": window,
+            "num_window": opened.plan.num_window,
+            "gradients": place.gradients,
+            "gradient_bytes": opened.plan.gradient_bytes,
+            "staging": place.staging,
+            "num_staging": opened.plan.num_staging,
+            "look": place.look,
+            "in_memory": opened.plan.in_memory,
+            "resumed": resumed,
+            "told": opened.told,
+        })  # fmt: skip
+        return [
+            self._to_client(client, PagedOpened(client, self._device, opening.model, is_last, part))
+            for is_last, part in fragments(text)
+        ]
+
+    # --- serving
+
+    def _serve(self, number: int, do: Callable[[ServedModel, Any], list[Out]], record: object) -> Steps:
+        model = self._models.get(number)
+        if model is None or model.served is None or model.failed is not None or model.is_closed:
+            return []
+        try:
+            out = do(model.served, record)
+        except MismatchError as error:
+            return self._fail(number, "MismatchError", str(error))
+        return [*self._steps(out), *self._close_quiet(number, model)]
+
+    def _steps(self, out: Iterable[Out]) -> Steps:
+        steps: Steps = []
+        for one in out:
+            if isinstance(one, OpenStore | UseMemory | StoreWork | WriteRecord | CloseStore):
+                steps.append(one)
+                continue
+            endpoint, record = one
+            if endpoint < self._placement.num_clients:
+                steps.append(self._to_client(endpoint, record))
+            else:
+                steps.append(Send(endpoint, record))
+        return steps
+
+    def on_result(self, done: StoreWork | WriteRecord, value: float) -> Steps:
+        """Work was carried out."""
+        return self._serve(done.model, lambda served, _: served.on_result(done, value), None)
+
+    def on_failed(self, number: int, error: CoarseError) -> Steps:
+        """Work could not be carried out: the model goes no further."""
+        return self._fail(number, type(error).__name__, str(error))
+
+    def _fail(self, number: int, kind: str, text: str) -> Steps:
+        model = self._models[number]
+        if model.failed is not None:
+            return []
+        failed = PagedFailed(ToAll, self._device, number, kind, shortened(text))
+        model.failed = failed
+        return [*self._to_all(lambda client: failed._replace(client=client)), *self._close_quiet(number, model)]
+
+    def _on_query(self, query: PagedQuery) -> Steps:
+        model = self._models.get(query.model)
+        lacks = [] if model is None or model.served is None else [model.served.missing()]
+        lacks.append(self.slow_work(query.model))
+        absent = [one for one in range(self._placement.num_clients) if model is None or one not in model.joined]
+        if absent:
+            lacks.append(f"ranks {absent} have not called model_in_network")
+        elif model is not None and model.served is None:
+            lacks.append("its folders are being opened")
+        text = shortened("; ".join(lack for lack in lacks if lack))
+        status = PagedStatus(query.client, self._device, query.model, query.token, text)
+        return [self._to_client(query.client, status)]
+
+    # --- closing
+
+    def _on_close(self, close: PagedClose) -> Steps:
+        model = self._models.get(close.model)
+        if model is None:
+            return []
+        model.left.add(close.client)
+        return self._close_quiet(close.model, model)
+
+    def _close_quiet(self, number: int, model: _Model) -> Steps:
+        """Close a model that all workers are done with, once nothing is under way."""
+        if model.is_closed or len(model.left) < self._placement.num_clients:
+            return []
+        if model.failed is None and model.served is not None and not model.served.is_quiet:
+            return []
+        model.is_closed = True
+        return [CloseStore(number)]
+
+    def on_closed(self, number: int) -> None:
+        """A model's folders are closed, and nothing reads or writes its memory."""
+        model = self._models.pop(number)
+        if model.region >= 0:
+            self._free(model.region)
+
+
+ToAll = -1
+"""In place of a worker, in a record that is copied for each."""

@@ -1,0 +1,194 @@
+# Pure: no MPI, threads, clock or environment.
+"""What workers tell optimizer nodes of a model, and how a node divides its memory."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from coarse.errors import CapacityError, ConfigError
+from coarse.protocol.dtypes import DType
+from coarse.storage.paged.kernels import kernel_of
+from coarse.storage.paged.layout import PagedModel, sum_nbytes
+from coarse.storage.paged.optimizer import Rules
+
+SUMS = ("float32", "int64", "int32-switchml")
+KERNELS = ("numpy", "torch-fused")
+PUSH_WINDOW = 256
+"""Packets of a worker that may wait to be added; it is its own memory that holds them."""
+_FLOAT_BYTES = 4
+_LEAST_SLOTS = 2
+"""Of each kind: one is filled while another is emptied."""
+_MOST_BUFFERS = 8
+_STAGING_SLOTS = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Declaration:
+    """A model, its optimizer, and where its states are kept; the same from all workers."""
+
+    model: PagedModel
+    optimizer: str
+    groups: tuple[dict[str, Any], ...]
+    """The settings of each parameter group, as the first step would have them."""
+    group_of: tuple[tuple[int, ...], ...]
+    """By unit and tensor, the number of its group."""
+    num_workers: int
+    storage: tuple[str, ...] | None
+    """Folders on each optimizer node's host; None: states stay in the node's memory."""
+    memory_bytes: int | None = None
+    """What a node may use for buffers; None: half of what its machine has left."""
+    in_backward: bool = False
+    num_passes: int = 1
+    is_speculative: bool = False
+    wants_norm: bool = False
+    commit_every: int = 1
+    resume: bool = False
+    other_kernel: bool = False
+    """Whether to go on with states that another kernel wrote."""
+    gradients: DType = DType.FLOAT32
+    """The type in which gradients are pushed."""
+    sum: str = "float32"
+    kernel: str = "numpy"
+    owner: str = ""
+    run: str = ""
+    """A name that no other training has."""
+
+    def __post_init__(self) -> None:
+        for group in self.groups:
+            try:
+                kernel = kernel_of(self.optimizer, group)
+            except ValueError as error:
+                raise ConfigError(str(error), key="optimizer") from None
+            if kernel.num_states > self.model.num_states:
+                raise ConfigError(
+                    f"the parameter groups of {self.optimizer} keep {self.model.num_states} and {kernel.num_states} "
+                    "states each; give all groups a momentum or none",
+                    key="optimizer",
+                )
+        for name in ("num_passes", "commit_every"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)}", key=name)
+        if self.in_backward and self.commit_every != 1:
+            raise ConfigError(
+                f"update='backward' commits every step, since what it replaces before the step has to stay; got "
+                f"commit_every={self.commit_every}",
+                key="commit_every",
+            )
+        if self.sum not in SUMS:
+            raise ConfigError(f"sum must be one of {SUMS}, got {self.sum!r}", key="sum")
+        if self.kernel not in KERNELS:
+            raise ConfigError(f"kernel must be one of {KERNELS}, got {self.kernel!r}", key="kernel")
+
+    @property
+    def rules(self) -> Rules:
+        """When updates are made."""
+        return Rules(
+            in_backward=self.in_backward,
+            num_passes=self.num_passes,
+            is_speculative=self.is_speculative,
+            commit_every=self.commit_every,
+            wants_squares=self.wants_norm,
+        )
+
+    def to_json(self) -> str:
+        """Text for the wire."""
+        return json.dumps({**asdict(self), "model": self.model.to_json(), "gradients": self.gradients.label})
+
+    @classmethod
+    def from_json(cls, text: str) -> "Declaration":
+        """What `to_json` made."""
+        fields = json.loads(text)
+        fields["model"] = PagedModel.from_json(fields["model"])
+        fields["gradients"] = DType[fields["gradients"].upper()]
+        fields["groups"] = tuple(fields["groups"])
+        fields["group_of"] = tuple(tuple(unit) for unit in fields["group_of"])
+        fields["storage"] = None if fields["storage"] is None else tuple(fields["storage"])
+        return cls(**fields)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryPlan:
+    """What an optimizer node's memory is used for, in bytes and in numbers."""
+
+    num_window: int
+    """Chunks that were read and are being pulled."""
+    num_buffers: int
+    """Chunks that are being updated."""
+    gradient_bytes: int
+    """Of each worker of the node: room in which gradients are born; 0: they are copied, chunk by chunk."""
+    num_staging: int
+    """Chunks of each worker that are being copied."""
+    in_memory: tuple[int, ...]
+    """Units whose sums of gradients stay in memory."""
+    total_bytes: int
+
+
+def plan_memory(
+    declaration: Declaration, device: int, num_clients: int, memory_bytes: int
+) -> MemoryPlan:
+    """How a node's memory is divided: what training cannot do without, then room for gradients, for pulls, for updates,
+    and for sums.
+
+    Raises:
+        CapacityError: it is too little.
+    """
+    model = declaration.model
+    units = model.units_of(device)
+    images = [model.image(unit, 0) for unit in units] or [model.image(0, 0)]
+    pull_bytes = window_slot_bytes(model, device)
+    elements = max(image.num_elements for image in images)
+    buffer_bytes = max(image.nbytes for image in images) + sum_nbytes(elements)
+    staging_bytes = num_clients * (_STAGING_SLOTS + 1) * staging_slot_bytes(model)  # one more to look at
+    scratch_bytes = 3 * elements * _FLOAT_BYTES
+    left = memory_bytes - staging_bytes - scratch_bytes - _LEAST_SLOTS * (pull_bytes + buffer_bytes)
+    if left < 0:
+        raise CapacityError(
+            f"optimizer node {device} has {memory_bytes} bytes of memory, and needs {memory_bytes - left} for "
+            f"{_LEAST_SLOTS} chunks of {model.chunk_elements} elements of each kind; raise memory, or lower "
+            "chunk_elements"
+        )
+    num_window = num_buffers = _LEAST_SLOTS
+    gradient_bytes = 0
+    trainable = [model.units[unit].num_elements for unit in units if model.units[unit].is_trainable]
+    for factor in (1, 2):
+        wanted = factor * max(trainable, default=0) * declaration.gradients.itemsize
+        if num_clients * (wanted - gradient_bytes) <= left:
+            left -= num_clients * (wanted - gradient_bytes)
+            gradient_bytes = wanted
+    most_window = 2 * max((model.num_chunks(unit) for unit in units), default=1)
+    while num_window < most_window and left >= pull_bytes:
+        num_window += 1
+        left -= pull_bytes
+    while num_buffers < _MOST_BUFFERS and left >= buffer_bytes:
+        num_buffers += 1
+        left -= buffer_bytes
+    in_memory = []
+    for unit in units:
+        nbytes = model.units[unit].num_elements * _FLOAT_BYTES
+        if model.units[unit].is_trainable and nbytes <= left:
+            left -= nbytes
+            in_memory.append(unit)
+    return MemoryPlan(
+        num_window=num_window,
+        num_buffers=num_buffers,
+        gradient_bytes=gradient_bytes,
+        num_staging=_STAGING_SLOTS,
+        in_memory=tuple(in_memory),
+        total_bytes=memory_bytes - left,
+    )
+
+
+def window_slot_bytes(model: PagedModel, node: int) -> int:
+    """Of an optimizer node's window: what a pull reads of its largest chunk."""
+    return max(model.image(unit, 0).pull_nbytes for unit in model.units_of(node) or (0,))
+
+
+def staging_slot_bytes(model: PagedModel) -> int:
+    """Of a worker's staging slots, and of the slot to look at: a chunk in float32."""
+    return sum_nbytes(max(min(model.chunk_elements, unit.num_elements) for unit in model.units))
+
+
+def on_disk(model: PagedModel, units: Sequence[int], in_memory: Sequence[int]) -> tuple[int, ...]:
+    """Of an optimizer node's units those whose sums of gradients go to the disk."""
+    return tuple(unit for unit in units if model.units[unit].is_trainable and unit not in in_memory)
