@@ -7,7 +7,7 @@ them and in one order, and bytes move as packets through the hops of a tree (coa
 messages are PagedData and PagedBeat on a host.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 
 class PagedOpen(NamedTuple):
@@ -46,7 +46,7 @@ class PagedAsk(NamedTuple):
     client: int
     device: int
     model: int
-    operation: tuple[Any, ...]
+    operation: tuple[int | float | str, ...]
     """See `wire_of` in coarse/storage/paged/operations.py."""
     present: int
     """Of a push: a bit for each tensor that the worker has."""
@@ -142,6 +142,8 @@ class PagedLooked(NamedTuple):
     device: int
     model: int
     token: int
+    steps: tuple[int, ...]
+    """By tensor of the unit, how many steps it has had."""
 
 
 class PagedQuery(NamedTuple):

@@ -111,6 +111,7 @@ from coarse.torch.push_pull import (
 if TYPE_CHECKING:
     from coarse.torch.fsdp.fully_shard import fully_shard, release_caches
     from coarse.torch.fsdp.recording import TransferRecorder
+    from coarse.torch.paged.model_in_network import model_in_network
 
 __all__ = [
     "AcceleratorCache",
@@ -174,6 +175,7 @@ __all__ = [
     "join",
     "local_rank",
     "local_size",
+    "model_in_network",
     "mpi_built",
     "mpi_enabled",
     "mpi_threads_supported",
@@ -205,6 +207,7 @@ __all__ = [
 
 _LATER = {
     "fully_shard": "coarse.torch.fsdp.fully_shard",
+    "model_in_network": "coarse.torch.paged.model_in_network",
     "release_caches": "coarse.torch.fsdp.fully_shard",
     "TransferRecorder": "coarse.torch.fsdp.recording",
 }

@@ -49,6 +49,7 @@ from coarse.storage.paged.operations import (
     Freeze,
     Operation,
     Push,
+    SetSteps,
     Step,
 )
 from coarse.storage.region import DeviceMemory
@@ -88,7 +89,8 @@ class RemoteModel:
         self._opened: dict[int, dict[str, Any]] = {}
         self._failed: CoarseError | None = None
         self._norms: dict[int, float] = {}
-        self._looked: set[int] = set()
+        self._looked: dict[int, tuple[int, ...]] = {}
+        """Token -> the steps of the unit that was looked at."""
         self._statuses: dict[int, str] = {}
         self._tokens = itertools.count(1)
         self.committed_step = -1
@@ -102,7 +104,7 @@ class RemoteModel:
             PagedBeat: lambda beat: self._lines[beat.device].on_beat(beat),
             PagedNorm: lambda norm: self._norms.__setitem__(norm.device, norm.square),
             PagedCommitted: self._on_committed,
-            PagedLooked: lambda looked: self._looked.add(looked.token),
+            PagedLooked: lambda looked: self._looked.__setitem__(looked.token, looked.steps),
             PagedStatus: lambda status: self._statuses.__setitem__(status.token, status.text),
         }
         link.protocol.models[number] = self._on_record
@@ -256,8 +258,16 @@ class RemoteModel:
         """Return once a step is committed."""
         self._wait(lambda: self.committed_step >= step, f"step {step} to be committed")
 
-    def look(self, unit: int, array: int) -> np.ndarray:
-        """An array of a unit, (n,) float32, as it is after what this worker has asked for, without the others."""
+    def set_steps(self, unit: int, steps: Sequence[int]) -> None:
+        """Have a unit's tensors counted as having had so many steps."""
+        with self._asking():
+            self._line(unit).ask(SetSteps(unit, tuple(steps)))
+
+    def look(self, unit: int, array: int) -> tuple[np.ndarray, tuple[int, ...]]:
+        """An array of a unit, (n,) float32, as it is after what this worker has asked for, without the others; and by
+        tensor how many steps it has had.
+        """
+        steps: tuple[int, ...] = ()
         line = self._line(unit)
         model = self.declaration.model
         found = np.empty(model.units[unit].num_elements, np.float32)
@@ -272,8 +282,8 @@ class RemoteModel:
             self._wait(partial(self._looked.__contains__, token), f"the values of {self._name(unit)}")
             nbytes = (end - begin) * found.itemsize
             found[begin:end] = self._memories[line.device].view(line.opened["look"], nbytes).view(np.float32)
-            self._looked.discard(token)
-        return found
+            steps = self._looked.pop(token)
+        return found, steps
 
     def require_sound(self) -> None:
         """Raise what an optimizer node has said, if it has failed."""

@@ -218,7 +218,7 @@ class ServedModel:
             return self._carry(self.optimizer.on_squared(one, value))
         if isinstance(one, Look):
             client, token = self._looks.pop(one.token)
-            return [(client, PagedLooked(client, self._device, self.number, token))]
+            return [(client, PagedLooked(client, self._device, self.number, token, one.steps))]
         return self._carry(self.optimizer.on_done(one))
 
     # --- within

@@ -150,6 +150,8 @@ class Look(NamedTuple):
     array: int
     at: Place | None
     """None: it was never written, and is zeros."""
+    steps: tuple[int, ...]
+    """By tensor of the unit, how many steps it has had."""
 
 
 class Sync(NamedTuple):

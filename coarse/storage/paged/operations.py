@@ -102,8 +102,18 @@ class CommitNow(NamedTuple):
         return f"wants step {self.step} committed"
 
 
-_KINDS: tuple[Any, ...] = (Pull, Push, Freeze, EndPass, Step, Discard, AskNorm, CommitNow)
-Operation = Pull | Push | Freeze | EndPass | Step | Discard | AskNorm | CommitNow
+class SetSteps(NamedTuple):
+    """Have a unit's tensors counted as having had so many steps."""
+
+    unit: int
+    steps: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"sets the steps of unit {self.unit} to {list(self.steps)}"
+
+
+_KINDS: tuple[Any, ...] = (Pull, Push, Freeze, EndPass, Step, Discard, AskNorm, CommitNow, SetSteps)
+Operation = Pull | Push | Freeze | EndPass | Step | Discard | AskNorm | CommitNow | SetSteps
 
 
 def wire_of(operation: Operation) -> tuple[Any, ...]:

@@ -44,6 +44,7 @@ from coarse.storage.paged.operations import (
     Freeze,
     Pull,
     Push,
+    SetSteps,
     Step,
     StepSettings,
 )
@@ -139,7 +140,7 @@ class PagedOptimizer:
 
     def on_look(self, token: int, unit: int, chunk: int, array: int, num_before: int) -> list[Instruction]:
         """One worker wants to see an array of a chunk, as it is after so many operations."""
-        self._looks.append((num_before, Look(token, unit, chunk, array, None)))
+        self._looks.append((num_before, Look(token, unit, chunk, array, None, ())))
         return self._go_on()
 
     # --- what the driver has done
@@ -204,7 +205,7 @@ class PagedOptimizer:
             return True
         if not asked.is_complete or self._sums.pushes or self._whole:
             return False
-        if isinstance(operation, Push) and self._units[operation.unit].change is not None:
+        if isinstance(operation, Push | SetSteps) and self._units[operation.unit].change is not None:
             return False
         return self._due is None or isinstance(operation, AskNorm | Discard | Freeze)
 
@@ -228,6 +229,10 @@ class PagedOptimizer:
                 self._sums.ask_norm()
             case CommitNow(step):
                 self._due = step
+            case SetSteps(unit, steps):
+                known = self._units[unit]
+                assert known.now is not None
+                known.now = known.now._replace(steps=tuple(steps))
         return []
 
     def _start_push(self, asked: Asked, push: Push) -> list[Instruction]:
@@ -382,7 +387,8 @@ class PagedOptimizer:
             if self._num_begun < num_before or (place is None and self._units[look.unit].now is not None):
                 waiting.append((num_before, look))
             else:
-                done.append(look._replace(at=place))
+                now = self._units[look.unit].now
+                done.append(look._replace(at=place, steps=() if now is None else now.steps))
         self._looks = waiting
         return done
 

@@ -33,14 +33,14 @@ def plan_units(model: nn.Module, units: Units) -> list[PlannedUnit]:
     Raises:
         ConfigError: what is given finds no unit, or one that cannot be one.
     """
-    blocks = _chosen(model, units)
+    blocks = chosen_blocks(model, units)
     planned: list[PlannedUnit] = []
     for name, block in [*reversed(blocks), ("", model)]:
         planned += _with_adapters(name, block, [other for _, other in blocks])
     return planned
 
 
-def _chosen(model: nn.Module, units: Units) -> list[tuple[str, nn.Module]]:
+def chosen_blocks(model: nn.Module, units: Units) -> list[tuple[str, nn.Module]]:
     """Blocks with their names, outer before inner, without the root."""
     if units is None:
         found = [] if any(is_sharded(module) for module in model.modules()) else list(repeated_blocks(model))
@@ -86,7 +86,7 @@ def _repeated(name: str, module: nn.Module, *, is_root: bool = False) -> Iterato
             repeated = {type(child) for child in module.children() if type(child) in repeated and any(child.children())}
     for child_name, child in module.named_children():
         full = f"{name}.{child_name}" if name else child_name
-        if type(child) in repeated and _can_run(child):
+        if type(child) in repeated and can_run(child):
             yield full, child
         else:
             yield from _repeated(full, child)
@@ -96,7 +96,7 @@ def _has_parameters(module: nn.Module) -> bool:
     return any(True for _ in module.parameters())
 
 
-def _can_run(module: nn.Module) -> bool:
+def can_run(module: nn.Module) -> bool:
     """Whether a module has a forward of its own, whose hooks gather it."""
     return type(module).forward is not nn.Module.forward
 
@@ -147,7 +147,7 @@ def _adapters(block: nn.Module, others: Sequence[nn.Module]) -> tuple[nn.Module,
         if own
         and module is not block
         and id(module) not in hidden
-        and _can_run(module)
+        and can_run(module)
         and not any(module.children())
         and all(parameter.requires_grad and id(parameter) not in shared for parameter in own)
     )

@@ -1,0 +1,288 @@
+"""`model_in_network`: a model whose parameters and optimizer states live on memory devices (LuWu)."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import sys
+import uuid
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+
+from coarse.errors import ConfigError
+from coarse.parallel.data.alike import require_same
+from coarse.protocol.dtypes import Op
+from coarse.session import current, is_initialized
+from coarse.storage.paged.declaration import Declaration
+from coarse.storage.paged.kernels import kernel_of
+from coarse.storage.paged.layout import CHUNK_ELEMENTS, PagedModel
+from coarse.torch.collectives.process_sets import init
+from coarse.torch.fsdp.units import Units
+from coarse.torch.paged.first_values import FirstValues, Initialise
+from coarse.torch.paged.optimizer import NetworkOptimizer, plain_settings
+from coarse.torch.paged.plan import COMPUTE_TYPES, ModelPlan, plan_model
+from coarse.torch.paged.released import released_parameter
+from coarse.torch.paged.sites import Backward, Site
+from coarse.torch.paged.unit import UnitMemories
+
+Model = TypeVar("Model", bound=nn.Module)
+_OPTIMIZERS = (torch.optim.AdamW, torch.optim.Adam, torch.optim.SGD)
+
+
+def model_in_network(
+    model: Model,
+    optimizer: type[torch.optim.Optimizer],
+    *,
+    storage: Sequence[str | os.PathLike[str]] | None,
+    units: Units = None,
+    groups: Callable[[str], dict[str, Any]] | None = None,
+    update: str = "step",
+    accumulate: int = 1,
+    speculative: bool = False,
+    op: Op = Op.AVERAGE,
+    dtype: torch.dtype | None = None,
+    memory: int | None = None,
+    commit_every: int = 1,
+    resume: bool = False,
+    other_kernel: bool = False,
+    sum: str = "float32",
+    kernel: str = "numpy",
+    chunk_elements: int = CHUNK_ELEMENTS,
+    initialise: Initialise | None = None,
+    **settings: object,
+) -> tuple[Model, NetworkOptimizer]:
+    """The model, whose parameters are from now on pulled and pushed, and its optimizer; all workers call it alike.
+
+    A worker holds the parameters of the unit that it computes and of the next one. Memory devices keep parameters and
+    states, add the workers' gradients, and make the steps (LuWu, Sun et al., sections 3.1 to 3.3). Worker 0's values
+    are the first ones, unless `resume` goes on with others.
+
+    Args:
+        model: on the CPU, or on the meta device: then each unit is made and initialised in its turn.
+        optimizer: torch.optim.AdamW, Adam or SGD; `settings` are its own (lr and so on).
+        storage: folders on each memory device's host, best on disks of their own; None: device memory keeps the states.
+        units: as of fully_shard, what is pulled together; by default repeated blocks, modules beside them that own
+            matrices, and the rest.
+        groups: settings for a parameter's name that differ from `settings`, such as no weight decay for biases.
+        update: "step": step() has all units updated, behind what comes next. "backward": each unit is updated as soon
+            as all workers have pushed it, with the settings that backward began with; the step makes it count (the
+            paper's way).
+        accumulate: backward passes of each step, which update="backward" has to know.
+        speculative: with update="backward": gradients are kept until the step, which may clip them, or use changed
+            settings, and then makes the updates anew.
+        op: gradients are averaged over workers, or summed.
+        dtype: that workers compute in, float32 by default or what the model has; states are float32.
+        memory: bytes that each optimizer node may use for buffers; by default half of what its machine has left.
+        commit_every: steps after which a step is made to outlive a crash.
+        resume: go on from the last committed step in `storage`; `optimizer.steps` says which.
+        other_kernel: resume also where another kernel has computed the steps.
+        sum: "float32" adds in the workers' order; "int64" and "int32-switchml" as integers.
+        kernel: "numpy", whose bits are those of any host; "torch-fused" is faster.
+        chunk_elements: what is read, updated and written at a time.
+        initialise: for a meta model, fills a module that owns parameters; by default its reset_parameters().
+
+    Raises:
+        ConfigError, UnsupportedError: what cannot work.
+        CapacityError: disks or memory that are too small, before training.
+        StorageError: folders of another model or job, read-only ones and so on.
+        MismatchError: workers that differ in model or settings.
+    """
+    if not is_initialized():
+        init()
+    runtime = current()
+    client = runtime.require_client()
+    plan = plan_model(model, units)
+    defaults, per_parameter = _settings_of(optimizer, settings, plan, groups)
+    declaration = _declaration(
+        plan, optimizer, per_parameter, runtime.placement.num_clients, storage, dtype, memory_bytes=memory,
+        in_backward=_is_in_backward(update, speculative), num_passes=accumulate, is_speculative=speculative,
+        wants_norm=speculative, commit_every=commit_every, resume=resume, other_kernel=other_kernel, sum=sum,
+        kernel=kernel, num_devices=runtime.placement.num_devices, chunk_elements=chunk_elements,
+    )  # fmt: skip
+    require_same(_statement(declaration), "model's")
+    remote = client.new_model(range(runtime.placement.num_devices))
+    remote.open(declaration)
+    if client.protocol.client == 0:
+        for line in remote.told:
+            print(f"coarse: {line}", file=sys.stderr, flush=True)
+    divisor = 1 if op is Op.SUM else runtime.placement.num_clients
+    made = _attach(model, plan, remote, defaults, per_parameter, divisor)
+    client.before_leaving.append(made.close)
+    first = FirstValues(plan, initialise)
+    first.fill_buffers(model)
+    if remote.resumed is None:
+        for unit in range(len(plan.units)):
+            made.values.write(unit, first.of(unit))
+    else:
+        assert remote.state is not None
+        made.resume(remote.resumed["step"], remote.state)
+    made.begin()
+    return model, made
+
+
+def _is_in_backward(update: str, speculative: bool) -> bool:
+    if update not in ("step", "backward"):
+        raise ConfigError(f"update must be 'step' or 'backward', got {update!r}", key="update")
+    if speculative and update != "backward":
+        raise ConfigError("speculative=True belongs to update='backward'; leave it out", key="speculative")
+    return update == "backward"
+
+
+def _settings_of(
+    optimizer: type[torch.optim.Optimizer],
+    settings: dict[str, Any],
+    plan: ModelPlan,
+    groups: Callable[[str], dict[str, Any]] | None,
+) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """The optimizer's defaults, and each trainable parameter's own settings, in the order of the model's parameters."""
+    if optimizer not in _OPTIMIZERS:
+        known = ", ".join(kind.__name__ for kind in _OPTIMIZERS)
+        name = getattr(optimizer, "__name__", repr(optimizer))
+        raise ConfigError(f"optimizers of a model in the network are {known}, got {name}", key="optimizer")
+    try:
+        defaults = optimizer([torch.zeros(1, requires_grad=True)], **settings).defaults
+        own = {
+            tensor.name: {**defaults, **(groups(tensor.name) if groups is not None else {})}
+            for unit in plan.units
+            for tensor in unit.tensors
+            if tensor.is_trainable
+        }
+        for of_parameter in own.values():
+            kernel_of(optimizer.__name__, plain_settings(of_parameter))
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{optimizer.__name__}: {error}", key="optimizer") from None
+    if not own:
+        raise ConfigError("the model has no parameter that wants gradients; set requires_grad before", key="model")
+    return defaults, own
+
+
+def _grouped(per_parameter: dict[str, dict[str, Any]]) -> tuple[list[dict[str, Any]], dict[str, int]]:
+    """Settings that differ, in the order in which they come; and each parameter's place among them."""
+    found: dict[str, int] = {}
+    groups: list[dict[str, Any]] = []
+    number_of = {}
+    for name, settings in per_parameter.items():
+        text = json.dumps(plain_settings(settings), sort_keys=True)
+        if text not in found:
+            found[text] = len(groups)
+            groups.append(settings)
+        number_of[name] = found[text]
+    return groups, number_of
+
+
+def _declaration(
+    plan: ModelPlan,
+    optimizer: type[torch.optim.Optimizer],
+    per_parameter: dict[str, dict[str, Any]],
+    num_workers: int,
+    storage: Sequence[str | os.PathLike[str]] | None,
+    dtype: torch.dtype | None,
+    *,
+    num_devices: int,
+    chunk_elements: int,
+    **options: Any,  # noqa: ANN401
+) -> Declaration:
+    kinds = {parameter.dtype for of_unit in plan.parameters for parameter in of_unit}
+    if dtype is None:
+        if len(kinds) > 1:
+            raise ConfigError(
+                f"the model has parameters of {sorted(map(str, kinds))}; pass the dtype that workers compute in",
+                key="dtype",
+            )
+        dtype = next(iter(kinds))
+    if dtype not in COMPUTE_TYPES:
+        known = ", ".join(map(str, COMPUTE_TYPES))
+        raise ConfigError(f"dtype must be one of {known}, got {dtype}", key="dtype")
+    if isinstance(storage, str | os.PathLike):
+        raise ConfigError(f"storage is a list of folders, got {storage!r}; write [{str(storage)!r}]", key="storage")
+    groups, number_of = _grouped(per_parameter)
+    plain = tuple(plain_settings(group) for group in groups)
+    model = PagedModel(
+        units=plan.units,
+        pulled=COMPUTE_TYPES[dtype],
+        num_states=max(kernel_of(optimizer.__name__, group).num_states for group in plain),
+        num_devices=num_devices,
+        chunk_elements=chunk_elements,
+    )
+    return Declaration(
+        model=model,
+        optimizer=optimizer.__name__,
+        groups=plain,
+        group_of=tuple(tuple(number_of.get(tensor.name, 0) for tensor in unit.tensors) for unit in plan.units),
+        num_workers=num_workers,
+        storage=None if storage is None else tuple(os.fspath(folder) for folder in storage),
+        gradients=COMPUTE_TYPES[dtype],
+        owner=_owner(),
+        run=uuid.uuid4().hex,
+        **options,
+    )
+
+
+def _owner() -> str:
+    try:
+        return f"{getpass.getuser()}, process {os.getpid()}"
+    except (KeyError, OSError):
+        return f"user {os.getuid()}, process {os.getpid()}"
+
+
+def _statement(declaration: Declaration) -> list[tuple[str, str]]:
+    """What all workers have to have alike, name by name."""
+    fields = json.loads(declaration.to_json())
+    units = fields.pop("model")
+    lines = [(name, str(fields[name])) for name in sorted(fields) if name not in ("run", "owner")]
+    lines += [(name, str(units[name])) for name in sorted(units) if name != "units"]
+    for unit, tensors in units["units"]:
+        lines += [
+            (f"parameter {name}", f"{shape}{'' if trains else ', frozen'} of unit {unit!r}")
+            for name, shape, trains in tensors
+        ]
+    return lines
+
+
+def _attach(
+    model: nn.Module,
+    plan: ModelPlan,
+    remote: Any,  # noqa: ANN401
+    defaults: dict[str, Any],
+    per_parameter: dict[str, dict[str, Any]],
+    divisor: int,
+) -> NetworkOptimizer:
+    """Put placeholders into the model, hooks around its sites, and make the optimizer."""
+    made: NetworkOptimizer
+    placeholders: dict[tuple[int, int], nn.Parameter] = {}
+    by_name: dict[str, nn.Parameter] = {}
+    compute = next(kind for kind, own in COMPUTE_TYPES.items() if own is remote.declaration.model.pulled)
+
+    def accepting(unit: int, place: int) -> Callable[[torch.Tensor], bool]:
+        return lambda values: made.values.accept(unit, place, values)
+
+    for unit, of in enumerate(plan.units):
+        for place, (tensor, parameter) in enumerate(zip(of.tensors, plan.parameters[unit], strict=True)):
+            stands = released_parameter(
+                tensor.name, parameter, compute, lambda: made.has_pushed, accepting(unit, place)
+            )
+            placeholders[unit, place] = by_name[tensor.name] = stands
+    groups, number_of = _grouped(per_parameter)
+    members: list[list[nn.Parameter]] = [[] for _ in groups]
+    for name, number in number_of.items():
+        members[number].append(by_name[name])
+    own_groups = [{**group, "params": params} for group, params in zip(groups, members, strict=True)]
+    dtypes = {
+        tensor.name: parameter.dtype
+        for unit, of in enumerate(plan.units)
+        for tensor, parameter in zip(of.tensors, plan.parameters[unit], strict=True)
+    }
+    made = NetworkOptimizer(remote, own_groups, defaults, placeholders, divisor, dtypes)
+    memories = UnitMemories(remote, made.before_pull)
+    backward = Backward(remote, memories, made.before_push, made.require_pass)
+    sites = [Site(planned, backward, placeholders) for planned in plan.sites]
+    made.attach(memories, backward, sites)
+    model.register_state_dict_post_hook(lambda module, state, prefix, meta: made.values.put_into(state, dtypes))
+    model.register_load_state_dict_pre_hook(lambda *_: made.values.begin_loading())
+    model.register_load_state_dict_post_hook(lambda *_: made.values.end_loading())
+    return made
+

@@ -1,0 +1,293 @@
+"""What happens around each site's forward and backward: units are pulled, gradients are born and pushed.
+
+[Note: calls] Every forward of a site is a call of its own, with parameters (leaves of autograd's graph) of its own over
+the same memory. So a module that is called twice, or a parameter that two modules share, gives its gradients in parts:
+each call pushes what backward has made of its leaves, in the order in which backward leaves the calls. A call whose
+inputs want no gradients is not seen to be left, and is pushed at backward's end. Activation checkpointing computes a
+forward again within backward: that is a call, too, whose leaves autograd drops.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from coarse.client.paged.model import GradientRoom, RemoteModel
+from coarse.torch.fsdp.fsdp2 import backward_task, is_in_backward
+from coarse.torch.paged.plan import PlannedSite
+from coarse.torch.paged.unit import UnitMemories, torch_view
+
+
+class _Gradients:
+    """A call's gradients of one unit: one flat array, which is made when the first comes."""
+
+    def __init__(self, remote: RemoteModel, unit: int) -> None:
+        self._remote = remote
+        self._unit = unit
+        self.room: GradientRoom | None = None
+        self.source: np.ndarray | None = None
+        self.present = 0
+
+    def of(self, tensor: int, dtype: torch.dtype) -> torch.Tensor:
+        """Where a tensor's gradient goes: zeros at first."""
+        declared = self._remote.declaration
+        of_unit = declared.model.units[self._unit]
+        if self.room is None and self.source is None:
+            self.room = self._remote.room_for(self._unit)
+            if self.room is None:
+                self.source = np.zeros(of_unit.num_elements, declared.gradients.storage)
+        flat = self.room.values if self.room is not None else self.source
+        assert flat is not None
+        begin, shape = of_unit.begins[tensor], of_unit.tensors[tensor].shape
+        part = flat[begin : begin + of_unit.tensors[tensor].num_elements]
+        return torch_view(part, dtype).view(shape)
+
+
+class Call:
+    """One forward of a site, until backward has left it."""
+
+    def __init__(self, site: Site) -> None:
+        self.site = site
+        self.leaves: dict[tuple[int, int], nn.Parameter] = {}
+        self.gradients: dict[int, _Gradients] = {}
+        self.is_seen_to_end = False
+        """Whether backward says when it has left the call."""
+        self.is_entered = False
+        self.is_pushed = False
+
+    def make_leaf(self, unit: int, tensor: int, *, requires_grad: bool) -> nn.Parameter:
+        """A parameter of this call."""
+        known = self.leaves.get((unit, tensor))
+        if known is not None:
+            return known
+        leaf = self.site.backward.memories.all[unit].leaf(tensor, requires_grad=requires_grad)
+        self.leaves[unit, tensor] = leaf
+        if requires_grad:
+            call = weakref.ref(self)  # the graph keeps leaf and hooks, and the call keeps the leaf
+
+            def before(_: torch.Tensor) -> None:
+                if (alive := call()) is not None:
+                    alive.bear(unit, tensor)
+
+            def after(_: torch.Tensor) -> None:
+                if (alive := call()) is not None:
+                    alive.gradients[unit].present |= 1 << tensor
+
+            leaf.register_hook(before)
+            leaf.register_post_accumulate_grad_hook(after)
+        return leaf
+
+    def bear(self, unit: int, tensor: int) -> None:
+        """Autograd is about to add to a leaf's gradient: have it lie in the unit's flat array."""
+        self.site.backward.require_open(self)
+        leaf = self.leaves[unit, tensor]
+        if leaf.grad is None:
+            gradients = self.gradients.setdefault(unit, _Gradients(self.site.backward.remote, unit))
+            leaf.grad = gradients.of(tensor, leaf.dtype)
+
+
+class _LeaveBackward(torch.autograd.Function):
+    """Passes a call's inputs on; its backward comes when all within the call has been computed."""
+
+    @staticmethod
+    def forward(ctx: Any, leave: Callable[[], None], *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:  # noqa: ANN401
+        """See Function."""
+        ctx.leave = leave
+        return inputs
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # noqa: ANN401
+        """See Function."""
+        ctx.leave()
+        return (None, *gradients)
+
+
+class Site:
+    """A module whose parameters are there during its forward and backward alone."""
+
+    def __init__(
+        self, planned: PlannedSite, backward: Backward, placeholders: dict[tuple[int, int], nn.Parameter]
+    ) -> None:
+        self.name = planned.name
+        self.backward = backward
+        self.units = planned.units
+        self._uses = planned.uses
+        self._placeholders = placeholders
+        self._calls: list[Call | None] = []
+        """Of forwards under way, the innermost last."""
+        planned.module.register_forward_pre_hook(self._before, with_kwargs=True)
+        planned.module.register_forward_hook(self._after, always_call=True)
+
+    def units_within(self, module: nn.Module) -> list[int]:
+        """The units of parameters that stand in a module, as far as they are this site's."""
+        inside = {id(one) for one in module.modules()}
+        return [use.unit for use in self._uses if id(use.module) in inside]
+
+    def show(self, parameters: Mapping[tuple[int, int], nn.Parameter]) -> None:
+        """Have modules show these in place of what they show now."""
+        for use in self._uses:
+            shown = parameters.get((use.unit, use.tensor))
+            if shown is not None:
+                use.module._parameters[use.attribute] = shown
+
+    def _before(self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        memories = self.backward.memories
+        self._calls.append(None)  # whatever comes, `_after` is called
+        memories.use(self.units)
+        call = self._calls[-1] = Call(self)
+        has_graph = torch.is_grad_enabled()
+        for use in self._uses:
+            placeholder = self._placeholders[use.unit, use.tensor]
+            leaf = call.make_leaf(use.unit, use.tensor, requires_grad=has_graph and placeholder.requires_grad)
+            use.module._parameters[use.attribute] = leaf
+        if not has_graph:
+            return args, kwargs
+        values, structure = tree_flatten((args, kwargs))
+        places = [place for place, one in enumerate(values) if isinstance(one, torch.Tensor) and one.requires_grad]
+        if places:
+            call.is_seen_to_end = True
+            passed = _LeaveBackward.apply(_leaving(call), *(values[place] for place in places))
+            for place, one in zip(places, passed, strict=True):
+                values[place] = one
+            args, kwargs = tree_unflatten(values, structure)
+        return args, kwargs
+
+    def _after(self, _: nn.Module, args: tuple[Any, ...], output: Any) -> None:  # noqa: ANN401
+        call = self._calls.pop()
+        if call is None:  # its units did not come
+            return
+        outer = self._calls[-1] if self._calls else None  # a module that calls itself
+        for use in self._uses:
+            place = use.unit, use.tensor
+            use.module._parameters[use.attribute] = self._placeholders[place] if outer is None else outer.leaves[place]
+        self.backward.memories.release(self.units)
+        results = [
+            one for one in tree_flatten(output)[0] if isinstance(one, torch.Tensor) and one.requires_grad
+        ]
+        if results and torch.is_grad_enabled():
+            self.backward.await_backward(call)
+            for one in results:
+                one.register_hook(_entering(call))
+
+
+def _entering(call: Call) -> Callable[[torch.Tensor], None]:
+    """What an output's hook does; it keeps the call alive as long as the graph."""
+
+    def enter(_: torch.Tensor) -> None:
+        call.site.backward.enter(call)
+
+    return enter
+
+
+def _leaving(call: Call) -> Callable[[], None]:
+    def leave() -> None:
+        call.site.backward.leave(call)
+
+    return leave
+
+
+class Backward:
+    """Backward passes of a model: which calls are in, in which order they push, and when a pass ends."""
+
+    def __init__(
+        self,
+        remote: RemoteModel,
+        memories: UnitMemories,
+        before_push: Callable[[], None],
+        require_pass: Callable[[], None],
+    ) -> None:
+        """`before_push` is called before pushes, and `require_pass` where a backward begins: it may raise."""
+        self._require_pass = require_pass
+        self.remote = remote
+        self.memories = memories
+        self._tells_last = remote.declaration.in_backward
+        self._before_push = before_push
+        self._entered: dict[int, list[Call]] = {}
+        """Task of autograd -> calls that its backward has entered and not left."""
+        self._waiting: weakref.WeakSet[Call] = weakref.WeakSet()
+        """Calls whose gradients no backward has made yet."""
+        self.has_pushed = False
+        """Whether anything was pushed since the last step."""
+        self.num_passes = 0
+        """Since the last step."""
+
+    def on_step(self) -> None:
+        """A step was asked for, or gradients are discarded."""
+        self.has_pushed = False
+        self.num_passes = 0
+        self._entered.clear()
+
+    def await_backward(self, call: Call) -> None:
+        """A forward has ended whose backward may come; within a backward it is one that is computed again."""
+        if not is_in_backward():
+            self._waiting.add(call)
+
+    def require_open(self, call: Call) -> None:
+        """RuntimeError where a call gets gradients that come too late to be pushed."""
+        if call.is_pushed:
+            raise RuntimeError(
+                f"{call.site.name or 'the model'} gets gradients after they were pushed: a backward goes through its "
+                "forward a second time, or reaches it past the module's own output; call the module for each backward"
+            )
+
+    def enter(self, call: Call) -> None:
+        """Backward reaches a call's output: its units are needed again."""
+        if call.is_entered:
+            return
+        self._require_pass()
+        call.is_entered = True
+        task = backward_task()
+        if task not in self._entered:
+            self._entered[task] = []
+            torch.autograd.Variable._execution_engine.queue_callback(lambda: self._end(task))
+        self._entered[task].append(call)
+        self.memories.use(call.site.units)
+
+    def leave(self, call: Call) -> None:
+        """Backward has computed all within a call."""
+        if not call.is_entered or call.is_pushed:
+            return
+        for calls in self._entered.values():
+            if call in calls:
+                calls.remove(call)
+        self._push(call)
+
+    def _end(self, task: int) -> None:
+        """A backward has ended: push what it did not say to have left, in the order in which it came there."""
+        for call in self._entered.pop(task, []):
+            self._push(call)
+        self._before_push()
+        self.num_passes += 1
+        self.remote.end_pass()
+
+    def _is_awaited(self, unit: int) -> bool:
+        """Whether other calls have gradients of a unit still to come."""
+        return any(unit in other.site.units for other in self._waiting)
+
+    def _push(self, call: Call) -> None:
+        self._before_push()
+        call.is_pushed = True
+        self._waiting.discard(call)
+        model = self.remote.declaration.model
+        for unit in call.site.units:
+            if not model.units[unit].is_trainable:
+                continue
+            gradients = call.gradients.get(unit)
+            is_last = self._tells_last and call.is_seen_to_end and not self._is_awaited(unit)
+            if gradients is None:
+                self.remote.push_gradients(unit, 0, is_last=is_last, room=None)
+            else:
+                self.remote.push_gradients(
+                    unit, gradients.present, is_last=is_last, room=gradients.room, source=gradients.source
+                )
+        for leaf in call.leaves.values():
+            leaf.grad = None
+        call.gradients.clear()
+        self.has_pushed = True
+        self.memories.release(call.site.units)
