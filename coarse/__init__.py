@@ -44,6 +44,7 @@ from coarse.errors import (
     OutOfDeviceMemoryError,
     SnapshotError,
     StallError,
+    StorageError,
 )
 from coarse.protocol.config import Config, FixedRouting, Launch, MeasuredRouting
 from coarse.protocol.dtypes import Op
@@ -78,6 +79,7 @@ __all__ = [
     "SnapshotError",
     "SnapshotHandle",
     "StallError",
+    "StorageError",
     "Sum",
     "barrier",
     "before_overwrite",

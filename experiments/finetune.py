@@ -4,6 +4,7 @@ python experiments/finetune.py --mode single                                    
 coarse run --workers 4 --devices 2 experiments/finetune.py --mode coarse         memory devices add gradients
 coarse run --workers 4 --devices 2 experiments/finetune.py --mode fcdp --lora    sharded, with a host cache
 coarse run --cluster 2x2 --rate 100mbit experiments/finetune.py --mode fcdp      on two nodes in a box; needs root
+coarse run --workers 2 --devices 1 experiments/finetune.py --mode luwu --storage /nvme0/run     states on a disk
 
 Weights are random and the tokenizer is trained on the questions at hand: nothing is downloaded.
 """
@@ -28,6 +29,7 @@ from experiments.finetuning.run import Places, Run
 from experiments.finetuning.squad import read_squad
 from experiments.finetuning.teams import COLLECTIVES, MODES, REPLICATED_MODES, SHARDED_MODES, open_team
 from experiments.finetuning.training import FineTuning, StepRecord
+from experiments.gpt.network import add_network_arguments, check_network_arguments, network_options
 from experiments.gpt.rows import provenance, run_path, write_json
 
 QUESTIONS = Path(__file__).parent / "data" / "everyday_questions.json"
@@ -57,7 +59,12 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--load", type=Path, help="start from a .safetensors file, or from a folder of a sharded mode")
     parser.add_argument("--save", type=Path, help="a .safetensors file, or a folder in the sharded modes")
     parser.add_argument("--out", type=Path, default=Path("results/finetune"), help="folder for the rows")
+    add_network_arguments(parser)
     given = parser.parse_args(arguments)
+    check_network_arguments(parser, given)
+    for name, is_given in (("--resume", given.resume), ("--meta", given.meta)):
+        if is_given:
+            parser.error(f"{name} is not for fine-tuning, which begins with weights that it has; leave it out")
     if given.collective is not None and given.mode not in SHARDED_MODES:
         parser.error(f"--collective is for the modes {', '.join(SHARDED_MODES)}, not for {given.mode}; leave it out")
     if given.quantised and given.mode != "zeropp":
@@ -98,7 +105,8 @@ def main(arguments: list[str] | None = None) -> None:
     except (ValueError, OSError) as error:  # alike on every rank, before any waits for another
         raise SystemExit(f"finetune.py: {error}") from None
     torch.set_num_threads(1)
-    team = open_team(options.mode, options.collective or COLLECTIVES[0], quantised=options.quantised)
+    network = network_options(options) if options.mode == "luwu" else None
+    team = open_team(options.mode, options.collective or COLLECTIVES[0], quantised=options.quantised, network=network)
     run = Run(settings, team, options.mode, questions, WallClock().now_s, places)
 
     def show(record: StepRecord) -> None:

@@ -4,6 +4,9 @@ python experiments/train_gpt.py                              one worker with a m
 mpirun -n 4 python experiments/train_gpt.py --mode coarse    half of the ranks workers, half memory devices
 mpirun -n 4 python experiments/train_gpt.py --mode dense     the same, but one memory device does all
 python experiments/train_gpt.py --mode single                plain PyTorch, without coarse
+coarse run --workers 2 --devices 1 experiments/train_gpt.py --mode luwu --storage /nvme0/run --meta --layers 24
+                                                             the model in the network, its states on a disk; with
+                                                             --resume it goes on from the last committed step
 """
 
 from __future__ import annotations
@@ -20,7 +23,8 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))  # so that the script 
 import torch
 
 from experiments.gpt.corpus import load_corpus
-from experiments.gpt.model import GptShape
+from experiments.gpt.model import GptShape, initialise
+from experiments.gpt.network import add_network_arguments, check_network_arguments, network_options
 from experiments.gpt.progress import RunProgress
 from experiments.gpt.rows import document, run_path, write_json
 from experiments.gpt.teams import COARSE_MODES, MODES, POLICIES, open_team
@@ -32,6 +36,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mode", choices=MODES, default=os.environ.get("COARSE_MODE", "coarse"))
     parser.add_argument("--policy", choices=POLICIES, help="of the mode coarse: who synchronises which gradients")
+    add_network_arguments(parser)
     parser.add_argument("--steps", type=int, default=Training.steps)
     parser.add_argument("--batch", type=int, default=Training.global_rows, help="rows of the global batch")
     parser.add_argument("--context", type=int, default=GptShape.context, help="bytes in a row")
@@ -46,6 +51,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
         help="measure the exposed communication by steps without synchronisation in between",
     )
     given = parser.parse_args(arguments)
+    check_network_arguments(parser, given)
     if given.policy is not None and given.mode != "coarse":
         parser.error(f"--policy is for --mode coarse, which is {given.mode}; leave it out")
     if given.mode in COARSE_MODES and given.mode != os.environ.get("COARSE_MODE", given.mode):
@@ -62,6 +68,7 @@ def training_from(options: argparse.Namespace) -> Training:
         shape=GptShape(layers=options.layers, width=options.width, context=options.context),
         seed=options.seed,
         probe_every=Training.probe_every if options.exposed else None,
+        on_meta=options.meta,
     )
 
 
@@ -74,7 +81,7 @@ def main() -> None:
     options = parse_arguments()
     training = training_from(options)
     torch.set_num_threads(1)
-    team = open_team(training.mode, os.environ, options.policy)
+    team = open_team(training.mode, os.environ, options.policy, network_options(options, initialise))
     corpus = load_corpus()
     trainer = Trainer(training, team, corpus)
     progress = RunProgress(training.mode, training.steps) if team.rank == 0 else None

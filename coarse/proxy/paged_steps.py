@@ -34,6 +34,8 @@ class UseMemory(NamedTuple):
     model: int
     plan: MemoryPlan
     window: int
+    gradients: tuple[int, ...]
+    """Where each worker's room for gradients begins, which has to be zeros: it may have been used before."""
 
 
 class PlaceOfValues(NamedTuple):

@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 
 REPLICATED_MODES = ("dense", "allreduce", "coarse")
 SHARDED_MODES = ("fsdp", "hybrid", "zeropp", "fcdp")
-MODES = ("single", *REPLICATED_MODES, *SHARDED_MODES)
+MODES = ("single", *REPLICATED_MODES, *SHARDED_MODES, "luwu")
 COLLECTIVES = ("hierarchical", "ring")
 
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], Optimizer]
@@ -36,6 +36,9 @@ class Team(Protocol):
 
     def synchronize(self) -> None:
         """Wait until the gradients are the mean over workers."""
+
+    def clip(self, model: nn.Module, largest: float) -> float:
+        """Scale all gradients so that their norm is at most `largest`; the norm that they had, over all shards."""
 
     def update(self) -> None:
         """Apply the gradients that `synchronize` has completed, and zero them."""
@@ -65,6 +68,10 @@ class AloneTeam:
 
     def synchronize(self) -> None:
         return None
+
+    def clip(self, model: nn.Module, largest: float) -> float:
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), largest)
+        return float(norm.full_tensor() if hasattr(norm, "full_tensor") else norm)
 
     def update(self) -> None:
         self._optimizer.step()
@@ -147,13 +154,41 @@ class ShardedTeam(CoarseTeam):
         return {what: sent for what, (sent, _) in self._ct.bytes_between_nodes().items()}
 
 
+class LuwuTeam(CoarseTeam):
+    """The model is in the network: workers pull it block by block, memory devices keep states on disks and step."""
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        """`options` are those of model_in_network."""
+        super().__init__()
+        self._options = options
+
+    def join(self, model: nn.Module, make_optimizer: MakeOptimizer, num_passes: int) -> tuple[nn.Module, Optimizer]:
+        asked = make_optimizer(trainable(model))
+        settings = {name: asked.defaults[name] for name in ("lr", "betas", "weight_decay")}
+        model, self._optimizer = self._ct.model_in_network(
+            model, type(asked), accumulate=num_passes, **self._options, **settings
+        )
+        return model, self._optimizer
+
+    def clip(self, model: nn.Module, largest: float) -> float:
+        return float(self._optimizer.clip_grad_norm(largest))
+
+
 def trainable(model: nn.Module) -> list[nn.Parameter]:
     """The parameters that the optimizer updates."""
     return [parameter for parameter in model.parameters() if parameter.requires_grad]
 
 
-def open_team(mode: str, collective: str = "hierarchical", *, quantised: bool = False) -> Team:
-    """The team of this process in `mode`, one of MODES; the rest is for the sharded ones, `quantised` for zeropp."""
+def open_team(
+    mode: str,
+    collective: str = "hierarchical",
+    *,
+    quantised: bool = False,
+    network: Mapping[str, Any] | None = None,
+) -> Team:
+    """The team of this process in `mode`, one of MODES; the rest is for the sharded ones, `quantised` for zeropp, and
+    `network`, the options of model_in_network, for luwu.
+    """
     if mode not in MODES:
         raise ValueError(f"a mode is one of {', '.join(MODES)}, got {mode!r}")
     if mode == "single":
@@ -161,4 +196,6 @@ def open_team(mode: str, collective: str = "hierarchical", *, quantised: bool = 
     import coarse.torch as ct
 
     ct.init({"mode": mode} if mode in REPLICATED_MODES else {})  # a memory device serves in here and never returns
+    if mode == "luwu":
+        return LuwuTeam(network or {"storage": None})
     return ReplicatedTeam() if mode in REPLICATED_MODES else ShardedTeam(mode, collective, quantised=quantised)

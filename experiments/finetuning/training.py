@@ -99,7 +99,7 @@ class Trainer:
             group["lr"] = learning_rate_at(step, self._settings)
         losses = [self._backward(step, part) for part in range(self._settings.accumulate)]
         self._team.synchronize()
-        norm = clip(self.model, self._settings.clip)
+        norm = self._team.clip(self.model, self._settings.clip)
         self._team.update()
         step_s = self._clock() - begin_s
         sent = {what: total - sent_before[what] for what, total in self._team.bytes_between_nodes().items()}
@@ -123,9 +123,3 @@ class Trainer:
 
     def _make_optimizer(self, parameters: Iterable[nn.Parameter]) -> Optimizer:
         return torch.optim.AdamW(parameters, lr=self._settings.learning_rate, weight_decay=0.01)
-
-
-def clip(model: nn.Module, largest: float) -> float:
-    """Scale all gradients so that their norm is at most `largest`; the norm that they had, over all shards."""
-    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), largest)
-    return float(norm.full_tensor() if hasattr(norm, "full_tensor") else norm)

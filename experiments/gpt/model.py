@@ -79,12 +79,11 @@ class Gpt(nn.Module):
 
     def _initialise(self, layers: int) -> None:
         """Normal weights of 0.02, those that write to the residual stream scaled by 1/sqrt(2 layers) (GPT-2)."""
-        for name, parameter in self.named_parameters():
-            if parameter.dim() < 2:
-                continue
-            writes_residual = name.endswith(("attention.output.weight", "narrow.weight"))
-            deviation = 0.02 / math.sqrt(2 * layers) if writes_residual else 0.02
-            nn.init.normal_(parameter, std=deviation)
+        for block in self.blocks:
+            for writes_residual in (block.attention.output, block.narrow):
+                writes_residual.deviation = 0.02 / math.sqrt(2 * layers)
+        for module in self.modules():
+            draw_weight(module)
 
     def forward(
         self,
@@ -97,6 +96,19 @@ class Gpt(nn.Module):
             x = block(x)
         logits = self.head(self.norm(x))
         return functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+
+def draw_weight(module: nn.Module) -> None:
+    """Fill what a module of the GPT owns, if it draws it at random."""
+    if isinstance(module, nn.Linear | nn.Embedding):
+        nn.init.normal_(module.weight, std=getattr(module, "deviation", 0.02))
+
+
+def initialise(module: nn.Module) -> None:
+    """Fill a module that comes from the meta device."""
+    if isinstance(module, nn.LayerNorm):
+        module.reset_parameters()
+    draw_weight(module)
 
 
 def num_parameters(model: nn.Module) -> int:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 COARSE_MODES = ("dense", "allreduce", "coarse")
-MODES = (*COARSE_MODES, "ddp", "none", "single")
+MODES = (*COARSE_MODES, "luwu", "ddp", "none", "single")
 POLICIES = ("auto", "paper", "devices")
 
 
@@ -26,7 +26,9 @@ class Team(Protocol):
     rank: int
     size: int
     synchronises: bool
-    """Whether a step of this team has communication that could be exposed."""
+    """Whether a step of this team has communication that a twin without it shows to be exposed."""
+    first_step: int
+    """The step that training begins with, once the team is joined: above 0 where a run goes on."""
 
     def join(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
         """The model to call and the optimizer whose learning rate and gradients count; `update` steps it."""
@@ -54,6 +56,7 @@ class AloneTeam:
     """Workers that never talk: the single process, and the unsynchronised baseline with several."""
 
     synchronises = False
+    first_step = 0
 
     def __init__(self, rank: int, size: int) -> None:
         self.rank = rank
@@ -112,6 +115,7 @@ class CoarseTeam:
     """Workers over coarse; the mode, and its policy, are the only things that differ between its modes."""
 
     synchronises = True
+    first_step = 0
 
     def __init__(self, mode: str, policy: str | None) -> None:
         import coarse.torch as ct  # here, so that the other teams run without it
@@ -150,8 +154,43 @@ class CoarseTeam:
         self._ct.shutdown()
 
 
-def open_team(mode: str, environ: Mapping[str, str], policy: str | None = None) -> Team:
-    """The team of this process in `mode`, one of MODES; a `policy` of None is the configured one."""
+class LuwuTeam(CoarseTeam):
+    """Workers that pull the model and push its gradients; a memory device keeps states on disks and makes the steps."""
+
+    synchronises = False  # a twin would hold the whole model
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        """`options` are those of model_in_network."""
+        super().__init__("coarse", None)
+        self._options = options
+
+    def join(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
+        kept = ("lr", "betas", "weight_decay")
+        settings = {name: optimizer.defaults[name] for name in kept}
+        model, self._optimizer = self._ct.model_in_network(model, type(optimizer), **self._options, **settings)
+        self.first_step = self._optimizer.steps
+        return model, self._optimizer
+
+    def synchronize(self) -> None:
+        return None
+
+    def update(self) -> None:
+        self._optimizer.step()
+
+    def bytes_moved(self) -> int | None:
+        return None
+
+    def dual_sync(self) -> dict[str, Any] | None:
+        return None
+
+
+def open_team(
+    mode: str, environ: Mapping[str, str], policy: str | None = None, network: Mapping[str, Any] | None = None
+) -> Team:
+    """The team of this process in `mode`, one of MODES; a `policy` of None is the configured one, and `network` has the
+    options of the mode luwu."""
+    if mode == "luwu":
+        return LuwuTeam(network or {"storage": None})
     if mode in COARSE_MODES:
         return CoarseTeam(mode, policy)
     if mode == "single":

@@ -52,6 +52,8 @@ class Training:
     probe_every: int | None = 5
     """Measure the exposed communication once in so many steps; None: never."""
     warmup_steps: int = 10
+    on_meta: bool = False
+    """Whether the model is made on the meta device, and filled unit by unit by a team that can."""
 
     def __post_init__(self) -> None:
         if self.steps < 1:
@@ -91,7 +93,8 @@ class Trainer:
         rows_of(team.rank, team.size, training.global_rows)  # an impossible cut is refused before anything is built
         torch.manual_seed(training.seed)
         self._training, self._team, self._corpus, self._clock = training, team, corpus, clock
-        model = Gpt(training.shape)
+        with torch.device("meta" if training.on_meta else "cpu"):
+            model = Gpt(training.shape)
         probes = training.probe_every is not None and team.synchronises
         self._twin = copy.deepcopy(model) if probes else None
         self._twin_optimizer = _adamw(self._twin) if self._twin else None
@@ -103,9 +106,11 @@ class Trainer:
     def run(self, on_report: Callable[[Report], None]) -> tuple[Summary, list[StepRecord]]:
         """Train, report now and then, and return the summary with one record per step."""
         bytes_before = self._team.bytes_moved()
+        if self._team.first_step >= self._training.steps:
+            raise ValueError(f"the run that goes on has made {self._team.first_step} steps; ask for more by --steps")
         settled_at = min(self._training.warmup_steps, self._training.steps // 2)
         after_probe = False
-        for step in range(self._training.steps):
+        for step in range(self._team.first_step, self._training.steps):
             batch = self._batch(step)
             record = self._step(step, batch, settled=step >= settled_at and not after_probe)
             self._records.append(record)
@@ -189,7 +194,7 @@ class Trainer:
             replace(record, loss=loss) for record, loss in zip(self._records[-num_new:], means, strict=True)
         ]
         return Report(
-            step=len(self._records),
+            step=self._records[-1].step + 1,
             loss=self._records[-1].loss,
             step_s=median_step_s(self._records),
             exposed_s=self._exposed_s() if len(self._probes) >= FEWEST_PROBES else None,

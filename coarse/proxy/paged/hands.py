@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -60,6 +60,7 @@ _PRIORITY = {
     WriteImage: Priority.WRITE_STATES,
     WriteSum: Priority.WRITE_STATES,
 }
+Made = TypeVar("Made")
 Job = Callable[[], Callable[[], Steps]]
 """Work for a thread; what it returns is called by the service's thread."""
 
@@ -159,10 +160,9 @@ class PagedHands:
         node = self._models.node_of(opening.model)
 
         def job() -> Callable[[], Steps]:
-            try:
-                opened = OpenedFolders(opening, node, self._num_devices_here)
-            except CoarseError as refused:
-                error = refused
+            opened, error = _tried(partial(OpenedFolders, opening, node, self._num_devices_here))
+            if opened is None:
+                assert error is not None
                 return lambda: self._models.on_failed(opening.model, error)
             return lambda: self._on_opened(opening, opened)
 
@@ -181,6 +181,8 @@ class PagedHands:
         model = declaration.model
         pull_bytes = window_slot_bytes(model, layout.device)
         window = self._memory.view(step.window, step.plan.num_window * pull_bytes).reshape(-1, pull_bytes)
+        for room in step.gradients:
+            self._memory.view(room, step.plan.gradient_bytes)[:] = 0
         hands.store = PagedStore(
             layout, hands.opened.folders, Buffers(model, step.plan.num_buffers), window, step.plan.in_memory,
             checksum_named(hands.opened.checksum), _kernels(declaration.kernel, declaration.optimizer),
@@ -237,24 +239,7 @@ class PagedHands:
 
     def _access(self, hands: _Hands, work: StoreWork, folder: int) -> Callable[[], Steps]:
         """Read or write; in a thread of the folder's disk."""
-        store, one, error = hands.store, work.instruction, None
-        assert store is not None
-        try:
-            match one:
-                case ReadPulled():
-                    store.read_pulled(one)
-                case ReadImage():
-                    store.read_image(one)
-                case ReadSum():
-                    store.read_sum(one)
-                case WriteImage():
-                    store.write_image(one)
-                case WriteSum():
-                    store.write_sum(one)
-                case Look():
-                    store.look(one, self._values(work.values[0], self._num_elements(hands, one)))
-        except CoarseError as refused:
-            error = refused
+        _, error = _tried(partial(self._read_or_write, hands, work))
 
         def follows() -> Steps:
             hands.queues[folder].end()
@@ -264,25 +249,44 @@ class PagedHands:
 
         return follows
 
+    def _read_or_write(self, hands: _Hands, work: StoreWork) -> float:
+        store, one = hands.store, work.instruction
+        assert store is not None
+        match one:
+            case ReadPulled():
+                store.read_pulled(one)
+            case ReadImage():
+                store.read_image(one)
+            case ReadSum():
+                store.read_sum(one)
+            case WriteImage():
+                store.write_image(one)
+            case WriteSum():
+                store.write_sum(one)
+            case Look():
+                store.look(one, self._values(work.values[0], self._num_elements(hands, one)))
+        return 0.0
+
     def _compute(self, hands: _Hands, work: StoreWork) -> Callable[[], Steps]:
         """Add, square or update; in a thread that computes."""
-        store, one, value, error = hands.store, work.instruction, 0.0, None
-        assert store is not None
-        try:
-            match one:
-                case AddSum():
-                    value = self._add(hands, store, one, work.values)
-                case SquareSum():
-                    value = store.square_sum(one)
-                case Update():
-                    store.update(one)
-                case Assign():
-                    store.assign(one)
-                case ClearImage():
-                    store.clear_image(one)
-        except CoarseError as refused:
-            error = refused
+        value, error = _tried(partial(self._computed, hands, work))
         return lambda: self._answer(hands, work, value, error)
+
+    def _computed(self, hands: _Hands, work: StoreWork) -> float:
+        store, one = hands.store, work.instruction
+        assert store is not None
+        match one:
+            case AddSum():
+                return self._add(hands, store, one, work.values)
+            case SquareSum():
+                return store.square_sum(one)
+            case Update():
+                store.update(one)
+            case Assign():
+                store.assign(one)
+            case ClearImage():
+                store.clear_image(one)
+        return 0.0
 
     def _add(self, hands: _Hands, store: PagedStore, one: AddSum, places: tuple[PlaceOfValues, ...]) -> float:
         num_elements = self._num_elements(hands, one)
@@ -299,11 +303,7 @@ class PagedHands:
 
     def _sync(self, hands: _Hands, work: StoreWork, place: int) -> Callable[[], Steps]:
         """Sync one folder; in a thread of its disk. The last one's end is the instruction's."""
-        error = None
-        try:
-            hands.opened.folders[place].sync()
-        except CoarseError as refused:
-            error = refused
+        _, error = _tried(hands.opened.folders[place].sync)
 
         def follows() -> Steps:
             hands.num_syncing -= 1
@@ -318,18 +318,19 @@ class PagedHands:
         hands.num_running += 1
 
         def job() -> Callable[[], Steps]:
-            error = None
-            try:
-                hands.opened.folders[0].write_commit(step.commit)
-            except CoarseError as refused:
-                error = refused
+            _, error = _tried(partial(hands.opened.folders[0].write_commit, step.commit))
             return lambda: self._answer(hands, step, 0.0, error)
 
         self._start(hands.disks[0], job)
 
-    def _answer(self, hands: _Hands, done: StoreWork | WriteRecord, value: float, error: CoarseError | None) -> Steps:
+    def _answer(
+        self, hands: _Hands, done: StoreWork | WriteRecord, value: float | None, error: CoarseError | None
+    ) -> Steps:
         hands.num_running -= 1
-        steps = self._models.on_result(done, value) if error is None else self._models.on_failed(done.model, error)
+        if error is None:
+            steps = self._models.on_result(done, value or 0.0)
+        else:
+            steps = self._models.on_failed(done.model, error)
         if hands.is_closing:
             self._close_idle(done.model)
         return steps
@@ -365,6 +366,16 @@ class PagedHands:
             if now_s - begun_s > _SLOW_S
         ]
         return "; ".join(slow)
+
+
+def _tried(do: Callable[[], Made]) -> tuple[Made | None, CoarseError | None]:
+    """What a call gives, or why it cannot: whatever it is, workers shall know."""
+    try:
+        return do(), None
+    except CoarseError as error:
+        return None, error
+    except Exception as error:
+        return None, CoarseError(f"an optimizer node ended with {error!r}")
 
 
 def _kernels(kernel: str, optimizer: str) -> Callable[[Any], Kernel]:

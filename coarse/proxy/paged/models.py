@@ -158,7 +158,8 @@ class DeviceModels:
                 opening.model, self._device, self._nodes(model), tuple(self._here), declaration, opened, places,
                 self._placement.num_clients,
             )  # fmt: skip
-            steps: Steps = [UseMemory(opening.model, plan, begin)]
+            rooms = tuple(place.gradients for place in places.values())
+            steps: Steps = [UseMemory(opening.model, plan, begin, rooms)]
             for client in range(self._placement.num_clients):
                 steps += self._opened(opening, opened, begin, places, client)
             return steps

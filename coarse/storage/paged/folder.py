@@ -288,8 +288,9 @@ class PagedFolder:
 
     def sync(self) -> None:
         """Return once all that was written to slots is on the disk."""
-        with self._told("synced"):
-            self.disk.sync(self._files[SLOTS])
+        if SLOTS in self._files:
+            with self._told("synced"):
+                self.disk.sync(self._files[SLOTS])
 
     def close(self) -> None:
         """Give up the files, and the lock at last."""

@@ -96,7 +96,7 @@ def model_in_network(
     runtime = current()
     client = runtime.require_client()
     plan = plan_model(model, units)
-    defaults, per_parameter = _settings_of(optimizer, settings, plan, groups)
+    defaults, per_parameter = _settings_of(optimizer, settings, model, groups)
     declaration = _declaration(
         plan, optimizer, per_parameter, runtime.placement.num_clients, storage, dtype, memory_bytes=memory,
         in_backward=_is_in_backward(update, speculative), num_passes=accumulate, is_speculative=speculative,
@@ -135,7 +135,7 @@ def _is_in_backward(update: str, speculative: bool) -> bool:
 def _settings_of(
     optimizer: type[torch.optim.Optimizer],
     settings: dict[str, Any],
-    plan: ModelPlan,
+    model: nn.Module,
     groups: Callable[[str], dict[str, Any]] | None,
 ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
     """The optimizer's defaults, and each trainable parameter's own settings, in the order of the model's parameters."""
@@ -146,10 +146,9 @@ def _settings_of(
     try:
         defaults = optimizer([torch.zeros(1, requires_grad=True)], **settings).defaults
         own = {
-            tensor.name: {**defaults, **(groups(tensor.name) if groups is not None else {})}
-            for unit in plan.units
-            for tensor in unit.tensors
-            if tensor.is_trainable
+            name: {**defaults, **(groups(name) if groups is not None else {})}
+            for name, parameter in model.named_parameters()
+            if parameter.requires_grad
         }
         for of_parameter in own.values():
             kernel_of(optimizer.__name__, plain_settings(of_parameter))

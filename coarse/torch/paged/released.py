@@ -25,7 +25,7 @@ class Released(torch.Tensor):
 
     @staticmethod
     def __new__(
-        cls,
+        cls: type[Released],
         name: str,
         like: torch.Tensor,
         dtype: torch.dtype,
