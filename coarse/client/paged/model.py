@@ -309,6 +309,9 @@ class RemoteModel:
     def _on_committed(self, committed: PagedCommitted) -> None:
         self.committed_step = max(self.committed_step, committed.step)
 
+    def _with_way_back(self, error: DeadRankError) -> DeadRankError:
+        return DeadRankError(f"{error}{self._way_back()}", rank=error.rank)
+
     def _way_back(self) -> str:
         if self.committed_step < 0:
             return ""
@@ -354,7 +357,7 @@ class RemoteModel:
         try:
             came = self._link.wait_until(lambda: is_done() or self._failed is not None, timeout_s)
         except DeadRankError as error:
-            raise DeadRankError(f"{error}{self._way_back()}", rank=error.rank) from error
+            raise self._with_way_back(error) from error
         if is_done():
             return
         self.require_sound()
@@ -386,9 +389,9 @@ class RemoteModel:
             while not self._is_closed:
                 self._link.wait_until(self._has_work, math.inf)
                 self._copy_all()
-        except CoarseError as error:
+        except DeadRankError as error:
             with self._link.lock:
-                self._failed = self._failed or error
+                self._failed = self._failed or self._with_way_back(error)
         except BaseException as error:
             with self._link.lock:
                 self._failed = self._failed or CoarseError(f"rank {self._client} carries no bytes any more: {error!r}")

@@ -230,16 +230,18 @@ def _owner() -> str:
 
 def _statement(declaration: Declaration) -> list[tuple[str, str]]:
     """What all workers have to have alike, name by name."""
+    lines = [
+        (
+            f"parameter {tensor.name}",
+            f"{list(tensor.shape)}{'' if tensor.is_trainable else ', frozen'} of unit {unit.name!r}, group {group}",
+        )
+        for unit, groups in zip(declaration.model.units, declaration.group_of, strict=True)
+        for tensor, group in zip(unit.tensors, groups, strict=True)
+    ]
     fields = json.loads(declaration.to_json())
-    units = fields.pop("model")
-    lines = [(name, str(fields[name])) for name in sorted(fields) if name not in ("run", "owner")]
-    lines += [(name, str(units[name])) for name in sorted(units) if name != "units"]
-    for unit, tensors in units["units"]:
-        lines += [
-            (f"parameter {name}", f"{shape}{'' if trains else ', frozen'} of unit {unit!r}")
-            for name, shape, trains in tensors
-        ]
-    return lines
+    fields |= {name: value for name, value in fields.pop("model").items() if name != "units"}
+    left_out = ("run", "owner", "group_of")
+    return lines + [(name, str(fields[name])) for name in sorted(fields) if name not in left_out]
 
 
 def _attach(
