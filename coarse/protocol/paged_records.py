@@ -96,7 +96,8 @@ class PagedState(NamedTuple):
     client: int
     device: int
     model: int
-    step: int
+    number: int
+    """Of the commits that were asked for since the model was opened."""
     is_last: bool
     text: str
 
@@ -171,17 +172,29 @@ class PagedClose(NamedTuple):
     client: int
     device: int
     model: int
+    reason: str
+    """Why it gives the model up, which then goes no further; empty: it has all that it wanted."""
+
+
+class PagedClosed(NamedTuple):
+    """A node has closed a model's folders, which others may open."""
+
+    client: int
+    device: int
+    model: int
 
 
 PagedRecord = (
     PagedOpen | PagedOpened | PagedFailed | PagedAsk | PagedData | PagedBeat | PagedNorm | PagedState | PagedPrepared
-    | PagedCommitted | PagedLook | PagedLooked | PagedQuery | PagedStatus | PagedClose
+    | PagedCommitted | PagedLook | PagedLooked | PagedQuery | PagedStatus | PagedClose | PagedClosed
 )  # fmt: skip
 PAGED_RECORDS: tuple[type, ...] = (
     PagedOpen, PagedOpened, PagedFailed, PagedAsk, PagedData, PagedBeat, PagedNorm, PagedState, PagedPrepared,
-    PagedCommitted, PagedLook, PagedLooked, PagedQuery, PagedStatus, PagedClose,
+    PagedCommitted, PagedLook, PagedLooked, PagedQuery, PagedStatus, PagedClose, PagedClosed,
 )  # fmt: skip
 TO_DEVICE: tuple[type, ...] = (PagedOpen, PagedAsk, PagedState, PagedLook, PagedQuery, PagedClose)
 """Those of workers, which their own device passes on where the node is elsewhere."""
-TO_CLIENT: tuple[type, ...] = (PagedOpened, PagedFailed, PagedNorm, PagedCommitted, PagedLooked, PagedStatus)
+TO_CLIENT: tuple[type, ...] = (
+    PagedOpened, PagedFailed, PagedNorm, PagedCommitted, PagedLooked, PagedStatus, PagedClosed,
+)  # fmt: skip
 """Those of nodes, which the worker's own device passes on."""

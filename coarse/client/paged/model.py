@@ -24,6 +24,7 @@ from coarse.errors import CoarseError, DeadRankError, StallError, UnsupportedErr
 from coarse.protocol.paged_records import (
     PagedBeat,
     PagedClose,
+    PagedClosed,
     PagedCommitted,
     PagedData,
     PagedFailed,
@@ -36,7 +37,7 @@ from coarse.protocol.paged_records import (
     PagedState,
     PagedStatus,
 )
-from coarse.protocol.snapshot_records import fragments
+from coarse.protocol.snapshot_records import fragments, shortened
 from coarse.storage.allocator import RegionAllocator
 from coarse.storage.paged.declaration import Declaration, staging_slot_bytes
 from coarse.storage.paged.layout import ALIGN_ELEMENTS
@@ -95,6 +96,12 @@ class RemoteModel:
         self._tokens = itertools.count(1)
         self.committed_step = -1
         """The last committed step as far as it is known here; -1: none."""
+        self._num_commits = 0
+        """Commits that were asked for."""
+        self._num_committed = 0
+        self.is_dirty = False
+        """Whether something was changed that no commit which was asked for has."""
+        self._closed: set[int] = set()
         self._thread: threading.Thread | None = None
         self._is_closed = False
         self._handlers: dict[type, Callable[[Any], None]] = {
@@ -105,6 +112,7 @@ class RemoteModel:
             PagedNorm: lambda norm: self._norms.__setitem__(norm.device, norm.square),
             PagedCommitted: self._on_committed,
             PagedLooked: lambda looked: self._looked.__setitem__(looked.token, looked.steps),
+            PagedClosed: lambda closed: self._closed.add(closed.device),
             PagedStatus: lambda status: self._statuses.__setitem__(status.token, status.text),
         }
         link.protocol.models[number] = self._on_record
@@ -153,18 +161,28 @@ class RemoteModel:
         """This worker's own state, of the step that is gone on from."""
         return None if self.resumed is None else base64.b64decode(self.resumed["state"])
 
-    def close(self) -> None:
-        """Leave the model, which is closed once all workers have."""
+    def close(self, reason: str = "") -> None:
+        """Leave the model; returns once all workers have, and its folders are closed.
+
+        With a `reason` the model is given up: it goes no further for anybody, and nothing is raised here.
+        """
         if self._is_closed:
             return
         with self._link.lock:
             self._is_closed = True
             self._link.send([
-                ToDevice(self._near(device), PagedClose(self._client, device, self.number)) for device in self.nodes
+                ToDevice(self._near(device), PagedClose(self._client, device, self.number, shortened(reason)))
+                for device in self.nodes
             ])  # fmt: skip
             self._link.ring_bells()
         if self._thread is not None:
             self._thread.join()
+        try:
+            came = self._link.wait_until(lambda: self._closed.issuperset(self.nodes))
+        except DeadRankError:
+            return  # whoever works with the others is told
+        if not came and not reason and self._failed is None:
+            raise self._stalled("all ranks to close the model", self._link.stall_timeout_s)
 
     # --- operations
 
@@ -215,6 +233,7 @@ class RemoteModel:
     def push_values(self, unit: int, array: int, present: int, values: np.ndarray | None) -> None:
         """Replace an array of a unit (0: the parameters) by (n,) float32 of one worker; returns when that is read."""
         with self._asking():
+            self.is_dirty = True
             pushed = self._line(unit).push(Push(unit, array, False), present, source=values)
         self._wait(lambda: pushed.is_done, f"the values of {self._name(unit)} to be taken")
 
@@ -229,6 +248,8 @@ class RemoteModel:
     def step(self, step: int, settings: str, coefficient: float, divisor: int) -> None:
         """Have all units with gradients updated; returns at once."""
         self._ask_all(Step(step, settings, coefficient, divisor))
+        self.is_dirty = step % self.declaration.commit_every != 0
+        self._num_commits += not self.is_dirty
 
     def discard(self) -> None:
         """What was pushed since the last step does not count."""
@@ -241,26 +262,29 @@ class RemoteModel:
         self._wait(lambda: len(self._norms) == len(self.nodes), "the gradients' norm")
         return math.fsum(self._norms[device] for device in self.nodes)
 
-    def send_state(self, step: int, state: bytes) -> None:
-        """This worker's own state after a step that is to be committed."""
-        first = self.nodes[0]
+    def send_state(self, state: bytes) -> None:
+        """This worker's own state, for the commit that was asked for last."""
+        first, number = self.nodes[0], self._num_commits - 1
         self._link.tell([
-            ToDevice(self._near(first), PagedState(self._client, first, self.number, step, is_last, part))
+            ToDevice(self._near(first), PagedState(self._client, first, self.number, number, is_last, part))
             for is_last, part in fragments(base64.b64encode(state).decode())
         ])  # fmt: skip
 
     def commit(self, step: int) -> None:
-        """Return once a step is committed, whose state was sent; all workers call it."""
+        """Have everything committed as that of a step; send the state next."""
         self._ask_all(CommitNow(step))
-        self.wait_for_commit(step)
+        self.is_dirty = False
+        self._num_commits += 1
 
-    def wait_for_commit(self, step: int) -> None:
-        """Return once a step is committed."""
-        self._wait(lambda: self.committed_step >= step, f"step {step} to be committed")
+    def wait_for_commits(self) -> None:
+        """Return once all that was asked for is committed."""
+        wanted = self._num_commits
+        self._wait(lambda: self._num_committed >= wanted, "the last step to be committed")
 
     def set_steps(self, unit: int, steps: Sequence[int]) -> None:
         """Have a unit's tensors counted as having had so many steps."""
         with self._asking():
+            self.is_dirty = True
             self._line(unit).ask(SetSteps(unit, tuple(steps)))
 
     def look(self, unit: int, array: int) -> tuple[np.ndarray, tuple[int, ...]]:
@@ -308,6 +332,7 @@ class RemoteModel:
 
     def _on_committed(self, committed: PagedCommitted) -> None:
         self.committed_step = max(self.committed_step, committed.step)
+        self._num_committed += 1
 
     def _with_way_back(self, error: DeadRankError) -> DeadRankError:
         return DeadRankError(f"{error}{self._way_back()}", rank=error.rank)

@@ -4,11 +4,12 @@
 import json
 from collections.abc import Mapping
 
+from coarse.errors import UnsupportedError
 from coarse.storage.paged.commit import Commit, UnitVersion
 
 
 class Commits:
-    """What is known of the step that is to be committed next."""
+    """What is known of the commit that comes next. Workers and nodes agree on which it is by counting them."""
 
     def __init__(self, run: str, num_units: int, num_nodes: int, num_workers: int, sequence: int) -> None:
         """`sequence`: that of the first record to be written."""
@@ -20,13 +21,15 @@ class Commits:
         self._versions: dict[int, dict[int, UnitVersion]] = {}
         """Node that is prepared -> its units' versions."""
         self._states: dict[int, dict[int, bytes]] = {}
-        """Step -> worker -> its state."""
+        """Number of a commit -> worker -> its state."""
+        self._number = 0
+        """Of the commit that comes next."""
         self._step = -1
         """The step that nodes are prepared for."""
 
-    def on_state(self, worker: int, step: int, state: bytes) -> Commit | None:
-        """A worker's own state after a step; the record, if nothing else is lacking."""
-        self._states.setdefault(step, {})[worker] = state
+    def on_state(self, worker: int, number: int, state: bytes) -> Commit | None:
+        """A worker's own state for a commit; the record of the next one, if nothing else is lacking."""
+        self._states.setdefault(number, {})[worker] = state
         return self._complete()
 
     def on_prepared(self, node: int, step: int, versions: Mapping[int, UnitVersion]) -> Commit | None:
@@ -39,16 +42,18 @@ class Commits:
         """What is lacking for the record, for people; empty where none is to be written."""
         if not self._versions:
             return ""
-        has = self._states.get(self._step, {})
+        has = self._states.get(self._number, {})
         ranks = [worker for worker in range(self._num_workers) if worker not in has]
         nodes = [node for node in range(self._num_nodes) if node not in self._versions]
         return f"the commit of step {self._step} waits for ranks {ranks} and optimizer nodes {nodes}"
 
     def _complete(self) -> Commit | None:
-        states = self._states.get(self._step, {})
+        states = self._states.get(self._number, {})
         if len(self._versions) < self._num_nodes or len(states) < self._num_workers:
             return None
         known = {unit: version for versions in self._versions.values() for unit, version in versions.items()}
+        if unwritten := [unit for unit in range(self._num_units) if unit not in known]:
+            raise UnsupportedError(f"units {unwritten} have no values, and step {self._step} is to be committed")
         commit = Commit(
             sequence=self._sequence,
             run=self._run,
@@ -58,7 +63,8 @@ class Commits:
         )
         self._sequence += 1
         self._versions.clear()
-        self._states = {step: states for step, states in self._states.items() if step > self._step}
+        del self._states[self._number]
+        self._number += 1
         return commit
 
 

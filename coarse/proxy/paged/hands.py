@@ -128,6 +128,8 @@ class PagedHands:
         self._results: deque[Callable[[], Steps]] = deque()
         self._hands: dict[int, _Hands] = {}
         self._opening: _Threads | None = None
+        self._under_way: dict[int, bool] = {}
+        """Models whose folders are being opened; whether they are to be closed at once."""
         self._computing: _Threads | None = None
         self.num_pending = 0
         """Jobs whose results were not taken."""
@@ -163,12 +165,21 @@ class PagedHands:
             opened, error = _tried(partial(OpenedFolders, opening, node, self._num_devices_here))
             if opened is None:
                 assert error is not None
-                return lambda: self._models.on_failed(opening.model, error)
+                return lambda: self._on_not_opened(opening, error)
             return lambda: self._on_opened(opening, opened)
 
+        self._under_way[opening.model] = False
         self._start(self._opening, job)
 
+    def _on_not_opened(self, opening: OpenStore, error: CoarseError) -> Steps:
+        is_unwanted = self._under_way.pop(opening.model)
+        failed = self._models.on_failed(opening.model, error)
+        return [*failed, *self._models.on_closed(opening.model)] if is_unwanted else failed
+
     def _on_opened(self, opening: OpenStore, opened: OpenedFolders) -> Steps:
+        if self._under_way.pop(opening.model):
+            opened.close()
+            return self._models.on_closed(opening.model)
         disks = [_Threads("paged-disk", DEPTH, self._finish) for _ in opened.folders]
         declaration = opening.declaration
         adder = adder_of(declaration.sum, declaration.num_workers)
@@ -190,21 +201,24 @@ class PagedHands:
         )  # fmt: skip
 
     def _close(self, step: CloseStore) -> None:
+        if step.model in self._under_way:
+            self._under_way[step.model] = True
+            return
         hands = self._hands.get(step.model)
-        if hands is not None:
-            hands.is_closing = True
-        self._close_idle(step.model)
+        if hands is not None and hands.num_running:
+            hands.is_closing = True  # the last to end closes
+            return
+        self.num_pending += 1
+        self._finish(partial(self._close_now, step.model))
 
-    def _close_idle(self, number: int) -> None:
-        hands = self._hands.get(number)
-        if hands is None:
-            self._models.on_closed(number)
-        elif hands.is_closing and not hands.num_running:
-            del self._hands[number]
+    def _close_now(self, number: int) -> Steps:
+        """Close a model's folders, in which nothing is under way."""
+        hands = self._hands.pop(number, None)
+        if hands is not None:
             for disk in hands.disks:
                 disk.stop()
             hands.opened.close()
-            self._models.on_closed(number)
+        return self._models.on_closed(number)
 
     # --- work
 
@@ -331,8 +345,8 @@ class PagedHands:
             steps = self._models.on_result(done, value or 0.0)
         else:
             steps = self._models.on_failed(done.model, error)
-        if hands.is_closing:
-            self._close_idle(done.model)
+        if hands.is_closing and not hands.num_running:
+            steps += self._close_now(done.model)
         return steps
 
     # --- within

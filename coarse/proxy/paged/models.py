@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from coarse.errors import CoarseError, MismatchError
+from coarse.errors import CoarseError
 from coarse.protocol.paged_records import (
     TO_CLIENT,
     TO_DEVICE,
     PagedAsk,
     PagedBeat,
     PagedClose,
+    PagedClosed,
     PagedCommitted,
     PagedData,
     PagedFailed,
@@ -56,6 +57,7 @@ class _Model:
     served: ServedModel | None = None
     region: int = -1
     failed: PagedFailed | None = None
+    is_closing: bool = False
     is_closed: bool = False
 
 
@@ -116,12 +118,14 @@ class DeviceModels:
     def on_dead(self) -> None:
         """A rank is gone: nothing that was not committed will be."""
         for model in self._models.values():
-            model.is_closed = True
+            model.is_closing = True
 
     # --- opening
 
     def _on_open(self, record: PagedOpen) -> Steps:
         model = self._models.setdefault(record.model, _Model())
+        if model.failed is not None:
+            return [self._to_client(record.client, model.failed._replace(client=record.client))]
         if record.client == 0:
             model.texts.append(record.text)
             if record.is_last:
@@ -205,12 +209,14 @@ class DeviceModels:
 
     def _serve(self, number: int, do: Callable[[ServedModel, Any], list[Out]], record: object) -> Steps:
         model = self._models.get(number)
-        if model is None or model.served is None or model.failed is not None or model.is_closed:
+        if model is None or model.served is None or model.failed is not None or model.is_closing:
             return []
         try:
             out = do(model.served, record)
-        except MismatchError as error:
-            return self._fail(number, "MismatchError", str(error))
+        except CoarseError as error:
+            return self._fail(number, type(error).__name__, str(error))
+        except Exception as error:  # a defect ends this model alone
+            return self._fail(number, "CoarseError", f"optimizer node {self.node_of(number)} ended with {error!r}")
         return [*self._steps(out), *self._close_quiet(number, model)]
 
     def _steps(self, out: Iterable[Out]) -> Steps:
@@ -251,6 +257,9 @@ class DeviceModels:
             lacks.append(f"ranks {absent} have not called model_in_network")
         elif model is not None and model.served is None:
             lacks.append("its folders are being opened")
+        if model is not None and model.left:
+            present = [one for one in range(self._placement.num_clients) if one not in model.left]
+            lacks.append(f"ranks {present} have not closed the model")
         text = shortened("; ".join(lack for lack in lacks if lack))
         status = PagedStatus(query.client, self._device, query.model, query.token, text)
         return [self._to_client(query.client, status)]
@@ -259,25 +268,39 @@ class DeviceModels:
 
     def _on_close(self, close: PagedClose) -> Steps:
         model = self._models.get(close.model)
-        if model is None:
-            return []
+        if model is None:  # another node could not open it
+            return [self._to_client(close.client, PagedClosed(close.client, self._device, close.model))]
         model.left.add(close.client)
-        return self._close_quiet(close.model, model)
+        steps: Steps = []
+        if close.reason:
+            steps += self._fail(close.model, "CoarseError", f"rank {close.client} gave the model up: {close.reason}")
+        return [*steps, *self._close_quiet(close.model, model), *self._forget(close.model, model)]
 
     def _close_quiet(self, number: int, model: _Model) -> Steps:
-        """Close a model that all workers are done with, once nothing is under way."""
-        if model.is_closed or len(model.left) < self._placement.num_clients:
+        """Close the folders of a model that failed, or that all workers are done with, once nothing is under way."""
+        if model.is_closing:
             return []
-        if model.failed is None and model.served is not None and not model.served.is_quiet:
-            return []
-        model.is_closed = True
+        if model.failed is None:
+            is_quiet = model.served is None or model.served.is_quiet
+            if len(model.left) < self._placement.num_clients or not is_quiet:
+                return []
+        model.is_closing = True
         return [CloseStore(number)]
 
-    def on_closed(self, number: int) -> None:
-        """A model's folders are closed, and nothing reads or writes its memory."""
-        model = self._models.pop(number)
-        if model.region >= 0:
-            self._free(model.region)
+    def on_closed(self, number: int) -> Steps:
+        """A model's folders are closed, and nothing reads or writes its memory any more but workers."""
+        model = self._models[number]
+        model.is_closed = True
+        told = self._to_all(lambda client: PagedClosed(client, self._device, number))
+        return [*told, *self._forget(number, model)]
+
+    def _forget(self, number: int, model: _Model) -> Steps:
+        """Give back the memory of a model that is closed, and that all workers have left."""
+        if model.is_closed and len(model.left) == self._placement.num_clients:
+            del self._models[number]
+            if model.region >= 0:
+                self._free(model.region)
+        return []
 
 
 ToAll = -1

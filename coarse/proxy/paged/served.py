@@ -166,11 +166,11 @@ class ServedModel:
 
     def on_state(self, state: PagedState) -> list[Out]:
         """A fragment of a worker's own state."""
-        text = self._joined(f"state {state.step}", state.client, state.is_last, state.text)
+        text = self._joined(f"state {state.number}", state.client, state.is_last, state.text)
         if text is None:
             return []
         assert self._commits is not None
-        return self._record(self._commits.on_state(state.client, state.step, base64.b64decode(text)))
+        return self._record(self._commits.on_state(state.client, state.number, base64.b64decode(text)))
 
     def on_prepared(self, prepared: PagedPrepared) -> list[Out]:
         """Another optimizer node is prepared."""

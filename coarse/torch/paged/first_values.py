@@ -29,6 +29,26 @@ class FirstValues:
             for use in site.uses:
                 self._owners.setdefault(use.unit, {})[id(use.module)] = use.module
 
+    def require_made(self, model: nn.Module) -> None:
+        """ConfigError where something on the meta device has nothing that fills it."""
+        if self._initialise is not None:
+            return
+        for name, module in model.named_modules():
+            on_meta = [key for key, one in module._parameters.items() if _is_on_meta(one)]
+            if on_meta and not callable(getattr(module, "reset_parameters", None)):
+                raise ConfigError(
+                    f"{type(module).__name__} ({name or 'the model'}) owns parameters {on_meta} on the meta device and "
+                    "has no reset_parameters(); pass initialise=, which fills a module's own parameters",
+                    key="initialise",
+                )
+            on_meta = [key for key, one in module._buffers.items() if _is_on_meta(one)]
+            if on_meta and not callable(getattr(module, "reset_running_stats", None)):
+                raise ConfigError(
+                    f"{type(module).__name__} ({name or 'the model'}) has buffers {on_meta} on the meta device, and "
+                    "nothing that fills them; pass initialise=",
+                    key="initialise",
+                )
+
     def of(self, unit: int) -> dict[int, torch.Tensor | None]:
         """By tensor its values."""
         found: dict[int, torch.Tensor | None] = dict(enumerate(self._plan.parameters[unit]))
@@ -56,32 +76,20 @@ class FirstValues:
 
     def fill_buffers(self, model: nn.Module) -> None:
         """Make buffers that are on the meta device; they stay with the workers."""
-        for name, module in model.named_modules():
-            on_meta = [key for key, one in module._buffers.items() if one is not None and one.device.type == "meta"]
-            if not on_meta:
-                continue
-            for key in on_meta:
-                module._buffers[key] = torch.zeros_like(module._buffers[key], device="cpu")
+        for module in model.modules():
+            on_meta = {key: one for key, one in module._buffers.items() if one is not None and _is_on_meta(one)}
+            module._buffers.update({key: torch.zeros_like(one, device="cpu") for key, one in on_meta.items()})
             reset = getattr(module, "reset_running_stats", None)
-            if self._initialise is None and not callable(reset):
-                raise ConfigError(
-                    f"{name or type(module).__name__} has buffers {on_meta} on the meta device, and nothing that fills "
-                    "them; pass initialise=",
-                    key="initialise",
-                )
-            if callable(reset):
+            if on_meta and callable(reset):
                 reset()
 
     def _fill(self, module: nn.Module) -> None:
         with torch.no_grad():
             if self._initialise is not None:
                 self._initialise(module)
-                return
-            reset = getattr(module, "reset_parameters", None)
-            if not callable(reset):
-                raise ConfigError(
-                    f"{type(module).__name__} owns parameters on the meta device and has no reset_parameters(); pass "
-                    "initialise=, which fills a module's own parameters",
-                    key="initialise",
-                )
-            reset()
+            else:
+                module.reset_parameters()  # type: ignore[operator]
+
+
+def _is_on_meta(one: torch.Tensor | None) -> bool:
+    return one is not None and one.device.type == "meta"

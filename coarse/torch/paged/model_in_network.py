@@ -2,35 +2,29 @@
 
 from __future__ import annotations
 
-import getpass
-import json
 import os
 import sys
-import uuid
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import torch
 from torch import nn
 
-from coarse.errors import ConfigError
 from coarse.parallel.data.alike import require_same
 from coarse.protocol.dtypes import Op
 from coarse.session import current, is_initialized
-from coarse.storage.paged.declaration import Declaration
-from coarse.storage.paged.kernels import kernel_of
-from coarse.storage.paged.layout import CHUNK_ELEMENTS, PagedModel
+from coarse.storage.paged.layout import CHUNK_ELEMENTS
 from coarse.torch.collectives.process_sets import init
 from coarse.torch.fsdp.units import Units
+from coarse.torch.paged.declared import declare, grouped, is_in_backward, settings_of, statement
 from coarse.torch.paged.first_values import FirstValues, Initialise
-from coarse.torch.paged.optimizer import NetworkOptimizer, plain_settings
+from coarse.torch.paged.optimizer import NetworkOptimizer
 from coarse.torch.paged.plan import COMPUTE_TYPES, ModelPlan, plan_model
 from coarse.torch.paged.released import released_parameter
 from coarse.torch.paged.sites import Backward, Site
 from coarse.torch.paged.unit import UnitMemories
 
 Model = TypeVar("Model", bound=nn.Module)
-_OPTIMIZERS = (torch.optim.AdamW, torch.optim.Adam, torch.optim.SGD)
 
 
 def model_in_network(
@@ -96,152 +90,44 @@ def model_in_network(
     runtime = current()
     client = runtime.require_client()
     plan = plan_model(model, units)
-    defaults, per_parameter = _settings_of(optimizer, settings, model, groups)
-    declaration = _declaration(
-        plan, optimizer, per_parameter, runtime.placement.num_clients, storage, dtype, memory_bytes=memory,
-        in_backward=_is_in_backward(update, speculative), num_passes=accumulate, is_speculative=speculative,
+    first = FirstValues(plan, initialise)
+    first.require_made(model)
+    defaults, per_parameter = settings_of(optimizer, settings, model, groups)
+    declaration = declare(
+        plan, optimizer, per_parameter, runtime.placement, storage, dtype, memory_bytes=memory,
+        in_backward=is_in_backward(update, speculative), num_passes=accumulate, is_speculative=speculative,
         wants_norm=speculative, commit_every=commit_every, resume=resume, other_kernel=other_kernel, sum=sum,
-        kernel=kernel, num_devices=runtime.placement.num_devices, chunk_elements=chunk_elements,
+        kernel=kernel, chunk_elements=chunk_elements,
     )  # fmt: skip
-    require_same(_statement(declaration), "model's")
+    require_same(statement(declaration), "model's")
     remote = client.new_model(range(runtime.placement.num_devices))
-    remote.open(declaration)
-    if client.protocol.client == 0:
+    try:
+        remote.open(declaration)
+        divisor = 1 if op is Op.SUM else runtime.placement.num_clients
+        made = _attach(model, plan, remote, defaults, per_parameter, divisor)
+        _begin(model, made, first)
+    except BaseException as error:
+        remote.close(f"{type(error).__name__}: {error}")
+        raise
+    client.before_leaving.append(made.close)
+    return model, made
+
+
+def _begin(model: nn.Module, made: NetworkOptimizer, first: FirstValues) -> None:
+    """Give a new model its first values, or go on with those of a committed step."""
+    remote = made.remote
+    if current().client_index == 0:
         for line in remote.told:
             print(f"coarse: {line}", file=sys.stderr, flush=True)
-    divisor = 1 if op is Op.SUM else runtime.placement.num_clients
-    made = _attach(model, plan, remote, defaults, per_parameter, divisor)
-    client.before_leaving.append(made.close)
-    first = FirstValues(plan, initialise)
     first.fill_buffers(model)
     if remote.resumed is None:
-        for unit in range(len(plan.units)):
+        for unit in range(len(remote.declaration.model.units)):
             made.values.write(unit, first.of(unit))
     else:
         assert remote.state is not None
         made.resume(remote.resumed["step"], remote.state)
     made.begin()
-    return model, made
 
-
-def _is_in_backward(update: str, speculative: bool) -> bool:
-    if update not in ("step", "backward"):
-        raise ConfigError(f"update must be 'step' or 'backward', got {update!r}", key="update")
-    if speculative and update != "backward":
-        raise ConfigError("speculative=True belongs to update='backward'; leave it out", key="speculative")
-    return update == "backward"
-
-
-def _settings_of(
-    optimizer: type[torch.optim.Optimizer],
-    settings: dict[str, Any],
-    model: nn.Module,
-    groups: Callable[[str], dict[str, Any]] | None,
-) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    """The optimizer's defaults, and each trainable parameter's own settings, in the order of the model's parameters."""
-    if optimizer not in _OPTIMIZERS:
-        known = ", ".join(kind.__name__ for kind in _OPTIMIZERS)
-        name = getattr(optimizer, "__name__", repr(optimizer))
-        raise ConfigError(f"optimizers of a model in the network are {known}, got {name}", key="optimizer")
-    try:
-        defaults = optimizer([torch.zeros(1, requires_grad=True)], **settings).defaults
-        own = {
-            name: {**defaults, **(groups(name) if groups is not None else {})}
-            for name, parameter in model.named_parameters()
-            if parameter.requires_grad
-        }
-        for of_parameter in own.values():
-            kernel_of(optimizer.__name__, plain_settings(of_parameter))
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"{optimizer.__name__}: {error}", key="optimizer") from None
-    if not own:
-        raise ConfigError("the model has no parameter that wants gradients; set requires_grad before", key="model")
-    return defaults, own
-
-
-def _grouped(per_parameter: dict[str, dict[str, Any]]) -> tuple[list[dict[str, Any]], dict[str, int]]:
-    """Settings that differ, in the order in which they come; and each parameter's place among them."""
-    found: dict[str, int] = {}
-    groups: list[dict[str, Any]] = []
-    number_of = {}
-    for name, settings in per_parameter.items():
-        text = json.dumps(plain_settings(settings), sort_keys=True)
-        if text not in found:
-            found[text] = len(groups)
-            groups.append(settings)
-        number_of[name] = found[text]
-    return groups, number_of
-
-
-def _declaration(
-    plan: ModelPlan,
-    optimizer: type[torch.optim.Optimizer],
-    per_parameter: dict[str, dict[str, Any]],
-    num_workers: int,
-    storage: Sequence[str | os.PathLike[str]] | None,
-    dtype: torch.dtype | None,
-    *,
-    num_devices: int,
-    chunk_elements: int,
-    **options: Any,  # noqa: ANN401
-) -> Declaration:
-    kinds = {parameter.dtype for of_unit in plan.parameters for parameter in of_unit}
-    if dtype is None:
-        if len(kinds) > 1:
-            raise ConfigError(
-                f"the model has parameters of {sorted(map(str, kinds))}; pass the dtype that workers compute in",
-                key="dtype",
-            )
-        dtype = next(iter(kinds))
-    if dtype not in COMPUTE_TYPES:
-        known = ", ".join(map(str, COMPUTE_TYPES))
-        raise ConfigError(f"dtype must be one of {known}, got {dtype}", key="dtype")
-    if isinstance(storage, str | os.PathLike):
-        raise ConfigError(f"storage is a list of folders, got {storage!r}; write [{str(storage)!r}]", key="storage")
-    groups, number_of = _grouped(per_parameter)
-    plain = tuple(plain_settings(group) for group in groups)
-    model = PagedModel(
-        units=plan.units,
-        pulled=COMPUTE_TYPES[dtype],
-        num_states=max(kernel_of(optimizer.__name__, group).num_states for group in plain),
-        num_devices=num_devices,
-        chunk_elements=chunk_elements,
-    )
-    return Declaration(
-        model=model,
-        optimizer=optimizer.__name__,
-        groups=plain,
-        group_of=tuple(tuple(number_of.get(tensor.name, 0) for tensor in unit.tensors) for unit in plan.units),
-        num_workers=num_workers,
-        storage=None if storage is None else tuple(os.fspath(folder) for folder in storage),
-        gradients=COMPUTE_TYPES[dtype],
-        owner=_owner(),
-        run=uuid.uuid4().hex,
-        **options,
-    )
-
-
-def _owner() -> str:
-    try:
-        return f"{getpass.getuser()}, process {os.getpid()}"
-    except (KeyError, OSError):
-        return f"user {os.getuid()}, process {os.getpid()}"
-
-
-def _statement(declaration: Declaration) -> list[tuple[str, str]]:
-    """What all workers have to have alike, name by name."""
-    lines = [
-        (
-            f"parameter {tensor.name}",
-            f"{list(tensor.shape)}{'' if tensor.is_trainable else ', frozen'} of unit {unit.name!r}, group {group}",
-        )
-        for unit, groups in zip(declaration.model.units, declaration.group_of, strict=True)
-        for tensor, group in zip(unit.tensors, groups, strict=True)
-    ]
-    fields = json.loads(declaration.to_json())
-    fields |= {name: value for name, value in fields.pop("model").items() if name != "units"}
-    left_out = ("run", "owner", "group_of")
-    return lines + [(name, str(fields[name])) for name in sorted(fields) if name not in left_out]
 
 
 def _attach(
@@ -267,7 +153,7 @@ def _attach(
                 tensor.name, parameter, compute, lambda: made.has_pushed, accepting(unit, place)
             )
             placeholders[unit, place] = by_name[tensor.name] = stands
-    groups, number_of = _grouped(per_parameter)
+    groups, number_of = grouped(per_parameter)
     members: list[list[nn.Parameter]] = [[] for _ in groups]
     for name, number in number_of.items():
         members[number].append(by_name[name])

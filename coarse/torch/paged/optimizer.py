@@ -90,7 +90,7 @@ class NetworkOptimizer(torch.optim.Optimizer):
         if skip:
             self.discard()
             return
-        settings = self._settings()
+        settings = self.settings()
         if self._frozen is not None and settings != self._frozen and not self.remote.declaration.is_speculative:
             raise ConfigError(
                 "the optimizer's settings changed between backward and step(), and update='backward' has used them; "
@@ -145,14 +145,15 @@ class NetworkOptimizer(torch.optim.Optimizer):
         return torch.tensor(norm)
 
     def wait(self) -> None:
-        """Return once all steps are committed; all workers call it. What went wrong in them is raised."""
-        if self.remote.committed_step >= self.steps:
-            self.remote.require_sound()
-            return
-        if self._taken is None:
-            self._take_state()
+        """Return once all steps and changed values are committed; all workers call it. What went wrong in them is
+        raised."""
+        self.remote.require_sound()
         self._pay_state()
-        self.remote.commit(self.steps)
+        if self.remote.is_dirty:
+            self.remote.commit(self.steps)
+            self._taken = self._worker.take()
+            self._pay_state()
+        self.remote.wait_for_commits()
 
     def carry(self, **what: Stateful) -> None:
         """Have schedulers, samplers and the like committed with each step, by their state_dict().
@@ -230,7 +231,7 @@ class NetworkOptimizer(torch.optim.Optimizer):
             return
         if self._backward.num_passes < declaration.num_passes - 1:
             return
-        self._frozen = self._settings()
+        self._frozen = self.settings()
         self.remote.freeze(self._frozen, self._divisor)
 
     def require_pass(self) -> None:
@@ -248,7 +249,7 @@ class NetworkOptimizer(torch.optim.Optimizer):
         self._frozen = None
         self._backward.on_step()
 
-    def _settings(self) -> str:
+    def settings(self) -> str:
         """The groups' settings as they travel: the same text for the same values."""
         return json.dumps([plain_settings(group) for group in self.param_groups], sort_keys=True)
 
@@ -263,14 +264,13 @@ class NetworkOptimizer(torch.optim.Optimizer):
             return
         taken, self._taken = self._taken, None
         settings = [{k: v for k, v in group.items() if k != "params"} for group in self.param_groups]
-        self.remote.send_state(self.steps, self._worker.sealed(taken, settings))
+        self.remote.send_state(self._worker.sealed(taken, settings))
 
     def begin(self) -> None:
         """Show placeholders in the model from now on; commit the first values, where they are new."""
         for site in self._sites:
             site.show(self.values.placeholders)
-        if self.remote.resumed is None:
-            self.wait()
+        self.wait()
 
     @property
     def has_pushed(self) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
@@ -19,7 +19,8 @@ from coarse.session import current
 from coarse.torch.collectives.objects import broadcast_object
 
 if TYPE_CHECKING:
-    from coarse.torch.paged.optimizer import NetworkOptimizer
+    from coarse.client.paged.model import RemoteModel
+    from coarse.torch.paged.values import UnitValues
 
 STATE_NAMES = {"Adam": ("exp_avg", "exp_avg_sq"), "AdamW": ("exp_avg", "exp_avg_sq"), "SGD": ("momentum_buffer",)}
 """As torch.optim has them, in the order of a unit's arrays."""
@@ -27,7 +28,21 @@ _SHARD_BYTES = 1024 * MIB
 _MISSING = "safetensors files need the package safetensors; install it with: pip install 'coarse[snapshot]'"
 
 
-def save(optimizer: NetworkOptimizer, folder: Path, *, states: bool) -> None:
+class Saveable(Protocol):
+    """A NetworkOptimizer, as far as files want it."""
+
+    remote: RemoteModel
+    values: UnitValues
+    steps: int
+    dtypes: dict[str, torch.dtype]
+    param_groups: list[dict[str, Any]]
+
+    def settings(self) -> str:
+        """The groups' settings, as JSON."""
+        ...
+
+
+def save(optimizer: Saveable, folder: Path, *, states: bool) -> None:
     """See NetworkOptimizer.save."""
     if current().client_index != 0:
         return
@@ -41,14 +56,14 @@ def save(optimizer: NetworkOptimizer, folder: Path, *, states: bool) -> None:
                 "optimizer": optimizer.remote.declaration.optimizer,
                 "step": optimizer.steps,
                 "steps": steps,
-                "param_groups": json.loads(optimizer._settings()),
+                "param_groups": json.loads(optimizer.settings()),
             }
             _replace(folder / "optimizer.json", json.dumps(document).encode())
     except OSError as error:
         raise StorageError(f"{folder} cannot be written to: {error}; name a folder with room") from error
 
 
-def load(optimizer: NetworkOptimizer, folder: Path) -> None:
+def load(optimizer: Saveable, folder: Path) -> None:
     """See NetworkOptimizer.load."""
     reader, said = None, {"error": "", "has_states": False, "document": {}}
     if current().client_index == 0:
@@ -76,7 +91,7 @@ def load(optimizer: NetworkOptimizer, folder: Path) -> None:
         optimizer.remote.set_steps(unit, [int(said["document"]["steps"].get(t.name, 0)) for t in of.tensors])
 
 
-def optimizer_state(optimizer: NetworkOptimizer) -> dict[str, Any]:
+def optimizer_state(optimizer: Saveable) -> dict[str, Any]:
     """See NetworkOptimizer.state_dict."""
     remote = optimizer.remote
     model = remote.declaration.model
@@ -103,7 +118,7 @@ def optimizer_state(optimizer: NetworkOptimizer) -> dict[str, Any]:
     return {"state": dict(sorted(state.items())), "param_groups": groups}
 
 
-def load_optimizer_state(optimizer: NetworkOptimizer, state_dict: Mapping[str, Any]) -> None:
+def load_optimizer_state(optimizer: Saveable, state_dict: Mapping[str, Any]) -> None:
     """See NetworkOptimizer.load_state_dict."""
     groups = state_dict["param_groups"]
     sizes = [len(group["params"]) for group in groups], [len(group["params"]) for group in optimizer.param_groups]
@@ -132,7 +147,7 @@ def load_optimizer_state(optimizer: NetworkOptimizer, state_dict: Mapping[str, A
         remote.set_steps(unit, [int(state.get("step", 1 if state else 0)) for state in own_states])
 
 
-def _numbers(optimizer: NetworkOptimizer) -> dict[str, int]:
+def _numbers(optimizer: Saveable) -> dict[str, int]:
     """By a parameter's name its number in torch's state dicts."""
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     return {parameter.parameter_name: number for number, parameter in enumerate(parameters)}
@@ -141,14 +156,14 @@ def _numbers(optimizer: NetworkOptimizer) -> dict[str, int]:
 # --- files
 
 
-def _parameters(optimizer: NetworkOptimizer, steps: dict[str, int]) -> Iterator[dict[str, torch.Tensor]]:
+def _parameters(optimizer: Saveable, steps: dict[str, int]) -> Iterator[dict[str, torch.Tensor]]:
     for unit, of in enumerate(optimizer.remote.declaration.model.units):
         values, of_unit = optimizer.values.read(unit)
         steps |= {tensor.name: step for tensor, step in zip(of.tensors, of_unit, strict=True)}
         yield {name: value.to(optimizer.dtypes[name]) for name, value in values.items()}
 
 
-def _states(optimizer: NetworkOptimizer) -> Iterator[dict[str, torch.Tensor]]:
+def _states(optimizer: Saveable) -> Iterator[dict[str, torch.Tensor]]:
     declaration = optimizer.remote.declaration
     names = STATE_NAMES[declaration.optimizer][: declaration.model.num_states]
     for unit, of in enumerate(declaration.model.units):
@@ -205,7 +220,7 @@ def _replace(path: Path, content: bytes) -> None:
 class _Reader:
     """The tensors of a folder, found by name and read one at a time; everything is checked before any is read."""
 
-    def __init__(self, optimizer: NetworkOptimizer, folder: Path) -> None:
+    def __init__(self, optimizer: Saveable, folder: Path) -> None:
         model = optimizer.remote.declaration.model
         self._tensors = _files_of(folder, "model")
         wanted = {tensor.name: tensor.shape for unit in model.units for tensor in unit.tensors}

@@ -59,7 +59,7 @@ def what_cannot_be_configured_is_refused_by_name() -> None:
                 made(**options)
     with torch.device("meta"):
         odd = nn.ModuleList([Odd()])
-    with raises(coarse.ConfigError, "Odd owns parameters on the meta device", "initialise="):
+    with raises(coarse.ConfigError, "Odd (0) owns parameters", "on the meta device", "initialise="):
         made(odd)
 
 

@@ -13,13 +13,26 @@ PROGRAM = HERE / "training_claims.py"
 LAYOUTS = ("2:1", "3:2", "1:1")
 
 
+MISUSE = HERE / "misuse_claims.py"
+
+
 @pytest.fixture(scope="module", params=parameters(LAYOUTS, in_make_test=LAYOUTS[:1]))
 def reports(request, tmp_path_factory):
     """By claim what each worker found."""
     workers, devices = (int(number) for number in request.param.split(":"))
-    folder = tmp_path_factory.mktemp("luwu")
-    (folder / "config.toml").write_text(f'stall_timeout_s = 20\npartition = "{request.param}"\n')
-    done = mpirun(workers + devices, PROGRAM, folder, env={"COARSE_CONFIG": str(folder / "config.toml")}, timeout_s=300)
+    return run(PROGRAM, tmp_path_factory.mktemp("luwu"), workers, devices, stall_timeout_s=20)
+
+
+@pytest.fixture(scope="module")
+def misuse_reports(tmp_path_factory):
+    """The same of what does not fit."""
+    return run(MISUSE, tmp_path_factory.mktemp("misuse"), 2, 1, stall_timeout_s=8)
+
+
+def run(program, folder, workers, devices, stall_timeout_s):
+    config = f'stall_timeout_s = {stall_timeout_s}\npartition = "{workers}:{devices}"\n'
+    (folder / "config.toml").write_text(config)
+    done = mpirun(workers + devices, program, folder, env={"COARSE_CONFIG": str(folder / "config.toml")}, timeout_s=300)
     assert done.returncode == 0, done.stderr
     return read_reports(folder, workers)
 
@@ -27,3 +40,8 @@ def reports(request, tmp_path_factory):
 @pytest.mark.parametrize("name", claims_of(PROGRAM))
 def test_claim(reports, name):
     require_held(reports, [name])
+
+
+@pytest.mark.parametrize("name", claims_of(MISUSE))
+def test_misuse(misuse_reports, name):
+    require_held(misuse_reports, [name])
