@@ -41,15 +41,19 @@ class FixedPoint:
     """So many may be added without an overflow."""
 
     def encode(
-        self, values: np.ndarray, exponent: int
+        self, values: np.ndarray, exponent: int | np.ndarray
     ) -> tuple[np.ndarray, np.ndarray | None]:
-        """(n,) float32 as (n,) integers, rounded to nearest; and (n,) uint8 flags where some are not finite.
+        """Float32 as integers of the same shape, rounded to nearest; and uint8 flags where some are not finite.
+
+        Args:
+            values: (n,), or (m, n) of m blocks.
+            exponent: the block's, or (m, 1).
 
         Raises:
             ValueError: a value is larger than 2**exponent, which was not agreed for this block then; an exponent that
                 `exponent_of` never gives.
         """
-        if not ZERO_EXPONENT <= exponent <= _LARGEST_EXPONENT:
+        if not np.all((np.asarray(exponent) >= ZERO_EXPONENT) & (np.asarray(exponent) <= _LARGEST_EXPONENT)):
             raise ValueError(f"exponents of float32 are {ZERO_EXPONENT} to {_LARGEST_EXPONENT}, got {exponent}")
         wide = values.astype(np.float64)
         is_finite = np.isfinite(wide)
@@ -58,19 +62,21 @@ class FixedPoint:
             flags = np.isnan(wide) * np.uint8(NAN)
             flags += (wide == np.inf) * np.uint8(PLUS) + (wide == -np.inf) * np.uint8(MINUS)
             wide[~is_finite] = 0.0
-        if wide.size and np.abs(wide).max() > 2.0**exponent:
+        wide *= self.largest * np.exp2(-np.float64(exponent))
+        if (too_large := np.abs(wide) > self.largest).any():
+            place = tuple(np.argwhere(too_large)[0])
+            wanted = int(np.broadcast_to(exponent, wide.shape)[place])
             raise ValueError(
-                f"a value of {np.abs(wide).max():g} came in a block of exponent {exponent}, which holds up to "
-                f"{2.0**exponent:g}; let all workers agree on the largest exponent first"
+                f"a value of {abs(float(values[place])):g} came in a block of exponent {wanted}, which holds up to "
+                f"{2.0**wanted:g}; let all workers agree on the largest exponent first"
             )
-        wide *= self.largest * 2.0**-exponent
         return np.rint(wide, out=wide).astype(self.storage), flags
 
-    def decode(self, total: np.ndarray, exponent: int, flags: np.ndarray | None = None) -> np.ndarray:
-        """(n,) sums as (n,) float32: NaN where one was added, or infinities of both signs. An int64 is rounded to
-        float64 on the way."""
+    def decode(self, total: np.ndarray, exponent: int | np.ndarray, flags: np.ndarray | None = None) -> np.ndarray:
+        """Sums as float32, as `encode` has blocks: NaN where one was added, or infinities of both signs. An int64 is
+        rounded to float64 on the way."""
         wide = total.astype(np.float64)
-        wide *= 2.0**exponent / self.largest
+        wide *= np.exp2(np.float64(exponent)) / self.largest
         with np.errstate(over="ignore"):
             values = wide.astype(np.float32)
         if flags is not None:
@@ -106,12 +112,17 @@ def int64() -> FixedPoint:
 
 def exponent_of(values: np.ndarray) -> int:
     """The least e such that all finite ones of (n,) float32 are at most 2**e."""
-    finite = values[np.isfinite(values)]
-    largest = float(np.abs(finite).max()) if len(finite) else 0.0
-    if largest == 0.0:
-        return ZERO_EXPONENT
-    mantissa, exponent = np.frexp(largest)
-    return max(ZERO_EXPONENT, int(exponent) - bool(mantissa == 0.5))
+    return int(exponents_of(values)[..., 0]) if len(values) else ZERO_EXPONENT
+
+
+def exponents_of(blocks: np.ndarray) -> np.ndarray:
+    """`exponent_of` each of (m, n) float32, as (m, 1) int64."""
+    largest = np.abs(blocks)
+    if not (is_finite := np.isfinite(largest)).all():
+        largest[~is_finite] = 0.0
+    mantissa, exponent = np.frexp(largest.max(axis=-1, keepdims=True))
+    found = np.where(mantissa == 0.0, ZERO_EXPONENT, exponent.astype(np.int64) - (mantissa == 0.5))
+    return np.maximum(found, ZERO_EXPONENT)
 
 
 def combined_flags(one: np.ndarray | None, other: np.ndarray | None) -> np.ndarray | None:
@@ -148,12 +159,17 @@ def add_as_integers(
     out: np.ndarray,  # (n,) float32, overwritten
 ) -> None:
     """The sum as integers, block by block: the same bits in whatever order payloads come."""
-    for begin in range(0, len(out), EXPONENT_BLOCK):
-        parts = [payload[begin : begin + EXPONENT_BLOCK] for payload in payloads]
-        exponent = max(exponent_of(part) for part in parts)
-        total, flags = form.encode(parts[0], exponent)
+    whole = len(out) // EXPONENT_BLOCK * EXPONENT_BLOCK
+    for begin in (*range(0, whole, _BLOCK), whole):
+        end = min(begin + _BLOCK, whole) if begin < whole else len(out)
+        if begin == end:
+            continue
+        width = min(EXPONENT_BLOCK, end - begin)
+        parts = [payload[begin:end].reshape(-1, width) for payload in payloads]
+        exponents = np.maximum.reduce([exponents_of(part) for part in parts])
+        total, flags = form.encode(parts[0], exponents)
         for part in parts[1:]:
-            addend, more = form.encode(part, exponent)
+            addend, more = form.encode(part, exponents)
             total += addend
             flags = combined_flags(flags, more)
-        out[begin : begin + EXPONENT_BLOCK] = form.decode(total, exponent, flags)
+        out[begin:end] = form.decode(total, exponents, flags).reshape(-1)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from coarse.storage.paged.kernels import kernel_of
+from coarse.storage.paged.kernels import Kernel, kernel_of
 
 Loss = Callable[[nn.Module, int, int, int], torch.Tensor]
 """Of a model, a worker, a step and a pass."""
@@ -28,12 +28,13 @@ class Reference:
         settings: dict[str, Any] | None = None,
         groups: Callable[[str], dict[str, Any]] | None = None,
         dtype: torch.dtype = torch.float32,
+        kernels: Callable[[str, dict[str, Any]], Kernel] = kernel_of,
     ) -> None:
         self.model = copy.deepcopy(model)
         self.num_workers = num_workers
         self.dtype = dtype
         self._kernels = {
-            name: kernel_of(optimizer, {**(settings or {}), **(groups(name) if groups else {})})
+            name: kernels(optimizer, {**(settings or {}), **(groups(name) if groups else {})})
             for name, _ in self.model.named_parameters()
         }
         self.masters = {

@@ -217,9 +217,10 @@ class PagedStore:
         return self._sums[unit][begin:end]
 
     def _kernels_for(self, settings: str) -> list[Kernel]:
-        if self._kernels[0] != settings:
-            self._kernels = settings, [self._kernels_of(group) for group in json.loads(settings)]
-        return self._kernels[1]
+        known = self._kernels
+        if known[0] != settings:
+            known = self._kernels = settings, [self._kernels_of(group) for group in json.loads(settings)]
+        return known[1]
 
 
 def square_of(values: np.ndarray) -> float:

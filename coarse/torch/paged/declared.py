@@ -7,13 +7,15 @@ import json
 import os
 import uuid
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
 from coarse.errors import ConfigError
-from coarse.protocol.plan import Placement
+from coarse.protocol.dtypes import DType, Op
+from coarse.session import current
 from coarse.storage.paged.declaration import Declaration
 from coarse.storage.paged.kernels import kernel_of
 from coarse.storage.paged.layout import PagedModel
@@ -23,13 +25,48 @@ from coarse.torch.paged.plan import COMPUTE_TYPES, ModelPlan
 _OPTIMIZERS = (torch.optim.AdamW, torch.optim.Adam, torch.optim.SGD)
 
 
-def is_in_backward(update: str, speculative: bool) -> bool:
-    """Whether units are updated before the step; ConfigError where the two options do not fit."""
-    if update not in ("step", "backward"):
-        raise ConfigError(f"update must be 'step' or 'backward', got {update!r}", key="update")
-    if speculative and update != "backward":
-        raise ConfigError("speculative=True belongs to update='backward'; leave it out", key="speculative")
-    return update == "backward"
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """How a model in the network is kept and stepped; see model_in_network."""
+
+    storage: Sequence[str | os.PathLike[str]] | None
+    """Folders on each memory device's host, best on disks of their own; None: device memory keeps the states."""
+    update: str
+    """"step": step() has all units updated, behind what comes next. "backward": each unit is updated as soon as all
+    workers have pushed it, with the settings that backward began with; the step makes it count (the paper's way)."""
+    accumulate: int
+    """Backward passes of each step, which update="backward" has to know."""
+    speculative: bool
+    """With update="backward": gradients are kept until the step, which may clip them, or use changed settings, and then
+    makes the updates anew."""
+    op: Op
+    """Gradients are averaged over workers, or summed."""
+    dtype: torch.dtype | None
+    """That workers compute in, float32 by default or what the model has; states are float32."""
+    memory: int | None
+    """Bytes that each optimizer node may use for buffers; by default half of what its machine has left."""
+    commit_every: int
+    """Steps after which a step is made to outlive a crash."""
+    resume: bool
+    """Go on from the last committed step in `storage`; `optimizer.steps` says which."""
+    other_kernel: bool
+    """Resume also where another kernel has computed the steps."""
+    sum: str
+    """"float32" adds in the workers' order; "int64" and "int32-switchml" as integers."""
+    kernel: str
+    """"numpy", whose bits are those of any host; "torch-fused" is faster."""
+    chunk_elements: int
+    """What is read, updated and written at a time."""
+
+    def __post_init__(self) -> None:
+        if self.update not in ("step", "backward"):
+            raise ConfigError(f"update must be 'step' or 'backward', got {self.update!r}", key="update")
+        if self.speculative and self.update != "backward":
+            raise ConfigError("speculative=True belongs to update='backward'; leave it out", key="speculative")
+        if isinstance(self.storage, str | os.PathLike):
+            raise ConfigError(
+                f"storage is a list of folders, got {self.storage!r}; write [{str(self.storage)!r}]", key="storage"
+            )
 
 
 def settings_of(
@@ -77,39 +114,23 @@ def declare(
     plan: ModelPlan,
     optimizer: type[torch.optim.Optimizer],
     per_parameter: dict[str, dict[str, Any]],
-    placement: Placement,
-    storage: Sequence[str | os.PathLike[str]] | None,
-    dtype: torch.dtype | None,
-    *,
-    chunk_elements: int,
-    **options: Any,  # noqa: ANN401
+    options: Options,
 ) -> Declaration:
-    """The declaration of a model and its options.
+    """The declaration of a model to its optimizer nodes.
 
     Raises:
         ConfigError: types that differ, or that nobody computes in; options out of range.
     """
-    kinds = {parameter.dtype for of_unit in plan.parameters for parameter in of_unit}
-    if dtype is None:
-        if len(kinds) > 1:
-            raise ConfigError(
-                f"the model has parameters of {sorted(map(str, kinds))}; pass the dtype that workers compute in",
-                key="dtype",
-            )
-        dtype = next(iter(kinds))
-    if dtype not in COMPUTE_TYPES:
-        known = ", ".join(map(str, COMPUTE_TYPES))
-        raise ConfigError(f"dtype must be one of {known}, got {dtype}", key="dtype")
-    if isinstance(storage, str | os.PathLike):
-        raise ConfigError(f"storage is a list of folders, got {storage!r}; write [{str(storage)!r}]", key="storage")
+    placement = current().placement
+    dtype = _compute_type(plan, options.dtype)
     groups, number_of = grouped(per_parameter)
     plain = tuple(plain_settings(group) for group in groups)
     model = PagedModel(
         units=plan.units,
-        pulled=COMPUTE_TYPES[dtype],
+        pulled=dtype,
         num_states=max(kernel_of(optimizer.__name__, group).num_states for group in plain),
         num_devices=placement.num_devices,
-        chunk_elements=chunk_elements,
+        chunk_elements=options.chunk_elements,
     )
     return Declaration(
         model=model,
@@ -117,12 +138,37 @@ def declare(
         groups=plain,
         group_of=tuple(tuple(number_of.get(tensor.name, 0) for tensor in unit.tensors) for unit in plan.units),
         num_workers=placement.num_clients,
-        storage=None if storage is None else tuple(os.fspath(folder) for folder in storage),
-        gradients=COMPUTE_TYPES[dtype],
+        storage=None if options.storage is None else tuple(os.fspath(folder) for folder in options.storage),
+        gradients=dtype,
         owner=_owner(),
         run=uuid.uuid4().hex,
-        **options,
+        memory_bytes=options.memory,
+        in_backward=options.update == "backward",
+        num_passes=options.accumulate,
+        is_speculative=options.speculative,
+        wants_norm=options.speculative,
+        commit_every=options.commit_every,
+        resume=options.resume,
+        other_kernel=options.other_kernel,
+        sum=options.sum,
+        kernel=options.kernel,
     )
+
+
+def _compute_type(plan: ModelPlan, wanted: torch.dtype | None) -> DType:
+    """The type that workers compute in."""
+    kinds = {parameter.dtype for of_unit in plan.parameters for parameter in of_unit}
+    if wanted is None:
+        if len(kinds) > 1:
+            raise ConfigError(
+                f"the model has parameters of {sorted(map(str, kinds))}; pass the dtype that workers compute in",
+                key="dtype",
+            )
+        wanted = next(iter(kinds))
+    if wanted not in COMPUTE_TYPES:
+        known = ", ".join(map(str, COMPUTE_TYPES))
+        raise ConfigError(f"dtype must be one of {known}, got {wanted}", key="dtype")
+    return COMPUTE_TYPES[wanted]
 
 
 def _owner() -> str:

@@ -13,10 +13,11 @@ from torch import nn
 from coarse.parallel.data.alike import require_same
 from coarse.protocol.dtypes import Op
 from coarse.session import current, is_initialized
+from coarse.storage.paged.declaration import Declaration
 from coarse.storage.paged.layout import CHUNK_ELEMENTS
 from coarse.torch.collectives.process_sets import init
 from coarse.torch.fsdp.units import Units
-from coarse.torch.paged.declared import declare, grouped, is_in_backward, settings_of, statement
+from coarse.torch.paged.declared import Options, declare, grouped, settings_of, statement
 from coarse.torch.paged.first_values import FirstValues, Initialise
 from coarse.torch.paged.optimizer import NetworkOptimizer
 from coarse.torch.paged.plan import COMPUTE_TYPES, ModelPlan, plan_model
@@ -58,25 +59,11 @@ def model_in_network(
     Args:
         model: on the CPU, or on the meta device: then each unit is made and initialised in its turn.
         optimizer: torch.optim.AdamW, Adam or SGD; `settings` are its own (lr and so on).
-        storage: folders on each memory device's host, best on disks of their own; None: device memory keeps the states.
+        storage, update, accumulate, speculative, op, dtype, memory, commit_every, resume, other_kernel, sum, kernel,
+            chunk_elements: see Options.
         units: as of fully_shard, what is pulled together; by default repeated blocks, modules beside them that own
             matrices, and the rest.
         groups: settings for a parameter's name that differ from `settings`, such as no weight decay for biases.
-        update: "step": step() has all units updated, behind what comes next. "backward": each unit is updated as soon
-            as all workers have pushed it, with the settings that backward began with; the step makes it count (the
-            paper's way).
-        accumulate: backward passes of each step, which update="backward" has to know.
-        speculative: with update="backward": gradients are kept until the step, which may clip them, or use changed
-            settings, and then makes the updates anew.
-        op: gradients are averaged over workers, or summed.
-        dtype: that workers compute in, float32 by default or what the model has; states are float32.
-        memory: bytes that each optimizer node may use for buffers; by default half of what its machine has left.
-        commit_every: steps after which a step is made to outlive a crash.
-        resume: go on from the last committed step in `storage`; `optimizer.steps` says which.
-        other_kernel: resume also where another kernel has computed the steps.
-        sum: "float32" adds in the workers' order; "int64" and "int32-switchml" as integers.
-        kernel: "numpy", whose bits are those of any host; "torch-fused" is faster.
-        chunk_elements: what is read, updated and written at a time.
         initialise: for a meta model, fills a module that owns parameters; by default its reset_parameters().
 
     Raises:
@@ -85,21 +72,33 @@ def model_in_network(
         StorageError: folders of another model or job, read-only ones and so on.
         MismatchError: workers that differ in model or settings.
     """
+    options = Options(
+        storage=storage, update=update, accumulate=accumulate, speculative=speculative, op=op, dtype=dtype,
+        memory=memory, commit_every=commit_every, resume=resume, other_kernel=other_kernel, sum=sum, kernel=kernel,
+        chunk_elements=chunk_elements,
+    )  # fmt: skip
     if not is_initialized():
         init()
-    runtime = current()
-    client = runtime.require_client()
     plan = plan_model(model, units)
     first = FirstValues(plan, initialise)
     first.require_made(model)
-    defaults, per_parameter = settings_of(optimizer, settings, model, groups)
-    declaration = declare(
-        plan, optimizer, per_parameter, runtime.placement, storage, dtype, memory_bytes=memory,
-        in_backward=is_in_backward(update, speculative), num_passes=accumulate, is_speculative=speculative,
-        wants_norm=speculative, commit_every=commit_every, resume=resume, other_kernel=other_kernel, sum=sum,
-        kernel=kernel, chunk_elements=chunk_elements,
-    )  # fmt: skip
+    defaults, own = settings_of(optimizer, settings, model, groups)
+    return model, _open(model, plan, first, defaults, own, declare(plan, optimizer, own, options), op)
+
+
+def _open(
+    model: nn.Module,
+    plan: ModelPlan,
+    first: FirstValues,
+    defaults: dict[str, Any],
+    per_parameter: dict[str, dict[str, Any]],
+    declaration: Declaration,
+    op: Op,
+) -> NetworkOptimizer:
+    """Open the model at its optimizer nodes, and begin."""
     require_same(statement(declaration), "model's")
+    runtime = current()
+    client = runtime.require_client()
     remote = client.new_model(range(runtime.placement.num_devices))
     try:
         remote.open(declaration)
@@ -110,7 +109,7 @@ def model_in_network(
         remote.close(f"{type(error).__name__}: {error}")
         raise
     client.before_leaving.append(made.close)
-    return model, made
+    return made
 
 
 def _begin(model: nn.Module, made: NetworkOptimizer, first: FirstValues) -> None:

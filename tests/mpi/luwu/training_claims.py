@@ -13,6 +13,8 @@ from torch import nn
 import coarse
 import coarse.torch as ct
 from coarse.errors import NotKeptError, UnsupportedError
+from coarse.storage.paged.kernels import kernel_of
+from coarse.torch.paged import fused
 from coarse.torch.paged.optimizer import NetworkOptimizer
 from tests.mpi.luwu.models import WIDTH, Net, loss_of, words_of
 from tests.support.claims import Claim, raises, report_claims
@@ -67,14 +69,16 @@ def require_equal(
     settings: dict[str, Any] | None = None,
     groups: Callable[[str], dict[str, Any]] | None = None,
     dtype: torch.dtype | None = None,
+    kernels: Callable[[str, dict[str, Any]], Any] = kernel_of,
     **options: Any,
 ) -> list[float]:
     """A training in the network has the bits of the reference; the coefficients of its steps."""
     settings = ADAMW if settings is None else settings
     model = make()
     reference = Reference(
-        model, coarse.size(), kind.__name__, settings=settings, groups=groups, dtype=dtype or torch.float32
-    )
+        model, coarse.size(), kind.__name__, settings=settings, groups=groups, dtype=dtype or torch.float32,
+        kernels=kernels,
+    )  # fmt: skip
     model, optimizer = in_network(model, kind, groups=groups, dtype=dtype, **{**settings, **options})
     train(model, optimizer, loss, steps=steps, num_passes=num_passes, max_norm=max_norm)
     coefficients = [
@@ -132,6 +136,30 @@ def norm_below(share: float) -> float:
     return sorted(norms)[int(share * 20) - 1] * 1.0001
 
 
+def torchs_fused_kernels_step_alike() -> None:
+    require_equal(Net, kernel="torch-fused", kernels=fused.kernel_of)
+
+
+def states_may_stay_in_device_memory() -> None:
+    require_equal(Net, storage=None, steps=6)
+
+
+def integer_sums_are_the_same_in_whatever_order() -> None:
+    reference = Reference(Net(), coarse.size(), settings=ADAMW)
+    for step in range(1, 7):
+        reference.step(loss_of, step)
+    found = []
+    for turn in (0, 1):
+        model, optimizer = in_network(Net(), sum="int64")
+        worker = (coarse.rank() + turn) % coarse.size()
+        train(model, optimizer, lambda model, _, step, number, worker=worker: loss_of(model, worker, step, number), steps=6)
+        found.append(model.state_dict())
+        optimizer.close()
+    for name, master in reference.masters.items():
+        assert torch.equal(found[0][name], found[1][name]), name
+        torch.testing.assert_close(found[0][name].reshape(-1), torch.from_numpy(master), rtol=1e-3, atol=1e-3)
+
+
 def groups_by_name_have_settings_of_their_own() -> None:
     require_equal(Net, groups=lambda name: {"weight_decay": 0.0, "lr": 3e-3} if name.endswith("bias") else {})
 
@@ -161,8 +189,6 @@ def settings_may_change_between_steps() -> None:
 
 
 def kernel_with(lr: float) -> object:
-    from coarse.storage.paged.kernels import kernel_of
-
     return kernel_of("AdamW", {**ADAMW, "lr": lr})
 
 
@@ -511,6 +537,9 @@ def changed_settings_make_speculative_updates_anew() -> None:
 
 
 CLAIMS: tuple[Claim, ...] = (
+    torchs_fused_kernels_step_alike,
+    states_may_stay_in_device_memory,
+    integer_sums_are_the_same_in_whatever_order,
     a_step_updates_to_the_bit_of_one_place,
     so_do_updates_in_backward,
     several_passes_are_summed_in_their_order,

@@ -10,8 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coarse.storage.fixed_point import (
+    EXPONENT_BLOCK,
     FixedPoint,
     add_in_order,
+    adder_of,
     combined_flags,
     exponent_of,
     int32_switchml,
@@ -118,3 +120,15 @@ def test_float32_slots_add_in_the_workers_order() -> None:
     add_in_order(payloads, total)
     assert total[0] == np.float32(np.float32(1e8) + np.float32(1.0)) - np.float32(1e8)
     assert payloads[0][0] == np.float32(1e8)
+
+
+@pytest.mark.parametrize("length", [1, 1023, 1024, 5000, 16_384, 40_000])
+def test_long_arrays_are_added_block_by_block(length: int) -> None:
+    rng = np.random.default_rng(length)
+    arrays = [np.ldexp(rng.normal(size=length), rng.integers(-60, 60, length)).astype(np.float32) for _ in range(3)]
+    arrays[1][length // 2] = np.nan
+    out = np.empty(length, np.float32)
+    adder_of("int64", 3)(arrays, out)
+    for begin in range(0, length, EXPONENT_BLOCK):
+        blocks = [array[begin : begin + EXPONENT_BLOCK] for array in arrays]
+        assert out[begin : begin + EXPONENT_BLOCK].tobytes() == added(blocks, int64()).tobytes()
