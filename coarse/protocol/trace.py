@@ -9,11 +9,45 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 US_PER_S = 1e6
+
+
+class Span(NamedTuple):
+    """Something that took time; seconds on the trace's clock."""
+
+    name: str
+    begin_s: float
+    end_s: float
+
+
+class Lasting(Protocol):
+    """Anything that took time."""
+
+    @property
+    def begin_s(self) -> float:
+        """Seconds."""
+        ...
+
+    @property
+    def end_s(self) -> float:
+        """Seconds."""
+        ...
+
+
+Lasts = TypeVar("Lasts", bound=Lasting)
+
+
+def in_lanes(spans: Iterable[Lasts]) -> Iterator[tuple[int, Lasts]]:
+    """In the order in which spans begin, (the first lane that is free, span)."""
+    ends_s: list[float] = []
+    for span in sorted(spans, key=lambda span: span.begin_s):
+        lane = next((lane for lane, end_s in enumerate(ends_s) if end_s <= span.begin_s), len(ends_s))
+        ends_s[lane:] = [span.end_s, *ends_s[lane + 1 :]]
+        yield lane, span
 
 
 class Trace:

@@ -19,6 +19,7 @@ def add_network_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--update", choices=("step", "backward"), default="step", help="when units are updated")
     group.add_argument("--memory", type=int, metavar="MIB", help="what each memory device may use for buffers")
     group.add_argument("--commit-every", type=int, default=1, metavar="STEPS", help="what a crash may cost at most")
+    group.add_argument("--timeline", metavar="DIR", help="where to leave traces of what happened when, for Perfetto")
     group.add_argument("--meta", action="store_true", help="make the model unit by unit, never in one place")
 
 
@@ -43,5 +44,6 @@ def network_options(
         "update": given.update,
         "memory": None if given.memory is None else given.memory * MIB,
         "commit_every": given.commit_every,
+        "timeline": given.timeline,
         "initialise": initialise if given.meta else None,
     }

@@ -1,16 +1,16 @@
 """The last iteration of a simulated job as a trace that Perfetto opens (ui.perfetto.dev)."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from coarse.cli.report.links import links_of
 from coarse.cli.report.simulated import lane_of, last_iteration, phases_of, recording_of
 from coarse.cli.report.timeline import Window
-from coarse.protocol.trace import Trace, merge
+from coarse.protocol.trace import Trace, in_lanes, merge
 from coarse.simulation.job import Job
 from coarse.simulation.recording import Transfer, Work
-from coarse.simulation.report import Report, Sync
+from coarse.simulation.report import Report
 
 COMPUTE_LANE = 0
 LANES = {"push": 1, "pull": 2, "ring": 3, "fetch": 4, "add": 5}
@@ -63,28 +63,20 @@ def _add(trace: Trace, kind: str, each: Transfer | Work, job: Job, window: Windo
 
 def _add_syncs(traces: dict[str, Trace], report: Report, job: Job, window: Window) -> None:
     """Each gradient from backward to its combined values; those that overlap lie in lanes of their own."""
-    num_lanes: dict[int, int] = {}
-    for worker, lane, sync in _laid_out([sync for sync in report.syncs if sync.end_s > window.begin_s]):
+    seen = [sync for sync in report.syncs if sync.end_s > window.begin_s]
+    for worker in sorted({sync.worker for sync in seen}):
         trace = traces[f"worker {worker}"]
-        if lane >= num_lanes.get(worker, 0):
-            num_lanes[worker] = lane + 1
-            trace.lane(FIRST_SYNC_LANE + lane, f"gradients under way {lane + 1}")
-        span = window.clipped("sync", sync.begin_s, sync.end_s)
-        if span is not None:
-            gradient = job.gradients[sync.position]
-            name = f"sync {gradient.name}"
-            place = FIRST_SYNC_LANE + lane
-            trace.span(name, "sync", span.begin_s, span.end_s, lane=place, nbytes=gradient.nbytes)
-
-
-def _laid_out(syncs: Sequence[Sync]) -> Iterator[tuple[int, int, Sync]]:
-    """(worker, first lane that is free, what lies there)."""
-    ends_s: dict[int, list[float]] = {}
-    for sync in sorted(syncs, key=lambda sync: sync.begin_s):
-        lanes = ends_s.setdefault(sync.worker, [])
-        lane = next((lane for lane, end_s in enumerate(lanes) if end_s <= sync.begin_s), len(lanes))
-        lanes[lane:] = [sync.end_s, *lanes[lane + 1 :]]
-        yield sync.worker, lane, sync
+        num_lanes = 0
+        for lane, sync in in_lanes([sync for sync in seen if sync.worker == worker]):
+            if lane == num_lanes:
+                num_lanes += 1
+                trace.lane(FIRST_SYNC_LANE + lane, f"gradients under way {lane + 1}")
+            span = window.clipped("sync", sync.begin_s, sync.end_s)
+            if span is not None:
+                gradient = job.gradients[sync.position]
+                name = f"sync {gradient.name}"
+                place = FIRST_SYNC_LANE + lane
+                trace.span(name, "sync", span.begin_s, span.end_s, lane=place, nbytes=gradient.nbytes)
 
 
 def _links_trace(job: Job, transfers: Sequence[Transfer], window: Window, rank: int, title: str) -> Trace:

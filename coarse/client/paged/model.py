@@ -11,7 +11,7 @@ import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -69,6 +69,18 @@ class GradientRoom:
         """(n,) of the gradients' storage type: the unit's flat array."""
 
 
+class Timeline(Protocol):
+    """Who wants to know when chunks are copied."""
+
+    def now_s(self) -> float:
+        """Seconds on its clock."""
+        ...
+
+    def copied(self, copy: Copy, begin_s: float, end_s: float) -> None:
+        """A chunk was."""
+        ...
+
+
 class RemoteModel:
     """One model of this worker's. All but the carrying runs in the threads that call."""
 
@@ -79,7 +91,7 @@ class RemoteModel:
         self.number = number
         self.nodes = tuple(nodes)
         self._link = link
-        self._client = link.protocol.client
+        self.client = link.protocol.client
         self._memories = memories
         self._lines: dict[int, NodeLine] = {}
         """By device."""
@@ -102,6 +114,7 @@ class RemoteModel:
         self.is_dirty = False
         """Whether something was changed that no commit which was asked for has."""
         self._closed: set[int] = set()
+        self.timeline: Timeline | None = None
         self._thread: threading.Thread | None = None
         self._is_closed = False
         self._handlers: dict[type, Callable[[Any], None]] = {
@@ -130,11 +143,11 @@ class RemoteModel:
         resumed = ""
         for node, device in enumerate(self.nodes):
             text = ""
-            if self._client == 0:
+            if self.client == 0:
                 declared = {"declaration": declaration.to_json(), "nodes": self.nodes, "resumed": resumed}
                 text = json.dumps(declared)
             self._link.tell([
-                ToDevice(self._near(device), PagedOpen(self._client, device, self.number, is_last, part))
+                ToDevice(self._near(device), PagedOpen(self.client, device, self.number, is_last, part))
                 for is_last, part in fragments(text)
             ])  # fmt: skip
             self._wait(partial(self._opened.__contains__, device), f"optimizer node {node} to open", _OPENING_S)
@@ -142,7 +155,7 @@ class RemoteModel:
             if opened["resumed"] is not None and node == 0:
                 resumed = opened["resumed"].get("commit", "")
             with self._link.lock:
-                line = NodeLine(self._client, device, self.number, node, declaration, opened)
+                line = NodeLine(self.client, device, self.number, node, declaration, opened)
                 self._lines[device] = line
             self._rooms[device] = RegionAllocator(opened["gradient_bytes"])
         self.resumed = self._opened[self.nodes[0]]["resumed"]
@@ -171,7 +184,7 @@ class RemoteModel:
         with self._link.lock:
             self._is_closed = True
             self._link.send([
-                ToDevice(self._near(device), PagedClose(self._client, device, self.number, shortened(reason)))
+                ToDevice(self._near(device), PagedClose(self.client, device, self.number, shortened(reason)))
                 for device in self.nodes
             ])  # fmt: skip
             self._link.ring_bells()
@@ -266,7 +279,7 @@ class RemoteModel:
         """This worker's own state, for the commit that was asked for last."""
         first, number = self.nodes[0], self._num_commits - 1
         self._link.tell([
-            ToDevice(self._near(first), PagedState(self._client, first, self.number, number, is_last, part))
+            ToDevice(self._near(first), PagedState(self.client, first, self.number, number, is_last, part))
             for is_last, part in fragments(base64.b64encode(state).decode())
         ])  # fmt: skip
 
@@ -300,7 +313,7 @@ class RemoteModel:
             token = next(self._tokens)
             with self._asking():
                 record = PagedLook(
-                    self._client, line.device, self.number, token, unit, chunk, array, line.num_operations
+                    self.client, line.device, self.number, token, unit, chunk, array, line.num_operations
                 )
                 self._link.send([ToDevice(self._near(line.device), record)])
             self._wait(partial(self._looked.__contains__, token), f"the values of {self._name(unit)}")
@@ -328,7 +341,7 @@ class RemoteModel:
     def _on_failed(self, failed: PagedFailed) -> None:
         if self._failed is None:
             kind: type[CoarseError] = getattr(errors, failed.error, CoarseError)
-            self._failed = kind(f"rank {self._client}: {failed.text}{self._way_back()}")
+            self._failed = kind(f"rank {self.client}: {failed.text}{self._way_back()}")
 
     def _on_committed(self, committed: PagedCommitted) -> None:
         self.committed_step = max(self.committed_step, committed.step)
@@ -393,7 +406,7 @@ class RemoteModel:
         """For what optimizer nodes wait, as they say."""
         tokens = {next(self._tokens): device for device in self.nodes}
         self._link.tell([
-            ToDevice(self._near(device), PagedQuery(self._client, device, self.number, token))
+            ToDevice(self._near(device), PagedQuery(self.client, device, self.number, token))
             for token, device in tokens.items()
         ])  # fmt: skip
         self._link.wait_until(lambda: tokens.keys() <= self._statuses.keys(), ANSWER_S)
@@ -403,7 +416,7 @@ class RemoteModel:
             text = self._statuses.pop(token, f"it did not answer within {ANSWER_S:g} s")
             reasons.append(f"optimizer node {node}: {text or 'it waits for nothing'}")
         return StallError(
-            f"rank {self._client}: waited {waited_s:g} s for {what}; {'; '.join(reasons)}; see what they wait for, or "
+            f"rank {self.client}: waited {waited_s:g} s for {what}; {'; '.join(reasons)}; see what they wait for, or "
             f"raise stall_timeout_s{self._way_back()}"
         )
 
@@ -419,7 +432,7 @@ class RemoteModel:
                 self._failed = self._failed or self._with_way_back(error)
         except BaseException as error:
             with self._link.lock:
-                self._failed = self._failed or CoarseError(f"rank {self._client} carries no bytes any more: {error!r}")
+                self._failed = self._failed or CoarseError(f"rank {self.client} carries no bytes any more: {error!r}")
             raise
 
     def _has_work(self) -> bool:
@@ -433,7 +446,10 @@ class RemoteModel:
                 if found is None:
                     return
                 copy = found.copies.popleft()
+            begin_s = 0.0 if self.timeline is None else self.timeline.now_s()
             self._copy(found, copy)
+            if self.timeline is not None:
+                self.timeline.copied(copy, begin_s, self.timeline.now_s())
             with self._link.lock:
                 found.on_copied(copy)
                 if copy.pulled is not None and copy.pulled.is_done:
@@ -471,7 +487,7 @@ class _Asking:
     def __enter__(self) -> None:
         model = self._model
         if model._is_closed:
-            raise UnsupportedError(f"rank {model._client}: the model was closed; make it anew")
+            raise UnsupportedError(f"rank {model.client}: the model was closed; make it anew")
         model.require_sound()
         model._link.lock.acquire()
 

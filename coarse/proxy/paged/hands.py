@@ -1,6 +1,7 @@
 """Carries out what a device's models want: threads for each folder's disk, and threads that compute."""
 
 import os
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from coarse.protocol.clock import Clock
 from coarse.protocol.dtypes import DType
 from coarse.proxy.paged.models import DeviceModels, Steps
 from coarse.proxy.paged.opening import OpenedFolders
+from coarse.proxy.paged.stages import Stages
 from coarse.proxy.paged_steps import (
     CloseStore,
     OpenStore,
@@ -106,6 +108,7 @@ class _Hands:
     """Reads and writes that run."""
     is_closing: bool = False
     num_syncing: int = 0
+    stages: Stages | None = None
 
 
 class PagedHands:
@@ -183,7 +186,9 @@ class PagedHands:
         disks = [_Threads("paged-disk", DEPTH, self._finish) for _ in opened.folders]
         declaration = opening.declaration
         adder = adder_of(declaration.sum, declaration.num_workers)
-        self._hands[opening.model] = _Hands(opened, disks, [FolderQueues(DEPTH) for _ in disks], adder)
+        hands = self._hands[opening.model] = _Hands(opened, disks, [FolderQueues(DEPTH) for _ in disks], adder)
+        if declaration.timeline:
+            hands.stages = Stages(opened.layout.device, declaration.model, declaration.timeline)
         return self._models.on_opened(opening, opened.answer())
 
     def _use_memory(self, step: UseMemory) -> None:
@@ -218,7 +223,15 @@ class PagedHands:
             for disk in hands.disks:
                 disk.stop()
             hands.opened.close()
+            if hands.stages is not None:
+                self._write_stages(hands.stages)
         return self._models.on_closed(number)
+
+    def _write_stages(self, stages: Stages) -> None:
+        try:
+            stages.write()
+        except OSError as error:  # the training is done, and its states are safe
+            print(f"coarse: an optimizer node's timeline cannot be written: {error}", file=sys.stderr, flush=True)
 
     # --- work
 
@@ -253,13 +266,13 @@ class PagedHands:
 
     def _access(self, hands: _Hands, work: StoreWork, folder: int) -> Callable[[], Steps]:
         """Read or write; in a thread of the folder's disk."""
-        _, error = _tried(partial(self._read_or_write, hands, work))
+        _, error, took_s = self._timed(partial(self._read_or_write, hands, work))
 
         def follows() -> Steps:
             hands.queues[folder].end()
             hands.begun_s.pop(work, None)
             self._begin(hands, folder)
-            return self._answer(hands, work, 0.0, error)
+            return self._answer(hands, work, 0.0, error, took_s)
 
         return follows
 
@@ -283,8 +296,14 @@ class PagedHands:
 
     def _compute(self, hands: _Hands, work: StoreWork) -> Callable[[], Steps]:
         """Add, square or update; in a thread that computes."""
-        value, error = _tried(partial(self._computed, hands, work))
-        return lambda: self._answer(hands, work, value, error)
+        value, error, took_s = self._timed(partial(self._computed, hands, work))
+        return lambda: self._answer(hands, work, value, error, took_s)
+
+    def _timed(self, do: Callable[[], Made]) -> tuple[Made | None, CoarseError | None, tuple[float, float]]:
+        """What a call gives, or why it cannot; and when it began and ended."""
+        begin_s = self._clock.now_s()
+        made, error = _tried(do)
+        return made, error, (begin_s, self._clock.now_s())
 
     def _computed(self, hands: _Hands, work: StoreWork) -> float:
         store, one = hands.store, work.instruction
@@ -317,13 +336,13 @@ class PagedHands:
 
     def _sync(self, hands: _Hands, work: StoreWork, place: int) -> Callable[[], Steps]:
         """Sync one folder; in a thread of its disk. The last one's end is the instruction's."""
-        _, error = _tried(hands.opened.folders[place].sync)
+        _, error, took_s = self._timed(hands.opened.folders[place].sync)
 
         def follows() -> Steps:
             hands.num_syncing -= 1
             if error is not None and hands.num_syncing:
                 return self._models.on_failed(work.model, error)
-            return [] if hands.num_syncing else self._answer(hands, work, 0.0, error)
+            return [] if hands.num_syncing else self._answer(hands, work, 0.0, error, took_s)
 
         return follows
 
@@ -332,15 +351,22 @@ class PagedHands:
         hands.num_running += 1
 
         def job() -> Callable[[], Steps]:
-            _, error = _tried(partial(hands.opened.folders[0].write_commit, step.commit))
-            return lambda: self._answer(hands, step, 0.0, error)
+            _, error, took_s = self._timed(partial(hands.opened.folders[0].write_commit, step.commit))
+            return lambda: self._answer(hands, step, 0.0, error, took_s)
 
         self._start(hands.disks[0], job)
 
     def _answer(
-        self, hands: _Hands, done: StoreWork | WriteRecord, value: float | None, error: CoarseError | None
+        self,
+        hands: _Hands,
+        done: StoreWork | WriteRecord,
+        value: float | None,
+        error: CoarseError | None,
+        took_s: tuple[float, float],
     ) -> Steps:
         hands.num_running -= 1
+        if hands.stages is not None:
+            hands.stages.add(done, *took_s)
         if error is None:
             steps = self._models.on_result(done, value or 0.0)
         else:

@@ -259,7 +259,7 @@ class DeviceModels:
             lacks.append("its folders are being opened")
         if model is not None and model.left:
             present = [one for one in range(self._placement.num_clients) if one not in model.left]
-            lacks.append(f"ranks {present} have not closed the model")
+            lacks.append(f"ranks {present} have not closed the model" if present else "it is being closed")
         text = shortened("; ".join(lack for lack in lacks if lack))
         status = PagedStatus(query.client, self._device, query.model, query.token, text)
         return [self._to_client(query.client, status)]

@@ -50,6 +50,8 @@ class Declaration:
     """The type in which gradients are pushed."""
     sum: str = "float32"
     kernel: str = "numpy"
+    timeline: str = ""
+    """The folder on each host for traces; empty: none are made."""
     owner: str = ""
     run: str = ""
     """A name that no other training has."""

@@ -57,6 +57,8 @@ class Options:
     """"numpy", whose bits are those of any host; "torch-fused" is faster."""
     chunk_elements: int
     """What is read, updated and written at a time."""
+    timeline: str | os.PathLike[str] | None
+    """A folder for traces: what workers and optimizer nodes did when, for Perfetto (ui.perfetto.dev)."""
 
     def __post_init__(self) -> None:
         if self.update not in ("step", "backward"):
@@ -152,6 +154,7 @@ def declare(
         other_kernel=options.other_kernel,
         sum=options.sum,
         kernel=options.kernel,
+        timeline="" if options.timeline is None else os.path.abspath(options.timeline),
     )
 
 

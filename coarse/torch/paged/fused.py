@@ -24,7 +24,10 @@ def identity() -> str:
 def kernel_of(optimizer: str, settings: Mapping[str, Any]) -> kernels.Kernel:
     """As that of coarse/storage/paged/kernels.py."""
     plain = kernels.kernel_of(optimizer, settings)
-    return _Sgd(plain) if isinstance(plain, kernels.Sgd) else _Adam(plain)
+    if isinstance(plain, kernels.Sgd):
+        return _Sgd(plain)
+    assert isinstance(plain, kernels.Adam)
+    return _Adam(plain)
 
 
 @dataclass(frozen=True)

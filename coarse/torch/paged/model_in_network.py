@@ -23,6 +23,7 @@ from coarse.torch.paged.optimizer import NetworkOptimizer
 from coarse.torch.paged.plan import COMPUTE_TYPES, ModelPlan, plan_model
 from coarse.torch.paged.released import released_parameter
 from coarse.torch.paged.sites import Backward, Site
+from coarse.torch.paged.timeline import WorkerTimeline
 from coarse.torch.paged.unit import UnitMemories
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -47,6 +48,7 @@ def model_in_network(
     sum: str = "float32",
     kernel: str = "numpy",
     chunk_elements: int = CHUNK_ELEMENTS,
+    timeline: str | os.PathLike[str] | None = None,
     initialise: Initialise | None = None,
     **settings: object,
 ) -> tuple[Model, NetworkOptimizer]:
@@ -60,7 +62,7 @@ def model_in_network(
         model: on the CPU, or on the meta device: then each unit is made and initialised in its turn.
         optimizer: torch.optim.AdamW, Adam or SGD; `settings` are its own (lr and so on).
         storage, update, accumulate, speculative, op, dtype, memory, commit_every, resume, other_kernel, sum, kernel,
-            chunk_elements: see Options.
+            chunk_elements, timeline: see Options.
         units: as of fully_shard, what is pulled together; by default repeated blocks, modules beside them that own
             matrices, and the rest.
         groups: settings for a parameter's name that differ from `settings`, such as no weight decay for biases.
@@ -75,7 +77,7 @@ def model_in_network(
     options = Options(
         storage=storage, update=update, accumulate=accumulate, speculative=speculative, op=op, dtype=dtype,
         memory=memory, commit_every=commit_every, resume=resume, other_kernel=other_kernel, sum=sum, kernel=kernel,
-        chunk_elements=chunk_elements,
+        chunk_elements=chunk_elements, timeline=timeline,
     )  # fmt: skip
     if not is_initialized():
         init()
@@ -163,7 +165,10 @@ def _attach(
         for tensor, parameter in zip(of.tensors, plan.parameters[unit], strict=True)
     }
     made = NetworkOptimizer(remote, own_groups, defaults, placeholders, divisor, dtypes)
-    memories = UnitMemories(remote, made.before_pull)
+    timeline = None
+    if remote.declaration.timeline:
+        remote.timeline = timeline = WorkerTimeline(remote.client, remote.declaration.timeline)
+    memories = UnitMemories(remote, made.before_pull, timeline)
     backward = Backward(remote, memories, made.before_push, made.require_pass)
     sites = [Site(planned, backward, placeholders) for planned in plan.sites]
     made.attach(memories, backward, sites)

@@ -22,6 +22,7 @@ from coarse.torch.paged.worker_state import Stateful, WorkerState
 if TYPE_CHECKING:
     from coarse.client.paged.model import RemoteModel
     from coarse.torch.paged.sites import Backward, Site
+    from coarse.torch.paged.timeline import WorkerTimeline
 
 _UNSENT = frozenset({"params", "foreach", "fused", "initial_lr", "differentiable", "capturable", "names"})
 """What of a group's settings does not travel with a step."""
@@ -60,10 +61,12 @@ class NetworkOptimizer(torch.optim.Optimizer):
         self._backward: Backward
         self._sites: list[Site]
         self._is_closed = False
+        self._timeline: WorkerTimeline | None = None
 
     def attach(self, memories: UnitMemories, backward: Backward, sites: list[Site]) -> None:
         """Serve these."""
         self._memories, self._backward, self._sites = memories, backward, sites
+        self._timeline = memories.timeline
 
     # --- training
 
@@ -215,8 +218,12 @@ class NetworkOptimizer(torch.optim.Optimizer):
         try:
             self._memories.drop_ahead()
             self.wait()
+            if self._timeline is not None:
+                self._timeline.write()
         finally:
             self.remote.close()
+        if self._timeline is not None:
+            self._timeline.merge()
 
     # --- within
 

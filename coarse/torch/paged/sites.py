@@ -60,6 +60,18 @@ class Call:
         """Whether backward says when it has left the call."""
         self.is_entered = False
         self.is_pushed = False
+        self.begin_s = 0.0
+        """When its forward or backward began, where that is recorded."""
+
+    def begin(self) -> None:
+        """Its forward or backward begins."""
+        if (timeline := self.site.backward.memories.timeline) is not None:
+            self.begin_s = timeline.now_s()
+
+    def end(self, phase: str) -> None:
+        """Its forward or backward has ended."""
+        if (timeline := self.site.backward.memories.timeline) is not None:
+            timeline.computed(f"{phase} of {self.site.name or 'the root'}", self.begin_s)
 
     def make_leaf(self, unit: int, tensor: int, *, requires_grad: bool) -> nn.Parameter:
         """A parameter of this call."""
@@ -141,6 +153,7 @@ class Site:
         self._calls.append(None)  # whatever comes, `_after` is called
         memories.use(self.units)
         call = self._calls[-1] = Call(self)
+        call.begin()
         has_graph = torch.is_grad_enabled()
         for use in self._uses:
             placeholder = self._placeholders[use.unit, use.tensor]
@@ -162,6 +175,7 @@ class Site:
         call = self._calls.pop()
         if call is None:  # its units did not come
             return
+        call.end("forward")
         outer = self._calls[-1] if self._calls else None  # a module that calls itself
         for use in self._uses:
             place = use.unit, use.tensor
@@ -248,6 +262,7 @@ class Backward:
             torch.autograd.Variable._execution_engine.queue_callback(lambda: self._end(task))
         self._entered[task].append(call)
         self.memories.use(call.site.units)
+        call.begin()
 
     def leave(self, call: Call) -> None:
         """Backward has computed all within a call."""
@@ -271,6 +286,7 @@ class Backward:
         return any(unit in other.site.units for other in self._waiting)
 
     def _push(self, call: Call) -> None:
+        call.end("backward")
         self._before_push()
         call.is_pushed = True
         self._waiting.discard(call)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import ctypes
 import weakref
 from collections.abc import Callable
+from contextlib import nullcontext
 from math import prod
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -16,14 +18,18 @@ from coarse.client.paged.model import RemoteModel
 from coarse.protocol.dtypes import DType
 from coarse.storage.paged.pulls import PullOrder
 
+if TYPE_CHECKING:
+    from coarse.torch.paged.timeline import WorkerTimeline
+
 _TORCH = {DType.FLOAT32: torch.float32, DType.BFLOAT16: torch.bfloat16, DType.FLOAT16: torch.float16}
 
 
 class UnitMemory:
     """A unit's flat array of parameters, in the type in which workers compute; empty while nobody uses it."""
 
-    def __init__(self, remote: RemoteModel, number: int) -> None:
+    def __init__(self, remote: RemoteModel, number: int, timeline: WorkerTimeline | None) -> None:
         model = remote.declaration.model
+        self._timeline = timeline
         self.number = number
         self.unit = model.units[number]
         self.dtype = _TORCH[model.pulled]
@@ -64,7 +70,8 @@ class UnitMemory:
         """Have it until `release`: return once all of it is there."""
         self.ask()
         assert self._pulled is not None
-        self._remote.wait_for_pull(self._pulled)
+        with nullcontext() if self._timeline is None else self._timeline.waiting(f"wait for {self.unit.name}"):
+            self._remote.wait_for_pull(self._pulled)
         self._num_users += 1
 
     def release(self) -> None:
@@ -102,9 +109,12 @@ class UnitMemory:
 class UnitMemories:
     """All units of a model; pulls the one that is foreseen while another is used."""
 
-    def __init__(self, remote: RemoteModel, before_pull: Callable[[], None]) -> None:
+    def __init__(
+        self, remote: RemoteModel, before_pull: Callable[[], None], timeline: WorkerTimeline | None = None
+    ) -> None:
         """`before_pull` is called when a forward or backward wants a unit."""
-        self.all = [UnitMemory(remote, number) for number in range(len(remote.declaration.model.units))]
+        self.all = [UnitMemory(remote, number, timeline) for number in range(len(remote.declaration.model.units))]
+        self.timeline = timeline
         self._order = PullOrder()
         self._before_pull = before_pull
         self._ahead: UnitMemory | None = None

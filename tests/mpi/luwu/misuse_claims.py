@@ -82,6 +82,8 @@ def a_folder_that_cannot_be_written_is_named() -> None:
         made(storage=[str(FOLDER / "file" / "below")])
     with raises(coarse.StorageError, "/proc/nothing"):
         made(storage=["/proc/nothing"])
+    with raises(coarse.StorageError, "timeline", "/proc/nothing", "name another"):
+        made(timeline="/proc/nothing")
 
 
 def a_full_disk_is_named_before_training() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ from torch import nn
 import coarse
 import coarse.torch as ct
 from coarse.errors import NotKeptError, UnsupportedError
+from coarse.proxy.paged.stages import STAGES
 from coarse.storage.paged.kernels import kernel_of
 from coarse.torch.paged import fused
 from coarse.torch.paged.optimizer import NetworkOptimizer
@@ -152,12 +154,26 @@ def integer_sums_are_the_same_in_whatever_order() -> None:
     for turn in (0, 1):
         model, optimizer = in_network(Net(), sum="int64")
         worker = (coarse.rank() + turn) % coarse.size()
-        train(model, optimizer, lambda model, _, step, number, worker=worker: loss_of(model, worker, step, number), steps=6)
+        train(model, optimizer, lambda model, _, *when, worker=worker: loss_of(model, worker, *when), steps=6)
         found.append(model.state_dict())
         optimizer.close()
     for name, master in reference.masters.items():
         assert torch.equal(found[0][name], found[1][name]), name
         torch.testing.assert_close(found[0][name].reshape(-1), torch.from_numpy(master), rtol=1e-3, atol=1e-3)
+
+
+def a_timeline_shows_what_hides_behind_what() -> None:
+    model, optimizer = in_network(Net(), timeline=FOLDER / "timeline")
+    train(model, optimizer, steps=3)
+    optimizer.close()
+    if coarse.rank():
+        return
+    events = json.loads((FOLDER / "timeline" / "luwu.trace.json").read_text())["traceEvents"]
+    kinds = {event["cat"] for event in events if event["ph"] == "X"}
+    assert kinds == {*STAGES, "compute", "wait", "pull"} or kinds == {*STAGES, "compute", "wait", "pull", "push"}, kinds
+    names = {event["args"]["name"] for event in events if event["name"] == "process_name"}
+    assert {f"worker {worker}" for worker in range(coarse.size())} < names
+    assert "optimizer node 0" in names
 
 
 def groups_by_name_have_settings_of_their_own() -> None:
@@ -540,6 +556,7 @@ CLAIMS: tuple[Claim, ...] = (
     torchs_fused_kernels_step_alike,
     states_may_stay_in_device_memory,
     integer_sums_are_the_same_in_whatever_order,
+    a_timeline_shows_what_hides_behind_what,
     a_step_updates_to_the_bit_of_one_place,
     so_do_updates_in_backward,
     several_passes_are_summed_in_their_order,
