@@ -2,7 +2,6 @@
 
 import json
 import threading
-import time
 
 import numpy as np
 import pytest
@@ -40,13 +39,13 @@ class StallingDisk(Disk):
     """Writes to the file of slots do not return while `stands_still`."""
 
     stands_still = threading.Event()
+    goes_on = threading.Event()
     is_asked = threading.Event()
 
     def write(self, descriptor: int, buffer: np.ndarray, offset: int) -> int:
         if self.stands_still.is_set() and len(buffer) >= 4096:
             self.is_asked.set()
-            while self.stands_still.is_set():
-                time.sleep(0.01)
+            self.goes_on.wait()
         return super().write(descriptor, buffer, offset)
 
 
@@ -81,6 +80,7 @@ class Driver:
                 self.got.remove(found[-1])
                 return found[-1]
             self.is_awake.wait(0.01)
+            self.is_awake.clear()
             self.carry(self.hands.take_results())
         raise AssertionError(f"no {kind.__name__} came: {self.got}")
 
@@ -88,13 +88,13 @@ class Driver:
 @pytest.fixture
 def driver(tmp_path, monkeypatch):
     monkeypatch.setattr(opening, "Disk", StallingDisk)
-    StallingDisk.stands_still.clear()
-    StallingDisk.is_asked.clear()
+    for event in (StallingDisk.stands_still, StallingDisk.goes_on, StallingDisk.is_asked):
+        event.clear()
     made = Driver()
     text = declared(1).to_json().replace('"/disk"', json.dumps(str(tmp_path)))
     made.give(PagedOpen(0, 0, 7, True, json.dumps({"declaration": text, "nodes": [0], "resumed": ""})))
     yield made
-    StallingDisk.stands_still.clear()
+    StallingDisk.goes_on.set()
 
 
 def test_a_disk_that_stands_still_is_named_and_then_goes_on(driver: Driver) -> None:
@@ -111,7 +111,7 @@ def test_a_disk_that_stands_still_is_named_and_then_goes_on(driver: Driver) -> N
     driver.give(PagedQuery(0, 0, 7, 1))
     text = driver.until(PagedStatus).text
     assert "node-0 has not ended a WriteImage for 61 s" in text
-    StallingDisk.stands_still.clear()
+    StallingDisk.goes_on.set()
     driver.give(PagedClose(0, 0, 7, ""))
     driver.until(PagedClosed)  # once all is written
     assert not [record for record in driver.got if isinstance(record, PagedFailed)]
