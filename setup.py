@@ -19,6 +19,7 @@ setup(
         "torch": ["torch>=2.9"],
         "finetune": ["peft>=0.21", "tokenizers>=0.22", "transformers>=5"],
         "report": ["matplotlib>=3.8", "rich>=13.8", "typer>=0.29"],
+        "storage": ["crc32c>=2.7"],
         "snapshot": ["safetensors>=0.8"],
         "tensorflow": ["tensorflow>=2.18,<2.22", "keras>=3.10,<3.16"],
         "test": ["hypothesis>=6", "import-linter>=2.16", "mypy>=2.4", "psutil>=5.9", "pytest>=9", "ruff>=0.17"],

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from coarse.errors import ConfigError
+from coarse.errors import ConfigError, UnsupportedError
 from coarse.protocol.dtypes import DType, Op
 from coarse.session import current
 from coarse.storage.paged.declaration import Declaration
@@ -124,6 +124,8 @@ def declare(
         ConfigError: types that differ, or that nobody computes in; options out of range.
     """
     placement = current().placement
+    if len({*placement.client_nodes, *placement.device_nodes}) > 1:
+        raise UnsupportedError("a model in the network runs on one node so far; start all its ranks on one")
     dtype = _compute_type(plan, options.dtype)
     groups, number_of = grouped(per_parameter)
     plain = tuple(plain_settings(group) for group in groups)
