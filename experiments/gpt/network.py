@@ -29,8 +29,8 @@ def check_network_arguments(parser: argparse.ArgumentParser, given: argparse.Nam
         if not given.storage:
             parser.error("--mode luwu keeps states in --storage DIR; name a folder on the memory device's host")
         return
-    for name, is_given in (("--storage", given.storage), ("--resume", given.resume), ("--meta", given.meta)):
-        if is_given:
+    for name in ("--storage", "--resume", "--memory", "--timeline", "--meta"):
+        if getattr(given, name[2:]):
             parser.error(f"{name} is for --mode luwu, which is {given.mode}; leave it out")
 
 

@@ -140,14 +140,26 @@ def test_the_scripts_know_the_modes_and_policies_of_coarse():
 @pytest.mark.parametrize("mode", teams.MODES)
 def test_every_mode_is_taken_and_a_policy_by_coarse_alone(mode, capsys, monkeypatch):
     monkeypatch.delenv("COARSE_MODE", raising=False)
-    assert parse_arguments(["--mode", mode]).mode == mode
-    given = ["--mode", mode, "--policy", "paper"]
+    needed = ["--storage", "disk"] if mode == "luwu" else []
+    assert parse_arguments(["--mode", mode, *needed]).mode == mode
+    given = ["--mode", mode, *needed, "--policy", "paper"]
     if mode == "coarse":
         assert parse_arguments(given).policy == "paper"
         return
     with pytest.raises(SystemExit):
         parse_arguments(given)
     assert f"--policy is for --mode coarse, which is {mode}" in capsys.readouterr().err
+
+
+def test_the_mode_luwu_needs_storage_and_no_other_takes_it(capsys, monkeypatch):
+    monkeypatch.delenv("COARSE_MODE", raising=False)
+    with pytest.raises(SystemExit):
+        parse_arguments(["--mode", "luwu"])
+    assert "keeps states in --storage DIR" in capsys.readouterr().err
+    for option in (["--storage", "disk"], ["--resume"], ["--meta"], ["--timeline", "folder"]):
+        with pytest.raises(SystemExit):
+            parse_arguments(["--mode", "dense", *option])
+        assert f"{option[0]} is for --mode luwu, which is dense" in capsys.readouterr().err
 
 
 def test_the_launchers_mode_is_taken_and_another_one_refused(capsys, monkeypatch):
