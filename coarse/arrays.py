@@ -184,8 +184,8 @@ def forget(name: str) -> None:
     current().require_client().deregister(_checked_name(name))
 
 
-def statistics() -> dict[str, Any]:
-    """Bytes and seconds: per key and link of this worker, and what each device of its node counts.
+def statistics(*, all_devices: bool = False) -> dict[str, Any]:
+    """Bytes and seconds: per key and link of this worker, and what each device of its node counts, or of all nodes.
 
     `between_nodes` has what this worker's collectives (coarse.collectives) sent to and received from other nodes, in
     bytes by purpose.
@@ -194,10 +194,11 @@ def statistics() -> dict[str, Any]:
     client = runtime.require_client()
     index = client.protocol.client
     near = runtime.placement.devices_on(runtime.placement.client_nodes[index])
-    tokens = [client.protocol.next_token() for _ in near]
+    asked = tuple(range(runtime.placement.num_devices)) if all_devices else near
+    tokens = [client.protocol.next_token() for _ in asked]
     requests = [
-        ToDevice(device, StatisticsRequest(index, token))
-        for device, token in zip(near, tokens, strict=True)
+        ToDevice(device if device in near else client.protocol.local_proxy, StatisticsRequest(index, device, token))
+        for device, token in zip(asked, tokens, strict=True)
     ]
     replies = client.link.ask(requests, tokens, "its counters")
     keys = client.counters

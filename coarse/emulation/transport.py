@@ -24,6 +24,9 @@ Arrival = tuple[int, Tag, np.ndarray]
 class EmulatedTransport(MpiTransport):
     """One device's messages to the others."""
 
+    carries_packets = False
+    """The fabric has tokens for chunks of rings alone."""
+
     def __init__(
         self, comm: MPI.Comm, rank_of_device: tuple[int, ...], proxy: ProxyProtocol, box: EmulatedMailbox, adder: Adder
     ) -> None:

@@ -1,10 +1,10 @@
 """The records of models in the network (LuWu): between workers and optimizer nodes.
 
 [Note: paged records] A record has the worker's number, that of the optimizer node, and the model's number in this job.
-A worker and an optimizer node on different hosts speak by way of the worker's own device. Worker 0 declares a model to
-all optimizer nodes, the others join; each node answers all. From then on workers ask for operations, each for all of
-them and in one order, and bytes move as packets through the hops of a tree (coarse/transport/many_to_one), whose
-messages are PagedData and PagedBeat on a host.
+A worker and an optimizer node on different hosts speak by way of the device that the worker is attached to. Worker 0
+declares a model to all optimizer nodes, the others join; each node answers all. From then on workers ask for
+operations, each for all of them and in one order, and bytes move as packets through the hops of a tree
+(coarse/transport/many_to_one), whose messages are PagedData and PagedBeat on a host.
 """
 
 from typing import NamedTuple
@@ -166,6 +166,20 @@ class PagedStatus(NamedTuple):
     text: str
 
 
+class PagedTree(NamedTuple):
+    """What an optimizer node and the other devices of its tree tell one another when a model begins or ends."""
+
+    source: int
+    device: int
+    model: int
+    root: int
+    """The optimizer node's device."""
+    what: str
+    is_last: bool
+    text: str
+    """A fragment of JSON."""
+
+
 class PagedClose(NamedTuple):
     """A worker is done with a model."""
 
@@ -186,11 +200,11 @@ class PagedClosed(NamedTuple):
 
 PagedRecord = (
     PagedOpen | PagedOpened | PagedFailed | PagedAsk | PagedData | PagedBeat | PagedNorm | PagedState | PagedPrepared
-    | PagedCommitted | PagedLook | PagedLooked | PagedQuery | PagedStatus | PagedClose | PagedClosed
+    | PagedCommitted | PagedLook | PagedLooked | PagedQuery | PagedStatus | PagedTree | PagedClose | PagedClosed
 )  # fmt: skip
 PAGED_RECORDS: tuple[type, ...] = (
     PagedOpen, PagedOpened, PagedFailed, PagedAsk, PagedData, PagedBeat, PagedNorm, PagedState, PagedPrepared,
-    PagedCommitted, PagedLook, PagedLooked, PagedQuery, PagedStatus, PagedClose, PagedClosed,
+    PagedCommitted, PagedLook, PagedLooked, PagedQuery, PagedStatus, PagedTree, PagedClose, PagedClosed,
 )  # fmt: skip
 TO_DEVICE: tuple[type, ...] = (PagedOpen, PagedAsk, PagedState, PagedLook, PagedQuery, PagedClose)
 """Those of workers, which their own device passes on where the node is elsewhere."""

@@ -24,6 +24,8 @@ class Tag(enum.IntEnum):
     SLICE = 6
     STATEMENT = 7
     WORKERS = 8
+    PACKETS = 9
+    LOOKED = 10
 
 
 URGENT = 1 << 30
@@ -291,15 +293,17 @@ class Reclaimed(NamedTuple):
 
 
 class StatisticsRequest(NamedTuple):
-    """A client asks a device for its counters."""
+    """A client asks a device for its counters; one of another node by way of one of its own."""
 
     client: int
+    device: int
     token: int
 
 
 class StatisticsReply(NamedTuple):
     """A device's counters as JSON."""
 
+    client: int
     device: int
     token: int
     text: str

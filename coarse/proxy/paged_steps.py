@@ -1,11 +1,14 @@
 # Pure: no MPI, threads, clock or environment.
 """What a device's models ask of its driver, beside records to be sent. Each is answered by `DeviceModels.on_result`."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from coarse.protocol.paged_records import PagedLooked
 from coarse.storage.paged.commit import Commit
 from coarse.storage.paged.declaration import Declaration, MemoryPlan
 from coarse.storage.paged.instructions import Instruction as StoreInstruction
+from coarse.storage.paged.stream import Ring
+from coarse.transport.many_to_one.frames import Frame
 
 
 class OpenStore(NamedTuple):
@@ -15,6 +18,8 @@ class OpenStore(NamedTuple):
     declaration: Declaration
     num_clients: int
     """Workers of this host."""
+    num_below: int
+    """Other devices that push to this one."""
     resumed: Commit | None
     """The record that the first optimizer node found, for the others."""
 
@@ -39,12 +44,86 @@ class UseMemory(NamedTuple):
 
 
 class PlaceOfValues(NamedTuple):
-    """Where values of a chunk, that a worker has pushed, lie in device memory."""
+    """Where values that were pushed lie in device memory."""
 
     offset: int
     dtype: int
     is_zeroed: bool
     """Whether to leave zeros behind, for the next gradients to be added to."""
+    ring: Ring | None = None
+    """Past the end of which they go on at its beginning."""
+
+
+class OpenLinks(NamedTuple):
+    """Make ready for the links of a tree; answered with what the peers have to know."""
+
+    model: int
+    root: int
+    peers: tuple[int, ...]
+    """Devices."""
+    network: str
+    loss: float
+
+
+class ConnectLinks(NamedTuple):
+    """Have links lead to their peers."""
+
+    model: int
+    root: int
+    peers: dict[int, dict[str, Any]]
+    """By device, what `OpenLinks` has said there of this one."""
+
+
+class CloseLinks(NamedTuple):
+    """Give links up."""
+
+    model: int
+    root: int
+
+
+class SendFrame(NamedTuple):
+    """Send a message to a device of a tree, with packets' payloads."""
+
+    device: int
+    frame: Frame
+    payloads: tuple[tuple[int, int], ...] = ()
+    """(Offset, bytes) in device memory, packets behind one another; only a payload's last may be smaller."""
+    packet_bytes: int = 0
+
+
+class StorePackets(NamedTuple):
+    """Keep packets of the frame that is being handed over."""
+
+    ring: Ring
+    begin: int
+    end: int
+    row: int
+    """Which of the frame's packets the first is."""
+
+
+class AddPackets(NamedTuple):
+    """Add float32, or what is to be widened, in order, into float32."""
+
+    sources: tuple[PlaceOfValues, ...]
+    target: int
+    num_elements: int
+
+
+class ZeroValues(NamedTuple):
+    """Leave zeros behind, for the next gradients to be added to."""
+
+    offset: int
+    nbytes: int
+
+
+class SendLooked(NamedTuple):
+    """Bring what was looked at to a worker of another host, by its device."""
+
+    model: int
+    token: int
+    """Of the look."""
+    device: int
+    record: PagedLooked
 
 
 class StoreWork(NamedTuple):
@@ -69,4 +148,5 @@ class CloseStore(NamedTuple):
     model: int
 
 
-PagedStep = OpenStore | UseMemory | StoreWork | WriteRecord | CloseStore
+LinkStep = OpenLinks | ConnectLinks | CloseLinks | SendFrame | StorePackets | AddPackets | ZeroValues | SendLooked
+PagedStep = OpenStore | UseMemory | StoreWork | WriteRecord | CloseStore | LinkStep

@@ -33,6 +33,7 @@ from coarse.proxy.device import Device, ReduceWork
 from coarse.proxy.instructions import Region, Reserve, RingSend, Send, added_bytes
 from coarse.proxy.loans import Lender, Loans
 from coarse.proxy.paged.hands import PagedHands
+from coarse.proxy.paged.links import TreeLinks
 from coarse.proxy.protocol import ProxyProtocol
 from coarse.proxy.ring_buffers import ArrayOf, RingBuffers
 from coarse.proxy.snapshot_writer import SnapshotWriter
@@ -116,6 +117,7 @@ class ProxyService:
         self._rings = LiveBuffers(self._array, clock, self._loans)
         self._own: dict[type, Callable[[Any], None]] = {
             StatisticsRequest: self._on_statistics_request,
+            StatisticsReply: lambda reply: self.send(Send(reply.client, reply)),
             Reach: self._on_reach,
             Lend: self._loans.on_lend,
             Reclaim: self._on_reclaim,
@@ -129,7 +131,13 @@ class ProxyService:
         self._snapshots = SnapshotWriter(protocol.snapshots, memories[protocol.device], self._wake)
         num_devices_here = len(placement.devices_on(here))
         self._paged = PagedHands(protocol.models, memories[protocol.device], self._wake, clock, num_devices_here)
-        self._device = Device(protocol, self, self._rings, self._snapshots.carriers | self._paged.carriers)
+        self._links = TreeLinks(
+            protocol.models, memories[protocol.device], protocol.device,
+            self._send_message if transport is not None and transport.carries_packets else None,
+            mailbox, clock, self._paged.take_looked,
+        )  # fmt: skip
+        carriers = self._snapshots.carriers | self._paged.carriers | self._links.carriers
+        self._device = Device(protocol, self, self._rings, carriers)
 
     def serve(self) -> None:
         """Serve until all clients have left."""
@@ -139,6 +147,8 @@ class ProxyService:
             self._device.carry_out(self._paged.take_results())
             if self._transport is not None:
                 self._take_messages(self._transport)
+            if self._links.take(self._device.carry_out):
+                self._last_arrival_s = self._clock.now_s()
             work = None if self._snapshots.has_urgent else self._work.take()
             if work is not None:
                 self._device.reduce(work)
@@ -168,6 +178,9 @@ class ProxyService:
         return longest_s if next_s is None else min(longest_s, next_s)
 
     def _longest_sleep_s(self) -> float:
+        return self._links.longest_sleep_s(self._longest_without_mpi_s())
+
+    def _longest_without_mpi_s(self) -> float:
         """MPI wakes nobody up, so a device that may hear by it looks often."""
         if self._transport is None:
             return _IDLE_SLEEP_S
@@ -191,8 +204,12 @@ class ProxyService:
             own(record)
 
     def _on_statistics_request(self, request: StatisticsRequest) -> None:
-        text = json.dumps(self.statistics())
-        self.send(Send(request.client, StatisticsReply(self._protocol.device, request.token, text)))
+        client, device, token = request
+        if device != self._protocol.device:
+            self.send(Send(self._placement.num_clients + device, request))
+            return
+        here = client if self._is_near[client] else self._placement.num_clients + self._placement.local_proxies[client]
+        self.send(Send(here, StatisticsReply(client, device, token, json.dumps(self.statistics()))))
 
     def _on_reach(self, reach: Reach) -> None:
         why = why_not(self._lenders[reach.client].process_id, reach.address, reach.value)
@@ -206,12 +223,17 @@ class ProxyService:
         self.send(Send(reclaim.client, Reclaimed(reclaim.key, self._protocol.device, reclaim.token)))
 
     def _take_messages(self, transport: MpiTransport) -> None:
-        for _, tag, payload in transport.poll():
+        for source, tag, payload in transport.poll():
             if tag is Tag.RECORD:
                 self._on_record(decode(payload.tobytes()))
                 continue
             self._last_arrival_s = self._clock.now_s()
-            self._device.on_chunk(self._rings.keep(payload))
+            if tag is Tag.PACKETS:
+                self._links.on_packets(source, payload, self._device.carry_out)
+            elif tag is Tag.LOOKED:
+                self._device.carry_out(self._links.on_looked(payload))
+            else:
+                self._device.on_chunk(self._rings.keep(payload))
         for device in transport.take_lost():
             self._on_dead(self._placement.num_clients + device)
 
@@ -238,9 +260,13 @@ class ProxyService:
 
     def send_chunk(self, send: RingSend) -> None:
         """See DeviceDriver."""
+        self._send_message(send.device, Tag.RING, self._rings.frame_of(send))
+
+    def _send_message(self, device: int, tag: Tag, payload: np.ndarray) -> None:
+        """By MPI, which does not wake a device of this node."""
         assert self._transport is not None
-        self._transport.send(send.device, Tag.RING, self._rings.frame_of(send))
-        endpoint = self._placement.num_clients + send.device
+        self._transport.send(device, tag, payload)
+        endpoint = self._placement.num_clients + device
         if self._is_near[endpoint]:
             self._mailbox.ring_always(endpoint)
 
@@ -290,10 +316,12 @@ class ProxyService:
         return found
 
     def carried_between_nodes(self) -> tuple[int, int]:
-        """Bytes sent to and received from devices of other nodes: records and chunks of rings."""
+        """Bytes sent to and received from devices of other nodes: records, chunks of rings, packets of models."""
         if self._transport is None:
             return 0, 0
         counts = (self._transport.sent_bytes, self._transport.received_bytes)
         is_far = [not near for near in self._is_near[self._placement.num_clients :]]
         sent, received = (sum(compress(by_device, is_far)) for by_device in counts)
-        return sent, received
+        by_datagrams = (self._links.sent_bytes, self._links.received_bytes)
+        more = [sum(n for device, n in counted.items() if is_far[device]) for counted in by_datagrams]
+        return sent + more[0], received + more[1]

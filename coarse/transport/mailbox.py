@@ -269,6 +269,15 @@ class Mailbox:
         self._watched[process_descriptor] = key
         self._poll.register(process_descriptor, select.EPOLLIN)
 
+    def wake_on(self, descriptor: int) -> None:
+        """Let `sleep` end where a descriptor has something to read, whose reader has to empty it."""
+        self._poll.register(descriptor, select.EPOLLIN)
+
+    def ignore(self, descriptor: int) -> None:
+        """Let a descriptor wake nobody any more."""
+        if not self._poll.closed:
+            self._poll.unregister(descriptor)
+
     def set_left(self) -> None:
         """Say to all that this endpoint ended on purpose."""
         self._status[self.endpoint][STATUS] = LEFT

@@ -15,6 +15,9 @@ from coarse.protocol.records import Tag
 class MpiTransport:
     """Tagged messages between the devices' ranks on a communicator of their own."""
 
+    carries_packets = True
+    """Whether frames of models in the network may go this way."""
+
     def __init__(self, comm: MPI.Comm, rank_of_device: tuple[int, ...]) -> None:
         self._comm = comm
         self._ranks = rank_of_device

@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from coarse.protocol.paged_records import PagedAsk, PagedBeat, PagedData
-from coarse.storage.paged.declaration import PUSH_WINDOW, Declaration, window_slot_bytes
+from coarse.storage.paged.declaration import Declaration, staging_slot_bytes, window_slot_bytes
 from coarse.storage.paged.operations import Operation, Pull, Push, wire_of
-from coarse.storage.paged.stream import ChunkStream, Span
+from coarse.storage.paged.stream import ChunkStream, Ring, Span
 from coarse.transport.many_to_one.packets import NOTHING_CAME, Beat, Data, Instruction, Transmit
 from coarse.transport.many_to_one.receiver import Receiver
-from coarse.transport.many_to_one.sender import Sender
+from coarse.transport.many_to_one.sender import LOSSLESS, Sender
 
 
 @dataclass(eq=False)
@@ -24,7 +24,7 @@ class Pulled:
     target: np.ndarray | None
     """(n,) uint8 of the unit's flat array; None: nobody wants it any more."""
     num_left: int
-    """Chunks that are not there."""
+    """Packets that are not there."""
 
     @property
     def is_done(self) -> bool:
@@ -49,13 +49,17 @@ class Pushed:
 
 
 class Copy(NamedTuple):
-    """A chunk to be copied: from the node's window to a pull's target, or from a push's source to a staging slot."""
+    """Packets of a chunk to be copied: from a device's window to a pull's target, or from a push's source to a staging
+    slot."""
 
     span: Span
+    begin: int
+    end: int
+    """Packets [begin, end) of the stream."""
+    offset: int
+    """Where in device memory."""
     pulled: Pulled | None
     pushed: Pushed | None
-    slot: int
-    """Of the window, or of the staging slots."""
     stamp: int = NOTHING_CAME
     """Of a pull: that of the packets' transmission."""
 
@@ -66,25 +70,32 @@ class NodeLine:
     def __init__(
         self, client: int, device: int, number: int, node: int, declaration: Declaration, opened: dict[str, Any]
     ) -> None:
-        """`opened` is what the node answered."""
+        """`opened` is what the node, and the device that the worker is attached to, have answered."""
         model = declaration.model
         self.device = device
-        self.declaration = declaration
+        self.hub: int = opened["hub"]
+        """The device that the worker is attached to, in whose memory its values are: the node's own, on its host."""
         self.opened = opened
-        self.pull_bytes = window_slot_bytes(model, node)
+        self._model = model
+        self._pull_bytes = window_slot_bytes(model, node)
+        self._staging_bytes = staging_slot_bytes(model)
+        self._push_window: int = opened["push_window"]
+        self._ring = Ring(*opened["ring"]) if "ring" in opened else None
+        """Where what is pulled lies; None: in the node's window, chunk by chunk."""
         self.out: list[PagedAsk | PagedData | PagedBeat] = []
         self.copies: deque[Copy] = deque()
         """What may be copied now."""
         self.num_operations = 0
         self._head = (client, device, number)
-        self._down = ChunkStream(model)
-        self._receiver = Receiver(0, opened["num_window"])
+        self._down = ChunkStream(model, opened["down_elements"])
+        depth = self._push_window if self._ring is not None else opened["num_window"] * self._down.most_packets
+        self._receiver = Receiver(0, depth)
         self._pulls: dict[int, Pulled] = {}
         """By message of the stream."""
         self._early: list[PagedData] = []
         """What another worker's pulls have brought, and this one has not asked for yet."""
-        self._up = ChunkStream(model)
-        self._sender = Sender(0, PUSH_WINDOW)
+        self._up = ChunkStream(model, opened["up_elements"])
+        self._sender = Sender(0, self._push_window, reorder=LOSSLESS)
         self._unstaged: deque[tuple[Span, Pushed]] = deque()
         self._staged: deque[int] = deque()
         """Of each staging slot in use the packet behind its chunk's last."""
@@ -101,7 +112,7 @@ class NodeLine:
         """Ask for a unit's parameters, into (n,) uint8."""
         self.ask(Pull(unit))
         spans = self._down.append(unit)
-        pulled = self._pulls[spans[0].message] = Pulled(unit, target, len(spans))
+        pulled = self._pulls[spans[0].message] = Pulled(unit, target, spans[-1].end - spans[0].first)
         early, self._early = self._early, []
         for record in early:
             self.on_data(record)
@@ -121,17 +132,30 @@ class NodeLine:
 
     @property
     def added_end(self) -> int:
-        """The packet below which all were added; see [Note: mapped hops]."""
-        return self._sender.credit - PUSH_WINDOW
+        """The packet below which all were added, or have left the host; see [Note: mapped hops]."""
+        return self._sender.credit - self._push_window
+
+    def elements(self, copy: Copy) -> tuple[int, int]:
+        """Which elements of its unit a copy's packets have."""
+        stream = self._up if copy.pulled is None else self._down
+        first, past = self._model.elements(copy.span.unit, copy.span.chunk)
+        if stream.packet_elements is None:
+            return first, past
+        begin, end = (
+            first + (packet - copy.span.first) * stream.packet_elements for packet in (copy.begin, copy.end)
+        )
+        return begin, min(end, past)
 
     # --- what the node says
 
     def on_data(self, record: PagedData) -> None:
         """Packets of what is pulled are in the window, to be copied: perhaps before this worker has asked for them."""
         for span in self._down.overlapping(record.begin, record.end):
-            slot = span.order % self.opened["num_window"]
-            stamp = record.stamp - (record.end - span.end)
-            self.copies.append(Copy(span, self._pulls[span.message], None, slot, stamp))
+            begin, end = max(record.begin, span.first), min(record.end, span.end)
+            for first, past in [(begin, end)] if self._ring is None else self._ring.runs(begin, end):
+                stamp = record.stamp - (record.end - past)
+                offset = self._pulled_at(span, first)
+                self.copies.append(Copy(span, first, past, offset, self._pulls[span.message], None, stamp))
         if record.end > self._down.end:
             self._early.append(record._replace(begin=max(record.begin, self._down.end)))
 
@@ -142,21 +166,31 @@ class NodeLine:
         self._send_on()
 
     def on_copied(self, copy: Copy) -> None:
-        """A chunk was copied."""
+        """Packets were copied."""
         span = copy.span
         if copy.pulled is None:
-            self._sender.offer(span.first, span.end)
+            self._sender.offer(copy.begin, copy.end)
             self._send_on()
             return
-        copy.pulled.num_left -= 1
+        copy.pulled.num_left -= copy.end - copy.begin
         if copy.pulled.is_done:
             del self._pulls[span.message]
         receiver = self._receiver
-        self._do(receiver.on_data(Data(span.first, span.end, copy.stamp, asks=False)), is_up=False)
+        self._do(receiver.on_data(Data(copy.begin, copy.end, copy.stamp, asks=False)), is_up=False)
         self._do(receiver.consume(receiver.ack), is_up=False)
+        if self._ring is None and receiver.ack >= span.end and receiver.has_untold:
+            self._do([receiver.heartbeat()], is_up=False)  # the window has chunks, which may be few and small
         self._down.forget(receiver.ack)
 
     # --- within
+
+    def _pulled_at(self, span: Span, packet: int) -> int:
+        """Where packets of what is pulled lie from one of a chunk on."""
+        if self._ring is not None:
+            return self._ring.at(packet)
+        skipped = (packet - span.first) * (self._down.packet_elements or 0) * self._model.pulled.itemsize
+        slot: int = span.order % self.opened["num_window"]
+        return int(self.opened["window"]) + slot * self._pull_bytes + skipped
 
     def _send_on(self) -> None:
         """Stage what has room, and send what may be sent."""
@@ -166,7 +200,8 @@ class NodeLine:
         while self._unstaged and len(self._staged) < num_slots:
             span, pushed = self._unstaged.popleft()
             self._staged.append(span.end)
-            self.copies.append(Copy(span, None, pushed, self._num_staged % num_slots))
+            offset = self.opened["staging"] + self._num_staged % num_slots * self._staging_bytes
+            self.copies.append(Copy(span, span.first, span.end, offset, None, pushed))
             self._num_staged += 1
         self._do(list(self._sender.send()), is_up=True)
 

@@ -39,7 +39,7 @@ from coarse.protocol.paged_records import (
 )
 from coarse.protocol.snapshot_records import fragments, shortened
 from coarse.storage.allocator import RegionAllocator
-from coarse.storage.paged.declaration import Declaration, staging_slot_bytes
+from coarse.storage.paged.declaration import Declaration
 from coarse.storage.paged.layout import ALIGN_ELEMENTS
 from coarse.storage.paged.operations import (
     GRADIENTS,
@@ -150,7 +150,7 @@ class RemoteModel:
                 ToDevice(self._near(device), PagedOpen(self.client, device, self.number, is_last, part))
                 for is_last, part in fragments(text)
             ])  # fmt: skip
-            self._wait(partial(self._opened.__contains__, device), f"optimizer node {node} to open", _OPENING_S)
+            self._wait(partial(self._is_open, device), f"optimizer node {node} to open", _OPENING_S)
             opened = self._opened[device]
             if opened["resumed"] is not None and node == 0:
                 resumed = opened["resumed"].get("commit", "")
@@ -163,6 +163,9 @@ class RemoteModel:
             self.committed_step = self.resumed["step"]
         self._thread = threading.Thread(target=self._carry, name=f"coarse-model-{self.number}", daemon=True)
         self._thread.start()
+
+    def _is_open(self, device: int) -> bool:
+        return {"hub", "told"} <= self._opened.get(device, {}).keys()
 
     @property
     def told(self) -> list[str]:
@@ -220,7 +223,7 @@ class RemoteModel:
             offset = rooms.allocate(nbytes, ALIGN_ELEMENTS)
             if offset is not None:
                 at = line.opened["gradients"] + offset
-                values = self._memories[line.device].view(at, nbytes).view(gradients.storage)
+                values = self._memories[line.hub].view(at, nbytes).view(gradients.storage)
                 return GradientRoom(line.device, at, values)
             flying = next((pushed for pushed, room in self._flying if room.device == line.device), None)
             if flying is None:
@@ -318,7 +321,7 @@ class RemoteModel:
                 self._link.send([ToDevice(self._near(line.device), record)])
             self._wait(partial(self._looked.__contains__, token), f"the values of {self._name(unit)}")
             nbytes = (end - begin) * found.itemsize
-            found[begin:end] = self._memories[line.device].view(line.opened["look"], nbytes).view(np.float32)
+            found[begin:end] = self._memories[line.hub].view(line.opened["look"], nbytes).view(np.float32)
             steps = self._looked.pop(token)
         return found, steps
 
@@ -333,10 +336,12 @@ class RemoteModel:
         self._handlers[type(record)](record)
 
     def _on_opened(self, opened: PagedOpened) -> None:
+        """From the node, and, where that is another, from the device that this worker is attached to."""
         texts = self._texts.setdefault(opened.device, [])
         texts.append(opened.text)
         if opened.is_last:
-            self._opened[opened.device] = json.loads("".join(self._texts.pop(opened.device)))
+            said = json.loads("".join(self._texts.pop(opened.device)))
+            self._opened.setdefault(opened.device, {}).update(said)
 
     def _on_failed(self, failed: PagedFailed) -> None:
         if self._failed is None:
@@ -359,6 +364,8 @@ class RemoteModel:
 
     def _near(self, device: int) -> int:
         """The device of this host to which records for a node go."""
+        if device in self._lines:
+            return self._lines[device].hub
         return device if device in self._memories else self._link.protocol.local_proxy
 
     def _line(self, unit: int) -> NodeLine:
@@ -456,22 +463,18 @@ class RemoteModel:
                     self._link.tell_waiting()
 
     def _copy(self, line: NodeLine, copy: Copy) -> None:
-        model = self.declaration.model
-        span = copy.span
-        begin, end = model.elements(span.unit, span.chunk)
-        memory = self._memories[line.device]
+        begin, end = line.elements(copy)
+        memory = self._memories[line.hub]
         if copy.pulled is not None:
             if copy.pulled.target is not None:
-                itemsize = model.pulled.itemsize
-                at = line.opened["window"] + copy.slot * line.pull_bytes
-                chunk = memory.view(at, (end - begin) * itemsize)
-                copy.pulled.target[begin * itemsize : end * itemsize] = chunk
+                itemsize = self.declaration.model.pulled.itemsize
+                values = memory.view(copy.offset, (end - begin) * itemsize)
+                copy.pulled.target[begin * itemsize : end * itemsize] = values
             return
         assert copy.pushed is not None
         assert copy.pushed.source is not None
         source = copy.pushed.source[begin:end].view(np.uint8)
-        at = line.opened["staging"] + copy.slot * staging_slot_bytes(model)
-        memory.view(at, len(source))[:] = source
+        memory.view(copy.offset, len(source))[:] = source
 
 
 def _is_done(pushed: Pushed) -> bool:

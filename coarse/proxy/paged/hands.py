@@ -134,6 +134,7 @@ class PagedHands:
         self._under_way: dict[int, bool] = {}
         """Models whose folders are being opened; whether they are to be closed at once."""
         self._computing: _Threads | None = None
+        self._looked: dict[tuple[int, int], np.ndarray] = {}
         self.num_pending = 0
         """Jobs whose results were not taken."""
         models.slow_work = self._slow_work
@@ -145,6 +146,10 @@ class PagedHands:
             CloseStore: self._close,
         }
         """What to do with each kind of step."""
+
+    def take_looked(self, model: int, token: int) -> np.ndarray:
+        """What was looked at for a worker of another host, (n,) float32."""
+        return self._looked.pop((model, token))
 
     def take_results(self) -> Steps:
         """What follows from the work that is done."""
@@ -291,7 +296,12 @@ class PagedHands:
             case WriteSum():
                 store.write_sum(one)
             case Look():
-                store.look(one, self._values(work.values[0], self._num_elements(hands, one)))
+                num_elements = self._num_elements(hands, one)
+                if work.values:
+                    values = self._values(work.values[0], num_elements)
+                else:
+                    values = self._looked[work.model, one.token] = np.empty(num_elements, np.float32)
+                store.look(one, values)
         return 0.0
 
     def _compute(self, hands: _Hands, work: StoreWork) -> Callable[[], Steps]:
@@ -386,8 +396,15 @@ class PagedHands:
         self._wake()
 
     def _values(self, place: PlaceOfValues, num_elements: int) -> np.ndarray:
+        """The values, or, where they go on at the beginning of a ring, a copy of them."""
         dtype = DType(place.dtype)
-        return self._memory.view(place.offset, num_elements * dtype.itemsize).view(dtype.storage)
+        nbytes = num_elements * dtype.itemsize
+        ring = place.ring
+        here = nbytes if ring is None else ring.offset + ring.num_packets * ring.packet_bytes - place.offset
+        if ring is None or nbytes <= here:
+            return self._memory.view(place.offset, nbytes).view(dtype.storage)
+        parts = self._memory.view(place.offset, here), self._memory.view(ring.offset, nbytes - here)
+        return np.concatenate(parts).view(dtype.storage)
 
     def _num_elements(self, hands: _Hands, one: AddSum | Look) -> int:
         begin, end = hands.opened.declaration.model.elements(one.unit, one.chunk)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from coarse.errors import CoarseError
+from coarse.errors import CoarseError, ConfigError
 from coarse.protocol.paged_records import (
     TO_CLIENT,
     TO_DEVICE,
@@ -25,14 +25,19 @@ from coarse.protocol.paged_records import (
     PagedQuery,
     PagedState,
     PagedStatus,
+    PagedTree,
 )
 from coarse.protocol.plan import Placement
 from coarse.protocol.snapshot_records import fragments, shortened
 from coarse.proxy.instructions import Instruction, Send
-from coarse.proxy.paged.served import ClientPlaces, Out, ServedModel
+from coarse.proxy.paged.places import ClientPlaces, PacketPlan, RootPlaces
+from coarse.proxy.paged.served import Out, ServedModel
+from coarse.proxy.paged.switch import ModelSwitch
+from coarse.proxy.paged.trees import DeviceTrees, places_text
 from coarse.proxy.paged_steps import (
     CloseStore,
     OpenStore,
+    PagedStep,
     StoreOpened,
     StoreWork,
     UseMemory,
@@ -41,7 +46,12 @@ from coarse.proxy.paged_steps import (
 from coarse.storage.paged.commit import decode_commit
 from coarse.storage.paged.declaration import Declaration, staging_slot_bytes, window_slot_bytes
 from coarse.storage.paged.layout import BLOCK_BYTES
+from coarse.storage.paged.stream import Ring
+from coarse.transport.many_to_one.frames import Frame
+from coarse.transport.many_to_one.sender import Sender
+from coarse.transport.many_to_one.tree import Tree, plan_tree
 
+_FLOAT_BYTES = 4
 Steps = list[Instruction]
 Allocate = Callable[[int, Callable[[int, str], Steps]], Steps]
 
@@ -54,6 +64,9 @@ class _Model:
     left: set[int] = field(default_factory=set)
     texts: list[str] = field(default_factory=list)
     declared: dict[str, Any] | None = None
+    tree: Tree | None = None
+    opening: OpenStore | None = None
+    opened: StoreOpened | None = None
     served: ServedModel | None = None
     region: int = -1
     failed: PagedFailed | None = None
@@ -70,7 +83,9 @@ class DeviceModels:
         self._placement = placement
         self._allocate = allocate
         self._free = free
-        self._here = placement.clients_on(placement.device_nodes[device])
+        self.trees = DeviceTrees(
+            device, placement, allocate, free, self._steps, self._on_tree_ready, self.on_failed
+        )
         self._models: dict[int, _Model] = {}
         self.slow_work: Callable[[int], str] = lambda model: ""
         """What of a model's work the driver has waited for too long, for people."""
@@ -89,6 +104,7 @@ class DeviceModels:
         self.handlers: dict[type, Callable[..., Steps]] = {
             **dict.fromkeys((*TO_DEVICE, PagedData, PagedBeat, PagedPrepared), self._on_record),
             **dict.fromkeys(TO_CLIENT, self._on_answer),
+            PagedTree: self.trees.on_record,
         }
         """What to do with each kind of record."""
 
@@ -96,24 +112,48 @@ class DeviceModels:
 
     def _on_record(self, record: Any) -> Steps:  # noqa: ANN401
         """What is for another device is passed on there."""
-        if record.device != self._device:
-            return [Send(self._placement.num_clients + record.device, record)]
-        return self._own[type(record)](record)
+        if record.device == self._device:
+            return self._own[type(record)](record)
+        if isinstance(record, PagedAsk | PagedData | PagedBeat):
+            return self.trees.on_worker(record)
+        return [Send(self._placement.num_clients + record.device, record)]
 
     def _on_answer(self, record: Any) -> Steps:  # noqa: ANN401
         """What another node's optimizer tells a worker of this host, or, of a commit, this device itself."""
         if record.client < 0:
             return self._own[type(record)](record)
-        return [self._to_client(record.client, record)]
+        return [Send(record.client, record)]
 
-    def _to_client(self, client: int, record: Any) -> Send:  # noqa: ANN401
-        """To a worker here, or to its own device, which passes it on."""
-        if client in self._here:
-            return Send(client, record)
-        return Send(self._placement.num_clients + self._placement.local_proxies[client], record)
+    def on_frame(self, device: int, frame: Frame, nbytes: int) -> Steps:
+        """A frame came from a device of a tree; of data, each packet has so many bytes."""
+        if frame.root == self._device:
+            return self._serve(frame.model, lambda served, _: served.on_frame(device, frame, nbytes), None)
+        return self.trees.on_frame(device, frame, nbytes)
 
-    def _to_all(self, make: Callable[[int], Any]) -> Steps:
-        return [self._to_client(client, make(client)) for client in range(self._placement.num_clients)]
+    def on_timer(self, model: int, root: int, device: int, *, is_up: bool) -> Steps:
+        """Nothing was heard of a device of a tree for longer than a round trip takes."""
+        if root == self._device:
+            return self._serve(model, lambda served, _: served.on_timer(device, is_up=is_up), None)
+        switch = self.trees.switch(model, root)
+        return [] if switch is None else self._steps(switch.on_timer(device, is_up=is_up))
+
+    def senders(self, model: int, root: int) -> dict[tuple[int, bool], Sender]:
+        """Of a tree, by device at the other end and whether it is of the stream of pushes, what sends to it."""
+        at: ServedModel | ModelSwitch | None = self.trees.switch(model, root)
+        if root == self._device:
+            known = self._models.get(model)
+            at = None if known is None or known.is_closing else known.served
+        return {} if at is None else at.senders
+
+    def _to_client(self, number: int, client: int, record: Any) -> Send:  # noqa: ANN401
+        """To a worker that is attached here, or to the device that it is attached to, which passes it on."""
+        model = self._models.get(number)
+        host = self._placement.client_nodes[client]
+        hub = self._placement.local_proxies[client] if model is None or model.tree is None else model.tree.hubs[host]
+        return Send(client if hub == self._device else self._placement.num_clients + hub, record)
+
+    def _to_all(self, number: int, make: Callable[[int], Any]) -> Steps:
+        return [self._to_client(number, client, make(client)) for client in range(self._placement.num_clients)]
 
     def on_dead(self) -> None:
         """A rank is gone: nothing that was not committed will be."""
@@ -125,7 +165,7 @@ class DeviceModels:
     def _on_open(self, record: PagedOpen) -> Steps:
         model = self._models.setdefault(record.model, _Model())
         if model.failed is not None:
-            return [self._to_client(record.client, model.failed._replace(client=record.client))]
+            return [self._to_client(record.model, record.client, model.failed._replace(client=record.client))]
         if record.client == 0:
             model.texts.append(record.text)
             if record.is_last:
@@ -136,39 +176,69 @@ class DeviceModels:
             return []
         declaration = Declaration.from_json(model.declared["declaration"])
         resumed = decode_commit(base64.b64decode(model.declared["resumed"])) if model.declared["resumed"] else None
-        return [OpenStore(record.model, declaration, len(self._here), resumed)]
+        number = self.node_of(record.model)
+        try:
+            model.tree = plan_tree(self._device, number, self._placement, dict(declaration.switches))
+        except ConfigError as error:
+            return self.on_failed(record.model, error)
+        children = model.tree.children(self._device)
+        num_clients = sum(endpoint < self._placement.num_clients for endpoint in children)
+        return [OpenStore(record.model, declaration, num_clients, len(children) - num_clients, resumed)]
 
     def on_opened(self, opening: OpenStore, opened: StoreOpened) -> Steps:
-        """A model's folders are open, and its memory is planned: have the memory."""
-        declaration, plan = opening.declaration, opened.plan
+        """A model's folders are open, and its memory is planned: begin its tree."""
         model = self._models[opening.model]
-        window = plan.num_window * window_slot_bytes(declaration.model, self.node_of(opening.model))
+        assert model.tree is not None
+        model.opening, model.opened = opening, opened
+        declaration, ring_bytes = opening.declaration, opened.plan.ring_bytes
+        return self.trees.begin(opening.model, model.tree, declaration, self._nodes(model), ring_bytes)
+
+    def _on_tree_ready(self, number: int, packets: PacketPlan) -> Steps:
+        """Have memory for the node's own part, and tell all workers that the model is open."""
+        model = self._models[number]
+        if model.is_closing:
+            return []
+        opening, opened, tree = model.opening, model.opened, model.tree
+        assert opening is not None
+        assert opened is not None
+        assert tree is not None
+        declaration, plan = opening.declaration, opened.plan
+        window = plan.num_window * window_slot_bytes(declaration.model, self.node_of(number))
         slot = staging_slot_bytes(declaration.model)
         gradients = -(-plan.gradient_bytes // BLOCK_BYTES) * BLOCK_BYTES
         each = gradients + (plan.num_staging + 1) * slot
+        packet_bytes = (packets.up_elements or 0) * _FLOAT_BYTES
+        below = tree.child_devices(self._device)
+        total = window + opening.num_clients * each + len(below) * packets.window * packet_bytes + BLOCK_BYTES
 
         def placed(offset: int, refusal: str) -> Steps:
             if refusal:
                 remedy = "lower memory, or raise device_capacity_bytes"
-                return self._fail(opening.model, "CapacityError", f"{refusal}; {remedy}")
+                return self._fail(number, "CapacityError", f"{refusal}; {remedy}")
             model.region = offset
             begin = -(-offset // BLOCK_BYTES) * BLOCK_BYTES
+            at = begin + window
             places = {}
-            for number, client in enumerate(self._here):
-                first = begin + window + number * each
-                staging = first + gradients
-                places[client] = ClientPlaces(first, staging, staging + plan.num_staging * slot)
+            for endpoint in tree.children(self._device):
+                if endpoint < self._placement.num_clients:
+                    staging = at + gradients
+                    places[endpoint] = ClientPlaces(at, staging, staging + plan.num_staging * slot)
+                    at += each
+            rings = {}
+            for device in below:
+                rings[device] = Ring(at, packets.window, packet_bytes)
+                at += packets.window * packet_bytes
             model.served = ServedModel(
-                opening.model, self._device, self._nodes(model), tuple(self._here), declaration, opened, places,
-                self._placement.num_clients,
+                number, self._device, self._nodes(model), tree, declaration, opened, packets,
+                RootPlaces(clients=places, window=begin, rings=rings),
             )  # fmt: skip
             rooms = tuple(place.gradients for place in places.values())
-            steps: Steps = [UseMemory(opening.model, plan, begin, rooms)]
+            steps: Steps = [UseMemory(number, plan, begin, rooms)]
             for client in range(self._placement.num_clients):
-                steps += self._opened(opening, opened, begin, places, client)
+                steps += self._opened(number, opened, places.get(client), begin, packets, client)
             return steps
 
-        return self._allocate(window + len(self._here) * each + BLOCK_BYTES, placed)
+        return self._allocate(total, placed)
 
     def node_of(self, number: int) -> int:
         """Which of a model's optimizer nodes this device is."""
@@ -179,30 +249,28 @@ class DeviceModels:
         return tuple(model.declared["nodes"])
 
     def _opened(
-        self, opening: OpenStore, opened: StoreOpened, window: int, places: dict[int, ClientPlaces], client: int
+        self,
+        number: int,
+        opened: StoreOpened,
+        place: ClientPlaces | None,
+        window: int,
+        packets: PacketPlan,
+        client: int,
     ) -> list[Send]:
-        """Tell a worker where its model's memory is, and from where it goes on."""
+        """Tell a worker from where its model goes on, and, if it is attached here, where its memory is."""
         resumed: dict[str, Any] | None = None
         if opened.resumed is not None:
             resumed = {"step": opened.resumed.step, "state": base64.b64encode(opened.resumed.workers[client]).decode()}
             if client == 0:
                 resumed["commit"] = base64.b64encode(opened.resumed.encode()).decode()
-        place = places[client] if client in places else ClientPlaces(-1, -1, -1)
-        text = json.dumps({
-            "window": window,
-            "num_window": opened.plan.num_window,
-            "gradients": place.gradients,
-            "gradient_bytes": opened.plan.gradient_bytes,
-            "staging": place.staging,
-            "num_staging": opened.plan.num_staging,
-            "look": place.look,
-            "in_memory": opened.plan.in_memory,
-            "resumed": resumed,
-            "told": opened.told,
-        })  # fmt: skip
+        said: dict[str, Any] = {"resumed": resumed, "told": opened.told}
+        if place is not None:
+            plan = opened.plan
+            said |= places_text(self._device, place, plan.gradient_bytes, plan.num_staging, packets)
+            said |= {"window": window, "num_window": plan.num_window}
         return [
-            self._to_client(client, PagedOpened(client, self._device, opening.model, is_last, part))
-            for is_last, part in fragments(text)
+            self._to_client(number, client, PagedOpened(client, self._device, number, is_last, part))
+            for is_last, part in fragments(json.dumps(said))
         ]
 
     # --- serving
@@ -222,12 +290,12 @@ class DeviceModels:
     def _steps(self, out: Iterable[Out]) -> Steps:
         steps: Steps = []
         for one in out:
-            if isinstance(one, OpenStore | UseMemory | StoreWork | WriteRecord | CloseStore):
+            if isinstance(one, PagedStep):
                 steps.append(one)
                 continue
             endpoint, record = one
             if endpoint < self._placement.num_clients:
-                steps.append(self._to_client(endpoint, record))
+                steps.append(self._to_client(record.model, endpoint, record))
             else:
                 steps.append(Send(endpoint, record))
         return steps
@@ -246,7 +314,7 @@ class DeviceModels:
             return []
         failed = PagedFailed(ToAll, self._device, number, kind, shortened(text))
         model.failed = failed
-        return [*self._to_all(lambda client: failed._replace(client=client)), *self._close_quiet(number, model)]
+        return [*self._to_all(number, lambda client: failed._replace(client=client)), *self._close_quiet(number, model)]
 
     def _on_query(self, query: PagedQuery) -> Steps:
         model = self._models.get(query.model)
@@ -262,14 +330,15 @@ class DeviceModels:
             lacks.append(f"ranks {present} have not closed the model" if present else "it is being closed")
         text = shortened("; ".join(lack for lack in lacks if lack))
         status = PagedStatus(query.client, self._device, query.model, query.token, text)
-        return [self._to_client(query.client, status)]
+        return [self._to_client(query.model, query.client, status)]
 
     # --- closing
 
     def _on_close(self, close: PagedClose) -> Steps:
         model = self._models.get(close.model)
         if model is None:  # another node could not open it
-            return [self._to_client(close.client, PagedClosed(close.client, self._device, close.model))]
+            closed = PagedClosed(close.client, self._device, close.model)
+            return [self._to_client(close.model, close.client, closed)]
         model.left.add(close.client)
         steps: Steps = []
         if close.reason:
@@ -291,7 +360,7 @@ class DeviceModels:
         """A model's folders are closed, and nothing reads or writes its memory any more but workers."""
         model = self._models[number]
         model.is_closed = True
-        told = self._to_all(lambda client: PagedClosed(client, self._device, number))
+        told = self._to_all(number, lambda client: PagedClosed(client, self._device, number))
         return [*told, *self._forget(number, model)]
 
     def _forget(self, number: int, model: _Model) -> Steps:
@@ -300,6 +369,7 @@ class DeviceModels:
             del self._models[number]
             if model.region >= 0:
                 self._free(model.region)
+            return self.trees.close(number)
         return []
 
 

@@ -29,7 +29,7 @@ class OpenedFolders:
         """
         declaration = self.declaration = opening.declaration
         memory_bytes = declaration.memory_bytes or available_bytes() // 2 // num_devices_here
-        self.plan = plan_memory(declaration, node, opening.num_clients, memory_bytes)
+        self.plan = plan_memory(declaration, node, opening.num_clients, memory_bytes, opening.num_below)
         paths = _paths(declaration, node)
         self.layout = DiskLayout(declaration.model, node, len(paths))
         self.folders: list[PagedFolder] = []

@@ -2,8 +2,6 @@
 """One model on its optimizer node: operations, both streams and commits, between workers' records and the machine."""
 
 import base64
-from collections import deque
-from dataclasses import dataclass
 
 from coarse.protocol.dtypes import DType
 from coarse.protocol.paged_records import (
@@ -15,14 +13,24 @@ from coarse.protocol.paged_records import (
     PagedLooked,
     PagedNorm,
     PagedPrepared,
+    PagedRecord,
     PagedState,
 )
-from coarse.protocol.records import Record
 from coarse.protocol.snapshot_records import fragments
+from coarse.proxy.paged.arrivals import Arrivals
 from coarse.proxy.paged.commits import Commits, versions_from_json, versions_to_json
-from coarse.proxy.paged_steps import PagedStep, PlaceOfValues, StoreOpened, StoreWork, WriteRecord
+from coarse.proxy.paged.places import ChildPackets, PacketPlan, PushedValues, RootPlaces
+from coarse.proxy.paged_steps import (
+    PagedStep,
+    PlaceOfValues,
+    SendFrame,
+    SendLooked,
+    StoreOpened,
+    StoreWork,
+    WriteRecord,
+)
 from coarse.storage.paged.commit import Commit
-from coarse.storage.paged.declaration import PUSH_WINDOW, Declaration, staging_slot_bytes
+from coarse.storage.paged.declaration import Declaration, staging_slot_bytes, window_slot_bytes
 from coarse.storage.paged.instructions import (
     AddSum,
     Consumed,
@@ -34,24 +42,15 @@ from coarse.storage.paged.instructions import (
     SquareSum,
     TellNorm,
 )
-from coarse.storage.paged.operations import GRADIENTS, OperationLog, Pull, Push, from_wire
+from coarse.storage.paged.operations import OperationLog, Pull, Push, from_wire
 from coarse.storage.paged.optimizer import PagedOptimizer
-from coarse.storage.paged.stream import ChunkStream, Span
-from coarse.transport.many_to_one.packets import Beat, Complete, Data, Free, Transmit
+from coarse.storage.paged.stream import ChunkStream
+from coarse.transport.many_to_one.frames import Frame, whole_beat, whole_data, whole_probe
+from coarse.transport.many_to_one.packets import Beat, Complete, Data, Free, Message, Probe, Take, Transmit
 from coarse.transport.many_to_one.packets import Instruction as HopInstruction
 from coarse.transport.many_to_one.root import Root
-
-
-@dataclass(frozen=True)
-class ClientPlaces:
-    """Where a worker's values lie in its node's device memory."""
-
-    gradients: int
-    """Where gradients may be born."""
-    staging: int
-    """Slots through which values are copied."""
-    look: int
-    """The slot of what the worker looks at."""
+from coarse.transport.many_to_one.sender import Sender
+from coarse.transport.many_to_one.tree import Tree
 
 
 class ToWorkers:
@@ -60,7 +59,7 @@ class ToWorkers:
     ALL = -1
 
 
-Out = tuple[int, Record] | PagedStep
+Out = tuple[int, PagedRecord] | PagedStep
 """A record for an endpoint, or work for the driver."""
 
 
@@ -72,42 +71,51 @@ class ServedModel:
         number: int,
         device: int,
         nodes: tuple[int, ...],
-        clients: tuple[int, ...],
+        tree: Tree,
         declaration: Declaration,
         opened: StoreOpened,
-        places: dict[int, ClientPlaces],
-        num_clients: int,
+        packets: PacketPlan,
+        places: RootPlaces,
     ) -> None:
-        """`nodes`: by optimizer node its device; `clients`: the workers of this host, with their places."""
+        """
+        Args:
+            number, device: the model's, and this one's.
+            nodes: by optimizer node its device.
+            tree: whose root this is.
+            declaration: the model.
+            opened, packets, places: its folders, how streams are cut, and where values lie in device memory.
+        """
         model = declaration.model
+        num_clients = tree.placement.num_clients
         self.number = number
         self.declaration = declaration
         self._device = device
         self._nodes = nodes
         self._node = nodes.index(device)
-        self._clients = clients
-        self._child_of = {client: child for child, client in enumerate(clients)}
+        self.tree = tree
+        self._children = tree.children(device)
+        self._child_of = {endpoint: child for child, endpoint in enumerate(self._children)}
         self._num_clients = num_clients
-        self._places = places
-        self._staging_bytes = staging_slot_bytes(model)
-        self._num_staging = opened.plan.num_staging
+        self._places = places.clients
+        self._slot_bytes = window_slot_bytes(model, self._node)
+        self._packets = packets
+        self._window, self._num_window = places.window, opened.plan.num_window
         self.optimizer = PagedOptimizer(
             model, self._node, declaration.rules, num_buffers=opened.plan.num_buffers,
             num_window=opened.plan.num_window, in_memory=opened.plan.in_memory, resumed=opened.resumed,
         )  # fmt: skip
         self._log = OperationLog(num_clients)
-        self._root = Root(len(clients), PUSH_WINDOW, opened.plan.num_window)
-        self._down = ChunkStream(model)
-        self._up = ChunkStream(model)
-        self._arriving: deque[Span] = deque()
-        """Chunks of pushes that are not there from all workers."""
-        self._adding: deque[Span] = deque()
-        """Chunks that are, in order, until those before them and they themselves were added."""
-        self._consumed: set[tuple[int, int]] = set()
-        self._pushed: dict[int, dict[int, tuple[Push, int, int]]] = {}
-        """Push -> worker who has values -> (operation, offset or -1, how many chunks it had staged before)."""
-        self._num_pushes = [0] * num_clients
-        self._num_staged = [0] * num_clients
+        self._down = ChunkStream(model, packets.down_elements)
+        self._up = ChunkStream(model, packets.up_elements)
+        pull_window = opened.plan.num_window * self._down.most_packets
+        credits = [pull_window if endpoint < num_clients else packets.window for endpoint in self._children]
+        near = [child for child, endpoint in enumerate(self._children) if endpoint < num_clients]
+        self._root = Root(len(self._children), packets.window, pull_window, credits, near)
+        self._pushed = PushedValues(
+            self._up, places.clients, opened.plan.num_staging, staging_slot_bytes(model), declaration.gradients
+        )
+        self._below = {below: ChildPackets(ring) for below, ring in places.rings.items()}
+        self._arrivals = Arrivals(num_clients)
         self._looks: dict[int, tuple[int, int]] = {}
         """Look -> (worker, its token)."""
         self._num_looks = 0
@@ -130,22 +138,14 @@ class ServedModel:
         operation = from_wire(ask.operation)
         asked, is_first = self._log.on_asked(ask.client, operation, ask.present)
         if isinstance(operation, Push):
-            self._note_push(ask, operation, is_first)
+            if ask.client in self._places:
+                spans = self._pushed.on_push(ask.client, operation, ask.present, ask.offset)
+            else:
+                spans = self._pushed.skip(operation) if is_first else ()
+            self._arrivals.on_push(ask.client, spans)
         elif isinstance(operation, Pull) and is_first:
             self._down.append(operation.unit)
-        return self._carry(self.optimizer.on_asked(asked, is_first=is_first))
-
-    def _note_push(self, ask: PagedAsk, operation: Push, is_first: bool) -> None:
-        number = self._num_pushes[ask.client]
-        self._num_pushes[ask.client] += 1
-        if is_first:
-            self._arriving += self._up.append(operation.unit)
-            self._pushed[number] = {}
-        if not ask.present:
-            return
-        self._pushed[number][ask.client] = operation, ask.offset, self._num_staged[ask.client]
-        if ask.offset < 0:
-            self._num_staged[ask.client] += self.declaration.model.num_chunks(operation.unit)
+        return [*self._carry(self.optimizer.on_asked(asked, is_first=is_first)), *self._on_full()]
 
     def on_data(self, record: PagedData) -> list[Out]:
         """Packets that a worker pushes."""
@@ -156,6 +156,37 @@ class ServedModel:
         """A worker's heartbeat of what it pulls."""
         beat = Beat(record.ack, record.credit, record.beyond, record.echo)
         return self._hop(self._root.on_pull_beat(self._child_of[record.client], beat), is_up=False)
+
+    def on_frame(self, device: int, frame: Frame, nbytes: int) -> list[Out]:
+        """A frame of a device below; of data, each packet has so many bytes."""
+        child, message = self._child_of[device + self._num_clients], frame.message
+        if isinstance(message, Beat):
+            beat = whole_beat(message, self._root.pulling(child))
+            return self._hop(self._root.on_pull_beat(child, beat), is_up=False)
+        receiver = self._root.pushing(child)
+        if isinstance(message, Probe):
+            return self._hop(self._root.on_push_probe(child, whole_probe(message, receiver)), is_up=True)
+        data = whole_data(message, receiver)
+        wanted = self._root.on_push_data(child, data)
+        out: list[Out] = []
+        for one in wanted:
+            if isinstance(one, Take):
+                out += self._below[device].take(one.begin, one.end, data, nbytes, is_empty=frame.is_empty)
+        return out + self._hop(wanted, is_up=True)
+
+    def on_timer(self, device: int, is_up: bool) -> list[Out]:
+        """Nothing was heard of a device below for longer than a round trip takes."""
+        assert not is_up
+        return self._hop(self._root.on_pull_timer(self._child_of[device + self._num_clients]), is_up=False)
+
+    @property
+    def senders(self) -> dict[tuple[int, bool], Sender]:
+        """By device at the other end, and whether it is of the stream of pushes."""
+        return {
+            (endpoint - self._num_clients, False): self._root.pulling(child)
+            for endpoint, child in self._child_of.items()
+            if endpoint >= self._num_clients
+        }
 
     def on_look(self, look: PagedLook) -> list[Out]:
         """A worker wants to see an array of a chunk."""
@@ -218,7 +249,10 @@ class ServedModel:
             return self._carry(self.optimizer.on_squared(one, value))
         if isinstance(one, Look):
             client, token = self._looks.pop(one.token)
-            return [(client, PagedLooked(client, self._device, self.number, token, one.steps))]
+            looked = PagedLooked(client, self._device, self.number, token, one.steps)
+            if client in self._places:
+                return [(client, looked)]
+            return [SendLooked(self.number, one.token, self.tree.hub_of(client), looked)]
         return self._carry(self.optimizer.on_done(one))
 
     # --- within
@@ -244,65 +278,90 @@ class ServedModel:
                 case AddSum():
                     out.append(StoreWork(self.number, one, self._values(one)))
                 case Look():
-                    look = self._places[self._looks[one.token][0]].look
-                    place = PlaceOfValues(look, int(DType.FLOAT32), is_zeroed=False)
-                    out.append(StoreWork(self.number, one, (place,)))
+                    client = self._looks[one.token][0]
+                    values: tuple[PlaceOfValues, ...] = ()
+                    if client in self._places:
+                        values = (PlaceOfValues(self._places[client].look, int(DType.FLOAT32), is_zeroed=False),)
+                    out.append(StoreWork(self.number, one, values))
                 case _:
                     out.append(StoreWork(self.number, one))
         return out
 
     def _values(self, add: AddSum) -> tuple[PlaceOfValues, ...]:
-        """Where the workers' values of a chunk lie, in the workers' order."""
-        begin, _ = self.declaration.model.elements(add.unit, add.chunk)
+        """Where the children's values of a chunk lie, in their order."""
+        span = self._arrivals.span(add.push, add.chunk)
+        own = self._pushed.of(add.push)
         places = []
-        for client, (push, offset, staged) in sorted(self._pushed[add.push].items()):
-            is_gradient = push.array == GRADIENTS
-            dtype = self.declaration.gradients if is_gradient else DType.FLOAT32
-            if offset >= 0:
-                places.append(PlaceOfValues(offset + begin * dtype.itemsize, int(dtype), is_zeroed=True))
+        for endpoint in self._children:
+            if endpoint < self._num_clients:
+                if endpoint in own:
+                    places.append(self._pushed.place(endpoint, span, 0))
             else:
-                slot = (staged + add.chunk) % self._num_staging
-                at = self._places[client].staging + slot * self._staging_bytes
-                places.append(PlaceOfValues(at, int(dtype), is_zeroed=False))
+                below = self._below[endpoint - self._num_clients]
+                if span.first not in below.empty:
+                    places.append(below.place(span.first))
         return tuple(places)
 
     def _consume(self, push: int, chunk: int) -> list[Out]:
-        self._consumed.add((push, chunk))
         end = -1
-        while self._adding and (self._adding[0].message, self._adding[0].chunk) in self._consumed:
-            span = self._adding.popleft()
-            self._consumed.discard((span.message, span.chunk))
+        for span in self._arrivals.on_added(push, chunk):
             end = span.end
             if span.chunk + 1 == self.declaration.model.num_chunks(span.unit):
-                del self._pushed[span.message]
-        return self._hop(self._root.on_added(end), is_up=True) if end >= 0 else []
+                self._pushed.forget(span.message)
+                self._arrivals.forget(span.message)
+        if end < 0:
+            return []
+        for below in self._below.values():
+            below.forget(end)
+        return self._hop(self._root.on_added(end), is_up=True)
 
     def _hop(self, wanted: list[HopInstruction], *, is_up: bool) -> list[Out]:
         """Carry out what the root's hops want, of the stream of pushes or of pulls."""
         out: list[Out] = []
         for one in wanted:
             match one:
-                case Transmit(child, Beat(ack, credit, beyond, echo)):
-                    client = self._clients[child]
-                    beat = PagedBeat(client, self._device, self.number, is_up, ack, credit, beyond, echo)
-                    out.append((client, beat))
-                case Transmit(child, Data(begin, end, stamp, asks)):
-                    client = self._clients[child]
-                    out.append((client, PagedData(client, self._device, self.number, is_up, begin, end, stamp, asks)))
+                case Transmit(child, message):
+                    out += self._transmit(self._children[child], message, is_up=is_up)
                 case Complete(end):
-                    out += self._on_full(end)
+                    self._arrivals.on_complete(end)
+                    out += self._on_full()
                 case Free(end) if not is_up:
                     freed = [span.order for span in self._down.below(end)]
                     if freed:
                         out += self._carry(self.optimizer.on_freed(freed[-1] + 1))
         return out
 
-    def _on_full(self, end: int) -> list[Out]:
+    def _transmit(self, endpoint: int, message: Message, *, is_up: bool) -> list[Out]:
+        """Send a message to a worker that is attached here, or to a device."""
+        if endpoint >= self._num_clients:
+            return self._send(endpoint - self._num_clients, message, is_up=is_up)
+        if isinstance(message, Data):
+            return [(endpoint, PagedData(endpoint, self._device, self.number, is_up, *message))]
+        if isinstance(message, Beat):
+            return [(endpoint, PagedBeat(endpoint, self._device, self.number, is_up, *message))]
+        return []  # what lies in mapped memory is not lost
+
+    def _send(self, device: int, message: Message, *, is_up: bool) -> list[Out]:
+        if not isinstance(message, Data):
+            return [SendFrame(device, Frame(self.number, self._device, is_up, message))]
         out: list[Out] = []
-        while self._arriving and self._arriving[0].end <= end:
-            span = self._arriving.popleft()
+        model, itemsize = self.declaration.model, self.declaration.model.pulled.itemsize
+        each = (self._packets.down_elements or 0) * itemsize
+        for span in self._down.overlapping(message.begin, message.end):
+            begin, end = max(message.begin, span.first), min(message.end, span.end)
+            part = Data(begin, end, message.stamp - (message.end - end), message.asks and end == message.end)
+            first, past = model.elements(span.unit, span.chunk)
+            skipped = (begin - span.first) * each
+            nbytes = min((end - begin) * each, (past - first) * itemsize - skipped)
+            at = self._window + span.order % self._num_window * self._slot_bytes + skipped
+            frame = Frame(self.number, self._device, False, part)
+            out.append(SendFrame(device, frame, ((at, nbytes),), each))
+        return out
+
+    def _on_full(self) -> list[Out]:
+        out: list[Out] = []
+        for span in self._arrivals.take_full():
             self._up.forget(span.end)
-            self._adding.append(span)
             out += self._carry(self.optimizer.on_full(span.message, span.chunk))
         return out
 

@@ -8,12 +8,14 @@ from typing import Any
 
 from coarse.errors import CapacityError, ConfigError
 from coarse.protocol.dtypes import DType
+from coarse.protocol.units import MIB
 from coarse.storage.paged.kernels import kernel_of
 from coarse.storage.paged.layout import PagedModel, sum_nbytes
 from coarse.storage.paged.optimizer import Rules
 
 SUMS = ("float32", "int64", "int32-switchml")
 KERNELS = ("numpy", "torch-fused")
+NETWORKS = ("mpi", "udp")
 PUSH_WINDOW = 256
 """Packets of a worker that may wait to be added; it is its own memory that holds them."""
 _FLOAT_BYTES = 4
@@ -21,6 +23,8 @@ _LEAST_SLOTS = 2
 """Of each kind: one is filled while another is emptied."""
 _MOST_BUFFERS = 8
 _STAGING_SLOTS = 4
+_MOST_RING_BYTES = 8 * MIB
+_MOST_PACKET_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +54,14 @@ class Declaration:
     """The type in which gradients are pushed."""
     sum: str = "float32"
     kernel: str = "numpy"
+    nodes: tuple[int, ...] = (0,)
+    """By optimizer node its memory device."""
+    network: str = "mpi"
+    """By what packets go from host to host."""
+    switches: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    """(Memory device, those below it), where the tree to an optimizer node is more than its hosts."""
+    loss: float = 0.0
+    """Share of datagrams to be dropped on purpose."""
     timeline: str = ""
     """The folder on each host for traces; empty: none are made."""
     owner: str = ""
@@ -76,6 +88,13 @@ class Declaration:
                 f"update='backward' commits every step, since what it replaces before the step has to stay; got "
                 f"commit_every={self.commit_every}",
                 key="commit_every",
+            )
+        if self.network not in NETWORKS:
+            raise ConfigError(f"network must be one of {NETWORKS}, got {self.network!r}", key="network")
+        if not 0.0 <= self.loss < 1.0 or (self.loss and self.network != "udp"):
+            raise ConfigError(
+                f"loss is a share of datagrams below 1, of network='udp'; got {self.loss} of {self.network!r}",
+                key="loss",
             )
         if self.sum not in SUMS:
             raise ConfigError(f"sum must be one of {SUMS}, got {self.sum!r}", key="sum")
@@ -104,7 +123,9 @@ class Declaration:
         fields["model"] = PagedModel.from_json(fields["model"])
         fields["gradients"] = DType[fields["gradients"].upper()]
         fields["groups"] = tuple(fields["groups"])
+        fields["nodes"] = tuple(fields["nodes"])
         fields["group_of"] = tuple(tuple(unit) for unit in fields["group_of"])
+        fields["switches"] = tuple((switch, tuple(below)) for switch, below in fields["switches"])
         fields["storage"] = None if fields["storage"] is None else tuple(fields["storage"])
         return cls(**fields)
 
@@ -123,11 +144,13 @@ class MemoryPlan:
     """Chunks of each worker that are being copied."""
     in_memory: tuple[int, ...]
     """Units whose sums of gradients stay in memory."""
+    ring_bytes: int = 0
+    """Of each device below: room for what it pushes."""
     total_bytes: int
 
 
 def plan_memory(
-    declaration: Declaration, device: int, num_clients: int, memory_bytes: int
+    declaration: Declaration, device: int, num_clients: int, memory_bytes: int, num_below: int = 0
 ) -> MemoryPlan:
     """How a node's memory is divided: what training cannot do without, then room for gradients, for pulls, for updates,
     and for sums.
@@ -143,7 +166,9 @@ def plan_memory(
     buffer_bytes = max(image.nbytes for image in images) + sum_nbytes(elements)
     staging_bytes = num_clients * (_STAGING_SLOTS + 1) * staging_slot_bytes(model)  # one more to look at
     scratch_bytes = 3 * elements * _FLOAT_BYTES
+    ring_bytes = _ring_bytes(model, memory_bytes // 8 // num_below) if num_below else 0
     left = memory_bytes - staging_bytes - scratch_bytes - _LEAST_SLOTS * (pull_bytes + buffer_bytes)
+    left -= num_below * ring_bytes
     if left < 0:
         raise CapacityError(
             f"optimizer node {device} has {memory_bytes} bytes of memory, and needs {memory_bytes - left} for "
@@ -177,8 +202,28 @@ def plan_memory(
         gradient_bytes=gradient_bytes,
         num_staging=_STAGING_SLOTS,
         in_memory=tuple(in_memory),
+        ring_bytes=ring_bytes,
         total_bytes=memory_bytes - left,
     )
+
+
+def _ring_bytes(model: PagedModel, fair_bytes: int) -> int:
+    """Of a device's ring: at least a chunk that is added and another that comes."""
+    chunk_bytes = staging_slot_bytes(model) + _MOST_PACKET_BYTES
+    return max(min(_MOST_RING_BYTES, fair_bytes), _LEAST_SLOTS * chunk_bytes)
+
+
+def plan_switch(declaration: Declaration, num_clients: int) -> MemoryPlan:
+    """The same of a device that only passes on: its workers' rooms, by which it is bounded alone."""
+    trainable = [unit.num_elements for unit in declaration.model.units if unit.is_trainable]
+    gradient_bytes = max(trainable, default=0) * declaration.gradients.itemsize if num_clients else 0
+    if declaration.memory_bytes is not None and num_clients * gradient_bytes > declaration.memory_bytes // 2:
+        gradient_bytes = 0
+    total_bytes = num_clients * (gradient_bytes + (_STAGING_SLOTS + 1) * staging_slot_bytes(declaration.model))
+    return MemoryPlan(
+        num_window=0, num_buffers=0, gradient_bytes=gradient_bytes, num_staging=_STAGING_SLOTS if num_clients else 0,
+        in_memory=(), total_bytes=total_bytes,
+    )  # fmt: skip
 
 
 def window_slot_bytes(model: PagedModel, node: int) -> int:

@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""Which packets of a stream are which chunk of which unit: both ends number them alike, as units come.
+"""Which packets of a stream are which chunk of which unit, and where they lie: both ends number them alike.
 
 Each chunk begins a packet of its own. Where packets are not told their size, a chunk is one packet.
 """
@@ -26,12 +26,29 @@ class Span(NamedTuple):
     """The packet behind its last."""
 
 
+class Ring(NamedTuple):
+    """Device memory for a window of packets: each number has its place, which a later one takes over."""
+
+    offset: int
+    num_packets: int
+    packet_bytes: int
+
+    def runs(self, begin: int, end: int) -> list[tuple[int, int]]:
+        """Packets [begin, end) as runs that lie in one piece."""
+        edge = begin - begin % self.num_packets + self.num_packets
+        return [(begin, end)] if end <= edge else [(begin, edge), (edge, end)]
+
+    def at(self, packet: int) -> int:
+        """Where a packet begins."""
+        return self.offset + packet % self.num_packets * self.packet_bytes
+
+
 class ChunkStream:
     """The units that were pulled, or pushed, one after the other."""
 
     def __init__(self, model: PagedModel, packet_elements: int | None = None) -> None:
-        self._model = model
-        self._packet_elements = packet_elements
+        self.model = model
+        self.packet_elements = packet_elements
         self._spans: deque[Span] = deque()
         self.num_messages = 0
         self._num_chunks = 0
@@ -41,9 +58,9 @@ class ChunkStream:
     def append(self, unit: int) -> tuple[Span, ...]:
         """A unit comes next: its chunks."""
         spans = []
-        for chunk in range(self._model.num_chunks(unit)):
-            begin, end = self._model.elements(unit, chunk)
-            size = self._packet_elements or end - begin
+        for chunk in range(self.model.num_chunks(unit)):
+            begin, end = self.model.elements(unit, chunk)
+            size = self.packet_elements or end - begin
             past = self.end + -(-(end - begin) // size)
             spans.append(Span(self._num_chunks, self.num_messages, unit, chunk, self.end, past))
             self._num_chunks += 1
@@ -51,6 +68,11 @@ class ChunkStream:
         self.num_messages += 1
         self._spans += spans
         return tuple(spans)
+
+    @property
+    def most_packets(self) -> int:
+        """Of a chunk."""
+        return 1 if self.packet_elements is None else -(-self.model.chunk_elements // self.packet_elements)
 
     def below(self, end: int) -> Iterator[Span]:
         """The oldest chunks all of whose packets are below `end`, which are forgotten."""

@@ -6,7 +6,7 @@ import getpass
 import json
 import os
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from torch import nn
 
 from coarse.errors import ConfigError, UnsupportedError
 from coarse.protocol.dtypes import DType, Op
+from coarse.protocol.plan import Placement
 from coarse.session import current
 from coarse.storage.paged.declaration import Declaration
 from coarse.storage.paged.kernels import kernel_of
@@ -59,6 +60,15 @@ class Options:
     """What is read, updated and written at a time."""
     timeline: str | os.PathLike[str] | None
     """A folder for traces: what workers and optimizer nodes did when, for Perfetto (ui.perfetto.dev)."""
+    optimizers: Sequence[int] | None = None
+    """Memory devices that are optimizer nodes; by default all that are no switches."""
+    switches: int | Mapping[int, Sequence[int]] | None = None
+    """A memory device that adds what all hosts push before the optimizer node has it, and copies what they pull; or,
+    for several, by each the devices below it. By default each host's device speaks with the optimizer node."""
+    network: str = "mpi"
+    """By what packets go from host to host: "mpi" or "udp"."""
+    loss: float = 0.0
+    """Share of datagrams of "udp" to be dropped on purpose."""
 
     def __post_init__(self) -> None:
         if self.update not in ("step", "backward"):
@@ -124,8 +134,12 @@ def declare(
         ConfigError: types that differ, or that nobody computes in; options out of range.
     """
     placement = current().placement
-    if len({*placement.client_nodes, *placement.device_nodes}) > 1:
-        raise UnsupportedError("a model in the network runs on one node so far; start all its ranks on one")
+    nodes, switches = _roles(options, placement)
+    hosts = {*placement.client_nodes, *(placement.device_nodes[node] for node in nodes)}
+    if options.sum != "float32" and len(hosts) > 1:
+        raise UnsupportedError(
+            f"sum={options.sum!r} is for one host: from host to host devices add what passes in float32; leave sum out"
+        )
     dtype = _compute_type(plan, options.dtype)
     groups, number_of = grouped(per_parameter)
     plain = tuple(plain_settings(group) for group in groups)
@@ -133,7 +147,7 @@ def declare(
         units=plan.units,
         pulled=dtype,
         num_states=max(kernel_of(optimizer.__name__, group).num_states for group in plain),
-        num_devices=placement.num_devices,
+        num_devices=len(nodes),
         chunk_elements=options.chunk_elements,
     )
     return Declaration(
@@ -157,7 +171,32 @@ def declare(
         sum=options.sum,
         kernel=options.kernel,
         timeline="" if options.timeline is None else os.path.abspath(options.timeline),
+        nodes=nodes,
+        network=options.network,
+        switches=switches,
+        loss=options.loss,
     )
+
+
+def _roles(options: Options, placement: Placement) -> tuple[tuple[int, ...], tuple[tuple[int, tuple[int, ...]], ...]]:
+    """The devices that are optimizer nodes, and switches with those below them."""
+    devices = range(placement.num_devices)
+    given = options.switches
+    switches = [given] if isinstance(given, int) else list(given or ())
+    nodes = tuple(device for device in devices if device not in switches)
+    if options.optimizers is not None:
+        nodes = tuple(options.optimizers)
+    if not nodes or len(set(nodes)) < len(nodes) or not set(nodes) <= set(devices):
+        raise ConfigError(
+            f"optimizers must be different memory devices of the {placement.num_devices} there are, counted from 0 on; "
+            f"got {list(nodes)}",
+            key="optimizers",
+        )
+    if given is None:
+        return nodes, ()
+    if isinstance(given, int):
+        return nodes, ((given, tuple(device for device in devices if device not in (given, *nodes))),)
+    return nodes, tuple((switch, tuple(below)) for switch, below in given.items())
 
 
 def _compute_type(plan: ModelPlan, wanted: torch.dtype | None) -> DType:

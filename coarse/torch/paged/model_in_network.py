@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -49,24 +49,26 @@ def model_in_network(
     kernel: str = "numpy",
     chunk_elements: int = CHUNK_ELEMENTS,
     timeline: str | os.PathLike[str] | None = None,
+    optimizers: Sequence[int] | None = None,
+    switches: int | Mapping[int, Sequence[int]] | None = None,
+    network: str = "mpi",
+    loss: float = 0.0,
     initialise: Initialise | None = None,
     **settings: object,
 ) -> tuple[Model, NetworkOptimizer]:
     """The model, whose parameters are from now on pulled and pushed, and its optimizer; all workers call it alike.
 
     A worker holds the parameters of the unit that it computes and of the next one. Memory devices keep parameters and
-    states, add the workers' gradients, and make the steps (LuWu, Sun et al., sections 3.1 to 3.3). Worker 0's values
-    are the first ones, unless `resume` goes on with others.
+    states, add the workers' gradients, and make the steps (LuWu, sections 3.1 to 3.3). Worker 0's values come first.
 
     Args:
         model: on the CPU, or on the meta device: then each unit is made and initialised in its turn.
         optimizer: torch.optim.AdamW, Adam or SGD; `settings` are its own (lr and so on).
-        storage, update, accumulate, speculative, op, dtype, memory, commit_every, resume, other_kernel, sum, kernel,
-            chunk_elements, timeline: see Options.
         units: as of fully_shard, what is pulled together; by default repeated blocks, modules beside them that own
             matrices, and the rest.
         groups: settings for a parameter's name that differ from `settings`, such as no weight decay for biases.
         initialise: for a meta model, fills a module that owns parameters; by default its reset_parameters().
+        storage and all others: see Options.
 
     Raises:
         ConfigError, UnsupportedError: what cannot work.
@@ -77,7 +79,8 @@ def model_in_network(
     options = Options(
         storage=storage, update=update, accumulate=accumulate, speculative=speculative, op=op, dtype=dtype,
         memory=memory, commit_every=commit_every, resume=resume, other_kernel=other_kernel, sum=sum, kernel=kernel,
-        chunk_elements=chunk_elements, timeline=timeline,
+        chunk_elements=chunk_elements, timeline=timeline, optimizers=optimizers, switches=switches, network=network,
+        loss=loss,
     )  # fmt: skip
     if not is_initialized():
         init()
@@ -101,7 +104,7 @@ def _open(
     require_same(statement(declaration), "model's")
     runtime = current()
     client = runtime.require_client()
-    remote = client.new_model(range(runtime.placement.num_devices))
+    remote = client.new_model(declaration.nodes)
     try:
         remote.open(declaration)
         divisor = 1 if op is Op.SUM else runtime.placement.num_clients

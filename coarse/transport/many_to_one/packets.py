@@ -66,13 +66,20 @@ class Complete(NamedTuple):
     end: int
 
 
+class Full(NamedTuple):
+    """All children's payloads of packets [begin, end) are here: their sums may be made, each once."""
+
+    begin: int
+    end: int
+
+
 class Free(NamedTuple):
     """The payloads of packets below `end` will not be sent again."""
 
     end: int
 
 
-Instruction = Transmit | Take | Complete | Free
+Instruction = Transmit | Take | Complete | Full | Free
 
 
 def unwrapped(number: int, near: int, modulus: int = WIRE_MODULUS) -> int:

@@ -31,6 +31,16 @@ class Receiver:
         """Packets from here on have no room."""
         return self._consumed + self._depth
 
+    @property
+    def has_untold(self) -> bool:
+        """Whether there is more room than the last heartbeat said."""
+        return self.credit > self._told_credit
+
+    @property
+    def echo(self) -> int:
+        """The highest stamp that came."""
+        return self._echo
+
     def came(self, first: int) -> int:
         """What came from packet `first` (at most ack) on, as a bit set."""
         return mask_of(0, self.ack - first) | self._beyond << (self.ack - first)

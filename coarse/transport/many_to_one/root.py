@@ -1,8 +1,11 @@
 # Pure: no MPI, threads, clock or environment.
 """The root of a tree: the optimizer node's own ends of both streams, on the same machines as every other hop."""
 
-from coarse.transport.many_to_one.packets import NOTHING_CAME, Beat, Complete, Data, Free, Instruction, Probe
+from collections.abc import Collection, Sequence
+
+from coarse.transport.many_to_one.packets import NOTHING_CAME, Beat, Complete, Data, Free, Full, Instruction, Probe
 from coarse.transport.many_to_one.receiver import Receiver
+from coarse.transport.many_to_one.sender import Sender
 from coarse.transport.many_to_one.switch import PARENT, AddingSwitch, BroadcastingSwitch
 
 
@@ -17,18 +20,37 @@ class Root:
     packets beyond what was added), and what is pulled is said to have come when the child has copied it.
     """
 
-    def __init__(self, num_children: int, push_window: int, pull_window: int) -> None:
-        """`push_window`: packets of each child that may be under way; `pull_window`: those kept for children."""
+    def __init__(
+        self,
+        num_children: int,
+        push_window: int,
+        pull_window: int,
+        pull_credits: Sequence[int] | None = None,
+        lossless: Collection[int] = (),
+    ) -> None:
+        """`push_window`: packets of each child that may be under way; `pull_window`: those kept for children, each of
+        whom takes so many, or as `pull_credits` says; `lossless`: children in mapped memory."""
         self._adds = AddingSwitch(num_children, push_window, push_window)
         self._sink = Receiver(PARENT, push_window)
-        self._copies = BroadcastingSwitch(num_children, pull_window, [pull_window] * num_children)
+        credits = pull_credits or [pull_window] * num_children
+        self._copies = BroadcastingSwitch(num_children, pull_window, credits, lossless=lossless)
         self.num_children = num_children
+
+    def pushing(self, child: int) -> Receiver:
+        """The end of a child's hop that takes what it pushes."""
+        return self._adds.children[child]
+
+    def pulling(self, child: int) -> Sender:
+        """The end of a child's hop that sends what it pulls."""
+        return self._copies.children[child]
 
     # --- pushes
 
     def on_push_data(self, child: int, data: Data) -> list[Instruction]:
         """A child's packets came."""
-        done: list[Instruction] = [one for one in self._adds.on_data(child, data) if not isinstance(one, Complete)]
+        done: list[Instruction] = [
+            one for one in self._adds.on_data(child, data) if not isinstance(one, Complete | Full)
+        ]
         for sent in self._adds.send():
             assert isinstance(sent.message, Data)
             done += [one for one in self._sink.on_data(sent.message) if isinstance(one, Complete)]

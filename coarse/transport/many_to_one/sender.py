@@ -11,6 +11,8 @@ echoed, a timer asks (`on_timer`), and the answer's echo says what was lost; the
 from coarse.protocol.plan import mask_of, runs_of
 from coarse.transport.many_to_one.packets import Beat, Data, Free, Instruction, Probe, Transmit
 
+LOSSLESS = 2**62
+
 
 class Sender:
     """Sends packets that are offered, in whatever order that is, until each has come."""
@@ -18,7 +20,8 @@ class Sender:
     def __init__(self, link: int, credit: int, *, first: int = 0, reorder: int = 3) -> None:
         """`credit`: how many packets the receiver takes before its first heartbeat; `first`: the stream's first number.
 
-        `reorder`: how many later transmissions come before one is held for lost.
+        `reorder`: how many later transmissions come before one is held for lost; LOSSLESS of a hop that loses nothing,
+        whose receiver may take what came as late as it likes.
         """
         self._link = link
         self._reorder = reorder

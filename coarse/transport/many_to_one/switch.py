@@ -5,12 +5,12 @@ Each link is a hop of its own, so what is lost on one is sent again on that one 
 a rack's, or that of a node whose workers come first together.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from coarse.protocol.plan import runs_of
-from coarse.transport.many_to_one.packets import Beat, Data, Free, Instruction, Probe, Take, Transmit
+from coarse.transport.many_to_one.packets import Beat, Data, Free, Full, Instruction, Probe, Take, Transmit
 from coarse.transport.many_to_one.receiver import Receiver
-from coarse.transport.many_to_one.sender import Sender
+from coarse.transport.many_to_one.sender import LOSSLESS, Sender
 
 PARENT = -1
 """The link towards the optimizer; children's are numbered from 0 on."""
@@ -37,8 +37,7 @@ class AddingSwitch:
     def on_data(self, child: int, data: Data) -> list[Instruction]:
         """A child's packets came."""
         done = self.children[child].on_data(data)
-        self._offer_full()
-        return done
+        return done + self._offer_full()
 
     def on_probe(self, child: int, probe: Probe) -> list[Instruction]:
         """A child asks."""
@@ -62,14 +61,16 @@ class AddingSwitch:
         """The parent was not heard of for longer than a round trip takes."""
         return self.sender.on_timer()
 
-    def _offer_full(self) -> None:
+    def _offer_full(self) -> list[Instruction]:
         first = self.sender.ack
         full = -1
         for child in self.children:
             full &= child.came(first)
         new, self._full = full & ~self._full, full
-        for begin, end in runs_of(new):
-            self.sender.offer(first + begin, first + end)
+        runs = [Full(first + begin, first + end) for begin, end in runs_of(new)]
+        for run in runs:
+            self.sender.offer(run.begin, run.end)
+        return list(runs)
 
 
 class BroadcastingSwitch:
@@ -79,12 +80,19 @@ class BroadcastingSwitch:
     """
 
     def __init__(
-        self, num_children: int, window: int, credits: Iterable[int], *, first: int = 0, reorder: int = 3
+        self,
+        num_children: int,
+        window: int,
+        credits: Iterable[int],
+        *,
+        first: int = 0,
+        reorder: int = 3,
+        lossless: Collection[int] = (),
     ) -> None:
-        """`credits`: how many packets each child takes at first."""
+        """`credits`: how many packets each child takes at first; `lossless`: children in mapped memory."""
         self.receiver = Receiver(PARENT, window, first=first)
         self.children = [
-            Sender(child, credit, first=first, reorder=reorder)
+            Sender(child, credit, first=first, reorder=LOSSLESS if child in lossless else reorder)
             for child, credit in zip(range(num_children), credits, strict=True)
         ]
 

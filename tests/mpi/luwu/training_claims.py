@@ -1,4 +1,4 @@
-"""Claims of models in the network, on any number of workers and memory devices of one node: FOLDER."""
+"""Claims of models in the network, on any number of workers and memory devices: FOLDER [OPTIONS as JSON [CLAIMS]]."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ from tests.support.claims import Claim, raises, report_claims
 from tests.support.paged_reference import Loss, Reference
 
 FOLDER = Path(sys.argv[1])
+OPTIONS = json.loads(sys.argv[2]) if len(sys.argv) > 2 else {}
+"""Of every model: who adds, and by what network."""
 _number = 0
 ADAMW = {"lr": 1e-2, "weight_decay": 0.1}
 
@@ -36,7 +38,7 @@ def in_network(
     storage = [str(FOLDER / f"{_number}-{name}") for name in ("one", "two")]
     settings = ADAMW if kind is torch.optim.AdamW else {}
     return ct.model_in_network(
-        model, kind, **{"storage": storage, "memory": 8 << 20, "chunk_elements": 1024, **settings, **options}
+        model, kind, **{"storage": storage, "memory": 8 << 20, "chunk_elements": 1024, **settings, **OPTIONS, **options}
     )
 
 
@@ -591,7 +593,8 @@ CLAIMS: tuple[Claim, ...] = (
 def main() -> None:
     ct.init()
     torch.set_num_threads(1)
-    report_claims(CLAIMS, FOLDER)
+    chosen = sys.argv[3].split(",") if len(sys.argv) > 3 else [claim.__name__ for claim in CLAIMS]
+    report_claims([claim for claim in CLAIMS if claim.__name__ in chosen], FOLDER)
 
 
 if __name__ == "__main__":

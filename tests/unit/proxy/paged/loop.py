@@ -20,10 +20,13 @@ from coarse.protocol.paged_records import (
     PagedNorm,
     PagedState,
 )
-from coarse.proxy.paged.served import ClientPlaces, ServedModel
+from coarse.protocol.plan import Placement
+from coarse.proxy.paged.places import ClientPlaces, PacketPlan, RootPlaces
+from coarse.proxy.paged.served import ServedModel
+from coarse.proxy.paged.trees import places_text
 from coarse.proxy.paged_steps import StoreOpened, StoreWork, WriteRecord
 from coarse.storage.fixed_point import adder_of
-from coarse.storage.paged.declaration import Declaration, MemoryPlan, staging_slot_bytes, window_slot_bytes
+from coarse.storage.paged.declaration import PUSH_WINDOW, Declaration, MemoryPlan, staging_slot_bytes, window_slot_bytes
 from coarse.storage.paged.folder import PagedFolder, aligned
 from coarse.storage.paged.image import checksum_named
 from coarse.storage.paged.instructions import (
@@ -44,6 +47,7 @@ from coarse.storage.paged.layout import DiskLayout
 from coarse.storage.paged.operations import GRADIENTS, CommitNow, EndPass, Push, Step
 from coarse.storage.paged.store import Buffers, PagedStore
 from coarse.storage.reduce import narrowed, widen
+from coarse.transport.many_to_one.tree import plan_tree
 from tests.unit.storage.paged.memory_disk import MemoryDisk
 
 DEVICE = 0
@@ -75,9 +79,13 @@ class Loop:
             staging = first + each - (num_staging + 1) * slot
             places[worker] = ClientPlaces(first, staging, staging + num_staging * slot)
         opened = StoreOpened(None, plan, "")
-        self.served = ServedModel(
-            0, DEVICE, (DEVICE,), tuple(range(num_workers)), declaration, opened, places, num_workers
-        )
+        placement = Placement(
+            client_nodes=(0,) * num_workers, device_nodes=(0,), local_proxies=(0,) * num_workers,
+            ranks=tuple(range(num_workers + 1)), collective="in_place", num_sync_groups=1,
+        )  # fmt: skip
+        tree = plan_tree(DEVICE, 0, placement, {})
+        packets = PacketPlan(window=PUSH_WINDOW)
+        self.served = ServedModel(0, DEVICE, (DEVICE,), tree, declaration, opened, packets, RootPlaces(clients=places))
         layout = DiskLayout(model, 0, 1)
         self.folder = PagedFolder(Path("/disk"), MemoryDisk())
         self.folder.open_files(layout.file_bytes[0], layout.sum_file_bytes[0])
@@ -89,8 +97,8 @@ class Loop:
         self.add = adder_of(declaration.sum, num_workers)
         self.lines = [
             NodeLine(worker, DEVICE, 0, 0, declaration, {
-                "window": 0, "num_window": num_window, "gradients": place.gradients, "gradient_bytes": gradient_bytes,
-                "staging": place.staging, "num_staging": num_staging, "look": place.look,
+                **places_text(DEVICE, place, gradient_bytes, num_staging, packets), "window": 0,
+                "num_window": num_window,
             })
             for worker, place in places.items()
         ]  # fmt: skip
@@ -175,18 +183,16 @@ class Loop:
 
     def copy(self, line: NodeLine) -> None:
         copy: Copy = line.copies.popleft()
-        span = copy.span
-        begin, end = self.model.elements(span.unit, span.chunk)
+        begin, end = line.elements(copy)
+        at = copy.offset
         if copy.pulled is not None:
             size = self.model.pulled.itemsize
-            at = copy.slot * line.pull_bytes
             assert copy.pulled.target is not None
             copy.pulled.target[begin * size : end * size] = self.memory[at : at + (end - begin) * size]
         else:
             assert copy.pushed is not None
             assert copy.pushed.source is not None
             source = copy.pushed.source[begin:end].view(np.uint8)
-            at = line.opened["staging"] + copy.slot * staging_slot_bytes(self.model)
             self.memory[at : at + len(source)] = source
         line.on_copied(copy)
 

@@ -1,0 +1,113 @@
+# Pure: no MPI, threads, clock or environment.
+"""The tree through which workers reach an optimizer node: memory devices that add what comes, and copy what goes.
+
+A host's workers share a device of that host, by mapped memory: their sum leaves it once, and what is pulled comes to it
+once (LuWu, supporting multi-GPU workers). Other devices may be switches on the way.
+
+[Note: order of sums] A device adds its children's values one after the other: workers and devices in the order of the
+least worker below each. So with one worker a host the sum is that of the workers in their order, however the tree is.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from coarse.errors import ConfigError
+from coarse.protocol.plan import Placement
+
+Switches = Mapping[int, Sequence[int]]
+"""By a memory device that is a switch, the memory devices below it."""
+
+
+@dataclass(frozen=True)
+class Tree:
+    """Endpoints are numbered as a Placement has them: workers first, then memory devices."""
+
+    root: int
+    """The optimizer node's device."""
+    parents: Mapping[int, int]
+    """By device that takes part, but for the root, the device above it."""
+    hubs: Mapping[int, int]
+    """By host with workers, the device that these are attached to."""
+    placement: Placement
+
+    @cached_property
+    def devices(self) -> tuple[int, ...]:
+        """All that take part, the root first."""
+        return (self.root, *sorted(self.parents))
+
+    def hub_of(self, worker: int) -> int:
+        """The device that a worker is attached to."""
+        return self.hubs[self.placement.client_nodes[worker]]
+
+    def children(self, device: int) -> tuple[int, ...]:
+        """The endpoints below a device; see [Note: order of sums]."""
+        workers = [worker for worker in range(self.placement.num_clients) if self.hub_of(worker) == device]
+        below = [child + self.placement.num_clients for child, parent in self.parents.items() if parent == device]
+        return tuple(sorted([*workers, *below], key=lambda endpoint: self.workers_below(endpoint)[0]))
+
+    def child_devices(self, device: int) -> tuple[int, ...]:
+        """The devices below a device."""
+        first = self.placement.num_clients
+        return tuple(endpoint - first for endpoint in self.children(device) if endpoint >= first)
+
+    def workers_below(self, endpoint: int) -> tuple[int, ...]:
+        """The workers whose values come through an endpoint."""
+        if endpoint < self.placement.num_clients:
+            return (endpoint,)
+        device = endpoint - self.placement.num_clients
+        found = []
+        for worker in range(self.placement.num_clients):
+            at = self.hub_of(worker)
+            while at != device and at in self.parents:
+                at = self.parents[at]
+            if at == device:
+                found.append(worker)
+        return tuple(found)
+
+
+def plan_tree(root: int, number: int, placement: Placement, switches: Switches) -> Tree:
+    """The tree of the optimizer node of a number, whose device is `root`.
+
+    Raises:
+        ConfigError: switches that are no devices, come twice, stand in a circle, or have nobody below them.
+    """
+    hubs = {}
+    for host in placement.nodes:
+        devices = placement.devices_on(host)
+        if not devices:
+            raise ConfigError(
+                f"node {host} has workers and no memory device; give it one, by which its workers reach the others",
+                key="partition",
+            )
+        hubs[host] = root if root in devices else devices[number % len(devices)]
+    parents: dict[int, int] = {}
+    for switch, below in switches.items():
+        for device in below:
+            if device in parents and parents[device] != switch:
+                raise ConfigError(
+                    f"memory device {device} stands below {parents[device]} and below {switch}; name it once",
+                    key="switches",
+                )
+            parents[device] = switch
+    _require_devices({*parents, *parents.values()}, placement)
+    parents.pop(root, None)
+    taking_part: set[int] = set()
+    for hub in hubs.values():
+        at, passed = hub, [hub]
+        while at != root:
+            at = parents.setdefault(at, root)
+            if at in passed:
+                raise ConfigError(f"the switches {passed} stand in a circle; have them end at one", key="switches")
+            passed.append(at)
+        taking_part.update(passed)
+    return Tree(root, {device: parents[device] for device in taking_part - {root}}, hubs, placement)
+
+
+def _require_devices(named: set[int], placement: Placement) -> None:
+    unknown = sorted(device for device in named if not 0 <= device < placement.num_devices)
+    if unknown:
+        raise ConfigError(
+            f"switches name memory devices {unknown}; there are {placement.num_devices}, counted from 0 on",
+            key="switches",
+        )

@@ -1,0 +1,215 @@
+"""Claims of models whose workers, switches and optimizer nodes are on hosts of their own: FOLDER.
+
+The table: workers 0 and 1 and device 0 on one host, worker 2 and device 1 on another, devices 2 and 3 alone.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+import coarse
+import coarse.torch as ct
+from coarse.errors import ConfigError, MismatchError, UnsupportedError
+from coarse.torch.paged.optimizer import NetworkOptimizer
+from tests.mpi.luwu.models import Net, loss_of
+from tests.support.claims import Claim, raises, report_claims
+from tests.support.paged_reference import Reference
+
+FOLDER = Path(sys.argv[1])
+SWITCH, OPTIMIZER = 2, 3
+ADAMW = {"lr": 1e-2, "weight_decay": 0.1}
+HEADER_SHARE = 0.02
+"""Of bytes: frames' and datagrams' headers, heartbeats and records."""
+_number = 0
+
+
+def in_network(model: nn.Module, **options: Any) -> tuple[nn.Module, NetworkOptimizer]:
+    """A model in the network, its optimizer on a host of its own."""
+    global _number
+    _number += 1
+    given = {"optimizers": [OPTIMIZER], "storage": [FOLDER / f"{_number}"], "memory": 64 << 20, **ADAMW}
+    return ct.model_in_network(model, torch.optim.AdamW, **{**given, **options})
+
+
+class Wide(nn.Module):
+    """Layers of equal size, of 10^7 elements in all."""
+
+    def __init__(self, width: int, depth: int) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.layers = nn.ModuleList(nn.Linear(width, width, bias=False) for _ in range(depth))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(rows, width) -> the same shape."""
+        for layer in self.layers:
+            x = torch.tanh(layer(x))
+        return x
+
+
+def wide_loss(model: nn.Module, worker: int, step: int, number: int) -> torch.Tensor:
+    """Of rows that each worker and step draws."""
+    width = model.layers[0].in_features  # type: ignore[union-attr, index]
+    generator = torch.Generator().manual_seed(100 * step + worker)
+    loss: torch.Tensor = model(torch.randn(2, int(width), generator=generator)).square().mean()  # type: ignore[arg-type]
+    return loss
+
+
+def require_equal(make: Callable[[], nn.Module], loss_by: Any, steps: int, **options: Any) -> None:
+    """A training has the bits of one place."""
+    reference = Reference(make(), coarse.size(), settings=ADAMW)
+    model, optimizer = in_network(make(), **options)
+    for step in range(1, steps + 1):
+        loss_by(model, coarse.rank(), step, 0).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        reference.step(loss_by, step)
+    differing = reference.differing(model.state_dict())
+    assert not differing, differing
+    optimizer.close()
+
+
+# --- the same bits
+
+
+def trees_of_switches_give_the_same_bits() -> None:
+    for switches in (None, SWITCH, {SWITCH: [0]}, {SWITCH: [0, 1]}, {1: [0], SWITCH: [1]}):
+        for network in ("mpi", "udp"):
+            require_equal(Net, loss_of, 4, switches=switches, network=network)
+
+
+def an_optimizer_node_may_be_on_a_workers_host() -> None:
+    for optimizers in ([0], [1], [0, 1, 2, 3]):
+        require_equal(Net, loss_of, 4, optimizers=optimizers, switches=None, network="udp")
+    require_equal(Net, loss_of, 4, optimizers=[0], switches={SWITCH: [1], OPTIMIZER: [SWITCH]}, network="udp")
+
+
+def ten_million_elements_lose_no_bit_where_one_in_ten_datagrams_is_lost() -> None:
+    require_equal(lambda: Wide(1000, 10), wide_loss, 1, switches=SWITCH, network="udp", loss=0.1)
+
+
+def chunks_of_every_size_are_cut_into_packets() -> None:
+    for chunk_elements in (64, 1024, 8192, 1 << 19):
+        for network in ("mpi", "udp"):
+            options = {"chunk_elements": chunk_elements, "dtype": torch.bfloat16, "network": network}
+            reference = Reference(Net(), coarse.size(), settings=ADAMW, dtype=torch.bfloat16)
+            model, optimizer = in_network(Net(), switches=SWITCH, **options)
+            for step in (1, 2):
+                loss_of(model, coarse.rank(), step, 0).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                reference.step(loss_of, step)
+            assert not (differing := reference.differing(model.state_dict())), (options, differing)
+            optimizer.close()
+
+
+# --- bytes
+
+
+@contextmanager
+def counted() -> Iterator[dict[int, tuple[int, int]]]:
+    """By device, what it sent to other hosts and received from them meanwhile."""
+    found: dict[int, tuple[int, int]] = {}
+    before = traffic()
+    yield found
+    after = traffic()
+    found.update({device: tuple(np.subtract(after[device], before[device])) for device in after})  # type: ignore[misc]
+
+
+def traffic() -> dict[int, tuple[int, int]]:
+    """Of all devices, once nobody sends any more."""
+    barrier()
+    devices = coarse.statistics(all_devices=True)["devices"]
+    barrier()
+    names = ("between_nodes_sent_bytes", "between_nodes_received_bytes")
+    return {device: tuple(int(counts[name]) for name in names) for device, counts in devices.items()}
+
+
+def barrier() -> None:
+    """All workers meet."""
+    coarse.workers_comm().Barrier()
+
+
+def a_step_moves_what_the_paper_says() -> None:
+    depth, width = 8, 512
+    size = 4 * depth * width**2
+    for switches, optimizer_out, optimizer_in in ((SWITCH, 2, 1), (None, 4, 2)):
+        for network in ("mpi", "udp"):
+            model, optimizer = in_network(Wide(width, depth), switches=switches, network=network)
+            wide_loss(model, coarse.rank(), 1, 0).backward()  # the first values have come by now
+            optimizer.step()
+            optimizer.zero_grad()
+            optimizer.wait()
+            with counted() as moved:
+                wide_loss(model, coarse.rank(), 2, 0).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                optimizer.wait()
+            # the first layer needs no gradient of its input, and is pulled for backward all the same
+            wanted = {0: (1, 2), 1: (1, 2), OPTIMIZER: (optimizer_out, optimizer_in)}
+            wanted[SWITCH] = (0, 0) if switches is None else (1 + 2 * 2, 2 + 2)
+            for device, shares in wanted.items():
+                for found, share in zip(moved[device], shares, strict=True):
+                    assert abs(found - share * size) <= HEADER_SHARE * size, (network, switches, device, moved, size)
+            optimizer.close()
+
+
+# --- what is refused
+
+
+def switches_that_make_no_tree_are_refused() -> None:
+    for switches, text in (
+        ({SWITCH: [0], 1: [0]}, "name it once"),
+        ({SWITCH: [0, 1, SWITCH]}, "circle"),
+        ({SWITCH: [0, 7]}, "memory devices [7]"),
+        (9, "memory devices [9]"),
+    ):
+        with raises(ConfigError, text):
+            in_network(Net(), switches=switches)
+
+
+def options_that_do_not_fit_are_refused() -> None:
+    with raises(ConfigError, "of network='udp'"):
+        in_network(Net(), loss=0.1)
+    with raises(ConfigError, "below 1"):
+        in_network(Net(), network="udp", loss=1.5)
+    with raises(ConfigError, "one of ('mpi', 'udp')"):
+        in_network(Net(), network="rdma")
+    with raises(ConfigError, "different memory devices"):
+        in_network(Net(), optimizers=[3, 3])
+    with raises(UnsupportedError, "is for one host"):
+        in_network(Net(), sum="int64")
+
+
+def workers_that_differ_in_their_network_are_told() -> None:
+    with raises(MismatchError, "network"):
+        in_network(Net(), network="udp" if coarse.rank() else "mpi")
+
+
+CLAIMS: tuple[Claim, ...] = (
+    trees_of_switches_give_the_same_bits,
+    an_optimizer_node_may_be_on_a_workers_host,
+    ten_million_elements_lose_no_bit_where_one_in_ten_datagrams_is_lost,
+    chunks_of_every_size_are_cut_into_packets,
+    a_step_moves_what_the_paper_says,
+    switches_that_make_no_tree_are_refused,
+    options_that_do_not_fit_are_refused,
+    workers_that_differ_in_their_network_are_told,
+)
+
+
+def main() -> None:
+    ct.init()
+    torch.set_num_threads(1)
+    report_claims(CLAIMS, FOLDER)
+
+
+if __name__ == "__main__":
+    main()
