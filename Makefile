@@ -13,7 +13,7 @@ export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 
 .DEFAULT_GOAL := install
 .DELETE_ON_ERROR:
-.PHONY: install demo demo-tf test test-unit test-mpi test-all test-hashes test-conformance test-mutants test-model test-versions lint types bench bench-sync bench-step bench-first-names bench-idle bench-simulator bench-emulation bench-simulator-accuracy bench-policies bench-degradation bench-wire bench-throughput bench-tf-step bench-two-trees bench-switch readme validate clean
+.PHONY: install demo demo-tf test test-unit test-mpi test-all test-hashes test-conformance test-mutants test-model test-losses test-versions lint types bench bench-sync bench-step bench-first-names bench-idle bench-simulator bench-emulation bench-simulator-accuracy bench-policies bench-degradation bench-wire bench-throughput bench-tf-step bench-two-trees bench-switch readme validate clean
 
 install: $(INSTALLED)
 
@@ -78,6 +78,10 @@ test-mutants: $(INSTALLED)
 # Larger cases of the model check of many-to-one push and pull (five minutes); not a part of `make test`.
 test-model: $(INSTALLED)
 	COARSE_TEST_MODEL=1 PYTHONPATH=. $(BIN)/python -m pytest -q -s tests/unit/transport/many_to_one/test_model.py
+
+# 10^9 elements pushed and pulled where a tenth of all datagrams is lost (minutes); not a part of `make test`.
+test-losses: $(INSTALLED)
+	COARSE_TEST_LOSSES=1 PYTHONPATH=. $(BIN)/python -m pytest -q tests/mpi/luwu/test_network.py -k billion
 
 # The tests of tf_strategy under each TensorFlow supported, in environments of their own under .versions (built once,
 # 1.5 GB each); not a part of `make test`.

@@ -61,7 +61,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=Path("results/finetune"), help="folder for the rows")
     add_network_arguments(parser)
     given = parser.parse_args(arguments)
-    check_network_arguments(parser, given)
+    check_network_arguments(parser, given, MODES)
     for name, is_given in (("--resume", given.resume), ("--meta", given.meta)):
         if is_given:
             parser.error(f"{name} is not for fine-tuning, which begins with weights that it has; leave it out")

@@ -51,7 +51,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
         help="measure the exposed communication by steps without synchronisation in between",
     )
     given = parser.parse_args(arguments)
-    check_network_arguments(parser, given)
+    check_network_arguments(parser, given, MODES)
     if given.policy is not None and given.mode != "coarse":
         parser.error(f"--policy is for --mode coarse, which is {given.mode}; leave it out")
     if given.mode in COARSE_MODES and given.mode != os.environ.get("COARSE_MODE", given.mode):

@@ -112,6 +112,7 @@ if TYPE_CHECKING:
     from coarse.torch.fsdp.fully_shard import fully_shard, release_caches
     from coarse.torch.fsdp.recording import TransferRecorder
     from coarse.torch.paged.model_in_network import model_in_network
+    from coarse.torch.paged.offloaded import OffloadedOptimizer
 
 __all__ = [
     "AcceleratorCache",
@@ -125,6 +126,7 @@ __all__ = [
     "HorovodInternalError",
     "Max",
     "Min",
+    "OffloadedOptimizer",
     "ProcessSet",
     "Product",
     "Sum",
@@ -208,6 +210,7 @@ __all__ = [
 _LATER = {
     "fully_shard": "coarse.torch.fsdp.fully_shard",
     "model_in_network": "coarse.torch.paged.model_in_network",
+    "OffloadedOptimizer": "coarse.torch.paged.offloaded",
     "release_caches": "coarse.torch.fsdp.fully_shard",
     "TransferRecorder": "coarse.torch.fsdp.recording",
 }

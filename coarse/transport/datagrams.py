@@ -29,6 +29,9 @@ _LOOPBACK = "127.0.0.1"
 _BUFFER_BYTES = 8 * MIB
 """Asked of the kernel for each socket; what it gives is what a window is made for."""
 _MOST_SEGMENTS = 64
+_MOST_AT_ONCE = 16
+"""Large datagrams that are read before they are looked at."""
+_ANCILLARY_BYTES = socket.CMSG_SPACE(struct.calcsize("=i"))
 _MOST_BYTES = 65_507
 """Of one call, and of one datagram."""
 IP_AND_UDP_BYTES = 28
@@ -54,7 +57,7 @@ class DatagramLink:
         with contextlib.suppress(OSError):
             self._socket.setsockopt(socket.SOL_UDP, _UDP_GRO, 1)
         self._cuts = True
-        self._buffer = np.empty(1 << 16, np.uint8)
+        self._buffers = np.empty((_MOST_AT_ONCE, 1 << 16), np.uint8)
         self._held: deque[tuple[list[memoryview], int]] = deque()
         """What the kernel has had no room for."""
         self._loss = loss
@@ -175,17 +178,42 @@ class DatagramLink:
 
         Of data it is (n, bytes of a packet) uint8, of others (n,).
         """
-        space = struct.calcsize("=i")
-        while True:
-            try:
-                nbytes, ancillary, _, _ = self._socket.recvmsg_into([self._buffer.data], socket.CMSG_SPACE(space))
-            except (BlockingIOError, ConnectionRefusedError):
-                return
-            segment = nbytes
-            for level, kind, raw in ancillary:
-                if level == socket.SOL_UDP and kind == _UDP_GRO:
-                    segment = struct.unpack_from("=i", raw)[0]
-            yield from self._frames(self._buffer[:nbytes], segment)
+        come = _MOST_AT_ONCE
+        while come == _MOST_AT_ONCE:
+            sizes: list[tuple[int, int]] = []
+            while len(sizes) < _MOST_AT_ONCE and (size := self._receive_into(self._buffers[len(sizes)])) is not None:
+                sizes.append(size)
+            come, begin = len(sizes), 0
+            while begin < come:
+                nbytes, segment = sizes[begin]
+                end = begin + 1
+                while segment == nbytes and end < come and sizes[end] == sizes[begin]:
+                    end += 1  # single datagrams of one size are as good as those that came as one
+                if end - begin > 1:
+                    self.num_received += end - begin
+                    self.received_bytes += nbytes * (end - begin)
+                    if nbytes >= HEADER_BYTES:
+                        yield from self._cut_apart(self._buffers[begin:end, :nbytes])
+                else:
+                    yield from self._frames(self._buffers[begin, :nbytes], segment)
+                begin = end
+
+    def _receive_into(self, buffer: np.ndarray) -> tuple[int, int] | None:
+        """What came as one: its bytes, and those of each of its datagrams but the last; None: nothing has come."""
+        try:
+            nbytes, ancillary, _, _ = self._socket.recvmsg_into([buffer.data], _ANCILLARY_BYTES)
+        except (BlockingIOError, ConnectionRefusedError):
+            return None
+        segment = nbytes
+        for level, kind, raw in ancillary:
+            if level == socket.SOL_UDP and kind == _UDP_GRO:
+                segment = struct.unpack_from("=i", raw)[0]
+        return nbytes, segment
+
+    def receive_raw(self, buffer: np.ndarray) -> int:
+        """Take what came as one into (n,) uint8, and look at nothing; how many bytes it was, 0: nothing has come."""
+        size = self._receive_into(buffer)
+        return 0 if size is None else size[0]
 
     def _frames(self, raw: np.ndarray, segment: int) -> Iterator[tuple[Frame, np.ndarray]]:
         whole = len(raw) // segment if segment else 0

@@ -15,8 +15,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from experiments.gpt.network import OFFLOADED
+
 COARSE_MODES = ("dense", "allreduce", "coarse")
-MODES = (*COARSE_MODES, "luwu", "ddp", "none", "single")
+MODES = (*COARSE_MODES, "luwu", *OFFLOADED, "ddp", "none", "single")
 POLICIES = ("auto", "paper", "devices")
 
 
@@ -184,13 +186,29 @@ class LuwuTeam(CoarseTeam):
         return None
 
 
+class OffloadedTeam(LuwuTeam):
+    """Workers that shard the model by FSDP, and keep their shards' states on disks, or in memory, of their own."""
+
+    def join(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
+        settings = {name: optimizer.defaults[name] for name in ("lr", "betas", "weight_decay")}
+        model = self._ct.fully_shard(model)
+        parameters = model.parameters()
+        self._optimizer = self._ct.OffloadedOptimizer(parameters, type(optimizer), **self._options, **settings)
+        self.first_step = self._optimizer.steps
+        return model, self._optimizer
+
+    def leave(self) -> None:
+        self._optimizer.close()
+        super().leave()
+
+
 def open_team(
     mode: str, environ: Mapping[str, str], policy: str | None = None, network: Mapping[str, Any] | None = None
 ) -> Team:
     """The team of this process in `mode`, one of MODES; a `policy` of None is the configured one, and `network` has the
-    options of the mode luwu."""
-    if mode == "luwu":
-        return LuwuTeam(network or {"storage": None})
+    options of modes that keep states elsewhere."""
+    if mode in ("luwu", *OFFLOADED):
+        return (LuwuTeam if mode == "luwu" else OffloadedTeam)(network or {"storage": None})
     if mode in COARSE_MODES:
         return CoarseTeam(mode, policy)
     if mode == "single":

@@ -3,7 +3,7 @@
 
 from collections import deque
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -62,6 +62,18 @@ class Copy(NamedTuple):
     pushed: Pushed | None
     stamp: int = NOTHING_CAME
     """Of a pull: that of the packets' transmission."""
+
+
+class Timeline(Protocol):
+    """Who wants to know when packets are copied."""
+
+    def now_s(self) -> float:
+        """Seconds on its clock."""
+        ...
+
+    def copied(self, copy: Copy, begin_s: float, end_s: float) -> None:
+        """Some were."""
+        ...
 
 
 class NodeLine:

@@ -11,13 +11,13 @@ import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from coarse import errors
 from coarse.client.link import DeviceLink
-from coarse.client.paged.line import Copy, NodeLine, Pulled, Pushed
+from coarse.client.paged.line import Copy, NodeLine, Pulled, Pushed, Timeline
 from coarse.client.protocol import ToDevice
 from coarse.client.refusals import ANSWER_S
 from coarse.errors import CoarseError, DeadRankError, StallError, UnsupportedError
@@ -67,18 +67,6 @@ class GradientRoom:
         self.offset = offset
         self.values = values
         """(n,) of the gradients' storage type: the unit's flat array."""
-
-
-class Timeline(Protocol):
-    """Who wants to know when chunks are copied."""
-
-    def now_s(self) -> float:
-        """Seconds on its clock."""
-        ...
-
-    def copied(self, copy: Copy, begin_s: float, end_s: float) -> None:
-        """A chunk was."""
-        ...
 
 
 class RemoteModel:
@@ -443,7 +431,12 @@ class RemoteModel:
             raise
 
     def _has_work(self) -> bool:
-        return self._is_closed or any(line.copies or line.out for line in self._lines.values())
+        return self._is_closed or self.has_copies or any(line.out for line in self._lines.values())
+
+    @property
+    def has_copies(self) -> bool:
+        """Whether packets wait to be copied."""
+        return any(line.copies for line in self._lines.values())
 
     def _copy_all(self) -> None:
         while True:
@@ -495,5 +488,8 @@ class _Asking:
         model._link.lock.acquire()
 
     def __exit__(self, *_: object) -> None:
-        self._model.flush()
-        self._model._link.lock.release()
+        model = self._model
+        model.flush()
+        if model.has_copies:  # for the thread that carries
+            model._link.tell_waiting()
+        model._link.lock.release()

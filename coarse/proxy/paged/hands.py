@@ -134,6 +134,8 @@ class PagedHands:
         self._under_way: dict[int, bool] = {}
         """Models whose folders are being opened; whether they are to be closed at once."""
         self._computing: _Threads | None = None
+        self.on_updated: Callable[[int, int, np.ndarray], None] | None = None
+        """Who wants to see a unit's values, from an element on, when they were updated; in a thread that computes."""
         self._looked: dict[tuple[int, int], np.ndarray] = {}
         self.num_pending = 0
         """Jobs whose results were not taken."""
@@ -325,6 +327,9 @@ class PagedHands:
                 return store.square_sum(one)
             case Update():
                 store.update(one)
+                if self.on_updated is not None:
+                    begin, _ = hands.opened.declaration.model.elements(one.unit, one.chunk)
+                    self.on_updated(one.unit, begin, store.master(one))
             case Assign():
                 store.assign(one)
             case ClearImage():

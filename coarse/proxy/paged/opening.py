@@ -111,6 +111,8 @@ class OpenedFolders:
 
     def _told(self, node: int, sums: Sequence[int]) -> str:
         declaration, model = self.declaration, self.declaration.model
+        if declaration.in_backward and declaration.num_passes == 1 and not declaration.is_speculative:
+            sums = ()  # a push that is a unit's only one is used as it comes
         planned = step_bytes(model, node, num_passes=declaration.num_passes, sums_on_disk=sums)
         where = "in memory"
         if declaration.storage is not None:

@@ -187,6 +187,10 @@ class PagedStore:
             kernel.step(master[part], gradient, [state[part] for state in states], step)
         image.refresh_pulled()
 
+    def master(self, one: Update) -> np.ndarray:
+        """The chunk's parameters, (n,) float32, of the buffer."""
+        return Image(self._model.image(one.unit, one.chunk), self.buffers.image(one.buffer)).master
+
     def assign(self, one: Assign) -> None:
         """Replace some tensors' part of an array of the chunk."""
         image = Image(self._model.image(one.unit, one.chunk), self.buffers.image(one.buffer))

@@ -23,7 +23,7 @@ from coarse.storage.paged.layout import PagedModel
 from coarse.torch.paged.optimizer import plain_settings
 from coarse.torch.paged.plan import COMPUTE_TYPES, ModelPlan
 
-_OPTIMIZERS = (torch.optim.AdamW, torch.optim.Adam, torch.optim.SGD)
+OPTIMIZERS = (torch.optim.AdamW, torch.optim.Adam, torch.optim.SGD)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,8 +88,8 @@ def settings_of(
     groups: Callable[[str], dict[str, Any]] | None,
 ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
     """The optimizer's defaults, and each trainable parameter's own settings, in the order of the model's parameters."""
-    if optimizer not in _OPTIMIZERS:
-        known = ", ".join(kind.__name__ for kind in _OPTIMIZERS)
+    if optimizer not in OPTIMIZERS:
+        known = ", ".join(kind.__name__ for kind in OPTIMIZERS)
         name = getattr(optimizer, "__name__", repr(optimizer))
         raise ConfigError(f"optimizers of a model in the network are {known}, got {name}", key="optimizer")
     try:
@@ -158,7 +158,7 @@ def declare(
         num_workers=placement.num_clients,
         storage=None if options.storage is None else tuple(os.fspath(folder) for folder in options.storage),
         gradients=dtype,
-        owner=_owner(),
+        owner=owner(),
         run=uuid.uuid4().hex,
         memory_bytes=options.memory,
         in_backward=options.update == "backward",
@@ -215,7 +215,8 @@ def _compute_type(plan: ModelPlan, wanted: torch.dtype | None) -> DType:
     return COMPUTE_TYPES[wanted]
 
 
-def _owner() -> str:
+def owner() -> str:
+    """This process, for people."""
     try:
         return f"{getpass.getuser()}, process {os.getpid()}"
     except (KeyError, OSError):

@@ -1,6 +1,7 @@
 """Models whose workers, switches and optimizer nodes are on hosts of their own, which this one is divided into."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from tests.support.claims import claims_of, read_reports, require_held
 from tests.support.launch import mpirun
 
 PROGRAM = Path(__file__).parent / "network_claims.py"
+BILLION = Path(__file__).parent / "billion_claims.py"
 RANKS = (
     ("worker", "a"), ("worker", "a"), ("memory_device", "a"), ("worker", "b"), ("memory_device", "b"),
     ("memory_device", "s"), ("memory_device", "o"),
@@ -34,12 +36,12 @@ BY_PACKETS = (
 """Claims of training that packets, what is lost of them, and sums on the way could break."""
 
 
-def run(folder, *arguments):
+def run(folder, *arguments, timeout_s=300):
     lines = [f'[[rank]]\nrank = {rank}\nrole = "{role}"\nnode = "{node}"' for rank, (role, node) in enumerate(RANKS)]
     (folder / "table.toml").write_text("\n".join(lines))
     (folder / "config.toml").write_text('stall_timeout_s = 20\npartition = "table.toml"\n')
     environment = {"COARSE_CONFIG": str(folder / "config.toml")}
-    done = mpirun(len(RANKS), arguments[0], folder, *arguments[1:], env=environment, timeout_s=300)
+    done = mpirun(len(RANKS), arguments[0], folder, *arguments[1:], env=environment, timeout_s=timeout_s)
     assert done.returncode == 0, done.stderr
     return read_reports(folder, NUM_WORKERS)
 
@@ -64,3 +66,8 @@ def test_claim(reports, name):
 @pytest.mark.parametrize("name", BY_PACKETS)
 def test_training(lossy_reports, name):
     require_held(lossy_reports, [name])
+
+
+@pytest.mark.skipif("COARSE_TEST_LOSSES" not in os.environ, reason="minutes; make test-losses")
+def test_a_billion_elements_lose_no_bit(tmp_path):
+    require_held(run(tmp_path, BILLION, timeout_s=1800), claims_of(BILLION))

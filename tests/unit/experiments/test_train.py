@@ -140,7 +140,7 @@ def test_the_scripts_know_the_modes_and_policies_of_coarse():
 @pytest.mark.parametrize("mode", teams.MODES)
 def test_every_mode_is_taken_and_a_policy_by_coarse_alone(mode, capsys, monkeypatch):
     monkeypatch.delenv("COARSE_MODE", raising=False)
-    needed = ["--storage", "disk"] if mode == "luwu" else []
+    needed = ["--storage", "disk"] if mode in ("luwu", "zero-infinity") else []
     assert parse_arguments(["--mode", mode, *needed]).mode == mode
     given = ["--mode", mode, *needed, "--policy", "paper"]
     if mode == "coarse":
@@ -151,15 +151,21 @@ def test_every_mode_is_taken_and_a_policy_by_coarse_alone(mode, capsys, monkeypa
     assert f"--policy is for --mode coarse, which is {mode}" in capsys.readouterr().err
 
 
-def test_the_mode_luwu_needs_storage_and_no_other_takes_it(capsys, monkeypatch):
+def test_modes_with_states_elsewhere_have_options_that_no_other_takes(capsys, monkeypatch):
     monkeypatch.delenv("COARSE_MODE", raising=False)
-    with pytest.raises(SystemExit):
-        parse_arguments(["--mode", "luwu"])
-    assert "keeps states in --storage DIR" in capsys.readouterr().err
-    for option in (["--storage", "disk"], ["--resume"], ["--meta"], ["--timeline", "folder"]):
+    for mode in ("luwu", "zero-infinity"):
         with pytest.raises(SystemExit):
-            parse_arguments(["--mode", "dense", *option])
-        assert f"{option[0]} is for --mode luwu, which is dense" in capsys.readouterr().err
+            parse_arguments(["--mode", mode])
+        assert "keeps states in --storage DIR" in capsys.readouterr().err
+    both, alone = "luwu and zero-infinity", "luwu"
+    for mode, option, whose in (
+        ("dense", ["--storage", "disk"], both), ("dense", ["--resume"], both), ("dense", ["--meta"], alone),
+        ("zero-offload", ["--storage", "disk"], both), ("zero-infinity", ["--timeline", "folder"], alone),
+        ("dense", ["--switch", "0"], alone), ("dense", ["--loss", "0.1"], alone),
+    ):  # fmt: skip
+        with pytest.raises(SystemExit):
+            parse_arguments(["--mode", mode, *option])
+        assert f"{option[0]} is for --mode {whose}, which is {mode}" in capsys.readouterr().err
 
 
 def test_the_launchers_mode_is_taken_and_another_one_refused(capsys, monkeypatch):

@@ -1,0 +1,255 @@
+"""`OffloadedOptimizer`: states on the worker's own disks, and steps after backward (ZeRO-Infinity, ZeRO-Offload)."""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch.distributed.tensor import DTensor
+
+from coarse.client.paged.model import GradientRoom, RemoteModel
+from coarse.errors import ConfigError, UnsupportedError
+from coarse.protocol.clock import WallClock
+from coarse.session import current, is_initialized
+from coarse.storage.paged.declaration import Declaration
+from coarse.storage.paged.kernels import kernel_of
+from coarse.storage.paged.layout import CHUNK_ELEMENTS, PagedModel, PagedTensor, PagedUnit
+from coarse.storage.region import available_bytes
+from coarse.torch.paged.declared import OPTIMIZERS, owner
+from coarse.torch.paged.optimizer import plain_settings
+from coarse.torch.paged.own_node import DEVICE, OwnNode
+
+_UNIT_ELEMENTS = 16 * CHUNK_ELEMENTS
+"""Parameters are pushed together up to this."""
+_PARAMETERS = 0
+_STALL_TIMEOUT_S = 60.0
+
+
+class OffloadedOptimizer(torch.optim.Optimizer):
+    """Steps parameters that this worker holds, or its shards of them, with states that it does not.
+
+    step() brings the gradients to an optimizer node in a thread of this process, which reads parameters and states
+    from disks chunk by chunk, updates and writes them, all at once; it returns when all is on the disks, where it
+    outlives a crash. After backward is where ZeRO-Infinity steps, too (Rajbhandari et al., SC'21, section 5.1.1).
+    """
+
+    def __init__(
+        self,
+        params: Iterable[torch.Tensor] | Iterable[dict[str, Any]],
+        optimizer: type[torch.optim.Optimizer],
+        *,
+        storage: Sequence[str | os.PathLike[str]] | None,
+        memory: int | None = None,
+        resume: bool = False,
+        other_kernel: bool = False,
+        kernel: str = "numpy",
+        chunk_elements: int = CHUNK_ELEMENTS,
+        **settings: Any,  # noqa: ANN401
+    ) -> None:
+        """
+        Args:
+            params: as torch's own take them; float32, on the CPU; of FSDP2's parameters each worker's shard.
+            optimizer: torch.optim.AdamW, Adam or SGD; `settings` are its own.
+            storage: folders for the states, in which each worker has one of its own; None: memory keeps them.
+            memory, resume, other_kernel, kernel, chunk_elements: as of model_in_network.
+
+        Raises:
+            ConfigError, UnsupportedError: what cannot work.
+            CapacityError: disks or memory that are too small.
+            StorageError: folders of another training, read-only ones and so on.
+        """
+        if optimizer not in OPTIMIZERS:
+            known = ", ".join(kind.__name__ for kind in OPTIMIZERS)
+            raise ConfigError(f"optimizers with states on disks are {known}, got {optimizer}", key="optimizer")
+        asked = optimizer(params, **settings)
+        super().__init__(asked.param_groups, asked.defaults)
+        self.steps = 0
+        """Steps that were made, those before a resume too."""
+        self._members = _members(self.param_groups)
+        self._units = _units(self._members)
+        rank, num_here = _place()
+        folders = None if storage is None else tuple(f"{os.fspath(folder)}/worker-{rank}" for folder in storage)
+        declaration = self._declared(
+            optimizer.__name__, chunk_elements, storage=folders, resume=resume, other_kernel=other_kernel,
+            kernel=kernel, memory_bytes=memory or available_bytes() // 2 // num_here,
+        )  # fmt: skip
+        stall_timeout_s = current().config.stall_timeout_s if is_initialized() else _STALL_TIMEOUT_S
+        self._node = OwnNode(2 * (declaration.memory_bytes or 0), WallClock(), stall_timeout_s, num_here)
+        self._node.hands.on_updated = self._take_over
+        self._remote = RemoteModel(0, self._node, {DEVICE: self._node.memory}, (DEVICE,))  # type: ignore[arg-type]
+        self._is_closed = False
+        try:
+            self._remote.open(declaration)
+            self._begin()
+        except BaseException as error:
+            self._remote.close(f"{type(error).__name__}: {error}")
+            self._node.close()
+            raise
+
+    @property
+    def told(self) -> str:
+        """Where states are, and what a step reads and writes, for people."""
+        return self._remote.told[0]
+
+    # --- steps
+
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        """Update all parameters that have gradients; returns when states and parameters are on the disks.
+
+        Raises:
+            UnsupportedError: a closure.
+            StorageError and others: what a disk says.
+        """
+        if closure is not None:
+            raise UnsupportedError("states on disks take no closure: compute the loss, call backward(), then step()")
+        settings = json.dumps(self._settings(), sort_keys=True)
+        self._remote.freeze(settings, 1)
+        for number in range(len(self._units)):
+            self._push(number)
+        self._remote.end_pass()
+        self.steps += 1
+        self._remote.step(self.steps, settings, 1.0, 1)
+        self._remote.send_state(settings.encode())
+        self._remote.wait_for_commits()
+
+    def close(self) -> None:
+        """Give the folders back; the parameters stay as they are."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._remote.close()
+            self._node.close()
+
+    def state_dict(self) -> dict[str, Any]:
+        """UnsupportedError: states are committed with every step where they are."""
+        raise UnsupportedError("the states are on disks, committed with every step; go on from there by resume=True")
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """UnsupportedError, as of state_dict."""
+        self.state_dict()
+
+    # --- within
+
+    def _declared(self, optimizer: str, chunk_elements: int, **options: Any) -> Declaration:  # noqa: ANN401
+        plain = self._settings()
+        return Declaration(
+            model=PagedModel(
+                units=tuple(PagedUnit(unit[0][0], tuple(tensor for _, tensor, _, _ in unit)) for unit in self._units),
+                num_states=max(kernel_of(optimizer, group).num_states for group in plain),
+                chunk_elements=chunk_elements,
+            ),
+            optimizer=optimizer,
+            groups=tuple(plain),
+            group_of=tuple(tuple(group for _, _, group, _ in unit) for unit in self._units),
+            num_workers=1,
+            in_backward=True,
+            owner=owner(),
+            run=uuid.uuid4().hex,
+            **options,
+        )
+
+    def _begin(self) -> None:
+        """Keep the parameters' values, or take over those that are kept."""
+        remote = self._remote
+        if remote.resumed is None:
+            for number, unit in enumerate(self._units):
+                flat = np.zeros(remote.declaration.model.units[number].num_elements, np.float32)
+                for values, begin in zip(unit, remote.declaration.model.units[number].begins, strict=True):
+                    part = _local(values[3]).detach().reshape(-1).numpy()
+                    flat[begin : begin + len(part)] = part
+                remote.push_values(number, _PARAMETERS, (1 << len(unit)) - 1, flat)
+            remote.commit(0)
+            remote.send_state(b"")
+            remote.wait_for_commits()
+            return
+        self.steps = remote.resumed["step"]
+        for number in range(len(self._units)):
+            flat, _ = remote.look(number, _PARAMETERS)
+            self._put(number, 0, flat)
+        if remote.state:
+            for group, settings in zip(self.param_groups, json.loads(remote.state), strict=True):
+                group.update(settings)
+
+    def _push(self, number: int) -> None:
+        """The gradients of a unit."""
+        unit, model = self._units[number], self._remote.declaration.model.units[number]
+        present = sum(1 << place for place, one in enumerate(unit) if one[3].grad is not None)
+        if not present:
+            return
+        room: GradientRoom | None = self._remote.room_for(number)
+        flat = np.zeros(model.num_elements, np.float32) if room is None else room.values
+        for (_, tensor, _, parameter), begin in zip(unit, model.begins, strict=True):
+            if parameter.grad is not None:
+                gradient = torch.from_numpy(flat[begin : begin + tensor.num_elements])
+                gradient.copy_(_local(parameter.grad).reshape(-1))
+        self._remote.push_gradients(number, present, is_last=True, room=room, source=flat if room is None else None)
+
+    def _take_over(self, number: int, begin: int, values: np.ndarray) -> None:
+        """A chunk was updated: (n,) float32 from an element of its unit on. In a thread of the node."""
+        self._put(number, begin, values)
+
+    def _put(self, number: int, first: int, values: np.ndarray) -> None:
+        unit, model = self._units[number], self._remote.declaration.model.units[number]
+        past = first + len(values)
+        for (_, tensor, _, parameter), begin in zip(unit, model.begins, strict=True):
+            low, high = max(begin, first), min(begin + tensor.num_elements, past)
+            if low < high:
+                flat = _local(parameter).detach().view(-1)
+                flat[low - begin : high - begin] = torch.from_numpy(values[low - first : high - first])
+
+    def _settings(self) -> list[dict[str, Any]]:
+        return [plain_settings(group) for group in self.param_groups]
+
+
+_Member = tuple[str, PagedTensor, int, torch.Tensor]
+"""(Name, tensor as it is kept, number of its group, parameter)."""
+
+
+def _members(groups: list[dict[str, Any]]) -> list[_Member]:
+    found = []
+    for number, group in enumerate(groups):
+        for place, parameter in enumerate(group["params"]):
+            local = _local(parameter)
+            if local.dtype is not torch.float32 or local.device.type != "cpu" or not local.is_contiguous():
+                raise UnsupportedError(
+                    f"parameter {place} of group {number} is {local.dtype} on {local.device}; states on disks step "
+                    "contiguous float32 on the CPU: keep master copies there, as FSDP2's mixed precision does"
+                )
+            name = f"{number}.{place}"
+            if local.numel():  # a worker may have no part of a small one
+                found.append((name, PagedTensor(name, tuple(local.shape)), number, parameter))
+    if not found:
+        raise ConfigError("this worker has no parameters; give it some, or use fewer workers", key="params")
+    return found
+
+
+def _units(members: list[_Member]) -> list[list[_Member]]:
+    """Neighbours together, up to a size."""
+    units: list[list[_Member]] = [[]]
+    elements = 0
+    for member in members:
+        count = member[1].num_elements
+        if units[-1] and elements + count > _UNIT_ELEMENTS:
+            units.append([])
+            elements = 0
+        units[-1].append(member)
+        elements += count
+    return units
+
+
+def _local(tensor: torch.Tensor) -> torch.Tensor:
+    """This worker's part."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def _place() -> tuple[int, int]:
+    """This worker's rank, and how many workers are on its host."""
+    if is_initialized():
+        placement, client = current().placement, current().client_index
+        assert client is not None
+        return client, placement.client_nodes.count(placement.client_nodes[client])
+    return 0, 1

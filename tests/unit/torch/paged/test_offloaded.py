@@ -1,0 +1,106 @@
+"""An optimizer whose states are on the worker's own disks has the bits of one place, and outlives its process."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import coarse.torch as ct
+from coarse.errors import CapacityError, ConfigError, StorageError, UnsupportedError
+from tests.mpi.luwu.models import Net, loss_of
+from tests.support.paged_reference import Reference
+
+SETTINGS = {"lr": 1e-2, "weight_decay": 0.1}
+SMALL = {"chunk_elements": 1024, "memory": 8 << 20}
+
+
+def offloaded(model: nn.Module, storage: Path | None, **options: object) -> ct.OffloadedOptimizer:
+    folders = None if storage is None else [storage / "one", storage / "two"]
+    return ct.OffloadedOptimizer(
+        model.parameters(), torch.optim.AdamW, storage=folders, **{**SETTINGS, **SMALL, **options}
+    )
+
+
+def train(model: nn.Module, optimizer: ct.OffloadedOptimizer, first: int, last: int) -> None:
+    for step in range(first, last + 1):
+        loss_of(model, 0, step, 0).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def reference_after(steps: int) -> Reference:
+    reference = Reference(Net(), 1, settings=SETTINGS)
+    for step in range(1, steps + 1):
+        reference.step(loss_of, step)
+    return reference
+
+
+@pytest.mark.parametrize("is_on_disk", [True, False])
+def test_steps_have_the_bits_of_one_place(tmp_path: Path, is_on_disk: bool) -> None:
+    model = Net()
+    optimizer = offloaded(model, tmp_path if is_on_disk else None)
+    train(model, optimizer, 1, 8)
+    assert not reference_after(8).differing(model.state_dict())
+    optimizer.close()
+
+
+def test_a_training_goes_on_from_its_last_step(tmp_path: Path) -> None:
+    model = Net()
+    optimizer = offloaded(model, tmp_path)
+    train(model, optimizer, 1, 3)
+    optimizer.param_groups[0]["lr"] = 5e-3
+    train(model, optimizer, 4, 4)
+    optimizer.close()
+    model = Net()
+    optimizer = offloaded(model, tmp_path, resume=True)
+    assert optimizer.steps == 4
+    assert optimizer.param_groups[0]["lr"] == 5e-3
+    optimizer.param_groups[0]["lr"] = SETTINGS["lr"]
+    train(model, optimizer, 5, 6)
+    optimizer.close()
+    undisturbed = Net()
+    optimizer = offloaded(undisturbed, None)
+    train(undisturbed, optimizer, 1, 3)
+    optimizer.param_groups[0]["lr"] = 5e-3
+    train(undisturbed, optimizer, 4, 4)
+    optimizer.param_groups[0]["lr"] = SETTINGS["lr"]
+    train(undisturbed, optimizer, 5, 6)
+    optimizer.close()
+    for one, other in zip(model.parameters(), undisturbed.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_parameters_without_gradients_stay_and_so_does_their_step_count() -> None:
+    weight, unused = nn.Parameter(torch.ones(70)), nn.Parameter(torch.ones(5))
+    twin = nn.Parameter(torch.ones(70))
+    optimizer = ct.OffloadedOptimizer([weight, unused], torch.optim.SGD, storage=None, memory=8 << 20, lr=0.1)
+    plain = torch.optim.SGD([twin], lr=0.1)
+    for _ in range(3):
+        weight.grad = twin.grad = torch.full((70,), 0.5)
+        optimizer.step()
+        plain.step()
+    assert torch.equal(weight, twin)
+    assert torch.equal(unused, torch.ones(5))
+    optimizer.close()
+
+
+def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="AdamW, Adam, SGD"):
+        ct.OffloadedOptimizer(Net().parameters(), torch.optim.Adagrad, storage=None)
+    with pytest.raises(UnsupportedError, match="float16"):
+        ct.OffloadedOptimizer(Net().half().parameters(), torch.optim.AdamW, storage=None)
+    with pytest.raises(CapacityError, match="raise memory"):
+        offloaded(Net(), tmp_path, memory=10_000)
+    optimizer = offloaded(Net(), tmp_path / "a")
+    with pytest.raises(StorageError):
+        offloaded(Net(), tmp_path / "a")  # it is locked
+    with pytest.raises(UnsupportedError, match="closure"):
+        optimizer.step(lambda: 0.0)
+    with pytest.raises(UnsupportedError, match="resume=True"):
+        optimizer.state_dict()
+    optimizer.close()
+    with pytest.raises(StorageError, match="resume=True"):
+        offloaded(Net(), tmp_path / "a")  # it holds a training
+    with pytest.raises(StorageError):
+        offloaded(Net(num_blocks=1), tmp_path / "a", resume=True)
