@@ -284,7 +284,7 @@ def address_of(place: str, addresses: Sequence[str], own: Sequence[str]) -> str:
     if place == own_place():
         return _LOOPBACK
     here = [IPv4Interface(one) for one in own]
-    there = [IPv4Interface(one) for one in addresses]
+    there = [IPv4Interface(one) for one in addresses if IPv4Interface(one).ip not in {mine.ip for mine in here}]
     near = [str(one.ip) for one in there if any(one.network == mine.network for mine in here)]
     if near or there:
         return near[0] if near else str(there[0].ip)

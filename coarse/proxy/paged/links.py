@@ -63,9 +63,12 @@ class _Timer:
 
     trips: RoundTrips = field(default_factory=lambda: RoundTrips(_FIRST_TIMEOUT_S, least_s=_LEAST_TIMEOUT_S))
     due_s: float = 0.0
+    is_calm: bool = False
+    """Whether its sender waited for nothing when it was looked at."""
 
     def set_out(self, now_s: float) -> None:
         """Begin to wait."""
+        self.is_calm = False
         self.due_s = now_s + self.trips.timeout_s
 
 
@@ -163,8 +166,8 @@ class TreeLinks:
         if any(link is not None and link.has_held for link in self._links.values()):
             return min(otherwise_s, _BUSY_S)
         now_s = self._clock.now_s()
-        due_s = min((timer.due_s for timer in self._timers.values()), default=now_s + otherwise_s)
-        return min(otherwise_s, max(0.0, due_s - now_s))
+        dues = [timer.due_s for timer in self._timers.values() if not timer.is_calm]
+        return min(otherwise_s, max(0.0, min(dues, default=now_s + otherwise_s) - now_s))
 
     # --- links
 
@@ -177,14 +180,19 @@ class TreeLinks:
             self._results.append(partial(self._models.trees.on_links_failed, step, error))
             return
         described: dict[int, dict[str, Any]] = {}
-        for peer in step.peers:
-            link = None
-            described[peer] = {}
-            if step.network == "udp":
-                link = DatagramLink(step.loss, (step.model, step.root, self._device, peer))
-                self._mailbox.wake_on(link.fileno())
-                described[peer] = {"port": link.port, "place": own_place(), "addresses": own_addresses()}
-            self._links[step.model, step.root, peer] = link
+        try:
+            for peer in step.peers:
+                link = None
+                described[peer] = {}
+                if step.network == "udp":
+                    link = DatagramLink(step.loss, (step.model, step.root, self._device, peer))
+                    self._mailbox.wake_on(link.fileno())
+                    described[peer] = {"port": link.port, "place": own_place(), "addresses": own_addresses()}
+                self._links[step.model, step.root, peer] = link
+        except OSError as refused:
+            failed = CoarseError(f"a link cannot be made: {refused}")
+            self._results.append(partial(self._models.trees.on_links_failed, step, failed))
+            return
         self._results.append(partial(self._models.trees.on_links_open, step, described))
 
     def _connect(self, step: ConnectLinks) -> None:
@@ -253,7 +261,7 @@ class TreeLinks:
         else:
             parts: list[bytes] = [header_of(frame)]
             if isinstance(message, Beat):
-                parts.append(beyond_bytes(message))
+                parts.append(beyond_bytes(message, link.payload_bytes - HEADER_BYTES))
             link.send(parts)
         self.sent_bytes[step.device] = self.sent_bytes.get(step.device, 0) + link.sent_bytes - before
 
@@ -261,7 +269,8 @@ class TreeLinks:
         message = step.frame.message
         assert self._send_message is not None
         if not payloads:
-            text = header_of(step.frame) + (beyond_bytes(message) if isinstance(message, Beat) else b"")
+            text = header_of(step.frame)
+            text += beyond_bytes(message, MPI_PAYLOAD_BYTES) if isinstance(message, Beat) else b""
             self._send_message(step.device, Tag.PACKETS, np.frombuffer(text, np.uint8))
             return
         assert isinstance(message, Data)
@@ -286,11 +295,14 @@ class TreeLinks:
     def _ask_the_silent(self, carry_out: Callable[[Steps], None]) -> None:
         now_s = self._clock.now_s()
         for (hop, is_up), timer in list(self._timers.items()):
-            if now_s < timer.due_s:
+            if now_s < timer.due_s and not timer.is_calm:
                 continue
             model, root, device = hop
             sender = self._models.senders(model, root).get((device, is_up))
-            if sender is not None and sender.is_waiting:
+            if sender is None or not sender.is_waiting:
+                timer.is_calm = True
+                continue
+            if not timer.is_calm:
                 timer.trips.on_silence()
                 carry_out(self._models.on_timer(model, root, device, is_up=is_up))
             timer.set_out(now_s)

@@ -294,7 +294,7 @@ class DeviceModels:
                 steps.append(one)
                 continue
             endpoint, record = one
-            if endpoint < self._placement.num_clients:
+            if endpoint < self._placement.num_clients and record.device == self._device:
                 steps.append(self._to_client(record.model, endpoint, record))
             else:
                 steps.append(Send(endpoint, record))

@@ -24,7 +24,7 @@ from coarse.proxy.paged_steps import CloseLinks, ConnectLinks, OpenLinks, ZeroVa
 from coarse.storage.paged.declaration import PUSH_WINDOW, Declaration, plan_switch, staging_slot_bytes
 from coarse.storage.paged.layout import BLOCK_BYTES
 from coarse.storage.paged.stream import ChunkStream, Ring
-from coarse.transport.many_to_one.frames import HEADER_BYTES, Frame
+from coarse.transport.many_to_one.frames import HEADER_BYTES, MOST_PACKETS, Frame
 from coarse.transport.many_to_one.tree import Tree, plan_tree
 
 Steps = list[Instruction]
@@ -143,7 +143,13 @@ class DeviceTrees:
         down = payload_bytes // join.declaration.model.pulled.itemsize // _ALIGN * _ALIGN
         whole = ChunkStream(join.declaration.model, up).most_packets  # a chunk is added when all of it is there
         window = max(whole, min(join.ring_bytes // (up * _FLOAT_BYTES), room_bytes // (payload_bytes + HEADER_BYTES)))
-        window = max(window, _LEAST_WINDOW)
+        window = min(max(window, _LEAST_WINDOW), MOST_PACKETS)
+        if whole > window:
+            error = CapacityError(
+                f"a chunk of {join.declaration.model.chunk_elements} elements is {whole} packets of {payload_bytes} "
+                f"bytes, above {MOST_PACKETS}; lower chunk_elements"
+            )
+            return self._on_failed(model, error)
         packets = {"window": window, "up_elements": up, "down_elements": down}
         steps = self._ask_all(model, join, "begin", dict.fromkeys(join.tree.devices, packets))
         return [*steps, *self._answered(model, self._device, "ready", packets)]

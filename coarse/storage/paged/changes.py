@@ -104,6 +104,18 @@ class Changes:
         """Whether no change waits or runs."""
         return not self._waiting and not self._jobs
 
+    @property
+    def has_waiting(self) -> bool:
+        """Whether some chunk of a change has no buffer yet."""
+        return bool(self._waiting)
+
+    def put_in_order(self, in_order: Callable[[list[int]], list[int]]) -> None:
+        """Have changes whose values are there made in another order of their units, but for one that has begun."""
+        begun = [change for change in self._waiting if change.num_begun]
+        rank = {unit: place for place, unit in enumerate(in_order([change.unit for change in self._waiting]))}
+        later = sorted((one for one in self._waiting if not one.num_begun), key=lambda one: rank[one.unit])
+        self._waiting = deque([*begun, *later])
+
     def take_buffer(self) -> int | None:
         """A buffer for something else, if one is free; `give_back` it."""
         return self._free.popleft() if self._free else None
@@ -113,10 +125,16 @@ class Changes:
         self._free.append(buffer)
         return self.go_on()
 
-    def add(self, change: Change) -> list[Instruction]:
-        """A change that is to be made after those before it."""
+    def add(self, change: Change, *, is_urgent: bool = False) -> list[Instruction]:
+        """A change that is to be made after those before it; an urgent one before all that have not begun, and whose
+        values are there."""
         change.pending = set(range(change.num_chunks))
-        self._waiting.append(change)
+        place = len(self._waiting)
+        while is_urgent and place and not self._waiting[place - 1].num_begun:
+            if self._waiting[place - 1].sums == FROM_PUSH:
+                break
+            place -= 1
+        self._waiting.insert(place, change)
         return self.go_on()
 
     def cancel(self, change: Change) -> None:

@@ -5,6 +5,11 @@ Operations come in the workers' order and are begun in it. Pulls go through a wi
 straight into an update, and changes of units run behind both. [Note: when a change may begin] While a step is being
 committed no change of a later one is made: it would be written into the slot that the record is about to name. A unit's
 sums are in use until its step is written, and its next gradients wait for that.
+
+[Note: a disk that is behind] In backward a push goes straight into its unit's update, if that can begin by now. Else,
+where the unit's sums have a place in memory, it is added there, workers' memory is free at once, and the update is made
+later: so the disk has work in the next forward, too. Of updates that wait in backward the newest is made first, so that
+those which are left at the step are spread over all of forward, into whose order they are put then.
 """
 
 from collections import deque
@@ -267,6 +272,7 @@ class PagedOptimizer:
             if known.change is None:
                 done += self._begin_step_of(unit, known, step.step, step.way)
             self._adopt(known)
+        self._changes.put_in_order(self.window.order.in_order)
         self._forget_sums()
         if step.step % self._rules.commit_every == 0:
             self._due = step.step
@@ -300,6 +306,8 @@ class PagedOptimizer:
     def _update_whole(self) -> list[Instruction]:
         """Update units whose gradients are all there, or are all about to come."""
         done: list[Instruction] = []
+        if self._due is not None or self._changes.has_waiting:
+            self._keep_sums()
         if self._due is not None or self._frozen is None:
             return done
         for unit in self._whole:
@@ -309,12 +317,18 @@ class PagedOptimizer:
             if not pushed.is_direct:
                 break  # its chunks come first, and may need a buffer
             if not pushed.has_change and pushed.asked.is_complete and pushed.asked.present:
-                pushed.has_change = True
                 unit = pushed.operation.unit
+                pushed.has_change = True
                 known = self._units[unit]
                 known.present |= pushed.asked.present
                 done += self._begin_step_of(unit, known, self.step + 1, self._frozen, push=number)
         return done
+
+    def _keep_sums(self) -> None:
+        """See [Note: a disk that is behind]."""
+        for pushed in self._sums.pushes.values():
+            if pushed.is_direct and not pushed.has_change and pushed.operation.unit in self._in_memory:
+                pushed.is_direct = False
 
     def _begin_step_of(
         self, unit: int, known: UnitState, step: int, way: StepSettings, *, push: int | None = None
@@ -333,7 +347,7 @@ class PagedOptimizer:
     def _begin(self, known: UnitState, change: Change) -> list[Instruction]:
         known.change = change
         change.num_chunks = self._model.num_chunks(change.unit)
-        return self._changes.add(change)
+        return self._changes.add(change, is_urgent=change.sums == FROM_MEMORY and self._updates_now)
 
     def _may_begin(self, change: Change) -> bool:
         """Whether nothing is under way that a change would meet."""

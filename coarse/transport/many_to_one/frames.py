@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from coarse.protocol.plan import mask_of
 from coarse.transport.many_to_one.packets import NOTHING_CAME, WIRE_MODULUS, Beat, Data, Message, Probe, unwrapped
 from coarse.transport.many_to_one.receiver import Receiver
 from coarse.transport.many_to_one.sender import Sender
@@ -27,7 +28,7 @@ HEADERS = np.dtype([
 _DATA, _BEAT, _PROBE = 0, 1, 2
 _UP, _ASKS, _EMPTY = 1, 2, 4
 MOST_PACKETS = 0xFFFF
-"""Of one frame."""
+"""Of one frame, and so of a window."""
 _FACTORS = (0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D, 0x27D4EB2F, 0x165667B1)
 """By which a header's words are multiplied for its check; odd, so that a changed word changes it."""
 _SEED = 0x1D0C0A25
@@ -62,9 +63,10 @@ def header_of(frame: Frame) -> bytes:
     return _HEADER.pack(*fields, _check(_HEADER.pack(*fields, 0)))
 
 
-def beyond_bytes(beat: Beat) -> bytes:
-    """What follows a heartbeat's header."""
-    return beat.beyond.to_bytes((beat.beyond.bit_length() + 7) // 8, "little")
+def beyond_bytes(beat: Beat, most: int = MOST_PACKETS) -> bytes:
+    """What follows a heartbeat's header, at most so many bytes: what it does not say is sent again."""
+    beyond = beat.beyond & mask_of(0, 8 * most)
+    return beyond.to_bytes((beyond.bit_length() + 7) // 8, "little")
 
 
 def headers_of(frame: Frame) -> np.ndarray:
@@ -105,11 +107,11 @@ def runs_of_data(headers: np.ndarray) -> list[tuple[int, int, Frame]]:
     """Datagrams that came as one, as few frames: (first, past the last, frame) where numbers and stamps follow.
 
     Args:
-        headers: (n,) HEADERS, each of data of one packet; those that are not are left out.
+        headers: (n,) HEADERS, at least one, each of data of one packet; those that are not are left out.
     """
     is_data = (headers["kind"] == _DATA) & (headers["count"] == 1) & (headers["check"] == _checks(headers))
     one, other = headers[:-1], headers[1:]
-    follows = is_data[1:] & is_data[:-1] & (one["flags"] & _ASKS == 0)
+    follows = is_data[1:] & is_data[:-1]
     for name in ("model", "root"):
         follows &= one[name] == other[name]
     follows &= one["flags"] == other["flags"] & ~np.uint8(_ASKS)

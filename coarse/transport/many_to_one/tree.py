@@ -70,7 +70,8 @@ def plan_tree(root: int, number: int, placement: Placement, switches: Switches) 
     """The tree of the optimizer node of a number, whose device is `root`.
 
     Raises:
-        ConfigError: switches that are no devices, come twice, stand in a circle, or have nobody below them.
+        ConfigError: devices that there are not, that stand below two others or in a circle on a worker's way, and hosts
+            with workers and no device. A switch with nobody below it takes no part.
     """
     hubs = {}
     for host in placement.nodes:
