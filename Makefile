@@ -13,7 +13,7 @@ export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 
 .DEFAULT_GOAL := install
 .DELETE_ON_ERROR:
-.PHONY: install demo demo-tf test test-unit test-mpi test-all test-hashes test-conformance test-mutants test-model test-losses test-versions lint types bench bench-sync bench-step bench-first-names bench-idle bench-simulator bench-emulation bench-simulator-accuracy bench-policies bench-degradation bench-wire bench-throughput bench-tf-step bench-two-trees bench-switch readme validate clean
+.PHONY: install demo demo-tf test test-unit test-mpi test-all test-hashes test-conformance test-mutants test-model test-losses test-versions lint types bench bench-sync bench-step bench-first-names bench-idle bench-simulator bench-emulation bench-simulator-accuracy bench-policies bench-degradation bench-wire bench-throughput bench-tf-step bench-two-trees bench-switch bench-luwu bench-luwu-paper readme validate clean
 
 install: $(INSTALLED)
 
@@ -142,6 +142,18 @@ bench-two-trees: $(INSTALLED)
 # What losses cost push and pull by a switch, simulated (two minutes).
 bench-switch: $(INSTALLED)
 	$(BIN)/python benchmarks/switch_goodput.py
+
+# LuWu: models in the network beside ZeRO-Infinity, packets between hosts, and 302 M parameters with 512 MiB for the
+# optimizer (as root; half an hour): make bench-luwu STORAGE=/nvme0/bench (a folder on the disk to be measured).
+STORAGE ?= results/bench-luwu
+bench-luwu: $(INSTALLED)
+	$(BIN)/python benchmarks/luwu_links.py
+	$(BIN)/python benchmarks/luwu.py --storage $(STORAGE) --rounds 2
+	$(BIN)/python benchmarks/luwu_live.py --storage $(STORAGE)/live
+
+# LuWu's figures 12 and 15, simulated by the optimizer node's own machine.
+bench-luwu-paper: $(INSTALLED)
+	$(BIN)/python benchmarks/luwu_paper.py
 
 # The README's figures and the tables of docs from the results of `make bench`.
 readme: $(INSTALLED)

@@ -30,7 +30,8 @@ STEPS = 5
 CLIPPED_STEPS = 10
 RATIOS = (1 / 3, 2 / 3, 1.0, 1.5, 3.0)
 """Compute to disk."""
-MODES = ("luwu", "luwu-backward", "zero-infinity")
+LUWU = ("luwu", "luwu-backward")
+MODES = (*LUWU, "zero-infinity")
 MIB = 1 << 20
 MOST_OF_SLOWEST, LEAST_OF_OTHER, LEAST_OF_PROBE = 1.15, 1.5, 0.85
 """The targets: a step against its slowest resource, ZeRO-Infinity's against luwu's at the best ratio, and the disk's
@@ -44,7 +45,7 @@ class Row:
     mode: str
     compute_s: float
     disk_s: float
-    """A probe's time for what luwu plans to read and write, around the runs."""
+    """A probe's time, around the runs, for what the mode plans to read and write; of zero-infinity 0: nobody asked."""
     cpu_s: float
     """CPU seconds of all ranks, for each of the machine's cores."""
     step_s: float
@@ -62,7 +63,8 @@ class Bench:
 
     def __init__(self, storage: Path) -> None:
         self._storage = storage
-        self.read_bytes = self.written_bytes = 0
+        self.planned: dict[str, tuple[int, int]] = {}
+        """By mode, bytes that a step reads and writes."""
 
     def run(self, mode: str, compute_s: float, steps: int, *more: str) -> dict[str, float]:
         """One job's medians."""
@@ -84,14 +86,16 @@ class Bench:
 
     def plan(self) -> None:
         """What luwu reads and writes in a step, as it says itself."""
-        told = self.run("luwu", 0.0, 1)["told"][0]  # type: ignore[index]
-        numbers = re.search(r"reads ([\d,.]+) MiB and writes ([\d,.]+) MiB", told)
-        assert numbers is not None, told
-        self.read_bytes, self.written_bytes = (int(float(one.replace(",", "")) * MIB) for one in numbers.groups())
+        for mode in LUWU:
+            told = self.run(mode, 0.0, 1)["told"][0]  # type: ignore[index]
+            numbers = re.search(r"reads ([\d,.]+) MiB and writes ([\d,.]+) MiB", told)
+            assert numbers is not None, told
+            read, written = (int(float(one.replace(",", "")) * MIB) for one in numbers.groups())
+            self.planned[mode] = read, written
 
-    def probe(self) -> float:
+    def probe(self, mode: str) -> float:
         """The same bytes, and nothing else."""
-        return probe_s(self._storage, self.read_bytes, self.written_bytes)
+        return probe_s(self._storage, *self.planned[mode]) if mode in self.planned else 0.0
 
 
 def main() -> None:
@@ -103,14 +107,14 @@ def main() -> None:
     given.storage.mkdir(parents=True, exist_ok=True)
     bench = Bench(given.storage)
     bench.plan()
-    disk_s = median(bench.probe() for _ in range(3))
+    disk_s = median(bench.probe("luwu") for _ in range(3))
     rows = [row for ratio in RATIOS for row in rows_at(bench, ratio * disk_s, given.rounds)]
     clipped = clipped_rows(bench, disk_s)
     show(rows, clipped)
     document = {
         **provenance("luwu.py", ["--storage", "DIR"], 1),
         "kind": "measured; compute emulated: it sleeps",
-        "read_bytes": bench.read_bytes, "written_bytes": bench.written_bytes,
+        "planned_bytes": bench.planned,
         "rows": [asdict(row) for row in rows], "clipped": [asdict(row) for row in clipped],
     }  # fmt: skip
     RESULT.write_text(json.dumps(document, indent=1) + "\n")
@@ -118,14 +122,15 @@ def main() -> None:
 
 def rows_at(bench: Bench, compute_s: float, rounds: int) -> list[Row]:
     """All modes in turns, probes of the disk before and after each turn."""
-    probes = [bench.probe()]
+    probes = {mode: [bench.probe(mode)] for mode in MODES}
     found: dict[str, list[dict[str, float]]] = {mode: [] for mode in MODES}
     for number in range(rounds):
         for mode in MODES if number % 2 == 0 else reversed(MODES):
             found[mode].append(bench.run(mode, compute_s, STEPS))
-        probes.append(bench.probe())
+        for mode, of_mode in probes.items():
+            of_mode.append(bench.probe(mode))
     return [
-        Row(mode, compute_s, median(probes), *(median(run[name] for run in runs) for name in ("cpu_s", "step_s")))
+        Row(mode, compute_s, median(probes[mode]), *(median(run[name] for run in runs) for name in ("cpu_s", "step_s")))
         for mode, runs in found.items()
     ]
 
@@ -137,13 +142,13 @@ def clipped_rows(bench: Bench, compute_s: float) -> list[Row]:
         for speculative in (False, True):
             more = ["--clip", str(share), *(["--speculative"] if speculative else [])]
             run = bench.run("luwu", compute_s, CLIPPED_STEPS, *more)
-            rows.append(Row("luwu", compute_s, bench.probe(), run["cpu_s"], run["mean_s"], share, speculative))
+            rows.append(Row("luwu", compute_s, bench.probe("luwu"), run["cpu_s"], run["mean_s"], share, speculative))
     return rows
 
 
 def show(rows: list[Row], clipped: list[Row]) -> None:
     """Both tables, and what became of the targets."""
-    titles = ("compute s", "disk s (probe)", "luwu s", "luwu, backward s", "zero-infinity s", "CPU s a core, luwu",
+    titles = ("compute s", "disk s (probes)", "luwu s", "luwu, backward s", "zero-infinity s", "CPU s a core",
               "luwu / slowest")  # fmt: skip
     print(f"| {' | '.join(titles)} |\n|{'---:|' * len(titles)}")
     gains, bounds, of_probe = [], [], []
@@ -152,11 +157,11 @@ def show(rows: list[Row], clipped: list[Row]) -> None:
         faster = min(step, backward, key=lambda row: row.step_s)
         gains.append(other.step_s / faster.step_s)
         bounds.append(faster.step_s / faster.slowest_s)
-        if faster.disk_s > faster.compute_s:
-            of_probe.append(faster.disk_s / faster.step_s)
+        of_probe += [row.disk_s / row.step_s for row in (step, backward) if row.disk_s == row.slowest_s]
         print(
-            f"| {step.compute_s:.2f} | {step.disk_s:.2f} | {step.step_s:.2f} | {backward.step_s:.2f} | "
-            f"{other.step_s:.2f} | {faster.cpu_s:.2f} | {bounds[-1]:.2f} |"
+            f"| {step.compute_s:.2f} | {step.disk_s:.2f}, {backward.disk_s:.2f} | {step.step_s:.2f} | "
+            f"{backward.step_s:.2f} | {other.step_s:.2f} | {faster.cpu_s:.2f} | {step.step_s / step.slowest_s:.2f}, "
+            f"{backward.step_s / backward.slowest_s:.2f} |"
         )
     best = max(gains)
     for what, value, held in (

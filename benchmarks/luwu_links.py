@@ -209,7 +209,7 @@ def opened(options: dict[str, Any]) -> RemoteModel:
     declaration = Declaration(
         model=PagedModel(units=units, num_states=0), optimizer="SGD", groups=({"lr": 0.1},),
         group_of=((0,),) * NUM_UNITS, num_workers=runtime.placement.num_clients, storage=None,
-        memory_bytes=1 << 30, run=uuid.uuid4().hex, nodes=(OPTIMIZER,), wants_norm=True, **options,
+        memory_bytes=1 << 30, run=uuid.uuid4().hex, nodes=(OPTIMIZER,), **options,
     )  # fmt: skip
     model = runtime.require_client().new_model(declaration.nodes)
     model.open(declaration)
@@ -231,11 +231,12 @@ def timed(do: Callable[[], None]) -> float:
 
 
 def pushed_s(model: RemoteModel) -> None:
-    """Every unit's gradients once, until they are summed."""
-    for unit in range(NUM_UNITS):
-        model.push_gradients(unit, 1, is_last=True, room=model.room_for(unit))
+    """Every unit's gradients once, until the optimizer node has them; it adds all but those in its rings meanwhile."""
+    pushes = [
+        model.push_gradients(unit, 1, is_last=True, room=model.room_for(unit)) for unit in range(NUM_UNITS)
+    ]
+    model.wait_for_push(pushes[-1], NUM_UNITS - 1)
     model.end_pass()
-    model.norm_square()
     model.discard()
 
 

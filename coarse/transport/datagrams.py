@@ -14,6 +14,7 @@ import struct
 from collections import deque
 from collections.abc import Iterator, Sequence
 from ipaddress import IPv4Interface, IPv4Network
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -226,12 +227,14 @@ class DatagramLink:
             yield from self._cut_apart(rest.reshape(1, -1))
 
     def _cut_apart(self, datagrams: np.ndarray) -> Iterator[tuple[Frame, np.ndarray]]:
-        if self._loss:
-            stays = self._draws.random(len(datagrams)) >= self._loss
-            self.num_dropped += int(np.count_nonzero(~stays))
-            datagrams = datagrams[stays]
-            if not len(datagrams):
-                return
+        """(n, bytes) uint8 as frames, but for what is lost on purpose."""
+        lost = np.flatnonzero(self._draws.random(len(datagrams)) < self._loss).tolist() if self._loss else []
+        self.num_dropped += len(lost)
+        for before, after in pairwise([-1, *lost, len(datagrams)]):
+            if before + 1 < after:
+                yield from self._read(datagrams[before + 1 : after])
+
+    def _read(self, datagrams: np.ndarray) -> Iterator[tuple[Frame, np.ndarray]]:
         headers = np.ascontiguousarray(datagrams[:, :HEADER_BYTES]).reshape(-1).view(HEADERS)
         done = 0
         for begin, end, frame in runs_of_data(headers):

@@ -239,6 +239,10 @@ class RemoteModel:
         with self._asking():
             self.is_dirty = True
             pushed = self._line(unit).push(Push(unit, array, False), present, source=values)
+        self.wait_for_push(pushed, unit)
+
+    def wait_for_push(self, pushed: Pushed, unit: int) -> None:
+        """Return once all of a unit's values were added, or have left the host, and their memory is free."""
         self._wait(lambda: pushed.is_done, f"the values of {self._name(unit)} to be taken")
 
     def freeze(self, settings: str, divisor: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,9 +20,11 @@ from coarse.storage.paged.declaration import Declaration
 from coarse.storage.paged.kernels import kernel_of
 from coarse.storage.paged.layout import CHUNK_ELEMENTS, PagedModel, PagedTensor, PagedUnit
 from coarse.storage.region import available_bytes
+from coarse.torch.paged import saving
 from coarse.torch.paged.declared import OPTIMIZERS, owner
 from coarse.torch.paged.optimizer import plain_settings
 from coarse.torch.paged.own_node import DEVICE, OwnNode
+from coarse.torch.paged.values import UnitValues
 
 _UNIT_ELEMENTS = 16 * CHUNK_ELEMENTS
 """Parameters are pushed together up to this."""
@@ -81,20 +83,21 @@ class OffloadedOptimizer(torch.optim.Optimizer):
         stall_timeout_s = current().config.stall_timeout_s if is_initialized() else _STALL_TIMEOUT_S
         self._node = OwnNode(2 * (declaration.memory_bytes or 0), WallClock(), stall_timeout_s, num_here)
         self._node.hands.on_updated = self._take_over
-        self._remote = RemoteModel(0, self._node, {DEVICE: self._node.memory}, (DEVICE,))  # type: ignore[arg-type]
+        self.remote = RemoteModel(0, self._node, {DEVICE: self._node.memory}, (DEVICE,))  # type: ignore[arg-type]
+        self.values = UnitValues(self.remote, {})
         self._is_closed = False
         try:
-            self._remote.open(declaration)
+            self.remote.open(declaration)
             self._begin()
         except BaseException as error:
-            self._remote.close(f"{type(error).__name__}: {error}")
+            self.remote.close(f"{type(error).__name__}: {error}")
             self._node.close()
             raise
 
     @property
     def told(self) -> str:
         """Where states are, and what a step reads and writes, for people."""
-        return self._remote.told[0]
+        return self.remote.told[0]
 
     # --- steps
 
@@ -108,29 +111,47 @@ class OffloadedOptimizer(torch.optim.Optimizer):
         if closure is not None:
             raise UnsupportedError("states on disks take no closure: compute the loss, call backward(), then step()")
         settings = json.dumps(self._settings(), sort_keys=True)
-        self._remote.freeze(settings, 1)
+        self.remote.freeze(settings, 1)
         for number in range(len(self._units)):
             self._push(number)
-        self._remote.end_pass()
+        self.remote.end_pass()
         self.steps += 1
-        self._remote.step(self.steps, settings, 1.0, 1)
-        self._remote.send_state(settings.encode())
-        self._remote.wait_for_commits()
+        self.remote.step(self.steps, settings, 1.0, 1)
+        self.remote.send_state(settings.encode())
+        self.remote.wait_for_commits()
 
     def close(self) -> None:
         """Give the folders back; the parameters stay as they are."""
         if not self._is_closed:
             self._is_closed = True
-            self._remote.close()
+            self.remote.close()
             self._node.close()
 
     def state_dict(self) -> dict[str, Any]:
-        """UnsupportedError: states are committed with every step where they are."""
-        raise UnsupportedError("the states are on disks, committed with every step; go on from there by resume=True")
+        """As the optimizer itself has it, with all states in memory: of FSDP2's parameters DTensors of the shards.
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """UnsupportedError, as of state_dict."""
-        self.state_dict()
+        Training does not need it: every step is on the disks, and `resume` goes on from there.
+        """
+        found = saving.optimizer_state(self)
+        parameters = [parameter for group in self.param_groups for parameter in group["params"]]
+        for number, state in found["state"].items():
+            for name, values in state.items():
+                if name != "step":
+                    state[name] = _like(parameters[number], values)
+        return found
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Take over what `state_dict` gave, here or of the optimizer itself."""
+        states = {
+            number: {name: _local(one) if isinstance(one, torch.Tensor) else one for name, one in state.items()}
+            for number, state in state_dict["state"].items()
+        }
+        saving.load_optimizer_state(self, {**state_dict, "state": states})
+
+    def numbers(self) -> dict[str, int]:
+        """By the name of a kept tensor its number in torch's state dicts."""
+        places = [(group, place) for group, of in enumerate(self.param_groups) for place in range(len(of["params"]))]
+        return {f"{group}.{place}": number for number, (group, place) in enumerate(places)}
 
     # --- within
 
@@ -154,7 +175,7 @@ class OffloadedOptimizer(torch.optim.Optimizer):
 
     def _begin(self) -> None:
         """Keep the parameters' values, or take over those that are kept."""
-        remote = self._remote
+        remote = self.remote
         if remote.resumed is None:
             for number, unit in enumerate(self._units):
                 flat = np.zeros(remote.declaration.model.units[number].num_elements, np.float32)
@@ -176,24 +197,24 @@ class OffloadedOptimizer(torch.optim.Optimizer):
 
     def _push(self, number: int) -> None:
         """The gradients of a unit."""
-        unit, model = self._units[number], self._remote.declaration.model.units[number]
+        unit, model = self._units[number], self.remote.declaration.model.units[number]
         present = sum(1 << place for place, one in enumerate(unit) if one[3].grad is not None)
         if not present:
             return
-        room: GradientRoom | None = self._remote.room_for(number)
+        room: GradientRoom | None = self.remote.room_for(number)
         flat = np.zeros(model.num_elements, np.float32) if room is None else room.values
         for (_, tensor, _, parameter), begin in zip(unit, model.begins, strict=True):
             if parameter.grad is not None:
                 gradient = torch.from_numpy(flat[begin : begin + tensor.num_elements])
                 gradient.copy_(_local(parameter.grad).reshape(-1))
-        self._remote.push_gradients(number, present, is_last=True, room=room, source=flat if room is None else None)
+        self.remote.push_gradients(number, present, is_last=True, room=room, source=flat if room is None else None)
 
     def _take_over(self, number: int, begin: int, values: np.ndarray) -> None:
         """A chunk was updated: (n,) float32 from an element of its unit on. In a thread of the node."""
         self._put(number, begin, values)
 
     def _put(self, number: int, first: int, values: np.ndarray) -> None:
-        unit, model = self._units[number], self._remote.declaration.model.units[number]
+        unit, model = self._units[number], self.remote.declaration.model.units[number]
         past = first + len(values)
         for (_, tensor, _, parameter), begin in zip(unit, model.begins, strict=True):
             low, high = max(begin, first), min(begin + tensor.num_elements, past)
@@ -244,6 +265,16 @@ def _units(members: list[_Member]) -> list[list[_Member]]:
 def _local(tensor: torch.Tensor) -> torch.Tensor:
     """This worker's part."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def _like(parameter: torch.Tensor, local: torch.Tensor) -> torch.Tensor:
+    """A state of this worker's part, sharded as its parameter is."""
+    if not isinstance(parameter, DTensor):
+        return local
+    mesh, placements = parameter.device_mesh, parameter.placements
+    return DTensor.from_local(
+        local, mesh, placements, run_check=False, shape=parameter.shape, stride=parameter.stride()
+    )
 
 
 def _place() -> tuple[int, int]:

@@ -273,6 +273,11 @@ class NetworkOptimizer(torch.optim.Optimizer):
         settings = [{k: v for k, v in group.items() if k != "params"} for group in self.param_groups]
         self.remote.send_state(self._worker.sealed(taken, settings))
 
+    def numbers(self) -> dict[str, int]:
+        """By a parameter's name its number in torch's state dicts."""
+        parameters = [parameter for group in self.param_groups for parameter in group["params"]]
+        return {parameter.parameter_name: number for number, parameter in enumerate(parameters)}
+
     def begin(self) -> None:
         """Show placeholders in the model from now on; commit the first values, where they are new."""
         for site in self._sites:

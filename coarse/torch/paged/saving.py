@@ -28,14 +28,23 @@ _SHARD_BYTES = 1024 * MIB
 _MISSING = "safetensors files need the package safetensors; install it with: pip install 'coarse[snapshot]'"
 
 
-class Saveable(Protocol):
-    """A NetworkOptimizer, as far as files want it."""
+class Stated(Protocol):
+    """An optimizer whose states are kept elsewhere, as far as state dicts want it."""
 
     remote: RemoteModel
     values: UnitValues
+    param_groups: list[dict[str, Any]]
+
+    def numbers(self) -> dict[str, int]:
+        """By the name of a kept tensor its number in torch's state dicts."""
+        ...
+
+
+class Saveable(Stated, Protocol):
+    """A NetworkOptimizer, as far as files want it."""
+
     steps: int
     dtypes: dict[str, torch.dtype]
-    param_groups: list[dict[str, Any]]
 
     def settings(self) -> str:
         """The groups' settings, as JSON."""
@@ -91,12 +100,12 @@ def load(optimizer: Saveable, folder: Path) -> None:
         optimizer.remote.set_steps(unit, [int(said["document"]["steps"].get(t.name, 0)) for t in of.tensors])
 
 
-def optimizer_state(optimizer: Saveable) -> dict[str, Any]:
+def optimizer_state(optimizer: Stated) -> dict[str, Any]:
     """See NetworkOptimizer.state_dict."""
     remote = optimizer.remote
     model = remote.declaration.model
     names = STATE_NAMES[remote.declaration.optimizer][: model.num_states]
-    numbers = _numbers(optimizer)
+    numbers = optimizer.numbers()
     state: dict[int, dict[str, Any]] = {}
     for unit, of in enumerate(model.units):
         if not of.is_trainable:
@@ -118,7 +127,7 @@ def optimizer_state(optimizer: Saveable) -> dict[str, Any]:
     return {"state": dict(sorted(state.items())), "param_groups": groups}
 
 
-def load_optimizer_state(optimizer: Saveable, state_dict: Mapping[str, Any]) -> None:
+def load_optimizer_state(optimizer: Stated, state_dict: Mapping[str, Any]) -> None:
     """See NetworkOptimizer.load_state_dict."""
     groups = state_dict["param_groups"]
     sizes = [len(group["params"]) for group in groups], [len(group["params"]) for group in optimizer.param_groups]
@@ -131,7 +140,7 @@ def load_optimizer_state(optimizer: Saveable, state_dict: Mapping[str, Any]) -> 
     remote = optimizer.remote
     model = remote.declaration.model
     names = STATE_NAMES[remote.declaration.optimizer][: model.num_states]
-    numbers = _numbers(optimizer)
+    numbers = optimizer.numbers()
     for unit, of in enumerate(model.units):
         if not of.is_trainable:
             continue
@@ -145,12 +154,6 @@ def load_optimizer_state(optimizer: Saveable, state_dict: Mapping[str, Any]) -> 
             optimizer.values.write(unit, values, array)
         # SGD's momentum has no count of its own, and is there from the first step on
         remote.set_steps(unit, [int(state.get("step", 1 if state else 0)) for state in own_states])
-
-
-def _numbers(optimizer: Saveable) -> dict[str, int]:
-    """By a parameter's name its number in torch's state dicts."""
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    return {parameter.parameter_name: number for number, parameter in enumerate(parameters)}
 
 
 # --- files

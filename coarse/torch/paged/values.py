@@ -12,7 +12,6 @@ import torch
 from torch import nn
 
 from coarse.parallel.data.alike import require_same
-from coarse.session import current
 from coarse.torch.paged.released import Released
 
 if TYPE_CHECKING:
@@ -88,7 +87,7 @@ class UnitValues:
 
     def write(self, unit: int, values: Mapping[int, torch.Tensor | None], array: int = PARAMETERS) -> None:
         """Replace some tensors of an array; all workers call it with the same tensors, of which worker 0's count."""
-        if current().client_index != 0:
+        if self.remote.client != 0:
             self.remote.push_values(unit, array, 0, None)
             return
         of = self.remote.declaration.model.units[unit]

@@ -554,7 +554,36 @@ def changed_settings_make_speculative_updates_anew() -> None:
     optimizer.close()
 
 
+def an_offloaded_optimizer_steps_shards() -> None:
+    models = []
+    for _ in range(2):
+        torch.manual_seed(3)
+        model = nn.Sequential(nn.Linear(7, 13), nn.Tanh(), nn.Linear(13, 70))  # shards of several sizes
+        models.append(ct.fully_shard(model, units=[nn.Linear]))
+    ours, plain = models
+    storage = {"storage": [FOLDER / "offloaded"], "memory": 8 << 20, "chunk_elements": 256}
+    optimizers = (
+        ct.OffloadedOptimizer(ours.parameters(), torch.optim.AdamW, **storage, **ADAMW),
+        torch.optim.AdamW(plain.parameters(), **ADAMW),
+    )
+    for step in range(1, 6):
+        rows = torch.randn(3, 7, generator=torch.Generator().manual_seed(10 * step + coarse.rank()))
+        for model, optimizer in zip(models, optimizers, strict=True):
+            model(rows).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    for one, other in zip(ours.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(one.full_tensor(), other.full_tensor(), rtol=1e-4, atol=1e-5)
+    mine, theirs = (optimizer.state_dict()["state"] for optimizer in optimizers)
+    for number, state in mine.items():  # a worker has states of what it has a part of
+        for name, values in state.items():
+            torch.testing.assert_close(values, theirs[number][name], rtol=1e-4, atol=1e-5)
+            assert type(values) is type(theirs[number][name])
+    optimizers[0].close()
+
+
 CLAIMS: tuple[Claim, ...] = (
+    an_offloaded_optimizer_steps_shards,
     torchs_fused_kernels_step_alike,
     states_may_stay_in_device_memory,
     integer_sums_are_the_same_in_whatever_order,

@@ -97,10 +97,32 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
         offloaded(Net(), tmp_path / "a")  # it is locked
     with pytest.raises(UnsupportedError, match="closure"):
         optimizer.step(lambda: 0.0)
-    with pytest.raises(UnsupportedError, match="resume=True"):
-        optimizer.state_dict()
     optimizer.close()
     with pytest.raises(StorageError, match="resume=True"):
         offloaded(Net(), tmp_path / "a")  # it holds a training
     with pytest.raises(StorageError):
         offloaded(Net(num_blocks=1), tmp_path / "a", resume=True)
+
+
+def test_its_states_are_torchs_and_go_back_and_forth() -> None:
+    model, twin = Net(), Net()
+    optimizer = offloaded(model, None)
+    train(model, optimizer, 1, 3)
+    plain = torch.optim.AdamW(twin.parameters(), **SETTINGS)
+    twin.load_state_dict(model.state_dict())
+    plain.load_state_dict(optimizer.state_dict())
+    other = Net()
+    other.load_state_dict(model.state_dict())
+    again = offloaded(other, None)
+    again.load_state_dict(plain.state_dict())
+    for step in (4, 5):
+        loss_of(twin, 0, step, 0).backward()
+        plain.step()
+        plain.zero_grad()
+    train(other, again, 4, 5)
+    train(model, optimizer, 4, 5)
+    for one, two, three in zip(model.parameters(), other.parameters(), twin.parameters(), strict=True):
+        assert torch.equal(one, two)
+        torch.testing.assert_close(one, three, rtol=1e-4, atol=1e-5)
+    optimizer.close()
+    again.close()
