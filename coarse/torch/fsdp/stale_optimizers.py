@@ -40,7 +40,7 @@ def _warn_of_replaced(optimizer: torch.optim.Optimizer, _args: object, _options:
         return
     _seen.add(optimizer)
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    names = [_replaced[p] for p in parameters if p.grad is None and p in _replaced]
+    names = [_replaced[p] for p in parameters if p in _replaced and p.grad is None]
     if names:
         warnings.warn(
             f"this {type(optimizer).__name__} was made before fully_shard, which has put other parameters in the place "
