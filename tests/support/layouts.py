@@ -57,15 +57,20 @@ def partition_table(num_workers: int, num_devices: int, *, num_nodes: int = 1, i
     With `is_both`, the first workers of each node are its memory devices too.
     """
     devices = [number * num_nodes // num_devices for number in range(num_devices)]
-    text, rank = "", 0
+    ranks: list[tuple[str, str]] = []
     for node in range(num_nodes):
         near = sum(number * num_nodes // num_workers == node for number in range(num_workers))
         both = devices.count(node) if is_both else 0
         roles = ["both"] * both + ["worker"] * (near - both) + ["memory_device"] * (devices.count(node) - both)
-        for role in roles:
-            text += f'[[rank]]\nrank = {rank}\nrole = "{role}"\nnode = "node{node}"\n'
-            rank += 1
-    return text
+        ranks += [(role, f"node{node}") for role in roles]
+    return table_of(ranks)
+
+
+def table_of(ranks: Iterable[tuple[str, str]]) -> str:
+    """The TOML of a table whose ranks have these roles and nodes."""
+    return "".join(
+        f'[[rank]]\nrank = {rank}\nrole = "{role}"\nnode = "{node}"\n' for rank, (role, node) in enumerate(ranks)
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

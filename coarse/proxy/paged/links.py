@@ -284,8 +284,8 @@ class TreeLinks:
                 if not len(values):
                     continue
                 end = begin + count
-                part = Data(begin, end, message.stamp - (message.end - end), message.asks and end == message.end)
-                header = np.frombuffer(header_of(step.frame._replace(message=part)), np.uint8)
+                frame = step.frame._replace(message=message.part(begin, end))
+                header = np.frombuffer(header_of(frame), np.uint8)
                 self._send_message(step.device, Tag.PACKETS, np.concatenate((header, values)))
                 begin = end
 

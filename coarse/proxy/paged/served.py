@@ -349,12 +349,11 @@ class ServedModel:
         each = (self._packets.down_elements or 0) * itemsize
         for span in self._down.overlapping(message.begin, message.end):
             begin, end = max(message.begin, span.first), min(message.end, span.end)
-            part = Data(begin, end, message.stamp - (message.end - end), message.asks and end == message.end)
             first, past = model.elements(span.unit, span.chunk)
             skipped = (begin - span.first) * each
             nbytes = min((end - begin) * each, (past - first) * itemsize - skipped)
             at = self._window + span.order % self._num_window * self._slot_bytes + skipped
-            frame = Frame(self.number, self._device, False, part)
+            frame = Frame(self.number, self._device, False, message.part(begin, end))
             out.append(SendFrame(device, frame, ((at, nbytes),), each))
         return out
 

@@ -226,9 +226,7 @@ class ModelSwitch:
             edges = (edge for packet in self._empty for edge in (packet, packet + 1))
             for begin, end in cut(first, past, edges):
                 is_empty = begin in self._empty
-                is_last = end == data.end
-                part = Data(begin, end, data.stamp - (data.end - end), data.asks and is_last)
-                frame = Frame(self.number, self.tree.root, True, part, is_empty)
+                frame = Frame(self.number, self.tree.root, True, data.part(begin, end), is_empty)
                 payloads = () if is_empty else self._payloads(begin, end, span)
                 each = self._up_elements * _FLOAT_BYTES
                 out.append(SendFrame(self._parent, frame, payloads, each))
@@ -299,12 +297,11 @@ class ModelSwitch:
         ring = self._places.copies
         out: list[Out] = []
         for first, past in cut(data.begin, data.end, (packet + 1 for packet in self._short_copies)):
-            part = Data(first, past, data.stamp - (data.end - past), data.asks and past == data.end)
             payloads = tuple(
                 (ring.at(begin), (end - begin - 1) * ring.packet_bytes + self._copy_bytes(end - 1))
                 for begin, end in ring.runs(first, past)
             )
-            frame = Frame(self.number, self.tree.root, False, part)
+            frame = Frame(self.number, self.tree.root, False, data.part(first, past))
             out.append(SendFrame(endpoint - self._num_clients, frame, payloads, ring.packet_bytes))
         return out
 

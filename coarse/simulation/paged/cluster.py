@@ -4,7 +4,7 @@
 from dataclasses import dataclass
 
 from coarse.protocol.dtypes import DType
-from coarse.storage.paged.layout import ALIGN_ELEMENTS, PagedModel, PagedTensor, PagedUnit
+from coarse.storage.paged.layout import ALIGN_ELEMENTS, PagedModel, PagedTensor, PagedUnit, step_bytes
 
 _STATES = 2
 _FORWARD_FLOPS = 2
@@ -66,9 +66,7 @@ class PagedTraining:
 
     def disk_s(self, cluster: PagedCluster) -> float:
         """Of a step, the busier direction: two pulls and the states are read, all is written."""
-        states = 4 * (1 + _STATES)
-        read, written = 2 * _BYTES_PER_PULL + states, _BYTES_PER_PULL + states
-        return max(read, written) * self.num_parameters / (cluster.disk_bytes_per_s * cluster.num_disks)
+        return max(step_bytes(self.model(), 0)) / (cluster.disk_bytes_per_s * cluster.num_disks)
 
     def model(self) -> PagedModel:
         """As an optimizer node keeps it."""

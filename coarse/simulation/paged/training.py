@@ -6,12 +6,13 @@ workers. All workers do the same at the same time, so one stands for them; the s
 crosses the optimizer node's link once each way, however many workers there are.
 """
 
-import heapq
 import json
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from functools import partial
 
+from coarse.simulation.engine import Engine
 from coarse.simulation.paged.cluster import PagedCluster, PagedTraining
 from coarse.storage.paged.commit import Commit, UnitVersion
 from coarse.storage.paged.instructions import (
@@ -52,25 +53,6 @@ class StepTimes:
     """Of which each worker computed so long."""
 
 
-class _Line:
-    """A direction of a link or a disk, or a processor: one thing after the other."""
-
-    def __init__(self) -> None:
-        self._free_s = 0.0
-
-    def take(self, now_s: float, took_s: float) -> float:
-        """When something ends that asks for it now."""
-        self._free_s = max(self._free_s, now_s) + took_s
-        return self._free_s
-
-
-@dataclass(eq=False)
-class _Disk:
-    queues: FolderQueues[Instruction]
-    read: _Line = field(default_factory=_Line)
-    write: _Line = field(default_factory=_Line)
-
-
 class SimulatedTraining:
     """One training, step after step."""
 
@@ -88,11 +70,8 @@ class SimulatedTraining:
             resumed=Commit(sequence=0, run="", step=0, units=versions, workers=(b"",)),
         )  # fmt: skip
         self._log = OperationLog(1)
-        self._disks = [_Disk(FolderQueues(DEPTH)) for _ in range(cluster.num_disks)]
-        self._kernel, self._down, self._up = _Line(), _Line(), _Line()
-        self._now_s = 0.0
-        self._events: list[tuple[float, int, Callable[[], None]]] = []
-        self._num_events = 0
+        self._queues: list[FolderQueues[Instruction]] = [FolderQueues(DEPTH) for _ in range(cluster.num_disks)]
+        self._engine = Engine([])
         self._chunks_there = 0
         """Of the pulls, in order."""
         self._order = [*range(training.num_blocks), *reversed(range(training.num_blocks))]
@@ -107,10 +86,7 @@ class SimulatedTraining:
     def run(self) -> StepTimes:
         """Until all steps were made; the last ones count."""
         self._go_on()
-        while self._events and len(self.step_ends_s) < self._num_steps:
-            self._now_s, _, do = heapq.heappop(self._events)
-            do()
-            self._go_on()
+        self._engine.run()
         ends = self.step_ends_s
         assert len(ends) == self._num_steps, "the training stands still"
         step_s = (ends[-1] - ends[_WARM_UP_STEPS - 1]) / (self._num_steps - _WARM_UP_STEPS)
@@ -131,7 +107,7 @@ class SimulatedTraining:
         is_backward = place >= self._training.num_blocks
         took_s = (self._training.backward_s if is_backward else self._training.forward_s)(self._cluster)
         self._is_computing = True
-        self._at(self._now_s + took_s, lambda: self._computed(place, is_backward=is_backward))
+        self._work("worker", took_s, partial(self._computed, place, is_backward=is_backward))
 
     def _computed(self, place: int, *, is_backward: bool) -> None:
         self._is_computing = False
@@ -147,13 +123,13 @@ class SimulatedTraining:
         self._leaving.append(self._training.chunks_per_block)
         for chunk in range(self._model.num_chunks(unit)):
             begin, end = self._model.elements(unit, chunk)
-            came_s = self._up.take(self._now_s, 2 * (end - begin) / self._cluster.link_bytes_per_s)
-            self._at(came_s, lambda chunk=chunk: self._carry(self._optimizer.on_full(push, chunk)))  # type: ignore[misc]
+            took_s = 2 * (end - begin) / self._cluster.link_bytes_per_s
+            self._work("up", took_s, partial(self._arrived, push, chunk))
         if place == len(self._order) - 1:
             step = len(self.step_ends_s) + 1
             self._ask(EndPass())
             self._ask(Step(step, _SETTINGS, 1.0, 1))
-            self.step_ends_s.append(self._now_s)
+            self.step_ends_s.append(self._engine.now_s)
 
     def _ask(self, operation: Operation, present: int = 0) -> None:
         asked, is_first = self._log.on_asked(0, operation, present)
@@ -166,53 +142,61 @@ class SimulatedTraining:
             match one:
                 case ReadPulled() | ReadImage() | WriteImage():
                     folder = self._layout.place(one.unit, one.chunk, 0).folder
-                    self._disks[folder].queues.put(_PRIORITIES[type(one)], one)
+                    self._queues[folder].put(_PRIORITIES[type(one)], one)
                     self._begin(folder)
                 case AddSum():
                     self._carry(self._optimizer.on_added(one, 0.0))
                 case Update():
                     begin, end = self._model.elements(one.unit, one.chunk)
-                    done_s = self._kernel.take(self._now_s, (end - begin) / self._cluster.updates_per_s)
-                    self._at(done_s, lambda one=one: self._carry(self._optimizer.on_done(one)))  # type: ignore[misc]
+                    self._work("kernel", (end - begin) / self._cluster.updates_per_s, partial(self._done, one))
                 case Offer(number, unit, chunk):
                     begin, end = self._model.elements(unit, chunk)
-                    came_s = self._down.take(self._now_s, 2 * (end - begin) / self._cluster.link_bytes_per_s)
-                    self._at(came_s, lambda number=number: self._arrived(number))  # type: ignore[misc]
+                    took_s = 2 * (end - begin) / self._cluster.link_bytes_per_s
+                    self._work("down", took_s, partial(self._pulled, number))
                 case Consumed():
                     self._leaving[0] -= 1
                     if not self._leaving[0]:
                         self._leaving.popleft()
                 case Sync():
-                    self._carry(self._optimizer.on_done(one))
+                    self._done(one)
                 case Prepared():
                     self._carry(self._optimizer.on_committed())
                 case _:
                     raise AssertionError(one)
 
-    def _arrived(self, number: int) -> None:
+    def _arrived(self, push: int, chunk: int) -> None:
+        self._carry(self._optimizer.on_full(push, chunk))
+
+    def _pulled(self, number: int) -> None:
         self._chunks_there += 1
         self._carry(self._optimizer.on_freed(number + 1))
 
+    def _done(self, one: Instruction) -> None:
+        self._carry(self._optimizer.on_done(one))
+
     def _begin(self, folder: int) -> None:
-        disk = self._disks[folder]
-        for one in disk.queues.start():
+        for one in self._queues[folder].start():
             assert isinstance(one, ReadPulled | ReadImage | WriteImage)
             image = self._model.image(one.unit, one.chunk)
             nbytes = {ReadPulled: image.pull_nbytes, ReadImage: image.nbytes - image.update_begin}.get(
                 type(one), image.nbytes
             )
-            line = disk.write if isinstance(one, WriteImage) else disk.read
-            done_s = line.take(self._now_s, nbytes / self._cluster.disk_bytes_per_s)
-            self._at(done_s, lambda one=one: self._accessed(folder, one))  # type: ignore[misc]
+            took_s = nbytes / self._cluster.disk_bytes_per_s
+            self._work((folder, isinstance(one, WriteImage)), took_s, partial(self._accessed, folder, one))
 
     def _accessed(self, folder: int, one: Instruction) -> None:
-        self._disks[folder].queues.end()
+        self._queues[folder].end()
         self._begin(folder)
-        self._carry(self._optimizer.on_done(one))
+        self._done(one)
 
-    def _at(self, time_s: float, do: Callable[[], None]) -> None:
-        self._num_events += 1
-        heapq.heappush(self._events, (time_s, self._num_events, do))
+    def _work(self, processor: Hashable, took_s: float, do: Callable[[], None]) -> None:
+        """Something that takes its turn at a processor, a link's direction or a disk's; then the worker goes on."""
+
+        def done() -> None:
+            do()
+            self._go_on()
+
+        self._engine.work(processor, took_s, done)
 
 
 def simulate(cluster: PagedCluster, training: PagedTraining, *, num_steps: int = 5) -> StepTimes:

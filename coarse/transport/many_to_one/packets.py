@@ -22,6 +22,10 @@ class Data(NamedTuple):
     asks: bool
     """Whether it wants a heartbeat at once."""
 
+    def part(self, begin: int, end: int) -> "Data":
+        """Packets [begin, end) of these alone, which left when they did."""
+        return Data(begin, end, self.stamp - (self.end - end), self.asks and end == self.end)
+
 
 class Probe(NamedTuple):
     """A question how far the receiver is."""

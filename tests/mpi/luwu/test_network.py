@@ -9,6 +9,7 @@ import pytest
 from tests.mpi.luwu.test_training import PROGRAM as TRAINING
 from tests.support.claims import claims_of, read_reports, require_held
 from tests.support.launch import mpirun
+from tests.support.layouts import table_of
 
 PROGRAM = Path(__file__).parent / "network_claims.py"
 BILLION = Path(__file__).parent / "billion_claims.py"
@@ -37,8 +38,7 @@ BY_PACKETS = (
 
 
 def run(folder, *arguments, timeout_s=300):
-    lines = [f'[[rank]]\nrank = {rank}\nrole = "{role}"\nnode = "{node}"' for rank, (role, node) in enumerate(RANKS)]
-    (folder / "table.toml").write_text("\n".join(lines))
+    (folder / "table.toml").write_text(table_of(RANKS))
     (folder / "config.toml").write_text('stall_timeout_s = 20\npartition = "table.toml"\n')
     environment = {"COARSE_CONFIG": str(folder / "config.toml")}
     done = mpirun(len(RANKS), arguments[0], folder, *arguments[1:], env=environment, timeout_s=timeout_s)
