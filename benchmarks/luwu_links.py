@@ -211,7 +211,7 @@ def opened(options: dict[str, Any]) -> RemoteModel:
         group_of=((0,),) * NUM_UNITS, num_workers=runtime.placement.num_clients, storage=None,
         memory_bytes=1 << 30, run=uuid.uuid4().hex, nodes=(OPTIMIZER,), **options,
     )  # fmt: skip
-    model = runtime.require_client().new_model(declaration.nodes)
+    model = runtime.require_client().new_model()
     model.open(declaration)
     for unit in range(NUM_UNITS):
         values = np.zeros(UNIT_ELEMENTS, np.float32) if model.client == 0 else None

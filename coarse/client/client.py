@@ -3,7 +3,7 @@
 import hashlib
 import math
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -62,12 +62,12 @@ class Client:
         self.lending.take_all_back()
         self.link.leave()
 
-    def new_model(self, nodes: Sequence[int]) -> "RemoteModel":
-        """A model in the network, to be opened by all workers, whose optimizer nodes are on these devices."""
+    def new_model(self) -> "RemoteModel":
+        """A model in the network, to be opened by all workers."""
         from coarse.client.paged.model import RemoteModel
 
         number, self._num_models = self._num_models, self._num_models + 1
-        return RemoteModel(number, self.link, self.memories, nodes)
+        return RemoteModel(number, self.link, self.memories)
 
     # --- pushing
 

@@ -322,6 +322,5 @@ class ProxyService:
         counts = (self._transport.sent_bytes, self._transport.received_bytes)
         is_far = [not near for near in self._is_near[self._placement.num_clients :]]
         sent, received = (sum(compress(by_device, is_far)) for by_device in counts)
-        by_datagrams = (self._links.sent_bytes, self._links.received_bytes)
-        more = [sum(n for device, n in counted.items() if is_far[device]) for counted in by_datagrams]
-        return sent + more[0], received + more[1]
+        by_datagrams = [self._links.carried(device) for device in compress(range(len(is_far)), is_far)]
+        return sent + sum(count for count, _ in by_datagrams), received + sum(count for _, count in by_datagrams)

@@ -140,16 +140,16 @@ def _reduce_by_blocks(
     for begin in range(0, num_elements, step):
         end = min(begin + step, num_elements)
         total = sums[: end - begin]
-        running = _widened(read(sources[0], begin, end, sums if sums.dtype == scratch.dtype else scratch), dtype)
+        running = widened(read(sources[0], begin, end, sums if sums.dtype == scratch.dtype else scratch), dtype)
         for source in sources[1:]:
-            running = combine(running, _widened(read(source, begin, end, scratch), dtype), out=total)
+            running = combine(running, widened(read(source, begin, end, scratch), dtype), out=total)
         scale(running, divisor, out=total)
         block = total if dtype.accumulator == dtype.storage else narrowed(total, dtype)
         for target in targets:
             write(target, begin, block)
 
 
-def _widened(values: np.ndarray, dtype: DType) -> np.ndarray:
+def widened(values: np.ndarray, dtype: DType) -> np.ndarray:
     """The values in the accumulator type; themselves where they are."""
     return values if dtype.accumulator == dtype.storage else widen(values, dtype)
 

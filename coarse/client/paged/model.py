@@ -72,12 +72,10 @@ class GradientRoom:
 class RemoteModel:
     """One model of this worker's. All but the carrying runs in the threads that call."""
 
-    def __init__(
-        self, number: int, link: DeviceLink, memories: Mapping[int, DeviceMemory], nodes: Sequence[int]
-    ) -> None:
-        """`nodes`: by optimizer node its device."""
+    def __init__(self, number: int, link: DeviceLink, memories: Mapping[int, DeviceMemory]) -> None:
         self.number = number
-        self.nodes = tuple(nodes)
+        self.nodes: tuple[int, ...] = ()
+        """By optimizer node its device."""
         self._link = link
         self.client = link.protocol.client
         self._memories = memories
@@ -128,11 +126,12 @@ class RemoteModel:
             StallError: a worker has not come.
         """
         self.declaration = declaration
+        self.nodes = declaration.nodes
         resumed = ""
         for node, device in enumerate(self.nodes):
             text = ""
             if self.client == 0:
-                declared = {"declaration": declaration.to_json(), "nodes": self.nodes, "resumed": resumed}
+                declared = {"declaration": declaration.to_json(), "resumed": resumed}
                 text = json.dumps(declared)
             self._link.tell([
                 ToDevice(self._near(device), PagedOpen(self.client, device, self.number, is_last, part))

@@ -10,7 +10,7 @@ from coarse.collectives.progress import Pending, ProgressThread, Waits
 from coarse.collectives.worker_ring import WorkerRing
 from coarse.protocol.dtypes import DType, Op
 from coarse.protocol.records import Descriptor
-from coarse.storage.reduce import narrowed, widen
+from coarse.storage.reduce import narrowed, widened
 
 _OPENING = "the opening of the workers' communicator"
 _LANE = 0
@@ -70,5 +70,4 @@ class AllreduceStream:
 
 def _widened(descriptor: Descriptor, array: np.ndarray) -> np.ndarray:
     """What is summed: half types travel and add in float32 and are rounded once, at the end."""
-    dtype = DType(descriptor.dtype)
-    return array if dtype.accumulator == dtype.storage else widen(array, dtype)
+    return widened(array, DType(descriptor.dtype))

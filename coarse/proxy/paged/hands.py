@@ -15,10 +15,10 @@ import numpy as np
 
 from coarse.errors import CoarseError
 from coarse.protocol.clock import Clock
-from coarse.protocol.dtypes import DType
 from coarse.proxy.paged.models import DeviceModels, Steps
 from coarse.proxy.paged.opening import OpenedFolders
 from coarse.proxy.paged.stages import Stages
+from coarse.proxy.paged.values import add_values, values_at
 from coarse.proxy.paged_steps import (
     CloseStore,
     OpenStore,
@@ -48,7 +48,6 @@ from coarse.storage.paged.instructions import (
 from coarse.storage.paged.kernels import Kernel, kernel_of
 from coarse.storage.paged.queues import FolderQueues, Priority
 from coarse.storage.paged.store import Adder, Buffers, PagedStore
-from coarse.storage.reduce import widen
 from coarse.storage.region import DeviceMemory
 
 DEPTH = 2
@@ -300,7 +299,7 @@ class PagedHands:
             case Look():
                 num_elements = self._num_elements(hands, one)
                 if work.values:
-                    values = self._values(work.values[0], num_elements)
+                    values = values_at(self._memory, work.values[0], num_elements)
                 else:
                     values = self._looked[work.model, one.token] = np.empty(num_elements, np.float32)
                 store.look(one, values)
@@ -338,16 +337,9 @@ class PagedHands:
 
     def _add(self, hands: _Hands, store: PagedStore, one: AddSum, places: tuple[PlaceOfValues, ...]) -> float:
         num_elements = self._num_elements(hands, one)
-        given = [self._values(place, num_elements) for place in places]
-        wide = [
-            values if DType(place.dtype) is DType.FLOAT32 else widen(values, DType(place.dtype))
-            for values, place in zip(given, places, strict=True)
-        ]
-        square = store.add_sum(one, wide, hands.adder)
-        for values, place in zip(given, places, strict=True):
-            if place.is_zeroed:
-                values[:] = 0
-        return square
+        return add_values(
+            self._memory, places, num_elements, lambda values: store.add_sum(one, values, hands.adder)
+        )
 
     def _sync(self, hands: _Hands, work: StoreWork, place: int) -> Callable[[], Steps]:
         """Sync one folder; in a thread of its disk. The last one's end is the instruction's."""
@@ -399,17 +391,6 @@ class PagedHands:
     def _finish(self, follows: Callable[[], Steps]) -> None:
         self._results.append(follows)
         self._wake()
-
-    def _values(self, place: PlaceOfValues, num_elements: int) -> np.ndarray:
-        """The values, or, where they go on at the beginning of a ring, a copy of them."""
-        dtype = DType(place.dtype)
-        nbytes = num_elements * dtype.itemsize
-        ring = place.ring
-        here = nbytes if ring is None else ring.offset + ring.num_packets * ring.packet_bytes - place.offset
-        if ring is None or nbytes <= here:
-            return self._memory.view(place.offset, nbytes).view(dtype.storage)
-        parts = self._memory.view(place.offset, here), self._memory.view(ring.offset, nbytes - here)
-        return np.concatenate(parts).view(dtype.storage)
 
     def _num_elements(self, hands: _Hands, one: AddSum | Look) -> int:
         begin, end = hands.opened.declaration.model.elements(one.unit, one.chunk)

@@ -12,23 +12,22 @@ import numpy as np
 from coarse.errors import CoarseError, UnsupportedError
 from coarse.protocol.clock import Clock
 from coarse.protocol.codec import decode, encode
-from coarse.protocol.dtypes import DType
 from coarse.protocol.paged_records import PagedLooked
 from coarse.protocol.records import Tag
 from coarse.proxy.instructions import Send
 from coarse.proxy.paged.models import DeviceModels, Steps
+from coarse.proxy.paged.values import add_values
 from coarse.proxy.paged_steps import (
     AddPackets,
     CloseLinks,
     ConnectLinks,
     OpenLinks,
-    PlaceOfValues,
     SendFrame,
     SendLooked,
     StorePackets,
     ZeroValues,
 )
-from coarse.storage.reduce import widen
+from coarse.storage.fixed_point import add_in_order
 from coarse.storage.region import DeviceMemory
 from coarse.transport.datagrams import DatagramLink, address_of, own_addresses, own_place
 from coarse.transport.mailbox import Mailbox
@@ -100,9 +99,8 @@ class TreeLinks:
         self._timers: dict[tuple[Hop, bool], _Timer] = {}
         self._carried = np.empty((0, 0), np.uint8)
         """(n, bytes): packets of the frame that is being handed over."""
-        self.sent_bytes: dict[int, int] = {}
-        """By device, bytes of datagrams to it that are not MPI's; with headers of frames, without the network's."""
-        self.received_bytes: dict[int, int] = {}
+        self._closed_bytes: dict[int, tuple[int, int]] = {}
+        """By device, what links that were closed have sent and received."""
         self.carriers: dict[type, Callable[..., None]] = {
             OpenLinks: self._open,
             ConnectLinks: self._connect,
@@ -126,11 +124,9 @@ class TreeLinks:
             if link is None:
                 continue
             link.flush()
-            before = link.received_bytes
             for frame, carried in link.receive():
                 was_busy = True
                 self._hand_over(hop[2], frame, carried, carry_out)
-            self._count(hop[2], link, before)
         self._ask_the_silent(carry_out)
         return was_busy
 
@@ -169,6 +165,12 @@ class TreeLinks:
         dues = [timer.due_s for timer in self._timers.values() if not timer.is_calm]
         return min(otherwise_s, max(0.0, min(dues, default=now_s + otherwise_s) - now_s))
 
+    def carried(self, device: int) -> tuple[int, int]:
+        """Bytes of datagrams sent to a device and received from it, with headers of frames, without the network's."""
+        links = [link for hop, link in self._links.items() if hop[2] == device and link is not None]
+        sent, received = self._closed_bytes.get(device, (0, 0))
+        return sent + sum(one.sent_bytes for one in links), received + sum(one.received_bytes for one in links)
+
     # --- links
 
     def _open(self, step: OpenLinks) -> None:
@@ -177,21 +179,21 @@ class TreeLinks:
                 "models in the network go from host to host by live links alone, and here links are emulated or there "
                 "is one host; start it live, or on one host without switches"
             )
-            self._results.append(partial(self._models.trees.on_links_failed, step, error))
+            self._fail(step, error)
             return
         described: dict[int, dict[str, Any]] = {}
         try:
+            here = {"place": own_place(), "addresses": own_addresses()} if step.network == "udp" else {}
             for peer in step.peers:
                 link = None
                 described[peer] = {}
                 if step.network == "udp":
                     link = DatagramLink(step.loss, (step.model, step.root, self._device, peer))
                     self._mailbox.wake_on(link.fileno())
-                    described[peer] = {"port": link.port, "place": own_place(), "addresses": own_addresses()}
+                    described[peer] = {"port": link.port, **here}
                 self._links[step.model, step.root, peer] = link
         except OSError as refused:
-            failed = CoarseError(f"a link cannot be made: {refused}")
-            self._results.append(partial(self._models.trees.on_links_failed, step, failed))
+            self._fail(step, refused)
             return
         self._results.append(partial(self._models.trees.on_links_open, step, described))
 
@@ -206,17 +208,22 @@ class TreeLinks:
                     payload_bytes = min(payload_bytes, link.payload_bytes)
                     room_bytes = min(room_bytes, link.room_bytes // 2)
         except (CoarseError, OSError) as error:
-            failed = error if isinstance(error, CoarseError) else CoarseError(f"a link cannot be made: {error}")
-            self._results.append(partial(self._models.trees.on_links_failed, step, failed))
+            self._fail(step, error)
             return
         self._results.append(partial(self._models.trees.on_connected, step, payload_bytes, room_bytes))
 
+    def _fail(self, step: OpenLinks | ConnectLinks, error: CoarseError | OSError) -> None:
+        failed = error if isinstance(error, CoarseError) else CoarseError(f"a link cannot be made: {error}")
+        self._results.append(partial(self._models.trees.on_links_failed, step, failed))
+
     def _close(self, step: CloseLinks) -> None:
         for hop in [hop for hop in self._links if hop[:2] == (step.model, step.root)]:
+            carried = self.carried(hop[2])
             link = self._links.pop(hop)
             for is_up in (True, False):
                 self._timers.pop((hop, is_up), None)
             if link is not None:
+                self._closed_bytes[hop[2]] = carried
                 self._mailbox.ignore(link.fileno())
                 link.close()
 
@@ -255,7 +262,6 @@ class TreeLinks:
         if link is None:
             self._send_by_mpi(step, payloads)
             return
-        before = link.sent_bytes
         if payloads:
             link.send_packets(headers_of(frame), payloads, step.packet_bytes)
         else:
@@ -263,7 +269,6 @@ class TreeLinks:
             if isinstance(message, Beat):
                 parts.append(beyond_bytes(message, link.payload_bytes - HEADER_BYTES))
             link.send(parts)
-        self.sent_bytes[step.device] = self.sent_bytes.get(step.device, 0) + link.sent_bytes - before
 
     def _send_by_mpi(self, step: SendFrame, payloads: list[np.ndarray]) -> None:
         message = step.frame.message
@@ -288,9 +293,6 @@ class TreeLinks:
                 header = np.frombuffer(header_of(frame), np.uint8)
                 self._send_message(step.device, Tag.PACKETS, np.concatenate((header, values)))
                 begin = end
-
-    def _count(self, device: int, link: DatagramLink, before: int) -> None:
-        self.received_bytes[device] = self.received_bytes.get(device, 0) + link.received_bytes - before
 
     def _ask_the_silent(self, carry_out: Callable[[Steps], None]) -> None:
         now_s = self._clock.now_s()
@@ -318,19 +320,7 @@ class TreeLinks:
 
     def _add(self, step: AddPackets) -> None:
         target = self._memory.view(step.target, 4 * step.num_elements).view(np.float32)
-        for number, source in enumerate(step.sources):
-            values = self._values(source, step.num_elements)
-            wide = values if source.dtype == DType.FLOAT32 else widen(values, DType(source.dtype))
-            if number == 0:
-                target[:] = wide
-            else:
-                np.add(target, wide, out=target)
-            if source.is_zeroed:
-                values[:] = 0
-
-    def _values(self, place: PlaceOfValues, num_elements: int) -> np.ndarray:
-        dtype = DType(place.dtype)
-        return self._memory.view(place.offset, num_elements * dtype.itemsize).view(dtype.storage)
+        add_values(self._memory, step.sources, step.num_elements, lambda values: add_in_order(values, target))
 
     def _zero(self, step: ZeroValues) -> None:
         self._memory.view(step.offset, step.nbytes)[:] = 0

@@ -30,10 +30,10 @@ from coarse.protocol.paged_records import (
 from coarse.protocol.plan import Placement
 from coarse.protocol.snapshot_records import fragments, shortened
 from coarse.proxy.instructions import Instruction, Send
-from coarse.proxy.paged.places import ClientPlaces, PacketPlan, RootPlaces
+from coarse.proxy.paged.places import MemoryLayout, PacketPlan, RootPlaces
 from coarse.proxy.paged.served import Out, ServedModel
 from coarse.proxy.paged.switch import ModelSwitch
-from coarse.proxy.paged.trees import DeviceTrees, places_text
+from coarse.proxy.paged.trees import DeviceTrees, places_text, plan_tree_of
 from coarse.proxy.paged_steps import (
     CloseStore,
     OpenStore,
@@ -46,12 +46,10 @@ from coarse.proxy.paged_steps import (
 from coarse.storage.paged.commit import decode_commit
 from coarse.storage.paged.declaration import Declaration, staging_slot_bytes, window_slot_bytes
 from coarse.storage.paged.layout import BLOCK_BYTES
-from coarse.storage.paged.stream import Ring
 from coarse.transport.many_to_one.frames import Frame
 from coarse.transport.many_to_one.sender import Sender
-from coarse.transport.many_to_one.tree import Tree, plan_tree
+from coarse.transport.many_to_one.tree import Tree
 
-_FLOAT_BYTES = 4
 Steps = list[Instruction]
 Allocate = Callable[[int, Callable[[int, str], Steps]], Steps]
 
@@ -63,7 +61,9 @@ class _Model:
     joined: set[int] = field(default_factory=set)
     left: set[int] = field(default_factory=set)
     texts: list[str] = field(default_factory=list)
-    declared: dict[str, Any] | None = None
+    declaration: Declaration | None = None
+    resumed: str = ""
+    """The commit that is gone on from, in base 64."""
     tree: Tree | None = None
     opening: OpenStore | None = None
     opened: StoreOpened | None = None
@@ -148,8 +148,8 @@ class DeviceModels:
     def _to_client(self, number: int, client: int, record: Any) -> Send:  # noqa: ANN401
         """To a worker that is attached here, or to the device that it is attached to, which passes it on."""
         model = self._models.get(number)
-        host = self._placement.client_nodes[client]
-        hub = self._placement.local_proxies[client] if model is None or model.tree is None else model.tree.hubs[host]
+        tree = None if model is None else model.tree
+        hub = self._placement.local_proxies[client] if tree is None else tree.hub_of(client)
         return Send(client if hub == self._device else self._placement.num_clients + hub, record)
 
     def _to_all(self, number: int, make: Callable[[int], Any]) -> Steps:
@@ -169,21 +169,20 @@ class DeviceModels:
         if record.client == 0:
             model.texts.append(record.text)
             if record.is_last:
-                model.declared = json.loads("".join(model.texts))
+                said = json.loads("".join(model.texts))
+                model.declaration, model.resumed = Declaration.from_json(said["declaration"]), said["resumed"]
         if record.is_last:
             model.joined.add(record.client)
-        if model.declared is None or len(model.joined) < self._placement.num_clients:
+        if model.declaration is None or len(model.joined) < self._placement.num_clients:
             return []
-        declaration = Declaration.from_json(model.declared["declaration"])
-        resumed = decode_commit(base64.b64decode(model.declared["resumed"])) if model.declared["resumed"] else None
-        number = self.node_of(record.model)
+        declaration = model.declaration
         try:
-            model.tree = plan_tree(self._device, number, self._placement, dict(declaration.switches))
+            tree = model.tree = plan_tree_of(declaration, self._device, self._placement)
         except ConfigError as error:
             return self.on_failed(record.model, error)
-        children = model.tree.children(self._device)
-        num_clients = sum(endpoint < self._placement.num_clients for endpoint in children)
-        return [OpenStore(record.model, declaration, num_clients, len(children) - num_clients, resumed)]
+        resumed = decode_commit(base64.b64decode(model.resumed)) if model.resumed else None
+        num_clients, num_below = len(tree.child_workers(self._device)), len(tree.child_devices(self._device))
+        return [OpenStore(record.model, declaration, num_clients, num_below, resumed)]
 
     def on_opened(self, opening: OpenStore, opened: StoreOpened) -> Steps:
         """A model's folders are open, and its memory is planned: begin its tree."""
@@ -191,7 +190,7 @@ class DeviceModels:
         assert model.tree is not None
         model.opening, model.opened = opening, opened
         declaration, ring_bytes = opening.declaration, opened.plan.ring_bytes
-        return self.trees.begin(opening.model, model.tree, declaration, self._nodes(model), ring_bytes)
+        return self.trees.begin(opening.model, model.tree, declaration, ring_bytes)
 
     def _on_tree_ready(self, number: int, packets: PacketPlan) -> Steps:
         """Have memory for the node's own part, and tell all workers that the model is open."""
@@ -203,57 +202,45 @@ class DeviceModels:
         assert opened is not None
         assert tree is not None
         declaration, plan = opening.declaration, opened.plan
-        window = plan.num_window * window_slot_bytes(declaration.model, self.node_of(number))
-        slot = staging_slot_bytes(declaration.model)
-        gradients = -(-plan.gradient_bytes // BLOCK_BYTES) * BLOCK_BYTES
-        each = gradients + (plan.num_staging + 1) * slot
-        packet_bytes = (packets.up_elements or 0) * _FLOAT_BYTES
-        below = tree.child_devices(self._device)
-        total = window + opening.num_clients * each + len(below) * packets.window * packet_bytes + BLOCK_BYTES
+        window_bytes = plan.num_window * window_slot_bytes(declaration.model, self.node_of(number))
+        slot_bytes = staging_slot_bytes(declaration.model)
+
+        def laid_out(offset: int) -> tuple[RootPlaces, int]:
+            layout = MemoryLayout(offset)
+            window = layout.take(window_bytes)
+            clients = layout.clients(tree.child_workers(self._device), plan, slot_bytes)
+            rings = {
+                device: layout.ring(packets.window, packets.up_bytes) for device in tree.child_devices(self._device)
+            }
+            return RootPlaces(clients=clients, window=window, rings=rings), layout.end
 
         def placed(offset: int, refusal: str) -> Steps:
             if refusal:
                 remedy = "lower memory, or raise device_capacity_bytes"
                 return self._fail(number, "CapacityError", f"{refusal}; {remedy}")
             model.region = offset
-            begin = -(-offset // BLOCK_BYTES) * BLOCK_BYTES
-            at = begin + window
-            places = {}
-            for endpoint in tree.children(self._device):
-                if endpoint < self._placement.num_clients:
-                    staging = at + gradients
-                    places[endpoint] = ClientPlaces(at, staging, staging + plan.num_staging * slot)
-                    at += each
-            rings = {}
-            for device in below:
-                rings[device] = Ring(at, packets.window, packet_bytes)
-                at += packets.window * packet_bytes
-            model.served = ServedModel(
-                number, self._device, self._nodes(model), tree, declaration, opened, packets,
-                RootPlaces(clients=places, window=begin, rings=rings),
-            )  # fmt: skip
-            rooms = tuple(place.gradients for place in places.values())
-            steps: Steps = [UseMemory(number, plan, begin, rooms)]
+            places, _ = laid_out(offset)
+            model.served = ServedModel(number, self._device, tree, declaration, opened, packets, places)
+            rooms = tuple(place.gradients for place in places.clients.values())
+            steps: Steps = [UseMemory(number, plan, places.window, rooms)]
             for client in range(self._placement.num_clients):
-                steps += self._opened(number, opened, places.get(client), begin, packets, client)
+                steps += self._opened(number, opened, places, packets, client)
             return steps
 
-        return self._allocate(total, placed)
+        _, nbytes = laid_out(0)
+        return self._allocate(nbytes + BLOCK_BYTES, placed)
 
     def node_of(self, number: int) -> int:
         """Which of a model's optimizer nodes this device is."""
-        return self._nodes(self._models[number]).index(self._device)
-
-    def _nodes(self, model: _Model) -> tuple[int, ...]:
-        assert model.declared is not None
-        return tuple(model.declared["nodes"])
+        declaration = self._models[number].declaration
+        assert declaration is not None
+        return declaration.nodes.index(self._device)
 
     def _opened(
         self,
         number: int,
         opened: StoreOpened,
-        place: ClientPlaces | None,
-        window: int,
+        places: RootPlaces,
         packets: PacketPlan,
         client: int,
     ) -> list[Send]:
@@ -264,10 +251,9 @@ class DeviceModels:
             if client == 0:
                 resumed["commit"] = base64.b64encode(opened.resumed.encode()).decode()
         said: dict[str, Any] = {"resumed": resumed, "told": opened.told}
-        if place is not None:
-            plan = opened.plan
-            said |= places_text(self._device, place, plan.gradient_bytes, plan.num_staging, packets)
-            said |= {"window": window, "num_window": plan.num_window}
+        if client in places.clients:
+            said |= places_text(self._device, places.clients[client], opened.plan, packets)
+            said |= {"window": places.window, "num_window": opened.plan.num_window}
         return [
             self._to_client(number, client, PagedOpened(client, self._device, number, is_last, part))
             for is_last, part in fragments(json.dumps(said))

@@ -1,12 +1,14 @@
 # Pure: no MPI, threads, clock or environment.
 """Where packets of a model lie in a device's memory, on their way to an optimizer node and from it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 
 from coarse.protocol.dtypes import DType
 from coarse.proxy.paged_steps import PlaceOfValues, StorePackets
+from coarse.storage.paged.declaration import MemoryPlan
+from coarse.storage.paged.layout import BLOCK_BYTES
 from coarse.storage.paged.operations import GRADIENTS, Push
 from coarse.storage.paged.stream import ChunkStream, Ring, Span
 from coarse.transport.many_to_one.packets import Data
@@ -45,6 +47,38 @@ class PacketPlan:
     up_elements: int | None = None
     """Of a packet that is pushed; None: a chunk is a packet."""
     down_elements: int | None = None
+
+    @property
+    def up_bytes(self) -> int:
+        """Of a packet that is pushed from device to device: its values are float32."""
+        return (self.up_elements or 0) * DType.FLOAT32.itemsize
+
+
+class MemoryLayout:
+    """Pieces of device memory, one behind the other."""
+
+    def __init__(self, offset: int) -> None:
+        """`offset`: where the memory begins; the first piece does at a block."""
+        self.end = -(-offset // BLOCK_BYTES) * BLOCK_BYTES
+        """Where the last piece ends."""
+
+    def take(self, nbytes: int) -> int:
+        """Where a piece begins."""
+        at = self.end
+        self.end += nbytes
+        return at
+
+    def ring(self, num_packets: int, packet_bytes: int) -> Ring:
+        """A ring of packets."""
+        return Ring(self.take(num_packets * packet_bytes), num_packets, packet_bytes)
+
+    def clients(self, clients: Iterable[int], plan: MemoryPlan, slot_bytes: int) -> dict[int, ClientPlaces]:
+        """What each worker has that is attached to the device."""
+        gradients = -(-plan.gradient_bytes // BLOCK_BYTES) * BLOCK_BYTES
+        return {
+            client: ClientPlaces(self.take(gradients), self.take(plan.num_staging * slot_bytes), self.take(slot_bytes))
+            for client in clients
+        }
 
 
 class PushedValues:

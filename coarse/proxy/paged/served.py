@@ -2,6 +2,7 @@
 """One model on its optimizer node: operations, both streams and commits, between workers' records and the machine."""
 
 import base64
+from functools import cached_property
 
 from coarse.protocol.dtypes import DType
 from coarse.protocol.paged_records import (
@@ -70,7 +71,6 @@ class ServedModel:
         self,
         number: int,
         device: int,
-        nodes: tuple[int, ...],
         tree: Tree,
         declaration: Declaration,
         opened: StoreOpened,
@@ -80,7 +80,6 @@ class ServedModel:
         """
         Args:
             number, device: the model's, and this one's.
-            nodes: by optimizer node its device.
             tree: whose root this is.
             declaration: the model.
             opened, packets, places: its folders, how streams are cut, and where values lie in device memory.
@@ -90,7 +89,7 @@ class ServedModel:
         self.number = number
         self.declaration = declaration
         self._device = device
-        self._nodes = nodes
+        nodes = self._nodes = declaration.nodes
         self._node = nodes.index(device)
         self.tree = tree
         self._children = tree.children(device)
@@ -179,7 +178,7 @@ class ServedModel:
         assert not is_up
         return self._hop(self._root.on_pull_timer(self._child_of[device + self._num_clients]), is_up=False)
 
-    @property
+    @cached_property
     def senders(self) -> dict[tuple[int, bool], Sender]:
         """By device at the other end, and whether it is of the stream of pushes."""
         return {

@@ -7,6 +7,7 @@ float32 gradients nothing is added: its values leave from where they are, and st
 """
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from coarse.protocol.paged_records import PagedAsk, PagedBeat, PagedData
 from coarse.proxy.paged.places import ChildPackets, ClientPlaces, PacketPlan, PushedValues, cut
@@ -80,7 +81,7 @@ class ModelSwitch:
         """Packet of what is pulled that is smaller than others -> its bytes."""
         self._freed = 0
 
-    @property
+    @cached_property
     def senders(self) -> dict[tuple[int, bool], Sender]:
         """By device at the other end, and whether it is of the stream of pushes."""
         found = {(self._parent, True): self.adds.sender}

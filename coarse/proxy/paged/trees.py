@@ -17,13 +17,13 @@ from coarse.protocol.paged_records import PagedAsk, PagedBeat, PagedData, PagedO
 from coarse.protocol.plan import Placement
 from coarse.protocol.snapshot_records import fragments
 from coarse.proxy.instructions import Instruction, Send
-from coarse.proxy.paged.places import ClientPlaces, PacketPlan
+from coarse.proxy.paged.places import ClientPlaces, MemoryLayout, PacketPlan
 from coarse.proxy.paged.served import Out
 from coarse.proxy.paged.switch import ModelSwitch, SwitchPlaces
 from coarse.proxy.paged_steps import CloseLinks, ConnectLinks, OpenLinks, ZeroValues
-from coarse.storage.paged.declaration import PUSH_WINDOW, Declaration, plan_switch, staging_slot_bytes
+from coarse.storage.paged.declaration import PUSH_WINDOW, Declaration, MemoryPlan, plan_switch, staging_slot_bytes
 from coarse.storage.paged.layout import BLOCK_BYTES
-from coarse.storage.paged.stream import ChunkStream, Ring
+from coarse.storage.paged.stream import ChunkStream
 from coarse.transport.many_to_one.frames import HEADER_BYTES, MOST_PACKETS, Frame
 from coarse.transport.many_to_one.tree import Tree, plan_tree
 
@@ -80,12 +80,12 @@ class DeviceTrees:
 
     # --- the root
 
-    def begin(self, model: int, tree: Tree, declaration: Declaration, nodes: tuple[int, ...], ring_bytes: int) -> Steps:
+    def begin(self, model: int, tree: Tree, declaration: Declaration, ring_bytes: int) -> Steps:
         """Begin a tree whose root this device is."""
         join = self._joins[model, self._device] = _Join(tree, declaration, ring_bytes=ring_bytes)
         if len(tree.devices) == 1:
             return self._on_ready(model, PacketPlan(window=PUSH_WINDOW))
-        declared = {"declaration": declaration.to_json(), "number": nodes.index(self._device)}
+        declared = {"declaration": declaration.to_json()}
         asked = self._ask_all(model, join, "join", dict.fromkeys(tree.devices, declared))
         return [*asked, self._open_links(model, join)]
 
@@ -174,7 +174,7 @@ class DeviceTrees:
         match record.what:
             case "join":
                 declaration = Declaration.from_json(said["declaration"])
-                tree = plan_tree(root, said["number"], self._placement, dict(declaration.switches))
+                tree = plan_tree_of(declaration, root, self._placement)
                 join = self._joins[model, root] = _Join(tree, declaration)
                 return [self._open_links(model, join)]
             case "connect":
@@ -219,46 +219,33 @@ class DeviceTrees:
         """Have memory for a switch's rings, and tell its workers where theirs is."""
         join = self._joins[model, root]
         tree, declaration = join.tree, join.declaration
-        children = tree.children(self._device)
-        workers = [endpoint for endpoint in children if endpoint < self._placement.num_clients]
-        below = tree.child_devices(self._device)
+        workers, below = tree.child_workers(self._device), tree.child_devices(self._device)
         plan = plan_switch(declaration, len(workers))
-        assert packets.up_elements is not None
         assert packets.down_elements is not None
-        up_bytes = packets.window * packets.up_elements * _FLOAT_BYTES
         down_bytes = packets.down_elements * declaration.model.pulled.itemsize
-        adds = len(children) > 1 or not workers or declaration.gradients.itemsize != _FLOAT_BYTES
-        slot = staging_slot_bytes(declaration.model)
-        gradients = -(-plan.gradient_bytes // BLOCK_BYTES) * BLOCK_BYTES
-        each = gradients + (plan.num_staging + 1) * slot
-        total = (len(below) + adds) * up_bytes + packets.window * down_bytes + len(workers) * each + BLOCK_BYTES
+        adds = len(workers) != 1 or bool(below) or declaration.gradients.itemsize != _FLOAT_BYTES
+
+        def laid_out(offset: int) -> tuple[SwitchPlaces, int]:
+            layout = MemoryLayout(offset)
+            places = SwitchPlaces(
+                clients=layout.clients(workers, plan, staging_slot_bytes(declaration.model)),
+                rings={device: layout.ring(packets.window, packets.up_bytes) for device in below},
+                sums=layout.ring(packets.window, packets.up_bytes) if adds else None,
+                copies=layout.ring(packets.window, down_bytes),
+            )
+            return places, layout.end
 
         def placed(offset: int, refusal: str) -> Steps:
             if refusal:
                 remedy = "lower memory, or raise device_capacity_bytes"
                 return self._failed(model, root, CapacityError(f"{refusal}; {remedy}"))
             join.region = offset
-            at = -(-offset // BLOCK_BYTES) * BLOCK_BYTES
-            clients: dict[int, ClientPlaces] = {}
-            for worker in workers:
-                staging = at + gradients
-                clients[worker] = ClientPlaces(at, staging, staging + plan.num_staging * slot)
-                at += each
-            rings = {}
-            up_packet = (packets.up_elements or 0) * _FLOAT_BYTES
-            for device in below:
-                rings[device] = Ring(at, packets.window, up_packet)
-                at += up_bytes
-            sums = Ring(at, packets.window, up_packet) if adds else None
-            at += up_bytes if adds else 0
-            places = SwitchPlaces(
-                clients=clients, rings=rings, sums=sums, copies=Ring(at, packets.window, down_bytes)
-            )
+            places, _ = laid_out(offset)
             join.switch = ModelSwitch(model, self._device, tree, declaration, packets, places, plan.num_staging)
-            steps: Steps = [ZeroValues(place.gradients, plan.gradient_bytes) for place in clients.values()]
-            for worker, place in clients.items():
+            steps: Steps = [ZeroValues(place.gradients, plan.gradient_bytes) for place in places.clients.values()]
+            for worker, place in places.clients.items():
                 text = json.dumps({
-                    **places_text(self._device, place, plan.gradient_bytes, plan.num_staging, packets),
+                    **places_text(self._device, place, plan, packets),
                     "ring": list(places.copies),
                 })  # fmt: skip
                 steps += [
@@ -266,7 +253,8 @@ class DeviceTrees:
                 ]
             return [*steps, *self._answered(model, root, "ready", {})]
 
-        return self._allocate(total, placed)
+        _, nbytes = laid_out(0)
+        return self._allocate(nbytes + BLOCK_BYTES, placed)
 
     def _leave(self, model: int, root: int) -> Steps:
         join = self._joins.pop((model, root), None)
@@ -306,16 +294,19 @@ class DeviceTrees:
         ]
 
 
-def places_text(
-    hub: int, place: ClientPlaces, gradient_bytes: int, num_staging: int, packets: PacketPlan
-) -> dict[str, Any]:
+def plan_tree_of(declaration: Declaration, root: int, placement: Placement) -> Tree:
+    """The tree of a model's optimizer node whose device is `root`; see plan_tree."""
+    return plan_tree(root, declaration.nodes.index(root), placement, dict(declaration.switches))
+
+
+def places_text(hub: int, place: ClientPlaces, plan: MemoryPlan, packets: PacketPlan) -> dict[str, Any]:
     """What a worker is told of its memory on the device that it is attached to, and of packets."""
     return {
         "hub": hub,
         "gradients": place.gradients,
-        "gradient_bytes": gradient_bytes,
+        "gradient_bytes": plan.gradient_bytes,
         "staging": place.staging,
-        "num_staging": num_staging,
+        "num_staging": plan.num_staging,
         "look": place.look,
         "push_window": packets.window,
         "up_elements": packets.up_elements,

@@ -104,7 +104,7 @@ def _open(
     require_same(statement(declaration), "model's")
     runtime = current()
     client = runtime.require_client()
-    remote = client.new_model(declaration.nodes)
+    remote = client.new_model()
     try:
         remote.open(declaration)
         divisor = 1 if op is Op.SUM else runtime.placement.num_clients

@@ -83,7 +83,7 @@ class OffloadedOptimizer(torch.optim.Optimizer):
         stall_timeout_s = current().config.stall_timeout_s if is_initialized() else _STALL_TIMEOUT_S
         self._node = OwnNode(2 * (declaration.memory_bytes or 0), WallClock(), stall_timeout_s, num_here)
         self._node.hands.on_updated = self._take_over
-        self.remote = RemoteModel(0, self._node, {DEVICE: self._node.memory}, (DEVICE,))  # type: ignore[arg-type]
+        self.remote = RemoteModel(0, self._node, {DEVICE: self._node.memory})  # type: ignore[arg-type]
         self.values = UnitValues(self.remote, {})
         self._is_closed = False
         try:

@@ -46,6 +46,10 @@ class Tree:
         below = [child + self.placement.num_clients for child, parent in self.parents.items() if parent == device]
         return tuple(sorted([*workers, *below], key=lambda endpoint: self.workers_below(endpoint)[0]))
 
+    def child_workers(self, device: int) -> tuple[int, ...]:
+        """The workers that are attached to a device."""
+        return tuple(endpoint for endpoint in self.children(device) if endpoint < self.placement.num_clients)
+
     def child_devices(self, device: int) -> tuple[int, ...]:
         """The devices below a device."""
         first = self.placement.num_clients

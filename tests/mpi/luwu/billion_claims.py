@@ -28,7 +28,7 @@ def opened() -> RemoteModel:
         num_workers=coarse.size(), storage=None, memory_bytes=256 << 20, run=uuid.uuid4().hex, nodes=(OPTIMIZER,),
         switches=((SWITCH, (0, 1)),), network="udp", loss=0.1,
     )  # fmt: skip
-    model = runtime.require_client().new_model(declaration.nodes)
+    model = runtime.require_client().new_model()
     model.open(declaration)
     return model
 

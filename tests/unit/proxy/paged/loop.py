@@ -11,7 +11,7 @@ from coarse.protocol.codec import decode, encode
 from coarse.protocol.dtypes import DType
 from coarse.protocol.paged_records import PagedAsk, PagedBeat, PagedData, PagedState
 from coarse.protocol.plan import Placement
-from coarse.proxy.paged.places import ClientPlaces, PacketPlan, RootPlaces
+from coarse.proxy.paged.places import MemoryLayout, PacketPlan, RootPlaces
 from coarse.proxy.paged.served import ServedModel
 from coarse.proxy.paged.trees import places_text
 from coarse.proxy.paged_steps import StoreOpened, StoreWork, WriteRecord
@@ -58,14 +58,10 @@ class Loop(Training):
             in_memory=(1,), total_bytes=0,
         )  # fmt: skip
         window_bytes = num_window * window_slot_bytes(model, 0)
-        slot = staging_slot_bytes(model)
-        each = -(-gradient_bytes // 4096) * 4096 + (num_staging + 1) * slot
-        self.memory = aligned(window_bytes + num_workers * each)
-        places = {}
-        for worker in self.workers:
-            first = window_bytes + worker * each
-            staging = first + each - (num_staging + 1) * slot
-            places[worker] = ClientPlaces(first, staging, staging + num_staging * slot)
+        memory = MemoryLayout(0)
+        memory.take(window_bytes)
+        places = memory.clients(self.workers, plan, staging_slot_bytes(model))
+        self.memory = aligned(memory.end)
         opened = StoreOpened(None, plan, "")
         placement = Placement(
             client_nodes=(0,) * num_workers, device_nodes=(0,), local_proxies=(0,) * num_workers,
@@ -74,7 +70,7 @@ class Loop(Training):
         tree = plan_tree(DEVICE, 0, placement, {})
         packets = PacketPlan(window=PUSH_WINDOW)
         root_places = RootPlaces(clients=places)
-        self.served = ServedModel(MODEL, DEVICE, (DEVICE,), tree, declaration, opened, packets, root_places)
+        self.served = ServedModel(MODEL, DEVICE, tree, declaration, opened, packets, root_places)
         layout = DiskLayout(model, 0, 1)
         self.folder = PagedFolder(Path("/disk"), MemoryDisk())
         self.folder.open_files(layout.file_bytes[0], layout.sum_file_bytes[0])
@@ -84,7 +80,7 @@ class Loop(Training):
             lambda group: kernel_of(declaration.optimizer, group), declaration.group_of,
         )  # fmt: skip
         for worker, place in places.items():
-            said = places_text(DEVICE, place, gradient_bytes, num_staging, packets)
+            said = places_text(DEVICE, place, plan, packets)
             said |= {"window": 0, "num_window": num_window}
             self.lines[worker][DEVICE] = NodeLine(worker, DEVICE, MODEL, 0, declaration, said)
         self.to_device: list[deque[bytes]] = [deque() for _ in self.workers]
