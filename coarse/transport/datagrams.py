@@ -191,10 +191,7 @@ class DatagramLink:
                 while segment == nbytes and end < come and sizes[end] == sizes[begin]:
                     end += 1  # single datagrams of one size are as good as those that came as one
                 if end - begin > 1:
-                    self.num_received += end - begin
-                    self.received_bytes += nbytes * (end - begin)
-                    if nbytes >= HEADER_BYTES:
-                        yield from self._cut_apart(self._buffers[begin:end, :nbytes])
+                    yield from self._cut_apart(self._buffers[begin:end, :nbytes])
                 else:
                     yield from self._frames(self._buffers[begin, :nbytes], segment)
                 begin = end
@@ -209,6 +206,8 @@ class DatagramLink:
         for level, kind, raw in ancillary:
             if level == socket.SOL_UDP and kind == _UDP_GRO:
                 segment = struct.unpack_from("=i", raw)[0]
+        self.num_received += -(-nbytes // segment) if segment else 0
+        self.received_bytes += nbytes
         return nbytes, segment
 
     def receive_raw(self, buffer: np.ndarray) -> int:
@@ -218,16 +217,13 @@ class DatagramLink:
 
     def _frames(self, raw: np.ndarray, segment: int) -> Iterator[tuple[Frame, np.ndarray]]:
         whole = len(raw) // segment if segment else 0
-        rest = raw[whole * segment :]
-        self.num_received += whole + bool(len(rest))
-        self.received_bytes += len(raw)
-        if whole and segment >= HEADER_BYTES:
-            yield from self._cut_apart(raw[: whole * segment].reshape(whole, segment))
-        if len(rest) >= HEADER_BYTES:
-            yield from self._cut_apart(rest.reshape(1, -1))
+        yield from self._cut_apart(raw[: whole * segment].reshape(whole, segment))
+        yield from self._cut_apart(raw[whole * segment :].reshape(1, -1))
 
     def _cut_apart(self, datagrams: np.ndarray) -> Iterator[tuple[Frame, np.ndarray]]:
-        """(n, bytes) uint8 as frames, but for what is lost on purpose."""
+        """(n, bytes) uint8 as frames, but for what is too short to be one, and what is lost on purpose."""
+        if not len(datagrams) or datagrams.shape[1] < HEADER_BYTES:
+            return
         lost = np.flatnonzero(self._draws.random(len(datagrams)) < self._loss).tolist() if self._loss else []
         self.num_dropped += len(lost)
         for before, after in pairwise([-1, *lost, len(datagrams)]):

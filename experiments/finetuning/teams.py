@@ -13,6 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from experiments.gpt.network import settings_of
+
 REPLICATED_MODES = ("dense", "allreduce", "coarse")
 SHARDED_MODES = ("fsdp", "hybrid", "zeropp", "fcdp")
 MODES = ("single", *REPLICATED_MODES, *SHARDED_MODES, "luwu")
@@ -164,9 +166,8 @@ class LuwuTeam(CoarseTeam):
 
     def join(self, model: nn.Module, make_optimizer: MakeOptimizer, num_passes: int) -> tuple[nn.Module, Optimizer]:
         asked = make_optimizer(trainable(model))
-        settings = {name: asked.defaults[name] for name in ("lr", "betas", "weight_decay")}
         model, self._optimizer = self._ct.model_in_network(
-            model, type(asked), accumulate=num_passes, **self._options, **settings
+            model, type(asked), accumulate=num_passes, **self._options, **settings_of(asked)
         )
         return model, self._optimizer
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from torch import nn
+from torch.optim import Optimizer
 
 MIB = 1024 * 1024
 OFFLOADED = ("zero-infinity", "zero-offload")
@@ -46,6 +47,11 @@ def check_network_arguments(
     if "storage" in taken and not given.storage:
         whose = "the memory device's host" if given.mode == "luwu" else "each worker's host"
         parser.error(f"--mode {given.mode} keeps states in --storage DIR; name a folder on {whose}")
+
+
+def settings_of(optimizer: Optimizer) -> dict[str, Any]:
+    """The settings of an AdamW that trainings choose."""
+    return {name: optimizer.defaults[name] for name in ("lr", "betas", "weight_decay")}
 
 
 def network_options(

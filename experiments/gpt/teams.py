@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from experiments.gpt.network import OFFLOADED
+from experiments.gpt.network import OFFLOADED, settings_of
 
 COARSE_MODES = ("dense", "allreduce", "coarse")
 MODES = (*COARSE_MODES, "luwu", *OFFLOADED, "ddp", "none", "single")
@@ -167,9 +167,9 @@ class LuwuTeam(CoarseTeam):
         self._options = options
 
     def join(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
-        kept = ("lr", "betas", "weight_decay")
-        settings = {name: optimizer.defaults[name] for name in kept}
-        model, self._optimizer = self._ct.model_in_network(model, type(optimizer), **self._options, **settings)
+        model, self._optimizer = self._ct.model_in_network(
+            model, type(optimizer), **self._options, **settings_of(optimizer)
+        )
         self.first_step = self._optimizer.steps
         return model, self._optimizer
 
@@ -190,10 +190,10 @@ class OffloadedTeam(LuwuTeam):
     """Workers that shard the model by FSDP, and keep their shards' states on disks, or in memory, of their own."""
 
     def join(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
-        settings = {name: optimizer.defaults[name] for name in ("lr", "betas", "weight_decay")}
         model = self._ct.fully_shard(model)
-        parameters = model.parameters()
-        self._optimizer = self._ct.OffloadedOptimizer(parameters, type(optimizer), **self._options, **settings)
+        self._optimizer = self._ct.OffloadedOptimizer(
+            model.parameters(), type(optimizer), **self._options, **settings_of(optimizer)
+        )
         self.first_step = self._optimizer.steps
         return model, self._optimizer
 

@@ -6,12 +6,13 @@ import json
 import os
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch.distributed.tensor import DTensor
 
+import coarse
 from coarse.client.paged.model import GradientRoom, RemoteModel
 from coarse.errors import ConfigError, UnsupportedError
 from coarse.protocol.clock import WallClock
@@ -24,11 +25,10 @@ from coarse.torch.paged import saving
 from coarse.torch.paged.declared import OPTIMIZERS, owner
 from coarse.torch.paged.optimizer import plain_settings
 from coarse.torch.paged.own_node import DEVICE, OwnNode
-from coarse.torch.paged.values import UnitValues
+from coarse.torch.paged.values import PARAMETERS, UnitValues
 
 _UNIT_ELEMENTS = 16 * CHUNK_ELEMENTS
 """Parameters are pushed together up to this."""
-_PARAMETERS = 0
 _STALL_TIMEOUT_S = 60.0
 
 
@@ -72,9 +72,8 @@ class OffloadedOptimizer(torch.optim.Optimizer):
         super().__init__(asked.param_groups, asked.defaults)
         self.steps = 0
         """Steps that were made, those before a resume too."""
-        self._members = _members(self.param_groups)
-        self._units = _units(self._members)
-        rank, num_here = _place()
+        self._units = _units(_members(self.param_groups))
+        rank, num_here = (coarse.rank(), coarse.local_size()) if is_initialized() else (0, 1)
         folders = None if storage is None else tuple(f"{os.fspath(folder)}/worker-{rank}" for folder in storage)
         declaration = self._declared(
             optimizer.__name__, chunk_elements, storage=folders, resume=resume, other_kernel=other_kernel,
@@ -82,7 +81,7 @@ class OffloadedOptimizer(torch.optim.Optimizer):
         )  # fmt: skip
         stall_timeout_s = current().config.stall_timeout_s if is_initialized() else _STALL_TIMEOUT_S
         self._node = OwnNode(2 * (declaration.memory_bytes or 0), WallClock(), stall_timeout_s, num_here)
-        self._node.hands.on_updated = self._take_over
+        self._node.hands.on_updated = self._put
         self.remote = RemoteModel(0, self._node, {DEVICE: self._node.memory})  # type: ignore[arg-type]
         self.values = UnitValues(self.remote, {})
         self._is_closed = False
@@ -159,13 +158,13 @@ class OffloadedOptimizer(torch.optim.Optimizer):
         plain = self._settings()
         return Declaration(
             model=PagedModel(
-                units=tuple(PagedUnit(unit[0][0], tuple(tensor for _, tensor, _, _ in unit)) for unit in self._units),
+                units=tuple(PagedUnit(unit[0].tensor.name, tuple(one.tensor for one in unit)) for unit in self._units),
                 num_states=max(kernel_of(optimizer, group).num_states for group in plain),
                 chunk_elements=chunk_elements,
             ),
             optimizer=optimizer,
             groups=tuple(plain),
-            group_of=tuple(tuple(group for _, _, group, _ in unit) for unit in self._units),
+            group_of=tuple(tuple(one.group for one in unit) for unit in self._units),
             num_workers=1,
             in_backward=True,
             owner=owner(),
@@ -178,18 +177,14 @@ class OffloadedOptimizer(torch.optim.Optimizer):
         remote = self.remote
         if remote.resumed is None:
             for number, unit in enumerate(self._units):
-                flat = np.zeros(remote.declaration.model.units[number].num_elements, np.float32)
-                for values, begin in zip(unit, remote.declaration.model.units[number].begins, strict=True):
-                    part = _local(values[3]).detach().reshape(-1).numpy()
-                    flat[begin : begin + len(part)] = part
-                remote.push_values(number, _PARAMETERS, (1 << len(unit)) - 1, flat)
+                self.values.write(number, {place: _local(one.parameter) for place, one in enumerate(unit)})
             remote.commit(0)
             remote.send_state(b"")
             remote.wait_for_commits()
             return
         self.steps = remote.resumed["step"]
         for number in range(len(self._units)):
-            flat, _ = remote.look(number, _PARAMETERS)
+            flat, _ = remote.look(number, PARAMETERS)
             self._put(number, 0, flat)
         if remote.state:
             for group, settings in zip(self.param_groups, json.loads(remote.state), strict=True):
@@ -198,25 +193,22 @@ class OffloadedOptimizer(torch.optim.Optimizer):
     def _push(self, number: int) -> None:
         """The gradients of a unit."""
         unit, model = self._units[number], self.remote.declaration.model.units[number]
-        present = sum(1 << place for place, one in enumerate(unit) if one[3].grad is not None)
+        present = sum(1 << place for place, one in enumerate(unit) if one.parameter.grad is not None)
         if not present:
             return
         room: GradientRoom | None = self.remote.room_for(number)
         flat = np.zeros(model.num_elements, np.float32) if room is None else room.values
-        for (_, tensor, _, parameter), begin in zip(unit, model.begins, strict=True):
+        for (tensor, _, parameter), begin in zip(unit, model.begins, strict=True):
             if parameter.grad is not None:
                 gradient = torch.from_numpy(flat[begin : begin + tensor.num_elements])
                 gradient.copy_(_local(parameter.grad).reshape(-1))
         self.remote.push_gradients(number, present, is_last=True, room=room, source=flat if room is None else None)
 
-    def _take_over(self, number: int, begin: int, values: np.ndarray) -> None:
-        """A chunk was updated: (n,) float32 from an element of its unit on. In a thread of the node."""
-        self._put(number, begin, values)
-
     def _put(self, number: int, first: int, values: np.ndarray) -> None:
+        """Take over a unit's values, (n,) float32 from an element on; also in a thread of the node."""
         unit, model = self._units[number], self.remote.declaration.model.units[number]
         past = first + len(values)
-        for (_, tensor, _, parameter), begin in zip(unit, model.begins, strict=True):
+        for (tensor, _, parameter), begin in zip(unit, model.begins, strict=True):
             low, high = max(begin, first), min(begin + tensor.num_elements, past)
             if low < high:
                 flat = _local(parameter).detach().view(-1)
@@ -226,8 +218,13 @@ class OffloadedOptimizer(torch.optim.Optimizer):
         return [plain_settings(group) for group in self.param_groups]
 
 
-_Member = tuple[str, PagedTensor, int, torch.Tensor]
-"""(Name, tensor as it is kept, number of its group, parameter)."""
+class _Member(NamedTuple):
+    """A parameter that is stepped."""
+
+    tensor: PagedTensor
+    """As it is kept."""
+    group: int
+    parameter: torch.Tensor
 
 
 def _members(groups: list[dict[str, Any]]) -> list[_Member]:
@@ -240,9 +237,8 @@ def _members(groups: list[dict[str, Any]]) -> list[_Member]:
                     f"parameter {place} of group {number} is {local.dtype} on {local.device}; states on disks step "
                     "contiguous float32 on the CPU: keep master copies there, as FSDP2's mixed precision does"
                 )
-            name = f"{number}.{place}"
             if local.numel():  # a worker may have no part of a small one
-                found.append((name, PagedTensor(name, tuple(local.shape)), number, parameter))
+                found.append(_Member(PagedTensor(f"{number}.{place}", tuple(local.shape)), number, parameter))
     if not found:
         raise ConfigError("this worker has no parameters; give it some, or use fewer workers", key="params")
     return found
@@ -253,7 +249,7 @@ def _units(members: list[_Member]) -> list[list[_Member]]:
     units: list[list[_Member]] = [[]]
     elements = 0
     for member in members:
-        count = member[1].num_elements
+        count = member.tensor.num_elements
         if units[-1] and elements + count > _UNIT_ELEMENTS:
             units.append([])
             elements = 0
@@ -275,12 +271,3 @@ def _like(parameter: torch.Tensor, local: torch.Tensor) -> torch.Tensor:
     return DTensor.from_local(
         local, mesh, placements, run_check=False, shape=parameter.shape, stride=parameter.stride()
     )
-
-
-def _place() -> tuple[int, int]:
-    """This worker's rank, and how many workers are on its host."""
-    if is_initialized():
-        placement, client = current().placement, current().client_index
-        assert client is not None
-        return client, placement.client_nodes.count(placement.client_nodes[client])
-    return 0, 1
