@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import shutil
 import subprocess
 import sys
@@ -19,6 +18,7 @@ from statistics import median
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # so that the script runs from any folder
 
 from benchmarks.disk_probe import probe_s
+from benchmarks.luwu_ranks import planned_bytes
 from benchmarks.provenance import provenance
 
 RESULT = Path(__file__).parent / "results" / "luwu.json"
@@ -32,7 +32,6 @@ RATIOS = (1 / 3, 2 / 3, 1.0, 1.5, 3.0)
 """Compute to disk."""
 LUWU = ("luwu", "luwu-backward")
 MODES = (*LUWU, "zero-infinity")
-MIB = 1 << 20
 MOST_OF_SLOWEST, LEAST_OF_OTHER, LEAST_OF_PROBE = 1.15, 1.5, 0.85
 """The targets: a step against its slowest resource, ZeRO-Infinity's against luwu's at the best ratio, and the disk's
 probe against a step that the disk bounds."""
@@ -87,11 +86,7 @@ class Bench:
     def plan(self) -> None:
         """What luwu reads and writes in a step, as it says itself."""
         for mode in LUWU:
-            told = self.run(mode, 0.0, 1)["told"][0]  # type: ignore[index]
-            numbers = re.search(r"reads ([\d,.]+) MiB and writes ([\d,.]+) MiB", told)
-            assert numbers is not None, told
-            read, written = (int(float(one.replace(",", "")) * MIB) for one in numbers.groups())
-            self.planned[mode] = read, written
+            self.planned[mode] = planned_bytes(self.run(mode, 0.0, 1)["told"][0])  # type: ignore[index]
 
     def probe(self, mode: str) -> float:
         """The same bytes, and nothing else."""

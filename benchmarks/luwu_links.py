@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # so that the script runs from any folder
 
+from benchmarks.luwu_ranks import run_ranks
 from benchmarks.provenance import provenance
 
 if TYPE_CHECKING:  # imported by ranks alone
@@ -74,12 +75,8 @@ def start(rounds: int) -> None:
         ]
         (Path(folder) / "table.toml").write_text("\n".join(lines))
         (Path(folder) / "config.toml").write_text('partition = "table.toml"\n')
-        mpirun = Path(sys.executable).parent / "mpirun"
-        command = [mpirun, "--oversubscribe", "-n", str(len(RANKS)), sys.executable, __file__]
-        environment = {**os.environ, "COARSE_CONFIG": f"{folder}/config.toml"}
-        if os.geteuid() == 0:
-            environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-        subprocess.run([*map(str, command), "--folder", folder, "--rounds", str(rounds)], env=environment, check=True)
+        exports = {"COARSE_CONFIG": f"{folder}/config.toml"}
+        run_ranks(len(RANKS), __file__, "--folder", folder, "--rounds", rounds, exports=exports)
         rows = json.loads((Path(folder) / "rows.json").read_text())
     print("| what | pushed GB/s | pulled GB/s | pushed, of the blaster | pulled, of the blaster | of lossless |")
     print("|---|---:|---:|---:|---:|---:|")

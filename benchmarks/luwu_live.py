@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
 import sys
 import tempfile
 import threading
@@ -49,14 +48,12 @@ def main() -> None:
     if given.shared is not None:
         run_rank(given.storage, given.shared)
         return
+    from benchmarks.luwu_ranks import run_ranks
+
     with tempfile.TemporaryDirectory() as shared:
-        mpirun = Path(sys.executable).parent / "mpirun"
-        command = [mpirun, "--oversubscribe", "-n", NUM_WORKERS + 1, sys.executable, __file__, "--storage",
-                   given.storage, "--shared", shared]  # fmt: skip
-        as_root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
         with control_group() as group:
             (Path(shared) / "group").write_text(str(group))
-            subprocess.run(list(map(str, command)), env={**os.environ, **as_root}, check=True)
+            run_ranks(NUM_WORKERS + 1, __file__, "--storage", given.storage, "--shared", shared)
             peak = group / "memory.max_usage_in_bytes"
             peak_bytes = int(peak.read_text()) if peak.exists() else int((group / "memory.peak").read_text())
         row = json.loads((Path(shared) / "row.json").read_text())
@@ -121,6 +118,7 @@ def train(storage: Path, shared: Path, config: dict[str, Any]) -> None:
 
     import coarse
     import coarse.torch as ct
+    from benchmarks.luwu_ranks import planned_bytes
     from experiments.gpt.model import Gpt, GptShape, initialise
 
     torch.set_num_threads(1)
@@ -150,24 +148,15 @@ def train(storage: Path, shared: Path, config: dict[str, Any]) -> None:
     seen = bytes_at_disk(device) - before
     means = ct.allreduce(torch.tensor(losses, dtype=torch.float64), name="losses").tolist()
     peaks = ct.allgather(torch.tensor([own.peak_bytes]), name="peaks").tolist()
+    planned = sum(planned_bytes(optimizer.remote.told[0]))
     if coarse.rank() == 0:
         row = {
             "parameters": parameters, "unit_bytes": unit_bytes, "losses": means, "worker_peak_bytes": peaks,
-            "worker_base_bytes": base_bytes, "seen_bytes": seen, "planned_bytes": STEPS * planned_bytes(optimizer),
+            "worker_base_bytes": base_bytes, "seen_bytes": seen, "planned_bytes": STEPS * planned,
             "step_s": (ends_s[-1] - ends_s[WARM_UP_STEPS - 1]) / STEPS, "told": optimizer.remote.told,
         }  # fmt: skip
         (shared / "row.json").write_text(json.dumps(row))
     optimizer.close()
-
-
-def planned_bytes(optimizer: Any) -> int:  # noqa: ANN401
-    """What a step reads and writes, as the node says."""
-    import re
-
-    (told,) = optimizer.remote.told
-    numbers = re.search(r"reads ([\d,.]+) MiB and writes ([\d,.]+) MiB", told)
-    assert numbers is not None, told
-    return round(sum(float(one.replace(",", "")) for one in numbers.groups()) * MIB)
 
 
 def bytes_at_disk(io: Path) -> int:
