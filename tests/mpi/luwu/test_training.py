@@ -10,6 +10,8 @@ from tests.support.layouts import parameters
 
 HERE = Path(__file__).parent
 PROGRAM = HERE / "training_claims.py"
+SHAPES = HERE / "shape_claims.py"
+"""Claims that the program reports too."""
 LAYOUTS = ("2:1", "3:2", "1:1")
 
 
@@ -37,7 +39,7 @@ def run(program, folder, workers, devices, stall_timeout_s):
     return read_reports(folder, workers)
 
 
-@pytest.mark.parametrize("name", claims_of(PROGRAM))
+@pytest.mark.parametrize("name", [*claims_of(PROGRAM), *claims_of(SHAPES)])
 def test_claim(reports, name):
     require_held(reports, [name])
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
@@ -17,82 +15,11 @@ from coarse.errors import NotKeptError, UnsupportedError
 from coarse.proxy.paged.stages import STAGES
 from coarse.storage.paged.kernels import kernel_of
 from coarse.torch.paged import fused
-from coarse.torch.paged.optimizer import NetworkOptimizer
-from tests.mpi.luwu.models import WIDTH, Net, loss_of, words_of
+from tests.mpi.luwu import shape_claims
+from tests.mpi.luwu.models import WIDTH, Net, loss_of
+from tests.mpi.luwu.trained import ADAMW, FOLDER, in_network, require_equal, train
 from tests.support.claims import Claim, raises, report_claims
-from tests.support.paged_reference import Loss, Reference
-
-FOLDER = Path(sys.argv[1])
-OPTIONS = json.loads(sys.argv[2]) if len(sys.argv) > 2 else {}
-"""Of every model: who adds, and by what network."""
-_number = 0
-ADAMW = {"lr": 1e-2, "weight_decay": 0.1}
-
-
-def in_network(
-    model: nn.Module, kind: type[torch.optim.Optimizer] = torch.optim.AdamW, **options: Any
-) -> tuple[nn.Module, NetworkOptimizer]:
-    """A model in the network, in folders that no other claim has, by small chunks."""
-    global _number
-    _number += 1
-    storage = [str(FOLDER / f"{_number}-{name}") for name in ("one", "two")]
-    settings = ADAMW if kind is torch.optim.AdamW else {}
-    return ct.model_in_network(
-        model, kind, **{"storage": storage, "memory": 8 << 20, "chunk_elements": 1024, **settings, **OPTIONS, **options}
-    )
-
-
-def train(
-    model: nn.Module,
-    optimizer: NetworkOptimizer,
-    loss: Loss = loss_of,
-    *,
-    steps: int = 20,
-    first: int = 1,
-    num_passes: int = 1,
-    max_norm: float | None = None,
-) -> None:
-    """This worker's share of a training."""
-    for step in range(first, steps + 1):
-        for number in range(num_passes):
-            loss(model, coarse.rank(), step, number).backward()
-        if max_norm is not None:
-            optimizer.clip_grad_norm(max_norm)
-        optimizer.step()
-        optimizer.zero_grad()
-
-
-def require_equal(
-    make: Callable[[], nn.Module],
-    loss: Loss = loss_of,
-    *,
-    kind: type[torch.optim.Optimizer] = torch.optim.AdamW,
-    steps: int = 20,
-    num_passes: int = 1,
-    max_norm: float | None = None,
-    settings: dict[str, Any] | None = None,
-    groups: Callable[[str], dict[str, Any]] | None = None,
-    dtype: torch.dtype | None = None,
-    kernels: Callable[[str, dict[str, Any]], Any] = kernel_of,
-    **options: Any,
-) -> list[float]:
-    """A training in the network has the bits of the reference; the coefficients of its steps."""
-    settings = ADAMW if settings is None else settings
-    model = make()
-    reference = Reference(
-        model, coarse.size(), kind.__name__, settings=settings, groups=groups, dtype=dtype or torch.float32,
-        kernels=kernels,
-    )  # fmt: skip
-    model, optimizer = in_network(model, kind, groups=groups, dtype=dtype, **{**settings, **options})
-    train(model, optimizer, loss, steps=steps, num_passes=num_passes, max_norm=max_norm)
-    coefficients = [
-        reference.step(loss, step, num_passes=num_passes, max_norm=max_norm) for step in range(1, steps + 1)
-    ]
-    state = model.state_dict()
-    assert not reference.differing(state), reference.differing(state)
-    optimizer.close()
-    return coefficients
-
+from tests.support.paged_reference import Reference
 
 # --- the same bits
 
@@ -213,184 +140,6 @@ def kernel_with(lr: float) -> object:
 def half_types_compute_over_float32_states() -> None:
     for dtype in (torch.bfloat16, torch.float16):
         require_equal(Net, dtype=dtype, steps=6)
-
-
-# --- shapes of models
-
-
-def a_tied_parameter_gives_its_gradients_in_parts() -> None:
-    # the parts are added apart: not to the bit of autograd's own sum
-    model = Net(is_tied=True)
-    reference = Reference(model, coarse.size(), settings=ADAMW)
-    model, optimizer = in_network(model)
-    assert sum("words" in name or "head" in name for name in optimizer.units) == 1
-    for update in range(1, 6):
-        train(model, optimizer, steps=update, first=update)
-        reference.step(loss_of, update)
-    state = model.state_dict()
-    assert torch.equal(state["words.weight"], state["head.weight"])
-    for name, master in reference.masters.items():
-        torch.testing.assert_close(state[name].reshape(-1), torch.from_numpy(master), rtol=1e-4, atol=1e-5)
-    optimizer.close()
-
-
-def a_block_that_is_called_twice_gives_its_gradients_in_parts() -> None:
-    for options in ({}, {"update": "backward"}):
-        model = Net(repeats=2)
-        reference = Reference(model, coarse.size(), settings=ADAMW)
-        model, optimizer = in_network(model, **options)
-        train(model, optimizer, steps=4)
-        for step in range(1, 5):
-            reference.step(loss_of, step)
-        state = model.state_dict()
-        for name, master in reference.masters.items():
-            torch.testing.assert_close(state[name].reshape(-1), torch.from_numpy(master), rtol=1e-4, atol=1e-5)
-        optimizer.close()
-
-
-def activation_checkpointing_changes_nothing() -> None:
-    require_equal(lambda: Net(checkpoints="plain"), steps=6)
-    require_equal(lambda: Net(checkpoints="plain"), steps=6, update="backward")
-    require_equal(lambda: Net(checkpoints="reentrant"), steps=6)
-
-
-def frozen_parameters_stay_and_send_nothing() -> None:
-    def adapted() -> nn.Module:
-        model = Net()
-        for name, parameter in model.named_parameters():
-            parameter.requires_grad_("narrow" in name or name == "head.weight")
-        return model
-
-    model = adapted()
-    reference = Reference(model, coarse.size(), settings=ADAMW)
-    model, optimizer = in_network(model)
-    assert "blocks.0.frozen" in optimizer.units
-    train(model, optimizer, steps=5)
-    for step in range(1, 6):
-        reference.step(loss_of, step)
-    assert not reference.differing(model.state_dict())
-    assert sum(len(group["params"]) for group in optimizer.param_groups) == 7
-    optimizer.close()
-
-
-def a_parameter_that_nobody_used_is_left_alone() -> None:
-    def loss(model: nn.Module, worker: int, step: int, number: int) -> torch.Tensor:
-        words, _ = words_of(worker, step, number)
-        hidden = model.words(words)
-        if step % 2 or worker == 0:  # in every second step one worker alone
-            hidden = model.blocks[0](hidden)
-            return (hidden**2).sum()
-        return (model.blocks[0](hidden.detach()) * 0.0).sum() + (hidden**2).sum()
-
-    class Part(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            torch.manual_seed(1)
-            self.used = nn.Parameter(torch.randn(WIDTH))
-            self.unused = nn.Parameter(torch.randn(WIDTH))
-            self.sometimes = nn.Parameter(torch.randn(WIDTH))
-
-        def forward(self, x: torch.Tensor, *, takes: bool) -> torch.Tensor:
-            return x * self.used * (self.sometimes if takes else 1.0)
-
-    def of_parts(model: nn.Module, worker: int, step: int, number: int) -> torch.Tensor:
-        words, _ = words_of(worker, step, number)
-        x = words.float()[:, None].expand(-1, WIDTH)
-        for part in model:
-            x = part(x, takes=worker == step % coarse.size())
-        return (x**2).mean()
-
-    model = nn.ModuleList(Part() for _ in range(2))
-    reference = Reference(model, coarse.size(), settings=ADAMW)
-    model, optimizer = in_network(model)
-    train(model, optimizer, of_parts, steps=5)
-    for step in range(1, 6):
-        reference.step(of_parts, step)
-    assert not reference.differing(model.state_dict())
-    assert reference.steps["0.unused"] == 0
-    assert len(optimizer.state_dict()["state"]) == 4  # of six
-    optimizer.close()
-
-
-def a_model_on_the_meta_device_is_made_unit_by_unit() -> None:
-    with torch.device("meta"):
-        model = Net()
-
-    def fill(module: nn.Module) -> None:
-        for name, parameter in module.named_parameters(recurse=False):
-            nn.init.constant_(parameter, 0.01 * len(name) + parameter.dim())
-
-    model, optimizer = in_network(model, initialise=fill)
-    state = model.state_dict()
-    assert all(value.unique().numel() == 1 for value in state.values())
-    assert state["head.weight"][0, 0] == torch.tensor(0.01 * 6 + 2)
-    loss_of(model, coarse.rank(), 1, 0).backward()
-    optimizer.step()
-    optimizer.close()
-    with torch.device("meta"):
-        blocks = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(2))
-    torch.manual_seed(5)
-    blocks, optimizer = in_network(blocks)
-    torch.manual_seed(5)
-    wanted = nn.Linear(WIDTH, WIDTH)
-    assert torch.equal(blocks.state_dict()["0.weight"], wanted.weight)
-    optimizer.close()
-
-
-def buffers_stay_with_their_worker() -> None:
-    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH), nn.Linear(WIDTH, 1))
-    model, optimizer = in_network(model)
-    torch.manual_seed(coarse.rank())
-    model(torch.randn(8, WIDTH)).sum().backward()
-    optimizer.step()
-    means = ct.allgather(model[1].running_mean[None].clone())
-    assert coarse.size() == 1 or not torch.equal(means[0], means[1])
-    optimizer.close()
-
-
-# --- memory
-
-
-def workers_hold_two_units_and_nothing_at_rest() -> None:
-    """Beside the rest of the root, whose forward goes around all others'."""
-    model, optimizer = in_network(Net(num_blocks=6))
-    memories = optimizer._memories.all
-    largest = max(memory.unit.num_elements * 4 for memory in memories)
-    root = next(memory for memory in memories if memory.unit.name == "")
-    peaks = []
-    use = optimizer._memories.use
-
-    def watched(numbers: list[int]) -> None:
-        use(numbers)
-        peaks.append(sum(memory.nbytes for memory in memories if memory is not root))
-
-    optimizer._memories.use = watched
-    train(model, optimizer, steps=3)
-    assert 0 < max(peaks) <= 2 * largest, (max(peaks), largest)
-    ahead = optimizer._memories._ahead
-    assert [memory.unit.name for memory in memories if memory.nbytes and memory is not ahead] == []
-    optimizer._memories.drop_ahead()
-    assert all(memory.nbytes == 0 for memory in memories)
-    optimizer.close()
-
-
-def evaluation_pulls_and_leaves_nothing() -> None:
-    model, optimizer = in_network(Net(), update="backward")
-    train(model, optimizer, steps=2)
-    words, _ = words_of(0, 9, 9)
-    with torch.no_grad():
-        before = model(words)
-    loss_of(model, coarse.rank(), 3, 0).backward()
-    with torch.no_grad():
-        tentative = model(words)  # the updates are made, and do not count yet
-    assert torch.equal(before, tentative)
-    values = model.state_dict()["head.weight"]
-    optimizer.step()
-    with torch.no_grad():
-        after = model(words)
-    assert not torch.equal(before, after)
-    assert not torch.equal(values, model.state_dict()["head.weight"])
-    optimizer.close()
 
 
 # --- values
@@ -599,15 +348,6 @@ CLAIMS: tuple[Claim, ...] = (
     other_optimizers_step_alike,
     settings_may_change_between_steps,
     half_types_compute_over_float32_states,
-    a_tied_parameter_gives_its_gradients_in_parts,
-    a_block_that_is_called_twice_gives_its_gradients_in_parts,
-    activation_checkpointing_changes_nothing,
-    frozen_parameters_stay_and_send_nothing,
-    a_parameter_that_nobody_used_is_left_alone,
-    a_model_on_the_meta_device_is_made_unit_by_unit,
-    buffers_stay_with_their_worker,
-    workers_hold_two_units_and_nothing_at_rest,
-    evaluation_pulls_and_leaves_nothing,
     values_are_seen_and_edited_when_they_are_summoned,
     a_parameter_is_refused_to_whoever_uses_it_elsewhere,
     state_dicts_are_torchs_and_go_back_and_forth,
@@ -616,6 +356,7 @@ CLAIMS: tuple[Claim, ...] = (
     a_backward_through_a_forward_before_the_step_is_refused,
     what_updates_in_backward_cannot_take_back_is_refused,
     changed_settings_make_speculative_updates_anew,
+    *shape_claims.CLAIMS,
 )
 
 
