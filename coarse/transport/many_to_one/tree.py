@@ -95,7 +95,7 @@ def plan_tree(root: int, number: int, placement: Placement, switches: Switches) 
                     key="switches",
                 )
             parents[device] = switch
-    _require_devices({*parents, *parents.values()}, placement)
+    _require_devices({*switches, *parents}, placement)
     parents.pop(root, None)
     taking_part: set[int] = set()
     for hub in hubs.values():

@@ -157,6 +157,7 @@ def test_all_workers_reach_the_root_by_one_way(tree):
         ({2: [0, 4], 4: [2]}, "circle"),
         ({1: [0], 0: [1]}, "circle"),
         ({2: [0, 7, 9]}, r"memory devices \[7, 9\]; there are 5"),
+        ({9: []}, r"memory devices \[9\]; there are 5"),
         ({-1: [0]}, r"memory devices \[-1\]"),
         ({5: [0]}, r"memory devices \[5\]"),
     ],
