@@ -133,6 +133,7 @@ def torn_states_are_told_where_they_are_pulled() -> None:
                 file.write(bytes([byte[0] ^ 1]))
     ct.barrier()
     model, optimizer = made(storage=[str(storage)], resume=True)
+    ct.barrier()  # whoever pulls first fails the model for all, also for one that is still being made
     with raises(coarse.StorageError, "slots at byte", "go on from a saved model"):
         loss_of(model, coarse.rank(), 1, 0).backward()
     with raises(coarse.StorageError, "slots at byte"):
