@@ -102,11 +102,15 @@ class StorePackets(NamedTuple):
 
 
 class AddPackets(NamedTuple):
-    """Add float32, or what is to be widened, in order, into float32."""
+    """Combine values in order; those of half types are widened first."""
 
     sources: tuple[PlaceOfValues, ...]
     target: int
     num_elements: int
+    combine: str
+    """A key of COMBINE."""
+    wire: int
+    """The type of the target, a DType."""
 
 
 class ZeroValues(NamedTuple):

@@ -1,8 +1,10 @@
 # Pure: no MPI, threads, clock or environment.
 """Sums of float32 blocks as integers, which are the same bits in whatever order they are added.
 
-All who add to a block first agree on its exponent: the largest of what `exponent_of` says of each one's values. What
-integers cannot hold, NaN and infinities, travels beside them as one flag for each element.
+All who add to a block first agree on its exponent: the largest of what `exponent_of` says of each one's values.
+
+[Note: marks] What integers cannot hold, NaN and infinities, stands among them as one of the three least integers of
+their type, which no sum of values is. Adding looks for them first, so that a sum is marked where an addend is.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,8 +17,9 @@ import numpy as np
 ZERO_EXPONENT: Final = -149
 """Of a block without a finite value other than 0; 2**-149 is the least float32 above it."""
 _LARGEST_EXPONENT: Final = 128
-NAN, PLUS, MINUS = 1, 2, 4
-"""Flags of an element, which are combined by `or`."""
+_NAN, _PLUS, _MINUS = range(3)
+"""Marks: the least integer of a type, and the two above it."""
+_NUM_MARKS: Final = 3
 _BLOCK: Final = 16_384
 """Elements that are added at once: they stay in a core's cache."""
 EXPONENT_BLOCK: Final = 1024
@@ -40,10 +43,8 @@ class FixedPoint:
     most_addends: int
     """So many may be added without an overflow."""
 
-    def encode(
-        self, values: np.ndarray, exponent: int | np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray | None]:
-        """Float32 as integers of the same shape, rounded to nearest; and uint8 flags where some are not finite.
+    def encode(self, values: np.ndarray, exponent: int | np.ndarray) -> np.ndarray:
+        """Float32 as integers of the same shape, rounded to nearest; marks where they are not finite.
 
         Args:
             values: (n,), or (m, n) of m blocks.
@@ -57,10 +58,7 @@ class FixedPoint:
             raise ValueError(f"exponents of float32 are {ZERO_EXPONENT} to {_LARGEST_EXPONENT}, got {exponent}")
         wide = values.astype(np.float64)
         is_finite = np.isfinite(wide)
-        flags = None
         if not is_finite.all():
-            flags = np.isnan(wide) * np.uint8(NAN)
-            flags += (wide == np.inf) * np.uint8(PLUS) + (wide == -np.inf) * np.uint8(MINUS)
             wide[~is_finite] = 0.0
         wide *= self.largest * np.exp2(-np.float64(exponent))
         if (too_large := np.abs(wide) > self.largest).any():
@@ -70,19 +68,24 @@ class FixedPoint:
                 f"a value of {abs(float(values[place])):g} came in a block of exponent {wanted}, which holds up to "
                 f"{2.0**wanted:g}; let all workers agree on the largest exponent first"
             )
-        return np.rint(wide, out=wide).astype(self.storage), flags
+        found = np.rint(wide, out=wide).astype(self.storage)
+        if not is_finite.all():
+            least = np.iinfo(self.storage).min
+            for mark, is_marked in ((_NAN, np.isnan(values)), (_PLUS, values == np.inf), (_MINUS, values == -np.inf)):
+                found[is_marked] = least + mark
+        return found
 
-    def decode(self, total: np.ndarray, exponent: int | np.ndarray, flags: np.ndarray | None = None) -> np.ndarray:
+    def decode(self, total: np.ndarray, exponent: int | np.ndarray) -> np.ndarray:
         """Sums as float32, as `encode` has blocks: NaN where one was added, or infinities of both signs. An int64 is
         rounded to float64 on the way."""
         wide = total.astype(np.float64)
         wide *= np.exp2(np.float64(exponent)) / self.largest
         with np.errstate(over="ignore"):
             values = wide.astype(np.float32)
-        if flags is not None:
-            values[flags & PLUS > 0] = np.inf
-            values[flags & MINUS > 0] = -np.inf
-            values[(flags & NAN > 0) | (flags & (PLUS | MINUS) == (PLUS | MINUS))] = np.nan
+        if _has_marks(total):
+            least = np.iinfo(self.storage).min
+            for mark, value in ((_NAN, np.nan), (_PLUS, np.inf), (_MINUS, -np.inf)):
+                values[total == least + mark] = value
         return values
 
     def error_bound(self, num_addends: int, exponent: int) -> float:
@@ -102,7 +105,7 @@ def int32_switchml(num_workers: int) -> FixedPoint:
     limit = np.iinfo(np.int32).max
     if not 1 <= num_workers <= limit:
         raise ValueError(f"num_workers must be from 1 to {limit}, got {num_workers}")
-    return FixedPoint(np.dtype(np.int32), limit // num_workers, num_workers)
+    return FixedPoint(np.dtype(np.int32), (limit - _NUM_MARKS) // num_workers, num_workers)
 
 
 def int64() -> FixedPoint:
@@ -125,12 +128,22 @@ def exponents_of(blocks: np.ndarray) -> np.ndarray:
     return np.maximum(found, ZERO_EXPONENT)
 
 
-def combined_flags(one: np.ndarray | None, other: np.ndarray | None) -> np.ndarray | None:
-    """Flags of a sum, of those of its parts."""
-    if one is None or other is None:
-        return other if one is None else one
-    both: np.ndarray = one | other
-    return both
+def _has_marks(integers: np.ndarray) -> bool:
+    return integers.size > 0 and bool(integers.min() < np.iinfo(integers.dtype).min + _NUM_MARKS)
+
+
+def _add_integers(total: np.ndarray, addend: np.ndarray) -> None:
+    """Onto `total`; see [Note: marks]."""
+    if not (_has_marks(total) or _has_marks(addend)):
+        total += addend
+        return
+    least = np.iinfo(total.dtype).min
+    ours, theirs = total < least + _NUM_MARKS, addend < least + _NUM_MARKS
+    found = np.where(ours, total, addend)  # where one of them is marked, that one's mark
+    found[ours & theirs & (total != addend)] = least + _NAN
+    is_value = ~(ours | theirs)
+    found[is_value] = total[is_value] + addend[is_value]
+    total[:] = found
 
 
 def add_in_order(
@@ -146,11 +159,44 @@ def add_in_order(
                 block += payload[begin : begin + _BLOCK]
 
 
-def adder_of(name: str, num_workers: int) -> Callable[[Sequence[np.ndarray], np.ndarray], None]:
+def add_integers(
+    payloads: Sequence[np.ndarray],  # (n,) integers each, of one type
+    out: np.ndarray,  # (n,) of it, overwritten
+) -> None:
+    """The sum of integers that were encoded by one exponent, marks and all."""
+    for begin in range(0, len(out), _BLOCK):
+        block = out[begin : begin + _BLOCK]
+        block[:] = payloads[0][begin : begin + _BLOCK]
+        for payload in payloads[1:]:
+            _add_integers(block, payload[begin : begin + _BLOCK])
+
+
+def largest_of(
+    payloads: Sequence[np.ndarray],  # (n,) each
+    out: np.ndarray,  # (n,), overwritten
+) -> None:
+    """The largest of each element: how exponents are agreed on."""
+    out[:] = payloads[0]
+    for payload in payloads[1:]:
+        np.maximum(out, payload, out=out)
+
+
+Adder = Callable[[Sequence[np.ndarray], np.ndarray], None]
+"""Combines (n,) of each worker into another one, which is overwritten."""
+COMBINE: Final[dict[str, Adder]] = {"float32": add_in_order, "integers": add_integers, "max": largest_of}
+"""What a switch does with its children's values."""
+
+
+def format_of(name: str, num_workers: int) -> FixedPoint:
+    """That of the sums `int64` and `int32-switchml`."""
+    return int64() if name == "int64" else int32_switchml(num_workers)
+
+
+def adder_of(name: str, num_workers: int) -> Adder:
     """What adds (n,) float32 of each worker into another one: by the format `float32`, `int64` or `int32-switchml`."""
     if name == "float32":
         return add_in_order
-    return partial(add_as_integers, int64() if name == "int64" else int32_switchml(num_workers))
+    return partial(add_as_integers, format_of(name, num_workers))
 
 
 def add_as_integers(
@@ -167,9 +213,7 @@ def add_as_integers(
         width = min(EXPONENT_BLOCK, end - begin)
         parts = [payload[begin:end].reshape(-1, width) for payload in payloads]
         exponents = np.maximum.reduce([exponents_of(part) for part in parts])
-        total, flags = form.encode(parts[0], exponents)
+        total = form.encode(parts[0], exponents)
         for part in parts[1:]:
-            addend, more = form.encode(part, exponents)
-            total += addend
-            flags = combined_flags(flags, more)
-        out[begin:end] = form.decode(total, exponents, flags).reshape(-1)
+            _add_integers(total, form.encode(part, exponents))
+        out[begin:end] = form.decode(total, exponents).reshape(-1)

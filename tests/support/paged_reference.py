@@ -10,10 +10,51 @@ import numpy as np
 import torch
 from torch import nn
 
+from coarse.storage.fixed_point import adder_of
+from coarse.storage.paged.declaration import Declaration
 from coarse.storage.paged.kernels import Kernel, kernel_of
 
 Loss = Callable[[nn.Module, int, int, int], torch.Tensor]
 """Of a model, a worker, a step and a pass."""
+
+
+Gradients = dict[str, np.ndarray]
+"""By name, of those that have any."""
+Add = Callable[[list[Gradients]], Gradients] | None
+
+
+def added_in_order(by_worker: list[Gradients]) -> Gradients:
+    """Sums in float32, worker by worker."""
+    total: Gradients = {}
+    for own in by_worker:
+        for name, values in own.items():
+            total[name] = values if name not in total else total[name] + values
+    return total
+
+
+def added_as_integers(declaration: Declaration) -> Callable[[list[Gradients]], Gradients]:
+    """Sums of integers, as one optimizer node makes them that has all workers' values: chunk by chunk of each unit."""
+    model, adder = declaration.model, adder_of(declaration.sum, declaration.num_workers)
+
+    def add(by_worker: list[Gradients]) -> Gradients:
+        total: Gradients = {}
+        for number, unit in enumerate(model.units):
+            own = [gradients for gradients in by_worker if any(one.name in gradients for one in unit.tensors)]
+            flats = [np.zeros(unit.num_elements, np.float32) for _ in own]
+            for flat, gradients in zip(flats, own, strict=True):
+                for begin, one in zip(unit.begins, unit.tensors, strict=True):
+                    if one.name in gradients:
+                        flat[begin : begin + one.num_elements] = gradients[one.name]
+            out = np.zeros(unit.num_elements, np.float32)
+            for chunk in range(model.num_chunks(number)) if own else ():
+                begin, end = model.elements(number, chunk)
+                adder([flat[begin:end] for flat in flats], out[begin:end])
+            for begin, one in zip(unit.begins, unit.tensors, strict=True):
+                if any(one.name in gradients for gradients in own):
+                    total[one.name] = out[begin : begin + one.num_elements].copy()
+        return total
+
+    return add
 
 
 class Reference:
@@ -29,7 +70,10 @@ class Reference:
         groups: Callable[[str], dict[str, Any]] | None = None,
         dtype: torch.dtype = torch.float32,
         kernels: Callable[[str, dict[str, Any]], Kernel] = kernel_of,
+        add: Add = None,
     ) -> None:
+        """`add` combines the workers' gradients of a pass; by default in their order, in float32."""
+        self._add = add or added_in_order
         self.model = copy.deepcopy(model)
         self.num_workers = num_workers
         self.dtype = dtype
@@ -58,16 +102,16 @@ class Reference:
         """Sums by pass, and within a pass by worker; of parameters that have any gradient."""
         total: dict[str, np.ndarray] = {}
         for number in range(num_passes):
-            of_pass: dict[str, np.ndarray] = {}
+            by_worker = []
             for worker in range(self.num_workers):
                 self.model.zero_grad()
                 loss(self.model, worker, step, number).backward()
-                for name, parameter in self.model.named_parameters():
-                    if parameter.grad is None:
-                        continue
-                    own = parameter.grad.to(torch.float32).numpy().reshape(-1).copy()
-                    of_pass[name] = own if name not in of_pass else of_pass[name] + own
-            for name, values in of_pass.items():
+                by_worker.append({
+                    name: parameter.grad.to(torch.float32).numpy().reshape(-1).copy()
+                    for name, parameter in self.model.named_parameters()
+                    if parameter.grad is not None
+                })  # fmt: skip
+            for name, values in self._add(by_worker).items():
                 total[name] = values if name not in total else total[name] + values
         return total
 

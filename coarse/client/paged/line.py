@@ -41,11 +41,25 @@ class Pushed:
     source: np.ndarray | None
     """(n,) of what is copied to staging slots; None: the values lie in device memory, or there are none."""
     line: "NodeLine"
+    is_ready: bool = True
+    """Whether its source may be copied; see `supply`."""
+    exponents: np.ndarray | None = None
+    """By block of the unit, of what is packed; None: its bits are."""
 
     @property
     def is_done(self) -> bool:
         """Whether its values were added, and their memory is free."""
         return self.line.added_end >= self.end
+
+
+class GradientRoom:
+    """Device memory in which a unit's gradients are born: zeros, to be added to, and then pushed."""
+
+    def __init__(self, device: int, offset: int, values: np.ndarray) -> None:
+        self.device = device
+        self.offset = offset
+        self.values = values
+        """(n,) of the gradients' storage type: the unit's flat array."""
 
 
 class Copy(NamedTuple):
@@ -90,7 +104,7 @@ class NodeLine:
         self.opened = opened
         self._model = model
         self._pull_bytes = window_slot_bytes(model, node)
-        self._staging_bytes = staging_slot_bytes(model)
+        self._staging_bytes = staging_slot_bytes(declaration)
         self._push_window: int = opened["push_window"]
         self._ring = Ring(*opened["ring"]) if "ring" in opened else None
         """Where what is pulled lies; None: in the node's window, chunk by chunk."""
@@ -106,7 +120,7 @@ class NodeLine:
         """By message of the stream."""
         self._early: list[PagedData] = []
         """What another worker's pulls have brought, and this one has not asked for yet."""
-        self._up = ChunkStream(model, opened["up_elements"])
+        self._up = ChunkStream(declaration.pushed, opened["up_elements"])
         self._sender = Sender(0, self._push_window, reorder=LOSSLESS)
         self._unstaged: deque[tuple[Span, Pushed]] = deque()
         self._staged: deque[int] = deque()
@@ -130,17 +144,26 @@ class NodeLine:
             self.on_data(record)
         return pulled
 
-    def push(self, push: Push, present: int, offset: int = -1, source: np.ndarray | None = None) -> Pushed:
-        """Push a unit's values: from `offset` of device memory, or from `source`; where nothing is present, none."""
+    def push(
+        self, push: Push, present: int, offset: int = -1, source: np.ndarray | None = None, *, is_ready: bool = True
+    ) -> Pushed:
+        """Push a unit's values: from `offset` of device memory, or from `source`, which is not read before it
+        `is_ready` or `supply` says so; where nothing is present, none."""
         self.ask(push, present, offset)
         spans = self._up.append(push.unit)
-        pushed = Pushed(spans[-1].end, source if offset < 0 and present else None, self)
+        pushed = Pushed(spans[-1].end, source if offset < 0 and present else None, self, is_ready)
         if pushed.source is None:
             self._sender.offer(spans[0].first, spans[-1].end)
         else:
             self._unstaged += [(span, pushed) for span in spans]
         self._send_on()
         return pushed
+
+    def supply(self, pushed: Pushed, exponents: np.ndarray) -> None:
+        """The source of a push may be packed by exponents."""
+        pushed.exponents = exponents
+        pushed.is_ready = True
+        self._send_on()
 
     @property
     def added_end(self) -> int:
@@ -149,10 +172,10 @@ class NodeLine:
 
     def elements(self, copy: Copy) -> tuple[int, int]:
         """Which elements of its unit a copy's packets have."""
-        stream = self._up if copy.pulled is None else self._down
         first, past = self._model.elements(copy.span.unit, copy.span.chunk)
-        if stream.packet_elements is None:
-            return first, past
+        stream = self._down
+        if copy.pulled is None or stream.packet_elements is None:
+            return first, past  # a chunk is staged as a whole
         begin, end = (
             first + (packet - copy.span.first) * stream.packet_elements for packet in (copy.begin, copy.end)
         )
@@ -209,7 +232,7 @@ class NodeLine:
         num_slots = self.opened["num_staging"]
         while self._staged and self._staged[0] <= self.added_end:
             self._staged.popleft()
-        while self._unstaged and len(self._staged) < num_slots:
+        while self._unstaged and self._unstaged[0][1].is_ready and len(self._staged) < num_slots:
             span, pushed = self._unstaged.popleft()
             self._staged.append(span.end)
             offset = self.opened["staging"] + self._num_staged % num_slots * self._staging_bytes

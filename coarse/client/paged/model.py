@@ -11,13 +11,14 @@ import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from coarse import errors
 from coarse.client.link import DeviceLink
-from coarse.client.paged.line import Copy, NodeLine, Pulled, Pushed, Timeline
+from coarse.client.paged.copying import copy_packets
+from coarse.client.paged.line import GradientRoom, NodeLine, Pulled, Pushed, Timeline
 from coarse.client.protocol import ToDevice
 from coarse.client.refusals import ANSWER_S
 from coarse.errors import CoarseError, DeadRankError, StallError, UnsupportedError
@@ -55,18 +56,11 @@ from coarse.storage.paged.operations import (
 )
 from coarse.storage.region import DeviceMemory
 
+if TYPE_CHECKING:
+    from coarse.client.paged.exponents import ExponentAgreement
+
 _OPENING_S = 3600.0
 """The longest that disks may take to set aside room for all states."""
-
-
-class GradientRoom:
-    """Device memory in which a unit's gradients are born: zeros, to be added to, and then pushed."""
-
-    def __init__(self, device: int, offset: int, values: np.ndarray) -> None:
-        self.device = device
-        self.offset = offset
-        self.values = values
-        """(n,) of the gradients' storage type: the unit's flat array."""
 
 
 class RemoteModel:
@@ -103,6 +97,8 @@ class RemoteModel:
         self.timeline: Timeline | None = None
         self._thread: threading.Thread | None = None
         self._is_closed = False
+        self.agreement: ExponentAgreement | None = None
+        """Where integers are pushed, what agrees on their exponents."""
         self._handlers: dict[type, Callable[[Any], None]] = {
             PagedOpened: self._on_opened,
             PagedFailed: self._on_failed,
@@ -114,7 +110,7 @@ class RemoteModel:
             PagedClosed: lambda closed: self._closed.add(closed.device),
             PagedStatus: lambda status: self._statuses.__setitem__(status.token, status.text),
         }
-        link.protocol.models[number] = self._on_record
+        link.protocol.models[number] = lambda record: self._handlers[type(record)](record)
 
     # --- opening and closing
 
@@ -183,7 +179,10 @@ class RemoteModel:
         try:
             came = self._link.wait_until(lambda: self._closed.issuperset(self.nodes))
         except DeadRankError:
-            return  # whoever works with the others is told
+            came = True  # whoever works with the others is told
+            reason = reason or "a rank is gone"
+        if self.agreement is not None:
+            self.agreement.close(reason)
         if not came and not reason and self._failed is None:
             raise self._stalled("all ranks to close the model", self._link.stall_timeout_s)
 
@@ -194,9 +193,16 @@ class RemoteModel:
         with self._asking():
             return self._line(unit).pull(unit, target)
 
-    def wait_for_pull(self, pulled: Pulled) -> None:
+    def wait_for_pull(self, pulled: Pulled, timeout_s: float | None = None) -> None:
         """Return once all of a unit is there."""
-        self._wait(lambda: pulled.is_done, f"the parameters of {self._name(pulled.unit)}")
+        self._wait(lambda: pulled.is_done, f"the parameters of {self._name(pulled.unit)}", timeout_s)
+
+    def all_reduce(self, unit: int, values: np.ndarray) -> Pulled:
+        """Of an all-reduce: begin to combine a unit's (n,) of all workers, in place; it is there when the pull is."""
+        with self._asking():
+            line = self._line(unit)
+            line.push(Push(unit, GRADIENTS, True), 1, source=values)
+            return line.pull(unit, values.view(np.uint8))
 
     def room_for(self, unit: int) -> GradientRoom | None:
         """Device memory for a unit's gradients; None where all of it is held by pushes that are still to come."""
@@ -227,11 +233,28 @@ class RemoteModel:
         self._land()
         with self._asking():
             line = self._line(unit)
+            if self.agreement is not None:
+                pushed = line.push(push, present, source=source, is_ready=False)
+                self.agreement.put(line, unit, pushed, source if present else None)
+                return pushed
             if room is None:
                 return line.push(push, present, source=source)
             pushed = line.push(push, present, offset=room.offset if present else -1)
             self._flying.append((pushed, room))
             return pushed
+
+    def supply(self, line: NodeLine, pushed: Pushed, exponents: np.ndarray) -> None:
+        """A push's values may be packed, by exponents that were agreed on."""
+        with self._link.lock:
+            line.supply(pushed, exponents)
+            self._link.tell_waiting()
+
+    def fail(self, error: Exception) -> None:
+        """The model goes no further on this worker."""
+        with self._link.lock:
+            known = error if isinstance(error, CoarseError) else CoarseError(f"rank {self.client}: {error!r}")
+            self._failed = self._failed or known
+            self._link.tell_waiting()
 
     def push_values(self, unit: int, array: int, present: int, values: np.ndarray | None) -> None:
         """Replace an array of a unit (0: the parameters) by (n,) float32 of one worker; returns when that is read."""
@@ -322,9 +345,6 @@ class RemoteModel:
             raise self._failed
 
     # --- records
-
-    def _on_record(self, record: Any) -> None:  # noqa: ANN401
-        self._handlers[type(record)](record)
 
     def _on_opened(self, opened: PagedOpened) -> None:
         """From the node, and, where that is another, from the device that this worker is attached to."""
@@ -450,27 +470,13 @@ class RemoteModel:
                     return
                 copy = found.copies.popleft()
             begin_s = 0.0 if self.timeline is None else self.timeline.now_s()
-            self._copy(found, copy)
+            copy_packets(found, copy, self._memories[found.hub].view, self.declaration)
             if self.timeline is not None:
                 self.timeline.copied(copy, begin_s, self.timeline.now_s())
             with self._link.lock:
                 found.on_copied(copy)
                 if copy.pulled is not None and copy.pulled.is_done:
                     self._link.tell_waiting()
-
-    def _copy(self, line: NodeLine, copy: Copy) -> None:
-        begin, end = line.elements(copy)
-        memory = self._memories[line.hub]
-        if copy.pulled is not None:
-            if copy.pulled.target is not None:
-                itemsize = self.declaration.model.pulled.itemsize
-                values = memory.view(copy.offset, (end - begin) * itemsize)
-                copy.pulled.target[begin * itemsize : end * itemsize] = values
-            return
-        assert copy.pushed is not None
-        assert copy.pushed.source is not None
-        source = copy.pushed.source[begin:end].view(np.uint8)
-        memory.view(copy.offset, len(source))[:] = source
 
 
 def _is_done(pushed: Pushed) -> bool:

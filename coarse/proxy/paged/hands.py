@@ -27,8 +27,9 @@ from coarse.proxy.paged_steps import (
     UseMemory,
     WriteRecord,
 )
-from coarse.storage.fixed_point import adder_of
-from coarse.storage.paged.declaration import window_slot_bytes
+from coarse.storage.fixed_point import COMBINE, Adder, adder_of, format_of
+from coarse.storage.packed_chunk import add_packed
+from coarse.storage.paged.declaration import Declaration, window_slot_bytes
 from coarse.storage.paged.image import checksum_named
 from coarse.storage.paged.instructions import (
     AddSum,
@@ -47,7 +48,7 @@ from coarse.storage.paged.instructions import (
 )
 from coarse.storage.paged.kernels import Kernel, kernel_of
 from coarse.storage.paged.queues import FolderQueues, Priority
-from coarse.storage.paged.store import Adder, Buffers, PagedStore
+from coarse.storage.paged.store import Buffers, PagedStore
 from coarse.storage.region import DeviceMemory
 
 DEPTH = 2
@@ -102,6 +103,9 @@ class _Hands:
     queues: list[FolderQueues[StoreWork]]
     adder: Adder
     store: PagedStore | None = None
+    """None of an all-reduce."""
+    window: np.ndarray | None = None
+    """(slots, bytes of the largest pull) uint8: what workers pull."""
     num_running: int = 0
     begun_s: dict[StoreWork, float] = field(default_factory=dict)
     """Reads and writes that run."""
@@ -191,8 +195,8 @@ class PagedHands:
             return self._models.on_closed(opening.model)
         disks = [_Threads("paged-disk", DEPTH, self._finish) for _ in opened.folders]
         declaration = opening.declaration
-        adder = adder_of(declaration.sum, declaration.num_workers)
-        hands = self._hands[opening.model] = _Hands(opened, disks, [FolderQueues(DEPTH) for _ in disks], adder)
+        queues: list[FolderQueues[StoreWork]] = [FolderQueues(DEPTH) for _ in disks]
+        hands = self._hands[opening.model] = _Hands(opened, disks, queues, _adder(declaration))
         if declaration.timeline:
             hands.stages = Stages(opened.layout.device, declaration.model, declaration.timeline)
         return self._models.on_opened(opening, opened.answer())
@@ -205,6 +209,9 @@ class PagedHands:
         window = self._memory.view(step.window, step.plan.num_window * pull_bytes).reshape(-1, pull_bytes)
         for room in step.gradients:
             self._memory.view(room, step.plan.gradient_bytes)[:] = 0
+        hands.window = window
+        if declaration.is_all_reduce:
+            return
         hands.store = PagedStore(
             layout, hands.opened.folders, Buffers(model, step.plan.num_buffers), window, step.plan.in_memory,
             checksum_named(hands.opened.checksum), _kernels(declaration.kernel, declaration.optimizer),
@@ -318,10 +325,10 @@ class PagedHands:
 
     def _computed(self, hands: _Hands, work: StoreWork) -> float:
         store, one = hands.store, work.instruction
+        if isinstance(one, AddSum):
+            return self._add(hands, one, work.values)
         assert store is not None
         match one:
-            case AddSum():
-                return self._add(hands, store, one, work.values)
             case SquareSum():
                 return store.square_sum(one)
             case Update():
@@ -335,11 +342,21 @@ class PagedHands:
                 store.clear_image(one)
         return 0.0
 
-    def _add(self, hands: _Hands, store: PagedStore, one: AddSum, places: tuple[PlaceOfValues, ...]) -> float:
+    def _add(self, hands: _Hands, one: AddSum, places: tuple[PlaceOfValues, ...]) -> float:
+        store = hands.store
         num_elements = self._num_elements(hands, one)
-        return add_values(
-            self._memory, places, num_elements, lambda values: store.add_sum(one, values, hands.adder)
-        )
+        if store is not None:
+            return add_values(
+                self._memory, places, num_elements, lambda values: store.add_sum(one, values, hands.adder)
+            )
+        assert hands.window is not None
+        pulled = hands.opened.declaration.model.pulled
+        target = hands.window[one.buffer, : num_elements * pulled.itemsize].view(pulled.storage)
+        if places:
+            add_values(self._memory, places, num_elements, lambda values: hands.adder(values, target))
+        else:
+            target[:] = 0
+        return 0.0
 
     def _sync(self, hands: _Hands, work: StoreWork, place: int) -> Callable[[], Steps]:
         """Sync one folder; in a thread of its disk. The last one's end is the instruction's."""
@@ -393,7 +410,9 @@ class PagedHands:
         self._wake()
 
     def _num_elements(self, hands: _Hands, one: AddSum | Look) -> int:
-        begin, end = hands.opened.declaration.model.elements(one.unit, one.chunk)
+        declaration = hands.opened.declaration
+        model = declaration.pushed if isinstance(one, AddSum) else declaration.model
+        begin, end = model.elements(one.unit, one.chunk)
         return end - begin
 
     def _slow_work(self, number: int) -> str:
@@ -419,6 +438,15 @@ def _tried(do: Callable[[], Made]) -> tuple[Made | None, CoarseError | None]:
         return None, error
     except Exception as error:
         return None, CoarseError(f"an optimizer node ended with {error!r}")
+
+
+def _adder(declaration: Declaration) -> Adder:
+    """What adds what the children of an optimizer node have pushed."""
+    if declaration.is_all_reduce:
+        return COMBINE[declaration.sum]
+    if declaration.is_packed:
+        return partial(add_packed, format_of(declaration.sum, declaration.num_workers))
+    return adder_of(declaration.sum, declaration.num_workers)
 
 
 def _kernels(kernel: str, optimizer: str) -> Callable[[Any], Kernel]:

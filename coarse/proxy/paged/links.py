@@ -12,6 +12,7 @@ import numpy as np
 from coarse.errors import CoarseError, UnsupportedError
 from coarse.protocol.clock import Clock
 from coarse.protocol.codec import decode, encode
+from coarse.protocol.dtypes import DType
 from coarse.protocol.paged_records import PagedLooked
 from coarse.protocol.records import Tag
 from coarse.proxy.instructions import Send
@@ -27,7 +28,7 @@ from coarse.proxy.paged_steps import (
     StorePackets,
     ZeroValues,
 )
-from coarse.storage.fixed_point import add_in_order
+from coarse.storage.fixed_point import COMBINE
 from coarse.storage.region import DeviceMemory
 from coarse.transport.datagrams import DatagramLink, address_of, own_addresses, own_place
 from coarse.transport.mailbox import Mailbox
@@ -319,8 +320,10 @@ class TreeLinks:
         rows[:, :nbytes] = packets
 
     def _add(self, step: AddPackets) -> None:
-        target = self._memory.view(step.target, 4 * step.num_elements).view(np.float32)
-        add_values(self._memory, step.sources, step.num_elements, lambda values: add_in_order(values, target))
+        wire = DType(step.wire)
+        target = self._memory.view(step.target, wire.itemsize * step.num_elements).view(wire.storage)
+        combine = COMBINE[step.combine]
+        add_values(self._memory, step.sources, step.num_elements, lambda values: combine(values, target))
 
     def _zero(self, step: ZeroValues) -> None:
         self._memory.view(step.offset, step.nbytes)[:] = 0

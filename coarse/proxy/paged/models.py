@@ -203,15 +203,13 @@ class DeviceModels:
         assert tree is not None
         declaration, plan = opening.declaration, opened.plan
         window_bytes = plan.num_window * window_slot_bytes(declaration.model, self.node_of(number))
-        slot_bytes = staging_slot_bytes(declaration.model)
+        slot_bytes, up_bytes = staging_slot_bytes(declaration), packets.up_bytes(declaration.wire)
 
         def laid_out(offset: int) -> tuple[RootPlaces, int]:
             layout = MemoryLayout(offset)
             window = layout.take(window_bytes)
             clients = layout.clients(tree.child_workers(self._device), plan, slot_bytes)
-            rings = {
-                device: layout.ring(packets.window, packets.up_bytes) for device in tree.child_devices(self._device)
-            }
+            rings = {device: layout.ring(packets.window, up_bytes) for device in tree.child_devices(self._device)}
             return RootPlaces(clients=clients, window=window, rings=rings), layout.end
 
         def placed(offset: int, refusal: str) -> Steps:

@@ -11,7 +11,7 @@ from coarse.errors import StorageError
 from coarse.protocol.units import MIB
 from coarse.proxy.paged_steps import OpenStore, StoreOpened
 from coarse.storage.paged.commit import Commit, Manifest
-from coarse.storage.paged.declaration import Declaration, on_disk, plan_memory
+from coarse.storage.paged.declaration import Declaration, on_disk, plan_all_reduce, plan_memory
 from coarse.storage.paged.folder import Disk, MemoryDisk, PagedFolder, require_fitting
 from coarse.storage.paged.image import best_checksum
 from coarse.storage.paged.layout import DiskLayout, step_bytes
@@ -28,6 +28,9 @@ class OpenedFolders:
             CapacityError: a disk is too full, or the memory too small.
         """
         declaration = self.declaration = opening.declaration
+        if declaration.is_all_reduce:
+            self._open_none(opening, node)
+            return
         memory_bytes = declaration.memory_bytes or available_bytes() // 2 // num_devices_here
         self.plan = plan_memory(declaration, node, opening.num_clients, memory_bytes, opening.num_below)
         paths = _paths(declaration, node)
@@ -53,6 +56,13 @@ class OpenedFolders:
                     folder.write_manifest(self._manifest(node, place))
             self.told = self._told(node, sums)
             opened.pop_all()
+
+    def _open_none(self, opening: OpenStore, node: int) -> None:
+        """Of an all-reduce, which keeps nothing."""
+        self.plan = plan_all_reduce(self.declaration, node, opening.num_clients, opening.num_below)
+        self.layout = DiskLayout(self.declaration.model, node, 1)
+        self.folders, self.resumed, self.checksum = [], None, ""
+        self.told = f"an all-reduce through memory device {self.declaration.nodes[node]}"
 
     def answer(self) -> StoreOpened:
         """What the device's protocol is told."""

@@ -7,9 +7,9 @@ from itertools import pairwise
 
 from coarse.protocol.dtypes import DType
 from coarse.proxy.paged_steps import PlaceOfValues, StorePackets
-from coarse.storage.paged.declaration import MemoryPlan
+from coarse.storage.paged.declaration import Declaration, MemoryPlan, staging_slot_bytes
 from coarse.storage.paged.layout import BLOCK_BYTES
-from coarse.storage.paged.operations import GRADIENTS, Push
+from coarse.storage.paged.operations import Push
 from coarse.storage.paged.stream import ChunkStream, Ring, Span
 from coarse.transport.many_to_one.packets import Data
 
@@ -48,10 +48,9 @@ class PacketPlan:
     """Of a packet that is pushed; None: a chunk is a packet."""
     down_elements: int | None = None
 
-    @property
-    def up_bytes(self) -> int:
-        """Of a packet that is pushed from device to device: its values are float32."""
-        return (self.up_elements or 0) * DType.FLOAT32.itemsize
+    def up_bytes(self, wire: DType) -> int:
+        """Of a packet that is pushed from device to device."""
+        return (self.up_elements or 0) * wire.itemsize
 
 
 class MemoryLayout:
@@ -85,13 +84,13 @@ class PushedValues:
     """What the workers of a host push: where it lies until it was added, by packet."""
 
     def __init__(
-        self, up: ChunkStream, places: dict[int, ClientPlaces], num_staging: int, slot_bytes: int, gradients: DType
+        self, up: ChunkStream, places: dict[int, ClientPlaces], num_staging: int, declaration: Declaration
     ) -> None:
         self._up = up
         self._places = places
         self._num_staging = num_staging
-        self._slot_bytes = slot_bytes
-        self._gradients = gradients
+        self._slot_bytes = staging_slot_bytes(declaration)
+        self._type_of = declaration.type_of
         self._pushed: dict[int, dict[int, tuple[Push, int, int]]] = {}
         """Push -> worker who has values -> (operation, offset or -1, how many chunks it had staged before)."""
         self._num_pushes = dict.fromkeys(places, 0)
@@ -126,7 +125,7 @@ class PushedValues:
     def place(self, client: int, span: Span, first: int) -> PlaceOfValues:
         """Where a worker's values of a chunk lie, from an element of the chunk on."""
         push, offset, staged = self._pushed[span.message][client]
-        dtype = self._gradients if push.array == GRADIENTS else DType.FLOAT32
+        dtype = self._type_of(push.array)
         if offset >= 0:
             begin, _ = self._up.model.elements(span.unit, span.chunk)
             return PlaceOfValues(offset + (begin + first) * dtype.itemsize, int(dtype), is_zeroed=True)
@@ -141,9 +140,10 @@ class PushedValues:
 
 @dataclass(eq=False)
 class ChildPackets:
-    """What comes from another device: packets in a ring; of pushes float32, until they were added."""
+    """What comes from another device: packets in a ring; of pushes, until they were added."""
 
     ring: Ring
+    wire: DType
     short: dict[int, int] = field(default_factory=dict)
     """Packet that is smaller than others -> its bytes."""
     empty: set[int] = field(default_factory=set)
@@ -162,7 +162,7 @@ class ChildPackets:
 
     def place(self, packet: int) -> PlaceOfValues:
         """Where the values lie from a packet on."""
-        return PlaceOfValues(self.ring.at(packet), int(DType.FLOAT32), is_zeroed=False, ring=self.ring)
+        return PlaceOfValues(self.ring.at(packet), int(self.wire), is_zeroed=False, ring=self.ring)
 
     def forget(self, end: int) -> None:
         """Packets below were added."""

@@ -21,6 +21,7 @@ from coarse.protocol.snapshot_records import fragments
 from coarse.proxy.paged.arrivals import Arrivals
 from coarse.proxy.paged.commits import Commits, versions_from_json, versions_to_json
 from coarse.proxy.paged.places import ChildPackets, PacketPlan, PushedValues, RootPlaces
+from coarse.proxy.paged.reducing import ReducingNode
 from coarse.proxy.paged_steps import (
     PagedStep,
     PlaceOfValues,
@@ -31,7 +32,7 @@ from coarse.proxy.paged_steps import (
     WriteRecord,
 )
 from coarse.storage.paged.commit import Commit
-from coarse.storage.paged.declaration import Declaration, staging_slot_bytes, window_slot_bytes
+from coarse.storage.paged.declaration import Declaration, window_slot_bytes
 from coarse.storage.paged.instructions import (
     AddSum,
     Consumed,
@@ -99,21 +100,23 @@ class ServedModel:
         self._slot_bytes = window_slot_bytes(model, self._node)
         self._packets = packets
         self._window, self._num_window = places.window, opened.plan.num_window
-        self.optimizer = PagedOptimizer(
-            model, self._node, declaration.rules, num_buffers=opened.plan.num_buffers,
-            num_window=opened.plan.num_window, in_memory=opened.plan.in_memory, resumed=opened.resumed,
-        )  # fmt: skip
+        self.optimizer: PagedOptimizer | ReducingNode
+        if declaration.is_all_reduce:
+            self.optimizer = ReducingNode(model, opened.plan.num_window)
+        else:
+            self.optimizer = PagedOptimizer(
+                model, self._node, declaration.rules, num_buffers=opened.plan.num_buffers,
+                num_window=opened.plan.num_window, in_memory=opened.plan.in_memory, resumed=opened.resumed,
+            )  # fmt: skip
         self._log = OperationLog(num_clients)
         self._down = ChunkStream(model, packets.down_elements)
-        self._up = ChunkStream(model, packets.up_elements)
+        self._up = ChunkStream(declaration.pushed, packets.up_elements)
         pull_window = opened.plan.num_window * self._down.most_packets
         credits = [pull_window if endpoint < num_clients else packets.window for endpoint in self._children]
         near = [child for child, endpoint in enumerate(self._children) if endpoint < num_clients]
         self._root = Root(len(self._children), packets.window, pull_window, credits, near)
-        self._pushed = PushedValues(
-            self._up, places.clients, opened.plan.num_staging, staging_slot_bytes(model), declaration.gradients
-        )
-        self._below = {below: ChildPackets(ring) for below, ring in places.rings.items()}
+        self._pushed = PushedValues(self._up, places.clients, opened.plan.num_staging, declaration)
+        self._below = {below: ChildPackets(ring, declaration.wire) for below, ring in places.rings.items()}
         self._arrivals = Arrivals(num_clients)
         self._looks: dict[int, tuple[int, int]] = {}
         """Look -> (worker, its token)."""
@@ -192,7 +195,7 @@ class ServedModel:
         number = self._num_looks
         self._num_looks += 1
         self._looks[number] = look.client, look.token
-        return self._carry(self.optimizer.on_look(number, look.unit, look.chunk, look.array, look.num_before))
+        return self._carry(self._paged.on_look(number, look.unit, look.chunk, look.array, look.num_before))
 
     def on_state(self, state: PagedState) -> list[Out]:
         """A fragment of a worker's own state."""
@@ -212,7 +215,7 @@ class ServedModel:
 
     def on_committed(self) -> list[Out]:
         """The first optimizer node has written the record."""
-        return self._carry(self.optimizer.on_committed())
+        return self._carry(self._paged.on_committed())
 
     def missing(self) -> str:
         """For what this node waits, for people."""
@@ -221,6 +224,11 @@ class ServedModel:
         if self._commits is not None and (commit := self._commits.missing()):
             waits.append(commit)
         return "; ".join(waits)
+
+    @property
+    def _paged(self) -> PagedOptimizer:
+        assert isinstance(self.optimizer, PagedOptimizer), "an all-reduce keeps nothing"
+        return self.optimizer
 
     @property
     def is_quiet(self) -> bool:
@@ -245,14 +253,14 @@ class ServedModel:
         if isinstance(one, AddSum):
             return self._carry(self.optimizer.on_added(one, value))
         if isinstance(one, SquareSum):
-            return self._carry(self.optimizer.on_squared(one, value))
+            return self._carry(self._paged.on_squared(one, value))
         if isinstance(one, Look):
             client, token = self._looks.pop(one.token)
             looked = PagedLooked(client, self._device, self.number, token, one.steps)
             if client in self._places:
                 return [(client, looked)]
             return [SendLooked(self.number, one.token, self.tree.hub_of(client), looked)]
-        return self._carry(self.optimizer.on_done(one))
+        return self._carry(self._paged.on_done(one))
 
     # --- within
 
@@ -364,7 +372,7 @@ class ServedModel:
         return out
 
     def _prepare(self, step: int) -> list[Out]:
-        versions = self.optimizer.versions()
+        versions = self._paged.versions()
         if self._commits is not None:
             return self._record(self._commits.on_prepared(self._node, step, versions))
         first = self._nodes[0]

@@ -2,8 +2,8 @@
 """A memory device between workers and the optimizer node of a model: it adds what comes, and copies what goes.
 
 Its children are workers of its host, whose values lie in its memory, and other devices, whose packets come into rings.
-Sums, in float32, wait in a ring for the parent's heartbeats. [Note: one worker] Where the only child is a worker with
-float32 gradients nothing is added: its values leave from where they are, and stay there until the parent has them.
+Sums wait in a ring for the parent's heartbeats. [Note: one worker] Where the only child is a worker that pushes what
+devices push, nothing is added: its values leave from where they are, and stay there until the parent has them.
 """
 
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ from coarse.protocol.paged_records import PagedAsk, PagedBeat, PagedData
 from coarse.proxy.paged.places import ChildPackets, ClientPlaces, PacketPlan, PushedValues, cut
 from coarse.proxy.paged.served import Out
 from coarse.proxy.paged_steps import AddPackets, PlaceOfValues, SendFrame, ZeroValues
-from coarse.storage.paged.declaration import Declaration, staging_slot_bytes
+from coarse.storage.paged.declaration import Declaration
 from coarse.storage.paged.operations import Push, from_wire
 from coarse.storage.paged.stream import ChunkStream, Ring, Span
 from coarse.transport.many_to_one.frames import Frame, whole_beat, whole_data, whole_probe
@@ -21,8 +21,6 @@ from coarse.transport.many_to_one.packets import Beat, Data, Free, Full, Instruc
 from coarse.transport.many_to_one.sender import Sender
 from coarse.transport.many_to_one.switch import PARENT, AddingSwitch, BroadcastingSwitch
 from coarse.transport.many_to_one.tree import Tree
-
-_FLOAT_BYTES = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +49,6 @@ class ModelSwitch:
         places: SwitchPlaces,
         num_staging: int,
     ) -> None:
-        model = declaration.model
         self.number = number
         self.tree = tree
         self._num_clients = tree.placement.num_clients
@@ -67,14 +64,11 @@ class ModelSwitch:
             len(self._children), window, [window] * len(self._children), lossless=near
         )
         assert packets.up_elements is not None
-        self._up = ChunkStream(model, packets.up_elements)
+        self._wire, self._combine = declaration.wire, declaration.combine
+        self._up = ChunkStream(declaration.pushed, packets.up_elements)
         self._up_elements = packets.up_elements
-        self._values = PushedValues(
-            self._up, places.clients, num_staging, staging_slot_bytes(model), declaration.gradients
-        )
-        self._below = {
-            device: ChildPackets(ring) for device, ring in places.rings.items()
-        }
+        self._values = PushedValues(self._up, places.clients, num_staging, declaration)
+        self._below = {device: ChildPackets(ring, self._wire) for device, ring in places.rings.items()}
         self._empty: set[int] = set()
         """Packets of whose sums nobody below has a value."""
         self._short_copies: dict[int, int] = {}
@@ -177,7 +171,10 @@ class ModelSwitch:
             elif self._places.sums is not None:
                 ring = self._places.sums
                 out += [
-                    AddPackets(self._sources(run, span), ring.at(run), self._num_elements(run, stop, span))
+                    AddPackets(
+                        self._sources(run, span), ring.at(run), self._num_elements(run, stop, span), self._combine,
+                        int(self._wire),
+                    )
                     for run, stop in ring.runs(first, past)
                 ]
         return out
@@ -218,7 +215,7 @@ class ModelSwitch:
             first, past = self._up.model.elements(span.unit, span.chunk)
             return min((end - begin) * each, past - first - self._within(begin, span))
         short = next((below.short[end - 1] for below in self._below.values() if end - 1 in below.short), None)
-        return (end - begin - 1) * each + (each if short is None else short // _FLOAT_BYTES)
+        return (end - begin - 1) * each + (each if short is None else short // self._wire.itemsize)
 
     def _sent_up(self, data: Data) -> list[Out]:
         """Send packets' sums to the parent."""
@@ -229,7 +226,7 @@ class ModelSwitch:
                 is_empty = begin in self._empty
                 frame = Frame(self.number, self.tree.root, True, data.part(begin, end), is_empty)
                 payloads = () if is_empty else self._payloads(begin, end, span)
-                each = self._up_elements * _FLOAT_BYTES
+                each = self._up_elements * self._wire.itemsize
                 out.append(SendFrame(self._parent, frame, payloads, each))
         return out
 
@@ -238,10 +235,10 @@ class ModelSwitch:
             assert span is not None
             (worker,) = self._workers
             place = self._values.place(worker, span, self._within(begin, span))
-            return ((place.offset, self._num_elements(begin, end, span) * _FLOAT_BYTES),)
+            return ((place.offset, self._num_elements(begin, end, span) * self._wire.itemsize),)
         ring = self._places.sums
         return tuple(
-            (ring.at(first), self._num_elements(first, past, span) * _FLOAT_BYTES)
+            (ring.at(first), self._num_elements(first, past, span) * self._wire.itemsize)
             for first, past in ring.runs(begin, end)
         )
 
@@ -253,7 +250,7 @@ class ModelSwitch:
                 assert span is not None
                 for place in self._sources(first, span):
                     if place.is_zeroed:
-                        nbytes = self._num_elements(first, past, span) * _FLOAT_BYTES
+                        nbytes = self._num_elements(first, past, span) * self._wire.itemsize
                         out.append(ZeroValues(place.offset, nbytes))
         self._freed = end
         for span in self._up.below(end):
@@ -270,7 +267,7 @@ class ModelSwitch:
         """Packets of what is pulled came."""
         out: list[Out] = []
         wanted = self.copies.on_data(data)
-        below = ChildPackets(self._places.copies)
+        below = ChildPackets(self._places.copies, self._wire)
         for one in wanted:
             if isinstance(one, Take):
                 out += below.take(one.begin, one.end, data, nbytes, is_empty=False)

@@ -23,6 +23,7 @@ from coarse.proxy.paged.switch import ModelSwitch, SwitchPlaces
 from coarse.proxy.paged_steps import CloseLinks, ConnectLinks, OpenLinks, ZeroValues
 from coarse.storage.paged.declaration import PUSH_WINDOW, Declaration, MemoryPlan, plan_switch, staging_slot_bytes
 from coarse.storage.paged.layout import BLOCK_BYTES
+from coarse.storage.paged.operations import GRADIENTS
 from coarse.storage.paged.stream import ChunkStream
 from coarse.transport.many_to_one.frames import HEADER_BYTES, MOST_PACKETS, Frame
 from coarse.transport.many_to_one.tree import Tree, plan_tree
@@ -32,7 +33,6 @@ Allocate = Callable[[int, Callable[[int, str], Steps]], Steps]
 _LEAST_WINDOW = 4
 _ALIGN = 16
 """Elements; packets are multiples of it."""
-_FLOAT_BYTES = 4
 
 
 @dataclass(eq=False)
@@ -139,14 +139,15 @@ class DeviceTrees:
         """Cut packets so that they fill the smallest datagram, and have a window that each receiver has room for."""
         payload_bytes = min(answer["payload_bytes"] for answer in join.answers.values()) - HEADER_BYTES
         room_bytes = min(answer["room_bytes"] for answer in join.answers.values())
-        up = payload_bytes // _FLOAT_BYTES // _ALIGN * _ALIGN
+        wire, pushed = join.declaration.wire, join.declaration.pushed
+        up = payload_bytes // wire.itemsize // _ALIGN * _ALIGN
         down = payload_bytes // join.declaration.model.pulled.itemsize // _ALIGN * _ALIGN
-        whole = ChunkStream(join.declaration.model, up).most_packets  # a chunk is added when all of it is there
-        window = max(whole, min(join.ring_bytes // (up * _FLOAT_BYTES), room_bytes // (payload_bytes + HEADER_BYTES)))
+        whole = ChunkStream(pushed, up).most_packets  # a chunk is added when all of it is there
+        window = max(whole, min(join.ring_bytes // (up * wire.itemsize), room_bytes // (payload_bytes + HEADER_BYTES)))
         window = min(max(window, _LEAST_WINDOW), MOST_PACKETS)
         if whole > window:
             error = CapacityError(
-                f"a chunk of {join.declaration.model.chunk_elements} elements is {whole} packets of {payload_bytes} "
+                f"a chunk of {pushed.chunk_elements} elements is {whole} packets of {payload_bytes} "
                 f"bytes, above {MOST_PACKETS}; lower chunk_elements"
             )
             return self._on_failed(model, error)
@@ -223,14 +224,16 @@ class DeviceTrees:
         plan = plan_switch(declaration, len(workers))
         assert packets.down_elements is not None
         down_bytes = packets.down_elements * declaration.model.pulled.itemsize
-        adds = len(workers) != 1 or bool(below) or declaration.gradients.itemsize != _FLOAT_BYTES
+        wire = declaration.wire
+        adds = len(workers) != 1 or bool(below) or declaration.type_of(GRADIENTS) is not wire
+        up_bytes = packets.up_bytes(wire)
 
         def laid_out(offset: int) -> tuple[SwitchPlaces, int]:
             layout = MemoryLayout(offset)
             places = SwitchPlaces(
-                clients=layout.clients(workers, plan, staging_slot_bytes(declaration.model)),
-                rings={device: layout.ring(packets.window, packets.up_bytes) for device in below},
-                sums=layout.ring(packets.window, packets.up_bytes) if adds else None,
+                clients=layout.clients(workers, plan, staging_slot_bytes(declaration)),
+                rings={device: layout.ring(packets.window, up_bytes) for device in below},
+                sums=layout.ring(packets.window, up_bytes) if adds else None,
                 copies=layout.ring(packets.window, down_bytes),
             )
             return places, layout.end

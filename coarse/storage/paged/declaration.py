@@ -3,19 +3,25 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from coarse.errors import CapacityError, ConfigError
 from coarse.protocol.dtypes import DType
 from coarse.protocol.units import MIB
+from coarse.storage.fixed_point import COMBINE
+from coarse.storage.packed_chunk import packed_elements
 from coarse.storage.paged.kernels import kernel_of
-from coarse.storage.paged.layout import PagedModel, sum_nbytes
+from coarse.storage.paged.layout import BLOCK_BYTES, PagedModel, PagedTensor, PagedUnit, sum_nbytes
+from coarse.storage.paged.operations import GRADIENTS
 from coarse.storage.paged.optimizer import Rules
 
 SUMS = ("float32", "int64", "int32-switchml")
 KERNELS = ("numpy", "torch-fused")
 NETWORKS = ("mpi", "udp")
+ALL_REDUCE = "all-reduce"
+"""In place of an optimizer: what is pulled of a unit is what was pushed, combined; nothing is kept."""
 PUSH_WINDOW = 256
 """Packets of a worker that may wait to be added; it is its own memory that holds them."""
 _FLOAT_BYTES = 4
@@ -24,6 +30,7 @@ _LEAST_SLOTS = 2
 _MOST_BUFFERS = 8
 _STAGING_SLOTS = 4
 _MOST_RING_BYTES = 8 * MIB
+_MOST_WINDOW_BYTES = 64 * MIB
 _MOST_PACKET_BYTES = 1 << 16
 
 
@@ -53,6 +60,9 @@ class Declaration:
     gradients: DType = DType.FLOAT32
     """The type in which gradients are pushed."""
     sum: str = "float32"
+    """One of SUMS; of an all-reduce, a key of COMBINE."""
+    is_packed: bool = False
+    """Whether workers push packed chunks of integers, which devices of several hosts may add in any order."""
     kernel: str = "numpy"
     nodes: tuple[int, ...] = (0,)
     """By optimizer node its memory device."""
@@ -69,6 +79,9 @@ class Declaration:
     """A name that no other training has."""
 
     def __post_init__(self) -> None:
+        pulled = self.model.pulled
+        if not self.is_all_reduce and pulled not in (DType.FLOAT32, DType.BFLOAT16, DType.FLOAT16):
+            raise ConfigError(f"workers compute in float32, bfloat16 or float16, got {pulled.label}", key="dtype")
         for group in self.groups:
             try:
                 kernel = kernel_of(self.optimizer, group)
@@ -96,10 +109,53 @@ class Declaration:
                 f"loss is a share of datagrams below 1, of network='udp'; got {self.loss} of {self.network!r}",
                 key="loss",
             )
-        if self.sum not in SUMS:
-            raise ConfigError(f"sum must be one of {SUMS}, got {self.sum!r}", key="sum")
+        sums = tuple(COMBINE) if self.is_all_reduce else SUMS
+        if self.sum not in sums:
+            raise ConfigError(f"sum must be one of {sums}, got {self.sum!r}", key="sum")
         if self.kernel not in KERNELS:
             raise ConfigError(f"kernel must be one of {KERNELS}, got {self.kernel!r}", key="kernel")
+
+    @property
+    def is_all_reduce(self) -> bool:
+        """Whether sums go back to the workers, and there is nothing else."""
+        return self.optimizer == ALL_REDUCE
+
+    @property
+    def combine(self) -> str:
+        """What devices do with values that they pass on: a key of COMBINE."""
+        if self.is_all_reduce:
+            return self.sum
+        return "integers" if self.is_packed else "float32"
+
+    @property
+    def wire(self) -> DType:
+        """The type of what devices push to one another."""
+        if self.is_all_reduce:
+            return self.model.pulled
+        if not self.is_packed:
+            return DType.FLOAT32
+        return DType.INT64 if self.sum == "int64" else DType.INT32
+
+    def type_of(self, array: int) -> DType:
+        """The type in which workers push gradients, or values of an array."""
+        return self.wire if self.is_packed else self.type_in_worker(array)
+
+    def type_in_worker(self, array: int) -> DType:
+        """That in which workers have them."""
+        return self.gradients if array == GRADIENTS else DType.FLOAT32
+
+    @cached_property
+    def pushed(self) -> PagedModel:
+        """The model as it is pushed: packed chunks are longer."""
+        model = self.model
+        if not self.is_packed:
+            return model
+        units = []
+        for number, unit in enumerate(model.units):
+            edges = [model.elements(number, chunk) for chunk in range(model.num_chunks(number))]
+            num_elements = sum(packed_elements(end - begin) for begin, end in edges)
+            units.append(PagedUnit(unit.name, (PagedTensor(f"{number}", (num_elements,), unit.is_trainable),)))
+        return replace(model, units=tuple(units), chunk_elements=packed_elements(model.chunk_elements))
 
     @property
     def rules(self) -> Rules:
@@ -164,9 +220,9 @@ def plan_memory(
     pull_bytes = window_slot_bytes(model, device)
     elements = max(image.num_elements for image in images)
     buffer_bytes = max(image.nbytes for image in images) + sum_nbytes(elements)
-    staging_bytes = num_clients * (_STAGING_SLOTS + 1) * staging_slot_bytes(model)  # one more to look at
+    staging_bytes = num_clients * (_STAGING_SLOTS + 1) * staging_slot_bytes(declaration)  # one more to look at
     scratch_bytes = 3 * elements * _FLOAT_BYTES
-    ring_bytes = _ring_bytes(model, memory_bytes // 8 // num_below) if num_below else 0
+    ring_bytes = _ring_bytes(declaration, memory_bytes // 8 // num_below) if num_below else 0
     left = memory_bytes - staging_bytes - scratch_bytes - _LEAST_SLOTS * (pull_bytes + buffer_bytes)
     left -= num_below * ring_bytes
     if left < 0:
@@ -178,7 +234,7 @@ def plan_memory(
     num_window = num_buffers = _LEAST_SLOTS
     gradient_bytes = 0
     trainable = [model.units[unit].num_elements for unit in units if model.units[unit].is_trainable]
-    for factor in (1, 2):
+    for factor in () if declaration.is_packed else (1, 2):
         wanted = factor * max(trainable, default=0) * declaration.gradients.itemsize
         if num_clients * (wanted - gradient_bytes) <= left:
             left -= num_clients * (wanted - gradient_bytes)
@@ -207,19 +263,34 @@ def plan_memory(
     )
 
 
-def _ring_bytes(model: PagedModel, fair_bytes: int) -> int:
+def plan_all_reduce(declaration: Declaration, device: int, num_clients: int, num_below: int) -> MemoryPlan:
+    """The same of the root of an all-reduce, which has a window of sums and nothing else."""
+    model = declaration.model
+    slot_bytes = window_slot_bytes(model, device)
+    chunks = [model.num_chunks(unit) for unit in range(len(model.units))]
+    num_window = max(_LEAST_SLOTS, min(2 * max(chunks), _MOST_WINDOW_BYTES // slot_bytes))
+    ring_bytes = _ring_bytes(declaration, _MOST_RING_BYTES)
+    staging_bytes = num_clients * (_STAGING_SLOTS + 1) * staging_slot_bytes(declaration)
+    return MemoryPlan(
+        num_window=num_window, num_buffers=0, gradient_bytes=0, num_staging=_STAGING_SLOTS, in_memory=(),
+        ring_bytes=ring_bytes, total_bytes=num_window * slot_bytes + num_below * ring_bytes + staging_bytes,
+    )  # fmt: skip
+
+
+def _ring_bytes(declaration: Declaration, fair_bytes: int) -> int:
     """Of a device's ring: at least a chunk that is added and another that comes."""
-    chunk_bytes = staging_slot_bytes(model) + _MOST_PACKET_BYTES
+    chunk_bytes = staging_slot_bytes(declaration) + _MOST_PACKET_BYTES
     return max(min(_MOST_RING_BYTES, fair_bytes), _LEAST_SLOTS * chunk_bytes)
 
 
 def plan_switch(declaration: Declaration, num_clients: int) -> MemoryPlan:
     """The same of a device that only passes on: its workers' rooms, by which it is bounded alone."""
     trainable = [unit.num_elements for unit in declaration.model.units if unit.is_trainable]
-    gradient_bytes = max(trainable, default=0) * declaration.gradients.itemsize if num_clients else 0
+    is_copied = declaration.is_packed or declaration.is_all_reduce
+    gradient_bytes = 0 if is_copied or not num_clients else max(trainable) * declaration.gradients.itemsize
     if declaration.memory_bytes is not None and num_clients * gradient_bytes > declaration.memory_bytes // 2:
         gradient_bytes = 0
-    total_bytes = num_clients * (gradient_bytes + (_STAGING_SLOTS + 1) * staging_slot_bytes(declaration.model))
+    total_bytes = num_clients * (gradient_bytes + (_STAGING_SLOTS + 1) * staging_slot_bytes(declaration))
     return MemoryPlan(
         num_window=0, num_buffers=0, gradient_bytes=gradient_bytes, num_staging=_STAGING_SLOTS if num_clients else 0,
         in_memory=(), total_bytes=total_bytes,
@@ -231,9 +302,12 @@ def window_slot_bytes(model: PagedModel, node: int) -> int:
     return max(model.image(unit, 0).pull_nbytes for unit in model.units_of(node) or (0,))
 
 
-def staging_slot_bytes(model: PagedModel) -> int:
-    """Of a worker's staging slots, and of the slot to look at: a chunk in float32."""
-    return sum_nbytes(max(min(model.chunk_elements, unit.num_elements) for unit in model.units))
+def staging_slot_bytes(declaration: Declaration) -> int:
+    """Of a worker's staging slots, and of the slot to look at: a chunk in float32, or as it travels."""
+    pushed = declaration.pushed
+    elements = max(min(pushed.chunk_elements, unit.num_elements) for unit in pushed.units)
+    nbytes = elements * max(_FLOAT_BYTES, declaration.wire.itemsize)
+    return -(-nbytes // BLOCK_BYTES) * BLOCK_BYTES
 
 
 def on_disk(model: PagedModel, units: Sequence[int], in_memory: Sequence[int]) -> tuple[int, ...]:

@@ -89,7 +89,7 @@ class PagedModel:
 
     units: tuple[PagedUnit, ...]
     pulled: DType = DType.FLOAT32
-    """The type in which workers compute."""
+    """The type in which workers compute; of an all-reduce, that of what is combined."""
     num_states: int = 2
     """Arrays of optimizer state beside the parameters, float32."""
     num_devices: int = 1
@@ -97,8 +97,6 @@ class PagedModel:
     chunk_elements: int = CHUNK_ELEMENTS
 
     def __post_init__(self) -> None:
-        if self.pulled not in (DType.FLOAT32, DType.BFLOAT16, DType.FLOAT16):
-            raise ConfigError(f"workers compute in float32, bfloat16 or float16, got {self.pulled.label}", key="dtype")
         if self.chunk_elements < ALIGN_ELEMENTS or self.chunk_elements % ALIGN_ELEMENTS:
             raise ConfigError(
                 f"chunk_elements must be a multiple of {ALIGN_ELEMENTS}, got {self.chunk_elements}",

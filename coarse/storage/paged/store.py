@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from coarse.storage.fixed_point import Adder
 from coarse.storage.paged.folder import SLOTS, SUMS, PagedFolder, aligned
 from coarse.storage.paged.image import Checksum, Image
 from coarse.storage.paged.instructions import (
@@ -31,8 +32,6 @@ from coarse.storage.paged.layout import DiskLayout, PagedModel, sum_nbytes
 
 _BLOCK = 16_384
 """Elements that are squared at once: they stay in a core's cache."""
-Adder = Callable[[Sequence[np.ndarray], np.ndarray], None]
-"""Adds (n,) float32 of each worker, in the workers' order, into another one, which is overwritten."""
 
 
 class Buffers:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from coarse.errors import ConfigError, UnsupportedError
+from coarse.errors import ConfigError
 from coarse.protocol.dtypes import DType, Op
 from coarse.protocol.plan import Placement
 from coarse.session import current
@@ -22,6 +22,7 @@ from coarse.storage.paged.kernels import kernel_of
 from coarse.storage.paged.layout import PagedModel
 from coarse.torch.paged.optimizer import plain_settings
 from coarse.torch.paged.plan import COMPUTE_TYPES, ModelPlan
+from coarse.transport.many_to_one.tree import plan_tree
 
 OPTIMIZERS = (torch.optim.AdamW, torch.optim.Adam, torch.optim.SGD)
 
@@ -135,11 +136,8 @@ def declare(
     """
     placement = current().placement
     nodes, switches = _roles(options, placement)
-    hosts = {*placement.client_nodes, *(placement.device_nodes[node] for node in nodes)}
-    if options.sum != "float32" and len(hosts) > 1:
-        raise UnsupportedError(
-            f"sum={options.sum!r} is for one host: from host to host devices add what passes in float32; leave sum out"
-        )
+    trees = [plan_tree(node, number, placement, dict(switches)) for number, node in enumerate(nodes)]
+    is_packed = options.sum != "float32" and any(len(tree.devices) > 1 for tree in trees)
     dtype = _compute_type(plan, options.dtype)
     groups, number_of = grouped(per_parameter)
     plain = tuple(plain_settings(group) for group in groups)
@@ -169,6 +167,7 @@ def declare(
         resume=options.resume,
         other_kernel=options.other_kernel,
         sum=options.sum,
+        is_packed=is_packed,
         kernel=options.kernel,
         timeline="" if options.timeline is None else os.path.abspath(options.timeline),
         nodes=nodes,

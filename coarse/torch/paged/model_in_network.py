@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
+from coarse.client.paged.exponents import ExponentAgreement, exponents_of_model
+from coarse.client.paged.model import RemoteModel
 from coarse.parallel.data.alike import require_same
 from coarse.protocol.dtypes import Op
 from coarse.session import current, is_initialized
@@ -107,6 +109,8 @@ def _open(
     remote = client.new_model()
     try:
         remote.open(declaration)
+        if declaration.is_packed:
+            _agree_on_exponents(remote, client.new_model())
         divisor = 1 if op is Op.SUM else runtime.placement.num_clients
         made = _attach(model, plan, remote, defaults, per_parameter, divisor)
         _begin(model, made, first)
@@ -115,6 +119,16 @@ def _open(
         raise
     client.before_leaving.append(made.close)
     return made
+
+
+def _agree_on_exponents(remote: RemoteModel, exponents: RemoteModel) -> None:
+    """Open the all-reduce by which workers agree on the exponents of what they push."""
+    try:
+        exponents.open(exponents_of_model(remote.declaration))
+    except BaseException as error:
+        exponents.close(f"{type(error).__name__}: {error}")
+        raise
+    remote.agreement = ExponentAgreement(remote, exponents)
 
 
 def _begin(model: nn.Module, made: NetworkOptimizer, first: FirstValues) -> None:
@@ -137,7 +151,7 @@ def _begin(model: nn.Module, made: NetworkOptimizer, first: FirstValues) -> None
 def _attach(
     model: nn.Module,
     plan: ModelPlan,
-    remote: Any,  # noqa: ANN401
+    remote: RemoteModel,
     defaults: dict[str, Any],
     per_parameter: dict[str, dict[str, Any]],
     divisor: int,

@@ -13,7 +13,8 @@ import torch
 from torch.distributed.tensor import DTensor
 
 import coarse
-from coarse.client.paged.model import GradientRoom, RemoteModel
+from coarse.client.paged.line import GradientRoom
+from coarse.client.paged.model import RemoteModel
 from coarse.errors import ConfigError, UnsupportedError
 from coarse.protocol.clock import WallClock
 from coarse.session import current, is_initialized

@@ -18,7 +18,8 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from coarse.client.paged.model import GradientRoom, RemoteModel
+from coarse.client.paged.line import GradientRoom
+from coarse.client.paged.model import RemoteModel
 from coarse.torch.fsdp.fsdp2 import backward_task, is_in_backward
 from coarse.torch.paged.plan import PlannedSite
 from coarse.torch.paged.unit import UnitMemories, torch_view

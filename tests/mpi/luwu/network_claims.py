@@ -17,11 +17,11 @@ from torch import nn
 
 import coarse
 import coarse.torch as ct
-from coarse.errors import ConfigError, MismatchError, UnsupportedError
+from coarse.errors import ConfigError, MismatchError
 from coarse.torch.paged.optimizer import NetworkOptimizer
 from tests.mpi.luwu.models import Net, loss_of
 from tests.support.claims import Claim, raises, report_claims
-from tests.support.paged_reference import Reference
+from tests.support.paged_reference import Reference, added_as_integers
 
 FOLDER = Path(sys.argv[1])
 SWITCH, OPTIMIZER = 2, 3
@@ -110,6 +110,100 @@ def chunks_of_every_size_are_cut_into_packets() -> None:
             optimizer.close()
 
 
+# --- integer sums
+
+
+def integer_sums_have_the_bits_of_one_host() -> None:
+    for how, dtype in (("int64", torch.float32), ("int32-switchml", torch.float32), ("int64", torch.bfloat16)):
+        for switches, chunk_elements, network in ((SWITCH, 2048, "udp"), ({1: [0], SWITCH: [1]}, 1 << 19, "mpi")):
+            loss = 0.05 if network == "udp" else 0.0
+            options = {"switches": switches, "network": network, "loss": loss, "chunk_elements": chunk_elements}
+            model, optimizer = in_network(Net(), sum=how, dtype=dtype, **options)
+            add = added_as_integers(optimizer.remote.declaration)
+            reference = Reference(Net(), coarse.size(), settings=ADAMW, dtype=dtype, add=add)
+            for step in (1, 2):
+                loss_of(model, coarse.rank(), step, 0).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                reference.step(loss_of, step)
+            assert not (differing := reference.differing(model.state_dict())), (how, options, differing)
+            optimizer.close()
+
+
+def integer_sums_do_not_depend_on_the_tree() -> None:
+    found = set()
+    for optimizers, switches in (([OPTIMIZER], SWITCH), ([0], None), ([0, 1, 2, 3], None), ([OPTIMIZER], {1: [0]})):
+        model, optimizer = in_network(Net(), sum="int64", optimizers=optimizers, switches=switches, network="udp")
+        for step in (1, 2, 3):
+            loss_of(model, coarse.rank(), step, 0).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        states = model.state_dict()
+        found.add(b"".join(states[name].numpy().tobytes() for name in sorted(states)))
+        optimizer.close()
+    assert len(found) == 1, len(found)
+
+
+def what_integers_cannot_hold_comes_as_floats_would_add_it() -> None:
+    infinity = float("inf")
+    for number, (values, wanted) in enumerate((
+        ((1.0, float("nan"), 1.0), "nan"), ((infinity, 1.0, 1.0), "inf"), ((1.0, infinity, -infinity), "nan"),
+        ((-infinity, 1.0, -infinity), "-inf"), ((1.0, 2.0, 3.0), "6.0"),
+    )):  # fmt: skip
+        layer = nn.Linear(4, 1, bias=False)
+        torch.nn.init.zeros_(layer.weight)
+        storage = FOLDER / f"floats-{number}"
+        model, optimizer = ct.model_in_network(
+            layer, torch.optim.SGD, lr=1.0, storage=[storage], optimizers=[OPTIMIZER], switches=SWITCH, sum="int64",
+            op=coarse.Sum,
+        )  # fmt: skip
+        rows = torch.ones(1, 4)
+        rows[0, 2] = values[coarse.rank()]
+        model(rows).sum().backward()
+        optimizer.step()
+        found = model.state_dict()["weight"].neg().flatten().tolist()
+        assert str(found[2]) == wanted, (values, found)
+        assert found[0] == found[1] == found[3] == 3.0, found
+        optimizer.close()
+
+
+class Branches(nn.Module):
+    """Two parameters in one unit, of which a worker may leave one out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(2)
+        self.trunk = nn.Parameter(torch.randn(40, 40))
+        self.branch = nn.Parameter(torch.randn(40, 40))
+
+    def forward(self, x: torch.Tensor, *, with_branch: bool) -> torch.Tensor:
+        """(rows, 40) -> the same shape."""
+        y = x @ self.trunk
+        return y + x @ self.branch if with_branch else y
+
+
+def branch_loss(model: nn.Module, worker: int, step: int, number: int) -> torch.Tensor:
+    """Worker 1 leaves the branch out, and in the second pass all but worker 2 do."""
+    generator = torch.Generator().manual_seed(100 * step + 10 * number + worker)
+    with_branch = worker == 2 if number else worker != 1
+    loss: torch.Tensor = model(torch.randn(2, 40, generator=generator), with_branch=with_branch).square().mean()
+    return loss
+
+
+def passes_and_absent_gradients_are_summed_as_integers_too() -> None:
+    model, optimizer = in_network(Branches(), sum="int64", switches=SWITCH)
+    add = added_as_integers(optimizer.remote.declaration)
+    reference = Reference(Branches(), coarse.size(), settings=ADAMW, add=add)
+    for step in (1, 2):
+        for number in range(2):
+            branch_loss(model, coarse.rank(), step, number).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        reference.step(branch_loss, step, num_passes=2)
+    assert not (differing := reference.differing(model.state_dict())), differing
+    optimizer.close()
+
+
 # --- bytes
 
 
@@ -184,8 +278,8 @@ def options_that_do_not_fit_are_refused() -> None:
         in_network(Net(), network="rdma")
     with raises(ConfigError, "different memory devices"):
         in_network(Net(), optimizers=[3, 3])
-    with raises(UnsupportedError, "is for one host"):
-        in_network(Net(), sum="int64")
+    with raises(ConfigError, "sum must be one of"):
+        in_network(Net(), sum="int16")
 
 
 def workers_that_differ_in_their_network_are_told() -> None:
@@ -198,6 +292,10 @@ CLAIMS: tuple[Claim, ...] = (
     an_optimizer_node_may_be_on_a_workers_host,
     ten_million_elements_lose_no_bit_where_one_in_ten_datagrams_is_lost,
     chunks_of_every_size_are_cut_into_packets,
+    integer_sums_have_the_bits_of_one_host,
+    integer_sums_do_not_depend_on_the_tree,
+    what_integers_cannot_hold_comes_as_floats_would_add_it,
+    passes_and_absent_gradients_are_summed_as_integers_too,
     a_step_moves_what_the_paper_says,
     switches_that_make_no_tree_are_refused,
     options_that_do_not_fit_are_refused,

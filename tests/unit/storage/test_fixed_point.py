@@ -13,8 +13,8 @@ from coarse.storage.fixed_point import (
     EXPONENT_BLOCK,
     FixedPoint,
     add_in_order,
+    add_integers,
     adder_of,
-    combined_flags,
     exponent_of,
     int32_switchml,
     int64,
@@ -28,11 +28,9 @@ def added(blocks: list[np.ndarray], how: FixedPoint) -> np.ndarray:
     """The blocks' sum, as a switch makes it."""
     exponent = max(exponent_of(block) for block in blocks)
     parts = [how.encode(block, exponent) for block in blocks]
-    total, flags = parts[0]
-    for part, more in parts[1:]:
-        total = total + part
-        flags = combined_flags(flags, more)
-    return how.decode(total, exponent, flags)
+    total = np.empty_like(parts[0])
+    add_integers(parts, total)
+    return how.decode(total, exponent)
 
 
 def blocks_of(columns: list[list[float]]) -> list[np.ndarray]:
@@ -88,7 +86,7 @@ def test_the_largest_values_of_all_workers_do_not_overflow(num_workers: int, sig
     found = added([block] * num_workers, int32_switchml(num_workers))
     np.testing.assert_allclose(found, num_workers * block, rtol=1e-7)
     how = int64()
-    total = how.encode(block, 20)[0].astype(object) * how.most_addends
+    total = how.encode(block, 20).astype(object) * how.most_addends
     assert abs(total[0]) <= np.iinfo(np.int64).max
 
 

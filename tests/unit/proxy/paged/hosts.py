@@ -343,6 +343,8 @@ class Hosts(Training):
     # --- what should come of it
 
     def total(self, step: int, unit: int) -> np.ndarray:
+        if self.declaration.is_packed:
+            return super().total(step, unit)
         total = self.added(self.order, step, unit)
         assert total is not None
         return total

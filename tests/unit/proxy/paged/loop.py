@@ -60,7 +60,7 @@ class Loop(Training):
         window_bytes = num_window * window_slot_bytes(model, 0)
         memory = MemoryLayout(0)
         memory.take(window_bytes)
-        places = memory.clients(self.workers, plan, staging_slot_bytes(model))
+        places = memory.clients(self.workers, plan, staging_slot_bytes(declaration))
         self.memory = aligned(memory.end)
         opened = StoreOpened(None, plan, "")
         placement = Placement(

@@ -125,6 +125,15 @@ def test_packets_go_by_mpi_too(tree: str, monkeypatch: pytest.MonkeyPatch) -> No
         assert not hosts.num_resent
 
 
+@pytest.mark.parametrize("how", ["int64", "int32-switchml"])
+@pytest.mark.parametrize("tree", [*TREES, "an optimizer node on a worker's host", "two optimizer nodes"])
+def test_integers_are_added_in_any_tree(tree: str, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = OTHERS.get(tree) or {"switches": TREES[tree]}
+    for seed in SEEDS[::3]:
+        hosts = made(seed, monkeypatch, loss=0.1, sum=how, is_packed=True, **options)
+        hosts.train(2)
+
+
 def test_numbers_on_the_wire_begin_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     modulus = 256
     monkeypatch.setattr(frames, "WIRE_MODULUS", modulus)

@@ -4,10 +4,12 @@ bytes is up to others."""
 import json
 import random
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
+from coarse.client.paged.copying import copy_packets, unit_exponents
 from coarse.client.paged.line import Copy, NodeLine, Pulled
 from coarse.protocol.dtypes import DType
 from coarse.protocol.paged_records import (
@@ -109,16 +111,7 @@ class Training:
 
     def copy(self, line: NodeLine) -> None:
         copy: Copy = line.copies.popleft()
-        begin, end = line.elements(copy)
-        if copy.pulled is not None:
-            size = self.model.pulled.itemsize
-            assert copy.pulled.target is not None
-            copy.pulled.target[begin * size : end * size] = self.view(line, copy.offset, (end - begin) * size)
-        else:
-            assert copy.pushed is not None
-            assert copy.pushed.source is not None
-            source = copy.pushed.source[begin:end].view(np.uint8)
-            self.view(line, copy.offset, len(source))[:] = source
+        copy_packets(line, copy, partial(self.view, line), self.declaration)
         line.on_copied(copy)
 
     def on_worker(self, worker: int, record: object) -> None:
@@ -183,6 +176,11 @@ class Training:
             return
         present = (1 << len(self.model.units[unit].tensors)) - 1
         stored = values if dtype is DType.FLOAT32 else narrowed(values, dtype)
+        if self.declaration.is_packed:
+            pushed = line.push(push, present, source=stored, is_ready=False)
+            yield lambda: True  # others do something meanwhile
+            line.supply(pushed, self.exponents(step, unit))
+            return
         left_bytes = line.opened["gradient_bytes"] - stored.nbytes
         if not self.is_born or left_bytes < 0:
             line.push(push, present, source=stored)
@@ -219,11 +217,19 @@ class Training:
         values, dtype = self.gradient(worker, step, unit), self.declaration.gradients
         return values if values is None or dtype is DType.FLOAT32 else widen(narrowed(values, dtype), dtype)
 
+    def exponents(self, step: int, unit: int) -> np.ndarray:
+        """What all workers agree on."""
+        own = [values for worker in self.workers if (values := self.pushed(worker, step, unit)) is not None]
+        wide = replace(self.declaration, gradients=DType.FLOAT32)
+        return np.maximum.reduce([unit_exponents(wide, unit, values) for values in own])
+
     def total(self, step: int, unit: int) -> np.ndarray:
         """The sum of all workers' gradients."""
         parts = [part for worker in self.workers if (part := self.pushed(worker, step, unit)) is not None]
         total = np.empty_like(parts[0])
-        self.add(parts, total)
+        for chunk in range(self.model.num_chunks(unit)):
+            begin, end = self.model.elements(unit, chunk)
+            self.add([part[begin:end] for part in parts], total[begin:end])
         return total
 
     def reference(self, unit: int, steps: int) -> list[np.ndarray]:

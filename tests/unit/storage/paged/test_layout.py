@@ -99,7 +99,6 @@ def test_units_go_to_the_device_with_the_fewest_bytes():
 @pytest.mark.parametrize(
     ("options", "what"),
     [
-        ({"pulled": DType.FLOAT64}, "float32, bfloat16 or float16, got float64"),
         ({"chunk_elements": 100}, "multiple of 64, got 100"),
     ],
 )
