@@ -90,6 +90,18 @@ class Timeline(Protocol):
         ...
 
 
+class Agreement(Protocol):
+    """What workers have to agree on before a push may be packed."""
+
+    def put(self, line: "NodeLine", unit: int, pushed: Pushed, source: np.ndarray | None) -> None:
+        """A push of this worker's next gradients."""
+        ...
+
+    def close(self, reason: str) -> None:
+        """No push will come any more."""
+        ...
+
+
 class NodeLine:
     """One worker, one model, one optimizer node. Records to be sent gather in `out`."""
 

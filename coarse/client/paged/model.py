@@ -11,14 +11,14 @@ import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from coarse import errors
 from coarse.client.link import DeviceLink
 from coarse.client.paged.copying import copy_packets
-from coarse.client.paged.line import GradientRoom, NodeLine, Pulled, Pushed, Timeline
+from coarse.client.paged.line import Agreement, GradientRoom, NodeLine, Pulled, Pushed, Timeline
 from coarse.client.protocol import ToDevice
 from coarse.client.refusals import ANSWER_S
 from coarse.errors import CoarseError, DeadRankError, StallError, UnsupportedError
@@ -55,9 +55,6 @@ from coarse.storage.paged.operations import (
     Step,
 )
 from coarse.storage.region import DeviceMemory
-
-if TYPE_CHECKING:
-    from coarse.client.paged.exponents import ExponentAgreement
 
 _OPENING_S = 3600.0
 """The longest that disks may take to set aside room for all states."""
@@ -97,7 +94,7 @@ class RemoteModel:
         self.timeline: Timeline | None = None
         self._thread: threading.Thread | None = None
         self._is_closed = False
-        self.agreement: ExponentAgreement | None = None
+        self.agreement: Agreement | None = None
         """Where integers are pushed, what agrees on their exponents."""
         self._handlers: dict[type, Callable[[Any], None]] = {
             PagedOpened: self._on_opened,
@@ -125,10 +122,8 @@ class RemoteModel:
         self.nodes = declaration.nodes
         resumed = ""
         for node, device in enumerate(self.nodes):
-            text = ""
-            if self.client == 0:
-                declared = {"declaration": declaration.to_json(), "resumed": resumed}
-                text = json.dumps(declared)
+            declared = {"declaration": declaration.to_json(), "resumed": resumed}
+            text = json.dumps(declared) if self.client == 0 else ""
             self._link.tell([
                 ToDevice(self._near(device), PagedOpen(self.client, device, self.number, is_last, part))
                 for is_last, part in fragments(text)
