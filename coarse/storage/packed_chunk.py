@@ -38,6 +38,35 @@ def chunk_exponents(values: np.ndarray) -> np.ndarray:
     return np.concatenate(found)
 
 
+def encode_blocks(
+    form: FixedPoint,
+    values: np.ndarray,  # (n,) float32
+    exponents: np.ndarray,  # (num_blocks(n),), as agreed
+    out: np.ndarray,  # (n,) or more of form.storage, of which the first n are overwritten
+) -> None:
+    """Values as integers, each block by its own exponent."""
+    for begin in range(0, len(values), _BLOCK):
+        end = min(begin + _BLOCK, len(values))
+        out[begin:end] = form.encode(values[begin:end], _by_element(exponents, begin, end))
+
+
+def decode_blocks(
+    form: FixedPoint,
+    total: np.ndarray,  # (n,) of form.storage, or more
+    exponents: np.ndarray,  # (num_blocks(n),)
+    out: np.ndarray,  # (n,) float32, overwritten
+) -> None:
+    """Sums of integers as values."""
+    for begin in range(0, len(out), _BLOCK):
+        end = min(begin + _BLOCK, len(out))
+        out[begin:end] = form.decode(total[begin:end], _by_element(exponents, begin, end))
+
+
+def _by_element(exponents: np.ndarray, begin: int, end: int) -> np.ndarray:
+    """The exponent of each of [begin, end), the first of which begins a block."""
+    return np.repeat(exponents[begin // EXPONENT_BLOCK : num_blocks(end)], EXPONENT_BLOCK)[: end - begin]
+
+
 def pack(
     form: FixedPoint,
     values: np.ndarray,  # (n,) float32
@@ -45,14 +74,8 @@ def pack(
     out: np.ndarray,  # (packed_elements(n),) of form.storage, overwritten
 ) -> None:
     """A chunk of gradients as it travels."""
-    num, whole = len(values), len(values) // EXPONENT_BLOCK
-    edge = whole * EXPONENT_BLOCK
-    for begin in range(0, edge, _BLOCK):
-        end = min(begin + _BLOCK, edge)
-        of = exponents[begin // EXPONENT_BLOCK : end // EXPONENT_BLOCK].reshape(-1, 1)
-        out[begin:end] = form.encode(values[begin:end].reshape(-1, EXPONENT_BLOCK), of).reshape(-1)
-    if edge < num:
-        out[edge:num] = form.encode(values[edge:], int(exponents[-1]))
+    num = len(values)
+    encode_blocks(form, values, exponents, out)
     out[num : num + len(exponents)] = exponents
     out[num + len(exponents)] = 1
     out[num + len(exponents) + 1 :] = 0
@@ -81,10 +104,6 @@ def add_packed(
     if not num_addends:
         out.view(np.int32)[:] = payloads[0][:num]
         return
-    exponents = tail[:blocks] // num_addends
-    for begin in range(0, num, _BLOCK):
-        end = min(begin + _BLOCK, num)
-        total = np.empty(end - begin, form.storage)
-        add_integers([payload[begin:end] for payload in payloads], total)
-        of = np.repeat(exponents[begin // EXPONENT_BLOCK : num_blocks(end)], EXPONENT_BLOCK)[: end - begin]
-        out[begin:end] = form.decode(total, of)
+    total = np.empty(num, form.storage)
+    add_integers([payload[:num] for payload in payloads], total)
+    decode_blocks(form, total, tail[:blocks] // num_addends, out)

@@ -25,6 +25,7 @@ from coarse import (
     statistics,
 )
 from coarse.errors import CoarseError as HorovodInternalError
+from coarse.parallel.data.switch import Switch
 from coarse.parallel.sharded.unit_cache import AcceleratorCache
 from coarse.torch.collectives.allreduce import (
     Adasum,
@@ -130,6 +131,7 @@ __all__ = [
     "ProcessSet",
     "Product",
     "Sum",
+    "Switch",
     "SyncBatchNorm",
     "TransferRecorder",
     "account_on",

@@ -1,4 +1,4 @@
-"""The command line's options of modes that keep states elsewhere: where, and how updates are made."""
+"""The command line's options of modes that keep states elsewhere, or add gradients there: where, and how."""
 
 from __future__ import annotations
 
@@ -10,17 +10,19 @@ from torch import nn
 from torch.optim import Optimizer
 
 MIB = 1024 * 1024
+SWITCHED = {"switchml": "int32-switchml", "sharp": "float32"}
+"""Modes whose workers step by themselves what a switch has added, and how it adds."""
 OFFLOADED = ("zero-infinity", "zero-offload")
 """Modes whose workers keep states on disks, or in memory, of their own."""
 _KEPT = {"storage", "resume", "memory"}
 _OPTIONS = {"luwu": {*_KEPT, "timeline", "loss", "optimizer", "switch", "meta"}, "zero-infinity": _KEPT,
-            "zero-offload": {"memory"}}  # fmt: skip
+            "zero-offload": {"memory"}, **{mode: {"loss", "switch"} for mode in SWITCHED}}  # fmt: skip
 """By mode what it takes."""
 
 
 def add_network_arguments(parser: argparse.ArgumentParser) -> None:
     """Add them, in a group of their own."""
-    group = parser.add_argument_group("modes luwu and zero-infinity")
+    group = parser.add_argument_group("modes luwu, zero-infinity, switchml and sharp")
     group.add_argument("--storage", action="append", metavar="DIR", help="where states are kept; again for each disk")
     group.add_argument("--resume", action="store_true", help="go on from the last committed step in --storage")
     group.add_argument("--update", choices=("step", "backward"), default="step", help="when units are updated")
@@ -57,7 +59,12 @@ def settings_of(optimizer: Optimizer) -> dict[str, Any]:
 def network_options(
     given: argparse.Namespace, initialise: Callable[[nn.Module], None] | None = None
 ) -> dict[str, Any]:
-    """What model_in_network, or an OffloadedOptimizer, is called with; `initialise` fills modules of a meta model."""
+    """What model_in_network, an OffloadedOptimizer or a Switch is called with; `initialise` fills modules of a meta
+    model."""
+    if given.mode in SWITCHED:
+        return {
+            "sum": SWITCHED[given.mode], "device": given.switch, "network": given.network, "loss": given.loss or 0.0,
+        }  # fmt: skip
     memory = None if given.memory is None else given.memory * MIB
     if given.mode in OFFLOADED:
         return {"storage": given.storage, "resume": given.resume, "memory": memory}

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from experiments.gpt.network import OFFLOADED, settings_of
+from experiments.gpt.network import OFFLOADED, SWITCHED, settings_of
 
 COARSE_MODES = ("dense", "allreduce", "coarse")
-MODES = (*COARSE_MODES, "luwu", *OFFLOADED, "ddp", "none", "single")
+MODES = (*COARSE_MODES, "luwu", *OFFLOADED, *SWITCHED, "ddp", "none", "single")
 POLICIES = ("auto", "paper", "devices")
 
 
@@ -130,8 +130,12 @@ class CoarseTeam:
 
     def join(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
         self._ct.broadcast_parameters(model.named_parameters(), root_rank=0)
-        self._optimizer = self._ct.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+        self._optimizer = self._ct.DistributedOptimizer(optimizer, model.named_parameters(), switch=self.switch())
         return model, self._optimizer
+
+    def switch(self) -> Any:  # noqa: ANN401
+        """What adds gradients in place of what the configuration says."""
+        return None
 
     def synchronize(self) -> None:
         self._optimizer.synchronize()
@@ -154,6 +158,19 @@ class CoarseTeam:
 
     def leave(self) -> None:
         self._ct.shutdown()
+
+
+class SwitchTeam(CoarseTeam):
+    """Workers whose gradients a memory device adds, as a switch of SwitchML or SHARP does."""
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        """`options` are those of a Switch."""
+        super().__init__("coarse", None)
+        self._options = options
+
+    def switch(self) -> Any:  # noqa: ANN401
+        """See CoarseTeam."""
+        return self._ct.Switch(**self._options)
 
 
 class LuwuTeam(CoarseTeam):
@@ -209,6 +226,8 @@ def open_team(
     options of modes that keep states elsewhere."""
     if mode in ("luwu", *OFFLOADED):
         return (LuwuTeam if mode == "luwu" else OffloadedTeam)(network or {"storage": None})
+    if mode in SWITCHED:
+        return SwitchTeam(network or {"sum": SWITCHED[mode]})
     if mode in COARSE_MODES:
         return CoarseTeam(mode, policy)
     if mode == "single":

@@ -18,9 +18,9 @@ import numpy as np
 from coarse import errors
 from coarse.client.link import DeviceLink
 from coarse.client.paged.copying import copy_packets
+from coarse.client.paged.inquiry import Inquiry
 from coarse.client.paged.line import Agreement, GradientRoom, NodeLine, Pulled, Pushed, Timeline
 from coarse.client.protocol import ToDevice
-from coarse.client.refusals import ANSWER_S
 from coarse.errors import CoarseError, DeadRankError, StallError, UnsupportedError
 from coarse.protocol.paged_records import (
     PagedBeat,
@@ -34,7 +34,6 @@ from coarse.protocol.paged_records import (
     PagedNorm,
     PagedOpen,
     PagedOpened,
-    PagedQuery,
     PagedState,
     PagedStatus,
 )
@@ -81,7 +80,7 @@ class RemoteModel:
         self._norms: dict[int, float] = {}
         self._looked: dict[int, tuple[int, ...]] = {}
         """Token -> the steps of the unit that was looked at."""
-        self._statuses: dict[int, str] = {}
+        self._inquiry = Inquiry(link, number, self._near)
         self._tokens = itertools.count(1)
         self.committed_step = -1
         """The last committed step as far as it is known here; -1: none."""
@@ -105,7 +104,7 @@ class RemoteModel:
             PagedCommitted: self._on_committed,
             PagedLooked: lambda looked: self._looked.__setitem__(looked.token, looked.steps),
             PagedClosed: lambda closed: self._closed.add(closed.device),
-            PagedStatus: lambda status: self._statuses.__setitem__(status.token, status.text),
+            PagedStatus: self._inquiry.on_status,
         }
         link.protocol.models[number] = lambda record: self._handlers[type(record)](record)
 
@@ -179,7 +178,7 @@ class RemoteModel:
         if self.agreement is not None:
             self.agreement.close(reason)
         if not came and not reason and self._failed is None:
-            raise self._stalled("all ranks to close the model", self._link.stall_timeout_s)
+            raise self.stalled("all ranks to close the model")
 
     # --- operations
 
@@ -247,6 +246,8 @@ class RemoteModel:
     def fail(self, error: Exception) -> None:
         """The model goes no further on this worker."""
         with self._link.lock:
+            if isinstance(error, DeadRankError):
+                error = self._with_way_back(error)
             known = error if isinstance(error, CoarseError) else CoarseError(f"rank {self.client}: {error!r}")
             self._failed = self._failed or known
             self._link.tell_waiting()
@@ -334,6 +335,11 @@ class RemoteModel:
             steps = self._looked.pop(token)
         return found, steps
 
+    @property
+    def is_sound(self) -> bool:
+        """Whether nothing ended it before its time."""
+        return self._failed is None
+
     def require_sound(self) -> None:
         """Raise what an optimizer node has said, if it has failed."""
         if self._failed is not None:
@@ -413,24 +419,14 @@ class RemoteModel:
             return
         self.require_sound()
         assert not came
-        raise self._stalled(what, self._link.stall_timeout_s if timeout_s is None else timeout_s)
+        raise self.stalled(what, timeout_s)
 
-    def _stalled(self, what: str, waited_s: float) -> StallError:
-        """For what optimizer nodes wait, as they say."""
-        tokens = {next(self._tokens): device for device in self.nodes}
-        self._link.tell([
-            ToDevice(self._near(device), PagedQuery(self.client, device, self.number, token))
-            for token, device in tokens.items()
-        ])  # fmt: skip
-        self._link.wait_until(lambda: tokens.keys() <= self._statuses.keys(), ANSWER_S)
-        reasons = []
-        for token, device in tokens.items():
-            node = self.nodes.index(device)
-            text = self._statuses.pop(token, f"it did not answer within {ANSWER_S:g} s")
-            reasons.append(f"optimizer node {node}: {text or 'it waits for nothing'}")
+    def stalled(self, what: str, waited_s: float | None = None) -> StallError:
+        """For what optimizer nodes wait, as they say; by default after `stall_timeout_s`."""
+        limit_s = self._link.stall_timeout_s if waited_s is None else waited_s
         return StallError(
-            f"rank {self.client}: waited {waited_s:g} s for {what}; {'; '.join(reasons)}; see what they wait for, or "
-            f"raise stall_timeout_s{self._way_back()}"
+            f"rank {self.client}: waited {limit_s:g} s for {what}; {self._inquiry.reasons(self.nodes)}; see what they "
+            f"wait for, or raise stall_timeout_s{self._way_back()}"
         )
 
     # --- the thread that carries

@@ -1,7 +1,7 @@
 """Buckets that workers all-reduce among themselves: the baseline that memory devices are held against."""
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -16,6 +16,10 @@ class Stream(Protocol):
 
     def open(self) -> None:
         """Return once tensors may be submitted; it may be called again after a StallError."""
+        ...
+
+    def prepare(self, descriptors: Sequence[Descriptor]) -> None:
+        """These will be submitted, again and again, until others are said."""
         ...
 
     def submit(self, descriptor: Descriptor, array: np.ndarray) -> Flight:
@@ -42,6 +46,7 @@ class AllreduceReducer:
         self._rank = rank
         self._count = count
         self._buckets: list[tuple[Descriptor, np.ndarray]] = []
+        self._num_prepared = 0
         self._order: deque[int] = deque()
         """Buckets that are still to be reduced in this round."""
         self._queued: dict[int, QueuedFlight] = {}
@@ -57,6 +62,9 @@ class AllreduceReducer:
 
     def start(self, index: int) -> Flight:
         """See Reducer. Waiting amid backward for a bucket behind one that backward has yet to fill would never end."""
+        if self._num_prepared < len(self._buckets):
+            self._stream.prepare([descriptor for descriptor, _ in self._buckets])
+            self._num_prepared = len(self._buckets)
         descriptor, _ = self._buckets[index]
         self._count(descriptor)
         if index not in self._order:
@@ -90,6 +98,7 @@ class AllreduceReducer:
     def drop(self) -> None:
         """See Reducer."""
         self._buckets.clear()
+        self._num_prepared = 0
         self._order.clear()
         self._queued.clear()
 

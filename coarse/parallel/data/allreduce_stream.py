@@ -1,5 +1,6 @@
 """Tensors that the workers sum themselves, one after the other, in a thread beside the computing one."""
 
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
@@ -35,6 +36,9 @@ class AllreduceStream:
         if self._opening is None:
             self._opening = self._progress.submit(_LANE, self._duplicate, _OPENING)
         self._opening.wait()
+
+    def prepare(self, descriptors: Sequence[Descriptor]) -> None:
+        """See Stream: nothing is kept of them."""
 
     def submit(self, descriptor: Descriptor, array: np.ndarray) -> Pending:
         """Reduce an array by the descriptor's operation, after all that was submitted before. To be waited for; after a

@@ -3,13 +3,23 @@
 from typing import TYPE_CHECKING
 
 from coarse.parallel.data.reducer import DeviceReducer, Reducer, may_share, profile_every_steps
+from coarse.parallel.data.switch import Switch
 
 if TYPE_CHECKING:  # it starts MPI, which only init() may
     from coarse.runtime import Runtime
 
 
-def reducer_of(runtime: "Runtime", prefix: str) -> Reducer:
-    """The one that the configuration's mode and policy ask for; `prefix` stands before its keys' names."""
+def reducer_of(runtime: "Runtime", prefix: str, switch: Switch | None = None) -> Reducer:
+    """That of a switch, or the one that the configuration's mode and policy ask for; `prefix` stands before its keys'
+    names."""
+    if switch is not None:
+        from coarse.parallel.data.allreduce import AllreduceReducer
+        from coarse.parallel.data.switch_stream import SwitchStream
+
+        client = runtime.require_client()
+        return AllreduceReducer(
+            SwitchStream(client, switch, runtime.placement), client.protocol.client, client.count_push
+        )
     mode = runtime.config.mode
     if mode != "allreduce" and not times_rounds(runtime):
         return DeviceReducer(runtime.require_client())

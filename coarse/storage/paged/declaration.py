@@ -34,6 +34,16 @@ _MOST_WINDOW_BYTES = 64 * MIB
 _MOST_PACKET_BYTES = 1 << 16
 
 
+def require_network(network: str, loss: float) -> None:
+    """ConfigError where there is no such network, or it loses nothing."""
+    if network not in NETWORKS:
+        raise ConfigError(f"network must be one of {NETWORKS}, got {network!r}", key="network")
+    if not 0.0 <= loss < 1.0 or (loss and network != "udp"):
+        raise ConfigError(
+            f"loss is a share of datagrams below 1, of network='udp'; got {loss} of {network!r}", key="loss"
+        )
+
+
 @dataclass(frozen=True, kw_only=True)
 class Declaration:
     """A model, its optimizer, and where its states are kept; the same from all workers."""
@@ -102,13 +112,7 @@ class Declaration:
                 f"commit_every={self.commit_every}",
                 key="commit_every",
             )
-        if self.network not in NETWORKS:
-            raise ConfigError(f"network must be one of {NETWORKS}, got {self.network!r}", key="network")
-        if not 0.0 <= self.loss < 1.0 or (self.loss and self.network != "udp"):
-            raise ConfigError(
-                f"loss is a share of datagrams below 1, of network='udp'; got {self.loss} of {self.network!r}",
-                key="loss",
-            )
+        require_network(self.network, self.loss)
         sums = tuple(COMBINE) if self.is_all_reduce else SUMS
         if self.sum not in sums:
             raise ConfigError(f"sum must be one of {sums}, got {self.sum!r}", key="sum")

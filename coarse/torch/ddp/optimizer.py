@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 
 from coarse.errors import ConfigError
+from coarse.parallel.data.switch import Switch
 from coarse.protocol.dtypes import Op
 from coarse.session import current
 from coarse.torch.collectives.process_sets import ProcessSet, global_process_set
@@ -56,6 +57,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         prefix: stands before the keys' names; by default optimizers are numbered as they are made.
         parameters_in_device_memory: keep parameters and optimizer state there, for `snapshot`, whose
             text says who may write to them meanwhile.
+        switch: a memory device that adds buckets and sends the sums back, as SwitchML's and SHARP's switches do, in
+            place of what the configuration's mode says.
 
     Raises:
         MismatchError: the ranks' parameters differ in name, shape, type or order (on all ranks).
@@ -83,6 +86,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         gradients_in_device_memory: bool = True,
         prefix: str = "",
         parameters_in_device_memory: bool = False,
+        switch: Switch | None = None,
     ) -> None:
         if isinstance(compression, Op):
             op, compression = compression, NoCompression
@@ -90,7 +94,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         _check(optimizer, op, backward_passes_per_step, gradient_predivide_factor)
         runtime = current()
         assert runtime.client_index is not None
-        self._peers = peers_of(process_set)
+        self._peers = peers_of(process_set, switch)
+        self._switch = switch
         _check_of_all(process_set if parameters_in_device_memory else global_process_set)
         self._inner = optimizer
         self._op = Op(op)
@@ -302,7 +307,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
             )
         named = [(name, p) for p, name in self._names.items() if p in wanted]
         if self._peers.is_member:
-            self._peers.require_same([(name, self._statement_of(p)) for name, p in named], "parameter")
+            entries = [(name, self._statement_of(p)) for name, p in named]
+            self._peers.require_same([*entries, ("switch", repr(self._switch))], "parameter or option")
         self._claims.claim_parameters(dict(named), self._prefix)
         buckets: list[Bucket] = []
         self._make_buckets(named, buckets)

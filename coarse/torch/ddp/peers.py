@@ -1,15 +1,18 @@
 """Whom an optimizer combines gradients with: all workers, by the memory devices, or a process set, by its members."""
 
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import torch
 
+from coarse.errors import ConfigError
 from coarse.parallel.data.alike import Entries
 from coarse.parallel.data.choice import reducer_of
 from coarse.parallel.data.reducer import Flight, Reducer
 from coarse.parallel.data.roll_call import RollCall
+from coarse.parallel.data.switch import Switch
 from coarse.protocol.dtypes import DType, Op
 from coarse.protocol.records import Descriptor
 from coarse.session import current, is_initialized
@@ -93,9 +96,11 @@ class AllWorkers:
     is_member = True
     label = ""
 
-    def __init__(self, runtime: "Runtime") -> None:
+    def __init__(self, runtime: "Runtime", switch: Switch | None = None) -> None:
+        """`switch`: what adds their buckets in place of what the configuration says."""
         assert runtime.client_index is not None
         self._runtime = runtime
+        self._switch = switch
         self.size = runtime.placement.num_clients
         self.rank = runtime.client_index
 
@@ -105,7 +110,7 @@ class AllWorkers:
 
     def reducer(self, prefix: str) -> Reducer:
         """See Peers."""
-        return reducer_of(self._runtime, prefix)
+        return reducer_of(self._runtime, prefix, self._switch)
 
     def meeting(self, name: str) -> Meeting:
         """See Peers."""
@@ -199,6 +204,9 @@ class _MembersStream:
     def open(self) -> None:
         """See Stream."""
 
+    def prepare(self, descriptors: Sequence[Descriptor]) -> None:
+        """See Stream: nothing is kept of them."""
+
     def submit(self, descriptor: Descriptor, array: np.ndarray) -> Flight:
         """See Stream."""
         bucket = tensor_of(array, DType(descriptor.dtype))
@@ -245,14 +253,22 @@ class _MembersMeeting:
         self.end()
 
 
-def peers_of(process_set: ProcessSet) -> Peers:
-    """The members of a process set.
+def peers_of(process_set: ProcessSet, switch: Switch | None = None) -> Peers:
+    """The members of a process set; `switch` is what adds the buckets of all workers.
 
     Raises:
-        ConfigError: the set was not added.
-        TypeError: what is no process set.
+        ConfigError: the set was not added, or is to use a switch and is not that of all workers.
+        TypeError: what is no process set, or no switch.
     """
+    if switch is not None and not isinstance(switch, Switch):
+        raise TypeError(f"switch must be a Switch, got {type(switch).__name__} {switch!r}")
     if not isinstance(process_set, ProcessSet):
         raise TypeError(f"process_set must be a ProcessSet, got {type(process_set).__name__} {process_set!r}")
     runtime = current()
-    return AllWorkers(runtime) if process_set is global_process_set else Members(runtime, process_set)
+    if process_set is global_process_set:
+        return AllWorkers(runtime, switch)
+    if switch is not None:
+        raise ConfigError(
+            f"a switch adds what all workers push, and {process_set} has some of them; leave one out", key="switch"
+        )
+    return Members(runtime, process_set)

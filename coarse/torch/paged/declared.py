@@ -15,14 +15,13 @@ from torch import nn
 
 from coarse.errors import ConfigError
 from coarse.protocol.dtypes import DType, Op
-from coarse.protocol.plan import Placement
 from coarse.session import current
 from coarse.storage.paged.declaration import Declaration
 from coarse.storage.paged.kernels import kernel_of
 from coarse.storage.paged.layout import PagedModel
 from coarse.torch.paged.optimizer import plain_settings
 from coarse.torch.paged.plan import COMPUTE_TYPES, ModelPlan
-from coarse.transport.many_to_one.tree import plan_tree
+from coarse.transport.many_to_one.tree import plan_roles, plan_tree
 
 OPTIMIZERS = (torch.optim.AdamW, torch.optim.Adam, torch.optim.SGD)
 
@@ -135,7 +134,7 @@ def declare(
         ConfigError: types that differ, or that nobody computes in; options out of range.
     """
     placement = current().placement
-    nodes, switches = _roles(options, placement)
+    nodes, switches = plan_roles(options.optimizers, options.switches, placement)
     trees = [plan_tree(node, number, placement, dict(switches)) for number, node in enumerate(nodes)]
     is_packed = options.sum != "float32" and any(len(tree.devices) > 1 for tree in trees)
     dtype = _compute_type(plan, options.dtype)
@@ -175,27 +174,6 @@ def declare(
         switches=switches,
         loss=options.loss,
     )
-
-
-def _roles(options: Options, placement: Placement) -> tuple[tuple[int, ...], tuple[tuple[int, tuple[int, ...]], ...]]:
-    """The devices that are optimizer nodes, and switches with those below them."""
-    devices = range(placement.num_devices)
-    given = options.switches
-    switches = [given] if isinstance(given, int) else list(given or ())
-    nodes = tuple(device for device in devices if device not in switches)
-    if options.optimizers is not None:
-        nodes = tuple(options.optimizers)
-    if not nodes or len(set(nodes)) < len(nodes) or not set(nodes) <= set(devices):
-        raise ConfigError(
-            f"optimizers must be different memory devices of the {placement.num_devices} there are, counted from 0 on; "
-            f"got {list(nodes)}",
-            key="optimizers",
-        )
-    if given is None:
-        return nodes, ()
-    if isinstance(given, int):
-        return nodes, ((given, tuple(device for device in devices if device not in (given, *nodes))),)
-    return nodes, tuple((switch, tuple(below)) for switch, below in given.items())
 
 
 def _compute_type(plan: ModelPlan, wanted: torch.dtype | None) -> DType:

@@ -109,6 +109,34 @@ def plan_tree(root: int, number: int, placement: Placement, switches: Switches) 
     return Tree(root, {device: parents[device] for device in taking_part - {root}}, hubs, placement)
 
 
+def plan_roles(
+    optimizers: Sequence[int] | None, switches: int | Switches | None, placement: Placement
+) -> tuple[tuple[int, ...], tuple[tuple[int, tuple[int, ...]], ...]]:
+    """The devices that are roots, and each switch with those below it.
+
+    Args:
+        optimizers: the roots; by default all devices that are no switches.
+        switches: one device, with all that are no roots below it, or each with those below it.
+
+    Raises:
+        ConfigError: no roots, or some that there are not.
+    """
+    devices = range(placement.num_devices)
+    named = [switches] if isinstance(switches, int) else list(switches or ())
+    nodes = tuple(device for device in devices if device not in named) if optimizers is None else tuple(optimizers)
+    if not nodes or len(set(nodes)) < len(nodes) or not set(nodes) <= set(devices):
+        raise ConfigError(
+            f"optimizers must be different memory devices of the {placement.num_devices} there are, counted from 0 on; "
+            f"got {list(nodes)}",
+            key="optimizers",
+        )
+    if switches is None:
+        return nodes, ()
+    if isinstance(switches, int):
+        return nodes, ((switches, tuple(device for device in devices if device not in (switches, *nodes))),)
+    return nodes, tuple((switch, tuple(below)) for switch, below in switches.items())
+
+
 def _require_devices(named: set[int], placement: Placement) -> None:
     unknown = sorted(device for device in named if not 0 <= device < placement.num_devices)
     if unknown:

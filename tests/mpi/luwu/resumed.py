@@ -1,4 +1,5 @@
-"""Train by dropout, a scheduler and a counter of batches: FOLDER STEPS [resume] [kill=RANK@STEP] [update=backward].
+"""Train by dropout, a scheduler and a counter of batches: FOLDER STEPS [resume] [kill=RANK@STEP] [update=backward]
+[network=udp] [sum=int64].
 
 Each worker writes the state that it ends with; a rank that is to be killed is, in the middle of that step.
 """
@@ -50,6 +51,16 @@ def kill(rank: int, after_s: float) -> None:
     os.kill(int((folder / f"pid{rank}").read_text()), signal.SIGKILL)
 
 
+def between_hosts() -> dict[str, object]:
+    """Devices 2 and 3 are the switch and the optimizer node, where there are several hosts."""
+    if "network" not in options:
+        return {}
+    return {
+        "network": options["network"], "switches": 2, "optimizers": [3], "sum": options.get("sum", "float32"),
+        "loss": 0.01 if options["network"] == "udp" else 0.0,
+    }  # fmt: skip
+
+
 def main() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(coarse.rank())
@@ -59,7 +70,7 @@ def main() -> None:
     model, optimizer = ct.model_in_network(
         model, torch.optim.AdamW, lr=1e-2, storage=[str(folder / "a"), str(folder / "b")], memory=8 << 20,
         chunk_elements=1024, resume="resume" in options, update=options.get("update", "step"),
-        commit_every=int(options.get("every", 1)),
+        commit_every=int(options.get("every", 1)), **between_hosts(),
     )  # fmt: skip
     resumed = optimizer.steps
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2, gamma=0.7)

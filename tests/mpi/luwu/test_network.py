@@ -37,11 +37,17 @@ BY_PACKETS = (
 """Claims of training that packets, what is lost of them, and sums on the way could break."""
 
 
-def run(folder, *arguments, timeout_s=300):
+def started(folder, *arguments, timeout_s=300, stall_timeout_s=20, **options):
+    """A program on these hosts."""
     (folder / "table.toml").write_text(table_of(RANKS))
-    (folder / "config.toml").write_text('stall_timeout_s = 20\npartition = "table.toml"\n')
+    (folder / "config.toml").write_text(f'stall_timeout_s = {stall_timeout_s}\npartition = "table.toml"\n')
     environment = {"COARSE_CONFIG": str(folder / "config.toml")}
-    done = mpirun(len(RANKS), arguments[0], folder, *arguments[1:], env=environment, timeout_s=timeout_s)
+    return mpirun(len(RANKS), arguments[0], folder, *arguments[1:], env=environment, timeout_s=timeout_s, **options)
+
+
+def run(folder, *arguments, **options):
+    """What its claims report."""
+    done = started(folder, *arguments, **options)
     assert done.returncode == 0, done.stderr
     return read_reports(folder, NUM_WORKERS)
 

@@ -2,10 +2,12 @@
 
 import json
 import re
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from tests.mpi.luwu.test_network import started
 from tests.support.launch import Completed, mpirun
 
 HERE = Path(__file__).parent
@@ -24,7 +26,7 @@ def environ(folder: Path) -> dict[str, str]:
 
 
 def ends(folder: Path) -> list[dict[str, object]]:
-    return [json.loads((folder / f"end{worker}.json").read_text()) for worker in range(WORKERS)]
+    return [json.loads(path.read_text()) for path in sorted(folder.glob("end*"))]
 
 
 @pytest.fixture(scope="module")
@@ -51,17 +53,52 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict
     ],
 )
 def test_a_killed_rank_costs_no_bit(victim, step, options, undisturbed, tmp_path):
-    killed = run(tmp_path, f"kill={victim}@{step}", *options)
+    require_resumed(partial(run, tmp_path), tmp_path, victim, step, options, undisturbed["step"])
+
+
+def require_resumed(run_again, folder, victim, step, options, undisturbed):
+    """A run in which a rank is killed, and the one that goes on, end as the undisturbed one did."""
+    killed = run_again(f"kill={victim}@{step}", *options)
     assert killed.returncode != 0
-    assert not list(tmp_path.glob("end*"))
-    texts = [path.read_text() for path in tmp_path.glob("error*")]
+    assert not list(folder.glob("end*"))
+    texts = [path.read_text() for path in folder.glob("error*")]
     assert texts
     for text in texts:
         assert re.match(r"DeadRankError: .*step \d is the last committed one: resume=True goes on", text), text
-    again = run(tmp_path, "resume", *options)
+    again = run_again("resume", *options)
     assert again.returncode == 0, again.stderr
-    found = ends(tmp_path)
+    found = ends(folder)
     every = 3 if "every=3" in options else 1
     assert found[0]["resumed"] in {done // every * every for done in (step - 2, step - 1, step)}
-    for one, other in zip(found, undisturbed["step"], strict=True):
+    for one, other in zip(found, undisturbed, strict=True):
         assert {**one, "resumed": 0} == other
+
+
+def between_hosts(folder: Path, *options: str) -> Completed:
+    return started(folder, HERE / "resumed.py", STEPS, *options, ulfm=True, timeout_s=90)
+
+
+@pytest.fixture(scope="module")
+def undisturbed_hosts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, object]]]:
+    """How runs on several hosts end that nobody disturbs, by how they add."""
+    found = {}
+    for how in ("float32", "int64"):
+        folder = tmp_path_factory.mktemp(how)
+        done = between_hosts(folder, "network=mpi", f"sum={how}")
+        assert done.returncode == 0, done.stderr
+        found[how] = ends(folder)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("victim", "network", "how"),
+    [
+        pytest.param(6, "udp", "float32", id="the optimizer node"),
+        pytest.param(5, "mpi", "float32", id="the switch"),
+        pytest.param(4, "udp", "int64", id="a host's device, adding integers"),
+        pytest.param(3, "mpi", "int64", id="a worker, adding integers", marks=pytest.mark.test_all),
+    ],
+)
+def test_a_rank_that_is_killed_on_another_host_costs_no_bit(victim, network, how, undisturbed_hosts, tmp_path):
+    options = (f"network={network}", f"sum={how}")
+    require_resumed(partial(between_hosts, tmp_path), tmp_path, victim, 4, options, undisturbed_hosts[how])

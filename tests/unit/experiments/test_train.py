@@ -157,11 +157,12 @@ def test_modes_with_states_elsewhere_have_options_that_no_other_takes(capsys, mo
         with pytest.raises(SystemExit):
             parse_arguments(["--mode", mode])
         assert "keeps states in --storage DIR" in capsys.readouterr().err
-    both, alone = "luwu and zero-infinity", "luwu"
+    both, alone, added = "luwu and zero-infinity", "luwu", "luwu and switchml and sharp"
     for mode, option, whose in (
         ("dense", ["--storage", "disk"], both), ("dense", ["--resume"], both), ("dense", ["--meta"], alone),
         ("zero-offload", ["--storage", "disk"], both), ("zero-infinity", ["--timeline", "folder"], alone),
-        ("dense", ["--switch", "0"], alone), ("dense", ["--loss", "0.1"], alone),
+        ("dense", ["--switch", "0"], added), ("sharp", ["--memory", "9"], f"{both} and zero-offload"),
+        ("dense", ["--loss", "0.1"], added), ("switchml", ["--optimizer", "0"], alone),
     ):  # fmt: skip
         with pytest.raises(SystemExit):
             parse_arguments(["--mode", mode, *option])
