@@ -95,7 +95,6 @@ class DistributedOptimizer(torch.optim.Optimizer):
         runtime = current()
         assert runtime.client_index is not None
         self._peers = peers_of(process_set, switch)
-        self._switch = switch
         _check_of_all(process_set if parameters_in_device_memory else global_process_set)
         self._inner = optimizer
         self._op = Op(op)
@@ -114,16 +113,10 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._rest: list[Bucket] = []
         """Buckets that are made anew without parameters whose gradients turned out to be sparse."""
         self._exchange = GradientExchange(
-            self._reducer,
-            op=self._op,
-            rank=runtime.client_index,
-            num_ranks=self._peers.size,
-            place=self._peers.rank,
-            num_passes=backward_passes_per_step,
-            sparse=self._sparse,
-            take_out=self._take_out_sparse,
+            self._reducer, op=self._op, rank=runtime.client_index, num_ranks=self._peers.size, place=self._peers.rank,
+            num_passes=backward_passes_per_step, sparse=self._sparse, take_out=self._take_out_sparse,
             sparse_as_dense=sparse_as_dense,
-        )
+        )  # fmt: skip
         try:
             self._watch_new_parameters()
             if parameters_in_device_memory:
@@ -308,7 +301,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         named = [(name, p) for p, name in self._names.items() if p in wanted]
         if self._peers.is_member:
             entries = [(name, self._statement_of(p)) for name, p in named]
-            self._peers.require_same([*entries, ("switch", repr(self._switch))], "parameter or option")
+            self._peers.require_same([*entries, ("switch", repr(self._peers.switch))], "parameter or option")
         self._claims.claim_parameters(dict(named), self._prefix)
         buckets: list[Bucket] = []
         self._make_buckets(named, buckets)

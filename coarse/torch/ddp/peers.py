@@ -62,6 +62,8 @@ class Peers(Protocol):
     """This worker's number among them; 0 where it is none of them."""
     is_member: bool
     """Whether this worker is one of them; the others step alone."""
+    switch: Switch | None
+    """What adds their buckets, in place of what the configuration says."""
     label: str
     """What stands before the numbers of their optimizers."""
 
@@ -100,7 +102,7 @@ class AllWorkers:
         """`switch`: what adds their buckets in place of what the configuration says."""
         assert runtime.client_index is not None
         self._runtime = runtime
-        self._switch = switch
+        self.switch = switch
         self.size = runtime.placement.num_clients
         self.rank = runtime.client_index
 
@@ -110,7 +112,7 @@ class AllWorkers:
 
     def reducer(self, prefix: str) -> Reducer:
         """See Peers."""
-        return reducer_of(self._runtime, prefix, self._switch)
+        return reducer_of(self._runtime, prefix, self.switch)
 
     def meeting(self, name: str) -> Meeting:
         """See Peers."""
@@ -138,6 +140,7 @@ class Members:
     def __init__(self, runtime: "Runtime", process_set: ProcessSet) -> None:
         """ConfigError where the set was not added."""
         self._set = process_set
+        self.switch = None
         self.is_member = process_set.process_set_id is not None and process_set.included()
         if self.is_member or process_set.process_set_id is None:
             group_of(process_set)
