@@ -32,6 +32,8 @@ RATIOS = (1 / 3, 2 / 3, 1.0, 1.5, 3.0)
 """Compute to disk."""
 LUWU = ("luwu", "luwu-backward")
 MODES = (*LUWU, "zero-infinity")
+DEEPSPEED = "deepspeed"
+"""DeepSpeed's own ZeRO-Infinity, where it is installed; see benchmarks/contenders/deepspeed.py."""
 MOST_OF_SLOWEST, LEAST_OF_OTHER, LEAST_OF_PROBE = 1.15, 1.5, 0.85
 """The targets: a step against its slowest resource, ZeRO-Infinity's against luwu's at the best ratio, and the disk's
 probe against a step that the disk bounds."""
@@ -60,8 +62,9 @@ class Row:
 class Bench:
     """Runs jobs in one folder."""
 
-    def __init__(self, storage: Path) -> None:
+    def __init__(self, storage: Path, modes: tuple[str, ...]) -> None:
         self._storage = storage
+        self.modes = modes
         self.planned: dict[str, tuple[int, int]] = {}
         """By mode, bytes that a step reads and writes."""
 
@@ -98,9 +101,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--storage", type=Path, required=True, help="a folder on the disk to be measured")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--deepspeed", action="store_true", help="DeepSpeed's own ZeRO-Infinity beside them")
     given = parser.parse_args()
     given.storage.mkdir(parents=True, exist_ok=True)
-    bench = Bench(given.storage)
+    bench = Bench(given.storage, (*MODES, *([DEEPSPEED] if given.deepspeed else [])))
     bench.plan()
     disk_s = median(bench.probe("luwu") for _ in range(3))
     rows = [row for ratio in RATIOS for row in rows_at(bench, ratio * disk_s, given.rounds)]
@@ -117,10 +121,11 @@ def main() -> None:
 
 def rows_at(bench: Bench, compute_s: float, rounds: int) -> list[Row]:
     """All modes in turns, probes of the disk before and after each turn."""
-    probes = {mode: [bench.probe(mode)] for mode in MODES}
-    found: dict[str, list[dict[str, float]]] = {mode: [] for mode in MODES}
+    modes = bench.modes
+    probes = {mode: [bench.probe(mode)] for mode in modes}
+    found: dict[str, list[dict[str, float]]] = {mode: [] for mode in modes}
     for number in range(rounds):
-        for mode in MODES if number % 2 == 0 else reversed(MODES):
+        for mode in modes if number % 2 == 0 else reversed(modes):
             found[mode].append(bench.run(mode, compute_s, STEPS))
         for mode, of_mode in probes.items():
             of_mode.append(bench.probe(mode))
@@ -143,19 +148,22 @@ def clipped_rows(bench: Bench, compute_s: float) -> list[Row]:
 
 def show(rows: list[Row], clipped: list[Row]) -> None:
     """Both tables, and what became of the targets."""
-    titles = ("compute s", "disk s (probes)", "luwu s", "luwu, backward s", "zero-infinity s", "CPU s a core",
+    num_modes = len({row.mode for row in rows})
+    peers = ("DeepSpeed's s",) * (num_modes - len(MODES))
+    titles = ("compute s", "disk s (probes)", "luwu s", "luwu, backward s", "zero-infinity s", *peers, "CPU s a core",
               "luwu / slowest")  # fmt: skip
     print(f"| {' | '.join(titles)} |\n|{'---:|' * len(titles)}")
     gains, bounds, of_probe = [], [], []
-    for at in range(0, len(rows), len(MODES)):
-        step, backward, other = rows[at : at + len(MODES)]
+    for at in range(0, len(rows), num_modes):
+        step, backward, other, *peer = rows[at : at + num_modes]
         faster = min(step, backward, key=lambda row: row.step_s)
         gains.append(other.step_s / faster.step_s)
         bounds.append(faster.step_s / faster.slowest_s)
         of_probe += [row.disk_s / row.step_s for row in (step, backward) if row.disk_s == row.slowest_s]
         print(
             f"| {step.compute_s:.2f} | {step.disk_s:.2f}, {backward.disk_s:.2f} | {step.step_s:.2f} | "
-            f"{backward.step_s:.2f} | {other.step_s:.2f} | {faster.cpu_s:.2f} | {step.step_s / step.slowest_s:.2f}, "
+            f"{backward.step_s:.2f} | {other.step_s:.2f} | {''.join(f'{row.step_s:.2f} | ' for row in peer)}"
+            f"{faster.cpu_s:.2f} | {step.step_s / step.slowest_s:.2f}, "
             f"{backward.step_s / backward.slowest_s:.2f} |"
         )
     best = max(gains)

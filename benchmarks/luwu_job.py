@@ -28,6 +28,7 @@ WARM_UP_STEPS = 2
 BACKWARD_SHARE = 2 / 3
 """Of compute: backward takes twice as long as forward."""
 MAX_NORM = 1.0
+MODES = ("luwu", "luwu-backward", "zero-infinity", "zero-offload", "in-memory", "deepspeed")
 
 
 class _Replayed(torch.autograd.Function):
@@ -88,7 +89,7 @@ def main() -> None:
     """Train; every worker writes when its steps ended."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
-    parser.add_argument("mode", choices=("luwu", "luwu-backward", "zero-infinity", "zero-offload", "in-memory"))
+    parser.add_argument("mode", choices=MODES)
     parser.add_argument("storage")
     parser.add_argument("--blocks", type=int, required=True)
     parser.add_argument("--elements", type=int, required=True, help="of a block")
@@ -109,6 +110,11 @@ def main() -> None:
             model, torch.optim.AdamW, storage=[given.storage], units=[ReplayedBlock], memory=given.memory,
             update="backward" if is_backward else "step", speculative=given.speculative, lr=1e-4,
         )  # fmt: skip
+    elif given.mode == "deepspeed":
+        from benchmarks.contenders.deepspeed import DeepSpeedInfinity  # which is no requirement
+
+        optimizer = DeepSpeedInfinity(model, given.storage, given.elements)
+        model = optimizer.engine
     elif given.mode == "in-memory":
         model = ct.fully_shard(model, units=[ReplayedBlock])
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
@@ -146,7 +152,11 @@ def trained_s(
             is_clipped = owed >= 1.0 - 1e-9
             owed -= is_clipped
             bare.scale(MAX_NORM * (2.0 if is_clipped else 0.5))
-        model(x).sum().backward()
+        loss = model(x).sum()
+        if given.mode == "deepspeed":
+            optimizer.backward(loss)
+        else:
+            loss.backward()
         if given.clip is not None:
             optimizer.clip_grad_norm(MAX_NORM)
         optimizer.step()

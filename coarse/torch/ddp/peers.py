@@ -140,7 +140,7 @@ class Members:
     def __init__(self, runtime: "Runtime", process_set: ProcessSet) -> None:
         """ConfigError where the set was not added."""
         self._set = process_set
-        self.switch = None
+        self.switch: Switch | None = None
         self.is_member = process_set.process_set_id is not None and process_set.included()
         if self.is_member or process_set.process_set_id is None:
             group_of(process_set)
