@@ -1,4 +1,4 @@
-"""LuWu's figures 12, 14 and 15: what the optimizer node's own machine makes of the paper's cluster (simulated).
+"""LuWu's figures 10 to 15: what the optimizer node's own machine makes of the paper's cluster (simulated).
 
 python benchmarks/luwu_paper.py
 """
@@ -13,6 +13,7 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # so that the script runs from any folder
 
+from benchmarks.luwu_peers import figure_10, ratios, scaling
 from benchmarks.provenance import provenance
 from coarse.simulation.paged.cluster import PagedCluster, PagedTraining
 from coarse.simulation.paged.training import simulate
@@ -49,7 +50,10 @@ def training_of(name: str, micro_batch: int, flops_per_token: int = 6) -> PagedT
 def main() -> None:
     """All figures, as tables and as JSON."""
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
-    rows = {"figure 15": figure_15(), "figure 12": figure_12()}
+    rows = {
+        "figure 15": figure_15(), "figure 12": figure_12(), "figure 10": figure_10(), "figure 14": scaling(),
+        "ratios": [{**asdict(row), "is_met": row.is_met} for row in ratios()],
+    }  # fmt: skip
     document = {
         **provenance("luwu_paper.py", [], 1), "kind": "simulated", "cluster": asdict(CLUSTER), "rows": rows,
     }  # fmt: skip

@@ -2,7 +2,8 @@
 
 import shlex
 import sys
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +13,7 @@ from rich.console import Console
 from coarse.cli.options import MACHINE_HELP, Collective, Degrade, ProfileEvery, of_possible_modes
 from coarse.cli.progress import Tasks, shown_tasks
 from coarse.cli.report.command import show
+from coarse.cli.report.luwu import show_luwu
 from coarse.cli.report.perfetto import write_trace
 from coarse.cli.report.prediction import Question, Scenarios, modes_of, places_of, predict, profile_notes, result_of
 from coarse.cli.report.run import RUN_FILE, Result, Run, write_run
@@ -21,27 +23,49 @@ from coarse.cli.wrong_input import wrong_input_ends_with_2
 from coarse.errors import ConfigError
 from coarse.hardware.accelerator import Optimizer
 from coarse.hardware.degradation import parse_degradation
+from coarse.hardware.gpt import OPT_SHAPES
+from coarse.hardware.machine import Machine
+from coarse.hardware.presets import machine_named
 from coarse.protocol.units import GIB
 from coarse.simulation.adaptation import PROFILE_EVERY
+from coarse.simulation.paged.capacity import MODES as LUWU_MODES
+from coarse.simulation.paged.scenario import PEAK_SHARE, PagedScenario
+from coarse.simulation.paged.scenario import modes_of as luwu_modes_of
 from coarse.simulation.report import mean_durations
 from coarse.simulation.scenario import Mode
 from coarse.simulation.sites import STEPWISE_RANKS
 
 _ALL_MODES = ",".join(Mode)
+_LUWU_MODES = ",".join(LUWU_MODES)
+_TAKEN = {"machine", "model", "batch", "workers", "modes", "out", "prefetch", "peak_share"}
+"""Options of predictions of LuWu and its baselines."""
+_OWN = {"prefetch", "peak_share"}
 app = typer.Typer(add_completion=False)
 
 
 @app.command()
 def predict_command(
-    machine: Annotated[str, typer.Option(help=MACHINE_HELP)] = "aws-p3",
-    model: Annotated[str, typer.Option(help="resnet50 or bert-large.")] = "resnet50",
+    context: typer.Context,
+    machine: Annotated[str | None, typer.Option(help=f"{MACHINE_HELP} By default aws-p3; of OPT models luwu.")] = None,
+    model: Annotated[
+        str, typer.Option(help="resnet50, bert-large, or of LuWu's modes opt-1.3b to opt-1t, or LAYERSxHIDDENxHEADS.")
+    ] = "resnet50",
     gpu: Annotated[str | None, typer.Option(help="Whose compute times; by default the machine's own.")] = None,
     batch: Annotated[int, typer.Option(help="Samples per worker and iteration.")] = 2,
     precision: Annotated[str, typer.Option(help="fp32 or fp16.")] = "fp32",
     workers: Annotated[int, typer.Option(help="Ranks that compute.")] = 4,
     devices: Annotated[int, typer.Option(help="Memory devices; 0: as many as workers.")] = 0,
     nodes: Annotated[int, typer.Option(help="Nodes that workers and devices are spread over.")] = 1,
-    modes: Annotated[str | None, typer.Option(help=f"Of {_ALL_MODES}; by default all that the machine can do.")] = None,
+    modes: Annotated[
+        str | None,
+        typer.Option(help=f"Of {_ALL_MODES}, or of {_LUWU_MODES}; by default all that model and machine can do."),
+    ] = None,
+    prefetch: Annotated[
+        bool, typer.Option(help="Of LuWu's baselines: whether a unit comes while another is computed.")
+    ] = False,
+    peak_share: Annotated[
+        float, typer.Option(help="Of LuWu's modes: the share of the GPU's fp16 peak that it computes at.")
+    ] = PEAK_SHARE,
     policy: Annotated[str, typer.Option(help="What goes to the devices: auto, paper or devices (all).")] = "auto",
     collective: Collective = "ring",
     straggler: Annotated[list[str] | None, typer.Option(help="3=1.5: worker 3 computes 1.5 times longer.")] = None,
@@ -56,9 +80,18 @@ def predict_command(
 ) -> None:
     """Simulate a training job on a machine: a table, a trace per mode for Perfetto, pictures and a page."""
     with wrong_input_ends_with_2():
+        if _is_luwu(model, modes):
+            _require_only(context, _TAKEN, "LuWu's modes")
+            scenario = PagedScenario(
+                machine=_with_nodes(machine or "luwu", workers), model_name=model, num_workers=workers, batch=batch,
+                peak_share=peak_share, prefetch=prefetch,
+            )  # fmt: skip
+            show_luwu(scenario, luwu_modes_of(modes or _LUWU_MODES), out, Console())
+            return
+        _require_only(context, {param.name for param in context.command.params} - _OWN, "these modes")
         asked = Question(
-            machine=machine, model=model, gpu=gpu, batch=batch, precision=precision, workers=workers, devices=devices,
-            nodes=nodes, policy=policy, slow_downs=tuple(_slow_down(text) for text in straggler or ()),
+            machine=machine or "aws-p3", model=model, gpu=gpu, batch=batch, precision=precision, workers=workers,
+            devices=devices, nodes=nodes, policy=policy, slow_downs=tuple(_slow_down(text) for text in straggler or ()),
             collective=collective, optimizer=optimizer, nvlink=nvlink, num_iterations=iterations,
             degradations=tuple(map(parse_degradation, degrade or ())), profile_every=profile_every,
         )  # fmt: skip
@@ -68,6 +101,28 @@ def predict_command(
         run = _predicted(asked, chosen, must_have, out)
         show(run, out, console)
         console.print(f"wrote {(out / RUN_FILE).as_posix()}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _is_luwu(model: str, modes: str | None) -> bool:
+    """Whether LuWu and its baselines are asked for: by a mode of theirs, or, without modes, by an OPT."""
+    if modes is None:
+        return model in OPT_SHAPES
+    return any(part.strip() in LUWU_MODES for part in modes.split(",")) or model in OPT_SHAPES
+
+
+def _require_only(context: typer.Context, taken: Collection[str | None], whose: str) -> None:
+    """ConfigError where an option was given that means nothing for the modes."""
+    for param in context.command.params:
+        source = context.get_parameter_source(param.name or "")
+        if param.name not in taken and source is not None and source.name == "COMMANDLINE":
+            option = param.opts[0]
+            raise ConfigError(f"{option} means nothing for {whose}; leave it out", key=option.lstrip("-"))
+
+
+def _with_nodes(name: str, workers: int) -> Machine:
+    """A machine with a node for each worker."""
+    machine = machine_named(name)
+    return replace(machine, num_nodes=max(machine.num_nodes, workers))
 
 
 def _slow_down(text: str) -> tuple[int, float]:

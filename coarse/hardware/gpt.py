@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""GPT-2-shaped models of any size, one layer per block, and FCDP's five (its Table IV).
+"""GPT-2-shaped models of any size, one layer per block: FCDP's five (its Table IV) and OPT's ten (LuWu's Table 2).
 
 A block is what sharded training gathers at once (an FSDP unit). Activations are those of fused attention, which keeps
 no scores: see `Layer` and `models`, [Note: saved for backward], of which this is the part without 5 a s^2.
@@ -25,9 +25,11 @@ class GptShape:
     num_layers: int
     hidden: int
     num_heads: int
+    vocabulary: int = GPT_VOCABULARY
+    positions: int = GPT_POSITIONS
 
     def __post_init__(self) -> None:
-        for key in ("num_layers", "hidden", "num_heads"):
+        for key in ("num_layers", "hidden", "num_heads", "vocabulary", "positions"):
             require_positive(key, getattr(self, key))
         if self.hidden % self.num_heads:
             raise ConfigError(
@@ -43,14 +45,38 @@ GPT_SHAPES = {
     "gpt-30b": GptShape(num_layers=40, hidden=7936, num_heads=62),
 }
 """FCDP Table IV; by these shapes they have 11.3, 16.2, 21.6, 24.4 and 30.6 billion parameters."""
+OPT_VOCABULARY = 50272
+OPT_POSITIONS = 2048
+
+
+def _opt(num_layers: int, num_heads: int, hidden: int) -> GptShape:
+    return GptShape(
+        num_layers=num_layers, hidden=hidden, num_heads=num_heads, vocabulary=OPT_VOCABULARY, positions=OPT_POSITIONS
+    )
+
+
+OPT_SHAPES = {
+    "opt-1.3b": _opt(24, 32, 2048),
+    "opt-2.7b": _opt(32, 32, 2560),
+    "opt-6.7b": _opt(32, 32, 4096),
+    "opt-13b": _opt(40, 40, 5120),
+    "opt-30b": _opt(48, 56, 7168),
+    "opt-66b": _opt(64, 72, 9216),
+    "opt-175b": _opt(96, 96, 12288),
+    "opt-276b": _opt(112, 112, 14336),
+    "opt-505b": _opt(124, 144, 18432),
+    "opt-1t": _opt(172, 172, 22016),
+}
+"""LuWu Table 2, which scales OPT (Zhang et al. 2022) up, from the smallest on."""
 
 
 def gpt_shape(name: str) -> GptShape:
     """The shape of a name, or of LAYERSxHIDDENxHEADS such as 40x4800x40."""
-    if name in GPT_SHAPES:
-        return GPT_SHAPES[name]
+    known_shapes = GPT_SHAPES | OPT_SHAPES
+    if name in known_shapes:
+        return known_shapes[name]
     if not (found := re.fullmatch(r"([0-9]{1,6})x([0-9]{1,6})x([0-9]{1,6})", name)):
-        known = ", ".join(GPT_SHAPES)
+        known = ", ".join(known_shapes)
         raise ConfigError(f"unknown GPT {name!r}; there are {known}, or write LAYERSxHIDDENxHEADS", key="model")
     num_layers, hidden, num_heads = map(int, found.groups())
     return GptShape(num_layers=num_layers, hidden=hidden, num_heads=num_heads)
@@ -60,8 +86,8 @@ def gpt_shape(name: str) -> GptShape:
 def gpt(name: str, sequence: int) -> Model:
     """A GPT of a name or a shape on sequences of so many tokens; see `gpt_shape`."""
     shape = gpt_shape(name)
-    if not 1 <= sequence <= GPT_POSITIONS:
-        raise ConfigError(f"a GPT takes sequences of 1 to {GPT_POSITIONS} tokens, got {sequence}", key="sequence")
+    if not 1 <= sequence <= shape.positions:
+        raise ConfigError(f"{name} takes sequences of 1 to {shape.positions} tokens, got {sequence}", key="sequence")
     layers = tuple(_layers(shape, sequence))
     return Model(name=name, sample=f"sequence of {sequence} tokens", layers=layers)
 
@@ -72,15 +98,15 @@ def adapter_numel(shape: GptShape, rank: int) -> int:
     return 4 * 2 * rank * shape.hidden
 
 
-def logits_numel(sequence: int) -> int:
+def logits_numel(sequence: int, vocabulary: int = GPT_VOCABULARY) -> int:
     """Numbers that the head yields for a sample."""
-    return sequence * GPT_VOCABULARY
+    return sequence * vocabulary
 
 
 def _layers(shape: GptShape, sequence: int) -> Iterator[Layer]:
     """The head multiplies by the embedding's own weights, so it has but its normalisation."""
     hidden = shape.hidden
-    tables = (("wte", GPT_VOCABULARY), ("wpe", GPT_POSITIONS))
+    tables = (("wte", shape.vocabulary), ("wpe", shape.positions))
     weights = tuple((f"{name}.weight", (rows, hidden)) for name, rows in tables)
     yield Layer(name="embeddings", parameters=weights, flops_per_sample=0)
     for index in range(shape.num_layers):
@@ -88,7 +114,7 @@ def _layers(shape: GptShape, sequence: int) -> Iterator[Layer]:
     yield Layer(
         name="head",
         parameters=tuple(_pair("ln_f", (hidden,), hidden)),
-        flops_per_sample=2 * sequence * hidden * GPT_VOCABULARY,
+        flops_per_sample=2 * sequence * hidden * shape.vocabulary,
         saved_numel=2 * sequence * hidden,
     )
 

@@ -49,6 +49,31 @@ class MemoryDevice:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Disks:
+    """What keeps states beyond memory: disks of each worker's host, and those of an optimizer node (LuWu 4.1)."""
+
+    host_memory_bytes: int
+    """Of a worker's host."""
+    worker_bytes_per_s: float
+    """Of all disks of a worker, each way, both at once."""
+    worker_capacity_bytes: int
+    optimizer_bytes_per_s: float
+    """Of all disks of the optimizer node, each way, both at once."""
+    optimizer_capacity_bytes: int
+    num_optimizer_disks: int
+
+    def __post_init__(self) -> None:
+        for key in ("host_memory_bytes", "worker_bytes_per_s", "worker_capacity_bytes", "optimizer_bytes_per_s",
+                    "optimizer_capacity_bytes", "num_optimizer_disks"):  # fmt: skip
+            require_positive(key, getattr(self, key))
+        if not isinstance(self.num_optimizer_disks, int):
+            raise ConfigError(
+                f"num_optimizer_disks must be a whole number, got {self.num_optimizer_disks!r}",
+                key="num_optimizer_disks",
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
 class Coherence:
     """Loads and stores of one client to coherent device memory (DENSE, COARSE III and V-B)."""
 
@@ -84,6 +109,7 @@ class Machine:
     peer_to_peer: bool
     """Whether a device writes to another through a switch; else it goes through the host's memory."""
     coherence: Coherence | None = None
+    disks: Disks | None = None
     """None where GPUs have no loads and stores to device memory."""
     nvlinks: tuple[Cable, ...] = ()
     nvlink: bool = True

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from coarse.errors import ConfigError
-from coarse.hardware.machine import Accelerator, Coherence, Machine, MemoryDevice
+from coarse.hardware.machine import Accelerator, Coherence, Disks, Machine, MemoryDevice
 from coarse.hardware.machine_text import machine_text
 from coarse.hardware.quantities import FLOPS, RATES, SIZES, TABLES, TIMES, Quantity, refuse_other_keys
 from coarse.hardware.topology_tree import HOST, Place, PlaceKind, Tree
@@ -26,6 +26,13 @@ MEMORY_DEVICE = (
     Quantity("adder", RATES, "adder_bytes_per_s"),
     Quantity("optimizer", RATES, "optimizer_bytes_per_s"),
     Quantity("capacity", SIZES, "capacity_bytes"),
+)
+DISKS = (
+    Quantity("host_memory", SIZES, "host_memory_bytes"),
+    Quantity("worker", RATES, "worker_bytes_per_s"),
+    Quantity("worker_capacity", SIZES, "worker_capacity_bytes"),
+    Quantity("optimizer", RATES, "optimizer_bytes_per_s"),
+    Quantity("optimizer_capacity", SIZES, "optimizer_capacity_bytes"),
 )
 COHERENCE = (
     Quantity("load", RATES, "load_bytes_per_s"),
@@ -52,7 +59,7 @@ TOP_KINDS = {
     "network_wire": str,
     "num_nodes": int,
 }
-TABLES_OF_ONE = ("accelerator", "memory_device", "coherence")
+TABLES_OF_ONE = ("accelerator", "memory_device", "coherence", "disks")
 TABLES_OF_MANY = ("wire", *(kind.value for kind in PlaceKind), "nvlink")
 
 
@@ -93,6 +100,8 @@ def machine_from_toml(toml: TomlFile) -> Machine:
     }
     if "coherence" in values:
         fields["coherence"] = _one(toml, "coherence", COHERENCE, Coherence, ("sharer_growth",))
+    if "disks" in values:
+        fields["disks"] = _one(toml, "disks", DISKS, Disks, ("num_optimizer_disks",))
     cables = tuple(_cable(toml, wires, number, entry) for number, entry in enumerate(_entries(toml, "nvlink")))
     return _made(toml, (), lambda: Machine(**fields, nvlinks=cables), {})
 

@@ -36,6 +36,12 @@ def _lines(machine: Machine) -> Iterator[str]:
         yield f"store_bytes_per_s = {coherence.store_bytes_per_s!r}"
         yield f"latency_s = {coherence.latency_s!r}"
         yield f"sharer_growth = {coherence.sharer_growth!r}"
+    if (disks := machine.disks) is not None:
+        yield from ("", "[disks]", f"host_memory_bytes = {disks.host_memory_bytes}")
+        for whose in ("worker", "optimizer"):
+            yield f"{whose}_bytes_per_s = {getattr(disks, f'{whose}_bytes_per_s')!r}"
+            yield f"{whose}_capacity_bytes = {getattr(disks, f'{whose}_capacity_bytes')}"
+        yield f"num_optimizer_disks = {disks.num_optimizer_disks}"
     for wire in _wires(machine):
         yield from ("", "[[wire]]", *_wire_lines(wire))
     yield from _tree_lines(machine)

@@ -1,0 +1,85 @@
+"""`coarse predict` of LuWu and its baselines, from the command line to the files."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from coarse.cli import predict
+from coarse.simulation.paged.capacity import MODES
+
+
+def called(*arguments):
+    return CliRunner().invoke(predict.app, [str(argument) for argument in arguments])
+
+
+@pytest.fixture(scope="module")
+def predicted(tmp_path_factory):
+    """The folder and the output of one prediction."""
+    out = tmp_path_factory.mktemp("luwu")
+    done = called("--modes", ",".join(MODES), "--model", "opt-13b", "--batch", 8, "--workers", 8, "--out", out)
+    assert done.exit_code == 0, done.output
+    return out, done.output
+
+
+def test_every_mode_has_a_row(predicted):
+    out, output = predicted
+    found = json.loads((out / "luwu.json").read_text())
+    assert [row["mode"] for row in found["rows"]] == list(MODES)
+    assert {row["kind"] for row in found["rows"]} == {"simulated"}
+    assert "simulated" in output
+    for row in found["rows"]:
+        if not row["step_s"]:
+            continue
+        assert row["tokens_per_s"] * row["step_s"] == pytest.approx(8 * 8 * 1024)
+        assert row["bound_s"] <= row["step_s"] * (1 + 1e-9)
+        assert max(row["busy_s"], key=row["busy_s"].get) == row["slowest"]
+    assert (out / "luwu.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_what_does_not_fit_says_so(predicted):
+    out, output = predicted
+    rows = {row["mode"]: row for row in json.loads((out / "luwu.json").read_text())["rows"]}
+    assert rows["switchml"]["step_s"] == 0
+    assert "switchml needs of a GPU" in " ".join(output.split())
+
+
+def test_the_largest_models_stand_by_workers(predicted):
+    out, _ = predicted
+    found = json.loads((out / "luwu.json").read_text())["largest_models"]
+    assert [row["workers"] for row in found] == [1, 2, 4, 8]
+    assert {row["largest"]["luwu"] for row in found} == {"opt-1t"}
+
+
+def test_an_opt_model_needs_no_modes(tmp_path):
+    done = called("--model", "opt-1.3b", "--batch", 1, "--workers", 1, "--out", tmp_path)
+    assert done.exit_code == 0
+    assert len(json.loads((tmp_path / "luwu.json").read_text())["rows"]) == len(MODES)
+
+
+def test_a_picture_of_an_earlier_prediction_does_not_stay(tmp_path):
+    asked = ("--model", "opt-1.3b", "--modes", "switchml", "--workers", 1, "--out", tmp_path)
+    assert called(*asked, "--batch", 1).exit_code == 0
+    assert (tmp_path / "luwu.png").exists()
+    assert called(*asked, "--batch", 4096).exit_code == 0
+    assert not (tmp_path / "luwu.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--modes", "luwu"), "unknown GPT 'resnet50'"),
+        (("--modes", "luwu,dense", "--model", "opt-30b"), "--modes must be of luwu"),
+        (("--modes", "dense", "--model", "opt-30b"), "--modes must be of luwu"),
+        (("--model", "opt-30b", "--batch", 0), "batch must lie in"),
+        (("--model", "opt-30b", "--workers", 0), "workers must lie in"),
+        (("--model", "opt-30b", "--machine", "aws-p3"), "states no [disks]"),
+        (("--model", "opt-30b", "--policy", "paper"), "--policy means nothing for LuWu's modes"),
+        (("--model", "opt-30b", "--peak-share", 2), "peak_share must lie in"),
+        (("--prefetch",), "--prefetch means nothing for these modes"),
+    ],
+)
+def test_what_makes_no_sense_ends_with_2(arguments, words, tmp_path):
+    done = called(*arguments, "--out", tmp_path)
+    assert done.exit_code == 2
+    assert words in " ".join(done.output.split())
