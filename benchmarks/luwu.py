@@ -18,7 +18,7 @@ from statistics import median
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # so that the script runs from any folder
 
 from benchmarks.disk_probe import probe_s
-from benchmarks.luwu_ranks import planned_bytes
+from benchmarks.luwu_ranks import BACKWARD_SHARE, planned_bytes
 from benchmarks.provenance import provenance
 
 RESULT = Path(__file__).parent / "results" / "luwu.json"
@@ -34,9 +34,9 @@ LUWU = ("luwu", "luwu-backward")
 MODES = (*LUWU, "zero-infinity")
 DEEPSPEED = "deepspeed"
 """DeepSpeed's own ZeRO-Infinity, where it is installed; see benchmarks/contenders/deepspeed.py."""
-MOST_OF_SLOWEST, LEAST_OF_OTHER, LEAST_OF_PROBE = 1.15, 1.5, 0.85
-"""The targets: a step against its slowest resource, ZeRO-Infinity's against luwu's at the best ratio, and the disk's
-probe against a step that the disk bounds."""
+MOST_OF_SLOWEST, LEAST_OF_OTHER, LEAST_OF_PROBE, LEAST_OF_BOUND = 1.15, 1.5, 0.85, 0.9
+"""The targets: a step against its slowest resource, ZeRO-Infinity's against luwu's at the best ratio, the disk's probe
+against a step that the disk bounds, and, where the slowest resource is missed, the bound against a step."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,16 @@ class Row:
     def slowest_s(self) -> float:
         """Of the resources."""
         return max(self.compute_s, self.disk_s, self.cpu_s)
+
+
+def bound_s(row: Row, planned: dict[str, tuple[int, int]]) -> float:
+    """The least that a step can take by what it reads: its slowest resource, or, of update="step", whose updates all come
+    in forward, backward's compute and after it the disk's time for all reads but those of backward's pulls."""
+    if row.mode != "luwu":
+        return row.slowest_s
+    pulls = NUM_BLOCKS * BLOCK_ELEMENTS * 4
+    in_forward = 1 - pulls / planned[row.mode][0]
+    return max(row.slowest_s, BACKWARD_SHARE * row.compute_s + in_forward * row.disk_s)
 
 
 class Bench:
@@ -109,7 +119,7 @@ def main() -> None:
     disk_s = median(bench.probe("luwu") for _ in range(3))
     rows = [row for ratio in RATIOS for row in rows_at(bench, ratio * disk_s, given.rounds)]
     clipped = clipped_rows(bench, disk_s)
-    show(rows, clipped)
+    show(rows, clipped, bench.planned)
     document = {
         **provenance("luwu.py", ["--storage", "DIR"], 1),
         "kind": "measured; compute emulated: it sleeps",
@@ -146,16 +156,18 @@ def clipped_rows(bench: Bench, compute_s: float) -> list[Row]:
     return rows
 
 
-def show(rows: list[Row], clipped: list[Row]) -> None:
+def show(rows: list[Row], clipped: list[Row], planned: dict[str, tuple[int, int]]) -> None:
     """Both tables, and what became of the targets."""
     num_modes = len({row.mode for row in rows})
     peers = ("DeepSpeed's s",) * (num_modes - len(MODES))
     titles = ("compute s", "disk s (probes)", "luwu s", "luwu, backward s", "zero-infinity s", *peers, "CPU s a core",
-              "luwu / slowest")  # fmt: skip
+              "luwu / slowest", "luwu / bound")  # fmt: skip
     print(f"| {' | '.join(titles)} |\n|{'---:|' * len(titles)}")
-    gains, bounds, of_probe = [], [], []
+    gains, bounds, of_probe, of_bound = [], [], [], []
     for at in range(0, len(rows), num_modes):
         step, backward, other, *peer = rows[at : at + num_modes]
+        least_s = bound_s(step, planned)
+        of_bound.append(least_s / step.step_s)
         faster = min(step, backward, key=lambda row: row.step_s)
         gains.append(other.step_s / faster.step_s)
         bounds.append(faster.step_s / faster.slowest_s)
@@ -164,11 +176,12 @@ def show(rows: list[Row], clipped: list[Row]) -> None:
             f"| {step.compute_s:.2f} | {step.disk_s:.2f}, {backward.disk_s:.2f} | {step.step_s:.2f} | "
             f"{backward.step_s:.2f} | {other.step_s:.2f} | {''.join(f'{row.step_s:.2f} | ' for row in peer)}"
             f"{faster.cpu_s:.2f} | {step.step_s / step.slowest_s:.2f}, "
-            f"{backward.step_s / backward.slowest_s:.2f} |"
+            f"{backward.step_s / backward.slowest_s:.2f} | {step.step_s / least_s:.2f} |"
         )
     best = max(gains)
     for what, value, held in (
         (f"step at most {MOST_OF_SLOWEST} of its slowest resource", max(bounds), max(bounds) <= MOST_OF_SLOWEST),
+        (f'update="step" at least {LEAST_OF_BOUND} of its bound', min(of_bound), min(of_bound) >= LEAST_OF_BOUND),
         (f"zero-infinity's at least {LEAST_OF_OTHER} of it at the best ratio", best, best >= LEAST_OF_OTHER),
         (f"bound by the disk, at least {LEAST_OF_PROBE} of the probe", min(of_probe), min(of_probe) >= LEAST_OF_PROBE),
     ):

@@ -23,10 +23,9 @@ from torch import Tensor, nn
 
 import coarse
 import coarse.torch as ct
+from benchmarks.luwu_ranks import BACKWARD_SHARE
 
 WARM_UP_STEPS = 2
-BACKWARD_SHARE = 2 / 3
-"""Of compute: backward takes twice as long as forward."""
 MAX_NORM = 1.0
 MODES = ("luwu", "luwu-backward", "zero-infinity", "zero-offload", "in-memory", "deepspeed")
 

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from coarse.launch.mpirun import AppContext, mpirun_argv, mpirun_beside
 
 _MIB = 1 << 20
+BACKWARD_SHARE = 2 / 3
+"""Of a replayed step's compute: backward takes twice as long as forward."""
 
 
 def run_ranks(num_ranks: int, *command: object, exports: Mapping[str, str] | None = None) -> None:

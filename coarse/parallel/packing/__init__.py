@@ -1,0 +1,1 @@
+"""Balanced minibatches of samples whose lengths differ: which rank computes which, packed into which microbatches."""
