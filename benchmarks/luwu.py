@@ -60,8 +60,8 @@ class Row:
 
 
 def bound_s(row: Row, planned: dict[str, tuple[int, int]]) -> float:
-    """The least that a step can take by what it reads: its slowest resource, or, of update="step", whose updates all come
-    in forward, backward's compute and after it the disk's time for all reads but those of backward's pulls."""
+    """The least that a step can take by what it reads: its slowest resource, or, of update="step", whose updates all
+    come in forward, backward's compute and then the disk's time for all reads but those of backward's pulls."""
     if row.mode != "luwu":
         return row.slowest_s
     pulls = NUM_BLOCKS * BLOCK_ELEMENTS * 4

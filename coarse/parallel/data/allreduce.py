@@ -41,7 +41,11 @@ class AllreduceReducer:
     timer = None
     dual_sync = None
 
-    def __init__(self, stream: Stream, rank: int, count: Callable[[Descriptor], None]) -> None:
+    def __init__(
+        self, stream: Stream, rank: int, count: Callable[[Descriptor], None], whose: str = 'mode "allreduce"'
+    ) -> None:
+        """`whose`: for people, what reduces buckets in order."""
+        self._whose = whose
         self._stream = stream
         self._rank = rank
         self._count = count
@@ -71,8 +75,8 @@ class AllreduceReducer:
             self._order.append(index)
         queued = self._queued[index] = QueuedFlight(
             f"rank {self._rank}: another gradient came for {descriptor.name!r} "
-            'while it was in flight, and mode "allreduce" reduces buckets in order; use mode '
-            '"coarse", or count all backward passes in backward_passes_per_step'
+            f"while it was in flight, and {self._whose} reduces buckets in order; use mode "
+            '"coarse" without it, or count all backward passes in backward_passes_per_step'
         )
         while self._order and self._order[0] in self._queued:
             first = self._order.popleft()

@@ -18,7 +18,7 @@ def reducer_of(runtime: "Runtime", prefix: str, switch: Switch | None = None) ->
 
         client = runtime.require_client()
         return AllreduceReducer(
-            SwitchStream(client, switch, runtime.placement), client.protocol.client, client.count_push
+            SwitchStream(client, switch, runtime.placement), client.protocol.client, client.count_push, "a switch"
         )
     mode = runtime.config.mode
     if mode != "allreduce" and not times_rounds(runtime):

@@ -3,6 +3,7 @@
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -31,6 +32,17 @@ _WIRES = {"float32": DType.FLOAT32, "int64": DType.INT64, "int32-switchml": DTyp
 _GIVEN_UP = "an all-reduce was not finished"
 
 
+class _Until:
+    """Something that a job waits for; see Awaited."""
+
+    def __init__(self, is_over: Callable[[], bool]) -> None:
+        self.is_over = is_over
+
+    def missing(self) -> tuple[int, ...]:
+        """Who is lacked is asked of the root, by who waits."""
+        return ()
+
+
 class _Open:
     """The buckets that are all-reduced, until there are others."""
 
@@ -56,30 +68,30 @@ class _Open:
         self.num_exponents = [unit.num_elements for unit in self._of_exponents.model.units]
         """By unit, with what aligns them."""
         self.is_open = False
+        self._refusal: BaseException | None = None
 
     def open(self) -> None:
         """All workers come to it."""
-        self.sums.open(self.declaration)
-        if self.maxima is not None:
-            self.maxima.open(self._of_exponents)
+        try:
+            self.sums.open(self.declaration)
+            if self.maxima is not None:
+                self.maxima.open(self._of_exponents)
+        except BaseException as error:
+            self._refusal = error
+            raise
         self.is_open = True
+
+    def opened(self) -> Waits:
+        """Wait until it is open; raises why it will not be."""
+        yield _Until(lambda: self.is_open or self._refusal is not None)
+        if self._refusal is not None:
+            raise self._refusal
 
     def close(self, reason: str) -> None:
         """All workers leave."""
         self.sums.close(reason)
         if self.maxima is not None:
             self.maxima.close(reason)
-
-
-class _Until:
-    """Something that a job waits for; see Awaited."""
-
-    def __init__(self, is_over: Callable[[], bool]) -> None:
-        self.is_over = is_over
-
-    def missing(self) -> tuple[int, ...]:
-        """Who is lacked is asked of the root, by who waits."""
-        return ()
 
 
 class SwitchFlight:
@@ -168,6 +180,8 @@ class SwitchStream:
         self._is_closed = True
         is_idle = all(one.is_over and one.failure is None for one in self._flights)
         self._thread.close()
+        with suppress(ValueError):
+            self._client.before_leaving.remove(self.close)
         if self._now is not None and self._now.is_open:
             self._now.close("" if is_idle else _GIVEN_UP)
 
@@ -189,6 +203,7 @@ class SwitchStream:
         agreed: Pending | None,
     ) -> Waits:
         """Have a bucket added."""
+        yield from opened.opened()
         num_elements, sent, form = len(values), opened.values[unit], self._form
         if form is None:
             sent[:num_elements] = values
@@ -225,7 +240,7 @@ def _agree(
 ) -> Waits:
     """Agree on the exponents of a bucket."""
     assert opened.maxima is not None
-    yield _Until(lambda: opened.is_open)
+    yield from opened.opened()
     own = chunk_exponents(values)
     exponents[: len(own)] = own
     yield from _reduced(opened.maxima, unit, exponents)

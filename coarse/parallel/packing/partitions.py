@@ -20,7 +20,7 @@ def balanced_parts(values: Sequence[float], num_parts: int, *, is_equal: bool = 
     """Indices of numbers, each in one of so many parts, sorted; parts may be empty where there are fewer numbers.
 
     Args:
-        values: at least 0 each.
+        values: at least 0 each; a list, an array or a tensor.
         is_equal: whether all parts have equally many.
 
     Raises:
@@ -33,6 +33,7 @@ def balanced_parts(values: Sequence[float], num_parts: int, *, is_equal: bool = 
             f"{len(values)} samples cannot be divided into {num_parts} parts of equally many; leave out or add some",
             key="equal_size",
         )
+    values = [value.item() if hasattr(value, "item") else value for value in values]  # of arrays and tensors, too
     found = [_differenced(values, num_parts, is_equal), _greedy(values, num_parts, is_equal)]
     for parts in found:
         _swap(values, parts, is_equal)

@@ -61,11 +61,12 @@ class SimulatedTraining:
         self._num_steps = num_steps
         model = self._model = training.model()
         self._layout = DiskLayout(model, 0, cluster.num_disks)
+        self._chunks_per_block = model.num_chunks(0)
         num_in_memory = cluster.sums_bytes // (4 * training.block_elements)
         versions = tuple(UnitVersion(0, 0, (0,)) for _ in model.units)
         self._optimizer = PagedOptimizer(
             model, 0, Rules(in_backward=True), num_buffers=_BUFFERS_PER_DISK * cluster.num_disks,
-            num_window=BLOCKS_HELD * training.chunks_per_block,
+            num_window=BLOCKS_HELD * self._chunks_per_block,
             in_memory=range(min(training.num_blocks, num_in_memory)),
             resumed=Commit(sequence=0, run="", step=0, units=versions, workers=(b"",)),
         )  # fmt: skip
@@ -99,8 +100,7 @@ class SimulatedTraining:
         while self._num_pulled < min(self._num_computed + BLOCKS_HELD, len(self._order) * self._num_steps):
             self._ask(Pull(self._order[self._num_pulled % len(self._order)]))
             self._num_pulled += 1
-        per_block = self._training.chunks_per_block
-        is_there = self._chunks_there >= per_block * (self._num_computed + 1)
+        is_there = self._chunks_there >= self._chunks_per_block * (self._num_computed + 1)
         if self._is_computing or not is_there or len(self._leaving) >= BLOCKS_HELD:
             return
         place = self._num_computed % len(self._order)
@@ -120,7 +120,7 @@ class SimulatedTraining:
         push = self._num_pushes
         self._num_pushes += 1
         self._ask(Push(unit, GRADIENTS, True), present=1)
-        self._leaving.append(self._training.chunks_per_block)
+        self._leaving.append(self._chunks_per_block)
         for chunk in range(self._model.num_chunks(unit)):
             begin, end = self._model.elements(unit, chunk)
             took_s = 2 * (end - begin) / self._cluster.link_bytes_per_s

@@ -291,7 +291,7 @@ def plan_switch(declaration: Declaration, num_clients: int) -> MemoryPlan:
     """The same of a device that only passes on: its workers' rooms, by which it is bounded alone."""
     trainable = [unit.num_elements for unit in declaration.model.units if unit.is_trainable]
     is_copied = declaration.is_packed or declaration.is_all_reduce
-    gradient_bytes = 0 if is_copied or not num_clients else max(trainable) * declaration.gradients.itemsize
+    gradient_bytes = 0 if is_copied or not num_clients else max(trainable, default=0) * declaration.gradients.itemsize
     if declaration.memory_bytes is not None and num_clients * gradient_bytes > declaration.memory_bytes // 2:
         gradient_bytes = 0
     total_bytes = num_clients * (gradient_bytes + (_STAGING_SLOTS + 1) * staging_slot_bytes(declaration))

@@ -48,5 +48,11 @@ def test_resources_that_are_equally_slow_overlap() -> None:
     assert with_room < 0.95 * without  # what waits in memory gives the disk work in forward
 
 
+def test_small_blocks_have_fewer_chunks_than_asked_for() -> None:
+    small = PagedTraining(num_blocks=3, block_elements=1000, tokens=1024, chunks_per_block=48)
+    assert small.model().num_chunks(0) < 48
+    assert simulate(CLUSTER, small).step_s >= small.compute_s(CLUSTER)
+
+
 def test_a_training_is_the_same_whenever_it_is_simulated() -> None:
     assert simulate(CLUSTER, TRAINING) == simulate(CLUSTER, TRAINING)

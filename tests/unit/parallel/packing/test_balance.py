@@ -6,6 +6,7 @@ import sys
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -94,6 +95,15 @@ def test_the_contract_of_verl(lengths: list[int], k: int, equal: bool) -> None:
     assert sorted(itertools.chain(*parts)) == list(range(len(lengths)))
     if equal:
         assert {len(part) for part in parts} == {len(lengths) // k}
+
+
+def test_arrays_and_tensors_are_taken_as_lists_are() -> None:
+    lengths = [5, 9, 1, 7, 3, 3]
+    wanted = get_seqlen_balanced_partitions(lengths, 2, True)
+    for given in (np.array(lengths), np.array(lengths, np.float32), torch.tensor(lengths), torch.tensor(lengths) * 1.0):
+        found = get_seqlen_balanced_partitions(given, 2, equal_size=True)
+        assert found == wanted
+        assert {type(index) for index in itertools.chain(*found)} == {int}
 
 
 def test_a_long_tail_is_balanced_by_minibatch_and_not_by_microbatch() -> None:
