@@ -214,8 +214,7 @@ class DeviceModels:
 
         def placed(offset: int, refusal: str) -> Steps:
             if refusal:
-                remedy = "lower memory, or raise device_capacity_bytes"
-                return self._fail(number, "CapacityError", f"{refusal}; {remedy}")
+                return self._fail(number, "CapacityError", f"{refusal}; {declaration.room_remedy}")
             model.region = offset
             places, _ = laid_out(offset)
             model.served = ServedModel(number, self._device, tree, declaration, opened, packets, places)

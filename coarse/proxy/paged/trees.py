@@ -240,8 +240,7 @@ class DeviceTrees:
 
         def placed(offset: int, refusal: str) -> Steps:
             if refusal:
-                remedy = "lower memory, or raise device_capacity_bytes"
-                return self._failed(model, root, CapacityError(f"{refusal}; {remedy}"))
+                return self._failed(model, root, CapacityError(f"{refusal}; {declaration.room_remedy}"))
             join.region = offset
             places, _ = laid_out(offset)
             join.switch = ModelSwitch(model, self._device, tree, declaration, packets, places, plan.num_staging)

@@ -125,6 +125,11 @@ class Declaration:
         return self.optimizer == ALL_REDUCE
 
     @property
+    def room_remedy(self) -> str:
+        """What to do where a device has too little memory for it, for people."""
+        return ("" if self.is_all_reduce else "lower memory, or ") + "raise device_capacity_bytes"
+
+    @property
     def combine(self) -> str:
         """What devices do with values that they pass on: a key of COMBINE."""
         if self.is_all_reduce:
