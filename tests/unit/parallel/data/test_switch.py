@@ -4,16 +4,7 @@ import pytest
 
 from coarse.errors import ConfigError
 from coarse.parallel.data.switch import Switch
-from coarse.protocol.plan import Placement
-
-
-def placed(client_nodes, device_nodes):
-    proxies = tuple(device_nodes.index(node) for node in client_nodes)
-    ranks = tuple(range(len(client_nodes) + len(device_nodes)))
-    return Placement(
-        client_nodes=client_nodes, device_nodes=device_nodes, local_proxies=proxies, ranks=ranks, collective="in_place",
-        num_sync_groups=1,
-    )  # fmt: skip
+from tests.unit.proxy.paged.test_hosts import placed
 
 
 def test_the_switch_is_apart_from_workers_where_a_device_is():
