@@ -154,9 +154,13 @@ def add_in_order(
     with np.errstate(all="ignore"):
         for begin in range(0, len(out), _BLOCK):
             block = out[begin : begin + _BLOCK]
-            block[:] = payloads[0][begin : begin + _BLOCK]
-            for payload in payloads[1:]:
-                block += payload[begin : begin + _BLOCK]
+            parts = [payload[begin : begin + _BLOCK] for payload in payloads]
+            if len(parts) == 1:
+                block[:] = parts[0]
+                continue
+            np.add(parts[0], parts[1], out=block)
+            for part in parts[2:]:
+                block += part
 
 
 def add_integers(
