@@ -24,7 +24,7 @@ HEAD = ("mode", "step s", "TFLOPS", "tokens/s", "slowest", "bound s", "idle", "o
 ROWS, PICTURE = "luwu.json", "luwu.png"
 _COLOURS = {
     "gpu": "#0072b2", "network": "#e69f00", "pcie": "#f0e442", "reads": "#009e73", "writes": "#56b4e9",
-    "cpu": "#cc79a7", "disks": "#009e73",
+    "cpu": "#cc79a7", "disks": "#7a4b00",
 }  # fmt: skip
 
 
