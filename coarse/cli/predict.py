@@ -24,7 +24,6 @@ from coarse.errors import ConfigError
 from coarse.hardware.accelerator import Optimizer
 from coarse.hardware.degradation import parse_degradation
 from coarse.hardware.gpt import OPT_SHAPES
-from coarse.hardware.machine import Machine
 from coarse.hardware.presets import machine_named
 from coarse.protocol.units import GIB
 from coarse.simulation.adaptation import PROFILE_EVERY
@@ -53,7 +52,9 @@ def predict_command(
     gpu: Annotated[str | None, typer.Option(help="Whose compute times; by default the machine's own.")] = None,
     batch: Annotated[int, typer.Option(help="Samples per worker and iteration.")] = 2,
     precision: Annotated[str, typer.Option(help="fp32 or fp16.")] = "fp32",
-    workers: Annotated[int, typer.Option(help="Ranks that compute.")] = 4,
+    workers: Annotated[
+        int | None, typer.Option(help="Ranks that compute; by default 4, of LuWu's modes one on each node.")
+    ] = None,
     devices: Annotated[int, typer.Option(help="Memory devices; 0: as many as workers.")] = 0,
     nodes: Annotated[int, typer.Option(help="Nodes that workers and devices are spread over.")] = 1,
     modes: Annotated[
@@ -82,16 +83,19 @@ def predict_command(
     with wrong_input_ends_with_2():
         if _is_luwu(model, modes):
             _require_only(context, _TAKEN, "LuWu's modes")
+            where = machine_named(machine or "luwu")
+            num_workers = where.num_nodes if workers is None else workers
             scenario = PagedScenario(
-                machine=_with_nodes(machine or "luwu", workers), model_name=model, num_workers=workers, batch=batch,
-                peak_share=peak_share, prefetch=prefetch,
+                machine=replace(where, num_nodes=max(where.num_nodes, num_workers)), model_name=model,
+                num_workers=num_workers, batch=batch, peak_share=peak_share, prefetch=prefetch,
             )  # fmt: skip
             show_luwu(scenario, luwu_modes_of(modes or _LUWU_MODES), out, Console())
             return
         _require_only(context, {param.name for param in context.command.params} - _OWN, "these modes")
         asked = Question(
-            machine=machine or "aws-p3", model=model, gpu=gpu, batch=batch, precision=precision, workers=workers,
-            devices=devices, nodes=nodes, policy=policy, slow_downs=tuple(_slow_down(text) for text in straggler or ()),
+            machine=machine or "aws-p3", model=model, gpu=gpu, batch=batch, precision=precision,
+            workers=4 if workers is None else workers, devices=devices, nodes=nodes, policy=policy,
+            slow_downs=tuple(_slow_down(text) for text in straggler or ()),
             collective=collective, optimizer=optimizer, nvlink=nvlink, num_iterations=iterations,
             degradations=tuple(map(parse_degradation, degrade or ())), profile_every=profile_every,
         )  # fmt: skip
@@ -117,12 +121,6 @@ def _require_only(context: typer.Context, taken: Collection[str | None], whose: 
         if param.name not in taken and source is not None and source.name == "COMMANDLINE":
             option = param.opts[0]
             raise ConfigError(f"{option} means nothing for {whose}; leave it out", key=option.lstrip("-"))
-
-
-def _with_nodes(name: str, workers: int) -> Machine:
-    """A machine with a node for each worker."""
-    machine = machine_named(name)
-    return replace(machine, num_nodes=max(machine.num_nodes, workers))
 
 
 def _slow_down(text: str) -> tuple[int, float]:

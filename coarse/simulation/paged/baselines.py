@@ -1,8 +1,8 @@
 # Pure: no MPI, threads, clock or environment.
 """What a step takes with LuWu's baselines in virtual time: unit by unit over a worker's GPU, links and disks.
 
-All workers do the same, so one stands for them. Without prefetch a unit's way to the GPU begins when the unit before has
-been computed and its input or gradients have left, as LuWu's figure 5a is written. With it the next unit comes
+All workers do the same, so one stands for them. Without prefetch a unit's way to the GPU begins when the unit before
+has been computed and its input or gradients have left, as LuWu's figure 5a is written. With it the next unit comes
 meanwhile, and a share of each collective takes the GPU's time (`interference`). What moves is in moves.py.
 """
 

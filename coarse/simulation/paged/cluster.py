@@ -43,7 +43,7 @@ class PagedTraining:
     flops_per_token: int = 6
     """Of a parameter: forward two, backward four; 8 where backward computes forward again."""
     input_elements: int = 0
-    """Of a block's input, which goes to the host in forward and comes back in backward (LuWu, figure 5); 0: it stays."""
+    """Of a block's input, which goes to the host in forward and comes back in backward (LuWu, figure 5); 0: none."""
 
     @property
     def num_parameters(self) -> int:
@@ -72,7 +72,7 @@ class PagedTraining:
         return max(self.link_s(cluster).values())
 
     def link_s(self, cluster: PagedCluster) -> dict[str, float]:
-        """Of a step, by direction: gradients go up, parameters come down twice, and blocks' inputs pass the same bus."""
+        """Of a step, by direction: gradients up, parameters down twice; blocks' inputs pass the same bus, each way."""
         nbytes, inputs = _BYTES_PER_PULL * self.num_parameters, self.num_blocks * self.input_bytes
         rate = cluster.link_bytes_per_s
         return {"up": (nbytes + inputs) / rate, "down": (2 * nbytes + inputs) / rate}

@@ -73,7 +73,7 @@ class PagedScenario:
             if not 1 <= value <= MOST:
                 raise ConfigError(f"{key} must lie in 1..{MOST}, got {value}; set --{key}", key=key)
         if not 0.0 < self.peak_share <= 1.0:
-            raise ConfigError(f"peak_share must lie in (0, 1], got {self.peak_share}; set --peak-share", key="peak_share")
+            raise ConfigError(f"peak_share must lie in (0, 1], got {self.peak_share}; set it", key="peak_share")
         gpt_shape(self.model_name)
         if self.machine.network is None:
             raise ConfigError(
@@ -192,7 +192,7 @@ def modes_of(text: str) -> tuple[str, ...]:
     unknown = [name for name in names if name not in MODES]
     if unknown:
         raise ConfigError(
-            f"--modes must be of {', '.join(MODES)} for this model, got {unknown[0]!r}; ask for other modes by themselves",
+            f"--modes must be of {', '.join(MODES)}, got {unknown[0]!r}; ask for other modes by themselves",
             key="modes",
         )
     return names
