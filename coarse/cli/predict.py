@@ -24,6 +24,7 @@ from coarse.errors import ConfigError
 from coarse.hardware.accelerator import Optimizer
 from coarse.hardware.degradation import parse_degradation
 from coarse.hardware.gpt import OPT_SHAPES
+from coarse.hardware.machine import Machine
 from coarse.hardware.presets import machine_named
 from coarse.protocol.units import GIB
 from coarse.simulation.adaptation import PROFILE_EVERY
@@ -52,9 +53,7 @@ def predict_command(
     gpu: Annotated[str | None, typer.Option(help="Whose compute times; by default the machine's own.")] = None,
     batch: Annotated[int, typer.Option(help="Samples per worker and iteration.")] = 2,
     precision: Annotated[str, typer.Option(help="fp32 or fp16.")] = "fp32",
-    workers: Annotated[
-        int | None, typer.Option(help="Ranks that compute; by default 4, of LuWu's modes one on each node.")
-    ] = None,
+    workers: Annotated[int | None, typer.Option(help="Ranks that compute: 4, or of LuWu's modes one a node.")] = None,
     devices: Annotated[int, typer.Option(help="Memory devices; 0: as many as workers.")] = 0,
     nodes: Annotated[int, typer.Option(help="Nodes that workers and devices are spread over.")] = 1,
     modes: Annotated[
@@ -83,11 +82,10 @@ def predict_command(
     with wrong_input_ends_with_2():
         if _is_luwu(model, modes):
             _require_only(context, _TAKEN, "LuWu's modes")
-            where = machine_named(machine or "luwu")
-            num_workers = where.num_nodes if workers is None else workers
+            where, num_workers = _a_worker_on_each_node(machine or "luwu", workers)
             scenario = PagedScenario(
-                machine=replace(where, num_nodes=max(where.num_nodes, num_workers)), model_name=model,
-                num_workers=num_workers, batch=batch, peak_share=peak_share, prefetch=prefetch,
+                machine=where, model_name=model, num_workers=num_workers, batch=batch, peak_share=peak_share,
+                prefetch=prefetch,
             )  # fmt: skip
             show_luwu(scenario, luwu_modes_of(modes or _LUWU_MODES), out, Console())
             return
@@ -121,6 +119,13 @@ def _require_only(context: typer.Context, taken: Collection[str | None], whose: 
         if param.name not in taken and source is not None and source.name == "COMMANDLINE":
             option = param.opts[0]
             raise ConfigError(f"{option} means nothing for {whose}; leave it out", key=option.lstrip("-"))
+
+
+def _a_worker_on_each_node(name: str, workers: int | None) -> tuple[Machine, int]:
+    """A machine with enough nodes for so many workers; without a number, as many workers as it has nodes."""
+    machine = machine_named(name)
+    num_workers = machine.num_nodes if workers is None else workers
+    return replace(machine, num_nodes=max(machine.num_nodes, num_workers)), num_workers
 
 
 def _slow_down(text: str) -> tuple[int, float]:

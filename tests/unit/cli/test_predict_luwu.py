@@ -70,8 +70,8 @@ def test_what_the_user_changed_is_stated(tmp_path):
     text = preset_path("luwu").read_text().replace("host_memory_gb = 256", "host_memory_gb = 512")
     (tmp_path / "mine.toml").write_text(text)
     done = called(
-        "--machine", tmp_path / "mine.toml", "--model", "opt-1.3b", "--batch", 1, "--peak-share", 0.4, "--modes", "zero3",
-        "--out", tmp_path,
+        "--machine", tmp_path / "mine.toml", "--model", "opt-1.3b", "--batch", 1, "--peak-share", 0.4,
+        "--modes", "zero3", "--out", tmp_path,
     )  # fmt: skip
     assert done.exit_code == 0, done.output
     inputs = json.loads((tmp_path / "luwu.json").read_text())["inputs"]

@@ -13,8 +13,8 @@ from coarse.simulation.paged.baselines import simulate_baseline
 from coarse.simulation.paged.capacity import LUWU, MODES
 from coarse.simulation.paged.cluster import PagedTraining
 from coarse.simulation.paged.moves import PACKET_BYTES, Baseline, BaselineCluster, moves_of
-from coarse.simulation.paged.training import simulate
 from coarse.simulation.paged.scenario import PagedScenario, modes_of
+from coarse.simulation.paged.training import simulate
 
 CLUSTER = BaselineCluster(
     num_workers=8, worker_flops_per_s=183e12, gpu_memory_bytes_per_s=1.5e12, link_bytes_per_s=12.5e9,
