@@ -82,12 +82,13 @@ def predict_command(
     with wrong_input_ends_with_2():
         if _is_luwu(model, modes):
             _require_only(context, _TAKEN, "LuWu's modes")
+            chosen_modes = luwu_modes_of(modes or _LUWU_MODES)
             where, num_workers = _a_worker_on_each_node(machine or "luwu", workers)
             scenario = PagedScenario(
                 machine=where, model_name=model, num_workers=num_workers, batch=batch, peak_share=peak_share,
                 prefetch=prefetch,
             )  # fmt: skip
-            show_luwu(scenario, luwu_modes_of(modes or _LUWU_MODES), out, Console())
+            show_luwu(scenario, chosen_modes, out, Console())
             return
         _require_only(context, {param.name for param in context.command.params} - _OWN, "these modes")
         asked = Question(

@@ -115,6 +115,10 @@ def test_a_picture_of_an_earlier_prediction_does_not_stay(tmp_path):
     ("arguments", "words"),
     [
         (("--modes", "luwu"), "unknown GPT 'resnet50'"),
+        (("--modes", "luwu,dense", "--model", "resnet50"), "got 'dense'; ask for other modes by themselves"),
+        (("--modes", "zero3", "--model", "bert-large"), "unknown GPT 'bert-large'; there are"),
+        (("--modes", "luwu", "--model", "8x512x7"), "hidden must be a multiple of the heads, got 512 and 7"),
+        (("--model", "opt-30b", "--nodes", 2), "--nodes means nothing for LuWu's modes; leave it out"),
         (("--modes", "luwu,dense", "--model", "opt-30b"), "--modes must be of luwu"),
         (("--modes", "dense", "--model", "opt-30b"), "--modes must be of luwu"),
         (("--model", "opt-30b", "--batch", 0), "batch must lie in"),
