@@ -31,7 +31,7 @@ PLACES = {
 ROWS, PICTURE = "luwu.json", "luwu.png"
 _COLOURS = {
     "gpu": "#0072b2", "up": "#d55e00", "down": "#e69f00", "pcie out": "#f0e442", "pcie in": "#999933",
-    "reads": "#009e73", "writes": "#56b4e9", "cpu": "#cc79a7",
+    "reads": "#009e73", "writes": "#56b4e9", "cpu": "#cc79a7", "node reads": "#7a4b00", "node writes": "#c49a6c",
 }  # fmt: skip
 
 

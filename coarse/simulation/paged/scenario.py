@@ -29,7 +29,7 @@ class ModeStep:
     mode: str
     step_s: float
     busy_s: dict[str, float]
-    """By resource; luwu's reads and writes are those of the optimizer node, the others' those of a worker."""
+    """By resource; luwu's disks are the optimizer node's ("node reads", "node writes"), the others' a worker's."""
     bound_s: float
     """The least that these rates allow, in closed form: luwu's busiest resource; of baselines see `Moves.least_s`."""
     sent_bytes: float
@@ -181,7 +181,8 @@ class PagedScenario:
     def _luwu(self) -> ModeStep:
         cluster, training = self.luwu_cluster, self.training
         step_s = simulate(cluster, training).step_s
-        busy_s = {"gpu": training.compute_s(cluster), **training.link_s(cluster), **training.disks_s(cluster)}
+        disks_s = {f"node {direction}": took_s for direction, took_s in training.disks_s(cluster).items()}
+        busy_s = {"gpu": training.compute_s(cluster), **training.link_s(cluster), **disks_s}
         nbytes = float(BF16_BYTES * training.num_parameters)
         return ModeStep(LUWU, step_s, busy_s, max(busy_s.values()), nbytes, 2 * nbytes, self.model_flops)
 
