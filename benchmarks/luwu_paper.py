@@ -13,7 +13,7 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # so that the script runs from any folder
 
-from benchmarks.luwu_peers import figure_10, ratios, scaling
+from benchmarks.luwu_peers import figure_10, ratios, scaling, small_leads
 from benchmarks.provenance import provenance
 from coarse.simulation.paged.cluster import PagedCluster, PagedTraining
 from coarse.simulation.paged.training import simulate
@@ -52,7 +52,7 @@ def main() -> None:
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     rows = {
         "figure 15": figure_15(), "figure 12": figure_12(), "figure 10": figure_10(), "figure 14": scaling(),
-        "ratios": [{**asdict(row), "is_met": row.is_met} for row in ratios()],
+        "figure 11b": small_leads(), "paper": ratios(),
     }  # fmt: skip
     document = {
         **provenance("luwu_paper.py", [], 1), "kind": "simulated", "cluster": asdict(CLUSTER), "rows": rows,

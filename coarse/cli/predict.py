@@ -53,7 +53,7 @@ def predict_command(
     gpu: Annotated[str | None, typer.Option(help="Whose compute times; by default the machine's own.")] = None,
     batch: Annotated[int, typer.Option(help="Samples per worker and iteration.")] = 2,
     precision: Annotated[str, typer.Option(help="fp32 or fp16.")] = "fp32",
-    workers: Annotated[int, typer.Option(help="Ranks that compute.")] = 4,
+    workers: Annotated[int | None, typer.Option(help="Ranks that compute: 4, or of LuWu's modes one a node.")] = None,
     devices: Annotated[int, typer.Option(help="Memory devices; 0: as many as workers.")] = 0,
     nodes: Annotated[int, typer.Option(help="Nodes that workers and devices are spread over.")] = 1,
     modes: Annotated[
@@ -82,16 +82,19 @@ def predict_command(
     with wrong_input_ends_with_2():
         if _is_luwu(model, modes):
             _require_only(context, _TAKEN, "LuWu's modes")
+            chosen_modes = luwu_modes_of(modes or _LUWU_MODES)
+            where, num_workers = _a_worker_on_each_node(machine or "luwu", workers)
             scenario = PagedScenario(
-                machine=_with_nodes(machine or "luwu", workers), model_name=model, num_workers=workers, batch=batch,
-                peak_share=peak_share, prefetch=prefetch,
+                machine=where, model_name=model, num_workers=num_workers, batch=batch, peak_share=peak_share,
+                prefetch=prefetch,
             )  # fmt: skip
-            show_luwu(scenario, luwu_modes_of(modes or _LUWU_MODES), out, Console())
+            show_luwu(scenario, chosen_modes, out, Console())
             return
         _require_only(context, {param.name for param in context.command.params} - _OWN, "these modes")
         asked = Question(
-            machine=machine or "aws-p3", model=model, gpu=gpu, batch=batch, precision=precision, workers=workers,
-            devices=devices, nodes=nodes, policy=policy, slow_downs=tuple(_slow_down(text) for text in straggler or ()),
+            machine=machine or "aws-p3", model=model, gpu=gpu, batch=batch, precision=precision,
+            workers=4 if workers is None else workers, devices=devices, nodes=nodes, policy=policy,
+            slow_downs=tuple(_slow_down(text) for text in straggler or ()),
             collective=collective, optimizer=optimizer, nvlink=nvlink, num_iterations=iterations,
             degradations=tuple(map(parse_degradation, degrade or ())), profile_every=profile_every,
         )  # fmt: skip
@@ -119,10 +122,11 @@ def _require_only(context: typer.Context, taken: Collection[str | None], whose: 
             raise ConfigError(f"{option} means nothing for {whose}; leave it out", key=option.lstrip("-"))
 
 
-def _with_nodes(name: str, workers: int) -> Machine:
-    """A machine with a node for each worker."""
+def _a_worker_on_each_node(name: str, workers: int | None) -> tuple[Machine, int]:
+    """A machine with enough nodes for so many workers; without a number, as many workers as it has nodes."""
     machine = machine_named(name)
-    return replace(machine, num_nodes=max(machine.num_nodes, workers))
+    num_workers = machine.num_nodes if workers is None else workers
+    return replace(machine, num_nodes=max(machine.num_nodes, num_workers)), num_workers
 
 
 def _slow_down(text: str) -> tuple[int, float]:

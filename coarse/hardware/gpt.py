@@ -82,10 +82,14 @@ def gpt_shape(name: str) -> GptShape:
     return GptShape(num_layers=num_layers, hidden=hidden, num_heads=num_heads)
 
 
-@cache
 def gpt(name: str, sequence: int) -> Model:
     """A GPT of a name or a shape on sequences of so many tokens; see `gpt_shape`."""
-    shape = gpt_shape(name)
+    return gpt_of(gpt_shape(name), name, sequence)
+
+
+@cache
+def gpt_of(shape: GptShape, name: str, sequence: int) -> Model:
+    """A GPT of a shape, under a name."""
     if not 1 <= sequence <= shape.positions:
         raise ConfigError(f"{name} takes sequences of 1 to {shape.positions} tokens, got {sequence}", key="sequence")
     layers = tuple(_layers(shape, sequence))

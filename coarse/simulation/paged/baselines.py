@@ -1,76 +1,18 @@
 # Pure: no MPI, threads, clock or environment.
 """What a step takes with LuWu's baselines in virtual time: unit by unit over a worker's GPU, links and disks.
 
-All workers do the same, so one stands for them. By P parameters of a unit, N workers, and 2 bytes of each in bfloat16:
-
-- zero3: each unit is gathered in forward and in backward, 2P (N-1)/N each, and its gradients are reduce-scattered, as
-  much again. The optimizer steps a worker's shard in the GPU's memory, by 28 bytes a parameter (ZeRO, section 3.1).
-- zero-infinity: before a gather each worker reads its shard from its disks (2P/N) and brings it to the GPU; gradients
-  go the way back. Then the CPU steps the shard: 14 bytes a parameter are read, gradients and three float32 states, and
-  14 written, parameters in bfloat16 and the states (LuWu, figure 2a).
-- sharp: zero-infinity whose gathers and reductions a switch does: a worker receives 2P (N-1)/N in a gather, and sends
-  2P in a reduction, of which its shard comes back (LuWu 4.4).
-- switchml: all states on each GPU, in float32. After backward 4P go to the switch and 4P come back, between two copies
-  over PCIe (LuWu 2.2 and figure 4).
-
-Without prefetch a unit's way to the GPU begins when the unit before has been computed, as LuWu's figure 5a is written,
-and gradients have left before the next unit is asked for. With it the next unit comes meanwhile, and a share of each
-collective takes the GPU's time (`interference`).
+All workers do the same, so one stands for them. Without prefetch a unit's way to the GPU begins when the unit before
+has been computed and its input or gradients have left, as LuWu's figure 5a is written. With it the next unit comes
+meanwhile, and a share of each collective takes the GPU's time (`interference`). What moves is in moves.py.
 """
 
-import enum
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from coarse.simulation.engine import Engine
 from coarse.simulation.paged.cluster import PagedTraining
-
-BF16_BYTES, FP32_BYTES = 2, 4
-STATE_BYTES = 12
-"""Of a parameter: a master copy and two states, in float32."""
-_GPU_STEP_BYTES = 28
-"""Of a parameter that a GPU steps: 16 read, 12 written."""
-
-
-class Baseline(enum.StrEnum):
-    """Who keeps what, and who adds."""
-
-    ZERO_INFINITY = "zero-infinity"
-    ZERO3 = "zero3"
-    SWITCHML = "switchml"
-    SHARP = "sharp"
-
-    @property
-    def has_disks(self) -> bool:
-        """Whether states lie on each worker's disks."""
-        return self in (Baseline.ZERO_INFINITY, Baseline.SHARP)
-
-
-@dataclass(frozen=True, kw_only=True)
-class BaselineCluster:
-    """What the workers of a baseline have; all stated by the caller."""
-
-    num_workers: int
-    worker_flops_per_s: float
-    """What a worker attains in bfloat16, not its peak."""
-    float32_share: float = 0.5
-    """Of that what it attains in float32: TF32's share of bfloat16's peak on an A100 (data sheet)."""
-    gpu_memory_bytes_per_s: float
-    link_bytes_per_s: float
-    """Of a worker's network card, each way."""
-    pcie_bytes_per_s: float
-    """Between a GPU and its host, each way."""
-    disk_bytes_per_s: float
-    """Of a worker's disks, each way."""
-    disk_share: float = 0.68
-    """Of it what their reads and writes attain together: calibrated on the optimizer's 37 % of ZeRO-Infinity's step at
-    OPT-175B and micro-batch 16 (LuWu 2.1)."""
-    updates_per_s: float = 1e9
-    """Parameters that a worker's CPU steps: an assumption, which never bounds here."""
-    interference: float = 0.3
-    """Share of a collective that takes the GPU's time where both run at once (LuWu, figure 3a)."""
-    prefetch: bool = False
+from coarse.simulation.paged.moves import Baseline, BaselineCluster, Move, moves_of
 
 
 @dataclass(frozen=True)
@@ -91,7 +33,8 @@ class _Iteration:
     """One step of one worker."""
 
     def __init__(self, mode: Baseline, cluster: BaselineCluster, training: PagedTraining) -> None:
-        self._mode, self._cluster, self._training = mode, cluster, training
+        self._cluster, self._training = cluster, training
+        self._moves = moves_of(mode, cluster, training)
         self._engine = Engine([])
         self._busy: dict[str, float] = {}
         self._sent = self._received = 0.0
@@ -113,8 +56,9 @@ class _Iteration:
         """Bring the next unit to the GPU."""
         if self._num_loaded == len(self._order):
             return
+        is_backward, _ = self._order[self._num_loaded]
         self._num_loaded += 1
-        self._chain(self._way_in(), self._arrived)
+        self._chain(self._moves.before_backward if is_backward else self._moves.before_forward, self._arrived)
 
     def _arrived(self) -> None:
         self._num_ready += 1
@@ -125,11 +69,10 @@ class _Iteration:
         if self._is_computing or self._num_computed == self._num_ready:
             return
         is_backward, _ = self._order[self._num_computed]
-        forward_s = 2 * self._training.block_elements * self._training.tokens / self._training_rate()
-        took_s = forward_s * (self._training.flops_per_token / 2 - 1) if is_backward else forward_s
         self._is_computing = True
         if self._cluster.prefetch and self._num_loaded == self._num_computed + 1:
             self._load()
+        took_s = self._moves.backward_s if is_backward else self._moves.forward_s
         self._work("gpu", took_s, partial(self._computed, is_backward=is_backward))
 
     def _computed(self, *, is_backward: bool) -> None:
@@ -137,13 +80,12 @@ class _Iteration:
         self._num_computed += 1
         if self._num_computed == self._training.num_blocks:
             self._ends["forward"] = self._engine.now_s
-        if not is_backward:
-            self._next()
-        elif self._cluster.prefetch:
-            self._chain(self._way_out(), self._gone)
+        way, then = (self._moves.after_backward, self._gone) if is_backward else (self._moves.after_forward, _go_on)
+        if self._cluster.prefetch:
+            self._chain(way, then)
             self._next()
         else:
-            self._chain(self._way_out(), self._gone_then_next)
+            self._chain(way, partial(self._then_next, then))
 
     def _next(self) -> None:
         """Go on with the unit that is there, or, without prefetch, have it brought now."""
@@ -151,117 +93,51 @@ class _Iteration:
             self._load()
         self._compute()
 
-    def _gone_then_next(self) -> None:
+    def _then_next(self, then: Callable[[], None]) -> None:
+        then()
         self._next()
-        self._gone()
 
     def _gone(self) -> None:
         """A unit's gradients have left."""
         self._num_left += 1
         if self._num_left == self._training.num_blocks:
             self._ends["backward"] = self._engine.now_s
-            self._step()
-
-    # --- what moves
-
-    def _way_in(self) -> list[tuple[str, float]]:
-        """What a unit's parameters pass before they are computed: (resource, seconds)."""
-        cluster, nbytes = self._cluster, BF16_BYTES * self._training.block_elements
-        if self._mode is Baseline.SWITCHML:
-            return []
-        shard = nbytes / cluster.num_workers
-        way = []
-        if self._mode.has_disks:
-            way += [("reads", shard / self._disk_rate()), ("pcie", shard / cluster.pcie_bytes_per_s)]
-        received = nbytes - shard
-        self._received += received
-        self._sent += shard if self._mode is Baseline.SHARP and cluster.num_workers > 1 else received
-        return [*way, *self._collective(received)]
-
-    def _way_out(self) -> list[tuple[str, float]]:
-        """What its gradients pass."""
-        cluster, nbytes = self._cluster, BF16_BYTES * self._training.block_elements
-        if self._mode is Baseline.SWITCHML:
-            return []
-        shard = nbytes / cluster.num_workers
-        moved = nbytes - shard
-        if self._mode is Baseline.SHARP and cluster.num_workers > 1:
-            self._sent += nbytes
-            self._received += shard
-            way = self._collective(nbytes)
-        else:
-            self._sent += moved
-            self._received += moved
-            way = self._collective(moved)
-        if self._mode.has_disks:
-            way += [("pcie", shard / cluster.pcie_bytes_per_s), ("writes", shard / self._disk_rate())]
-        return way
-
-    def _collective(self, nbytes: float) -> list[tuple[str, float]]:
-        """So many bytes of a worker, the busier way."""
-        took_s = nbytes / self._cluster.link_bytes_per_s
-        if self._cluster.prefetch and self._mode is not Baseline.SHARP:
-            self._work("gpu", self._cluster.interference * took_s, lambda: None)
-        return [("network", took_s)]
-
-    # --- the optimizer
-
-    def _step(self) -> None:
-        """All gradients are where they belong."""
-        cluster, num = self._cluster, self._training.num_parameters
-        if self._mode is Baseline.SWITCHML:
-            sums = FP32_BYTES * num
-            self._sent += sums
-            self._received += sums
-            copied_s = sums / cluster.pcie_bytes_per_s
-            on_gpu_s = _GPU_STEP_BYTES * num / cluster.gpu_memory_bytes_per_s
-            way = [("pcie", copied_s), ("network", sums / cluster.link_bytes_per_s), ("pcie", copied_s)]
-            self._chain([*way, ("gpu", on_gpu_s)], self._end)
-            return
-        shard = num / cluster.num_workers
-        if not self._mode.has_disks:
-            self._work("gpu", _GPU_STEP_BYTES * shard / cluster.gpu_memory_bytes_per_s, self._end)
-            return
-        per_block = shard / self._training.num_blocks
-        nbytes = (STATE_BYTES + BF16_BYTES) * per_block
-        for _ in range(self._training.num_blocks):  # reads, updates and writes of blocks overlap
-            way = [
-                ("reads", nbytes / self._disk_rate()), ("cpu", per_block / cluster.updates_per_s),
-                ("writes", nbytes / self._disk_rate()),
-            ]  # fmt: skip
-            self._chain(way, self._end)
+            for _ in range(self._moves.num_step_parts):  # reads, updates and writes of parts overlap
+                self._chain(self._moves.step_part, self._end)
 
     def _end(self) -> None:
         self._ends["optimizer"] = self._engine.now_s
 
     # --- time
 
-    def _training_rate(self) -> float:
-        share = self._cluster.float32_share if self._mode is Baseline.SWITCHML else 1.0
-        return self._cluster.worker_flops_per_s * share
-
-    def _disk_rate(self) -> float:
-        return self._cluster.disk_bytes_per_s * self._cluster.disk_share
-
-    def _chain(self, way: list[tuple[str, float]], then: Callable[[], None]) -> None:
-        """One resource after the other, each in its turn."""
+    def _chain(self, way: Sequence[Move], then: Callable[[], None]) -> None:
+        """One move after the other, each on all of its resources at once."""
         if not way:
             then()
             return
-        (resource, took_s), *rest = way
-        self._work(resource, took_s, partial(self._chain, rest, then))
+        move, rest = way[0], way[1:]
+        self._sent += move.sent_bytes
+        self._received += move.received_bytes
+        if move.takes_gpu_s:
+            self._work("gpu", move.takes_gpu_s, _go_on)
+        num_running = len(move.took_s)
+
+        def ended() -> None:
+            nonlocal num_running
+            num_running -= 1
+            if not num_running:
+                self._chain(rest, then)
+
+        for resource, took_s in move.took_s.items():
+            self._work(resource, took_s, ended)
 
     def _work(self, resource: str, took_s: float, then: Callable[[], None]) -> None:
         self._busy[resource] = self._busy.get(resource, 0.0) + took_s
         self._engine.work(resource, took_s, then)
 
 
-def in_turn_s(busy_s: dict[str, float]) -> float:
-    """A step whose units come one after the other: all that is busy, but that the optimizer's reads, updates and writes
-    overlap. Of 18 bytes that are read of a parameter 4 are its pulls, and of 16 that are written 2 its gradient."""
-    reads_s, writes_s, cpu_s = (busy_s.get(name, 0.0) for name in ("reads", "writes", "cpu"))
-    others_s = sum(took_s for name, took_s in busy_s.items() if name not in ("reads", "writes", "cpu"))
-    return others_s + reads_s * 4 / 18 + writes_s * 2 / 16 + max(reads_s * 14 / 18, writes_s * 14 / 16, cpu_s)
+def _go_on() -> None:
+    """Nothing waits for it."""
 
 
 def simulate_baseline(mode: Baseline, cluster: BaselineCluster, training: PagedTraining) -> BaselineStep:

@@ -42,6 +42,8 @@ class PagedTraining:
     chunks_per_block: int = 12
     flops_per_token: int = 6
     """Of a parameter: forward two, backward four; 8 where backward computes forward again."""
+    input_elements: int = 0
+    """Of a block's input, which goes to the host in forward and comes back in backward (LuWu, figure 5); 0: none."""
 
     @property
     def num_parameters(self) -> int:
@@ -60,13 +62,30 @@ class PagedTraining:
         """Of a step."""
         return self.num_blocks * (self.forward_s(cluster) + self.backward_s(cluster))
 
+    @property
+    def input_bytes(self) -> int:
+        """Of a block."""
+        return _BYTES_PER_PULL * self.input_elements
+
     def network_s(self, cluster: PagedCluster) -> float:
         """Of a step, the busier direction: every parameter is pulled twice."""
-        return 2 * _BYTES_PER_PULL * self.num_parameters / cluster.link_bytes_per_s
+        return max(self.link_s(cluster).values())
+
+    def link_s(self, cluster: PagedCluster) -> dict[str, float]:
+        """Of a step, by direction: gradients up, parameters down twice; blocks' inputs pass the same bus, each way."""
+        nbytes, inputs = _BYTES_PER_PULL * self.num_parameters, self.num_blocks * self.input_bytes
+        rate = cluster.link_bytes_per_s
+        return {"up": (nbytes + inputs) / rate, "down": (2 * nbytes + inputs) / rate}
 
     def disk_s(self, cluster: PagedCluster) -> float:
-        """Of a step, the busier direction: two pulls and the states are read, all is written."""
-        return max(step_bytes(self.model(), 0)) / (cluster.disk_bytes_per_s * cluster.num_disks)
+        """Of a step, the busier direction."""
+        return max(self.disks_s(cluster).values())
+
+    def disks_s(self, cluster: PagedCluster) -> dict[str, float]:
+        """Of a step, by direction: two pulls and the states are read, all is written."""
+        rate = cluster.disk_bytes_per_s * cluster.num_disks
+        read, written = step_bytes(self.model(), 0)
+        return {"reads": read / rate, "writes": written / rate}
 
     def model(self) -> PagedModel:
         """As an optimizer node keeps it."""

@@ -8,9 +8,10 @@ from coarse.errors import CapacityError, ConfigError
 from coarse.hardware.gpt import gpt, gpt_shape
 from coarse.hardware.machine import Disks, Machine
 from coarse.hardware.models import Model
-from coarse.simulation.paged.baselines import BF16_BYTES, Baseline, BaselineCluster, in_turn_s, simulate_baseline
+from coarse.simulation.paged.baselines import simulate_baseline
 from coarse.simulation.paged.capacity import LUWU, MODES, Capacity, Need
 from coarse.simulation.paged.cluster import PagedCluster, PagedTraining
+from coarse.simulation.paged.moves import BF16_BYTES, Baseline, BaselineCluster, moves_of
 from coarse.simulation.paged.training import simulate
 
 PEAK_SHARE = 183 / 312
@@ -28,10 +29,9 @@ class ModeStep:
     mode: str
     step_s: float
     busy_s: dict[str, float]
-    """By resource; "disks" are those of the optimizer node, the busier way."""
+    """By resource; luwu's disks are the optimizer node's ("node reads", "node writes"), the others' a worker's."""
     bound_s: float
-    """The least that these rates allow: the busiest resource, or, without prefetch, all that comes one after the
-    other."""
+    """The least that these rates allow, in closed form: luwu's busiest resource; of baselines see `Moves.least_s`."""
     sent_bytes: float
     """Of a worker."""
     received_bytes: float
@@ -71,9 +71,9 @@ class PagedScenario:
     def __post_init__(self) -> None:
         for key, value in (("batch", self.batch), ("workers", self.num_workers)):
             if not 1 <= value <= MOST:
-                raise ConfigError(f"{key} must lie in 1..{MOST}, got {value}", key=key)
+                raise ConfigError(f"{key} must lie in 1..{MOST}, got {value}; set --{key}", key=key)
         if not 0.0 < self.peak_share <= 1.0:
-            raise ConfigError(f"peak_share must lie in (0, 1], got {self.peak_share}", key="peak_share")
+            raise ConfigError(f"peak_share must lie in (0, 1], got {self.peak_share}; set it", key="peak_share")
         gpt_shape(self.model_name)
         if self.machine.network is None:
             raise ConfigError(
@@ -101,7 +101,7 @@ class PagedScenario:
         shape = gpt_shape(self.model_name)
         return PagedTraining(
             num_blocks=shape.num_layers, block_elements=12 * shape.hidden**2, tokens=self.batch * self.sequence,
-            chunks_per_block=CHUNKS_PER_BLOCK,
+            chunks_per_block=CHUNKS_PER_BLOCK, input_elements=self.batch * self.sequence * shape.hidden,
         )  # fmt: skip
 
     @property
@@ -133,7 +133,7 @@ class PagedScenario:
         baseline = Baseline(mode)
         cluster = self.baseline_cluster
         found = simulate_baseline(baseline, cluster, self.training)
-        bound_s = max(found.busy_s.values()) if cluster.prefetch else in_turn_s(found.busy_s)
+        bound_s = moves_of(baseline, cluster, self.training).least_s(prefetch=cluster.prefetch)
         return ModeStep(
             mode, found.step_s, found.busy_s, bound_s, found.sent_bytes, found.received_bytes, self.model_flops
         )
@@ -181,10 +181,8 @@ class PagedScenario:
     def _luwu(self) -> ModeStep:
         cluster, training = self.luwu_cluster, self.training
         step_s = simulate(cluster, training).step_s
-        busy_s = {
-            "gpu": training.compute_s(cluster), "network": training.network_s(cluster),
-            "disks": training.disk_s(cluster),
-        }  # fmt: skip
+        disks_s = {f"node {direction}": took_s for direction, took_s in training.disks_s(cluster).items()}
+        busy_s = {"gpu": training.compute_s(cluster), **training.link_s(cluster), **disks_s}
         nbytes = float(BF16_BYTES * training.num_parameters)
         return ModeStep(LUWU, step_s, busy_s, max(busy_s.values()), nbytes, 2 * nbytes, self.model_flops)
 
@@ -194,5 +192,8 @@ def modes_of(text: str) -> tuple[str, ...]:
     names = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
     unknown = [name for name in names if name not in MODES]
     if unknown:
-        raise ConfigError(f"--modes must be of {', '.join(MODES)}, got {unknown[0]!r}", key="modes")
+        raise ConfigError(
+            f"--modes must be of {', '.join(MODES)}, got {unknown[0]!r}; ask for other modes by themselves",
+            key="modes",
+        )
     return names

@@ -98,7 +98,10 @@ class SimulatedTraining:
     def _go_on(self) -> None:
         """Pull ahead, and compute what is there."""
         while self._num_pulled < min(self._num_computed + BLOCKS_HELD, len(self._order) * self._num_steps):
-            self._ask(Pull(self._order[self._num_pulled % len(self._order)]))
+            place = self._num_pulled % len(self._order)
+            self._ask(Pull(self._order[place]))
+            if place >= self._training.num_blocks:
+                self._move_input("down")
             self._num_pulled += 1
         is_there = self._chunks_there >= self._chunks_per_block * (self._num_computed + 1)
         if self._is_computing or not is_there or len(self._leaving) >= BLOCKS_HELD:
@@ -113,6 +116,7 @@ class SimulatedTraining:
         self._is_computing = False
         self._num_computed += 1
         if not is_backward:
+            self._move_input("up")
             return
         if place == self._training.num_blocks:
             self._ask(Freeze(_SETTINGS, 1))
@@ -130,6 +134,12 @@ class SimulatedTraining:
             self._ask(EndPass())
             self._ask(Step(step, _SETTINGS, 1.0, 1))
             self.step_ends_s.append(self._engine.now_s)
+
+    def _move_input(self, direction: str) -> None:
+        """A block's input goes to the host, or comes back beside its parameters; nothing but the bus waits for it."""
+        if self._training.input_bytes:
+            took_s = self._training.input_bytes / self._cluster.link_bytes_per_s
+            self._work(direction, took_s, lambda: None)
 
     def _ask(self, operation: Operation, present: int = 0) -> None:
         asked, is_first = self._log.on_asked(0, operation, present)

@@ -6,6 +6,8 @@ import pytest
 from typer.testing import CliRunner
 
 from coarse.cli import predict
+from coarse.hardware.gpt import gpt
+from coarse.hardware.presets import preset_path
 from coarse.simulation.paged.capacity import MODES
 
 
@@ -44,11 +46,55 @@ def test_what_does_not_fit_says_so(predicted):
     assert "switchml needs of a GPU" in " ".join(output.split())
 
 
+def test_each_place_is_shown_and_what_lacks_is_marked(predicted):
+    out, output = predicted
+    rows = {row["mode"]: row for row in json.loads((out / "luwu.json").read_text())["rows"]}
+    assert [need["place"] for need in rows["luwu"]["needs"]] == ["a GPU", "a host", "the optimizer node's disks"]
+    assert [need["place"] for need in rows["sharp"]["needs"]] == ["a GPU", "a host", "a worker's disks"]
+    gpu = rows["switchml"]["needs"][0]
+    assert gpu["nbytes"] > gpu["capacity_bytes"]
+    assert f"{gpu['nbytes'] / 2**30:,.0f} !" in output
+    assert f"{(gpu['nbytes'] - gpu['capacity_bytes']) / 2**30:,.1f} too many" in " ".join(output.split())
+
+
+def test_each_input_has_a_source(predicted):
+    out, _ = predicted
+    inputs = json.loads((out / "luwu.json").read_text())["inputs"]
+    assert len({each["name"] for each in inputs}) == len(inputs) > 20
+    known = ("paper", "data sheet", "assumed", "calibrated on ", "by ")
+    assert all(each["source"].startswith(known) for each in inputs)
+    assert sum(each["source"].startswith("calibrated on ") for each in inputs) == 3
+
+
+def test_what_the_user_changed_is_stated(tmp_path):
+    text = preset_path("luwu").read_text().replace("host_memory_gb = 256", "host_memory_gb = 512")
+    (tmp_path / "mine.toml").write_text(text)
+    done = called(
+        "--machine", tmp_path / "mine.toml", "--model", "opt-1.3b", "--batch", 1, "--peak-share", 0.4,
+        "--modes", "zero3", "--out", tmp_path,
+    )  # fmt: skip
+    assert done.exit_code == 0, done.output
+    inputs = json.loads((tmp_path / "luwu.json").read_text())["inputs"]
+    stated = {each["name"] for each in inputs if each["source"] == "stated"}
+    assert stated == {"a host's memory", "share of a GPU's peak that it attains"}
+
+
+def test_without_workers_there_is_one_on_each_node(tmp_path):
+    assert called("--model", "opt-1.3b", "--modes", "zero3", "--batch", 1, "--out", tmp_path).exit_code == 0
+    found = json.loads((tmp_path / "luwu.json").read_text())
+    assert [row["workers"] for row in found["largest_models"]] == [1, 2, 4, 8]
+    assert "8 workers of luwu" in found["asked"]["title"]
+
+
 def test_the_largest_models_stand_by_workers(predicted):
     out, _ = predicted
     found = json.loads((out / "luwu.json").read_text())["largest_models"]
     assert [row["workers"] for row in found] == [1, 2, 4, 8]
-    assert {row["largest"]["luwu"] for row in found} == {"opt-1t"}
+    for mode, places in (("luwu", {"the optimizer node's disks"}), ("zero-infinity", {"a host"}), ("zero3", {"a GPU"})):
+        limits = [row["largest"][mode] for row in found]
+        assert {limit["bound_by"] for limit in limits} == places
+        assert all(gpt(limit["named"], 1024).num_parameters <= limit["num_parameters"] for limit in limits)
+    assert {row["largest"]["luwu"]["named"] for row in found} == {"opt-1t"}
 
 
 def test_an_opt_model_needs_no_modes(tmp_path):
@@ -69,6 +115,10 @@ def test_a_picture_of_an_earlier_prediction_does_not_stay(tmp_path):
     ("arguments", "words"),
     [
         (("--modes", "luwu"), "unknown GPT 'resnet50'"),
+        (("--modes", "luwu,dense", "--model", "resnet50"), "got 'dense'; ask for other modes by themselves"),
+        (("--modes", "zero3", "--model", "bert-large"), "unknown GPT 'bert-large'; there are"),
+        (("--modes", "luwu", "--model", "8x512x7"), "hidden must be a multiple of the heads, got 512 and 7"),
+        (("--model", "opt-30b", "--nodes", 2), "--nodes means nothing for LuWu's modes; leave it out"),
         (("--modes", "luwu,dense", "--model", "opt-30b"), "--modes must be of luwu"),
         (("--modes", "dense", "--model", "opt-30b"), "--modes must be of luwu"),
         (("--model", "opt-30b", "--batch", 0), "batch must lie in"),

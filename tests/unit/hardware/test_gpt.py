@@ -3,7 +3,7 @@
 import pytest
 
 from coarse.errors import ConfigError
-from coarse.hardware.gpt import GPT_SHAPES, GptShape, adapter_numel, gpt
+from coarse.hardware.gpt import GPT_SHAPES, OPT_SHAPES, GptShape, adapter_numel, gpt
 from coarse.hardware.models import Precision
 
 BILLIONS = {"gpt-10b": 11.308, "gpt-15b": 16.224, "gpt-20b": 21.610, "gpt-25b": 24.417, "gpt-30b": 30.642}
@@ -16,6 +16,15 @@ def test_shapes_have_the_parameters_that_arithmetic_gives(name, billions):
     counted = gpt(name, 256).num_parameters
     assert counted == shape.num_layers * block + (50257 + 1024 + 2) * shape.hidden
     assert counted / 1e9 == pytest.approx(billions, abs=5e-4)
+
+
+@pytest.mark.parametrize("name", OPT_SHAPES)
+def test_opts_have_their_own_vocabulary_and_positions(name):
+    shape = OPT_SHAPES[name]
+    block = 12 * shape.hidden**2 + 13 * shape.hidden
+    assert gpt(name, 2048).num_parameters == shape.num_layers * block + (50272 + 2048 + 2) * shape.hidden
+    with pytest.raises(ConfigError, match="takes sequences of 1 to 2048 tokens, got 2049"):
+        gpt(name, 2049)
 
 
 def test_a_token_takes_about_two_operations_per_parameter():

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from coarse.errors import ConfigError
-from coarse.hardware.machine import Machine
+from coarse.hardware.machine import Disks, Machine
 from coarse.hardware.machine_file import load_machine, machine_from_toml, save_machine
 from coarse.hardware.presets import load_preset, preset_names, preset_path
 from coarse.protocol.toml import TomlFile
@@ -120,6 +120,44 @@ def test_what_is_wrong_is_named_with_file_line_and_remedy(old, new, line, words,
         load(tmp_path, SMALL.replace(old, new))
     assert str(caught.value).startswith(f"{tmp_path / 'machine.toml'}:{line}: ")
     assert words in str(caught.value)
+
+
+DISKS = """
+[disks]
+host_memory_gb = 2
+worker_gb_per_s = 3
+worker_capacity_gb = 4
+optimizer_gb_per_s = 5
+optimizer_capacity_gb = 6
+num_optimizer_disks = 7
+"""
+
+
+def test_disks_are_read_in_bytes_and_saved(tmp_path):
+    machine = load(tmp_path, SMALL + DISKS)
+    assert machine.disks == Disks(
+        host_memory_bytes=2 * 10**9, worker_bytes_per_s=3e9, worker_capacity_bytes=4 * 10**9, optimizer_bytes_per_s=5e9,
+        optimizer_capacity_bytes=6 * 10**9, num_optimizer_disks=7,
+    )  # fmt: skip
+    save_machine(machine, tmp_path / "saved.toml")
+    assert load_machine(tmp_path / "saved.toml") == machine
+    assert load(tmp_path, SMALL).disks is None
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("num_optimizer_disks = 7\n", "", "'num_optimizer_disks' is missing"),
+        ("num_optimizer_disks = 7", "num_optimizer_disks = 1.5", "num_optimizer_disks must be a whole number"),
+        ("num_optimizer_disks = 7", "num_optimizer_disks = 0", "num_optimizer_disks must be"),
+        ("host_memory_gb = 2", "host_memory_gb = -2", "host_memory"),
+        ("worker_gb_per_s = 3\n", "", "worker"),
+        ("worker_gb_per_s = 3", "worker_speed = 3", "worker_speed"),
+    ],
+)
+def test_disks_that_make_no_sense_are_named(old, new, words, tmp_path):
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        load(tmp_path, SMALL + DISKS.replace(old, new))
 
 
 def test_a_loop_of_several_switches_is_refused(tmp_path):
