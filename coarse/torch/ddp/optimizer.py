@@ -301,7 +301,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         named = [(name, p) for p, name in self._names.items() if p in wanted]
         if self._peers.is_member:
             entries = [(name, self._statement_of(p)) for name, p in named]
-            self._peers.require_same([*entries, ("switch", repr(self._peers.switch))], "parameter or option")
+            self._peers.require_same([*entries, ("the option switch", repr(self._peers.switch))], "parameter")
         self._claims.claim_parameters(dict(named), self._prefix)
         buckets: list[Bucket] = []
         self._make_buckets(named, buckets)

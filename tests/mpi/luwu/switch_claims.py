@@ -29,7 +29,7 @@ TREES: tuple[dict[str, Any], ...] = (
     {"device": OTHER, "below": {1: [0], SWITCH: [1]}, "network": "udp", "loss": 0.05},
 )  # fmt: skip
 HEADER_SHARE = 0.02
-LATE_S = 6.0
+LATE_S = 3.5
 """Longer than the stall timeout of this job."""
 
 

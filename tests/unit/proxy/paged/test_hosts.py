@@ -129,7 +129,7 @@ def test_packets_go_by_mpi_too(tree: str, monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize("tree", [*TREES, "an optimizer node on a worker's host", "two optimizer nodes"])
 def test_integers_are_added_in_any_tree(tree: str, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     options = OTHERS.get(tree) or {"switches": TREES[tree]}
-    for seed in SEEDS[::3]:
+    for seed in SEEDS[::7]:
         hosts = made(seed, monkeypatch, loss=0.1, sum=how, is_packed=True, **options)
         hosts.train(2)
 
