@@ -1,6 +1,11 @@
-"""Runs a test's program as `python program args` would, with stacks of all threads on SIGUSR1."""
+"""Runs a test's program as `python program args` would, with stacks of all threads on SIGUSR1.
+
+Where COARSE_TEST_JOINS_FIRST is set, ranks join the job before, so that memory devices serve without what the program
+imports.
+"""
 
 import faulthandler
+import os
 import runpy
 import signal
 import sys
@@ -11,4 +16,8 @@ if __name__ == "__main__":
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     sys.argv = sys.argv[1:]
+    if "COARSE_TEST_JOINS_FIRST" in os.environ:
+        import coarse
+
+        coarse.init()
     runpy.run_path(sys.argv[0], run_name="__main__")

@@ -17,6 +17,8 @@ from coarse.launch.mpirun import AppContext, MpirunJob, mpirun_argv, mpirun_besi
 REPOSITORY = Path(__file__).parents[2]
 
 _BOOTSTRAP = Path(__file__).parent / "bootstrap.py"
+_JOINS_FIRST = {"COARSE_TEST_JOINS_FIRST": "1"}
+"""As bootstrap.py reads it, which imports next to nothing."""
 _STACKS_GRACE_S = 2.0
 _LOOK_S = 1.0
 
@@ -37,9 +39,10 @@ def mpirun(
     timeout_s: float = 60.0,
     env: Mapping[str, str] | None = None,
     ulfm: bool = False,
+    joins_first: bool = False,
     gives_up: Callable[[], bool] = lambda: False,
 ) -> Completed:
-    """Run `script` on `nprocs` ranks and return how it ended.
+    """Run `script` on `nprocs` ranks and return how it ended; of memory devices not, where all are to join first.
 
     After `timeout_s`, or once `gives_up`, every rank prints the stacks of all its threads, the job is ended and an
     AssertionError shows what it wrote.
@@ -48,7 +51,7 @@ def mpirun(
     argv = mpirun_argv(
         mpirun_beside(sys.executable, os.environ),
         [AppContext(num_ranks=nprocs, command=command)],
-        exports=env or {},
+        exports={**(env or {}), **(_JOINS_FIRST if joins_first else {})},
         as_root=os.geteuid() == 0,
         fault_tolerant=ulfm,
     )
