@@ -143,15 +143,17 @@ bench-two-trees: $(INSTALLED)
 bench-switch: $(INSTALLED)
 	$(BIN)/python benchmarks/switch_goodput.py
 
-# LuWu: models in the network beside ZeRO-Infinity, packets between hosts, and 302 M parameters with 512 MiB for the
-# optimizer (as root; half an hour): make bench-luwu STORAGE=/nvme0/bench (a folder on the disk to be measured).
+# LuWu: models in the network beside ZeRO-Infinity, packets between hosts, 302 M parameters with 512 MiB for the
+# optimizer, and losses in bfloat16 (as root; half an hour): make bench-luwu STORAGE=/nvme0/bench (a folder on the disk
+# to be measured). LUWU="--deepspeed" has DeepSpeed beside them, where it is installed (benchmarks/contenders/deepspeed.py).
 STORAGE ?= results/bench-luwu
 bench-luwu: $(INSTALLED)
 	$(BIN)/python benchmarks/luwu_links.py
-	$(BIN)/python benchmarks/luwu.py --storage $(STORAGE) --rounds 2
+	$(BIN)/python benchmarks/luwu.py --storage $(STORAGE) --rounds 2 $(LUWU)
 	$(BIN)/python benchmarks/luwu_live.py --storage $(STORAGE)/live
+	$(BIN)/python benchmarks/luwu_convergence.py --storage $(STORAGE)/convergence
 
-# LuWu's figures 12 and 15, simulated by the optimizer node's own machine.
+# LuWu's figures 10 to 15, simulated by the optimizer node's own machine.
 bench-luwu-paper: $(INSTALLED)
 	$(BIN)/python benchmarks/luwu_paper.py
 

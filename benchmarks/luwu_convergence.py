@@ -138,12 +138,12 @@ def trained_in_memory(model: nn.Module, corpus: Corpus) -> list[float]:
 
 
 def loss_of(model: nn.Module, corpus: Corpus, step: int, worker: int, workers: int) -> torch.Tensor:
-    """Of a worker's micro-batch, in float32."""
+    """Of a worker's micro-batch."""
     batch = corpus.batch(
         step, seed=0, global_rows=workers * MICRO_BATCH, context=SHAPE.context, worker=worker, workers=workers
     )
-    logits = model(torch.from_numpy(batch.tokens))
-    return nn.functional.cross_entropy(logits.float().flatten(0, 1), torch.from_numpy(batch.targets).flatten())
+    loss: torch.Tensor = model(torch.from_numpy(batch.tokens), torch.from_numpy(batch.targets))
+    return loss
 
 
 def show(losses: dict[str, list[float]]) -> dict[str, float]:
