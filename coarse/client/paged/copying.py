@@ -52,5 +52,6 @@ def unit_exponents(
 ) -> np.ndarray:
     """A worker's own exponents of a unit's blocks, chunk by chunk: (m,) int64."""
     model, dtype = declaration.model, declaration.type_in_worker(GRADIENTS)
-    edges = [model.elements(unit, chunk) for chunk in range(model.num_chunks(unit))]
-    return np.concatenate([chunk_exponents(widened(gradients[begin:end], dtype)) for begin, end in edges])
+    return np.concatenate([
+        chunk_exponents(widened(gradients[begin:end], dtype)) for begin, end in model.chunks(unit)
+    ])  # fmt: skip

@@ -22,8 +22,7 @@ def exponents_of_model(declaration: Declaration) -> Declaration:
     model = declaration.model
     units = []
     for number, unit in enumerate(model.units):
-        edges = [model.elements(number, chunk) for chunk in range(model.num_chunks(number))]
-        blocks = sum(num_blocks(end - begin) for begin, end in edges)
+        blocks = sum(num_blocks(end - begin) for begin, end in model.chunks(number))
         units.append(PagedUnit(unit.name, (PagedTensor(f"{number}", (blocks,)),)))
     return Declaration(
         model=PagedModel(units=tuple(units), pulled=DType.INT32, num_states=0, num_devices=model.num_devices),

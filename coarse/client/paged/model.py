@@ -321,8 +321,7 @@ class RemoteModel:
         line = self._line(unit)
         model = self.declaration.model
         found = np.empty(model.units[unit].num_elements, np.float32)
-        for chunk in range(model.num_chunks(unit)):
-            begin, end = model.elements(unit, chunk)
+        for chunk, (begin, end) in enumerate(model.chunks(unit)):
             token = next(self._tokens)
             with self._asking():
                 record = PagedLook(

@@ -19,16 +19,16 @@ from coarse.protocol.plan import Placement
 from coarse.protocol.records import Descriptor
 from coarse.storage.fixed_point import ZERO_EXPONENT, FixedPoint, format_of
 from coarse.storage.packed_chunk import chunk_exponents, decode_blocks, encode_blocks
-from coarse.storage.paged.declaration import ALL_REDUCE, Declaration
+from coarse.storage.paged.declaration import ALL_REDUCE, WIRES, Declaration
 from coarse.storage.paged.layout import PagedModel, PagedTensor, PagedUnit
 from coarse.storage.reduce import narrowed, scale, widened
+from coarse.transport.many_to_one.tree import plan_roles
 
 if TYPE_CHECKING:
     from coarse.client.paged.model import RemoteModel
 
 _ADDING, _AGREEING = range(2)
 """Lanes."""
-_WIRES = {"float32": DType.FLOAT32, "int64": DType.INT64, "int32-switchml": DType.INT32}
 _GIVEN_UP = "an all-reduce was not finished"
 
 
@@ -47,16 +47,15 @@ class _Open:
     """The buckets that are all-reduced, until there are others."""
 
     def __init__(self, client: Client, switch: Switch, placement: Placement, descriptors: Sequence[Descriptor]) -> None:
-        tree = switch.tree(placement)
-        wire = _WIRES[switch.sum]
+        wire = WIRES[switch.sum]
+        nodes, switches = plan_roles([switch.tree(placement).root], switch.below, placement)
         units = tuple(
             PagedUnit(one.name, (PagedTensor(one.name, (math.prod(one.shape),)),)) for one in descriptors
         )
         self.declaration = Declaration(
             model=PagedModel(units=units, pulled=wire, num_states=0), optimizer=ALL_REDUCE, groups=(), group_of=(),
             sum="integers" if wire.is_integer else "float32", num_workers=placement.num_clients, storage=None,
-            gradients=wire, nodes=(tree.root,), network=switch.network, loss=switch.loss,
-            switches=tuple((number, tuple(below)) for number, below in (switch.below or {}).items()),
+            gradients=wire, nodes=nodes, network=switch.network, loss=switch.loss, switches=switches,
         )  # fmt: skip
         self.unit_of = {one.name: unit for unit, one in enumerate(descriptors)}
         self.values = [np.zeros(unit.num_elements, wire.storage) for unit in units]
@@ -130,7 +129,7 @@ class SwitchStream:
         self._switch = switch
         self._placement = placement
         self._form: FixedPoint | None = None
-        if _WIRES[switch.sum].is_integer:
+        if WIRES[switch.sum].is_integer:
             self._form = format_of(switch.sum, placement.num_clients)
         self._thread = ProgressThread(client.link, "coarse-switch")
         self._now: _Open | None = None

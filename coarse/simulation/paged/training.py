@@ -125,8 +125,7 @@ class SimulatedTraining:
         self._num_pushes += 1
         self._ask(Push(unit, GRADIENTS, True), present=1)
         self._leaving.append(self._chunks_per_block)
-        for chunk in range(self._model.num_chunks(unit)):
-            begin, end = self._model.elements(unit, chunk)
+        for chunk, (begin, end) in enumerate(self._model.chunks(unit)):
             took_s = 2 * (end - begin) / self._cluster.link_bytes_per_s
             self._work("up", took_s, partial(self._arrived, push, chunk))
         if place == len(self._order) - 1:

@@ -17,7 +17,9 @@ from coarse.storage.paged.layout import BLOCK_BYTES, PagedModel, PagedTensor, Pa
 from coarse.storage.paged.operations import GRADIENTS
 from coarse.storage.paged.optimizer import Rules
 
-SUMS = ("float32", "int64", "int32-switchml")
+WIRES = {"float32": DType.FLOAT32, "int64": DType.INT64, "int32-switchml": DType.INT32}
+"""By way of adding, the type of what devices push to one another."""
+SUMS = tuple(WIRES)
 KERNELS = ("numpy", "torch-fused")
 NETWORKS = ("mpi", "udp")
 ALL_REDUCE = "all-reduce"
@@ -141,9 +143,7 @@ class Declaration:
         """The type of what devices push to one another."""
         if self.is_all_reduce:
             return self.model.pulled
-        if not self.is_packed:
-            return DType.FLOAT32
-        return DType.INT64 if self.sum == "int64" else DType.INT32
+        return WIRES[self.sum] if self.is_packed else DType.FLOAT32
 
     def type_of(self, array: int) -> DType:
         """The type in which workers push gradients, or values of an array."""
@@ -161,8 +161,7 @@ class Declaration:
             return model
         units = []
         for number, unit in enumerate(model.units):
-            edges = [model.elements(number, chunk) for chunk in range(model.num_chunks(number))]
-            num_elements = sum(packed_elements(end - begin) for begin, end in edges)
+            num_elements = sum(packed_elements(end - begin) for begin, end in model.chunks(number))
             units.append(PagedUnit(unit.name, (PagedTensor(f"{number}", (num_elements,), unit.is_trainable),)))
         return replace(model, units=tuple(units), chunk_elements=packed_elements(model.chunk_elements))
 

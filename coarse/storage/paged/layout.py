@@ -133,6 +133,10 @@ class PagedModel:
         begin = chunk * self.chunk_elements
         return begin, min(begin + self.chunk_elements, self.units[unit].num_elements)
 
+    def chunks(self, unit: int) -> list[tuple[int, int]]:
+        """`elements` of all chunks of a unit."""
+        return [self.elements(unit, chunk) for chunk in range(self.num_chunks(unit))]
+
     def image(self, unit: int, chunk: int) -> "ChunkImage":
         """How a chunk's bytes lie on disk."""
         begin, end = self.elements(unit, chunk)

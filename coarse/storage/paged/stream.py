@@ -58,8 +58,7 @@ class ChunkStream:
     def append(self, unit: int) -> tuple[Span, ...]:
         """A unit comes next: its chunks."""
         spans = []
-        for chunk in range(self.model.num_chunks(unit)):
-            begin, end = self.model.elements(unit, chunk)
+        for chunk, (begin, end) in enumerate(self.model.chunks(unit)):
             size = self.packet_elements or end - begin
             past = self.end + -(-(end - begin) // size)
             spans.append(Span(self._num_chunks, self.num_messages, unit, chunk, self.end, past))
