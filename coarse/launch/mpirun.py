@@ -117,7 +117,7 @@ class MpirunJob:
     Under ULFM, MPI_Abort and a Ctrl-C at the wrong moment may leave ranks without their mpirun;
     a rank changes its process group but not its session, so the session is what gets swept. And
     after a death Open MPI 5.0's mpirun may outlive its last rank for ever (a race over that rank's
-    output); it is then ended.
+    output); it is then ended. A command that is no mpirun may have had children and go on alone.
     """
 
     def __init__(
@@ -133,6 +133,7 @@ class MpirunJob:
             preexec_fn=_die_with(os.getpid()),
         )  # fmt: skip
         self._descriptor = os.pidfd_open(self._process.pid)
+        self._may_strand = Path(argv[0]).name == "mpirun"
         self._had_ranks = False
         self._polls_alone = 0
 
@@ -175,6 +176,8 @@ class MpirunJob:
 
     def _end_if_stranded(self) -> None:
         """Kill an mpirun that has had no process below it for several polls, after it had some."""
+        if not self._may_strand:
+            return
         if has_children(self._process.pid):
             self._had_ranks, self._polls_alone = True, 0
             return

@@ -289,6 +289,18 @@ def test_a_launcher_that_outlives_its_last_rank_is_ended(tmp_path, monkeypatch):
 
     monkeypatch.setattr(launch, "has_children", look)
     rank = f"until [ -e {tmp_path}/seen ]; do sleep 0.01; done"
-    launcher = f"import signal, subprocess; subprocess.run(['sh', '-c', '{rank}']); signal.pause()"
-    with MpirunJob([sys.executable, "-c", launcher], os.environ) as job:
+    launcher = tmp_path / "mpirun"
+    launcher.write_text(
+        f"#!{sys.executable}\nimport signal, subprocess\nsubprocess.run(['sh', '-c', '{rank}'])\nsignal.pause()\n"
+    )
+    launcher.chmod(0o755)
+    with MpirunJob([str(launcher)], os.environ) as job:
         assert job.wait() == 128 + signal.SIGKILL
+
+
+def test_a_command_that_goes_on_after_its_children_is_left_alone(monkeypatch):
+    """A program in one process may start others while it is imported; that they have ended says nothing of it."""
+    monkeypatch.setattr(launch, "_POLL_S", 0.02)
+    program = "import subprocess, time; subprocess.run(['sleep', '0.3']); time.sleep(1.0)"
+    with MpirunJob([sys.executable, "-c", program], os.environ) as job:
+        assert job.wait() == 0
