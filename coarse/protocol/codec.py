@@ -7,9 +7,13 @@ on the wire is ever executed.
 
 import json
 import struct
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from coarse.errors import CoarseError
+from coarse.protocol.odc_records import ODC_RECORDS
 from coarse.protocol.paged_records import PAGED_RECORDS
 from coarse.protocol.records import (
     Allocate,
@@ -50,6 +54,9 @@ _PUSH = struct.Struct("<BBHIIIQI")
 _READY = struct.Struct("<BBxxIQI")
 _RING = struct.Struct("<QQIIIIB7x")
 RING_HEADER_BYTES = _RING.size
+_LENGTH = struct.Struct("<I")
+_ALIGNMENT = 64
+"""What lies behind a record begins at a multiple of it."""
 _REGION = struct.Struct("<BBBBIIQqqiHH")
 _EXTENTS = tuple(struct.Struct(f"<{num_dimensions}Q") for num_dimensions in range(65))
 """By number of dimensions, of which numpy and torch have 64 at most."""
@@ -57,7 +64,7 @@ _PUSH_KIND, _READY_KIND, _REGISTER_KIND, _LOCATED_KIND = 1, 2, 3, 4
 _COLD: tuple[type, ...] = (
     Deregister, Registered, Failed, Query, Status, Join, Joined, JoinFailed, Table, Tables, Probe,
     Echo, Allocate, Allocated, Free, Reach, Reached, Lend, Reclaim, Reclaimed, StatisticsRequest, StatisticsReply,
-    Leave, Died, *SNAPSHOT_RECORDS, *PAGED_RECORDS,
+    Leave, Died, *SNAPSHOT_RECORDS, *PAGED_RECORDS, *ODC_RECORDS,
 )  # fmt: skip
 _COLD_KIND = {kind: index + 16 for index, kind in enumerate(_COLD)}
 _TO_JSON = json.JSONEncoder(separators=(",", ":")).encode
@@ -133,6 +140,25 @@ def _decode_region(frame: bytes) -> Register | Located:
 
 def _frozen(values: list[Any]) -> tuple[Any, ...]:
     return tuple([_frozen(value) if type(value) is list else value for value in values])
+
+
+def encode_bulk(record: Record, payload: Sequence[np.ndarray]) -> np.ndarray:
+    """A record and (n,) uint8 arrays behind it, as (m,) uint8."""
+    head = encode(record)
+    begin = -(-(_LENGTH.size + len(head)) // _ALIGNMENT) * _ALIGNMENT
+    frame = np.empty(begin + sum(map(len, payload)), np.uint8)
+    frame[: _LENGTH.size + len(head)] = np.frombuffer(_LENGTH.pack(len(head)) + head, np.uint8)
+    for part in payload:
+        frame[begin : begin + len(part)] = part
+        begin += len(part)
+    return frame
+
+
+def decode_bulk(frame: np.ndarray) -> tuple[Record, np.ndarray]:
+    """The record of what `encode_bulk` made, and all bytes behind it."""
+    (length,) = _LENGTH.unpack(frame[: _LENGTH.size].tobytes())
+    end = _LENGTH.size + length
+    return decode(frame[_LENGTH.size : end].tobytes()), frame[-(-end // _ALIGNMENT) * _ALIGNMENT :]
 
 
 def encode_ring_header(header: RingChunk) -> bytes:

@@ -9,6 +9,7 @@ import hashlib
 from typing import NamedTuple
 
 from coarse.protocol.dtypes import DType, Op
+from coarse.protocol.odc_records import OdcRecord
 from coarse.protocol.paged_records import PagedRecord
 from coarse.protocol.snapshot_records import SnapshotRecord
 
@@ -26,6 +27,7 @@ class Tag(enum.IntEnum):
     WORKERS = 8
     PACKETS = 9
     LOOKED = 10
+    BULK = 11
 
 
 URGENT = 1 << 30
@@ -337,5 +339,5 @@ class RingChunk(NamedTuple):
 Record = (
     Push | Ready | Register | Deregister | Registered | Located | Failed | Query | Status | Join | Joined | JoinFailed
     | Table | Tables | Probe | Echo | Allocate | Allocated | Free | Reach | Reached | Lend | Reclaim | Reclaimed
-    | StatisticsRequest | StatisticsReply | Leave | Died | SnapshotRecord | PagedRecord
+    | StatisticsRequest | StatisticsReply | Leave | Died | SnapshotRecord | PagedRecord | OdcRecord
 )  # fmt: skip

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from coarse.protocol.dtypes import DType
 from coarse.protocol.records import Record, RingChunk
+from coarse.proxy.odc_steps import OdcStep
 from coarse.proxy.paged_steps import PagedStep
 from coarse.proxy.snapshot_steps import SnapshotStep
 
@@ -114,4 +115,5 @@ class Finished(NamedTuple):
 
 Instruction = (
     Send | Reserve | Reduce | RingReduce | RingSend | RingReceive | RingFinish | Finished | SnapshotStep | PagedStep
+    | OdcStep
 )

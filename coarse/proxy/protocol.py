@@ -35,6 +35,7 @@ from coarse.protocol.records import (
 )
 from coarse.proxy.instructions import Finished, Instruction, Reduce, Reserve, RingId, Send
 from coarse.proxy.membership import Membership
+from coarse.proxy.odc.models import DeviceOdc
 from coarse.proxy.paged.models import DeviceModels
 from coarse.proxy.snapshots import DeviceSnapshots
 from coarse.proxy.synchronisation import Synchronisation
@@ -62,6 +63,7 @@ class ProxyProtocol:
         self._sync = Synchronisation(device, placement)
         self.snapshots = DeviceSnapshots(device, placement, self._allocator.free)
         self.models = DeviceModels(device, placement, self.allocate, self._allocator.free)
+        self.odc = DeviceOdc(device, placement)
         self._handlers: dict[type, Callable[..., list[Instruction]]] = {
             Push: self._sync.on_push,
             Register: self._on_register,
@@ -81,6 +83,7 @@ class ProxyProtocol:
             Died: self._on_died,
             **self.snapshots.handlers,
             **self.models.handlers,
+            **self.odc.handlers,
         }
 
     # --- events
@@ -275,7 +278,7 @@ class ProxyProtocol:
         self._membership.on_leave(leave.client)
         forwarded += [Send(client, leave) for client in self._membership.own_clients if client != leave.client]
         self._membership.on_resigned(leave.client)
-        failed = [*self._sync.on_leave(leave.client), *self._failed_join()]
+        failed = [*self._sync.on_leave(leave.client), *self._failed_join(), *self.odc.on_leave(leave.client)]
         told = [] if self.dead else failed  # who waits knows of a death, for which this client may have left
         ended_snapshots = self.snapshots.on_leave(leave.client)  # first: nobody ends before its last Leave
         return [*ended_snapshots, *forwarded, *told, *self._finished()]

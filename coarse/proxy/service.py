@@ -32,6 +32,7 @@ from coarse.protocol.records import (
 from coarse.proxy.device import Device, ReduceWork
 from coarse.proxy.instructions import Region, Reserve, RingSend, Send, added_bytes
 from coarse.proxy.loans import Lender, Loans
+from coarse.proxy.odc.hands import OdcHands
 from coarse.proxy.paged.hands import PagedHands
 from coarse.proxy.paged.links import TreeLinks
 from coarse.proxy.protocol import ProxyProtocol
@@ -136,7 +137,13 @@ class ProxyService:
             self._send_message if transport is not None and transport.carries_packets else None,
             mailbox, clock, self._paged.take_looked,
         )  # fmt: skip
-        carriers = self._snapshots.carriers | self._paged.carriers | self._links.carriers
+        self._odc = OdcHands(
+            protocol.odc,
+            lambda spot, nbytes: memories[spot.device].view(spot.offset, nbytes),
+            lambda device, frame: self._send_message(device, Tag.BULK, frame),
+            lambda steps: self._device.carry_out(steps),
+        )  # fmt: skip
+        carriers = self._snapshots.carriers | self._paged.carriers | self._links.carriers | self._odc.carriers
         self._device = Device(protocol, self, self._rings, carriers)
 
     def serve(self) -> None:
@@ -230,6 +237,8 @@ class ProxyService:
             self._last_arrival_s = self._clock.now_s()
             if tag is Tag.PACKETS:
                 self._links.on_packets(source, payload, self._device.carry_out)
+            elif tag is Tag.BULK:
+                self._odc.take(payload)
             elif tag is Tag.LOOKED:
                 self._device.carry_out(self._links.on_looked(payload))
             else:
@@ -306,6 +315,7 @@ class ProxyService:
         rings = self._rings
         found: dict[str, float] = {"folded_bytes": rings.added_bytes, "folds": rings.num_reduced}
         found |= {"records": self._num_records, "fold_s": rings.reduce_s}
+        found["odc_added_bytes"] = self._odc.added_bytes
         found["cpu_s"] = usage.user + usage.system
         found["memory_used_bytes"] = self._protocol.used_bytes
         found["results"] = self._protocol.versions.num_results

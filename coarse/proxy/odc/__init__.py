@@ -1,0 +1,1 @@
+"""On-demand communication (ODC) on a memory device."""
