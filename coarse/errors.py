@@ -95,6 +95,10 @@ class JoinedError(CoarseError, RuntimeError):
         """Workers (`coarse.rank()`) whose values were wanted."""
 
 
+class GradientRangeError(CoarseError, ArithmeticError):
+    """A gradient that a sum of mode odc cannot hold: NaN, an infinity, or above its window."""
+
+
 class SnapshotError(CoarseError, RuntimeError):
     """A snapshot that could not be taken or written."""
 

@@ -66,8 +66,12 @@ class Client:
         """A model in the network, to be opened by all workers."""
         from coarse.client.paged.model import RemoteModel
 
+        return RemoteModel(self.next_model(), self.link, self.memories)
+
+    def next_model(self) -> int:
+        """A number for the next model that all workers open."""
         number, self._num_models = self._num_models, self._num_models + 1
-        return RemoteModel(number, self.link, self.memories)
+        return number
 
     # --- pushing
 

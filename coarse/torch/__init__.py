@@ -111,6 +111,7 @@ from coarse.torch.push_pull import (
 
 if TYPE_CHECKING:
     from coarse.torch.fsdp.fully_shard import fully_shard, release_caches
+    from coarse.torch.fsdp.odc.minibatch import end_minibatch, minibatch_scale
     from coarse.torch.fsdp.recording import TransferRecorder
     from coarse.torch.paged.model_in_network import model_in_network
     from coarse.torch.paged.offloaded import OffloadedOptimizer
@@ -161,6 +162,7 @@ __all__ = [
     "ddl_built",
     "declare",
     "device_array",
+    "end_minibatch",
     "fully_shard",
     "global_process_set",
     "gloo_built",
@@ -179,6 +181,7 @@ __all__ = [
     "join",
     "local_rank",
     "local_size",
+    "minibatch_scale",
     "model_in_network",
     "mpi_built",
     "mpi_enabled",
@@ -210,7 +213,9 @@ __all__ = [
 ]
 
 _LATER = {
+    "end_minibatch": "coarse.torch.fsdp.odc.minibatch",
     "fully_shard": "coarse.torch.fsdp.fully_shard",
+    "minibatch_scale": "coarse.torch.fsdp.odc.minibatch",
     "model_in_network": "coarse.torch.paged.model_in_network",
     "OffloadedOptimizer": "coarse.torch.paged.offloaded",
     "release_caches": "coarse.torch.fsdp.fully_shard",

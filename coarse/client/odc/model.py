@@ -33,6 +33,7 @@ class OdcModel:
         Raises:
             CapacityError: this worker's memory device has no room for its region.
         """
+        self._client = client
         self._link = client.link
         self._memories = client.memories
         self.declaration = declaration
@@ -60,6 +61,11 @@ class OdcModel:
         self._link.tell([ToDevice(self.machine.device, record) for record in opens])
         self._wait(lambda: self.machine.opened == near, lambda: (), f"devices to open {self.name}")
         self._spots = Spots(self.layout, dict(zip(self.layout.members, self.machine.bases, strict=True)))
+
+    def release(self) -> None:
+        """Give the memory of a model back that was never opened."""
+        self._client.free(self.machine.device, self._base)
+        del self._client.protocol.models[self._number]
 
     # --- publishing
 

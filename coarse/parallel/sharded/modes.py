@@ -20,6 +20,8 @@ class ShardedMode(StrEnum):
     """ZeRO++ hpZ: after forward's gather each worker keeps 1/L of the unit, from which its node gathers in backward."""
     FCDP = "fcdp"
     """FCDP: gathered units stay in the node's memory devices until their parameters change."""
+    ODC = "odc"
+    """On-demand communication: workers fetch shards and push gradients each for itself, and meet once a minibatch."""
 
 
 class Keeps(StrEnum):
@@ -64,6 +66,7 @@ _RULES = {
     ShardedMode.HYBRID: ModeRules(keeps=Keeps.NOWHERE, mesh_dims=2),
     ShardedMode.ZEROPP: ModeRules(keeps=Keeps.SECONDARY_SHARDS),
     ShardedMode.FCDP: ModeRules(keeps=Keeps.NODE_BUFFER, reuses_in_forward=True),
+    ShardedMode.ODC: ModeRules(keeps=Keeps.NOWHERE),
 }
 
 

@@ -46,6 +46,8 @@ class Fsdp2Unit:
         self._keeps: Callable[[], bool] = lambda: False
         self._claims: Callable[[], None] = lambda: None
         self._reduced: tuple[int, ...] = ()
+        self._before_reduce: Callable[[], None] = lambda: None
+        self._after_reduce: Callable[[], None] = lambda: None
         if self._group is not None:
             self._inner_reshard, self._group.reshard = self._group.reshard, self._reshard
             self._inner_unshard, self._group.unshard = self._group.unshard, self._unshard
@@ -84,9 +86,74 @@ class Fsdp2Unit:
             if hasattr(parameter, "_unsharded_param")
             and (_has_gradient(parameter) or (reduces_all and parameter.unsharded_param.requires_grad))
         )
+        self._before_reduce()
         self._inner_post_backward(*unused)
+        self._after_reduce()
+
+    def around_reduce(self, before: Callable[[], None], after: Callable[[], None]) -> None:
+        """Call these around each reduction, whose parameters `reduced_parameters` says; none may be."""
+        self._before_reduce, self._after_reduce = before, after
+
+    def reduce_always(self) -> bool:
+        """Have the next backward reduce; whether the script had said that it should not."""
+        is_off = not self._group.reduce_grads
+        self._group.reduce_grads = True
+        return is_off
+
+    def foreign_settings(self) -> str:
+        """What of FSDP2's settings would come between backward and a gradient, by name; empty where there is none."""
+        if self._group.gradient_divide_factor not in (None, 1.0):
+            return "set_gradient_divide_factor"
+        if self._group._all_reduce_hook is not None:
+            return "set_all_reduce_hook"
+        hooks = (getattr(one.sharded_param, "_post_accumulate_grad_hooks", None) for one in self._group.fsdp_params)
+        has_hooks = any(hooks)
+        return "register_post_accumulate_grad_hook" if has_hooks else ""
+
+    def undivided(self) -> None:
+        """Have FSDP2 leave gradients as they are."""
+        self.module.set_gradient_divide_factor(1.0)
+
+    # --- the parameters, by place
+
+    def parameters(self) -> list[nn.Parameter]:
+        """The sharded ones, DTensors, as they are now."""
+        return [parameter.sharded_param for parameter in self._group.fsdp_params]
+
+    def row_sizes(self) -> list[int]:
+        """Elements of one worker's padded shard of each."""
+        return [parameter.padded_sharded_param_size.numel() for parameter in self._group.fsdp_params]
+
+    def gradient_type(self) -> torch.dtype:
+        """In which gradients are reduced under the mixed precision policy."""
+        trained = [one for one in self._group.fsdp_params if one.sharded_param.requires_grad] or self._group.fsdp_params
+        reduced: torch.dtype | None = trained[0].mp_policy.reduce_dtype
+        return reduced or _gathered_type(trained[0])
+
+    def set_gradient(self, place: int, row: torch.Tensor, earlier: torch.Tensor | None) -> None:
+        """Give a parameter its gradient: (n,) of this worker's padded row, and what it had before."""
+        parameter = self._group.fsdp_params[place]
+        sharded = parameter.sharded_param
+        values = row.to(device=sharded.device, dtype=sharded.dtype)
+        local = torch.as_strided(values, parameter.sharded_size, parameter.contiguous_sharded_stride)
+        gradient = parameter.to_sharded_dtensor(local.contiguous())
+        sharded.grad = gradient if earlier is None else earlier + gradient
 
     # --- the shards
+
+    def packed_shards(self) -> list[torch.Tensor]:
+        """This worker's flat shards in the type in which they are gathered, in order."""
+        with torch.no_grad():
+            return [shard for parameter in self._group.fsdp_params for shard in parameter.all_gather_inputs]
+
+    def make_ready(self) -> None:
+        """As at the beginning of the tree's first forward; of a root."""
+        self._state._lazy_init()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a forward of the tree has begun."""
+        return self._state._is_root is not None
 
     def shard_size(self) -> int:
         """How many workers share the unit."""

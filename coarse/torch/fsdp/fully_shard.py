@@ -11,8 +11,10 @@ from torch.distributed.fsdp import CPUOffloadPolicy
 
 import coarse
 from coarse.errors import CapacityError, ConfigError
-from coarse.parallel.sharded.modes import Keeps, rules_of
+from coarse.parallel.sharded.modes import Keeps, ShardedMode, rules_of
 from coarse.parallel.sharded.unit_cache import AcceleratorCache
+from coarse.protocol.odc import Sum
+from coarse.storage.wide_sum import DEFAULT_TOP
 from coarse.torch.fsdp import mesh as meshes
 from coarse.torch.fsdp.account import DeviceAccount
 from coarse.torch.fsdp.accounting import watch_memory
@@ -20,6 +22,7 @@ from coarse.torch.fsdp.fsdp2 import Fsdp2Unit
 from coarse.torch.fsdp.fsdp2_hooks import require_hooks
 from coarse.torch.fsdp.groups import require_same, settle, shard_groups
 from coarse.torch.fsdp.kept_units import KeptUnits
+from coarse.torch.fsdp.odc.sharding import require_one_mode, shard_on_demand
 from coarse.torch.fsdp.plan import Plan, Request, modules_of
 from coarse.torch.fsdp.stale_optimizers import noting_replaced
 from coarse.torch.fsdp.tree import watch_forwards
@@ -37,40 +40,58 @@ def fully_shard(
     *,
     units: Sequence[type[nn.Module]] | Callable[[nn.Module], bool] | None = None,
     collective: str = "hierarchical",
-    cache: AcceleratorCache | None = None,
+    cache: AcceleratorCache | bool | int | None = None,
     quantised: bool = False,
     account: DeviceAccount | None = None,
     mesh: DeviceMesh | None = None,
+    sum: str = Sum.INT64,
+    sum_top: int = DEFAULT_TOP,
     **fsdp2_options: object,
 ) -> _Model:
     """The model, sharded in place by torch's FSDP2 over coarse's collectives and caches; all workers call it alike.
 
     Args:
         model: what to shard, on the meta device too; a list becomes one unit. Make its optimizer afterwards.
-        mode: "fsdp", "hybrid", "zeropp" or "fcdp": what each moves and keeps stands in docs/sharded.md.
+        mode: "fsdp", "hybrid", "zeropp" or "fcdp": what each moves and keeps stands in docs/sharded.md; "odc": see
+            docs/odc.md and `end_minibatch`.
         units: classes of modules to gather one by one, or a function that chooses them; by default repeated blocks.
         collective: "hierarchical" moves each byte once between two nodes; "ring" from worker to worker.
-        cache: fcdp only: keep units on the accelerator as long as less than its tau is in use.
+        cache: fcdp: an AcceleratorCache, which keeps units on the accelerator as long as less than its tau is in use.
+            odc: True, or bytes: what a node may keep of other nodes' shards, and of sums for them.
         quantised: zeropp only: forward gathers int8 (qwZ); the error that this costs is printed.
         account: counts this rank's accelerator memory.
         mesh: the workers; by default all, for hybrid nodes times the workers of each.
+        sum: odc only: "int64" gives the same bits in whatever order gradients come, "float32" adds them as they come,
+            "worker-order" as a collective would, where all push equally many.
+        sum_top: odc only, of int64: gradients lie below 2**sum_top in size, and are multiples of 2**(sum_top - 80).
         fsdp2_options: mp_policy, reshard_after_forward, offload_policy and so on, as FSDP2 has them.
 
     Raises, on all workers alike:
         ConfigError: what cannot work.
-        CapacityError: fcdp, and a node's memory devices have no room for the gathered model.
+        CapacityError: fcdp, and a node's memory devices have no room for the gathered model; odc, and one has none for
+            what it would hold.
         MismatchError: workers that shard different models, or in different ways.
         UnsupportedVersionError: a torch without the hooks that this needs.
     """
     require_hooks()
     everyone = _joined(mesh)
-    request = Request(mode, units, collective, cache, quantised, account, mesh, fsdp2_options)
-    plan = settle(everyone, lambda: request.plan_for(model))
+    request = Request(mode, units, collective, cache, quantised, account, mesh, fsdp2_options, sum, sum_top)
+    plan = settle(everyone, lambda: _planned(request, model))
     require_same(everyone, plan.statement(), "what is sharded")
     with noting_replaced(modules_of(model)):
-        _take_buffers(_shard(plan, shard_groups().next_call(everyone.ranks)))
+        call = shard_groups().next_call(everyone.ranks)
+        if plan.mode is ShardedMode.ODC:
+            shard_on_demand(plan, call)
+        else:
+            _take_buffers(_shard(plan, call))
     _count_memory(model, account, fsdp2_options)
     return model
+
+
+def _planned(request: Request, model: nn.Module | Sequence[nn.Module]) -> Plan:
+    plan = request.plan_for(model)
+    require_one_mode(modules_of(model), plan.mode)
+    return plan
 
 
 def release_caches(model: nn.Module) -> None:
@@ -112,7 +133,7 @@ def _shard(plan: Plan, call: str) -> list[ShardedUnit]:
     replicas = meshes.replica_group_ranks(mesh)
     replica_group = shard_groups().group_of(replicas, "ring") if len(replicas) > 1 else None
     kept = None
-    if request.cache is not None and request.account is not None:
+    if isinstance(request.cache, AcceleratorCache) and request.account is not None:
         kept = KeptUnits(request.cache, request.account)
     sharded = []
     for unit in plan.units:

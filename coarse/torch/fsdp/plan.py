@@ -7,11 +7,13 @@ from dataclasses import dataclass
 
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, OffloadPolicy
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy
 
 from coarse.errors import ConfigError
 from coarse.parallel.sharded.modes import ShardedMode, mode_named
 from coarse.parallel.sharded.unit_cache import AcceleratorCache
+from coarse.protocol.odc import Sum
+from coarse.storage.wide_sum import DEFAULT_TOP
 from coarse.torch.fsdp import mesh as meshes
 from coarse.torch.fsdp.account import DeviceAccount
 from coarse.torch.fsdp.groups import require_same_ranks
@@ -28,18 +30,23 @@ class Request:
     mode: object
     units: Units
     collective: str
-    cache: AcceleratorCache | None
+    cache: AcceleratorCache | bool | int | None
     quantised: bool
     account: DeviceAccount | None
     mesh: DeviceMesh | None
     fsdp2_options: Mapping[str, object]
+    sum: str = Sum.INT64
+    sum_top: int = DEFAULT_TOP
 
     def plan_for(self, model: nn.Module | Sequence[nn.Module]) -> Plan:
         """What is to be done; ConfigError for what cannot work. Several modules are one unit."""
         mode = mode_named(self.mode)
         if self.collective not in COLLECTIVES:
             raise ConfigError(f"collective must be one of {COLLECTIVES}, got {self.collective!r}", key="collective")
-        self._check_cache(mode)
+        if mode is ShardedMode.ODC:
+            self._check_on_demand()
+        else:
+            self._check_cache(mode)
         if self.quantised and mode is not ShardedMode.ZEROPP:
             raise ConfigError(f"quantised gathers belong to mode 'zeropp', got {str(mode)!r}", key="quantised")
         modules = modules_of(model)
@@ -57,9 +64,35 @@ class Request:
             for name, value in sorted(self.fsdp2_options.items())
             if value is None or isinstance(value, bool | int | MixedPrecisionPolicy | OffloadPolicy)
         ]
-        return " ".join([self.collective, f"cache={self.cache}", f"quantised={self.quantised}", *policies])
+        sums = f"sum={self.sum}, {self.sum_top}"
+        return " ".join([self.collective, sums, f"cache={self.cache}", f"quantised={self.quantised}", *policies])
+
+    def _check_on_demand(self) -> None:
+        if self.sum not in tuple(Sum):
+            raise ConfigError(f"sum must be one of {[str(one) for one in Sum]}, got {self.sum!r}", key="sum")
+        if not isinstance(self.sum_top, int) or not -200 <= self.sum_top <= 200:
+            raise ConfigError(f"sum_top is an exponent of 2 from -200 to 200, got {self.sum_top!r}", key="sum_top")
+        if isinstance(self.cache, AcceleratorCache) or (self.cache is not None and not int(self.cache) >= 0):
+            raise ConfigError(
+                f"cache of mode 'odc' is True, or bytes that a node may keep, got {self.cache!r}", key="cache"
+            )
+        if self.cache and self.sum == Sum.WORKER_ORDER:
+            raise ConfigError("sum='worker-order' adds each piece by itself; use it without cache", key="cache")
+        after_forward = self.fsdp2_options.get("reshard_after_forward")
+        if after_forward is not None and not isinstance(after_forward, bool):
+            raise ConfigError(
+                f"reshard_after_forward={after_forward!r} gathers by a collective among some workers in backward; mode "
+                "'odc' takes True or False", key="reshard_after_forward",
+            )  # fmt: skip
+        if isinstance(self.fsdp2_options.get("offload_policy"), CPUOffloadPolicy):
+            raise ConfigError(
+                "CPUOffloadPolicy goes with other modes; in mode 'odc' what others read lies in device memory already",
+                key="offload_policy",
+            )
 
     def _check_cache(self, mode: ShardedMode) -> None:
+        if self.sum != Sum.INT64 or self.sum_top != DEFAULT_TOP:
+            raise ConfigError(f"sum and sum_top belong to mode 'odc', got {str(mode)!r}", key="sum")
         if self.cache is None:
             return
         if not isinstance(self.cache, AcceleratorCache):

@@ -14,6 +14,7 @@ from coarse.parallel.sharded.passes import ChangeWatch, Passes
 from coarse.protocol.dtypes import DType, Op
 from coarse.torch.fsdp.fsdp2 import backward_task, is_in_backward
 from coarse.torch.fsdp.groups import require_same
+from coarse.torch.fsdp.prefetching import EnteredUnits
 from coarse.torch.fsdp.unit import ShardedUnit
 
 if TYPE_CHECKING:
@@ -22,10 +23,6 @@ if TYPE_CHECKING:
 
 class UnitTree:
     """All units that one root's forward runs through.
-
-    [Note: order of gathers] All workers must gather in one order. What a worker prefetches follows from the order in
-    which the units' forwards began last time, which is the same for all as long as the workers run the same program;
-    not from the gathers it happened to make, which differ where one keeps more on its accelerator than another.
 
     [Note: units by name] Units are told apart by their names under the root and by the calls of `fully_shard` that made
     them, in whatever order, and not by their sizes. Node buffers were taken call by call, before there were names, so
@@ -40,8 +37,7 @@ class UnitTree:
         for unit in units:
             unit.identity = f"{unit.name} of {self._identity}"
         self._watch = ChangeWatch()
-        self._entered: list[ShardedUnit] = []
-        self._chain: list[ShardedUnit] = []
+        self._entered = EnteredUnits()
         self._passes = Passes()
         self._num_forwards = 0
         self._has_reported = False
@@ -50,7 +46,7 @@ class UnitTree:
         """A forward begins, here or in one unit alone."""
         if self._num_forwards == 0:
             self._require_same_units()
-        self._prefetch_as_entered()
+        self._entered.prefetch()
         if self._drop_changed():
             self._passes.on_step()
         self._passes.on_forward(is_training=torch.is_grad_enabled())
@@ -118,20 +114,7 @@ class UnitTree:
         """A unit's own forward begins."""
         if self._num_forwards == 0:
             self.on_forward()  # of a root that wasn't watched yet
-        if unit not in self._entered:
-            self._entered.append(unit)
-
-    def _prefetch_as_entered(self) -> None:
-        """See [Note: order of gathers]."""
-        entered, self._entered = self._entered, []
-        if entered == self._chain:
-            return
-        for unit in self._chain:
-            if unit not in entered:
-                unit.fsdp.prefetch(None)
-        for unit, following in zip(entered, [*entered[1:], None], strict=True):
-            unit.fsdp.prefetch(following.fsdp if following is not None else None)
-        self._chain = entered
+        self._entered.add(unit)
 
 
 def watch_forwards(unit: ShardedUnit) -> None:

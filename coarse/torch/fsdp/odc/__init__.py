@@ -1,0 +1,1 @@
+"""Mode odc of `fully_shard`: on-demand communication below FSDP2."""

@@ -1,0 +1,53 @@
+"""What stands for a gradient that lies with its owner until the minibatch ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from coarse.errors import ConfigError
+
+_ATTRIBUTES = ("shape", "dtype", "device", "layout", "is_sparse", "requires_grad", "ndim")
+_LOOKS = frozenset([
+    *(getattr(torch.Tensor, name).__get__ for name in _ATTRIBUTES), torch.Tensor.size, torch.Tensor.dim,
+    torch.Tensor.numel,
+])  # fmt: skip
+"""What may be asked of it."""
+
+
+class GradientPlaceholder(torch.Tensor):
+    """A gradient without values: of its parameter's local shape and type. What wants its values is refused."""
+
+    @staticmethod
+    def __new__(cls: type[GradientPlaceholder], parameter: torch.Tensor) -> GradientPlaceholder:
+        """For a sharded parameter."""
+        made: GradientPlaceholder = torch.Tensor._make_wrapper_subclass(
+            cls, parameter.shape, dtype=parameter.dtype, device=parameter.device, requires_grad=False
+        )
+        return made
+
+    @classmethod
+    def __torch_function__(
+        cls, function: Callable[..., Any], _types: object, args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:  # noqa: ANN401  # fmt: skip
+        """See the class."""
+        if function in _LOOKS:
+            with torch._C.DisableTorchFunctionSubclass():
+                return function(*args, **(kwargs or {}))
+        raise ConfigError(
+            f"{getattr(function, '__name__', function)} wants a gradient before its minibatch has ended: in mode 'odc' "
+            "gradients are whole after coarse.torch.end_minibatch(model, num_tokens=n); call that before you clip, "
+            "unscale, log or change gradients"
+        )
+
+    @classmethod
+    def __torch_dispatch__(cls, function: Callable[..., Any], *_: object) -> Any:  # type: ignore[override]  # noqa: ANN401
+        """Nothing should come here, past the function above."""
+        raise AssertionError(f"{function} of a gradient without values")
+
+    def __repr__(self) -> str:  # type: ignore[override]
+        """For people."""
+        return "GradientPlaceholder(until coarse.torch.end_minibatch)"

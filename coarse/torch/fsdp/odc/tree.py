@@ -1,0 +1,198 @@
+"""The units under one root in mode odc: when they are published, and how their minibatch ends.
+
+[Note: calls] Each call of `fully_shard` makes one model at the memory devices, of that call's units; a call for a
+module around others takes their trees over. All models of a tree end their minibatches together.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from weakref import WeakSet
+
+import torch
+
+from coarse.client.odc.model import OdcModel
+from coarse.errors import ConfigError, GradientRangeError
+from coarse.protocol.odc import NO_TOKENS
+from coarse.protocol.odc_records import OdcCommitted
+from coarse.storage.wide_sum import Misfit
+from coarse.torch.fsdp.fsdp2 import Fsdp2Unit, is_in_backward
+from coarse.torch.fsdp.odc.unit import OnDemandUnit
+from coarse.torch.fsdp.prefetching import EnteredUnits
+
+_trees: WeakSet[OdcTree] = WeakSet()
+
+
+class OdcTree:
+    """All models under one root, inner calls first."""
+
+    def __init__(self, root: Fsdp2Unit, models: Sequence[tuple[OdcModel, list[OnDemandUnit]]]) -> None:
+        self.root = root
+        self.models = list(models)
+        self._entered = EnteredUnits()
+        self._stepped: set[int] | None = None
+        """Optimizers that have stepped since the minibatch ended; None while one is under way."""
+        self._has_said_sync = False
+        _trees.add(self)
+        for unit in self.units():
+            unit.tree = self
+
+    def take_over(self, inner: Sequence[OdcTree]) -> None:
+        """Become the root of these."""
+        for tree in inner:
+            self.models = [*tree.models, *self.models]
+            _trees.discard(tree)
+        for unit in self.units():
+            unit.tree = self
+
+    def units(self) -> Iterator[OnDemandUnit]:
+        """Of all models."""
+        for _, units in self.models:
+            yield from units
+
+    # --- forwards
+
+    def on_forward(self) -> None:
+        """A forward begins, of the whole tree or of a part."""
+        for unit in self.units():
+            if setting := unit.fsdp.foreign_settings():
+                raise ConfigError(
+                    f"{setting} on {unit.name}: mode 'odc' writes gradients when the minibatch has ended, and not when "
+                    "FSDP2 would; change them after coarse.torch.end_minibatch(model)"
+                )
+            if unit.is_published:
+                unit.require_unchanged()
+        self._entered.prefetch()
+        self.publish()
+
+    def on_enter(self, unit: OnDemandUnit) -> None:
+        """A unit's own forward begins."""
+        self.publish()
+        self._entered.add(unit)
+
+    def publish(self) -> None:
+        """Have others read this worker's shards in this minibatch, where that was not done."""
+        if all(unit.is_published for unit in self.units()):
+            return
+        self.publish_where(lambda _: True)
+
+    def publish_where(self, is_due: Callable[[OnDemandUnit], bool]) -> None:
+        """The same for some units; neighbours are told of at once."""
+        for model, units in self.models:
+            due = [not unit.is_published and is_due(unit) for unit in units]
+            first = 0
+            while first < len(units):
+                last = first
+                while last < len(units) and due[last]:
+                    last += 1
+                if last > first:
+                    model.publish(first, last, [unit.write_publication() for unit in units[first:last]])
+                first = last + 1
+
+    def say_once_that_sync_is_always(self) -> None:
+        """FSDP2's way of gathering gradients locally would add pieces in floating point on the way."""
+        if not self._has_said_sync:
+            self._has_said_sync = True
+            warnings.warn(
+                "set_requires_gradient_sync(False) has no effect in mode 'odc': every microbatch's gradient goes to "
+                "its owner by itself, which takes no meeting",
+                stacklevel=2,
+            )
+
+    # --- the end of a minibatch
+
+    def end(self, tokens: float, *, keeps_misfits: bool) -> None:
+        """See end_minibatch."""
+        if is_in_backward():
+            raise ConfigError("end_minibatch was called within backward; call it after the last microbatch")
+        if not self.root.is_ready:
+            self.root.make_ready()  # a worker may have had no microbatch yet
+        self.publish()
+        for unit in self.units():
+            unit.require_untouched()
+        for model, _ in self.models:
+            model.end(tokens)
+        committed = [model.committed() for model, _ in self.models]
+        self._stepped = set()
+        if not keeps_misfits and (found := [one for one in zip(self.models, committed, strict=True) if one[1].found]):
+            for unit in self.units():
+                unit.forget()
+            raise GradientRangeError(_misfits(*found[0]))
+        for (model, units), one in zip(self.models, committed, strict=True):
+            divisor = len(model.layout.members) if one.tokens == NO_TOKENS else one.tokens
+            for unit in units:
+                unit.write_gradients(one, float(divisor))
+
+    def before_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """End the minibatch where the script has not, since this optimizer has stepped last."""
+        if self._stepped is None or id(optimizer) in self._stepped:
+            self.end(NO_TOKENS, keeps_misfits=False)
+        assert self._stepped is not None
+        self._stepped.add(id(optimizer))
+
+    def after_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Publish the units of which all trained parameters were stepped; others when a forward begins."""
+        stepped = _parameters_of(optimizer)
+        self.publish_where(
+            lambda unit: all(id(unit.fsdp.parameters()[place]) in stepped for place in unit.trained)
+        )
+
+    def on_backward(self) -> None:
+        """A microbatch's gradients are about to come."""
+        self._stepped = None
+
+
+def trees() -> list[OdcTree]:
+    """All that there are."""
+    return list(_trees)
+
+
+def trees_of(optimizer: torch.optim.Optimizer) -> list[OdcTree]:
+    """Those of whose parameters an optimizer has some."""
+    stepped = _parameters_of(optimizer)
+    return [
+        tree for tree in _trees
+        if any(id(parameter) in stepped for unit in tree.units() for parameter in unit.fsdp.parameters())
+    ]  # fmt: skip
+
+
+def _parameters_of(optimizer: torch.optim.Optimizer) -> set[int]:
+    return {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+
+
+def checked_tokens(num_tokens: object) -> float:
+    """What a worker tells the others; ConfigError for what is no number of tokens."""
+    if num_tokens is None:
+        return NO_TOKENS
+    try:
+        found = float(num_tokens)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        found = math.nan
+    if not 0 <= found < math.inf:
+        raise ConfigError(
+            f"num_tokens is how many tokens this worker's losses were summed over in this minibatch, 0 or more; got "
+            f"{num_tokens!r}", key="num_tokens",
+        )  # fmt: skip
+    return found
+
+
+def _misfits(part: tuple[OdcModel, list[OnDemandUnit]], committed: OdcCommitted) -> str:
+    """What did not fit, for people."""
+    model, units = part
+    owner, place, element, kind = committed.found[0]
+    unit, bit, before = units[place], 0, 0
+    for bit, size in enumerate(model.declaration.units[place].segments):  # noqa: B007
+        if element < before + size:
+            break
+        before += size
+    top = model.declaration.top
+    what = {Misfit.NAN: "NaN", Misfit.PLUS_INFINITY: "inf", Misfit.MINUS_INFINITY: "-inf"}
+    value = what.get(Misfit(kind), f"a value of 2**{top} or more in size")
+    return (
+        f"minibatch {committed.minibatch}: {value} came for element {element - before} of worker {owner}'s shard of "
+        f"parameter {unit.trained[bit]} of {unit.name}, which a sum over the window below 2**{top} cannot hold; no "
+        "gradient was written. Look for what makes the loss overflow, pass sum_top= to fully_shard for larger "
+        'gradients, or misfits="keep" to end_minibatch where a GradScaler is to see them'
+    )
