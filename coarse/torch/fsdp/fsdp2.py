@@ -120,6 +120,12 @@ class Fsdp2Unit:
         """The sharded ones, DTensors, as they are now."""
         return [parameter.sharded_param for parameter in self._group.fsdp_params]
 
+    def parameter_name(self, place: int) -> str:
+        """Of a parameter, from its root where that is known."""
+        parameter = self._group.fsdp_params[place]
+        name: str = parameter._param_fqn or parameter._module_info.param_name
+        return name
+
     def row_sizes(self) -> list[int]:
         """Elements of one worker's padded shard of each."""
         return [parameter.padded_sharded_param_size.numel() for parameter in self._group.fsdp_params]

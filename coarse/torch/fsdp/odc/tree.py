@@ -192,7 +192,7 @@ def _misfits(part: tuple[OdcModel, list[OnDemandUnit]], committed: OdcCommitted)
     value = what.get(Misfit(kind), f"a value of 2**{top} or more in size")
     return (
         f"minibatch {committed.minibatch}: {value} came for element {element - before} of worker {owner}'s shard of "
-        f"parameter {unit.trained[bit]} of {unit.name}, which a sum over the window below 2**{top} cannot hold; no "
+        f"{unit.fsdp.parameter_name(unit.trained[bit])}, which a sum over the window below 2**{top} cannot hold; no "
         "gradient was written. Look for what makes the loss overflow, pass sum_top= to fully_shard for larger "
         'gradients, or misfits="keep" to end_minibatch where a GradScaler is to see them'
     )

@@ -1,0 +1,393 @@
+"""What mode odc says of models that train, and of what cannot; the folder takes digests, for other layouts."""
+
+import json
+import sys
+import warnings
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy
+
+import coarse
+import coarse.torch as ct
+from coarse.errors import CapacityError, ConfigError, DeadRankError, GradientRangeError, MismatchError
+from tests.mpi.odc import training
+from tests.mpi.odc.training import (
+    NUM_STEPS,
+    Net,
+    backward,
+    dealt_to_the_last,
+    digest,
+    gradients,
+    minibatch,
+    samples,
+    sharded,
+    train,
+    trained_alone,
+    whole,
+)
+from tests.support.claims import Claim, raises, report_claims
+
+FOLDER = Path(sys.argv[1])
+CACHE = {"none": None, "all": True, "some": 20_000}[sys.argv[2]]
+
+
+def twenty_steps_are_those_of_one_process() -> None:
+    model, alone = sharded(cache=CACHE), trained_alone(NUM_STEPS)
+    train(model, NUM_STEPS)
+    for found, wanted in zip(whole(model), alone.parameters(), strict=True):
+        torch.testing.assert_close(found, wanted.detach(), rtol=1e-9, atol=1e-9)
+    (FOLDER / f"digest{coarse.rank()}.json").write_text(json.dumps(digest(whole(model))))
+
+
+def whoever_computes_what_the_bits_are_the_same() -> None:
+    one, other = sharded(torch.float32, cache=CACHE), sharded(torch.float32, cache=CACHE)
+    train(one, 4)
+    train(other, 4, dealt_to_the_last)
+    assert digest(whole(one)) == digest(whole(other))
+
+
+def gradients_are_none_where_nobody_pushed_and_written_where_anybody_did() -> None:
+    model = sharded(cache=CACHE)
+    minibatch(model, 0, dealt_to_the_last)
+    assert model.unused.grad is None
+    assert all(parameter.grad is not None for name, parameter in model.named_parameters() if name != "unused")
+    ct.end_minibatch(model, num_tokens=0)
+    assert model.head.weight.grad is not None  # as it was: nobody called zero_grad
+
+
+def gradients_that_stay_are_added_to() -> None:
+    once, twice = sharded(cache=CACHE), sharded(cache=CACHE)
+    minibatch(once, 0)
+    minibatch(twice, 0)
+    minibatch(twice, 0)
+    for single, double in zip(gradients(once), gradients(twice), strict=True):
+        assert (single is None and double is None) or torch.equal(2 * single, double)
+
+
+def an_optimizer_ends_what_the_script_has_not() -> None:
+    """The loss is divided by its tokens' total beforehand, then FSDP2's division by the workers is undone."""
+    model, alone = sharded(cache=CACHE), trained_alone(3)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    for step in range(3):
+        every = samples(step)
+        scale = ct.minibatch_scale(sum(len(inputs) for inputs, _ in every), model)
+        for sample in training.dealt(step)[coarse.rank()]:
+            backward(model, every[sample], scale)
+        optimizer.step()
+        optimizer.zero_grad()
+    for found, wanted in zip(whole(model), alone.parameters(), strict=True):
+        torch.testing.assert_close(found, wanted.detach(), rtol=1e-9, atol=1e-9)
+
+
+def two_optimizers_share_a_minibatch() -> None:
+    model, alone = sharded(cache=CACHE), trained_alone(3)
+    heads = [parameter for name, parameter in model.named_parameters() if name.startswith("head")]
+    others = [parameter for name, parameter in model.named_parameters() if not name.startswith("head")]
+    optimizers = [torch.optim.AdamW(some, lr=1e-2) for some in (heads, others)]
+    for step in range(3):
+        minibatch(model, step)
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+    for found, wanted in zip(whole(model), alone.parameters(), strict=True):
+        torch.testing.assert_close(found, wanted.detach(), rtol=1e-9, atol=1e-9)
+
+
+def blocks_that_were_sharded_first_are_taken_over() -> None:
+    model, alone = Net(), trained_alone(3)
+    for block in model.blocks:
+        ct.fully_shard(block, mode="odc", cache=CACHE)
+    ct.fully_shard(model, mode="odc", cache=CACHE)
+    train(model, 3)
+    for found, wanted in zip(whole(model), alone.parameters(), strict=True):
+        torch.testing.assert_close(found, wanted.detach(), rtol=1e-9, atol=1e-9)
+
+
+def mixed_precision_and_recomputation_go_with_it() -> None:
+    from torch.utils.checkpoint import checkpoint
+
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    one, other = (sharded(torch.float32, cache=CACHE, mp_policy=policy) for _ in range(2))
+    for block in other.blocks:
+        inner = block.forward
+        block.forward = lambda values, inner=inner: checkpoint(inner, values, use_reentrant=False)
+    for model in (one, other):
+        train(model, 3)
+    assert digest(whole(one)) == digest(whole(other))
+
+
+def only_some_parameters_train() -> None:
+    models = [Net(), Net()]
+    for model in models:
+        for block in model.blocks:
+            block.requires_grad_(False)
+    ct.fully_shard(models[1], mode="odc", cache=CACHE)
+    optimizers = [torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1) for model in models]
+    for step in range(3):
+        every = samples(step)
+        total = sum(len(inputs) for inputs, _ in every)
+        for microbatch in every:
+            backward(models[0], microbatch, 1 / total)
+        minibatch(models[1], step)
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+    for found, wanted in zip(whole(models[1]), models[0].parameters(), strict=True):
+        torch.testing.assert_close(found, wanted.detach(), rtol=1e-9, atol=1e-9)
+
+
+def evaluation_and_loading_between_minibatches_publish() -> None:
+    model, alone = sharded(cache=CACHE), trained_alone(2)
+    train(model, 1)
+    with torch.no_grad():
+        model(samples(0)[0][0])  # by all: gathers the new values
+    state = {name: value for name, value in trained_alone(2).state_dict().items()}
+    ct.end_minibatch(model)  # nothing was pushed; what follows may change parameters
+    for name, parameter in model.named_parameters():
+        shard = torch.distributed.tensor.distribute_tensor(state[name], parameter.device_mesh, parameter.placements)
+        parameter.detach().copy_(shard)
+    with torch.no_grad():
+        torch.testing.assert_close(model(samples(0)[0][0]), alone(samples(0)[0][0]).detach(), rtol=1e-12, atol=1e-12)
+
+
+def no_collective_is_entered_within_a_minibatch() -> None:
+    """Every collective of torch and of coarse's groups of workers raises between two ends."""
+    from coarse.collectives.group import WorkerGroup
+
+    model = sharded(cache=CACHE)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    names = [
+        name for name in dir(dist) if name.startswith(("all_", "reduce", "broadcast", "barrier", "gather", "scatter"))
+    ]
+    places = [(dist, name) for name in names if callable(getattr(dist, name))]
+    places += [
+        (WorkerGroup, name) for name in ("submit", "_submit_agreed", "all_gather", "reduce_scatter", "all_reduce")
+    ]
+    before = [(place, name, getattr(place, name)) for place, name in places]
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("a collective was entered")
+
+    try:
+        for place, name, _ in before:
+            setattr(place, name, refuse)
+        for step in range(2):
+            with torch.no_grad():
+                model(samples(step)[0][0])
+            minibatch(model, step)
+            optimizer.step()
+            optimizer.zero_grad()
+    finally:
+        for place, name, function in before:
+            setattr(place, name, function)
+
+
+def what_wants_a_gradient_too_early_is_told_of_the_end() -> None:
+    model = sharded(cache=CACHE)
+    backward(model, samples(0)[0])
+    with raises(ConfigError, "end_minibatch"):
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    with raises(ConfigError, "end_minibatch"):
+        print(model.head.weight.grad.norm())
+    assert model.head.weight.grad.shape == model.head.weight.shape
+    ct.end_minibatch(model, num_tokens=1)
+    assert float(nn.utils.clip_grad_norm_(model.parameters(), 1.0).full_tensor()) > 0
+
+
+def gradients_that_are_dropped_too_early_are_missed() -> None:
+    model = sharded(cache=CACHE)
+    backward(model, samples(0)[0])
+    model.zero_grad()
+    with raises(ConfigError, "were set", "zero_grad"):
+        ct.end_minibatch(model, num_tokens=1)
+
+
+def parameters_that_change_within_a_minibatch_are_told() -> None:
+    model = sharded(cache=CACHE)
+    backward(model, samples(0)[0])
+    with torch.no_grad():
+        model.head.bias.mul_(2).add_(1)
+    if model.head.bias.to_local().numel():
+        with raises(ConfigError, "were changed within minibatch 0", "end_minibatch"):
+            model(samples(0)[0][0])
+
+
+def values_above_the_window_are_named_and_nothing_is_written() -> None:
+    for value, words in ((float("nan"), "NaN"), (1e7, "2**18 or more")):
+        model = sharded(cache=CACHE)
+        if coarse.rank() == 0:
+            (model(samples(0)[0][0])[0, 0] * value).backward()
+        with raises(GradientRangeError, words, "no gradient was written", "of worker ", "weight"):
+            ct.end_minibatch(model, num_tokens=1)
+        assert all(parameter.grad is None for parameter in model.parameters())
+        minibatch(model, 1)
+        assert model.head.weight.grad is not None
+
+
+def misfits_may_be_kept_for_a_scaler() -> None:
+    model = sharded(cache=CACHE)
+    if coarse.rank() == 0:
+        (model(samples(0)[0][0])[0, 0] * float("nan")).backward()
+    ct.end_minibatch(model, num_tokens=1, misfits="keep")
+    assert model.head.weight.grad.full_tensor().isnan().any()
+
+
+def a_wider_window_takes_larger_values() -> None:
+    model = sharded(cache=CACHE, sum_top=40)
+    if coarse.rank() == 0:
+        (model(samples(0)[0][0])[0, 0] * 1e7).backward()
+    ct.end_minibatch(model, num_tokens=1)
+    assert float(model.head.bias.grad.full_tensor()[0]) == 1e7 / coarse.size()
+
+
+def tokens_are_checked() -> None:
+    model = sharded(cache=CACHE)
+    for wrong in (-1, float("nan"), "many"):
+        with raises(ConfigError, "num_tokens"):
+            ct.end_minibatch(model, num_tokens=wrong)
+    backward(model, samples(0)[0])
+    with raises(ConfigError, "num_tokens=0", "pushed gradients"):
+        ct.end_minibatch(model, num_tokens=0)
+    model = sharded(cache=CACHE)
+    with raises(MismatchError, "num_tokens", "on all workers"):
+        ct.end_minibatch(model, num_tokens=1 if coarse.rank() == 0 else None)
+
+
+def other_modes_and_settings_are_refused_by_name() -> None:
+    for options, words in (
+        ({"sum": "int32"}, "worker-order"), ({"sum_top": 1000}, "sum_top"), ({"cache": -1}, "cache"),
+        ({"cache": True, "sum": "worker-order"}, "without cache"),
+        ({"reshard_after_forward": 2}, "reshard_after_forward"),
+        ({"offload_policy": CPUOffloadPolicy()}, "CPUOffloadPolicy"), ({"quantised": True}, "zeropp"),
+    ):  # fmt: skip
+        with raises(ConfigError, words):
+            sharded(**options)
+    with raises(ConfigError, "belong to mode 'odc'"):
+        ct.fully_shard(Net(), sum="float32")
+    with raises(ConfigError, "mode='odc'"):
+        ct.end_minibatch(Net())
+    model = Net()
+    ct.fully_shard(model.blocks[0], mode="odc")
+    with raises(ConfigError, "one for the whole model"):
+        ct.fully_shard(model)
+
+
+def hooks_and_divisors_are_refused_by_name() -> None:
+    model = sharded(cache=CACHE)
+    model.set_gradient_divide_factor(4.0)
+    with raises(ConfigError, "set_gradient_divide_factor"):
+        model(samples(0)[0][0])
+    model = sharded(cache=CACHE)
+    model.head.weight.register_post_accumulate_grad_hook(lambda _: None)
+    with raises(ConfigError, "register_post_accumulate_grad_hook"):
+        model(samples(0)[0][0])
+
+
+def gathering_locally_is_overridden_and_said_once() -> None:
+    one, other = sharded(cache=CACHE), sharded(cache=CACHE)
+    minibatch(one, 0)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        other.set_requires_gradient_sync(False)
+        minibatch(other, 0)
+    assert digest(gradients(one)) == digest(gradients(other))
+    has_work = bool(training.dealt(0)[coarse.rank()])
+    assert [w for w in said if "set_requires_gradient_sync" in str(w.message)] or not has_work
+
+
+def no_room_on_a_device_is_told_before_training() -> None:
+    with raises(CapacityError, "mode 'odc'", "for int64 sums", "pieces under way"):
+        ct.fully_shard(nn.Sequential(*[nn.Linear(4096, 4096) for _ in range(8)]), mode="odc", cache=CACHE)
+    train(sharded(cache=CACHE), 1)
+
+
+def the_sums_of_floats_train_too() -> None:
+    for kind in ("float32", "worker-order"):
+        if kind == "worker-order" and CACHE:
+            continue
+        model = sharded(cache=CACHE, sum=kind)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        for step in range(3):
+            every = samples(step)
+            for sample in range(2):
+                backward(model, every[(2 * coarse.rank() + sample) % len(every)])
+            ct.end_minibatch(model, num_tokens=10)
+            optimizer.step()
+            optimizer.zero_grad()
+        assert all(bool(tensor.isfinite().all()) for tensor in whole(model))
+
+
+def the_order_of_workers_gives_the_bits_of_fsdp() -> None:
+    if CACHE or coarse.size() != 2:
+        return
+    models = [Net(torch.float32), Net(torch.float32)]
+    ct.fully_shard(models[0], mode="odc", sum="worker-order")
+    ct.fully_shard(models[1], mode="fsdp")
+    optimizers = [torch.optim.AdamW(model.parameters(), lr=1e-2) for model in models]
+    for step in range(3):
+        every = samples(step, torch.float32)
+        for model, optimizer in zip(models, optimizers, strict=True):
+            for sample in range(2):
+                backward(model, every[2 * coarse.rank() + sample])
+            optimizer.step()
+            optimizer.zero_grad()
+    assert digest(whole(models[0])) == digest(whole(models[1]))
+
+
+def unequal_microbatches_in_the_order_of_workers_are_told() -> None:
+    if CACHE:
+        return
+    model = sharded(sum="worker-order")
+    for _ in range(1 + (coarse.rank() == 0)):
+        backward(model, samples(0)[0])
+    with raises(MismatchError, "equally many"):
+        ct.end_minibatch(model, num_tokens=1)
+
+
+def a_worker_that_leaves_is_named() -> None:
+    """The last claim: the last worker ends one minibatch less."""
+    model = sharded(cache=CACHE)
+    minibatch(model, 0)
+    if coarse.rank() < coarse.size() - 1:
+        with raises(DeadRankError, "has shut down"):
+            backward(model, samples(0)[0])
+            ct.end_minibatch(model, num_tokens=1)
+
+
+CLAIMS: tuple[Claim, ...] = (
+    twenty_steps_are_those_of_one_process,
+    whoever_computes_what_the_bits_are_the_same,
+    gradients_are_none_where_nobody_pushed_and_written_where_anybody_did,
+    gradients_that_stay_are_added_to,
+    an_optimizer_ends_what_the_script_has_not,
+    two_optimizers_share_a_minibatch,
+    blocks_that_were_sharded_first_are_taken_over,
+    mixed_precision_and_recomputation_go_with_it,
+    only_some_parameters_train,
+    evaluation_and_loading_between_minibatches_publish,
+    no_collective_is_entered_within_a_minibatch,
+    what_wants_a_gradient_too_early_is_told_of_the_end,
+    gradients_that_are_dropped_too_early_are_missed,
+    parameters_that_change_within_a_minibatch_are_told,
+    values_above_the_window_are_named_and_nothing_is_written,
+    misfits_may_be_kept_for_a_scaler,
+    a_wider_window_takes_larger_values,
+    tokens_are_checked,
+    other_modes_and_settings_are_refused_by_name,
+    hooks_and_divisors_are_refused_by_name,
+    gathering_locally_is_overridden_and_said_once,
+    no_room_on_a_device_is_told_before_training,
+    the_sums_of_floats_train_too,
+    the_order_of_workers_gives_the_bits_of_fsdp,
+    unequal_microbatches_in_the_order_of_workers_are_told,
+    a_worker_that_leaves_is_named,
+)
+
+if __name__ == "__main__":
+    coarse.init()
+    torch.set_num_threads(1)
+    report_claims(CLAIMS, FOLDER)
+    coarse.shutdown()

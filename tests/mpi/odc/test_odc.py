@@ -1,0 +1,85 @@
+"""Mode odc on one node and on two, with and without what nodes keep; and with a worker that stops, stalls or dies."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.support.claims import IN_TIME_S, claims_of, read_reports, require_held
+from tests.support.launch import mpirun
+from tests.support.layouts import parameters, partition_table
+
+HERE = Path(__file__).parent
+CLAIMS = claims_of(HERE / "odc_claims.py")
+ONE, BOTH, APART = (2, 2, 1, False), (4, 4, 2, True), (4, 2, 2, False)
+"""(Workers, devices, nodes, whether devices are workers too)."""
+JOBS = {
+    "one node": (ONE, "none"), "two nodes": (BOTH, "none"), "two nodes, cache": (APART, "all"),
+    "two nodes, some cache": (BOTH, "some"), "two nodes, light devices": (APART, "none"),
+    "two nodes, cache in workers": (BOTH, "all"),
+}  # fmt: skip
+IN_MAKE_TEST = {"one node", "two nodes", "two nodes, cache"}
+_digests: dict[tuple[int, int], dict[str, str]] = {}
+"""(Workers, nodes) -> job -> the bits of twenty steps."""
+
+
+def folder_with(folder: Path, layout: tuple[int, int, int, bool], settings: str) -> dict[str, str]:
+    workers, devices, nodes, is_both = layout
+    (folder / "partition.toml").write_text(partition_table(workers, devices, num_nodes=nodes, is_both=is_both))
+    (folder / "config.toml").write_text(f'partition = "partition.toml"\n{settings}')
+    return {"COARSE_CONFIG": str(folder / "config.toml")}
+
+
+def ranks_of(layout: tuple[int, int, int, bool]) -> int:
+    workers, devices, _, is_both = layout
+    return workers if is_both else workers + devices
+
+
+@pytest.fixture(scope="module", params=parameters(JOBS, IN_MAKE_TEST))
+def job(request, tmp_path_factory):
+    """The job's name, and by claim what each worker found."""
+    folder = tmp_path_factory.mktemp("odc")
+    layout, cache = JOBS[request.param]
+    environ = folder_with(folder, layout, "stall_timeout_s = 20\ndevice_capacity_bytes = 67108864\n")
+    completed = mpirun(
+        ranks_of(layout), HERE / "odc_claims.py", folder, cache, env=environ, timeout_s=240, joins_first=not layout[3]
+    )
+    assert completed.returncode == 0, completed.stderr
+    digests = {json.loads((folder / f"digest{rank}.json").read_text()) for rank in range(layout[0])}
+    assert len(digests) == 1
+    _digests.setdefault((layout[0], layout[2]), {})[request.param] = digests.pop()
+    return request.param, read_reports(folder, layout[0])
+
+
+def test_every_claim_holds(job):
+    assert set(job[1]) == set(CLAIMS)
+    require_held(job[1], CLAIMS)
+
+
+def test_the_bits_are_the_same_with_and_without_what_nodes_keep(job):
+    for by_job in _digests.values():
+        assert len(set(by_job.values())) == 1, by_job
+
+
+SLOW_JOBS = {
+    "one node": ((2, 1, 1, False), "none"), "two nodes": (APART, "none"), "two nodes, cache": (APART, "all"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", parameters(SLOW_JOBS, {"two nodes", "two nodes, cache"}))
+def test_a_worker_that_stops_stalls_or_dies(name, tmp_path):
+    layout, cache = SLOW_JOBS[name]
+    environ = folder_with(tmp_path, layout, "stall_timeout_s = 2\n")
+    completed = mpirun(
+        ranks_of(layout), HERE / "slow_worker.py", tmp_path, cache, env=environ, timeout_s=120, ulfm=True,
+        joins_first=True,
+    )  # fmt: skip
+    assert completed.returncode != 0  # one was killed
+    found = {json.loads((tmp_path / f"worker{rank}.json").read_text()) for rank in range(layout[0])}
+    assert len(found) == 1, completed.stderr
+    errors = [json.loads(path.read_text()) for path in tmp_path.glob("rank*.json")]
+    assert len(errors) == layout[0] - 1, completed.stderr
+    for error in errors:
+        assert error["kind"] == "DeadRankError"
+        assert "worker 1" in error["text"]
+        assert error["waited_s"] < IN_TIME_S
