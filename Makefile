@@ -13,7 +13,7 @@ export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 
 .DEFAULT_GOAL := install
 .DELETE_ON_ERROR:
-.PHONY: install demo demo-tf test test-unit test-mpi test-all test-hashes test-conformance test-mutants test-model test-losses test-versions lint types bench bench-sync bench-step bench-first-names bench-idle bench-simulator bench-emulation bench-simulator-accuracy bench-policies bench-degradation bench-wire bench-throughput bench-tf-step bench-two-trees bench-switch bench-luwu bench-luwu-paper readme validate clean
+.PHONY: install demo demo-tf test test-unit test-mpi test-all test-hashes test-conformance test-mutants test-model test-losses test-versions lint types bench bench-sync bench-step bench-first-names bench-idle bench-simulator bench-emulation bench-simulator-accuracy bench-policies bench-degradation bench-wire bench-throughput bench-tf-step bench-two-trees bench-switch bench-luwu bench-luwu-paper bench-odc readme validate clean
 
 install: $(INSTALLED)
 
@@ -75,9 +75,10 @@ test-conformance: $(INSTALLED)
 test-mutants: $(INSTALLED)
 	$(BIN)/python -m tests.mutants.run
 
-# Larger cases of the model check of many-to-one push and pull (five minutes); not a part of `make test`.
+# Larger cases of the model checks of many-to-one push and pull, and of on-demand communication (eight minutes); not a part of `make test`.
 test-model: $(INSTALLED)
-	COARSE_TEST_MODEL=1 PYTHONPATH=. $(BIN)/python -m pytest -q -s tests/unit/transport/many_to_one/test_model.py
+	COARSE_TEST_MODEL=1 PYTHONPATH=. $(BIN)/python -m pytest -q -s tests/unit/transport/many_to_one/test_model.py \
+	    tests/unit/odc/test_model.py
 
 # 10^9 elements pushed and pulled where a tenth of all datagrams is lost (minutes); not a part of `make test`.
 test-losses: $(INSTALLED)
@@ -152,6 +153,12 @@ bench-luwu: $(INSTALLED)
 	$(BIN)/python benchmarks/luwu.py --storage $(STORAGE) --rounds 2 $(LUWU)
 	$(BIN)/python benchmarks/luwu_live.py --storage $(STORAGE)/live
 	$(BIN)/python benchmarks/luwu_convergence.py --storage $(STORAGE)/convergence
+
+# On-demand communication beside FSDP on samples of many lengths, and its bytes between two nodes in a box at 100 Mbit/s
+# (as root; ten minutes).
+bench-odc: $(INSTALLED)
+	$(BIN)/mpirun -n 3 $(BIN)/python benchmarks/odc.py --samples 128
+	$(BIN)/coarse run --cluster 2x2 --rate 100mbit benchmarks/odc_wire.py
 
 # LuWu's figures 10 to 15, simulated by the optimizer node's own machine.
 bench-luwu-paper: $(INSTALLED)

@@ -16,6 +16,7 @@ import numpy as np
 from coarse.protocol.clock import Clock
 from coarse.protocol.codec import decode, encode
 from coarse.protocol.dtypes import DType
+from coarse.protocol.odc import Spot
 from coarse.protocol.plan import Placement
 from coarse.protocol.records import (
     Died,
@@ -137,12 +138,7 @@ class ProxyService:
             self._send_message if transport is not None and transport.carries_packets else None,
             mailbox, clock, self._paged.take_looked,
         )  # fmt: skip
-        self._odc = OdcHands(
-            protocol.odc,
-            lambda spot, nbytes: memories[spot.device].view(spot.offset, nbytes),
-            lambda device, frame: self._send_message(device, Tag.BULK, frame),
-            lambda steps: self._device.carry_out(steps),
-        )  # fmt: skip
+        self._odc = OdcHands(protocol.odc, self._bytes_of, self._send_bulk, lambda steps: self._device.carry_out(steps))
         carriers = self._snapshots.carriers | self._paged.carriers | self._links.carriers | self._odc.carriers
         self._device = Device(protocol, self, self._rings, carriers)
 
@@ -270,6 +266,12 @@ class ProxyService:
     def send_chunk(self, send: RingSend) -> None:
         """See DeviceDriver."""
         self._send_message(send.device, Tag.RING, self._rings.frame_of(send))
+
+    def _bytes_of(self, spot: Spot, nbytes: int) -> np.ndarray:
+        return self._memories[spot.device].view(spot.offset, nbytes)
+
+    def _send_bulk(self, device: int, frame: np.ndarray) -> None:
+        self._send_message(device, Tag.BULK, frame)
 
     def _send_message(self, device: int, tag: Tag, payload: np.ndarray) -> None:
         """By MPI, which does not wake a device of this node."""

@@ -36,8 +36,9 @@ class Fsdp2Unit:
 
     def __init__(self, modules: nn.Module | Sequence[nn.Module], options: Mapping[str, Any]) -> None:
         """Shard `modules`, one or a list to be gathered together; `options` are FSDP2's."""
-        fully_shard(modules if isinstance(modules, nn.Module) else list(modules), **options)
-        first: Any = modules if isinstance(modules, nn.Module) else modules[0]
+        several = [modules] if isinstance(modules, nn.Module) else list(modules)
+        first: Any = several[0]
+        fully_shard(first if len(several) == 1 else several, **options)
         self.module = first
         self._state: Any = first._get_fsdp_state()
         self._group: Any = self._state._fsdp_param_group

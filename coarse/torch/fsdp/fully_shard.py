@@ -137,8 +137,7 @@ def _shard(plan: Plan, call: str) -> list[ShardedUnit]:
         kept = KeptUnits(request.cache, request.account)
     sharded = []
     for unit in plan.units:
-        modules = unit.modules[0] if len(unit.modules) == 1 else list(unit.modules)
-        fsdp = Fsdp2Unit(modules, {"mesh": mesh, **request.fsdp2_options})
+        fsdp = Fsdp2Unit(unit.modules, {"mesh": mesh, **request.fsdp2_options})
         if not fsdp.has_parameters:
             continue
         own = ShardedUnit(

@@ -8,10 +8,9 @@ import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+import coarse
 from coarse.errors import ConfigError
-from coarse.torch.fsdp.fsdp2 import bound_to
-from coarse.torch.fsdp.odc.tree import OdcTree, checked_tokens, trees_of
-from coarse.torch.fsdp.odc.unit import OnDemandUnit
+from coarse.torch.fsdp.odc.tree import OdcTree, checked_tokens, trees_in, trees_of
 
 _MISFITS = ("raise", "keep")
 
@@ -47,9 +46,9 @@ def end_minibatch(model: nn.Module, *, num_tokens: float | None = None, misfits:
         tree.end(tokens, keeps_misfits=misfits == "keep")
 
 
-def minibatch_scale(total_tokens: float, model: nn.Module) -> float:
+def minibatch_scale(total_tokens: float, model: nn.Module | None = None) -> float:
     """By what to multiply a loss that is a sum over tokens, where the sampler knows the minibatch's total: then
-    `end_minibatch` is called without num_tokens. Does not communicate.
+    `end_minibatch` is called without num_tokens. Does not communicate. `model`: one that not all workers share.
 
     Raises:
         ConfigError: no tokens at all, or a model in another mode.
@@ -57,13 +56,14 @@ def minibatch_scale(total_tokens: float, model: nn.Module) -> float:
     total = checked_tokens(total_tokens)
     if total <= 0:
         raise ConfigError(f"a minibatch has tokens, got a total of {total_tokens!r}", key="total_tokens")
+    if model is None:
+        return coarse.size() / total
     (model_of_tree, _), *_ = _trees_under(model)[0].models
     return len(model_of_tree.layout.members) / total
 
 
 def _trees_under(model: nn.Module) -> list[OdcTree]:
-    units = (bound_to(module) for module in model.modules())
-    found = list(dict.fromkeys(unit.tree for unit in units if isinstance(unit, OnDemandUnit)))
+    found = trees_in(model)
     if not found:
         raise ConfigError(
             f"this {type(model).__name__} was not sharded by coarse.torch.fully_shard(model, mode='odc'), which alone "

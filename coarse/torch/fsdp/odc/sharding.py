@@ -16,7 +16,7 @@ from coarse.torch.fsdp import mesh as meshes
 from coarse.torch.fsdp.fsdp2 import Fsdp2Unit, bound_to, is_in_backward
 from coarse.torch.fsdp.groups import settle, shard_groups
 from coarse.torch.fsdp.odc.minibatch import watch_optimizers
-from coarse.torch.fsdp.odc.tree import OdcTree
+from coarse.torch.fsdp.odc.tree import OdcTree, trees_in
 from coarse.torch.fsdp.odc.unit import OnDemandUnit
 
 if TYPE_CHECKING:
@@ -35,12 +35,12 @@ def shard_on_demand(plan: Plan, call: str) -> None:
     request = plan.request
     mesh = meshes.default_mesh(plan.mode) if request.mesh is None else request.mesh
     members = meshes.shard_group_ranks(mesh)
-    inner = _inner_trees([module for unit in plan.units for module in unit.modules])
+    modules = [module for unit in plan.units for module in unit.modules]
+    inner = list(dict.fromkeys(tree for module in modules for tree in trees_in(module)))
     sharded: list[OnDemandUnit] = []
     root = None
     for unit in plan.units:
-        modules = unit.modules[0] if len(unit.modules) == 1 else list(unit.modules)
-        root = Fsdp2Unit(modules, {"mesh": mesh, **request.fsdp2_options})
+        root = Fsdp2Unit(unit.modules, {"mesh": mesh, **request.fsdp2_options})
         if root.has_parameters:
             sharded.append(OnDemandUnit(unit.name, root, len(sharded), request.account))
     assert root is not None
@@ -97,21 +97,21 @@ def _cache_bytes(cache: object) -> int:
     return EVERYTHING if cache is True else int(cache)  # type: ignore[call-overload]
 
 
-def _inner_trees(modules: Sequence[nn.Module]) -> list[OdcTree]:
-    units = (bound_to(part) for module in modules for part in module.modules())
-    return list(dict.fromkeys(unit.tree for unit in units if isinstance(unit, OnDemandUnit)))
-
-
 def _watch(unit: OnDemandUnit) -> None:
     """Tell the unit's tree of forwards and backwards."""
 
+    def tree() -> OdcTree:
+        """That of now: another call of fully_shard may have taken it over."""
+        assert isinstance(unit.tree, OdcTree)
+        return unit.tree
+
     def begins() -> None:
         if not is_in_backward():  # a recomputation is part of the forward that it repeats
-            unit.tree.on_forward()
+            tree().on_forward()
 
     def enters() -> None:
         if not is_in_backward():
-            unit.tree.on_enter(unit)
+            tree().on_enter(unit)
 
     unit.fsdp.before_forward(begins, enters)
-    unit.fsdp.before_backward(lambda: unit.tree.on_backward())
+    unit.fsdp.before_backward(lambda: tree().on_backward())

@@ -12,13 +12,14 @@ from collections.abc import Callable, Iterator, Sequence
 from weakref import WeakSet
 
 import torch
+from torch import nn
 
 from coarse.client.odc.model import OdcModel
 from coarse.errors import ConfigError, GradientRangeError
 from coarse.protocol.odc import NO_TOKENS
 from coarse.protocol.odc_records import OdcCommitted
 from coarse.storage.wide_sum import Misfit
-from coarse.torch.fsdp.fsdp2 import Fsdp2Unit, is_in_backward
+from coarse.torch.fsdp.fsdp2 import Fsdp2Unit, bound_to, is_in_backward
 from coarse.torch.fsdp.odc.unit import OnDemandUnit
 from coarse.torch.fsdp.prefetching import EnteredUnits
 
@@ -144,9 +145,11 @@ class OdcTree:
         self._stepped = None
 
 
-def trees() -> list[OdcTree]:
-    """All that there are."""
-    return list(_trees)
+def trees_in(model: nn.Module) -> list[OdcTree]:
+    """Those of a module's units, in order."""
+    units = (bound_to(module) for module in model.modules())
+    found = dict.fromkeys(unit.tree for unit in units if isinstance(unit, OnDemandUnit))
+    return [tree for tree in found if isinstance(tree, OdcTree)]
 
 
 def trees_of(optimizer: torch.optim.Optimizer) -> list[OdcTree]:

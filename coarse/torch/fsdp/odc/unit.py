@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import torch
@@ -23,7 +23,18 @@ if TYPE_CHECKING:
     from coarse.client.odc.protocol import Fetch
     from coarse.torch.fsdp.account import DeviceAccount
     from coarse.torch.fsdp.fsdp2 import Fsdp2Unit
-    from coarse.torch.fsdp.odc.tree import OdcTree
+
+
+class Tree(Protocol):
+    """What a unit asks of the tree that it belongs to."""
+
+    def publish(self) -> None:
+        """Have others read this worker's shards in this minibatch."""
+        ...
+
+    def say_once_that_sync_is_always(self) -> None:
+        """The script wanted gradients to stay."""
+        ...
 
 
 class OnDemandUnit:
@@ -34,7 +45,7 @@ class OnDemandUnit:
         self._given_name = given_name
         self.fsdp = fsdp
         self.place = place
-        self.tree: OdcTree
+        self.tree: Tree
         self.model: OdcModel
         self._account = account
         self.trained = [
