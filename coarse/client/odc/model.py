@@ -98,7 +98,7 @@ class OdcModel:
         unit, machine = fetch.unit, self.machine
         what = f"parameters of unit {unit} of {self.name} for minibatch {machine.minibatch}"
         try:
-            self._timed("fetch", lambda: machine.is_fetched(fetch), lambda: machine.unpublished_by(unit), what)
+            self._timed("fetch", lambda: self._is_fetched(fetch), lambda: machine.unpublished_by(unit), what)
             nbytes = self._shard_nbytes(unit)
             for row, owner in zip(out.reshape(len(self.layout.members), -1), self.layout.members, strict=True):
                 row[:nbytes] = self._view(self._read_from(fetch, owner), nbytes)
@@ -107,6 +107,11 @@ class OdcModel:
             with self._link.lock:
                 machine.end_fetch(fetch)
                 self._flush()
+
+    def _is_fetched(self, fetch: Fetch) -> bool:
+        self.machine.hurry(fetch)
+        self._flush()
+        return self.machine.is_fetched(fetch)
 
     def _read_from(self, fetch: Fetch, owner: int) -> Spot:
         node = self.machine.node

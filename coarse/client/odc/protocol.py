@@ -120,6 +120,20 @@ class OdcClient:
             return all(self._has_copy(owner, unit) for owner in self._far)
         return len(fetch.landed) == len(self._far)
 
+    def hurry(self, fetch: Fetch) -> None:
+        """A fetch is waited for. Where it has no place to land, one that was to be read later gives up its own, and is
+        fetched again."""
+        if fetch.landing >= 0 or fetch.unit in self.layout.kept or not self._far:
+            return
+        for other in self._fetches:
+            if other.landing >= 0 and not other.is_over and len(other.landed) == len(self._far):
+                self._landings.append(other.landing)
+                other.landing, other.asked, other.landed = -1, set(), set()
+                self._fetches.remove(fetch)
+                self._fetches.insert(0, fetch)
+                self._ask()
+                return
+
     def end_fetch(self, fetch: Fetch) -> None:
         """A unit was read, or nobody wants it any more; another may land in its place."""
         fetch.is_over = True

@@ -188,6 +188,10 @@ def no_collective_is_entered_within_a_minibatch() -> None:
 def what_wants_a_gradient_too_early_is_told_of_the_end() -> None:
     model = sharded(cache=CACHE)
     backward(model, samples(0)[0])
+    scaler = torch.amp.GradScaler("cpu")
+    scaler.scale(torch.ones(1))
+    with raises(ConfigError, "end_minibatch"):
+        scaler.unscale_(torch.optim.SGD(model.parameters()))
     with raises(ConfigError, "end_minibatch"):
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     with raises(ConfigError, "end_minibatch"):
@@ -233,6 +237,33 @@ def misfits_may_be_kept_for_a_scaler() -> None:
         (model(samples(0)[0][0])[0, 0] * float("nan")).backward()
     ct.end_minibatch(model, num_tokens=1, misfits="keep")
     assert model.head.weight.grad.full_tensor().isnan().any()
+
+
+def a_scaler_skips_the_step_of_a_gradient_that_is_not_finite() -> None:
+    model = sharded(torch.float32, cache=CACHE)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**8)
+    before = digest(whole(model))
+    for step, value in ((0, float("nan")), (1, 1.0)):
+        for sample in training.dealt_to_the_last(step)[coarse.rank()][:1]:
+            scaler.scale(model(samples(step, torch.float32)[sample][0]).sum() * value).backward()
+        scaler.scale(torch.ones(1))  # also where there was no microbatch
+        ct.end_minibatch(model, num_tokens=1, misfits="keep")
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+        assert (digest(whole(model)) == before) == (step == 0)
+    assert scaler.get_scale() == 2.0**7
+
+
+def gathering_by_hand_comes_before_any_forward() -> None:
+    one, other = sharded(cache=CACHE), sharded(cache=CACHE)
+    other.blocks[0].set_modules_to_forward_prefetch([other.blocks[1], other.blocks[2]])
+    for step in range(2):
+        other.unshard()
+        for model in (one, other):
+            minibatch(model, step)
+        assert digest(gradients(one)) == digest(gradients(other))
 
 
 def a_wider_window_takes_larger_values() -> None:
@@ -374,6 +405,8 @@ CLAIMS: tuple[Claim, ...] = (
     parameters_that_change_within_a_minibatch_are_told,
     values_above_the_window_are_named_and_nothing_is_written,
     misfits_may_be_kept_for_a_scaler,
+    a_scaler_skips_the_step_of_a_gradient_that_is_not_finite,
+    gathering_by_hand_comes_before_any_forward,
     a_wider_window_takes_larger_values,
     tokens_are_checked,
     other_modes_and_settings_are_refused_by_name,

@@ -209,3 +209,35 @@ def test_what_a_node_keeps_ends_where_its_room_does():
     assert kept(0) == kept(each - 1) == frozenset()
     assert kept(2 * each) == {0, 1}
     assert kept(EVERYTHING) == {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize("cache_bytes", [0, EVERYTHING])
+def test_units_that_were_asked_for_early_may_be_read_in_any_order(cache_bytes):
+    units = tuple(OdcUnit(16, (4,), int(DType.FLOAT32)) for _ in range(5))
+    declaration = OdcDeclaration(
+        members=(0, 1, 2), units=units, sum=Sum.INT64, cache_bytes=cache_bytes, top=18, num_slots=1
+    )
+    cluster = OdcCluster(placement_of((0, 1, 1), (0, 1)), declaration, 0)
+    shards = {member: [np.full(16, 10 * member + unit, np.uint8) for unit in range(5)] for member in range(3)}
+
+    def program(member: int, order: list[int]):
+        client = cluster.clients[member]
+        cluster.publish(member, shards[member])
+        fetches = {unit: client.fetch(unit) for unit in range(5)}
+        yield None
+        for unit in order:
+
+            def is_there(unit: int = unit) -> bool:
+                client.hurry(fetches[unit])
+                cluster.flush()
+                return client.is_fetched(fetches[unit])
+
+            yield is_there
+            rows = cluster.read(member, fetches[unit])
+            assert [row[0] for row in rows] == [10 * owner + unit for owner in range(3)]
+            client.end_fetch(fetches[unit])
+        client.end()
+        yield lambda: client.committed is not None
+
+    orders = {0: [4, 3, 2, 1, 0], 1: [2, 4, 0, 1, 3], 2: [0, 1, 2, 3, 4]}
+    cluster.run({member: program(member, orders[member]) for member in range(3)})

@@ -81,6 +81,8 @@ class OdcTree:
 
     def publish_where(self, is_due: Callable[[OnDemandUnit], bool]) -> None:
         """The same for some units; neighbours are told of at once."""
+        if not self.root.is_ready:
+            self.root.make_ready()  # before any forward: there was no microbatch, or the script gathers by hand
         for model, units in self.models:
             due = [not unit.is_published and is_due(unit) for unit in units]
             first = 0
@@ -108,8 +110,6 @@ class OdcTree:
         """See end_minibatch."""
         if is_in_backward():
             raise ConfigError("end_minibatch was called within backward; call it after the last microbatch")
-        if not self.root.is_ready:
-            self.root.make_ready()  # a worker may have had no microbatch yet
         self.publish()
         for unit in self.units():
             unit.require_untouched()
