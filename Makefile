@@ -155,10 +155,11 @@ bench-luwu: $(INSTALLED)
 	$(BIN)/python benchmarks/luwu_convergence.py --storage $(STORAGE)/convergence
 
 # On-demand communication beside FSDP on samples of many lengths, and its bytes between two nodes in a box at 100 Mbit/s
-# (as root; ten minutes).
+# (as root), and the paper's rows, simulated; ten minutes.
 bench-odc: $(INSTALLED)
 	$(BIN)/mpirun -n 3 $(BIN)/python benchmarks/odc.py --samples 128
 	$(BIN)/coarse run --cluster 2x2 --rate 100mbit benchmarks/odc_wire.py
+	$(BIN)/python benchmarks/odc_paper.py
 
 # LuWu's figures 10 to 15, simulated by the optimizer node's own machine.
 bench-luwu-paper: $(INSTALLED)

@@ -24,6 +24,10 @@ class ShardedMode(StrEnum):
     """On-demand communication: workers fetch shards and push gradients each for itself, and meet once a minibatch."""
 
 
+COLLECTIVE_MODES = tuple(mode for mode in ShardedMode if mode is not ShardedMode.ODC)
+"""Those whose workers gather and reduce together."""
+
+
 class Keeps(StrEnum):
     """Where a gathered unit stays after it was gathered from all workers."""
 

@@ -67,6 +67,13 @@ def iteration_volume(
         across = 2 * (shape.num_nodes - 1) / shape.num_nodes * shape.gradient_nbytes
         return Volume(all_reduce=across)
     whole = shape.parameter_nbytes
+    if mode is ShardedMode.ODC:  # each worker for itself, without what nodes may keep: docs/odc.md
+        workers_of_node = shape.num_workers / shape.num_nodes
+        far, far_again, gradients = (
+            workers_of_node * crossing(nbytes, shape, is_ring=False)
+            for nbytes in (whole, whole - shape.root_nbytes, shape.gradient_nbytes)
+        )
+        return Volume(forward_gather=far, backward_gather=far_again, reduce_scatter=gradients)
     reduce_scatter = crossing(shape.gradient_nbytes, shape, is_ring=is_ring)
     if mode is ShardedMode.FCDP:
         forward = crossing(shape.trainable_nbytes, shape, is_ring=is_ring)

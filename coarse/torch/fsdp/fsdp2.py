@@ -281,7 +281,7 @@ class Fsdp2Unit:
 
     def before_forward(self, begins: Callable[[], None], enters: Callable[[], None]) -> None:
         """Call `begins` when a forward of the whole tree begins here, before any gather, and `enters` whenever this
-        unit's forward begins."""
+        unit's forward begins; neither for a recomputation in backward, which is part of the forward that it repeats."""
         _watch_state(self._state, begins, enters)
 
     def watch_other_roots(self, begins: Callable[[], None]) -> None:
@@ -326,9 +326,10 @@ def _watch_state(state: Any, begins: Callable[[], None], enters: Callable[[], No
     def root_pre_forward(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
         try:
             state._lazy_init()
-            if state._state_ctx.iter_forward_root is None:
-                begins()
-            enters()
+            if not is_in_backward():
+                if state._state_ctx.iter_forward_root is None:
+                    begins()
+                enters()
         except BaseException:
             state._training_state = TrainingState.IDLE
             raise
@@ -336,7 +337,7 @@ def _watch_state(state: Any, begins: Callable[[], None], enters: Callable[[], No
 
     def restarted(_module: nn.Module, _args: object) -> None:
         """After a forward that raised, FSDP2 takes the next one for its continuation."""
-        if state._state_ctx.iter_forward_root is state:
+        if state._state_ctx.iter_forward_root is state and not is_in_backward():
             begins()
 
     state._is_watched_by_coarse = True

@@ -16,6 +16,7 @@ _HOOKS = {
         "set_custom_all_gather",
         "set_custom_reduce_scatter",
         "set_force_sum_reduction_for_comms",
+        "set_gradient_divide_factor",
         "set_modules_to_forward_prefetch",
         "_get_fsdp_state",
     ),
@@ -28,7 +29,12 @@ _HOOKS = {
         "wait_for_unshard",
         "post_backward",
     ),
-    (f"{_PRIVATE}._fsdp_param", "FSDPParam"): ("free_unsharded_param", "_setattr_on_modules"),
+    (f"{_PRIVATE}._fsdp_param", "FSDPParam"): (
+        "all_gather_inputs",
+        "free_unsharded_param",
+        "to_sharded_dtensor",
+        "_setattr_on_modules",
+    ),
 }
 """By module and class the methods that are called or replaced."""
 

@@ -12,7 +12,7 @@ import torch
 from coarse.parallel.sharded.modes import Keeps, Phase
 from coarse.parallel.sharded.passes import ChangeWatch, Passes
 from coarse.protocol.dtypes import DType, Op
-from coarse.torch.fsdp.fsdp2 import backward_task, is_in_backward
+from coarse.torch.fsdp.fsdp2 import backward_task
 from coarse.torch.fsdp.groups import require_same
 from coarse.torch.fsdp.prefetching import EnteredUnits
 from coarse.torch.fsdp.unit import ShardedUnit
@@ -129,14 +129,9 @@ def watch_forwards(unit: ShardedUnit) -> None:
         return UnitTree(unit.fsdp.bound_in_tree())
 
     def begins() -> None:
-        if not is_in_backward():  # a recomputation is part of the forward that it repeats
-            tree().on_forward()
+        tree().on_forward()
 
-    def enters() -> None:
-        if not is_in_backward():
-            tree().on_enter(unit)
-
-    unit.fsdp.before_forward(begins, enters)
+    unit.fsdp.before_forward(begins, lambda: tree().on_enter(unit))
     unit.fsdp.before_backward(lambda: tree().on_backward())
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from coarse.collectives.shape import Collective
 from coarse.errors import ConfigError
-from coarse.parallel.sharded.modes import ShardedMode
+from coarse.parallel.sharded.modes import COLLECTIVE_MODES
 from coarse.parallel.sharded.volumes import TrainedShape, iteration_volume
 from coarse.simulation.sharded.modes import ShardedPolicy, SimulatedMode
 from coarse.simulation.sharded.report import rate_over_time
@@ -77,7 +77,7 @@ def test_simulated_bytes_are_those_of_the_formulas_that_live_runs_are_held_again
         num_nodes=2, num_workers=4, parameter_nbytes=sum(unit.nbytes for unit in of),
         trainable_nbytes=120, gradient_nbytes=120,
     )  # fmt: skip
-    for mode in ShardedMode:
+    for mode in COLLECTIVE_MODES:
         wanted = iteration_volume(mode, shape, is_ring=collective is Collective.RING)
         report = simulated(SimulatedMode(mode.value), machine, of=of, policy={"collective": collective})
         forward, backward, reduced = (

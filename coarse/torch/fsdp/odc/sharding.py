@@ -13,7 +13,7 @@ from coarse.parallel.sharded.modes import ShardedMode
 from coarse.protocol.odc import EVERYTHING, OdcDeclaration, Sum
 from coarse.session import current
 from coarse.torch.fsdp import mesh as meshes
-from coarse.torch.fsdp.fsdp2 import Fsdp2Unit, bound_to, is_in_backward
+from coarse.torch.fsdp.fsdp2 import Fsdp2Unit, bound_to
 from coarse.torch.fsdp.groups import settle, shard_groups
 from coarse.torch.fsdp.odc.minibatch import watch_optimizers
 from coarse.torch.fsdp.odc.tree import OdcTree, trees_in
@@ -105,13 +105,5 @@ def _watch(unit: OnDemandUnit) -> None:
         assert isinstance(unit.tree, OdcTree)
         return unit.tree
 
-    def begins() -> None:
-        if not is_in_backward():  # a recomputation is part of the forward that it repeats
-            tree().on_forward()
-
-    def enters() -> None:
-        if not is_in_backward():
-            tree().on_enter(unit)
-
-    unit.fsdp.before_forward(begins, enters)
+    unit.fsdp.before_forward(lambda: tree().on_forward(), lambda: tree().on_enter(unit))
     unit.fsdp.before_backward(lambda: tree().on_backward())

@@ -12,6 +12,7 @@ HELD = {
     ShardedMode.HYBRID: StatesHeld.SUBGROUP,
     ShardedMode.ZEROPP: StatesHeld.SECONDARY,
     ShardedMode.FCDP: StatesHeld.SHARDED,
+    ShardedMode.ODC: StatesHeld.SHARDED,
 }
 
 
