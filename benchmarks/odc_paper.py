@@ -88,8 +88,9 @@ def main() -> None:
                     print(
                         f"{num_workers:4} workers  {data:9} sigma {sigma}  {size} samples: odc + lb_mini "
                         f"{gains['odc + lb_mini']:+.0%}, odc + lb_micro {gains['odc + lb_micro']:+.0%} over fsdp + "
-                        f"lb_micro; idle {row['idle, fsdp + local_sort']:.0%} (local_sort), {row['idle, fsdp + lb_micro']:.0%} "
-                        f"(lb_micro), {row['idle, odc + lb_mini']:.0%} (odc)  (simulated)",
+                        f"lb_micro; idle {row['idle, fsdp + local_sort']:.0%} (local_sort), "
+                        f"{row['idle, fsdp + lb_micro']:.0%} (lb_micro), "
+                        f"{row['idle, odc + lb_mini']:.0%} (odc)  (simulated)",
                         flush=True,
                     )
     most = max(rows, key=lambda row: row["fsdp + lb_micro"] / row["odc + lb_mini"])

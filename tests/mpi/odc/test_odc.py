@@ -66,7 +66,7 @@ SLOW_JOBS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", parameters(SLOW_JOBS, {"two nodes", "two nodes, cache"}))
+@pytest.mark.parametrize("name", parameters(SLOW_JOBS, {"two nodes, cache"}))
 def test_a_worker_that_stops_stalls_or_dies(name, tmp_path):
     layout, cache = SLOW_JOBS[name]
     environ = folder_with(tmp_path, layout, "stall_timeout_s = 2\n")
