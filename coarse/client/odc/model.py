@@ -14,7 +14,7 @@ from coarse.client.client import Client
 from coarse.client.odc.protocol import Fetch, OdcClient
 from coarse.client.protocol import ToDevice
 from coarse.client.refusals import ANSWER_S
-from coarse.errors import CapacityError, CoarseError, StallError
+from coarse.errors import CapacityError, CoarseError, InFlightError, StallError
 from coarse.protocol.odc import NO_TOKENS, OdcDeclaration, OdcLayout, Spot, Spots
 from coarse.protocol.odc_records import OdcCommitted, OdcOpen, OdcQuery
 from coarse.protocol.snapshot_records import fragments
@@ -43,6 +43,7 @@ class OdcModel:
         self._number = number
         self._tokens = count(1)
         self._spots: Spots | None = None
+        self._ended_tokens = NO_TOKENS
         self.waited_s = {"fetch": 0.0, "push": 0.0, "end": 0.0}
         """Seconds in which this worker could do nothing else."""
         self.fetched_bytes = self.pushed_bytes = 0
@@ -150,8 +151,21 @@ class OdcModel:
     # --- ending
 
     def end(self, tokens: float = NO_TOKENS) -> None:
-        """This worker has pushed all its pieces; returns at once."""
+        """This worker has pushed all its pieces; returns at once. After a wait that stalled it may be called again.
+
+        Raises:
+            InFlightError: with another number of tokens than before.
+        """
         with self._link.lock:
+            if self.machine.has_ended:
+                if tokens != self._ended_tokens:
+                    raise InFlightError(
+                        f"rank {self.machine.client}: minibatch {self.machine.minibatch} of {self.name} was ended with "
+                        f"num_tokens={self._ended_tokens:g}, and is ended again with {tokens:g}; call end_minibatch "
+                        "again with the same number to go on waiting"
+                    )
+                return
+            self._ended_tokens = tokens
             self.machine.end(tokens)
             self._flush()
 

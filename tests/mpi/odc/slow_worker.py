@@ -16,7 +16,7 @@ import torch
 
 import coarse
 import coarse.torch as ct
-from coarse.errors import DeadRankError, StallError
+from coarse.errors import DeadRankError, InFlightError, StallError
 from tests.mpi.odc.training import backward, digest, gradients, samples, sharded
 from tests.support.claims import raises, report_error
 
@@ -68,17 +68,22 @@ def a_worker_that_computes_for_long_is_waited_for() -> None:
     ct.end_minibatch(model)
 
 
-def a_silent_worker_is_named() -> None:
+def a_silent_worker_is_named_and_the_same_call_goes_on() -> None:
     model = sharded(torch.float32, cache=CACHE)
     backward(model, samples(0, torch.float32)[0])
     if coarse.rank() == SLOW:
         while len(list(FOLDER.glob("stalled*"))) < coarse.size() - 1:
             time.sleep(0.05)
+        ct.end_minibatch(model, num_tokens=3)
         return
     with raises(StallError, f"workers [{SLOW}]", "heard of", "raise stall_timeout_s") as caught:
-        ct.end_minibatch(model)
+        ct.end_minibatch(model, num_tokens=2)
     assert caught[0].missing == (SLOW,)
+    with raises(InFlightError, "num_tokens=2", "again with 5"):
+        ct.end_minibatch(model, num_tokens=5)
     (FOLDER / f"stalled{coarse.rank()}").touch()
+    ct.end_minibatch(model, num_tokens=2)  # goes on where it was
+    assert model.head.weight.grad is not None
 
 
 def main() -> None:
@@ -86,7 +91,7 @@ def main() -> None:
     torch.set_num_threads(1)
     found = a_stopped_worker_keeps_nobody_from_the_meeting()
     a_worker_that_computes_for_long_is_waited_for()
-    a_silent_worker_is_named()
+    a_silent_worker_is_named_and_the_same_call_goes_on()
     (FOLDER / f"worker{coarse.rank()}.json").write_text(json.dumps(found))
     model = sharded(torch.float32, cache=CACHE)
     backward(model, samples(0, torch.float32)[0])

@@ -34,7 +34,7 @@ def end_minibatch(model: nn.Module, *, num_tokens: float | None = None, misfits:
         MismatchError: some gave num_tokens and some did not; unequal microbatches with sum="worker-order".
         ConfigError: all gave 0 and pushed gradients all the same.
         DeadRankError: a worker has shut down, or died.
-        StallError: nothing was heard of a worker for the stall limit.
+        StallError: nothing was heard of a worker for the stall limit; the same call goes on waiting.
 
     Raises, on this worker:
         ConfigError: a model in another mode; gradients that were set to None after their backward.

@@ -35,6 +35,8 @@ class OdcTree:
         self._entered = EnteredUnits()
         self._stepped: set[int] | None = None
         """Optimizers that have stepped since the minibatch ended; None while one is under way."""
+        self._committed: list[OdcCommitted] = []
+        """Of an end that stalled, what was committed already, in the models' order."""
         self._has_said_sync = False
         _trees.add(self)
         for unit in self.units():
@@ -110,12 +112,16 @@ class OdcTree:
         """See end_minibatch."""
         if is_in_backward():
             raise ConfigError("end_minibatch was called within backward; call it after the last microbatch")
-        self.publish()
-        for unit in self.units():
-            unit.require_untouched()
-        for model, _ in self.models:
+        if not self._committed:  # else this call goes on where one that stalled has stopped
+            self.publish()
+            for unit in self.units():
+                unit.require_untouched()
+        left = self.models[len(self._committed) :]
+        for model, _ in left:
             model.end(tokens)
-        committed = [model.committed() for model, _ in self.models]
+        for model, _ in left:
+            self._committed.append(model.committed())
+        committed, self._committed = self._committed, []
         self._stepped = set()
         if not keeps_misfits and (found := [one for one in zip(self.models, committed, strict=True) if one[1].found]):
             for unit in self.units():
