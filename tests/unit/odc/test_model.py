@@ -47,7 +47,7 @@ def test_two_nodes(cache_bytes, num_slots):
 @pytest.mark.parametrize("nodes", ["two", "two devices"])
 @pytest.mark.parametrize("cache_bytes", [0, EVERYTHING], ids=["no cache", "cache"])
 def test_three_workers_on(nodes, cache_bytes):
-    outcome = outcome_of(NODES[nodes], [(0, 1), (1, 0), (1, 1)], f"{nodes}, {cache_bytes}", cache_bytes=cache_bytes)
+    outcome = outcome_of(NODES[nodes], [(0,), (1,), (1,)], f"{nodes}, {cache_bytes}", cache_bytes=cache_bytes)
     assert outcome.fault is None, outcome.trace
 
 
