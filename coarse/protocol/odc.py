@@ -55,8 +55,9 @@ class OdcUnit(NamedTuple):
         """Elements of an owner's row of a piece."""
         return sum(count for place, count in enumerate(self.segments) if mask >> place & 1)
 
-    def runs(self, mask: int) -> list[tuple[int, int, int]]:
-        """(Begin in the piece's row, begin in the sums' row, elements) of neighbouring parameters that a piece has."""
+    def runs(self, mask: int, among: int) -> list[tuple[int, int, int]]:
+        """(Begin in the piece's row, begin in the sums' row, elements) of neighbouring parameters of a mask, which are
+        some of those that a piece has."""
         found: list[tuple[int, int, int]] = []
         at_piece = at_sum = 0
         for place, count in enumerate(self.segments):
@@ -66,6 +67,7 @@ class OdcUnit(NamedTuple):
                     found.append((begin, sum_begin, before + count))
                 else:
                     found.append((at_piece, at_sum, count))
+            if among >> place & 1:
                 at_piece += count
             at_sum += count
         return found
@@ -148,6 +150,9 @@ class OdcLayout:
         self._nodes = placement.client_nodes
         self._proxies = placement.local_proxies
         self._position = {member: place for place, member in enumerate(self.members)}
+        nodes = {self._nodes[member] for member in self.members}
+        self._near = {node: tuple(one for one in self.members if self._nodes[one] == node) for node in nodes}
+        self._far = {node: tuple(one for one in self.members if self._nodes[one] != node) for node in nodes}
 
     # --- who
 
@@ -171,15 +176,15 @@ class OdcLayout:
     @cached_property
     def nodes(self) -> tuple[int, ...]:
         """All that have members."""
-        return tuple(sorted({self._nodes[member] for member in self.members}))
+        return tuple(sorted(self._near))
 
     def near(self, node: int) -> tuple[int, ...]:
         """Members on a node."""
-        return tuple(member for member in self.members if self._nodes[member] == node)
+        return self._near[node]
 
     def far(self, node: int) -> tuple[int, ...]:
         """Members elsewhere."""
-        return tuple(member for member in self.members if self._nodes[member] != node)
+        return self._far[node]
 
     def owners_at(self, device: int) -> tuple[int, ...]:
         """Members whose shards a device serves."""

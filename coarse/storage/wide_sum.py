@@ -141,11 +141,6 @@ class WideSum:
             found[place] = _value_of(int(low[place]) - _LEAST_MARK)
         return found
 
-    def are_marked(self) -> np.ndarray:
-        """(n,) bool: where `mark` wrote."""
-        found: np.ndarray = self.words[1] >= _LEAST_MARK
-        return found
-
 
 def _take(biased: np.ndarray, word: np.ndarray, *, is_first: bool) -> None:
     """Add the whole numbers that stand in the lowest bits of (n,) float64, see _MAGIC."""

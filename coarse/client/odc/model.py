@@ -44,9 +44,6 @@ class OdcModel:
         self._tokens = count(1)
         self._spots: Spots | None = None
         self._ended_tokens = NO_TOKENS
-        self.waited_s = {"fetch": 0.0, "push": 0.0, "end": 0.0}
-        """Seconds in which this worker could do nothing else."""
-        self.fetched_bytes = self.pushed_bytes = 0
         region_nbytes = self.layout.region(client.protocol.client).nbytes
         try:
             self._base, _ = client.allocate(self.machine.device, region_nbytes)
@@ -99,11 +96,10 @@ class OdcModel:
         unit, machine = fetch.unit, self.machine
         what = f"parameters of unit {unit} of {self.name} for minibatch {machine.minibatch}"
         try:
-            self._timed("fetch", lambda: self._is_fetched(fetch), lambda: machine.unpublished_by(unit), what)
+            self._wait(lambda: self._is_fetched(fetch), lambda: machine.unpublished_by(unit), what)
             nbytes = self._shard_nbytes(unit)
             for row, owner in zip(out.reshape(len(self.layout.members), -1), self.layout.members, strict=True):
                 row[:nbytes] = self._view(self._read_from(fetch, owner), nbytes)
-            self.fetched_bytes += out.nbytes
         finally:
             with self._link.lock:
                 machine.end_fetch(fetch)
@@ -136,7 +132,7 @@ class OdcModel:
             return bool(taken)
 
         others = tuple(member for member in self.layout.members if member != self.machine.client)
-        self._timed("push", take, lambda: others, f"room for a gradient of {self.name}; devices add what others push")
+        self._wait(take, lambda: others, f"room for a gradient of {self.name}; devices add what others push")
         nbytes = len(self.layout.members) * self.declaration.piece_nbytes(unit, mask)
         first = self._where.row(self.machine.client, unit, mask, taken[0], self.layout.members[0])
         return taken[0], self._view(first, nbytes)
@@ -146,7 +142,6 @@ class OdcModel:
         with self._link.lock:
             self.machine.push(unit, mask, slot)
             self._flush()
-        self.pushed_bytes += len(self.layout.members) * self.declaration.piece_nbytes(unit, mask)
 
     # --- ending
 
@@ -178,7 +173,7 @@ class OdcModel:
             DeadRankError: a rank is gone, or has shut down.
         """
         what = f"all workers to end minibatch {self.machine.minibatch} of {self.name}"
-        self._timed("end", lambda: self.machine.committed is not None, None, what)
+        self._wait(lambda: self.machine.committed is not None, None, what)
         with self._link.lock:
             return self.machine.take_committed()
 
@@ -206,15 +201,6 @@ class OdcModel:
             self._link.send(self.machine.out)
             self.machine.out.clear()
             self._link.ring_bells()
-
-    def _timed(
-        self, kind: str, is_done: Callable[[], bool], awaited: Callable[[], tuple[int, ...]] | None, what: str
-    ) -> None:
-        began_s = self._link.clock.now_s()
-        try:
-            self._wait(is_done, awaited, what)
-        finally:
-            self.waited_s[kind] += self._link.clock.now_s() - began_s
 
     def _wait(
         self, is_done: Callable[[], bool], awaited: Callable[[], tuple[int, ...]] | None, what: str

@@ -25,7 +25,6 @@ class OdcHands:
         """`send` brings (n,) uint8 to `take` of another device; `carry_out` does what follows."""
         self._odc = odc
         self._bytes = OdcBytes(bytes_of, lambda model: odc.layout(model).declaration)
-        self._send = send
         self._carry_out = carry_out
         self.carriers: dict[type, Callable[[Any], None]] = {
             OdcAdd: self._add,

@@ -34,10 +34,11 @@ Steps = list[Instruction]
 
 @dataclass(eq=False)
 class _Opening:
-    """A model whose members have not all said where their regions are."""
+    """What a member has said of a model that is not open yet."""
 
     texts: list[str] = field(default_factory=list)
-    bases: dict[int, int] = field(default_factory=dict)
+    base: int | None = None
+    """Where its region begins, once the last fragment has come."""
 
 
 class DeviceOdc:
@@ -116,11 +117,12 @@ class DeviceOdc:
         opening.texts.append(record.text)
         if not record.is_last:
             return forwarded
-        opening.bases[record.client] = record.offset
+        opening.base = record.offset
         declaration = OdcDeclaration.of_text("".join(opening.texts))
-        if not all(member in openings and openings[member].bases for member in declaration.members):
+        said = {member: one.base for member, one in openings.items() if one.base is not None}
+        if not set(declaration.members) <= said.keys():
             return forwarded
-        bases = {member: openings[member].bases[member] for member in declaration.members}
+        bases = {member: said[member] for member in declaration.members}
         return [*forwarded, *self._open(record.model, declaration, bases)]
 
     def _open(self, model: int, declaration: OdcDeclaration, bases: dict[int, int]) -> Steps:

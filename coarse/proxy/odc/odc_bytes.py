@@ -1,7 +1,7 @@
 # Pure: no MPI, threads, clock or environment.
 """Carries out what on-demand communication asks, on arrays: in a device's memory, or in a test's."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 
@@ -37,12 +37,11 @@ class OdcBytes:
         values = widened(row.view(DType(shape.dtype).storage), DType(shape.dtype))
         self.added_bytes += nbytes
         found: list[Found] = []
-        for mask, is_first in _halves(add.mask, add.started):
-            for begin, sum_begin, count in shape.runs(add.mask):
-                for at, until in _of_mask(shape.segments, mask, sum_begin, count):
-                    part = values[begin + at - sum_begin : begin + until - sum_begin]
-                    some = self._add_part(declaration, add.unit, add.target, at, part, is_first=is_first)
-                    found += [Found(at + one.element, one.kind) for one in some]
+        for half, is_first in _halves(add.mask, add.started):
+            for begin, at, count in shape.runs(half, among=add.mask):
+                part = values[begin : begin + count]
+                some = self._add_part(declaration, add.unit, add.target, at, part, is_first=is_first)
+                found += [Found(at + one.element, one.kind) for one in some]
         return found
 
     def _add_part(
@@ -69,7 +68,7 @@ class OdcBytes:
             accumulate(total, widened(row.view(dtype.storage), dtype), Op.SUM)
         sums = self.sums(declaration, add.unit, add.target)
         assert isinstance(sums, np.ndarray)
-        for begin, sum_begin, count in shape.runs(add.mask):
+        for begin, sum_begin, count in shape.runs(add.mask, among=add.mask):
             _add_floats(sums[sum_begin : sum_begin + count], total[begin : begin + count], is_first=add.is_first)
 
     def sums(self, declaration: OdcDeclaration, unit: int, target: Spot) -> WideSum | np.ndarray:
@@ -90,9 +89,9 @@ class OdcBytes:
         declaration = self._declaration_of(step.model)
         sums = self.sums(declaration, step.unit, step.target)
         arriving = sums_in(declaration, step.unit, self.message[: declaration.sum_nbytes(step.unit)])
-        segments = declaration.units[step.unit].segments
-        for mask, is_first in _halves(step.mask, step.started):
-            for begin, end in _of_mask(segments, mask, 0, sum(segments)):
+        for half, is_first in _halves(step.mask, step.started):
+            for _, begin, count in declaration.units[step.unit].runs(half, among=step.mask):
+                end = begin + count
                 if isinstance(sums, WideSum):
                     assert isinstance(arriving, WideSum)
                     WideSum(sums.words[:, begin:end]).merge(arriving.words[:, begin:end], is_first=is_first)
@@ -132,17 +131,3 @@ def _add_floats(total: np.ndarray, addend: np.ndarray, *, is_first: bool) -> Non
 def _halves(mask: int, started: int) -> list[tuple[int, bool]]:
     """(Parameters, whether they begin anew) of those that a piece has."""
     return [half for half in ((mask & ~started, True), (mask & started, False)) if half[0]]
-
-
-def _of_mask(segments: Sequence[int], mask: int, begin: int, count: int) -> list[tuple[int, int]]:
-    """[Begin, end) within a run of the sums of neighbouring parameters of a mask."""
-    found: list[tuple[int, int]] = []
-    at = 0
-    for place, size in enumerate(segments):
-        if mask >> place & 1 and size and begin <= at < begin + count:
-            if found and found[-1][1] == at:
-                found[-1] = (found[-1][0], at + size)
-            else:
-                found.append((at, at + size))
-        at += size
-    return found

@@ -107,9 +107,10 @@ class Fsdp2Unit:
             return "set_gradient_divide_factor"
         if self._group._all_reduce_hook is not None:
             return "set_all_reduce_hook"
-        hooks = (getattr(one.sharded_param, "_post_accumulate_grad_hooks", None) for one in self._group.fsdp_params)
-        has_hooks = any(hooks)
-        return "register_post_accumulate_grad_hook" if has_hooks else ""
+        hooks = [getattr(one, "_post_accumulate_grad_hooks", None) or {} for one in self.parameters()]
+        names = [getattr(hook, "__module__", "") for some in hooks for hook in some.values()]
+        is_foreign = any(not name.startswith("coarse.") for name in names)  # a DeviceAccount's own only count
+        return "register_post_accumulate_grad_hook" if is_foreign else ""
 
     def undivided(self) -> None:
         """Have FSDP2 leave gradients as they are."""

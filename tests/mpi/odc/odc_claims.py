@@ -219,6 +219,17 @@ def parameters_that_change_within_a_minibatch_are_told() -> None:
             model(samples(0)[0][0])
 
 
+def they_are_told_under_a_root_without_parameters_too() -> None:
+    model = nn.Sequential(nn.Sequential(nn.Linear(5, 4)), nn.Sequential(nn.Linear(4, 3)))
+    ct.fully_shard(model, mode="odc", cache=CACHE, units=[nn.Sequential])
+    model(torch.ones(2, 5)).sum().backward()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(1)
+    with raises(ConfigError, "were changed within minibatch 0"):
+        model(torch.ones(2, 5))
+
+
 def values_above_the_window_are_named_and_nothing_is_written() -> None:
     for value, words in ((float("nan"), "NaN"), (1e7, "2**18 or more")):
         model = sharded(cache=CACHE)
@@ -403,6 +414,7 @@ CLAIMS: tuple[Claim, ...] = (
     what_wants_a_gradient_too_early_is_told_of_the_end,
     gradients_that_are_dropped_too_early_are_missed,
     parameters_that_change_within_a_minibatch_are_told,
+    they_are_told_under_a_root_without_parameters_too,
     values_above_the_window_are_named_and_nothing_is_written,
     misfits_may_be_kept_for_a_scaler,
     a_scaler_skips_the_step_of_a_gradient_that_is_not_finite,

@@ -69,7 +69,7 @@ class Job:
                 values = widened(rows.reshape(-1), DType.BFLOAT16).reshape(rows.shape).astype(np.float64)
             self.masks[number][place] |= mask
             for owner in self.members:
-                for begin, sum_begin, count in unit.runs(mask):
+                for begin, sum_begin, count in unit.runs(mask, among=mask):
                     added = values[owner, begin : begin + count]
                     self.sums[number][owner][place][sum_begin : sum_begin + count] += added
             found.append((place, mask, rows))

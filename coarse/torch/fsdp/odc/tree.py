@@ -38,6 +38,8 @@ class OdcTree:
         self._committed: list[OdcCommitted] = []
         """Of an end that stalled, what was committed already, in the models' order."""
         self._has_said_sync = False
+        self._has_begun = False
+        """Whether a forward was noticed, and so other roots above these units are watched."""
         _trees.add(self)
         for unit in self.units():
             unit.tree = self
@@ -72,7 +74,10 @@ class OdcTree:
 
     def on_enter(self, unit: OnDemandUnit) -> None:
         """A unit's own forward begins."""
-        self.publish()
+        if not self._has_begun:
+            self._has_begun = True
+            unit.fsdp.watch_other_roots(self.on_forward)
+            self.on_forward()  # of a root that wasn't watched yet
         self._entered.add(unit)
 
     def publish(self) -> None:
