@@ -19,69 +19,16 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))  # so that the script 
 import numpy as np
 import torch
 from mpi4py import MPI
-from torch import Tensor, nn
+from torch import nn
 
 import coarse
 import coarse.torch as ct
 from benchmarks.luwu_ranks import BACKWARD_SHARE
+from benchmarks.replayed import Replayed, ReplayedBlock
 
 WARM_UP_STEPS = 2
 MAX_NORM = 1.0
 MODES = ("luwu", "luwu-backward", "zero-infinity", "zero-offload", "in-memory", "deepspeed")
-
-
-class _Replayed(torch.autograd.Function):
-    """Takes as long as it is told, and gives a gradient that was made before."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, block: ReplayedBlock) -> Tensor:  # noqa: ANN401
-        ctx.block = block
-        time.sleep(block.forward_s)
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:  # noqa: ANN401
-        block = ctx.block
-        time.sleep(block.backward_s)
-        return gradients[0], block.gradient, None
-
-
-class ReplayedBlock(nn.Module):
-    """A block of one parameter."""
-
-    def __init__(self, num_elements: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.zeros(num_elements // 64, 64))
-        self.forward_s = self.backward_s = 0.0
-        self.gradient = torch.full((num_elements // 64, 64), 1.0)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """The same."""
-        return _Replayed.apply(x, self.weight, self)  # type: ignore[no-any-return, no-untyped-call]
-
-
-class Replayed(nn.Module):
-    """Blocks one after the other."""
-
-    def __init__(self, num_blocks: int, num_elements: int, compute_s: float) -> None:
-        super().__init__()
-        self.blocks = nn.ModuleList(ReplayedBlock(num_elements) for _ in range(num_blocks))
-        for block in self.blocks:
-            assert isinstance(block, ReplayedBlock)
-            block.forward_s = (1 - BACKWARD_SHARE) * compute_s / num_blocks
-            block.backward_s = BACKWARD_SHARE * compute_s / num_blocks
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Through all blocks."""
-        for block in self.blocks:
-            x = block(x)
-        return x
-
-    def scale(self, norm: float) -> None:
-        """Have the next gradients a norm, that of a worker and of the mean."""
-        count = sum(block.gradient.numel() for block in self.blocks)  # type: ignore[union-attr, misc]
-        for block in self.blocks:
-            block.gradient.fill_(norm / count**0.5)  # type: ignore[union-attr, operator]
 
 
 def main() -> None:
@@ -100,8 +47,8 @@ def main() -> None:
     given = parser.parse_args()
     ct.init()
     torch.set_num_threads(1)
-    model = Replayed(given.blocks, given.elements, given.compute)
-    bare = model
+    model = bare = Replayed(given.blocks, given.elements)
+    bare.take(given.compute, 1 - BACKWARD_SHARE)
     optimizer: Any
     if given.mode.startswith("luwu"):
         is_backward = given.mode == "luwu-backward" or given.speculative

@@ -9,9 +9,10 @@ of memory. Workers compute in turn what they are given, by seconds.
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
-from coarse.client.odc.protocol import OdcClient
+from coarse.client.odc.protocol import Fetch, OdcClient
 from coarse.hardware.links import Link
 from coarse.protocol.odc import NO_TOKENS, OdcDeclaration, OdcLayout, Spots
 from coarse.protocol.odc_records import OdcRows, OdcShards, OdcSums
@@ -112,13 +113,8 @@ class SimulatedOdc:
         for number, microbatches in enumerate(work):
             client.publish(0, len(units), [True] * len(units))
             for microbatch in microbatches:
-                for unit in units:
-                    yield from self._fetch(client, unit)
-                    yield microbatch.forward_s
-                for unit in reversed(units):
-                    yield from self._fetch(client, unit)
-                    yield microbatch.backward_s
-                    yield from self._push(client, unit)
+                yield from self._pass(client, units, microbatch.forward_s, is_backward=False)
+                yield from self._pass(client, units[::-1], microbatch.backward_s, is_backward=True)
             client.end(NO_TOKENS)
             yield lambda: client.committed is not None
             client.take_committed()
@@ -126,8 +122,18 @@ class SimulatedOdc:
                 self._ended_s.append(0.0)
             self._ended_s[number] = self._engine.now_s
 
-    def _fetch(self, client: OdcClient, unit: int) -> Waits:
-        fetch = client.fetch(unit)
+    def _pass(self, client: OdcClient, units: Sequence[int], seconds: float, *, is_backward: bool) -> Waits:
+        """Through all units; each is fetched while the one before it is computed."""
+        fetch = client.fetch(units[0])
+        for unit, following in zip_longest(units, units[1:]):
+            yield from self._read(client, unit, fetch)
+            if following is not None:
+                fetch = client.fetch(following)
+            yield seconds
+            if is_backward:
+                yield from self._push(client, unit)
+
+    def _read(self, client: OdcClient, unit: int, fetch: Fetch) -> Waits:
         yield lambda: client.is_fetched(fetch)
         if self._rates.read_bytes_per_s:
             nbytes = len(self._layout.members) * self._declaration.units[unit].shard_nbytes

@@ -9,6 +9,7 @@ minibatch k, which no worker has reached that may still fetch. So one place for 
 those only that have changed since, so frozen ones once.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -65,6 +66,8 @@ class OdcClient:
         num_units = len(layout.declaration.units)
         self.published = {member: [-1] * num_units for member in layout.members}
         """By owner and unit the minibatch of the last publication."""
+        self._num_published = [0] * num_units
+        """Owners that have published a unit in this minibatch."""
         self.contents = {member: [-1] * num_units for member in layout.members}
         self._copied: dict[tuple[int, int], int] = {}
         """(Owner, unit) -> contents that the node keeps."""
@@ -79,6 +82,9 @@ class OdcClient:
         self.has_ended = False
         self.committed: OdcCommitted | None = None
         self._far = layout.far(self.node)
+        self._is_far = frozenset(self._far)
+        self._num_uncopied = [len(self._far)] * num_units
+        """Owners elsewhere whose contents of a unit the node does not keep."""
 
     # --- publishing
 
@@ -91,12 +97,17 @@ class OdcClient:
             if changed[unit - first]:
                 self.contents[self.client][unit] = self.minibatch
             self.published[self.client][unit] = self.minibatch
+            self._num_published[unit] += 1
             contents.append(self.contents[self.client][unit])
         self._tell(OdcPublish(self.client, self.model, self.minibatch, first, last, tuple(contents)))
 
     def is_published(self, unit: int) -> bool:
         """Whether this worker's shard of a unit is, in this minibatch."""
         return self.published[self.client][unit] == self.minibatch
+
+    def have_all_published(self, unit: int) -> bool:
+        """Whether every owner has published a unit in this minibatch."""
+        return self._num_published[unit] == len(self.published)
 
     def unpublished_by(self, unit: int) -> tuple[int, ...]:
         """Owners that have not published a unit in this minibatch, as far as this worker knows."""
@@ -113,11 +124,10 @@ class OdcClient:
 
     def is_fetched(self, fetch: Fetch) -> bool:
         """Whether every owner's shard can be read."""
-        unit = fetch.unit
-        if self.unpublished_by(unit):
+        if not self.have_all_published(fetch.unit):
             return False
-        if unit in self.layout.kept:
-            return all(self._has_copy(owner, unit) for owner in self._far)
+        if fetch.unit in self.layout.kept:
+            return not self._num_uncopied[fetch.unit]
         return len(fetch.landed) == len(self._far)
 
     def hurry(self, fetch: Fetch) -> None:
@@ -153,35 +163,39 @@ class OdcClient:
     def _ask(self) -> None:
         """Ask for shards of other nodes that are published and were not asked for."""
         for fetch in [fetch for fetch in self._fetches if not fetch.is_over]:
-            if fetch.unit in self.layout.kept:
-                self._ask_node(fetch.unit)
-            elif self._far:
-                self._ask_for(fetch)
+            self._ask_of(fetch, self._far)
 
-    def _ask_node(self, unit: int) -> None:
+    def _ask_of(self, fetch: Fetch, owners: Sequence[int]) -> None:
+        if fetch.unit in self.layout.kept:
+            if self._num_uncopied[fetch.unit]:
+                self._ask_node(fetch.unit, owners)
+        elif self._far:
+            self._ask_for(fetch, owners)
+
+    def _ask_node(self, unit: int, owners: Sequence[int]) -> None:
         by_device: dict[int, list[int]] = {}
-        for owner in self._far:
+        for owner in owners:
             contents = self.contents[owner][unit]
             is_here = self._has_copy(owner, unit) or self._asked_copies.get((owner, unit)) == contents
             if self.published[owner][unit] == self.minibatch and not is_here:
                 self._asked_copies[owner, unit] = contents
                 agent = self.layout.agent(self.node, owner)
                 by_device.setdefault(self.layout.device_of(agent), []).append(owner)
-        for device, owners in by_device.items():
-            self._send_fetch(device, unit, owners, -1)
+        for device, asked in by_device.items():
+            self._send_fetch(device, unit, asked, -1)
 
-    def _ask_for(self, fetch: Fetch) -> None:
+    def _ask_for(self, fetch: Fetch, owners: Sequence[int]) -> None:
         if fetch.landing < 0:
             if not self._landings:
                 return
-            fetch.landing = self._landings.pop(0)
-        owners = [
-            owner for owner in self._far
+            fetch.landing, owners = self._landings.pop(0), self._far
+        asked = [
+            owner for owner in owners
             if owner not in fetch.asked and self.published[owner][fetch.unit] == self.minibatch
         ]  # fmt: skip
-        if owners:
-            fetch.asked.update(owners)
-            self._send_fetch(self.device, fetch.unit, owners, fetch.landing)
+        if asked:
+            fetch.asked.update(asked)
+            self._send_fetch(self.device, fetch.unit, asked, fetch.landing)
 
     def _send_fetch(self, device: int, unit: int, owners: list[int], landing: int) -> None:
         contents = tuple(self.contents[owner][unit] for owner in owners)
@@ -223,6 +237,10 @@ class OdcClient:
         self.has_ended = False
         self.counts = [0] * len(self.counts)
         self.minibatch += 1
+        self._num_published = [
+            sum(minibatch == self.minibatch for minibatch in of_unit)
+            for of_unit in zip(*self.published.values(), strict=True)
+        ]
         return committed
 
     # --- events
@@ -231,10 +249,7 @@ class OdcClient:
         """A record of a device has come."""
         match record:
             case OdcPublish():
-                for unit in range(record.first, record.last):
-                    self.published[record.client][unit] = record.minibatch
-                    self.contents[record.client][unit] = record.contents[unit - record.first]
-                self._ask()
+                self._take_publication(record)
             case OdcFetched():
                 for fetch in self._fetches:
                     if fetch.unit == record.unit and set(record.owners) <= fetch.asked - fetch.landed:
@@ -243,7 +258,9 @@ class OdcClient:
                         break
             case OdcCopied():
                 for owner, contents in zip(record.owners, record.contents, strict=True):
+                    had = self._has_copy(owner, record.unit)
                     self._copied[owner, record.unit] = contents
+                    self._num_uncopied[record.unit] += had - self._has_copy(owner, record.unit)
             case OdcAdded():
                 self._slots[record.slot] -= 1
             case OdcCommitted():
@@ -257,6 +274,20 @@ class OdcClient:
                 self.statuses[record.device, record.token] = record
             case _:
                 raise AssertionError(f"a worker was sent {record}")
+
+    def _take_publication(self, record: OdcPublish) -> None:
+        owner = record.client
+        for unit in range(record.first, record.last):
+            had = self._has_copy(owner, unit)
+            self.published[owner][unit] = record.minibatch
+            self.contents[owner][unit] = record.contents[unit - record.first]
+            self._num_published[unit] += record.minibatch == self.minibatch
+            if owner in self._is_far:
+                self._num_uncopied[unit] += had - self._has_copy(owner, unit)
+        if owner in self._is_far:
+            for fetch in [fetch for fetch in self._fetches if not fetch.is_over]:
+                if record.first <= fetch.unit < record.last:
+                    self._ask_of(fetch, (owner,))
 
     def _tell(self, record: OdcPublish | OdcEnd) -> None:
         self.out.append(ToDevice(self.device, record))
