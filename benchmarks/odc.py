@@ -12,6 +12,7 @@ import argparse
 import json
 import os
 import sys
+import time
 from pathlib import Path
 from statistics import median
 
@@ -29,11 +30,12 @@ import coarse.torch as ct
 from benchmarks.contenders.gloo import open_gloo
 from benchmarks.provenance import provenance
 from coarse.parallel.packing.costs import Cost
+from coarse.parallel.packing.measured_cost import measure_cost
 from coarse.parallel.packing.sampler import Sampling
 from coarse.session import current
 from experiments.long_tail.lengths import MEAN_TOKENS, draw_lengths
 from experiments.long_tail.model import LongTailShape, PackedBlock
-from experiments.long_tail.training import LongTailTraining, MinibatchTime, agreed, measure_cost
+from experiments.long_tail.training import LongTailTraining, MinibatchTime, agreed, step_of
 
 RESULTS = Path(__file__).parent / "results" / "odc.json"
 CONTENDERS = (
@@ -124,8 +126,8 @@ def main() -> None:
     os.sched_setaffinity(0, {cores[coarse.rank() % len(cores)]})
     open_gloo(current().require_users_comm())
     shape = LongTailShape(layers=given.layers, width=given.width, context=given.cap)
-    own, packed_off = measure_cost(shape)
-    cost = agreed(own)
+    measured = measure_cost(step_of(shape), now_s=time.thread_time)
+    cost = agreed(measured.cost)
     rows: list[dict[str, object]] = []
     for size in map(int, given.sizes.split(",")):
         before = device_cpu_s()
@@ -133,7 +135,9 @@ def main() -> None:
         if coarse.rank() == 0:
             print_rows(rows[-len(CONTENDERS) :], device_cpu_s() - before)
     if coarse.rank() == 0:
-        settings = {**vars(given), "cost_ms": [1e3 * cost.quadratic, 1e3 * cost.linear], "packed_off": packed_off}
+        settings = {
+            **vars(given), "cost_ms": [1e3 * cost.quadratic, 1e3 * cost.linear], "packed_off": measured.packed_share
+        }
         origin = provenance("odc.py", sys.argv[1:], given.workers + given.devices)
         found = {**origin, "settings": settings, "rows": rows}
         RESULTS.with_name(f"{given.name}.json").write_text(json.dumps(found, indent=1) + "\n")

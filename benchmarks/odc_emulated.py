@@ -65,8 +65,8 @@ def rows_at(gbit: float, given: argparse.Namespace) -> list[dict[str, Any]]:
         unit_elements=given.elements, node_bytes_per_s=1e6 * rate_mbit / 8 * PAYLOAD,
     )  # fmt: skip
     print(
-        f"{gbit:g} Gbit/s a node: bytes and rates divided by {factor:.0f}, {4 * elements / 1e6:.2f} MB in {given.units} "
-        f"units at {rate_mbit:.1f} Mbit/s"
+        f"{gbit:g} Gbit/s a node: bytes and rates divided by {factor:.0f}, {4 * elements / 1e6:.2f} MB in "
+        f"{given.units} units at {rate_mbit:.1f} Mbit/s"
     )
     size = given.size * job.num_workers
     drawn = draw_lengths("longalign", given.sigma, size * given.minibatches, 1.0, CAP, seed=1)
@@ -93,8 +93,8 @@ def rows_at(gbit: float, given: argparse.Namespace) -> list[dict[str, Any]]:
         took = sum(row["emulated_s"])
         print(
             f"  {row['way']:22} {took:7.2f} s (emulated), {row['simulated_s']:7.2f} s (simulated, "
-            f"{row['simulated_s'] / took - 1:+.1%}), {row['free_s']:7.2f} s without communication; {base / took - 1:+.0%} "
-            "over fsdp + lb_micro",
+            f"{row['simulated_s'] / took - 1:+.1%}), {row['free_s']:7.2f} s without communication; "
+            f"{base / took - 1:+.0%} over fsdp + lb_micro",
             flush=True,
         )
     return rows

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import time
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # so that the script runs from any folder
@@ -16,10 +17,11 @@ import numpy as np
 import torch
 
 import coarse
+from coarse.parallel.packing.measured_cost import load_cost, measure_cost
 from coarse.parallel.packing.sampler import BALANCES, Sampling
 from experiments.long_tail.lengths import MEAN_TOKENS, draw_lengths
 from experiments.long_tail.model import LongTailShape
-from experiments.long_tail.training import MODES, LongTailTraining, agreed, measure_cost
+from experiments.long_tail.training import MODES, LongTailTraining, agreed, step_of
 
 
 def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -35,6 +37,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--layers", type=int, default=LongTailShape.layers)
     parser.add_argument("--width", type=int, default=LongTailShape.width)
+    parser.add_argument("--costs", type=Path, help="a file of coarse profile --costs; by default they are measured")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args(arguments)
     if given.balance == "lb_mini" and given.mode != "odc":
@@ -50,8 +53,11 @@ def main() -> None:
     shape = LongTailShape(layers=given.layers, width=given.width, context=given.cap)
     num_samples = given.minibatch * given.steps
     lengths = draw_lengths(given.data, given.sigma, num_samples, given.factor, given.cap, given.seed)
-    own_cost, packed_off = measure_cost(shape)
-    cost = agreed(own_cost)
+    if given.costs is None:
+        measured = measure_cost(step_of(shape), now_s=time.thread_time)
+        cost, packed = agreed(measured.cost), f", packed {measured.packed_share:+.1%} from the sum"
+    else:
+        cost, packed = load_cost(given.costs), ""
     sampling = Sampling(
         minibatch=given.minibatch, num_ranks=coarse.size(), balance=given.balance, cap=given.cap, cost=cost,
         pad=given.balance != "lb_mini",
@@ -61,7 +67,7 @@ def main() -> None:
         print(
             f"{given.data}: {num_samples} samples of {min(lengths)} to {max(lengths)} tokens, mean "
             f"{np.mean(lengths):.0f} (scaled by {given.factor:g}); a sample of 1024 t tokens takes "
-            f"{1e3 * cost.quadratic:.1f} t^2 + {1e3 * cost.linear:.1f} t ms, packed {packed_off:+.1%} from the sum"
+            f"{1e3 * cost.quadratic:.1f} t^2 + {1e3 * cost.linear:.1f} t ms{packed}"
         )
     times = []
     while (found := training.step()) is not None:

@@ -1,4 +1,4 @@
-"""`coarse profile`: measures this machine, and saves it as a machine file for predictions."""
+"""`coarse profile`: measures this machine, or what samples of a model cost on it, and saves it as a file."""
 
 import os
 from pathlib import Path
@@ -9,12 +9,14 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from coarse.cli.sample_costs import cpu_name, profile_costs
 from coarse.cli.wrong_input import wrong_input_ends_with_2
 from coarse.errors import ConfigError
 from coarse.hardware.machine_file import load_machine
 from coarse.hardware.measure.measured import Measurements, labelled_text, machine_of, measure, noise_note
 from coarse.hardware.measure.pair import Pair
 from coarse.hardware.quantities import require_name
+from coarse.parallel.packing.measured_cost import LENGTHS
 from coarse.protocol.units import KIB, MIB
 from coarse.storage.region import total_bytes
 
@@ -27,13 +29,26 @@ app = typer.Typer(add_completion=False)
 def profile(
     save: Annotated[Path | None, typer.Option(help="Write the machine to this file (.toml).")] = None,
     name: Annotated[str, typer.Option(help="What the machine is called in the file.")] = "this-machine",
+    costs: Annotated[
+        str | None,
+        typer.Option(metavar="MODULE:FUNCTION", help="Measure what samples cost instead; FILE.py:FUNCTION does, too."),
+    ] = None,
+    lengths: Annotated[str, typer.Option(help="Of --costs: tokens of samples.")] = ",".join(map(str, LENGTHS)),
+    repeats: Annotated[int, typer.Option(help="Of --costs: the fastest of so many counts.")] = 5,
 ) -> None:
-    """Measure this machine's copies between processes, its records and its adder."""
+    """Measure this machine's copies between processes, its records and its adder.
+
+    With --costs: what a sample costs by its length. FUNCTION() returns a step, a callable that takes the lengths of the
+    samples of a microbatch, and runs your model forward and backward over such samples, packed as in training.
+    """
     with wrong_input_ends_with_2():
         require_name("--name", name)
         if save is not None and (save.is_dir() or not save.parent.is_dir()):
             raise ConfigError(f"--save {save}: cannot be written; name a file in a folder that exists", key="save")
         console = Console()
+        if costs is not None:
+            profile_costs(costs, lengths, repeats, save, console)
+            return
         found = _measured(console)
         console.print(_table(found))
         if found.is_noisy:
@@ -53,18 +68,9 @@ def _measured(console: Console) -> Measurements:
             pair,
             memory_bytes=total_bytes(),
             num_cores=len(os.sched_getaffinity(0)),
-            cpu=_cpu_name(),
+            cpu=cpu_name(),
             on_step=lambda share, what: progress.update(task, completed=share, description=what),
         )
-
-
-def _cpu_name() -> str:
-    """As the kernel calls it."""
-    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
-        key, _, value = line.partition(":")
-        if key.strip() == "model name":
-            return value.strip()
-    return "CPU"
 
 
 def _table(found: Measurements) -> Table:

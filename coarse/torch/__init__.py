@@ -111,7 +111,7 @@ from coarse.torch.push_pull import (
 
 if TYPE_CHECKING:
     from coarse.torch.fsdp.fully_shard import fully_shard, release_caches
-    from coarse.torch.fsdp.odc.minibatch import end_minibatch, minibatch_scale
+    from coarse.torch.fsdp.odc.minibatch import end_minibatch, minibatch_scale, publish
     from coarse.torch.fsdp.recording import TransferRecorder
     from coarse.torch.paged.model_in_network import model_in_network
     from coarse.torch.paged.offloaded import OffloadedOptimizer
@@ -190,6 +190,7 @@ __all__ = [
     "poll",
     "pull",
     "push",
+    "publish",
     "push_pull",
     "push_pull_",
     "push_pull_async",
@@ -216,6 +217,7 @@ _LATER = {
     "end_minibatch": "coarse.torch.fsdp.odc.minibatch",
     "fully_shard": "coarse.torch.fsdp.fully_shard",
     "minibatch_scale": "coarse.torch.fsdp.odc.minibatch",
+    "publish": "coarse.torch.fsdp.odc.minibatch",
     "model_in_network": "coarse.torch.paged.model_in_network",
     "OffloadedOptimizer": "coarse.torch.paged.offloaded",
     "release_caches": "coarse.torch.fsdp.fully_shard",

@@ -60,8 +60,8 @@ class PackedBlock(nn.Module):
         return found
 
 
-class LongTailGpt(nn.Module):
-    """The sum, not the mean, of all tokens' cross entropies."""
+class PackedGpt(nn.Module):
+    """Logits of each packed token."""
 
     def __init__(self, shape: LongTailShape) -> None:
         super().__init__()
@@ -73,14 +73,24 @@ class LongTailGpt(nn.Module):
         self.head = nn.Linear(shape.width, shape.vocabulary, bias=False)
 
     def forward(self, samples: Sequence[Tensor]) -> Tensor:
-        """Samples are (length + 1,) int64; none makes a pass of weight 0, of one token."""
-        counted = samples or [torch.zeros(2, dtype=torch.int64)]
+        """Samples are (length,) int64, at least one; (T, vocabulary) of all their tokens."""
         bounds = [0]
-        for sample in counted:
-            bounds.append(bounds[-1] + len(sample) - 1)
+        for sample in samples:
+            bounds.append(bounds[-1] + len(sample))
         places = torch.cat([torch.arange(end - begin) for begin, end in pairwise(bounds)])
-        x = self.tokens(torch.cat([sample[:-1] for sample in counted])) + self.positions(places)
+        x = self.tokens(torch.cat(list(samples))) + self.positions(places)
         for block in self.blocks:
             x = block(x, bounds)
-        loss = cross_entropy(self.head(self.norm(x)), torch.cat([sample[1:] for sample in counted]), reduction="sum")
+        logits: Tensor = self.head(self.norm(x))
+        return logits
+
+
+class LongTailGpt(PackedGpt):
+    """The sum, not the mean, of all tokens' cross entropies."""
+
+    def forward(self, samples: Sequence[Tensor]) -> Tensor:
+        """Samples are (length + 1,) int64; none makes a pass of weight 0, of one token."""
+        counted = samples or [torch.zeros(2, dtype=torch.int64)]
+        logits = super().forward([sample[:-1] for sample in counted])
+        loss = cross_entropy(logits, torch.cat([sample[1:] for sample in counted]), reduction="sum")
         return loss if samples else loss * 0.0

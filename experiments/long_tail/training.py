@@ -13,6 +13,7 @@ from torch import Tensor, nn
 import coarse
 import coarse.torch as ct
 from coarse.parallel.packing.costs import Cost
+from coarse.parallel.packing.measured_cost import Step
 from coarse.parallel.packing.sampler import MinibatchSampler, Sampling
 from coarse.protocol.clock import WallClock
 from experiments.long_tail.lengths import sample_tokens
@@ -40,24 +41,20 @@ def tensors_of(numbers: Sequence[int], lengths: Sequence[int], vocabulary: int) 
     return [torch.from_numpy(sample_tokens(number, lengths[number], vocabulary)) for number in numbers]
 
 
-def measure_cost(shape: LongTailShape, lengths: Sequence[int] = (64, 256, 1024, 2048)) -> tuple[Cost, float]:
-    """a s^2 + b s of this machine by least squares, and how far packing is from the sum of its samples."""
+def step_of(shape: LongTailShape) -> Step:
+    """Forward and backward over samples of lengths that are given."""
     model = LongTailGpt(shape)
 
-    def seconds(numbers: Sequence[int]) -> float:
-        samples, took = tensors_of(range(len(numbers)), numbers, shape.vocabulary), []
-        for _ in range(5):
-            began = time.thread_time()
-            model(samples).backward()
-            took.append(time.thread_time() - began)
-        return min(took)
+    def step(lengths: Sequence[int]) -> None:
+        model(tensors_of(range(len(lengths)), lengths, shape.vocabulary)).backward()
 
-    table = torch.tensor([[(s / 1024) ** 2, s / 1024] for s in lengths], dtype=torch.float64)
-    alone = torch.tensor([seconds([s]) for s in lengths], dtype=torch.float64)
-    weight = 1 / alone  # so that short samples count as much as long ones
-    a, b = torch.linalg.lstsq(table * weight[:, None], (alone * weight)[:, None]).solution.flatten().tolist()
-    packed = seconds([256, 256, 1024]) / float(2 * alone[1] + alone[2])
-    return Cost(quadratic=max(a, 0.0), linear=max(b, 1e-9), scale=1024), packed - 1
+    return step
+
+
+def cost_step() -> Step:
+    """Of finetune_long_tail.py's model: coarse profile --costs experiments.long_tail.training:cost_step."""
+    torch.set_num_threads(1)
+    return step_of(LongTailShape())
 
 
 def agreed(cost: Cost) -> Cost:

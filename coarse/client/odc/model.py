@@ -94,7 +94,11 @@ class OdcModel:
             DeadRankError: a rank is gone, or an owner has shut down.
         """
         unit, machine = fetch.unit, self.machine
-        what = f"parameters of unit {unit} of {self.name} for minibatch {machine.minibatch}"
+        what = (
+            f"parameters of unit {unit} of {self.name} for minibatch {machine.minibatch}, which their owners publish "
+            "when a forward of theirs begins, at end_minibatch, after optimizer.step(), or by "
+            "coarse.torch.publish(model)"
+        )
         try:
             self._wait(lambda: self._is_fetched(fetch), lambda: machine.unpublished_by(unit), what)
             nbytes = self._shard_nbytes(unit)

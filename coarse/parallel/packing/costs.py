@@ -1,7 +1,7 @@
 # Pure: no MPI, threads, clock or environment.
 """What a sample costs by its length."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from coarse.errors import ConfigError
@@ -35,6 +35,38 @@ class Cost:
     def of_all(self, lengths: Iterable[int]) -> float:
         """Of several, one after the other or packed."""
         return sum(map(self.of, lengths))
+
+
+def fit_cost(lengths: Sequence[int], seconds: Sequence[float], scale: float = 1024.0) -> Cost:
+    """The cost whose relative errors are least, by least squares, so that short samples count as much as long ones.
+
+    Args:
+        lengths: tokens of samples, at least two that differ.
+        seconds: what each took, above 0.
+
+    Raises:
+        ConfigError: too few lengths, or times of 0.
+    """
+    if len(lengths) != len(seconds) or len(set(lengths)) < 2 or min(lengths) < 1 or min(seconds) <= 0:
+        raise ConfigError(
+            f"a s^2 + b s follows from at least two lengths above 0 and their seconds above 0; got {list(lengths)} and "
+            f"{list(seconds)}",
+            key="lengths",
+        )
+    squares = [(length / scale) ** 2 / s for length, s in zip(lengths, seconds, strict=True)]
+    lines = [length / scale / s for length, s in zip(lengths, seconds, strict=True)]
+    ss, sl, ll = (
+        sum(one * other for one, other in zip(left, right, strict=True))
+        for left, right in ((squares, squares), (squares, lines), (lines, lines))
+    )
+    s1, l1 = sum(squares), sum(lines)
+    determinant = ss * ll - sl * sl
+    a, b = (s1 * ll - l1 * sl) / determinant, (l1 * ss - s1 * sl) / determinant
+    if a < 0:
+        a, b = 0.0, l1 / ll
+    elif b < 0:
+        a, b = s1 / ss, 0.0
+    return Cost(quadratic=a, linear=b, scale=scale)
 
 
 QWEN_1_5B = Cost(quadratic=1.982, linear=2.612, scale=32_000)

@@ -1,5 +1,6 @@
 """What mode odc says of models that train, and of what cannot; the folder takes digests, for other layouts."""
 
+import copy
 import json
 import sys
 import warnings
@@ -196,9 +197,77 @@ def what_wants_a_gradient_too_early_is_told_of_the_end() -> None:
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     with raises(ConfigError, "end_minibatch"):
         print(model.head.weight.grad.norm())
+    for look, word in (
+        (lambda grad: grad.full_tensor(), "full_tensor"), (lambda grad: grad._local_tensor, "_local_tensor"),
+        (lambda grad: grad.data, "data wants"), (lambda grad: getattr(grad, "to_local", None), "to_local"),
+    ):  # fmt: skip
+        with raises(ConfigError, word, "end_minibatch"):
+            look(model.head.weight.grad)
+    assert not hasattr(model.head.weight.grad, "unheard_of")
     assert model.head.weight.grad.shape == model.head.weight.shape
     ct.end_minibatch(model, num_tokens=1)
     assert float(nn.utils.clip_grad_norm_(model.parameters(), 1.0).full_tensor()) > 0
+
+
+class Skipping(nn.Module):
+    """Leaves a layer out where it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
+
+    def forward(self, x: torch.Tensor, skipped: int = -1) -> torch.Tensor:
+        for place, layer in enumerate(self.layers):
+            x = x if place == skipped else layer(x)
+        return x
+
+
+def what_was_fetched_ahead_and_not_used_does_not_hold_the_next_minibatch() -> None:
+    torch.manual_seed(0)
+    alone = Skipping()
+    model = ct.fully_shard(copy.deepcopy(alone), mode="odc", cache=CACHE, units=[nn.Linear])
+    optimizers = [torch.optim.SGD(one.parameters(), lr=0.1) for one in (alone, model)]
+    for _ in range(3):
+        (alone(torch.ones(2, 4)).sum() / 2).backward()
+        model(torch.ones(2, 4)).sum().backward()
+        with torch.no_grad():
+            model(torch.ones(2, 4), skipped=1)
+        ct.end_minibatch(model, num_tokens=2)
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+    for found, wanted in zip(whole(model), alone.parameters(), strict=True):
+        torch.testing.assert_close(found, wanted.detach())
+
+
+def a_worker_that_never_runs_a_model_keeps_nobody_who_does() -> None:
+    """A frozen reference, which a worker without microbatches has no use for."""
+    policy, reference = sharded(cache=CACHE), sharded(cache=CACHE)
+    reference.requires_grad_(False)
+    optimizer = torch.optim.SGD(policy.parameters(), lr=0.1)
+    for step in range(3):
+        every = samples(step)
+        if coarse.rank() == 0:
+            for inputs, _ in every:
+                with torch.no_grad():
+                    reference(inputs)
+            for sample in every:
+                backward(policy, sample)
+        total = sum(len(inputs) for inputs, _ in every)
+        ct.end_minibatch(policy, num_tokens=total if coarse.rank() == 0 else 0)
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def one_worker_evaluates_before_the_others_begin() -> None:
+    model = sharded(cache=CACHE)
+    if coarse.rank() != 0:
+        ct.publish(model)
+    else:
+        with torch.no_grad():
+            model(samples(0)[0][0])
+    coarse.barrier()
+    train(model, 1)
 
 
 def gradients_that_are_dropped_too_early_are_missed() -> None:
@@ -413,6 +482,9 @@ CLAIMS: tuple[Claim, ...] = (
     no_collective_is_entered_within_a_minibatch,
     what_wants_a_gradient_too_early_is_told_of_the_end,
     gradients_that_are_dropped_too_early_are_missed,
+    what_was_fetched_ahead_and_not_used_does_not_hold_the_next_minibatch,
+    a_worker_that_never_runs_a_model_keeps_nobody_who_does,
+    one_worker_evaluates_before_the_others_begin,
     parameters_that_change_within_a_minibatch_are_told,
     they_are_told_under_a_root_without_parameters_too,
     values_above_the_window_are_named_and_nothing_is_written,

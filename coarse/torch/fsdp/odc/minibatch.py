@@ -46,6 +46,20 @@ def end_minibatch(model: nn.Module, *, num_tokens: float | None = None, misfits:
         tree.end(tokens, keeps_misfits=misfits == "keep")
 
 
+def publish(model: nn.Module) -> None:
+    """Have others read this worker's shards in this minibatch, before it runs a forward: where one worker is to
+    evaluate while the others have not begun, or a worker never runs a model that others do. Returns at once.
+
+    Forwards, `end_minibatch` and optimizers' steps publish as well. Parameters must not change afterwards until the
+    minibatch has ended.
+
+    Raises:
+        ConfigError: a model in another mode; parameters that were changed since they were published.
+    """
+    for tree in _trees_under(model):
+        tree.on_forward()
+
+
 def minibatch_scale(total_tokens: float, model: nn.Module | None = None) -> float:
     """By what to multiply a loss that is a sum over tokens, where the sampler knows the minibatch's total: then
     `end_minibatch` is called without num_tokens. Does not communicate. `model`: one that not all workers share.

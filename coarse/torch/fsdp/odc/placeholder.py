@@ -15,6 +15,9 @@ _LOOKS = frozenset([
     torch.Tensor.numel,
 ])  # fmt: skip
 """What may be asked of it."""
+_OF_DTENSORS = frozenset([
+    "full_tensor", "to_local", "redistribute", "placements", "device_mesh", "_local_tensor", "_spec",
+])  # fmt: skip
 
 
 class GradientPlaceholder(torch.Tensor):
@@ -37,17 +40,33 @@ class GradientPlaceholder(torch.Tensor):
         if function in _LOOKS:
             with torch._C.DisableTorchFunctionSubclass():
                 return function(*args, **(kwargs or {}))
-        raise ConfigError(
-            f"{getattr(function, '__name__', function)} wants a gradient before its minibatch has ended: in mode 'odc' "
-            "gradients are whole after coarse.torch.end_minibatch(model, num_tokens=n); call that before you clip, "
-            "unscale, log or change gradients"
-        )
+        raise _too_early(_name_of(function))
 
     @classmethod
     def __torch_dispatch__(cls, function: Callable[..., Any], *_: object) -> Any:  # type: ignore[override]  # noqa: ANN401
         """Nothing should come here, past the function above."""
         raise AssertionError(f"{function} of a gradient without values")
 
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401
+        """A sharded gradient would be a DTensor."""
+        if name in _OF_DTENSORS:
+            raise _too_early(name)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
     def __repr__(self) -> str:  # type: ignore[override]
         """For people."""
         return "GradientPlaceholder(until coarse.torch.end_minibatch)"
+
+
+def _name_of(function: Callable[..., Any]) -> str:
+    """As a user wrote it; of an attribute the name of the attribute."""
+    name = getattr(function, "__name__", str(function))
+    attribute = getattr(function, "__self__", None)
+    return str(getattr(attribute, "__name__", name) if name in ("__get__", "__set__") else name)
+
+
+def _too_early(what: str) -> ConfigError:
+    return ConfigError(
+        f"{what} wants a gradient before its minibatch has ended: in mode 'odc' gradients are whole after "
+        "coarse.torch.end_minibatch(model, num_tokens=n); call that before you clip, unscale, log or change gradients"
+    )

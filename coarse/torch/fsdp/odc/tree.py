@@ -118,8 +118,9 @@ class OdcTree:
         if is_in_backward():
             raise ConfigError("end_minibatch was called within backward; call it after the last microbatch")
         if not self._committed:  # else this call goes on where one that stalled has stopped
-            self.publish()
+            publish_all()
             for unit in self.units():
+                unit.settle()
                 unit.require_untouched()
         left = self.models[len(self._committed) :]
         for model, _ in left:
@@ -154,6 +155,13 @@ class OdcTree:
     def on_backward(self) -> None:
         """A microbatch's gradients are about to come."""
         self._stepped = None
+
+
+def publish_all() -> None:
+    """Of every tree what was not published in its minibatch: others may wait for a model that this worker, which had no
+    microbatch, never ran."""
+    for tree in list(_trees):
+        tree.publish()
 
 
 def trees_in(model: nn.Module) -> list[OdcTree]:

@@ -61,6 +61,8 @@ class OnDemandUnit:
         self._staged: tuple[int, int, np.ndarray] | None = None
         """Slot, mask and bytes of the piece that FSDP2 is about to fill."""
         self._published_versions: tuple[int, ...] = ()
+        self._fetching: _Fetching | None = None
+        """The last one, which nobody may have used."""
         fsdp.bind(self)
         fsdp.use(_Fetches(self), _Pushes(self))
         fsdp.undivided()
@@ -129,7 +131,14 @@ class OnDemandUnit:
     def fetch(self, out: torch.Tensor) -> dist.Work:
         """Fill `out`, (p*n,), once it is waited for."""
         self.tree.publish()
-        return _Fetching(self.model, self.model.fetch(self.place), out)
+        self._fetching = _Fetching(self.model, self.model.fetch(self.place), out)
+        return self._fetching
+
+    def settle(self) -> None:
+        """What was fetched ahead, and not used, comes before its minibatch is over: later nobody has it any more."""
+        if self._fetching is not None:
+            self._fetching.wait()
+            self._fetching = None
 
     # --- gradients
 
@@ -237,17 +246,17 @@ class _Fetching(dist.Work):
     def __init__(self, model: OdcModel, fetch: Fetch, out: torch.Tensor) -> None:
         super().__init__()
         self._model = model
-        self._fetch: Fetch | None = fetch
-        self._out = out
+        self._left: tuple[Fetch, torch.Tensor] | None = (fetch, out)
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Return once the tensor may be used; raises coarse's errors."""
-        fetch, self._fetch = self._fetch, None
-        if fetch is not None:
-            host = self._out if self._out.device.type == "cpu" else torch.empty_like(self._out, device="cpu")
+        left, self._left = self._left, None
+        if left is not None:
+            fetch, out = left
+            host = out if out.device.type == "cpu" else torch.empty_like(out, device="cpu")
             self._model.read(fetch, bytes_of(host))
-            if host is not self._out:
-                self._out.copy_(host)
+            if host is not out:
+                out.copy_(host)
         return True
 
 

@@ -1,0 +1,99 @@
+"""`coarse profile --costs`: what a sample of a user's own model costs by its length."""
+
+import os
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+
+from rich.console import Console
+from rich.table import Table
+
+from coarse.errors import ConfigError
+from coarse.parallel.packing.measured_cost import ADDITIVE_WITHIN, MeasuredCost, Step, measure_cost, save_cost
+
+
+def profile_costs(text: str, lengths: str, repeats: int, save: Path | None, console: Console) -> None:
+    """Measure, print and save; `text` is MODULE:FUNCTION, `lengths` a list with commas."""
+    found = measure_cost(_step_of(text), _lengths_of(lengths), repeats)
+    cost = found.cost
+    console.print(_cost_table(text, found))
+    console.print(
+        f"a sample of s tokens: {cost.quadratic:.4g} (s/{cost.scale:g})^2 + {cost.linear:.4g} (s/{cost.scale:g}) "
+        f"seconds, within {found.worst_share:.1%} of what was measured",
+        highlight=False, soft_wrap=True,
+    )  # fmt: skip
+    if found.packed_share > ADDITIVE_WITHIN:
+        Console(stderr=True).print(
+            f"coarse: warning: samples of {_packed_text(found)} tokens took {found.packed_share:.0%} longer packed "
+            "than apart; plans assume that they add up (let each attend to itself alone, without padding)",
+            highlight=False, soft_wrap=True,
+        )  # fmt: skip
+    if save is not None:
+        save_cost(found, save, f"{text} on {cpu_name()}")
+        console.print(f"wrote {save}; read it by coarse.parallel.packing.measured_cost.load_cost",
+                      highlight=False, markup=False, soft_wrap=True)  # fmt: skip
+
+
+def cpu_name() -> str:
+    """As the kernel calls it."""
+    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() == "model name":
+            return value.strip()
+    return "CPU"
+
+
+def _lengths_of(text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise ConfigError(f"--lengths must be whole numbers such as 64,256,1024, got {text!r}", key="lengths") from None
+
+
+def _step_of(text: str) -> Step:
+    """The step that MODULE:FUNCTION returns."""
+    module_name, _, name = text.rpartition(":")
+    if not module_name or not name:
+        raise ConfigError(f"--costs must be MODULE:FUNCTION or FILE.py:FUNCTION, got {text!r}", key="costs")
+    try:
+        make: Callable[[], Step] = getattr(_module_of(module_name), name)
+    except (ImportError, OSError, AttributeError) as error:
+        raise ConfigError(
+            f"--costs {text}: {error}; name a function in a module that is found from this folder", key="costs"
+        ) from error
+    step = make()
+    if not callable(step):
+        raise ConfigError(f"--costs {text}: it returned {step!r}; return a callable that takes lengths", key="costs")
+    return step
+
+
+def _module_of(name: str) -> ModuleType:
+    """A module by its name, or by its file's path."""
+    sys.path.insert(0, os.getcwd())
+    if not name.endswith(".py"):
+        return import_module(name)
+    spec = spec_from_file_location(Path(name).stem, name)
+    assert spec is not None and spec.loader is not None, "a path that ends in .py has a loader"
+    module = module_from_spec(spec)
+    sys.modules[spec.name] = module  # where dataclasses look for it
+    spec.loader.exec_module(module)
+    return module
+
+
+def _packed_text(found: MeasuredCost) -> str:
+    return ", ".join(map(str, found.packed))
+
+
+def _cost_table(text: str, found: MeasuredCost) -> Table:
+    table = Table(title=f"{text}, measured on {cpu_name()}", title_justify="left", min_width=60)
+    for head in ("tokens", "ms, forward and backward", "by the fitted cost"):
+        table.add_column(head)
+    for length, seconds in found.seconds:
+        fitted = found.cost.of(length)
+        table.add_row(str(length), f"{1e3 * seconds:.2f}", f"{1e3 * fitted:.2f} ({fitted / seconds - 1:+.1%})")
+    off = f"{found.packed_share:+.1%} of their sum"
+    table.add_row(f"{_packed_text(found)} packed", f"{1e3 * found.packed_s:.2f}", off)
+    return table

@@ -1,0 +1,1 @@
+"""Reinforcement learning by groups of rollouts (GRPO) on a task whose answers are checked."""
