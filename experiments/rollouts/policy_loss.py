@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from torch.nn.functional import log_softmax
 
 CLIP = 0.2
+EXPLORATION = 0.06
+"""What a nat of a token's entropy is worth, so that answers of one prompt stay different."""
 
 
 @dataclass(frozen=True)
@@ -42,4 +44,7 @@ def policy_loss(policy: nn.Module, judged: Sequence[Judged]) -> Tensor:
     old = torch.cat([one.old for one in judged])
     advantage = torch.cat([torch.full_like(one.old, one.advantage) for one in judged])
     ratio = (answers - old).exp()
-    return -torch.minimum(ratio * advantage, ratio.clamp(1 - CLIP, 1 + CLIP) * advantage).sum()
+    entropy = -(logged.exp() * logged).sum(-1)
+    explored = torch.cat([part[-len(one.old) :] for part, one in zip(entropy.split(sizes), judged, strict=True)])
+    gained = torch.minimum(ratio * advantage, ratio.clamp(1 - CLIP, 1 + CLIP) * advantage)
+    return -(gained + EXPLORATION * explored).sum()

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 START, END, MARK = 0, 1, 2
 FIRST_NUMBER = 6
 """Tokens from MARK + 1 to here are never right."""
-MOST = 10
+MOST = 6
 """The largest number that is asked for."""
 VOCABULARY = FIRST_NUMBER + MOST
-LONGEST_ANSWER = 14
+LONGEST_ANSWER = 10
 """Tokens of an answer after which it is cut."""
 EXACT, NEAR = 1.0, 0.5
 """The reward of a right answer, and what a wrong one stays below."""

@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.claims import IN_TIME_S, claims_of, read_reports, require_held
 from tests.support.launch import mpirun
-from tests.support.layouts import parameters, partition_table
+from tests.support.layouts import parameters, partition_table, takes_all
 
 HERE = Path(__file__).parent
 CLAIMS = claims_of(HERE / "odc_claims.py")
@@ -59,6 +59,24 @@ def test_every_claim_holds(job):
 def test_the_bits_are_the_same_with_and_without_what_nodes_keep(job):
     for by_job in _digests.values():
         assert len(set(by_job.values())) == 1, by_job
+
+
+def test_rollouts_of_unequal_length_train_a_policy(tmp_path):
+    environ = folder_with(tmp_path, (2, 1, 1, False), "")
+    completed = mpirun(3, HERE / "rollout_claims.py", tmp_path, env=environ, timeout_s=120)
+    assert completed.returncode == 0, completed.stderr
+    claims = claims_of(HERE / "rollout_claims.py")
+    reports = read_reports(tmp_path, 2)
+    assert set(reports) == set(claims)
+    require_held(reports, claims)
+
+
+@pytest.mark.skipif(not takes_all, reason="a training; make test-all")
+def test_every_answer_is_right_after_a_hundred_steps(tmp_path):
+    script = HERE.parents[2] / "experiments" / "grpo_counting.py"
+    completed = mpirun(3, script, env=folder_with(tmp_path, (2, 1, 1, False), ""), timeout_s=240)
+    assert completed.returncode == 0, completed.stderr
+    assert "100% of the likeliest answers right" in completed.stdout
 
 
 SLOW_JOBS = {
