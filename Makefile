@@ -13,21 +13,21 @@ export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 
 .DEFAULT_GOAL := install
 .DELETE_ON_ERROR:
-.PHONY: install demo demo-tf test test-unit test-mpi test-all test-hashes test-conformance test-mutants test-model test-losses test-versions lint types bench bench-sync bench-step bench-first-names bench-idle bench-simulator bench-emulation bench-simulator-accuracy bench-policies bench-degradation bench-wire bench-throughput bench-tf-step bench-two-trees bench-switch bench-luwu bench-luwu-paper bench-odc readme validate clean
+.PHONY: install demo demo-tf test test-unit test-mpi test-all test-hashes test-conformance test-mutants test-model test-losses test-oracle test-versions lint types bench bench-sync bench-step bench-first-names bench-idle bench-simulator bench-emulation bench-simulator-accuracy bench-policies bench-degradation bench-wire bench-throughput bench-tf-step bench-two-trees bench-switch bench-luwu bench-luwu-paper bench-odc readme validate clean
 
 install: $(INSTALLED)
 
 # Pinned packages first, then the project itself, then mpirun's defaults: more ranks than cores
 # are welcome, and no rank is bound to a core (several would share one). Last MPI's own: Open MPI
 # tries one-sided transfers over libfabric, finds no network for them and then sleeps a second in
-# MPI_Init; nothing here uses them.
+# MPI_Init; nothing here uses them. And over TCP it sends up to 1 MiB without asking first.
 $(INSTALLED): requirements.txt setup.py pyproject.toml Makefile
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=...")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	printf '%s\n' 'rmaps_default_mapping_policy=:oversubscribe' 'hwloc_default_binding_policy=none' > $(MPIRUN_DEFAULTS)
-	printf '%s\n' 'btl=^ofi' > $(MPI_DEFAULTS)
+	printf '%s\n' 'btl=^ofi' 'btl_tcp_eager_limit=1048576' > $(MPI_DEFAULTS)
 	touch $@
 
 demo: $(INSTALLED)
@@ -79,6 +79,13 @@ test-mutants: $(INSTALLED)
 test-model: $(INSTALLED)
 	COARSE_TEST_MODEL=1 PYTHONPATH=. $(BIN)/python -m pytest -q -s tests/unit/transport/many_to_one/test_model.py \
 	    tests/unit/odc/test_model.py
+
+# Balanced parts beside the best ones that prtpy finds by search, which is installed under .versions for it (200 MB); not a
+# part of `make test`.
+test-oracle: $(INSTALLED)
+	test -d .versions/oracle/prtpy || $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps \
+	    --target .versions/oracle prtpy==0.8.3 mip==2.0.0 cbcbox==2.935 cffi==2.1.1 pycparser==3.12
+	PYTHONPATH=.versions/oracle $(BIN)/python -m pytest -q -s tests/unit/parallel/packing/test_oracle.py
 
 # 10^9 elements pushed and pulled where a tenth of all datagrams is lost (minutes); not a part of `make test`.
 test-losses: $(INSTALLED)
@@ -154,11 +161,14 @@ bench-luwu: $(INSTALLED)
 	$(BIN)/python benchmarks/luwu_live.py --storage $(STORAGE)/live
 	$(BIN)/python benchmarks/luwu_convergence.py --storage $(STORAGE)/convergence
 
-# On-demand communication beside FSDP on samples of many lengths, and its bytes between two nodes in a box at 100 Mbit/s
-# (as root), and the paper's rows, simulated; ten minutes.
+# On-demand communication beside FSDP on samples of many lengths; its bytes, and the bandwidth of gathers, on two nodes in a
+# box (as root); eight workers emulated, beside the same simulated; and the paper's rows, simulated. Half an hour.
 bench-odc: $(INSTALLED)
 	$(BIN)/mpirun -n 3 $(BIN)/python benchmarks/odc.py --samples 128
 	$(BIN)/coarse run --cluster 2x2 --rate 100mbit benchmarks/odc_wire.py
+	$(BIN)/mpirun -n 5 $(BIN)/python benchmarks/odc_gather.py
+	$(BIN)/coarse run --cluster 2x2 --rate 1gbit benchmarks/odc_gather.py
+	$(BIN)/python benchmarks/odc_emulated.py
 	$(BIN)/python benchmarks/odc_paper.py
 
 # LuWu's figures 10 to 15, simulated by the optimizer node's own machine.

@@ -23,6 +23,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))  # so that the script 
 from benchmarks.odc_simulated import Job
 from benchmarks.provenance import provenance
 from coarse.parallel.packing.costs import QWEN_1_5B
+from coarse.protocol.odc import Sum
 from experiments.long_tail.lengths import draw_lengths
 
 RESULTS = Path(__file__).parent / "results" / "odc-emulated.json"
@@ -37,6 +38,7 @@ CAP = 65_536
 WAYS: dict[str, dict[str, Any]] = {
     "fsdp + lb_micro": {"mode": "fsdp"}, "odc + lb_micro": {"mode": "odc"}, "odc + lb_mini": {"mode": "odc"},
     "odc, cache + lb_mini": {"mode": "odc", "cache": True},
+    "odc, cache, float32 + lb_mini": {"mode": "odc", "cache": True, "sum": "float32"},
 }  # fmt: skip
 
 
@@ -69,7 +71,7 @@ def rows_at(gbit: float, given: argparse.Namespace) -> list[dict[str, Any]]:
         f"{given.units} units at {rate_mbit:.1f} Mbit/s"
     )
     size = given.size * job.num_workers
-    drawn = draw_lengths("longalign", given.sigma, size * given.minibatches, 1.0, CAP, seed=1)
+    drawn = draw_lengths("longalign", given.sigma, size * given.minibatches, 1.0, CAP, given.seed)
     lengths = [drawn[begin : begin + size] for begin in range(0, len(drawn), size)]
     costs = {way: job.costs(job.balanced(way.split(" + ")[1], CAP, lengths), lengths) for way in WAYS}
     order = {
@@ -81,7 +83,7 @@ def rows_at(gbit: float, given: argparse.Namespace) -> list[dict[str, Any]]:
         simulated_s, free_s = (
             one.fsdp_s(costs[way], is_reduce_awaited=True)[0]
             if options["mode"] == "fsdp"
-            else one.odc_s(costs[way], cache=options.get("cache", False))[0]
+            else one.odc_s(costs[way], cache=options.get("cache", False), sums=Sum(options.get("sum", "int64")))[0]
             for one in (job, replace(job, node_bytes_per_s=Job.node_bytes_per_s))
         )
         rows.append({
@@ -92,7 +94,7 @@ def rows_at(gbit: float, given: argparse.Namespace) -> list[dict[str, Any]]:
     for row in rows:
         took = sum(row["emulated_s"])
         print(
-            f"  {row['way']:22} {took:7.2f} s (emulated), {row['simulated_s']:7.2f} s (simulated, "
+            f"  {row['way']:30} {took:7.2f} s (emulated), {row['simulated_s']:7.2f} s (simulated, "
             f"{row['simulated_s'] / took - 1:+.1%}), {row['free_s']:7.2f} s without communication; "
             f"{base / took - 1:+.0%} over fsdp + lb_micro",
             flush=True,
@@ -103,11 +105,12 @@ def rows_at(gbit: float, given: argparse.Namespace) -> list[dict[str, Any]]:
 def main() -> None:
     """Both networks."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--gbit", default="800,100", help="of a node's link")
+    parser.add_argument("--gbit", default="800,100,25", help="of a node's link")
     parser.add_argument("--units", type=int, default=7)
     parser.add_argument("--elements", type=int, default=1 << 16, help="of a unit")
     parser.add_argument("--size", type=int, default=4, help="samples of a minibatch and worker")
     parser.add_argument("--sigma", type=float, default=1.0)
+    parser.add_argument("--seed", type=int, default=0, help="of the lengths")
     parser.add_argument("--minibatches", type=int, default=3)
     given = parser.parse_args()
     rows = [row for gbit in given.gbit.split(",") for row in rows_at(float(gbit), given)]

@@ -27,6 +27,7 @@ from coarse.parallel.packing.costs import QWEN_7B
 from coarse.parallel.packing.partitions import get_seqlen_balanced_partitions
 from coarse.parallel.packing.plans import MinibatchPlan
 from coarse.protocol.dtypes import DType
+from coarse.protocol.odc import Sum
 from experiments.long_tail.lengths import MEAN_TOKENS, SIGMAS, draw_lengths
 
 RESULTS = Path(__file__).parent / "results" / "odc-paper.json"
@@ -96,6 +97,8 @@ def communication_rows() -> list[Row]:
                 costs = {way: job.costs(job.balanced(way, CAP, lengths), lengths) for way in ("lb_micro", "lb_mini")}
                 put(row, "fsdp + lb_micro", job.fsdp_s(costs["lb_micro"]))
                 put(row, "odc, cache + lb_mini", job.odc_s(costs["lb_mini"], cache=True))
+                floats = job.odc_s(costs["lb_mini"], cache=True, sums=Sum.FLOAT32)
+                put(row, "odc, cache, float32 + lb_mini", floats)
                 if num_workers < 1024:
                     put(row, "odc + lb_mini", job.odc_s(costs["lb_mini"]))
                 rows.append(row)

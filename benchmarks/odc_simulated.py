@@ -62,13 +62,15 @@ class Job:
         """Seconds by minibatch, worker and microbatch."""
         return [plan.costs(some, self.cost) for plan, some in zip(plans, lengths, strict=True)]
 
-    def odc_s(self, costs: Sequence[Sequence[Sequence[float]]], *, cache: bool = False) -> tuple[float, float]:
+    def odc_s(
+        self, costs: Sequence[Sequence[Sequence[float]]], *, cache: bool = False, sums: Sum = Sum.INT64
+    ) -> tuple[float, float]:
         """(Seconds, idle share) in mode odc."""
         workers = tuple(range(self.num_workers))
         nodes = tuple(worker // self.workers_of_node for worker in workers)
         unit = OdcUnit(self.gathered_bytes * self.shard_elements, (self.shard_elements,), int(self.gradient_type))
         declaration = OdcDeclaration(
-            members=workers, units=(unit,) * self.num_units, sum=Sum.INT64, cache_bytes=EVERYTHING if cache else 0,
+            members=workers, units=(unit,) * self.num_units, sum=sums, cache_bytes=EVERYTHING if cache else 0,
             top=18, num_slots=4,
         )  # fmt: skip
         placement = Placement(

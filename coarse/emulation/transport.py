@@ -65,9 +65,9 @@ class EmulatedTransport(MpiTransport):
             yield arrival
 
     @property
-    def is_sending(self) -> bool:
+    def is_busy(self) -> bool:
         """Whether a send is under way, or a chunk has half come."""
-        return super().is_sending or bool(self._told or self._arrived)
+        return super().is_busy or bool(self._told or self._arrived)
 
     def _on_token(self, _: FabricPort, frame: bytes, due_s: float) -> None:
         header = decode_ring_header(frame)

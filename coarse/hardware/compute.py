@@ -55,7 +55,12 @@ class Throughput:
 
 
 _RN50_README = "NVIDIA DeepLearningExamples, PyTorch ResNet50 v1.5 README (the rate of its own batch, taken for 64)"
-_BERT_README = "NVIDIA DeepLearningExamples, TensorFlow BERT README (SQuAD v1.1, sequence 384)"
+_BERT_README = (
+    "NVIDIA DeepLearningExamples, PyTorch/LanguageModeling/BERT/README.md of 2019-07-08 (SQuAD v1.1, sequence 384)"
+)
+_TF_BERT_README = (
+    "NVIDIA DeepLearningExamples, TensorFlow BERT README, container {} (SQuAD v1.1, sequence 384): V100 16 GB"
+)
 _RN50_T4 = (
     "V100 training x T4/V100 inference ratio of NVIDIA DeepLearningExamples (428 img/s fp32, 1165 img/s AMP); "
     "middle of the range {}"
@@ -76,6 +81,15 @@ PUBLISHED = (
 )
 """Of one GPU alone; each row names where it was published."""
 
+TENSORFLOW_BERT = tuple(
+    Throughput("v100", "bert-large", precision, batch, rate, Basis.SOURCE, _TF_BERT_README.format(container))
+    for container, precision, batch, rate in (
+        ("20.06", _FP32, 2, 7.36), ("20.06", _FP16, 4, 29.74), ("19.03", _FP32, 2, 7.41), ("19.03", _FP16, 2, 11.86),
+        ("19.03", _FP16, 3, 14.86), ("21.02 (TensorFlow 2)", _FP32, 3, 9.85), ("21.02 (TensorFlow 2)", _FP16, 6, 39.10),
+    )
+)  # fmt: skip
+"""The same model by TensorFlow, which COARSE used, of three containers; no container is said to be COARSE's."""
+
 PEAK_FLOPS_PER_S = {("v100", _FP32): 15.7e12, ("p100", _FP32): 9.3e12, ("v100", _FP16): 125e12}
 """Vendors' data sheets: V100 SXM2, which was measured, and the P100 of PCIe, which SDSC has (COARSE Table I)."""
 
@@ -89,12 +103,12 @@ T4_OVER_V100 = {
 measured by NVIDIA with one container, TensorFlow 20.06. A T4 is half a V100 by its peak and less than a third here."""
 
 
-def _scaled_from_v100() -> Iterator[Throughput]:
+def scaled_from_v100(rows: Sequence[Throughput]) -> Iterator[Throughput]:
     """BERT-large's rows for GPUs that nobody published them for."""
-    for row in PUBLISHED:
+    for row in rows:
         if (row.gpu, row.model) != ("v100", "bert-large"):
             continue
-        ratio = T4_OVER_V100[row.precision, row.batch]
+        ratio = T4_OVER_V100.get((row.precision, row.batch), T4_OVER_V100[row.precision, 2])
         source = f"{row.source}, times T4's inference over V100's there ({ratio:.3f})"
         yield replace(row, gpu="t4", samples_per_s=row.samples_per_s * ratio, basis=Basis.DERIVED, source=source)
         if row.precision is _FP32:
@@ -104,7 +118,7 @@ def _scaled_from_v100() -> Iterator[Throughput]:
             yield replace(row, gpu="p100", samples_per_s=rate, basis=Basis.ASSUMPTION, source=source)
 
 
-THROUGHPUTS = (*PUBLISHED, *_scaled_from_v100())
+THROUGHPUTS = (*PUBLISHED, *scaled_from_v100(PUBLISHED))
 """All that is known, by GPU, model, precision and batch."""
 
 
@@ -144,16 +158,18 @@ class ComputeProfile:
         return sum(self.backward_s)
 
 
-def compute_profile(model: Model, gpu_name: str, batch: int, precision: Precision) -> ComputeProfile:
+def compute_profile(
+    model: Model, gpu_name: str, batch: int, precision: Precision, known: Sequence[Throughput] = THROUGHPUTS
+) -> ComputeProfile:
     """The times of a model on a named GPU ("V100", "Tesla T4 16GB"), from what is published of it."""
     if batch < 1:
         raise ConfigError(f"a batch is at least 1 sample, got {batch}", key="batch")
     words = set(re.findall(r"[a-z0-9]+", gpu_name.lower()))
-    rows = [row for row in THROUGHPUTS if row.gpu in words and (row.model, row.precision) == (model.name, precision)]
+    rows = [row for row in known if row.gpu in words and (row.model, row.precision) == (model.name, precision)]
     if not rows:
-        known = sorted({f"{row.gpu} {row.model} {row.precision}" for row in THROUGHPUTS})
+        names = sorted({f"{row.gpu} {row.model} {row.precision}" for row in known})
         raise ConfigError(
-            f"no throughput is known of {model.name} on {gpu_name!r} in {precision}; there are {', '.join(known)}; "
+            f"no throughput is known of {model.name} on {gpu_name!r} in {precision}; there are {', '.join(names)}; "
             "or measure the layers and load their profile",
             key="gpu",
         )

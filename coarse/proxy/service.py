@@ -187,7 +187,7 @@ class ProxyService:
         """MPI wakes nobody up, so a device that may hear by it looks often."""
         if self._transport is None:
             return _IDLE_SLEEP_S
-        busy = self._transport.is_sending or self._rings.in_use
+        busy = self._transport.is_busy or self._rings.in_use
         recent = self._clock.now_s() - self._last_arrival_s < _BUSY_LINGER_S
         return _POLL_BUSY_S if busy or recent else _POLL_IDLE_S
 

@@ -52,4 +52,4 @@ def lockstep_s(costs: Sequence[Sequence[float]], num_units: int, forward_share: 
                     link_free_s = max(ready.max(), link_free_s) + times.reduce_s
                     if times.is_reduce_awaited:
                         ready[:] = link_free_s
-    return max(float(ready.max()), link_free_s)
+    return float(max(ready.max(), link_free_s))

@@ -1,12 +1,13 @@
 # Pure: no MPI, threads, clock or environment.
 """On-demand communication on a virtual clock: the machines of workers and devices, on modelled links, bytes as sizes.
 
-A record takes no time of its own; bytes between nodes cross the sending node's link and the receiving one's, and each
-device carries out its steps one after another, as the live one does. Within a node reading and adding take the rates
-of memory. Workers compute in turn what they are given, by seconds.
+Bytes between nodes cross the sending node's link and the receiving one's, and each device carries out its steps one
+after another, as the live one does. A record takes no time of its own, but on the connection of two devices it comes
+behind the bytes that were sent before it. Within a node reading and adding take the rates of memory. Workers compute in
+turn what they are given, by seconds.
 """
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -89,6 +90,8 @@ class SimulatedOdc:
         self._steps: list[deque[Instruction]] = [deque() for _ in self._devices]
         self._busy = [False] * len(self._devices)
         self._coming: deque[tuple[int, Any]] = deque()
+        self._under_way: defaultdict[tuple[int, int], deque[list[tuple[int, Any]]]] = defaultdict(deque)
+        """By pair of devices what is on its way: for each message the records that were sent right after it."""
         self._programs: dict[int, Waits] = {}
         self._waits: dict[int, Callable[[], bool] | None] = {}
         self._computed_s = dict.fromkeys(declaration.members, 0.0)
@@ -217,11 +220,16 @@ class SimulatedOdc:
                 self._engine.work(("device", device), seconds, lambda: self._done(device))
                 return
             if isinstance(step, Send):
-                self._coming.append((step.endpoint, step.record))
+                self._tell(device, step)
             elif isinstance(step, OdcSend):
                 self._send(device, step)
             elif isinstance(step, OdcDone):
                 steps.extendleft(reversed(self._devices[device].on_done(step)))
+
+    def _tell(self, device: int, step: Send) -> None:
+        """A record arrives at once, or behind the bytes that are on their way on the same connection."""
+        before = self._under_way[device, step.endpoint - self._placement.num_clients]
+        (before[-1] if before else self._coming).append((step.endpoint, step.record))
 
     def _done(self, device: int) -> None:
         self._busy[device] = False
@@ -247,8 +255,11 @@ class SimulatedOdc:
         path = (self._nodes[nodes[device]], len(self._nodes) + self._nodes[nodes[step.device]])
         nbytes = sum(nbytes for _, nbytes in step.payload)
         record: OdcShards | OdcRows | OdcSums = step.record
+        under_way = self._under_way[device, step.device]
+        under_way.append([])
 
         def arrived() -> None:
+            self._coming.extend(under_way.popleft())
             self._take(step.device, self._devices[step.device].on_bulk(record, list(step.found)))
             self._follow()
 

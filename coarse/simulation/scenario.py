@@ -67,6 +67,8 @@ class Scenario:
     policy: Policy = Policy.AUTO
     worker_ring: PathKind = "auto"
     """What the workers' ring uses within a node; "pcie" leaves NVLink out."""
+    copies: PathKind = "pcie"
+    """What pushes and pulls use; "auto" takes an NVLink where there is one."""
     device_ring: PathKind | None = None
     """What sync cores use among themselves; by default the CCI links if the machine has any, else "auto"."""
     ring_blocks_compute: bool = True
@@ -192,14 +194,14 @@ class Scenario:
     def _allreduce(self) -> Job:
         places = self.places
         placement = placement_of(self.machine, places, num_sync_groups=self.num_sync_groups)
-        site = coarse_site(self.machine, places, device_ring="auto", worker_ring=self.worker_ring)
+        site = coarse_site(self.machine, places, device_ring="auto", worker_ring=self.worker_ring, copies=self.copies)
         return replace(self._build(site, placement, ()), num_proxy_gradients=0)
 
     def _coarse(self, run: Simulate) -> Job:
         places, kind = self.places, self._device_ring
         groups = self.num_sync_groups
         placement = placement_of(self.machine, places, num_sync_groups=groups, collective=self.collective)
-        site = coarse_site(self.machine, places, device_ring=kind, worker_ring=self.worker_ring)
+        site = coarse_site(self.machine, places, device_ring=kind, worker_ring=self.worker_ring, copies=self.copies)
         if self.num_workers > STEPWISE_RANKS:
             tables = self._local_tables(site, placement)
         else:

@@ -43,14 +43,17 @@ STEPWISE_RANKS = 64
 _TYPICAL_BYTES = 1 << 20
 
 
-def coarse_site(machine: Machine, places: EndpointPlacement, *, device_ring: PathKind, worker_ring: PathKind) -> Site:
-    """Pushes and pulls through the tree, sync cores over `device_ring`, the workers' own ring over `worker_ring`."""
+def coarse_site(
+    machine: Machine, places: EndpointPlacement, *, device_ring: PathKind, worker_ring: PathKind,
+    copies: PathKind = "pcie",
+) -> Site:  # fmt: skip
+    """Pushes and pulls over `copies`, sync cores over `device_ring`, the workers' own ring over `worker_ring`."""
     pairs = _pairs(len(places.workers), places)
     return Site(
         links=machine.links,
         adder_bytes_per_s=machine.memory_device.adder_bytes_per_s,
-        push={(c, d): machine.path(places.workers[c], places.devices[d], kind="pcie") for c, d in pairs},
-        pull={(c, d): machine.path(places.devices[d], places.workers[c], kind="pcie") for c, d in pairs},
+        push={(c, d): _path(machine, places.workers[c], places.devices[d], copies) for c, d in pairs},
+        pull={(c, d): _path(machine, places.devices[d], places.workers[c], copies) for c, d in pairs},
         between_devices=_ring_paths(machine, places.devices, device_ring),
         between_workers=_ring_paths(machine, places.workers, worker_ring),
     )

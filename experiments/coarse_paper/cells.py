@@ -24,9 +24,11 @@ _TWO_NODE_SHARD_BYTES = 16 * MIB
 """Twice the profiler's largest, which changes iterations by less than 1 % and simulates four times as fast."""
 
 _MATTERS: dict[Mode, tuple[str, ...]] = {
-    Mode.DENSE: ("sharer_growth", "load_slowdown", "stores_overlap", "loads_wait"),
-    Mode.ALLREDUCE: ("ring_blocks_compute", "rings_both_ways", "direct_copies", "neighbours_reduce"),
+    Mode.DENSE: ("sharer_growth", "load_slowdown", "stores_overlap", "loads_wait", "own_bus"),
+    Mode.ALLREDUCE: ("ring_blocks_compute", "rings_both_ways", "direct_copies", "neighbours_reduce", "wide_t4"),
     Mode.COARSE: (
+        "copies",
+        "wide_t4",
         "ring_blocks_compute",
         "rings_both_ways",
         "direct_copies",
@@ -70,12 +72,13 @@ class Cell:
         return Scenario(
             machine=self._machine(),
             model=model,
-            profile=compute_profile(model, self.platform.gpu, self.batch, precision),
+            profile=compute_profile(model, self.platform.gpu, self.batch, precision, self.inputs.throughputs()),
             mode=self.mode,
             num_workers=self.num_workers,
             num_devices=self.num_devices,
             num_nodes=self.num_nodes,
             policy=self.policy,
+            copies=self.inputs.copies,
             device_ring=self.inputs.device_ring,
             ring_blocks_compute=self.inputs.ring_blocks_compute,
             num_iterations=_NUM_ITERATIONS,
@@ -98,14 +101,21 @@ class Cell:
 
     def essential(self) -> "Cell":
         """An equivalent cell without what its mode does not use, so that equivalent ones are equal."""
-        kept = {name: getattr(self.inputs, name) for name in ("mixed_precision", *_MATTERS[self.mode])}
+        compute = ("mixed_precision", "bert_container")
+        kept = {name: getattr(self.inputs, name) for name in (*compute, *_MATTERS[self.mode])}
         inputs = replace(CENTRAL, **kept)
         if not self.platform.has_tensor_cores:
             inputs = replace(inputs, mixed_precision=True)
         if self.policy is not Policy.PAPER:
             inputs = replace(inputs, profiler_sees_nvlink=False)
+        if self.model != "bert-large":
+            inputs = replace(inputs, bert_container=None)
         if self.platform is not Platform.V100:
-            inputs = replace(inputs, rings_both_ways=True, profiler_sees_nvlink=False, direct_copies=False)
+            inputs = replace(
+                inputs, rings_both_ways=True, profiler_sees_nvlink=False, direct_copies=False, copies="pcie"
+            )
+        if self.platform is not Platform.T4:
+            inputs = replace(inputs, wide_t4=False, own_bus=True)
         nvlink = self.nvlink or self.platform is not Platform.V100 or self.mode is Mode.DENSE
         num_devices = self.num_devices or self.num_workers if self.mode is Mode.COARSE else 0
         return replace(self, inputs=inputs, nvlink=nvlink, num_devices=num_devices)

@@ -30,6 +30,9 @@ __all__ = ["cells", "draw", "rows"]
 
 BELOW = Number(0.0, 0.10)
 """The paper: under 10 % of DENSE's."""
+AXIS_ENDS = {"a": 0.03, "b": 0.03, "c": 0.10, "d": 0.04}
+"""Where the panels' axes end, as the extracted text has them (0.02 and 0.03 for a and b, in no order: the larger): no
+bar of all-reduce or COARSE is higher."""
 STATED_CHANGES = {
     "b": ("+18 % to +20 %", Number(1.18, 1.20, is_of_set=True)),
     "c": ("-28 %", Number(0.72, 0.72)),
@@ -63,28 +66,34 @@ def panel_rows(letter: str, setting: Setting) -> Iterator[ClaimRow]:
 
 def below_rows(name: str, letter: str, members: list[Cell], setting: Setting) -> Iterator[ClaimRow]:
     """COARSE's blocked time as a share of DENSE's, and all-reduce's, which no policy changes, once."""
-    yield below_row(f"{name}: blocked time of COARSE over DENSE ({setting.label})", letter, members, members)
+    yield from below_row(f"{name}: blocked time of COARSE over DENSE ({setting.label})", letter, members, members)
     if setting.policy is Policy.PAPER:
         rings = [cell.baseline(Mode.ALLREDUCE) for cell in members]
         nvlink = setting.label.partition(", ")[2]
         label = f" ({nvlink})" if nvlink else ""
-        yield below_row(f"{name}: blocked time of all-reduce over DENSE{label}", letter, rings, members)
+        yield from below_row(f"{name}: blocked time of all-reduce over DENSE{label}", letter, rings, members)
 
 
-def below_row(claim: str, letter: str, ours: list[Cell], members: list[Cell]) -> ClaimRow:
-    """Some cells' blocked time over that of DENSE in their place."""
+def below_row(claim: str, letter: str, ours: list[Cell], members: list[Cell]) -> Iterator[ClaimRow]:
+    """Some cells' blocked time over that of DENSE in their place, held to the text and to the panel's axis."""
     pairs = [(outcome(cell).exposed_s, dense(member).exposed_s) for cell, member in zip(ours, members, strict=True)]
     ours_s, dense_s = max(pairs, key=lambda pair: pair[0] / pair[1])
-    return claim_row(
-        claim,
-        f"V-E, Fig. 17{letter}",
-        "below 10 %",
-        BELOW,
-        [blocked_s / base_s for blocked_s, base_s in pairs],
-        Unit.SHARE,
-        inputs=(*DENSE_INPUTS, "blocking ring"),
-        why=f"{ours_s:.3f} s are blocked; DENSE blocks for {dense_s:.3f} s, of which 10 % are {dense_s / 10:.3f} s",
-    )
+    end = AXIS_ENDS[letter]
+    for paper, stated in (("below 10 %", BELOW), (f"axis ends at {end:g}", Number(0.0, end))):
+        is_axis = stated is not BELOW
+        if is_axis and end == BELOW.high:
+            continue
+        yield claim_row(
+            f"{claim}, by the panel's axis" if is_axis else claim,
+            f"V-E, Fig. 17{letter}",
+            paper,
+            stated,
+            [blocked_s / base_s for blocked_s, base_s in pairs],
+            Unit.SHARE,
+            inputs=(*DENSE_INPUTS, "blocking ring"),
+            why=f"{ours_s:.3f} s are blocked; DENSE blocks for {dense_s:.3f} s, of which {stated.high:.0%} are "
+            f"{dense_s * stated.high:.3f} s",
+        )
 
 
 def change_row(name: str, letter: str, members: list[Cell], setting: Setting) -> ClaimRow:

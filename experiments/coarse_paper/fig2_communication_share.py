@@ -1,9 +1,10 @@
-"""COARSE figure 2 and II-B: the share of training time that communication takes, and how rings use their links.
+"""COARSE figure 2: the share of training time that communication takes.
 
     python -m experiments.coarse_paper.fig2_communication_share --out results/fig2
 
-Input: T4's compute times and links, a ring that blocks compute; the wiring of a DGX-1. Outcome: the shares. The paper
-trained eight models and names neither their batches nor which has the largest share; we have two of them.
+Input: T4's compute times and links, a ring that blocks compute. Outcome: the shares. The paper trained eight models and
+names neither their batches nor which has the largest share; we have two of them. II-B's 34 % of a DGX-1's links that a
+ring uses (of Blink) has no definition: an aside of docs/evaluation.md, by ring_utilisation.py, and no row.
 """
 
 from collections.abc import Iterator
@@ -16,7 +17,6 @@ from experiments.coarse_paper.bars import Bar, Panel, Stated, draw_bars
 from experiments.coarse_paper.cells import Cell, Outcome, outcome
 from experiments.coarse_paper.claims import ClaimRow, Number, Order, Unit, claim_row
 from experiments.coarse_paper.inputs import Platform
-from experiments.coarse_paper.ring_utilisation import num_sets, rings
 from experiments.coarse_paper.script import main
 
 NUM_GPUS = (2, 3, 4)
@@ -35,7 +35,7 @@ def cells() -> Iterator[Cell]:
 
 
 def rows() -> list[ClaimRow]:
-    """The claims of figure 2 and of II-B."""
+    """The claims of figure 2."""
     by_model = {model: shares(model) for model in MODELS}
     grows = all(a < b for share in by_model.values() for a, b in pairwise(share.values()))
     sums = [share_of_ring(model, num_gpus) for model in MODELS for num_gpus in NUM_GPUS]
@@ -50,7 +50,6 @@ def rows() -> list[ClaimRow]:
             "dominates", Order(min(sums) > 0.5), sums, Unit.SHARE, inputs=INPUTS,
             why="copies of inputs take longer than the ring",
         ),
-        _utilisation_row(),
     ]  # fmt: skip
 
 
@@ -87,24 +86,8 @@ def _largest_row(by_model: dict[str, dict[int, float]]) -> ClaimRow:
         Unit.SHARE,
         inputs=INPUTS,
         why=f"{model}'s ring takes {found.exposed_s:.3f} s and its compute {found.compute_s:.3f} s, where 76 % needs "
-        f"{needed_s:.3f} s; the paper's model and batch are not stated, and we have two of its eight",
-    )
-
-
-def _utilisation_row() -> ClaimRow:
-    machine = load_preset(Platform.V100.value)
-    found = list(rings(machine))
-    least = min(found, key=lambda ring: ring.used)
-    return claim_row(
-        "V100, wired as a DGX-1: part of the NVLinks' bandwidth that a ring uses, least of all sets of GPUs",
-        "II-B (cites Blink)",
-        "as low as 34 %",
-        Number(0.34, 0.34),
-        [least.used],
-        Unit.SHARE,
-        inputs=("links",),
-        why=f"the least is that of {len(least.members)} GPUs; of {num_sets(machine)} sets {len(found)} have a ring of "
-        "NVLinks, the others are left with PCIe. How Blink counts, and for which GPUs, the paper doesn't say",
+        f"{needed_s:.3f} s; the paper's model and batch are not stated, and we have two of its eight. By figure "
+        "2's own ticks BERT at V-D's batch has at most 47 %, so 76 % is another model's",
     )
 
 

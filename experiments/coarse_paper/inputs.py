@@ -8,11 +8,12 @@ import enum
 from dataclasses import dataclass, replace
 
 from coarse.errors import ConfigError
+from coarse.hardware.compute import TENSORFLOW_BERT, THROUGHPUTS, Throughput, scaled_from_v100
 from coarse.hardware.machine import Machine
 from coarse.hardware.models import Precision
 from coarse.hardware.presets import load_preset
 from coarse.hardware.wiring import PathKind
-from experiments.coarse_paper.machines import with_direct_copies
+from experiments.coarse_paper.machines import with_direct_copies, with_sixteen_lanes
 
 
 class Platform(enum.StrEnum):
@@ -46,6 +47,14 @@ class Inputs:
     """Whether the rates of the paper's formula are those of NVLink where it is on."""
     push_overlap: float = 1.0
     """1 if gradients are pushed to proxies as backward produces them, 0 if after it; between, linear."""
+    copies: PathKind = "pcie"
+    """What pushes and pulls use: PCIe, or NVLink where there is one ("auto")."""
+    bert_container: str | None = None
+    """Whose throughput of BERT-large is taken: NVIDIA's PyTorch one of 2019, or that of a TensorFlow container."""
+    wide_t4: bool = False
+    """Whether a T4 has sixteen lanes of PCIe, as this evaluation took it to have at first, or eight."""
+    own_bus: bool = True
+    """Whether DENSE's direct copy is the machine's own serial bus, or 13 GB/s on all machines."""
     direct_copies: bool = False
     """Whether the V100 machine's GPUs copy through PCIe switches directly, as SDSC's do, or staged through the host."""
     neighbours_reduce: bool = False
@@ -66,6 +75,8 @@ class Inputs:
     def machine(self, platform: Platform, *, num_nodes: int, nvlink: bool) -> Machine:
         """The preset with the choices made."""
         machine = replace(load_preset(platform.value), num_nodes=num_nodes, nvlink=nvlink)
+        if self.wide_t4 and platform is Platform.T4:
+            machine = with_sixteen_lanes(machine)
         if self.direct_copies and platform is Platform.V100:
             machine = with_direct_copies(machine)
         coherence = machine.coherence
@@ -73,14 +84,34 @@ class Inputs:
             raise ConfigError(f"the machine {machine.name} states no [coherence], which DENSE needs", key="coherence")
         if self.sharer_growth is not None:
             coherence = replace(coherence, sharer_growth=self.sharer_growth)
-        if self.load_slowdown is not None:
-            coherence = replace(coherence, load_bytes_per_s=SERIAL_BUS_BYTES_PER_S / self.load_slowdown)
+        bus = self.serial_bus(platform)
+        load = bus / (LOAD_SLOWDOWN if self.load_slowdown is None else self.load_slowdown)
+        coherence = replace(coherence, load_bytes_per_s=load, store_bytes_per_s=bus / STORE_SLOWDOWN)
         return replace(machine, coherence=coherence)
+
+    def serial_bus(self, platform: Platform) -> float:
+        """Bytes/s of a direct copy, one direction (COARSE V-B: the full serial bus)."""
+        return T4_BUS_BYTES_PER_S if platform is Platform.T4 and self.own_bus else SERIAL_BUS_BYTES_PER_S
+
+    def throughputs(self) -> tuple[Throughput, ...]:
+        """What is known of GPUs alone."""
+        if self.bert_container is None:
+            return THROUGHPUTS
+        others = tuple(row for row in THROUGHPUTS if row.model != "bert-large")
+        chosen = tuple(row for row in TENSORFLOW_BERT if f"container {self.bert_container} " in row.source)
+        return (*others, *chosen, *scaled_from_v100(chosen))
 
 
 CENTRAL = Inputs()
 SERIAL_BUS_BYTES_PER_S = 13e9
-"""COARSE III-E, one direction; V-B takes direct copies at this rate."""
+"""COARSE III-E, one direction of sixteen lanes; V-B takes direct copies at the full serial bus."""
+T4_BUS_BYTES_PER_S = 6.3e9
+"""Of eight lanes; see the preset."""
+LOAD_SLOWDOWN, STORE_SLOWDOWN = 17.0, 4.0
+"""COARSE Fig. 3: a direct copy over a coherent load, and over a coherent store."""
+
+
+SOURCED, ASSUMED = "sourced", "assumed"
 
 
 @dataclass(frozen=True)
@@ -90,7 +121,7 @@ class Declared:
     name: str
     value: str
     basis: str
-    """"source" or "assumption"."""
+    """SOURCED, ASSUMED, or fitted to a row, which then counts as an input."""
     source: str
 
 
@@ -98,87 +129,101 @@ DECLARED = (
     Declared(
         "compute",
         "ResNet-50 batch 64, BERT-large batch 2 and 4; samples/s of one GPU alone",
-        "source",
-        "NVIDIA DeepLearningExamples and TensorFlow benchmarks; T4: V100's times the two cards' ratio of "
+        SOURCED,
+        "NVIDIA DeepLearningExamples (BERT: PyTorch, 2019-07-08; TensorFlow's are a variation) and TensorFlow "
+        "benchmarks; T4: V100's times the two cards' ratio of "
         "inference there; P100's BERT: V100's by peak FLOPS of the PCIe card (assumption)",
     ),
     Declared(
         "precision",
         "mixed on T4 and V100, fp32 on P100 (no tensor cores); gradients in fp32",
-        "assumption",
+        ASSUMED,
         "the paper states none; run_squad.sh of NVIDIA's BERT defaults to mixed. Chosen after seeing both: in fp32 the "
         "stated gains over DENSE are out of reach, in mixed the stated batch limits",
     ),
     Declared(
         "blocking ring",
         "the workers' ring begins when backward has ended",
-        "source",
+        SOURCED,
         "COARSE II-B (synchronisation blocks compute), T_train of III-F; by default TensorFlow's NcclAllReduce packs "
         "all gradients into one",
     ),
     Declared(
         "ring directions",
         "over NVLink the workers' ring uses both directions of every cable, as the sync groups do",
-        "source",
+        SOURCED,
         "NVIDIA/nccl issue 713 shows NCCL's rings among four V100; COARSE IV-A for sync groups",
     ),
     Declared(
         "device ring",
         "NCCL among the GPUs that play devices: NVLink where on, else PCIe",
-        "source",
+        SOURCED,
         "COARSE IV-B; the CCI links of Fig. 4 are a variation",
     ),
     Declared(
         "formula's rates",
         "BW_proxy and BW_GPU over PCIe, NVLink or not",
-        "source",
+        SOURCED,
         "COARSE III-F takes them from the profiler, which leaves NVLink out (IV-B)",
     ),
-    Declared("NVLink", "shown on and off, for workers and devices alike", "assumption", "the paper does not say"),
+    Declared("NVLink", "shown on and off, for workers and devices alike", ASSUMED, "the paper does not say"),
+    Declared(
+        "pushes' links",
+        "pushes and pulls use PCIe, NVLink or not",
+        ASSUMED,
+        "COARSE IV-B leaves NVLink out of the profiler and says nothing of pushes; over NVLink is a variation",
+    ),
+    Declared(
+        "T4's lanes",
+        "eight of PCIe 3.0: 6.3 GB/s one way",
+        ASSUMED,
+        "PipeSwitch (OSDI'20, 6) of g4dn.2xlarge; no second source was found. Sixteen lanes are a variation",
+    ),
     Declared(
         "coherent rates",
-        "loads 13/17, stores 13/4 GB/s per sharer",
-        "source",
-        "COARSE V-B: direct copy at the full serial bus, slowed as the prototype was; 13 GB/s is III-E's",
+        "loads 1/17, stores 1/4 of the machine's serial bus per sharer: 13 GB/s, of T4 6.3",
+        SOURCED,
+        "COARSE V-B: direct copy at the full serial bus, slowed as the prototype was; 13 GB/s is III-E's, T4's see its "
+        "lanes",
     ),
-    Declared("sharer growth", "each further sharer adds 10 % of time", "assumption", "COARSE (I) says that it grows"),
+    Declared("sharer growth", "each further sharer adds 10 % of time", ASSUMED, "COARSE (I) says that it grows"),
     Declared(
         "DENSE",
         "one device; stores go out during backward, loads begin when all sums are done, forward waits for all",
-        "source",
+        SOURCED,
         "COARSE V-D ran TensorFlow's ParameterServer, whose steps begin by reading all variables, and II-A uses new "
         "values at the next iteration's start. That stores overlap and forward doesn't is an assumption",
     ),
     Declared(
         "links",
         "the presets' tables by size",
-        "source",
+        SOURCED,
         "Tartan's DGX-1 with P100 for p3 and SDSC's crossing, Titan RTX for g4dn, COARSE III-E for SDSC's local pair",
     ),
     Declared(
         "local latency",
         "p3: crossing the root complex adds 2 us",
-        "assumption",
+        ASSUMED,
         "COARSE III-E and V-C say that local is lower; the stand-in measured both alike",
     ),
     Declared(
         "pushes",
         "gradients leave for the proxies as backward produces them",
-        "source",
+        SOURCED,
         "COARSE Fig. 9, III-F: T_sync(proxy) runs beside backward",
     ),
-    Declared("adders", "a GPU's memory bandwidth over 3", "assumption", "COARSE IV-B: stream processors add"),
-    Declared("buckets", "small gradients fused to 25 MiB", "assumption", "as our DistributedOptimizer does"),
+    Declared("adders", "a GPU's memory bandwidth over 3", ASSUMED, "COARSE IV-B: stream processors add"),
+    Declared("buckets", "small gradients fused to 25 MiB", ASSUMED, "as our DistributedOptimizer does"),
     Declared(
         "placement",
         "workers are half of the GPUs, or two of three; all-reduce runs on the same workers",
-        "source",
+        SOURCED,
         "COARSE V-A; that all-reduce's workers stand where COARSE's do is an assumption",
     ),
     Declared(
         "memory",
         "Adam's states, activations of separate kernels, 1 GiB for the framework",
-        "assumption",
+        ASSUMED,
         "coarse/hardware/accelerator.py, held against published limits",
     ),
 )

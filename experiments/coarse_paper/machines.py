@@ -5,7 +5,10 @@ from dataclasses import replace
 
 from coarse.hardware.machine import Machine
 from coarse.hardware.presets import load_preset
+from coarse.hardware.wire import Wire
 
+WIDE_T4_BYTES_PER_S = 9.93e9
+"""Titan RTX under one switch, without peer-to-peer (README of a public repository)."""
 _MIN_RING = 3
 """Two members use both directions of their cable in any case: each sends to the other."""
 
@@ -35,6 +38,23 @@ def with_direct_copies(machine: Machine) -> Machine:
         for place in machine.tree.places
     )
     return replace(machine, peer_to_peer=True, tree=replace(machine.tree, places=places))
+
+
+def with_sixteen_lanes(machine: Machine) -> Machine:
+    """The T4 machine with ports as Titan RTX have them: 9.93 GB/s one way, and with them its uplinks and CCI links."""
+    factor = WIDE_T4_BYTES_PER_S / machine.tree.by_name["gpu0"].wire.bytes_per_s
+    places = tuple(
+        replace(place, wire=_faster(place.wire, factor)) if place.wire.name in ("gpu-port", "uplink") else place
+        for place in machine.tree.places
+    )
+    return replace(machine, tree=replace(machine.tree, places=places))
+
+
+def _faster(wire: Wire, factor: float) -> Wire:
+    """One direction faster; what limits both together stays."""
+    up, down = (tuple((nbytes, seconds / factor) for nbytes, seconds in table) for table in (wire.up_table,
+                wire.down_table))  # fmt: skip
+    return replace(wire, bytes_per_s=wire.bytes_per_s * factor, up_table=up, down_table=down)
 
 
 def with_neighbours_first(machine: Machine) -> Machine:

@@ -8,7 +8,7 @@ from functools import cache
 from coarse.simulation.sharded.modes import ShardedPolicy, SimulatedMode
 from coarse.simulation.sharded.report import ShardedReport
 from coarse.simulation.sharded.scenario import ShardedScenario
-from experiments.fcdp_paper.inputs import CENTRAL, Inputs, Network, staged_machine
+from experiments.fcdp_paper.inputs import CENTRAL, Inputs, Network, machine_with
 
 MODELS = ("gpt-10b", "gpt-15b", "gpt-20b", "gpt-25b", "gpt-30b")
 GPUS_PER_NODE = 8
@@ -55,7 +55,7 @@ class Cell:
             keeps_adapters=inputs.keeps_adapters,
         )
         found = ShardedScenario(
-            machine=staged_machine(self.network, inputs.staging_bytes_per_s),
+            machine=machine_with(self.network, inputs.border_step_s, inputs.staging_bytes_per_s),
             model_name=self.model,
             policy=policy,
             batch=self.batch,

@@ -21,10 +21,12 @@ STATED = {
     4: {Network.RDMA: 23.2, Network.IPOIB: 7.3, Network.ETHERNET_10: 4.6},
 }
 """Nodes -> samples per second."""
+FITTED = (Network.RDMA, 2)
+"""The one row that an input was fitted to."""
 TOLERANCE = 0.08
 TRANSFERRED = 16 * 10**9
 STATED_S = {Network.RDMA: 0.949, Network.IPOIB: 3.963, Network.ETHERNET_10: 6.745, Network.ETHERNET_1: 67.66}
-INPUTS = ("network", "ring", "shapes", "compute", "in flight")
+INPUTS = ("network", "border", "ring", "shapes", "compute", "in flight")
 _INPUT_WHY = "our machine was made from it"
 
 
@@ -37,15 +39,16 @@ def _figure() -> Iterator[ClaimRow]:
     for num_nodes, by_network in STATED.items():
         for network, stated in by_network.items():
             cell = Cell(network=network, num_nodes=num_nodes)
+            is_fitted = (network, num_nodes) == FITTED
             yield claim_row(
                 f"ZeRO-3, GPT-10B, batch 8, {num_nodes} nodes, {network}",
                 "III-A, Fig. 2",
                 f"{stated} samples/s",
-                Number(stated, stated, tolerance=TOLERANCE),
+                Given() if is_fitted else Number(stated, stated, tolerance=TOLERANCE),
                 [samples_per_s(cell)],
                 Unit.SAMPLES_PER_S,
                 inputs=INPUTS,
-                why=_why(cell, stated),
+                why="what a ring's step over a border takes was fitted to it" if is_fitted else _why(cell, stated),
             )
 
 

@@ -10,9 +10,13 @@ from experiments.fcdp_paper.memory import num_equal
 
 VARIATIONS: dict[str, Inputs] = {
     "as declared": CENTRAL,
+    "a step over a border takes no time of its own": replace(CENTRAL, border_step_s=0.0),
+    "a step over a border takes 0.45 ms": replace(CENTRAL, border_step_s=0.45e-3),
+    "a step over a border takes 1.8 ms": replace(CENTRAL, border_step_s=1.8e-3),
     "13 % of the peak, as BERT on V100": replace(CENTRAL, peak_share=0.126),
     "44 % of the peak": replace(CENTRAL, peak_share=0.44),
     "a socket's staged copies share 26.1 GB/s": replace(CENTRAL, staging_bytes_per_s=26.1e9),
+    "a socket's staged copies share 20 GB/s (nccl-tests 74: 19 to 21)": replace(CENTRAL, staging_bytes_per_s=20e9),
     "44 %, and staged copies share 26.1 GB/s": replace(CENTRAL, peak_share=0.44, staging_bytes_per_s=26.1e9),
     "44 %, 384 tokens, recomputation": replace(CENTRAL, peak_share=0.44, sequence=384, recomputes=True),
     "384 tokens": replace(CENTRAL, sequence=384),

@@ -8,7 +8,7 @@ from coarse.errors import ConfigError
 from experiments.coarse_paper.claims import Verdict
 from experiments.fcdp_paper import fig2_networks, fig7_fig9_lora, fig10_volume, memory, validate, variations
 from experiments.fcdp_paper.cells import Cell, System, gain, report_of, samples_per_s
-from experiments.fcdp_paper.inputs import CENTRAL, Network
+from experiments.fcdp_paper.inputs import BORDER_STEP_S, CENTRAL, Network
 from experiments.fsdp_paper import fig2_collectives, fig6_overlap
 
 W_BYTES = 2 * 11.308e9
@@ -55,10 +55,24 @@ def test_the_networks_bound_of_figure_2_comes_out_within_8_per_cent(num_nodes, n
 
 @pytest.mark.parametrize("num_nodes", [2, 4])
 def test_network_bound_iterations_are_three_rings_and_a_little(num_nodes):
-    report = report_of(Cell(network=Network.ETHERNET_10, num_nodes=num_nodes))
+    free = replace(CENTRAL, border_step_s=0.0)
+    report = report_of(Cell(network=Network.ETHERNET_10, num_nodes=num_nodes, inputs=free))
     num_gpus = 8 * num_nodes
     bound_s = 3 * (num_gpus - 1) / num_gpus * W_BYTES / 1.186e9
     assert bound_s < report.iteration_s < 1.02 * bound_s
+
+
+def test_a_step_over_a_border_costs_what_was_fitted_to_one_row():
+    """Of ZeRO-3 on two nodes: three collectives of each of 42 units, 15 turns each."""
+    slow, fast = (
+        report_of(Cell(network=Network.RDMA, inputs=replace(CENTRAL, border_step_s=step_s))).iteration_s
+        for step_s in (BORDER_STEP_S, 0.0)
+    )
+    assert 0.5 < (slow - fast) / (3 * 42 * 15 * BORDER_STEP_S) <= 1.0
+    fitted = fig2_networks.STATED[2][Network.RDMA]
+    assert samples_per_s(Cell(network=Network.RDMA)) == pytest.approx(fitted, rel=0.01)
+    rows = {row.claim: row.verdict for row in fig2_networks.rows()}
+    assert rows["ZeRO-3, GPT-10B, batch 8, 2 nodes, rdma"] is Verdict.INPUT
 
 
 def test_all_thirty_batches_of_tables_5_and_6_come_out():

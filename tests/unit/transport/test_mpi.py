@@ -59,10 +59,10 @@ for device in (2, 1, 2):
     transport.send(device, Tag.RECORD, np.zeros(8, np.uint8))
 assert list(transport.poll()) == []
 assert transport.take_lost() == [1]
-assert transport.is_sending, "what goes to device 2 is still under way, and MPI reads its buffers"
+assert transport.is_busy, "what goes to device 2 is still under way, and MPI reads its buffers"
 comm.requests[0].is_complete = comm.requests[2].is_complete = True
 assert list(transport.poll()) == []
-assert not transport.is_sending
+assert not transport.is_busy
 assert [request.tests for request in comm.requests] == [2, 1, 2]
 transport.send(1, Tag.RECORD, np.zeros(8, np.uint8))
 assert len(comm.requests) == 3
