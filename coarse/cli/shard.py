@@ -90,10 +90,11 @@ def _show(asked: ShardedScenario, rows: list[ShardedRow], out: Path, notes: tupl
     for note in notes:
         console.print(note, highlight=False, markup=False)
     gpu = asked.machine.accelerator
-    sample = asked.own_model.sample if asked.own_model else f"{asked.sequence} tokens"
+    own = asked.own_model
+    sample = f"a sample is a {own.sample}" if own else f"{asked.sequence} tokens a sample"
     pace = (
         f"{asked.peak_share:.0%} of {gpu.name}'s {gpu.fp16_flops_per_s / 1e12:.4g} TFLOP/s in fp16 (an assumption: "
-        f"--peak-share), {sample} a sample, collective {asked.policy.collective}"
+        f"--peak-share), {sample}, collective {asked.policy.collective}"
     )
     console.print(f"Compute: {pace}. GB are those that leave one node in an iteration.", highlight=False)
     out.parent.mkdir(parents=True, exist_ok=True)

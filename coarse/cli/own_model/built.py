@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import torch
 import transformers
 from torch import nn
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_MAPPING
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from coarse.cli.own_model.traced import META, Inputs, tokens
 from coarse.errors import ConfigError
@@ -17,16 +17,19 @@ def module_of(entries: Mapping[str, object], where: str) -> nn.Module:
     Raises:
         ConfigError: a model_type that transformers don't know, or entries that they refuse.
     """
+    transformers.logging.set_verbosity_error()  # its warnings are of generating text, and nothing is generated
     settings = {key: value for key, value in entries.items() if key != "model_type"}
     try:
         config = transformers.AutoConfig.for_model(str(entries["model_type"]), **settings)
         named = entries.get("architectures")
         known = getattr(transformers, str(named[0]), None) if isinstance(named, list) and named else None
         with META:
-            if known is None:
-                kinds = MODEL_FOR_CAUSAL_LM_MAPPING if type(config) in MODEL_FOR_CAUSAL_LM_MAPPING else MODEL_MAPPING
-                known = kinds[type(config)]
-            module: nn.Module = known(config)
+            if known is not None:
+                module: nn.Module = known(config)
+            elif type(config) in MODEL_FOR_CAUSAL_LM_MAPPING:
+                module = transformers.AutoModelForCausalLM.from_config(config)
+            else:
+                module = transformers.AutoModel.from_config(config)
     except Exception as error:
         reason = str(error).strip().partition("\n")[0]
         raise ConfigError(
@@ -34,6 +37,7 @@ def module_of(entries: Mapping[str, object], where: str) -> nn.Module:
             f"{reason[:200]}; correct the file, or name a function that returns the model",
             key="model_type",
         ) from error
+    config.pad_token_id = None  # else forward looks for padding among the tokens' values, and there are none
     return module
 
 

@@ -11,7 +11,9 @@ from coarse.errors import ConfigError
 from coarse.hardware.model_config import MODEL_TYPES, model_of_config
 from coarse.hardware.models import MODELS, Model
 
-_COUNTED = "parameters and FLOPs are counted from its sizes (derived), activations by what its kernels keep (assumption)"
+_COUNTED = (
+    "parameters and FLOPs are counted from its sizes (derived), activations by what kernels usually keep (assumption)"
+)
 _MAX_SEQUENCE = 1 << 24
 
 

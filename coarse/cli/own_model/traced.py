@@ -279,7 +279,7 @@ def _inputs(given: object, module: nn.Module, text: str) -> Inputs:
             key="model",
         )
     sample = " x ".join(map(str, first.shape[1:])) or "1"
-    return Inputs(args=args, kwargs=kwargs, sample=f"sample of {sample} numbers", num_samples=first.shape[0])
+    return Inputs(args=args, kwargs=kwargs, sample=f"tensor of {sample}", num_samples=first.shape[0])
 
 
 def _is_shape(value: object) -> bool:
