@@ -1,9 +1,14 @@
 """--model of one's own: a config.json or a function, counted, predicted, or refused with the remedy."""
 
 import json
+import subprocess
+import sys
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import pytest
+import torch
+from torch.autograd.graph import saved_tensors_hooks
 from typer.testing import CliRunner
 
 from coarse.cli import predict, shard
@@ -112,6 +117,22 @@ def test_a_convolution_keeps_its_input_and_a_normalisation_its_own():
     assert kept["0.conv1"] == 3 * 32**2
     assert kept["1.projection"] == 32 * 8**2  # ReLU's outcome behind it; the first convolution keeps its input
     assert 16 * 16**2 <= kept["0.bn1"] <= 2 * 16 * 16**2 + 2 * 16  # and ReLU's outcome, mean and deviation
+
+
+@pytest.mark.parametrize("name", ["resnet_like", "attention"])
+def test_activations_are_the_bytes_that_autograd_saves_where_tensors_have_memory(name):
+    spec = spec_from_file_location("modules_for_traces", MODULES)
+    modules = module_from_spec(spec)
+    spec.loader.exec_module(modules)
+    module, given = getattr(modules, name)()
+    inputs = given if isinstance(given, dict) else {"input": torch.zeros(given)}
+    kept, own = {}, {tensor.data_ptr() for tensor in (*module.parameters(), *module.buffers())}
+    with saved_tensors_hooks(lambda tensor: kept.setdefault(tensor.data_ptr(), tensor), lambda tensor: tensor):
+        module(**inputs)
+    found = own_model(function(name), None).model.activation_bytes_per_sample(Precision.FP32)
+    num_samples = len(next(iter(inputs.values())))
+    nbytes = sum(tensor.untyped_storage().nbytes() for start, tensor in kept.items() if start not in own)
+    assert num_samples * found == pytest.approx(nbytes, rel=0.01)  # a layer's share is rounded up
 
 
 def test_a_shared_table_counts_once_and_its_head_computes():
@@ -229,3 +250,26 @@ def test_shard_refuses_adapters_beside_a_model_of_ones_own(tmp_path):
     done = called(shard.app, "--model", path, "--sequence", 32, "--lora-rank", 4, "--out", tmp_path / "out.json")
     assert done.exit_code == 2
     assert "leave --lora-rank out" in done.stderr
+
+
+def test_a_type_that_is_counted_needs_no_torch(tmp_path):
+    path = written(tmp_path, {"model_type": "gpt2", **SMALL["gpt2"]})
+    program = (
+        "import sys; from coarse.cli.own_model.source import own_model; "
+        "print(own_model(sys.argv[1], 32).model.num_parameters, 'torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program, path], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.split() == ["67264", "False"]
+
+
+@pytest.mark.parametrize(
+    ("package", "importing", "asked"), [("transformers", "built", "FILE"), ("torch", "traced", function("tied"))]
+)
+def test_a_package_that_is_missing_ends_with_2_and_how_to_install_it(package, importing, asked, tmp_path, monkeypatch):
+    path = written(tmp_path, {**COMMON, "model_type": "qwen3"})
+    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.delitem(sys.modules, f"coarse.cli.own_model.{importing}", raising=False)
+    model = path if asked == "FILE" else asked
+    done = called(predict.app, "--model", model, "--sequence", 8, "--out", tmp_path / "out")
+    assert (done.exit_code, len(done.stderr.splitlines())) == (2, 1)
+    assert f"this needs {package}: pip install" in done.stderr
