@@ -15,6 +15,9 @@ Degrade = Annotated[
 ]
 Collective = Annotated[str, typer.Option(help="How coarse's devices sum: ring, or in_place as live by default.")]
 ProfileEvery = Annotated[int, typer.Option(help="Iterations until coarse profiles again and decides anew; 0: never.")]
+OWN_MODEL_HELP = (
+    "a config.json of Hugging Face, MODULE:FUNCTION or FILE.py:FUNCTION that returns a torch module"
+)
 MACHINE_HELP = f"A preset ({', '.join(preset_names())}), or the path of a machine file (.toml)."
 
 

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from coarse.cli.options import MACHINE_HELP, Collective, Degrade, ProfileEvery, of_possible_modes
+from coarse.cli.options import MACHINE_HELP, OWN_MODEL_HELP, Collective, Degrade, ProfileEvery, of_possible_modes
 from coarse.cli.progress import Tasks, shown_tasks
 from coarse.cli.report.command import show
 from coarse.cli.report.luwu import show_luwu
@@ -22,6 +22,7 @@ from coarse.cli.report.timeline import Timeline
 from coarse.cli.wrong_input import wrong_input_ends_with_2
 from coarse.errors import ConfigError
 from coarse.hardware.accelerator import Optimizer
+from coarse.hardware.compute import PEAK_SHARE as OWN_PEAK_SHARE
 from coarse.hardware.degradation import parse_degradation
 from coarse.hardware.gpt import OPT_SHAPES
 from coarse.hardware.machine import Machine
@@ -39,7 +40,22 @@ _ALL_MODES = ",".join(Mode)
 _LUWU_MODES = ",".join(LUWU_MODES)
 _TAKEN = {"machine", "model", "batch", "workers", "modes", "out", "prefetch", "peak_share"}
 """Options of predictions of LuWu and its baselines."""
-_OWN = {"prefetch", "peak_share"}
+_Model = Annotated[
+    str,
+    typer.Option(
+        help=f"resnet50, bert-large, {OWN_MODEL_HELP}, or of LuWu's modes opt-1.3b to opt-1t, or LAYERSxHIDDENxHEADS."
+    ),
+]
+_PeakShare = Annotated[
+    float | None,
+    typer.Option(
+        help=f"Share of the GPU's peak at which LuWu's modes ({PEAK_SHARE:.3f}) or a model of your own "
+        f"({OWN_PEAK_SHARE:g}) compute."
+    ),
+]
+_IterationS = Annotated[
+    float | None, typer.Option(help="Seconds of forward and backward on one GPU, as you measured them.")
+]
 app = typer.Typer(add_completion=False)
 
 
@@ -47,9 +63,8 @@ app = typer.Typer(add_completion=False)
 def predict_command(
     context: typer.Context,
     machine: Annotated[str | None, typer.Option(help=f"{MACHINE_HELP} By default aws-p3; of OPT models luwu.")] = None,
-    model: Annotated[
-        str, typer.Option(help="resnet50, bert-large, or of LuWu's modes opt-1.3b to opt-1t, or LAYERSxHIDDENxHEADS.")
-    ] = "resnet50",
+    model: _Model = "resnet50",
+    sequence: Annotated[int | None, typer.Option(help="Tokens of a sample of a model of your own.")] = None,
     gpu: Annotated[str | None, typer.Option(help="Whose compute times; by default the machine's own.")] = None,
     batch: Annotated[int, typer.Option(help="Samples per worker and iteration.")] = 2,
     precision: Annotated[str, typer.Option(help="fp32 or fp16.")] = "fp32",
@@ -63,9 +78,8 @@ def predict_command(
     prefetch: Annotated[
         bool, typer.Option(help="Of LuWu's baselines: whether a unit comes while another is computed.")
     ] = False,
-    peak_share: Annotated[
-        float, typer.Option(help="Of LuWu's modes: the share of the GPU's fp16 peak that it computes at.")
-    ] = PEAK_SHARE,
+    peak_share: _PeakShare = None,
+    iteration_s: _IterationS = None,
     policy: Annotated[str, typer.Option(help="What goes to the devices: auto, paper or devices (all).")] = "auto",
     collective: Collective = "ring",
     straggler: Annotated[list[str] | None, typer.Option(help="3=1.5: worker 3 computes 1.5 times longer.")] = None,
@@ -85,16 +99,17 @@ def predict_command(
             chosen_modes = luwu_modes_of(modes or _LUWU_MODES)
             where, num_workers = _a_worker_on_each_node(machine or "luwu", workers)
             scenario = PagedScenario(
-                machine=where, model_name=model, num_workers=num_workers, batch=batch, peak_share=peak_share,
-                prefetch=prefetch,
+                machine=where, model_name=model, num_workers=num_workers, batch=batch, prefetch=prefetch,
+                peak_share=PEAK_SHARE if peak_share is None else peak_share,
             )  # fmt: skip
             show_luwu(scenario, chosen_modes, out, Console())
             return
-        _require_only(context, {param.name for param in context.command.params} - _OWN, "these modes")
+        _require_only(context, {param.name for param in context.command.params} - {"prefetch"}, "these modes")
         asked = Question(
             machine=machine or "aws-p3", model=model, gpu=gpu, batch=batch, precision=precision,
             workers=4 if workers is None else workers, devices=devices, nodes=nodes, policy=policy,
             slow_downs=tuple(_slow_down(text) for text in straggler or ()),
+            sequence=sequence, peak_share=peak_share, iteration_s=iteration_s,
             collective=collective, optimizer=optimizer, nvlink=nvlink, num_iterations=iterations,
             degradations=tuple(map(parse_degradation, degrade or ())), profile_every=profile_every,
         )  # fmt: skip
@@ -210,9 +225,10 @@ def _memory_note(scenarios: Scenarios, outcomes: list[_Outcome]) -> str:
 def _notes(scenarios: Scenarios) -> tuple[str, ...]:
     profile = scenarios.profile
     compute = f"Compute times ({profile.gpu}, {profile.precision}): {profile.basis}; {profile.source}."
+    own = scenarios.own.notes if scenarios.own else ()
     if scenarios.question.workers <= STEPWISE_RANKS:
-        return (compute,)
-    return compute, f"Above {STEPWISE_RANKS} workers the first, as slow as the slowest, stands for all."
+        return *own, compute
+    return *own, compute, f"Above {STEPWISE_RANKS} workers the first, as slow as the slowest, stands for all."
 
 
 def _inputs(scenarios: Scenarios) -> dict[str, str]:
@@ -223,6 +239,7 @@ def _inputs(scenarios: Scenarios) -> dict[str, str]:
         "command": shlex.join(["coarse", *sys.argv[1:]]),
         "machine": f"{scenarios.machine.name} ({asked.machine})",
         "model": f"{scenarios.model.name}, batch {asked.batch} per worker, {profile.precision}",
+        **({"model's numbers": " ".join(scenarios.own.notes)} if scenarios.own else {}),
         "compute times": f"{profile.gpu} ({profile.basis}): {profile.source}",
         "workers, devices, nodes": f"{asked.workers}, {asked.devices or 'as many as workers'}, {asked.nodes}",
         "policy": asked.policy,

@@ -1,16 +1,11 @@
 """`coarse profile --costs`: what a sample of a user's own model costs by its length."""
 
-import os
-import sys
-from collections.abc import Callable
-from importlib import import_module
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from types import ModuleType
 
 from rich.console import Console
 from rich.table import Table
 
+from coarse.cli.named_function import function_named
 from coarse.errors import ConfigError
 from coarse.parallel.packing.measured_cost import ADDITIVE_WITHIN, MeasuredCost, Step, measure_cost, save_cost
 
@@ -55,32 +50,11 @@ def _lengths_of(text: str) -> list[int]:
 
 def _step_of(text: str) -> Step:
     """The step that MODULE:FUNCTION returns."""
-    module_name, _, name = text.rpartition(":")
-    if not module_name or not name:
-        raise ConfigError(f"--costs must be MODULE:FUNCTION or FILE.py:FUNCTION, got {text!r}", key="costs")
-    try:
-        make: Callable[[], Step] = getattr(_module_of(module_name), name)
-    except (ImportError, OSError, AttributeError) as error:
-        raise ConfigError(
-            f"--costs {text}: {error}; name a function in a module that is found from this folder", key="costs"
-        ) from error
-    step = make()
+    step = function_named(text, "costs")()
     if not callable(step):
         raise ConfigError(f"--costs {text}: it returned {step!r}; return a callable that takes lengths", key="costs")
-    return step
-
-
-def _module_of(name: str) -> ModuleType:
-    """A module by its name, or by its file's path."""
-    sys.path.insert(0, os.getcwd())
-    if not name.endswith(".py"):
-        return import_module(name)
-    spec = spec_from_file_location(Path(name).stem, name)
-    assert spec is not None and spec.loader is not None, "a path that ends in .py has a loader"
-    module = module_from_spec(spec)
-    sys.modules[spec.name] = module  # where dataclasses look for it
-    spec.loader.exec_module(module)
-    return module
+    found: Step = step
+    return found
 
 
 def _packed_text(found: MeasuredCost) -> str:

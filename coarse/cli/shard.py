@@ -13,7 +13,8 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from coarse.cli.options import MACHINE_HELP
+from coarse.cli.options import MACHINE_HELP, OWN_MODEL_HELP
+from coarse.cli.own_model.source import is_own, own_model
 from coarse.cli.report.prediction import one_of
 from coarse.cli.report.sharded import HEAD, ShardedRow, document, predicted
 from coarse.cli.wrong_input import wrong_input_ends_with_2
@@ -22,6 +23,7 @@ from coarse.hardware.presets import machine_named
 from coarse.simulation.sharded.modes import ShardedPolicy, SimulatedMode
 from coarse.simulation.sharded.scenario import PEAK_SHARE, ShardedScenario
 
+_GPT_SEQUENCE = 256
 _ALL_MODES = ",".join(SimulatedMode)
 app = typer.Typer(add_completion=False)
 
@@ -29,14 +31,16 @@ app = typer.Typer(add_completion=False)
 @app.command()
 def shard(
     machine: Annotated[str, typer.Option(help=MACHINE_HELP)] = "fcdp-a40-10gbe",
-    model: Annotated[str, typer.Option(help="gpt-10b, -15b, -20b, -25b, -30b, or LAYERSxHIDDENxHEADS.")] = "gpt-10b",
+    model: Annotated[
+        str, typer.Option(help=f"gpt-10b, -15b, -20b, -25b, -30b, LAYERSxHIDDENxHEADS, {OWN_MODEL_HELP}.")
+    ] = "gpt-10b",
     batch: Annotated[int, typer.Option(help="Samples per GPU; 0: each mode's largest power of two that fits.")] = 8,
     nodes: Annotated[int, typer.Option(help="Nodes of the cluster.")] = 2,
     gpus: Annotated[int, typer.Option(help="GPUs per node; 0: all.")] = 0,
     modes: Annotated[str, typer.Option(help=f"Of {_ALL_MODES}.")] = _ALL_MODES,
     collective: Annotated[str, typer.Option(help="ring or hierarchical.")] = "ring",
     lora_rank: Annotated[int, typer.Option(help="Of adapters at q, k, v and o; 0: full fine-tuning.")] = 0,
-    sequence: Annotated[int, typer.Option(help="Tokens of a sample.")] = 256,
+    sequence: Annotated[int | None, typer.Option(help="Tokens of a sample; of GPTs 256 by default.")] = None,
     peak_share: Annotated[float, typer.Option(help="Of the GPU's fp16 peak that it computes at.")] = PEAK_SHARE,
     recompute: Annotated[bool, typer.Option(help="Whether backward computes forward again.")] = False,
     in_flight: Annotated[int, typer.Option(help="Units that may be gathered at once.")] = 2,
@@ -50,13 +54,15 @@ def shard(
         where = replace(where, num_nodes=max(where.num_nodes, nodes))
         chosen = [one_of("modes", name.strip(), SimulatedMode) for name in modes.split(",")]
         policy = ShardedPolicy(mode=chosen[0], collective=one_of("collective", collective, Collective))
+        own = own_model(model, sequence) if is_own(model) else None
         asked = ShardedScenario(
-            machine=where, model_name=model, policy=policy, batch=batch or 1, num_nodes=nodes,
-            gpus_per_node=gpus or len(where.tree.gpus), sequence=sequence, lora_rank=lora_rank, peak_share=peak_share,
+            machine=where, model_name=own.model.name if own else model, own_model=own.model if own else None,
+            policy=policy, batch=batch or 1, num_nodes=nodes, gpus_per_node=gpus or len(where.tree.gpus),
+            sequence=_GPT_SEQUENCE if sequence is None else sequence, lora_rank=lora_rank, peak_share=peak_share,
             recomputes=recompute, in_flight_limit=in_flight,
         )  # fmt: skip
         rows = list(_rows(asked, dict.fromkeys(chosen), quantised, tau, at_largest_batch=not batch))
-        _show(asked, rows, out)
+        _show(asked, rows, out, own.notes if own else ())
 
 
 def _rows(
@@ -67,7 +73,7 @@ def _rows(
         yield predicted(replace(asked, policy=policy), threshold=tau, at_largest_batch=at_largest_batch)
 
 
-def _show(asked: ShardedScenario, rows: list[ShardedRow], out: Path) -> None:
+def _show(asked: ShardedScenario, rows: list[ShardedRow], out: Path, notes: tuple[str, ...]) -> None:
     console = Console()
     what = f"LoRA of rank {asked.lora_rank}" if asked.lora_rank else "full fine-tuning"
     where = f"{asked.num_nodes} x {asked.gpus_per_node} GPUs of {asked.machine.name}"
@@ -81,13 +87,19 @@ def _show(asked: ShardedScenario, rows: list[ShardedRow], out: Path) -> None:
     for row in rows:
         if row.note:
             console.print(row.note, highlight=False, markup=False)
+    for note in notes:
+        console.print(note, highlight=False, markup=False)
     gpu = asked.machine.accelerator
+    own = asked.own_model
+    sample = f"a sample is a {own.sample}" if own else f"{asked.sequence} tokens a sample"
     pace = (
         f"{asked.peak_share:.0%} of {gpu.name}'s {gpu.fp16_flops_per_s / 1e12:.4g} TFLOP/s in fp16 (an assumption: "
-        f"--peak-share), {asked.sequence} tokens a sample, collective {asked.policy.collective}"
+        f"--peak-share), {sample}, collective {asked.policy.collective}"
     )
     console.print(f"Compute: {pace}. GB are those that leave one node in an iteration.", highlight=False)
     out.parent.mkdir(parents=True, exist_ok=True)
     inputs = {"command": shlex.join(["coarse", *sys.argv[1:]]), "title": title, "compute": pace}
+    if notes:
+        inputs["model"] = " ".join(notes)
     out.write_text(json.dumps(document(rows, inputs), indent=1) + "\n", encoding="utf-8")
     console.print(f"wrote {out.as_posix()}", highlight=False, markup=False, soft_wrap=True)

@@ -16,7 +16,7 @@ from itertools import pairwise
 from typing import Any
 
 from coarse.errors import ConfigError
-from coarse.hardware.machine import Machine
+from coarse.hardware.machine import Accelerator, Machine
 from coarse.hardware.models import Model, Precision
 
 FORWARD_SHARE = 1 / 3
@@ -194,6 +194,59 @@ def split_iteration(
         backward_s=tuple(iteration_s * (1 - FORWARD_SHARE) * share for share in shares),
         basis=basis,
         source=source,
+    )
+
+
+PEAK_SHARE = 0.3
+"""Of a GPU's peak that a model is taken to attain where nothing is published of it: an assumption, about the
+mean of what the rows of PUBLISHED attain."""
+PUBLISHED_SHARES = (0.11, 0.58)
+"""The least and the most of it: BERT-large in fp16 on a V100, ResNet-50 in fp32 on a P100."""
+
+
+def profile_at_peak_share(
+    model: Model, accelerator: Accelerator, batch: int, precision: Precision, peak_share: float | None
+) -> ComputeProfile:
+    """The times of three times forward's FLOPs at a share of a GPU's peak, by default PEAK_SHARE.
+
+    Raises:
+        ConfigError: a share outside of (0, 1].
+    """
+    share = PEAK_SHARE if peak_share is None else peak_share
+    if not 0.0 < share <= 1.0:
+        raise ConfigError(f"--peak-share must lie in (0, 1], got {share:g}; correct it", key="peak_share")
+    peak = {Precision.FP32: accelerator.fp32_flops_per_s, Precision.FP16: accelerator.fp16_flops_per_s}[precision]
+    least, most = PUBLISHED_SHARES
+    why = f"the default, where published trainings attain {least} to {most}" if peak_share is None else "as asked"
+    return split_iteration(
+        model,
+        batch * model.flops_per_sample / FORWARD_SHARE / (share * peak),
+        gpu=accelerator.name,
+        batch=batch,
+        precision=precision,
+        basis=Basis.ASSUMPTION,
+        source=f"three times forward's FLOPs at {share:g} of {accelerator.name}'s {peak / 1e12:.4g} TFLOP/s "
+        f"(--peak-share: {why}), split over the layers by their FLOPs",
+    )
+
+
+def profile_of_iteration(
+    model: Model, iteration_s: float, *, gpu: str, batch: int, precision: Precision
+) -> ComputeProfile:
+    """The times of an iteration whose seconds a user measured.
+
+    Raises:
+        ConfigError: seconds that are not a finite number above 0.
+    """
+    if not 0.0 < iteration_s < math.inf:
+        raise ConfigError(
+            f"--iteration-s must be the seconds of one worker's forward and backward, above 0, got {iteration_s:g}; "
+            "correct it",
+            key="iteration_s",
+        )
+    source = f"{iteration_s:g} s an iteration (--iteration-s), split over the layers by their FLOPs: an assumption"
+    return split_iteration(
+        model, iteration_s, gpu=gpu, batch=batch, precision=precision, basis=Basis.MEASURED, source=source
     )
 
 

@@ -24,13 +24,6 @@ NamedShape = tuple[str, tuple[int, ...]]
 RESNET50_BLOCKS = (3, 4, 6, 3)
 RESNET_EXPANSION = 4
 RESNET_IMAGE_SIDE = 224
-BERT_LARGE_LAYERS = 24
-BERT_LARGE_HIDDEN = 1024
-BERT_LARGE_HEADS = 16
-BERT_LARGE_INTERMEDIATE = 4096
-BERT_VOCABULARY = 30522
-BERT_POSITIONS = 512
-BERT_TYPES = 2
 
 
 class Precision(enum.StrEnum):
@@ -118,6 +111,22 @@ class Model:
         return sum(layer.activation_bytes_per_sample(precision, kernels) for layer in self.layers)
 
 
+@dataclass(frozen=True, kw_only=True)
+class BertShape:
+    """How deep and how wide a BERT is; its tables are those of the uncased vocabulary unless said otherwise."""
+
+    num_layers: int
+    hidden: int
+    num_heads: int
+    intermediate: int
+    vocabulary: int = 30522
+    positions: int = 512
+    num_types: int = 2
+
+
+BERT_LARGE = BertShape(num_layers=24, hidden=1024, num_heads=16, intermediate=4096)
+
+
 def resnet50() -> Model:
     """ResNet-50 on ImageNet."""
     side = RESNET_IMAGE_SIDE
@@ -126,10 +135,14 @@ def resnet50() -> Model:
 
 def bert_large(sequence: int = 384) -> Model:
     """BERT-large (uncased vocabulary) on sequences of a length; a SQuAD head would add 2,050 parameters to it."""
-    if not 1 <= sequence <= BERT_POSITIONS:
-        raise ConfigError(f"BERT takes sequences of 1 to {BERT_POSITIONS} tokens, got {sequence}", key="sequence")
-    layers = tuple(_bert_large_layers(sequence))
-    return Model(name="bert-large", sample=f"sequence of {sequence} tokens", layers=layers)
+    return bert(BERT_LARGE, "bert-large", sequence)
+
+
+def bert(shape: BertShape, name: str, sequence: int) -> Model:
+    """A BERT of a shape with its pooler and without a head, on sequences of so many tokens, under a name."""
+    if not 1 <= sequence <= shape.positions:
+        raise ConfigError(f"BERT takes sequences of 1 to {shape.positions} tokens, got {sequence}", key="sequence")
+    return Model(name=name, sample=f"sequence of {sequence} tokens", layers=tuple(_bert_layers(shape, sequence)))
 
 
 def uniform(num_layers: int, parameters_per_layer: int) -> Model:
@@ -211,10 +224,10 @@ def _convolution(
     )
 
 
-def _bert_large_layers(sequence: int) -> Iterator[Layer]:
-    hidden = BERT_LARGE_HIDDEN
+def _bert_layers(shape: BertShape, sequence: int) -> Iterator[Layer]:
+    hidden = shape.hidden
     numel = sequence * hidden
-    tables = (("word", BERT_VOCABULARY), ("position", BERT_POSITIONS), ("token_type", BERT_TYPES))
+    tables = (("word", shape.vocabulary), ("position", shape.positions), ("token_type", shape.num_types))
     weights = tuple((f"embeddings.{name}_embeddings.weight", (rows, hidden)) for name, rows in tables)
     yield Layer(
         name="embeddings",
@@ -224,9 +237,9 @@ def _bert_large_layers(sequence: int) -> Iterator[Layer]:
         mask_numel=numel,
         unfused_numel=numel,
     )
-    for index in range(BERT_LARGE_LAYERS):
-        yield _attention(f"encoder.layer.{index}", sequence)
-        yield _feed_forward(f"encoder.layer.{index}", sequence)
+    for index in range(shape.num_layers):
+        yield _attention(f"encoder.layer.{index}", shape, sequence)
+        yield _feed_forward(f"encoder.layer.{index}", shape, sequence)
     yield Layer(
         name="pooler",
         parameters=tuple(_linear("pooler.dense", hidden, hidden)),
@@ -235,10 +248,10 @@ def _bert_large_layers(sequence: int) -> Iterator[Layer]:
     )
 
 
-def _attention(prefix: str, sequence: int) -> Layer:
+def _attention(prefix: str, shape: BertShape, sequence: int) -> Layer:
     """Keeps its input, Q, K, V, the context and the sum (6sh), and the softmax before and after dropout (2as^2)."""
-    hidden = BERT_LARGE_HIDDEN
-    numel, scores = sequence * hidden, BERT_LARGE_HEADS * sequence**2
+    hidden = shape.hidden
+    numel, scores = sequence * hidden, shape.num_heads * sequence**2
     names = [f"{prefix}.attention.{part}" for part in ("self.query", "self.key", "self.value", "output.dense")]
     linears = [parameter for name in names for parameter in _linear(name, hidden, hidden)]
     return Layer(
@@ -251,9 +264,9 @@ def _attention(prefix: str, sequence: int) -> Layer:
     )
 
 
-def _feed_forward(prefix: str, sequence: int) -> Layer:
+def _feed_forward(prefix: str, shape: BertShape, sequence: int) -> Layer:
     """Keeps its input, the sum (2sh), and what goes into and comes out of GELU (2 x 4sh)."""
-    hidden, intermediate = BERT_LARGE_HIDDEN, BERT_LARGE_INTERMEDIATE
+    hidden, intermediate = shape.hidden, shape.intermediate
     numel, inner_numel = sequence * hidden, sequence * intermediate
     return Layer(
         name=f"{prefix}.feed_forward",

@@ -2,10 +2,11 @@
 """Machines that come with the package, by name; every number of theirs has its source in the file."""
 
 import difflib
+import re
 from pathlib import Path
 
 from coarse.errors import ConfigError
-from coarse.hardware.machine import Machine
+from coarse.hardware.machine import Accelerator, Machine
 from coarse.hardware.machine_file import load_machine
 
 FOLDER = Path(__file__).parent / "presets"
@@ -43,3 +44,16 @@ def machine_named(name: str) -> Machine:
             raise
         own = "a machine of your own is the path of a .toml file"
         raise ConfigError(f"--machine: {error} ({own})", key="machine") from None
+
+
+def accelerator_named(gpu: str) -> Accelerator:
+    """The GPU of a preset that a text names, such as "V100" or "Tesla T4 16GB"."""
+    words = set(re.findall(r"[a-z0-9]+", gpu.lower()))
+    known = {one.name: one for one in (load_preset(name).accelerator for name in preset_names())}
+    for name, accelerator in known.items():
+        if set(name.lower().split()) <= words:
+            return accelerator
+    raise ConfigError(
+        f"the peak of {gpu!r} is not known; there are {', '.join(known)}; state it in a machine file's [accelerator]",
+        key="gpu",
+    )

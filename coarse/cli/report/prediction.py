@@ -6,14 +6,16 @@ from enum import StrEnum
 from itertools import groupby
 from typing import TypeVar
 
+from coarse.cli.own_model.description import OwnModel
+from coarse.cli.own_model.source import own_model
 from coarse.cli.report.run import Result
 from coarse.errors import ConfigError
 from coarse.hardware.accelerator import Optimizer
-from coarse.hardware.compute import ComputeProfile, profile_for
+from coarse.hardware.compute import ComputeProfile, profile_at_peak_share, profile_for, profile_of_iteration
 from coarse.hardware.degradation import Degradation
 from coarse.hardware.machine import Machine
-from coarse.hardware.models import Model, Precision, model_named
-from coarse.hardware.presets import machine_named
+from coarse.hardware.models import MODELS, Model, Precision, model_named
+from coarse.hardware.presets import accelerator_named, machine_named
 from coarse.simulation.adaptation import PROFILE_EVERY, Profile
 from coarse.simulation.job import Job
 from coarse.simulation.policies import most_trials
@@ -40,8 +42,15 @@ class Question:
     machine: str
     """A preset's name, or the path of a machine file."""
     model: str
+    """One that is known by its name, a config.json, or MODULE:FUNCTION; see `own_model`."""
+    sequence: int | None = None
+    """Tokens of a sample of a model of one's own."""
     gpu: str | None = None
     """Whose compute times are replayed; by default those of the machine's accelerator."""
+    peak_share: float | None = None
+    """Of the GPU's peak, at which a model of one's own computes."""
+    iteration_s: float | None = None
+    """Of one worker's forward and backward, as measured by who asks."""
     batch: int = 2
     precision: str = "fp32"
     workers: int = 4
@@ -99,13 +108,29 @@ class Question:
         machine = machine_named(self.machine)
         nvlink, num_nodes = machine.nvlink and self.nvlink, max(machine.num_nodes, self.nodes)
         machine = replace(machine, nvlink=nvlink, num_nodes=num_nodes)
-        model = model_named(self.model)
-        return Scenarios(
-            machine=machine,
-            model=model,
-            profile=profile_for(model, machine, self.gpu, self.batch, one_of("precision", self.precision, Precision)),
-            question=self,
-        )
+        own = None if self.model in MODELS else own_model(self.model, self.sequence)
+        model = own.model if own else model_named(self.model)
+        profile = self._profile(model, machine, is_own=own is not None)
+        return Scenarios(machine=machine, model=model, profile=profile, question=self, own=own)
+
+    def _profile(self, model: Model, machine: Machine, *, is_own: bool) -> ComputeProfile:
+        """The compute times: as measured by who asks, else as published of the model, else by FLOPs."""
+        precision = one_of("precision", self.precision, Precision)
+        needless = {"sequence": self.sequence, "peak-share": self.peak_share}
+        for option, value in needless.items():
+            if value is not None and not is_own:
+                raise ConfigError(
+                    f"--{option} means nothing for {model.name}, whose times were published; leave it out", key=option
+                )
+        if self.iteration_s is not None:
+            if self.peak_share is not None:
+                raise ConfigError("--peak-share means nothing beside --iteration-s; leave one out", key="peak-share")
+            gpu = self.gpu or machine.accelerator.name
+            return profile_of_iteration(model, self.iteration_s, gpu=gpu, batch=self.batch, precision=precision)
+        if not is_own:
+            return profile_for(model, machine, self.gpu, self.batch, precision)
+        accelerator = machine.accelerator if self.gpu is None else accelerator_named(self.gpu)
+        return profile_at_peak_share(model, accelerator, self.batch, precision, self.peak_share)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,6 +141,8 @@ class Scenarios:
     model: Model
     profile: ComputeProfile
     question: Question
+    own: OwnModel | None = None
+    """Where the model is of one's own."""
 
     def of(self, mode: Mode) -> Scenario:
         """The scenario of one mode."""

@@ -15,7 +15,7 @@ from coarse.simulation.sharded.job import ShardedJob
 from coarse.simulation.sharded.modes import ShardedPolicy, SimulatedMode
 from coarse.simulation.sharded.report import ShardedReport
 from coarse.simulation.sharded.routes import Routes
-from coarse.simulation.sharded.units import ComputeRate, Unit, units_of
+from coarse.simulation.sharded.units import ComputeRate, Unit, by_block, units_of
 
 PEAK_SHARE = 0.2
 """Of a GPU's fp16 peak that training reaches: an input, by which FCDP's Fig. 9 comes out (docs/fcdp_evaluation.md)."""
@@ -56,6 +56,8 @@ class ShardedScenario:
     """Of a GPU; None: what the machine states."""
     logit_bytes: int = LOGIT_BYTES
     precision: Precision = field(default=Precision.FP16)
+    own_model: Model | None = None
+    """Any model in place of the GPT of that name; a unit is one of its blocks, and its layers keep its logits."""
 
     def __post_init__(self) -> None:
         if not 0.0 < self.peak_share <= 1.0:
@@ -63,6 +65,10 @@ class ShardedScenario:
         if self.lora_rank < 0 or self.batch < 1:
             raise ConfigError(
                 f"wanted a batch of at least 1 and a rank of at least 0, got {self.batch} and {self.lora_rank}"
+            )
+        if self.lora_rank and self.own_model is not None:
+            raise ConfigError(
+                "adapters are known of GPT's blocks alone; leave --lora-rank out for a model of yours", key="lora_rank"
             )
 
     @property
@@ -72,7 +78,9 @@ class ShardedScenario:
 
     @property
     def model(self) -> Model:
-        """The GPT."""
+        """The GPT, or one's own in blocks."""
+        if self.own_model is not None:
+            return by_block(self.own_model)
         return gpt(self.model_name, self.sequence)
 
     @property
@@ -110,7 +118,7 @@ class ShardedScenario:
             held=_HELD[self.policy.mode],
             trainable_numel=None if adapters is None else sum(adapters.values()),
             precision=self.precision,
-            logit_bytes_per_sample=self.logit_bytes * logits_numel(self.sequence),
+            logit_bytes_per_sample=0 if self.own_model else self.logit_bytes * logits_numel(self.sequence),
             secondary_growth=self.secondary_growth,
         )
 

@@ -2,10 +2,11 @@
 """What is gathered together: a model's layers as units, with the seconds that computing each takes."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import groupby
 
 from coarse.errors import ConfigError
-from coarse.hardware.models import Model, Precision
+from coarse.hardware.models import Layer, Model, Precision
 from coarse.hardware.quantities import require_positive
 
 
@@ -76,3 +77,27 @@ def units_of(
             )
         )
     return tuple(found)
+
+
+def by_block(model: Model) -> Model:
+    """The model with each block's layers as one: neighbours whose names agree up to the first number ("layers.3")."""
+    layers = (_joined(name, tuple(layers)) for name, layers in groupby(model.layers, lambda layer: _block(layer.name)))
+    return replace(model, layers=tuple(layers))
+
+
+def _block(name: str) -> str:
+    """A layer's name up to its first number; the whole name where there is none."""
+    parts = name.split(".")
+    numbers = [place for place, part in enumerate(parts) if part.isdigit()]
+    return ".".join(parts[: numbers[0] + 1]) if numbers else name
+
+
+def _joined(name: str, layers: tuple[Layer, ...]) -> Layer:
+    return Layer(
+        name=name,
+        parameters=tuple(parameter for layer in layers for parameter in layer.parameters),
+        flops_per_sample=sum(layer.flops_per_sample for layer in layers),
+        saved_numel=sum(layer.saved_numel for layer in layers),
+        mask_numel=sum(layer.mask_numel for layer in layers),
+        unfused_numel=sum(layer.unfused_numel for layer in layers),
+    )

@@ -11,7 +11,9 @@ from typer.main import get_command
 from coarse.cli.app import HELP_LINES, MODULES, app
 
 COMMANDS = Path(import_module("coarse.cli").__file__).parent
-NOT_COMMANDS = {"__init__", "app", "options", "possible_modes", "progress", "wrong_input"}
+NOT_COMMANDS = {
+    *("__init__", "app", "named_function", "options", "possible_modes", "progress", "sample_costs", "wrong_input"),
+}
 PROGRAM = """
 import atexit, sys
 from coarse.cli.app import main

@@ -1,4 +1,5 @@
 import json
+import math
 
 import pytest
 from hypothesis import given
@@ -6,14 +7,20 @@ from hypothesis import strategies as st
 
 from coarse.errors import ConfigError
 from coarse.hardware.compute import (
+    PEAK_FLOPS_PER_S,
+    PEAK_SHARE,
     PUBLISHED,
+    PUBLISHED_SHARES,
     THROUGHPUTS,
     Basis,
     compute_profile,
     parse_profile,
+    profile_at_peak_share,
     profile_json,
+    profile_of_iteration,
 )
 from coarse.hardware.models import Precision, bert_large, model_named, resnet50, uniform
+from coarse.hardware.presets import accelerator_named, load_preset
 
 FP32, FP16 = Precision.FP32, Precision.FP16
 ANY_JSON = st.recursive(
@@ -138,3 +145,47 @@ def refusal(text):
 def test_text_that_is_no_profile_is_refused_with_the_file(text):
     with pytest.raises(ConfigError, match=r"a\.json: "):
         parse_profile(text, where="a.json")
+
+
+V100 = load_preset("aws-p3").accelerator
+
+
+def test_a_share_of_the_peak_takes_three_times_forwards_flops():
+    profile = profile_at_peak_share(uniform(4, 1000), V100, 10, FP16, 0.5)
+    assert profile.total_forward_s * 2 == pytest.approx(profile.total_backward_s)
+    assert profile.total_forward_s == pytest.approx(10 * 4 * 2000 / (0.5 * V100.fp16_flops_per_s))
+    assert profile.basis is Basis.ASSUMPTION
+
+
+def test_the_default_share_lies_about_the_mean_of_what_published_trainings_attain():
+    shares = [
+        3 * model_named(row.model).flops_per_sample * row.samples_per_s / PEAK_FLOPS_PER_S[row.gpu, row.precision]
+        for row in PUBLISHED
+        if (row.gpu, row.precision) in PEAK_FLOPS_PER_S
+    ]
+    assert (round(min(shares), 2), round(max(shares), 2)) == PUBLISHED_SHARES
+    assert sum(shares) / len(shares) == pytest.approx(PEAK_SHARE, abs=0.05)
+
+
+@pytest.mark.parametrize("share", [0.0, -1.0, 1.01, math.nan])
+def test_a_share_outside_of_0_to_1_is_refused(share):
+    with pytest.raises(ConfigError, match="--peak-share must lie in"):
+        profile_at_peak_share(uniform(1, 1), V100, 1, FP32, share)
+
+
+def test_an_iteration_that_was_measured_keeps_its_seconds():
+    profile = profile_of_iteration(bert_large(), 0.5, gpu="mine", batch=2, precision=FP32)
+    assert profile.total_forward_s + profile.total_backward_s == pytest.approx(0.5)
+    assert profile.basis is Basis.MEASURED
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0, math.inf, math.nan])
+def test_an_iteration_of_no_time_is_refused(seconds):
+    with pytest.raises(ConfigError, match="--iteration-s must be"):
+        profile_of_iteration(bert_large(), seconds, gpu="mine", batch=2, precision=FP32)
+
+
+def test_a_gpu_of_a_preset_is_found_by_its_words():
+    assert accelerator_named("Tesla V100-SXM2-16GB") == V100
+    with pytest.raises(ConfigError, match=r"'h9000' is not known; there are .*V100"):
+        accelerator_named("h9000")

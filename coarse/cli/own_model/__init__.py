@@ -1,0 +1,5 @@
+"""A user's own model, from a configuration of Hugging Face or from a function that returns a torch module.
+
+`source` reads what --model names. Only `built` imports transformers, and only it and `traced` import torch; `source`
+imports them when a model needs them.
+"""

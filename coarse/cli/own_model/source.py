@@ -1,0 +1,122 @@
+"""The model that --model names: a config.json of Hugging Face, or a function that returns a torch module."""
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from coarse.cli.named_function import function_named
+from coarse.cli.own_model.description import OwnModel
+from coarse.errors import ConfigError
+from coarse.hardware.model_config import MODEL_TYPES, model_of_config
+from coarse.hardware.models import MODELS, Model
+
+_COUNTED = (
+    "parameters and FLOPs are counted from its sizes (derived), activations by what kernels usually keep (assumption)"
+)
+_MAX_SEQUENCE = 1 << 24
+
+
+def is_own(text: str) -> bool:
+    """Whether --model names a user's own model, and not one that is known by its name."""
+    return text.endswith(".json") or ":" in text or Path(text, "config.json").is_file()
+
+
+def own_model(text: str, sequence: int | None) -> OwnModel:
+    """The model of a file config.json, its folder, or MODULE:FUNCTION; tokens of a sample are `sequence`.
+
+    Raises:
+        ConfigError: what is none of these, what cannot be counted, or a sequence that is missing; with the remedy.
+    """
+    if sequence is not None and not 1 <= sequence <= _MAX_SEQUENCE:
+        raise ConfigError(f"--sequence must lie in 1..{_MAX_SEQUENCE}, got {sequence}; correct it", key="sequence")
+    if not is_own(text):
+        raise ConfigError(
+            f"unknown model {text!r}; there are {', '.join(MODELS)}, a config.json of Hugging Face, and "
+            "MODULE:FUNCTION or FILE.py:FUNCTION that returns a torch module",
+            key="model",
+        )
+    if ":" in text and not text.endswith(".json"):
+        found = _of_function(text, sequence)
+    else:
+        path = Path(text) if text.endswith(".json") else Path(text, "config.json")
+        found = _of_config(path, sequence)
+    if not found.model.flops_per_sample:
+        raise ConfigError(
+            f"--model {text}: its forward pass has no matrix product and no convolution, so there is nothing to split "
+            "seconds by; name a model that computes",
+            key="model",
+        )
+    return found
+
+
+def _of_config(path: Path, sequence: int | None) -> OwnModel:
+    entries = _entries(path)
+    name, kind = path.stem if path.stem != "config" else path.resolve().parent.name, entries.get("model_type")
+    if not isinstance(kind, str):
+        raise ConfigError(
+            f"{path}: wanted the config.json of a Hugging Face model, which says its 'model_type', got {kind!r} there; "
+            "name that file, or a function that returns a torch module",
+            key="model_type",
+        )
+    if kind in MODEL_TYPES:
+        if sequence is None:
+            raise _needs_sequence(str(path), f"a {kind} computes on tokens")
+        model = model_of_config(entries, str(path), name, sequence)
+        body = "its body with the pooler, no head; " if kind == "bert" else ""
+        return OwnModel(model=model, notes=(_note(model, str(path), f"{body}{_COUNTED}"),))
+    with _optional("transformers", f"{path}: model_type {kind!r} is not counted by coarse itself"):
+        from coarse.cli.own_model.built import inputs_of, module_of
+        from coarse.cli.own_model.traced import traced
+    module = module_of(entries, str(path))
+    inputs = inputs_of(module, str(path), sequence)
+    found = traced(module, inputs, name=name, where=str(path))
+    return found.with_first_note(_note(found.model, str(path), f"built by transformers as {type(module).__name__}"))
+
+
+def _of_function(text: str, sequence: int | None) -> OwnModel:
+    with _optional("torch", f"--model {text}"):
+        from coarse.cli.own_model.traced import called, traced
+    module, inputs = called(function_named(text, "model"), text, sequence)
+    found = traced(module, inputs, name=text.rpartition(":")[2], where=text)
+    return found.with_first_note(_note(found.model, text, f"a {type(module).__name__}"))
+
+
+def _entries(path: Path) -> Mapping[str, object]:
+    try:
+        entries = json.loads(path.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"{path}: this is not JSON ({error}); name the config.json of a model", key="model"
+        ) from error
+    if not isinstance(entries, dict):
+        raise ConfigError(
+            f"{path}: wanted an object with a 'model_type', got {type(entries).__name__}; name the config.json of a "
+            "model",
+            key="model",
+        )
+    return entries
+
+
+def _note(model: Model, where: str, how: str) -> str:
+    return (
+        f"Model {model.name} ({where}): {model.num_parameters:,} parameters, {model.flops_per_sample / 1e9:.4g} GFLOP "
+        f"forward for a {model.sample}; {how}."
+    )
+
+
+def _needs_sequence(where: str, why: str) -> ConfigError:
+    return ConfigError(f"{where}: {why}, and their number is not given; add --sequence, such as 512", key="sequence")
+
+
+@contextmanager
+def _optional(package: str, what: str) -> Iterator[None]:
+    """Turn the absence of a package into what a user can do."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"{what}, so this needs {error.name or package}: pip install torch transformers, or name one of the types "
+            f"{', '.join(MODEL_TYPES)}",
+            key="model",
+        ) from error

@@ -1,0 +1,188 @@
+# Pure: no MPI, threads, clock or environment.
+"""Language models of decoder blocks, from GPT-2's to Llama's: an attention and a feed-forward layer for each block.
+
+What a layer keeps is that of `models`, [Note: saved for backward], with an attention kernel that keeps no scores.
+Beyond GPT's block: RMS normalisation keeps what a layer normalisation keeps; ReLU keeps its outcome alone; a gated
+feed-forward layer keeps the gate, what it gates and their product, and separate kernels the gate's activation too.
+The head keeps the logits' probabilities for the loss, and separate kernels the logits.
+"""
+
+import enum
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from coarse.errors import ConfigError
+from coarse.hardware.models import Layer, Model, NamedShape
+from coarse.hardware.quantities import require_positive
+
+
+class Activation(enum.Enum):
+    """Of the feed-forward layer; (inner vectors that fused kernels keep, that separate ones keep beyond those)."""
+
+    RELU = (1, 0)
+    SMOOTH = (2, 2)
+    """GELU or SiLU."""
+    GATED = (3, 1)
+
+
+class Norm(enum.IntEnum):
+    """How many vectors a normalisation learns."""
+
+    PLAIN = 0
+    RMS = 1
+    LAYER = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecoderShape:
+    """How deep and how wide, and which switches differ between the families."""
+
+    num_layers: int
+    hidden: int
+    num_heads: int
+    num_key_value_heads: int
+    head_width: int
+    intermediate: int
+    vocabulary: int
+    positions: int
+    """The longest sequence."""
+    num_position_rows: int = 0
+    """Of a learned table; 0 where positions are rotated into queries and keys."""
+    embedding_width: int = 0
+    """Of a token; 0: as wide as the model. Two matrices lead from one width to the other (opt-350m)."""
+    activation: Activation = Activation.SMOOTH
+    norm: Norm = Norm.LAYER
+    has_final_norm: bool = True
+    is_qkv_fused: bool = False
+    """Whether queries, keys and values come from one matrix."""
+    has_qkv_bias: bool = True
+    has_out_bias: bool = True
+    has_mlp_bias: bool = True
+    has_dropout: bool = True
+    """Behind embeddings, attention and feed-forward layers."""
+    has_own_head: bool = False
+    """Whether the head has a matrix of its own; else it multiplies by the tokens' table."""
+    window: int = 0
+    """Tokens that one attends to at most; 0: all of the sequence."""
+
+    def __post_init__(self) -> None:
+        for key in (
+            *("num_layers", "hidden", "num_heads", "num_key_value_heads", "head_width", "intermediate"),
+            *("vocabulary", "positions"),
+        ):
+            require_positive(key, getattr(self, key))
+
+    @property
+    def token_width(self) -> int:
+        """Of the tokens' table."""
+        return self.embedding_width or self.hidden
+
+    @property
+    def query_width(self) -> int:
+        """Of all heads' queries."""
+        return self.num_heads * self.head_width
+
+    @property
+    def key_width(self) -> int:
+        """Of all keys; values have as many numbers."""
+        return self.num_key_value_heads * self.head_width
+
+
+def decoder(shape: DecoderShape, name: str, sequence: int) -> Model:
+    """A decoder of a shape on sequences of so many tokens, under a name."""
+    if not 1 <= sequence <= shape.positions:
+        raise ConfigError(
+            f"{name} takes sequences of 1 to {shape.positions} tokens, got {sequence}; set --sequence", key="sequence"
+        )
+    return Model(name=name, sample=f"sequence of {sequence} tokens", layers=tuple(_layers(shape, sequence)))
+
+
+def _layers(shape: DecoderShape, sequence: int) -> Iterator[Layer]:
+    hidden, width = shape.hidden, shape.token_width
+    weights: list[NamedShape] = [("embeddings.tokens.weight", (shape.vocabulary, width))]
+    if shape.num_position_rows:
+        weights.append(("embeddings.positions.weight", (shape.num_position_rows, hidden)))
+    projection = 0 if width == hidden else 2 * sequence * width * hidden
+    if projection:
+        weights.append(("embeddings.project_in.weight", (hidden, width)))
+    yield Layer(
+        name="embeddings",
+        parameters=tuple(weights),
+        flops_per_sample=projection,
+        saved_numel=sequence * width if projection else 0,
+        mask_numel=sequence * hidden if shape.has_dropout else 0,
+    )
+    for index in range(shape.num_layers):
+        yield _attention(f"layers.{index}", shape, sequence)
+        yield _feed_forward(f"layers.{index}", shape, sequence)
+    yield _head(shape, sequence)
+
+
+def _attention(prefix: str, shape: DecoderShape, sequence: int) -> Layer:
+    """Keeps its input, what was normalised of it, Q, K, V and the context."""
+    hidden, query, key = shape.hidden, shape.query_width, shape.key_width
+    bias = shape.has_qkv_bias
+    if shape.is_qkv_fused:
+        inputs = _linear(f"{prefix}.attention.qkv", hidden, query + 2 * key, bias)
+    else:
+        widths = (("q", query), ("k", key), ("v", key))
+        inputs = tuple(p for name, to in widths for p in _linear(f"{prefix}.attention.{name}", hidden, to, bias))
+    span = min(sequence, shape.window or sequence)
+    return Layer(
+        name=f"{prefix}.attention",
+        parameters=(
+            *_norm(f"{prefix}.attention.norm", shape),
+            *inputs,
+            *_linear(f"{prefix}.attention.out", query, hidden, shape.has_out_bias),
+        ),
+        flops_per_sample=2 * sequence * hidden * (2 * query + 2 * key) + 2 * 2 * sequence * span * query,
+        saved_numel=sequence * (2 * hidden + 2 * query + 2 * key),
+        mask_numel=sequence * hidden if shape.has_dropout else 0,
+        unfused_numel=sequence * hidden,
+    )
+
+
+def _feed_forward(prefix: str, shape: DecoderShape, sequence: int) -> Layer:
+    """Keeps its input, what was normalised of it, and the inner vectors."""
+    hidden, inner, bias = shape.hidden, shape.intermediate, shape.has_mlp_bias
+    kept, unfused = shape.activation.value
+    ups = ("gate", "up") if shape.activation is Activation.GATED else ("up",)
+    return Layer(
+        name=f"{prefix}.feed_forward",
+        parameters=(
+            *_norm(f"{prefix}.feed_forward.norm", shape),
+            *(p for name in ups for p in _linear(f"{prefix}.feed_forward.{name}", hidden, inner, bias)),
+            *_linear(f"{prefix}.feed_forward.down", inner, hidden, bias),
+        ),
+        flops_per_sample=2 * (len(ups) + 1) * sequence * hidden * inner,
+        saved_numel=sequence * (2 * hidden + kept * inner),
+        mask_numel=sequence * hidden if shape.has_dropout else 0,
+        unfused_numel=sequence * (hidden + unfused * inner),
+    )
+
+
+def _head(shape: DecoderShape, sequence: int) -> Layer:
+    """Keeps its input, what was normalised of it, and the probabilities."""
+    hidden, width, vocabulary = shape.hidden, shape.token_width, shape.vocabulary
+    parameters = list(_norm("head.norm", shape)) if shape.has_final_norm else []
+    projection = 0 if width == hidden else 2 * sequence * width * hidden
+    if projection:
+        parameters.append(("head.project_out.weight", (width, hidden)))
+    if shape.has_own_head:
+        parameters.append(("head.weight", (vocabulary, width)))
+    return Layer(
+        name="head",
+        parameters=tuple(parameters),
+        flops_per_sample=projection + 2 * sequence * width * vocabulary,
+        saved_numel=sequence * (2 * hidden + vocabulary + (width if projection else 0)),
+        unfused_numel=sequence * vocabulary,
+    )
+
+
+def _linear(prefix: str, inputs: int, outputs: int, has_bias: bool) -> tuple[NamedShape, ...]:
+    weight = (f"{prefix}.weight", (outputs, inputs))
+    return (weight, (f"{prefix}.bias", (outputs,))) if has_bias else (weight,)
+
+
+def _norm(prefix: str, shape: DecoderShape) -> tuple[NamedShape, ...]:
+    return tuple((f"{prefix}.{name}", (shape.hidden,)) for name in ("weight", "bias")[: shape.norm])
