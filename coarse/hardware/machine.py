@@ -82,12 +82,19 @@ class Coherence:
     latency_s: float
     sharer_growth: float
     """Each further sharer of the memory adds this part of a lone client's time to every access."""
+    load_outstanding_bytes: float | None = None
+    """Cache lines that a client has under way at once, in bytes: loads come at most at this over the latency. None where
+    latency is hidden, however long."""
+    store_outstanding_bytes: float | None = None
 
     def __post_init__(self) -> None:
         for key in ("load_bytes_per_s", "store_bytes_per_s"):
             require_positive(key, getattr(self, key))
         for key in ("latency_s", "sharer_growth"):
             require_positive(key, getattr(self, key), or_zero=True)
+        for key in ("load_outstanding_bytes", "store_outstanding_bytes"):
+            if getattr(self, key) is not None:
+                require_positive(key, getattr(self, key))
 
     def slowdown(self, num_sharers: int) -> float:
         """How many times longer an access takes where `num_sharers` share the memory."""
@@ -201,9 +208,14 @@ class Machine:
             return ()
         slower = self.coherence.slowdown(self.num_sharers)
         latency_s = self.coherence.latency_s * slower
-        rates = {"load": self.coherence.load_bytes_per_s, "store": self.coherence.store_bytes_per_s}
+        coherence = self.coherence
+        ways = (
+            ("load", coherence.load_bytes_per_s, coherence.load_outstanding_bytes),
+            ("store", coherence.store_bytes_per_s, coherence.store_outstanding_bytes),
+        )
         return tuple(
-            Wire(name=name, bytes_per_s=rate / slower, latency_s=latency_s) for name, rate in rates.items()
+            Wire(name=name, bytes_per_s=rate / slower, latency_s=latency_s, outstanding_bytes=outstanding)
+            for name, rate, outstanding in ways
         )
 
     def _check_nvlinks(self) -> None:

@@ -38,10 +38,13 @@ COHERENCE = (
     Quantity("load", RATES, "load_bytes_per_s"),
     Quantity("store", RATES, "store_bytes_per_s"),
     Quantity("latency", TIMES, "latency_s", or_zero=True),
+    Quantity("load_outstanding", SIZES, "load_outstanding_bytes", is_needed=False),
+    Quantity("store_outstanding", SIZES, "store_outstanding_bytes", is_needed=False),
 )
 WIRE = (
     Quantity("bandwidth", RATES, "bytes_per_s"),
     Quantity("latency", TIMES, "latency_s", is_needed=False, or_zero=True),
+    Quantity("outstanding", SIZES, "outstanding_bytes", is_needed=False),
     Quantity("table", TABLES, "table", is_needed=False),
     Quantity("up_table", TABLES, "up_table", is_needed=False),
     Quantity("down_table", TABLES, "down_table", is_needed=False),

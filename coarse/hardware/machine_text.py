@@ -36,6 +36,9 @@ def _lines(machine: Machine) -> Iterator[str]:
         yield f"store_bytes_per_s = {coherence.store_bytes_per_s!r}"
         yield f"latency_s = {coherence.latency_s!r}"
         yield f"sharer_growth = {coherence.sharer_growth!r}"
+        for key in ("load_outstanding_bytes", "store_outstanding_bytes"):
+            if getattr(coherence, key) is not None:
+                yield f"{key} = {getattr(coherence, key)!r}"
     if (disks := machine.disks) is not None:
         yield from ("", "[disks]", f"host_memory_bytes = {disks.host_memory_bytes}")
         for whose in ("worker", "optimizer"):
@@ -64,6 +67,8 @@ def _wire_lines(wire: Wire) -> Iterator[str]:
     yield f'name = "{wire.name}"'
     yield f"bandwidth_bytes_per_s = {wire.bytes_per_s!r}"
     yield f"latency_s = {wire.latency_s!r}"
+    if wire.outstanding_bytes is not None:
+        yield f"outstanding_bytes = {wire.outstanding_bytes!r}"
     for key, rate in (("duplex", wire.duplex_bytes_per_s), ("turn", wire.turn_bytes_per_s)):
         if rate is not None:
             yield f"{key}_bytes_per_s = {rate!r}"

@@ -9,6 +9,13 @@ from coarse.hardware.links import Link
 from coarse.hardware.quantities import SizeTable, require_name, require_positive, require_size_table
 
 
+def reached_bytes_per_s(bytes_per_s: float, latency_s: float, outstanding_bytes: float | None) -> float:
+    """A rate, where no more than so many bytes are under way until they are answered."""
+    if outstanding_bytes is None or not latency_s:
+        return bytes_per_s
+    return min(bytes_per_s, outstanding_bytes / latency_s)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Wire:
     """A kind of wire; "up" leads away from the device it serves, "down" to it.
@@ -33,11 +40,22 @@ class Wire:
     turn_bytes_per_s: float | None = None
     """All transfers that turn around on this wire; None is no limit beside the others."""
     turn_table: SizeTable = ()
+    outstanding_bytes: float | None = None
+    """Of each direction, what may be under way before it is answered: the rate is at most this over the latency. None
+    where that never limits."""
 
     def __post_init__(self) -> None:
         require_name("name", self.name)
         require_positive("bytes_per_s", self.bytes_per_s)
         require_positive("latency_s", self.latency_s, or_zero=True)
+        if self.outstanding_bytes is not None:
+            require_positive("outstanding_bytes", self.outstanding_bytes)
+            if self.up_table or self.down_table:
+                raise ConfigError(
+                    f"wire {self.name!r} states times by size and outstanding_bytes; the times have its effect already, "
+                    "so remove one",
+                    key="outstanding_bytes",
+                )
         for limit in ("duplex", "turn"):
             key = f"{limit}_bytes_per_s"
             if getattr(self, key) is not None:
@@ -50,10 +68,15 @@ class Wire:
         for direction in ("up", "down", "duplex", "turn"):
             require_size_table(f"{direction}_table", getattr(self, f"{direction}_table"))
 
+    @property
+    def reached_bytes_per_s(self) -> float:
+        """Of each direction, by the wire's own rate and by what its latency leaves of it (Little's law)."""
+        return reached_bytes_per_s(self.bytes_per_s, self.latency_s, self.outstanding_bytes)
+
     def links(self, user: str) -> Iterator[tuple[str, Link]]:
         """(role, link) for one use of the wire: "up", "down", and "duplex" and "turn" where limited."""
         for role in ("up", "down"):
-            yield role, self._link(user, role, self.latency_s, self.bytes_per_s)
+            yield role, self._link(user, role, self.latency_s, self.reached_bytes_per_s)
         for role in ("duplex", "turn"):
             limit: float | None = getattr(self, f"{role}_bytes_per_s")
             if limit is not None:
@@ -61,7 +84,7 @@ class Wire:
 
     def one_way(self, name: str) -> Link:
         """One link for a place that every transfer crosses once, whichever way it goes."""
-        return Link(name=name, latency_s=self.latency_s, bytes_per_s=self.bytes_per_s, table=self.up_table)
+        return Link(name=name, latency_s=self.latency_s, bytes_per_s=self.reached_bytes_per_s, table=self.up_table)
 
     def _link(self, user: str, role: str, latency_s: float, bytes_per_s: float) -> Link:
         table: SizeTable = getattr(self, f"{role}_table")

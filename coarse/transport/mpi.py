@@ -18,7 +18,6 @@ from mpi4py import MPI
 from coarse.protocol.records import Tag
 from coarse.protocol.units import MIB
 
-
 _MOST_RECEIVING_BYTES = 64 * MIB
 """Of messages that come in at once; more wait where they are. One of any size is taken."""
 
