@@ -17,6 +17,9 @@ app = typer.Typer(add_completion=False)
 @app.command()
 def validate(
     out: Annotated[Path, typer.Option(help="The folder for rows as JSON.")] = Path("results/validation"),
+    intervals: Annotated[
+        bool, typer.Option(help="COARSE's rows about training under all that their inputs may have been, instead.")
+    ] = False,
 ) -> None:
     """Simulate the papers' evaluations and print claim, paper, ours, deviation and verdict of each."""
     with wrong_input_ends_with_2():
@@ -27,6 +30,10 @@ def validate(
             )
         out.mkdir(parents=True, exist_ok=True)  # before minutes of simulation, after which it could not be written
         sys.path.append(str(_REPOSITORY))
+        if intervals:
+            from experiments.coarse_paper import intervals as coarse_intervals
+
+            raise typer.Exit(coarse_intervals.run(Console(), out=out))
         from experiments.coarse_paper import validate as coarse_paper
         from experiments.fcdp_paper import validate as sharded_papers
 

@@ -83,8 +83,8 @@ class Coherence:
     sharer_growth: float
     """Each further sharer of the memory adds this part of a lone client's time to every access."""
     load_outstanding_bytes: float | None = None
-    """Cache lines that a client has under way at once, in bytes: loads come at most at this over the latency. None where
-    latency is hidden, however long."""
+    """Cache lines that a client has under way at once, in bytes: loads come at most at this over the latency. None
+    where latency is hidden, however long."""
     store_outstanding_bytes: float | None = None
 
     def __post_init__(self) -> None:

@@ -52,8 +52,8 @@ class Wire:
             require_positive("outstanding_bytes", self.outstanding_bytes)
             if self.up_table or self.down_table:
                 raise ConfigError(
-                    f"wire {self.name!r} states times by size and outstanding_bytes; the times have its effect already, "
-                    "so remove one",
+                    f"wire {self.name!r} states times by size and outstanding_bytes; the times have its effect "
+                    "already, so remove one",
                     key="outstanding_bytes",
                 )
         for limit in ("duplex", "turn"):

@@ -1,14 +1,16 @@
 """One simulated training job of the evaluation, and its outcome, computed once however many figures use it."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from multiprocessing import get_context
 
-from coarse.hardware.compute import FORWARD_SHARE, compute_profile
+from coarse.hardware.compute import FORWARD_SHARE, ComputeProfile, compute_profile
 from coarse.hardware.machine import Machine
-from coarse.hardware.models import model_named
+from coarse.hardware.models import Model, Precision, model_named
 from coarse.hardware.placement import place
 from coarse.protocol.config import MeasuredRouting
 from coarse.protocol.units import MIB
@@ -24,11 +26,28 @@ _TWO_NODE_SHARD_BYTES = 16 * MIB
 """Twice the profiler's largest, which changes iterations by less than 1 % and simulates four times as fast."""
 
 _MATTERS: dict[Mode, tuple[str, ...]] = {
-    Mode.DENSE: ("sharer_growth", "load_slowdown", "stores_overlap", "loads_wait", "own_bus"),
-    Mode.ALLREDUCE: ("ring_blocks_compute", "rings_both_ways", "direct_copies", "neighbours_reduce", "wide_t4"),
+    Mode.DENSE: (
+        "sharer_growth",
+        "load_slowdown",
+        "store_slowdown",
+        "stores_overlap",
+        "loads_wait",
+        "own_bus",
+        "t4_bus_bytes_per_s",
+        "bus_bytes_per_s",
+    ),
+    Mode.ALLREDUCE: (
+        "ring_blocks_compute",
+        "rings_both_ways",
+        "direct_copies",
+        "neighbours_reduce",
+        "wide_t4",
+        "t4_bus_bytes_per_s",
+    ),
     Mode.COARSE: (
         "copies",
         "wide_t4",
+        "t4_bus_bytes_per_s",
         "ring_blocks_compute",
         "rings_both_ways",
         "direct_copies",
@@ -72,7 +91,7 @@ class Cell:
         return Scenario(
             machine=self._machine(),
             model=model,
-            profile=compute_profile(model, self.platform.gpu, self.batch, precision, self.inputs.throughputs()),
+            profile=self._profile(model, precision),
             mode=self.mode,
             num_workers=self.num_workers,
             num_devices=self.num_devices,
@@ -84,6 +103,15 @@ class Cell:
             num_iterations=_NUM_ITERATIONS,
             routing=MeasuredRouting() if self.num_nodes == 1 else _two_node_routing(),
         )
+
+    def _profile(self, model: Model, precision: Precision) -> ComputeProfile:
+        found = compute_profile(model, self.platform.gpu, self.batch, precision, self.inputs.throughputs())
+        if self.inputs.compute_speed == 1.0:
+            return found
+        forward_s, backward_s = (
+            tuple(seconds / self.inputs.compute_speed for seconds in one) for one in (found.forward_s, found.backward_s)
+        )
+        return replace(found, forward_s=forward_s, backward_s=backward_s)
 
     def _machine(self) -> Machine:
         machine = self.inputs.machine(self.platform, num_nodes=self.num_nodes, nvlink=self.nvlink)
@@ -101,7 +129,7 @@ class Cell:
 
     def essential(self) -> "Cell":
         """An equivalent cell without what its mode does not use, so that equivalent ones are equal."""
-        compute = ("mixed_precision", "bert_container")
+        compute = ("mixed_precision", "bert_container", "compute_speed")
         kept = {name: getattr(self.inputs, name) for name in (*compute, *_MATTERS[self.mode])}
         inputs = replace(CENTRAL, **kept)
         if not self.platform.has_tensor_cores:
@@ -115,7 +143,10 @@ class Cell:
                 inputs, rings_both_ways=True, profiler_sees_nvlink=False, direct_copies=False, copies="pcie"
             )
         if self.platform is not Platform.T4:
-            inputs = replace(inputs, wide_t4=False, own_bus=True)
+            t4 = CENTRAL.t4_bus_bytes_per_s
+            inputs = replace(inputs, wide_t4=False, own_bus=True, t4_bus_bytes_per_s=t4)
+        elif inputs.own_bus:
+            inputs = replace(inputs, bus_bytes_per_s=CENTRAL.bus_bytes_per_s)
         nvlink = self.nvlink or self.platform is not Platform.V100 or self.mode is Mode.DENSE
         num_devices = self.num_devices or self.num_workers if self.mode is Mode.COARSE else 0
         return replace(self, inputs=inputs, nvlink=nvlink, num_devices=num_devices)
@@ -147,11 +178,27 @@ class Outcome:
 
 
 _outcomes: dict[Cell, Outcome] = {}
+_taken: ContextVar[Inputs] = ContextVar("taken", default=CENTRAL)
+
+
+@contextmanager
+def under(inputs: Inputs) -> Iterator[None]:
+    """Take these inputs where a cell has the central ones."""
+    token = _taken.set(inputs)
+    try:
+        yield
+    finally:
+        _taken.reset(token)
+
+
+def taken(cell: Cell) -> Cell:
+    """The cell with the inputs that are taken now; see `under`."""
+    return replace(cell, inputs=_taken.get()) if cell.inputs == CENTRAL else cell
 
 
 def outcome(cell: Cell) -> Outcome:
     """Of a cell, simulated if it has not been; deterministic."""
-    cell = cell.essential()
+    cell = taken(cell).essential()
     if cell not in _outcomes:
         _outcomes[cell] = simulated(cell)
     return _outcomes[cell]
@@ -182,7 +229,7 @@ def simulated(cell: Cell) -> Outcome:
 
 def missing(cells: Iterable[Cell]) -> list[Cell]:
     """Those that `outcome` would simulate, the slowest first, each once."""
-    wanted = dict.fromkeys(cell.essential() for cell in cells)
+    wanted = dict.fromkeys(taken(cell).essential() for cell in cells)
     return sorted((cell for cell in wanted if cell not in _outcomes), key=_effort, reverse=True)
 
 

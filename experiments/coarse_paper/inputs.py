@@ -13,7 +13,7 @@ from coarse.hardware.machine import Machine
 from coarse.hardware.models import Precision
 from coarse.hardware.presets import load_preset
 from coarse.hardware.wiring import PathKind
-from experiments.coarse_paper.machines import with_direct_copies, with_sixteen_lanes
+from experiments.coarse_paper.machines import WIDE_T4_BYTES_PER_S, with_direct_copies, with_ports
 
 
 class Platform(enum.StrEnum):
@@ -32,6 +32,14 @@ class Platform(enum.StrEnum):
     def has_tensor_cores(self) -> bool:
         """Whether mixed precision is faster than fp32 there."""
         return self is not Platform.P100
+
+
+SERIAL_BUS_BYTES_PER_S = 13e9
+"""COARSE III-E, one direction of sixteen lanes; V-B takes direct copies at the full serial bus."""
+T4_BUS_BYTES_PER_S = 6.3e9
+"""Of eight lanes; see the preset."""
+LOAD_SLOWDOWN, STORE_SLOWDOWN = 17.0, 4.0
+"""COARSE Fig. 3: a direct copy over a coherent load, and over a coherent store."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +61,14 @@ class Inputs:
     """Whose throughput of BERT-large is taken: NVIDIA's PyTorch one of 2019, or that of a TensorFlow container."""
     wide_t4: bool = False
     """Whether a T4 has sixteen lanes of PCIe, as this evaluation took it to have at first, or eight."""
+    t4_bus_bytes_per_s: float = T4_BUS_BYTES_PER_S
+    """One direction of a T4's lanes, for copies and for DENSE."""
+    bus_bytes_per_s: float = SERIAL_BUS_BYTES_PER_S
+    """Of the other machines, for DENSE."""
+    store_slowdown: float = STORE_SLOWDOWN
+    """Direct copy over coherent store."""
+    compute_speed: float = 1.0
+    """How many times as fast as published all GPUs compute."""
     own_bus: bool = True
     """Whether DENSE's direct copy is the machine's own serial bus, or 13 GB/s on all machines."""
     direct_copies: bool = False
@@ -75,8 +91,8 @@ class Inputs:
     def machine(self, platform: Platform, *, num_nodes: int, nvlink: bool) -> Machine:
         """The preset with the choices made."""
         machine = replace(load_preset(platform.value), num_nodes=num_nodes, nvlink=nvlink)
-        if self.wide_t4 and platform is Platform.T4:
-            machine = with_sixteen_lanes(machine)
+        if platform is Platform.T4:
+            machine = with_ports(machine, WIDE_T4_BYTES_PER_S if self.wide_t4 else self.t4_bus_bytes_per_s)
         if self.direct_copies and platform is Platform.V100:
             machine = with_direct_copies(machine)
         coherence = machine.coherence
@@ -86,12 +102,12 @@ class Inputs:
             coherence = replace(coherence, sharer_growth=self.sharer_growth)
         bus = self.serial_bus(platform)
         load = bus / (LOAD_SLOWDOWN if self.load_slowdown is None else self.load_slowdown)
-        coherence = replace(coherence, load_bytes_per_s=load, store_bytes_per_s=bus / STORE_SLOWDOWN)
+        coherence = replace(coherence, load_bytes_per_s=load, store_bytes_per_s=bus / self.store_slowdown)
         return replace(machine, coherence=coherence)
 
     def serial_bus(self, platform: Platform) -> float:
         """Bytes/s of a direct copy, one direction (COARSE V-B: the full serial bus)."""
-        return T4_BUS_BYTES_PER_S if platform is Platform.T4 and self.own_bus else SERIAL_BUS_BYTES_PER_S
+        return self.t4_bus_bytes_per_s if platform is Platform.T4 and self.own_bus else self.bus_bytes_per_s
 
     def throughputs(self) -> tuple[Throughput, ...]:
         """What is known of GPUs alone."""
@@ -103,14 +119,6 @@ class Inputs:
 
 
 CENTRAL = Inputs()
-SERIAL_BUS_BYTES_PER_S = 13e9
-"""COARSE III-E, one direction of sixteen lanes; V-B takes direct copies at the full serial bus."""
-T4_BUS_BYTES_PER_S = 6.3e9
-"""Of eight lanes; see the preset."""
-LOAD_SLOWDOWN, STORE_SLOWDOWN = 17.0, 4.0
-"""COARSE Fig. 3: a direct copy over a coherent load, and over a coherent store."""
-
-
 SOURCED, ASSUMED = "sourced", "assumed"
 
 

@@ -40,9 +40,11 @@ def with_direct_copies(machine: Machine) -> Machine:
     return replace(machine, peer_to_peer=True, tree=replace(machine.tree, places=places))
 
 
-def with_sixteen_lanes(machine: Machine) -> Machine:
-    """The T4 machine with ports as Titan RTX have them: 9.93 GB/s one way, and with them its uplinks and CCI links."""
-    factor = WIDE_T4_BYTES_PER_S / machine.tree.by_name["gpu0"].wire.bytes_per_s
+def with_ports(machine: Machine, bytes_per_s: float) -> Machine:
+    """The T4 machine with ports of this rate one way, and uplinks of twice it."""
+    factor = bytes_per_s / machine.tree.by_name["gpu0"].wire.bytes_per_s
+    if factor == 1.0:
+        return machine
     places = tuple(
         replace(place, wire=_faster(place.wire, factor)) if place.wire.name in ("gpu-port", "uplink") else place
         for place in machine.tree.places

@@ -1,6 +1,8 @@
 """The ways in which each claim about training is run: both policies, and NVLink on and off where there is any."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 
 from coarse.simulation.scenario import Mode, Policy
@@ -8,6 +10,7 @@ from experiments.coarse_paper.cells import Cell, Outcome, outcome
 from experiments.coarse_paper.inputs import Platform
 
 POLICIES = (Policy.PAPER, Policy.AUTO)
+_policies: ContextVar[tuple[Policy, ...]] = ContextVar("policies", default=POLICIES)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,9 +26,19 @@ class Setting:
         return replace(cell, policy=self.policy, nvlink=self.nvlink)
 
 
+@contextmanager
+def by_policies(*policies: Policy) -> Iterator[None]:
+    """Show these alone."""
+    token = _policies.set(policies)
+    try:
+        yield
+    finally:
+        _policies.reset(token)
+
+
 def settings(platform: Platform) -> Iterator[Setting]:
     """All ways on a machine."""
-    for policy in POLICIES:
+    for policy in _policies.get():
         if platform is Platform.V100:
             for nvlink in (True, False):
                 label = f"policy {policy}, NVLink {'on' if nvlink else 'off'}"

@@ -1,0 +1,61 @@
+"""Inputs that may have been otherwise: their intervals, points within them, and what rows come to."""
+
+from dataclasses import replace
+
+import pytest
+
+from coarse.errors import ConfigError
+from coarse.simulation.scenario import Policy
+from experiments.coarse_paper.cells import Cell, outcome, under
+from experiments.coarse_paper.claims import Number, Unit, claim_row
+from experiments.coarse_paper.inputs import CENTRAL, Platform
+from experiments.coarse_paper.intervals import INTERVALS, Found, Interval, drawn, ends, summary, table
+
+T4 = Cell(platform=Platform.T4, policy=Policy.PAPER)
+
+
+def test_points_of_the_hypercube_lie_within_and_spread_over_every_interval():
+    points = drawn(10)
+    assert points == drawn(10)
+    for one in INTERVALS:
+        values = sorted(getattr(point, one.field) for point in points)
+        assert one.low <= values[0] and values[-1] <= one.high
+        tenths = {int(10 * (value - one.low) / (one.high - one.low)) for value in values}
+        assert len(tenths) == 10
+
+
+def test_each_end_changes_one_input():
+    for place, inputs in enumerate(ends()):
+        one = INTERVALS[place // 2]
+        assert replace(inputs, **{one.field: getattr(CENTRAL, one.field)}) == CENTRAL
+
+
+def test_an_interval_that_does_not_go_up_around_its_central_value_is_refused():
+    for low, high in ((7e9, 8e9), (8e9, 5e9), (6.3e9, 6.3e9)):
+        with pytest.raises(ConfigError, match="t4_bus_bytes_per_s must go up around"):
+            Interval(field="t4_bus_bytes_per_s", declared="T4's lanes", low=low, high=high, why="")
+    with pytest.raises(ValueError, match="no declared input"):
+        Interval(field="compute_speed", declared="luck", low=0.5, high=2.0, why="")
+
+
+def test_rows_take_what_is_taken_now_and_the_central_inputs_again_afterwards():
+    before = outcome(T4)
+    with under(replace(CENTRAL, compute_speed=2.0)):
+        assert outcome(T4).compute_s == pytest.approx(before.compute_s / 2)
+        chosen = replace(T4, inputs=replace(CENTRAL, push_overlap=0.0))
+        assert outcome(chosen).compute_s == pytest.approx(before.compute_s)
+    assert outcome(T4) == before
+
+
+def found(ours: float, *, is_met: bool) -> Found:
+    row = claim_row("a claim", "V-D", "2x", Number(2.0, 2.0), [ours], Unit.TIMES, inputs=(), why="because")
+    return Found(
+        row=row, low=1.0, high=3.0, is_met=is_met, swings=(("push_overlap", 1.0, 1.5), ("compute_speed", 1.0, 3.0))
+    )
+
+
+def test_a_row_is_met_or_met_within_or_missed_whatever_and_says_what_it_hangs_on():
+    rows = [found(2.0, is_met=True), found(1.0, is_met=True), found(1.0, is_met=False)]
+    assert [one.verdict for one in rows] == ["within 10 %", "met within the intervals", "missed whatever they are"]
+    assert table(rows)[1] == ["V-D", "a claim", "2x", "2.00x", "1.00x to 3.00x", "within 10 %", "compute_speed"]
+    assert summary(rows) == "3 rows: 1 met, 1 met within the inputs' intervals, 1 missed whatever they are"
