@@ -17,6 +17,7 @@ HELP_LINES = {
     "profile": "Measure this machine's copies between processes, its records and its adder.",
     "report": "Draw a run: timelines, links over time and comparison bars as PNG, and one self-contained HTML page.",
     "shard": "Simulate sharded training of a GPT on a machine: samples/s, bytes between nodes, memory, by mode.",
+    "sweep": "Simulate a training job at many points: rows, a picture, and where one mode becomes faster than another.",
     "validate": "Simulate the papers' evaluations and print claim, paper, ours, deviation and verdict of each.",
 }
 """In the order of `coarse --help`; each is the first line of what the command says of itself."""

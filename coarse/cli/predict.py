@@ -15,7 +15,16 @@ from coarse.cli.progress import Tasks, shown_tasks
 from coarse.cli.report.command import show
 from coarse.cli.report.luwu import show_luwu
 from coarse.cli.report.perfetto import write_trace
-from coarse.cli.report.prediction import Question, Scenarios, modes_of, places_of, predict, profile_notes, result_of
+from coarse.cli.report.prediction import (
+    Question,
+    Scenarios,
+    modes_of,
+    places_of,
+    predict,
+    profile_notes,
+    result_of,
+    slow_down,
+)
 from coarse.cli.report.run import RUN_FILE, Result, Run, write_run
 from coarse.cli.report.simulated import timeline_of
 from coarse.cli.report.timeline import Timeline
@@ -108,7 +117,7 @@ def predict_command(
         asked = Question(
             machine=machine or "aws-p3", model=model, gpu=gpu, batch=batch, precision=precision,
             workers=4 if workers is None else workers, devices=devices, nodes=nodes, policy=policy,
-            slow_downs=tuple(_slow_down(text) for text in straggler or ()),
+            slow_downs=tuple(slow_down(text) for text in straggler or ()),
             sequence=sequence, peak_share=peak_share, iteration_s=iteration_s,
             collective=collective, optimizer=optimizer, nvlink=nvlink, num_iterations=iterations,
             degradations=tuple(map(parse_degradation, degrade or ())), profile_every=profile_every,
@@ -142,16 +151,6 @@ def _a_worker_on_each_node(name: str, workers: int | None) -> tuple[Machine, int
     machine = machine_named(name)
     num_workers = machine.num_nodes if workers is None else workers
     return replace(machine, num_nodes=max(machine.num_nodes, num_workers)), num_workers
-
-
-def _slow_down(text: str) -> tuple[int, float]:
-    worker, _, factor = text.partition("=")
-    try:
-        return int(worker), float(factor)
-    except ValueError:
-        raise ConfigError(
-            f"--straggler must be WORKER=FACTOR such as 3=1.5, got {text!r}; correct it", key="straggler"
-        ) from None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,18 +32,21 @@ def load_preset(name: str) -> Machine:
     return load_machine(preset_path(name))
 
 
-def machine_named(name: str) -> Machine:
-    """The machine of a file, or of a preset; ConfigError with the nearest names where there is neither."""
+def machine_path(name: str) -> Path:
+    """The file of a machine that is named by its path, or of a preset; ConfigError as in `machine_named`."""
     is_path = name.endswith(".toml") or "/" in name
     if is_path or (name not in preset_names() and Path(name).is_file()):
-        return load_machine(name)
+        return Path(name)
     try:
-        return load_preset(name)
+        return preset_path(name)
     except ConfigError as error:
-        if error.key != "preset":
-            raise
         own = "a machine of your own is the path of a .toml file"
         raise ConfigError(f"--machine: {error} ({own})", key="machine") from None
+
+
+def machine_named(name: str) -> Machine:
+    """The machine of a file, or of a preset; ConfigError with the nearest names where there is neither."""
+    return load_machine(machine_path(name))
 
 
 def accelerator_named(gpu: str) -> Accelerator:

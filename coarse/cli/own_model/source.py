@@ -14,7 +14,7 @@ from coarse.hardware.models import MODELS, Model
 _COUNTED = (
     "parameters and FLOPs are counted from its sizes (derived), activations by what kernels usually keep (assumption)"
 )
-_MAX_SEQUENCE = 1 << 24
+MAX_SEQUENCE = 1 << 24
 
 
 def is_own(text: str) -> bool:
@@ -28,8 +28,8 @@ def own_model(text: str, sequence: int | None) -> OwnModel:
     Raises:
         ConfigError: what is none of these, what cannot be counted, or a sequence that is missing; with the remedy.
     """
-    if sequence is not None and not 1 <= sequence <= _MAX_SEQUENCE:
-        raise ConfigError(f"--sequence must lie in 1..{_MAX_SEQUENCE}, got {sequence}; correct it", key="sequence")
+    if sequence is not None and not 1 <= sequence <= MAX_SEQUENCE:
+        raise ConfigError(f"--sequence must lie in 1..{MAX_SEQUENCE}, got {sequence}; correct it", key="sequence")
     if not is_own(text):
         raise ConfigError(
             f"unknown model {text!r}; there are {', '.join(MODELS)}, a config.json of Hugging Face, and "

@@ -103,9 +103,9 @@ class Question:
                     key="straggler",
                 )
 
-    def scenarios(self) -> "Scenarios":
-        """The scenarios of all modes."""
-        machine = machine_named(self.machine)
+    def scenarios(self, machine: Machine | None = None) -> "Scenarios":
+        """The scenarios of all modes; on another machine than the one named, if it is given."""
+        machine = machine or machine_named(self.machine)
         nvlink, num_nodes = machine.nvlink and self.nvlink, max(machine.num_nodes, self.nodes)
         machine = replace(machine, nvlink=nvlink, num_nodes=num_nodes)
         own = None if self.model in MODELS else own_model(self.model, self.sequence)
@@ -174,8 +174,21 @@ def one_of(key: str, value: str, choices: type[Choice]) -> Choice:
         raise ConfigError(f"--{key} must be one of {names}, got {value!r}", key=key) from None
 
 
-def predict(scenario: Scenario, on_plan: OnProgress, on_simulation: OnProgress) -> tuple[Job, Report]:
-    """Plan a job as its policy says, and simulate it with everything recorded; the job as decided last."""
+def slow_down(text: str) -> tuple[int, float]:
+    """(worker, factor) as an option `--straggler 3=1.5` states them."""
+    worker, _, factor = text.partition("=")
+    try:
+        return int(worker), float(factor)
+    except ValueError:
+        raise ConfigError(
+            f"--straggler must be WORKER=FACTOR such as 3=1.5, got {text!r}; correct it", key="straggler"
+        ) from None
+
+
+def predict(
+    scenario: Scenario, on_plan: OnProgress, on_simulation: OnProgress, *, record: bool = True
+) -> tuple[Job, Report]:
+    """Plan a job as its policy says, and simulate it; the job as decided last. `record` is `simulate`'s."""
     most = _NUM_TABLES * most_trials(len(scenario.gradients))
     num_tried = 0
 
@@ -189,7 +202,7 @@ def predict(scenario: Scenario, on_plan: OnProgress, on_simulation: OnProgress) 
     job = scenario.job(trial)
     on_plan(1.0)
     report = simulate(
-        job, on_progress=lambda done, total: on_simulation(done / total), record=True, decide=scenario.decide
+        job, on_progress=lambda done, total: on_simulation(done / total), record=record, decide=scenario.decide
     )
     if report.profiles:
         last = report.profiles[-1]

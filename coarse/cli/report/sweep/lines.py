@@ -1,0 +1,94 @@
+# Pure: no MPI, threads, clock or environment.
+"""The lines of a sweep's picture: a panel for each combination of the other keys, in it a line for each mode."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from coarse.cli.report.sweep.crossover import Axes, Crossing, Ys, crossings, is_log, sentences, unmoved
+from coarse.cli.report.sweep.points import value_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class LineRow:
+    """What lines need of a row."""
+
+    values: tuple[str, ...]
+    mode: str
+    y: float | None
+    """Seconds of an iteration, or samples in a second; None where the point is impossible."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Panel:
+    """Lines over the same numbers."""
+
+    title: str
+    """The other keys and their values; empty where there is none."""
+    xs: tuple[float, ...]
+    names: tuple[str, ...]
+    """The modes'."""
+    lines: tuple[Ys, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lines:
+    """All panels, with the axes that they share."""
+
+    x_key: str
+    axes: Axes
+    panels: tuple[Panel, ...]
+    low_is_fast: bool
+
+    def crossings(self, panel: Panel) -> Iterator[Crossing]:
+        """Of every pair of the panel's lines."""
+        for number, line in enumerate(panel.lines):
+            for other in panel.lines[number + 1 :]:
+                yield from crossings(panel.xs, line, other, self.axes)
+
+    def sentences(self) -> Iterator[str]:
+        """Where lines cross or why they do not, and which hardly change."""
+        for panel in self.panels:
+            lead = f"{panel.title}: " if panel.title else ""
+            key, names = self.x_key, panel.names
+            for text in sentences(key, names, panel.xs, panel.lines, axes=self.axes, low_is_fast=self.low_is_fast):
+                yield lead + text
+            for text in unmoved(key, names, panel.xs, panel.lines):
+                yield lead + text
+
+
+def lines_of(keys: Sequence[str], rows: Sequence[LineRow], *, low_is_fast: bool) -> Lines | None:
+    """The lines over the first key whose values are all numbers, two at least; None where there is no such key."""
+    x_number = next((number for number in range(len(keys)) if _are_numbers(row.values[number] for row in rows)), None)
+    if x_number is None:
+        return None
+    apart = [number for number, key in enumerate(keys) if number != x_number and key != "modes"]
+    apart = [number for number in apart if len({row.values[number] for row in rows}) > 1]
+    groups: dict[tuple[str, ...], list[LineRow]] = {}
+    for row in rows:
+        groups.setdefault(tuple(row.values[number] for number in apart), []).append(row)
+    xs = [float(row.values[x_number]) for row in rows]
+    ys = [row.y for row in rows if row.y is not None]
+    return Lines(
+        x_key=keys[x_number],
+        axes=Axes(log_x=is_log(xs), log_y=is_log(ys)),
+        panels=tuple(
+            _panel(", ".join(f"{keys[n]} = {text}" for n, text in zip(apart, texts, strict=True)), group, x_number)
+            for texts, group in groups.items()
+        ),
+        low_is_fast=low_is_fast,
+    )
+
+
+def _panel(title: str, rows: Sequence[LineRow], x_number: int) -> Panel:
+    xs = sorted({float(row.values[x_number]) for row in rows})
+    found = {(row.mode, float(row.values[x_number])): row.y for row in rows}
+    names = tuple(dict.fromkeys(row.mode for row in rows))
+    lines = tuple(tuple(found.get((name, x)) for x in xs) for name in names)
+    return Panel(title=title, xs=tuple(xs), names=names, lines=lines)
+
+
+def _are_numbers(texts: Iterator[str]) -> bool:
+    """Whether all are numbers, and not all the same one."""
+    different = set(texts)
+    values = [value_of("", text) for text in different]
+    return len(different) > 1 and all(isinstance(one, int | float) and not isinstance(one, bool) for one in values)

@@ -1,0 +1,233 @@
+"""What a sweep asks: settings of `coarse predict` and fields of machines, checked one by one, and its cells."""
+
+import hashlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from coarse.cli.own_model.source import MAX_SEQUENCE, own_model
+from coarse.cli.report.prediction import MAX_WORKERS, Question, modes_of, one_of, predict, result_of, slow_down
+from coarse.cli.report.sweep.points import Point, Value, text_of
+from coarse.cli.report.sweep.rows import Row
+from coarse.errors import CoarseError, ConfigError
+from coarse.hardware.accelerator import Optimizer
+from coarse.hardware.compute import THROUGHPUTS
+from coarse.hardware.machine_field import changed_machine, field_names, has_times, is_machine_field
+from coarse.hardware.models import MODELS, Precision
+from coarse.hardware.presets import accelerator_named, machine_path
+from coarse.hardware.quantities import LARGEST, SMALLEST
+from coarse.protocol.config import COLLECTIVES
+from coarse.protocol.toml import TomlFile
+from coarse.simulation.scenario import Mode, Policy
+
+SETTINGS: dict[str, type] = {
+    "machine": str, "model": str, "sequence": int, "gpu": str, "peak_share": float, "iteration_s": float, "batch": int,
+    "precision": str, "workers": int, "devices": int, "nodes": int, "modes": str, "policy": str, "collective": str,
+    "straggler": str, "optimizer": str, "nvlink": bool, "iterations": int, "profile_every": int,
+}  # fmt: skip
+"""Of `coarse predict`, by the names of its options."""
+WHOLE = (*(key for key, kind in SETTINGS.items() if kind is int), "num_nodes", "disks.num_optimizer_disks")
+"""Keys whose values are whole numbers."""
+_LIMITS = {"sequence": (1, MAX_SEQUENCE), "peak_share": (SMALLEST, 1.0), "iteration_s": (SMALLEST, LARGEST)}
+"""The least and the most of settings that a question checks with its model alone."""
+_FORMAT = 1
+"""Of the record of a question."""
+_KIND_NAMES = {int: "a whole number", float: "a number", bool: "true or false"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One mode at one point."""
+
+    settings: Mapping[str, Value]
+    """All of them, varied or not."""
+    changes: Mapping[str, Value]
+    """Fields of the machine."""
+    toml: TomlFile
+    """The machine's file."""
+    mode: Mode
+    values: tuple[str, ...]
+    """Of the varied keys, as they stand in a row."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sweep:
+    """Points in their order, with the settings that all of them share; checked when it is made."""
+
+    base: Mapping[str, Value]
+    """Settings that no point states; `machine` and `model` at least, unless points do."""
+    points: tuple[Point, ...]
+    machines: Mapping[str, TomlFile] = field(init=False)
+    """By the names that occur."""
+
+    def __post_init__(self) -> None:
+        keys = self.keys
+        for key in keys:
+            if key not in SETTINGS and not is_machine_field(key):
+                raise self._unknown(key)
+        names = dict.fromkeys(text_of(value) for value in self._values_of("machine"))
+        machines = {name: TomlFile.read(machine_path(name)) for name in names}
+        object.__setattr__(self, "machines", machines)
+        for toml in machines.values():
+            changed_machine(toml, {})
+        for key in dict.fromkeys((*self.base, *keys)):
+            for value in self._values_of(key):
+                self._check(key, value)
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The varied keys, in order."""
+        return tuple(self.points[0])
+
+    def cells(self) -> Iterator[Cell]:
+        """Every mode of every point, in order."""
+        for point in self.points:
+            settings = {**self.base, **{key: value for key, value in point.items() if key in SETTINGS}}
+            for mode in _modes(settings):
+                yield Cell(
+                    settings=settings,
+                    changes={key: value for key, value in point.items() if key not in SETTINGS},
+                    toml=self.machines[text_of(settings["machine"])],
+                    mode=mode,
+                    values=tuple(map(text_of, point.values())),
+                )
+
+    def record(self) -> dict[str, Any]:
+        """Plain values that are equal for equal questions alone."""
+        texts = {name: toml.text.encode() for name, toml in self.machines.items()}
+        models = (text_of(value) for value in self._values_of("model"))
+        texts |= {model: path.read_bytes() for model in models if (path := _file_of(model)) is not None}
+        return {
+            "format": _FORMAT,
+            **{key: text_of(value) for key, value in sorted(self.base.items())},
+            **{f"file of {name}": hashlib.sha256(text).hexdigest() for name, text in sorted(texts.items())},
+            "varied": list(self.keys),
+            "points": [list(map(text_of, point.values())) for point in self.points],
+        }
+
+    def notes(self) -> Iterator[str]:
+        """What a reader should know of the varied keys."""
+        for key in self.keys:
+            if key not in SETTINGS and any(has_times(toml, key) for toml in self.machines.values()):
+                yield (
+                    f"{key}: the machine's file also has a table of measured times for this wire, so a transfer alone "
+                    "gets no faster than that table by a higher rate."
+                )
+
+    def _values_of(self, key: str) -> tuple[Value, ...]:
+        """Each once; the base's where no point states one."""
+        if key in self.base:
+            return (self.base[key],)
+        stated = {text_of(point[key]): point[key] for point in self.points if key in point}
+        return tuple(stated.values())
+
+    def _check(self, key: str, value: Value) -> None:
+        """ConfigError where a value is wrong by itself, whatever the other settings are."""
+        if key == "model" and text_of(value) not in MODELS:
+            lengths = self._values_of("sequence")
+            own_model(text_of(value), int(lengths[0]) if lengths and type(lengths[0]) is int else None)
+        elif key == "gpu" and not self._values_of("iteration_s"):
+            _check_gpu(text_of(value))
+        if key in SETTINGS:
+            _check_setting(key, value)
+            return
+        for toml in self.machines.values():
+            changed_machine(toml, {key: value})
+
+    def _unknown(self, key: str) -> ConfigError:
+        names = (text_of(value) for value in self._values_of("machine"))
+        fields = (name for machine in names for name in field_names(TomlFile.read(machine_path(machine))))
+        known = list(dict.fromkeys((*SETTINGS, *fields)))
+        near = get_close_matches(key, known, n=3, cutoff=0.5)
+        near = near or [name for name in known if key and key in name][:3]
+        remedy = f"did you mean {' or '.join(near)}?" if near else f"settings are {', '.join(SETTINGS)}"
+        return ConfigError(
+            f"{key} is no setting of coarse predict and no field of the machine's file; {remedy}", key=key
+        )
+
+
+def simulated(cell: Cell) -> Row:
+    """The row of a cell: its iteration, or why it is impossible; deterministic."""
+    try:
+        asked = _question(cell.settings)
+        scenario = asked.scenarios(changed_machine(cell.toml, cell.changes)).of(cell.mode)
+        scenario.gpu_memory(Optimizer(asked.optimizer))
+        job, report = predict(scenario, lambda _: None, lambda _: None, record=False)
+    except CoarseError as error:
+        return Row(values=cell.values, mode=cell.mode.value, reason=" ".join(str(error).split()))
+    result = result_of(scenario, job, report)
+    return Row(
+        values=cell.values,
+        mode=cell.mode.value,
+        iteration_s=result.iteration_s,
+        samples_per_s=asked.batch * asked.workers / result.iteration_s,
+        exposed_s=result.exposed_s,
+        compute_s=result.compute_s,
+    )
+
+
+def _question(settings: Mapping[str, Value]) -> Question:
+    """The question of `coarse predict` that settings state; what is missing is as there."""
+    named = {"iterations": "num_iterations"}
+    plain: dict[str, Any] = {
+        named.get(key, key): text_of(value) if SETTINGS[key] is str else value
+        for key, value in settings.items()
+        if key not in ("modes", "straggler")
+    }
+    return Question(**plain, slow_downs=tuple(_slow_downs(text_of(settings.get("straggler", "none")))))
+
+
+def _slow_downs(text: str) -> Iterator[tuple[int, float]]:
+    if text != "none":
+        yield from map(slow_down, text.split("+"))
+
+
+def _modes(settings: Mapping[str, Value]) -> Iterator[Mode]:
+    stated = settings.get("modes")
+    return modes_of(None if stated is None else text_of(stated).replace("+", ","))
+
+
+def _file_of(model: str) -> Path | None:
+    """The file that a model of one's own is read from, as far as its name says."""
+    path = Path(model if model.endswith(".json") else model.rpartition(":")[0] or model)
+    path = path / "config.json" if path.is_dir() else path
+    return path if model not in MODELS and path.is_file() else None
+
+
+def _check_gpu(text: str) -> None:
+    """ConfigError where neither throughputs nor a peak are known of a GPU."""
+    known = sorted({row.gpu for row in THROUGHPUTS})
+    if not set(known) & set(re.findall(r"[a-z0-9]+", text.lower())):
+        try:
+            accelerator_named(text)
+        except ConfigError as error:
+            raise ConfigError(f"no throughput is known of gpu {text!r}, only of {', '.join(known)}; {error}",
+                              key="gpu") from None  # fmt: skip
+
+
+def _check_setting(key: str, value: Value) -> None:
+    kind, text = SETTINGS[key], text_of(value)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if kind is not str and type(value) is not kind and not (kind is float and is_number):
+        raise ConfigError(f"{key} must be {_KIND_NAMES[kind]}, got {text}; correct it", key=key)
+    if key == "modes":
+        list(_modes({"modes": value}))
+    elif key in _LIMITS:
+        least, most = _LIMITS[key]
+        if not least <= float(value) <= most:
+            raise ConfigError(f"{key} must lie in {least:g}..{most:g}, got {text}; correct it", key=key)
+    elif key == "collective":
+        if text not in COLLECTIVES:
+            raise ConfigError(f"collective must be one of {', '.join(COLLECTIVES)}, got {text!r}; correct it", key=key)
+    elif key == "straggler":
+        most = max((worker for worker, _ in _slow_downs(text)), default=0)
+        _question({"machine": "", "model": "", "workers": min(max(1, most + 1), MAX_WORKERS), key: value})
+    elif key in ("policy", "precision", "optimizer"):
+        choices: Sequence[Any] = (Policy, Precision, Optimizer)
+        one_of(key, text, choices[("policy", "precision", "optimizer").index(key)])
+    elif key not in ("machine", "model", "gpu"):
+        workers = {"workers": min(max(1, int(value)), MAX_WORKERS)} if key == "nodes" else {}
+        _question({"machine": "", "model": "", **workers, key: value})

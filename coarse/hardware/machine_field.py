@@ -1,0 +1,154 @@
+# Pure: no MPI, threads, clock or environment.
+"""A machine file's fields by dotted names, such as `wire.cci.latency_us`, and the machine with some of them changed."""
+
+import copy
+import difflib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from coarse.errors import ConfigError
+from coarse.hardware.machine import Machine
+from coarse.hardware.machine_file import (
+    ACCELERATOR,
+    COHERENCE,
+    DISKS,
+    MEMORY_DEVICE,
+    TABLES_OF_MANY,
+    TABLES_OF_ONE,
+    TOP_KINDS,
+    WIRE,
+    machine_from_toml,
+)
+from coarse.hardware.quantities import TABLES, Quantity
+from coarse.protocol.toml import TomlFile
+
+FieldValue = bool | int | float | str
+
+_PLACE_KEYS = ("parent", "wire", "crossing", "staging")
+_QUANTITIES: dict[str, tuple[Quantity, ...]] = {
+    "accelerator": ACCELERATOR,
+    "memory_device": MEMORY_DEVICE,
+    "coherence": COHERENCE,
+    "disks": DISKS,
+    "wire": WIRE,
+}
+_PLAIN: dict[str, tuple[str, ...]] = {
+    "coherence": ("sharer_growth",),
+    "disks": ("num_optimizer_disks",),
+    "nvlink": ("wire",),
+    **{kind: _PLACE_KEYS for kind in TABLES_OF_MANY if kind not in ("wire", "nvlink")},
+}
+"""Keys without a unit; names are left out, for wires and places are addressed by them."""
+_TOP = tuple(key for key in TOP_KINDS if key != "name")
+
+
+def is_machine_field(name: str) -> bool:
+    """Whether a name is meant for a field of the machine's file, spelt rightly or not."""
+    return "." in name or name in _TOP
+
+
+def changed_machine(toml: TomlFile, changes: Mapping[str, FieldValue]) -> Machine:
+    """The machine of a file of which some fields have other values.
+
+    Raises:
+        ConfigError: a field that the file cannot have (with the near ones), a unit that it cannot be stated in, two
+            units of one field, or a value that the field cannot have.
+    """
+    machine = machine_from_toml(toml)
+    if not changes:
+        return machine
+    values = copy.deepcopy(toml.values)
+    quantities: dict[tuple[int, str], str] = {}
+    for name, value in changes.items():
+        table, key = _table_of(values, name)
+        quantity = _quantity_of(name, key)
+        if quantity is None:
+            table[key] = value
+            continue
+        before = quantities.setdefault((id(table), quantity.name), name)
+        if before != name:
+            raise ConfigError(f"{before} and {name} state the same; vary one of them", key=name)
+        for other in quantity.keys:
+            table.pop(other, None)
+        table[key] = value
+    try:
+        return machine_from_toml(TomlFile(toml.path, toml.text, values))
+    except ConfigError as error:
+        stated = ", ".join(f"{name} = {value}" for name, value in changes.items())
+        raise ConfigError(f"with {stated}: {error}", key=next(iter(changes))) from None
+
+
+def field_names(toml: TomlFile) -> tuple[str, ...]:
+    """Every field that `changed_machine` can change in this file, in each unit, as far as it is no table of times."""
+    return tuple(_names(toml.values))
+
+
+def has_times(toml: TomlFile, name: str) -> bool:
+    """Whether a name is that of a wire's rate, and the wire has a table of measured times beside it."""
+    table, key = _table_of(toml.values, name)
+    quantity = _quantity_of(name, key)
+    if quantity is None or not name.startswith("wire.") or quantity.name == "latency":
+        return False
+    prefixes = {"bandwidth": ("table_", "up_table_", "down_table_")}.get(quantity.name, (f"{quantity.name}_table_",))
+    return any(str(other).startswith(prefixes) for other in table)
+
+
+def _names(values: Mapping[str, Any]) -> Iterator[str]:
+    yield from _TOP
+    for kind in TABLES_OF_ONE:
+        if kind in values:
+            yield from (f"{kind}.{key}" for key in _keys(kind))
+    for kind in TABLES_OF_MANY:
+        for entry in values.get(kind, ()):
+            yield from (f"{kind}.{_entry_name(entry)}.{key}" for key in _keys(kind))
+
+
+def _keys(kind: str) -> list[str]:
+    units = [key for each in _QUANTITIES.get(kind, ()) if each.units is not TABLES for key in each.keys]
+    return [*units, *_PLAIN.get(kind, ())]
+
+
+def _entry_name(entry: Mapping[str, Any]) -> str:
+    """By what an entry of `[[kind]]` is addressed: its name, or of an NVLink the GPUs that it joins."""
+    return str(entry["name"]) if "name" in entry else "-".join(map(str, entry.get("between", ())))
+
+
+def _table_of(values: dict[str, Any], name: str) -> tuple[dict[str, Any], str]:
+    """(the table that holds a field, the field's key); ConfigError where there is no such field."""
+    kind, _, rest = name.partition(".")
+    if name in _TOP:
+        return values, name
+    if kind in TABLES_OF_ONE and kind in values and rest in _keys(kind):
+        table: dict[str, Any] = values[kind]
+        return table, rest
+    which, _, key = rest.rpartition(".")
+    if kind in TABLES_OF_MANY and key in _keys(kind):
+        for entry in values.get(kind, ()):
+            if _entry_name(entry) == which:
+                return entry, key
+    raise _unknown(values, name)
+
+
+def _unknown(values: Mapping[str, Any], name: str) -> ConfigError:
+    known = list(_names(values))
+    table, _, key = name.rpartition(".")
+    beside = [other.rpartition(".")[2] for other in known if other.rpartition(".")[0] == table]
+    kind = table.partition(".")[0]
+    near = [each for each in _QUANTITIES.get(kind, ()) if key == each.name or key.startswith(f"{each.name}_")]
+    if beside and near and near[-1].units is not TABLES:
+        units = ", ".join(f"{table}.{other}" for other in near[-1].keys)
+        return ConfigError(f"{name} has no known unit; write one of {units}", key=name)
+    if not beside and kind in TABLES_OF_ONE:
+        return ConfigError(f"{name}: the machine's file has no table [{kind}]; add it, or take another field", key=name)
+    found = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    if not found and beside:
+        found = [f"{table}.{other}" for other in beside]
+    tables = dict.fromkeys(other.rpartition(".")[0] for other in known if "." in other)
+    remedy = f"did you mean {' or '.join(found)}?" if found else f"tables with fields are {', '.join(tables)}"
+    return ConfigError(f"the machine's file has no field {name}; {remedy}", key=name)
+
+
+def _quantity_of(name: str, key: str) -> Quantity | None:
+    """The quantity that a key states in one of its units; None where it has no unit."""
+    quantities = _QUANTITIES.get(name.partition(".")[0], ())
+    return next((each for each in quantities if key in each.keys), None)
