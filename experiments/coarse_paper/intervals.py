@@ -117,10 +117,10 @@ class Found:
 
 def drawn(num_samples: int) -> list[Inputs]:
     """A Latin hypercube over all intervals."""
-    points = LatinHypercube(d=len(INTERVALS), rng=SEED).random(num_samples)
+    points = LatinHypercube(d=len(INTERVALS), rng=SEED).random(num_samples).tolist()
     return [
         with_values({
-            one.field: one.low + float(share) * (one.high - one.low) for one, share in zip(INTERVALS, point, strict=True)
+            one.field: one.low + share * (one.high - one.low) for one, share in zip(INTERVALS, point, strict=True)
         })
         for point in points
     ]  # fmt: skip

@@ -19,7 +19,7 @@ def test_points_of_the_hypercube_lie_within_and_spread_over_every_interval():
     assert points == drawn(10)
     for one in INTERVALS:
         values = sorted(getattr(point, one.field) for point in points)
-        assert one.low <= values[0] and values[-1] <= one.high
+        assert one.low <= values[0] <= values[-1] <= one.high
         tenths = {int(10 * (value - one.low) / (one.high - one.low)) for value in values}
         assert len(tenths) == 10
 
