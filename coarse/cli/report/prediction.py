@@ -195,7 +195,7 @@ def predict(
     def trial(job: Job) -> Report:
         nonlocal num_tried
         done = num_tried
-        report = simulate(job, on_progress=lambda now, total: on_plan((done + now / total) / most))
+        report = simulate(job, on_progress=lambda now, total: on_plan(min(1.0, (done + now / total) / most)))
         num_tried += 1
         return report
 
