@@ -66,7 +66,7 @@ def headlines_of(results: Mapping[str, Result], claims_page: str) -> str:
 
 def counts_of(claims_page: str) -> str:
     """What the page says of its rows, like `93 rows: 16 within 10 %, 49 missed`."""
-    (counts,) = [line.partition(". ")[0] for line in claims_page.splitlines() if " rows: " in line]
+    counts, *_ = [line.partition(". ")[0] for line in claims_page.splitlines() if " rows: " in line]
     return counts
 
 
