@@ -7,7 +7,7 @@ number of the paper is "up to", over sets that it does not list: ours is the lar
 balance        communication takes no time, so a row is what balance alone gives
 communication  the paper's nodes, of 8 GPUs with 800 Gbit/s, and a tenth of it; reading within a node is taken as hidden
 rl             verl's way: as many samples on each worker, mode fsdp with equally many microbatches
-thousand       1,024 workers with communication (python benchmarks/odc_paper.py --tables thousand; a quarter of an hour)
+thousand       1,024 workers with communication (python benchmarks/odc_paper.py --tables thousand; four minutes)
 
 Results go to benchmarks/results/odc-paper.json, and to odc-paper-thousand.json.
 """
