@@ -18,6 +18,7 @@ from tests.mpi.odc import training
 from tests.mpi.odc.training import (
     NUM_STEPS,
     Net,
+    Skipping,
     backward,
     dealt_to_the_last,
     digest,
@@ -207,19 +208,6 @@ def what_wants_a_gradient_too_early_is_told_of_the_end() -> None:
     assert model.head.weight.grad.shape == model.head.weight.shape
     ct.end_minibatch(model, num_tokens=1)
     assert float(nn.utils.clip_grad_norm_(model.parameters(), 1.0).full_tensor()) > 0
-
-
-class Skipping(nn.Module):
-    """Leaves a layer out where it is told to."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
-
-    def forward(self, x: torch.Tensor, skipped: int = -1) -> torch.Tensor:
-        for place, layer in enumerate(self.layers):
-            x = x if place == skipped else layer(x)
-        return x
 
 
 def what_was_fetched_ahead_and_not_used_does_not_hold_the_next_minibatch() -> None:

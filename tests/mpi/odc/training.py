@@ -44,6 +44,19 @@ class Net(nn.Module):
         return self.head(values)
 
 
+class Skipping(nn.Module):
+    """Leaves a layer out where it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
+
+    def forward(self, x: torch.Tensor, skipped: int = -1) -> torch.Tensor:
+        for place, layer in enumerate(self.layers):
+            x = x if place == skipped else layer(x)
+        return x
+
+
 def sharded(dtype: torch.dtype = torch.float64, **options: Any) -> Net:
     return ct.fully_shard(Net(dtype), mode="odc", **options)
 

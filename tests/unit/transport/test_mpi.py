@@ -3,6 +3,26 @@
 import subprocess
 import sys
 
+ONE_DEAD = """
+class Failed:
+    def Get_size(self):
+        return 1
+
+    def Translate_ranks(self, ranks, group):
+        return [1]
+
+
+class CommOfOneDead:
+    def Get_failed(self):
+        return Failed()
+
+    def Get_group(self):
+        return None
+
+    def Ack_failed(self, number):
+        pass
+"""
+"""What a communicator says of rank 1, for both programs."""
 PROGRAM = """
 from coarse.session import _start_mpi
 
@@ -11,14 +31,6 @@ from mpi4py import MPI
 import numpy as np
 from coarse.protocol.records import Tag
 from coarse.transport.mpi import MpiTransport
-
-
-class Failed:
-    def Get_size(self):
-        return 1
-
-    def Translate_ranks(self, ranks, group):
-        return [1]
 
 
 class Request:
@@ -32,7 +44,7 @@ class Request:
         return self.is_complete
 
 
-class Comm:
+class Comm(CommOfOneDead):
     def __init__(self):
         self.requests = []
 
@@ -42,15 +54,6 @@ class Comm:
 
     def Improbe(self, status):
         return None
-
-    def Get_failed(self):
-        return Failed()
-
-    def Get_group(self):
-        return None
-
-    def Ack_failed(self, number):
-        pass
 
 
 comm = Comm()
@@ -69,8 +72,12 @@ assert len(comm.requests) == 3
 """
 
 
+def ended(program: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+
+
 def test_the_death_of_a_device_leaves_sends_to_the_others_under_way():
-    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=60, check=False)
+    done = ended(ONE_DEAD + PROGRAM)
     assert done.returncode == 0, done.stderr
 
 
@@ -111,15 +118,7 @@ class Status:
         return int(Tag.BULK)
 
 
-class Failed:
-    def Get_size(self):
-        return 1
-
-    def Translate_ranks(self, ranks, group):
-        return [1]
-
-
-class Comm:
+class Comm(CommOfOneDead):
     def __init__(self):
         self.announced, self.probes = [], 0
 
@@ -129,15 +128,6 @@ class Comm:
             return None
         status.source, status.nbytes, message = self.announced.pop(0)
         return message
-
-    def Get_failed(self):
-        return Failed()
-
-    def Get_group(self):
-        return None
-
-    def Ack_failed(self, number):
-        pass
 
 
 class FakeMpi:
@@ -180,5 +170,5 @@ assert not transport.is_busy, "what a lost device had begun to send never comes"
 
 
 def test_a_long_message_holds_back_no_other_device_and_what_follows_it_keeps_its_place():
-    done = subprocess.run([sys.executable, "-c", RECEIVES], capture_output=True, text=True, timeout=60, check=False)
+    done = ended(ONE_DEAD + RECEIVES)
     assert done.returncode == 0, done.stderr

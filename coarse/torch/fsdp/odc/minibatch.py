@@ -57,7 +57,8 @@ def publish(model: nn.Module) -> None:
         ConfigError: a model in another mode; parameters that were changed since they were published.
     """
     for tree in _trees_under(model):
-        tree.on_forward()
+        tree.require_sound()
+        tree.publish()
 
 
 def minibatch_scale(total_tokens: float, model: nn.Module | None = None) -> float:

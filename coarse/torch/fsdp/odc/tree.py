@@ -61,6 +61,16 @@ class OdcTree:
 
     def on_forward(self) -> None:
         """A forward begins, of the whole tree or of a part."""
+        self.require_sound()
+        self._entered.prefetch()
+        self.publish()
+
+    def require_sound(self) -> None:
+        """Return where every unit has its settings, and what it has published is what it still is.
+
+        Raises:
+            ConfigError: one has not.
+        """
         for unit in self.units():
             if setting := unit.fsdp.foreign_settings():
                 raise ConfigError(
@@ -69,8 +79,6 @@ class OdcTree:
                 )
             if unit.is_published:
                 unit.require_unchanged()
-        self._entered.prefetch()
-        self.publish()
 
     def on_enter(self, unit: OnDemandUnit) -> None:
         """A unit's own forward begins."""
