@@ -134,3 +134,7 @@ class UnsupportedVersionError(CoarseError, RuntimeError):
 
 class UnsupportedError(CoarseError, NotImplementedError):
     """A method or option of a library that coarse stands in for but does not carry out."""
+
+
+class CoherenceError(CoarseError, RuntimeError):
+    """A use of a pool without coherence that lacks a flush or an invalidate, found by its sanitizer."""

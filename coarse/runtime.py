@@ -10,7 +10,7 @@ import sys
 import threading
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mpi4py import MPI
@@ -22,7 +22,7 @@ from coarse.client.protocol import ClientProtocol
 from coarse.client.snapshots import ClientSnapshots
 from coarse.client.states import DeviceStates
 from coarse.collectives.shared import SharedByGroups
-from coarse.errors import CapacityError, CoarseError, DeadRankError, UnsupportedError
+from coarse.errors import CapacityError, CoarseError, ConfigError, DeadRankError, UnsupportedError
 from coarse.protocol.clock import Clock, WallClock
 from coarse.protocol.composition import placement_of, routing_of
 from coarse.protocol.config import Config
@@ -33,6 +33,8 @@ from coarse.protocol.plan import Placement, RoutingTable
 from coarse.proxy.protocol import ProxyProtocol
 from coarse.proxy.service import ProxyService
 from coarse.storage.device_file import open_device_file
+from coarse.storage.pool.memory import Pool
+from coarse.storage.pool.shadow import PoolUser
 from coarse.storage.region import MemoryFile
 from coarse.transport.agreement import (
     agree,
@@ -42,9 +44,12 @@ from coarse.transport.agreement import (
     gather_hosts,
 )
 from coarse.transport.comm_world import WHOLE
+from coarse.transport.device_transport import DeviceTransport
 from coarse.transport.mailbox import Mailbox
 from coarse.transport.mpi import MpiTransport
 from coarse.transport.node import NodeShare, open_node
+from coarse.transport.pool.opening import PoolPlan, check_signature, map_pool, pool_files, sign
+from coarse.transport.pool.transport import PoolTransport
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +81,16 @@ class Opening:
         """This memory device's number; None where it is none."""
         return self.partition.device_of(self.world_rank)
 
+    def require_device(self) -> int:
+        """This memory device's number."""
+        assert self.device_index is not None
+        return self.device_index
+
+    @property
+    def devices_send(self) -> bool:
+        """Whether devices send to one another: between nodes, or in rings within one."""
+        return len(set(self.placement.device_nodes)) > 1 or self.placement.collective == "ring"
+
     @property
     def ranks_of_devices(self) -> tuple[int, ...]:
         """By device its rank in the devices' communicator."""
@@ -104,17 +119,20 @@ class LiveParts:
         nodes = sorted({place.node for place in at.partition.places})
         comm = at.world.Split(nodes.index(here), at.world_rank)
         comm.Set_name(f"node{nodes.index(here)}")
-        files, error = {}, None
+        plan = self.pool_plan(at)
+        files, others, error = {}, {}, None
         try:
             if at.device_index is not None:
                 files[at.device_index] = _open_own_memory(at, here, at.device_index)
+            if plan is not None and comm.Get_rank() == 0:
+                others = pool_files(plan, locks=nodes.index(here) == 0)
         except CoarseError as refused:
             error = refused
         try:
             agree(at.world, error)
         except CoarseError:
-            for file in files.values():
-                os.close(file.descriptor)
+            for descriptor in (*(file.descriptor for file in files.values()), *others.values()):
+                os.close(descriptor)
             raise
         share, lack = None, None
         try:
@@ -123,16 +141,22 @@ class LiveParts:
                 run=at.run,
                 num_endpoints=len(at.placement.ranks),
                 own_files=files,
+                others=others,
                 world_ranks=tuple(p.rank for p in at.partition.places if p.node == here),
                 timeout_s=at.config.startup_timeout_s,
             )
             for memory in share.memories.values():
                 opened.callback(memory.close)
-        except CapacityError as refused:
+            for descriptor in share.others.values():
+                opened.callback(os.close, descriptor)
+            if plan is not None and at.device_index is not None:
+                share = replace(share, pool=_signed_pool(at, plan, share))
+        except (CapacityError, UnsupportedError) as refused:
             lack = refused
         agree(at.world, lack)
         assert share is not None
         comm.Free()  # the node's ranks have met
+        agree(at.world, _other_pool(at, share))
         return share
 
     def mailbox(self, at: Opening, endpoint: int, share: NodeShare) -> Mailbox:
@@ -147,12 +171,28 @@ class LiveParts:
 
     def service(self, at: Opening, protocol: ProxyProtocol, mailbox: Mailbox, share: NodeShare) -> ProxyService:
         """What serves this memory device."""
-        spans_nodes = len(set(at.placement.device_nodes)) > 1
-        by_mpi = spans_nodes or at.placement.collective == "ring"
-        transport = MpiTransport(at.devices, at.ranks_of_devices) if by_mpi else None
+        transport = self.carrier(at, share) if at.devices_send else None
         return ProxyService(
             protocol, at.placement, mailbox, share.memories, transport, at.clock, process_ids=share.process_ids
         )
+
+    def carrier(self, at: Opening, share: NodeShare) -> DeviceTransport:
+        """What carries this device's messages to the others: the pool where there is one, else MPI."""
+        if share.pool is None:
+            return MpiTransport(at.devices, at.ranks_of_devices)
+        plan = self.pool_plan(at)
+        assert plan is not None
+        return PoolTransport(share.pool, plan.places, at.require_device(), len(plan.hosts))
+
+    def pool_plan(self, at: Opening) -> PoolPlan | None:
+        """Who takes which part of the pool; None where devices send by MPI, or not at all."""
+        if at.config.pool is None or not at.devices_send:
+            return None
+        return PoolPlan(settings=at.config.pool, hosts=self.device_hosts(at))
+
+    def device_hosts(self, at: Opening) -> tuple[int, ...]:
+        """By device the number of the host whose caches it uses."""
+        return at.placement.device_nodes
 
     def ease(self, at: Opening, client: Client) -> None:
         """Have the client ask for room beforehand, and devices reach its memory, where theirs is the machine's too.
@@ -422,6 +462,26 @@ def _open_own_memory(at: Opening, node: str, device: int) -> MemoryFile:
         f"coarse-{at.run}-{device}",
         at.config.device_capacity_bytes,
     )
+
+
+def _signed_pool(at: Opening, plan: PoolPlan, share: NodeShare) -> Pool:
+    """The pool as this device uses it; the first device writes the job's name into it."""
+    names = tuple(at.placement.describe(at.placement.num_clients + device) for device in range(len(plan.hosts)))
+    pool = map_pool(plan, share.others, PoolUser(at.require_device(), plan.hosts, names), at.clock)
+    if at.device_index == 0:
+        sign(pool, at.run)
+    return pool
+
+
+def _other_pool(at: Opening, share: NodeShare) -> ConfigError | None:
+    """What is wrong where this device's pool is not the first device's; all devices have theirs."""
+    if share.pool is None or at.config.pool is None:
+        return None
+    try:
+        check_signature(share.pool, at.run, at.config.pool.path, f"rank {at.world_rank}")
+    except ConfigError as error:
+        return error
+    return None
 
 
 def _node_of(partition: PartitionTable, rank: int) -> str:

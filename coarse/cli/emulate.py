@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from statistics import fmean
 from typing import Annotated
 
@@ -41,6 +42,9 @@ def emulate(
     degrade: Degrade = None,
     profile_every: ProfileEvery = PROFILE_EVERY,
     dilation: Annotated[float, typer.Option(min=0.0, help="Wall seconds per emulated second; 0 to choose.")] = 0.0,
+    checked_pool: Annotated[
+        Path | None, typer.Option(help="A file by which devices send, as over a pool without coherence, checked.")
+    ] = None,
 ) -> None:
     """Run a training job's synchronisation live on emulated links, and hold it against the simulator."""
     console = Console()
@@ -60,6 +64,7 @@ def emulate(
             collective=collective,
             degradations=tuple(degrade or ()),
             profile_every=profile_every,
+            checked_pool=None if checked_pool is None else str(checked_pool.resolve()),
         )
         with shown_tasks() as tasks:
             rows = [_row(console, tasks, decided) for decided in _decided(console, tasks, order, modes, policy)]

@@ -43,6 +43,8 @@ class RunOrder:
     num_proxy_gradients: int = -1
     """Decided once, before the ranks start: they would all decide alike, but each for itself. -1: undecided."""
     tables: tuple[tuple[int, int, int, int], ...] = ()
+    checked_pool: str | None = None
+    """A file by which devices send instead of by MPI, under the sanitizer of pools."""
 
     def __post_init__(self) -> None:
         if self.collective == "in_place" and self.num_nodes > 1:

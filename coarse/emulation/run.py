@@ -39,7 +39,10 @@ def main(arguments: Sequence[str] = tuple(sys.argv[1:])) -> None:
 def _run(order: RunOrder) -> dict[str, object] | None:
     """What worker 0 has to report; None on all other ranks."""
     job = order.job()
-    rank = EmulatedRank(job, order.partition(job), dilation=order.dilation, decide=order.decide())
+    pool = {} if order.checked_pool is None else {"pool": {"path": order.checked_pool, "coherence": "checked"}}
+    rank = EmulatedRank(
+        job, order.partition(job), dilation=order.dilation, decide=order.decide(), settings=pool
+    )
     runtime = rank.runtime
     runtime.start()
     if runtime.is_device_only:

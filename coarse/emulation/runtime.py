@@ -106,6 +106,10 @@ class EmulatedParts(LiveParts):
             rate_changes=self.job.rate_changes,
         )
 
+    def device_hosts(self, at: Opening) -> tuple[int, ...]:
+        """See LiveParts: the modelled nodes."""
+        return self.job.placement.device_nodes
+
     def mailbox(self, at: Opening, endpoint: int, share: NodeShare) -> Mailbox:
         """See LiveParts: what announces bytes goes through the fabric."""
         ranks = at.placement.ranks
@@ -136,7 +140,7 @@ class EmulatedParts(LiveParts):
             at.placement,
             mailbox,
             share.memories,
-            EmulatedTransport(at.devices, at.ranks_of_devices, protocol, mailbox, adder),
+            EmulatedTransport(self.carrier(at, share), protocol, mailbox, adder),
             at.clock,
             EmulatedWork(protocol.device, mailbox, adder),
         )

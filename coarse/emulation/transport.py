@@ -1,4 +1,4 @@
-"""Chunks of rings in emulated time: their bytes go by MPI, as live, and count once links and adder would be through.
+"""Chunks of rings in emulated time: their bytes go as live, and count once links and adder would be through.
 
 The fabric carries a token for each chunk. A chunk is handed on when bytes and token have both come, and, where it is
 to be added, when the device's adder has added it.
@@ -8,7 +8,6 @@ from collections import deque
 from collections.abc import Iterator
 
 import numpy as np
-from mpi4py import MPI
 
 from coarse.emulation.adder import Adder
 from coarse.emulation.envelope import FabricPort, Submission
@@ -16,36 +15,36 @@ from coarse.emulation.mailbox import EmulatedMailbox
 from coarse.protocol.codec import RING_HEADER_BYTES, decode_ring_header
 from coarse.protocol.records import RingChunk, Tag
 from coarse.proxy.protocol import ProxyProtocol
-from coarse.transport.mpi import MpiTransport
+from coarse.transport.device_transport import DeviceTransport
 
 Arrival = tuple[int, Tag, np.ndarray]
 
 
-class EmulatedTransport(MpiTransport):
-    """One device's messages to the others."""
+class EmulatedTransport:
+    """See DeviceTransport: one device's messages to the others."""
 
     carries_packets = False
     """The fabric has tokens for chunks of rings alone."""
 
     def __init__(
-        self, comm: MPI.Comm, rank_of_device: tuple[int, ...], proxy: ProxyProtocol, box: EmulatedMailbox, adder: Adder
+        self, carrier: DeviceTransport, proxy: ProxyProtocol, box: EmulatedMailbox, adder: Adder
     ) -> None:
-        """`proxy` says which chunks are added."""
-        super().__init__(comm, rank_of_device)
+        """`carrier` moves the bytes; `proxy` says which chunks are added."""
+        self._carrier = carrier
         self._first_device = box.endpoint - proxy.device
         self._proxy = proxy
         self._box = box
         self._adder = adder
         self._arrived: dict[RingChunk, Arrival] = {}
-        """Chunks whose bytes have come over MPI."""
+        """Chunks whose bytes have come."""
         self._told: dict[RingChunk, float] = {}
         """Chunks whose token has come, and when they arrived in emulated time."""
         self._ready: deque[tuple[float, Arrival]] = deque()
         box.on_token[FabricPort.DEVICES] = self._on_token
 
     def send(self, device: int, tag: Tag, payload: np.ndarray) -> None:
-        """As MpiTransport.send, with a token through the fabric."""
-        super().send(device, tag, payload)
+        """See DeviceTransport: with a token through the fabric."""
+        self._carrier.send(device, tag, payload)
         box, frame = self._box, payload[:RING_HEADER_BYTES].tobytes()
         priority = box.places.descriptor(decode_ring_header(frame).key).priority
         nbytes, endpoint = payload.nbytes - RING_HEADER_BYTES, self._first_device + device
@@ -53,8 +52,8 @@ class EmulatedTransport(MpiTransport):
         box.submit(Submission(box.now_s, nbytes, self._proxy.device, device, endpoint, way, priority, frame))
 
     def poll(self) -> Iterator[Arrival]:
-        """As MpiTransport.poll; what is done with a chunk begins at its emulated time."""
-        for arrival in super().poll():
+        """See DeviceTransport: what is done with a chunk begins at its emulated time."""
+        for arrival in self._carrier.poll():
             header = decode_ring_header(arrival[2][:RING_HEADER_BYTES].tobytes())
             self._arrived[header] = arrival
             if header in self._told:
@@ -67,7 +66,30 @@ class EmulatedTransport(MpiTransport):
     @property
     def is_busy(self) -> bool:
         """Whether a send is under way, or a chunk has half come."""
-        return super().is_busy or bool(self._told or self._arrived)
+        return self._carrier.is_busy or bool(self._told or self._arrived)
+
+    @property
+    def has_unwritten(self) -> bool:
+        """See DeviceTransport."""
+        return self._carrier.has_unwritten
+
+    @property
+    def sent_bytes(self) -> list[int]:
+        """See DeviceTransport."""
+        return self._carrier.sent_bytes
+
+    @property
+    def received_bytes(self) -> list[int]:
+        """See DeviceTransport."""
+        return self._carrier.received_bytes
+
+    def take_lost(self) -> list[int]:
+        """See DeviceTransport."""
+        return self._carrier.take_lost()
+
+    def close(self) -> None:
+        """See DeviceTransport."""
+        self._carrier.close()
 
     def _on_token(self, _: FabricPort, frame: bytes, due_s: float) -> None:
         header = decode_ring_header(frame)

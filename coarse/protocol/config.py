@@ -16,6 +16,7 @@ POLICIES = ("auto", "paper", "devices")
 COLLECTIVES = ("in_place", "ring")
 WORKER_COLLECTIVES = ("mpi", "ring")
 ROUTING_POLICIES = ("measured", "fixed")
+COHERENCES = ("hardware", "software", "checked")
 
 Section = TypeVar("Section")
 
@@ -77,6 +78,24 @@ class Launch:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PoolSettings:
+    """Memory that all nodes have mapped, by which memory devices of different nodes send instead of by MPI."""
+
+    path: str
+    """A devdax device, or a file that exists, under the same path on all nodes."""
+    coherence: str = "software"
+    """Whether the hardware keeps it coherent between hosts, or flushes do; "checked" finds flushes that are missing."""
+    ring_bytes: int = MIB
+    """Of what one device has under way to another."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.path, str) or not self.path:
+            raise _wrong("path", "the path of a file or devdax device", self.path)
+        _require_choice("coherence", self.coherence, COHERENCES)
+        _require_int("ring_bytes", self.ring_bytes, 4 * KIB)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Config:
     """Everything that a user may set; the same on every rank."""
 
@@ -96,6 +115,8 @@ class Config:
     num_sync_groups: int = 2
     routing: MeasuredRouting | FixedRouting = field(default_factory=MeasuredRouting)
     launch: Launch = field(default_factory=Launch)
+    pool: PoolSettings | None = None
+    """None is MPI between nodes."""
     bucket_bytes: int = 25 * MIB
     """Neighbouring gradients of an optimizer are fused up to this (an eighth of the model if that is less)."""
     stall_timeout_s: float = 60.0
@@ -118,6 +139,8 @@ class Config:
             raise _wrong("routing", "MeasuredRouting(...) or FixedRouting(...)", self.routing)
         if not isinstance(self.launch, Launch):
             raise _wrong("launch", "Launch(...), in a file the table [launch]", self.launch)
+        if not isinstance(self.pool, PoolSettings | None):
+            raise _wrong("pool", "PoolSettings(...), in a file the table [pool]", self.pool)
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, object], source: str = "argument") -> "Config":
@@ -186,6 +209,9 @@ def _config_from(mapping: Mapping[str, object], where: Where) -> Config:
     launch = values.get("launch")
     if isinstance(launch, Mapping):
         values["launch"] = _section_from(Launch, launch, ("launch",), where)
+    pool = values.get("pool")
+    if isinstance(pool, Mapping):
+        values["pool"] = _section_from(PoolSettings, pool, ("pool",), where)
     return _section_from(Config, values, (), where)
 
 

@@ -43,10 +43,12 @@ from coarse.proxy.work import UrgentFirst, Work
 from coarse.storage.lent import why_not
 from coarse.storage.reduce import Elements
 from coarse.storage.region import DeviceMemory
+from coarse.transport.device_transport import DeviceTransport
 from coarse.transport.mailbox import Mailbox
-from coarse.transport.mpi import MpiTransport
 
 _BELL_DELAY_S = 0.001
+_LAST_WORDS_S = 5.0
+"""How long a device that ends goes on sending to others, which may have ended, too."""
 _IDLE_SLEEP_S = 0.5
 _POLL_BUSY_S = 0.0002
 _POLL_IDLE_S = 0.01
@@ -91,7 +93,7 @@ class ProxyService:
         placement: Placement,
         mailbox: Mailbox,
         memories: Mapping[int, DeviceMemory],
-        transport: MpiTransport | None,
+        transport: DeviceTransport | None,
         clock: Clock,
         work: Work | None = None,
         process_ids: Mapping[int, int] | None = None,
@@ -163,8 +165,18 @@ class ProxyService:
                 self._ring_bells()
                 for endpoint in self._mailbox.sleep(self._sleep_s()):
                     self._on_process_ended(endpoint)
+        if self._transport is not None:
+            self._end(self._transport)
         self._mailbox.set_left()
         self._ring_bells()
+
+    def _end(self, transport: DeviceTransport) -> None:
+        """Send what waits, to whoever still reads, and close."""
+        until_s = self._clock.now_s() + _LAST_WORDS_S
+        while transport.has_unwritten and self._clock.now_s() < until_s:
+            self._mailbox.sleep(_POLL_BUSY_S)
+            self._take_messages(transport)
+        transport.close()
 
     @property
     def has_failed(self) -> bool:
@@ -225,7 +237,7 @@ class ProxyService:
         self._loans.end(reclaim.key, reclaim.client)
         self.send(Send(reclaim.client, Reclaimed(reclaim.key, self._protocol.device, reclaim.token)))
 
-    def _take_messages(self, transport: MpiTransport) -> None:
+    def _take_messages(self, transport: DeviceTransport) -> None:
         for source, tag, payload in transport.poll():
             if tag is Tag.RECORD:
                 self._on_record(decode(payload.tobytes()))

@@ -38,7 +38,7 @@ def open_dax(path: str, wanted_bytes: int | None) -> MemoryFile:
         CapacityError: it is smaller than what is wanted.
     """
     folder = _sys_folder(path)
-    size_bytes, align_bytes = (int((folder / name).read_text()) for name in ("size", "align"))
+    size_bytes, align_bytes = size_and_align(path)
     if wanted_bytes is not None and wanted_bytes > size_bytes:
         raise CapacityError(
             f"{wanted_bytes} bytes are wanted but the device has {size_bytes}; lower device_capacity_bytes, or leave "
@@ -52,6 +52,13 @@ def open_dax(path: str, wanted_bytes: int | None) -> MemoryFile:
         os.close(descriptor)
         raise
     return MemoryFile(descriptor=descriptor, capacity_bytes=capacity_bytes, source=DaxSource(path))
+
+
+def size_and_align(path: str) -> tuple[int, int]:
+    """Bytes of a devdax device, and of the units in which it is mapped; ConfigError where it is none."""
+    folder = _sys_folder(path)
+    size_bytes, align_bytes = (int((folder / name).read_text()) for name in ("size", "align"))
+    return size_bytes, align_bytes
 
 
 def dax_devices() -> list[str]:

@@ -31,7 +31,7 @@ class _Arriving(NamedTuple):
 
 
 class MpiTransport:
-    """Tagged messages between the devices' ranks on a communicator of their own."""
+    """See DeviceTransport: between the devices' ranks on a communicator of their own."""
 
     carries_packets = True
     """Whether frames of models in the network may go this way."""
@@ -146,3 +146,9 @@ class MpiTransport:
     def is_busy(self) -> bool:
         """Whether a message is under way, to another device or from one."""
         return bool(self._sending) or self._receiving_bytes > 0
+
+    has_unwritten = False
+    """MPI has taken all that was sent, and sends it while it ends."""
+
+    def close(self) -> None:
+        """See DeviceTransport: MPI keeps what is under way, and its buffers are kept for it."""

@@ -16,6 +16,7 @@ import numpy as np
 from mpi4py import MPI
 
 from coarse.errors import StallError
+from coarse.storage.pool.memory import Pool
 from coarse.storage.region import DeviceMemory, MemoryFile, create_memory_file
 from coarse.transport.descriptors import receive_descriptor, send_descriptor, take_senders
 from coarse.transport.mailbox import control_bytes
@@ -30,6 +31,10 @@ class NodeShare:
     """Device index -> its memory."""
     process_ids: dict[int, int]
     """World rank -> process id, this node's ranks."""
+    others: dict[str, int]
+    """Label -> descriptor of what else the ranks share; whoever opened the node closes them."""
+    pool: Pool | None = None
+    """Of a memory device, where devices send by memory that their nodes share."""
 
 
 def open_node(
@@ -38,10 +43,11 @@ def open_node(
     run: str,
     num_endpoints: int,
     own_files: Mapping[int, MemoryFile],
+    others: Mapping[str, int],
     world_ranks: tuple[int, ...],
     timeout_s: float,
 ) -> NodeShare:
-    """Exchange this rank's memory files (by device index) with the node's ranks, and map all.
+    """Exchange this rank's memory files (by device index), and `others`, with the node's ranks; map the memories.
 
     `comm` holds the ranks of one node, in order of `world_ranks`.
 
@@ -50,17 +56,20 @@ def open_node(
         StallError: a rank that has not handed on its files in time.
     """
     offers = {f"device {d} {file.capacity_bytes}": file.descriptor for d, file in own_files.items()}
+    offers |= others
     if comm.Get_rank() == 0:
         offers["control"] = create_memory_file(f"coarse-{run}-control", control_bytes(num_endpoints))
     descriptors = _exchange(comm, run, offers, timeout_s)
     process_ids = np.empty(comm.Get_size(), np.int64)
     comm.Allgather(np.array([os.getpid()], np.int64), process_ids)  # the last that ranks do together: mapping may fail
-    control = mmap.mmap(descriptors["control"], control_bytes(num_endpoints))
+    control_file = descriptors.pop("control")
+    control = mmap.mmap(control_file, control_bytes(num_endpoints))
     control.madvise(mmap.MADV_DONTFORK)
-    os.close(descriptors["control"])
+    os.close(control_file)
     memories = {}
-    for label, descriptor in descriptors.items():
+    for label in list(descriptors):
         if label.startswith("device "):
+            descriptor = descriptors.pop(label)
             device, capacity_bytes = map(int, label.split()[1:])
             source = own_files[device].source if device in own_files else None
             memories[device] = DeviceMemory(descriptor, capacity_bytes, source)
@@ -68,6 +77,7 @@ def open_node(
         control=memoryview(control),
         memories=memories,
         process_ids=dict(zip(world_ranks, process_ids.tolist(), strict=True)),
+        others=descriptors,
     )
 
 

@@ -1,0 +1,1 @@
+"""Messages between memory devices over a pool that their hosts share."""
