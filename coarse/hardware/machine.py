@@ -7,6 +7,7 @@ from functools import cached_property
 import numpy as np
 
 from coarse.errors import ConfigError
+from coarse.hardware.coherence import Coherence
 from coarse.hardware.fabric import Fabric
 from coarse.hardware.links import Link
 from coarse.hardware.quantities import require_name, require_positive
@@ -71,34 +72,6 @@ class Disks:
                 f"num_optimizer_disks must be a whole number, got {self.num_optimizer_disks!r}",
                 key="num_optimizer_disks",
             )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Coherence:
-    """Loads and stores of one client to coherent device memory (DENSE, COARSE III and V-B)."""
-
-    load_bytes_per_s: float
-    store_bytes_per_s: float
-    latency_s: float
-    sharer_growth: float
-    """Each further sharer of the memory adds this part of a lone client's time to every access."""
-    load_outstanding_bytes: float | None = None
-    """Cache lines that a client has under way at once, in bytes: loads come at most at this over the latency. None
-    where latency is hidden, however long."""
-    store_outstanding_bytes: float | None = None
-
-    def __post_init__(self) -> None:
-        for key in ("load_bytes_per_s", "store_bytes_per_s"):
-            require_positive(key, getattr(self, key))
-        for key in ("latency_s", "sharer_growth"):
-            require_positive(key, getattr(self, key), or_zero=True)
-        for key in ("load_outstanding_bytes", "store_outstanding_bytes"):
-            if getattr(self, key) is not None:
-                require_positive(key, getattr(self, key))
-
-    def slowdown(self, num_sharers: int) -> float:
-        """How many times longer an access takes where `num_sharers` share the memory."""
-        return 1 + self.sharer_growth * (num_sharers - 1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,19 +177,7 @@ class Machine:
 
     def _load_store(self) -> tuple[Wire, ...]:
         """Wires at the rate of one client's loads and of its stores, as slow as the sharers make them."""
-        if self.coherence is None:
-            return ()
-        slower = self.coherence.slowdown(self.num_sharers)
-        latency_s = self.coherence.latency_s * slower
-        coherence = self.coherence
-        ways = (
-            ("load", coherence.load_bytes_per_s, coherence.load_outstanding_bytes),
-            ("store", coherence.store_bytes_per_s, coherence.store_outstanding_bytes),
-        )
-        return tuple(
-            Wire(name=name, bytes_per_s=rate / slower, latency_s=latency_s, outstanding_bytes=outstanding)
-            for name, rate, outstanding in ways
-        )
+        return () if self.coherence is None else self.coherence.wires(self.num_sharers)
 
     def _check_nvlinks(self) -> None:
         seen: set[frozenset[str]] = set()

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from coarse.errors import ConfigError
-from coarse.hardware.machine import Accelerator, Coherence, Disks, Machine, MemoryDevice
+from coarse.hardware.coherence import Coherence
+from coarse.hardware.machine import Accelerator, Disks, Machine, MemoryDevice
 from coarse.hardware.machine_text import machine_text
 from coarse.hardware.quantities import FLOPS, RATES, SIZES, TABLES, TIMES, Quantity, refuse_other_keys
 from coarse.hardware.topology_tree import HOST, Place, PlaceKind, Tree
@@ -40,6 +41,8 @@ COHERENCE = (
     Quantity("latency", TIMES, "latency_s", or_zero=True),
     Quantity("load_outstanding", SIZES, "load_outstanding_bytes", is_needed=False),
     Quantity("store_outstanding", SIZES, "store_outstanding_bytes", is_needed=False),
+    Quantity("software_flush", RATES, "software_flush_bytes_per_s", is_needed=False),
+    Quantity("software_flush_latency", TIMES, "software_flush_latency_s", is_needed=False, or_zero=True),
 )
 WIRE = (
     Quantity("bandwidth", RATES, "bytes_per_s"),

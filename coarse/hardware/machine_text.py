@@ -8,6 +8,10 @@ from coarse.hardware.quantities import SizeTable
 from coarse.hardware.topology_tree import HOST
 from coarse.hardware.wire import Wire
 
+_COHERENCE_OPTIONS = (
+    "load_outstanding_bytes", "store_outstanding_bytes", "software_flush_bytes_per_s", "software_flush_latency_s",
+)  # fmt: skip
+
 
 def machine_text(machine: Machine) -> str:
     """TOML in base units, so that no digit is lost by converting."""
@@ -36,7 +40,7 @@ def _lines(machine: Machine) -> Iterator[str]:
         yield f"store_bytes_per_s = {coherence.store_bytes_per_s!r}"
         yield f"latency_s = {coherence.latency_s!r}"
         yield f"sharer_growth = {coherence.sharer_growth!r}"
-        for key in ("load_outstanding_bytes", "store_outstanding_bytes"):
+        for key in _COHERENCE_OPTIONS:
             if getattr(coherence, key) is not None:
                 yield f"{key} = {getattr(coherence, key)!r}"
     if (disks := machine.disks) is not None:

@@ -120,9 +120,10 @@ class ShadowedPool:
         left = np.flatnonzero(self._history.lines["stored_by"] == self._user.number + 1)
         if len(left):
             sites = sorted({self._history.stored(int(line)).site for line in left})
+            where = f"{len(left)} lines of the pool, from byte {left[0] * LINE_BYTES} on,"
             raise CoherenceError(
-                f"{self._names(self._user.number)}: {len(left)} lines of the pool, from byte {left[0] * LINE_BYTES} on, "
-                f"have stores at {', '.join(sites)} that were never flushed; call flush after the store"
+                f"{self._names(self._user.number)}: {where} have stores at {', '.join(sites)} that were "
+                "never flushed; call flush after the store"
             )
 
     # --- the cache

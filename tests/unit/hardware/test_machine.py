@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from coarse.errors import ConfigError
-from coarse.hardware.machine import Coherence
+from coarse.hardware.coherence import Coherence
 from coarse.hardware.placement import place
 from coarse.hardware.presets import load_preset, preset_names
 

@@ -50,5 +50,5 @@ def test_a_pool_that_is_flushed_gives_back_what_was_stored():
 
 
 def test_an_interpreter_may_end_after_it():
-    program = "import numpy as np; from coarse.storage.pool import cache_lines as c; c.FlushedLines().flush(np.ones(99))"
+    program = "import numpy as np; from coarse.storage.pool.cache_lines import FlushedLines as F; F().flush(np.ones(9))"
     assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == 0

@@ -1,0 +1,70 @@
+# Pure: no MPI, threads, clock or environment.
+"""Loads and stores to memory that others use too, kept coherent by snooping or by flushes."""
+
+from dataclasses import dataclass
+
+from coarse.hardware.quantities import require_positive
+from coarse.hardware.wire import Wire, reached_bytes_per_s
+
+
+@dataclass(frozen=True, kw_only=True)
+class Coherence:
+    """Loads and stores of one client to coherent device memory (DENSE, COARSE III and V-B).
+
+    Within a host, and over CXL 3, hardware keeps memory coherent: each access asks the sharers. A pool of CXL 2.0 is
+    not coherent between hosts, and software flushes after a store and invalidates before a load (cMPI, arXiv
+    2510.05476): no access asks anybody, and each takes as long as its lines take to be flushed besides.
+    """
+
+    load_bytes_per_s: float
+    store_bytes_per_s: float
+    latency_s: float
+    sharer_growth: float
+    """Each further sharer of the memory adds this part of a lone client's time to every access; with flushes none."""
+    load_outstanding_bytes: float | None = None
+    """Cache lines that a client has under way at once, in bytes: loads come at most at this over the latency. None
+    where latency is hidden, however long."""
+    store_outstanding_bytes: float | None = None
+    software_flush_bytes_per_s: float | None = None
+    """How fast lines are flushed or invalidated. Software keeps the memory coherent where this or the latency is
+    stated; the other is then no limit."""
+    software_flush_latency_s: float | None = None
+    """From the last flush until it is done, once an access."""
+
+    def __post_init__(self) -> None:
+        for key in ("load_bytes_per_s", "store_bytes_per_s"):
+            require_positive(key, getattr(self, key))
+        for key in ("latency_s", "sharer_growth"):
+            require_positive(key, getattr(self, key), or_zero=True)
+        for key in ("load_outstanding_bytes", "store_outstanding_bytes", "software_flush_bytes_per_s"):
+            if getattr(self, key) is not None:
+                require_positive(key, getattr(self, key))
+        if self.software_flush_latency_s is not None:
+            require_positive("software_flush_latency_s", self.software_flush_latency_s, or_zero=True)
+
+    @property
+    def is_by_software(self) -> bool:
+        """Whether flushes keep the memory coherent."""
+        return self.software_flush_bytes_per_s is not None or self.software_flush_latency_s is not None
+
+    def slowdown(self, num_sharers: int) -> float:
+        """How many times longer an access takes where `num_sharers` share the memory."""
+        return 1.0 if self.is_by_software else 1 + self.sharer_growth * (num_sharers - 1)
+
+    def wires(self, num_sharers: int) -> tuple[Wire, ...]:
+        """Wires "load" and "store" at one client's rates, as slow as sharers or flushes make them."""
+        return (
+            self._wire("load", self.load_bytes_per_s, self.load_outstanding_bytes, num_sharers),
+            self._wire("store", self.store_bytes_per_s, self.store_outstanding_bytes, num_sharers),
+        )
+
+    def _wire(self, name: str, bytes_per_s: float, outstanding_bytes: float | None, num_sharers: int) -> Wire:
+        if not self.is_by_software:
+            slower = self.slowdown(num_sharers)
+            latency_s = self.latency_s * slower
+            rate = bytes_per_s / slower
+            return Wire(name=name, bytes_per_s=rate, latency_s=latency_s, outstanding_bytes=outstanding_bytes)
+        byte_s = 1 / reached_bytes_per_s(bytes_per_s, self.latency_s, outstanding_bytes)
+        byte_s += 1 / (self.software_flush_bytes_per_s or float("inf"))
+        latency_s = self.latency_s + (self.software_flush_latency_s or 0.0)
+        return Wire(name=name, bytes_per_s=1 / byte_s, latency_s=latency_s)
