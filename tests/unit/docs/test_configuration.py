@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import coarse
-from coarse.protocol.config import Config, FixedRouting, Launch, MeasuredRouting
+from coarse.protocol.config import Config, FixedRouting, Launch, MeasuredRouting, PoolSettings
 from coarse.protocol.partition_file import RANK_KEYS
 
 PAGE = (Path(__file__).parents[3] / "docs" / "configuration.md").read_text()
@@ -56,12 +56,13 @@ def test_the_file_in_the_page_states_the_defaults(tmp_path):
     config = Config.from_toml(path)
     routing = dataclasses.replace(config.routing, profile_every_steps=None)
     assert config.launch == Launch(devices=2, hosts=("node1", "node2"))
-    stated = dataclasses.replace(config, routing=routing, launch=Launch()).to_mapping()
+    assert config.pool == PoolSettings(path="/dev/dax1.0")
+    stated = dataclasses.replace(config, routing=routing, launch=Launch(), pool=None).to_mapping()
     assert set(re.findall(r"^(\w+) = ", toml, re.MULTILINE)) == {
         field.name
-        for section in (Config, MeasuredRouting, Launch)
+        for section in (Config, MeasuredRouting, Launch, PoolSettings)
         for field in fields(section)
-        if field.name not in ("routing", "launch")
+        if field.name not in ("routing", "launch", "pool")
     }
     defaults = Config().to_mapping()
     given = ("partition", "device_capacity_bytes")

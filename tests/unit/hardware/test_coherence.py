@@ -71,5 +71,5 @@ def test_a_flush_without_a_unit_is_refused(tmp_path):
     path = tmp_path / "machine.toml"
     text = preset_path("cxl-cmm-b").read_text()
     path.write_text(text.replace("[coherence]\n", "[coherence]\nsoftware_flush = 3\n", 1))
-    with pytest.raises(ConfigError, match="write one of software_flush_bytes_per_s"):
+    with pytest.raises(ConfigError, match="write one of software_flush_gb_per_s"):
         load_machine(path)
