@@ -183,6 +183,7 @@ readme: $(INSTALLED)
 validate: $(INSTALLED)
 	$(BIN)/python -m experiments.coarse_paper.validate --docs docs/validation.md
 	$(BIN)/python -m experiments.fcdp_paper.validate --docs docs/sharded_validation.md
+	$(BIN)/python -m experiments.cxl_pool.validate --docs docs/pool_validation.md
 
 clean:
 	rm -rf $(VENV) .versions build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

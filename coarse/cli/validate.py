@@ -1,4 +1,4 @@
-"""`coarse validate`: every claim of the COARSE, FCDP and FSDP papers, simulated, beside what each paper states."""
+"""`coarse validate`: claims of the COARSE, FCDP and FSDP papers and of two on pools, simulated, beside the paper's."""
 
 import sys
 from pathlib import Path
@@ -35,7 +35,8 @@ def validate(
 
             raise typer.Exit(coarse_intervals.run(Console(), out=out))
         from experiments.coarse_paper import validate as coarse_paper
+        from experiments.cxl_pool import validate as pools
         from experiments.fcdp_paper import validate as sharded_papers
 
         console = Console()
-        raise typer.Exit(max(paper.run(console, out=out) for paper in (coarse_paper, sharded_papers)))
+        raise typer.Exit(max(paper.run(console, out=out) for paper in (coarse_paper, sharded_papers, pools)))

@@ -11,6 +11,7 @@ from coarse.hardware.coherence import Coherence
 from coarse.hardware.fabric import Fabric
 from coarse.hardware.links import Link
 from coarse.hardware.quantities import require_name, require_positive
+from coarse.hardware.shared_pool import SharedPool
 from coarse.hardware.topology_tree import Tree
 from coarse.hardware.wire import Wire
 from coarse.hardware.wiring import Cable, PathKind, Wiring
@@ -100,6 +101,10 @@ class Machine:
     """Whether the CCI links among memory devices are on."""
     network: Wire | None = None
     """From each node's host to the network."""
+    pool: SharedPool | None = None
+    """Memory that all nodes share."""
+    pool_on: bool = True
+    """Whether nodes send to one another by the pool, if the machine has one, and not by the network."""
     num_nodes: int = 1
     num_sharers: int = 1
     """Clients that share coherent memory; loads and stores slow down with them."""
@@ -110,12 +115,17 @@ class Machine:
             count = getattr(self, key)
             if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= most:
                 raise ConfigError(f"{key} must be a whole number in 1..{most}, got {count!r}", key=key)
-        if self.num_nodes > 1 and self.network is None:
+        if self.num_nodes > 1 and self.network is None and not self.sends_by_pool:
             raise ConfigError(
-                f"{self.num_nodes} nodes have no network between them; add a network or set one node",
+                f"{self.num_nodes} nodes have no network between them; add a network or a pool, or set one node",
                 key="num_nodes",
             )
         self._check_nvlinks()
+
+    @property
+    def sends_by_pool(self) -> bool:
+        """Whether what goes from node to node is stored in memory that they share and loaded from there."""
+        return self.pool is not None and self.pool_on
 
     @cached_property
     def wiring(self) -> Wiring:
@@ -128,6 +138,7 @@ class Machine:
             load_store=self._load_store(),
             network=self.network,
             num_nodes=self.num_nodes,
+            pool=self.pool if self.pool_on else None,
         )
 
     @property
@@ -164,7 +175,7 @@ class Machine:
     def path(self, source: str, target: str, *, kind: PathKind = "auto") -> tuple[int, ...]:
         """Link ids from `source` to `target`; empty from an endpoint to itself.
 
-        "pcie" goes through the tree (and the network), "nvlink" and "cci" by those links alone,
+        "pcie" goes through the tree (and the network, or the pool), "nvlink" and "cci" by those links alone,
         "load" (by the GPU at the target) and "store" (by the GPU at the source) through the tree, but
         no faster than coherent loads and stores are (DENSE), and "auto" by NVLink
         where there is one, else through the tree. ConfigError where there is no such path.
@@ -174,6 +185,10 @@ class Machine:
     def host_path(self, endpoint: str, *, to_host: bool) -> tuple[int, ...]:
         """Link ids between a device and the memory of the socket that it hangs on, to it or from it."""
         return self.wiring.host_path(endpoint, to_host=to_host)
+
+    def pool_path(self, endpoint: str, *, stores: bool) -> tuple[int, ...]:
+        """Link ids by which an endpoint stores into the pool, or loads from it; ConfigError where there is none."""
+        return self.wiring.pool_path(endpoint, stores=stores)
 
     def _load_store(self) -> tuple[Wire, ...]:
         """Wires at the rate of one client's loads and of its stores, as slow as the sharers make them."""

@@ -13,6 +13,9 @@ from coarse.hardware.machine_file import (
     COHERENCE,
     DISKS,
     MEMORY_DEVICE,
+    POOL,
+    POOL_COUNTS,
+    POOL_WIRES,
     TABLES_OF_MANY,
     TABLES_OF_ONE,
     TOP_KINDS,
@@ -30,11 +33,13 @@ _QUANTITIES: dict[str, tuple[Quantity, ...]] = {
     "memory_device": MEMORY_DEVICE,
     "coherence": COHERENCE,
     "disks": DISKS,
+    "pool": POOL,
     "wire": WIRE,
 }
 _PLAIN: dict[str, tuple[str, ...]] = {
     "coherence": ("sharer_growth",),
     "disks": ("num_optimizer_disks",),
+    "pool": ("num_devices", *POOL_COUNTS, *POOL_WIRES),
     "nvlink": ("wire",),
     **{kind: _PLACE_KEYS for kind in TABLES_OF_MANY if kind not in ("wire", "nvlink")},
 }

@@ -10,6 +10,7 @@ from coarse.hardware.coherence import Coherence
 from coarse.hardware.machine import Accelerator, Disks, Machine, MemoryDevice
 from coarse.hardware.machine_text import machine_text
 from coarse.hardware.quantities import FLOPS, RATES, SIZES, TABLES, TIMES, Quantity, refuse_other_keys
+from coarse.hardware.shared_pool import SharedPool
 from coarse.hardware.topology_tree import HOST, Place, PlaceKind, Tree
 from coarse.hardware.wire import Wire
 from coarse.hardware.wiring import Cable
@@ -44,6 +45,15 @@ COHERENCE = (
     Quantity("software_flush", RATES, "software_flush_bytes_per_s", is_needed=False),
     Quantity("software_flush_latency", TIMES, "software_flush_latency_s", is_needed=False, or_zero=True),
 )
+POOL = (
+    Quantity("device", RATES, "device_bytes_per_s"),
+    Quantity("device_latency", TIMES, "device_latency_s", or_zero=True),
+    Quantity("store", RATES, "store_bytes_per_s", is_needed=False),
+    Quantity("software_flush", RATES, "software_flush_bytes_per_s", is_needed=False),
+    Quantity("software_flush_latency", TIMES, "software_flush_latency_s", is_needed=False, or_zero=True),
+)
+POOL_COUNTS = ("num_uncontended_hosts", "contention_growth")
+POOL_WIRES = ("wire", "switch")
 WIRE = (
     Quantity("bandwidth", RATES, "bytes_per_s"),
     Quantity("latency", TIMES, "latency_s", is_needed=False, or_zero=True),
@@ -61,11 +71,12 @@ TOP_KINDS = {
     "peer_to_peer": bool,
     "nvlink_on": bool,
     "cci_on": bool,
+    "pool_on": bool,
     "cci_wire": str,
     "network_wire": str,
     "num_nodes": int,
 }
-TABLES_OF_ONE = ("accelerator", "memory_device", "coherence", "disks")
+TABLES_OF_ONE = ("accelerator", "memory_device", "coherence", "disks", "pool")
 TABLES_OF_MANY = ("wire", *(kind.value for kind in PlaceKind), "nvlink")
 
 
@@ -106,6 +117,8 @@ def machine_from_toml(toml: TomlFile) -> Machine:
     }
     if "coherence" in values:
         fields["coherence"] = _one(toml, "coherence", COHERENCE, Coherence, ("sharer_growth",))
+    if "pool" in values:
+        fields |= {"pool": _pool(toml, wires), "pool_on": values.get("pool_on", True)}
     if "disks" in values:
         fields["disks"] = _one(toml, "disks", DISKS, Disks, ("num_optimizer_disks",))
     cables = tuple(_cable(toml, wires, number, entry) for number, entry in enumerate(_entries(toml, "nvlink")))
@@ -202,6 +215,19 @@ def _cable(toml: TomlFile, wires: _Wires, number: int, entry: Mapping[str, Any])
     if wire is None:
         raise ConfigError(f"{toml.where(path)}: 'wire' of an nvlink is missing; set it", key="wire")
     return Cable(between=(between[0], between[1]), wire=wire)
+
+
+def _pool(toml: TomlFile, wires: _Wires) -> SharedPool:
+    table = toml.values["pool"]
+    if not isinstance(table, dict):
+        raise ConfigError(f"{toml.where(('pool',))}: write one table [pool]", key="pool")
+    stated = {key: value for key, value in table.items() if key not in (*POOL_COUNTS, *POOL_WIRES)}
+    values, keys = _quantities(toml, ("pool",), stated, POOL, ("num_devices",))
+    values |= {key: table[key] for key in POOL_COUNTS if key in table}
+    values |= {key: wires.named(("pool", key), table.get(key)) for key in POOL_WIRES}
+    if values["wire"] is None:
+        raise ConfigError(f"{toml.where(('pool',))}: 'wire' of the pool is missing; set it", key="wire")
+    return _made(toml, ("pool",), lambda: SharedPool(**values), keys)
 
 
 def _one(

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from coarse.hardware.machine import Machine
 from coarse.hardware.quantities import SizeTable
+from coarse.hardware.shared_pool import SharedPool
 from coarse.hardware.topology_tree import HOST
 from coarse.hardware.wire import Wire
 
@@ -23,6 +24,8 @@ def _lines(machine: Machine) -> Iterator[str]:
     yield f"peer_to_peer = {_truth(machine.peer_to_peer)}"
     yield f"nvlink_on = {_truth(machine.nvlink)}"
     yield f"cci_on = {_truth(machine.cci)}"
+    if machine.pool is not None:
+        yield f"pool_on = {_truth(machine.pool_on)}"
     yield f"num_nodes = {machine.num_nodes}"
     for key, wire in (("cci_wire", machine.cci_wire), ("network_wire", machine.network)):
         if wire is not None:
@@ -49,9 +52,21 @@ def _lines(machine: Machine) -> Iterator[str]:
             yield f"{whose}_bytes_per_s = {getattr(disks, f'{whose}_bytes_per_s')!r}"
             yield f"{whose}_capacity_bytes = {getattr(disks, f'{whose}_capacity_bytes')}"
         yield f"num_optimizer_disks = {disks.num_optimizer_disks}"
+    if machine.pool is not None:
+        yield from _pool_lines(machine.pool)
     for wire in _wires(machine):
         yield from ("", "[[wire]]", *_wire_lines(wire))
     yield from _tree_lines(machine)
+
+
+def _pool_lines(pool: SharedPool) -> Iterator[str]:
+    yield from ("", "[pool]", f'wire = "{pool.wire.name}"', f"num_devices = {pool.num_devices}")
+    if pool.switch is not None:
+        yield f'switch = "{pool.switch.name}"'
+    for key in ("device_bytes_per_s", "device_latency_s", "num_uncontended_hosts", "contention_growth",
+                "store_bytes_per_s", "software_flush_bytes_per_s", "software_flush_latency_s"):  # fmt: skip
+        if getattr(pool, key) is not None:
+            yield f"{key} = {getattr(pool, key)!r}"
 
 
 def _tree_lines(machine: Machine) -> Iterator[str]:
@@ -89,7 +104,8 @@ def _table_text(table: SizeTable) -> str:
 
 def _wires(machine: Machine) -> list[Wire]:
     """Every wire that the machine uses, each once."""
-    used = [machine.cci_wire, machine.network, *(cable.wire for cable in machine.nvlinks)]
+    pool = () if machine.pool is None else (machine.pool.wire, machine.pool.switch)
+    used = [machine.cci_wire, machine.network, *pool, *(cable.wire for cable in machine.nvlinks)]
     used += [wire for place in machine.tree.places for wire in (place.wire, place.crossing, place.staging)]
     return list(dict.fromkeys(wire for wire in used if wire is not None))
 

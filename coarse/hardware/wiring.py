@@ -8,6 +8,7 @@ from typing import Literal
 
 from coarse.errors import ConfigError
 from coarse.hardware.links import Link
+from coarse.hardware.shared_pool import SharedPool
 from coarse.hardware.topology_tree import HOST, Tree
 from coarse.hardware.wire import Wire
 
@@ -16,6 +17,8 @@ PATH_KINDS: tuple[PathKind, ...] = ("pcie", "nvlink", "cci", "load", "store", "a
 
 LinkKey = tuple[int, str, str]
 """(node, who uses the wire, role of the link)."""
+_ALL_NODES = -1
+"""In place of a node, of a link that all nodes share."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +42,9 @@ class Wiring:
         load_store: tuple[Wire, ...],
         network: Wire | None,
         num_nodes: int,
+        pool: SharedPool | None = None,
     ) -> None:
+        """Between nodes transfers go by the pool where there is one, else by the network."""
         self._tree = tree
         self._peer_to_peer = peer_to_peer
         self._nvlinks = nvlinks
@@ -47,14 +52,18 @@ class Wiring:
         self._load_store = load_store
         self._network = network
         self._num_nodes = num_nodes
+        self._pool = pool
         self._cable_of = {
             ends: (" - ".join(cable.between), role)
             for cable in nvlinks
             for ends, role in ((cable.between, "up"), (cable.between[::-1], "down"))
         }
         built = [pair for node in range(num_nodes) for pair in self._links_of(node)]
+        built += [] if pool is None else [((_ALL_NODES, link.name, ""), link) for link in pool.shared(num_nodes)]
         self._id = {key: number for number, (key, _) in enumerate(built)}
         self.links: tuple[Link, ...] = tuple(link for _, link in built)
+        self.shared = frozenset(number for number, ((node, _, _), _) in enumerate(built) if node == _ALL_NODES)
+        """Ids of links that the transfers of all nodes share."""
 
     def locate(self, endpoint: str) -> tuple[int, str]:
         """(node, name in that node's tree) of an endpoint; ConfigError if there is none such."""
@@ -98,6 +107,18 @@ class Wiring:
         places, role = (rising, "up") if to_host else (rising[::-1], "down")
         return tuple(number for place in places for number in self._ids(node, place, role))
 
+    def pool_path(self, endpoint: str, *, stores: bool) -> tuple[int, ...]:
+        """See Machine.pool_path."""
+        if self._pool is None:
+            raise ConfigError(f"there is no pool that {endpoint} could use; state [pool] in the machine", key="pool")
+        node, name = self.locate(endpoint)
+        rising = self._below(name, HOST)
+        shared = [(_ALL_NODES, link.name, "") for link in self._pool.shared(self._num_nodes)]
+        keys = [*((node, place, "up") for place in rising), (node, "pool", "up"), *shared]
+        if not stores:
+            keys = [*shared, (node, "pool", "down"), *((node, place, "down") for place in reversed(rising))]
+        return tuple(number for key in keys for number in self._ids(*key))
+
     def _access(self, source: str, target: str, kind: PathKind) -> int:
         """The link at whose rate the GPU that reads (or writes) gets bytes from (or to) coherent memory."""
         client = target if kind == "load" else source
@@ -130,12 +151,21 @@ class Wiring:
         rising = self._below(source, meeting)
         falling = self._below(target, meeting)
         yield from ((node, name, "up") for name in rising)
-        if node != other_node:
+        if node != other_node and self._pool is not None:
+            yield from self._by_pool(self._pool, node, other_node)
+        elif node != other_node:
             yield node, "network", "up"
             yield other_node, "network", "down"
         else:
             yield from self._inside(node, rising, falling, meeting, staged=staged)
         yield from ((other_node, name, "down") for name in reversed(falling))
+
+    def _by_pool(self, pool: SharedPool, node: int, other_node: int) -> Iterator[LinkKey]:
+        """Stored by one node and loaded by the other: what both share is crossed twice."""
+        yield node, "pool", "up"
+        for _ in range(2):
+            yield from ((_ALL_NODES, link.name, "") for link in pool.shared(self._num_nodes))
+        yield other_node, "pool", "down"
 
     def _inside(
         self, node: int, rising: tuple[str, ...], falling: tuple[str, ...], meeting: str, *, staged: bool
@@ -163,6 +193,9 @@ class Wiring:
             for role, inner in (("crossing", place.crossing), ("staging", place.staging)):
                 if inner is not None:
                     yield (node, place.name, role), inner.one_way(f"{before}{place.name} {role}")
+        if self._pool is not None:
+            for role in ("up", "down"):
+                yield (node, "pool", role), self._pool.port(f"{before}pool {role}", stores=role == "up")
         for gpu in self._tree.gpus:
             for access in self._load_store:
                 yield (node, gpu, access.name), access.one_way(f"{before}{gpu} {access.name}")

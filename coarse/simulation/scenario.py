@@ -210,6 +210,9 @@ class Scenario:
 
     def _build(self, site: Site, placement: Placement, tables: tuple[RoutingTable, ...]) -> Job:
         gradients = self.gradients
+        one_stands_for_all = self.num_workers > STEPWISE_RANKS
+        if one_stands_for_all:
+            site = replace(site, links=self._links_of_one(site.links))
         return Job(
             site=site,
             placement=placement,
@@ -221,8 +224,16 @@ class Scenario:
             ring_blocks_compute=self.ring_blocks_compute,
             slow_downs=self.slow_downs,
             num_iterations=self.num_iterations,
-            one_stands_for_all=self.num_workers > STEPWISE_RANKS,
+            one_stands_for_all=one_stands_for_all,
             routing=self.routing,
+        )
+
+    def _links_of_one(self, links: Sequence[Link]) -> tuple[Link, ...]:
+        """What one node has of links that all share, where all do alike."""
+        shared = self.machine.wiring.shared
+        return tuple(
+            replace(link, bytes_per_s=link.bytes_per_s / self.num_nodes) if number in shared else link
+            for number, link in enumerate(links)
         )
 
     def _local_tables(self, site: Site, placement: Placement) -> tuple[RoutingTable, ...]:

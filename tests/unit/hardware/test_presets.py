@@ -9,7 +9,7 @@ from coarse.hardware.presets import load_preset, preset_names, preset_path
 
 NAMES = {
     *("aws-g4dn", "aws-p3", "sdsc-p100", "coarse-fpga", "luwu", "cxl-type3-asic", "cxl-type3-fpga", "cxl-cz120"),
-    *("cxl-cmm-b", "cxl-niagara2"),
+    *("cxl-cmm-b", "cxl-niagara2", "cxl-octopus", "cxl-titan2-6xcz120"),
     *("fcdp-a40-rdma", "fcdp-a40-ipoib", "fcdp-a40-10gbe", "fcdp-a40-1gbe"),
 }
 
