@@ -10,7 +10,17 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from coarse.cli.options import MACHINE_HELP, OWN_MODEL_HELP, Collective, Degrade, ProfileEvery, of_possible_modes
+from coarse.cli.options import (
+    MACHINE_HELP,
+    OWN_MODEL_HELP,
+    TRACE_HELP,
+    Collective,
+    Degrade,
+    ProfileEvery,
+    Step,
+    of_possible_modes,
+)
+from coarse.cli.own_model.source import is_traced
 from coarse.cli.progress import Tasks, shown_tasks
 from coarse.cli.report.command import show
 from coarse.cli.report.luwu import show_luwu
@@ -45,6 +55,7 @@ from coarse.simulation.report import mean_durations
 from coarse.simulation.scenario import Mode
 from coarse.simulation.sites import STEPWISE_RANKS
 
+_BATCH = 2
 _ALL_MODES = ",".join(Mode)
 _LUWU_MODES = ",".join(LUWU_MODES)
 _TAKEN = {"machine", "model", "batch", "workers", "modes", "out", "prefetch", "peak_share"}
@@ -52,7 +63,8 @@ _TAKEN = {"machine", "model", "batch", "workers", "modes", "out", "prefetch", "p
 _Model = Annotated[
     str,
     typer.Option(
-        help=f"resnet50, bert-large, {OWN_MODEL_HELP}, or of LuWu's modes opt-1.3b to opt-1t, or LAYERSxHIDDENxHEADS."
+        help=f"resnet50, bert-large, {OWN_MODEL_HELP}, {TRACE_HELP}, or of LuWu's modes opt-1.3b to opt-1t, or "
+        "LAYERSxHIDDENxHEADS."
     ),
 ]
 _PeakShare = Annotated[
@@ -61,6 +73,9 @@ _PeakShare = Annotated[
         help=f"Share of the GPU's peak at which LuWu's modes ({PEAK_SHARE:.3f}) or a model of your own "
         f"({OWN_PEAK_SHARE:g}) compute."
     ),
+]
+_Batch = Annotated[
+    int | None, typer.Option(help="Samples per worker and iteration: 2; of a trace what its step computed.")
 ]
 _IterationS = Annotated[
     float | None, typer.Option(help="Seconds of forward and backward on one GPU, as you measured them.")
@@ -75,7 +90,8 @@ def predict_command(
     model: _Model = "resnet50",
     sequence: Annotated[int | None, typer.Option(help="Tokens of a sample of a model of your own.")] = None,
     gpu: Annotated[str | None, typer.Option(help="Whose compute times; by default the machine's own.")] = None,
-    batch: Annotated[int, typer.Option(help="Samples per worker and iteration.")] = 2,
+    step: Step = None,
+    batch: _Batch = None,
     precision: Annotated[str, typer.Option(help="fp32 or fp16.")] = "fp32",
     workers: Annotated[int | None, typer.Option(help="Ranks that compute: 4, or of LuWu's modes one a node.")] = None,
     devices: Annotated[int, typer.Option(help="Memory devices; 0: as many as workers.")] = 0,
@@ -108,14 +124,17 @@ def predict_command(
             chosen_modes = luwu_modes_of(modes or _LUWU_MODES)
             where, num_workers = _a_worker_on_each_node(machine or "luwu", workers)
             scenario = PagedScenario(
-                machine=where, model_name=model, num_workers=num_workers, batch=batch, prefetch=prefetch,
+                machine=where, model_name=model, num_workers=num_workers, batch=_BATCH if batch is None else batch,
+                prefetch=prefetch,
                 peak_share=PEAK_SHARE if peak_share is None else peak_share,
             )  # fmt: skip
             show_luwu(scenario, chosen_modes, out, Console())
             return
         _require_only(context, {param.name for param in context.command.params} - {"prefetch"}, "these modes")
+        if batch is None:
+            batch = 1 if is_traced(model) else _BATCH
         asked = Question(
-            machine=machine or "aws-p3", model=model, gpu=gpu, batch=batch, precision=precision,
+            machine=machine or "aws-p3", model=model, gpu=gpu, step=step, batch=batch, precision=precision,
             workers=4 if workers is None else workers, devices=devices, nodes=nodes, policy=policy,
             slow_downs=tuple(slow_down(text) for text in straggler or ()),
             sequence=sequence, peak_share=peak_share, iteration_s=iteration_s,
