@@ -22,6 +22,7 @@ from coarse.cli.options import (
 )
 from coarse.cli.own_model.source import is_traced
 from coarse.cli.progress import Tasks, shown_tasks
+from coarse.cli.report.chakra import stale_files
 from coarse.cli.report.command import show
 from coarse.cli.report.luwu import show_luwu
 from coarse.cli.report.perfetto import write_trace
@@ -221,6 +222,8 @@ def _clear(out: Path) -> None:
         for pattern in (RUN_FILE, "*.trace.json", "timeline-*.png", "bandwidth-*.png", "comparison.png", "report.html"):
             for path in out.glob(pattern):
                 path.unlink()
+        for path in stale_files(out, Mode):
+            path.unlink()
     out.mkdir(parents=True, exist_ok=True)
 
 

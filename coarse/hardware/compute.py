@@ -36,6 +36,8 @@ class Basis(enum.StrEnum):
     """By whoever made the profile."""
     TRACED = "measured in trace"
     """The times of a step that somebody traced."""
+    SIMULATED_TRACE = "simulated in trace"
+    """The times of a step that coarse had predicted."""
 
 
 @dataclass(frozen=True)

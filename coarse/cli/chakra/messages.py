@@ -7,6 +7,7 @@ schema/protobuf/et_def.proto). Fields that a step of training does not need (lis
 
 import struct
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
@@ -107,9 +108,10 @@ class TraceFileError(ValueError):
         super().__init__(f"record {record} (byte {offset}): {reason}")
 
 
-def encoded(nodes: Iterable[Node]) -> Iterator[bytes]:
-    """A file's pieces: the metadata, then each node."""
-    yield delimited(bytes_field(1, VERSION.encode()))
+def encoded(nodes: Iterable[Node], about: Mapping[str, Value]) -> Iterator[bytes]:
+    """A file's pieces: the metadata with its attributes, then each node."""
+    attributes = (bytes_field(2, _of_attribute(name, value)) for name, value in about.items())
+    yield delimited(bytes_field(1, VERSION.encode()) + b"".join(attributes))
     for node in nodes:
         yield delimited(_of_node(node))
 
@@ -120,28 +122,52 @@ def decoded(data: bytes) -> Iterator[Node]:
     Raises:
         TraceFileError: bytes that are no messages, or that end within one.
     """
+    for record, offset, message in _records(data):
+        if record > 1:
+            with _named(record, offset):
+                node = _node(message, record)
+            yield node
+
+
+def metadata_of(data: bytes) -> Mapping[str, Value]:
+    """The attributes of a file's first message, as far as they are no lists.
+
+    Raises:
+        TraceFileError: bytes that do not begin with it.
+    """
+    attributes: dict[str, Value] = {}
+    for record, offset, message in _records(data):
+        with _named(record, offset):
+            for number, wire, value in fields(message):
+                if number > 2 or wire is not Wire.BYTES:
+                    raise WireError(f"a trace begins with its metadata (version, attributes), got a field {number}")
+                if number == 2:
+                    attributes |= _attribute(_bytes(number, value))
+        return attributes
+    raise TraceFileError(1, 0, "the file is empty, and a trace begins with its metadata")
+
+
+def _records(data: bytes) -> Iterator[tuple[int, int, bytes]]:
+    """(number from 1, offset, message) of each record."""
     at, record = 0, 0
     while at < len(data):
         record += 1
         begin = at
-        try:
+        with _named(record, begin):
             length, at = read_varint(data, at)
             if at + length > len(data):
                 raise WireError(f"it has {length} bytes, and the file ends after {len(data) - at} of them")
-            message = data[at : at + length]
-            if record > 1:
-                yield _node(message, record)
-            else:
-                _require_metadata(message)
-        except (WireError, UnicodeDecodeError, struct.error) as error:
-            raise TraceFileError(record, begin, str(error)) from error
+        yield record, begin, data[at : at + length]
         at += length
 
 
-def _require_metadata(message: bytes) -> None:
-    for number, wire, _ in fields(message):
-        if number > 2 or wire is not Wire.BYTES:
-            raise WireError(f"a trace begins with its metadata (version, attributes), got a field {number}")
+@contextmanager
+def _named(record: int, offset: int) -> Iterator[None]:
+    """Turn wrong bytes into an error that says where they are."""
+    try:
+        yield
+    except (WireError, UnicodeDecodeError, struct.error) as error:
+        raise TraceFileError(record, offset, str(error)) from error
 
 
 def _of_node(node: Node) -> bytes:

@@ -15,6 +15,8 @@ class StepTimes:
     backward: tuple[float, ...]
     are_operations: bool = False
     """Whether the trace has no durations, and its nodes say how many operations they are."""
+    is_simulated: bool = False
+    """Whether the trace is of a prediction."""
     gpu: str
     """What computed."""
     source: str

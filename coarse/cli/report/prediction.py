@@ -163,9 +163,10 @@ class Question:
                     "leave it out, or scale them by --iteration-s",
                     key=option,
                 )
+        basis = Basis.SIMULATED_TRACE if times.is_simulated else Basis.TRACED
         return profile_of_step(
             model, times.forward, times.backward, gpu=self.gpu or times.gpu, batch=self.batch, precision=precision,
-            basis=Basis.MEASURED if times.are_operations else Basis.TRACED, source=times.source,
+            basis=Basis.MEASURED if times.are_operations else basis, source=times.source,
             iteration_s=self.iteration_s,
         )  # fmt: skip
 

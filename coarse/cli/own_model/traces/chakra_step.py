@@ -17,6 +17,7 @@ import heapq
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from coarse.cli.chakra.graph import in_order, unknown_controls
@@ -35,8 +36,8 @@ _TYPE = re.compile(r"Tensor\(([^)]*)\)")
 US_PER_S = 1e6
 
 
-def chakra_step(nodes: Sequence[Node], where: str) -> TracedStep:
-    """The step of a trace that is taken; see the notes above.
+def chakra_step(nodes: Sequence[Node], where: str, *, is_simulated: bool = False) -> TracedStep:
+    """The step of a trace that is taken; see the notes above. `is_simulated`: the trace is of a prediction.
 
     Raises:
         ConfigError: a trace without compute or gradients, with steps that are no data-parallel ones, or with sizes or
@@ -45,7 +46,7 @@ def chakra_step(nodes: Sequence[Node], where: str) -> TracedStep:
     """
     ordered = in_order(nodes)
     compute = [node for node in nodes if node.type == NodeType.COMP]
-    are_operations = not any(node.duration_us for node in compute)
+    are_operations = not any(_duration_s(node, where) for node in compute)
     weigh: Callable[[Node], float] = _operations if are_operations else lambda node: _duration_s(node, where)
     if not any(weigh(node) for node in compute):
         raise ConfigError(
@@ -64,10 +65,10 @@ def chakra_step(nodes: Sequence[Node], where: str) -> TracedStep:
             "worker alone? Trace a step of several workers",
             key="model",
         )
-    steps = [_Replay(part, gradients, late, weigh) for part in _steps(ordered, gradients)]
+    steps = [_Replay(part, gradients, weigh) for part in _steps(ordered, gradients)]
     _require_steps(steps, where)
     chosen = sorted(steps, key=lambda step: step.total)[(len(steps) - 1) // 2]
-    return _traced(chosen, steps, nodes, where, are_operations)
+    return replace(_traced(chosen, steps, nodes, where, are_operations), is_simulated=is_simulated)
 
 
 def _is_backward(node: Node) -> bool:
@@ -159,16 +160,13 @@ def _steps(ordered: Sequence[Node], gradients: set[int]) -> Iterator[list[Node]]
 class _Replay:
     """One step as it runs; see [Note: a graph as a step]."""
 
-    def __init__(
-        self, nodes: Sequence[Node], gradients: set[int], late: set[int], weigh: Callable[[Node], float]
-    ) -> None:
+    def __init__(self, nodes: Sequence[Node], gradients: set[int], weigh: Callable[[Node], float]) -> None:
         self.nodes = nodes
         self.ready: list[tuple[float, Node]] = []
         """(when it could begin, gradient)."""
         self.begins: dict[int, float] = {}
         """Of compute nodes."""
         self._weigh = weigh
-        self._late = late
         ends = self._run(gradients)
         self.ready.sort(key=lambda pair: (pair[0], pair[1].id))
         backward = [ends[node.id] for node in nodes if node.type == NodeType.COMP and _is_backward(node)]
@@ -214,7 +212,8 @@ class _Replay:
         named = [self.begins[node.id] for node in compute if _is_backward(node)]
         if not named:
             return min(FORWARD_SHARE * self.total, self.ready[0][0])
-        on_device = [self.begins[node.id] for node in compute if node.id in self._late and not node.is_on("is_cpu_op")]
+        late = _late(self.nodes)
+        on_device = [self.begins[node.id] for node in compute if node.id in late and not node.is_on("is_cpu_op")]
         return min(on_device or named)
 
     @property

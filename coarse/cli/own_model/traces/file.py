@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from coarse.cli.chakra.graph import GraphError
-from coarse.cli.chakra.messages import TraceFileError, decoded
+from coarse.cli.chakra.messages import TraceFileError, decoded, metadata_of
 from coarse.cli.own_model.description import OwnModel
 from coarse.cli.own_model.traces.chakra_step import chakra_step
 from coarse.cli.own_model.traces.kineto import kineto_step
@@ -62,7 +62,9 @@ def _step(path: Path, document: object, step: int | None) -> TracedStep:
     if document is None:
         _require_no_number(step, where, "a Chakra trace")
         try:
-            return chakra_step(list(decoded(content_of(path))), where)
+            content = content_of(path)
+            is_simulated = metadata_of(content).get("kind") == "simulated"
+            return chakra_step(list(decoded(content)), where, is_simulated=is_simulated)
         except (TraceFileError, GraphError) as error:
             raise ConfigError(f"{where}: {error}; name a Chakra trace (.et) that is whole", key="model") from error
     entries: Mapping[str, object] = document if isinstance(document, dict) else {"traceEvents": document}

@@ -83,21 +83,21 @@ def workers_of(events: Sequence[object], where: str) -> list[WorkerStep]:
 
 
 def perfetto_step(events: Sequence[object], where: str) -> TracedStep:
-    """The step of the middle worker.
+    """The step of the middle worker; forward lasts nothing where no span is one.
 
     Raises:
         ConfigError: a trace without gradients or without a pass.
     """
-    workers = [one for one in workers_of(events, where) if one.forward and one.backward]
+    workers = [worker for worker in workers_of(events, where) if worker.backward]
     complete = [worker for worker in workers if worker.gradients]
     if not complete:
-        what = f"phases of {len(workers)} workers, and no gradient" if workers else "no worker with both passes"
+        what = f"phases of {len(workers)} workers, and no gradient" if workers else "no worker with a backward"
         raise ConfigError(
             f"{where}: the trace has {what}; take MODE.trace.json of `coarse predict`, which has both", key="model"
         )
     worker = sorted(complete, key=lambda each: each.compute_s)[(len(complete) - 1) // 2]
-    assert worker.forward is not None, "workers without a pass are left out"
-    assert worker.backward is not None, "workers without a pass are left out"
+    assert worker.backward is not None, "workers without it are left out"
+    begin_s, end_s = worker.forward or (0.0, 0.0)
     of_many = f", the middle one of {len(complete)} by its compute" if len(complete) > 1 else ""
     return TracedStep(
         gradients=tuple(
@@ -107,8 +107,9 @@ def perfetto_step(events: Sequence[object], where: str) -> TracedStep:
             )
             for number, each in enumerate(worker.gradients)
         ),
-        forward=worker.forward[1] - worker.forward[0], backward=worker.backward[1] - worker.backward[0],
-        gpu="the traced worker", which=f"the iteration of {worker.name!r}{of_many}", counted="as coarse wrote them",
+        forward=end_s - begin_s, backward=worker.backward[1] - worker.backward[0],
+        is_simulated=True, gpu="the traced worker",
+        which=f"the iteration of {worker.name!r}{of_many}", counted="as coarse wrote them",
         notes=("A gradient is a bucket as it was sent; its parts are not in the trace.",),
     )  # fmt: skip
 
@@ -125,7 +126,11 @@ def _gradient(
 
 
 def _settle(worker: WorkerStep) -> None:
-    """Put gradients in the order of backward; where the trace does not say when one was there, it was sent then."""
+    """Leave out gradients of an earlier iteration, and put the others in the order of backward.
+
+    Where the trace does not say when one was there, it was sent then.
+    """
+    first = worker.forward or worker.backward or (0.0, 0.0)
     begin_s = worker.backward[0] if worker.backward else 0.0
     worker.gradients = sorted(
         (
@@ -134,6 +139,7 @@ def _settle(worker: WorkerStep) -> None:
                 ready_s=max(0.0, each.begin_s - begin_s),
             )
             for each in worker.gradients
+            if each.begin_s >= first[0]
         ),
         key=lambda each: each.ready_s,
     )  # fmt: skip

@@ -44,6 +44,8 @@ class TracedStep:
     """Seconds, or operations, of the whole pass; what no layer has counts for the first."""
     backward: float
     are_operations: bool = False
+    is_simulated: bool = False
+    """Whether the trace is of a prediction."""
     gpu: str
     which: str
     """Which step of the trace this is."""
@@ -77,7 +79,8 @@ def model_of_step(step: TracedStep, name: str, where: str) -> OwnModel:
     model = Model(name=name, sample="step of the trace", layers=tuple(reversed(layers)))
     times = StepTimes(
         forward=tuple(reversed(forward)), backward=tuple(reversed(backward)), are_operations=step.are_operations,
-        gpu=step.gpu, source=f"in {where}, {step.which}: {_amounts(step)}, {step.counted}",
+        is_simulated=step.is_simulated, gpu=step.gpu,
+        source=f"in {where}, {step.which}: {_amounts(step)}, {step.counted}",
     )  # fmt: skip
     return OwnModel(model=model, notes=tuple(_notes(step, model, where)), times=times)
 
@@ -106,6 +109,7 @@ def _notes(step: TracedStep, model: Model, where: str) -> Iterator[str]:
     yield from step.notes
     yield (
         "A trace says nothing of activations: they are not in the account of memory. A sample is what the traced step "
-        "computed; --batch says how many that were, and changes no time (assumption). Tracing slows a step down: "
-        "--iteration-s scales these times to a step without it."
+        "computed; --batch says how many that were, and changes no time (assumption)."
     )
+    if not step.is_simulated:
+        yield "Tracing slows a step down; --iteration-s scales these times to those of a step without it."
