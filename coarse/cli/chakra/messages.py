@@ -229,7 +229,7 @@ def _shapes_and_types(message: bytes) -> tuple[str, str]:
 _SIGNED = (7, 9)
 _UNSIGNED = (11, 13)
 _ZIGZAG = (15, 17)
-_FIXED = {3: "<d", 5: "<f", 19: "<I", 21: "<i", 23: "<Q", 25: "<q"}
+_FIXED = {3: "<d", 5: "<f", 19: "<I", 21: "<Q", 23: "<i", 25: "<q"}
 
 
 def _attribute(message: bytes) -> dict[str, Value]:
