@@ -17,6 +17,7 @@ from coarse.cli.chakra.messages import Collective, Int64, Node, NodeType, Value,
 from coarse.cli.own_model.traces.chakra_step import DURATION_S
 from coarse.cli.own_model.traces.file import json_of
 from coarse.cli.own_model.traces.perfetto_step import SentGradient, WorkerStep, workers_of
+from coarse.cli.own_model.traces.step import ROUNDING
 from coarse.cli.report.run import DEMO_FILE, RUN_FILE, Run, settled
 from coarse.errors import ConfigError
 
@@ -69,7 +70,7 @@ def graph_of(worker: RankedStep) -> Iterator[Node]:
         collectives.append(number)
         number += 1
     rest_s = step.backward[1] - begin_s - now_s
-    if rest_s > 0 or last == 0:
+    if rest_s > ROUNDING * now_s or last == 0:
         yield _compute(number, "end of backward", (last,), begin_s + now_s - origin_s, max(0.0, rest_s))
         last, number = number, number + 1
     if worker.optimizer_s:

@@ -14,6 +14,8 @@ from itertools import chain, count, groupby
 from coarse.cli.own_model.description import OwnModel, StepTimes
 from coarse.hardware.models import Layer, Model
 
+ROUNDING = 1e-9
+"""A rest of backward below this share of it is none."""
 _END = "end of backward"
 
 
@@ -71,11 +73,11 @@ def model_of_step(step: TracedStep, name: str, where: str) -> OwnModel:
         backward.append(max(0.0, group[-1].ready - last))
         last = max(last, group[-1].ready)
     forward = [group[0].forward for group in groups]
-    if step.backward > last:
+    forward[-1] += max(0.0, step.forward - sum(forward))
+    if step.backward > last * (1 + ROUNDING):
         layers.append(Layer(name=_END, parameters=(), flops_per_sample=0))
         backward.append(step.backward - last)
         forward.append(0.0)
-    forward[-1] += max(0.0, step.forward - sum(forward))
     model = Model(name=name, sample="step of the trace", layers=tuple(reversed(layers)))
     times = StepTimes(
         forward=tuple(reversed(forward)), backward=tuple(reversed(backward)), are_operations=step.are_operations,
