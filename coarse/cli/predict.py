@@ -120,20 +120,21 @@ def predict_command(
 ) -> None:
     """Simulate a training job on a machine: a table, a trace per mode for Perfetto, pictures and a page."""
     with wrong_input_ends_with_2():
+        samples = _samples(batch, model, step)
         if _is_luwu(model, modes):
             _require_only(context, _TAKEN, "LuWu's modes")
             chosen_modes = luwu_modes_of(modes or _LUWU_MODES)
             where, num_workers = _a_worker_on_each_node(machine or "luwu", workers)
             scenario = PagedScenario(
-                machine=where, model_name=model, num_workers=num_workers, batch=_samples(batch, model), prefetch=prefetch,
+                machine=where, model_name=model, num_workers=num_workers, batch=samples, prefetch=prefetch,
                 peak_share=PEAK_SHARE if peak_share is None else peak_share,
             )  # fmt: skip
             show_luwu(scenario, chosen_modes, out, Console())
             return
         _require_only(context, {param.name for param in context.command.params} - {"prefetch"}, "these modes")
         asked = Question(
-            machine=machine or "aws-p3", model=model, gpu=gpu, step=step, batch=_samples(batch, model),
-            precision=precision, workers=4 if workers is None else workers, devices=devices, nodes=nodes, policy=policy,
+            machine=machine or "aws-p3", model=model, gpu=gpu, step=step, batch=samples, precision=precision,
+            workers=4 if workers is None else workers, devices=devices, nodes=nodes, policy=policy,
             slow_downs=tuple(slow_down(text) for text in straggler or ()),
             sequence=sequence, peak_share=peak_share, iteration_s=iteration_s,
             collective=collective, optimizer=optimizer, nvlink=nvlink, num_iterations=iterations,
@@ -147,11 +148,11 @@ def predict_command(
         console.print(f"wrote {(out / RUN_FILE).as_posix()}", highlight=False, markup=False, soft_wrap=True)
 
 
-def _samples(batch: int | None, model: str) -> int:
+def _samples(batch: int | None, model: str, step: int | None) -> int:
     """Of a worker and iteration: as asked, else one traced step, else _BATCH."""
     if batch is not None:
         return batch
-    return 1 if is_traced(model) else _BATCH
+    return 1 if is_traced(model, step) else _BATCH
 
 
 def _is_luwu(model: str, modes: str | None) -> bool:

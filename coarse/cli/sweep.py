@@ -116,7 +116,7 @@ def _asked(context: typer.Context, vary: Sequence[str], points: Path | None) -> 
         key for key in SETTINGS
         if (source := context.get_parameter_source(key)) is not None and source.name == "COMMANDLINE"
     }  # fmt: skip
-    if "batch" not in given and is_traced(str(base.get("model", ""))):
+    if "batch" not in given and is_traced(str(base.get("model", "")), context.params["step"]):
         base["batch"] = 1  # what the traced step computed
     for key in (*(listed[0] if listed else ()), *(key for key, _ in axes)):
         if key in given:

@@ -22,9 +22,9 @@ def is_own(text: str) -> bool:
     return text.endswith(SUFFIXES) or ":" in text or Path(text, "config.json").is_file()
 
 
-def is_traced(text: str) -> bool:
-    """Whether --model names a file that holds a trace; its step is what is predicted."""
-    return text.endswith(SUFFIXES) and Path(text).is_file() and _trace(Path(text), None, None) is not None
+def is_traced(text: str, step: int | None) -> bool:
+    """Whether --model names a file that holds a trace; `step` is the number of the one that is predicted."""
+    return text.endswith(SUFFIXES) and Path(text).is_file() and _trace(Path(text), None, step) is not None
 
 
 def own_model(text: str, sequence: int | None, step: int | None = None) -> OwnModel:

@@ -220,7 +220,7 @@ def test_a_list_of_events_and_a_packed_file_are_the_same_trace(traces, tmp_path)
     for other in (listed, packed):
         found = own_model(str(other), None)
         assert (found.model, found.times.backward) == (wanted.model, wanted.times.backward)
-        assert is_traced(str(other))
+        assert is_traced(str(other), None)
 
 
 @pytest.fixture(scope="module")
