@@ -81,6 +81,7 @@ _Batch = Annotated[
 _IterationS = Annotated[
     float | None, typer.Option(help="Seconds of forward and backward on one GPU, as you measured them.")
 ]
+_Out = Annotated[Path, typer.Option(help="The folder for rows, traces, pictures and page.")]
 app = typer.Typer(add_completion=False)
 
 
@@ -114,9 +115,7 @@ def predict_command(
     degrade: Degrade = None,
     profile_every: ProfileEvery = PROFILE_EVERY,
     nvlink: Annotated[bool, typer.Option(help="Whether NVLinks, if the machine has any, are on.")] = True,
-    out: Annotated[Path, typer.Option(help="The folder for rows, traces, pictures and page.")] = Path(
-        "results/predict"
-    ),
+    out: _Out = Path("results/predict"),
 ) -> None:
     """Simulate a training job on a machine: a table, a trace per mode for Perfetto, pictures and a page."""
     with wrong_input_ends_with_2():

@@ -4,6 +4,10 @@
 [Note: sizes of gradients] With record_shapes, AccumulateGrad's input is a gradient, and has its shape and type. Without
 it, collectives of NCCL say how many elements they sum (record_param_comms): then a gradient is a bucket of DDP, or what
 FSDP reduces and scatters, as large as it was sent, and it was there when its collective was asked for.
+
+[Note: reentrant checkpoints] torch.utils.checkpoint with use_reentrant=True runs backward within backward, up to its
+own copies of its inputs, whose AccumulateGrad looks like that of a parameter. Then shapes do not say what is sent, and
+collectives do, if there are any.
 """
 
 import math
@@ -24,6 +28,7 @@ _ITEMSIZES = {
     "complex<float>": 8,
 }  # fmt: skip
 _INTEGERS = ("int", "long", "byte", "char", "short", "bool", "long int", "unsigned char", "signed char")
+_CHECKPOINT = "CheckpointFunctionBackward"
 _REDUCING = ("allreduce", "reduce_scatter", "_reduce_scatter", "all_reduce", "reduce")
 
 
@@ -41,17 +46,26 @@ def kineto_step(document: Mapping[str, Any], where: str, number: int | None) -> 
     begin_s, backward_s = clock.at_s(step.forward_begin_us), clock.at_s(step.backward_begin_us)
     accumulated = _accumulated(step)
     notes: list[str] = []
-    if any("Input Dims" in event.args for event in accumulated):
+    is_reentrant = _is_within_checkpoint(step, accumulated)
+    if any("Input Dims" in event.args for event in accumulated) and not is_reentrant:
         gradients = list(_parameters(step, accumulated, clock, where))
         notes += _checked_buckets(step, gradients, where)
         notes += _dtype_note(accumulated)
         notes.append("Shapes are those of AccumulateGrad's inputs (measured in trace).")
     else:
         gradients = list(_buckets(step, clock, where))
+        why = "Checkpoints of activations are reentrant" if is_reentrant else "The trace has no shapes"
         notes.append(
-            "The trace has no shapes, so each gradient is a bucket as large as its collective (measured in trace): "
+            f"{why}, so each gradient is a bucket as large as its collective (measured in trace): "
             "what is in it, and when its parts were there, is not known."
         )
+        if not gradients and is_reentrant:
+            raise ConfigError(
+                f"{where}: {step.window.label} runs backward within backward (event {accumulated[0].number} and "
+                "others), and so has gradients of activations that look like those of parameters; trace again with "
+                "torch.utils.checkpoint.checkpoint(use_reentrant=False)",
+                key="model",
+            )
         if not gradients:
             raise ConfigError(
                 f"{where}: {step.window.label} has {len(accumulated)} gradients without their sizes (event "
@@ -75,6 +89,12 @@ def _accumulated(step: Step) -> list[Event]:
     """Where autograd wrote gradients; the engine's own event stands for it where a trace was thinned out."""
     found = [event for event in step.functions if event.name == ACCUMULATE]
     return found or [event for event in step.functions if event.name == EVALUATE + ACCUMULATE]
+
+
+def _is_within_checkpoint(step: Step, accumulated: Sequence[Event]) -> bool:
+    """Whether a reentrant checkpoint made a gradient; see [Note: reentrant checkpoints]."""
+    outer = [each for each in step.functions if each.name.endswith(_CHECKPOINT)]
+    return any(each.begin_us < event.begin_us < each.end_us for each in outer for event in accumulated)
 
 
 def _parameters(

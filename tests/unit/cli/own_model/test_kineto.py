@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint
 
 from coarse.cli.own_model.source import is_traced, own_model
 from coarse.errors import ConfigError
@@ -196,6 +197,35 @@ def test_frozen_parameters_are_not_sent(tmp_path):
     profiler.export_chrome_trace(str(path))
     trained = sum(parameter.numel() for parameter in optimizer.param_groups[0]["params"])
     assert own_model(str(path), None).model.num_parameters == trained
+
+
+class Checkpointed(torch.nn.Module):
+    """Two layers whose activations backward computes again."""
+
+    def __init__(self, is_reentrant):
+        super().__init__()
+        self.layers = torch.nn.ModuleList([torch.nn.Linear(12, 12), torch.nn.Linear(12, 12)])
+        self.is_reentrant = is_reentrant
+
+    def forward(self, images):
+        hidden = images.clone().requires_grad_() if self.is_reentrant else images
+        for layer in self.layers:
+            hidden = checkpoint(layer, hidden, use_reentrant=self.is_reentrant)
+        return hidden
+
+
+def test_what_backward_computes_again_is_no_pass_of_forward(tmp_path):
+    path = tmp_path / "checkpointed.json"
+    order = TRAININGS.trace(Checkpointed(False), torch.randn(4, 12), path, record_shapes=True)
+    own = own_model(str(path), None)
+    assert [list(shape) for _, shape in reversed(own.model.shapes)] == [shape for _, shape in order]
+    assert not any("backward passes" in note for note in own.notes)
+
+
+def test_gradients_of_activations_that_look_like_those_of_parameters_are_refused(tmp_path):
+    path = tmp_path / "reentrant.json"
+    TRAININGS.trace(Checkpointed(True), torch.randn(4, 12), path, record_shapes=True)
+    assert "use_reentrant=False" in refusal(path)
 
 
 def test_types_other_than_float32_are_said(traces, tmp_path):
