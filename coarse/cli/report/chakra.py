@@ -20,6 +20,7 @@ from coarse.cli.own_model.traces.perfetto_step import SentGradient, WorkerStep, 
 from coarse.cli.own_model.traces.step import ROUNDING
 from coarse.cli.report.run import DEMO_FILE, RUN_FILE, Run, settled
 from coarse.errors import ConfigError
+from coarse.simulation.scenario import Mode
 
 _FP32_BYTES = 4
 _SUMMING = ("single", "dense", "allreduce", "coarse", "switchml", "sharp")
@@ -106,6 +107,11 @@ def _us(seconds: float) -> int:
 def _predicted(run: Run, folder: Path) -> Iterator[tuple[str, list[RankedStep]]]:
     """(mode, its workers), by the traces beside the run; where one worker stood for all, all are as it."""
     for timeline in run.timelines:
+        if timeline.title not in list(Mode):
+            raise ConfigError(
+                f"{folder / RUN_FILE}: timelines must be those of {', '.join(Mode)}, got {timeline.title!r}; make the "
+                "prediction again"
+            )
         path = folder / f"{timeline.title}.trace.json"
         document = json_of(path, f"the trace that `coarse predict` wrote beside {RUN_FILE}")
         events = document.get("traceEvents") if isinstance(document, dict) else None

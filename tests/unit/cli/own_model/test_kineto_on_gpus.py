@@ -107,6 +107,14 @@ def test_without_shapes_gradients_are_the_buckets_that_nccl_sums(tmp_path):
     assert any("each gradient is a bucket" in note for note in own.notes)
 
 
+def test_buckets_stand_for_gradients_where_checkpoints_are_reentrant(tmp_path):
+    made = with_collectives(step())
+    made.operator("CheckpointFunctionBackward", 39, 50, ENGINE)
+    own = own_model(made.write(tmp_path / "gpu.json"), None)
+    assert [shape for _, shape in own.model.shapes] == [(8,), (16,)]
+    assert any("Checkpoints of activations are reentrant" in note for note in own.notes)
+
+
 def test_collectives_that_sum_something_else_than_the_gradients_are_said(tmp_path):
     equal = own_model(with_collectives(step()).write(tmp_path / "equal.json"), None)
     assert not any("Collectives" in note for note in equal.notes)

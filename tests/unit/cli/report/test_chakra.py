@@ -150,6 +150,15 @@ def test_a_live_record_without_sizes_is_refused(settings, said, tmp_path):
     assert called(report.app, tmp_path)[0].exit_code == 0
 
 
+def test_a_record_that_names_a_file_elsewhere_is_refused(folder, tmp_path):
+    run = json.loads((folder / "run.json").read_text())
+    run["timelines"][0]["title"] = "../elsewhere"
+    (tmp_path / "run.json").write_text(json.dumps(run))
+    done, _ = called(report.app, tmp_path, "--chakra")
+    assert done.exit_code == 2
+    assert "timelines must be those of dense, allreduce, coarse, got '../elsewhere'" in done.stderr
+
+
 def test_a_prediction_whose_trace_is_gone_is_refused_by_its_name(folder, tmp_path):
     (tmp_path / "run.json").write_bytes((folder / "run.json").read_bytes())
     done, _ = called(report.app, tmp_path, "--chakra")
