@@ -89,6 +89,7 @@ def main() -> None:
         summary, records = trainer.run(progress.show if progress else ignore)
     settings = {
         **asdict(training),
+        "num_parameters": trainer.num_parameters,
         "policy": options.policy,
         "corpus_sha256": corpus.digest,
         "num_corpus_bytes": corpus.train.size,

@@ -18,6 +18,8 @@ ProfileEvery = Annotated[int, typer.Option(help="Iterations until coarse profile
 OWN_MODEL_HELP = (
     "a config.json of Hugging Face, MODULE:FUNCTION or FILE.py:FUNCTION that returns a torch module"
 )
+TRACE_HELP = "a trace of a training step (.json or .json.gz of torch.profiler or of coarse, .et of Chakra)"
+Step = Annotated[int | None, typer.Option(help="Which ProfilerStep of a trace; by default the median.")]
 MACHINE_HELP = f"A preset ({', '.join(preset_names())}), or the path of a machine file (.toml)."
 
 

@@ -10,8 +10,19 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from coarse.cli.options import MACHINE_HELP, OWN_MODEL_HELP, Collective, Degrade, ProfileEvery, of_possible_modes
+from coarse.cli.options import (
+    MACHINE_HELP,
+    OWN_MODEL_HELP,
+    TRACE_HELP,
+    Collective,
+    Degrade,
+    ProfileEvery,
+    Step,
+    of_possible_modes,
+)
+from coarse.cli.own_model.source import is_traced
 from coarse.cli.progress import Tasks, shown_tasks
+from coarse.cli.report.chakra import stale_files
 from coarse.cli.report.command import show
 from coarse.cli.report.luwu import show_luwu
 from coarse.cli.report.perfetto import write_trace
@@ -45,6 +56,7 @@ from coarse.simulation.report import mean_durations
 from coarse.simulation.scenario import Mode
 from coarse.simulation.sites import STEPWISE_RANKS
 
+_BATCH = 2
 _ALL_MODES = ",".join(Mode)
 _LUWU_MODES = ",".join(LUWU_MODES)
 _TAKEN = {"machine", "model", "batch", "workers", "modes", "out", "prefetch", "peak_share"}
@@ -52,7 +64,8 @@ _TAKEN = {"machine", "model", "batch", "workers", "modes", "out", "prefetch", "p
 _Model = Annotated[
     str,
     typer.Option(
-        help=f"resnet50, bert-large, {OWN_MODEL_HELP}, or of LuWu's modes opt-1.3b to opt-1t, or LAYERSxHIDDENxHEADS."
+        help=f"resnet50, bert-large, {OWN_MODEL_HELP}, {TRACE_HELP}, or of LuWu's modes opt-1.3b to opt-1t, or "
+        "LAYERSxHIDDENxHEADS."
     ),
 ]
 _PeakShare = Annotated[
@@ -62,9 +75,13 @@ _PeakShare = Annotated[
         f"({OWN_PEAK_SHARE:g}) compute."
     ),
 ]
+_Batch = Annotated[
+    int | None, typer.Option(help="Samples per worker and iteration: 2; of a trace what its step computed.")
+]
 _IterationS = Annotated[
     float | None, typer.Option(help="Seconds of forward and backward on one GPU, as you measured them.")
 ]
+_Out = Annotated[Path, typer.Option(help="The folder for rows, traces, pictures and page.")]
 app = typer.Typer(add_completion=False)
 
 
@@ -75,7 +92,8 @@ def predict_command(
     model: _Model = "resnet50",
     sequence: Annotated[int | None, typer.Option(help="Tokens of a sample of a model of your own.")] = None,
     gpu: Annotated[str | None, typer.Option(help="Whose compute times; by default the machine's own.")] = None,
-    batch: Annotated[int, typer.Option(help="Samples per worker and iteration.")] = 2,
+    step: Step = None,
+    batch: _Batch = None,
     precision: Annotated[str, typer.Option(help="fp32 or fp16.")] = "fp32",
     workers: Annotated[int | None, typer.Option(help="Ranks that compute: 4, or of LuWu's modes one a node.")] = None,
     devices: Annotated[int, typer.Option(help="Memory devices; 0: as many as workers.")] = 0,
@@ -97,25 +115,24 @@ def predict_command(
     degrade: Degrade = None,
     profile_every: ProfileEvery = PROFILE_EVERY,
     nvlink: Annotated[bool, typer.Option(help="Whether NVLinks, if the machine has any, are on.")] = True,
-    out: Annotated[Path, typer.Option(help="The folder for rows, traces, pictures and page.")] = Path(
-        "results/predict"
-    ),
+    out: _Out = Path("results/predict"),
 ) -> None:
     """Simulate a training job on a machine: a table, a trace per mode for Perfetto, pictures and a page."""
     with wrong_input_ends_with_2():
+        samples = _samples(batch, model, step)
         if _is_luwu(model, modes):
             _require_only(context, _TAKEN, "LuWu's modes")
             chosen_modes = luwu_modes_of(modes or _LUWU_MODES)
             where, num_workers = _a_worker_on_each_node(machine or "luwu", workers)
             scenario = PagedScenario(
-                machine=where, model_name=model, num_workers=num_workers, batch=batch, prefetch=prefetch,
+                machine=where, model_name=model, num_workers=num_workers, batch=samples, prefetch=prefetch,
                 peak_share=PEAK_SHARE if peak_share is None else peak_share,
             )  # fmt: skip
             show_luwu(scenario, chosen_modes, out, Console())
             return
         _require_only(context, {param.name for param in context.command.params} - {"prefetch"}, "these modes")
         asked = Question(
-            machine=machine or "aws-p3", model=model, gpu=gpu, batch=batch, precision=precision,
+            machine=machine or "aws-p3", model=model, gpu=gpu, step=step, batch=samples, precision=precision,
             workers=4 if workers is None else workers, devices=devices, nodes=nodes, policy=policy,
             slow_downs=tuple(slow_down(text) for text in straggler or ()),
             sequence=sequence, peak_share=peak_share, iteration_s=iteration_s,
@@ -128,6 +145,13 @@ def predict_command(
         run = _predicted(asked, chosen, must_have, out)
         show(run, out, console)
         console.print(f"wrote {(out / RUN_FILE).as_posix()}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _samples(batch: int | None, model: str, step: int | None) -> int:
+    """Of a worker and iteration: as asked, else one traced step, else _BATCH."""
+    if batch is not None:
+        return batch
+    return 1 if is_traced(model, step) else _BATCH
 
 
 def _is_luwu(model: str, modes: str | None) -> bool:
@@ -202,6 +226,8 @@ def _clear(out: Path) -> None:
         for pattern in (RUN_FILE, "*.trace.json", "timeline-*.png", "bandwidth-*.png", "comparison.png", "report.html"):
             for path in out.glob(pattern):
                 path.unlink()
+        for path in stale_files(out, Mode):
+            path.unlink()
     out.mkdir(parents=True, exist_ok=True)
 
 

@@ -19,6 +19,7 @@ from coarse.cli.report.prediction import one_of
 from coarse.cli.report.sharded import HEAD, ShardedRow, document, predicted
 from coarse.cli.wrong_input import wrong_input_ends_with_2
 from coarse.collectives.shape import Collective
+from coarse.errors import ConfigError
 from coarse.hardware.presets import machine_named
 from coarse.simulation.sharded.modes import ShardedPolicy, SimulatedMode
 from coarse.simulation.sharded.scenario import PEAK_SHARE, ShardedScenario
@@ -55,6 +56,12 @@ def shard(
         chosen = [one_of("modes", name.strip(), SimulatedMode) for name in modes.split(",")]
         policy = ShardedPolicy(mode=chosen[0], collective=one_of("collective", collective, Collective))
         own = own_model(model, sequence) if is_own(model) else None
+        if own and own.times:
+            raise ConfigError(
+                f"--model {model} is a trace, whose times are those of one worker's whole layers, and coarse shard "
+                "computes units by their FLOPs; name a config.json or a function, or ask coarse predict",
+                key="model",
+            )
         asked = ShardedScenario(
             machine=where, model_name=own.model.name if own else model, own_model=own.model if own else None,
             policy=policy, batch=batch or 1, num_nodes=nodes, gpus_per_node=gpus or len(where.tree.gpus),

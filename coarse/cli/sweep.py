@@ -12,7 +12,8 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from coarse.cli.options import MACHINE_HELP, OWN_MODEL_HELP, Collective
+from coarse.cli.options import MACHINE_HELP, OWN_MODEL_HELP, TRACE_HELP, Collective, Step
+from coarse.cli.own_model.source import is_traced
 from coarse.cli.progress import shown_tasks
 from coarse.cli.report.sweep.lines import LineRow, Lines, lines_of
 from coarse.cli.report.sweep.points import Point, Value, axis_of, points_of, rows_of_csv, text_of
@@ -59,8 +60,9 @@ def sweep(
         Path | None, typer.Option("--list", help="A CSV file: a line of keys, then a point in each line.")
     ] = None,
     machine: Annotated[str, typer.Option(help=MACHINE_HELP)] = "aws-p3",
-    model: Annotated[str, typer.Option(help=f"resnet50, bert-large, {OWN_MODEL_HELP}.")] = "resnet50",
+    model: Annotated[str, typer.Option(help=f"resnet50, bert-large, {OWN_MODEL_HELP}, {TRACE_HELP}.")] = "resnet50",
     sequence: Annotated[int | None, typer.Option(help="Tokens of a sample of a model of your own.")] = None,
+    step: Step = None,
     gpu: Annotated[str | None, typer.Option(help="Whose compute times; by default the machine's own.")] = None,
     peak_share: Annotated[float | None, typer.Option(help="Of the GPU's peak, as of coarse predict.")] = None,
     iteration_s: Annotated[float | None, typer.Option(help="Seconds as measured, as of coarse predict.")] = None,
@@ -114,6 +116,8 @@ def _asked(context: typer.Context, vary: Sequence[str], points: Path | None) -> 
         key for key in SETTINGS
         if (source := context.get_parameter_source(key)) is not None and source.name == "COMMANDLINE"
     }  # fmt: skip
+    if "batch" not in given and is_traced(str(base.get("model", "")), context.params["step"]):
+        base["batch"] = 1  # what the traced step computed
     for key in (*(listed[0] if listed else ()), *(key for key, _ in axes)):
         if key in given:
             option = f"--{key.replace('_', '-')}"

@@ -145,7 +145,8 @@ def require_fit(training: Training, batch: int, capacity_bytes: int) -> MemoryAc
     if needed.total_bytes <= capacity_bytes:
         return needed
     rows = ", ".join(f"{row.name} {_gib(row.nbytes)}" for row in needed.rows)
-    largest_batch = max_batch(training, capacity_bytes)
+    keeps_some = training.model.activation_bytes_per_sample(training.precision, training.framework.kernels) > 0
+    largest_batch = max_batch(training, capacity_bytes) if keeps_some else 0
     remedies = [f"lower the batch to {largest_batch}"] if largest_batch else ["take a GPU with more memory"]
     if not training.parameters_on_device:
         remedies.append("keep parameters and optimizer states in memory devices")

@@ -34,6 +34,10 @@ class Basis(enum.StrEnum):
     """Scaled from another GPU, or from a batch outside of what was measured."""
     MEASURED = "measured"
     """By whoever made the profile."""
+    TRACED = "measured in trace"
+    """The times of a step that somebody traced."""
+    SIMULATED_TRACE = "simulated in trace"
+    """The times of a step that coarse had predicted."""
 
 
 @dataclass(frozen=True)
@@ -212,22 +216,36 @@ def profile_at_peak_share(
     Raises:
         ConfigError: a share outside of (0, 1].
     """
-    share = PEAK_SHARE if peak_share is None else peak_share
-    if not 0.0 < share <= 1.0:
-        raise ConfigError(f"--peak-share must lie in (0, 1], got {share:g}; correct it", key="peak_share")
-    peak = {Precision.FP32: accelerator.fp32_flops_per_s, Precision.FP16: accelerator.fp16_flops_per_s}[precision]
-    least, most = PUBLISHED_SHARES
-    why = f"the default, where published trainings attain {least} to {most}" if peak_share is None else "as asked"
+    rate = _share(peak_share) * _peak(accelerator, precision)
     return split_iteration(
         model,
-        batch * model.flops_per_sample / FORWARD_SHARE / (share * peak),
+        batch * model.flops_per_sample / FORWARD_SHARE / rate,
         gpu=accelerator.name,
         batch=batch,
         precision=precision,
         basis=Basis.ASSUMPTION,
-        source=f"three times forward's FLOPs at {share:g} of {accelerator.name}'s {peak / 1e12:.4g} TFLOP/s "
-        f"(--peak-share: {why}), split over the layers by their FLOPs",
+        source=f"three times forward's FLOPs {_at_share(accelerator, precision, peak_share)}, split over the layers by "
+        "their FLOPs",
     )
+
+
+def _share(peak_share: float | None) -> float:
+    share = PEAK_SHARE if peak_share is None else peak_share
+    if not 0.0 < share <= 1.0:
+        raise ConfigError(f"--peak-share must lie in (0, 1], got {share:g}; correct it", key="peak_share")
+    return share
+
+
+def _peak(accelerator: Accelerator, precision: Precision) -> float:
+    return {Precision.FP32: accelerator.fp32_flops_per_s, Precision.FP16: accelerator.fp16_flops_per_s}[precision]
+
+
+def _at_share(accelerator: Accelerator, precision: Precision, peak_share: float | None) -> str:
+    """What operations take their seconds by."""
+    least, most = PUBLISHED_SHARES
+    why = f"the default, where published trainings attain {least} to {most}" if peak_share is None else "as asked"
+    peak = _peak(accelerator, precision)
+    return f"at {_share(peak_share):g} of {accelerator.name}'s {peak / 1e12:.4g} TFLOP/s (--peak-share: {why})"
 
 
 def profile_of_iteration(
@@ -238,15 +256,72 @@ def profile_of_iteration(
     Raises:
         ConfigError: seconds that are not a finite number above 0.
     """
+    _require_iteration(iteration_s)
+    source = f"{iteration_s:g} s an iteration (--iteration-s), split over the layers by their FLOPs: an assumption"
+    return split_iteration(
+        model, iteration_s, gpu=gpu, batch=batch, precision=precision, basis=Basis.MEASURED, source=source
+    )
+
+
+def _require_iteration(iteration_s: float) -> None:
     if not 0.0 < iteration_s < math.inf:
         raise ConfigError(
             f"--iteration-s must be the seconds of one worker's forward and backward, above 0, got {iteration_s:g}; "
             "correct it",
             key="iteration_s",
         )
-    source = f"{iteration_s:g} s an iteration (--iteration-s), split over the layers by their FLOPs: an assumption"
-    return split_iteration(
-        model, iteration_s, gpu=gpu, batch=batch, precision=precision, basis=Basis.MEASURED, source=source
+
+
+def profile_of_step(
+    model: Model, forward_s: Sequence[float], backward_s: Sequence[float], *, gpu: str, batch: int,
+    precision: Precision, basis: Basis, source: str, iteration_s: float | None = None,
+) -> ComputeProfile:  # fmt: skip
+    """The times of a step that was traced, by layer; scaled to an iteration's seconds, where a user measured them.
+
+    Raises:
+        ConfigError: seconds that are not a finite number above 0, or a step that took none.
+    """
+    total_s = math.fsum((*forward_s, *backward_s))
+    factor = 1.0
+    if iteration_s is not None:
+        _require_iteration(iteration_s)
+        if not total_s:
+            raise ConfigError(f"--iteration-s cannot scale the times {source}, which are 0; leave it out", key="model")
+        factor = iteration_s / total_s
+        source = f"{source}; scaled by {factor:.4g} to {iteration_s:g} s an iteration (--iteration-s)"
+    return ComputeProfile(
+        gpu=gpu,
+        model=model.name,
+        precision=precision,
+        batch=batch,
+        layers=tuple(layer.name for layer in model.layers),
+        forward_s=tuple(seconds * factor for seconds in forward_s),
+        backward_s=tuple(seconds * factor for seconds in backward_s),
+        basis=basis,
+        source=source,
+    )
+
+
+def profile_of_operations(
+    model: Model, forward: Sequence[float], backward: Sequence[float], accelerator: Accelerator, *, batch: int,
+    precision: Precision, peak_share: float | None, source: str,
+) -> ComputeProfile:  # fmt: skip
+    """The times of operations that a trace counts, by layer, at a share of a GPU's peak, by default PEAK_SHARE.
+
+    Raises:
+        ConfigError: a share outside of (0, 1].
+    """
+    rate = _share(peak_share) * _peak(accelerator, precision)
+    return ComputeProfile(
+        gpu=accelerator.name,
+        model=model.name,
+        precision=precision,
+        batch=batch,
+        layers=tuple(layer.name for layer in model.layers),
+        forward_s=tuple(count / rate for count in forward),
+        backward_s=tuple(count / rate for count in backward),
+        basis=Basis.ASSUMPTION,
+        source=f"the operations counted {source}, {_at_share(accelerator, precision, peak_share)}",
     )
 
 

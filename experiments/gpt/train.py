@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from experiments.gpt.corpus import Batch, Corpus, rows_of
-from experiments.gpt.model import Gpt, GptShape
+from experiments.gpt.model import Gpt, GptShape, num_parameters
 from experiments.gpt.rows import Probe, StepRecord, Summary, exposed_s, median_step_s
 from experiments.gpt.teams import Team
 
@@ -99,6 +99,7 @@ class Trainer:
         self._twin = copy.deepcopy(model) if probes else None
         self._twin_optimizer = _adamw(self._twin) if self._twin else None
         self._bare_model = model
+        self.num_parameters = num_parameters(model)
         self._model, self._optimizer = team.join(model, _adamw(model))
         self._probes: list[Probe] = []
         self._records: list[StepRecord] = []

@@ -7,11 +7,30 @@ from coarse.hardware.models import Model
 
 
 @dataclass(frozen=True, kw_only=True)
+class StepTimes:
+    """What each layer of a model took in a step that was traced; in the order of the model's layers."""
+
+    forward: tuple[float, ...]
+    """Seconds, or operations."""
+    backward: tuple[float, ...]
+    are_operations: bool = False
+    """Whether the trace has no durations, and its nodes say how many operations they are."""
+    is_simulated: bool = False
+    """Whether the trace is of a prediction."""
+    gpu: str
+    """What computed."""
+    source: str
+    """Which step of which file, and what was counted."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class OwnModel:
     """A model and sentences on where its numbers come from, each with its basis."""
 
     model: Model
     notes: tuple[str, ...]
+    times: StepTimes | None = None
+    """Where the model is a trace."""
 
     def with_first_note(self, note: str) -> "OwnModel":
         """The same with a sentence before the others."""

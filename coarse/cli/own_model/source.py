@@ -1,12 +1,12 @@
-"""The model that --model names: a config.json of Hugging Face, or a function that returns a torch module."""
+"""The model that --model names: a config.json of Hugging Face, a trace, or a function that returns a torch module."""
 
-import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 from coarse.cli.named_function import function_named
 from coarse.cli.own_model.description import OwnModel
+from coarse.cli.own_model.traces.file import SUFFIXES, json_of, trace_in
 from coarse.errors import ConfigError
 from coarse.hardware.model_config import MODEL_TYPES, model_of_config
 from coarse.hardware.models import MODELS, Model
@@ -19,11 +19,18 @@ MAX_SEQUENCE = 1 << 24
 
 def is_own(text: str) -> bool:
     """Whether --model names a user's own model, and not one that is known by its name."""
-    return text.endswith(".json") or ":" in text or Path(text, "config.json").is_file()
+    return text.endswith(SUFFIXES) or ":" in text or Path(text, "config.json").is_file()
 
 
-def own_model(text: str, sequence: int | None) -> OwnModel:
-    """The model of a file config.json, its folder, or MODULE:FUNCTION; tokens of a sample are `sequence`.
+def is_traced(text: str, step: int | None) -> bool:
+    """Whether --model names a file that holds a trace; `step` is the number of the one that is predicted."""
+    return text.endswith(SUFFIXES) and Path(text).is_file() and _trace(Path(text), None, step) is not None
+
+
+def own_model(text: str, sequence: int | None, step: int | None = None) -> OwnModel:
+    """The model of a config.json, its folder, a trace, or MODULE:FUNCTION; tokens of a sample are `sequence`.
+
+    `step` is the number of a trace's step; by default the median.
 
     Raises:
         ConfigError: what is none of these, what cannot be counted, or a sequence that is missing; with the remedy.
@@ -32,10 +39,16 @@ def own_model(text: str, sequence: int | None) -> OwnModel:
         raise ConfigError(f"--sequence must lie in 1..{MAX_SEQUENCE}, got {sequence}; correct it", key="sequence")
     if not is_own(text):
         raise ConfigError(
-            f"unknown model {text!r}; there are {', '.join(MODELS)}, a config.json of Hugging Face, and "
-            "MODULE:FUNCTION or FILE.py:FUNCTION that returns a torch module",
+            f"unknown model {text!r}; there are {', '.join(MODELS)}, a config.json of Hugging Face, a trace of a "
+            "training step (.json or .json.gz of torch.profiler, .et of Chakra), and MODULE:FUNCTION or "
+            "FILE.py:FUNCTION that returns a torch module",
             key="model",
         )
+    traced = _trace(Path(text), sequence, step) if text.endswith(SUFFIXES) else None
+    if traced is not None:
+        return traced
+    if step is not None:
+        raise ConfigError(f"--step is of a trace, and --model {text} is none; leave it out", key="step")
     if ":" in text and not text.endswith(".json"):
         found = _of_function(text, sequence)
     else:
@@ -50,13 +63,31 @@ def own_model(text: str, sequence: int | None) -> OwnModel:
     return found
 
 
+def _trace(path: Path, sequence: int | None, step: int | None) -> OwnModel | None:
+    """The trace that a file holds; None where it is another JSON file."""
+    stat = path.stat()
+    found = trace_in(path, stat.st_mtime_ns, stat.st_size, step)
+    if found is not None and sequence is not None:
+        raise ConfigError(
+            f"--sequence means nothing for the trace {path}, whose step had the samples that it had; leave it out",
+            key="sequence",
+        )
+    if found is None and path.suffix != ".json":
+        raise ConfigError(
+            f"{path}: wanted a trace, an object with traceEvents; name one that torch.profiler's export_chrome_trace "
+            "wrote",
+            key="model",
+        )
+    return found
+
+
 def _of_config(path: Path, sequence: int | None) -> OwnModel:
     entries = _entries(path)
     name, kind = path.stem if path.stem != "config" else path.resolve().parent.name, entries.get("model_type")
     if not isinstance(kind, str):
         raise ConfigError(
             f"{path}: wanted the config.json of a Hugging Face model, which says its 'model_type', got {kind!r} there; "
-            "name that file, or a function that returns a torch module",
+            "name that file, a trace (an object with traceEvents), or a function that returns a torch module",
             key="model_type",
         )
     if kind in MODEL_TYPES:
@@ -83,12 +114,7 @@ def _of_function(text: str, sequence: int | None) -> OwnModel:
 
 
 def _entries(path: Path) -> Mapping[str, object]:
-    try:
-        entries = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(
-            f"{path}: this is not JSON ({error}); name the config.json of a model", key="model"
-        ) from error
+    entries = json_of(path, "the config.json of a model")
     if not isinstance(entries, dict):
         raise ConfigError(
             f"{path}: wanted an object with a 'model_type', got {type(entries).__name__}; name the config.json of a "

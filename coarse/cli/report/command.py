@@ -8,6 +8,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from coarse.cli.report.chakra import write_chakra
 from coarse.cli.report.page import cells, traces_in, write_page
 from coarse.cli.report.run import Run, read_run
 from coarse.cli.wrong_input import wrong_input_ends_with_2
@@ -23,10 +24,17 @@ app = typer.Typer(add_completion=False)
 @app.command()
 def report(
     folder: Annotated[Path, typer.Argument(help="What `coarse predict --out` or experiments/demo.py wrote.")],
+    chakra: Annotated[
+        bool, typer.Option("--chakra", help="Write each worker's iteration as a Chakra trace too: MODE.RANK.et.")
+    ] = False,
 ) -> None:
     """Draw a run: timelines, links over time and comparison bars as PNG, and one self-contained HTML page."""
     with wrong_input_ends_with_2():
-        show(read_run(folder), folder, Console())
+        run, console = read_run(folder), Console()
+        wrote = list(write_chakra(run, folder)) if chakra else []
+        show(run, folder, console)
+        for path in wrote:
+            console.print(f"wrote {path.as_posix()}", highlight=False, markup=False, soft_wrap=True)
 
 
 def show(run: Run, folder: Path, console: Console) -> None:

@@ -76,7 +76,9 @@ def _add_syncs(traces: dict[str, Trace], report: Report, job: Job, window: Windo
                 gradient = job.gradients[sync.position]
                 name = f"sync {gradient.name}"
                 place = FIRST_SYNC_LANE + lane
-                trace.span(name, "sync", span.begin_s, span.end_s, lane=place, nbytes=gradient.nbytes)
+                ready_s = gradient.ready_s * job.slow_down(sync.worker)  # the ring sends it later, after backward
+                sizes = {"nbytes": gradient.nbytes, "ready_s": ready_s}
+                trace.span(name, "sync", span.begin_s, span.end_s, lane=place, **sizes)
 
 
 def _links_trace(job: Job, transfers: Sequence[Transfer], window: Window, rank: int, title: str) -> Trace:

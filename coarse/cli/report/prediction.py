@@ -6,12 +6,20 @@ from enum import StrEnum
 from itertools import groupby
 from typing import TypeVar
 
-from coarse.cli.own_model.description import OwnModel
+from coarse.cli.own_model.description import OwnModel, StepTimes
 from coarse.cli.own_model.source import own_model
 from coarse.cli.report.run import Result
 from coarse.errors import ConfigError
 from coarse.hardware.accelerator import Optimizer
-from coarse.hardware.compute import ComputeProfile, profile_at_peak_share, profile_for, profile_of_iteration
+from coarse.hardware.compute import (
+    Basis,
+    ComputeProfile,
+    profile_at_peak_share,
+    profile_for,
+    profile_of_iteration,
+    profile_of_operations,
+    profile_of_step,
+)
 from coarse.hardware.degradation import Degradation
 from coarse.hardware.machine import Machine
 from coarse.hardware.models import MODELS, Model, Precision, model_named
@@ -42,11 +50,13 @@ class Question:
     machine: str
     """A preset's name, or the path of a machine file."""
     model: str
-    """One that is known by its name, a config.json, or MODULE:FUNCTION; see `own_model`."""
+    """One that is known by its name, a config.json, a trace, or MODULE:FUNCTION; see `own_model`."""
     sequence: int | None = None
     """Tokens of a sample of a model of one's own."""
     gpu: str | None = None
     """Whose compute times are replayed; by default those of the machine's accelerator."""
+    step: int | None = None
+    """Of a model that is a trace: the number of a step; by default the median."""
     peak_share: float | None = None
     """Of the GPU's peak, at which a model of one's own computes."""
     iteration_s: float | None = None
@@ -108,9 +118,12 @@ class Question:
         machine = machine or machine_named(self.machine)
         nvlink, num_nodes = machine.nvlink and self.nvlink, max(machine.num_nodes, self.nodes)
         machine = replace(machine, nvlink=nvlink, num_nodes=num_nodes)
-        own = None if self.model in MODELS else own_model(self.model, self.sequence)
+        own = None if self.model in MODELS else own_model(self.model, self.sequence, self.step)
         model = own.model if own else model_named(self.model)
-        profile = self._profile(model, machine, is_own=own is not None)
+        if own and own.times:
+            profile = self._traced_profile(model, own.times, machine)
+        else:
+            profile = self._profile(model, machine, is_own=own is not None)
         return Scenarios(machine=machine, model=model, profile=profile, question=self, own=own)
 
     def _profile(self, model: Model, machine: Machine, *, is_own: bool) -> ComputeProfile:
@@ -122,15 +135,44 @@ class Question:
                 raise ConfigError(
                     f"--{option} means nothing for {model.name}, whose times were published; leave it out", key=option
                 )
+        if self.step is not None and not is_own:
+            raise ConfigError(f"--step is of a trace, and --model {self.model} is none; leave it out", key="step")
         if self.iteration_s is not None:
-            if self.peak_share is not None:
-                raise ConfigError("--peak-share means nothing beside --iteration-s; leave one out", key="peak-share")
+            self._require_one_pace()
             gpu = self.gpu or machine.accelerator.name
             return profile_of_iteration(model, self.iteration_s, gpu=gpu, batch=self.batch, precision=precision)
         if not is_own:
             return profile_for(model, machine, self.gpu, self.batch, precision)
         accelerator = machine.accelerator if self.gpu is None else accelerator_named(self.gpu)
         return profile_at_peak_share(model, accelerator, self.batch, precision, self.peak_share)
+
+    def _traced_profile(self, model: Model, times: StepTimes, machine: Machine) -> ComputeProfile:
+        """The times of a traced step; by its operations where it has no times."""
+        precision = one_of("precision", self.precision, Precision)
+        if times.are_operations and self.iteration_s is None:
+            accelerator = machine.accelerator if self.gpu is None else accelerator_named(self.gpu)
+            return profile_of_operations(
+                model, times.forward, times.backward, accelerator, batch=self.batch, precision=precision,
+                peak_share=self.peak_share, source=times.source,
+            )  # fmt: skip
+        self._require_one_pace()
+        for option, value in {"peak-share": self.peak_share, "gpu": self.gpu}.items():
+            if value is not None and not times.are_operations:
+                raise ConfigError(
+                    f"--{option} means nothing for a trace, which has the times that its step took on {times.gpu}; "
+                    "leave it out, or scale them by --iteration-s",
+                    key=option,
+                )
+        basis = Basis.SIMULATED_TRACE if times.is_simulated else Basis.TRACED
+        return profile_of_step(
+            model, times.forward, times.backward, gpu=self.gpu or times.gpu, batch=self.batch, precision=precision,
+            basis=Basis.MEASURED if times.are_operations else basis, source=times.source,
+            iteration_s=self.iteration_s,
+        )  # fmt: skip
+
+    def _require_one_pace(self) -> None:
+        if self.iteration_s is not None and self.peak_share is not None:
+            raise ConfigError("--peak-share means nothing beside --iteration-s; leave one out", key="peak-share")
 
 
 @dataclass(frozen=True, kw_only=True)

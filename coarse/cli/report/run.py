@@ -152,13 +152,13 @@ def _demo_inputs(document: Mapping[str, Any]) -> dict[str, str]:
     return {key: str(value) for key, value in inputs.items() if value is not None}
 
 
-def _settled(document: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+def settled(document: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
     """The steps that no probe disturbed."""
     return [step for step in document["steps"] if step.get("settled", True)] or document["steps"]
 
 
 def _measured_result(name: str, documents: Sequence[Mapping[str, Any]]) -> Result:
-    steps = [step for document in documents for step in _settled(document)]
+    steps = [step for document in documents for step in settled(document)]
     compute = ("forward_s", "backward_s", "optimizer_s")
     return Result(
         name=name,

@@ -266,7 +266,7 @@ def test_a_folder_without_a_run_is_refused(content, tmp_path):
 
 def test_the_guide_names_only_options_that_exist():
     page = (Path(__file__).parents[3] / "docs" / "predict.md").read_text()
-    commands = (predict.predict_command, shard.shard)
+    commands = (predict.predict_command, shard.shard, report.report)
     options = {f"--{name.replace('_', '-')}" for command in commands for name in signature(command).parameters}
-    known = options | {"--no-nvlink", "--save"}
+    known = options | {"--no-nvlink", "--save", "--vary"}
     assert set(re.findall(r"--[a-z][a-z-]*", page)) <= known

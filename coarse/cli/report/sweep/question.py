@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from coarse.cli.own_model.source import MAX_SEQUENCE, own_model
+from coarse.cli.own_model.traces.file import SUFFIXES
 from coarse.cli.report.prediction import MAX_WORKERS, Question, modes_of, one_of, predict, result_of, slow_down
 from coarse.cli.report.sweep.points import Point, Value, text_of
 from coarse.cli.report.sweep.rows import Row
@@ -24,9 +25,9 @@ from coarse.protocol.toml import TomlFile
 from coarse.simulation.scenario import Mode, Policy
 
 SETTINGS: dict[str, type] = {
-    "machine": str, "model": str, "sequence": int, "gpu": str, "peak_share": float, "iteration_s": float, "batch": int,
-    "precision": str, "workers": int, "devices": int, "nodes": int, "modes": str, "policy": str, "collective": str,
-    "straggler": str, "optimizer": str, "nvlink": bool, "iterations": int, "profile_every": int,
+    "machine": str, "model": str, "sequence": int, "step": int, "gpu": str, "peak_share": float, "iteration_s": float,
+    "batch": int, "precision": str, "workers": int, "devices": int, "nodes": int, "modes": str, "policy": str,
+    "collective": str, "straggler": str, "optimizer": str, "nvlink": bool, "iterations": int, "profile_every": int,
 }  # fmt: skip
 """Of `coarse predict`, by the names of its options."""
 WHOLE = (*(key for key, kind in SETTINGS.items() if kind is int), "num_nodes", "disks.num_optimizer_disks")
@@ -127,8 +128,15 @@ class Sweep:
     def _check(self, key: str, value: Value) -> None:
         """ConfigError where a value is wrong by itself, whatever the other settings are."""
         if key == "model" and text_of(value) not in MODELS:
-            lengths = self._values_of("sequence")
-            own_model(text_of(value), int(lengths[0]) if lengths and type(lengths[0]) is int else None)
+            lengths, steps = self._values_of("sequence"), self._values_of("step")
+            given = [int(values[0]) if values and type(values[0]) is int else None for values in (lengths, steps)]
+            found = own_model(text_of(value), *given)
+            if found.times and "batch" in self.keys:
+                raise ConfigError(
+                    f"batch is varied, and the times of {value} are those of the one batch that was traced; leave "
+                    "batch out, and vary model over a trace of each batch",
+                    key="batch",
+                )
         elif key == "gpu" and not self._values_of("iteration_s"):
             _check_gpu(text_of(value))
         if key in SETTINGS:
@@ -192,7 +200,7 @@ def _modes(settings: Mapping[str, Value]) -> Iterator[Mode]:
 
 def _file_of(model: str) -> Path | None:
     """The file that a model of one's own is read from, as far as its name says."""
-    path = Path(model if model.endswith(".json") else model.rpartition(":")[0] or model)
+    path = Path(model if model.endswith(SUFFIXES) else model.rpartition(":")[0] or model)
     path = path / "config.json" if path.is_dir() else path
     return path if model not in MODELS and path.is_file() else None
 
@@ -228,6 +236,6 @@ def _check_setting(key: str, value: Value) -> None:
     elif key in ("policy", "precision", "optimizer"):
         choices: Sequence[Any] = (Policy, Precision, Optimizer)
         one_of(key, text, choices[("policy", "precision", "optimizer").index(key)])
-    elif key not in ("machine", "model", "gpu"):
+    elif key not in ("machine", "model", "gpu", "step"):
         workers = {"workers": min(max(1, int(value)), MAX_WORKERS)} if key == "nodes" else {}
         _question({"machine": "", "model": "", **workers, key: value})

@@ -1,0 +1,126 @@
+# Pure: no MPI, threads, clock or environment.
+"""The events of a trace that torch.profiler exported, sorted by what they are."""
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from coarse.errors import ConfigError
+
+EVALUATE = "autograd::engine::evaluate_function: "
+ACCUMULATE = "torch::autograd::AccumulateGrad"
+STEP = re.compile(r"ProfilerStep#(\d+)")
+_OPERATORS = ("cpu_op", "operator", "user_annotation", "python_function")
+_KERNELS = ("kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset", "mtia_ccp_events", "hpu_op")
+_LAUNCHES = ("runtime", "driver")
+"""What categories of launches end in: cuda_runtime, cuda_driver, mtia_runtime, and in 2021 Runtime."""
+_BACKWARD = re.compile(r"Backward\d*$")
+_COMMUNICATION = (
+    "c10d::", "nccl:", "gloo:", "mpi:", "ucc:", "record_param_comms", "torch::distributed::reducer",
+    "torch.distributed.ddp.reducer",
+)  # fmt: skip
+US_PER_S = 1e6
+
+Thread = tuple[object, object]
+"""Process and thread, as the trace names them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that took time; microseconds on the trace's clock."""
+
+    name: str
+    category: str
+    thread: Thread
+    begin_us: float
+    end_us: float
+    args: Mapping[str, Any]
+    number: int
+    """Its place in traceEvents."""
+
+    @property
+    def sequence(self) -> int | None:
+        """What an operator of forward and its function in backward have in common."""
+        found = self.args.get("Sequence number")
+        return found if type(found) is int and found >= 0 else None
+
+    @property
+    def is_backward(self) -> bool:
+        """Whether autograd runs it in backward."""
+        return self.name.startswith(EVALUATE) or self.name == ACCUMULATE or bool(_BACKWARD.search(self.name))
+
+    @property
+    def is_communication(self) -> bool:
+        """Whether it is a collective, or DDP's copying for one."""
+        return self.name.startswith(_COMMUNICATION)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Events:
+    """Those of one trace that took time, each list in the order of begins."""
+
+    operators: Sequence[Event]
+    """What the host's threads ran, with what the user or torch named."""
+    kernels: Sequence[Event]
+    launches: Sequence[Event]
+    devices: Mapping[object, str]
+    """Names of GPUs by their numbers."""
+    where: str
+
+
+def events_of(document: Mapping[str, Any], where: str) -> Events:
+    """A trace's events; ConfigError where one has no time, or a negative duration, with its number."""
+    found: dict[str, list[Event]] = {"operators": [], "kernels": [], "launches": []}
+    for event in _lasting(document["traceEvents"], where):
+        kind = event.category.lower()
+        if kind in _OPERATORS:
+            found["operators"].append(event)
+        elif kind in _KERNELS:
+            found["kernels"].append(event)
+        elif kind.endswith(_LAUNCHES):
+            found["launches"].append(event)
+    for events in found.values():
+        events.sort(key=lambda event: (event.begin_us, -event.end_us))
+    properties = document.get("deviceProperties")
+    devices = {each.get("id"): str(each.get("name")) for each in properties or () if isinstance(each, dict)}
+    return Events(**found, devices=devices, where=where)
+
+
+def _lasting(listed: Sequence[object], where: str) -> Iterator[Event]:
+    for number, raw in enumerate(listed):
+        if not isinstance(raw, dict):
+            raise ConfigError(
+                f"{where}: event {number} must be an object, got {type(raw).__name__}; export the trace again",
+                key="model",
+            )
+        if raw.get("ph") != "X":
+            continue
+        times = []
+        for key in ("ts", "dur"):
+            value = raw.get(key)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+                raise ConfigError(
+                    f"{where}: event {number} ({raw.get('name')!r}): {key} must be microseconds, got {value!r}; export "
+                    "the trace again",
+                    key="model",
+                )
+            times.append(float(value))
+        begin_us, duration_us = times
+        if duration_us < 0:
+            raise ConfigError(
+                f"{where}: event {number} ({raw.get('name')!r}) ends {-duration_us:g} us before it begins; export the "
+                "trace again",
+                key="model",
+            )
+        args = raw.get("args")
+        yield Event(
+            name=str(raw.get("name", "")),
+            category=str(raw.get("cat", "")),
+            thread=(raw.get("pid"), raw.get("tid")),
+            begin_us=begin_us,
+            end_us=begin_us + duration_us,
+            args=args if isinstance(args, dict) else {},
+            number=number,
+        )
