@@ -421,6 +421,7 @@ def _open_own_memory(at: Opening, node: str, device: int) -> MemoryFile:
         [place for place in at.partition.places if place.node == node],
         f"coarse-{at.run}-{device}",
         at.config.device_capacity_bytes,
+        [place for place in at.partition.places if place.node != node],
     )
 
 

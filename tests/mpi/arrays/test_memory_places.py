@@ -2,8 +2,10 @@
 
 import json
 import os
+import tempfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from coarse.errors import ConfigError
@@ -24,6 +26,16 @@ def table(folder: Path, *memories: str) -> dict[str, str]:
     text = "".join(f'[[rank]]\nrank = {rank}\nrole = "worker"\n' for rank in range(2))
     for rank, memory in enumerate(memories, start=2):
         text += f'[[rank]]\nrank = {rank}\nrole = "memory_device"\n' + (f'memory = "{memory}"\n' if memory else "")
+    (folder / "partition.toml").write_text(text)
+    return {"COARSE_PARTITION": str(folder / "partition.toml")}
+
+
+def table_of_one_file(folder: Path, path: Path, *ranges: tuple[int, int]) -> dict[str, str]:
+    """The environment of two workers and a memory device for each (offset, bytes) of a file."""
+    text = "".join(f'[[rank]]\nrank = {rank}\nrole = "worker"\n' for rank in range(2))
+    for rank, (offset, nbytes) in enumerate(ranges, start=2):
+        text += f'[[rank]]\nrank = {rank}\nrole = "memory_device"\nmemory = "file:{path}"\n'
+        text += f"memory_offset_bytes = {offset}\nmemory_bytes = {nbytes}\n"
     (folder / "partition.toml").write_text(text)
     return {"COARSE_PARTITION": str(folder / "partition.toml")}
 
@@ -87,6 +99,35 @@ def test_no_claim_needs_memory_that_was_zero_at_first(tmp_path):
     assert not [failure for failures in reports.values() for failure in failures if failure]
 
 
+def test_two_devices_share_a_file_that_was_there_and_leave_it_there(tmp_path):
+    """As on famfs; the file is full of ones, and between the devices lie bytes that nobody has."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as name:
+        path = Path(name) / "pool"
+        path.write_bytes(b"\xff" * (258 * MIB))
+        before = path.stat()
+        environment = table_of_one_file(tmp_path, path, (0, 128 * MIB), (130 * MIB, 128 * MIB))
+        completed = mpirun(4, HERE / "array_claims.py", tmp_path, env=environment)
+        assert completed.returncode == 0, completed.stderr
+        reports = read_reports(tmp_path, 2)
+        assert reports.keys() == {claim.__name__ for claim in CLAIMS}
+        assert not [failure for failures in reports.values() for failure in failures if failure]
+        after = path.stat()
+        assert (after.st_ino, after.st_size, after.st_nlink) == (before.st_ino, 258 * MIB, 1)
+        seen = np.memmap(path, np.uint8, "r")
+        assert (seen[128 * MIB : 130 * MIB] == 0xFF).all()
+        assert (seen[: 128 * MIB] != 0xFF).any()
+        assert (seen[130 * MIB :] != 0xFF).any()
+
+
+def test_a_device_in_a_file_of_a_disk_is_mapped_by_all_and_keeps_its_name(tmp_path):
+    path = tmp_path / "pool"
+    path.write_bytes(b"\xff" * (64 * MIB))
+    found = asked(tmp_path, f"file:{path}")
+    assert found["file"] == str(path)
+    assert len(found["maps"]) == 3
+    assert path.stat().st_size == 64 * MIB
+
+
 REFUSALS = {
     "absent node": (
         ("", "numa:977"),
@@ -112,6 +153,21 @@ REFUSALS = {
         ("folder:/dev/shm", "folder:/dev/shm"),
         "CapacityError",
         ["partition.toml:10: memory of rank 2 is", f"2 memory devices of {1 << 59} bytes", "tmpfs at /dev/shm has"],
+    ),
+    "existing file twice": (
+        ("file:/pool", "file:/pool"),
+        "ConfigError",
+        ["partition.toml:14: memory of rank 3 is 'file:/pool', which rank 2 on the same host", "memory_offset_bytes"],
+    ),
+    "absent file": (
+        ("", "file:/absent/pool"),
+        "ConfigError",
+        ["partition.toml:13: memory of rank 3 is 'file:/absent/pool': there is no such file", "famfs creat"],
+    ),
+    "short file": (
+        (f"file:{__file__}", ""),
+        "CapacityError",
+        ["partition.toml:10: memory of rank 2 is", f"{1 << 59} bytes are wanted but the file has", "device_capacity"],
     ),
     "unknown": (("", "cxl:2"), "ConfigError", ["partition.toml:13: memory must be 'numa:2'", "got 'cxl:2'"]),
 }

@@ -57,6 +57,26 @@ def test_a_mapping_is_whole_units_of_the_alignment(system, path, wanted, mapped)
     os.close(file.descriptor)
 
 
+def test_devices_may_have_ranges_of_one_device(system, path):
+    first = open_dax(path, None, 0, ALIGN_BYTES)
+    second = open_dax(path, ALIGN_BYTES + 1, ALIGN_BYTES)
+    assert (first.capacity_bytes, second.capacity_bytes) == (ALIGN_BYTES, 2 * ALIGN_BYTES)
+    memory = DeviceMemory(second.descriptor, second.capacity_bytes, second.source, second.begin_bytes)
+    memory.view(5, 1)[:] = 7
+    with open(path, "rb") as seen:
+        seen.seek(ALIGN_BYTES)
+        assert seen.read(7) == b"\xff\xff\xff\xff\xff\x07\xff"
+    with pytest.raises(ConfigError, match="another process uses the device"):
+        open_dax(path, None, 3 * ALIGN_BYTES)  # the second has it to the end
+    memory.close()
+    os.close(first.descriptor)
+
+
+def test_a_range_begins_with_a_whole_unit_of_the_alignment(system, path):
+    with pytest.raises(ConfigError, match=rf"alignment, {ALIGN_BYTES}, got 4096; write 0 or {ALIGN_BYTES}"):
+        open_dax(path, None, 4096)
+
+
 def test_nothing_has_to_be_made_real(system, path, monkeypatch):
     monkeypatch.delattr(os, "posix_fallocate")  # the device has none
     file = open_dax(path, None)
