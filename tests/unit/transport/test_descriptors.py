@@ -44,7 +44,9 @@ def test_a_rank_s_descriptor_is_found_by_its_label(line, file):
     os.close(found["device 0 4096 8192"])
 
 
-@pytest.mark.parametrize("label", ["", "device", "device 0", "device 0 x", "device 0 1", "device 0 1 2 3", "d" * 100, "\udcff"])
+@pytest.mark.parametrize(
+    "label", ["", "device", "device 0", "device 0 x", "device 0 1", "device 0 1 2 3", "d" * 100, "\udcff"]
+)
 def test_what_no_rank_sends_is_dropped_and_its_descriptor_closed(line, file, label):
     rank, other, address = line
     said = label.encode(errors="surrogateescape")
