@@ -1,13 +1,13 @@
 """What was measured, and the machine that it makes."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median
 
 from coarse.hardware.links import rising
 from coarse.hardware.machine import Accelerator, Machine, MemoryDevice
-from coarse.hardware.machine_text import machine_text
+from coarse.hardware.machine_text import annotated_text
 from coarse.hardware.measure.pair import ADD, MULTIPLY, PING, READ, READ_OFTEN, STEP, Pair
 from coarse.hardware.quantities import SizeTable
 from coarse.hardware.topology_tree import HOST, Place, PlaceKind, Tree
@@ -198,24 +198,17 @@ def labelled_text(machine: Machine, found: Measurements) -> str:
     head = ("# This machine as `coarse profile --save` measured it: two processes, mapped memory, records.",
             "# A worker or a memory device is a process here, and a transfer is a copy.",
             f"# Noise: {noise_note(found)}")  # fmt: skip
-    return "\n".join((*head, *_labelled(machine_text(machine).splitlines()), ""))
-
-
-def _labelled(lines: list[str]) -> Iterator[str]:
-    table = ""
-    for line in lines:
-        key, _, value = (part.strip() for part in line.partition("="))
-        if line.startswith("["):
-            table = line.strip("[]")
-        elif table == "wire" and key == "name":
-            table = f"wire {value.strip(chr(34))}"
-        how = HOW.get((table, key))
-        yield f"{line}  # {how}" if how else line
+    return "\n".join((*head, annotated_text(machine, HOW)))
 
 
 def noise_note(found: Measurements) -> str:
     """How still the machine was, in a sentence."""
-    note = f"the measuring processes waited for a core {found.noise:.0%} of the time"
-    if not found.is_noisy:
+    return note_of_noise(found.noise)
+
+
+def note_of_noise(noise: float) -> str:
+    """What a share of the time that measuring processes waited for a core means, in a sentence."""
+    note = f"the measuring processes waited for a core {noise:.0%} of the time"
+    if noise <= NOISY:
         return f"{note}."
     return f"{note}: others used the machine, so its rates may be far too low; measure again when it is quiet."
