@@ -22,15 +22,16 @@ from coarse.hardware.measure.calibrated import (
     calibrated_text,
     rate_of,
     rate_text,
+    require_memory_devices,
     time_text,
 )
-from coarse.hardware.measure.measured import NOISY, note_of_noise
 from coarse.hardware.measure.memory import Subject, measure_memory, range_bytes
+from coarse.hardware.measure.noise import NOISY, noise_note
 from coarse.hardware.measure.processor import cpu_flags, last_level_bytes
 from coarse.hardware.presets import machine_named
 from coarse.hardware.quantities import require_name
 from coarse.protocol.clock import WallClock
-from coarse.protocol.place import DaxDevice, ExistingFile, MemoryPlace, NumaNode
+from coarse.protocol.place import DaxDevice, ExistingFile, NumaNode
 from coarse.protocol.units import GIB, MIB
 from coarse.storage.dax import open_dax
 from coarse.storage.existing_file import open_existing
@@ -74,25 +75,29 @@ def calibrate(
         own_name = name or re.sub(r"[^A-Za-z0-9]+", "-", f"calibrated {place}").strip("-")[:100]
         require_name("--name", own_name)
         around = machine_named(base)
+        require_memory_devices(around)
         num_processes = _checked(processes, repeats, seconds, size_mib, save)
         console = Console()
         subject = _subject(place, size_mib, num_processes, repeats, seconds, opened)
         found = _measured(subject, overwrite=overwrite)
-        console.print(_table(found))
-        if found.noise > NOISY:
-            _warn(note_of_noise(found.noise))
         if save is not None:
             save.write_text(calibrated_text(found, around, own_name), encoding="utf-8")
             assert load_machine(save) == calibrated_machine(found, around, own_name), "the file states another machine"
+        console.print(_table(found))
+        if found.noise > NOISY:
+            _warn(noise_note(found.noise))
+        if save is not None:
             console.print(f"wrote {save}; try: coarse predict --machine {save} --workers 2",
                           highlight=False, markup=False, soft_wrap=True)  # fmt: skip
 
 
-def _place(device: str | None, numa: int | None, file: Path | None) -> MemoryPlace:
+def _place(device: str | None, numa: int | None, file: Path | None) -> DaxDevice | ExistingFile | NumaNode:
     """What is to be measured."""
     if sum(one is not None for one in (device, numa, file)) != 1:
         raise ConfigError("name one memory device: /dev/daxX.Y, --numa NODE or --file PATH", key="device")
     if device is not None:
+        if os.path.isfile(device):
+            raise ConfigError(f"{device} is a file and no device; name it by --file {device}", key="device")
         return DaxDevice(os.path.abspath(device))
     if file is not None:
         return ExistingFile(os.path.abspath(file))
@@ -124,15 +129,28 @@ def _checked(
 
 
 def _subject(
-    place: MemoryPlace, size_mib: int | None, num_processes: int, repeats: int, seconds: float, opened: ExitStack
+    place: DaxDevice | ExistingFile | NumaNode,
+    size_mib: int | None,
+    num_processes: int,
+    repeats: int,
+    seconds: float,
+    opened: ExitStack,
 ) -> Subject:
     """The device, open and locked, and how it is measured; errors name it."""
     cache_bytes = last_level_bytes()
     wanted_bytes = None if size_mib is None else size_mib * MIB
     try:
-        file, room_bytes, capacity_bytes = _opened(place)
-        opened.callback(os.close, file.descriptor)
-        measured_bytes = range_bytes(capacity_bytes, cache_bytes, wanted_bytes, room_bytes)
+        if isinstance(place, NumaNode):
+            node = require_node(place.number)
+            room_bytes = max(0, min(node.room_bytes, available_bytes()) - _SPARE_BYTES)
+            measured_bytes = range_bytes(node.total_bytes, cache_bytes, wanted_bytes, room_bytes)
+            file, capacity_bytes = create_on_node(place.number, "coarse-calibrate", measured_bytes, 1), node.total_bytes
+            opened.callback(os.close, file.descriptor)
+        else:
+            file = _opened_file(place)
+            opened.callback(os.close, file.descriptor)
+            capacity_bytes = file.capacity_bytes
+            measured_bytes = range_bytes(capacity_bytes, cache_bytes, wanted_bytes, capacity_bytes)
     except (CapacityError, ConfigError) as error:
         raise type(error)(f"{place}: {error}") from None
     return Subject(
@@ -149,16 +167,8 @@ def _subject(
     )
 
 
-def _opened(place: MemoryPlace) -> tuple[MemoryFile, int, int]:
-    """The file, bytes that may be used of it, and what the device has."""
-    if isinstance(place, NumaNode):
-        node = require_node(place.number)
-        room_bytes = min(node.room_bytes, available_bytes()) - _SPARE_BYTES
-        return create_on_node(place.number, "coarse-calibrate", None, 1), max(0, room_bytes), node.total_bytes
-    assert isinstance(place, DaxDevice | ExistingFile)
-    open_it = open_dax if isinstance(place, DaxDevice) else open_existing
-    file = open_it(place.path, None)
-    return file, file.capacity_bytes, file.capacity_bytes
+def _opened_file(place: DaxDevice | ExistingFile) -> MemoryFile:
+    return open_dax(place.path, None) if isinstance(place, DaxDevice) else open_existing(place.path, None)
 
 
 def _measured(subject: Subject, *, overwrite: bool) -> MemoryMeasurements:

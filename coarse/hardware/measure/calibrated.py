@@ -6,9 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
+from coarse.errors import ConfigError
 from coarse.hardware.machine import Coherence, Machine, MemoryDevice
 from coarse.hardware.machine_text import annotated_text
-from coarse.hardware.measure.measured import note_of_noise
+from coarse.hardware.measure.noise import noise_note
 from coarse.hardware.topology_tree import PlaceKind, Tree
 from coarse.hardware.wire import Wire
 from coarse.protocol.units import GIB
@@ -95,7 +96,8 @@ class MemoryMeasurements:
 
     def outstanding_bytes(self, rate: Spread) -> int:
         """What is under way at a rate until it is answered, in whole cache lines (Little's law)."""
-        return max(1, math.ceil(rate.median * self.latency_s.median / LINE_BYTES)) * LINE_BYTES
+        num_lines = round(rate.median * self.latency_s.median / LINE_BYTES, 6)  # a product is seldom whole to the bit
+        return max(1, math.ceil(num_lines)) * LINE_BYTES
 
 
 def rate_of(streams: Streams, kind: str) -> Spread:
@@ -124,8 +126,19 @@ def still_rises(streams: Sequence[Streams]) -> bool:
     )
 
 
+def require_memory_devices(base: Machine) -> None:
+    """Raise ConfigError unless a machine has memory devices, in whose place the measured one can come."""
+    if not base.tree.memories:
+        raise ConfigError(
+            f"machine {base.name} has no [[memory]] in whose place the measured device could come; take a base that "
+            "has, such as cxl-type3-asic",
+            key="base",
+        )
+
+
 def calibrated_machine(found: MemoryMeasurements, base: Machine, name: str) -> Machine:
-    """The base machine with each of its memory devices as the measured one."""
+    """The base machine with each of its memory devices as the measured one; ConfigError where it has none."""
+    require_memory_devices(base)
     load, store = (rate_of(found.fastest(kind), kind) for kind in ("load", "store"))
     slower = min(load, store, key=lambda rate: rate.median)
     taken = {place.wire.name for place in base.tree.places if place.kind is not PlaceKind.MEMORY}
@@ -176,7 +189,7 @@ def _head(found: MemoryMeasurements, base: Machine) -> Iterator[str]:
     yield f"# What says \"measured\" was measured here; the host around it is that of {base.name}, as assumed there."
     caches = f"{found.cache_bytes / GIB:.2f} GiB" if found.cache_bytes else "of an unknown size"
     yield f"# In {found.measured_bytes / GIB:.2f} GiB of the device; last-level caches: {caches}."
-    yield f"# Noise: {note_of_noise(found.noise)}"
+    yield f"# Noise: {noise_note(found.noise)}"
     for each in found.streams:
         kinds = ", ".join(f"{kind} {rate_text(rate_of(each, kind))}" for kind in ("load", "store", "copy"))
         yield f"# Streams of {each.num_processes} processes together, measured: {kinds}."

@@ -20,6 +20,7 @@ from coarse.hardware.measure.calibrated import (
 from coarse.hardware.measure.measured import OnStep
 from coarse.hardware.measure.memory_probe import COPY, LOAD, LOAD_FLUSHED, STORE, STORE_FLUSHED
 from coarse.hardware.measure.native import Native
+from coarse.hardware.measure.noise import noise_of
 from coarse.hardware.measure.pair import (
     ADD_THERE,
     CHASE,
@@ -61,7 +62,7 @@ def range_bytes(capacity_bytes: int, cache_bytes: int, wanted_bytes: int | None,
         why += f" and --size-mib asks for {wanted_bytes}" if wanted_bytes else ""
         raise CapacityError(
             f"measuring wants at least {fewest} bytes, {_FEWEST_CACHES} times the last-level caches ({cache_bytes} "
-            f"bytes) or {LEAST_BYTES}, for caches would answer else; {why}; take a larger one, or fewer cores (taskset)"
+            f"bytes) and {LEAST_BYTES}, or caches would answer; {why}; take a larger one, or fewer cores (taskset)"
         )
     return nbytes
 
@@ -164,23 +165,26 @@ class MemoryMeasurement:
             measured_bytes=subject.measured_bytes,
             cache_bytes=subject.cache_bytes,
             num_repeats=subject.repeats,
-            noise=waited_s / max(waited_s + ran_s, 1e-9),
+            noise=noise_of(ran_s, waited_s),
         )
 
     def _latency_s(self) -> Spread:
         self._on_step(0.0, "latency: prepare")
         self._grow(1)
         self._pairs[0].ask(LAY)
-        window_ns = self._window_ns(_LATENCY_SHARE, self._subject.repeats)
+        window_ns = self._window_ns(_LATENCY_SHARE, 1)
+        self._pairs[0].ask(CHASE, window_ns)  # the first run only finds the page tables
         return self._often(0.1, "latency", _LATENCY_SHARE, lambda: self._pairs[0].ask(CHASE, window_ns))
 
     def _streams(self) -> Iterator[Streams]:
         """For rising numbers of processes until no rate rises any more."""
         counts = process_counts(self._subject.num_processes)
-        window_ns = self._window_ns(_STREAM_SHARE, self._subject.repeats * 3 * len(counts))
+        window_ns = self._window_ns(_STREAM_SHARE, 3 * len(counts))
         found: list[Streams] = []
         for done, count in enumerate(counts):
             self._grow(count)
+            for kind in (LOAD, STORE, COPY):
+                self._together(kind, window_ns)  # the first run only warms up
             share = 0.2 + 0.45 * done / len(counts)
             load, store, copy = (
                 self._often(
@@ -201,7 +205,9 @@ class MemoryMeasurement:
         if write_back is None or evicting is None:
             return None
         one, share = self._pairs[0], _FLUSH_SHARE / 3
-        window_ns = self._window_ns(_FLUSH_SHARE, 3 * self._subject.repeats)
+        window_ns = self._window_ns(_FLUSH_SHARE, 3)
+        for kind in (STORE_FLUSHED, LOAD_FLUSHED):
+            one.ask(STREAM, kind, window_ns)
         return Flushes(
             write_back=write_back,
             evicting=evicting,
@@ -241,8 +247,9 @@ class MemoryMeasurement:
                 break
         return spread_of(values)
 
-    def _window_ns(self, share: float, num_runs: int) -> int:
-        seconds = share * self._subject.seconds / num_runs
+    def _window_ns(self, share: float, num_kinds: int) -> int:
+        """How long a run may take where so many kinds of runs share a share of the time; one more run warms up."""
+        seconds = share * self._subject.seconds / num_kinds / (self._subject.repeats + 1)
         return round(min(max(seconds, _LEAST_WINDOW_S), _MOST_WINDOW_S) * NS_PER_S)
 
 

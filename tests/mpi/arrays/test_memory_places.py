@@ -13,6 +13,7 @@ from coarse.protocol.place import NumaNode
 from coarse.storage.numa import create_on_node
 from tests.mpi.arrays.array_claims import CLAIMS
 from tests.support.claims import IN_TIME_S, read_reports
+from tests.support.dax_tree import make_dax_tree
 from tests.support.launch import REPOSITORY, mpirun
 
 HERE = Path(__file__).parent
@@ -82,15 +83,7 @@ def test_a_device_in_a_folder_is_a_file_there_that_leaves_nothing(tmp_path, base
 
 def test_no_claim_needs_memory_that_was_zero_at_first(tmp_path):
     """On a devdax device, which keeps what was written, and which stands here in a file full of ones."""
-    device = tmp_path / "sys" / "devices" / "dax0.0"
-    device.mkdir(parents=True)
-    for folder in ("bus/dax/drivers/device_dax", "dev/char"):
-        (tmp_path / "sys" / folder).mkdir(parents=True)
-    (device / "size").write_text(f"{256 * MIB}\n")
-    (device / "align").write_text(f"{2 * MIB}\n")
-    (device / "subsystem").symlink_to(tmp_path / "sys" / "bus" / "dax")
-    (device / "driver").symlink_to(tmp_path / "sys" / "bus" / "dax" / "drivers" / "device_dax")
-    (tmp_path / "sys" / "dev" / "char" / "252:0").symlink_to(device)
+    make_dax_tree(tmp_path / "sys", 256 * MIB, 2 * MIB)
     (tmp_path / "dax0.0").write_bytes(b"\xff" * (256 * MIB))
     completed = mpirun(3, HERE / "dax_claims.py", tmp_path, env=table(tmp_path, f"dax:{tmp_path}/dax0.0"))
     assert completed.returncode == 0, completed.stderr

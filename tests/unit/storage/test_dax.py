@@ -12,6 +12,7 @@ from coarse.errors import CapacityError, ConfigError
 from coarse.storage import dax
 from coarse.storage.dax import open_dax
 from coarse.storage.region import DeviceMemory
+from tests.support.dax_tree import make_dax_tree
 
 MIB = 1 << 20
 SIZE_BYTES, ALIGN_BYTES = 8 * MIB, 2 * MIB
@@ -21,17 +22,7 @@ SIZE_BYTES, ALIGN_BYTES = 8 * MIB, 2 * MIB
 def system(tmp_path, monkeypatch):
     """A kernel that knows one device, dax0.0, as 252:0."""
     root = tmp_path / "sys"
-    device = root / "devices" / "dax0.0"
-    device.mkdir(parents=True)
-    for driver in ("device_dax", "kmem"):
-        (root / "bus" / "dax" / "drivers" / driver).mkdir(parents=True)
-    for name, value in {"size": SIZE_BYTES, "align": ALIGN_BYTES, "target_node": 2}.items():
-        (device / name).write_text(f"{value}\n")
-    (device / "subsystem").symlink_to(root / "bus" / "dax")
-    (device / "driver").symlink_to(root / "bus" / "dax" / "drivers" / "device_dax")
-    for link in (root / "bus" / "dax" / "devices" / "dax0.0", root / "dev" / "char" / "252:0"):
-        link.parent.mkdir(parents=True)
-        link.symlink_to(device)
+    make_dax_tree(root, SIZE_BYTES, ALIGN_BYTES)
     monkeypatch.setattr(dax, "_SYS", root)
     monkeypatch.setattr(dax, "device_number", lambda path: "252:0" if os.stat(path) else None)
     return root
