@@ -150,7 +150,9 @@ def _subject(
             file = _opened_file(place)
             opened.callback(os.close, file.descriptor)
             capacity_bytes = file.capacity_bytes
-            measured_bytes = range_bytes(capacity_bytes, cache_bytes, wanted_bytes, capacity_bytes)
+            measured_bytes = range_bytes(
+                capacity_bytes, cache_bytes, wanted_bytes, capacity_bytes, file.align_bytes
+            )
     except (CapacityError, ConfigError) as error:
         raise type(error)(f"{place}: {error}") from None
     return Subject(

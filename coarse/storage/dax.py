@@ -37,7 +37,11 @@ def open_dax(
         os.close(descriptor)
         raise
     return MemoryFile(
-        descriptor=descriptor, capacity_bytes=capacity_bytes, source=FilledSource(path), begin_bytes=offset_bytes
+        descriptor=descriptor,
+        capacity_bytes=capacity_bytes,
+        source=FilledSource(path),
+        begin_bytes=offset_bytes,
+        align_bytes=align_bytes,
     )
 
 

@@ -180,6 +180,8 @@ class MemoryFile:
     """Where the device that owns it takes pages from."""
     begin_bytes: int = 0
     """Where in the file the device begins."""
+    align_bytes: int = PageSource.page_bytes
+    """Of which the length of a mapping must be a multiple."""
 
 
 def create_memory_file(name: str, nbytes: int) -> int:

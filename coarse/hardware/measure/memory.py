@@ -43,20 +43,25 @@ _CACHES, _FEWEST_CACHES = 4, 2
 """The range is so many times as large as all last-level caches, and at least so many times."""
 _LATENCY_SHARE, _STREAM_SHARE, _FLUSH_SHARE, _KERNEL_SHARE = 0.15, 0.45, 0.15, 0.1
 """Of the time there is; the rest goes to preparing the memory. The last is for adder and optimizer each."""
+_UNIT_BYTES = 2 * MIB
 _LEAST_WINDOW_S, _MOST_WINDOW_S = 0.02, 0.3
 _FEWEST_REPEATS = 2
 _SEEN_BYTES = 16 * MIB
 
 
-def range_bytes(capacity_bytes: int, cache_bytes: int, wanted_bytes: int | None, room_bytes: int) -> int:
-    """How much of a device to measure: whole units of 2 MiB, several times the caches.
+def range_bytes(
+    capacity_bytes: int, cache_bytes: int, wanted_bytes: int | None, room_bytes: int, align_bytes: int = _UNIT_BYTES
+) -> int:
+    """How much of a device to measure: whole units of 2 MiB, or of its alignment, and several times the caches.
 
     Raises:
         CapacityError: the device, what is wanted or what the machine has left is less than caches let be measured.
     """
     fewest = max(LEAST_BYTES, _FEWEST_CACHES * cache_bytes)
     usual = max(LEAST_BYTES, _CACHES * cache_bytes)
-    nbytes = min(wanted_bytes or usual, capacity_bytes, room_bytes) // (2 * MIB) * 2 * MIB
+    unit_bytes = max(_UNIT_BYTES, align_bytes)
+    rounded = -(-(wanted_bytes or usual) // unit_bytes) * unit_bytes
+    nbytes = min(rounded, capacity_bytes // unit_bytes * unit_bytes, room_bytes // unit_bytes * unit_bytes)
     if nbytes < fewest:
         why = f"the device has {capacity_bytes}, {room_bytes} are left"
         why += f" and --size-mib asks for {wanted_bytes}" if wanted_bytes else ""

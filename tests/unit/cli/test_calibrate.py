@@ -26,7 +26,7 @@ QUICK = ("--seconds", "1", "--repeats", "2")
 def small(monkeypatch):
     """A machine whose caches are so small that 4 MiB are enough."""
     monkeypatch.setattr(calibrate, "last_level_bytes", lambda: MIB)
-    monkeypatch.setattr(memory, "LEAST_BYTES", 2 * MIB)
+    monkeypatch.setattr(memory, "LEAST_BYTES", 4 * MIB)
 
 
 @pytest.fixture
@@ -158,5 +158,5 @@ def test_a_file_that_is_too_short_is_refused_with_both_numbers(tmp_path):
     (tmp_path / "short").write_bytes(bytes(MIB))
     done = run("--file", tmp_path / "short")
     assert done.exit_code == 2
-    assert f"measuring wants at least {2 * MIB} bytes" in done.stderr
+    assert f"measuring wants at least {4 * MIB} bytes" in done.stderr
     assert f"the device has {MIB}" in done.stderr

@@ -205,6 +205,12 @@ def test_a_range_is_four_times_the_caches_where_it_can_be(capacity, caches, want
     assert range_bytes(capacity * MIB, caches * MIB, asked, room * MIB) == mib * MIB
 
 
+def test_a_range_is_whole_units_of_the_devices_alignment():
+    assert range_bytes(8192 * MIB, 100 * MIB, None, 8192 * MIB, 1024 * MIB) == 1024 * MIB
+    assert range_bytes(8192 * MIB, 100 * MIB, 1025 * MIB, 8192 * MIB, 1024 * MIB) == 2048 * MIB
+    assert range_bytes(2047 * MIB, 300 * MIB, None, 2047 * MIB, 1024 * MIB) == 1024 * MIB
+
+
 @pytest.mark.parametrize(
     ("capacity", "caches", "wanted", "room"),
     [(500, 256, None, 10_000), (10_000, 256, 500, 10_000), (10_000, 256, None, 500), (63, 0, None, 10_000)],

@@ -52,6 +52,7 @@ def test_devices_may_have_ranges_of_one_device(system, path):
     first = open_dax(path, None, 0, ALIGN_BYTES)
     second = open_dax(path, ALIGN_BYTES + 1, ALIGN_BYTES)
     assert (first.capacity_bytes, second.capacity_bytes) == (ALIGN_BYTES, 2 * ALIGN_BYTES)
+    assert second.align_bytes == ALIGN_BYTES
     memory = DeviceMemory(second.descriptor, second.capacity_bytes, second.source, second.begin_bytes)
     memory.view(5, 1)[:] = 7
     with open(path, "rb") as seen:
