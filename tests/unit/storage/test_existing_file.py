@@ -144,6 +144,20 @@ def test_a_file_that_may_not_be_written_is_refused(tmp_path, monkeypatch):
         open_existing(path, None)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
+def test_a_file_of_somebody_else_is_refused():
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as name:
+        path = made(Path(name), MIB)
+        os.chmod(name, 0o755)
+        os.chmod(path, 0o644)
+        os.seteuid(65534)
+        try:
+            with pytest.raises(ConfigError, match=r"reading and writing \(Permission denied\); give the job's user both"):
+                open_existing(path, None)
+        finally:
+            os.seteuid(0)
+
+
 def test_a_file_that_cannot_be_mapped_is_refused(tmp_path, monkeypatch):
     path = made(tmp_path, MIB)
 
