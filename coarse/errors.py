@@ -128,6 +128,10 @@ class ClusterError(CoarseError, OSError):
     """A cluster in a box that this machine, or this user, cannot make."""
 
 
+class MeasurementError(CoarseError, RuntimeError):
+    """A measurement that this machine's processor or kernel does not allow."""
+
+
 class UnsupportedVersionError(CoarseError, RuntimeError):
     """A library whose version lacks something that coarse uses of it."""
 

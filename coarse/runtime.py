@@ -125,7 +125,7 @@ class LiveParts:
             if at.device_index is not None:
                 files[at.device_index] = _open_own_memory(at, here, at.device_index)
             if plan is not None and comm.Get_rank() == 0:
-                others = pool_files(plan, locks=nodes.index(here) == 0)
+                others = pool_files(plan, claims=nodes.index(here) == 0)
         except CoarseError as refused:
             error = refused
         try:
@@ -461,6 +461,7 @@ def _open_own_memory(at: Opening, node: str, device: int) -> MemoryFile:
         [place for place in at.partition.places if place.node == node],
         f"coarse-{at.run}-{device}",
         at.config.device_capacity_bytes,
+        [place for place in at.partition.places if place.node != node],
     )
 
 

@@ -11,6 +11,7 @@ except ImportError as error:
 
 HELP_LINES = {
     "run": "Start workers and light memory-device ranks in one mpirun, and end with its status.",
+    "calibrate": "Measure a memory device's latency, streams, flushes and sums, and save it as a machine.",
     "check": "Validate the configuration and show what this machine offers.",
     "emulate": "Run a training job's synchronisation live on emulated links, and hold it against the simulator.",
     "predict": "Simulate a training job on a machine: a table, a trace per mode for Perfetto, pictures and a page.",

@@ -13,7 +13,8 @@ from coarse.cli.sample_costs import cpu_name, profile_costs
 from coarse.cli.wrong_input import wrong_input_ends_with_2
 from coarse.errors import ConfigError
 from coarse.hardware.machine_file import load_machine
-from coarse.hardware.measure.measured import Measurements, labelled_text, machine_of, measure, noise_note
+from coarse.hardware.measure.measured import Measurements, labelled_text, machine_of, measure
+from coarse.hardware.measure.noise import noise_note
 from coarse.hardware.measure.pair import Pair
 from coarse.hardware.quantities import require_name
 from coarse.parallel.packing.measured_cost import LENGTHS
@@ -52,7 +53,7 @@ def profile(
         found = _measured(console)
         console.print(_table(found))
         if found.is_noisy:
-            Console(stderr=True).print(f"coarse: warning: {noise_note(found)}", highlight=False, soft_wrap=True)
+            Console(stderr=True).print(f"coarse: warning: {noise_note(found.noise)}", highlight=False, soft_wrap=True)
         if save is not None:
             machine = machine_of(found, name)
             save.write_text(labelled_text(machine, found), encoding="utf-8")

@@ -1,7 +1,7 @@
 # Pure: no MPI, threads, clock or environment.
 """The text of a machine file that states a given machine."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from coarse.hardware.machine import Machine
 from coarse.hardware.quantities import SizeTable
@@ -17,6 +17,26 @@ _COHERENCE_OPTIONS = (
 def machine_text(machine: Machine) -> str:
     """TOML in base units, so that no digit is lost by converting."""
     return "\n".join(_lines(machine)) + "\n"
+
+
+def annotated_text(machine: Machine, notes: Mapping[tuple[str, str], str]) -> str:
+    """The same text, a comment behind each value that has one.
+
+    Notes are by (table, key): ("", "peer_to_peer"), ("accelerator", "name"), ("wire NAME", "latency_s").
+    """
+    return "\n".join(_annotated(machine_text(machine).splitlines(), notes)) + "\n"
+
+
+def _annotated(lines: list[str], notes: Mapping[tuple[str, str], str]) -> Iterator[str]:
+    table = ""
+    for line in lines:
+        key, _, value = (part.strip() for part in line.partition("="))
+        if line.startswith("["):
+            table = line.strip("[]")
+        elif table == "wire" and key == "name":
+            table = f"wire {value.strip(chr(34))}"
+        note = notes.get((table, key))
+        yield f"{line}  # {note}" if note else line
 
 
 def _lines(machine: Machine) -> Iterator[str]:

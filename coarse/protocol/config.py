@@ -85,6 +85,8 @@ class PoolSettings:
     """A devdax device, or a file that exists, under the same path on all nodes."""
     coherence: str = "software"
     """Whether the hardware keeps it coherent between hosts, or flushes do; "checked" finds flushes that are missing."""
+    offset_bytes: int = 0
+    """Where in the file or device the pool begins."""
     ring_bytes: int = MIB
     """Of what one device has under way to another."""
 
@@ -92,6 +94,7 @@ class PoolSettings:
         if not isinstance(self.path, str) or not self.path:
             raise _wrong("path", "the path of a file or devdax device", self.path)
         _require_choice("coherence", self.coherence, COHERENCES)
+        _require_int("offset_bytes", self.offset_bytes, 0)
         _require_int("ring_bytes", self.ring_bytes, 4 * KIB)
 
 

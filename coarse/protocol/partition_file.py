@@ -16,10 +16,19 @@ from coarse.protocol.partition import (
     partition_from_text,
     ranks_with,
 )
-from coarse.protocol.place import Anywhere, DaxDevice, MemoryPlace, memory_place
+from coarse.protocol.place import Anywhere, DaxDevice, ExistingFile, MemoryPlace, in_range, memory_place, overlap
 from coarse.protocol.toml import TomlFile, refuse_unknown_keys
 
-RANK_KEYS = {"rank": int, "role": str, "node": str, "switch": str, "local_proxy": int, "memory": str}
+RANK_KEYS = {
+    "rank": int,
+    "role": str,
+    "node": str,
+    "switch": str,
+    "local_proxy": int,
+    "memory": str,
+    "memory_offset_bytes": int,
+    "memory_bytes": int,
+}
 
 
 def stated_or_default(partition: str | None, nodes: Sequence[str]) -> PartitionTable:
@@ -49,7 +58,7 @@ def partition_from_toml(path: str | Path, nodes: Sequence[str]) -> PartitionTabl
             "add a [[rank]] for each, or start fewer"
         )
     ordered = tuple(places[rank] for rank in range(len(nodes)))
-    _refuse_shared_dax(ordered, nodes)
+    _refuse_overlaps(ordered, nodes)
     stated: dict[int, int] = {}
     for number, entry in enumerate(entries):
         if "local_proxy" in entry:
@@ -69,7 +78,8 @@ def _all_places(
     for number, entry in enumerate(entries):
         refuse_unknown_keys(entry, RANK_KEYS, ("rank", number), toml.where)
         with toml.located(("rank", number)):
-            said_at = toml.where(("rank", number, "memory") if "memory" in entry else ("memory",))
+            stated = [key for key in ("memory", "memory_offset_bytes", "memory_bytes") if key in entry]
+            said_at = toml.where(("rank", number, stated[0]) if stated else ("memory",))
             place = _place(entry, nodes, default, said_at)
             if place.rank in places:
                 raise ConfigError(f"rank {place.rank} is listed twice; remove one", key="rank")
@@ -117,6 +127,7 @@ def _place(
         memory = memory_place(entry["memory"])
     else:
         memory = default if Role.MEMORY_DEVICE in roles else Anywhere()
+    memory = in_range(memory, entry.get("memory_offset_bytes"), entry.get("memory_bytes"))
     return RankPlace(
         rank=rank,
         roles=roles,
@@ -127,19 +138,24 @@ def _place(
     )
 
 
-def _refuse_shared_dax(places: Sequence[RankPlace], nodes: Sequence[str]) -> None:
-    """Refuse two memory devices of one host in the same devdax device, which each would have for itself."""
-    owners: dict[tuple[str, MemoryPlace], int] = {}
+def _refuse_overlaps(places: Sequence[RankPlace], nodes: Sequence[str]) -> None:
+    """Refuse two memory devices of one host with bytes in common, which each would have for itself."""
+    seen: dict[tuple[str, str], list[RankPlace]] = {}
     for place in places:
-        if isinstance(place.memory, DaxDevice):
-            owner = owners.setdefault((nodes[place.rank], place.memory), place.rank)
-            if owner != place.rank:
+        if not isinstance(place.memory, DaxDevice | ExistingFile):
+            continue
+        earlier = seen.setdefault((nodes[place.rank], place.memory.path), [])
+        for owner in earlier:
+            if overlap(place.memory, owner.memory):
+                has = "has for itself" if place.memory == owner.memory else f"has in part, as '{owner.memory}'"
                 raise ConfigError(
-                    f"{place.memory_said_at}: memory of rank {place.rank} is '{place.memory}', which rank {owner} "
-                    f"on the same host {nodes[owner]} has for itself; name another device, or divide this one in two "
-                    "(daxctl create-device)",
+                    f"{place.memory_said_at}: memory of rank {place.rank} is '{place.memory}', which rank "
+                    f"{owner.rank} on the same host {nodes[owner.rank]} {has}; name another device or file, or give "
+                    "each bytes of its own (memory_offset_bytes, memory_bytes; without memory_bytes a device has all "
+                    "to the end)",
                     key="memory",
                 )
+        earlier.append(place)
 
 
 def _stated_proxy(entry: Mapping[str, Any], places: Sequence[RankPlace]) -> int:

@@ -1,7 +1,7 @@
 """Where a memory device keeps its bytes, as the partition table's `memory` says it."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from coarse.errors import ConfigError
 
@@ -26,12 +26,28 @@ class NumaNode:
 
 @dataclass(frozen=True)
 class DaxDevice:
-    """A character device of memory (devdax) that one memory device has for itself."""
+    """A character device of memory (devdax), or a range of its bytes, that one memory device has for itself."""
 
     path: str
+    offset_bytes: int = 0
+    nbytes: int | None = None
+    """None: all to the end."""
 
     def __str__(self) -> str:
-        return f"dax:{self.path}"
+        return f"dax:{self.path}{_range_text(self)}"
+
+
+@dataclass(frozen=True)
+class ExistingFile:
+    """A file that is there, or a range of its bytes, that one memory device has for itself; famfs has such files."""
+
+    path: str
+    offset_bytes: int = 0
+    nbytes: int | None = None
+    """None: all to the end."""
+
+    def __str__(self) -> str:
+        return f"file:{self.path}{_range_text(self)}"
 
 
 @dataclass(frozen=True)
@@ -44,26 +60,69 @@ class Folder:
         return f"folder:{self.path}"
 
 
-MemoryPlace = Anywhere | NumaNode | DaxDevice | Folder
+MemoryPlace = Anywhere | NumaNode | DaxDevice | ExistingFile | Folder
 
-_EXAMPLES = "'numa:2', 'dax:/dev/dax0.0' or 'folder:/mnt/huge'"
+_EXAMPLES = "'numa:2', 'dax:/dev/dax0.0', 'file:/mnt/famfs/pool' or 'folder:/mnt/huge'"
 
 
 def memory_place(text: str) -> MemoryPlace:
-    """The place that "numa:2", "dax:/dev/dax0.0" or "folder:/mnt/huge" names; ConfigError for any other text.
+    """The place that "numa:2", "dax:/dev/dax0.0", "file:/mnt/famfs/pool" or "folder:/mnt/huge" names.
 
-    Whether a machine has it is known only there.
+    ConfigError for any other text. Whether a machine has it is known only there.
     """
     scheme, _, rest = text.partition(":")
     if scheme == "numa":
         if not re.fullmatch(r"[0-9]{1,4}", rest):
             raise _wrong(f"the number of a NUMA node, such as 'numa:2', got {text!r}")
         return NumaNode(int(rest))
-    if scheme in ("dax", "folder"):
+    if scheme in _OF_PATHS:
         if not rest.startswith("/"):
             raise _wrong(f"an absolute path after {scheme}:, got {text!r}")
-        return DaxDevice(rest) if scheme == "dax" else Folder(rest)
+        return _OF_PATHS[scheme](rest)
     raise _wrong(f"{_EXAMPLES}, got {text!r}; leave it out for the machine's shared memory")
+
+
+_OF_PATHS: dict[str, type[DaxDevice | ExistingFile | Folder]] = {
+    "dax": DaxDevice,
+    "file": ExistingFile,
+    "folder": Folder,
+}
+
+
+def in_range(place: MemoryPlace, offset_bytes: int | None, nbytes: int | None) -> MemoryPlace:
+    """The place, of which a device has but a range; None where that is not stated."""
+    for key, value, least in (("memory_offset_bytes", offset_bytes, 0), ("memory_bytes", nbytes, 1)):
+        if value is None:
+            continue
+        if not isinstance(place, DaxDevice | ExistingFile):
+            raise ConfigError(
+                f"{key} means nothing for memory '{place}', only for dax: and file:; leave it out", key=key
+            )
+        if not least <= value < _MOST_BYTES:
+            raise ConfigError(f"{key} must lie in {least}..{_MOST_BYTES - 1}, got {value}; correct it", key=key)
+    if isinstance(place, DaxDevice | ExistingFile):
+        return replace(place, offset_bytes=offset_bytes or 0, nbytes=nbytes)
+    return place
+
+
+def overlap(one: MemoryPlace, other: MemoryPlace) -> bool:
+    """Whether two places have a byte of one device or file in common, as far as their paths tell."""
+    if not isinstance(one, DaxDevice | ExistingFile) or not isinstance(other, DaxDevice | ExistingFile):
+        return False
+    return one.path == other.path and one.offset_bytes < _end(other) and other.offset_bytes < _end(one)
+
+
+_MOST_BYTES = 1 << 62
+
+
+def _end(place: DaxDevice | ExistingFile) -> int:
+    return _MOST_BYTES if place.nbytes is None else place.offset_bytes + place.nbytes
+
+
+def _range_text(place: DaxDevice | ExistingFile) -> str:
+    """What a place has of its file, empty where that is all of it."""
+    length = "" if place.nbytes is None else f", {place.nbytes} bytes long"
+    return f" from byte {place.offset_bytes}{length}" if place.offset_bytes or length else ""
 
 
 def _wrong(wanted: str) -> ConfigError:

@@ -4,17 +4,24 @@ from collections.abc import Sequence
 
 from coarse.errors import CapacityError, ConfigError
 from coarse.protocol.partition import RankPlace, Role
-from coarse.protocol.place import Anywhere, DaxDevice, MemoryPlace, NumaNode
+from coarse.protocol.place import Anywhere, DaxDevice, ExistingFile, MemoryPlace, NumaNode
 from coarse.storage.dax import open_dax
+from coarse.storage.existing_file import open_existing, refuse_overlap_elsewhere
 from coarse.storage.folder import create_in_folder
 from coarse.storage.numa import create_on_node
 from coarse.storage.region import MemoryFile, PageSource, check_capacity, create_memory_file, total_bytes
 
 
 def open_device_file(
-    rank: int, places: Sequence[RankPlace], name: str, wanted_bytes: int | None
+    rank: int,
+    places: Sequence[RankPlace],
+    name: str,
+    wanted_bytes: int | None,
+    elsewhere: Sequence[RankPlace] = (),
 ) -> MemoryFile:
     """The file of the memory device `rank`, one of the `places` of a node, for `wanted_bytes` or whatever there is.
+
+    What devices `elsewhere` have matters where hosts share a file system.
 
     Raises:
         ConfigError: this machine has no such place, or this job may not use it.
@@ -28,6 +35,8 @@ def open_device_file(
         nbytes = wanted_bytes or total_bytes()
         return MemoryFile(descriptor=create_memory_file(name, nbytes), capacity_bytes=nbytes, source=PageSource())
     try:
+        if isinstance(own.memory, ExistingFile):
+            refuse_overlap_elsewhere(own.memory, elsewhere)
         return _open_in(own.memory, name, wanted_bytes, memories.count(own.memory))
     except (CapacityError, ConfigError) as error:
         raise type(error)(f"{own.memory_said_at}: memory of rank {rank} is '{own.memory}': {error}") from None
@@ -37,6 +46,8 @@ def _open_in(place: MemoryPlace, name: str, wanted_bytes: int | None, num_sharer
     if isinstance(place, NumaNode):
         return create_on_node(place.number, name, wanted_bytes, num_sharers)
     if isinstance(place, DaxDevice):
-        return open_dax(place.path, wanted_bytes)
+        return open_dax(place.path, wanted_bytes, place.offset_bytes, place.nbytes)
+    if isinstance(place, ExistingFile):
+        return open_existing(place.path, wanted_bytes, place.offset_bytes, place.nbytes)
     assert not isinstance(place, Anywhere)
     return create_in_folder(place.path, wanted_bytes, num_sharers)

@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from coarse.errors import ConfigError
+from coarse.errors import CapacityError, ConfigError
 from coarse.storage.region import MemoryFile, PageSource, check_capacity, create_memory_file
 
 _NODES = Path("/sys/devices/system/node")
@@ -119,11 +119,23 @@ def require_node(number: int) -> MemoryNode:
 
 
 def bind(descriptor: int, nbytes: int, number: int) -> None:
-    """Let all pages of a memory file come from one node [Note: whose policy]; ConfigError where that is refused."""
+    """Let all pages of a memory file come from one node [Note: whose policy].
+
+    Raises:
+        ConfigError: the kernel refuses it.
+        CapacityError: this process may not map so much.
+    """
     mask = (ctypes.c_ulong * (_MAX_NODES // 64))()
     mask[number // 64] = 1 << number % 64
     call = ctypes.CDLL(None, use_errno=True).syscall
-    with mmap.mmap(descriptor, nbytes) as mapping:
+    try:
+        whole = mmap.mmap(descriptor, nbytes)
+    except OSError as error:
+        raise CapacityError(
+            f"this process cannot map {nbytes} bytes, to bind them to NUMA node {number} ({error.strerror}); raise the "
+            "limit of its address space (ulimit -v), or lower device_capacity_bytes"
+        ) from None
+    with whole as mapping:
         first = ctypes.c_char.from_buffer(mapping)
         arguments = (ctypes.addressof(first), nbytes, _MPOL_BIND, ctypes.addressof(mask), _MAX_NODES, 0)
         result = call(_SYS_MBIND, *(ctypes.c_ulong(argument) for argument in arguments))

@@ -46,20 +46,39 @@ class PageSource:
         os.posix_fallocate(descriptor, offset, nbytes)
 
 
+class FilledSource(PageSource):
+    """Pages that are all there, as those of a devdax device: nothing is left to be made real."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def room_bytes(self) -> int:
+        """More than any device has."""
+        return 1 << 62
+
+    def take(self, descriptor: int, offset: int, nbytes: int) -> None:
+        """Nothing: a devdax device and famfs have no fallocate, and need none."""
+
+
 class DeviceMemory:
     """One device's bytes as this process sees them."""
 
-    def __init__(self, descriptor: int, capacity_bytes: int, source: PageSource | None = None) -> None:
+    def __init__(
+        self, descriptor: int, capacity_bytes: int, source: PageSource | None = None, begin_bytes: int = 0
+    ) -> None:
         """Map as much of the file as is used ([Note: mapping]); without a `source` its pages are the machine's memory.
+
+        The device's first byte is the file's at `begin_bytes`, above 0 only where all pages are there.
 
         Raises:
             CapacityError: this process may not map so much.
         """
         self._descriptor = descriptor
         self.capacity_bytes = capacity_bytes
+        self._begin_bytes = begin_bytes
         self._source = source or PageSource()
         self._bytes = np.empty(0, np.uint8)
-        """The newest mapping: the file's first bytes, as far as they have been used."""
+        """The newest mapping: the device's first bytes, as far as they have been used."""
         self._mappings: list[tuple[int, int]] = []
         """(Address, length) of each mapping; older ones live as long as their views."""
         self._map(1)
@@ -91,13 +110,15 @@ class DeviceMemory:
         return any(begin <= address < begin + nbytes for begin, nbytes in self._mappings)
 
     def _map(self, end: int) -> np.ndarray:
-        """The file's bytes from its beginning to `end` at least, mapped anew. See [Note: mapping]."""
+        """The device's bytes from its beginning to `end` at least, mapped anew. See [Note: mapping]."""
         if end > self.capacity_bytes:
             raise ValueError(f"a device of {self.capacity_bytes} bytes has no byte {end - 1}")
         wanted = max(_FIRST_MAPPING_BYTES, 2 * len(self._bytes), -(-end // _FIRST_MAPPING_BYTES) * _FIRST_MAPPING_BYTES)
         nbytes = min(wanted, self.capacity_bytes)
         try:
-            mapping = mmap.mmap(self._descriptor, nbytes, mmap.MAP_SHARED | _MAP_NORESERVE)
+            mapping = mmap.mmap(
+                self._descriptor, nbytes, mmap.MAP_SHARED | _MAP_NORESERVE, offset=self._begin_bytes
+            )
         except OSError as error:
             limit = resource.getrlimit(resource.RLIMIT_AS)[0]
             why = f"its address space is limited to {limit} bytes (ulimit -v)" if limit >= 0 else str(error.strerror)
@@ -157,6 +178,10 @@ class MemoryFile:
     capacity_bytes: int
     source: PageSource
     """Where the device that owns it takes pages from."""
+    begin_bytes: int = 0
+    """Where in the file the device begins."""
+    align_bytes: int = PageSource.page_bytes
+    """Of which the length of a mapping must be a multiple."""
 
 
 def create_memory_file(name: str, nbytes: int) -> int:

@@ -12,7 +12,7 @@ import socket
 from coarse.transport.arrival import PEER
 
 _MOST_LABEL_BYTES = 64
-_LABEL = re.compile(r"control|device [0-9]{1,9} [0-9]{1,19}|pool( [0-9]{1,9})?")
+_LABEL = re.compile(r"control|device [0-9]{1,9} [0-9]{1,19} [0-9]{1,19}|pool( [0-9]{1,9})?")
 _CONTROL_BYTES = socket.CMSG_SPACE(array.array("i").itemsize) + socket.CMSG_SPACE(PEER.size)
 
 

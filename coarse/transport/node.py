@@ -55,7 +55,9 @@ def open_node(
         CapacityError: this process may not map so much; on this rank alone.
         StallError: a rank that has not handed on its files in time.
     """
-    offers = {f"device {d} {file.capacity_bytes}": file.descriptor for d, file in own_files.items()}
+    offers = {
+        f"device {d} {file.capacity_bytes} {file.begin_bytes}": file.descriptor for d, file in own_files.items()
+    }
     offers |= others
     if comm.Get_rank() == 0:
         offers["control"] = create_memory_file(f"coarse-{run}-control", control_bytes(num_endpoints))
@@ -70,9 +72,9 @@ def open_node(
     for label in list(descriptors):
         if label.startswith("device "):
             descriptor = descriptors.pop(label)
-            device, capacity_bytes = map(int, label.split()[1:])
+            device, capacity_bytes, begin_bytes = map(int, label.split()[1:])
             source = own_files[device].source if device in own_files else None
-            memories[device] = DeviceMemory(descriptor, capacity_bytes, source)
+            memories[device] = DeviceMemory(descriptor, capacity_bytes, source, begin_bytes)
     return NodeShare(
         control=memoryview(control),
         memories=memories,

@@ -16,6 +16,7 @@ from experiments.coarse_paper.inputs import ASSUMED, SOURCED, Declared
 from experiments.coarse_paper.script import claims_table
 from experiments.coarse_paper.validate import RESULTS, markdown, summary
 from experiments.cxl_pool import cccl, cmpi
+from experiments.cxl_pool.collectives import Primitive
 from experiments.gpt.rows import write_json
 
 COMMAND = "python -m experiments.cxl_pool.validate"
@@ -25,7 +26,7 @@ SOURCES: dict[str, tuple[ModuleType, tuple[Declared, ...]]] = {
         (
             Declared("ports", "55 GB/s each way", ASSUMED, "PCIe 5 x16, less headers"),
             Declared("devices", "six of 36 GB/s, 0.21 us", SOURCED, "vendor's MLC figure; latency assumed"),
-            Declared("stores", "26.8 GB/s a node", f"fitted to {cccl.Primitive.SCATTER}", "its mean ratio of 1.04"),
+            Declared("stores", "26.8 GB/s a node", f"fitted to {Primitive.SCATTER}", "its mean ratio of 1.04"),
             Declared("InfiniBand", "24.5 GB/s, 5 us a step", ASSUMED, "200 Gbit/s, less headers; NCCL's rings"),
             Declared("chunks", "4 MiB", ASSUMED, "what is stored before a doorbell, and what a ring hands on"),
             Declared("sizes", "1 MiB to 4 GiB", ASSUMED, "the abstract names means and no sizes"),

@@ -14,6 +14,7 @@ from coarse import errors
         (errors.StallError, TimeoutError),
         (errors.SnapshotError, RuntimeError),
         (errors.CheckpointError, ValueError),
+        (errors.MeasurementError, RuntimeError),
     ],
 )
 def test_an_error_is_caught_as_coarse_error_and_as_its_builtin(kind, builtin):

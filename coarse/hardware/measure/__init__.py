@@ -1,1 +1,1 @@
-"""This machine, measured by two processes, as a machine file that predictions run on: `coarse profile`."""
+"""This machine, or a memory device of it, measured as a machine file: `coarse profile`, `coarse calibrate`."""

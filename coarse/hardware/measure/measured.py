@@ -1,13 +1,14 @@
 """What was measured, and the machine that it makes."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median
 
 from coarse.hardware.links import rising
 from coarse.hardware.machine import Accelerator, Machine, MemoryDevice
-from coarse.hardware.machine_text import machine_text
+from coarse.hardware.machine_text import annotated_text
+from coarse.hardware.measure.noise import NOISY, noise_note, noise_of
 from coarse.hardware.measure.pair import ADD, MULTIPLY, PING, READ, READ_OFTEN, STEP, Pair
 from coarse.hardware.quantities import SizeTable
 from coarse.hardware.topology_tree import HOST, Place, PlaceKind, Tree
@@ -20,8 +21,6 @@ _MATRIX_SIDE = 768
 _BYTES_PER_SIZE = 192 * MIB
 _TOGETHER_BYTES, _TOGETHER_COPIES, _TOGETHER_ROUNDS = 4 * MIB, 8, 5
 _MOST_COPIES = 40
-NOISY = 0.1
-"""The share of the time that measuring processes may wait for a core: on a quiet machine it is below a hundredth."""
 MAX_RANKS = 64
 
 OnStep = Callable[[float, str], None]
@@ -69,7 +68,6 @@ def measure(pair: Pair, *, memory_bytes: int, num_cores: int, cpu: str, on_step:
     on_step(0.95, "matrix product")
     flops = pair.ask(MULTIPLY, _MATRIX_SIDE)
     ran_s, waited_s = pair.core_times()
-    waited_s -= waited_before_s
     on_step(1.0, "done")
     return Measurements(
         latency_s=latency_s,
@@ -79,7 +77,7 @@ def measure(pair: Pair, *, memory_bytes: int, num_cores: int, cpu: str, on_step:
         adder_bytes_per_s=adder,
         optimizer_bytes_per_s=optimizer,
         fp32_flops_per_s=flops,
-        noise=waited_s / max(waited_s + ran_s - ran_before_s, 1e-9),
+        noise=noise_of(ran_s - ran_before_s, waited_s - waited_before_s),
         memory_bytes=memory_bytes,
         num_cores=num_cores,
         cpu=cpu,
@@ -197,25 +195,5 @@ def labelled_text(machine: Machine, found: Measurements) -> str:
     """The machine as a file, each value with how it was found, and how still the machine was."""
     head = ("# This machine as `coarse profile --save` measured it: two processes, mapped memory, records.",
             "# A worker or a memory device is a process here, and a transfer is a copy.",
-            f"# Noise: {noise_note(found)}")  # fmt: skip
-    return "\n".join((*head, *_labelled(machine_text(machine).splitlines()), ""))
-
-
-def _labelled(lines: list[str]) -> Iterator[str]:
-    table = ""
-    for line in lines:
-        key, _, value = (part.strip() for part in line.partition("="))
-        if line.startswith("["):
-            table = line.strip("[]")
-        elif table == "wire" and key == "name":
-            table = f"wire {value.strip(chr(34))}"
-        how = HOW.get((table, key))
-        yield f"{line}  # {how}" if how else line
-
-
-def noise_note(found: Measurements) -> str:
-    """How still the machine was, in a sentence."""
-    note = f"the measuring processes waited for a core {found.noise:.0%} of the time"
-    if not found.is_noisy:
-        return f"{note}."
-    return f"{note}: others used the machine, so its rates may be far too low; measure again when it is quiet."
+            f"# Noise: {noise_note(found.noise)}")  # fmt: skip
+    return "\n".join((*head, annotated_text(machine, HOW)))

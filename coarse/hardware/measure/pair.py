@@ -5,7 +5,9 @@ import struct
 import subprocess
 import sys
 import uuid
+from collections.abc import Collection
 from contextlib import ExitStack, suppress
+from functools import cached_property
 from pathlib import Path
 from typing import Self
 
@@ -14,7 +16,7 @@ import numpy as np
 from coarse.errors import CapacityError, CoarseError
 from coarse.protocol.clock import Clock, WallClock
 from coarse.protocol.units import MIB
-from coarse.storage.region import DeviceMemory, available_bytes, create_memory_file
+from coarse.storage.region import DeviceMemory, MemoryFile, available_bytes, create_memory_file
 from coarse.transport.mailbox import Mailbox, control_bytes
 
 PEER_MODULE = "coarse.hardware.measure.peer"
@@ -22,6 +24,10 @@ REQUEST = struct.Struct("<BQQ")
 """What is asked, and two numbers."""
 ANSWER = struct.Struct("<d")
 PING, READ, READ_OFTEN, ADD, STEP, MULTIPLY, QUIT = range(7)
+ENTER, LAY, CHASE, STREAM, FLUSH, ADD_THERE, STEP_THERE = range(7, 14)
+"""Of a memory device, see memory_probe.py."""
+NS_PER_S = 1_000_000_000
+"""Times travel as whole nanoseconds."""
 PARENT, PEER = 0, 1
 MAX_REGION_BYTES = 128 * MIB
 """Copies go through a region of this size from end to end, as gradients do; no small cache holds it."""
@@ -37,9 +43,13 @@ class Endpoint:
         self._memories = (control, DeviceMemory(data_fd, nbytes))
         self.clock: Clock = WallClock()
         self.region = self._memories[1].view(0, nbytes)  # (nbytes,) uint8, shared
-        self.own = np.ones(nbytes, np.uint8)  # (nbytes,) uint8
         self.mailbox = Mailbox(number, 2, (1 - number,), control.view(0, control_bytes(2)).data, run)
         self._at = 0
+
+    @cached_property
+    def own(self) -> np.ndarray:  # (nbytes,) uint8
+        """Memory of this process alone, as much as is shared."""
+        return np.ones(len(self.region), np.uint8)
 
     def next_range(self, nbytes: int) -> slice:
         """The next part of the region; at its end its begin."""
@@ -61,9 +71,12 @@ class Endpoint:
 class Pair:
     """The measuring process's side; `with` starts and ends the other."""
 
-    def __init__(self) -> None:
-        self.nbytes = min(MAX_REGION_BYTES, available_bytes() // 8 // MIB * MIB)
-        if self.nbytes < MIB:
+    def __init__(self, file: MemoryFile | None = None) -> None:
+        """Of a memory device's file, which stays its owner's, or of the machine's memory."""
+        self._file = file
+        self._is_greeted = False
+        self.nbytes = file.capacity_bytes if file else min(MAX_REGION_BYTES, available_bytes() // 8 // MIB * MIB)
+        if self.nbytes < MIB and file is None:
             raise CapacityError(
                 f"measuring wants at least {8 * MIB} bytes of memory, and this machine has {available_bytes()} left; "
                 "end other programs"
@@ -72,26 +85,42 @@ class Pair:
     def __enter__(self) -> Self:
         with ExitStack() as opened:
             run = uuid.uuid4().hex
-            control, data = (create_memory_file("coarse-profile", size) for size in (control_bytes(2), self.nbytes))
+            control, data = create_memory_file("coarse-profile", control_bytes(2)), self._data()
             opened.callback(os.close, control)
-            opened.callback(os.close, data)
+            if self._file is None:
+                opened.callback(os.close, data)
             self.here = Endpoint(PARENT, control, data, self.nbytes, run)
             opened.callback(self.here.close)
-            command = [sys.executable, "-m", PEER_MODULE, str(control), str(data), str(self.nbytes), run]
+            numbers = map(str, (control, data, self.nbytes, os.getpid()))
+            command = [sys.executable, "-m", PEER_MODULE, *numbers, run]
             environment = {**os.environ, **dict.fromkeys(_ONE_THREAD, "1")}
             self._process = subprocess.Popen(
                 command, pass_fds=(control, data), env=environment, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE
             )
             opened.callback(self._end)
-            self.ask(PING)
+            self._tell(PING)
             self._opened = opened.pop_all()
         return self
 
     def __exit__(self, *error: object) -> None:
         self._opened.close()
 
+    @property
+    def process_ids(self) -> tuple[int, int]:
+        """This process and the other."""
+        return os.getpid(), self._process.pid
+
     def start(self, what: int, first: int = 0, second: int = 0) -> None:
-        """Have the other process do something."""
+        """Have the other process do something, once it is there."""
+        if not self._is_greeted:
+            self.answer()  # to the ping
+            self._is_greeted = True
+        self._tell(what, first, second)
+
+    def _data(self) -> int:
+        return create_memory_file("coarse-profile", self.nbytes) if self._file is None else self._file.descriptor
+
+    def _tell(self, what: int, first: int = 0, second: int = 0) -> None:
         self.here.tell(REQUEST.pack(what, first, second))
 
     def answer(self) -> float:
@@ -111,12 +140,7 @@ class Pair:
 
     def core_times(self) -> tuple[float, float]:
         """Seconds that the two processes have run, and have waited for a core; zeros where nobody counts."""
-        ran_ns = waited_ns = 0
-        for pid in (os.getpid(), self._process.pid):
-            with suppress(OSError, ValueError):
-                ran, waited, _ = map(int, Path(f"/proc/{pid}/schedstat").read_text().split())
-                ran_ns, waited_ns = ran_ns + ran, waited_ns + waited
-        return ran_ns / 1e9, waited_ns / 1e9
+        return core_times(self.process_ids)
 
     def _last_words(self) -> str:
         self._process.kill()
@@ -125,7 +149,7 @@ class Pair:
 
     def _end(self) -> None:
         if self._process.poll() is None:
-            self.start(QUIT)
+            self._tell(QUIT)
             try:
                 self._process.wait(5)
             except subprocess.TimeoutExpired:
@@ -133,3 +157,13 @@ class Pair:
                 self._process.wait()
         if self._process.stderr is not None:
             self._process.stderr.close()
+
+
+def core_times(process_ids: Collection[int]) -> tuple[float, float]:
+    """Seconds that processes have run, and have waited for a core; zeros where nobody counts."""
+    ran_ns = waited_ns = 0
+    for pid in process_ids:
+        with suppress(OSError, ValueError):
+            ran, waited, _ = map(int, Path(f"/proc/{pid}/schedstat").read_text().split())
+            ran_ns, waited_ns = ran_ns + ran, waited_ns + waited
+    return ran_ns / 1e9, waited_ns / 1e9

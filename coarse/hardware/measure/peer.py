@@ -1,22 +1,35 @@
 """The second process: it plays the memory device, and measures what one core does alone."""
 
+import os
 import sys
 from collections.abc import Callable
+from functools import cached_property
 
 import numpy as np
 
+from coarse.hardware.measure.memory_probe import MemoryProbe
+from coarse.hardware.measure.native import Native
 from coarse.hardware.measure.pair import (
     ADD,
+    ADD_THERE,
     ANSWER,
+    CHASE,
+    ENTER,
+    FLUSH,
+    LAY,
     MULTIPLY,
+    NS_PER_S,
     PEER,
     QUIT,
     READ,
     READ_OFTEN,
     REQUEST,
     STEP,
+    STEP_THERE,
+    STREAM,
     Endpoint,
 )
+from coarse.hardware.measure.processor import cpu_flags
 from coarse.protocol.clock import Clock
 from coarse.protocol.dtypes import DType, Op
 from coarse.storage.reduce import reduce
@@ -26,32 +39,64 @@ _BLOCK_NUMEL = 64 * 1024
 _BETA1, _BETA2, _EPSILON, _RATE = 0.9, 0.999, 1e-8, 1e-3
 
 
+class Peer:
+    """Answers requests."""
+
+    def __init__(self, end: Endpoint) -> None:
+        self._end = end
+
+    @cached_property
+    def _probe(self) -> MemoryProbe:
+        """Of the region as a memory device."""
+        return MemoryProbe(self._end.region, self._end.clock, Native(cpu_flags()))
+
+    def answer(self, what: int, first: int, second: int) -> float:
+        """What is found; 0 where something was only done."""
+        end = self._end
+        if what == READ:
+            part = slice(first, first + second)
+            return _seconds(end.clock, lambda: np.copyto(end.own[part], end.region[part]))
+        if what == READ_OFTEN:
+            return _seconds(end.clock, lambda: _read_often(end, first, second))
+        if what == ADD:
+            return add_bytes_per_s(end.own, end.clock)
+        if what == STEP:
+            return step_bytes_per_s(end.own[: len(end.own) // 2], end.clock)
+        if what == MULTIPLY:
+            return multiply_flops_per_s(first, end.clock)
+        return self._answer_of_device(what, first, second)
+
+    def _answer_of_device(self, what: int, first: int, second: int) -> float:
+        end = self._end
+        if what == ENTER:
+            self._probe.enter(first, second)
+        elif what == LAY:
+            return float(self._probe.lay())
+        elif what == CHASE:
+            return self._probe.latency_s(first / NS_PER_S)
+        elif what == STREAM:
+            return self._probe.stream_bytes_per_s(first, second / NS_PER_S)
+        elif what == FLUSH:
+            return self._probe.flush_s()
+        elif what == ADD_THERE:
+            return add_bytes_per_s(end.region, end.clock, 1)
+        elif what == STEP_THERE:
+            return step_bytes_per_s(end.region, end.clock, 1)
+        return 0.0  # a ping
+
+
 def main(arguments: list[str]) -> None:
     """Serve the other process until it says to end, or is gone."""
-    control_fd, data_fd, nbytes = (int(text) for text in arguments[:3])
-    end = Endpoint(PEER, control_fd, data_fd, nbytes, arguments[3])
-    while True:
+    control_fd, data_fd, nbytes, parent = (int(text) for text in arguments[:4])
+    end = Endpoint(PEER, control_fd, data_fd, nbytes, arguments[4])
+    peer = Peer(end)
+    while os.getppid() == parent:
         for _, frame in end.mailbox.frames():
             what, first, second = REQUEST.unpack(frame)
             if what == QUIT:
                 return
-            end.tell(ANSWER.pack(_answer(end, what, first, second)))
+            end.tell(ANSWER.pack(peer.answer(what, first, second)))
         end.mailbox.sleep(1.0)
-
-
-def _answer(end: Endpoint, what: int, first: int, second: int) -> float:
-    if what == READ:
-        part = slice(first, first + second)
-        return _seconds(end.clock, lambda: np.copyto(end.own[part], end.region[part]))
-    if what == READ_OFTEN:
-        return _seconds(end.clock, lambda: _read_often(end, first, second))
-    if what == ADD:
-        return add_bytes_per_s(end.own, end.clock)
-    if what == STEP:
-        return step_bytes_per_s(len(end.own) // 8, end.clock)
-    if what == MULTIPLY:
-        return multiply_flops_per_s(first, end.clock)
-    return 0.0  # a ping
 
 
 def _read_often(end: Endpoint, nbytes: int, count: int) -> None:
@@ -60,26 +105,27 @@ def _read_often(end: Endpoint, nbytes: int, count: int) -> None:
         np.copyto(end.own[part], end.region[part])
 
 
-def add_bytes_per_s(memory: np.ndarray, clock: Clock) -> float:
+def add_bytes_per_s(memory: np.ndarray, clock: Clock, repeats: int = _REPEATS) -> float:
     """Bytes of a float32 tensor to which a sync core adds another, in a second; far larger than caches."""
     half = len(memory) // 8 * 4
     into, addend = (memory[begin : begin + half].view(np.float32) for begin in (0, half))
     into[:] = addend[:] = 1.0
-    seconds = _best(clock, lambda: reduce([into, addend], [into], DType.FLOAT32, Op.SUM, 1))
+    seconds = _best(clock, lambda: reduce([into, addend], [into], DType.FLOAT32, Op.SUM, 1), repeats)
     return half / seconds
 
 
-def step_bytes_per_s(nbytes: int, clock: Clock) -> float:
-    """Bytes of float32 parameters that Adam steps in a second, block by block."""
-    numel = nbytes // 4
-    values, gradients, first, second = (np.full(numel, 0.5, np.float32) for _ in range(4))
+def step_bytes_per_s(memory: np.ndarray, clock: Clock, repeats: int = _REPEATS) -> float:
+    """Bytes of float32 parameters that Adam steps in a second, block by block; all four states lie in `memory`."""
+    quarter = len(memory) // 16 * 4
+    states = [memory[begin : begin + quarter].view(np.float32) for begin in range(0, 4 * quarter, quarter)]
+    for state in states:
+        state[:] = 0.5
 
     def step() -> None:
-        for begin in range(0, numel, _BLOCK_NUMEL):
-            block = slice(begin, begin + _BLOCK_NUMEL)
-            _adam(values[block], gradients[block], first[block], second[block])
+        for begin in range(0, quarter // 4, _BLOCK_NUMEL):
+            _adam(*(state[begin : begin + _BLOCK_NUMEL] for state in states))
 
-    return nbytes / _best(clock, step)
+    return quarter / _best(clock, step, repeats)
 
 
 def _adam(values: np.ndarray, gradients: np.ndarray, first: np.ndarray, second: np.ndarray) -> None:
@@ -98,10 +144,11 @@ def multiply_flops_per_s(side: int, clock: Clock) -> float:
     return 2.0 * side**3 / _best(clock, lambda: np.matmul(left, right, out=out))
 
 
-def _best(clock: Clock, action: Callable[[], object]) -> float:
-    """Seconds of the fastest of a few; the first only warms up."""
-    action()
-    return min(_seconds(clock, action) for _ in range(_REPEATS))
+def _best(clock: Clock, action: Callable[[], object], repeats: int = _REPEATS) -> float:
+    """Seconds of the fastest of a few; the first only warms up where there are several."""
+    if repeats > 1:
+        action()
+    return min(_seconds(clock, action) for _ in range(repeats))
 
 
 def _seconds(clock: Clock, action: Callable[[], object]) -> float:

@@ -1,18 +1,16 @@
-"""Instructions that empty caches of a range: Python has none, so a few bytes of machine code stand here.
+"""Instructions that empty caches of a range; see [Note: machine code].
 
 x86-64 has CLFLUSHOPT (or CLFLUSH, on processors without it) and MFENCE; they write a dirty line back and drop it.
 ARMv8 has DC CIVAC and DSB for the same; that has not run on such a machine yet.
 """
 
-import ctypes
-import mmap
 import platform
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
 from coarse.errors import UnsupportedError
+from coarse.storage.machine_code import executable
 from coarse.storage.pool.memory import LINE_BYTES
 
 _X86_FLUSHES = {"clflushopt": "660fae3f", "clflush": "0fae3f90"}
@@ -46,21 +44,18 @@ class FlushedLines:
     def __init__(self) -> None:
         code = flush_code(platform.machine(), _cpu_flags())
         try:
-            self._memory = mmap.mmap(-1, mmap.PAGESIZE, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
+            self._page, loops = executable({"flush": code})
         except OSError as error:
             raise UnsupportedError(
                 f"this process may not run code that it wrote ({error.strerror}), so it cannot flush caches; allow it "
                 'executable memory, or set coherence = "hardware" in [pool] where the hardware keeps it coherent'
             ) from None
-        self._memory.write(code)
-        address = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
-        kind = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
-        self._run: Callable[[int, int], None] = kind(address)
+        self._loop = loops["flush"]
 
     def flush(self, lines: np.ndarray) -> None:
         """See CacheLines."""
         begin = lines.__array_interface__["data"][0]
-        self._run(begin // LINE_BYTES * LINE_BYTES, begin + lines.nbytes)
+        self._loop(begin // LINE_BYTES * LINE_BYTES, begin + lines.nbytes, 0)
 
 
 def _cpu_flags() -> frozenset[str]:

@@ -1,3 +1,4 @@
+# Pure: no MPI, threads, clock or environment.
 """A pool: memory that the devices of several hosts have mapped, and what a user does so that the others see a store.
 
 CXL 2.0 keeps a pool coherent within a host alone. What a host stores lies in its caches until it is flushed, and what

@@ -1,6 +1,5 @@
 """How the devices of a job come to one pool: its file, who takes which part of it, and that all have the same one."""
 
-import fcntl
 import mmap
 import os
 import stat
@@ -12,7 +11,8 @@ import numpy as np
 from coarse.errors import CapacityError, ConfigError
 from coarse.protocol.clock import Clock
 from coarse.protocol.config import PoolSettings
-from coarse.storage.dax import size_and_align
+from coarse.storage.dax import device_number, open_dax, size_and_align
+from coarse.storage.existing_file import open_existing
 from coarse.storage.pool.cache_lines import FlushedLines
 from coarse.storage.pool.history import MOST_USERS, History, history_bytes
 from coarse.storage.pool.memory import LINE_BYTES, CoherentLines, MappedPool, Pool, whole_lines
@@ -61,8 +61,9 @@ class PoolPlan:
 
     @property
     def file_bytes(self) -> int:
-        """Bytes that the file must have."""
-        return self.data_bytes + (history_bytes(self.data_bytes) if self.is_checked else 0)
+        """Bytes that the file must have, whole pages."""
+        nbytes = self.data_bytes + (history_bytes(self.data_bytes) if self.is_checked else 0)
+        return -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
 
     @property
     def _ring_bytes(self) -> int:
@@ -73,44 +74,34 @@ class PoolPlan:
         return ring_place_bytes(self._ring_bytes)
 
 
-def pool_files(plan: PoolPlan, *, locks: bool) -> dict[str, int]:
+def pool_files(plan: PoolPlan, *, claims: bool) -> dict[str, int]:
     """Descriptors of what a node's ranks share, by label; on the node's first rank.
 
-    The job's first node has the file for itself (flock); other hosts cannot see that lock.
+    The job's first node has the bytes for itself; other hosts cannot see its lock.
 
     Raises:
         ConfigError: there is no such file, or it is none that can be mapped, or somebody uses it.
-        CapacityError: it is too small.
+        CapacityError: it is too small, or has holes that cannot be filled.
     """
-    path = plan.settings.path
+    settings = plan.settings
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    except OSError as error:
-        raise ConfigError(
-            f"[pool] path {path!r} cannot be opened to read and write ({error.strerror}); name a devdax device, or a "
-            f"file that exists and that all nodes map, made by truncate -s {plan.file_bytes} {path}",
-            key="path",
-        ) from None
+        is_device = device_number(settings.path) is not None
+    except OSError:
+        is_device = False
+    open_file = open_dax if is_device else open_existing
     try:
-        has_bytes = _size(path, descriptor)
-        if has_bytes < plan.file_bytes:
-            raise CapacityError(
-                f"[pool] path {path!r} has {has_bytes} bytes but {len(plan.hosts)} memory devices need "
-                f"{plan.file_bytes}; take a longer one, or lower ring_bytes in [pool]"
-            )
-        if locks:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        raise ConfigError(
-            f"another job uses [pool] path {path!r}; name another file, or wait for that job's end", key="path"
+        file = open_file(settings.path, plan.file_bytes, settings.offset_bytes, claims=claims)
+    except ConfigError as error:
+        raise ConfigError(f"[pool] path {settings.path!r}: {error}", key="path") from None
+    except CapacityError as error:
+        raise CapacityError(
+            f"[pool] path {settings.path!r}, of which {len(plan.hosts)} memory devices need {plan.file_bytes} bytes: "
+            f"{error}; or lower ring_bytes in [pool]"
         ) from None
-    except BaseException:
-        os.close(descriptor)
-        raise
     caches = sorted(set(plan.hosts)) if plan.is_checked else []
     nbytes = cache_bytes(plan.data_bytes)
-    return {POOL: descriptor} | {f"{POOL} {host}": create_memory_file(f"coarse-pool-{host}", nbytes) for host in caches}
+    made = {f"{POOL} {host}": create_memory_file(f"coarse-pool-{host}", nbytes) for host in caches}
+    return {POOL: file.descriptor, **made}
 
 
 def map_pool(plan: PoolPlan, descriptors: Mapping[str, int], user: PoolUser, clock: Clock) -> Pool:
@@ -120,9 +111,12 @@ def map_pool(plan: PoolPlan, descriptors: Mapping[str, int], user: PoolUser, clo
         CapacityError: this process may not map so much.
         UnsupportedError: it is not coherent, and coarse knows no instruction of this processor to flush its caches.
     """
-    mapped = _mapped(descriptors[POOL], plan.file_bytes)
+    settings, descriptor = plan.settings, descriptors[POOL]
+    is_device = stat.S_ISCHR(os.fstat(descriptor).st_mode)
+    unit_bytes = size_and_align(settings.path)[1] if is_device else 1  # a devdax device is mapped in whole units
+    mapped = _mapped(descriptor, -(-plan.file_bytes // unit_bytes) * unit_bytes, settings.offset_bytes)
     if not plan.is_checked:
-        return MappedPool(mapped, FlushedLines() if plan.settings.coherence == "software" else CoherentLines())
+        return MappedPool(mapped, FlushedLines() if settings.coherence == "software" else CoherentLines())
     history = History(mapped[plan.data_bytes :], plan.data_bytes)
     if user.number == 0:
         history.clear()
@@ -148,25 +142,12 @@ def check_signature(pool: Pool, run: str, path: str, where: str) -> None:
         )
 
 
-def _mapped(descriptor: int, nbytes: int) -> np.ndarray:
+def _mapped(descriptor: int, nbytes: int, offset_bytes: int = 0) -> np.ndarray:
     try:
-        mapping = mmap.mmap(descriptor, 0 if _is_device(descriptor) else nbytes)
+        mapping = mmap.mmap(descriptor, nbytes, offset=offset_bytes)
     except OSError as error:
         raise CapacityError(
             f"this process cannot map {nbytes} bytes of the pool ({error.strerror}); raise its limit of address space "
             "(ulimit -v), or lower ring_bytes in [pool]"
         ) from None
-    return np.frombuffer(mapping, np.uint8)[:nbytes]
-
-
-def _is_device(descriptor: int) -> bool:
-    return stat.S_ISCHR(os.fstat(descriptor).st_mode)
-
-
-def _size(path: str, descriptor: int) -> int:
-    status = os.fstat(descriptor)
-    if stat.S_ISCHR(status.st_mode):
-        return size_and_align(path)[0]
-    if not stat.S_ISREG(status.st_mode):
-        raise ConfigError(f"[pool] path {path!r} is neither a file nor a devdax device; name one", key="path")
-    return status.st_size
+    return np.frombuffer(mapping, np.uint8)

@@ -2,8 +2,10 @@
 
 import json
 import os
+import tempfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from coarse.errors import ConfigError
@@ -11,6 +13,7 @@ from coarse.protocol.place import NumaNode
 from coarse.storage.numa import create_on_node
 from tests.mpi.arrays.array_claims import CLAIMS
 from tests.support.claims import IN_TIME_S, read_reports
+from tests.support.dax_tree import make_dax_tree
 from tests.support.launch import REPOSITORY, mpirun
 
 HERE = Path(__file__).parent
@@ -24,6 +27,16 @@ def table(folder: Path, *memories: str) -> dict[str, str]:
     text = "".join(f'[[rank]]\nrank = {rank}\nrole = "worker"\n' for rank in range(2))
     for rank, memory in enumerate(memories, start=2):
         text += f'[[rank]]\nrank = {rank}\nrole = "memory_device"\n' + (f'memory = "{memory}"\n' if memory else "")
+    (folder / "partition.toml").write_text(text)
+    return {"COARSE_PARTITION": str(folder / "partition.toml")}
+
+
+def table_of_one_file(folder: Path, path: Path, *ranges: tuple[int, int]) -> dict[str, str]:
+    """The environment of two workers and a memory device for each (offset, bytes) of a file."""
+    text = "".join(f'[[rank]]\nrank = {rank}\nrole = "worker"\n' for rank in range(2))
+    for rank, (offset, nbytes) in enumerate(ranges, start=2):
+        text += f'[[rank]]\nrank = {rank}\nrole = "memory_device"\nmemory = "file:{path}"\n'
+        text += f"memory_offset_bytes = {offset}\nmemory_bytes = {nbytes}\n"
     (folder / "partition.toml").write_text(text)
     return {"COARSE_PARTITION": str(folder / "partition.toml")}
 
@@ -70,21 +83,42 @@ def test_a_device_in_a_folder_is_a_file_there_that_leaves_nothing(tmp_path, base
 
 def test_no_claim_needs_memory_that_was_zero_at_first(tmp_path):
     """On a devdax device, which keeps what was written, and which stands here in a file full of ones."""
-    device = tmp_path / "sys" / "devices" / "dax0.0"
-    device.mkdir(parents=True)
-    for folder in ("bus/dax/drivers/device_dax", "dev/char"):
-        (tmp_path / "sys" / folder).mkdir(parents=True)
-    (device / "size").write_text(f"{256 * MIB}\n")
-    (device / "align").write_text(f"{2 * MIB}\n")
-    (device / "subsystem").symlink_to(tmp_path / "sys" / "bus" / "dax")
-    (device / "driver").symlink_to(tmp_path / "sys" / "bus" / "dax" / "drivers" / "device_dax")
-    (tmp_path / "sys" / "dev" / "char" / "252:0").symlink_to(device)
+    make_dax_tree(tmp_path / "sys", 256 * MIB, 2 * MIB)
     (tmp_path / "dax0.0").write_bytes(b"\xff" * (256 * MIB))
     completed = mpirun(3, HERE / "dax_claims.py", tmp_path, env=table(tmp_path, f"dax:{tmp_path}/dax0.0"))
     assert completed.returncode == 0, completed.stderr
     reports = read_reports(tmp_path, 2)
     assert reports.keys() == {claim.__name__ for claim in CLAIMS}
     assert not [failure for failures in reports.values() for failure in failures if failure]
+
+
+def test_two_devices_share_a_file_that_was_there_and_leave_it_there(tmp_path):
+    """As on famfs; the file is full of ones, and between the devices lie bytes that nobody has."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as name:
+        path = Path(name) / "pool"
+        path.write_bytes(b"\xff" * (258 * MIB))
+        before = path.stat()
+        environment = table_of_one_file(tmp_path, path, (0, 128 * MIB), (130 * MIB, 128 * MIB))
+        completed = mpirun(4, HERE / "array_claims.py", tmp_path, env=environment)
+        assert completed.returncode == 0, completed.stderr
+        reports = read_reports(tmp_path, 2)
+        assert reports.keys() == {claim.__name__ for claim in CLAIMS}
+        assert not [failure for failures in reports.values() for failure in failures if failure]
+        after = path.stat()
+        assert (after.st_ino, after.st_size, after.st_nlink) == (before.st_ino, 258 * MIB, 1)
+        seen = np.memmap(path, np.uint8, "r")
+        assert (seen[128 * MIB : 130 * MIB] == 0xFF).all()
+        assert (seen[: 128 * MIB] != 0xFF).any()
+        assert (seen[130 * MIB :] != 0xFF).any()
+
+
+def test_a_device_in_a_file_of_a_disk_is_mapped_by_all_and_keeps_its_name(tmp_path):
+    path = tmp_path / "pool"
+    path.write_bytes(b"\xff" * (64 * MIB))
+    found = asked(tmp_path, f"file:{path}")
+    assert found["file"] == str(path)
+    assert len(found["maps"]) == 3
+    assert path.stat().st_size == 64 * MIB
 
 
 REFUSALS = {
@@ -112,6 +146,21 @@ REFUSALS = {
         ("folder:/dev/shm", "folder:/dev/shm"),
         "CapacityError",
         ["partition.toml:10: memory of rank 2 is", f"2 memory devices of {1 << 59} bytes", "tmpfs at /dev/shm has"],
+    ),
+    "existing file twice": (
+        ("file:/pool", "file:/pool"),
+        "ConfigError",
+        ["partition.toml:14: memory of rank 3 is 'file:/pool', which rank 2 on the same host", "memory_offset_bytes"],
+    ),
+    "absent file": (
+        ("", "file:/absent/pool"),
+        "ConfigError",
+        ["partition.toml:13: memory of rank 3 is 'file:/absent/pool': there is no such file", "famfs creat"],
+    ),
+    "short file": (
+        (f"file:{__file__}", ""),
+        "CapacityError",
+        ["partition.toml:10: memory of rank 2 is", f"{1 << 59} bytes are wanted but the file has", "device_capacity"],
     ),
     "unknown": (("", "cxl:2"), "ConfigError", ["partition.toml:13: memory must be 'numa:2'", "got 'cxl:2'"]),
 }

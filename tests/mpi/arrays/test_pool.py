@@ -62,9 +62,9 @@ def test_a_flush_that_a_device_leaves_out_ends_the_job_and_is_named(tmp_path):
 
 
 WRONG = {
-    "no such file": (None, "hardware", "truncate -s"),
-    "too short": (MIB, "hardware", "has 1048576 bytes but 2 memory devices need"),
-    "in use": (32 * MIB, "hardware", "another job uses"),
+    "no such file": (None, "hardware", "there is no such file"),
+    "too short": (MIB, "hardware", "are wanted but the file has 1048576"),
+    "in use": (32 * MIB, "hardware", "another process uses the file"),
 }
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from coarse.cli import predict, shard
+from coarse.cli import calibrate, predict, shard
 from coarse.cli.report import command as report
 from coarse.hardware.presets import preset_path
 
@@ -266,7 +266,7 @@ def test_a_folder_without_a_run_is_refused(content, tmp_path):
 
 def test_the_guide_names_only_options_that_exist():
     page = (Path(__file__).parents[3] / "docs" / "predict.md").read_text()
-    commands = (predict.predict_command, shard.shard, report.report)
+    commands = (predict.predict_command, shard.shard, report.report, calibrate.calibrate)
     options = {f"--{name.replace('_', '-')}" for command in commands for name in signature(command).parameters}
     known = options | {"--no-nvlink", "--save", "--vary"}
     assert set(re.findall(r"--[a-z][a-z-]*", page)) <= known

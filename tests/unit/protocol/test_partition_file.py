@@ -5,7 +5,7 @@ import pytest
 from coarse.errors import ConfigError
 from coarse.protocol.partition import RankPlace, Role, partition_from_nodes, partition_from_text
 from coarse.protocol.partition_file import partition_from_toml, stated_or_default
-from coarse.protocol.place import Anywhere, DaxDevice, Folder, NumaNode
+from coarse.protocol.place import Anywhere, DaxDevice, ExistingFile, Folder, NumaNode
 
 
 @pytest.fixture
@@ -86,6 +86,30 @@ DEVICE = 'rank = 1\nrole = "memory_device"'
             8,
             "memory of rank 1 is 'dax:/dev/dax0.0', which rank 0 on the same host host has for itself",
         ),
+        (
+            entries(
+                'rank = 0\nrole = "both"\nmemory = "file:/pool"\nmemory_bytes = 8193',
+                f'{DEVICE}\nmemory = "file:/pool"\nmemory_offset_bytes = 8192',
+            ),
+            9,
+            "from byte 8192', which rank 0 on the same host host has in part, as 'file:/pool from byte 0, 8193 bytes.*",
+        ),
+        (
+            entries('rank = 0\nrole = "worker"', f'{DEVICE}\nmemory_offset_bytes = 4096'),
+            7,
+            "memory_offset_bytes means nothing for memory 'anywhere'",
+        ),
+        (
+            entries('rank = 0\nrole = "worker"', f'{DEVICE}\nmemory = "file:/pool"\nmemory_offset_bytes = -4096'),
+            8,
+            r"memory_offset_bytes must lie in 0\.\..*got -4096",
+        ),
+        (
+            entries('rank = 0\nrole = "worker"', f'{DEVICE}\nmemory = "file:/pool"\nmemory_bytes = "1 GiB"'),
+            8,
+            "memory_bytes must be a whole number, got '1 GiB'",
+        ),
+        (entries('rank = 0\nrole = "worker"', f'{DEVICE}\nmemory = "file:pool"'), 7, "an absolute path after file:"),
         ("rank = 3\n", 1, "one .*rank.* table for each"),
         ("ranks = 3\n", 1, "unknown key 'ranks'"),
         ("[[rank]\n", 1, "not TOML"),
@@ -138,6 +162,20 @@ def test_one_line_says_it_for_all_devices_that_do_not_say_it_themselves(write):
     table = partition_from_toml(path, ["host"] * 3)
     assert [place.memory for place in table.places] == [Anywhere(), NumaNode(1), NumaNode(3)]
     assert table.places[1].memory_said_at == f"{path}:1"
+
+
+def test_devices_of_a_host_may_have_ranges_of_one_file_that_one_line_names(write):
+    path = write(
+        'memory = "file:/mnt/famfs/pool"\n'
+        + entries(
+            'rank = 0\nrole = "both"\nmemory_offset_bytes = 8192',
+            'rank = 1\nrole = "memory_device"\nmemory_bytes = 8192',
+        )
+    )
+    table = partition_from_toml(path, ["host"] * 2)
+    pool = "/mnt/famfs/pool"
+    assert [place.memory for place in table.places] == [ExistingFile(pool, 8192), ExistingFile(pool, 0, 8192)]
+    assert table.places[1].memory_said_at == f"{path}:9"
 
 
 def test_two_hosts_may_each_have_a_devdax_device_of_the_same_name(write):

@@ -12,6 +12,7 @@ from coarse.errors import CapacityError, ConfigError
 from coarse.storage import dax
 from coarse.storage.dax import open_dax
 from coarse.storage.region import DeviceMemory
+from tests.support.dax_tree import make_dax_tree
 
 MIB = 1 << 20
 SIZE_BYTES, ALIGN_BYTES = 8 * MIB, 2 * MIB
@@ -21,17 +22,7 @@ SIZE_BYTES, ALIGN_BYTES = 8 * MIB, 2 * MIB
 def system(tmp_path, monkeypatch):
     """A kernel that knows one device, dax0.0, as 252:0."""
     root = tmp_path / "sys"
-    device = root / "devices" / "dax0.0"
-    device.mkdir(parents=True)
-    for driver in ("device_dax", "kmem"):
-        (root / "bus" / "dax" / "drivers" / driver).mkdir(parents=True)
-    for name, value in {"size": SIZE_BYTES, "align": ALIGN_BYTES, "target_node": 2}.items():
-        (device / name).write_text(f"{value}\n")
-    (device / "subsystem").symlink_to(root / "bus" / "dax")
-    (device / "driver").symlink_to(root / "bus" / "dax" / "drivers" / "device_dax")
-    for link in (root / "bus" / "dax" / "devices" / "dax0.0", root / "dev" / "char" / "252:0"):
-        link.parent.mkdir(parents=True)
-        link.symlink_to(device)
+    make_dax_tree(root, SIZE_BYTES, ALIGN_BYTES)
     monkeypatch.setattr(dax, "_SYS", root)
     monkeypatch.setattr(dax, "device_number", lambda path: "252:0" if os.stat(path) else None)
     return root
@@ -55,6 +46,27 @@ def test_a_mapping_is_whole_units_of_the_alignment(system, path, wanted, mapped)
     file = open_dax(path, wanted)
     assert file.capacity_bytes == mapped * ALIGN_BYTES
     os.close(file.descriptor)
+
+
+def test_devices_may_have_ranges_of_one_device(system, path):
+    first = open_dax(path, None, 0, ALIGN_BYTES)
+    second = open_dax(path, ALIGN_BYTES + 1, ALIGN_BYTES)
+    assert (first.capacity_bytes, second.capacity_bytes) == (ALIGN_BYTES, 2 * ALIGN_BYTES)
+    assert second.align_bytes == ALIGN_BYTES
+    memory = DeviceMemory(second.descriptor, second.capacity_bytes, second.source, second.begin_bytes)
+    memory.view(5, 1)[:] = 7
+    with open(path, "rb") as seen:
+        seen.seek(ALIGN_BYTES)
+        assert seen.read(7) == b"\xff\xff\xff\xff\xff\x07\xff"
+    with pytest.raises(ConfigError, match="another process uses the device"):
+        open_dax(path, None, 3 * ALIGN_BYTES)  # the second has it to the end
+    memory.close()
+    os.close(first.descriptor)
+
+
+def test_a_range_begins_with_a_whole_unit_of_the_alignment(system, path):
+    with pytest.raises(ConfigError, match=rf"alignment, {ALIGN_BYTES}, got 4096; write 0 or {ALIGN_BYTES}"):
+        open_dax(path, None, 4096)
 
 
 def test_nothing_has_to_be_made_real(system, path, monkeypatch):

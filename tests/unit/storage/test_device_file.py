@@ -1,13 +1,14 @@
 """The file behind a memory device: where the table puts it, or an error that names file, line, rank and place."""
 
 import os
+from dataclasses import replace
 
 import pytest
 
 from coarse.errors import CapacityError, ConfigError
 from coarse.protocol.partition import RankPlace, Role
-from coarse.protocol.place import Anywhere, DaxDevice, Folder, MemoryPlace, NumaNode
-from coarse.storage import device_file
+from coarse.protocol.place import Anywhere, DaxDevice, ExistingFile, Folder, MemoryPlace, NumaNode
+from coarse.storage import device_file, existing_file
 from coarse.storage import region as memory
 from coarse.storage.device_file import open_device_file
 from coarse.storage.region import total_bytes
@@ -38,6 +39,23 @@ def test_a_device_in_a_folder_is_a_file_of_its_file_system(tmp_path):
     os.close(file.descriptor)
 
 
+def test_a_device_in_an_existing_file_has_the_range_that_the_table_states(tmp_path):
+    (tmp_path / "pool").write_bytes(bytes(MIB))
+    place = ExistingFile(str(tmp_path / "pool"), 4096, 8192)
+    file = open_device_file(1, devices(place), "coarse-test", None)
+    assert (file.begin_bytes, file.capacity_bytes) == (4096, 8192)
+    os.close(file.descriptor)
+
+
+def test_a_file_that_hosts_share_may_not_be_in_use_elsewhere(tmp_path, monkeypatch):
+    (tmp_path / "pool").write_bytes(bytes(MIB))
+    monkeypatch.setattr(existing_file, "file_system_type", lambda _: "famfs")
+    here = devices(ExistingFile(str(tmp_path / "pool")))
+    elsewhere = [replace(here[1], rank=2, node="b")]
+    with pytest.raises(ConfigError, match=r"^p\.toml:1: memory of rank 1 is 'file:.*': rank 2 on b has bytes of it"):
+        open_device_file(1, here, "coarse-test", None, elsewhere)
+
+
 def test_all_that_share_the_machine_count_against_it_and_no_others(tmp_path, monkeypatch):
     monkeypatch.setattr(memory, "available_bytes", lambda: 2 * MIB)
     places = devices(Anywhere(), NumaNode(0), Folder(str(tmp_path)), DaxDevice("/dev/absent"))
@@ -59,6 +77,9 @@ def test_the_devices_that_share_a_place_are_counted(monkeypatch):
         (NumaNode(977), ConfigError, "no NUMA node 977 with memory"),
         (DaxDevice("/dev/dax77.0"), ConfigError, "no such device"),
         (DaxDevice("/dev/null"), ConfigError, "no devdax device"),
+        (ExistingFile("/absent"), ConfigError, "no such file"),
+        (ExistingFile("/dev"), ConfigError, "this is a folder"),
+        (ExistingFile(__file__), CapacityError, "no unit of|are wanted"),
         (Folder("/absent"), ConfigError, "no such folder"),
         (Folder("/dev/shm"), CapacityError, "do not fit"),
     ],

@@ -37,14 +37,16 @@ def open_files() -> set[str]:
 
 def test_a_rank_s_descriptor_is_found_by_its_label(line, file):
     rank, other, address = line
-    send_descriptor(other, address, "device 0 4096", file)
+    send_descriptor(other, address, "device 0 4096 8192", file)
     found: dict[str, int] = {}
     receive_descriptor(rank, found)
-    assert os.fstat(found["device 0 4096"]).st_ino == os.fstat(file).st_ino
-    os.close(found["device 0 4096"])
+    assert os.fstat(found["device 0 4096 8192"]).st_ino == os.fstat(file).st_ino
+    os.close(found["device 0 4096 8192"])
 
 
-@pytest.mark.parametrize("label", ["", "device", "device 0", "device 0 x", "device 0 1 2", "d" * 100, "\udcff"])
+@pytest.mark.parametrize(
+    "label", ["", "device", "device 0", "device 0 x", "device 0 1", "device 0 1 2 3", "d" * 100, "\udcff"]
+)
 def test_what_no_rank_sends_is_dropped_and_its_descriptor_closed(line, file, label):
     rank, other, address = line
     said = label.encode(errors="surrogateescape")
@@ -54,10 +56,10 @@ def test_what_no_rank_sends_is_dropped_and_its_descriptor_closed(line, file, lab
 
 def test_a_datagram_without_a_descriptor_or_with_two_is_dropped(line, file):
     rank, other, address = line
-    other.sendto(b"device 0 4096", address)
+    other.sendto(b"device 0 4096 8192", address)
     require_dropped(rank)
     two = file.to_bytes(4, "little") * 2
-    other.sendmsg([b"device 0 4096"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, two)], 0, address)
+    other.sendmsg([b"device 0 4096 8192"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, two)], 0, address)
     require_dropped(rank)
 
 

@@ -33,7 +33,7 @@ def test_a_checked_pool_has_room_for_its_history_and_a_cache_for_each_host(tmp_p
     assert planned.file_bytes > 2 * planned.data_bytes
     (tmp_path / "pool").write_bytes(b"\0")
     os.truncate(tmp_path / "pool", planned.file_bytes)
-    files = pool_files(planned, locks=True)
+    files = pool_files(planned, claims=True)
     assert set(files) == {POOL, f"{POOL} 0", f"{POOL} 4"}
     for descriptor in files.values():
         os.close(descriptor)
@@ -43,7 +43,7 @@ def test_the_file_keeps_its_length_and_what_else_is_in_it(tmp_path):
     path = tmp_path / "pool"
     planned = plan(path)
     path.write_bytes(bytes([7]) * (planned.file_bytes + 100))
-    os.close(pool_files(planned, locks=True)[POOL])
+    os.close(pool_files(planned, claims=True)[POOL])
     assert path.read_bytes() == bytes([7]) * (planned.file_bytes + 100)
 
 
@@ -54,24 +54,24 @@ def test_a_file_that_is_locked_is_refused_to_who_locks(tmp_path):
     os.truncate(path, planned.file_bytes)
     with path.open("rb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        with pytest.raises(ConfigError, match="another job uses"):
-            pool_files(planned, locks=True)
-        os.close(pool_files(planned, locks=False)[POOL])
+        with pytest.raises(ConfigError, match="another process uses the file"):
+            pool_files(planned, claims=True)
+        os.close(pool_files(planned, claims=False)[POOL])
 
 
 def test_what_is_no_file_or_too_short_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match=r"cannot be opened .*truncate -s \d+"):
-        pool_files(plan(tmp_path / "absent"), locks=True)
-    with pytest.raises(ConfigError, match="Is a directory"):
-        pool_files(plan(tmp_path), locks=True)
+    with pytest.raises(ConfigError, match=r"\[pool\] path .*there is no such file .*fallocate"):
+        pool_files(plan(tmp_path / "absent"), claims=True)
+    with pytest.raises(ConfigError, match="this is a folder"):
+        pool_files(plan(tmp_path), claims=True)
     with pytest.raises(ConfigError, match="no devdax device"):
-        pool_files(plan("/dev/zero"), locks=True)
+        pool_files(plan("/dev/zero"), claims=True)
     os.mkfifo(tmp_path / "fifo")
-    with pytest.raises(ConfigError, match="neither a file nor a devdax device"):
-        pool_files(plan(tmp_path / "fifo"), locks=True)
-    (tmp_path / "short").write_bytes(bytes(100))
-    with pytest.raises(CapacityError, match="has 100 bytes but 3 memory devices need"):
-        pool_files(plan(tmp_path / "short"), locks=True)
+    with pytest.raises(ConfigError, match="this is no regular file"):
+        pool_files(plan(tmp_path / "fifo"), claims=True)
+    (tmp_path / "short").write_bytes(bytes(8192))
+    with pytest.raises(CapacityError, match=r"3 memory devices need \d+ bytes: .* the file has 8192"):
+        pool_files(plan(tmp_path / "short"), claims=True)
 
 
 def test_a_device_that_sees_other_memory_is_told():

@@ -1,0 +1,18 @@
+# Pure: no MPI, threads, clock or environment.
+"""How still a machine was while it was measured."""
+
+NOISY = 0.1
+"""The share of the time that measuring processes may wait for a core: on a quiet machine it is below a hundredth."""
+
+
+def noise_of(ran_s: float, waited_s: float) -> float:
+    """The share of the time in which processes could have run that they waited for a core."""
+    return waited_s / max(waited_s + ran_s, 1e-9)
+
+
+def noise_note(noise: float) -> str:
+    """What a share means for the measured numbers, in a sentence."""
+    note = f"the measuring processes waited for a core {noise:.0%} of the time"
+    if noise <= NOISY:
+        return f"{note}."
+    return f"{note}: others used the machine, so its rates may be far too low; measure again when it is quiet."

@@ -1,0 +1,38 @@
+"""What the kernel says of this machine's processor: what it can do, and how large its last-level caches are."""
+
+import os
+from collections.abc import Collection
+from pathlib import Path
+
+_CPUS = Path("/sys/devices/system/cpu")
+_CPUINFO = Path("/proc/cpuinfo")
+_UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
+def cpu_flags() -> frozenset[str]:
+    """What the processor can do, by the kernel's names; empty where the kernel has none."""
+    for line in _CPUINFO.read_text(encoding="utf-8", errors="replace").splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() == "flags":
+            return frozenset(value.split())
+    return frozenset()
+
+
+def last_level_bytes(cpus: Collection[int] | None = None) -> int:
+    """Bytes of all last-level caches that some cores use, by default those of this process; 0 where nobody tells."""
+    caches: dict[str, int] = {}
+    for cpu in sorted(os.sched_getaffinity(0) if cpus is None else cpus):
+        found = [_cache(folder) for folder in (_CPUS / f"cpu{cpu}" / "cache").glob("index*")]
+        if found:
+            _, nbytes, sharers = max(found)
+            caches[sharers] = nbytes
+    return sum(caches.values())
+
+
+def _cache(folder: Path) -> tuple[int, int, str]:
+    """(level, bytes, which cores share it); all zero where one of them cannot be read."""
+    try:
+        level, size, sharers = ((folder / name).read_text().strip() for name in ("level", "size", "shared_cpu_list"))
+        return int(level), int(size[:-1]) * _UNITS[size[-1]], sharers
+    except (OSError, ValueError, KeyError, IndexError):
+        return 0, 0, ""
