@@ -9,6 +9,20 @@ from coarse.errors import CapacityError, ConfigError
 from coarse.hardware.presets import preset_names
 from coarse.simulation.scenario import Mode
 
+Intervals = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="What an input may be instead, KEY=LOW:HIGH: compute, rates or latencies (factors on all of them), or "
+        "a field of the machine's file."
+    ),
+]
+Samples = Annotated[
+    int | None,
+    typer.Option(
+        help="Simulations under other inputs, beside the fast and the slow end, from which ranges are; 0: no ranges. "
+        "By default 6 for up to 16 workers."
+    ),
+]
 Degrade = Annotated[
     list[str] | None,
     typer.Option(help="LINK=FACTOR@SECONDS: what part of its rate a link has from then on; LINK may have * and ?."),

@@ -16,7 +16,9 @@ from coarse.cli.options import (
     TRACE_HELP,
     Collective,
     Degrade,
+    Intervals,
     ProfileEvery,
+    Samples,
     Step,
     of_possible_modes,
 )
@@ -36,6 +38,7 @@ from coarse.cli.report.prediction import (
     result_of,
     slow_down,
 )
+from coarse.cli.report.ranges import NO_RANGES, Ranges, ranges_of
 from coarse.cli.report.run import RUN_FILE, Result, Run, write_run
 from coarse.cli.report.simulated import timeline_of
 from coarse.cli.report.timeline import Timeline
@@ -46,7 +49,8 @@ from coarse.hardware.compute import PEAK_SHARE as OWN_PEAK_SHARE
 from coarse.hardware.degradation import parse_degradation
 from coarse.hardware.gpt import OPT_SHAPES
 from coarse.hardware.machine import Machine
-from coarse.hardware.presets import machine_named
+from coarse.hardware.presets import machine_named, machine_path
+from coarse.protocol.toml import TomlFile
 from coarse.protocol.units import GIB
 from coarse.simulation.adaptation import PROFILE_EVERY
 from coarse.simulation.paged.capacity import MODES as LUWU_MODES
@@ -115,34 +119,34 @@ def predict_command(
     degrade: Degrade = None,
     profile_every: ProfileEvery = PROFILE_EVERY,
     nvlink: Annotated[bool, typer.Option(help="Whether NVLinks, if the machine has any, are on.")] = True,
+    interval: Intervals = None,
+    samples: Samples = None,
     out: _Out = Path("results/predict"),
 ) -> None:
     """Simulate a training job on a machine: a table, a trace per mode for Perfetto, pictures and a page."""
     with wrong_input_ends_with_2():
-        samples = _samples(batch, model, step)
+        batch_size = _samples(batch, model, step)
         if _is_luwu(model, modes):
             _require_only(context, _TAKEN, "LuWu's modes")
-            chosen_modes = luwu_modes_of(modes or _LUWU_MODES)
+            chosen = luwu_modes_of(modes or _LUWU_MODES)
             where, num_workers = _a_worker_on_each_node(machine or "luwu", workers)
-            scenario = PagedScenario(
-                machine=where, model_name=model, num_workers=num_workers, batch=samples, prefetch=prefetch,
-                peak_share=PEAK_SHARE if peak_share is None else peak_share,
-            )  # fmt: skip
-            show_luwu(scenario, chosen_modes, out, Console())
+            share = PEAK_SHARE if peak_share is None else peak_share
+            scenario = PagedScenario(machine=where, model_name=model, num_workers=num_workers, batch=batch_size,
+                                     prefetch=prefetch, peak_share=share)  # fmt: skip
+            show_luwu(scenario, chosen, out, Console())
             return
         _require_only(context, {param.name for param in context.command.params} - {"prefetch"}, "these modes")
         asked = Question(
-            machine=machine or "aws-p3", model=model, gpu=gpu, step=step, batch=samples, precision=precision,
+            machine=machine or "aws-p3", model=model, gpu=gpu, step=step, batch=batch_size, precision=precision,
             workers=4 if workers is None else workers, devices=devices, nodes=nodes, policy=policy,
             slow_downs=tuple(slow_down(text) for text in straggler or ()),
             sequence=sequence, peak_share=peak_share, iteration_s=iteration_s,
             collective=collective, optimizer=optimizer, nvlink=nvlink, num_iterations=iterations,
             degradations=tuple(map(parse_degradation, degrade or ())), profile_every=profile_every,
         )  # fmt: skip
-        must_have = modes is not None
-        chosen = tuple(modes_of(modes))
+        ranges = ranges_of(TomlFile.read(machine_path(asked.machine)), interval or (), samples, asked.workers)
         console = Console()
-        run = _predicted(asked, chosen, must_have, out)
+        run = _predicted(asked, tuple(modes_of(modes)), modes is not None, out, ranges)
         show(run, out, console)
         console.print(f"wrote {(out / RUN_FILE).as_posix()}", highlight=False, markup=False, soft_wrap=True)
 
@@ -185,15 +189,19 @@ class _Outcome:
     notes: list[str]
 
 
-def _predicted(asked: Question, modes: tuple[Mode, ...], must_have: bool, out: Path) -> Run:
+def _predicted(
+    asked: Question, modes: tuple[Mode, ...], must_have: bool, out: Path, ranges: Ranges | None
+) -> Run:
     """All modes, one after the other; a mode that nobody asked for by name may be impossible on the machine."""
     scenarios = asked.scenarios()
-    notes = list(_notes(scenarios))
+    notes = [*_notes(scenarios), ranges.note() if ranges else NO_RANGES]
     _clear(out)
     with shown_tasks() as tasks:
-        outcomes = of_possible_modes(
-            modes, lambda mode: _outcome(scenarios, mode, out, tasks), must_have=must_have, on_left_out=notes.append
-        )
+
+        def outcome(mode: Mode) -> _Outcome:
+            return _outcome(scenarios, mode, out, tasks, ranges)
+
+        outcomes = of_possible_modes(modes, outcome, must_have=must_have, on_left_out=notes.append)
     run = Run(
         kind="simulated",
         title=_title(scenarios),
@@ -206,14 +214,18 @@ def _predicted(asked: Question, modes: tuple[Mode, ...], must_have: bool, out: P
     return run
 
 
-def _outcome(scenarios: Scenarios, mode: Mode, out: Path, tasks: Tasks) -> _Outcome:
+def _outcome(scenarios: Scenarios, mode: Mode, out: Path, tasks: Tasks, ranges: Ranges | None) -> _Outcome:
     """One mode's numbers and timeline; its trace is written."""
     scenario = scenarios.of(mode)
     memory_bytes = scenario.gpu_memory(Optimizer(scenarios.question.optimizer)).total_bytes
     job, report = predict(scenario, tasks.begin(f"{mode}: plan"), tasks.begin(f"{mode}: simulate"))
     write_trace(job, report, out / f"{mode}.trace.json", mode.value)
+    result = result_of(scenario, job, report)
+    if ranges is not None:
+        on_range = tasks.begin(f"{mode}: ranges")
+        result = replace(result, samples_s=ranges.iterations_s(scenarios, mode, job, on_range))
     return _Outcome(
-        result=result_of(scenario, job, report),
+        result=result,
         timeline=timeline_of(job, report, mode.value, places_of(scenario)),
         memory_bytes=memory_bytes,
         notes=profile_notes(mode.value, job, mean_durations(report.iterations), report.profiles),

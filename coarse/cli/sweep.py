@@ -12,9 +12,10 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from coarse.cli.options import MACHINE_HELP, OWN_MODEL_HELP, TRACE_HELP, Collective, Step
+from coarse.cli.options import MACHINE_HELP, OWN_MODEL_HELP, TRACE_HELP, Collective, Intervals, Samples, Step
 from coarse.cli.own_model.source import is_traced
 from coarse.cli.progress import shown_tasks
+from coarse.cli.report.ranges import NUM_SAMPLES
 from coarse.cli.report.sweep.lines import LineRow, Lines, lines_of
 from coarse.cli.report.sweep.points import Point, Value, axis_of, points_of, rows_of_csv, text_of
 from coarse.cli.report.sweep.pool import rows_of
@@ -81,6 +82,8 @@ def sweep(
     nvlink: Annotated[bool, typer.Option(help="Whether NVLinks, if the machine has any, are on.")] = True,
     show: Annotated[Shown, typer.Option(help="What is drawn and compared.")] = Shown.ITERATION,
     processes: Annotated[int, typer.Option(help="That compute side by side; 0: one a core.")] = 0,
+    interval: Intervals = None,
+    samples: Samples = None,
     parquet: Annotated[bool, typer.Option(help="Write rows.parquet too; needs pyarrow.")] = False,
     restart: Annotated[bool, typer.Option(help="Remove what an earlier sweep left in the folder.")] = False,
     out: Annotated[Path, typer.Option(help="The folder for rows and picture.")] = Path("results/sweep"),
@@ -128,7 +131,13 @@ def _asked(context: typer.Context, vary: Sequence[str], points: Path | None) -> 
     grid = points_of(listed, [axis for axis in axes if axis[0] != "modes"])
     if not (listed or axes):
         raise ConfigError("nothing is varied; write --vary KEY=VALUES, or --list FILE.csv", key="vary")
-    return Sweep(base={key: value for key, value in base.items() if key not in grid[0]}, points=grid)
+    samples = context.params["samples"]
+    return Sweep(
+        base={key: value for key, value in base.items() if key not in grid[0]},
+        points=grid,
+        intervals=tuple(context.params["interval"] or ()),
+        num_samples=NUM_SAMPLES if samples is None else samples,
+    )
 
 
 def _listed(path: Path | None) -> list[Point]:
@@ -162,7 +171,7 @@ def _compute(folder: Folder, cells: Sequence[Cell], num_processes: int) -> None:
 def _show(asked: Sweep, rows: Sequence[Row], shown: Shown, out: Path, console: Console) -> Iterator[Path]:
     """The table, sentences and notes on the console; the picture in the folder."""
     is_time = shown is Shown.ITERATION
-    drawn = [LineRow(values=row.values, mode=row.mode, y=getattr(row, shown.value)) for row in rows]
+    drawn = [_line_row(row, shown) for row in rows]
     lines = lines_of(asked.keys, drawn, low_is_fast=is_time)
     console.print(_table(asked, rows, shown))
     for text in (*_reasons(rows), *asked.notes()):
@@ -173,6 +182,14 @@ def _show(asked: Sweep, rows: Sequence[Row], shown: Shown, out: Path, console: C
     for text in lines.sentences():
         _say(console, text)
     yield _draw(asked, lines, out)
+
+
+def _line_row(row: Row, shown: Shown) -> LineRow:
+    """With samples as what is shown: a rate is another at the same work."""
+    samples = row.samples_s
+    if shown is Shown.RATE and row.iteration_s and row.samples_per_s:
+        samples = tuple(row.samples_per_s * row.iteration_s / seconds for seconds in samples)
+    return LineRow(values=row.values, mode=row.mode, y=getattr(row, shown.value), samples=samples)
 
 
 def _draw(asked: Sweep, lines: Lines, out: Path) -> Path:

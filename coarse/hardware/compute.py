@@ -151,6 +151,11 @@ class ComputeProfile:
         if not all(0 <= seconds < math.inf for seconds in (*self.forward_s, *self.backward_s)):
             raise ConfigError(f"the times of {self.model} on {self.gpu} must be finite and at least 0")
 
+    def slowed(self, factor: float) -> "ComputeProfile":
+        """The same times, so many times as long."""
+        forward_s, backward_s = (tuple(factor * each for each in times) for times in (self.forward_s, self.backward_s))
+        return replace(self, forward_s=forward_s, backward_s=backward_s)
+
     @property
     def total_forward_s(self) -> float:
         """Seconds of the whole forward pass (the paper's T_FP)."""

@@ -28,7 +28,7 @@ from coarse.protocol.toml import TomlFile
 FieldValue = bool | int | float | str
 
 _PLACE_KEYS = ("parent", "wire", "crossing", "staging")
-_QUANTITIES: dict[str, tuple[Quantity, ...]] = {
+QUANTITIES: dict[str, tuple[Quantity, ...]] = {
     "accelerator": ACCELERATOR,
     "memory_device": MEMORY_DEVICE,
     "coherence": COHERENCE,
@@ -83,6 +83,18 @@ def changed_machine(toml: TomlFile, changes: Mapping[str, FieldValue]) -> Machin
         raise ConfigError(f"with {stated}: {error}", key=next(iter(changes))) from None
 
 
+def stated_value(toml: TomlFile, name: str) -> float:
+    """The number that the file states for a field; ConfigError where it states none, or another unit's."""
+    table, key = _table_of(toml.values, name)
+    value = table.get(key)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    quantity = _quantity_of(name, key)
+    stated = [other for other in (quantity.keys if quantity else ()) if other in table]
+    remedy = f"it states {name.removesuffix(key)}{stated[0]}" if stated else "state the field first"
+    raise ConfigError(f"the machine's file states no number for {name}; {remedy}", key=name)
+
+
 def field_names(toml: TomlFile) -> tuple[str, ...]:
     """Every field that `changed_machine` can change in this file, in each unit, as far as it is no table of times."""
     return tuple(_names(toml.values))
@@ -109,7 +121,7 @@ def _names(values: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _keys(kind: str) -> list[str]:
-    units = [key for each in _QUANTITIES.get(kind, ()) if each.units is not TABLES for key in each.keys]
+    units = [key for each in QUANTITIES.get(kind, ()) if each.units is not TABLES for key in each.keys]
     return [*units, *_PLAIN.get(kind, ())]
 
 
@@ -139,7 +151,7 @@ def _unknown(values: Mapping[str, Any], name: str) -> ConfigError:
     table, _, key = name.rpartition(".")
     beside = [other.rpartition(".")[2] for other in known if other.rpartition(".")[0] == table]
     kind = table.partition(".")[0]
-    near = [each for each in _QUANTITIES.get(kind, ()) if key == each.name or key.startswith(f"{each.name}_")]
+    near = [each for each in QUANTITIES.get(kind, ()) if key == each.name or key.startswith(f"{each.name}_")]
     if beside and near and near[-1].units is not TABLES:
         units = ", ".join(f"{table}.{other}" for other in near[-1].keys)
         return ConfigError(f"{name} has no known unit; write one of {units}", key=name)
@@ -155,5 +167,5 @@ def _unknown(values: Mapping[str, Any], name: str) -> ConfigError:
 
 def _quantity_of(name: str, key: str) -> Quantity | None:
     """The quantity that a key states in one of its units; None where it has no unit."""
-    quantities = _QUANTITIES.get(name.partition(".")[0], ())
+    quantities = QUANTITIES.get(name.partition(".")[0], ())
     return next((each for each in quantities if key in each.keys), None)

@@ -96,7 +96,7 @@ def save_machine(machine: Machine, path: str | Path) -> None:
 def machine_from_toml(toml: TomlFile) -> Machine:
     """The machine that a file's values state."""
     values = toml.values
-    refuse_other_keys(values, (*TOP_KINDS, *TABLES_OF_ONE, *TABLES_OF_MANY), (), (), toml.where)
+    refuse_other_keys(values, (*TOP_KINDS, *TABLES_OF_ONE, *TABLES_OF_MANY, "intervals"), (), (), toml.where)
     for key, kind in TOP_KINDS.items():
         is_needed = key in ("name", "peer_to_peer")
         if (key in values or is_needed) and type(values.get(key)) is not kind:

@@ -61,6 +61,6 @@ def table_of(run: Run) -> Table:
         is_text = number in (0, 1, 7, 8)
         justify: Literal["left", "right"] = "left" if is_text else "right"
         table.add_column(head, justify=justify, no_wrap=number != 7, min_width=9 if number >= 7 else None)
-    for row in cells(run, num_links=1):
+    for row in cells(run, num_links=1, between="\n"):
         table.add_row(*row)
     return table

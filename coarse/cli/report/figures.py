@@ -96,6 +96,10 @@ def comparison(run: Run) -> Figure:
         for seconds, colour in parts.values():
             axes.barh(place, seconds * MS_PER_S, left=left_ms, height=0.65, color=colour)
             left_ms += seconds * MS_PER_S
+        if (range_s := run.range_s(result)) is not None:
+            ends_ms = [end * MS_PER_S for end in range_s]
+            axes.plot(ends_ms, [place, place], color="black", marker="|", markersize=9, linewidth=1.0)
+            left_ms = max(left_ms, ends_ms[1])
         ratio = f", {speed_up:.2f}x the speed of {run.results[0].name}" if place else ""
         text = f" {result.iteration_s * MS_PER_S:.4g} ms{ratio}"
         axes.text(left_ms, place, text, va="center", fontsize="small")

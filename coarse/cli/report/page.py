@@ -42,13 +42,18 @@ def columns(run: Run) -> tuple[str, ...]:
     return ("mode", "policy (to devices)", *times, speed_up, "links with most bytes, GB", "kind")
 
 
-def cells(run: Run, *, num_links: int) -> Iterator[tuple[str, ...]]:
-    """The rows of the table, with so many links each."""
+def cells(run: Run, *, num_links: int, between: str = " ") -> Iterator[tuple[str, ...]]:
+    """The rows of the table, with so many links each; ranges stand behind their numbers and `between`."""
     for result, speed_up in zip(run.results, run.speed_ups(), strict=True):
         times = (result.iteration_s, result.compute_s, result.exposed_s, result.idle_s)
-        in_ms = (_ms_text(seconds * MS_PER_S) for seconds in times)
+        in_ms = [_ms_text(seconds * MS_PER_S) for seconds in times]
+        if (range_s := run.range_s(result)) is not None:
+            in_ms[0] += between + "-".join(f"{end * MS_PER_S:.3g}" for end in range_s)
+        faster = f"{speed_up:.2f}"
+        if (ratios := run.speed_up_range(result)) is not None and result is not run.results[0]:
+            faster += between + "-".join(f"{end:.2g}" if between == "\n" else f"{end:.2f}" for end in ratios)
         links = "; ".join(f"{name} {nbytes / GB:.3g}" for name, nbytes in result.link_bytes[:num_links]) or "-"
-        yield (result.name, result.policy, *in_ms, f"{speed_up:.2f}", links, run.kind)
+        yield (result.name, result.policy, *in_ms, faster, links, run.kind)
 
 
 def _ms_text(milliseconds: float) -> str:

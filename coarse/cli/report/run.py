@@ -29,6 +29,8 @@ class Result:
     idle_s: float
     link_bytes: tuple[tuple[str, float], ...] = ()
     """(link, bytes in an iteration), the busiest first."""
+    samples_s: tuple[float, ...] = ()
+    """Of an iteration where inputs are other ones, for all modes the same; empty where nobody looked."""
 
     def __post_init__(self) -> None:
         for key in ("iteration_s", "compute_s", "exposed_s", "idle_s"):
@@ -53,6 +55,20 @@ class Run:
         """How many times faster each is than the first."""
         first = self.results[0].iteration_s
         return tuple(first / result.iteration_s if result.iteration_s else 1.0 for result in self.results)
+
+    def range_s(self, result: Result) -> tuple[float, float] | None:
+        """The least and the most that an iteration of one mode takes under other inputs; None where nobody looked."""
+        found = (result.iteration_s, *result.samples_s)
+        return (min(found), max(found)) if result.samples_s else None
+
+    def speed_up_range(self, result: Result) -> tuple[float, float] | None:
+        """How many times faster one mode is than the first, at least and at most, both under the same inputs."""
+        first = self.results[0]
+        if not result.samples_s or len(result.samples_s) != len(first.samples_s):
+            return None
+        pairs = zip((first.iteration_s, *first.samples_s), (result.iteration_s, *result.samples_s), strict=True)
+        found = [one / other if other else 1.0 for one, other in pairs]
+        return min(found), max(found)
 
     def to_mapping(self) -> dict[str, Any]:
         """Plain values, for JSON; rows carry their kind and speed-up for whoever reads nothing else."""
@@ -112,7 +128,9 @@ def _predicted(document: Mapping[str, Any]) -> Run:
     for row in document["rows"]:
         links = tuple((str(name), float(nbytes)) for name, nbytes in row["link_bytes"])
         seconds = {key: float(row[key]) for key in ("iteration_s", "compute_s", "exposed_s", "idle_s")}
-        results.append(Result(name=str(row["name"]), policy=str(row["policy"]), link_bytes=links, **seconds))
+        samples_s = tuple(map(float, row.get("samples_s", ())))
+        name, policy = str(row["name"]), str(row["policy"])
+        results.append(Result(name=name, policy=policy, link_bytes=links, samples_s=samples_s, **seconds))
     if not results:
         raise ValueError("no rows")
     return Run(

@@ -87,6 +87,31 @@ def sentences(key: str, names: Sequence[str], xs: Sequence[float], lines: Sequen
             yield _uncrossed(key, pair, common, low_is_fast=low_is_fast)
 
 
+def moved(
+    key: str,
+    names: Sequence[str],
+    xs: Sequence[float],
+    lines: Sequence[Ys],
+    samples: Sequence[Sequence[Ys]],
+    axes: Axes,
+) -> Iterator[str]:
+    """For each pair of lines that crosses somewhere: from where to where the crossing moves under other inputs."""
+    if not samples:
+        return
+    for one, other in combinations(range(len(names)), 2):
+        found = [crossings(xs, each[one], each[other], axes) for each in (lines, *samples)]
+        places = [crossing.x for each in found for crossing in each]
+        if not places:
+            yield f"{names[one]} and {names[other]} do not cross under any of {len(samples)} other inputs either"
+            continue
+        without = sum(not each for each in found)
+        rest = f"; under {without} of {len(found)} there is none" if without else ""
+        yield (
+            f"{names[one]} and {names[other]} cross between {key} = {min(places):.4g} and {max(places):.4g} under "
+            f"{len(found)} sets of inputs{rest}"
+        )
+
+
 def unmoved(key: str, names: Sequence[str], xs: Sequence[float], lines: Sequence[Ys]) -> Iterator[str]:
     """A sentence on those lines that hardly depend on x, if there are any."""
     texts = []

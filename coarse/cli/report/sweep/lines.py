@@ -4,7 +4,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from coarse.cli.report.sweep.crossover import Axes, Crossing, Ys, crossings, is_log, sentences, unmoved
+from coarse.cli.report.sweep.crossover import Axes, Crossing, Ys, crossings, is_log, moved, sentences, unmoved
 from coarse.cli.report.sweep.points import value_of
 
 
@@ -16,6 +16,8 @@ class LineRow:
     mode: str
     y: float | None
     """Seconds of an iteration, or samples in a second; None where the point is impossible."""
+    samples: tuple[float, ...] = ()
+    """The same under other inputs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +30,16 @@ class Panel:
     names: tuple[str, ...]
     """The modes'."""
     lines: tuple[Ys, ...]
+    samples: tuple[tuple[Ys, ...], ...] = ()
+    """The same lines under other inputs, once for each of these."""
+
+    def band(self, number: int) -> tuple[tuple[float, float] | None, ...] | None:
+        """Of a line the least and the most at each x; None where nobody looked."""
+        if not self.samples:
+            return None
+        columns = zip(self.lines[number], *(lines[number] for lines in self.samples), strict=True)
+        known = ([y for y in column if y is not None] for column in columns)
+        return tuple((min(ys), max(ys)) if ys else None for ys in known)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +63,8 @@ class Lines:
             lead = f"{panel.title}: " if panel.title else ""
             key, names = self.x_key, panel.names
             for text in sentences(key, names, panel.xs, panel.lines, axes=self.axes, low_is_fast=self.low_is_fast):
+                yield lead + text
+            for text in moved(key, names, panel.xs, panel.lines, panel.samples, self.axes):
                 yield lead + text
             for text in unmoved(key, names, panel.xs, panel.lines):
                 yield lead + text
@@ -84,7 +98,17 @@ def _panel(title: str, rows: Sequence[LineRow], x_number: int) -> Panel:
     found = {(row.mode, float(row.values[x_number])): row.y for row in rows}
     names = tuple(dict.fromkeys(row.mode for row in rows))
     lines = tuple(tuple(found.get((name, x)) for x in xs) for name in names)
-    return Panel(title=title, xs=tuple(xs), names=names, lines=lines)
+    under = {(row.mode, float(row.values[x_number])): row.samples for row in rows}
+    num_samples = max((len(samples) for samples in under.values()), default=0)
+    samples = tuple(
+        tuple(tuple(_at(under.get((name, x), ()), number) for x in xs) for name in names)
+        for number in range(num_samples)
+    )
+    return Panel(title=title, xs=tuple(xs), names=names, lines=lines, samples=samples)
+
+
+def _at(samples: Sequence[float], number: int) -> float | None:
+    return samples[number] if number < len(samples) else None
 
 
 def _are_numbers(texts: Iterator[str]) -> bool:

@@ -50,10 +50,13 @@ def draw_lines(lines: Lines, title: str, path: Path) -> Path:
 def _draw_panel(axes: Axes, lines: Lines, panel: Panel) -> None:
     """Lines break where a point is impossible."""
     scale = MS_PER_S if lines.low_is_fast else 1.0
-    for name, line in zip(panel.names, panel.lines, strict=True):
+    for number, (name, line) in enumerate(zip(panel.names, panel.lines, strict=True)):
         colour, mark, dash = _STYLES.get(name, (COLOURS["idle"], "d", "-"))
         ys = [math.nan if y is None else scale * y for y in line]
         axes.plot(panel.xs, ys, color=colour, marker=mark, linestyle=dash, markersize=4, linewidth=1.4, label=name)
+        if (band := panel.band(number)) is not None:
+            low, high = ([math.nan if ends is None else scale * ends[end] for ends in band] for end in (0, 1))
+            axes.fill_between(panel.xs, low, high, color=colour, alpha=0.15, linewidth=0)
     if lines.axes.log_x:
         axes.set_xscale("log")
     if lines.axes.log_y:

@@ -11,6 +11,7 @@ from typing import Any
 from coarse.cli.own_model.source import MAX_SEQUENCE, own_model
 from coarse.cli.own_model.traces.file import SUFFIXES
 from coarse.cli.report.prediction import MAX_WORKERS, Question, modes_of, one_of, predict, result_of, slow_down
+from coarse.cli.report.ranges import Ranges, ranges_of
 from coarse.cli.report.sweep.points import Point, Value, text_of
 from coarse.cli.report.sweep.rows import Row
 from coarse.errors import CoarseError, ConfigError
@@ -34,7 +35,7 @@ WHOLE = (*(key for key, kind in SETTINGS.items() if kind is int), "num_nodes", "
 """Keys whose values are whole numbers."""
 _LIMITS = {"sequence": (1, MAX_SEQUENCE), "peak_share": (SMALLEST, 1.0), "iteration_s": (SMALLEST, LARGEST)}
 """The least and the most of settings that a question checks with its model alone."""
-_FORMAT = 1
+_FORMAT = 2
 """Of the record of a question."""
 _KIND_NAMES = {int: "a whole number", float: "a number", bool: "true or false"}
 
@@ -52,6 +53,7 @@ class Cell:
     mode: Mode
     values: tuple[str, ...]
     """Of the varied keys, as they stand in a row."""
+    ranges: Ranges | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +63,10 @@ class Sweep:
     base: Mapping[str, Value]
     """Settings that no point states; `machine` and `model` at least, unless points do."""
     points: tuple[Point, ...]
+    intervals: tuple[str, ...] = ()
+    """Of inputs, as options state them."""
+    num_samples: int = 0
+    """Other inputs at each point, beside the two ends; 0: none."""
     machines: Mapping[str, TomlFile] = field(init=False)
     """By the names that occur."""
 
@@ -74,6 +80,7 @@ class Sweep:
         object.__setattr__(self, "machines", machines)
         for toml in machines.values():
             changed_machine(toml, {})
+            ranges_of(toml, self.intervals, self.num_samples, 0)
         for key in dict.fromkeys((*self.base, *keys)):
             for value in self._values_of(key):
                 self._check(key, value)
@@ -88,10 +95,13 @@ class Sweep:
         for point in self.points:
             settings = {**self.base, **{key: value for key, value in point.items() if key in SETTINGS}}
             for mode in _modes(settings):
+                changes = {key: value for key, value in point.items() if key not in SETTINGS}
+                toml = self.machines[text_of(settings["machine"])]
                 yield Cell(
                     settings=settings,
-                    changes={key: value for key, value in point.items() if key not in SETTINGS},
-                    toml=self.machines[text_of(settings["machine"])],
+                    changes=changes,
+                    toml=toml,
+                    ranges=ranges_of(toml, self.intervals, self.num_samples, 0, changes),
                     mode=mode,
                     values=tuple(map(text_of, point.values())),
                 )
@@ -105,6 +115,8 @@ class Sweep:
             "format": _FORMAT,
             **{key: text_of(value) for key, value in sorted(self.base.items())},
             **{f"file of {name}": hashlib.sha256(text).hexdigest() for name, text in sorted(texts.items())},
+            "intervals": list(self.intervals),
+            "samples": self.num_samples,
             "varied": list(self.keys),
             "points": [list(map(text_of, point.values())) for point in self.points],
         }
@@ -161,9 +173,11 @@ def simulated(cell: Cell) -> Row:
     """The row of a cell: its iteration, or why it is impossible; deterministic."""
     try:
         asked = _question(cell.settings)
-        scenario = asked.scenarios(changed_machine(cell.toml, cell.changes)).of(cell.mode)
+        scenarios = asked.scenarios(changed_machine(cell.toml, cell.changes))
+        scenario = scenarios.of(cell.mode)
         scenario.gpu_memory(Optimizer(asked.optimizer))
         job, report = predict(scenario, lambda _: None, lambda _: None, record=False)
+        samples_s = cell.ranges.iterations_s(scenarios, cell.mode, job) if cell.ranges else ()
     except CoarseError as error:
         return Row(values=cell.values, mode=cell.mode.value, reason=" ".join(str(error).split()))
     result = result_of(scenario, job, report)
@@ -174,6 +188,7 @@ def simulated(cell: Cell) -> Row:
         samples_per_s=asked.batch * asked.workers / result.iteration_s,
         exposed_s=result.exposed_s,
         compute_s=result.compute_s,
+        samples_s=samples_s,
     )
 
 

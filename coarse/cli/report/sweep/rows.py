@@ -17,6 +17,7 @@ from coarse.errors import ConfigError
 ROWS_FILE, QUESTION_FILE, PARQUET_FILE, PICTURE_FILE = "rows.csv", "question.json", "rows.parquet", "crossover.png"
 KIND = "simulated"
 NUMBERS = ("iteration_s", "samples_per_s", "exposed_s", "compute_s")
+SAMPLES = "samples_s"
 _LOCK_FILE = ".lock"
 
 RowKey = tuple[str, ...]
@@ -34,6 +35,8 @@ class Row:
     samples_per_s: float | None = None
     exposed_s: float | None = None
     compute_s: float | None = None
+    samples_s: tuple[float, ...] = ()
+    """Of an iteration where inputs are other ones, for all rows the same; empty where nobody looked."""
     reason: str = ""
 
     @property
@@ -44,27 +47,29 @@ class Row:
     def cells(self) -> list[str]:
         """As `columns` names them; numbers to the last bit."""
         numbers = ("" if number is None else repr(number) for number in (getattr(self, name) for name in NUMBERS))
-        return [*self.values, self.mode, *numbers, KIND, self.reason]
+        return [*self.values, self.mode, *numbers, " ".join(map(repr, self.samples_s)), KIND, self.reason]
 
     @classmethod
     def of_cells(cls, cells: Sequence[str], num_keys: int) -> "Row | None":
         """The row that `cells` made; None where a crash has left something else."""
-        if len(cells) != num_keys + len(NUMBERS) + 3 or cells[-2] != KIND:
+        if len(cells) != num_keys + len(NUMBERS) + 4 or cells[-2] != KIND:
             return None
-        numbers, reason = cells[num_keys + 1 : -2], cells[-1]
+        numbers, reason = cells[num_keys + 1 : -3], cells[-1]
         try:
+            samples_s = tuple(map(float, cells[-3].split()))
             read = {name: float(text) if text else None for name, text in zip(NUMBERS, numbers, strict=True)}
         except ValueError:
             return None
         known = [number for number in read.values() if number is not None]
-        if not all(map(math.isfinite, known)) or len(known) != (0 if reason else len(NUMBERS)):
+        if not all(map(math.isfinite, (*known, *samples_s))) or len(known) != (0 if reason else len(NUMBERS)):
             return None
-        return cls(values=tuple(cells[:num_keys]), mode=cells[num_keys], reason=reason, **read)
+        return cls(values=tuple(cells[:num_keys]), mode=cells[num_keys], samples_s=samples_s, reason=reason, **read)
 
 
 def columns(keys: Iterable[str]) -> list[str]:
     """The first line of the rows' file; a varied key with the name of a result is told from it."""
-    return [*(f"asked {key}" if key in NUMBERS else key for key in keys), "mode", *NUMBERS, "kind", "reason"]
+    varied = (f"asked {key}" if key in (*NUMBERS, SAMPLES) else key for key in keys)
+    return [*varied, "mode", *NUMBERS, SAMPLES, "kind", "reason"]
 
 
 class Folder:
@@ -175,7 +180,8 @@ def write_parquet(folder: Path, keys: Sequence[str], rows: Sequence[Row]) -> Pat
     pyarrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
     varied = [_numbers([row.values[number] for row in rows]) for number in range(len(keys))]
     found = [[getattr(row, name) for row in rows] for name in ("mode", *NUMBERS)]
-    lists = [*varied, *found, [KIND] * len(rows), [row.reason for row in rows]]
+    samples = [list(row.samples_s) for row in rows]
+    lists = [*varied, *found, samples, [KIND] * len(rows), [row.reason for row in rows]]
     table: dict[str, list[Any]] = dict(zip(columns(keys), lists, strict=True))
     parquet.write_table(pyarrow.table(table), folder / PARQUET_FILE)
     return folder / PARQUET_FILE

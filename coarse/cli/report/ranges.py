@@ -1,0 +1,90 @@
+"""Predictions under what their inputs may be instead: a mode's iteration at other points of all intervals."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from coarse.cli.report.prediction import Scenarios
+from coarse.errors import ConfigError
+from coarse.hardware.intervals import COMPUTE, FACTORS, Interval, draws, intervals_of, machine_at
+from coarse.protocol.toml import TomlFile
+from coarse.simulation.job import Job
+from coarse.simulation.scenario import Mode, Policy
+from coarse.simulation.training import simulate
+
+NO_RANGES = "No ranges: these are simulations of the central values alone; --samples 6 asks for ranges."
+MOST_SAMPLES = 10_000
+NUM_SAMPLES = 6
+"""Points drawn beside the two ends, where nobody asks for another number."""
+MOST_WORKERS_UNASKED = 16
+"""With more, simulations take so long that ranges are for who asks for them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ranges:
+    """The points at which all modes are simulated again."""
+
+    toml: TomlFile
+    """The machine's file."""
+    intervals: tuple[Interval, ...]
+    num_samples: int
+    fixed: Mapping[str, Any] | None = None
+    """Fields of the machine that somebody states."""
+
+    def iterations_s(
+        self, scenarios: Scenarios, mode: Mode, decided: Job, on_progress: Callable[[float], None] = lambda _: None
+    ) -> tuple[float, ...]:
+        """Seconds of a mode's iteration at each point, with the tables and the split of a job as it was decided."""
+        points = list(draws(self.intervals, self.num_samples))
+        found = []
+        for number, values in enumerate(points, start=1):
+            machine = machine_at(self.toml, values, self.fixed)
+            machine = replace(machine, nvlink=scenarios.machine.nvlink, num_nodes=scenarios.machine.num_nodes)
+            other = replace(scenarios, machine=machine, profile=scenarios.profile.slowed(values.get(COMPUTE, 1.0)))
+            job = replace(other.of(mode), policy=Policy.DEVICES, profile_every=0).job()
+            job = replace(job, num_proxy_gradients=decided.num_proxy_gradients, tables=decided.tables)
+            found.append(simulate(job, record=False).iteration_s)
+            on_progress(number / len(points))
+        return tuple(found)
+
+    def note(self) -> str:
+        """What was varied, for whoever reads a range."""
+        stated = ", ".join(f"{each.key} {each.low:g} to {each.high:g}" for each in self.intervals)
+        return (
+            f"Ranges: {self.num_samples + 2} more simulations with {stated}; the table and the split of the central "
+            "values. Ends are fast and slow altogether, points between are drawn (Latin hypercube)."
+        )
+
+
+def ranges_of(
+    toml: TomlFile,
+    asked: Sequence[str],
+    num_samples: int | None,
+    num_workers: int,
+    fixed: Mapping[str, Any] | None = None,
+) -> Ranges | None:
+    """The points of a question; None where there are none, by request or because its simulations take long."""
+    if num_samples is None:
+        num_samples = NUM_SAMPLES if asked or num_workers <= MOST_WORKERS_UNASKED else 0
+    if not 0 <= num_samples <= MOST_SAMPLES:
+        raise ConfigError(f"--samples must lie in 0..{MOST_SAMPLES}, got {num_samples}", key="samples")
+    own = dict(map(interval_of, asked))
+    found = tuple(each for each in intervals_of(toml, own) if each.key not in (fixed or {}))
+    return Ranges(toml=toml, intervals=found, num_samples=num_samples, fixed=fixed) if num_samples else None
+
+
+def interval_of(text: str) -> tuple[str, tuple[float, float]]:
+    """(Field or factor, its ends) as an option `--interval compute=0.8:1.2` states them."""
+    key, _, ends = text.partition("=")
+    low, _, high = ends.partition(":")
+    try:
+        interval = Interval(key=key, low=float(low), high=float(high))
+    except ValueError as error:
+        if isinstance(error, ConfigError):
+            raise ConfigError(f"--interval {text}: {error}", key="interval") from None
+        raise ConfigError(
+            f"--interval must be KEY=LOW:HIGH such as {COMPUTE}=0.8:1.2, got {text!r}; KEY is a field of the machine's "
+            f"file, or {', '.join(FACTORS)}",
+            key="interval",
+        ) from None
+    return key, (interval.low, interval.high)
