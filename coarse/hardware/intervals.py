@@ -162,6 +162,7 @@ def _require_central(toml: TomlFile, key: str, ends: tuple[float, float]) -> Non
     central = 1.0 if key in FACTORS else stated_value(toml, key)
     if not ends[0] <= central <= ends[1]:
         raise ConfigError(
-            f"the interval of {key} must hold its value, {central:g}, got {ends[0]:g} to {ends[1]:g}; correct its ends",
+            f"the interval of {key} must hold its value, {central:g}, got {ends[0]:g} to {ends[1]:g}; correct its "
+            "ends, or remove it",
             key=key,
         )

@@ -53,7 +53,8 @@ class TomlFile:
             found = re.match(r"\s*(\[\[?)?\s*([\w\"'.\- ]+?)\s*(\]|=)", line)
             if found is None:
                 continue
-            key: KeyPath = tuple(part.strip(" \"'") for part in found[2].split("."))
+            parts = re.findall(r'"[^"]*"|\'[^\']*\'|[^.]+', found[2])  # a dot within quotes is none
+            key: KeyPath = tuple(part.strip(" \"'") for part in parts)
             if found[1] == "[[":
                 num_seen[key] = num_seen.get(key, -1) + 1
                 key = (*key, num_seen[key])

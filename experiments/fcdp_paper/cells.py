@@ -1,8 +1,10 @@
 """One simulated training job of FCDP's evaluation, and its outcome, computed once however many figures use it."""
 
 import enum
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
 from functools import cache
 
 from coarse.simulation.sharded.modes import ShardedPolicy, SimulatedMode
@@ -33,6 +35,25 @@ class System(enum.StrEnum):
         return {"ZeRO-3": SimulatedMode.FSDP, "ZeRO++": SimulatedMode.ZEROPP}.get(self.value, SimulatedMode.FCDP)
 
 
+_taken: ContextVar[Inputs] = ContextVar("taken", default=CENTRAL)
+"""The inputs of cells that state none."""
+
+
+@contextmanager
+def under(inputs: Inputs) -> Iterator[None]:
+    """Take these inputs where a cell states none."""
+    token = _taken.set(inputs)
+    try:
+        yield
+    finally:
+        _taken.reset(token)
+
+
+def taken_inputs() -> Inputs:
+    """What is taken now."""
+    return _taken.get()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Cell:
     """What trains where and how."""
@@ -43,7 +64,7 @@ class Cell:
     system: System = System.ZERO3
     batch: int = BATCH
     is_lora: bool = False
-    inputs: Inputs = CENTRAL
+    inputs: Inputs = field(default_factory=taken_inputs)
 
     def scenario(self) -> ShardedScenario:
         """What is simulated."""

@@ -14,10 +14,14 @@ from coarse.simulation.sharded.iteration import simulate_sharded
 from coarse.simulation.sharded.modes import ShardedPolicy, SimulatedMode
 from experiments.coarse_paper.claims import ClaimRow, Given, Listed, Number, Order, Unit, claim_row
 from experiments.coarse_paper.script import main
-from experiments.fcdp_paper.cells import MODELS, Cell, System
-from experiments.fcdp_paper.inputs import CENTRAL, FORMULA_GROWTH, TITLE, Inputs
+from experiments.fcdp_paper.cells import MODELS, Cell, System, taken_inputs
+from experiments.fcdp_paper.inputs import FORMULA_GROWTH, TITLE, Inputs
 
-BY_FORMULA = replace(CENTRAL, secondary_growth=FORMULA_GROWTH)
+
+def by_formula() -> Inputs:
+    """What is taken now, with secondary shards by the paper's formula."""
+    return replace(taken_inputs(), secondary_growth=FORMULA_GROWTH)
+
 MEASURED_TOKENS = 243
 """Per sample, with which our account of GPT-15B on two nodes has III-B's 34.06 GiB."""
 TABLES = {
@@ -41,7 +45,7 @@ def rows() -> list[ClaimRow]:
     return [*_used(), *_tables(), *_worked(), *_volumes()]
 
 
-def largest_batches(system: System, num_nodes: int, inputs: Inputs = CENTRAL) -> tuple[int, ...]:
+def largest_batches(system: System, num_nodes: int, inputs: Inputs) -> tuple[int, ...]:
     """Of all GPUs together, by model."""
     cells = [Cell(model=model, num_nodes=num_nodes, system=system, inputs=inputs) for model in MODELS]
     return tuple(cell.largest_batch * cell.num_gpus for cell in cells)
@@ -57,9 +61,9 @@ def num_equal(inputs: Inputs) -> int:
     )
 
 
-def used_gib(system: System, inputs: Inputs = CENTRAL) -> float:
+def used_gib(system: System, inputs: Inputs | None = None) -> float:
     """Of GPT-15B at batch 8 on two nodes."""
-    return Cell(model="gpt-15b", system=system, inputs=inputs).scenario().account().total_bytes / GIB
+    return Cell(model="gpt-15b", system=system, inputs=inputs or taken_inputs()).scenario().account().total_bytes / GIB
 
 
 def _used() -> Iterator[ClaimRow]:
@@ -70,7 +74,7 @@ def _used() -> Iterator[ClaimRow]:
     )  # fmt: skip
     yield claim_row(
         "GPT-15B, batch 8: memory of a GPU, ZeRO++, secondary shards by W/g", "III-B", "40.92 GB", Number(40.92, 40.92),
-        [used_gib(System.ZEROPP, BY_FORMULA)], Unit.GIB, inputs=INPUTS, why=reason,
+        [used_gib(System.ZEROPP, by_formula())], Unit.GIB, inputs=INPUTS, why=reason,
     )  # fmt: skip
     yield claim_row(
         "GPT-15B: what ZeRO++ takes more", "III-B", "6.86 GB", Given(),
@@ -82,9 +86,9 @@ def _used() -> Iterator[ClaimRow]:
 def _tables() -> Iterator[ClaimRow]:
     for num_nodes, by_system in TABLES.items():
         for system, stated in by_system.items():
-            yield _table_row(system, num_nodes, stated, CENTRAL, "")
+            yield _table_row(system, num_nodes, stated, taken_inputs(), "")
         formula = "by W/g: "
-        yield _table_row(System.ZEROPP, num_nodes, by_system[System.ZEROPP], BY_FORMULA, formula)
+        yield _table_row(System.ZEROPP, num_nodes, by_system[System.ZEROPP], by_formula(), formula)
     yield _by_measurement()
 
 
@@ -92,7 +96,7 @@ def _by_measurement() -> ClaimRow:
     """With the length that III-B's memory gives, which is chosen in view of no batch."""
     return claim_row(
         f"batches of Tables V and VI that come out with {MEASURED_TOKENS} tokens, by which III-B's 34.06 GB do",
-        "V-C, Tables V and VI", "30", Listed((30,)), [num_equal(replace(CENTRAL, sequence=MEASURED_TOKENS))],
+        "V-C, Tables V and VI", "30", Listed((30,)), [num_equal(replace(taken_inputs(), sequence=MEASURED_TOKENS))],
         Unit.COUNT, inputs=INPUTS,
         why="ZeRO-3 and FCDP then fit 8 of GPT-25B, and ZeRO++ 16 of GPT-10B, on two nodes: twice as many",
     )  # fmt: skip

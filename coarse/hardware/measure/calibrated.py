@@ -177,11 +177,30 @@ def calibrated_machine(found: MemoryMeasurements, base: Machine, name: str) -> M
 
 
 def calibrated_text(found: MemoryMeasurements, base: Machine, name: str) -> str:
-    """The machine as a file: how each value was found, the interval of its runs, and what no field can hold."""
+    """The machine as a file: how each value was found, the intervals of its runs, and what no field can hold."""
     machine = calibrated_machine(found, base, name)
     port = next(place.wire.name for place in machine.tree.places if place.kind is PlaceKind.MEMORY)
     rows = _notes(found, port, machine.cci_wire.name if machine.cci_wire else "")
-    return "".join(f"{line}\n" for line in _head(found, base)) + annotated_text(machine, rows)
+    lines = (*_head(found, base), annotated_text(machine, rows), *_intervals(found, machine, port))
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _intervals(found: MemoryMeasurements, machine: Machine, port: str) -> Iterator[str]:
+    """What predictions vary: from the lowest to the highest of repeated runs."""
+    spreads = {
+        "coherence.load_bytes_per_s": found.alone.load,
+        "coherence.store_bytes_per_s": found.alone.store,
+        "coherence.latency_s": found.latency_s,
+        f"wire.{port}.bandwidth_bytes_per_s": min(
+            (rate_of(found.fastest(kind), kind) for kind in ("load", "store")), key=lambda rate: rate.median
+        ),
+        f"wire.{port}.latency_s": found.latency_s,
+        "memory_device.adder_bytes_per_s": found.adder_bytes_per_s,
+        "memory_device.optimizer_bytes_per_s": found.optimizer_bytes_per_s,
+    }
+    yield "[intervals]"
+    for field, spread in spreads.items():
+        yield f'"{field}" = [{spread.low!r}, {spread.high!r}]'
 
 
 def _head(found: MemoryMeasurements, base: Machine) -> Iterator[str]:

@@ -52,6 +52,33 @@ def test_the_rows_add_up(predicted):
         assert [nbytes for _, nbytes in row["link_bytes"]] == sorted((n for _, n in row["link_bytes"]), reverse=True)
 
 
+def test_the_output_gives_ranges_and_says_of_what(predicted):
+    out, output = predicted
+    run = json.loads((out / "run.json").read_text())
+    for row in run["rows"]:
+        fast_s, slow_s, *others_s = row["samples_s"]
+        assert fast_s < row["iteration_s"] < slow_s
+        assert len(others_s) == 6
+        assert all(fast_s < seconds < slow_s for seconds in others_s)
+        assert f"{fast_s * 1e3:.3g}-{slow_s * 1e3:.3g}" in output
+    note = next(note for note in run["notes"] if note.startswith("Ranges: 8 more simulations with "))
+    for part in ("compute 0.9 to 1.1", "rates 0.9 to 1.1", "latencies 0.5 to 2", "wire.cci.latency_us 0.14 to 1"):
+        assert part in note
+    page = (out / "report.html").read_text()
+    assert f"{run['rows'][0]['samples_s'][0] * 1e3:.3g}-" in page
+
+
+def test_an_own_interval_widens_the_range_and_none_asked_for_is_none(tmp_path):
+    asked = ("predict", "--modes", "allreduce", "--workers", 2, "--out", tmp_path)
+    spans = []
+    for more in (("--samples", 2), ("--samples", 2, "--interval", "compute=0.5:2"), ("--samples", 0)):
+        assert called(*asked, *more).exit_code == 0
+        (row,) = json.loads((tmp_path / "run.json").read_text())["rows"]
+        spans.append(max(row["samples_s"], default=0) - min(row["samples_s"], default=0))
+    assert spans[1] > 3 * spans[0] > 0
+    assert spans[2] == 0
+
+
 def test_a_straggler_keeps_the_others_idle(predicted):
     out, _ = predicted
     rows = json.loads((out / "run.json").read_text())["rows"]
@@ -217,6 +244,11 @@ BAD = {
     ("--policy", "papr"): ("auto, paper, devices",),
     ("--precision", "fp8"): ("fp32, fp16",),
     ("--straggler", "9=2"): ("9=2", "0..3"),
+    ("--samples", "-1"): ("--samples must lie in 0..10000, got -1",),
+    ("--interval", "compute=2:1"): ("--interval compute=2:1", "must go up"),
+    ("--interval", "compute"): ("KEY=LOW:HIGH", "got 'compute'"),
+    ("--interval", "speed=1:2"): ("there is no input speed", "compute, rates, latencies"),
+    ("--interval", "wire.cci.latency_us=3:4"): ("must hold its value, 0.5, got 3 to 4",),
     ("--straggler", "1=nan"): ("1=nan",),
     ("--straggler", "1"): ("WORKER=FACTOR",),
     ("--straggler", "1=2", "--straggler", "1=3"): ("twice",),

@@ -46,7 +46,7 @@ def test_there_is_a_row_for_each_mode_of_each_point_in_order(swept):
     rows = rows_of(out)
     assert list(rows[0]) == [
         *("workers", "wire.cci.latency_us", "mode", "iteration_s", "samples_per_s", "exposed_s", "compute_s"),
-        *("kind", "reason"),
+        *("samples_s", "kind", "reason"),
     ]
     assert [(row["workers"], row["wire.cci.latency_us"], row["mode"]) for row in rows] == [
         (workers, latency, mode)
@@ -61,6 +61,7 @@ def test_a_point_is_what_coarse_predict_gives(swept, tmp_path):
     out, _ = swept
     text = (Path(predict.__file__).parents[1] / "hardware" / "presets" / "aws-p3.toml").read_text()
     machine = tmp_path / "changed.toml"
+    text = re.sub(r'"wire\.cci\.latency_us" = .*\n', "", text)  # its interval, which holds 0.5
     machine.write_text(re.sub(r'(name = "cci"\n.*\nlatency_us = )0\.5', r"\g<1>5000", text))
     asked = ("--machine", machine, "--workers", 2, *FAST[:-2], "--out", tmp_path / "out")
     assert called(*asked, app=predict.app).exit_code == 0
@@ -69,6 +70,24 @@ def test_a_point_is_what_coarse_predict_gives(swept, tmp_path):
     for row, one in zip(rows, wanted, strict=True):
         assert row["mode"] == one["name"]
         assert all(float(row[key]) == one[key] for key in ("iteration_s", "exposed_s", "compute_s"))
+
+
+def test_a_row_has_its_iteration_under_other_inputs_and_of_what_is_varied_none_is_another(swept):
+    out, output = swept
+    for row in rows_of(out):
+        samples = [float(text) for text in row["samples_s"].split()]
+        assert len(samples) == 2 + 6
+        assert samples[0] < float(row["iteration_s"]) < samples[1], "the fast end, and the slow one"
+        assert all(samples[0] < seconds < samples[1] for seconds in samples[2:])
+    assert "allreduce and coarse do not cross under any of 8 other inputs either" in output
+
+
+def test_without_samples_there_is_no_band_and_nothing_is_said_of_one(tmp_path):
+    done = called(*FAST, *WORKERS, "--samples", 0, "--out", tmp_path)
+    assert done.exit_code == 0, done.output
+    assert all(row["samples_s"] == "" for row in rows_of(tmp_path))
+    assert "sets of inputs" not in done.output
+    assert "other inputs" not in done.output
 
 
 def test_the_picture_is_there_and_the_output_says_what_crosses(swept):

@@ -77,7 +77,7 @@ def test_a_step_over_a_border_costs_what_was_fitted_to_one_row():
 
 def test_all_thirty_batches_of_tables_5_and_6_come_out():
     assert memory.num_equal(CENTRAL) == 30
-    assert memory.num_equal(memory.BY_FORMULA) == 27
+    assert memory.num_equal(memory.by_formula()) == 27
 
 
 def test_the_measured_memory_alone_gives_27_of_them():

@@ -9,33 +9,60 @@ from coarse.simulation.scenario import Policy
 from experiments.coarse_paper.cells import Cell, outcome, under
 from experiments.coarse_paper.claims import Number, Unit, claim_row
 from experiments.coarse_paper.inputs import CENTRAL, Platform
-from experiments.coarse_paper.intervals import INTERVALS, Found, Interval, drawn, ends, summary, table
+from experiments.coarse_paper.interval_study import Found, Interval, summary, table
+from experiments.coarse_paper.intervals import STUDY as COARSE
+from experiments.coarse_paper.intervals import inputs_with
+from experiments.fcdp_paper import cells as fcdp_cells
+from experiments.fcdp_paper import memory
+from experiments.fcdp_paper.inputs import CENTRAL as FCDP_CENTRAL
+from experiments.fcdp_paper.intervals import STUDY as FCDP
 
 T4 = Cell(platform=Platform.T4, policy=Policy.PAPER)
+STUDIES = {"coarse": COARSE, "fcdp": FCDP}
 
 
-def test_points_of_the_hypercube_lie_within_and_spread_over_every_interval():
-    points = drawn(10)
-    assert points == drawn(10)
-    for one in INTERVALS:
-        values = sorted(getattr(point, one.field) for point in points)
+@pytest.mark.parametrize("study", STUDIES.values(), ids=STUDIES)
+def test_points_of_the_hypercube_lie_within_and_spread_over_every_interval(study):
+    points = study.drawn(10)
+    assert points == study.drawn(10)
+    for one in study.intervals:
+        values = sorted(point[one.field] for point in points)
         assert one.low <= values[0] <= values[-1] <= one.high
         tenths = {int(10 * (value - one.low) / (one.high - one.low)) for value in values}
         assert len(tenths) == 10
 
 
-def test_each_end_changes_one_input():
-    for place, inputs in enumerate(ends()):
-        one = INTERVALS[place // 2]
-        assert replace(inputs, **{one.field: getattr(CENTRAL, one.field)}) == CENTRAL
+@pytest.mark.parametrize("study", STUDIES.values(), ids=STUDIES)
+def test_each_end_changes_one_input_and_each_corner_has_every_input_at_an_end(study):
+    for place, values in enumerate(study.ends()):
+        one = study.intervals[place // 2]
+        assert values == {one.field: (one.low, one.high)[place % 2]}
+    corners = study.corners()
+    assert len({tuple(corner.items()) for corner in corners}) == len(corners) == 2 ** len(study.intervals)
+    for corner in corners:
+        assert all(corner[one.field] in (one.low, one.high) for one in study.intervals)
+
+
+def test_central_values_are_those_of_the_evaluations():
+    assert inputs_with({one.field: one.central for one in COARSE.intervals}) == replace(
+        CENTRAL, sharer_growth=0.1, load_slowdown=17.0
+    )
+    assert replace(FCDP_CENTRAL, **{one.field: one.central for one in FCDP.intervals}) == FCDP_CENTRAL
 
 
 def test_an_interval_that_does_not_go_up_around_its_central_value_is_refused():
     for low, high in ((7e9, 8e9), (8e9, 5e9), (6.3e9, 6.3e9)):
         with pytest.raises(ConfigError, match="t4_bus_bytes_per_s must go up around"):
-            Interval(field="t4_bus_bytes_per_s", declared="T4's lanes", low=low, high=high, why="")
-    with pytest.raises(ValueError, match="no declared input"):
-        Interval(field="compute_speed", declared="luck", low=0.5, high=2.0, why="")
+            Interval(field="t4_bus_bytes_per_s", declared="T4's lanes", low=low, central=6.3e9, high=high, why="")
+
+
+def test_cells_of_fcdp_take_what_is_taken_now_and_the_central_inputs_again_afterwards():
+    before = memory.used_gib(fcdp_cells.System.ZERO3)
+    with fcdp_cells.under(replace(FCDP_CENTRAL, sequence=512)):
+        assert fcdp_cells.Cell().inputs.sequence == 512
+        assert memory.used_gib(fcdp_cells.System.ZERO3) > before
+        assert fcdp_cells.Cell(inputs=FCDP_CENTRAL).inputs == FCDP_CENTRAL
+    assert memory.used_gib(fcdp_cells.System.ZERO3) == before
 
 
 def test_rows_take_what_is_taken_now_and_the_central_inputs_again_afterwards():

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from coarse.cli.report.sweep.crossover import LINEAR, Axes, crossings, is_log, sentences, unmoved
+from coarse.cli.report.sweep.crossover import LINEAR, Axes, crossings, is_log, moved, sentences, unmoved
 
 
 def places(xs, first, second, axes=LINEAR):
@@ -126,3 +126,16 @@ def test_lines_that_hardly_change_are_said_to():
         "batch from 1 to 2 hardly matters: it changes coarse by 0.50%"
     ]
     assert not list(unmoved("batch", names[1:2], [1, 2], lines[1:2]))
+
+
+def test_crossings_under_other_inputs_span_from_the_first_to_the_last():
+    xs, flat = [0, 10], [5, 5]
+    samples = [([0, 20], flat), ([0, 50], flat), ([6, 16], flat)]
+    (text,) = moved("x", ("one", "two"), xs, ([0, 10], flat), samples, LINEAR)
+    assert text == "one and two cross between x = 1 and 5 under 4 sets of inputs; under 1 of 4 there is none"
+
+
+def test_lines_that_never_cross_under_any_inputs_are_said_so_and_nothing_without_inputs():
+    (text,) = moved("x", ("one", "two"), [0, 1], ([1, 1], [2, 2]), [([1, 1], [3, 3])], LINEAR)
+    assert text == "one and two do not cross under any of 1 other inputs either"
+    assert not list(moved("x", ("one", "two"), [0, 1], ([1, 1], [2, 2]), (), LINEAR))
