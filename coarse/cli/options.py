@@ -1,13 +1,13 @@
 """Options that several commands have, what they say of them, and the modes that a machine can run."""
 
 from collections.abc import Callable, Iterable
+from enum import StrEnum
 from typing import Annotated, TypeVar
 
 import typer
 
 from coarse.errors import CapacityError, ConfigError
 from coarse.hardware.presets import preset_names
-from coarse.simulation.scenario import Mode
 
 Intervals = Annotated[
     list[str] | None,
@@ -38,10 +38,11 @@ MACHINE_HELP = f"A preset ({', '.join(preset_names())}), or the path of a machin
 
 
 T = TypeVar("T")
+M = TypeVar("M", bound=StrEnum)
 
 
 def of_possible_modes(
-    modes: Iterable[Mode], of_mode: Callable[[Mode], T], *, must_have: bool, on_left_out: Callable[[str], None]
+    modes: Iterable[M], of_mode: Callable[[M], T], *, must_have: bool, on_left_out: Callable[[str], None]
 ) -> list[T]:
     """What `of_mode` gives for each mode that is possible, in order; `on_left_out` gets a line on each other.
 

@@ -31,7 +31,6 @@ from coarse.cli.report.perfetto import write_trace
 from coarse.cli.report.prediction import (
     Question,
     Scenarios,
-    modes_of,
     places_of,
     predict,
     profile_notes,
@@ -40,6 +39,8 @@ from coarse.cli.report.prediction import (
 )
 from coarse.cli.report.ranges import NO_RANGES, Ranges, ranges_of
 from coarse.cli.report.run import RUN_FILE, Result, Run, write_run
+from coarse.cli.report.sharded_prediction import ALL, AnyMode, any_modes_of, sharded_outcome, sharded_scenario
+from coarse.cli.report.sharded_prediction import NOTE as SHARDED_NOTE
 from coarse.cli.report.simulated import timeline_of
 from coarse.cli.report.timeline import Timeline
 from coarse.cli.wrong_input import wrong_input_ends_with_2
@@ -58,10 +59,11 @@ from coarse.simulation.paged.scenario import PEAK_SHARE, PagedScenario
 from coarse.simulation.paged.scenario import modes_of as luwu_modes_of
 from coarse.simulation.report import mean_durations
 from coarse.simulation.scenario import Mode
+from coarse.simulation.sharded.modes import SimulatedMode
 from coarse.simulation.sites import STEPWISE_RANKS
 
 _BATCH = 2
-_ALL_MODES = ",".join(Mode)
+_ALL_MODES = ",".join((*Mode, *SimulatedMode, ALL))
 _LUWU_MODES = ",".join(LUWU_MODES)
 _TAKEN = {"machine", "model", "batch", "workers", "modes", "out", "prefetch", "peak_share"}
 """Options of predictions of LuWu and its baselines."""
@@ -146,7 +148,8 @@ def predict_command(
         )  # fmt: skip
         ranges = ranges_of(TomlFile.read(machine_path(asked.machine)), interval or (), samples, asked.workers)
         console = Console()
-        run = _predicted(asked, tuple(modes_of(modes)), modes is not None, out, ranges)
+        must_have = modes is not None and ALL not in modes.split(",")
+        run = _predicted(asked, tuple(any_modes_of(modes)), must_have, out, ranges)
         show(run, out, console)
         console.print(f"wrote {(out / RUN_FILE).as_posix()}", highlight=False, markup=False, soft_wrap=True)
 
@@ -184,21 +187,26 @@ def _a_worker_on_each_node(name: str, workers: int | None) -> tuple[Machine, int
 @dataclass(frozen=True, kw_only=True)
 class _Outcome:
     result: Result
-    timeline: Timeline
+    timeline: Timeline | None
+    """None of sharded modes, whose timelines `coarse shard` does not draw either."""
     memory_bytes: int
     notes: list[str]
 
 
 def _predicted(
-    asked: Question, modes: tuple[Mode, ...], must_have: bool, out: Path, ranges: Ranges | None
+    asked: Question, modes: tuple[AnyMode, ...], must_have: bool, out: Path, ranges: Ranges | None
 ) -> Run:
     """All modes, one after the other; a mode that nobody asked for by name may be impossible on the machine."""
     scenarios = asked.scenarios()
     notes = [*_notes(scenarios), ranges.note() if ranges else NO_RANGES]
+    if any(isinstance(mode, SimulatedMode) for mode in modes):
+        notes.append(SHARDED_NOTE)
     _clear(out)
     with shown_tasks() as tasks:
 
-        def outcome(mode: Mode) -> _Outcome:
+        def outcome(mode: AnyMode) -> _Outcome:
+            if isinstance(mode, SimulatedMode):
+                return _sharded_outcome(scenarios, mode, tasks, ranges)
             return _outcome(scenarios, mode, out, tasks, ranges)
 
         outcomes = of_possible_modes(modes, outcome, must_have=must_have, on_left_out=notes.append)
@@ -207,7 +215,7 @@ def _predicted(
         title=_title(scenarios),
         inputs=_inputs(scenarios),
         results=tuple(outcome.result for outcome in outcomes),
-        timelines=tuple(outcome.timeline for outcome in outcomes),
+        timelines=tuple(outcome.timeline for outcome in outcomes if outcome.timeline is not None),
         notes=(*(note for one in outcomes for note in one.notes), _memory_note(scenarios, outcomes), *notes),
     )
     write_run(run, out)
@@ -230,6 +238,19 @@ def _outcome(scenarios: Scenarios, mode: Mode, out: Path, tasks: Tasks, ranges: 
         memory_bytes=memory_bytes,
         notes=profile_notes(mode.value, job, mean_durations(report.iterations), report.profiles),
     )
+
+
+def _sharded_outcome(scenarios: Scenarios, mode: SimulatedMode, tasks: Tasks, ranges: Ranges | None) -> _Outcome:
+    """One sharded mode's numbers."""
+    found = sharded_outcome(scenarios, mode)
+    result = found.result
+    if ranges is not None:
+
+        def iteration_s(other: Scenarios) -> float:
+            return sharded_scenario(other, mode).run().iteration_s
+
+        result = replace(result, samples_s=ranges.everywhere(scenarios, iteration_s, tasks.begin(f"{mode}: ranges")))
+    return _Outcome(result=result, timeline=None, memory_bytes=found.memory_bytes, notes=[])
 
 
 def _clear(out: Path) -> None:

@@ -35,15 +35,28 @@ class Ranges:
         self, scenarios: Scenarios, mode: Mode, decided: Job, on_progress: Callable[[float], None] = lambda _: None
     ) -> tuple[float, ...]:
         """Seconds of a mode's iteration at each point, with the tables and the split of a job as it was decided."""
+
+        def iteration_s(other: Scenarios) -> float:
+            job = replace(other.of(mode), policy=Policy.DEVICES, profile_every=0).job()
+            job = replace(job, num_proxy_gradients=decided.num_proxy_gradients, tables=decided.tables)
+            return simulate(job, record=False).iteration_s
+
+        return self.everywhere(scenarios, iteration_s, on_progress)
+
+    def everywhere(
+        self,
+        scenarios: Scenarios,
+        iteration_s: Callable[[Scenarios], float],
+        on_progress: Callable[[float], None] = lambda _: None,
+    ) -> tuple[float, ...]:
+        """What `iteration_s` gives at each point."""
         points = list(draws(self.intervals, self.num_samples))
         found = []
         for number, values in enumerate(points, start=1):
             machine = machine_at(self.toml, values, self.fixed)
             machine = replace(machine, nvlink=scenarios.machine.nvlink, num_nodes=scenarios.machine.num_nodes)
-            other = replace(scenarios, machine=machine, profile=scenarios.profile.slowed(values.get(COMPUTE, 1.0)))
-            job = replace(other.of(mode), policy=Policy.DEVICES, profile_every=0).job()
-            job = replace(job, num_proxy_gradients=decided.num_proxy_gradients, tables=decided.tables)
-            found.append(simulate(job, record=False).iteration_s)
+            profile = scenarios.profile.slowed(values.get(COMPUTE, 1.0))
+            found.append(iteration_s(replace(scenarios, machine=machine, profile=profile)))
             on_progress(number / len(points))
         return tuple(found)
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from coarse.errors import CapacityError, ConfigError
 from coarse.hardware.accelerator import MemoryAccount
+from coarse.hardware.compute import ComputeProfile
 from coarse.hardware.gpt import adapter_numel, gpt, gpt_shape, logits_numel
 from coarse.hardware.machine import Machine
 from coarse.hardware.models import Model, Precision
@@ -15,7 +16,7 @@ from coarse.simulation.sharded.job import ShardedJob
 from coarse.simulation.sharded.modes import ShardedPolicy, SimulatedMode
 from coarse.simulation.sharded.report import ShardedReport
 from coarse.simulation.sharded.routes import Routes
-from coarse.simulation.sharded.units import ComputeRate, Unit, by_block, units_of
+from coarse.simulation.sharded.units import ComputeRate, Unit, by_block, units_in_profile, units_of
 
 PEAK_SHARE = 0.2
 """Of a GPU's fp16 peak that training reaches: an input, by which FCDP's Fig. 9 comes out (docs/fcdp_evaluation.md)."""
@@ -58,6 +59,8 @@ class ShardedScenario:
     precision: Precision = field(default=Precision.FP16)
     own_model: Model | None = None
     """Any model in place of the GPT of that name; a unit is one of its blocks, and its layers keep its logits."""
+    profile: ComputeProfile | None = None
+    """The times of `own_model`'s layers, in place of a share of the GPU's peak; precision and batch are its."""
 
     def __post_init__(self) -> None:
         if not 0.0 < self.peak_share <= 1.0:
@@ -65,6 +68,12 @@ class ShardedScenario:
         if self.lora_rank < 0 or self.batch < 1:
             raise ConfigError(
                 f"wanted a batch of at least 1 and a rank of at least 0, got {self.batch} and {self.lora_rank}"
+            )
+        if self.profile is not None and (self.own_model is None or self.profile.batch != self.batch):
+            raise ConfigError(
+                f"a profile is of an own model and of its batch {self.profile.batch}, got {self.model_name!r} and "
+                f"batch {self.batch}; give both alike",
+                key="profile",
             )
         if self.lora_rank and self.own_model is not None:
             raise ConfigError(
@@ -99,7 +108,9 @@ class ShardedScenario:
 
     @property
     def units(self) -> tuple[Unit, ...]:
-        """What is gathered and computed, at the pace of the machine's GPU."""
+        """What is gathered and computed, as the profile has it or at the pace of the machine's GPU."""
+        if self.profile is not None and self.own_model is not None:
+            return units_in_profile(self.own_model, self.profile, recomputes=self.recomputes)
         pace = ComputeRate(
             flops_per_s=self.peak_share * self.machine.accelerator.fp16_flops_per_s, recomputes=self.recomputes
         )

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 from coarse.errors import ConfigError
+from coarse.hardware.compute import ComputeProfile
 from coarse.hardware.models import Layer, Model, Precision
 from coarse.hardware.quantities import require_positive
 
@@ -74,6 +75,28 @@ def units_of(
                 frozen_nbytes=0 if adapters is None else own,
                 forward_s=forward_s,
                 backward_s=times * forward_s,
+            )
+        )
+    return tuple(found)
+
+
+def units_in_profile(model: Model, profile: ComputeProfile, *, recomputes: bool = False) -> tuple[Unit, ...]:
+    """A unit per block of a model, whose layers take what the profile says of each."""
+    itemsize = profile.precision.itemsize
+    times = {
+        name: (forward_s, backward_s)
+        for name, forward_s, backward_s in zip(profile.layers, profile.forward_s, profile.backward_s, strict=True)
+    }
+    found = []
+    for name, group in groupby(model.layers, lambda layer: _block(layer.name)):
+        layers = tuple(group)
+        forward_s, backward_s = (sum(times[layer.name][place] for layer in layers) for place in (0, 1))
+        found.append(
+            Unit(
+                name=name,
+                trainable_nbytes=sum(layer.num_parameters for layer in layers) * itemsize,
+                forward_s=forward_s,
+                backward_s=backward_s + (forward_s if recomputes else 0.0),
             )
         )
     return tuple(found)

@@ -1,0 +1,93 @@
+"""Sharded modes in the table of data-parallel ones: the same model, machine, GPUs and compute times."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from coarse.cli.report.prediction import Scenarios
+from coarse.cli.report.run import Result
+from coarse.errors import ConfigError
+from coarse.simulation.scenario import Mode
+from coarse.simulation.sharded.modes import ShardedPolicy, SimulatedMode
+from coarse.simulation.sharded.scenario import ShardedScenario
+
+ALL = "all"
+"""Every mode, data-parallel and sharded."""
+CACHE_SHARE = 0.8
+"""FCDP's tau: the share of a GPU's memory below which fcdp keeps units' shards there."""
+
+AnyMode = Mode | SimulatedMode
+
+
+NOTE = (
+    "Sharded modes gather a block of layers at a time, in the precision of the compute, and take the same times of "
+    "compute; data-parallel ones synchronise gradients in fp32. LuWu's modes and odc ask for other inputs."
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardedOutcome:
+    """One sharded mode's iteration, and what its GPU holds."""
+
+    result: Result
+    memory_bytes: int
+
+
+def any_modes_of(text: str | None) -> Iterator[AnyMode]:
+    """The modes of a comma-separated list, each once: data-parallel ones without a list, every one by "all"."""
+    if text is None:
+        yield from Mode
+        return
+    names = dict.fromkeys(part.strip() for part in text.split(","))
+    if ALL in names:
+        names = dict.fromkeys((*(mode.value for mode in Mode), *(mode.value for mode in SimulatedMode)))
+    known: dict[str, AnyMode] = {mode.value: mode for kind in (Mode, SimulatedMode) for mode in kind}
+    for name in names:
+        if name not in known:
+            raise ConfigError(f"--modes must be one of {', '.join(known)}, or {ALL}, got {name!r}", key="modes")
+        yield known[name]
+
+
+def sharded_scenario(scenarios: Scenarios, mode: SimulatedMode) -> ShardedScenario:
+    """The scenario of one sharded mode, over all workers, with the compute times of the data-parallel ones."""
+    asked, profile = scenarios.question, scenarios.profile
+    if asked.slow_downs or asked.degradations:
+        raise ConfigError(
+            "sharded modes are simulated with equal workers and unchanging links; leave --straggler and --degrade out"
+        )
+    found = ShardedScenario(
+        machine=scenarios.machine,
+        model_name=scenarios.model.name,
+        own_model=scenarios.model,
+        profile=profile,
+        precision=profile.precision,
+        policy=ShardedPolicy(mode=mode),
+        batch=asked.batch,
+        num_nodes=asked.nodes,
+        gpus_per_node=asked.workers // asked.nodes,
+    )
+    return found.with_gpu_cache(CACHE_SHARE) if mode is SimulatedMode.FCDP else found
+
+
+def sharded_outcome(scenarios: Scenarios, mode: SimulatedMode) -> ShardedOutcome:
+    """One sharded mode's numbers.
+
+    Raises:
+        CapacityError: a GPU's memory is too small for it.
+    """
+    scenario = sharded_scenario(scenarios, mode)
+    memory = scenario.require_fit()
+    cached = scenario.units[: scenario.policy.num_cached_units]
+    report = scenario.run()
+    links = sorted(zip(scenario.machine.links, report.link_nbytes, strict=True), key=lambda use: -use[1])
+    return ShardedOutcome(
+        result=Result(
+            name=mode.value,
+            policy="-",
+            iteration_s=report.iteration_s,
+            compute_s=report.compute_s,
+            exposed_s=max(0.0, report.exposed_s),
+            idle_s=0.0,
+            link_bytes=tuple((link.name, nbytes) for link, nbytes in links if nbytes > 0),
+        ),
+        memory_bytes=memory.total_bytes + sum(unit.nbytes for unit in cached) // scenario.gpus_per_node,
+    )

@@ -1,0 +1,87 @@
+"""Sharded modes beside data-parallel ones: on the same compute, and as `coarse shard` has them."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from typer.testing import CliRunner
+
+from coarse.cli import predict
+from coarse.cli.report.prediction import Question
+from coarse.cli.report.sharded_prediction import any_modes_of, sharded_outcome, sharded_scenario
+from coarse.errors import CapacityError, ConfigError
+from coarse.hardware.compute import profile_at_peak_share
+from coarse.hardware.models import Precision
+from coarse.simulation.scenario import Mode
+from coarse.simulation.sharded.modes import SimulatedMode
+
+QUESTION = Question(machine="fcdp-a40-10gbe", model="bert-large", gpu="v100", batch=4, workers=4, nodes=2)
+
+
+def called(*arguments):
+    return CliRunner().invoke(predict.app, [str(argument) for argument in arguments])
+
+
+@pytest.fixture(scope="module")
+def everything(tmp_path_factory):
+    """The record of a prediction of all modes, and what it printed."""
+    out = tmp_path_factory.mktemp("all")
+    done = called("--machine", "fcdp-a40-10gbe", "--model", "resnet50", "--gpu", "v100", "--batch", 8, "--workers", 4,
+                  "--nodes", 2, "--policy", "paper", "--samples", 2, "--modes", "all", "--out", out)  # fmt: skip
+    assert done.exit_code == 0, done.output
+    return json.loads((out / "run.json").read_text()), done.output
+
+
+def test_one_table_has_every_mode_that_is_possible_and_says_why_others_are_not(everything):
+    run, output = everything
+    assert [row["name"] for row in run["rows"]] == [*list(Mode)[1:], *SimulatedMode]
+    assert any(note.startswith("Left out dense: ") for note in run["notes"])
+    assert "gather a block of layers at a time" in output
+
+
+def test_all_modes_compute_alike_and_have_ranges(everything):
+    run, _ = everything
+    assert len({round(row["compute_s"], 9) for row in run["rows"]}) == 1
+    assert all(len(row["samples_s"]) == 4 for row in run["rows"])
+    assert all(min(row["samples_s"]) < row["iteration_s"] < max(row["samples_s"]) for row in run["rows"])
+
+
+@pytest.mark.parametrize("mode", SimulatedMode)
+def test_a_share_of_the_peak_gives_what_units_of_as_many_operations_give(mode):
+    scenarios = QUESTION.scenarios()
+    profile = profile_at_peak_share(scenarios.model, scenarios.machine.accelerator, 4, Precision.FP16, 0.2)
+    by_profile = sharded_scenario(replace(scenarios, profile=profile), mode)
+    by_share = replace(by_profile, profile=None, peak_share=0.2)
+    assert by_profile.run().iteration_s == pytest.approx(by_share.run().iteration_s)
+    assert [unit.trainable_nbytes for unit in by_profile.units] == [unit.trainable_nbytes for unit in by_share.units]
+
+
+def test_a_units_seconds_are_those_of_its_layers():
+    scenarios = QUESTION.scenarios()
+    units = sharded_scenario(scenarios, SimulatedMode.FSDP).units
+    assert sum(unit.forward_s for unit in units) == pytest.approx(scenarios.profile.total_forward_s)
+    assert sum(unit.backward_s for unit in units) == pytest.approx(scenarios.profile.total_backward_s)
+    assert sum(unit.nbytes for unit in units) == 4 * scenarios.model.num_parameters
+    assert 20 < len(units) < len(scenarios.model.layers)
+
+
+def test_without_a_list_the_data_parallel_modes_are_asked_for_and_names_may_be_mixed():
+    assert list(any_modes_of(None)) == list(Mode)
+    assert list(any_modes_of("fcdp, allreduce,fcdp")) == [SimulatedMode.FCDP, Mode.ALLREDUCE]
+    assert list(any_modes_of("all")) == [*Mode, *SimulatedMode]
+    with pytest.raises(ConfigError, match=r"dense, allreduce, coarse, zero2, .* or all, got 'fcpd'"):
+        list(any_modes_of("fcpd"))
+
+
+def test_what_a_sharded_mode_cannot_do_is_refused():
+    with pytest.raises(ConfigError, match="leave --straggler and --degrade out"):
+        sharded_outcome(replace(QUESTION, slow_downs=((1, 2.0),)).scenarios(), SimulatedMode.FSDP)
+    with pytest.raises(CapacityError, match="needs"):
+        sharded_outcome(replace(QUESTION, batch=4096).scenarios(), SimulatedMode.FSDP)
+
+
+def test_a_mode_asked_for_by_name_that_does_not_fit_ends_with_2(tmp_path):
+    done = called("--machine", "fcdp-a40-10gbe", "--model", "bert-large", "--gpu", "v100", "--batch", 4096, "--modes",
+                  "fsdp", "--out", tmp_path)  # fmt: skip
+    assert done.exit_code == 2
+    assert "mode fsdp: bert-large with fsdp at batch 4096 per GPU needs" in done.output
