@@ -48,7 +48,7 @@ def cells(run: Run, *, num_links: int, between: str = " ") -> Iterator[tuple[str
         times = (result.iteration_s, result.compute_s, result.exposed_s, result.idle_s)
         in_ms = [_ms_text(seconds * MS_PER_S) for seconds in times]
         if (range_s := run.range_s(result)) is not None:
-            in_ms[0] += between + "-".join(f"{end * MS_PER_S:.3g}" for end in range_s)
+            in_ms[0] += between + "-".join(_short(end * MS_PER_S) for end in range_s)
         faster = f"{speed_up:.2f}"
         if (ratios := run.speed_up_range(result)) is not None and result is not run.results[0]:
             faster += between + "-".join(f"{end:.2g}" if between == "\n" else f"{end:.2f}" for end in ratios)
@@ -59,6 +59,11 @@ def cells(run: Run, *, num_links: int, between: str = " ") -> Iterator[tuple[str
 def _ms_text(milliseconds: float) -> str:
     """Four digits, and none beyond microseconds."""
     return f"{milliseconds:.3f}" if milliseconds < 1 else f"{milliseconds:#.4g}".rstrip(".")
+
+
+def _short(number: float) -> str:
+    """Three digits, and those before the point."""
+    return f"{number:.0f}" if number >= 1000 else f"{number:.3g}"
 
 
 def traces_in(folder: Path) -> tuple[Path, ...]:

@@ -60,7 +60,7 @@ def test_the_output_gives_ranges_and_says_of_what(predicted):
         assert fast_s < row["iteration_s"] < slow_s
         assert len(others_s) == 6
         assert all(fast_s < seconds < slow_s for seconds in others_s)
-        assert f"{fast_s * 1e3:.3g}-{slow_s * 1e3:.3g}" in output
+        assert f"{fast_s * 1e3:.3g}-{slow_s * 1e3:.3g}" in output  # below a second
     note = next(note for note in run["notes"] if note.startswith("Ranges: 8 more simulations with "))
     for part in ("compute 0.9 to 1.1", "rates 0.9 to 1.1", "latencies 0.5 to 2", "wire.cci.latency_us 0.14 to 1"):
         assert part in note
