@@ -6,17 +6,21 @@ import pytest
 
 HERE = Path(__file__).parent
 LONGEST = (
+    "luwu/test_resume.py",
     "tf/test_training.py",
+    "odc/test_odc.py",
+    "failures/test_launch.py",
+    "arrays/test_arrays.py",
+    "cluster/test_cluster.py",
+    "luwu/test_network.py",
     "sharding/test_sharding.py",
     "tf/test_data.py",
     "torch/test_torch.py",
     "tf/test_bad_input.py",
-    "arrays/test_arrays.py",
     "experiments/test_keras.py",
     "emulation/test_emulated.py",
-    "cluster/test_cluster.py",
+    "arrays/test_pool.py",
     "failures/test_bad_input.py",
-    "failures/test_launch.py",
     "torch/test_allreduce.py",
 )
 """Files in descending order of their time, so that no core ends with a long one while the other has nothing left."""
