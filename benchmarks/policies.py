@@ -110,7 +110,7 @@ def cells(machines: Sequence[str], models: Sequence[str], worker_counts: Sequenc
                 for share in WORKERS_PER_DEVICE:
                     num_devices = num_workers // share
                     least = least_nodes(machine, num_workers, num_devices)
-                    for num_nodes in sorted({least, 2} if machine.num_nodes > 1 else {least}):
+                    for num_nodes in sorted({least, max(least, 2)} if machine.num_nodes > 1 else {least}):
                         if least and not num_devices % num_nodes:
                             yield Cell(
                                 machine=name,

@@ -10,6 +10,8 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from coarse.storage.processor import cpu_name
+
 _PACKAGES = ("numpy", "torch", "mpi4py", "coarse")
 
 
@@ -32,20 +34,11 @@ def provenance(script: str, arguments: Sequence[str], num_processes: int) -> dic
 def machine() -> dict[str, object]:
     """Processor, usable cores and memory of this machine."""
     return {
-        "cpu_model": cpu_model(Path("/proc/cpuinfo").read_text(encoding="utf-8")),
+        "cpu_model": cpu_name(),
         "num_cores": len(os.sched_getaffinity(0)),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
     }
-
-
-def cpu_model(cpuinfo: str) -> str:
-    """The model name in the text of /proc/cpuinfo, or the architecture where there is none."""
-    for line in cpuinfo.splitlines():
-        key, _, value = line.partition(":")
-        if key.strip() == "model name":
-            return value.strip()
-    return platform.machine()
 
 
 def versions() -> dict[str, str]:

@@ -12,7 +12,6 @@ from rich.console import Console
 from rich.table import Table
 
 from coarse.cli.progress import shown_tasks
-from coarse.cli.sample_costs import cpu_name
 from coarse.cli.wrong_input import wrong_input_ends_with_2
 from coarse.errors import CapacityError, ConfigError
 from coarse.hardware.machine_file import load_machine
@@ -27,7 +26,6 @@ from coarse.hardware.measure.calibrated import (
 )
 from coarse.hardware.measure.memory import Subject, measure_memory, range_bytes
 from coarse.hardware.measure.noise import NOISY, noise_note
-from coarse.hardware.measure.processor import cpu_flags, last_level_bytes
 from coarse.hardware.presets import machine_named
 from coarse.hardware.quantities import require_name
 from coarse.protocol.clock import WallClock
@@ -36,6 +34,7 @@ from coarse.protocol.units import GIB, MIB
 from coarse.storage.dax import open_dax
 from coarse.storage.existing_file import open_existing
 from coarse.storage.numa import create_on_node, require_node
+from coarse.storage.processor import cpu_flags, cpu_name, last_level_bytes
 from coarse.storage.region import MemoryFile, available_bytes
 
 DEFAULT_BASE = "cxl-type3-asic"

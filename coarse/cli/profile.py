@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from coarse.cli.sample_costs import cpu_name, profile_costs
+from coarse.cli.sample_costs import profile_costs
 from coarse.cli.wrong_input import wrong_input_ends_with_2
 from coarse.errors import ConfigError
 from coarse.hardware.machine_file import load_machine
@@ -19,6 +19,7 @@ from coarse.hardware.measure.pair import Pair
 from coarse.hardware.quantities import require_name
 from coarse.parallel.packing.measured_cost import LENGTHS
 from coarse.protocol.units import KIB, MIB
+from coarse.storage.processor import cpu_name
 from coarse.storage.region import total_bytes
 
 GB = 1e9

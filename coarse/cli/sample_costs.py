@@ -8,6 +8,7 @@ from rich.table import Table
 from coarse.cli.named_function import function_named
 from coarse.errors import ConfigError
 from coarse.parallel.packing.measured_cost import ADDITIVE_WITHIN, MeasuredCost, Step, measure_cost, save_cost
+from coarse.storage.processor import cpu_name
 
 
 def profile_costs(text: str, lengths: str, repeats: int, save: Path | None, console: Console) -> None:
@@ -30,15 +31,6 @@ def profile_costs(text: str, lengths: str, repeats: int, save: Path | None, cons
         save_cost(found, save, f"{text} on {cpu_name()}")
         console.print(f"wrote {save}; read it by coarse.parallel.packing.measured_cost.load_cost",
                       highlight=False, markup=False, soft_wrap=True)  # fmt: skip
-
-
-def cpu_name() -> str:
-    """As the kernel calls it."""
-    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
-        key, _, value = line.partition(":")
-        if key.strip() == "model name":
-            return value.strip()
-    return "CPU"
 
 
 def _lengths_of(text: str) -> list[int]:

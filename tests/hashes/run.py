@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from benchmarks.provenance import cpu_model
+from coarse.storage.processor import cpu_name
 from tests.support.launch import mpirun
 
 HERE = Path(__file__).parent
@@ -140,7 +140,7 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="write hashes.json instead of comparing")
     options = parser.parse_args()
     found = all_hashes()
-    processor = cpu_model(Path("/proc/cpuinfo").read_text())
+    processor = cpu_name()
     if options.write:
         record = {"command": "python -m tests.hashes.run --write", "processor": processor, "hashes": found}
         RESULTS.write_text(json.dumps(record, indent=1) + "\n")

@@ -29,9 +29,9 @@ from coarse.hardware.measure.pair import (
     STREAM,
     Endpoint,
 )
-from coarse.hardware.measure.processor import cpu_flags
 from coarse.protocol.clock import Clock
 from coarse.protocol.dtypes import DType, Op
+from coarse.storage.processor import cpu_flags
 from coarse.storage.reduce import reduce
 
 _REPEATS = 5

@@ -5,13 +5,13 @@ ARMv8 has DC CIVAC and DSB for the same; that has not run on such a machine yet.
 """
 
 import platform
-from pathlib import Path
 
 import numpy as np
 
 from coarse.errors import UnsupportedError
 from coarse.storage.machine_code import executable
 from coarse.storage.pool.memory import LINE_BYTES
+from coarse.storage.processor import cpu_flags
 
 _X86_FLUSHES = {"clflushopt": "660fae3f", "clflush": "0fae3f90"}
 """Of the line at RDI, in four bytes each."""
@@ -21,14 +21,14 @@ _ARM_LOOP = "1f0001eb 82000054 207e0bd5 00000191 fcffff17 9f3f03d5 c0035fd6"
 """While X0 is below X1: DC CIVAC, add 64; then DSB SY."""
 
 
-def flush_code(machine: str, cpu_flags: frozenset[str]) -> bytes:
+def flush_code(machine: str, flags: frozenset[str]) -> bytes:
     """The machine code of flush(begin, end) for a processor, by the name that `uname -m` has for it.
 
     Raises:
         UnsupportedError: another kind of processor.
     """
     if machine in ("x86_64", "AMD64"):
-        flush = _X86_FLUSHES["clflushopt" if "clflushopt" in cpu_flags else "clflush"]
+        flush = _X86_FLUSHES["clflushopt" if "clflushopt" in flags else "clflush"]
         return bytes.fromhex(_X86_LOOP.format(flush=flush))
     if machine in ("aarch64", "arm64"):
         return bytes.fromhex(_ARM_LOOP)
@@ -42,7 +42,7 @@ class FlushedLines:
     """See CacheLines: by this processor's own instructions."""
 
     def __init__(self) -> None:
-        code = flush_code(platform.machine(), _cpu_flags())
+        code = flush_code(platform.machine(), cpu_flags())
         try:
             self._page, loops = executable({"flush": code})
         except OSError as error:
@@ -56,10 +56,3 @@ class FlushedLines:
         """See CacheLines."""
         begin = lines.__array_interface__["data"][0]
         self._loop(begin // LINE_BYTES * LINE_BYTES, begin + lines.nbytes, 0)
-
-
-def _cpu_flags() -> frozenset[str]:
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("flags"):
-            return frozenset(line.split(":", 1)[1].split())
-    return frozenset()

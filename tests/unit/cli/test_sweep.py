@@ -338,5 +338,5 @@ def test_parquet_gets_the_rows_with_numbers_as_numbers(swept, monkeypatch):
 
 def test_the_guide_names_only_options_that_exist():
     page = (Path(__file__).parents[3] / "docs" / "sweep.md").read_text()
-    known = {f"--{name.replace('_', '-')}" for name in signature(sweep.sweep).parameters} | {"--list"}
+    known = {f"--{name.replace('_', '-')}" for name in signature(sweep.sweep).parameters} | {"--list", "--no-nvlink"}
     assert set(re.findall(r"--[a-z][a-z-]*", page)) <= known

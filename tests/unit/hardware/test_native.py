@@ -13,8 +13,8 @@ import pytest
 from coarse.errors import MeasurementError
 from coarse.hardware.measure import native as native_module
 from coarse.hardware.measure.native import MACHINE, Native, evict_instruction, write_back_instruction
-from coarse.hardware.measure.processor import cpu_flags
 from coarse.storage import machine_code
+from coarse.storage.processor import cpu_flags
 
 pytestmark = pytest.mark.skipif(os.uname().machine != MACHINE, reason=f"machine code of {MACHINE}")
 LINE = 64

@@ -1,9 +1,11 @@
 """What the kernel says of the processor, in a tree that stands for /sys."""
 
+import platform
+
 import pytest
 
-from coarse.hardware.measure import processor
-from coarse.hardware.measure.processor import cpu_flags, last_level_bytes
+from coarse.storage import processor
+from coarse.storage.processor import cpu_flags, cpu_name, last_level_bytes
 
 
 @pytest.fixture
@@ -38,3 +40,11 @@ def test_flags_are_those_of_the_first_core(tmp_path, monkeypatch):
     assert cpu_flags() == {"fpu", "clwb", "clflush"}
     (tmp_path / "cpuinfo").write_text("processor\t: 0\nFeatures\t: fp asimd\n")
     assert cpu_flags() == set()
+
+
+def test_the_processor_is_named_as_the_kernel_names_it_or_by_its_architecture(tmp_path, monkeypatch):
+    (tmp_path / "cpuinfo").write_text("processor\t: 0\nmodel name\t: Some CPU @ 2.0GHz\nflags\t: x\n")
+    monkeypatch.setattr(processor, "_CPUINFO", tmp_path / "cpuinfo")
+    assert cpu_name() == "Some CPU @ 2.0GHz"
+    (tmp_path / "cpuinfo").write_text("processor: 0\n")
+    assert cpu_name() == platform.machine()

@@ -1,6 +1,7 @@
 """What the kernel says of this machine's processor: what it can do, and how large its last-level caches are."""
 
 import os
+import platform
 from collections.abc import Collection
 from pathlib import Path
 
@@ -11,11 +12,21 @@ _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 def cpu_flags() -> frozenset[str]:
     """What the processor can do, by the kernel's names; empty where the kernel has none."""
+    return frozenset(_of_cpuinfo("flags").split())
+
+
+def cpu_name() -> str:
+    """As the kernel calls the processor; the architecture where it calls it nothing."""
+    return _of_cpuinfo("model name") or platform.machine()
+
+
+def _of_cpuinfo(wanted: str) -> str:
+    """The first value of a key in /proc/cpuinfo; empty where there is none."""
     for line in _CPUINFO.read_text(encoding="utf-8", errors="replace").splitlines():
         key, _, value = line.partition(":")
-        if key.strip() == "flags":
-            return frozenset(value.split())
-    return frozenset()
+        if key.strip() == wanted:
+            return value.strip()
+    return ""
 
 
 def last_level_bytes(cpus: Collection[int] | None = None) -> int:
