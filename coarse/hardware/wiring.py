@@ -2,8 +2,9 @@
 """The links of all nodes of a machine, and which of them a transfer between two endpoints uses."""
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal
 
 from coarse.errors import ConfigError
@@ -58,12 +59,33 @@ class Wiring:
             for cable in nvlinks
             for ends, role in ((cable.between, "up"), (cable.between[::-1], "down"))
         }
-        built = [pair for node in range(num_nodes) for pair in self._links_of(node)]
-        built += [] if pool is None else [((_ALL_NODES, link.name, ""), link) for link in pool.shared(num_nodes)]
-        self._id = {key: number for number, (key, _) in enumerate(built)}
-        self.links: tuple[Link, ...] = tuple(link for _, link in built)
-        self.shared = frozenset(number for number, ((node, _, _), _) in enumerate(built) if node == _ALL_NODES)
+        self._of_each = tuple(self._links_of_one())
+        """((who uses the wire, role), link) of one node: all nodes have the same, one node's after another's."""
+        self._position = {key: number for number, (key, _) in enumerate(self._of_each)}
+        of_all = () if pool is None else pool.shared(num_nodes)
+        self._of_all = {(_ALL_NODES, link.name, ""): link for link in of_all}
+        begin = num_nodes * len(self._of_each)
+        self._id_of_all = {key: begin + number for number, key in enumerate(self._of_all)}
+        self.shared = frozenset(self._id_of_all.values())
         """Ids of links that the transfers of all nodes share."""
+
+    @cached_property
+    def links(self) -> tuple[Link, ...]:
+        """All of them; a link's id is its position."""
+        return tuple(map(self.link, range(self._num_nodes * len(self._of_each) + len(self._of_all))))
+
+    def link(self, number: int) -> Link:
+        """One of them, by its id: cheaper than all, where a machine has thousands of nodes."""
+        node, position = divmod(number, len(self._of_each))
+        if node >= self._num_nodes:
+            return list(self._of_all.values())[number - self._num_nodes * len(self._of_each)]
+        link = self._of_each[position][1]
+        return link if self._num_nodes == 1 else replace(link, name=f"node{node} {link.name}")
+
+    def likeness(self, source: str, target: str) -> Hashable:
+        """What two pairs of endpoints have in common whose paths are alike, link by link, on whatever nodes."""
+        (node, name), (other_node, other_name) = self.locate(source), self.locate(target)
+        return name, other_name, node == other_node
 
     def locate(self, endpoint: str) -> tuple[int, str]:
         """(node, name in that node's tree) of an endpoint; ConfigError if there is none such."""
@@ -127,7 +149,7 @@ class Wiring:
             raise self._no_path(source, target, kind, "a GPU loads from its source and stores to its target")
         if not self._load_store:
             raise self._no_path(source, target, kind, "state [coherence] in the machine")
-        return self._id[node, name, kind]
+        return self._number(node, name, kind)
 
     def _cci_path(self, source: str, target: str) -> tuple[int, ...]:
         (node, at), (other_node, to) = self.locate(source), self.locate(target)
@@ -140,8 +162,18 @@ class Wiring:
 
     def _ids(self, node: int, user: str, role: str) -> tuple[int, ...]:
         """The link of one direction, and the duplex limit where there is one."""
-        key, duplex = (node, user, role), (node, user, "duplex")
-        return (self._id[key], self._id[duplex]) if role != "duplex" and duplex in self._id else (self._id[key],)
+        number = self._number(node, user, role)
+        if role == "duplex" or not self._has(node, user, "duplex"):
+            return (number,)
+        return number, self._number(node, user, "duplex")
+
+    def _number(self, node: int, user: str, role: str) -> int:
+        if node == _ALL_NODES:
+            return self._id_of_all[node, user, role]
+        return node * len(self._of_each) + self._position[user, role]
+
+    def _has(self, node: int, user: str, role: str) -> bool:
+        return node != _ALL_NODES and (user, role) in self._position
 
     def _tree_keys(self, at: tuple[int, str], to: tuple[int, str]) -> Iterator[LinkKey]:
         """Up from `at` to the place where both meet, and down to `to`."""
@@ -176,7 +208,7 @@ class Wiring:
             if self._tree.by_name[socket].staging:
                 yield node, socket, "staging"
         shared = [name for name in rising if name in falling]
-        yield from ((node, name, "turn") for name in shared if (node, name, "turn") in self._id)
+        yield from ((node, name, "turn") for name in shared if self._has(node, name, "turn"))
         if not shared and meeting != HOST and self._tree.by_name[meeting].crossing:
             yield node, meeting, "crossing"
 
@@ -184,21 +216,20 @@ class Wiring:
         chain = self._tree.ancestors(name)
         return chain[: chain.index(meeting)]
 
-    def _links_of(self, node: int) -> Iterator[tuple[LinkKey, Link]]:
-        before = f"node{node} " if self._num_nodes > 1 else ""
+    def _links_of_one(self) -> Iterator[tuple[tuple[str, str], Link]]:
         for user, wire in self._wires():
-            for role, link in wire.links(f"{before}{user}"):
-                yield (node, user, role), link
+            for role, link in wire.links(user):
+                yield (user, role), link
         for place in self._tree.places:
             for role, inner in (("crossing", place.crossing), ("staging", place.staging)):
                 if inner is not None:
-                    yield (node, place.name, role), inner.one_way(f"{before}{place.name} {role}")
+                    yield (place.name, role), inner.one_way(f"{place.name} {role}")
         if self._pool is not None:
             for role in ("up", "down"):
-                yield (node, "pool", role), self._pool.port(f"{before}pool {role}", stores=role == "up")
+                yield ("pool", role), self._pool.port(f"pool {role}", stores=role == "up")
         for gpu in self._tree.gpus:
             for access in self._load_store:
-                yield (node, gpu, access.name), access.one_way(f"{before}{gpu} {access.name}")
+                yield (gpu, access.name), access.one_way(f"{gpu} {access.name}")
 
     def _wires(self) -> Iterator[tuple[str, Wire]]:
         """(who uses it, wire) for every wire of a node that has two directions."""

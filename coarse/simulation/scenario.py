@@ -83,6 +83,8 @@ class Scenario:
     """Iterations after which the mode coarse profiles again and decides anew; 0: never."""
     degradations: tuple[Degradation, ...] = ()
     """What happens to links while the job runs; nobody is told but by measurement."""
+    stepwise_ranks: int = STEPWISE_RANKS
+    """Up to so many workers each is simulated; beyond, the first stands for all (see macro.py)."""
 
     def __post_init__(self) -> None:
         if self.profile.model != self.model.name:
@@ -102,9 +104,9 @@ class Scenario:
                 f"collective must be one of {', '.join(COLLECTIVES)}, got {self.collective!r}; correct it",
                 key="collective",
             )
-        if self.collective != "ring" and self.num_workers > STEPWISE_RANKS:
+        if self.collective != "ring" and self.one_stands_for_all:
             raise ConfigError(
-                f"beyond {STEPWISE_RANKS} workers one stands for all in a ring, got {self.num_workers} with collective "
+                f"beyond {self.stepwise_ranks} workers one stands for all in a ring, got {self.num_workers} with collective "
                 f"{self.collective!r}; use the ring, or fewer workers",
                 key="collective",
             )
@@ -112,12 +114,17 @@ class Scenario:
             raise ConfigError(
                 f"a job profiles every so many iterations, 0 for never, got {self.profile_every}", key="profile_every"
             )
-        if self.num_workers > STEPWISE_RANKS and (self.profile_every or self.degradations):
+        if self.one_stands_for_all and (self.profile_every or self.degradations):
             raise ConfigError(
-                f"beyond {STEPWISE_RANKS} workers the first stands for all, and so its links for all links, got "
+                f"beyond {self.stepwise_ranks} workers the first stands for all, and so its links for all links, got "
                 f"{self.num_workers}; degrade links, and profile while a job runs, with fewer workers",
                 key="num_workers",
             )
+
+    @property
+    def one_stands_for_all(self) -> bool:
+        """Whether there are too many workers to simulate each."""
+        return self.num_workers > self.stepwise_ranks
 
     def job(self, run: Simulate = simulate) -> Job:
         """The job to simulate; `run` simulates what the policy tries on the way."""
@@ -194,25 +201,30 @@ class Scenario:
     def _allreduce(self) -> Job:
         places = self.places
         placement = placement_of(self.machine, places, num_sync_groups=self.num_sync_groups)
-        site = coarse_site(self.machine, places, device_ring="auto", worker_ring=self.worker_ring, copies=self.copies)
-        return replace(self._build(site, placement, ()), num_proxy_gradients=0)
+        return replace(self._build(self._site(places), placement, ()), num_proxy_gradients=0)
 
     def _coarse(self, run: Simulate) -> Job:
-        places, kind = self.places, self._device_ring
-        groups = self.num_sync_groups
+        places, groups = self.places, self.num_sync_groups
         placement = placement_of(self.machine, places, num_sync_groups=groups, collective=self.collective)
-        site = coarse_site(self.machine, places, device_ring=kind, worker_ring=self.worker_ring, copies=self.copies)
-        if self.num_workers > STEPWISE_RANKS:
+        site = self._site(places)
+        if self.one_stands_for_all:
             tables = self._local_tables(site, placement)
         else:
             tables = measured_tables(site, placement.local_proxies, reachable_proxies(placement), self.routing)
         return self.decide(self._build(site, placement, tables), run)
 
+    def _site(self, places: EndpointPlacement) -> Site:
+        return coarse_site(
+            self.machine,
+            places,
+            device_ring=self._device_ring,
+            worker_ring=self.worker_ring,
+            copies=self.copies,
+            one_stands_for_all=self.one_stands_for_all,
+        )
+
     def _build(self, site: Site, placement: Placement, tables: tuple[RoutingTable, ...]) -> Job:
         gradients = self.gradients
-        one_stands_for_all = self.num_workers > STEPWISE_RANKS
-        if one_stands_for_all:
-            site = replace(site, links=self._links_of_one(site.links))
         return Job(
             site=site,
             placement=placement,
@@ -224,16 +236,8 @@ class Scenario:
             ring_blocks_compute=self.ring_blocks_compute,
             slow_downs=self.slow_downs,
             num_iterations=self.num_iterations,
-            one_stands_for_all=one_stands_for_all,
+            one_stands_for_all=self.one_stands_for_all,
             routing=self.routing,
-        )
-
-    def _links_of_one(self, links: Sequence[Link]) -> tuple[Link, ...]:
-        """What one node has of links that all share, where all do alike."""
-        shared = self.machine.wiring.shared
-        return tuple(
-            replace(link, bytes_per_s=link.bytes_per_s / self.num_nodes) if number in shared else link
-            for number, link in enumerate(links)
         )
 
     def _local_tables(self, site: Site, placement: Placement) -> tuple[RoutingTable, ...]:

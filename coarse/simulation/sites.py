@@ -1,7 +1,7 @@
 # Pure: no MPI, threads, clock or environment.
 """A job's site on a machine: the links of every way that its mode uses."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from coarse.hardware.links import Link, path_alone_s
@@ -11,6 +11,7 @@ from coarse.hardware.wiring import PathKind
 from coarse.protocol.plan import Placement
 
 Path = tuple[int, ...]
+_Way = dict[tuple[int, int], Path]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,18 +46,51 @@ _TYPICAL_BYTES = 1 << 20
 
 def coarse_site(
     machine: Machine, places: EndpointPlacement, *, device_ring: PathKind, worker_ring: PathKind,
-    copies: PathKind = "pcie",
+    copies: PathKind = "pcie", one_stands_for_all: bool = False,
 ) -> Site:  # fmt: skip
-    """Pushes and pulls over `copies`, sync cores over `device_ring`, the workers' own ring over `worker_ring`."""
-    pairs = _pairs(len(places.workers), places)
+    """Pushes and pulls over `copies`, sync cores over `device_ring`, the workers' own ring over `worker_ring`.
+
+    Where one worker stands for all, the links and ways that it needs.
+    """
+    pairs = _pairs(places, one_stands_for_all=one_stands_for_all)
+    push = {(c, d): _path(machine, places.workers[c], places.devices[d], copies) for c, d in pairs}
+    pull = {(c, d): _path(machine, places.devices[d], places.workers[c], copies) for c, d in pairs}
+    ring_paths = _slowest_hop if one_stands_for_all else _ring_paths
+    between_devices = ring_paths(machine, places.devices, device_ring)
+    between_workers = ring_paths(machine, places.workers, worker_ring)
+    ways = (push, pull, between_devices, between_workers)
+    used = _used(ways) if one_stands_for_all else range(len(machine.links))
+    links = _links_of_one(machine, places, used) if one_stands_for_all else machine.links
+    push, pull, between_devices, between_workers = (_renumbered(way, used) for way in ways)
     return Site(
-        links=machine.links,
+        links=links,
         adder_bytes_per_s=machine.memory_device.adder_bytes_per_s,
-        push={(c, d): _path(machine, places.workers[c], places.devices[d], copies) for c, d in pairs},
-        pull={(c, d): _path(machine, places.devices[d], places.workers[c], copies) for c, d in pairs},
-        between_devices=_ring_paths(machine, places.devices, device_ring),
-        between_workers=_ring_paths(machine, places.workers, worker_ring),
+        push=push,
+        pull=pull,
+        between_devices=between_devices,
+        between_workers=between_workers,
     )
+
+
+def _used(ways: Iterable[_Way]) -> list[int]:
+    """The links that ways use, in the machine's order."""
+    return sorted({link for way in ways for path in way.values() for link in path})
+
+
+def _links_of_one(machine: Machine, places: EndpointPlacement, used: Sequence[int]) -> tuple[Link, ...]:
+    """Some links of a machine, of those that all nodes share what one node has, where all do alike."""
+    num_nodes, shared = len({machine.node_of(worker) for worker in places.workers}), machine.wiring.shared
+    links = {number: machine.link(number) for number in used}
+    return tuple(
+        replace(link, bytes_per_s=link.bytes_per_s / num_nodes) if number in shared else link
+        for number, link in links.items()
+    )
+
+
+def _renumbered(way: _Way, used: Sequence[int]) -> _Way:
+    """The same ways by the places that links have among those used."""
+    place_of = {link: place for place, link in enumerate(used)}
+    return {ends: tuple(place_of[link] for link in path) for ends, path in way.items()}
 
 
 def dense_site(machine: Machine, places: EndpointPlacement) -> Site:
@@ -93,21 +127,27 @@ def reachable_proxies(placement: Placement) -> list[tuple[int, ...]]:
     return [placement.devices_on(node) for node in placement.client_nodes]
 
 
-def _pairs(num_workers: int, places: EndpointPlacement) -> list[tuple[int, int]]:
-    if num_workers > STEPWISE_RANKS and places.devices:
-        return [(0, places.local_devices[0])]
-    return [(c, d) for c in range(num_workers) for d in range(len(places.devices))]
+def _pairs(places: EndpointPlacement, *, one_stands_for_all: bool) -> list[tuple[int, int]]:
+    if one_stands_for_all:
+        return [(0, local) for local in places.local_devices[:1]]
+    return [(c, d) for c in range(len(places.workers)) for d in range(len(places.devices))]
 
 
 def _ring_paths(machine: Machine, members: Sequence[str], kind: PathKind) -> dict[tuple[int, int], Path]:
-    """(member, member) -> links; of many members the slowest hop of the ring stands for all."""
-    if len(members) <= STEPWISE_RANKS:
-        everybody = range(len(members))
-        return {
-            (a, b): _path(machine, members[a], members[b], kind) for a in everybody for b in everybody if a != b
-        }
-    hops = {_path(machine, a, b, kind) for a, b in zip(members, [*members[1:], members[0]], strict=True)}
-    slowest = max(sorted(hops), key=lambda path: path_alone_s([machine.links[link] for link in path], _TYPICAL_BYTES))
+    """(member, member) -> links."""
+    everybody = range(len(members))
+    return {(a, b): _path(machine, members[a], members[b], kind) for a in everybody for b in everybody if a != b}
+
+
+def _slowest_hop(machine: Machine, members: Sequence[str], kind: PathKind) -> dict[tuple[int, int], Path]:
+    """The slowest hop of the members' ring, which stands for all, both ways round."""
+    if len(members) < 2:
+        return {}
+    firsts: dict[Hashable, tuple[str, str]] = {}  # of hops that are alike the first
+    for hop in zip(members, [*members[1:], members[0]], strict=True):
+        firsts.setdefault(machine.wiring.likeness(*hop), hop)
+    hops = sorted(_path(machine, a, b, kind) for a, b in firsts.values())
+    slowest = max(hops, key=lambda path: path_alone_s([machine.link(link) for link in path], _TYPICAL_BYTES))
     last = len(members) - 1
     return {(0, 1): slowest, (0, last): slowest}
 
