@@ -1,7 +1,6 @@
 # Pure: no MPI, threads, clock or environment.
 """Which endpoints of a machine play workers and which play memory devices (COARSE III-A and V-A)."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from coarse.errors import ConfigError

@@ -106,8 +106,8 @@ class Scenario:
             )
         if self.collective != "ring" and self.one_stands_for_all:
             raise ConfigError(
-                f"beyond {self.stepwise_ranks} workers one stands for all in a ring, got {self.num_workers} with collective "
-                f"{self.collective!r}; use the ring, or fewer workers",
+                f"beyond {self.stepwise_ranks} workers one stands for all in a ring, got {self.num_workers} with "
+                f"collective {self.collective!r}; use the ring, or fewer workers",
                 key="collective",
             )
         if self.profile_every < 0:

@@ -3,6 +3,7 @@
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from coarse.hardware.links import Link, path_alone_s
 from coarse.hardware.machine import Machine
@@ -12,6 +13,13 @@ from coarse.protocol.plan import Placement
 
 Path = tuple[int, ...]
 _Way = dict[tuple[int, int], Path]
+
+
+class Hop(NamedTuple):
+    """Hops of a ring that are alike."""
+
+    path: Path
+    num_alike: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,11 +37,16 @@ class Site:
     """(worker, worker) -> links of the workers' own ring."""
     adder_bytes_per_s: float
     """Of every device's near-memory adders: bytes read and added."""
+    device_hops: tuple[Hop, ...] = ()
+    """Where one stands for all: every kind of hop in the ring of devices; () where all hops are alike."""
+    worker_hops: tuple[Hop, ...] = ()
+    """The same of the workers' own ring."""
 
     def __post_init__(self) -> None:
         known = range(len(self.links))
         ways = (self.push, self.pull, self.between_devices, self.between_workers)
-        for way in ways:
+        hops = dict(enumerate(hop.path for hop in (*self.device_hops, *self.worker_hops)))
+        for way in (*ways, hops):
             for ends, path in way.items():
                 if any(link not in known for link in path):
                     raise ValueError(f"the path {path} of {ends} names links that are not among {len(self.links)}")
@@ -55,26 +68,32 @@ def coarse_site(
     pairs = _pairs(places, one_stands_for_all=one_stands_for_all)
     push = {(c, d): _path(machine, places.workers[c], places.devices[d], copies) for c, d in pairs}
     pull = {(c, d): _path(machine, places.devices[d], places.workers[c], copies) for c, d in pairs}
-    ring_paths = _slowest_hop if one_stands_for_all else _ring_paths
-    between_devices = ring_paths(machine, places.devices, device_ring)
-    between_workers = ring_paths(machine, places.workers, worker_ring)
-    ways = (push, pull, between_devices, between_workers)
-    used = _used(ways) if one_stands_for_all else range(len(machine.links))
-    links = _links_of_one(machine, places, used) if one_stands_for_all else machine.links
-    push, pull, between_devices, between_workers = (_renumbered(way, used) for way in ways)
+    if one_stands_for_all:
+        hops = [_hops(machine, places.devices, device_ring), _hops(machine, places.workers, worker_ring)]
+        rings = [_slowest(machine, ring, len(places.workers)) for ring in hops]
+    else:
+        hops = []
+        rings = [_ring_paths(machine, places.devices, device_ring), _ring_paths(machine, places.workers, worker_ring)]
+    used = _used((push, pull, *rings), hops) if one_stands_for_all else range(len(machine.links))
+    place_of = {link: place for place, link in enumerate(used)}
+    push, pull, between_devices, between_workers = (_renumbered(way, place_of) for way in (push, pull, *rings))
+    device_hops, worker_hops = (_renumbered_hops(ring, place_of) for ring in hops or ((), ()))
     return Site(
-        links=links,
+        links=_links_of_one(machine, places, used) if one_stands_for_all else machine.links,
         adder_bytes_per_s=machine.memory_device.adder_bytes_per_s,
         push=push,
         pull=pull,
         between_devices=between_devices,
         between_workers=between_workers,
+        device_hops=device_hops,
+        worker_hops=worker_hops,
     )
 
 
-def _used(ways: Iterable[_Way]) -> list[int]:
-    """The links that ways use, in the machine's order."""
-    return sorted({link for way in ways for path in way.values() for link in path})
+def _used(ways: Iterable[_Way], hops: Iterable[Sequence[Hop]]) -> list[int]:
+    """The links that ways and hops use, in the machine's order."""
+    paths = [path for way in ways for path in way.values()] + [hop.path for ring in hops for hop in ring]
+    return sorted({link for path in paths for link in path})
 
 
 def _links_of_one(machine: Machine, places: EndpointPlacement, used: Sequence[int]) -> tuple[Link, ...]:
@@ -87,10 +106,16 @@ def _links_of_one(machine: Machine, places: EndpointPlacement, used: Sequence[in
     )
 
 
-def _renumbered(way: _Way, used: Sequence[int]) -> _Way:
+def _renumbered(way: _Way, place_of: Mapping[int, int]) -> _Way:
     """The same ways by the places that links have among those used."""
-    place_of = {link: place for place, link in enumerate(used)}
     return {ends: tuple(place_of[link] for link in path) for ends, path in way.items()}
+
+
+def _renumbered_hops(hops: Sequence[Hop], place_of: Mapping[int, int]) -> tuple[Hop, ...]:
+    """The same; () where all are alike."""
+    if len(hops) < 2:
+        return ()
+    return tuple(Hop(tuple(place_of[link] for link in path), num_alike) for path, num_alike in hops)
 
 
 def dense_site(machine: Machine, places: EndpointPlacement) -> Site:
@@ -139,17 +164,26 @@ def _ring_paths(machine: Machine, members: Sequence[str], kind: PathKind) -> dic
     return {(a, b): _path(machine, members[a], members[b], kind) for a in everybody for b in everybody if a != b}
 
 
-def _slowest_hop(machine: Machine, members: Sequence[str], kind: PathKind) -> dict[tuple[int, int], Path]:
-    """The slowest hop of the members' ring, which stands for all, both ways round."""
+def _hops(machine: Machine, members: Sequence[str], kind: PathKind) -> list[Hop]:
+    """Of the hops of a ring that are alike the first, and how many they are, in the order of their links."""
     if len(members) < 2:
-        return {}
-    firsts: dict[Hashable, tuple[str, str]] = {}  # of hops that are alike the first
+        return []
+    alike: dict[Hashable, list[tuple[str, str]]] = {}
     for hop in zip(members, [*members[1:], members[0]], strict=True):
-        firsts.setdefault(machine.wiring.likeness(*hop), hop)
-    hops = sorted(_path(machine, a, b, kind) for a, b in firsts.values())
-    slowest = max(hops, key=lambda path: path_alone_s([machine.link(link) for link in path], _TYPICAL_BYTES))
-    last = len(members) - 1
-    return {(0, 1): slowest, (0, last): slowest}
+        alike.setdefault(machine.wiring.likeness(*hop), []).append(hop)
+    return sorted(Hop(_path(machine, *hops[0], kind), len(hops)) for hops in alike.values())
+
+
+def _slowest(machine: Machine, hops: Sequence[Hop], num_members: int) -> _Way:
+    """The slowest hop of a ring, which stands for all, both ways round."""
+    if not hops:
+        return {}
+
+    def alone_s(hop: Hop) -> float:
+        return path_alone_s([machine.link(link) for link in hop.path], _TYPICAL_BYTES)
+
+    slowest = max(hops, key=alone_s).path
+    return {(0, 1): slowest, (0, num_members - 1): slowest}
 
 
 def _path(machine: Machine, source: str, target: str, kind: PathKind) -> Path:
