@@ -8,10 +8,10 @@ long as several steps of the true ring. A few and not one, since shards take tur
 each to go round whole, the first would be pulled long before it is. The other members' registrations are
 made up for it.
 
-[Note: unlike hops] Hops within a node are faster than those between nodes. The slowest hop's port has the next chunk
-waiting before it has sent this one, if the way round the ring, in so many steps, takes less time than so many chunks on
-that hop; then start-ups are hidden there. So a step of a long ring lasts as long as the chunk streams on the slowest hop,
-or as long as a hop takes alone in the mean of all hops, whichever is longer.
+[Note: unlike hops] Hops within a node are faster than those between nodes. The slowest hop's port has the next
+chunk waiting before it has sent this one, if the way round the ring, in so many steps, takes less time than so many
+chunks on that hop; then start-ups are hidden there. So a step of a long ring lasts as long as the chunk streams on the
+slowest hop, or as long as a hop takes alone in the mean of all hops, whichever is longer.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ from coarse.simulation.devices import SimulatedDevices, SimulatedDriver
 from coarse.simulation.engine import Engine
 from coarse.simulation.job import DTYPE, Gradient, Job
 from coarse.simulation.proxied import OnSynced, Proxied
-from coarse.simulation.sites import Hop, Path
+from coarse.simulation.sites import Hop, Path, Site
 from coarse.simulation.worker_ring import WorkerRing
 
 MOST_MEMBERS = 17
@@ -64,7 +64,7 @@ class DriverOfFirst(SimulatedDriver):
         self._devices = job
         self._num_few = num_few
         self._num_members = num_members
-        self._waits = Waits(job.site.links, job.site.device_hops)
+        self._waits = Waits(job.site, job.site.device_hops)
 
     def send_chunk(self, send: RingSend) -> None:
         """See DeviceDriver."""
@@ -84,7 +84,7 @@ class WorkerRingAlike(WorkerRing):
     def __init__(self, engine: Engine, job: Job, gradients: Sequence[Gradient], on_synced: OnSynced) -> None:
         super().__init__(engine, job, gradients, on_synced, num_members=min(2, job.num_workers))
         self._num_workers = job.num_workers
-        self._waits = Waits(job.site.links, job.site.worker_hops)
+        self._waits = Waits(job.site, job.site.worker_hops)
 
     def send(self, worker: int, send: RingSend) -> None:
         """See WorkerRing."""
@@ -99,8 +99,9 @@ class WorkerRingAlike(WorkerRing):
 class Waits:
     """What passes in a ring of unlike hops between two chunks on the slowest: see [Note: unlike hops]."""
 
-    def __init__(self, links: Sequence[Link], hops: Sequence[Hop]) -> None:
-        self._links = links
+    def __init__(self, site: Site, hops: Sequence[Hop]) -> None:
+        self._links = site.links
+        self._alone_links = site.alone_links or site.links
         self._hops = hops
         self._known: dict[tuple[Path, int], float] = {}
 
@@ -110,13 +111,14 @@ class Waits:
             return None
         if (path, nbytes) not in self._known:
             num_hops = sum(hop.num_alike for hop in self._hops)
-            mean_s = sum(self._alone_s(hop.path, nbytes) * hop.num_alike for hop in self._hops) / num_hops
-            streaming_s = self._alone_s(path, nbytes) - sum(self._links[link].latency_s for link in path)
-            self._known[path, nbytes] = max(0.0, mean_s - streaming_s)
+            around_s = sum(_alone_s(self._alone_links, hop.path, nbytes) * hop.num_alike for hop in self._hops)
+            streaming_s = _alone_s(self._links, path, nbytes) - sum(self._links[link].latency_s for link in path)
+            self._known[path, nbytes] = max(0.0, around_s / num_hops - streaming_s)
         return self._known[path, nbytes]
 
-    def _alone_s(self, path: Path, nbytes: int) -> float:
-        return path_alone_s([self._links[link] for link in path], nbytes)
+
+def _alone_s(links: Sequence[Link], path: Path, nbytes: int) -> float:
+    return path_alone_s([links[link] for link in path], nbytes)
 
 
 def steps_within(step: int, num_few: int, num_members: int) -> int:

@@ -23,6 +23,7 @@ from coarse.simulation.job import Gradient, Job, gradients_of
 from coarse.simulation.policies import Simulate, with_best_split
 from coarse.simulation.profiling import local_tables, measured_tables, ring_bytes_per_s
 from coarse.simulation.ring_order import in_ring_order
+from coarse.simulation.site_of_one import site_of_one
 from coarse.simulation.sites import STEPWISE_RANKS, Path, Site, coarse_site, dense_site, placement_of, reachable_proxies
 from coarse.simulation.training import simulate
 
@@ -135,6 +136,12 @@ class Scenario:
             profile_every=self.profile_every if self.mode is Mode.COARSE else 0,
         )
 
+    def job_by(self, tables: tuple[RoutingTable, ...]) -> Job:
+        """The job of the modes coarse and allreduce with given routing tables; all gradients go to the devices."""
+        groups = self.num_sync_groups
+        placement = placement_of(self.machine, self.places, num_sync_groups=groups, collective=self.collective)
+        return self._build(self._site(self.places), placement, tables)
+
     def decide(self, job: Job, run: Simulate = simulate) -> Job:
         """The job with the tables and the split that the policy chooses on the links that it has."""
         match self.policy:
@@ -199,29 +206,22 @@ class Scenario:
         return self._build(dense_site(self.machine, places), placement, (table,) * self.num_workers)
 
     def _allreduce(self) -> Job:
-        places = self.places
-        placement = placement_of(self.machine, places, num_sync_groups=self.num_sync_groups)
-        return replace(self._build(self._site(places), placement, ()), num_proxy_gradients=0)
+        return replace(self.job_by(()), num_proxy_gradients=0)
 
     def _coarse(self, run: Simulate) -> Job:
-        places, groups = self.places, self.num_sync_groups
-        placement = placement_of(self.machine, places, num_sync_groups=groups, collective=self.collective)
-        site = self._site(places)
+        job = self.job_by(())
+        site, placement = job.site, job.placement
         if self.one_stands_for_all:
             tables = self._local_tables(site, placement)
         else:
             tables = measured_tables(site, placement.local_proxies, reachable_proxies(placement), self.routing)
-        return self.decide(self._build(site, placement, tables), run)
+        return self.decide(replace(job, tables=tables), run)
 
     def _site(self, places: EndpointPlacement) -> Site:
-        return coarse_site(
-            self.machine,
-            places,
-            device_ring=self._device_ring,
-            worker_ring=self.worker_ring,
-            copies=self.copies,
-            one_stands_for_all=self.one_stands_for_all,
-        )
+        ways = {"device_ring": self._device_ring, "worker_ring": self.worker_ring, "copies": self.copies}
+        if self.one_stands_for_all:
+            return site_of_one(self.machine, places, **ways, num_sync_groups=self.num_sync_groups)
+        return coarse_site(self.machine, places, **ways)
 
     def _build(self, site: Site, placement: Placement, tables: tuple[RoutingTable, ...]) -> Job:
         gradients = self.gradients
@@ -243,13 +243,13 @@ class Scenario:
     def _local_tables(self, site: Site, placement: Placement) -> tuple[RoutingTable, ...]:
         """Equal workers measure alike, each its local proxy."""
         local = placement.local_proxies[0]
-        (first,) = measured_tables(site, [local], [(local,)], self.routing)
+        (first,) = measured_tables(_alone(site), [local], [(local,)], self.routing)
         return local_tables((first,) * self.num_workers, placement.local_proxies)
 
 
 def modelled_paper_split(job: Job) -> int:
     """Gradients for the memory devices by the paper's estimate, with bandwidths measured on the site (COARSE III-F)."""
-    site = job.site
+    site = _alone(job.site)
     times = IterationTimes(forward_s=job.forward_s, backward_s=job.backward_s)
     nbytes = [gradient.nbytes for gradient in job.gradients]
     rates = SyncRates(
@@ -260,6 +260,11 @@ def modelled_paper_split(job: Job) -> int:
     )
     best = best_proxy_bytes(sum(nbytes), times, rates)
     return split_keys(nbytes, best)
+
+
+def _alone(site: Site) -> Site:
+    """The site as who measures finds it: before training, when no others use the links."""
+    return replace(site, links=site.alone_links or site.links)
 
 
 def _ring_rate(links: Sequence[Link], paths: Mapping[tuple[int, int], Path]) -> float:
