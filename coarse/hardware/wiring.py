@@ -2,15 +2,19 @@
 """The links of all nodes of a machine, and which of them a transfer between two endpoints uses."""
 
 import re
-from collections.abc import Hashable, Iterator
+from bisect import bisect_right
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import accumulate
 from typing import Literal
 
 from coarse.errors import ConfigError
 from coarse.hardware.links import Link
+from coarse.hardware.network_tree import TreeLevel, switches_between, tree_links
 from coarse.hardware.shared_pool import SharedPool
 from coarse.hardware.topology_tree import HOST, Tree
+from coarse.hardware.unlike_nodes import UnlikeNodes
 from coarse.hardware.wire import Wire
 
 PathKind = Literal["pcie", "nvlink", "cci", "load", "store", "auto"]
@@ -44,14 +48,15 @@ class Wiring:
         network: Wire | None,
         num_nodes: int,
         pool: SharedPool | None = None,
+        tree_levels: Sequence[TreeLevel] = (),
+        unlike_nodes: Sequence[UnlikeNodes] = (),
     ) -> None:
-        """Between nodes transfers go by the pool where there is one, else by the network."""
+        """Between nodes transfers go by the pool where there is one, else by the network and the levels of its tree."""
         self._tree = tree
         self._peer_to_peer = peer_to_peer
         self._nvlinks = nvlinks
         self._cci_wire = cci_wire
         self._load_store = load_store
-        self._network = network
         self._num_nodes = num_nodes
         self._pool = pool
         self._cable_of = {
@@ -59,33 +64,46 @@ class Wiring:
             for cable in nvlinks
             for ends, role in ((cable.between, "up"), (cable.between[::-1], "down"))
         }
-        self._of_each = tuple(self._links_of_one())
-        """((who uses the wire, role), link) of one node: all nodes have the same, one node's after another's."""
-        self._position = {key: number for number, (key, _) in enumerate(self._of_each)}
-        of_all = () if pool is None else pool.shared(num_nodes)
-        self._of_all = {(_ALL_NODES, link.name, ""): link for link in of_all}
-        begin = num_nodes * len(self._of_each)
-        self._id_of_all = {key: begin + number for number, key in enumerate(self._of_all)}
-        self.shared = frozenset(self._id_of_all.values())
-        """Ids of links that the transfers of all nodes share."""
+        self._tree_levels = tree_levels
+        kinds = [(network, True), *((each.network or network, each.nvlink) for each in unlike_nodes)]
+        self._links_of_kind = [tuple(self._links_of_one(wire, has_nvlink)) for wire, has_nvlink in kinds]
+        """((who uses the wire, role), link) of one node of each kind; nodes' links stand one node's after another's."""
+        self._positions = [{key: number for number, (key, _) in enumerate(links)} for links in self._links_of_kind]
+        self._kind_of = [0] * num_nodes
+        for kind, group in enumerate(unlike_nodes, start=1):
+            for first, last in group.ranges:
+                self._kind_of[first : last + 1] = [kind] * (last + 1 - first)
+        *self._begins, end = accumulate((len(self._links_of_kind[kind]) for kind in self._kind_of), initial=0)
+        """Of each node the id of its first link."""
+        pooled = () if pool is None else tuple(((_ALL_NODES, link.name, ""), link) for link in pool.shared(num_nodes))
+        switched = () if network is None or pool else tree_links(tree_levels, num_nodes, network.reached_bytes_per_s)
+        of_all = [*pooled, *(((_ALL_NODES, switch, role), link) for switch, role, link in switched)]
+        self._links_of_all = [link for _, link in of_all]
+        self._id_of_all = {key: end + number for number, (key, _) in enumerate(of_all)}
+        self.shared = frozenset(range(end, end + len(pooled)))
+        """Ids of links that every transfer between nodes takes."""
 
     @cached_property
     def links(self) -> tuple[Link, ...]:
         """All of them; a link's id is its position."""
-        return tuple(map(self.link, range(self._num_nodes * len(self._of_each) + len(self._of_all))))
+        last = self._num_nodes - 1
+        num_links = self._begins[last] + len(self._links_of_kind[self._kind_of[last]]) + len(self._links_of_all)
+        return tuple(map(self.link, range(num_links)))
 
     def link(self, number: int) -> Link:
         """One of them, by its id: cheaper than all, where a machine has thousands of nodes."""
-        node, position = divmod(number, len(self._of_each))
-        if node >= self._num_nodes:
-            return list(self._of_all.values())[number - self._num_nodes * len(self._of_each)]
-        link = self._of_each[position][1]
+        node = bisect_right(self._begins, number) - 1
+        position, of_node = number - self._begins[node], self._links_of_kind[self._kind_of[node]]
+        if position >= len(of_node):
+            return self._links_of_all[position - len(of_node)]
+        link = of_node[position][1]
         return link if self._num_nodes == 1 else replace(link, name=f"node{node} {link.name}")
 
     def likeness(self, source: str, target: str) -> Hashable:
         """What two pairs of endpoints have in common whose paths are alike, link by link, on whatever nodes."""
         (node, name), (other_node, other_name) = self.locate(source), self.locate(target)
-        return name, other_name, node == other_node
+        up, _ = switches_between(self._tree_levels, node, other_node)
+        return name, other_name, node == other_node, self._kind_of[node], self._kind_of[other_node], len(up)
 
     def locate(self, endpoint: str) -> tuple[int, str]:
         """(node, name in that node's tree) of an endpoint; ConfigError if there is none such."""
@@ -110,7 +128,7 @@ class Wiring:
         at, to = self.locate(source), self.locate(target)
         if at == to:
             return ()
-        is_cabled = at[0] == to[0] and (at[1], to[1]) in self._cable_of
+        is_cabled = at[0] == to[0] and self._has(at[0], *self._cable_of.get((at[1], to[1]), ("", "")))
         if kind == "nvlink" or (kind == "auto" and is_cabled):
             if not is_cabled:
                 raise self._no_path(source, target, "NVLink", 'ask for "auto"')
@@ -170,10 +188,10 @@ class Wiring:
     def _number(self, node: int, user: str, role: str) -> int:
         if node == _ALL_NODES:
             return self._id_of_all[node, user, role]
-        return node * len(self._of_each) + self._position[user, role]
+        return self._begins[node] + self._positions[self._kind_of[node]][user, role]
 
     def _has(self, node: int, user: str, role: str) -> bool:
-        return node != _ALL_NODES and (user, role) in self._position
+        return node != _ALL_NODES and (user, role) in self._positions[self._kind_of[node]]
 
     def _tree_keys(self, at: tuple[int, str], to: tuple[int, str]) -> Iterator[LinkKey]:
         """Up from `at` to the place where both meet, and down to `to`."""
@@ -187,6 +205,9 @@ class Wiring:
             yield from self._by_pool(self._pool, node, other_node)
         elif node != other_node:
             yield node, "network", "up"
+            up, down = switches_between(self._tree_levels, node, other_node)
+            yield from ((_ALL_NODES, switch, "up") for switch in up)
+            yield from ((_ALL_NODES, switch, "down") for switch in down)
             yield other_node, "network", "down"
         else:
             yield from self._inside(node, rising, falling, meeting, staged=staged)
@@ -216,8 +237,8 @@ class Wiring:
         chain = self._tree.ancestors(name)
         return chain[: chain.index(meeting)]
 
-    def _links_of_one(self) -> Iterator[tuple[tuple[str, str], Link]]:
-        for user, wire in self._wires():
+    def _links_of_one(self, network: Wire | None, has_nvlink: bool) -> Iterator[tuple[tuple[str, str], Link]]:
+        for user, wire in self._wires(network, has_nvlink):
             for role, link in wire.links(user):
                 yield (user, role), link
         for place in self._tree.places:
@@ -231,11 +252,11 @@ class Wiring:
             for access in self._load_store:
                 yield (gpu, access.name), access.one_way(f"{gpu} {access.name}")
 
-    def _wires(self) -> Iterator[tuple[str, Wire]]:
+    def _wires(self, network: Wire | None, has_nvlink: bool) -> Iterator[tuple[str, Wire]]:
         """(who uses it, wire) for every wire of a node that has two directions."""
         yield from ((place.name, place.wire) for place in self._tree.places)
-        yield from ((" - ".join(cable.between), cable.wire) for cable in self._nvlinks)
+        yield from ((" - ".join(cable.between), cable.wire) for cable in self._nvlinks if has_nvlink)
         if self._cci_wire is not None:
             yield from ((f"{name} cci", self._cci_wire) for name in (*self._tree.gpus, *self._tree.memories))
-        if self._network is not None:
-            yield "network", self._network
+        if network is not None:
+            yield "network", network

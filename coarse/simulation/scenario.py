@@ -177,6 +177,16 @@ class Scenario:
         return in_ring_order(self.machine, places, workers=self.worker_ring, devices=self._device_ring)
 
     @property
+    def slow_down_of_workers(self) -> tuple[float, ...]:
+        """Of each worker how many times longer it computes, by itself and by its node; () where all are equal."""
+        if not self.slow_downs and all(each.compute_slow_down == 1 for each in self.machine.unlike_nodes):
+            return ()
+        own = self.slow_downs or (1.0,) * self.num_workers
+        machine = self.machine
+        nodes = [machine.compute_slow_down(machine.node_of(worker)) for worker in self.places.workers]
+        return tuple(factor * of_node for factor, of_node in zip(own, nodes, strict=True))
+
+    @property
     def _device_ring(self) -> PathKind:
         return self.device_ring or ("cci" if self.machine.cci and self.machine.cci_wire else "auto")
 
@@ -234,7 +244,7 @@ class Scenario:
             backward_s=self.profile.total_backward_s,
             num_proxy_gradients=len(gradients),
             ring_blocks_compute=self.ring_blocks_compute,
-            slow_downs=self.slow_downs,
+            slow_downs=self.slow_down_of_workers,
             num_iterations=self.num_iterations,
             one_stands_for_all=self.one_stands_for_all,
             routing=self.routing,

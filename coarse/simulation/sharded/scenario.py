@@ -99,10 +99,10 @@ class ShardedScenario:
 
     @property
     def units(self) -> tuple[Unit, ...]:
-        """What is gathered and computed, at the pace of the machine's GPU."""
-        pace = ComputeRate(
-            flops_per_s=self.peak_share * self.machine.accelerator.fp16_flops_per_s, recomputes=self.recomputes
-        )
+        """What is gathered and computed, at the pace of the machine's GPU, on its slowest node: all wait for that."""
+        slowest = max(self.machine.compute_slow_down(node) for node in range(self.num_nodes))
+        flops_per_s = self.peak_share * self.machine.accelerator.fp16_flops_per_s / slowest
+        pace = ComputeRate(flops_per_s=flops_per_s, recomputes=self.recomputes)
         return units_of(
             self.model, batch=self.batch, pace=pace, precision=self.precision, adapters=self.adapters
         )
