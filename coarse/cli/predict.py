@@ -284,9 +284,12 @@ def _notes(scenarios: Scenarios) -> tuple[str, ...]:
     profile = scenarios.profile
     compute = f"Compute times ({profile.gpu}, {profile.precision}): {profile.basis}; {profile.source}."
     own = scenarios.own.notes if scenarios.own else ()
+    used = [group for group in scenarios.machine.unlike_nodes if group.first < scenarios.question.nodes]
+    unlike = [f"Nodes unlike the others: {', '.join(group.text() for group in used)}."] if used else []
     if scenarios.question.workers <= STEPWISE_RANKS:
-        return *own, compute
-    return *own, compute, f"Above {STEPWISE_RANKS} workers the first, as slow as the slowest, stands for all."
+        return *own, compute, *unlike
+    one = f"Above {STEPWISE_RANKS} workers one, as slow as the slowest and on the slowest of the ways, stands for all."
+    return *own, compute, *unlike, one
 
 
 def _inputs(scenarios: Scenarios) -> dict[str, str]:

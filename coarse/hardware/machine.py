@@ -10,9 +10,11 @@ from coarse.errors import ConfigError
 from coarse.hardware.coherence import Coherence
 from coarse.hardware.fabric import Fabric
 from coarse.hardware.links import Link
+from coarse.hardware.network_tree import TreeLevel, require_levels
 from coarse.hardware.quantities import require_name, require_positive
 from coarse.hardware.shared_pool import SharedPool
 from coarse.hardware.topology_tree import Tree
+from coarse.hardware.unlike_nodes import UnlikeNodes, require_nodes
 from coarse.hardware.wire import Wire
 from coarse.hardware.wiring import Cable, PathKind, Wiring
 
@@ -77,7 +79,7 @@ class Disks:
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """Equal nodes and a network. `dataclasses.replace` switches parts off or adds nodes.
+    """Nodes of one tree and a network. `dataclasses.replace` switches parts off or adds nodes.
 
     Endpoints are "gpu0", "gpu1", ... and "memory0", ..., numbered on from node to node.
     """
@@ -101,6 +103,10 @@ class Machine:
     """Whether the CCI links among memory devices are on."""
     network: Wire | None = None
     """From each node's host to the network."""
+    tree_levels: tuple[TreeLevel, ...] = ()
+    """The network's switches, from the nodes upwards; () for one that holds nobody back but by the nodes' wires."""
+    unlike_nodes: tuple[UnlikeNodes, ...] = ()
+    """Nodes that differ from the others, each named once."""
     pool: SharedPool | None = None
     """Memory that all nodes share."""
     pool_on: bool = True
@@ -120,6 +126,13 @@ class Machine:
                 f"{self.num_nodes} nodes have no network between them; add a network or a pool, or set one node",
                 key="num_nodes",
             )
+        if self.tree_levels and self.network is None:
+            raise ConfigError(
+                "a tree_level is of the network, and the machine has none; set network_wire, or remove it",
+                key="tree_level",
+            )
+        require_levels(self.tree_levels)
+        require_nodes(self.unlike_nodes, self.num_nodes, self.network)
         self._check_nvlinks()
 
     @property
@@ -139,12 +152,18 @@ class Machine:
             network=self.network,
             num_nodes=self.num_nodes,
             pool=self.pool if self.pool_on else None,
+            tree_levels=self.tree_levels,
+            unlike_nodes=self.unlike_nodes,
         )
 
     @property
     def links(self) -> tuple[Link, ...]:
         """All links; a link's id is its position."""
         return self.wiring.links
+
+    def link(self, number: int) -> Link:
+        """One of the links, by its id: cheaper than all, where there are thousands of nodes."""
+        return self.wiring.link(number)
 
     @cached_property
     def gpus(self) -> tuple[str, ...]:
@@ -159,6 +178,10 @@ class Machine:
     def node_of(self, endpoint: str) -> int:
         """The number of the node on which an endpoint stands."""
         return self.wiring.locate(endpoint)[0]
+
+    def compute_slow_down(self, node: int) -> float:
+        """How many times longer a node's GPUs compute than the accelerator's compute times say."""
+        return next((group.compute_slow_down for group in self.unlike_nodes if node in group), 1.0)
 
     def switch_of(self, endpoint: str) -> str:
         """The switch or socket on which an endpoint hangs; names count within one node."""

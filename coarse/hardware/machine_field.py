@@ -19,10 +19,13 @@ from coarse.hardware.machine_file import (
     TABLES_OF_MANY,
     TABLES_OF_ONE,
     TOP_KINDS,
+    TREE_LEVEL,
+    UNLIKE_KEYS,
     WIRE,
     machine_from_toml,
 )
 from coarse.hardware.quantities import TABLES, Quantity
+from coarse.hardware.topology_tree import PlaceKind
 from coarse.protocol.toml import TomlFile
 
 FieldValue = bool | int | float | str
@@ -35,13 +38,16 @@ QUANTITIES: dict[str, tuple[Quantity, ...]] = {
     "disks": DISKS,
     "pool": POOL,
     "wire": WIRE,
+    "tree_level": TREE_LEVEL,
 }
 _PLAIN: dict[str, tuple[str, ...]] = {
     "coherence": ("sharer_growth",),
     "disks": ("num_optimizer_disks",),
     "pool": ("num_devices", *POOL_COUNTS, *POOL_WIRES),
     "nvlink": ("wire",),
-    **{kind: _PLACE_KEYS for kind in TABLES_OF_MANY if kind not in ("wire", "nvlink")},
+    "tree_level": ("nodes_per_switch", "oversubscription"),
+    "node": UNLIKE_KEYS,
+    **{kind.value: _PLACE_KEYS for kind in PlaceKind},
 }
 """Keys without a unit; names are left out, for wires and places are addressed by them."""
 _TOP = tuple(key for key in TOP_KINDS if key != "name")

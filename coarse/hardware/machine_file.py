@@ -9,9 +9,11 @@ from coarse.errors import ConfigError
 from coarse.hardware.coherence import Coherence
 from coarse.hardware.machine import Accelerator, Disks, Machine, MemoryDevice
 from coarse.hardware.machine_text import machine_text
+from coarse.hardware.network_tree import TreeLevel
 from coarse.hardware.quantities import FLOPS, RATES, SIZES, TABLES, TIMES, Quantity, refuse_other_keys
 from coarse.hardware.shared_pool import SharedPool
 from coarse.hardware.topology_tree import HOST, Place, PlaceKind, Tree
+from coarse.hardware.unlike_nodes import UnlikeNodes, node_ranges
 from coarse.hardware.wire import Wire
 from coarse.hardware.wiring import Cable
 from coarse.protocol.toml import KeyPath, TomlFile
@@ -66,6 +68,7 @@ WIRE = (
     Quantity("turn", RATES, "turn_bytes_per_s", is_needed=False),
     Quantity("turn_table", TABLES, "turn_table", is_needed=False),
 )
+TREE_LEVEL = (Quantity("hop_latency", TIMES, "hop_latency_s", is_needed=False, or_zero=True),)
 TOP_KINDS = {
     "name": str,
     "peer_to_peer": bool,
@@ -76,8 +79,10 @@ TOP_KINDS = {
     "network_wire": str,
     "num_nodes": int,
 }
+UNLIKE_KEYS = ("compute_slow_down", "network_wire", "nvlink_on")
+"""In what [[node]]s may differ from the others."""
 TABLES_OF_ONE = ("accelerator", "memory_device", "coherence", "disks", "pool")
-TABLES_OF_MANY = ("wire", *(kind.value for kind in PlaceKind), "nvlink")
+TABLES_OF_MANY = ("wire", *(kind.value for kind in PlaceKind), "nvlink", "tree_level", "node")
 
 
 def load_machine(path: str | Path) -> Machine:
@@ -121,6 +126,12 @@ def machine_from_toml(toml: TomlFile) -> Machine:
         fields |= {"pool": _pool(toml, wires), "pool_on": values.get("pool_on", True)}
     if "disks" in values:
         fields["disks"] = _one(toml, "disks", DISKS, Disks, ("num_optimizer_disks",))
+    fields["tree_levels"] = tuple(
+        _tree_level(toml, number, entry) for number, entry in enumerate(_entries(toml, "tree_level"))
+    )
+    fields["unlike_nodes"] = tuple(
+        _unlike(toml, wires, number, entry) for number, entry in enumerate(_entries(toml, "node"))
+    )
     cables = tuple(_cable(toml, wires, number, entry) for number, entry in enumerate(_entries(toml, "nvlink")))
     return _made(toml, (), lambda: Machine(**fields, nvlinks=cables), {})
 
@@ -215,6 +226,39 @@ def _cable(toml: TomlFile, wires: _Wires, number: int, entry: Mapping[str, Any])
     if wire is None:
         raise ConfigError(f"{toml.where(path)}: 'wire' of an nvlink is missing; set it", key="wire")
     return Cable(between=(between[0], between[1]), wire=wire)
+
+
+def _tree_level(toml: TomlFile, number: int, entry: Mapping[str, Any]) -> TreeLevel:
+    path = ("tree_level", number)
+    stated = {key: value for key, value in entry.items() if key != "oversubscription"}
+    values, keys = _quantities(toml, path, stated, TREE_LEVEL, ("name", "nodes_per_switch"))
+    values |= {key: entry[key] for key in ("oversubscription",) if key in entry}
+    return _made(toml, path, lambda: TreeLevel(**values), keys)
+
+
+def _unlike(toml: TomlFile, wires: _Wires, number: int, entry: Mapping[str, Any]) -> UnlikeNodes:
+    path = ("node", number)
+    refuse_other_keys(entry, ("name", "numbers", *UNLIKE_KEYS), (), path, toml.where)
+    if "name" not in entry:
+        raise ConfigError(f"{toml.where(path)}: 'name' of a node is missing; set it", key="name")
+    nvlink = entry.get("nvlink_on", True)
+    if not isinstance(nvlink, bool):
+        raise ConfigError(
+            f"{toml.where((*path, 'nvlink_on'))}: nvlink_on must be true or false, got {nvlink!r}; set it",
+            key="nvlink_on",
+        )
+    return _made(
+        toml,
+        path,
+        lambda: UnlikeNodes(
+            name=entry["name"],
+            ranges=node_ranges(entry.get("numbers")),
+            compute_slow_down=entry.get("compute_slow_down", 1.0),
+            network=wires.named((*path, "network_wire"), entry.get("network_wire")),
+            nvlink=nvlink,
+        ),
+        {},
+    )
 
 
 def _pool(toml: TomlFile, wires: _Wires) -> SharedPool:

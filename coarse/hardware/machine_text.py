@@ -7,6 +7,7 @@ from coarse.hardware.machine import Machine
 from coarse.hardware.quantities import SizeTable
 from coarse.hardware.shared_pool import SharedPool
 from coarse.hardware.topology_tree import HOST
+from coarse.hardware.unlike_nodes import UnlikeNodes, ranges_text
 from coarse.hardware.wire import Wire
 
 _COHERENCE_OPTIONS = (
@@ -76,6 +77,12 @@ def _lines(machine: Machine) -> Iterator[str]:
         yield from _pool_lines(machine.pool)
     for wire in _wires(machine):
         yield from ("", "[[wire]]", *_wire_lines(wire))
+    for level in machine.tree_levels:
+        yield from ("", "[[tree_level]]", f'name = "{level.name}"', f"nodes_per_switch = {level.nodes_per_switch}")
+        yield f"oversubscription = {level.oversubscription!r}"
+        yield f"hop_latency_s = {level.hop_latency_s!r}"
+    for group in machine.unlike_nodes:
+        yield from _unlike_lines(group)
     yield from _tree_lines(machine)
 
 
@@ -87,6 +94,14 @@ def _pool_lines(pool: SharedPool) -> Iterator[str]:
                 "store_bytes_per_s", "software_flush_bytes_per_s", "software_flush_latency_s"):  # fmt: skip
         if getattr(pool, key) is not None:
             yield f"{key} = {getattr(pool, key)!r}"
+
+
+def _unlike_lines(group: UnlikeNodes) -> Iterator[str]:
+    yield from ("", "[[node]]", f'name = "{group.name}"', f"numbers = {ranges_text(group.ranges)}")
+    yield f"compute_slow_down = {group.compute_slow_down!r}"
+    yield f"nvlink_on = {_truth(group.nvlink)}"
+    if group.network is not None:
+        yield f'network_wire = "{group.network.name}"'
 
 
 def _tree_lines(machine: Machine) -> Iterator[str]:
@@ -125,7 +140,8 @@ def _table_text(table: SizeTable) -> str:
 def _wires(machine: Machine) -> list[Wire]:
     """Every wire that the machine uses, each once."""
     pool = () if machine.pool is None else (machine.pool.wire, machine.pool.switch)
-    used = [machine.cci_wire, machine.network, *pool, *(cable.wire for cable in machine.nvlinks)]
+    others = (group.network for group in machine.unlike_nodes)
+    used = [machine.cci_wire, machine.network, *others, *pool, *(cable.wire for cable in machine.nvlinks)]
     used += [wire for place in machine.tree.places for wire in (place.wire, place.crossing, place.staging)]
     return list(dict.fromkeys(wire for wire in used if wire is not None))
 

@@ -1,7 +1,6 @@
 # Pure: no MPI, threads, clock or environment.
 """Which endpoints of a machine play workers and which play memory devices (COARSE III-A and V-A)."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from coarse.errors import ConfigError
@@ -38,33 +37,48 @@ def place(machine: Machine, *, num_workers: int, num_devices: int, num_nodes: in
     as near as it can. Without devices the workers stand where they would stand with as many devices.
     """
     _check(machine, num_workers, num_devices, num_nodes)
+    per_node = num_workers // num_nodes
+    here = _place_on_one(machine, per_node, num_devices // num_nodes)
+    of_each = (len(machine.tree.gpus), len(machine.tree.memories))
+    return EndpointPlacement(
+        workers=tuple(_on_node(node, name, of_each) for node in range(num_nodes) for name in here.workers),
+        devices=tuple(_on_node(node, name, of_each) for node in range(num_nodes) for name in here.devices),
+        local_devices=tuple(
+            node * len(here.devices) + local for node in range(num_nodes) for local in here.local_devices
+        ),
+    )
+
+
+def _on_node(node: int, name: str, of_each: tuple[int, int]) -> str:
+    """The endpoint of a node that has a name within it; names count on from node to node."""
+    kind = "gpu" if name.startswith("gpu") else "memory"
+    return f"{kind}{node * of_each[kind == 'memory'] + int(name.removeprefix(kind))}"
+
+
+def _place_on_one(machine: Machine, num_workers: int, num_devices: int) -> EndpointPlacement:
+    """Places on the first node, which are those of every node: all have one tree."""
+    taken = _Node(machine)
     workers: list[str] = []
     devices: list[str] = []
     local_devices: list[int] = []
-    for node in range(num_nodes):
-        taken = _Node(machine, node)
-        per_node = num_devices // num_nodes
-        for device in range(per_node):
-            share = [w for w in range(num_workers // num_nodes) if w * per_node // (num_workers // num_nodes) == device]
-            worker_places, device_place = taken.group(len(share))
-            local_devices += [len(devices)] * len(share)
-            workers += worker_places
-            devices.append(device_place)
-        if not per_node:
-            workers += taken.lone_workers(num_workers // num_nodes)
+    for device in range(num_devices):
+        share = [worker for worker in range(num_workers) if worker * num_devices // num_workers == device]
+        worker_places, device_place = taken.group(len(share))
+        local_devices += [device] * len(share)
+        workers += worker_places
+        devices.append(device_place)
+    if not num_devices:
+        workers += taken.lone_workers(num_workers)
     return EndpointPlacement(workers=tuple(workers), devices=tuple(devices), local_devices=tuple(local_devices))
 
 
 class _Node:
-    """What is still free on one node."""
+    """What is still free on the first node."""
 
-    def __init__(self, machine: Machine, node: int) -> None:
-        def here(endpoints: Sequence[str]) -> list[str]:
-            return [endpoint for endpoint in endpoints if machine.node_of(endpoint) == node]
-
+    def __init__(self, machine: Machine) -> None:
         self._machine = machine
-        self._gpus = here(machine.gpus)
-        self._devices = here(machine.memories) if machine.memories else list(self._gpus)
+        self._gpus = list(machine.tree.gpus)
+        self._devices = list(machine.tree.memories) or list(self._gpus)
         self._used_switches: set[str] = set()
 
     def group(self, num_workers: int) -> tuple[list[str], str]:
@@ -89,7 +103,7 @@ class _Node:
     def _num_free_beside(self, device: str) -> int:
         """How many GPUs are free on the device's switch; fewer than any where it has a device already."""
         is_used = self._machine.switch_of(device) in self._used_switches
-        return len(self._beside(device)) - (len(self._machine.gpus) if is_used else 0)
+        return len(self._beside(device)) - (len(self._machine.tree.gpus) if is_used else 0)
 
     def _take_near(self, device: str) -> str:
         gpu = min(self._gpus, key=lambda gpu: self._machine.num_wires_up(device, gpu))
@@ -113,7 +127,7 @@ def _check(machine: Machine, num_workers: int, num_devices: int, num_nodes: int)
                 f"choose a multiple of {num_nodes}",
                 key=key,
             )
-    num_gpus, num_memories = (len(names) // machine.num_nodes for names in (machine.gpus, machine.memories))
+    num_gpus, num_memories = len(machine.tree.gpus), len(machine.tree.memories)
     workers, devices = num_workers // num_nodes, num_devices // num_nodes
     gpus = workers if num_memories else workers + devices
     if gpus > num_gpus or (num_memories and devices > num_memories):

@@ -2,14 +2,19 @@
 """The links of all nodes of a machine, and which of them a transfer between two endpoints uses."""
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from bisect import bisect_right
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import accumulate
 from typing import Literal
 
 from coarse.errors import ConfigError
 from coarse.hardware.links import Link
+from coarse.hardware.network_tree import TreeLevel, switches_between, tree_links
 from coarse.hardware.shared_pool import SharedPool
 from coarse.hardware.topology_tree import HOST, Tree
+from coarse.hardware.unlike_nodes import UnlikeNodes
 from coarse.hardware.wire import Wire
 
 PathKind = Literal["pcie", "nvlink", "cci", "load", "store", "auto"]
@@ -43,14 +48,15 @@ class Wiring:
         network: Wire | None,
         num_nodes: int,
         pool: SharedPool | None = None,
+        tree_levels: Sequence[TreeLevel] = (),
+        unlike_nodes: Sequence[UnlikeNodes] = (),
     ) -> None:
-        """Between nodes transfers go by the pool where there is one, else by the network."""
+        """Between nodes transfers go by the pool where there is one, else by the network and the levels of its tree."""
         self._tree = tree
         self._peer_to_peer = peer_to_peer
         self._nvlinks = nvlinks
         self._cci_wire = cci_wire
         self._load_store = load_store
-        self._network = network
         self._num_nodes = num_nodes
         self._pool = pool
         self._cable_of = {
@@ -58,12 +64,46 @@ class Wiring:
             for cable in nvlinks
             for ends, role in ((cable.between, "up"), (cable.between[::-1], "down"))
         }
-        built = [pair for node in range(num_nodes) for pair in self._links_of(node)]
-        built += [] if pool is None else [((_ALL_NODES, link.name, ""), link) for link in pool.shared(num_nodes)]
-        self._id = {key: number for number, (key, _) in enumerate(built)}
-        self.links: tuple[Link, ...] = tuple(link for _, link in built)
-        self.shared = frozenset(number for number, ((node, _, _), _) in enumerate(built) if node == _ALL_NODES)
-        """Ids of links that the transfers of all nodes share."""
+        self._tree_levels = tree_levels
+        kinds = [(network, True), *((each.network or network, each.nvlink) for each in unlike_nodes)]
+        self._links_of_kind = [tuple(self._links_of_one(wire, has_nvlink)) for wire, has_nvlink in kinds]
+        """((who uses the wire, role), link) of one node of each kind; nodes' links stand one node's after another's."""
+        self._positions = [{key: number for number, (key, _) in enumerate(links)} for links in self._links_of_kind]
+        self._kind_of = [0] * num_nodes
+        for kind, group in enumerate(unlike_nodes, start=1):
+            for first, last in group.ranges:
+                self._kind_of[first : last + 1] = [kind] * (last + 1 - first)
+        *self._begins, end = accumulate((len(self._links_of_kind[kind]) for kind in self._kind_of), initial=0)
+        """Of each node the id of its first link."""
+        pooled = () if pool is None else tuple(((_ALL_NODES, link.name, ""), link) for link in pool.shared(num_nodes))
+        switched = () if network is None or pool else tree_links(tree_levels, num_nodes, network.reached_bytes_per_s)
+        of_all = [*pooled, *(((_ALL_NODES, switch, role), link) for switch, role, link in switched)]
+        self._links_of_all = [link for _, link in of_all]
+        self._id_of_all = {key: end + number for number, (key, _) in enumerate(of_all)}
+        self.shared = frozenset(range(end, end + len(pooled)))
+        """Ids of links that every transfer between nodes takes."""
+
+    @cached_property
+    def links(self) -> tuple[Link, ...]:
+        """All of them; a link's id is its position."""
+        last = self._num_nodes - 1
+        num_links = self._begins[last] + len(self._links_of_kind[self._kind_of[last]]) + len(self._links_of_all)
+        return tuple(map(self.link, range(num_links)))
+
+    def link(self, number: int) -> Link:
+        """One of them, by its id: cheaper than all, where a machine has thousands of nodes."""
+        node = bisect_right(self._begins, number) - 1
+        position, of_node = number - self._begins[node], self._links_of_kind[self._kind_of[node]]
+        if position >= len(of_node):
+            return self._links_of_all[position - len(of_node)]
+        link = of_node[position][1]
+        return link if self._num_nodes == 1 else replace(link, name=f"node{node} {link.name}")
+
+    def likeness(self, source: str, target: str) -> Hashable:
+        """What two pairs of endpoints have in common whose paths are alike, link by link, on whatever nodes."""
+        (node, name), (other_node, other_name) = self.locate(source), self.locate(target)
+        up, _ = switches_between(self._tree_levels, node, other_node)
+        return name, other_name, node == other_node, self._kind_of[node], self._kind_of[other_node], len(up)
 
     def locate(self, endpoint: str) -> tuple[int, str]:
         """(node, name in that node's tree) of an endpoint; ConfigError if there is none such."""
@@ -88,7 +128,7 @@ class Wiring:
         at, to = self.locate(source), self.locate(target)
         if at == to:
             return ()
-        is_cabled = at[0] == to[0] and (at[1], to[1]) in self._cable_of
+        is_cabled = at[0] == to[0] and self._has(at[0], *self._cable_of.get((at[1], to[1]), ("", "")))
         if kind == "nvlink" or (kind == "auto" and is_cabled):
             if not is_cabled:
                 raise self._no_path(source, target, "NVLink", 'ask for "auto"')
@@ -127,7 +167,7 @@ class Wiring:
             raise self._no_path(source, target, kind, "a GPU loads from its source and stores to its target")
         if not self._load_store:
             raise self._no_path(source, target, kind, "state [coherence] in the machine")
-        return self._id[node, name, kind]
+        return self._number(node, name, kind)
 
     def _cci_path(self, source: str, target: str) -> tuple[int, ...]:
         (node, at), (other_node, to) = self.locate(source), self.locate(target)
@@ -140,8 +180,18 @@ class Wiring:
 
     def _ids(self, node: int, user: str, role: str) -> tuple[int, ...]:
         """The link of one direction, and the duplex limit where there is one."""
-        key, duplex = (node, user, role), (node, user, "duplex")
-        return (self._id[key], self._id[duplex]) if role != "duplex" and duplex in self._id else (self._id[key],)
+        number = self._number(node, user, role)
+        if role == "duplex" or not self._has(node, user, "duplex"):
+            return (number,)
+        return number, self._number(node, user, "duplex")
+
+    def _number(self, node: int, user: str, role: str) -> int:
+        if node == _ALL_NODES:
+            return self._id_of_all[node, user, role]
+        return self._begins[node] + self._positions[self._kind_of[node]][user, role]
+
+    def _has(self, node: int, user: str, role: str) -> bool:
+        return node != _ALL_NODES and (user, role) in self._positions[self._kind_of[node]]
 
     def _tree_keys(self, at: tuple[int, str], to: tuple[int, str]) -> Iterator[LinkKey]:
         """Up from `at` to the place where both meet, and down to `to`."""
@@ -155,6 +205,9 @@ class Wiring:
             yield from self._by_pool(self._pool, node, other_node)
         elif node != other_node:
             yield node, "network", "up"
+            up, down = switches_between(self._tree_levels, node, other_node)
+            yield from ((_ALL_NODES, switch, "up") for switch in up)
+            yield from ((_ALL_NODES, switch, "down") for switch in down)
             yield other_node, "network", "down"
         else:
             yield from self._inside(node, rising, falling, meeting, staged=staged)
@@ -176,7 +229,7 @@ class Wiring:
             if self._tree.by_name[socket].staging:
                 yield node, socket, "staging"
         shared = [name for name in rising if name in falling]
-        yield from ((node, name, "turn") for name in shared if (node, name, "turn") in self._id)
+        yield from ((node, name, "turn") for name in shared if self._has(node, name, "turn"))
         if not shared and meeting != HOST and self._tree.by_name[meeting].crossing:
             yield node, meeting, "crossing"
 
@@ -184,27 +237,26 @@ class Wiring:
         chain = self._tree.ancestors(name)
         return chain[: chain.index(meeting)]
 
-    def _links_of(self, node: int) -> Iterator[tuple[LinkKey, Link]]:
-        before = f"node{node} " if self._num_nodes > 1 else ""
-        for user, wire in self._wires():
-            for role, link in wire.links(f"{before}{user}"):
-                yield (node, user, role), link
+    def _links_of_one(self, network: Wire | None, has_nvlink: bool) -> Iterator[tuple[tuple[str, str], Link]]:
+        for user, wire in self._wires(network, has_nvlink):
+            for role, link in wire.links(user):
+                yield (user, role), link
         for place in self._tree.places:
             for role, inner in (("crossing", place.crossing), ("staging", place.staging)):
                 if inner is not None:
-                    yield (node, place.name, role), inner.one_way(f"{before}{place.name} {role}")
+                    yield (place.name, role), inner.one_way(f"{place.name} {role}")
         if self._pool is not None:
             for role in ("up", "down"):
-                yield (node, "pool", role), self._pool.port(f"{before}pool {role}", stores=role == "up")
+                yield ("pool", role), self._pool.port(f"pool {role}", stores=role == "up")
         for gpu in self._tree.gpus:
             for access in self._load_store:
-                yield (node, gpu, access.name), access.one_way(f"{before}{gpu} {access.name}")
+                yield (gpu, access.name), access.one_way(f"{gpu} {access.name}")
 
-    def _wires(self) -> Iterator[tuple[str, Wire]]:
+    def _wires(self, network: Wire | None, has_nvlink: bool) -> Iterator[tuple[str, Wire]]:
         """(who uses it, wire) for every wire of a node that has two directions."""
         yield from ((place.name, place.wire) for place in self._tree.places)
-        yield from ((" - ".join(cable.between), cable.wire) for cable in self._nvlinks)
+        yield from ((" - ".join(cable.between), cable.wire) for cable in self._nvlinks if has_nvlink)
         if self._cci_wire is not None:
             yield from ((f"{name} cci", self._cci_wire) for name in (*self._tree.gpus, *self._tree.memories))
-        if self._network is not None:
-            yield "network", self._network
+        if network is not None:
+            yield "network", network

@@ -68,14 +68,17 @@ class Engine:
         action: Action,
         *,
         priority: int = 0,
+        wait_s: float | None = None,
     ) -> None:
         """So many transfers of `nbytes`, each begun when the one before has arrived; then do something once.
 
-        The start-ups of all but one pass first, while others use the port.
+        What passes between two of them, their start-up or `wait_s`, passes first for all of them, while others use the
+        port.
         """
-
+        if wait_s is None:
+            wait_s = self._ports.fabric.latency_s(tuple(path))
         move = partial(self._move_pieces, port, path, nbytes, num_turns, action, priority)
-        self.at(self.now_s + (num_turns - 1) * self._ports.fabric.latency_s(tuple(path)), move)
+        self.at(self.now_s + (num_turns - 1) * wait_s, move)
 
     def _move_pieces(
         self, port: Hashable, path: Sequence[int], nbytes: int, num_turns: int, action: Action, priority: int

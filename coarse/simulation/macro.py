@@ -7,6 +7,11 @@ stand for all. Its machine stands in a ring of a few members, each step of which
 long as several steps of the true ring. A few and not one, since shards take turns at a sync core's port: were
 each to go round whole, the first would be pulled long before it is. The other members' registrations are
 made up for it.
+
+[Note: unlike hops] Hops within a node are faster than those between nodes. The slowest hop's port has the next
+chunk waiting before it has sent this one, if the way round the ring, in so many steps, takes less time than so many
+chunks on that hop; then start-ups are hidden there. So a step of a long ring lasts as long as the chunk streams on the
+slowest hop, or as long as a hop takes alone in the mean of all hops, whichever is longer.
 """
 
 from collections.abc import Sequence
@@ -14,12 +19,14 @@ from dataclasses import replace
 from functools import partial
 
 from coarse.errors import ConfigError
+from coarse.hardware.links import Link, path_alone_s
 from coarse.protocol.records import Located, Table
 from coarse.proxy.instructions import RingSend
 from coarse.simulation.devices import SimulatedDevices, SimulatedDriver
 from coarse.simulation.engine import Engine
 from coarse.simulation.job import DTYPE, Gradient, Job
 from coarse.simulation.proxied import OnSynced, Proxied
+from coarse.simulation.sites import Hop, Path, Site
 from coarse.simulation.worker_ring import WorkerRing
 
 MOST_MEMBERS = 17
@@ -57,6 +64,7 @@ class DriverOfFirst(SimulatedDriver):
         self._devices = job
         self._num_few = num_few
         self._num_members = num_members
+        self._waits = Waits(job.site, job.site.device_hops)
 
     def send_chunk(self, send: RingSend) -> None:
         """See DeviceDriver."""
@@ -64,7 +72,10 @@ class DriverOfFirst(SimulatedDriver):
         num_turns = steps_within(send.header.step, self._num_few, self._num_members)
         arrived = self.at_arrival(0, send.header, nbytes * num_turns, None)
         path, (_, priority) = self._devices.site.between_devices[0, send.device], self.chunk_kind(send)
-        self._devices.engine.move_in_turns(("ring", 0), path, nbytes, num_turns, arrived, priority=priority)
+        wait_s = self._waits.between_turns_s(path, nbytes)
+        self._devices.engine.move_in_turns(
+            ("ring", 0), path, nbytes, num_turns, arrived, priority=priority, wait_s=wait_s
+        )
 
 
 class WorkerRingAlike(WorkerRing):
@@ -73,13 +84,41 @@ class WorkerRingAlike(WorkerRing):
     def __init__(self, engine: Engine, job: Job, gradients: Sequence[Gradient], on_synced: OnSynced) -> None:
         super().__init__(engine, job, gradients, on_synced, num_members=min(2, job.num_workers))
         self._num_workers = job.num_workers
+        self._waits = Waits(job.site, job.site.worker_hops)
 
     def send(self, worker: int, send: RingSend) -> None:
         """See WorkerRing."""
         nbytes = true_chunk_bytes(send, 2, self._num_workers)
         num_turns = steps_within(send.header.step, 2, self._num_workers)
         arrived = self.at_arrival(worker, send)
-        self.engine.move_in_turns(("workers", worker), self.paths[worker, 1], nbytes, num_turns, arrived)
+        path = self.paths[worker, 1]
+        wait_s = self._waits.between_turns_s(path, nbytes)
+        self.engine.move_in_turns(("workers", worker), path, nbytes, num_turns, arrived, wait_s=wait_s)
+
+
+class Waits:
+    """What passes in a ring of unlike hops between two chunks on the slowest: see [Note: unlike hops]."""
+
+    def __init__(self, site: Site, hops: Sequence[Hop]) -> None:
+        self._links = site.links
+        self._alone_links = site.alone_links or site.links
+        self._hops = hops
+        self._known: dict[tuple[Path, int], float] = {}
+
+    def between_turns_s(self, path: Path, nbytes: int) -> float | None:
+        """Seconds from the end of a chunk on the slowest hop to the begin of the next; None for its start-up."""
+        if not self._hops:
+            return None
+        if (path, nbytes) not in self._known:
+            num_hops = sum(hop.num_alike for hop in self._hops)
+            around_s = sum(_alone_s(self._alone_links, hop.path, nbytes) * hop.num_alike for hop in self._hops)
+            streaming_s = _alone_s(self._links, path, nbytes) - sum(self._links[link].latency_s for link in path)
+            self._known[path, nbytes] = max(0.0, around_s / num_hops - streaming_s)
+        return self._known[path, nbytes]
+
+
+def _alone_s(links: Sequence[Link], path: Path, nbytes: int) -> float:
+    return path_alone_s([links[link] for link in path], nbytes)
 
 
 def steps_within(step: int, num_few: int, num_members: int) -> int:

@@ -6,7 +6,7 @@ fastest: on a DGX-1 GPUs 0, 2, 6 and 4 form a ring of NVLinks, while in the orde
 have no NVLink.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby, pairwise, permutations
 
@@ -38,7 +38,16 @@ def in_ring_order(
 def _order(machine: Machine, members: Sequence[str], kind: PathKind) -> list[int]:
     by_node = [list(here) for _, here in groupby(range(len(members)), key=lambda m: machine.node_of(members[m]))]
     closes = len(by_node) == 1
-    return [member for here in by_node for member in _best_order(machine, members, here, kind, closes=closes)]
+    known: dict[Hashable, list[int]] = {}  # what nodes that are alike have in common -> the order in which they stand
+    ordered: list[int] = []
+    for here in by_node:
+        first = members[here[0]]
+        alike = tuple(machine.wiring.likeness(first, members[member]) for member in here)
+        if alike not in known:
+            best = _best_order(machine, members, here, kind, closes=closes)
+            known[alike] = [member - here[0] for member in best]
+        ordered += (here[0] + place for place in known[alike])
+    return ordered
 
 
 def _best_order(
@@ -56,7 +65,7 @@ def _best_order(
 
 
 def _alone_s(machine: Machine, source: str, target: str, kind: PathKind) -> float:
-    return path_alone_s([machine.links[link] for link in machine.path(source, target, kind=kind)], _PROBE_BYTES)
+    return path_alone_s([machine.link(link) for link in machine.path(source, target, kind=kind)], _PROBE_BYTES)
 
 
 def _hops(order: Sequence[int], *, closes: bool) -> Iterator[tuple[int, int]]:

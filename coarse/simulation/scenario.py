@@ -23,6 +23,7 @@ from coarse.simulation.job import Gradient, Job, gradients_of
 from coarse.simulation.policies import Simulate, with_best_split
 from coarse.simulation.profiling import local_tables, measured_tables, ring_bytes_per_s
 from coarse.simulation.ring_order import in_ring_order
+from coarse.simulation.site_of_one import site_of_one
 from coarse.simulation.sites import STEPWISE_RANKS, Path, Site, coarse_site, dense_site, placement_of, reachable_proxies
 from coarse.simulation.training import simulate
 
@@ -83,6 +84,8 @@ class Scenario:
     """Iterations after which the mode coarse profiles again and decides anew; 0: never."""
     degradations: tuple[Degradation, ...] = ()
     """What happens to links while the job runs; nobody is told but by measurement."""
+    stepwise_ranks: int = STEPWISE_RANKS
+    """Up to so many workers each is simulated; beyond, the first stands for all (see macro.py)."""
 
     def __post_init__(self) -> None:
         if self.profile.model != self.model.name:
@@ -102,22 +105,27 @@ class Scenario:
                 f"collective must be one of {', '.join(COLLECTIVES)}, got {self.collective!r}; correct it",
                 key="collective",
             )
-        if self.collective != "ring" and self.num_workers > STEPWISE_RANKS:
+        if self.collective != "ring" and self.one_stands_for_all:
             raise ConfigError(
-                f"beyond {STEPWISE_RANKS} workers one stands for all in a ring, got {self.num_workers} with collective "
-                f"{self.collective!r}; use the ring, or fewer workers",
+                f"beyond {self.stepwise_ranks} workers one stands for all in a ring, got {self.num_workers} with "
+                f"collective {self.collective!r}; use the ring, or fewer workers",
                 key="collective",
             )
         if self.profile_every < 0:
             raise ConfigError(
                 f"a job profiles every so many iterations, 0 for never, got {self.profile_every}", key="profile_every"
             )
-        if self.num_workers > STEPWISE_RANKS and (self.profile_every or self.degradations):
+        if self.one_stands_for_all and (self.profile_every or self.degradations):
             raise ConfigError(
-                f"beyond {STEPWISE_RANKS} workers the first stands for all, and so its links for all links, got "
+                f"beyond {self.stepwise_ranks} workers the first stands for all, and so its links for all links, got "
                 f"{self.num_workers}; degrade links, and profile while a job runs, with fewer workers",
                 key="num_workers",
             )
+
+    @property
+    def one_stands_for_all(self) -> bool:
+        """Whether there are too many workers to simulate each."""
+        return self.num_workers > self.stepwise_ranks
 
     def job(self, run: Simulate = simulate) -> Job:
         """The job to simulate; `run` simulates what the policy tries on the way."""
@@ -127,6 +135,12 @@ class Scenario:
             rate_changes=rate_changes(job.site.links, self.degradations),
             profile_every=self.profile_every if self.mode is Mode.COARSE else 0,
         )
+
+    def job_by(self, tables: tuple[RoutingTable, ...]) -> Job:
+        """The job of the modes coarse and allreduce with given routing tables; all gradients go to the devices."""
+        groups = self.num_sync_groups
+        placement = placement_of(self.machine, self.places, num_sync_groups=groups, collective=self.collective)
+        return self._build(self._site(self.places), placement, tables)
 
     def decide(self, job: Job, run: Simulate = simulate) -> Job:
         """The job with the tables and the split that the policy chooses on the links that it has."""
@@ -163,6 +177,16 @@ class Scenario:
         return in_ring_order(self.machine, places, workers=self.worker_ring, devices=self._device_ring)
 
     @property
+    def slow_down_of_workers(self) -> tuple[float, ...]:
+        """Of each worker how many times longer it computes, by itself and by its node; () where all are equal."""
+        if not self.slow_downs and all(each.compute_slow_down == 1 for each in self.machine.unlike_nodes):
+            return ()
+        own = self.slow_downs or (1.0,) * self.num_workers
+        machine = self.machine
+        nodes = [machine.compute_slow_down(machine.node_of(worker)) for worker in self.places.workers]
+        return tuple(factor * of_node for factor, of_node in zip(own, nodes, strict=True))
+
+    @property
     def _device_ring(self) -> PathKind:
         return self.device_ring or ("cci" if self.machine.cci and self.machine.cci_wire else "auto")
 
@@ -192,27 +216,25 @@ class Scenario:
         return self._build(dense_site(self.machine, places), placement, (table,) * self.num_workers)
 
     def _allreduce(self) -> Job:
-        places = self.places
-        placement = placement_of(self.machine, places, num_sync_groups=self.num_sync_groups)
-        site = coarse_site(self.machine, places, device_ring="auto", worker_ring=self.worker_ring, copies=self.copies)
-        return replace(self._build(site, placement, ()), num_proxy_gradients=0)
+        return replace(self.job_by(()), num_proxy_gradients=0)
 
     def _coarse(self, run: Simulate) -> Job:
-        places, kind = self.places, self._device_ring
-        groups = self.num_sync_groups
-        placement = placement_of(self.machine, places, num_sync_groups=groups, collective=self.collective)
-        site = coarse_site(self.machine, places, device_ring=kind, worker_ring=self.worker_ring, copies=self.copies)
-        if self.num_workers > STEPWISE_RANKS:
+        job = self.job_by(())
+        site, placement = job.site, job.placement
+        if self.one_stands_for_all:
             tables = self._local_tables(site, placement)
         else:
             tables = measured_tables(site, placement.local_proxies, reachable_proxies(placement), self.routing)
-        return self.decide(self._build(site, placement, tables), run)
+        return self.decide(replace(job, tables=tables), run)
+
+    def _site(self, places: EndpointPlacement) -> Site:
+        ways = {"device_ring": self._device_ring, "worker_ring": self.worker_ring, "copies": self.copies}
+        if self.one_stands_for_all:
+            return site_of_one(self.machine, places, **ways, num_sync_groups=self.num_sync_groups)
+        return coarse_site(self.machine, places, **ways)
 
     def _build(self, site: Site, placement: Placement, tables: tuple[RoutingTable, ...]) -> Job:
         gradients = self.gradients
-        one_stands_for_all = self.num_workers > STEPWISE_RANKS
-        if one_stands_for_all:
-            site = replace(site, links=self._links_of_one(site.links))
         return Job(
             site=site,
             placement=placement,
@@ -222,30 +244,22 @@ class Scenario:
             backward_s=self.profile.total_backward_s,
             num_proxy_gradients=len(gradients),
             ring_blocks_compute=self.ring_blocks_compute,
-            slow_downs=self.slow_downs,
+            slow_downs=self.slow_down_of_workers,
             num_iterations=self.num_iterations,
-            one_stands_for_all=one_stands_for_all,
+            one_stands_for_all=self.one_stands_for_all,
             routing=self.routing,
-        )
-
-    def _links_of_one(self, links: Sequence[Link]) -> tuple[Link, ...]:
-        """What one node has of links that all share, where all do alike."""
-        shared = self.machine.wiring.shared
-        return tuple(
-            replace(link, bytes_per_s=link.bytes_per_s / self.num_nodes) if number in shared else link
-            for number, link in enumerate(links)
         )
 
     def _local_tables(self, site: Site, placement: Placement) -> tuple[RoutingTable, ...]:
         """Equal workers measure alike, each its local proxy."""
         local = placement.local_proxies[0]
-        (first,) = measured_tables(site, [local], [(local,)], self.routing)
+        (first,) = measured_tables(_alone(site), [local], [(local,)], self.routing)
         return local_tables((first,) * self.num_workers, placement.local_proxies)
 
 
 def modelled_paper_split(job: Job) -> int:
     """Gradients for the memory devices by the paper's estimate, with bandwidths measured on the site (COARSE III-F)."""
-    site = job.site
+    site = _alone(job.site)
     times = IterationTimes(forward_s=job.forward_s, backward_s=job.backward_s)
     nbytes = [gradient.nbytes for gradient in job.gradients]
     rates = SyncRates(
@@ -256,6 +270,11 @@ def modelled_paper_split(job: Job) -> int:
     )
     best = best_proxy_bytes(sum(nbytes), times, rates)
     return split_keys(nbytes, best)
+
+
+def _alone(site: Site) -> Site:
+    """The site as who measures finds it: before training, when no others use the links."""
+    return replace(site, links=site.alone_links or site.links)
 
 
 def _ring_rate(links: Sequence[Link], paths: Mapping[tuple[int, int], Path]) -> float:

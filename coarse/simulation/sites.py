@@ -3,14 +3,22 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
-from coarse.hardware.links import Link, path_alone_s
+from coarse.hardware.links import Link
 from coarse.hardware.machine import Machine
 from coarse.hardware.placement import EndpointPlacement
 from coarse.hardware.wiring import PathKind
 from coarse.protocol.plan import Placement
 
 Path = tuple[int, ...]
+
+
+class Hop(NamedTuple):
+    """Hops of a ring that are alike."""
+
+    path: Path
+    num_alike: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,19 +36,26 @@ class Site:
     """(worker, worker) -> links of the workers' own ring."""
     adder_bytes_per_s: float
     """Of every device's near-memory adders: bytes read and added."""
+    device_hops: tuple[Hop, ...] = ()
+    """Where one stands for all: every kind of hop in the ring of devices; () where all hops are alike."""
+    worker_hops: tuple[Hop, ...] = ()
+    """The same of the workers' own ring."""
+    alone_links: tuple[Link, ...] = ()
+    """Where one stands for all: the links as a transfer finds them with which no other shares what one worker has of
+    them; in `links` they are those that all workers use. () where both are the same."""
 
     def __post_init__(self) -> None:
         known = range(len(self.links))
         ways = (self.push, self.pull, self.between_devices, self.between_workers)
-        for way in ways:
+        hops = dict(enumerate(hop.path for hop in (*self.device_hops, *self.worker_hops)))
+        for way in (*ways, hops):
             for ends, path in way.items():
                 if any(link not in known for link in path):
                     raise ValueError(f"the path {path} of {ends} names links that are not among {len(self.links)}")
 
 
 STEPWISE_RANKS = 64
-"""Up to so many workers every rank is simulated; beyond, the first stands for all (see macro.py)."""
-_TYPICAL_BYTES = 1 << 20
+"""Up to so many workers every rank is simulated; beyond, one stands for all (see site_of_one.py and macro.py)."""
 
 
 def coarse_site(
@@ -48,12 +63,12 @@ def coarse_site(
     copies: PathKind = "pcie",
 ) -> Site:  # fmt: skip
     """Pushes and pulls over `copies`, sync cores over `device_ring`, the workers' own ring over `worker_ring`."""
-    pairs = _pairs(len(places.workers), places)
+    pairs = [(c, d) for c in range(len(places.workers)) for d in range(len(places.devices))]
     return Site(
         links=machine.links,
         adder_bytes_per_s=machine.memory_device.adder_bytes_per_s,
-        push={(c, d): _path(machine, places.workers[c], places.devices[d], copies) for c, d in pairs},
-        pull={(c, d): _path(machine, places.devices[d], places.workers[c], copies) for c, d in pairs},
+        push={(c, d): path_of(machine, places.workers[c], places.devices[d], copies) for c, d in pairs},
+        pull={(c, d): path_of(machine, places.devices[d], places.workers[c], copies) for c, d in pairs},
         between_devices=_ring_paths(machine, places.devices, device_ring),
         between_workers=_ring_paths(machine, places.workers, worker_ring),
     )
@@ -93,27 +108,14 @@ def reachable_proxies(placement: Placement) -> list[tuple[int, ...]]:
     return [placement.devices_on(node) for node in placement.client_nodes]
 
 
-def _pairs(num_workers: int, places: EndpointPlacement) -> list[tuple[int, int]]:
-    if num_workers > STEPWISE_RANKS and places.devices:
-        return [(0, places.local_devices[0])]
-    return [(c, d) for c in range(num_workers) for d in range(len(places.devices))]
-
-
 def _ring_paths(machine: Machine, members: Sequence[str], kind: PathKind) -> dict[tuple[int, int], Path]:
-    """(member, member) -> links; of many members the slowest hop of the ring stands for all."""
-    if len(members) <= STEPWISE_RANKS:
-        everybody = range(len(members))
-        return {
-            (a, b): _path(machine, members[a], members[b], kind) for a in everybody for b in everybody if a != b
-        }
-    hops = {_path(machine, a, b, kind) for a, b in zip(members, [*members[1:], members[0]], strict=True)}
-    slowest = max(sorted(hops), key=lambda path: path_alone_s([machine.links[link] for link in path], _TYPICAL_BYTES))
-    last = len(members) - 1
-    return {(0, 1): slowest, (0, last): slowest}
+    """(member, member) -> links."""
+    everybody = range(len(members))
+    return {(a, b): path_of(machine, members[a], members[b], kind) for a in everybody for b in everybody if a != b}
 
 
-def _path(machine: Machine, source: str, target: str, kind: PathKind) -> Path:
-    """Rings that leave their node go through the tree and the network, whatever they use within it."""
+def path_of(machine: Machine, source: str, target: str, kind: PathKind) -> Path:
+    """Link ids between endpoints; rings that leave their node go by tree and network, whatever they use within it."""
     if machine.node_of(source) != machine.node_of(target):
         kind = "pcie"
     return machine.path(source, target, kind=kind)

@@ -35,13 +35,13 @@ class _Training:
         self._recorder = RecordingEngine(job.site.links) if record else None
         self._engine = self._recorder or Engine(job.site.links)
         self._on_progress = on_progress
-        self._duals = [DualRound(holds_back=job.ring_blocks_compute) for _ in range(job.num_workers)]
+        self._duals = [DualRound(holds_back=job.ring_blocks_compute) for _ in job.simulated_workers]
         self._synchronise_as(job)
         self._meeting = self._prepared_meeting(decide) if 0 < job.profile_every < job.num_iterations else None
         self._profiles: list[Profile] = []
         for at_s, link, bytes_per_s in job.rate_changes:
             self._engine.set_rate(link, bytes_per_s, at_s)
-        self._begun = [_Begun(self._engine.now_s)] * job.num_workers
+        self._begun = [_Begun(self._engine.now_s)] * len(job.simulated_workers)
         self._ended: list[WorkerIteration] = []
         self._num_synced = 0
         self._syncs: list[Sync] = []

@@ -49,6 +49,9 @@ _BARS_INCHES = 7.2
 _ROW_PIXELS = 1000
 """Of a timeline's row, at least: a span that is shorter than one is drawn as long, or some would not be seen at all."""
 
+_ENDPOINT = re.compile(r"\b(?:node\d+ )?(?:gpu|memory)\d+\b")
+"""A GPU or a memory device, as the names of links and places have it."""
+
 _BARS = (
     "An iteration of each mode, mean over workers: forward and backward, waiting for slower workers, and communication "
     "that nothing hides. Beside each bar stands how much faster the mode is than {first}."
@@ -210,8 +213,11 @@ def _panel_title(use: LinkUse, timeline: Timeline) -> str:
 def _with_players(link: str, timeline: Timeline) -> str:
     """The name of a link, with who sits at the GPUs and memories that it names."""
     players = {where: who for who, where in timeline.places}
-    places = "|".join(re.escape(where) for where in sorted(players, key=len, reverse=True))
-    return re.sub(rf"\b({places})\b", lambda found: f"{found[0]} ({players[found[0]]})", link) if players else link
+
+    def with_player(found: re.Match[str]) -> str:
+        return f"{found[0]} ({players[found[0]]})" if found[0] in players else found[0]
+
+    return _ENDPOINT.sub(with_player, link)
 
 
 def _legend(timeline: Timeline) -> Iterator[Patch]:

@@ -79,6 +79,12 @@ class PagedScenario:
             raise ConfigError(
                 f"{self.machine.name} has no network between its nodes; name a machine with network_wire", key="machine"
             )
+        if self.machine.tree_levels or self.machine.unlike_nodes:
+            raise ConfigError(
+                f"{self.machine.name} states [[tree_level]]s or [[node]]s, and LuWu's predictions take equal nodes on "
+                "a network that holds nobody back; name a machine without them",
+                key="machine",
+            )
         if self.machine.disks is None:
             raise ConfigError(
                 f"{self.machine.name} states no [disks]; add them to its file, or take the machine luwu", key="machine"

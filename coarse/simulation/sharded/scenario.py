@@ -108,12 +108,15 @@ class ShardedScenario:
 
     @property
     def units(self) -> tuple[Unit, ...]:
-        """What is gathered and computed, as the profile has it or at the pace of the machine's GPU."""
+        """What is gathered and computed, as the profile has it or at the pace of the machine's GPU, on the slowest node.
+
+        All wait for that node.
+        """
+        slowest = max(self.machine.compute_slow_down(node) for node in range(self.num_nodes))
         if self.profile is not None and self.own_model is not None:
-            return units_in_profile(self.own_model, self.profile, recomputes=self.recomputes)
-        pace = ComputeRate(
-            flops_per_s=self.peak_share * self.machine.accelerator.fp16_flops_per_s, recomputes=self.recomputes
-        )
+            return units_in_profile(self.own_model, self.profile.slowed(slowest), recomputes=self.recomputes)
+        flops_per_s = self.peak_share * self.machine.accelerator.fp16_flops_per_s / slowest
+        pace = ComputeRate(flops_per_s=flops_per_s, recomputes=self.recomputes)
         return units_of(
             self.model, batch=self.batch, pace=pace, precision=self.precision, adapters=self.adapters
         )

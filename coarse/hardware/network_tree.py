@@ -1,0 +1,83 @@
+# Pure: no MPI, threads, clock or environment.
+"""A network that is a tree of switches (a fat tree): which of a switch's links a transfer between nodes crosses.
+
+[Note: uplinks] A switch of a level has its nodes below it and its uplinks above, to switches of the next level or, from
+the last one, to a core that holds nobody back. All uplinks of a switch are one link each way, which its transfers
+share: what hashing of flows to single uplinks costs (ECMP's collisions) is left out.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from coarse.errors import ConfigError
+from coarse.hardware.links import Link
+from coarse.hardware.quantities import require_name, require_positive
+
+
+@dataclass(frozen=True, kw_only=True)
+class TreeLevel:
+    """The switches of one level of a network."""
+
+    name: str
+    """What its switches are called, with a number behind."""
+    nodes_per_switch: int
+    """Nodes below each switch, at whatever depth; the last one may have fewer."""
+    oversubscription: float = 1.0
+    """How much more can come from below a switch than its uplinks carry: 1 for a full bisection."""
+    hop_latency_s: float = 0.0
+    """Of each crossing of the uplinks, up or down."""
+
+    def __post_init__(self) -> None:
+        require_name("name", self.name)
+        if self.name[-1].isdigit():
+            raise ConfigError(
+                f"name of a tree_level must not end with a digit, got {self.name!r}; its switches are numbered, so "
+                "rename it",
+                key="name",
+            )
+        nodes = self.nodes_per_switch
+        if not isinstance(nodes, int) or isinstance(nodes, bool) or nodes < 1:
+            raise ConfigError(
+                f"nodes_per_switch must be a whole number of at least 1, got {nodes!r}", key="nodes_per_switch"
+            )
+        require_positive("oversubscription", self.oversubscription)
+        require_positive("hop_latency_s", self.hop_latency_s, or_zero=True)
+
+
+def require_levels(levels: Sequence[TreeLevel]) -> None:
+    """ConfigError where switches of a level do not stand whole below one of the next."""
+    names = [level.name for level in levels]
+    for below, above in pairwise(levels):
+        if names.count(above.name) > 1:
+            raise ConfigError(f"tree_level {above.name!r} stands twice; rename one", key="name")
+        if above.nodes_per_switch <= below.nodes_per_switch or above.nodes_per_switch % below.nodes_per_switch:
+            raise ConfigError(
+                f"nodes_per_switch of tree_level {above.name!r} must be a multiple of {below.nodes_per_switch}, that "
+                f"of {below.name!r} below it, and more, got {above.nodes_per_switch}; state levels from the nodes up",
+                key="nodes_per_switch",
+            )
+
+
+def tree_links(levels: Sequence[TreeLevel], num_nodes: int, node_bytes_per_s: float) -> Iterator[tuple[str, str, Link]]:
+    """(switch, "up" or "down", link) of all uplinks; each node sends and receives at most at this rate."""
+    for depth, level in enumerate(levels):
+        rate = level.nodes_per_switch * node_bytes_per_s
+        for below in levels[: depth + 1]:
+            rate /= below.oversubscription
+        for number in range(-(-num_nodes // level.nodes_per_switch)):
+            for role in ("up", "down"):
+                switch = f"{level.name}{number}"
+                yield switch, role, Link(name=f"{switch} {role}", latency_s=level.hop_latency_s, bytes_per_s=rate)
+
+
+def switches_between(levels: Sequence[TreeLevel], node: int, other_node: int) -> tuple[list[str], list[str]]:
+    """The switches whose uplinks a transfer goes up by, in its order, and those by which it comes down."""
+    up, down = [], []
+    for level in levels:
+        here, there = node // level.nodes_per_switch, other_node // level.nodes_per_switch
+        if here == there:
+            break
+        up.append(f"{level.name}{here}")
+        down.append(f"{level.name}{there}")
+    return up, down[::-1]

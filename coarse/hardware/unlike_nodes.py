@@ -1,0 +1,99 @@
+# Pure: no MPI, threads, clock or environment.
+"""Nodes that differ from the others of a machine: slower GPUs, another network wire, no NVLinks."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from coarse.errors import ConfigError
+from coarse.hardware.quantities import require_name, require_positive
+from coarse.hardware.wire import Wire
+
+NodeRange = tuple[int, int]
+"""The first and the last of nodes that follow one another."""
+_FORM = 'a list of numbers from 0 and of ranges, such as [3, "8-15"]'
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnlikeNodes:
+    """Some nodes of a machine, and in what they are unlike the others."""
+
+    name: str
+    ranges: tuple[NodeRange, ...]
+    compute_slow_down: float = 1.0
+    """How many times longer their GPUs compute."""
+    network: Wire | None = None
+    """From their hosts to the network; None for that of the others."""
+    nvlink: bool = True
+    """Whether their NVLinks are on, if the machine's are."""
+
+    def __post_init__(self) -> None:
+        require_name("name", self.name)
+        require_positive("compute_slow_down", self.compute_slow_down)
+
+    def __contains__(self, node: int) -> bool:
+        return any(first <= node <= last for first, last in self.ranges)
+
+
+    @property
+    def first(self) -> int:
+        """The lowest number of its nodes."""
+        return min(first for first, _ in self.ranges)
+
+    def text(self) -> str:
+        """The group, how many nodes it has, and in what they differ, for readers."""
+        num_nodes = sum(last + 1 - first for first, last in self.ranges)
+        differences = [f"compute {self.compute_slow_down:g} times as long"] if self.compute_slow_down != 1 else []
+        differences += [f"network wire {self.network.name!r}"] if self.network is not None else []
+        differences += [] if self.nvlink else ["no NVLinks"]
+        return f"{self.name} ({num_nodes} nodes: {', '.join(differences) or 'as the others'})"
+
+
+def node_ranges(numbers: object) -> tuple[NodeRange, ...]:
+    """The ranges that a setting `numbers` states; ConfigError for anything else."""
+    if not isinstance(numbers, list | tuple) or not numbers:
+        raise ConfigError(f"numbers must be {_FORM}, got {numbers!r}; set it", key="numbers")
+    return tuple(_range_of(entry, numbers) for entry in numbers)
+
+
+def ranges_text(ranges: Sequence[NodeRange]) -> str:
+    """The list that states ranges in a machine file."""
+    texts = (str(first) if first == last else f'"{first}-{last}"' for first, last in ranges)
+    return f"[{', '.join(texts)}]"
+
+
+def require_nodes(groups: Sequence[UnlikeNodes], num_nodes: int, network: Wire | None) -> None:
+    """ConfigError where a node is named twice, or is none of the machine's."""
+    of_node: dict[int, str] = {}
+    names = [group.name for group in groups]
+    for group in groups:
+        if names.count(group.name) > 1:
+            raise ConfigError(f"node {group.name!r} stands twice; rename one", key="name")
+        for first, last in group.ranges:
+            if last >= num_nodes:
+                raise ConfigError(
+                    f"numbers of node {group.name!r} must lie in 0..{num_nodes - 1}, got {last}; "
+                    f"correct them, or set num_nodes = {last + 1}",
+                    key="numbers",
+                )
+            for node in range(first, last + 1):
+                if node in of_node:
+                    raise ConfigError(
+                        f"number {node} stands in node {of_node[node]!r} and in {group.name!r}, or twice in one; "
+                        "remove it from one of them",
+                        key="numbers",
+                    )
+                of_node[node] = group.name
+        if group.network is not None and network is None:
+            raise ConfigError(
+                f"node {group.name!r} has a network_wire and the machine none; set network_wire of the machine",
+                key="network_wire",
+            )
+
+
+def _range_of(entry: object, numbers: object) -> NodeRange:
+    if isinstance(entry, int) and not isinstance(entry, bool) and entry >= 0:
+        return entry, entry
+    first, dash, last = entry.partition("-") if isinstance(entry, str) else ("", "", "")
+    if dash and first.strip().isdecimal() and last.strip().isdecimal() and int(first) <= int(last):
+        return int(first), int(last)
+    raise ConfigError(f"numbers must be {_FORM}, got {entry!r} in {numbers!r}; correct it", key="numbers")
