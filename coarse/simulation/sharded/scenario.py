@@ -108,7 +108,7 @@ class ShardedScenario:
 
     @property
     def units(self) -> tuple[Unit, ...]:
-        """What is gathered and computed, as the profile has it or at the pace of the machine's GPU, on the slowest node.
+        """What is gathered and computed, by the profile or at the pace of the machine's GPU, on the slowest node.
 
         All wait for that node.
         """
