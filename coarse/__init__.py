@@ -33,6 +33,7 @@ from coarse.errors import (
     CapacityError,
     CheckpointError,
     CoarseError,
+    CoherenceError,
     ConfigError,
     DeadRankError,
     InFlightError,
@@ -46,7 +47,7 @@ from coarse.errors import (
     StallError,
     StorageError,
 )
-from coarse.protocol.config import Config, FixedRouting, Launch, MeasuredRouting
+from coarse.protocol.config import Config, FixedRouting, Launch, MeasuredRouting, PoolSettings
 from coarse.protocol.dtypes import Op
 from coarse.session import init, is_initialized, shutdown
 from coarse.storage.snapshots.restore import Checkpoint
@@ -59,6 +60,7 @@ __all__ = [
     "Checkpoint",
     "CheckpointError",
     "CoarseError",
+    "CoherenceError",
     "Config",
     "ConfigError",
     "DeadRankError",
@@ -76,6 +78,7 @@ __all__ = [
     "NotKeptError",
     "Op",
     "OutOfDeviceMemoryError",
+    "PoolSettings",
     "SnapshotError",
     "SnapshotHandle",
     "StallError",
