@@ -1,6 +1,7 @@
 # Pure: no MPI, threads, clock or environment.
 """What a sample costs by its length."""
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -55,18 +56,22 @@ def fit_cost(lengths: Sequence[int], seconds: Sequence[float], scale: float = 10
         )
     squares = [(length / scale) ** 2 / s for length, s in zip(lengths, seconds, strict=True)]
     lines = [length / scale / s for length, s in zip(lengths, seconds, strict=True)]
-    ss, sl, ll = (
-        sum(one * other for one, other in zip(left, right, strict=True))
-        for left, right in ((squares, squares), (squares, lines), (lines, lines))
-    )
-    s1, l1 = sum(squares), sum(lines)
-    determinant = ss * ll - sl * sl
-    a, b = (s1 * ll - l1 * sl) / determinant, (l1 * ss - s1 * sl) / determinant
+    ones = [1.0] * len(lines)
+    along = _dot(squares, lines) / _dot(lines, lines)
+    across = [square - along * line for square, line in zip(squares, lines, strict=True)]  # orthogonal to the lines
+    alone = _dot(lines, ones) / _dot(lines, lines)
+    rest = [one - alone * line for one, line in zip(ones, lines, strict=True)]
+    a = _dot(across, rest) / _dot(across, across)
+    b = alone - a * along
     if a < 0:
-        a, b = 0.0, l1 / ll
+        a, b = 0.0, alone
     elif b < 0:
-        a, b = s1 / ss, 0.0
+        a, b = _dot(squares, ones) / _dot(squares, squares), 0.0
     return Cost(quadratic=a, linear=b, scale=scale)
+
+
+def _dot(left: Sequence[float], right: Sequence[float]) -> float:
+    return math.fsum(one * other for one, other in zip(left, right, strict=True))
 
 
 QWEN_1_5B = Cost(quadratic=1.982, linear=2.612, scale=32_000)

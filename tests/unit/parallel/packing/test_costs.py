@@ -1,7 +1,7 @@
 """What samples cost: coefficients by times, a step that is timed, and the file that keeps them."""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
@@ -29,6 +29,7 @@ class TimedStep:
     quadratic=st.floats(0.0, 10.0), linear=st.floats(0.01, 10.0), scale=st.sampled_from([1.0, 1024.0, 32_000.0]),
     lengths=st.lists(st.integers(1, 100_000), min_size=2, max_size=6, unique=True),
 )  # fmt: skip
+@example(quadratic=1.0, linear=1.0, scale=1.0, lengths=[99999, 100000])
 def test_times_of_a_cost_give_the_cost(quadratic, linear, scale, lengths):
     cost = Cost(quadratic=quadratic, linear=linear)
     found = fit_cost(lengths, [cost.of(length / 1024) for length in lengths], scale=scale)
