@@ -180,7 +180,7 @@ def test_jitter_is_the_same_for_a_seed_and_the_output_says_what_it_makes_of_all_
 def test_of_a_straggler_among_more_than_64_the_mean_over_all_idles(tmp_path):
     asked = ("--workers", 128, "--nodes", 32, "--modes", "allreduce", "--out", tmp_path)
     called("predict", *asked, "--straggler", "100=1.5")
-    (row,) = json.loads((tmp_path / "run.json").read_text())["results"]
+    (row,) = json.loads((tmp_path / "run.json").read_text())["rows"]
     assert row["idle_s"] == pytest.approx(row["compute_s"] * (1.5 * 128 / (127 + 1.5) - 1))
     assert row["iteration_s"] == pytest.approx(row["compute_s"] + row["idle_s"] + row["exposed_s"])
 
