@@ -13,7 +13,7 @@ export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 
 .DEFAULT_GOAL := install
 .DELETE_ON_ERROR:
-.PHONY: install demo demo-tf test test-unit test-mpi test-all test-hashes test-conformance test-mutants test-model test-losses test-oracle test-versions lint types bench bench-sync bench-step bench-first-names bench-idle bench-simulator bench-emulation bench-simulator-accuracy bench-policies bench-degradation bench-wire bench-throughput bench-tf-step bench-two-trees bench-switch bench-luwu bench-luwu-paper bench-odc readme validate clean
+.PHONY: install demo demo-tf test test-unit test-mpi test-all test-hashes test-conformance test-mutants test-model test-losses test-oracle test-versions lint types bench bench-sync bench-step bench-first-names bench-idle bench-simulator bench-emulation bench-simulator-accuracy bench-one-for-all bench-policies bench-degradation bench-wire bench-throughput bench-tf-step bench-two-trees bench-switch bench-luwu bench-luwu-paper bench-odc readme validate clean
 
 install: $(INSTALLED)
 
@@ -123,6 +123,10 @@ bench-emulation: $(INSTALLED)
 
 bench-simulator-accuracy: $(INSTALLED)
 	$(BIN)/python benchmarks/simulator.py
+
+# One worker for all beside every worker, both simulated, up to 128 workers (half an hour).
+bench-one-for-all: $(INSTALLED)
+	$(BIN)/python benchmarks/one_for_all.py
 
 # What the policies of coarse choose against a sweep over all splits and against all-reduce (half an hour).
 bench-policies: $(INSTALLED)

@@ -1,6 +1,6 @@
 """What it costs in accuracy that one worker stands for all: the same jobs simulated so, and with every worker.
 
-python benchmarks/one_for_all.py
+python benchmarks/one_for_all.py (half an hour; 128 workers take two thirds of it)
 
 The simulator takes every worker of up to 64, and one for all beyond (docs/predict.md). Here both simulate the same job:
 the routes, the split and the sizes are those that the one has chosen. All numbers are of the kind simulated.

@@ -11,7 +11,9 @@ does them too: ends of start-ups of transfers, and records handled by the machin
 from __future__ import annotations
 
 import argparse
+import cProfile
 import heapq
+import pstats
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -19,6 +21,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
+from typing import Any
 from unittest.mock import patch
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # so that the script runs from any folder
@@ -28,6 +31,7 @@ from coarse.hardware.compute import compute_profile
 from coarse.hardware.models import Precision, model_named
 from coarse.hardware.presets import load_preset
 from coarse.proxy.protocol import ProxyProtocol
+from coarse.simulation.job import Job
 from coarse.simulation.scenario import Mode, Policy, Scenario
 from coarse.simulation.training import simulate
 
@@ -36,6 +40,16 @@ MOST_SECONDS = 60.0
 NUM_WAITING = 1024
 MANY_WORKERS = 1024
 _MODEL, _BATCH = "bert-large", 2
+
+
+REST = "rest"
+PARTS = {
+    "links": ("hardware",),
+    "protocols": ("client", "proxy", "protocol", "collectives"),
+    "simulation": ("simulation",),
+    REST: (),
+}
+"""Folders: shares of links and their queue; what clients and proxies answer; what carries it out."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +96,7 @@ def scenario_of(case: Case, num_nodes: int = 1, policy: Policy = Policy.DEVICES)
     )
 
 
-def measure(case: Case, num_rounds: int) -> dict[str, object]:
+def measure(case: Case, num_rounds: int) -> dict[str, Any]:
     """Simulator and loop in turns, so that whatever disturbs the machine disturbs both."""
     job = scenario_of(case).job()
     with counted_records() as records:
@@ -101,12 +115,32 @@ def measure(case: Case, num_rounds: int) -> dict[str, object]:
         "loop_events_per_s": num_events / median(loop_s),
         "share_of_loop": median(shares),
         "num_rounds": num_rounds,
+        "parts": parts_of(job),
     }
 
 
-def measure_many(num_workers: int) -> list[dict[str, object]]:
+def parts_of(job: Job) -> dict[str, float]:
+    """The share of each part of the simulator in its time, by a profile; a builtin's time is its callers'."""
+    profile = cProfile.Profile()
+    profile.runcall(simulate, job)
+    seconds = dict.fromkeys(PARTS, 0.0)
+    for (path, _, _), (_, _, own_s, _, callers) in pstats.Stats(profile).stats.items():  # type: ignore[attr-defined]
+        if path == "~":
+            for (caller, _, _), (_, _, from_there_s, _) in callers.items():
+                seconds[part_of(caller)] += from_there_s
+        else:
+            seconds[part_of(path)] += own_s
+    return {part: each_s / sum(seconds.values()) for part, each_s in seconds.items()}
+
+
+def part_of(path: str) -> str:
+    """The part to which a source file belongs."""
+    return next((part for part, folders in PARTS.items() if any(f"/coarse/{each}/" in path for each in folders)), REST)
+
+
+def measure_many(num_workers: int) -> list[dict[str, Any]]:
     """Seconds from the scenario to the report, the choice of the job included."""
-    rows: list[dict[str, object]] = []
+    rows: list[dict[str, Any]] = []
     case = Case(preset="aws-p3", gpu="v100", mode=Mode.COARSE, num_workers=num_workers)
     for policy in (Policy.DEVICES, Policy.PAPER, Policy.AUTO):
         scenario = scenario_of(case, num_nodes=num_workers // 4, policy=policy)
@@ -179,7 +213,12 @@ def counted_records() -> Iterator[list[int]]:
             each.stop()
 
 
-def report(rows: Sequence[dict[str, object]], many: Sequence[dict[str, object]]) -> None:
+def without_links(row: dict[str, Any]) -> float:
+    """The share of the loop that all the rest alone would have."""
+    return float(row["share_of_loop"] / (1 - row["parts"]["links"]))
+
+
+def report(rows: Sequence[dict[str, Any]], many: Sequence[dict[str, Any]]) -> None:
     """Print the tables and write the JSON file."""
     from benchmarks.provenance import provenance
     from benchmarks.rendering import print_table, write_json
@@ -194,6 +233,14 @@ def report(rows: Sequence[dict[str, object]], many: Sequence[dict[str, object]])
                 f"{row['loop_events_per_s']:,.0f}",
                 f"{row['share_of_loop']:.3f}",
             ]
+            for row in rows
+        ],
+    )
+    print_table(
+        "Shares of the simulator's time, by a profile, and the share of the loop if links cost nothing",
+        ["", *PARTS, "if links cost nothing"],
+        [
+            [str(row["case"]), *(f"{share:.0%}" for share in row["parts"].values()), f"{without_links(row):.3f}"]
             for row in rows
         ],
     )

@@ -29,6 +29,10 @@ Degrade = Annotated[
 ]
 Collective = Annotated[str, typer.Option(help="How coarse's devices sum: ring, or in_place as live by default.")]
 ProfileEvery = Annotated[int, typer.Option(help="Iterations until coarse profiles again and decides anew; 0: never.")]
+Jittered = Annotated[
+    float, typer.Option("--jitter", help="0.1: by chance each iteration's compute takes 10 % longer, in the mean.")
+]
+Seed = Annotated[int | None, typer.Option(help="Of --jitter: another one gives other draws; 0 by default.")]
 OWN_MODEL_HELP = (
     "a config.json of Hugging Face, MODULE:FUNCTION or FILE.py:FUNCTION that returns a torch module"
 )
@@ -39,6 +43,13 @@ MACHINE_HELP = f"A preset ({', '.join(preset_names())}), or the path of a machin
 
 T = TypeVar("T")
 M = TypeVar("M", bound=StrEnum)
+
+
+def require_jitter(seed: int | None, *, has_jitter: bool) -> int:
+    """The seed; ConfigError where one was given and nothing is drawn."""
+    if seed is not None and not has_jitter:
+        raise ConfigError("--seed means nothing without --jitter; leave it out, or write --jitter 0.1", key="seed")
+    return seed or 0
 
 
 def of_possible_modes(

@@ -17,10 +17,13 @@ from coarse.cli.options import (
     Collective,
     Degrade,
     Intervals,
+    Jittered,
     ProfileEvery,
     Samples,
+    Seed,
     Step,
     of_possible_modes,
+    require_jitter,
 )
 from coarse.cli.own_model.source import is_traced
 from coarse.cli.progress import Tasks, shown_tasks
@@ -116,6 +119,8 @@ def predict_command(
     policy: Annotated[str, typer.Option(help="What goes to the devices: auto, paper or devices (all).")] = "auto",
     collective: Collective = "ring",
     straggler: Annotated[list[str] | None, typer.Option(help="3=1.5: worker 3 computes 1.5 times longer.")] = None,
+    jitter: Jittered = 0.0,
+    seed: Seed = None,
     optimizer: Annotated[str, typer.Option(help="Whose states take memory: sgd, sgd-momentum or adam.")] = "adam",
     iterations: Annotated[int, typer.Option(help="Of which the last is shown.")] = 3,
     degrade: Degrade = None,
@@ -142,6 +147,7 @@ def predict_command(
             machine=machine or "aws-p3", model=model, gpu=gpu, step=step, batch=batch_size, precision=precision,
             workers=4 if workers is None else workers, devices=devices, nodes=nodes, policy=policy,
             slow_downs=tuple(slow_down(text) for text in straggler or ()),
+            jitter=jitter, seed=require_jitter(seed, has_jitter=jitter != 0),
             sequence=sequence, peak_share=peak_share, iteration_s=iteration_s,
             collective=collective, optimizer=optimizer, nvlink=nvlink, num_iterations=iterations,
             degradations=tuple(map(parse_degradation, degrade or ())), profile_every=profile_every,
@@ -288,7 +294,10 @@ def _notes(scenarios: Scenarios) -> tuple[str, ...]:
     unlike = [f"Nodes unlike the others: {', '.join(group.text() for group in used)}."] if used else []
     if scenarios.question.workers <= STEPWISE_RANKS:
         return *own, compute, *unlike
-    one = f"Above {STEPWISE_RANKS} workers one, as slow as the slowest and on the slowest of the ways, stands for all."
+    one = (
+        f"Above {STEPWISE_RANKS} workers one, as slow as the slowest and on the slowest of the ways, stands for all; "
+        "compute and idle are the means over all."
+    )
     return *own, compute, *unlike, one
 
 
@@ -307,6 +316,7 @@ def _inputs(scenarios: Scenarios) -> dict[str, str]:
         **({"collective": asked.collective} if asked.collective != "ring" else {}),
         "NVLink": "on" if scenarios.machine.nvlink and scenarios.machine.nvlinks else "off",
         "stragglers": slow_downs or "none",
+        **({"jitter": f"{asked.jitter:g}, seed {asked.seed}"} if asked.jitter else {}),
         "degraded links": degraded or "none",
         "iterations, profiled every": f"{asked.num_iterations}, {asked.profile_every or 'never'}",
     }

@@ -12,7 +12,18 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from coarse.cli.options import MACHINE_HELP, OWN_MODEL_HELP, TRACE_HELP, Collective, Intervals, Samples, Step
+from coarse.cli.options import (
+    MACHINE_HELP,
+    OWN_MODEL_HELP,
+    TRACE_HELP,
+    Collective,
+    Intervals,
+    Jittered,
+    Samples,
+    Seed,
+    Step,
+    require_jitter,
+)
 from coarse.cli.own_model.source import is_traced
 from coarse.cli.progress import shown_tasks
 from coarse.cli.report.ranges import NUM_SAMPLES
@@ -76,6 +87,8 @@ def sweep(
     policy: Annotated[str, typer.Option(help="What goes to the devices: auto, paper or devices (all).")] = "auto",
     collective: Collective = "ring",
     straggler: Annotated[list[str] | None, typer.Option(help="3=1.5: worker 3 computes 1.5 times longer.")] = None,
+    jitter: Jittered = 0.0,
+    seed: Seed = None,
     optimizer: Annotated[str, typer.Option(help="Whose states take memory: sgd, sgd-momentum or adam.")] = "adam",
     iterations: Annotated[int, typer.Option(help="Of which the last is shown.")] = 3,
     profile_every: Annotated[int, typer.Option(help="As of coarse predict.")] = PROFILE_EVERY,
@@ -128,6 +141,8 @@ def _asked(context: typer.Context, vary: Sequence[str], points: Path | None) -> 
     for key, values in axes:
         if key == "modes":
             base[key] = "+".join(map(text_of, values))
+    varied = {*(listed[0] if listed else ()), *(key for key, _ in axes)}
+    require_jitter(0 if {"seed"} & (given | varied) else None, has_jitter=bool({"jitter"} & (given | varied)))
     grid = points_of(listed, [axis for axis in axes if axis[0] != "modes"])
     if not (listed or axes):
         raise ConfigError("nothing is varied; write --vary KEY=VALUES, or --list FILE.csv", key="vary")

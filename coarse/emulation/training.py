@@ -69,7 +69,7 @@ class EmulatedWorker:
 
     def _iterate(self, iteration: int) -> WorkerIteration:
         job, box = self._job, self._box
-        slow_down = job.slow_down(self._worker)
+        slow_down = job.slow_down(self._worker, iteration)
         begin_s = box.now_s
         forward_end_s = begin_s + job.forward_s * slow_down
         backward_end_s = forward_end_s + job.backward_s * slow_down

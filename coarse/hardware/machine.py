@@ -18,7 +18,7 @@ from coarse.hardware.unlike_nodes import UnlikeNodes, require_nodes
 from coarse.hardware.wire import Wire
 from coarse.hardware.wiring import Cable, PathKind, Wiring
 
-MAX_NODES = 4096
+MAX_NODES = 1 << 16
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,6 +5,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from operator import mul
+from statistics import fmean
 
 from coarse.hardware.compute import ComputeProfile
 from coarse.hardware.degradation import RateChange
@@ -14,6 +16,7 @@ from coarse.protocol.dtypes import DType, Op
 from coarse.protocol.layout import bucket_limit_bytes, fuse
 from coarse.protocol.plan import Placement, RoutingTable
 from coarse.protocol.records import Descriptor
+from coarse.simulation.jitter import Jitter
 from coarse.simulation.sites import Site
 
 DTYPE = DType.FLOAT32
@@ -58,6 +61,8 @@ class Job:
     """Whether the workers' ring waits for the end of backward, as COARSE's T_train has it (III-F)."""
     slow_downs: tuple[float, ...] = ()
     """Of each worker how many times longer its compute takes; () for equal ones."""
+    jitter: Jitter | None = None
+    """How much longer each iteration's compute takes by chance."""
     num_iterations: int = 3
     one_stands_for_all: bool = False
     """Simulate the first worker and its proxy, as slow as the slowest, for all: see macro.py."""
@@ -91,11 +96,26 @@ class Job:
         """Workers that the report has rows of."""
         return range(1 if self.one_stands_for_all else self.num_workers)
 
-    def slow_down(self, worker: int) -> float:
-        """How many times longer a worker's compute takes."""
-        if not self.slow_downs:
-            return 1.0
-        return max(self.slow_downs) if self.one_stands_for_all else self.slow_downs[worker]
+    def slow_down(self, worker: int, iteration: int = 0) -> float:
+        """How many times longer a worker's compute takes in an iteration; the slowest's where one stands for all."""
+        if self.one_stands_for_all:
+            return max(self._factors(iteration), default=1.0)
+        factor = self.slow_downs[worker] if self.slow_downs else 1.0
+        return factor if self.jitter is None else factor * self.jitter.factors(self.num_workers, iteration)[worker]
+
+    def others_idle_s(self, iteration: int) -> float:
+        """What workers wait for the slowest's backward, in the mean over all, where that one stands for all."""
+        factors = self._factors(iteration)
+        if not factors or not self.one_stands_for_all:
+            return 0.0
+        return (max(factors) - fmean(factors)) * (self.forward_s + self.backward_s)
+
+    def _factors(self, iteration: int) -> tuple[float, ...]:
+        """Of every worker; () where all are equal."""
+        if self.jitter is None:
+            return self.slow_downs
+        drawn = self.jitter.factors(self.num_workers, iteration)
+        return tuple(map(mul, self.slow_downs, drawn)) if self.slow_downs else drawn
 
 
 def _rises(times_s: Sequence[float]) -> bool:

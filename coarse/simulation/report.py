@@ -23,6 +23,8 @@ class WorkerIteration:
     """All its gradients are synchronised."""
     idle_s: float = 0.0
     """What it waited for slower workers' backward after its own."""
+    others_idle_s: float = 0.0
+    """Where it stands for all, as slow as the slowest: what all of them waited for it, in the mean."""
 
     @property
     def duration_s(self) -> float:
@@ -113,9 +115,9 @@ class Report:
     @property
     def compute_s(self) -> float:
         """Mean compute of the last iteration."""
-        return fmean(row.compute_s for row in self.steady())
+        return fmean(row.compute_s - row.others_idle_s for row in self.steady())
 
     @property
     def idle_s(self) -> float:
         """Mean wait for slower workers in the last iteration."""
-        return fmean(row.idle_s for row in self.steady())
+        return fmean(row.idle_s + row.others_idle_s for row in self.steady())

@@ -19,6 +19,7 @@ from coarse.hardware.wiring import PathKind
 from coarse.protocol.config import COLLECTIVES, MeasuredRouting
 from coarse.protocol.plan import Placement, RoutingTable
 from coarse.protocol.units import MIB
+from coarse.simulation.jitter import Jitter
 from coarse.simulation.job import Gradient, Job, gradients_of
 from coarse.simulation.policies import Simulate, with_best_split
 from coarse.simulation.profiling import local_tables, measured_tables, ring_bytes_per_s
@@ -79,6 +80,8 @@ class Scenario:
     collective: str = "ring"
     """How the mode coarse's devices sum: "ring" (COARSE IV-A), or "in_place", live training's default."""
     slow_downs: tuple[float, ...] = ()
+    jitter: Jitter | None = None
+    """By how much every iteration's compute takes longer by chance."""
     num_iterations: int = 3
     profile_every: int = 0
     """Iterations after which the mode coarse profiles again and decides anew; 0: never."""
@@ -245,6 +248,7 @@ class Scenario:
             num_proxy_gradients=len(gradients),
             ring_blocks_compute=self.ring_blocks_compute,
             slow_downs=self.slow_down_of_workers,
+            jitter=self.jitter,
             num_iterations=self.num_iterations,
             one_stands_for_all=self.one_stands_for_all,
             routing=self.routing,

@@ -93,7 +93,7 @@ class _Training:
 
     def _begin_iteration(self, worker: int, iteration: int) -> None:
         job, now_s = self._job, self._engine.now_s
-        slow_down = job.slow_down(worker)
+        slow_down = job.slow_down(worker, iteration)
         forward_end_s = now_s + job.forward_s * slow_down
         backward_end_s = forward_end_s + job.backward_s * slow_down
         begun = self._begun[worker] = _Begun(now_s, iteration, forward_end_s, backward_end_s, len(job.gradients))
@@ -145,6 +145,7 @@ class _Training:
                 forward_end_s=begun.forward_end_s,
                 backward_end_s=begun.backward_end_s,
                 end_s=self._engine.now_s,
+                others_idle_s=self._job.others_idle_s(begun.iteration),
             )
         )
         following = begun.iteration + 1

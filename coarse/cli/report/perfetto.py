@@ -76,7 +76,8 @@ def _add_syncs(traces: dict[str, Trace], report: Report, job: Job, window: Windo
                 gradient = job.gradients[sync.position]
                 name = f"sync {gradient.name}"
                 place = FIRST_SYNC_LANE + lane
-                ready_s = gradient.ready_s * job.slow_down(sync.worker)  # the ring sends it later, after backward
+                slow_down = job.slow_down(sync.worker, job.num_iterations - 1)
+                ready_s = gradient.ready_s * slow_down  # the ring sends it later, after backward
                 sizes = {"nbytes": gradient.nbytes, "ready_s": ready_s}
                 trace.span(name, "sync", span.begin_s, span.end_s, lane=place, **sizes)
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import groupby
+from statistics import fmean
 from typing import TypeVar
 
 from coarse.cli.own_model.description import OwnModel, StepTimes
@@ -25,6 +26,7 @@ from coarse.hardware.machine import Machine
 from coarse.hardware.models import MODELS, Model, Precision, model_named
 from coarse.hardware.presets import accelerator_named, machine_named
 from coarse.simulation.adaptation import PROFILE_EVERY, Profile
+from coarse.simulation.jitter import Jitter
 from coarse.simulation.job import Job
 from coarse.simulation.policies import most_trials
 from coarse.simulation.report import Report
@@ -71,6 +73,10 @@ class Question:
     """How the mode coarse's devices sum."""
     slow_downs: tuple[tuple[int, float], ...] = ()
     """(worker, how many times longer its compute takes)."""
+    jitter: float = 0.0
+    """By which part compute takes longer by chance, in the mean; 0: by none."""
+    seed: int = 0
+    """Of the chance."""
     optimizer: str = "adam"
     nvlink: bool = True
     num_iterations: int = 3
@@ -100,6 +106,11 @@ class Question:
                     key=key,
                 )
         self._check_slow_downs()
+        self.chance()
+
+    def chance(self) -> Jitter | None:
+        """The jitter, None where there is none; ConfigError where there cannot be such."""
+        return None if self.jitter == 0 else Jitter(share=self.jitter, seed=self.seed)
 
     def _check_slow_downs(self) -> None:
         workers = [worker for worker, _ in self.slow_downs]
@@ -201,6 +212,7 @@ class Scenarios:
             policy=one_of("policy", question.policy, Policy),
             collective=question.collective,
             slow_downs=tuple(factors.get(worker, 1.0) for worker in range(question.workers)) if factors else (),
+            jitter=question.chance(),
             num_iterations=question.num_iterations,
             degradations=question.degradations,
             profile_every=question.profile_every if question.workers <= STEPWISE_RANKS else 0,
@@ -255,6 +267,12 @@ def predict(
 def profile_notes(name: str, job: Job, iteration_times_s: Sequence[float], profiles: Sequence[Profile]) -> list[str]:
     """What became of a job whose links changed as it ran, or that profiled: a sentence on each."""
     notes = []
+    if job.jitter is not None:
+        mean_ms, least_ms, most_ms = (of(iteration_times_s) * 1e3 for of in (fmean, min, max))
+        notes.append(
+            f"Milliseconds of {len(iteration_times_s)} iterations of {name}: {mean_ms:.4g} in the mean, "
+            f"{least_ms:.4g} to {most_ms:.4g}, with jitter {job.jitter.share:g} of seed {job.jitter.seed}."
+        )
     if job.rate_changes:
         texts = (f"{seconds * 1e3:.4g}" for seconds in iteration_times_s)
         times = ", ".join(f"{len(list(same))} of {text}" for text, same in groupby(texts))

@@ -50,9 +50,10 @@ def any_modes_of(text: str | None) -> Iterator[AnyMode]:
 def sharded_scenario(scenarios: Scenarios, mode: SimulatedMode) -> ShardedScenario:
     """The scenario of one sharded mode, over all workers, with the compute times of the data-parallel ones."""
     asked, profile = scenarios.question, scenarios.profile
-    if asked.slow_downs or asked.degradations:
+    if asked.slow_downs or asked.degradations or asked.jitter:
         raise ConfigError(
-            "sharded modes are simulated with equal workers and unchanging links; leave --straggler and --degrade out"
+            "sharded modes are simulated with equal workers and unchanging links; leave --straggler, --jitter and "
+            "--degrade out"
         )
     found = ShardedScenario(
         machine=scenarios.machine,

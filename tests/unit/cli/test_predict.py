@@ -194,6 +194,24 @@ def test_a_link_that_degrades_is_noticed_and_the_output_says_when_and_at_what_co
     assert run["rows"][0]["iteration_s"] == pytest.approx(0.0463, rel=0.01)  # as before
 
 
+def test_jitter_is_the_same_for_a_seed_and_the_output_says_what_it_makes_of_all_iterations(tmp_path):
+    asked = ("--workers", 2, "--modes", "allreduce", "--iterations", 5, "--jitter", 0.2, "--out", tmp_path)
+    first, again, other = (called("predict", *asked, "--seed", seed) for seed in (3, 3, 4))
+    assert first.output == again.output != other.output
+    said = " ".join(first.output.split())
+    least, most = map(float, re.search(r"5 iterations of allreduce: .* in the mean, (\S+) to (\S+),", said).groups())
+    assert 0 < least < most
+    assert "with jitter 0.2 of seed 3" in said
+
+
+def test_of_a_straggler_among_more_than_64_the_mean_over_all_idles(tmp_path):
+    asked = ("--workers", 128, "--nodes", 32, "--modes", "allreduce", "--out", tmp_path)
+    called("predict", *asked, "--straggler", "100=1.5")
+    (row,) = json.loads((tmp_path / "run.json").read_text())["rows"]
+    assert row["idle_s"] == pytest.approx(row["compute_s"] * (1.5 * 128 / (127 + 1.5) - 1))
+    assert row["iteration_s"] == pytest.approx(row["compute_s"] + row["idle_s"] + row["exposed_s"])
+
+
 def test_a_second_prediction_leaves_nothing_of_the_first(tmp_path):
     (tmp_path / "run.json").write_text("{}")
     (tmp_path / "dense.trace.json").write_text("{}")
@@ -252,6 +270,10 @@ BAD = {
     ("--straggler", "1=nan"): ("1=nan",),
     ("--straggler", "1"): ("WORKER=FACTOR",),
     ("--straggler", "1=2", "--straggler", "1=3"): ("twice",),
+    ("--jitter", "-0.1"): ("jitter must be above 0", "-0.1"),
+    ("--jitter", "nan"): ("jitter must be above 0", "nan"),
+    ("--jitter", "0.1", "--seed", "-1"): ("seed must lie in",),
+    ("--seed", "3"): ("--seed means nothing without --jitter",),
     ("--iterations", "0"): ("--iterations",),
     ("--profile-every", "-1"): ("--profile-every",),
     ("--degrade", "gpu0 up"): ("LINK=FACTOR@SECONDS", "gpu0 up"),

@@ -99,6 +99,15 @@ def test_the_picture_is_there_and_the_output_says_what_crosses(swept):
     assert f"wrote {(out / 'rows.csv').as_posix()}" in output
 
 
+def test_seeds_of_jitter_can_be_varied(tmp_path):
+    asked = ("--workers", 2, "--modes", "allreduce", "--vary", "seed=1,2,3")
+    assert called(*asked, "--jitter", 0.2, "--out", tmp_path / "jitter").exit_code == 0
+    assert len({row["iteration_s"] for row in rows_of(tmp_path / "jitter")}) == 3
+    refused = called(*asked, "--out", tmp_path / "none")
+    assert refused.exit_code == 2
+    assert "--seed means nothing without --jitter" in refused.output
+
+
 def test_rates_can_be_shown_instead_of_times(swept):
     out, output = swept
     done = called(*FAST, *WORKERS, *LATENCY, "--show", "samples_per_s", "--out", out)

@@ -11,11 +11,15 @@ from coarse.hardware.machine import Machine
 from coarse.hardware.machine_field import changed_machine, field_names
 from coarse.hardware.machine_file import load_machine, save_machine
 from coarse.hardware.models import Precision, resnet50
+from coarse.hardware.network_tree import TreeLevel
 from coarse.hardware.presets import load_preset, preset_path
 from coarse.hardware.unlike_nodes import UnlikeNodes, node_ranges
 from coarse.hardware.wire import Wire
 from coarse.protocol.toml import TomlFile
+from coarse.simulation.paged.scenario import PagedScenario
 from coarse.simulation.scenario import Mode, Scenario
+from coarse.simulation.sharded.modes import ShardedPolicy, SimulatedMode
+from coarse.simulation.sharded.scenario import ShardedScenario
 from coarse.simulation.training import simulate
 
 P3 = replace(load_preset("aws-p3"), num_nodes=4)
@@ -142,3 +146,26 @@ def test_a_machine_with_fewer_nodes_than_it_names_is_refused():
 def test_a_network_wire_of_some_nodes_needs_one_of_the_others():
     with pytest.raises(ConfigError, match="'old' has a network_wire and the machine none; set network_wire"):
         replace(P3, num_nodes=1, network=None, unlike_nodes=(replace(OLD, ranges=((0, 0),)),))
+
+
+def test_sharded_training_goes_at_the_pace_of_the_slowest_node_that_it_uses():
+    def forward_s(*groups: UnlikeNodes) -> float:
+        machine = replace(load_preset("fcdp-a40-10gbe"), num_nodes=4, unlike_nodes=groups)
+        policy = ShardedPolicy(mode=SimulatedMode.FCDP)
+        asked = ShardedScenario(
+            machine=machine, model_name="gpt-10b", policy=policy, batch=8, num_nodes=2, gpus_per_node=8
+        )
+        return sum(unit.forward_s for unit in asked.units)
+
+    slow = UnlikeNodes(name="slow", ranges=((1, 1),), compute_slow_down=1.5)
+    assert forward_s(slow) == pytest.approx(1.5 * forward_s())
+    assert forward_s(replace(slow, ranges=((2, 3),))) == forward_s()
+
+
+@pytest.mark.parametrize(
+    "more", [{"unlike_nodes": (OLD,)}, {"tree_levels": (TreeLevel(name="leaf", nodes_per_switch=2),)}]
+)
+def test_predictions_of_luwu_refuse_what_they_do_not_model(more):
+    machine = replace(load_preset("luwu"), num_nodes=4, **more)
+    with pytest.raises(ConfigError, match=r"states \[\[tree_level\]\]s or \[\[node\]\]s.*name a machine without them"):
+        PagedScenario(machine=machine, model_name="opt-1.3b", num_workers=2, batch=1)

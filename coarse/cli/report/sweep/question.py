@@ -28,7 +28,8 @@ from coarse.simulation.scenario import Mode, Policy
 SETTINGS: dict[str, type] = {
     "machine": str, "model": str, "sequence": int, "step": int, "gpu": str, "peak_share": float, "iteration_s": float,
     "batch": int, "precision": str, "workers": int, "devices": int, "nodes": int, "modes": str, "policy": str,
-    "collective": str, "straggler": str, "optimizer": str, "nvlink": bool, "iterations": int, "profile_every": int,
+    "collective": str, "straggler": str, "jitter": float, "seed": int, "optimizer": str, "nvlink": bool,
+    "iterations": int, "profile_every": int,
 }  # fmt: skip
 """Of `coarse predict`, by the names of its options."""
 WHOLE = (*(key for key, kind in SETTINGS.items() if kind is int), "num_nodes", "disks.num_optimizer_disks")

@@ -74,7 +74,7 @@ def test_without_a_list_the_data_parallel_modes_are_asked_for_and_names_may_be_m
 
 
 def test_what_a_sharded_mode_cannot_do_is_refused():
-    with pytest.raises(ConfigError, match="leave --straggler and --degrade out"):
+    with pytest.raises(ConfigError, match="leave --straggler, --jitter and --degrade out"):
         sharded_outcome(replace(QUESTION, slow_downs=((1, 2.0),)).scenarios(), SimulatedMode.FSDP)
     with pytest.raises(CapacityError, match="needs"):
         sharded_outcome(replace(QUESTION, batch=4096).scenarios(), SimulatedMode.FSDP)
