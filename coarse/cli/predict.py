@@ -90,6 +90,12 @@ _Batch = Annotated[
 _IterationS = Annotated[
     float | None, typer.Option(help="Seconds of forward and backward on one GPU, as you measured them.")
 ]
+_Modes = Annotated[
+    str | None,
+    typer.Option(
+        help=f"Of {_ALL_MODES}, or of {_LUWU_MODES}; by default the data-parallel ones that model and machine can do."
+    ),
+]
 _Out = Annotated[Path, typer.Option(help="The folder for rows, traces, pictures and page.")]
 app = typer.Typer(add_completion=False)
 
@@ -107,10 +113,7 @@ def predict_command(
     workers: Annotated[int | None, typer.Option(help="Ranks that compute: 4, or of LuWu's modes one a node.")] = None,
     devices: Annotated[int, typer.Option(help="Memory devices; 0: as many as workers.")] = 0,
     nodes: Annotated[int, typer.Option(help="Nodes that workers and devices are spread over.")] = 1,
-    modes: Annotated[
-        str | None,
-        typer.Option(help=f"Of {_ALL_MODES}, or of {_LUWU_MODES}; by default all that model and machine can do."),
-    ] = None,
+    modes: _Modes = None,
     prefetch: Annotated[
         bool, typer.Option(help="Of LuWu's baselines: whether a unit comes while another is computed.")
     ] = False,

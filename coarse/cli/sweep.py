@@ -51,6 +51,11 @@ _MOST_CHARACTERS = 1 << 24
 app = typer.Typer(add_completion=False)
 
 
+_Points = Annotated[
+    Path | None, typer.Option("--list", help="A CSV file: a line of keys, then a point in each line.")
+]
+
+
 class Shown(StrEnum):
     """What is drawn and compared."""
 
@@ -68,9 +73,7 @@ def sweep(
             "the machine's file such as wire.cci.latency_us."
         ),
     ] = None,
-    points: Annotated[
-        Path | None, typer.Option("--list", help="A CSV file: a line of keys, then a point in each line.")
-    ] = None,
+    points: _Points = None,
     machine: Annotated[str, typer.Option(help=MACHINE_HELP)] = "aws-p3",
     model: Annotated[str, typer.Option(help=f"resnet50, bert-large, {OWN_MODEL_HELP}, {TRACE_HELP}.")] = "resnet50",
     sequence: Annotated[int | None, typer.Option(help="Tokens of a sample of a model of your own.")] = None,
