@@ -22,7 +22,7 @@ from coarse.client.protocol import ClientProtocol
 from coarse.client.snapshots import ClientSnapshots
 from coarse.client.states import DeviceStates
 from coarse.collectives.shared import SharedByGroups
-from coarse.errors import CapacityError, CoarseError, ConfigError, DeadRankError, UnsupportedError
+from coarse.errors import CapacityError, CoarseError, ConfigError, DeadRankError, GpuError, UnsupportedError
 from coarse.protocol.clock import Clock, WallClock
 from coarse.protocol.composition import placement_of, routing_of
 from coarse.protocol.config import Config
@@ -151,7 +151,7 @@ class LiveParts:
                 opened.callback(os.close, descriptor)
             if plan is not None and at.device_index is not None:
                 share = replace(share, pool=_signed_pool(at, plan, share))
-        except (CapacityError, UnsupportedError) as refused:
+        except (CapacityError, ConfigError, GpuError, UnsupportedError) as refused:
             lack = refused
         agree(at.world, lack)
         assert share is not None
