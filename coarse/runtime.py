@@ -33,6 +33,7 @@ from coarse.protocol.plan import Placement, RoutingTable
 from coarse.proxy.protocol import ProxyProtocol
 from coarse.proxy.service import ProxyService
 from coarse.storage.device_file import open_device_file
+from coarse.storage.gpu_memory import GpuDeviceMemory
 from coarse.storage.pool.memory import Pool
 from coarse.storage.pool.shadow import PoolUser
 from coarse.storage.region import MemoryFile
@@ -374,7 +375,9 @@ class Runtime:
             return None
         mailbox = self._parts.mailbox(at, at.placement.num_clients + device, share)
         opened.callback(mailbox.close)
-        protocol = ProxyProtocol(device, at.placement, share.memories[device].capacity_bytes)
+        memory = share.memories[device]
+        keys = (memory.keys_begin, memory.keys_bytes) if isinstance(memory, GpuDeviceMemory) else None
+        protocol = ProxyProtocol(device, at.placement, memory.capacity_bytes, keys)
         return self._parts.service(at, protocol, mailbox, share)
 
     def _leaving(self, opened: ExitStack) -> None:

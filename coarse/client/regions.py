@@ -6,7 +6,8 @@ import numpy as np
 
 from coarse.client.protocol import ClientKey, KeyPhase
 from coarse.protocol.dtypes import STORAGE
-from coarse.storage.lent import address_of
+from coarse.storage.gpu.available import gpus
+from coarse.storage.gpu.interface import address_of, is_on_gpu
 from coarse.storage.region import DeviceMemory
 
 
@@ -36,7 +37,7 @@ class KeyRegions:
         if region is None:
             region = self.arrays[state.key] = self.view(state).reshape(state.descriptor.shape)
             if is_new or (not state.version and state.phase is KeyPhase.IDLE):
-                region[...] = 0  # the memory may have been used before
+                _zero(region)  # the memory may have been used before
         return region
 
     def holds(self, state: ClientKey, array: np.ndarray) -> bool:
@@ -67,3 +68,11 @@ class KeyRegions:
     def links(self) -> dict[str, float]:
         """Bytes that this worker copied to and from each device."""
         return {f"{way} device {device}": nbytes for (way, device), nbytes in self._link_bytes.items()}
+
+
+def _zero(region: np.ndarray) -> None:
+    """Make all of a region 0; on a GPU for whatever its user's stream does next."""
+    if is_on_gpu(region):
+        gpus().current_stream(gpus().gpu_of(region)).arrays.zero(region)
+    else:
+        region[...] = 0

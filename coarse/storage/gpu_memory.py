@@ -34,7 +34,7 @@ class GpuDeviceMemory(DeviceMemory):
         self.keys_begin = capacity_bytes
         self.keys_bytes = on_gpu.nbytes
         self.is_direct = is_direct
-        self._on_gpu = on_gpu
+        self.on_gpu = on_gpu
 
     def view(self, offset: int, nbytes: int) -> np.ndarray:
         """See DeviceMemory; a GpuArray from `keys_begin` on, which has the same methods."""
@@ -43,17 +43,17 @@ class GpuDeviceMemory(DeviceMemory):
         begin = offset - self.keys_begin
         if begin + nbytes > self.keys_bytes:
             raise ValueError(f"a device of {self.keys_bytes} bytes on a GPU has no byte {begin + nbytes - 1}")
-        return cast(np.ndarray, self._on_gpu[begin : begin + nbytes])
+        return cast(np.ndarray, self.on_gpu[begin : begin + nbytes])
 
     def is_at(self, address: int, offset: int) -> bool:
         """See DeviceMemory."""
         if offset < self.keys_begin:
             return super().is_at(address, offset)
-        return address == address_of(self._on_gpu) + offset - self.keys_begin
+        return address == address_of(self.on_gpu) + offset - self.keys_begin
 
     def has(self, address: int) -> bool:
         """See DeviceMemory."""
-        begin = address_of(self._on_gpu)
+        begin = address_of(self.on_gpu)
         return super().has(address) or begin <= address < begin + self.keys_bytes
 
     def reserve(self, offset: int, nbytes: int) -> str:
@@ -68,7 +68,7 @@ class MappedGpuMemory(GpuDeviceMemory):
         """See DeviceMemory; the owner keeps the GPU's bytes until its process ends."""
         super().close()
         with contextlib.suppress(GpuError):  # CUDA may have ended before this process has
-            gpus().close(self._on_gpu)
+            gpus().close(self.on_gpu)
 
 
 def create_on_gpu(number: int, name: str, wanted_bytes: int | None, num_sharers: int) -> MemoryFile:

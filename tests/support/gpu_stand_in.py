@@ -50,6 +50,10 @@ class StandInArray:
         return self.values.nbytes
 
     @property
+    def itemsize(self) -> int:
+        return self.values.itemsize
+
+    @property
     def flags(self) -> Any:
         return self.values.flags
 
@@ -320,15 +324,15 @@ class StandInGpus:
         self.pin(array)
         return array
 
-    def array_of(self, given: Any) -> StandInArray | None:
+    def array_of(self, given: Any) -> StandInArray:
         if isinstance(given, StandInArray):
             return given
-        if hasattr(given, "data_ptr"):  # a torch tensor that lies in the memory of a stand-in is one of CUDA
-            address = given.data_ptr()
-            for begin, nbytes, gpu in self._mappings:
-                if begin <= address < begin + nbytes:
-                    return StandInArray(given.detach().numpy(), gpu)
-        return None
+        begin = given.data_ptr()  # a torch tensor that lies in the memory of a stand-in is one of CUDA
+        return StandInArray(given.detach().numpy(), self.gpu_at(begin))
+
+    def gpu_at(self, address: int) -> int:
+        """Through which GPU an address is reached; -1 where it is the host's."""
+        return next((gpu for begin, nbytes, gpu in self._mappings if begin <= address < begin + nbytes), -1)
 
     def gpu_of(self, array: StandInArray) -> int:
         return array.gpu

@@ -1,7 +1,9 @@
 """The GPUs that this process uses: CUDA's by CuPy, unless a test has put others in their place."""
 
+import numpy as np
+
 from coarse.errors import ConfigError
-from coarse.storage.gpu.interface import Gpus
+from coarse.storage.gpu.interface import DLPACK_OF_CUDA, GpuArray, Gpus, is_on_gpu
 
 _chosen: list[Gpus] = []
 """At most one: what `gpus` gives."""
@@ -24,6 +26,20 @@ def gpus_if_any() -> Gpus | None:
         return gpus()
     except ConfigError:
         return None
+
+
+def gpu_array_of(given: object) -> GpuArray | None:
+    """The GPU array that an object of any library is, without a copy; None where it is in no GPU's memory.
+
+    Raises:
+        ConfigError: it is, and there is no CuPy.
+    """
+    return gpus().array_of(given) if is_on_gpu(given) or _is_on_gpu_by_dlpack(given) else None
+
+
+def _is_on_gpu_by_dlpack(given: object) -> bool:
+    device_of = getattr(given, "__dlpack_device__", None)
+    return not isinstance(given, np.ndarray) and device_of is not None and device_of()[0] in DLPACK_OF_CUDA
 
 
 def use(chosen: Gpus | None) -> None:

@@ -1,7 +1,7 @@
 """CUDA's GPUs, by CuPy. Nothing imports this file where there is no GPU to use. Never run: there was no GPU."""
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -15,14 +15,11 @@ from coarse.errors import CapacityError, ConfigError, GpuError
 from coarse.protocol.dtypes import DType, Op
 from coarse.storage.gpu.interface import AnyArray, Event, GpuArray, GpuInfo, address_of, is_on_gpu, lack_of_sharing
 from coarse.storage.gpu.kernels import NAME, OPTIONS, fold_source
-from coarse.storage.lent import address_of as host_address_of
 
 _SUCCESS, _OUT_OF_MEMORY, _NOT_READY = 0, 2, 600
 """cudaError_t: cudaSuccess, cudaErrorMemoryAllocation, cudaErrorNotReady."""
 _COMPUTE_MODE = 20
 """cudaDevAttrComputeMode"""
-_DLPACK_OF_CUDA = (2, 13)
-"""kDLCUDA and kDLCUDAManaged."""
 _THREADS = 256
 _BLOCKS_OF_PROCESSOR = 8
 
@@ -114,14 +111,14 @@ class CupyStream:
         if target.nbytes:
             with _refusals(f"copying {target.nbytes} bytes"), cupy.cuda.Device(self.gpu):
                 runtime.memcpyAsync(
-                    _pointer(target), _pointer(source), target.nbytes, runtime.memcpyDefault, self._stream.ptr
+                    address_of(target), address_of(source), target.nbytes, runtime.memcpyDefault, self._stream.ptr
                 )
 
     def zero(self, target: AnyArray) -> None:
         """See Arrays."""
         if target.nbytes:
             with _refusals(f"zeroing {target.nbytes} bytes"), cupy.cuda.Device(self.gpu):
-                runtime.memsetAsync(_pointer(target), 0, target.nbytes, self._stream.ptr)
+                runtime.memsetAsync(address_of(target), 0, target.nbytes, self._stream.ptr)
 
     def reduce(
         self, sources: Sequence[AnyArray], targets: Sequence[AnyArray], dtype: DType, op: Op, divisor: int
@@ -132,7 +129,7 @@ class CupyStream:
                 self.zero(target)
         elif len(sources) == 1 and divisor == 1:
             for target in targets:
-                if _pointer(target) != _pointer(sources[0]):
+                if address_of(target) != address_of(sources[0]):
                     self.copy(target, sources[0])
         elif targets:
             self._fold(sources, targets, dtype, op, divisor, widens=False)
@@ -223,36 +220,26 @@ class CupyGpus:
 
     def pin(self, array: np.ndarray) -> None:
         """See Gpus."""
-        try:
-            runtime.hostRegister(host_address_of(array), array.nbytes, 0)
-        except runtime.CUDARuntimeError as error:
-            raise CapacityError(
-                f"CUDA refused to pin {array.nbytes} bytes of host memory ({error}); raise the limit of locked memory "
-                "(ulimit -l)"
-            ) from None
+        with _refusals(f"pinning {array.nbytes} bytes of host memory (ulimit -l limits it)"):
+            runtime.hostRegister(address_of(array), array.nbytes, 0)
 
     def unpin(self, array: np.ndarray) -> None:
         """See Gpus."""
         with _refusals("unpinning host memory"):
-            runtime.hostUnregister(host_address_of(array))
+            runtime.hostUnregister(address_of(array))
 
     def pinned(self, nbytes: int) -> np.ndarray:
         """See Gpus."""
         with _refusals(f"allocating {nbytes} bytes of pinned host memory"):
             return np.frombuffer(cupy.cuda.alloc_pinned_memory(nbytes), np.uint8, nbytes)
 
-    def array_of(self, given: object) -> GpuArray | None:
+    def array_of(self, given: object) -> GpuArray:
         """See Gpus."""
-        if isinstance(given, np.ndarray):
-            return None
         if is_on_gpu(given):
             found: GpuArray = cupy.asarray(given)
             return found
-        device_of: Callable[[], tuple[int, int]] | None = getattr(given, "__dlpack_device__", None)
-        if device_of is not None and device_of()[0] in _DLPACK_OF_CUDA:
-            taken: GpuArray = cupy.from_dlpack(given)
-            return taken
-        return None
+        taken: GpuArray = cupy.from_dlpack(given)
+        return taken
 
     def gpu_of(self, array: GpuArray) -> int:
         """See Gpus."""
@@ -297,7 +284,3 @@ def _kernel(source: str) -> Any:  # noqa: ANN401  CuPy is not typed
 def _bytes_of(memory: Any, nbytes: int) -> GpuArray:  # noqa: ANN401  CuPy is not typed
     array: GpuArray = cupy.ndarray((nbytes,), cupy.uint8, memptr=cupy.cuda.MemoryPointer(memory, 0))
     return array
-
-
-def _pointer(array: AnyArray) -> int:
-    return host_address_of(array) if isinstance(array, np.ndarray) else address_of(array)

@@ -8,7 +8,7 @@ nobody reads what it writes, and nobody writes what it reads. Two streams have n
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeGuard
 
 import numpy as np
 
@@ -26,6 +26,8 @@ class GpuArray(Protocol):
     def size(self) -> int: ...
     @property
     def nbytes(self) -> int: ...
+    @property
+    def itemsize(self) -> int: ...
     @property
     def flags(self) -> Any: ...  # noqa: ANN401  numpy's and CuPy's have no type in common
     @property
@@ -117,6 +119,8 @@ class GpuInfo:
         return f"{text}; {self.lack}" if self.lack else text
 
 
+DLPACK_OF_CUDA = (2, 13)
+"""Kinds of devices that are CUDA's: kDLCUDA, kDLCUDAManaged."""
 HANDLE_BYTES = 64
 """Of CUDA's handles for other processes."""
 
@@ -195,9 +199,9 @@ class Gpus(Protocol):
         """(nbytes,) uint8 of new host memory that is pinned; CapacityError where there is none."""
         ...
 
-    def array_of(self, given: object) -> GpuArray | None:
-        """The GPU array that an object of any library is, without a copy: by `__cuda_array_interface__`, else by
-        DLPack; None where it is in no GPU's memory."""
+    def array_of(self, given: object) -> GpuArray:
+        """The GPU array that an object of any library is, which is in a GPU's memory, without a copy: by
+        `__cuda_array_interface__`, else by DLPack."""
         ...
 
     def gpu_of(self, array: GpuArray) -> int:
@@ -209,14 +213,15 @@ class Gpus(Protocol):
         ...
 
 
-def is_on_gpu(array: object) -> bool:
+def is_on_gpu(array: object) -> TypeGuard[GpuArray]:
     """Whether something is an array in a GPU's memory."""
-    return hasattr(array, "__cuda_array_interface__")
+    return not isinstance(array, np.ndarray) and hasattr(array, "__cuda_array_interface__")
 
 
-def address_of(array: GpuArray) -> int:
-    """Where a GPU array's first element lies in this process's addresses."""
-    address: int = array.__cuda_array_interface__["data"][0]
+def address_of(array: AnyArray) -> int:
+    """Where an array's first element lies in this process's addresses."""
+    face = array.__array_interface__ if isinstance(array, np.ndarray) else array.__cuda_array_interface__
+    address: int = face["data"][0]
     return address
 
 
