@@ -91,6 +91,12 @@ class Client:
                     return self._regions.array(state, is_new=self.lending.is_elsewhere(state.key))
             self._await(state)
 
+    def host_array(self, descriptor: Descriptor) -> np.ndarray:
+        """The same for whoever reads and writes it on the host; of a region on a GPU, an array that is copied there
+        when it is pushed, and back."""
+        region = self.device_array(descriptor)
+        return self._regions.host_copy(descriptor, self.protocol.key(descriptor.name)) if is_on_gpu(region) else region
+
     def push(self, descriptor: Descriptor, array: np.ndarray) -> Handle:
         """Contribute to the key's next version; the handle is done, for the array has been copied."""
         handle = self.push_pull(descriptor, array, None)
@@ -108,10 +114,10 @@ class Client:
     ) -> Handle:
         """Push and return the handle of the combined result, which is in `out` (None: a new array) after its `wait`.
 
-        An array of None is in the region already, and `out` is the region. While a device makes the key's region, and
-        while the key is under way for a result that nobody wants, this waits, and others may push. Where the caller
-        waits at once (`is_waited`), or `array` and `out` are the same memory, that may be read and written until then
-        (lending.py).
+        An array of None is in the region already, and `out` is the region (or its `host_array`). While a device makes
+        the key's region, and while the key is under way for a result that nobody wants, this waits, and others may
+        push. Where the caller waits at once (`is_waited`), or `array` and `out` are the same memory, that may be read
+        and written until then (lending.py).
 
         Raises:
             InFlightError: the last result was not taken.
@@ -130,6 +136,8 @@ class Client:
                     state = self._known(descriptor)
                 if state.phase is KeyPhase.IDLE or not state.is_to_change:
                     protocol.begin(state.key, is_claimed=True)
+                    if array is None and self._regions.is_host_copy(state.key, out):
+                        array = out
                     is_there = array is None or not present or self._regions.holds(state, array)
                     given = array if present else None
                     target = None if present and is_there else out

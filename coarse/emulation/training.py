@@ -154,7 +154,7 @@ class EmulatedWorker:
     def _open_keys(self) -> None:
         """Regions of all gradients, on the side that synchronises each."""
         split = self._job.num_proxy_gradients
-        self._arrays = [self._client.device_array(descriptor) for descriptor in self._descriptors[:split]]
+        self._arrays = [self._client.host_array(descriptor) for descriptor in self._descriptors[:split]]
         self._ring = self._open_ring(self._descriptors[split:])
 
     def _close_keys(self) -> None:

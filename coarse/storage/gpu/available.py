@@ -5,8 +5,8 @@ import numpy as np
 from coarse.errors import ConfigError
 from coarse.storage.gpu.interface import DLPACK_OF_CUDA, GpuArray, Gpus, is_on_gpu
 
-_chosen: list[Gpus] = []
-"""At most one: what `gpus` gives."""
+_found: list[Gpus | ConfigError] = []
+"""At most one: what `gpus` gives, or raises."""
 
 
 def gpus() -> Gpus:
@@ -15,9 +15,15 @@ def gpus() -> Gpus:
     Raises:
         ConfigError: CuPy is not installed, or CUDA finds no driver or no GPU.
     """
-    if not _chosen:
-        use(_cuda_gpus())
-    return _chosen[0]
+    if not _found:
+        try:
+            use(_cuda_gpus())
+        except ConfigError as refused:
+            _found[:] = [refused]
+    found = _found[0]
+    if isinstance(found, ConfigError):
+        raise found
+    return found
 
 
 def gpus_if_any() -> Gpus | None:
@@ -44,7 +50,7 @@ def _is_on_gpu_by_dlpack(given: object) -> bool:
 
 def use(chosen: Gpus | None) -> None:
     """Have `gpus` give these from now on; None: look for CUDA's anew."""
-    _chosen[:] = [] if chosen is None else [chosen]
+    _found[:] = [] if chosen is None else [chosen]
 
 
 def _cuda_gpus() -> Gpus:
