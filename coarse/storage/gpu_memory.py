@@ -84,7 +84,7 @@ def create_on_gpu(number: int, name: str, wanted_bytes: int | None, num_sharers:
         nbytes = info.total_bytes // 2 // num_sharers // _STEP_BYTES * _STEP_BYTES
     free = gpus().free_bytes(number)
     try:
-        if nbytes > free:
+        if not 0 < nbytes <= free:
             raise CapacityError("asked before it was tried")
         memory = gpus().allocate(number, nbytes)
     except CapacityError as refused:
