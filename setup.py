@@ -17,6 +17,7 @@ setup(
     install_requires=["numpy>=1.26", "mpi4py>=4.1"],
     extras_require={
         "torch": ["torch>=2.9"],
+        "cuda": ["cupy-cuda12x>=13"],
         "finetune": ["peft>=0.21", "tokenizers>=0.22", "transformers>=5"],
         "report": ["matplotlib>=3.8", "rich>=13.8", "typer>=0.29"],
         "storage": ["crc32c>=2.7"],

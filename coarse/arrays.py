@@ -15,7 +15,7 @@ import os
 import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -30,6 +30,8 @@ from coarse.errors import CheckpointError
 from coarse.protocol.dtypes import DType, Op, dtype_of
 from coarse.protocol.records import URGENT, Descriptor, StatisticsRequest
 from coarse.session import current
+from coarse.storage.gpu.available import gpu_array_of, gpus
+from coarse.storage.gpu.interface import AnyArray, is_on_gpu
 from coarse.storage.snapshots.pieces import StoredTensor
 from coarse.storage.snapshots.restore import Checkpoint, read_checkpoint
 
@@ -91,24 +93,25 @@ def profile() -> None:
 def push(array: np.ndarray, name: str, op: Op = Op.AVERAGE, priority: int = 0) -> Handle:
     """Contribute to the next version of `name`, which is complete once all workers have pushed.
 
-    The array (any shape, also non-contiguous) has been copied when this returns.
+    The array (any shape, also non-contiguous) has been copied when this returns; on a GPU, before its stream goes on.
     """
+    array = _own(array, name)
     return current().require_client().push(describe(array, name, op, priority), array)
 
 
 def pull(name: str, out: np.ndarray | None = None) -> Handle:
     """The version of `name` after this worker's last push, else the current one."""
-    return current().require_client().pull(_checked_name(name), out)
+    return current().require_client().pull(_checked_name(name), None if out is None else _own(out, name))
 
 
 def push_pull(
     array: np.ndarray, name: str, op: Op = Op.AVERAGE, priority: int = 0
 ) -> np.ndarray:
-    """All workers' arrays combined, as a new array.
+    """All workers' arrays combined, as a new array; on the same GPU for one that is on a GPU (docs/gpu.md).
 
     After a StallError the same call, with the same values, goes on waiting for the same result.
     """
-    client = current().require_client()
+    client, array = current().require_client(), _own(array, name)
     descriptor = describe(array, name, op, priority)
     return client.push_pull_again(descriptor, array, _target(client, descriptor, array)).wait()
 
@@ -126,9 +129,11 @@ def push_pull_async(
     this returns. An array made by `device_array` is not copied: its result is found in place.
     Keys of higher priority are synchronised first where several are ready.
     """
+    own = _own(array, name)
+    result = None if out is None else own if out is array else _own(out, name)
     client = current().require_client()
-    descriptor = describe(array, name, op, priority)
-    return client.push_pull(descriptor, array, _target(client, descriptor, array) if out is None else out)
+    descriptor = describe(own, name, op, priority)
+    return client.push_pull(descriptor, own, _target(client, descriptor, own) if result is None else result)
 
 
 def grouped_push_pull(
@@ -152,6 +157,8 @@ def grouped_push_pull_async(
 def _grouped(arrays: Sequence[np.ndarray], name: str, op: Op, priority: int, *, is_waited: bool) -> GroupHandle:
     if not isinstance(arrays, list | tuple):
         raise TypeError(f"{name!r}: a list of numpy arrays was wanted, {type(arrays).__name__} came; wrap it in a list")
+    if any(is_on_gpu(array) for array in arrays):
+        raise TypeError(f"{name!r}: arrays on a GPU do not travel as a group; push each by itself, or one of them all")
     kinds = tuple((_wire_type_of(array, name), array.shape) for array in arrays)
     for wire in {wire for wire, _ in kinds}:
         priority = checked(Descriptor(name, int(wire), _checked_op(name, op), (), priority)).priority
@@ -160,13 +167,34 @@ def _grouped(arrays: Sequence[np.ndarray], name: str, op: Op, priority: int, *, 
 
 def _target(client: Client, descriptor: Descriptor, array: np.ndarray) -> np.ndarray:
     """Where a result goes where the caller states no place: for an array in device memory, there."""
-    return array if client.is_device_array(descriptor, array) else np.empty_like(array)
+    if client.is_device_array(descriptor, array):
+        return array
+    if is_on_gpu(array):
+        return cast(np.ndarray, gpus().empty(gpus().gpu_of(array), array.shape, array.dtype))
+    return np.empty_like(array)
+
+
+def _own(array: np.ndarray, name: str) -> np.ndarray:
+    """The array itself, or as coarse sees an array of any library that is in a GPU's memory.
+
+    Raises:
+        ConfigError: it is on a GPU, and there is no CuPy.
+    """
+    found = gpu_array_of(array)
+    if found is None:
+        return array
+    if not found.flags.c_contiguous:
+        raise ValueError(f"{name!r}: an array on a GPU must be contiguous; pass cupy.ascontiguousarray(array)")
+    return cast(np.ndarray, found)
 
 
 def device_array(
     name: str, shape: tuple[int, ...], dtype: DTypeLike, op: Op = Op.AVERAGE, priority: int = 0
 ) -> np.ndarray:
-    """An array of `shape` in device memory, zeros at first, whose push_pull under `name` moves no bytes."""
+    """An array of `shape` in device memory, zeros at first, whose push_pull under `name` moves no bytes.
+
+    Where the device's memory is a GPU's it is a CuPy array.
+    """
     wire, extents = dtype_of(np.empty(0, dtype)), checked_shape(name, shape)
     descriptor = checked(Descriptor(name, int(wire), _checked_op(name, op), extents, priority))
     return current().require_client().device_array(descriptor)
@@ -224,8 +252,8 @@ def describe(array: np.ndarray, name: str, op: Op, priority: int) -> Descriptor:
     return checked(Descriptor(name, dtype, _checked_op(name, op), array.shape, priority))
 
 
-def _wire_type_of(array: np.ndarray, name: str) -> DType:
-    if not isinstance(array, np.ndarray):
+def _wire_type_of(array: AnyArray, name: str) -> DType:
+    if not isinstance(array, np.ndarray) and not is_on_gpu(array):
         raise TypeError(f"{name!r}: a numpy array was wanted, {type(array).__name__} came")
     try:
         return dtype_of(array)

@@ -111,6 +111,10 @@ class StorageError(CoarseError, OSError):
     """A folder of optimizer states that cannot be used: full, read-only, torn, locked, or another model's."""
 
 
+class GpuError(CoarseError, RuntimeError):
+    """A GPU, or CUDA, that refused what coarse asked of it."""
+
+
 class OverrunError(CoarseError, RuntimeError):
     """An emulated run whose links took longer than their model says, because this machine could not keep up."""
 

@@ -22,7 +22,7 @@ from coarse.client.protocol import ClientProtocol
 from coarse.client.snapshots import ClientSnapshots
 from coarse.client.states import DeviceStates
 from coarse.collectives.shared import SharedByGroups
-from coarse.errors import CapacityError, CoarseError, ConfigError, DeadRankError, UnsupportedError
+from coarse.errors import CapacityError, CoarseError, ConfigError, DeadRankError, GpuError, UnsupportedError
 from coarse.protocol.clock import Clock, WallClock
 from coarse.protocol.composition import placement_of, routing_of
 from coarse.protocol.config import Config
@@ -33,6 +33,7 @@ from coarse.protocol.plan import Placement, RoutingTable
 from coarse.proxy.protocol import ProxyProtocol
 from coarse.proxy.service import ProxyService
 from coarse.storage.device_file import open_device_file
+from coarse.storage.gpu_memory import GpuDeviceMemory
 from coarse.storage.pool.memory import Pool
 from coarse.storage.pool.shadow import PoolUser
 from coarse.storage.region import MemoryFile
@@ -151,7 +152,7 @@ class LiveParts:
                 opened.callback(os.close, descriptor)
             if plan is not None and at.device_index is not None:
                 share = replace(share, pool=_signed_pool(at, plan, share))
-        except (CapacityError, UnsupportedError) as refused:
+        except (CapacityError, ConfigError, GpuError, UnsupportedError) as refused:
             lack = refused
         agree(at.world, lack)
         assert share is not None
@@ -374,7 +375,9 @@ class Runtime:
             return None
         mailbox = self._parts.mailbox(at, at.placement.num_clients + device, share)
         opened.callback(mailbox.close)
-        protocol = ProxyProtocol(device, at.placement, share.memories[device].capacity_bytes)
+        memory = share.memories[device]
+        keys = (memory.keys_begin, memory.keys_bytes) if isinstance(memory, GpuDeviceMemory) else None
+        protocol = ProxyProtocol(device, at.placement, memory.capacity_bytes, keys)
         return self._parts.service(at, protocol, mailbox, share)
 
     def _leaving(self, opened: ExitStack) -> None:

@@ -7,10 +7,11 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from coarse.cli.wrong_input import wrong_input_ends_with_2
-from coarse.errors import CapacityError, ConfigError
+from coarse.errors import CapacityError, ConfigError, GpuError
 from coarse.launch.mpirun import missing_defaults, mpirun_beside
 from coarse.protocol.composition import placement_of
 from coarse.protocol.config import Config, load_config
@@ -19,6 +20,7 @@ from coarse.protocol.partition_file import stated_partition
 from coarse.protocol.place import Anywhere
 from coarse.protocol.units import GIB, MIB
 from coarse.storage.device_file import open_device_file
+from coarse.storage.gpu.available import gpus
 from coarse.storage.lent import why_not_here
 from coarse.storage.numa import memory_nodes
 from coarse.storage.region import available_bytes, total_bytes
@@ -75,11 +77,12 @@ def _memories(partition: PartitionTable, wanted_bytes: int | None) -> dict[str, 
         neighbours = [place for place in partition.places if place.node == own.node]
         try:
             file = open_device_file(own.rank, neighbours, "coarse-check", wanted_bytes)
-        except (CapacityError, ConfigError) as refused:
+        except (CapacityError, ConfigError, GpuError) as refused:
             found[f"rank {own.rank}"] = f"refused: {refused}"
             continue
         os.close(file.descriptor)
-        found[f"rank {own.rank}"] = f"{own.memory}, up to {file.capacity_bytes / GIB:.1f} GiB"
+        capacity_bytes = file.capacity_bytes if file.gpu is None else file.gpu.nbytes
+        found[f"rank {own.rank}"] = f"{own.memory}, up to {capacity_bytes / GIB:.1f} GiB"
     return found
 
 
@@ -95,8 +98,23 @@ def _environment(mpirun: str) -> dict[str, str]:
         "cores": str(len(os.sched_getaffinity(0))),
         "memory": f"{available_bytes() / GIB:.1f} GiB free of {total_bytes() / GIB:.1f} GiB",
         "NUMA nodes": "\n".join(map(str, memory_nodes())) or "none",
+        "GPUs": _gpus(),
         "more ranks than cores": f"{crowded} ({parameter_file})",
     }
+
+
+def _gpus() -> str:
+    """The GPUs here, a line each with those of the others that it reaches; why there are none."""
+    try:
+        infos, reaches = gpus().infos(), gpus().can_access
+        lines = []
+        for info in infos:
+            peers = [other.number for other in infos if other != info and reaches(info.number, other.number)]
+            others = f"; peer access to {', '.join(map(str, peers)) or 'no other'}" if len(infos) > 1 else ""
+            lines.append(f"{info}{others}")
+        return "\n".join(lines) or "none"
+    except (ConfigError, GpuError) as refused:
+        return f"none: {refused}"
 
 
 def _mpi_version() -> str:
@@ -118,5 +136,5 @@ def _table(title: str, rows: dict[str, str]) -> Table:
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in rows.items():
-        table.add_row(name, value)
+        table.add_row(name, escape(value))
     return table

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from coarse.client.arenas import Arenas
+from coarse.client.gpu_copies import GpuCopies
 from coarse.client.handle import Handle
 from coarse.client.lending import Lending
 from coarse.client.link import DeviceLink
@@ -20,6 +21,7 @@ from coarse.errors import CapacityError, CoarseError, DeadRankError, InFlightErr
 from coarse.protocol.plan import runs_of
 from coarse.protocol.records import Allocate, Descriptor, Free
 from coarse.protocol.units import MIB
+from coarse.storage.gpu.interface import is_on_gpu
 from coarse.storage.region import DeviceMemory
 
 if TYPE_CHECKING:  # few jobs need it
@@ -40,6 +42,8 @@ class Client:
         self._regions = KeyRegions(memories)
         self.lending = Lending(link, self._regions)
         self.arenas = Arenas(self.protocol)
+        self.copies = GpuCopies(link, self._regions)
+        """Of arrays or regions on GPUs."""
         self._names: dict[int, str] = {}
         """Key -> its name, also where this worker has only asked for it."""
         self._has_left = False
@@ -60,6 +64,7 @@ class Client:
     def _leave(self) -> None:
         self._has_left = True
         self.lending.take_all_back()
+        self.copies.close()
         self.link.leave()
 
     def new_model(self) -> "RemoteModel":
@@ -86,6 +91,12 @@ class Client:
                     return self._regions.array(state, is_new=self.lending.is_elsewhere(state.key))
             self._await(state)
 
+    def host_array(self, descriptor: Descriptor) -> np.ndarray:
+        """The same for whoever reads and writes it on the host; of a region on a GPU, an array that is copied there
+        when it is pushed, and back."""
+        region = self.device_array(descriptor)
+        return self._regions.host_copy(descriptor, self.protocol.key(descriptor.name)) if is_on_gpu(region) else region
+
     def push(self, descriptor: Descriptor, array: np.ndarray) -> Handle:
         """Contribute to the key's next version; the handle is done, for the array has been copied."""
         handle = self.push_pull(descriptor, array, None)
@@ -103,10 +114,10 @@ class Client:
     ) -> Handle:
         """Push and return the handle of the combined result, which is in `out` (None: a new array) after its `wait`.
 
-        An array of None is in the region already, and `out` is the region. While a device makes the key's region, and
-        while the key is under way for a result that nobody wants, this waits, and others may push. Where the caller
-        waits at once (`is_waited`), or `array` and `out` are the same memory, that may be read and written until then
-        (lending.py).
+        An array of None is in the region already, and `out` is the region (or its `host_array`). While a device makes
+        the key's region, and while the key is under way for a result that nobody wants, this waits, and others may
+        push. Where the caller waits at once (`is_waited`), or `array` and `out` are the same memory, that may be read
+        and written until then (lending.py).
 
         Raises:
             InFlightError: the last result was not taken.
@@ -125,14 +136,16 @@ class Client:
                     state = self._known(descriptor)
                 if state.phase is KeyPhase.IDLE or not state.is_to_change:
                     protocol.begin(state.key, is_claimed=True)
+                    if array is None and self._regions.is_host_copy(state.key, out):
+                        array = out
                     is_there = array is None or not present or self._regions.holds(state, array)
                     given = array if present else None
                     target = None if present and is_there else out
                     if self.lending.lend(state, given, target, is_waited=is_waited) or is_there:
-                        self.link.send(protocol.announce(state.key, 0, state.plan.num_shards, present=present))
+                        self.copies.announce(state, present=present)
                     else:
                         assert array is not None
-                        self._copy_in(state, array)
+                        self._copy_in(state, array, is_lasting=is_waited or out is array)
                     self.link.ring_bells()
                     counters = self.counters[descriptor.name]
                     counters["pushes"] += 1
@@ -145,7 +158,7 @@ class Client:
         for descriptor, array in pushes:
             state = self.protocol.named.get(descriptor.name)
             if state is not None and state.stalled:
-                self.protocol.require_resumable(state.key, _digest(array))
+                self.protocol.require_resumable(state.key, self._digest(array))
 
     def push_pull_again(self, descriptor: Descriptor, array: np.ndarray, out: np.ndarray) -> Handle:
         """What `push_pull` returns, for a caller that waits at once and keeps no handle.
@@ -155,7 +168,7 @@ class Client:
         require_fit(self.protocol.client, descriptor, out)
         state = self.protocol.named.get(descriptor.name)
         if state is not None and state.stalled:
-            self.protocol.resume(state.key, _digest(array))
+            self.protocol.resume(state.key, self._digest(array))
             return Handle(self, state.key, out, state.flight, array)
         handle = self.push_pull(descriptor, array, out, is_waited=True)
         handle.again = array
@@ -164,14 +177,17 @@ class Client:
     def stall(self, key: int, flight: int, array: np.ndarray) -> None:
         """A call of `push_pull_again` has stalled; `array` is as its caller sees it now."""
         with self._lock:
-            self.protocol.stall(key, flight, _digest(array))
+            self.protocol.stall(key, flight, self._digest(array))
 
     def abandon(self, key: int, flight: int) -> None:
         """See ClientProtocol; takes no lock, since any thread may drop a handle at any time."""
         self.protocol.abandon(key, flight)
 
-    def _copy_in(self, state: ClientKey, array: np.ndarray) -> None:
+    def _copy_in(self, state: ClientKey, array: np.ndarray, *, is_lasting: bool) -> None:
         region = self._regions.view(state)
+        if is_on_gpu(region) or is_on_gpu(array):
+            self.copies.push(state, array, is_lasting=is_lasting)
+            return
         plan = state.plan
         if state.nbytes <= _COPY_BYTES or not array.flags.c_contiguous:
             np.copyto(region.reshape(array.shape), array)
@@ -272,6 +288,7 @@ class Client:
         finally:
             if not is_whole:
                 self.lending.take_back(key)
+                self.copies.settle(key)  # nothing writes to `out` any more
         if not is_whole:
             raise self._stalled_at(key, timeout_s)
         with self._lock:
@@ -279,10 +296,12 @@ class Client:
             self.counters[state.descriptor.name]["wait_s"] += self.link.clock.now_s() - began_s
         taken = out if copying is None else copying.out
         assert taken is not None
+        self.copies.land(key, taken)
         return taken, state.present
 
     def _copy_out(self, key: int, copying: "_Copying") -> bool:
         """Copy what has come since; whether the result is whole. See ClientProtocol.take."""
+        self.copies.require_working()
         state = self.protocol.keys.get(key)
         if state is None or state.failed is not None or not (state.version or state.awaited):
             return self.protocol.take(key)
@@ -302,7 +321,9 @@ class Client:
         out = copying.out
         fresh = state.all_shards & ~state.awaited & ~copying.copied
         if fresh and not self._regions.holds(state, out):
-            if not state.awaited and not copying.copied:  # all has come at once
+            if is_on_gpu(region) or is_on_gpu(out):
+                copying.copied |= self.copies.pull(state, out, fresh)
+            elif not state.awaited and not copying.copied:  # all has come at once
                 copying.copied = fresh
                 np.copyto(out, region.reshape(out.shape))
                 self._regions.count("from", state, region.nbytes)
@@ -320,10 +341,10 @@ class Client:
 
     # --- regions
 
-    def allocate(self, device: int, nbytes: int) -> tuple[int, np.ndarray]:
-        """Device memory that is not synchronised: its offset and its bytes."""
+    def allocate(self, device: int, nbytes: int, *, is_of_key: bool = False) -> tuple[int, np.ndarray]:
+        """Device memory that is not synchronised: its offset and its bytes; `is_of_key`: where regions of keys lie."""
         token = self.protocol.next_token()
-        request = Allocate(self.protocol.client, token, nbytes)
+        request = Allocate(self.protocol.client, token, nbytes, is_of_key=is_of_key)
         answer = self.link.ask([ToDevice(device, request)], [token], "device memory")[0]
         if answer.offset < 0:  # type: ignore[union-attr]
             raise CapacityError(
@@ -358,6 +379,7 @@ class Client:
             self._names.pop(key, None)
             if state is not None:
                 self.lending.deregister(state)
+                self.copies.settle(key)
             self._regions.deregister(key)
             self.link.tell(records)
 
@@ -416,6 +438,10 @@ class Client:
         silent = [place.describe(place.num_clients + d) for d in self.protocol.silent_devices(key)]
         return stalled(self.protocol.client, name, waited_s, self.protocol.missing_clients(key), silent)
 
+    def _digest(self, array: np.ndarray) -> bytes:
+        values = np.ascontiguousarray(self.copies.on_host(array))
+        return hashlib.blake2b(values.tobytes(), digest_size=16).digest()
+
     def count_push(self, descriptor: Descriptor) -> None:
         """Count one contribution of a key that goes another way."""
         counters = self.counters[descriptor.name]
@@ -425,10 +451,6 @@ class Client:
 
 def _no_counts() -> dict[str, float]:
     return {"pushes": 0, "bytes": 0, "wait_s": 0.0}
-
-
-def _digest(array: np.ndarray) -> bytes:
-    return hashlib.blake2b(np.ascontiguousarray(array).tobytes(), digest_size=16).digest()
 
 
 class _Copying:

@@ -25,6 +25,7 @@ from coarse.errors import CoarseError
 from coarse.protocol.dtypes import STORAGE
 from coarse.protocol.plan import mask_of, runs_of
 from coarse.protocol.records import Lend, Reach, Reclaim
+from coarse.storage.gpu.interface import is_on_gpu
 from coarse.storage.lent import address_of, allow_others, is_lendable
 
 _ANSWER_S = 10.0
@@ -205,6 +206,8 @@ class Lending:
         if not self._may_be_lent(state) or state.key in self._pulled:
             return False
         given = (target,) if source is None else (source, target)
+        if any(is_on_gpu(array) for array in given):
+            return False
         storage = STORAGE[state.descriptor.dtype]
         if any(a.dtype != storage or a.nbytes != state.nbytes or not a.flags.c_contiguous for a in given):
             return False

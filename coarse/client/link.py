@@ -149,6 +149,15 @@ class DeviceLink:
         for device, record in records:
             self._mailbox.send(self._placement.num_clients + device, record)
 
+    def moment_s(self) -> float:
+        """When what this thread does happens, for `send_as_of`."""
+        return self._mailbox.moment_s()
+
+    def send_as_of(self, moment_s: float, records: list[ToDevice]) -> None:
+        """Write records of an earlier moment, which have had to wait; the lock is held."""
+        with self._mailbox.as_of(moment_s):
+            self.send(records)
+
     def ring_bells(self) -> None:
         """Wake the devices that sleep and have records to read."""
         self._mailbox.ring_bells()

@@ -1,5 +1,7 @@
 """Measures this client's way to each proxy of its node (COARSE III-E, offline profiling)."""
 
+from collections.abc import Callable
+
 import numpy as np
 
 from coarse.client.client import Client
@@ -10,6 +12,7 @@ from coarse.protocol.config import FixedRouting, MeasuredRouting
 from coarse.protocol.plan import RoutingTable
 from coarse.protocol.records import Probe
 from coarse.protocol.units import MIB
+from coarse.storage.gpu.interface import is_on_gpu
 
 _PINGS = 10
 _COPIES, _SMALL_COPIES = 3, 10
@@ -49,11 +52,12 @@ def choose_table(
 
 def _measured(client: Client, probing: Probing, device: int, clock: Clock) -> dict[ProbeCopy, float]:
     """Seconds of all probes of one device: a record's way, and copies into its memory."""
-    offset, region = client.allocate(device, probing.sizes[-1])
+    offset, region = client.allocate(device, probing.sizes[-1], is_of_key=True)
     payload = np.ones(probing.sizes[-1], np.uint8)
-    region[:] = payload
+    copy = client.copies.now if is_on_gpu(region) else np.copyto
+    copy(region, payload)
     seconds = {
-        probe: _copy_s(region[: probe.nbytes], payload[: probe.nbytes], clock)
+        probe: _copy_s(copy, region[: probe.nbytes], payload[: probe.nbytes], clock)
         if probe.nbytes
         else _latency_s(client, device, clock)
         for probe in probing.probes_of(device)
@@ -75,6 +79,7 @@ def _latency_s(client: Client, device: int, clock: Clock) -> float:
 
 
 def _copy_s(
+    copy: Callable[[np.ndarray, np.ndarray], None],
     region: np.ndarray,  # (n,) uint8 of the device's memory
     payload: np.ndarray,  # (n,) uint8
     clock: Clock,
@@ -83,6 +88,6 @@ def _copy_s(
     seconds = []
     for _ in range(_SMALL_COPIES if len(payload) < _SMALL_BYTES else _COPIES):
         began_s = clock.now_s()
-        region[:] = payload
+        copy(region, payload)
         seconds.append(clock.now_s() - began_s)
     return min(seconds)

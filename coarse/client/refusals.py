@@ -9,6 +9,7 @@ from coarse import errors
 from coarse.errors import CoarseError, DeadRankError, InFlightError, NotKeptError, StallError
 from coarse.protocol.dtypes import STORAGE
 from coarse.protocol.records import Descriptor, Failed
+from coarse.storage.gpu.interface import AnyArray, is_on_gpu
 
 ANSWER_S = 1.0
 """How long devices are given to say for whom they wait."""
@@ -22,12 +23,13 @@ def error_of(failed: Failed) -> CoarseError:
     return kind(failed.text)
 
 
-def require_fit(rank: int, descriptor: Descriptor, out: np.ndarray) -> None:
+def require_fit(rank: int, descriptor: Descriptor, out: AnyArray) -> None:
     """Refuse an `out` that cannot take a key's result as it is."""
-    if isinstance(out, np.ndarray) and out.shape == descriptor.shape and out.dtype == STORAGE[descriptor.dtype]:
+    is_array = isinstance(out, np.ndarray) or is_on_gpu(out)
+    if is_array and out.shape == descriptor.shape and out.dtype == STORAGE[descriptor.dtype]:
         return
     wanted = f"rank {rank}: {descriptor.name!r} is {descriptor} and out must be"
-    if not isinstance(out, np.ndarray):
+    if not is_array:
         raise TypeError(f"{wanted} such a numpy array, got {type(out).__name__}")
     raise ValueError(f"{wanted} so too, got {out.dtype}{list(out.shape)}; leave out away to get a new array")
 

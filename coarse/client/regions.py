@@ -6,7 +6,9 @@ import numpy as np
 
 from coarse.client.protocol import ClientKey, KeyPhase
 from coarse.protocol.dtypes import STORAGE
-from coarse.storage.lent import address_of
+from coarse.protocol.records import Descriptor
+from coarse.storage.gpu.available import gpus
+from coarse.storage.gpu.interface import address_of, is_on_gpu
 from coarse.storage.region import DeviceMemory
 
 
@@ -17,6 +19,8 @@ class KeyRegions:
         self._memories = memories
         self.arrays: dict[int, np.ndarray] = {}
         """Key -> the array that `array` made of its region, of which any other array that lies there is a view."""
+        self._host_copies: dict[int, np.ndarray] = {}
+        """Key -> what stands on the host for its region on a GPU."""
         self._flat: dict[int, tuple[ClientKey, np.ndarray]] = {}
         self._link_bytes: dict[tuple[str, int], float] = {}
 
@@ -36,8 +40,19 @@ class KeyRegions:
         if region is None:
             region = self.arrays[state.key] = self.view(state).reshape(state.descriptor.shape)
             if is_new or (not state.version and state.phase is KeyPhase.IDLE):
-                region[...] = 0  # the memory may have been used before
+                _zero(region)  # the memory may have been used before
         return region
+
+    def host_copy(self, descriptor: Descriptor, key: int) -> np.ndarray:
+        """What stands on the host for a key's region on a GPU, zeros at first."""
+        found = self._host_copies.get(key)
+        if found is None:
+            found = self._host_copies[key] = np.zeros(descriptor.shape, STORAGE[descriptor.dtype])
+        return found
+
+    def is_host_copy(self, key: int, array: np.ndarray | None) -> bool:
+        """Whether an array is what `host_copy` gave for a key."""
+        return array is not None and array is self._host_copies.get(key)
 
     def holds(self, state: ClientKey, array: np.ndarray) -> bool:
         """Whether an array is the whole region, element for element: one that only begins there is not."""
@@ -58,6 +73,7 @@ class KeyRegions:
         """A key's region is this worker's no more."""
         self.arrays.pop(key, None)
         self._flat.pop(key, None)
+        self._host_copies.pop(key, None)
 
     def count(self, way: str, state: ClientKey, nbytes: int) -> None:
         """Note bytes that were copied `to` or `from` the region's device."""
@@ -67,3 +83,13 @@ class KeyRegions:
     def links(self) -> dict[str, float]:
         """Bytes that this worker copied to and from each device."""
         return {f"{way} device {device}": nbytes for (way, device), nbytes in self._link_bytes.items()}
+
+
+def _zero(region: np.ndarray) -> None:
+    """Make all of a region 0."""
+    if is_on_gpu(region):
+        stream = gpus().current_stream(gpus().gpu_of(region))
+        stream.arrays.zero(region)
+        stream.record().wait()  # whoever uses it may do so in another stream
+    else:
+        region[...] = 0

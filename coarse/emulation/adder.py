@@ -66,9 +66,9 @@ class EmulatedWork:
             self._num_runs += 1
             run = ReduceRun(self._device, work)
             self._runs[self._num_runs] = work, run
-            self._follow(self._num_runs, run.begin(), self._box.now_s)
+            self._follow(self._num_runs, run.begin(), self._box.moment_s())
             return
-        self._adder.add(added_bytes(work), self._box.now_s, lambda due_s: self._ready.append((due_s, work)))
+        self._adder.add(added_bytes(work), self._box.moment_s(), lambda due_s: self._ready.append((due_s, work)))
 
     def take(self) -> ReduceWork | None:
         """See Work."""

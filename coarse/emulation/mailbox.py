@@ -4,7 +4,9 @@
 only while nothing else is under way, so whatever the fabric delivers then is one.
 """
 
+import contextlib
 import os
+import threading
 from collections.abc import Callable, Iterator
 
 from coarse.emulation.envelope import RUN_SECONDS, FabricPort, KeyPlaces, Submission, unpack_delivery
@@ -45,6 +47,8 @@ class EmulatedMailbox(Mailbox):
         self.places = KeyPlaces(endpoint, num_clients)
         """What keys are and where they lie, as far as records of them have passed."""
         self.now_s = 0.0
+        self._earlier = threading.local()
+        """The moment of `as_of`, in the thread that is within."""
         self.on_token: dict[FabricPort, OnToken] = {}
         """Who takes deliveries that are no records: of each way."""
         self.on_probe: OnToken | None = None
@@ -70,6 +74,21 @@ class EmulatedMailbox(Mailbox):
         else:
             self.places.note(record, peer)
             super().send(peer, record)
+
+    def moment_s(self) -> float:
+        """See Mailbox: the emulated time at which what is sent begins."""
+        earlier_s: float | None = getattr(self._earlier, "s", None)
+        return self.now_s if earlier_s is None else earlier_s
+
+    @contextlib.contextmanager
+    def as_of(self, moment_s: float) -> Iterator[None]:
+        """See Mailbox: what is sent within begins at an emulated time, whatever another thread does meanwhile."""
+        before_s = getattr(self._earlier, "s", None)
+        self._earlier.s = moment_s
+        try:
+            yield
+        finally:
+            self._earlier.s = before_s
 
     def send_to_all(self, record: Record) -> None:
         """As Mailbox.send_to_all; the fabric is nobody to tell."""
@@ -123,4 +142,4 @@ class EmulatedMailbox(Mailbox):
         self, way: FabricPort, source: int, target: int, endpoint: int, key: int, shard: int, frame: bytes
     ) -> None:
         nbytes, priority = self.places.nbytes(key, shard), self.places.descriptor(key).priority
-        self.submit(Submission(self.now_s, nbytes, source, target, endpoint, way, priority, frame))
+        self.submit(Submission(self.moment_s(), nbytes, source, target, endpoint, way, priority, frame))

@@ -9,6 +9,7 @@ from coarse.hardware.degradation import parse_degradation
 from coarse.hardware.models import Precision, model_named
 from coarse.hardware.presets import machine_named
 from coarse.protocol.partition import PartitionTable, RankPlace, Role
+from coarse.protocol.place import Anywhere, GpuMemory
 from coarse.protocol.plan import RoutingTable
 from coarse.simulation.adaptation import Decide
 from coarse.simulation.job import Job
@@ -45,6 +46,9 @@ class RunOrder:
     tables: tuple[tuple[int, int, int, int], ...] = ()
     checked_pool: str | None = None
     """A file by which devices send instead of by MPI, under the sanitizer of pools."""
+    num_gpus: int = 0
+    """GPUs of this host, in turn the workers' and then the devices': there gradients and device memory lie. 0: on the
+    host."""
 
     def __post_init__(self) -> None:
         if self.collective == "in_place" and self.num_nodes > 1:
@@ -98,12 +102,24 @@ class RunOrder:
         """How tables and split are chosen from what is measured; None for a mode that chooses nothing."""
         return self.scenario(Policy(self.policy)).decide if self.mode == Mode.COARSE else None
 
+    def gpu_of(self, worker: int) -> int | None:
+        """Where a worker's gradients lie; None on the host."""
+        return worker % self.num_gpus if self.num_gpus else None
+
     def partition(self, job: Job) -> PartitionTable:
         """Workers first, then devices, all on the one host that there is: it has the memory that all map, and
         tables and links keep the modelled nodes apart."""
         roles = [Role.WORKER] * self.num_workers + [Role.MEMORY_DEVICE] * max(1, self.num_devices)
         places = tuple(
-            RankPlace(rank=rank, roles=role, node="node0", switch="emulated") for rank, role in enumerate(roles)
+            RankPlace(
+                rank=rank,
+                roles=role,
+                node="node0",
+                switch="emulated",
+                memory=GpuMemory(rank % self.num_gpus) if self.num_gpus and role is Role.MEMORY_DEVICE else Anywhere(),
+                memory_said_at="this run",
+            )
+            for rank, role in enumerate(roles)
         )
         local = job.placement.local_proxies or (0,) * self.num_workers
         return PartitionTable(places=places, local_proxies=local)

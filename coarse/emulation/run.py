@@ -22,7 +22,7 @@ def main(arguments: Sequence[str] = tuple(sys.argv[1:])) -> None:
     """
     order_path, result_path = map(Path, arguments)
     try:
-        result = _run(parse_run_order(order_path.read_text()))
+        result = run_rank(parse_run_order(order_path.read_text()))
     except BaseException as error:
         failure = failure_of(error, rank=int(os.environ["PMIX_RANK"]), at_s=WallClock().now_s())
         write_failure(failure, result_path.parent)
@@ -36,8 +36,8 @@ def main(arguments: Sequence[str] = tuple(sys.argv[1:])) -> None:
         unfinished.rename(result_path)
 
 
-def _run(order: RunOrder) -> dict[str, object] | None:
-    """What worker 0 has to report; None on all other ranks."""
+def run_rank(order: RunOrder) -> dict[str, object] | None:
+    """This rank's part of a run: what worker 0 has to report; None on all other ranks."""
     job = order.job()
     pool = {} if order.checked_pool is None else {"pool": {"path": order.checked_pool, "coherence": "checked"}}
     rank = EmulatedRank(
@@ -48,7 +48,8 @@ def _run(order: RunOrder) -> dict[str, object] | None:
     if runtime.is_device_only:
         runtime.close()
         return None
-    worker = EmulatedWorker(rank)
+    assert runtime.client_index is not None
+    worker = EmulatedWorker(rank, order.gpu_of(runtime.client_index))
     rows = gather_rows(runtime.worker_comm, worker.train())
     runtime.close()
     counted_s = min((row.begin_s for row in rows if row.iteration), default=0.0)

@@ -8,6 +8,7 @@ from mpi4py import MPI
 from coarse.client.client import Client
 from coarse.client.dual_round import DualRound, SetOut, Way
 from coarse.client.handle import Handle
+from coarse.emulation.gradients import Gradients, GradientsOnGpu
 from coarse.emulation.runtime import EmulatedRank
 from coarse.emulation.worker_ring import EmulatedWorkerRing
 from coarse.errors import CoarseError
@@ -21,7 +22,9 @@ _BELLS = "the workers' own ring"
 class EmulatedWorker:
     """One worker of an emulated job."""
 
-    def __init__(self, rank: EmulatedRank) -> None:
+    def __init__(self, rank: EmulatedRank, gpu: int | None = None) -> None:
+        """`gpu`: where this worker's gradients are; None for device memory."""
+        self._gpu = gpu
         runtime = rank.runtime
         assert runtime.client_index is not None
         self._rank = rank
@@ -105,7 +108,7 @@ class EmulatedWorker:
         ring, link = self._ring, self._client.link
         for position, way in buckets:
             if way is Way.DEVICES:
-                handles.append(self._client.push_pull(self._descriptors[position], None, self._arrays[position]))
+                handles.append(self._gradients.push(position))
                 continue
             assert ring is not None
             with link.lock:
@@ -135,32 +138,35 @@ class EmulatedWorker:
     # --- real bytes
 
     def _fill(self, iteration: int) -> None:
-        for array in self._all_arrays():
+        self._gradients.fill(self._worker + 1 + iteration)
+        for array in self._ring_arrays:
             array.fill(self._worker + 1 + iteration)
 
     def _check(self, iteration: int) -> None:
         num_workers = self._job.num_workers
         total = sum(worker + 1 + iteration for worker in range(num_workers))
         split = self._job.num_proxy_gradients
-        for position, array in enumerate(self._all_arrays()):
+        for position in range(len(self._descriptors)):
+            array = self._gradients.values(position) if position < split else self._ring_arrays[position - split]
             wanted = total / num_workers if position < split else total
             if array.size and not (array[0] == array[-1] == np.float32(wanted) and (array == array[0]).all()):
                 name = self._descriptors[position].name
                 raise CoarseError(f"rank {self._worker}: the sum of {name!r} is {array[:3]}, wanted {wanted}")
 
-    def _all_arrays(self) -> list[np.ndarray]:
-        return [*self._arrays, *self._ring_arrays]
-
     def _open_keys(self) -> None:
         """Regions of all gradients, on the side that synchronises each."""
         split = self._job.num_proxy_gradients
-        self._arrays = [self._client.device_array(descriptor) for descriptor in self._descriptors[:split]]
+        of_devices = self._descriptors[:split]
+        self._gradients = (
+            Gradients(self._client, of_devices)
+            if self._gpu is None
+            else GradientsOnGpu(self._client, of_devices, self._gpu)
+        )
         self._ring = self._open_ring(self._descriptors[split:])
 
     def _close_keys(self) -> None:
         """Give all regions back; no neighbour reads them any more."""
-        for descriptor in self._descriptors[: self._job.num_proxy_gradients]:
-            self._client.deregister(descriptor.name)
+        self._gradients.close()
         if self._ring is not None:
             self._client.free(0, self._ring_offset)
 

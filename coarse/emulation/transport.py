@@ -49,7 +49,7 @@ class EmulatedTransport:
         priority = box.places.descriptor(decode_ring_header(frame).key).priority
         nbytes, endpoint = payload.nbytes - RING_HEADER_BYTES, self._first_device + device
         way = FabricPort.DEVICES
-        box.submit(Submission(box.now_s, nbytes, self._proxy.device, device, endpoint, way, priority, frame))
+        box.submit(Submission(box.moment_s(), nbytes, self._proxy.device, device, endpoint, way, priority, frame))
 
     def poll(self) -> Iterator[Arrival]:
         """See DeviceTransport: what is done with a chunk begins at its emulated time."""

@@ -1,7 +1,7 @@
 """Element types and operations that tensors may have on the wire."""
 
 import enum
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -71,7 +71,14 @@ _FROM_NUMPY = {
 }
 
 
-def dtype_of(array: np.ndarray) -> DType:
+class Typed(Protocol):
+    """An array of numpy or of CuPy."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]: ...
+
+
+def dtype_of(array: Typed) -> DType:
     """The wire type of a numpy array; TypeError where there is none."""
     found = _FROM_NUMPY.get(array.dtype)
     if found is None:

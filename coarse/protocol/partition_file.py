@@ -16,7 +16,16 @@ from coarse.protocol.partition import (
     partition_from_text,
     ranks_with,
 )
-from coarse.protocol.place import Anywhere, DaxDevice, ExistingFile, MemoryPlace, in_range, memory_place, overlap
+from coarse.protocol.place import (
+    Anywhere,
+    DaxDevice,
+    ExistingFile,
+    GpuMemory,
+    MemoryPlace,
+    in_range,
+    memory_place,
+    overlap,
+)
 from coarse.protocol.toml import TomlFile, refuse_unknown_keys
 
 RANK_KEYS = {
@@ -59,6 +68,7 @@ def partition_from_toml(path: str | Path, nodes: Sequence[str]) -> PartitionTabl
         )
     ordered = tuple(places[rank] for rank in range(len(nodes)))
     _refuse_overlaps(ordered, nodes)
+    _refuse_mixed_memory(ordered)
     stated: dict[int, int] = {}
     for number, entry in enumerate(entries):
         if "local_proxy" in entry:
@@ -156,6 +166,22 @@ def _refuse_overlaps(places: Sequence[RankPlace], nodes: Sequence[str]) -> None:
                     key="memory",
                 )
         earlier.append(place)
+
+
+def _refuse_mixed_memory(places: Sequence[RankPlace]) -> None:
+    """Refuse a node whose memory devices are in part GPUs: those add where a contribution lies, as others cannot."""
+    devices = [place for place in places if Role.MEMORY_DEVICE in place.roles]
+    for node in {place.node for place in devices}:
+        here = [place for place in devices if place.node == node]
+        on_gpu = [place for place in here if isinstance(place.memory, GpuMemory)]
+        others = [place for place in here if not isinstance(place.memory, GpuMemory)]
+        if on_gpu and others:
+            one, other = on_gpu[0], others[0]
+            raise ConfigError(
+                f"{one.memory_said_at}: memory of rank {one.rank} is '{one.memory}', and that of rank {other.rank} on "
+                f"the same node {node} is '{other.memory}'; put all memory devices of a node on GPUs, or none",
+                key="memory",
+            )
 
 
 def _stated_proxy(entry: Mapping[str, Any], places: Sequence[RankPlace]) -> int:

@@ -60,13 +60,23 @@ class Folder:
         return f"folder:{self.path}"
 
 
-MemoryPlace = Anywhere | NumaNode | DaxDevice | ExistingFile | Folder
+@dataclass(frozen=True)
+class GpuMemory:
+    """The memory of a GPU, by its index among those that the memory device's process sees."""
 
-_EXAMPLES = "'numa:2', 'dax:/dev/dax0.0', 'file:/mnt/famfs/pool' or 'folder:/mnt/huge'"
+    number: int
+
+    def __str__(self) -> str:
+        return f"cuda:{self.number}"
+
+
+MemoryPlace = Anywhere | NumaNode | DaxDevice | ExistingFile | Folder | GpuMemory
+
+_EXAMPLES = "'numa:2', 'dax:/dev/dax0.0', 'file:/mnt/famfs/pool', 'folder:/mnt/huge' or 'cuda:0'"
 
 
 def memory_place(text: str) -> MemoryPlace:
-    """The place that "numa:2", "dax:/dev/dax0.0", "file:/mnt/famfs/pool" or "folder:/mnt/huge" names.
+    """The place that "numa:2", "dax:/dev/dax0.0", "file:/mnt/famfs/pool", "folder:/mnt/huge" or "cuda:0" names.
 
     ConfigError for any other text. Whether a machine has it is known only there.
     """
@@ -75,6 +85,10 @@ def memory_place(text: str) -> MemoryPlace:
         if not re.fullmatch(r"[0-9]{1,4}", rest):
             raise _wrong(f"the number of a NUMA node, such as 'numa:2', got {text!r}")
         return NumaNode(int(rest))
+    if scheme == "cuda":
+        if not re.fullmatch(r"[0-9]{1,3}", rest):
+            raise _wrong(f"the index of a GPU, such as 'cuda:0', got {text!r}")
+        return GpuMemory(int(rest))
     if scheme in _OF_PATHS:
         if not rest.startswith("/"):
             raise _wrong(f"an absolute path after {scheme}:, got {text!r}")

@@ -231,6 +231,8 @@ class Allocate(NamedTuple):
     nbytes: int
     is_arena: bool = False
     """Room for regions of keys, whose registrations will name their places in it, from its beginning on."""
+    is_of_key: bool = False
+    """Whether it is to lie where regions of keys do, which on some devices is elsewhere: to measure copies to these."""
 
 
 class Allocated(NamedTuple):

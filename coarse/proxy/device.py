@@ -117,6 +117,10 @@ class Device:
                 ring = work.ring if isinstance(work, RingReduce) else work
                 self._give_up(ring.key, ring.epoch, error, was_adding=True)
                 return
+        self.reduced(work)
+
+    def reduced(self, work: ReduceWork) -> None:
+        """What the driver was asked to reduce has been reduced, by `reduce` or by the driver itself."""
         if type(work) is Reduce:
             self.carry_out(self.protocol.on_reduced(work))
         elif type(work) is RingReduce:

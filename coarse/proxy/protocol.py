@@ -39,7 +39,7 @@ from coarse.proxy.odc.models import DeviceOdc
 from coarse.proxy.paged.models import DeviceModels
 from coarse.proxy.snapshots import DeviceSnapshots
 from coarse.proxy.synchronisation import Synchronisation
-from coarse.storage.allocator import RegionAllocator
+from coarse.storage.allocator import DeviceAllocator
 from coarse.storage.versions import VersionTable
 
 _ARENA_OF_FREE = 16
@@ -49,10 +49,13 @@ _ARENA_OF_FREE = 16
 class ProxyProtocol:
     """One memory device's proxy and the table of what its memory holds."""
 
-    def __init__(self, device: int, placement: Placement, capacity_bytes: int) -> None:
+    def __init__(
+        self, device: int, placement: Placement, capacity_bytes: int, keys: tuple[int, int] | None = None
+    ) -> None:
+        """`keys`: where the regions of keys are apart from all else, and their bytes (see DeviceAllocator)."""
         self.device = device
         self._placement = placement
-        self._allocator = RegionAllocator(capacity_bytes)
+        self._allocator = DeviceAllocator(capacity_bytes, keys)
         self._arenas: set[int] = set()
         """Where the unused rest of each arena begins."""
         self._reservations: dict[int, tuple[int, Callable[[str], list[Instruction]]]] = {}
@@ -145,12 +148,12 @@ class ProxyProtocol:
         return [*told, *self.snapshots.on_dead(rank, text), *self._finished()]
 
     def allocate(
-        self, nbytes: int, answer: Callable[[int, str], list[Instruction]]
+        self, nbytes: int, answer: Callable[[int, str], list[Instruction]], *, is_of_key: bool = False
     ) -> list[Instruction]:
         """Find room for a region and have it made real; `answer` gets its offset, or a refusal."""
-        offset = self._allocator.allocate(max(nbytes, 1))
+        offset = self._allocator.allocate(max(nbytes, 1), is_of_key=is_of_key)
         if offset is None:
-            free = self._allocator.free_bytes
+            free = self._allocator.free_bytes(is_of_key=is_of_key)
             return answer(-1, f"device {self.device} has {free} bytes free of the {nbytes} wanted")
         self._requests += 1
         self._reservations[self._requests] = (
@@ -192,7 +195,7 @@ class ProxyProtocol:
                 return [Send(register.client, failed), *self._fail(failed)]
             return self._place(register, self.device, offset)
 
-        return self.allocate(register.descriptor.nbytes, placed)
+        return self.allocate(register.descriptor.nbytes, placed, is_of_key=True)
 
     def _fail(self, failed: Failed) -> list[Instruction]:
         return [*self._to_other_devices(failed), *self._sync.on_failed(failed)]
@@ -232,9 +235,9 @@ class ProxyProtocol:
                 self._arenas.add(offset)
             return [Send(request.client, allocated)]
 
-        if request.is_arena and request.nbytes * _ARENA_OF_FREE > self._allocator.free_bytes:
+        if request.is_arena and request.nbytes * _ARENA_OF_FREE > self._allocator.free_bytes(is_of_key=True):
             return answer(-1, "what is free may be wanted for tensors")
-        return self.allocate(request.nbytes, answer)
+        return self.allocate(request.nbytes, answer, is_of_key=request.is_arena or request.is_of_key)
 
     def _on_free(self, free: Free) -> list[Instruction]:
         self._arenas.discard(free.offset)

@@ -55,10 +55,14 @@ class RingBuffers:
         key = work.key if isinstance(work, Reduce) else work.ring.key
         sources = [self.source(key, region, dtype, num_elements) for region in work.sources]
         if isinstance(work, RingReduce):
-            self._local[work.ring] = (reduce_local(sources, num_elements, dtype, op), dtype, op)
+            self.begin(work, reduce_local(sources, num_elements, dtype, op))
             return
         targets = [self.target(key, region, dtype, num_elements) for region in work.targets]
         reduce(sources, targets, dtype, op, work.divisor)
+
+    def begin(self, work: RingReduce, local: np.ndarray) -> None:
+        """Keep a ring's LocalBuf, (n,) in the accumulator type: the local contributions, combined."""
+        self._local[work.ring] = (local, DType(work.dtype), Op(work.op))
 
     def source(self, key: int, region: Region, dtype: DType, num_elements: int) -> Elements:
         """Where elements of a contribution lie; another driver may know of another place than the region."""
@@ -92,10 +96,14 @@ class RingBuffers:
 
     def finish(self, finish: RingFinish) -> None:
         """Write the result into all targets, rounded once; the LocalBuf is free."""
+        result, dtype = self.result_of(finish)
+        for region in finish.targets:
+            write(self.target(finish.ring.key, region, dtype, len(result)), 0, result)
+
+    def result_of(self, finish: RingFinish) -> tuple[np.ndarray, DType]:
+        """A ring's result, (n,) of the storage type; the LocalBuf is free."""
         local, dtype, _ = self._local.pop(finish.ring)
         if not finish.present:
             local[:] = 0
         scale(local, finish.divisor, out=local)
-        result = local if dtype.accumulator == dtype.storage else narrowed(local, dtype)
-        for region in finish.targets:
-            write(self.target(finish.ring.key, region, dtype, len(local)), 0, result)
+        return local if dtype.accumulator == dtype.storage else narrowed(local, dtype), dtype

@@ -8,6 +8,7 @@ ranks each early wake-up would push the device off its core.
 import json
 import os
 from collections.abc import Callable, Mapping
+from functools import partial
 from itertools import compress
 from typing import Any
 
@@ -31,7 +32,8 @@ from coarse.protocol.records import (
     Tag,
 )
 from coarse.proxy.device import Device, ReduceWork
-from coarse.proxy.instructions import Region, Reserve, RingSend, Send, added_bytes
+from coarse.proxy.gpu_sums import GpuSums
+from coarse.proxy.instructions import Reduce, Region, Reserve, RingFinish, RingReduce, RingSend, Send, added_bytes
 from coarse.proxy.loans import Lender, Loans
 from coarse.proxy.odc.hands import OdcHands
 from coarse.proxy.paged.hands import PagedHands
@@ -40,6 +42,8 @@ from coarse.proxy.protocol import ProxyProtocol
 from coarse.proxy.ring_buffers import ArrayOf, RingBuffers
 from coarse.proxy.snapshot_writer import SnapshotWriter
 from coarse.proxy.work import UrgentFirst, Work
+from coarse.storage.gpu.available import gpus
+from coarse.storage.gpu_memory import GpuDeviceMemory
 from coarse.storage.lent import why_not
 from coarse.storage.reduce import Elements
 from coarse.storage.region import DeviceMemory
@@ -51,6 +55,7 @@ _LAST_WORDS_S = 5.0
 """How long a device that ends goes on sending to others, which may have ended, too."""
 _IDLE_SLEEP_S = 0.5
 _POLL_BUSY_S = 0.0002
+_POLL_GPU_S = 0.00005
 _POLL_IDLE_S = 0.01
 _BUSY_LINGER_S = 0.05
 
@@ -69,6 +74,10 @@ class LiveBuffers(RingBuffers):
         """See RingBuffers."""
         began_s = self._clock.now_s()
         super().reduce(work)
+        self.count(work, began_s)
+
+    def count(self, work: ReduceWork, began_s: float) -> None:
+        """Note a sum that is done."""
         self.num_reduced += 1
         self.added_bytes += added_bytes(work)
         self.reduce_s += self._clock.now_s() - began_s
@@ -82,6 +91,19 @@ class LiveBuffers(RingBuffers):
         """See RingBuffers."""
         lent = self._loans.target(key, region, dtype, num_elements)
         return super().target(key, region, dtype, num_elements) if lent is None else lent
+
+
+class BuffersOnGpu(LiveBuffers):
+    """The same where regions of keys lie on a GPU: results of rings are written there by its stream."""
+
+    def __init__(self, array_of: ArrayOf, clock: Clock, loans: Loans, sums: GpuSums) -> None:
+        super().__init__(array_of, clock, loans)
+        self._sums = sums
+
+    def finish(self, finish: RingFinish) -> None:
+        """See RingBuffers."""
+        result, dtype = self.result_of(finish)
+        self._sums.write(result, dtype, finish.targets)
 
 
 class ProxyService:
@@ -118,7 +140,9 @@ class ProxyService:
             if rank in (process_ids or {})
         }
         self._loans = Loans(self._lenders)
-        self._rings = LiveBuffers(self._array, clock, self._loans)
+        self._gpu_sums = self._open_gpu(memories[protocol.device])
+        """Of a device whose keys' regions lie on a GPU."""
+        self._rings = self._open_buffers(self._gpu_sums)
         self._own: dict[type, Callable[[Any], None]] = {
             StatisticsRequest: self._on_statistics_request,
             StatisticsReply: lambda reply: self.send(Send(reply.client, reply)),
@@ -146,7 +170,7 @@ class ProxyService:
 
     def serve(self) -> None:
         """Serve until all clients have left."""
-        while not self._finished or self._snapshots.is_writing:
+        while self._is_needed:
             self._take_records()
             self._device.carry_out(self._snapshots.take_results())
             self._device.carry_out(self._paged.take_results())
@@ -154,14 +178,16 @@ class ProxyService:
                 self._take_messages(self._transport)
             if self._links.take(self._device.carry_out):
                 self._last_arrival_s = self._clock.now_s()
-            work = None if self._snapshots.has_urgent else self._work.take()
+            has_gone_on = self._gpu_sums is not None and self._gpu_sums.go_on()
+            work = None if self._snapshots.has_urgent else self._next_work()
             if work is not None:
-                self._device.reduce(work)
+                self._add(work)
+            if work is not None or has_gone_on:
                 self._ring_late_bells()
             elif self._snapshots.has_copies:
                 self._ring_bells()
                 self._device.carry_out(self._snapshots.copy_next())
-            elif not self._finished or self._snapshots.is_writing:
+            elif self._is_needed:
                 self._ring_bells()
                 for endpoint in self._mailbox.sleep(self._sleep_s()):
                     self._on_process_ended(endpoint)
@@ -169,6 +195,52 @@ class ProxyService:
             self._end(self._transport)
         self._mailbox.set_left()
         self._ring_bells()
+
+    @property
+    def _is_needed(self) -> bool:
+        """Whether there is anything to do, or to come."""
+        is_on_gpu = self._gpu_sums is not None and self._gpu_sums.is_busy
+        return not self._finished or self._snapshots.is_writing or is_on_gpu
+
+    def _open_gpu(self, memory: DeviceMemory) -> GpuSums | None:
+        if not isinstance(memory, GpuDeviceMemory):
+            return None
+        gpu = gpus().gpu_of(memory.on_gpu)
+        return GpuSums(gpus(), gpu, self._array, self._reaches)
+
+    def _open_buffers(self, sums: GpuSums | None) -> LiveBuffers:
+        if sums is None:
+            return LiveBuffers(self._array, self._clock, self._loans)
+        return BuffersOnGpu(self._array, self._clock, self._loans, sums)
+
+    def _reaches(self, device: int) -> bool:
+        """Whether this device's GPU reaches the memory of another device."""
+        memory = self._memories[device]
+        return isinstance(memory, GpuDeviceMemory) and memory.is_direct
+
+    def _next_work(self) -> ReduceWork | None:
+        """The sum whose turn it is; none while a GPU has as many as it should."""
+        return self._work.take() if self._gpu_sums is None or self._gpu_sums.has_room else None
+
+    def _add(self, work: ReduceWork) -> None:
+        """Take a sum, or have the GPU take it: then what follows from it is of this moment, though it comes later."""
+        if self._gpu_sums is None:
+            self._device.reduce(work)
+            return
+        added = partial(self._on_added, work, self._clock.now_s(), self._mailbox.moment_s())
+        if isinstance(work, Reduce):
+            self._gpu_sums.reduce(work, added)
+        else:
+            self._gpu_sums.combine(work, added)
+
+    def _on_added(self, work: ReduceWork, began_s: float, moment_s: float, local: np.ndarray | None = None) -> None:
+        """A GPU has taken a sum, that of a ring into `local`."""
+        self._rings.count(work, began_s)
+        if isinstance(work, RingReduce):
+            assert local is not None
+            self._rings.begin(work, local)
+        with self._mailbox.as_of(moment_s):
+            self._device.reduced(work)
 
     def _end(self, transport: DeviceTransport) -> None:
         """Send what waits, to whoever still reads, and close."""
@@ -193,10 +265,12 @@ class ProxyService:
         return longest_s if next_s is None else min(longest_s, next_s)
 
     def _longest_sleep_s(self) -> float:
-        return self._links.longest_sleep_s(self._longest_without_mpi_s())
+        return self._links.longest_sleep_s(self._longest_of_carriers_s())
 
-    def _longest_without_mpi_s(self) -> float:
-        """MPI wakes nobody up, so a device that may hear by it looks often."""
+    def _longest_of_carriers_s(self) -> float:
+        """Neither MPI nor a GPU wakes anybody up, so a device that may hear by them looks often."""
+        if self._gpu_sums is not None and self._gpu_sums.is_busy:
+            return _POLL_GPU_S
         if self._transport is None:
             return _IDLE_SLEEP_S
         busy = self._transport.is_busy or self._rings.in_use
@@ -231,7 +305,10 @@ class ProxyService:
         self.send(Send(reach.client, Reached(self._protocol.device, reach.token, why)))
 
     def _on_reclaim(self, reclaim: Reclaim) -> None:
-        """What is to be added already is added now, from where it lies: so all that comes later is in the region."""
+        """What is to be added already is added now, from where it lies: so all that comes later is in the region.
+
+        (Devices on GPUs are lent nothing.)
+        """
         while (work := self._work.take()) is not None:
             self._device.reduce(work)
         self._loans.end(reclaim.key, reclaim.client)
@@ -266,6 +343,16 @@ class ProxyService:
 
     def send(self, send: Send) -> None:
         """See DeviceDriver: by a ring in mapped memory, or by MPI to a device of another node."""
+        if self._gpu_sums is None:
+            self._send_now(send)
+        else:
+            self._gpu_sums.after(partial(self._send_as_of, send, self._mailbox.moment_s()))
+
+    def _send_as_of(self, send: Send, moment_s: float) -> None:
+        with self._mailbox.as_of(moment_s):
+            self._send_now(send)
+
+    def _send_now(self, send: Send) -> None:
         endpoint, record = send
         if self._is_near[endpoint]:
             self._mailbox.send(endpoint, record)
@@ -333,6 +420,8 @@ class ProxyService:
         found["cpu_s"] = usage.user + usage.system
         found["memory_used_bytes"] = self._protocol.used_bytes
         found["results"] = self._protocol.versions.num_results
+        if self._gpu_sums is not None:
+            found["staged_bytes"] = self._gpu_sums.staged_bytes
         if self._transport is not None:
             found["mpi_sent_bytes"] = sum(self._transport.sent_bytes)
             found["mpi_received_bytes"] = sum(self._transport.received_bytes)

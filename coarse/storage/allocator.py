@@ -115,3 +115,51 @@ class RegionAllocator:
             index -= 1
             begin = self._holes.pop(index)[0]
         self._holes.insert(index, (begin, end))
+
+
+class DeviceAllocator:
+    """The regions of a device: those of keys have a range of their own where its memory is in part a GPU's."""
+
+    def __init__(self, capacity_bytes: int, keys: tuple[int, int] | None = None) -> None:
+        """`keys` is where the range of keys begins, at `capacity_bytes` or above, and its bytes."""
+        self._others = RegionAllocator(capacity_bytes)
+        begin, nbytes = keys or (0, 0)
+        self._keys = self._others if keys is None else RegionAllocator(nbytes)
+        self._keys_begin = begin
+
+    def allocate(self, nbytes: int, *, is_of_key: bool) -> int | None:
+        """Offset of a new region; None where there is no room. See RegionAllocator."""
+        if not is_of_key:
+            return self._others.allocate(nbytes)
+        offset = self._keys.allocate(nbytes)
+        return None if offset is None else offset + self._keys_begin
+
+    def free_bytes(self, *, is_of_key: bool) -> int:
+        """Bytes in no region, of which such a one could be given."""
+        return (self._keys if is_of_key else self._others).free_bytes
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes in regions."""
+        apart = 0 if self._keys is self._others else self._keys.used_bytes
+        return self._others.used_bytes + apart
+
+    def carve(self, offset: int, nbytes: int) -> int:
+        """See RegionAllocator; of keys alone."""
+        rest = self._keys.carve(offset - self._keys_begin, nbytes)
+        return rest if rest < 0 else rest + self._keys_begin
+
+    def size_of(self, offset: int) -> int:
+        """Bytes of the region at `offset`."""
+        allocator, begin = self._at(offset)
+        return allocator.size_of(offset - begin)
+
+    def free(self, offset: int) -> None:
+        """Give the region at `offset` back."""
+        allocator, begin = self._at(offset)
+        allocator.free(offset - begin)
+
+    def _at(self, offset: int) -> tuple[RegionAllocator, int]:
+        """Whose an offset is, and where its range begins."""
+        is_of_key = self._keys is not self._others and offset >= self._keys_begin
+        return (self._keys, self._keys_begin) if is_of_key else (self._others, 0)

@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 
-from coarse.errors import CapacityError, ConfigError
+from coarse.errors import CapacityError, ConfigError, GpuError
 from coarse.protocol.partition import RankPlace, Role
-from coarse.protocol.place import Anywhere, DaxDevice, ExistingFile, MemoryPlace, NumaNode
+from coarse.protocol.place import Anywhere, DaxDevice, ExistingFile, GpuMemory, MemoryPlace, NumaNode
 from coarse.storage.dax import open_dax
 from coarse.storage.existing_file import open_existing, refuse_overlap_elsewhere
 from coarse.storage.folder import create_in_folder
+from coarse.storage.gpu_memory import create_on_gpu
 from coarse.storage.numa import create_on_node
 from coarse.storage.region import MemoryFile, PageSource, check_capacity, create_memory_file, total_bytes
 
@@ -26,6 +27,7 @@ def open_device_file(
     Raises:
         ConfigError: this machine has no such place, or this job may not use it.
         CapacityError: the place has not that much.
+        GpuError: CUDA refuses what is asked of a GPU.
     """
     (own,) = (place for place in places if place.rank == rank)
     memories = [place.memory for place in places if Role.MEMORY_DEVICE in place.roles]
@@ -38,7 +40,7 @@ def open_device_file(
         if isinstance(own.memory, ExistingFile):
             refuse_overlap_elsewhere(own.memory, elsewhere)
         return _open_in(own.memory, name, wanted_bytes, memories.count(own.memory))
-    except (CapacityError, ConfigError) as error:
+    except (CapacityError, ConfigError, GpuError) as error:
         raise type(error)(f"{own.memory_said_at}: memory of rank {rank} is '{own.memory}': {error}") from None
 
 
@@ -49,5 +51,7 @@ def _open_in(place: MemoryPlace, name: str, wanted_bytes: int | None, num_sharer
         return open_dax(place.path, wanted_bytes, place.offset_bytes, place.nbytes)
     if isinstance(place, ExistingFile):
         return open_existing(place.path, wanted_bytes, place.offset_bytes, place.nbytes)
+    if isinstance(place, GpuMemory):
+        return create_on_gpu(place.number, name, wanted_bytes, num_sharers)
     assert not isinstance(place, Anywhere)
     return create_in_folder(place.path, wanted_bytes, num_sharers)

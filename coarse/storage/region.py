@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from coarse.errors import CapacityError
+from coarse.storage.gpu.interface import GpuOffer
 
 _HEADROOM_BYTES = 64 * 1024 * 1024
 """What `reserve` leaves to the rest of the machine."""
@@ -182,6 +183,8 @@ class MemoryFile:
     """Where in the file the device begins."""
     align_bytes: int = PageSource.page_bytes
     """Of which the length of a mapping must be a multiple."""
+    gpu: GpuOffer | None = None
+    """Of a device whose keys' regions are on a GPU: what is there."""
 
 
 def create_memory_file(name: str, nbytes: int) -> int:

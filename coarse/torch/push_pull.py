@@ -12,11 +12,13 @@ from coarse.errors import ConfigError
 from coarse.protocol.dtypes import Op
 from coarse.protocol.records import Descriptor
 from coarse.session import current
+from coarse.storage.gpu.interface import is_on_gpu as is_array_on_gpu
 from coarse.torch.compression import NoCompression, checked_compression
 from coarse.torch.device_state import before_writing_to
 from coarse.torch.differentiable import differentiable
 from coarse.torch.handles import T, Waitable
 from coarse.torch.names import named
+from coarse.torch.on_gpu import contiguous_on_gpu, goes_by_gpu, gpu_array_of, in_its_stream, new_on_gpu, tensor_on_gpu
 from coarse.torch.tensors import (
     array_of,
     describe,
@@ -57,7 +59,8 @@ class Handle:
     def wait(self, timeout: float | None = None) -> torch.Tensor:
         """The result; after `timeout` seconds (default: stall_timeout_s) StallError names who is missing."""
         before_writing_to([self._out])
-        self._arriving.wait(timeout)
+        with in_its_stream(self._out):
+            self._arriving.wait(timeout)
         if not self._is_delivered:
             if self._is_direct:
                 note_overwritten([self._out])
@@ -89,7 +92,8 @@ def push(tensor: torch.Tensor, name: str, op: Op = Op.AVERAGE, priority: int = 0
     """
     client = current().require_client()
     descriptor = describe(tensor, name, op, priority)
-    return PushedTensor(client.push(descriptor, array_of(on_host(tensor))), tensor)
+    with in_its_stream(tensor):
+        return PushedTensor(client.push(descriptor, _array_to_push(tensor)), tensor)
 
 
 def pull(name: str, out: torch.Tensor | None = None) -> Handle:
@@ -105,8 +109,9 @@ def pull(name: str, out: torch.Tensor | None = None) -> Handle:
             f"rank {arrays.rank()}: {name!r} is {state.descriptor} but out has {out.dtype}; leave "
             "out away to get a new tensor"
         )
-    staged = host_target(out)
-    return Handle(arrays.pull(name, array_of(staged)), staged, out)
+    staged, array = _target(out)
+    with in_its_stream(out):
+        return Handle(arrays.pull(name, array), staged, out)
 
 
 def push_pull(
@@ -238,9 +243,14 @@ def _forgotten_after(handle: Handle, key: str) -> Handle:
 
 def _to_new(start: _Start, tensor: torch.Tensor, name: str, op: Op, priority: int) -> Handle:
     descriptor = describe(tensor, name, op, priority)
-    source = array_of(on_host(tensor))
+    source = _array_to_push(tensor)
     if current().require_client().is_device_array(descriptor, source):
-        return Handle(start(descriptor, source, source), tensor, tensor)
+        with in_its_stream(tensor):
+            return Handle(start(descriptor, source, source), tensor, tensor)
+    if goes_by_gpu(tensor):
+        result = new_on_gpu(tensor)
+        with in_its_stream(tensor):
+            return Handle(start(descriptor, source, gpu_array_of(result)), result, result)
     staged = torch.empty(tensor.shape, dtype=tensor.dtype)
     handle = start(descriptor, source, array_of(staged))
     out = staged if tensor.device.type == "cpu" else torch.empty_like(tensor)
@@ -249,9 +259,25 @@ def _to_new(start: _Start, tensor: torch.Tensor, name: str, op: Op, priority: in
 
 def _in_place(start: _Start, tensor: torch.Tensor, name: str, op: Op, priority: int) -> Handle:
     descriptor = describe(tensor, name, op, priority)
-    staged = host_target(tensor)
-    handle = start(descriptor, array_of(on_host(tensor)), array_of(staged))
-    return Handle(handle, staged, tensor)
+    staged, array = _target(tensor)
+    source = array if staged.data_ptr() == tensor.data_ptr() else _array_to_push(tensor)
+    with in_its_stream(tensor):
+        return Handle(start(descriptor, source, array), staged, tensor)
+
+
+def _array_to_push(tensor: torch.Tensor) -> np.ndarray:
+    """What the client pushes of a tensor: its memory, or a copy of its values that is laid out so."""
+    return gpu_array_of(contiguous_on_gpu(tensor)) if goes_by_gpu(tensor) else array_of(on_host(tensor))
+
+
+def _target(tensor: torch.Tensor) -> tuple[torch.Tensor, np.ndarray]:
+    """Where a result for a tensor arrives, its own memory or a staging buffer beside it; and that as an array."""
+    if not goes_by_gpu(tensor):
+        staged = host_target(tensor)
+        return staged, array_of(staged)
+    is_direct = tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj()
+    staged = tensor.detach() if is_direct else new_on_gpu(tensor)
+    return staged, gpu_array_of(staged)
 
 
 def synchronize(handle: Waitable[T]) -> T:
@@ -271,11 +297,16 @@ def device_array(
     op: Op = Op.AVERAGE,
     priority: int = 0,
 ) -> torch.Tensor:
-    """A tensor in device memory, zeros at first, whose push_pull under `name` moves no bytes."""
+    """A tensor in device memory, zeros at first, whose push_pull under `name` moves no bytes.
+
+    It is on a GPU where the device's memory is one's.
+    """
     sample = describe(torch.empty(0, dtype=dtype), name, op, priority)
     shape = arrays.checked_shape(name, shape)
     descriptor = Descriptor(name, sample.dtype, sample.op, shape, sample.priority)
-    return tensor_of(current().require_client().device_array(descriptor), descriptor.dtype)
+    array = current().require_client().device_array(descriptor)
+    make = tensor_on_gpu if is_array_on_gpu(array) else tensor_of
+    return make(array, descriptor.dtype)
 
 
 def join(device: int = -1) -> int:

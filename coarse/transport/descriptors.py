@@ -11,8 +11,12 @@ import socket
 
 from coarse.transport.arrival import PEER
 
-_MOST_LABEL_BYTES = 64
-_LABEL = re.compile(r"control|device [0-9]{1,9} [0-9]{1,19} [0-9]{1,19}|pool( [0-9]{1,9})?")
+_MOST_LABEL_BYTES = 256
+_LABEL = re.compile(
+    r"control|pool( [0-9]{1,9})?"
+    r"|device [0-9]{1,9} [0-9]{1,19} [0-9]{1,19}( [0-9a-f:.]{7,20} [0-9]{1,19} [0-9a-f]{128})?"
+)
+"""The longer one of a device is of one on a GPU: its bus address, its bytes and CUDA's handle."""
 _CONTROL_BYTES = socket.CMSG_SPACE(array.array("i").itemsize) + socket.CMSG_SPACE(PEER.size)
 
 

@@ -139,6 +139,15 @@ class Mailbox:
         """Write a record; its reader is woken by the next `ring_bells`."""
         self.post(peer, encode(record))
 
+    def moment_s(self) -> float:
+        """When what is being done happens, for `as_of`; here now, whenever that is."""
+        return 0.0
+
+    @contextlib.contextmanager
+    def as_of(self, moment_s: float) -> Iterator[None]:
+        """Within, this thread goes on with something of an earlier moment, which has had to wait."""
+        yield
+
     def send_to_all(self, record: Record) -> None:
         """Write a record to every endpoint of the node and wake them."""
         for peer in self._outbound:

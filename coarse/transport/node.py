@@ -16,6 +16,7 @@ import numpy as np
 from mpi4py import MPI
 
 from coarse.errors import StallError
+from coarse.storage.gpu_memory import map_memory, own_memory
 from coarse.storage.pool.memory import Pool
 from coarse.storage.region import DeviceMemory, MemoryFile, create_memory_file
 from coarse.transport.descriptors import receive_descriptor, send_descriptor, take_senders
@@ -53,12 +54,11 @@ def open_node(
 
     Raises:
         CapacityError: this process may not map so much; on this rank alone.
+        ConfigError: it does not see the GPU of a device; on this rank alone.
+        GpuError: CUDA does not map a GPU's memory here; on this rank alone.
         StallError: a rank that has not handed on its files in time.
     """
-    offers = {
-        f"device {d} {file.capacity_bytes} {file.begin_bytes}": file.descriptor for d, file in own_files.items()
-    }
-    offers |= others
+    offers = {_label(device, file): file.descriptor for device, file in own_files.items()} | dict(others)
     if comm.Get_rank() == 0:
         offers["control"] = create_memory_file(f"coarse-{run}-control", control_bytes(num_endpoints))
     descriptors = _exchange(comm, run, offers, timeout_s)
@@ -71,15 +71,34 @@ def open_node(
     memories = {}
     for label in list(descriptors):
         if label.startswith("device "):
-            descriptor = descriptors.pop(label)
-            device, capacity_bytes, begin_bytes = map(int, label.split()[1:])
-            source = own_files[device].source if device in own_files else None
-            memories[device] = DeviceMemory(descriptor, capacity_bytes, source, begin_bytes)
+            device = int(label.split()[1])
+            memories[device] = _memory(label, descriptors.pop(label), own_files)
     return NodeShare(
         control=memoryview(control),
         memories=memories,
         process_ids=dict(zip(world_ranks, process_ids.tolist(), strict=True)),
         others=descriptors,
+    )
+
+
+def _label(device: int, file: MemoryFile) -> str:
+    """What the ranks of a node have to know of a device's file."""
+    of_file = f"device {device} {file.capacity_bytes} {file.begin_bytes}"
+    return of_file if file.gpu is None else f"{of_file} {file.gpu.bus_id} {file.gpu.nbytes} {file.gpu.handle.hex()}"
+
+
+def _memory(label: str, descriptor: int, own_files: Mapping[int, MemoryFile]) -> DeviceMemory:
+    """The memory of a device, of which a label tells."""
+    device, capacity_bytes, begin_bytes, *of_gpu = label.split()[1:]
+    own = own_files.get(int(device))
+    if not of_gpu:
+        return DeviceMemory(descriptor, int(capacity_bytes), own.source if own else None, int(begin_bytes))
+    if own is not None:
+        return own_memory(own, descriptor)
+    bus_id, nbytes, handle = of_gpu
+    own_bus_id = next((file.gpu.bus_id for file in own_files.values() if file.gpu is not None), None)
+    return map_memory(
+        int(device), descriptor, int(capacity_bytes), bus_id, int(nbytes), bytes.fromhex(handle), own_bus_id
     )
 
 

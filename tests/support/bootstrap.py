@@ -1,7 +1,7 @@
 """Runs a test's program as `python program args` would, with stacks of all threads on SIGUSR1.
 
 Where COARSE_TEST_JOINS_FIRST is set, ranks join the job before, so that memory devices serve without what the program
-imports.
+imports. Where COARSE_TEST_GPUS is set, GPUs are stand-ins (tests/support/gpu_stand_in.py), made by these arguments.
 """
 
 import faulthandler
@@ -16,6 +16,13 @@ if __name__ == "__main__":
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     sys.argv = sys.argv[1:]
+    if "COARSE_TEST_GPUS" in os.environ:
+        import json
+
+        from coarse.storage.gpu.available import use
+        from tests.support.gpu_stand_in import StandInGpus
+
+        use(StandInGpus(**json.loads(os.environ["COARSE_TEST_GPUS"])))
     if "COARSE_TEST_JOINS_FIRST" in os.environ:
         import coarse
 

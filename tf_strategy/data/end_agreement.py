@@ -77,7 +77,7 @@ class DataAgreement:
             raise MismatchError(f"rank {self._rank}: {error}") from None
 
     def _said_by_all(self, here: StepReport) -> list[StepReport]:
-        table = self._client.device_array(self._descriptor)
+        table = self._client.host_array(self._descriptor)
         table[:] = 0
         table[self._rank] = here
         try:

@@ -94,7 +94,7 @@ def streamed(client: "Client", pieces: Sequence[Piece], arrays: Sequence[np.ndar
 
 
 def _pushed(client: "Client", piece: Piece, parts: Sequence[np.ndarray]) -> Handle:
-    buffer = client.device_array(piece.descriptor)
+    buffer = client.host_array(piece.descriptor)
     flat = buffer.view(np.uint8)
     pack(parts, piece.sections, flat)
     last = piece.sections[-1]

@@ -190,7 +190,7 @@ class RollCall:
         self._rank = runtime.client_index
         shape = (runtime.placement.num_clients, _BEFORE + SAID_BYTES // 8)
         self._descriptor = Descriptor("tensorflow/roll", int(DType.INT64), int(Op.SUM), shape, URGENT)
-        self._rows = self._client.device_array(self._descriptor)
+        self._rows = self._client.host_array(self._descriptor)
         self._handle: Handle | None = None
         self._place = ProgramPlace("nothing")
         self.number = 0

@@ -87,7 +87,7 @@ def stream_from(root_rank: int, parts: Sequence[np.ndarray], name: str) -> None:
         slot = index % _NUM_SLOTS
         descriptor = Descriptor(f"{name}/{capacity}/{slot}", int(DType.UINT8), int(Op.SUM), (capacity,), 0)
         client = runtime.require_client()
-        buffer = client.device_array(descriptor)
+        buffer = client.host_array(descriptor)
         if is_root:
             pack(parts, sections, buffer)
         under_way.append((client.push_pull(descriptor, None, buffer, present=is_root), buffer, sections))

@@ -139,7 +139,7 @@ class DeviceReducer:
 
     def memory_of(self, descriptor: Descriptor) -> np.ndarray:
         """See Reducer."""
-        array = self._client.device_array(descriptor)
+        array = self._client.host_array(descriptor)
         self._buckets.append((descriptor, array))
         return array
 
@@ -162,6 +162,19 @@ class DeviceReducer:
     def close(self) -> None:
         """See Reducer and drop."""
         self.drop()
+
+
+class CopiedReducer(DeviceReducer):
+    """Buckets of which some live on a GPU beside their gradients; streams copy those to devices and back, in place."""
+
+    def use(self, descriptor: Descriptor, array: np.ndarray) -> None:
+        """Take a bucket's flat memory on a GPU, zeros at first, in place of `memory_of`."""
+        self._buckets.append((descriptor, array))
+
+    def start(self, index: int) -> Flight:
+        """See Reducer."""
+        descriptor, array = self._buckets[index]
+        return self._client.push_pull(descriptor, array, array)
 
 
 def may_share(runtime: "Runtime") -> bool:

@@ -31,7 +31,7 @@ class RollCall:
     def ask(self) -> None:
         """Say that this worker takes part; nothing where that is said."""
         if self._answer is None:
-            present = self._client.device_array(self._call)
+            present = self._client.host_array(self._call)
             present[:] = 0
             present[self._worker] = 1
             self._answer = self._client.push_pull(self._call, present, present)

@@ -172,7 +172,7 @@ class SplitChooser:
         """The mean of the workers' values; None, on all alike, where one of them has joined or has none."""
         given = [] if values is None else values
         descriptor = self._average_of(len(self._buckets))
-        vector = self._client.device_array(descriptor)
+        vector = self._client.host_array(descriptor)
         vector[:] = 0.0
         vector[: len(given)] = given
         vector[-1] = values is not None

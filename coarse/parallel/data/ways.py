@@ -45,7 +45,7 @@ def seconds_of_ways(
         shape = (max(1, nbytes // dtype.itemsize),)
         descriptor = Descriptor(f"{prefix}scratch/{nbytes}", int(dtype), int(Op.SUM), shape, 0)
         try:
-            array = client.device_array(descriptor)
+            array = client.host_array(descriptor)
             devices.append((yield from _fastest_s(client, partial(_by_devices, client, descriptor, array))))
         except CapacityError:
             _forget(client, descriptor)

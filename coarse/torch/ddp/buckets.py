@@ -10,6 +10,7 @@ each rank writes into its own cohort's column. A last element of NaN says that s
 """
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -21,8 +22,9 @@ from coarse.parallel.data.bucket_plan import BucketPlan
 from coarse.parallel.data.bucket_plan import plan_buckets as plan_of_sizes
 from coarse.parallel.data.flight import BucketPhase
 from coarse.parallel.data.reducer import Flight
-from coarse.protocol.dtypes import Op
+from coarse.protocol.dtypes import STORAGE, Op
 from coarse.torch.compression import NoCompression
+from coarse.torch.on_gpu import in_its_stream
 from coarse.torch.tensors import describe, is_dense, tensor_of
 
 
@@ -53,7 +55,8 @@ class Bucket:
 
     plan: BucketPlan
     parameters: tuple[torch.Tensor, ...]
-    array: np.ndarray  # (layout.num_elements + num_cohorts * (len(parameters) + 1),) storage type
+    array: np.ndarray | torch.Tensor  # (layout.num_elements + num_cohorts * (len(parameters) + 1),) storage type
+    """On the host, or a tensor on the parameters' GPU."""
     flat: torch.Tensor = field(init=False)
     views: tuple[torch.Tensor, ...] = field(init=False)
     arrivals: list[int] = field(init=False)
@@ -78,7 +81,7 @@ class Bucket:
 
     def __post_init__(self) -> None:
         wire = self.plan.descriptor.dtype
-        self.flat = tensor_of(self.array, wire)
+        self.flat = self.array if isinstance(self.array, torch.Tensor) else tensor_of(self.array, wire)
         self.views = tuple(
             _view_like(parameter, self.flat, slot.offset_elements)
             for parameter, slot in zip(self.parameters, self.plan.layout.slots, strict=True)
@@ -86,12 +89,22 @@ class Bucket:
         self.has_gradient = [False] * len(self.parameters)
         self.came_sparse = [False] * len(self.parameters)
         rows, cohorts = len(self.parameters) + 1, self.plan.num_cohorts
-        self._presence = self.array[-rows * cohorts :].reshape(rows, cohorts)
+        self._presence = self._presence_on_host(rows, cohorts)
         self._presence_tensor = self.flat[-rows * cohorts :].view(rows, cohorts)
         self._one, self._nan = self._in_storage(1.0), self._in_storage(float("nan"))
         self._sealed: Sequence[tuple[torch.Tensor | None, int]] = ()
         """Each parameter's gradient, and its version, when the bucket was sealed."""
         self.begin_step()
+
+    def _presence_on_host(self, rows: int, cohorts: int) -> np.ndarray:
+        """(rows, cohorts) storage type: where [Note: presence] is written and read; of a bucket on a GPU, a copy."""
+        if isinstance(self.array, torch.Tensor):
+            return np.zeros((rows, cohorts), STORAGE[self.plan.descriptor.dtype])
+        return self.array[-rows * cohorts :].reshape(rows, cohorts)
+
+    def in_its_stream(self) -> AbstractContextManager[None]:
+        """Within, this thread works with the bucket's memory in torch's stream, if that is on a GPU."""
+        return in_its_stream(self.flat)
 
     def begin_step(self) -> None:
         """Wait for all parameters' gradients anew."""
@@ -123,6 +136,8 @@ class Bucket:
                 self._presence[-1] = self._nan
             sealed.append((gradient, 0 if gradient is None else gradient._version))
         self._sealed = sealed
+        if isinstance(self.array, torch.Tensor):  # by `.data`, so that no version changes
+            self._presence_tensor.data.copy_(tensor_of(self._presence, self.plan.descriptor.dtype))
 
     def open(self, num_ranks: int | None) -> dict[str, int]:
         """Let `.grad` hold the result, which lies in the memory: by name how many ranks lacked a gradient that some
@@ -136,6 +151,8 @@ class Bucket:
             self._multiply(self.predivide)
             return {}
         increment_version([self.flat])  # see [Note: writes that autograd sees]
+        if isinstance(self.array, torch.Tensor):
+            tensor_of(self._presence, self.plan.descriptor.dtype).copy_(self._presence_tensor)
         self._multiply(self.predivide)
         if (self._presence == self._presence[-1]).all():  # every rank had every gradient
             if not self.shows_results:
@@ -173,7 +190,7 @@ class Bucket:
         return counts
 
     def _in_storage(self, value: float) -> np.generic:
-        one = torch.full((1,), value, dtype=self.flat.dtype)
+        one = torch.full((1,), value, dtype=self.flat.dtype)  # on the host
         is_half = self.flat.dtype == torch.bfloat16
         storage: np.ndarray = (one.view(torch.uint16) if is_half else one).numpy()
         return storage[0]

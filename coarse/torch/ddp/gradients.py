@@ -336,12 +336,14 @@ class GradientExchange:
         if self._timer is not None and self._timer.is_running:
             self._timer.on_bucket(bucket.plan.index)
         bucket.seal(self._place)
-        bucket.flight = self._reducer.start(bucket.plan.index)
+        with bucket.in_its_stream():
+            bucket.flight = self._reducer.start(bucket.plan.index)
         bucket.phase = moved(bucket.phase, BucketPhase.IN_FLIGHT)
 
     def _finish(self, bucket: Bucket) -> None:
         assert bucket.flight is not None
-        bucket.flight.wait()
+        with bucket.in_its_stream():
+            bucket.flight.wait()
         bucket.phase = moved(bucket.phase, BucketPhase.LANDED)
         self.last_absent.update(bucket.open(self._num_ranks))
         self._has_found_sparse |= bucket.has_sparse

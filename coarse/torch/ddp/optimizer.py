@@ -6,11 +6,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
 import torch
 
 from coarse.errors import ConfigError
+from coarse.parallel.data.reducer import CopiedReducer
 from coarse.parallel.data.switch import Switch
 from coarse.protocol.dtypes import Op
+from coarse.protocol.records import Descriptor
 from coarse.session import current
 from coarse.torch.collectives.process_sets import ProcessSet, global_process_set
 from coarse.torch.compression import NoCompression, checked_compression
@@ -22,6 +25,7 @@ from coarse.torch.ddp.gradients import GradientExchange
 from coarse.torch.ddp.peers import peers_of
 from coarse.torch.ddp.sparse_gradients import Named, SparseGradients
 from coarse.torch.device_state import DeviceState
+from coarse.torch.on_gpu import goes_by_gpu, gpu_array_of, zeros_on_gpu
 from coarse.torch.tensors import NamedTensors, format_of, names_of, signature, torch_type_of
 
 if TYPE_CHECKING:  # it starts MPI, which only init() may
@@ -52,8 +56,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
             gathered from all ranks and stay sparse; parameters that have them leave their buckets after the first step.
         process_set: some of the workers, who combine gradients among themselves and not by the memory devices; others
             who make it step alone. Members construct, step and close it together.
-        gradients_in_device_memory: make `.grad` a view of it, so that a push moves no bytes; else,
-            and for parameters on a GPU, buckets are copied in and out.
+        gradients_in_device_memory: make `.grad` a view of it, so that a push moves no bytes; else buckets are copied in
+            and out. Of parameters on a GPU it is a view of a bucket there, which streams copy while backward computes.
         prefix: stands before the keys' names; by default optimizers are numbered as they are made.
         parameters_in_device_memory: keep parameters and optimizer state there, for `snapshot`, whose
             text says who may write to them meanwhile.
@@ -107,7 +111,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._watched: set[torch.Tensor] = set()
         self._claims = claims_of(runtime)
         self._prefix = self._claims.claim_prefix(prefix, self._peers.label)
-        self._reducer = self._peers.reducer(self._prefix)
+        self._reducer = self._peers.reducer(self._prefix, on_gpu=any(map(goes_by_gpu, self._names)))
         gathers = self._gathers_sparse and not sparse_as_dense
         self._sparse = SparseGradients(self._prefix, self._op, self._peers) if gathers else None
         self._rest: list[Bucket] = []
@@ -340,19 +344,33 @@ class DistributedOptimizer(torch.optim.Optimizer):
         parameters = dict(named)
         for plan in plans[len(made) :]:
             members = tuple(parameters[name] for name in plan.names)
-            memory = self._reducer.memory_of(plan.descriptor)
-            kind = self._kind_of_bucket(members, plan.descriptor.dtype)
+            memory = self._memory_of_bucket(plan.descriptor, members)
+            kind = self._kind_of_bucket(members, memory, plan.descriptor.dtype)
             made.append(kind(plan, members, memory, predivide=self._predivide))
+
+    def _memory_of_bucket(
+        self, descriptor: Descriptor, parameters: Sequence[torch.Tensor]
+    ) -> np.ndarray | torch.Tensor:
+        """A bucket's memory: on the GPU of its parameters, where the reducer takes it from there."""
+        devices = {parameter.device for parameter in parameters}
+        if not isinstance(self._reducer, CopiedReducer) or len(devices) > 1 or not goes_by_gpu(parameters[0]):
+            return self._reducer.memory_of(descriptor)
+        flat = zeros_on_gpu(parameters[0], descriptor.shape, torch_type_of(descriptor.dtype))
+        self._reducer.use(descriptor, gpu_array_of(flat))
+        return flat
 
     def _statement_of(self, parameter: torch.Tensor) -> str:
         """What all ranks must have alike of a parameter."""
         owner = self._claims.owner_of(parameter)
-        return format_of(parameter) + (f", with another optimizer of prefix {owner!r}" if owner else "")
+        place = " on a GPU" if goes_by_gpu(parameter) else ""
+        return format_of(parameter) + place + (f", with another optimizer of prefix {owner!r}" if owner else "")
 
-    def _kind_of_bucket(self, parameters: Sequence[torch.Tensor], wire: int) -> type[Bucket]:
+    def _kind_of_bucket(
+        self, parameters: Sequence[torch.Tensor], memory: np.ndarray | torch.Tensor, wire: int
+    ) -> type[Bucket]:
         if not self._in_device_memory or any(parameter.dtype != torch_type_of(wire) for parameter in parameters):
             return BucketOfCopies
-        if all(parameter.device.type == "cpu" for parameter in parameters):
+        if isinstance(memory, torch.Tensor) or all(parameter.device.type == "cpu" for parameter in parameters):
             return BucketOfViews
         warnings.warn(
             f"gradients on {parameters[0].device} cannot live in device memory of the host and are "

@@ -71,8 +71,8 @@ class Peers(Protocol):
         """See require_same_among."""
         ...
 
-    def reducer(self, prefix: str) -> Reducer:
-        """What combines their buckets; `prefix` stands before its keys' names."""
+    def reducer(self, prefix: str, *, on_gpu: bool) -> Reducer:
+        """What combines their buckets, which GPUs copy (`on_gpu`); `prefix` stands before its keys' names."""
         ...
 
     def meeting(self, name: str) -> Meeting:
@@ -110,9 +110,9 @@ class AllWorkers:
         """See Peers."""
         require_same_among(global_process_set, entries, what)
 
-    def reducer(self, prefix: str) -> Reducer:
+    def reducer(self, prefix: str, *, on_gpu: bool) -> Reducer:
         """See Peers."""
-        return reducer_of(self._runtime, prefix, self.switch)
+        return reducer_of(self._runtime, prefix, self.switch, on_gpu=on_gpu)
 
     def meeting(self, name: str) -> Meeting:
         """See Peers."""
@@ -155,7 +155,7 @@ class Members:
         """See Peers."""
         require_same_among(self._set, entries, what)
 
-    def reducer(self, prefix: str) -> Reducer:
+    def reducer(self, prefix: str, *, on_gpu: bool) -> Reducer:
         """See Peers."""
         from coarse.parallel.data.allreduce import AllreduceReducer  # which calls MPI, and an import must not start it
 

@@ -8,7 +8,9 @@ import pytest
 from typer.testing import CliRunner
 
 from coarse.cli import check, run
+from coarse.storage.gpu.available import use
 from coarse.storage.numa import memory_nodes
+from tests.support.gpu_stand_in import StandInGpus
 
 APPS = {"run": run.app, "check": check.app}
 TABLE = '[[rank]]\nrank = 0\nrole = "worker"\n[[rank]]\nrank = {device}\nrole = "memory_device"\n'
@@ -87,6 +89,47 @@ def test_options_after_the_script_are_the_scripts_own(folder):
     status, output = status_with(folder, "2:2", "run", "--dry-run", "train.py", "--workers", "9", "-x", "--", "--help")
     assert status == 0
     assert output.count("train.py --workers 9 -x -- --help") == 1
+
+
+@pytest.fixture
+def two_gpus():
+    """Stand-ins, one of which is in exclusive mode, and which do not reach one another."""
+    use(StandInGpus(2, total_bytes=4 << 30, strangers=[(0, 1)], lacks=["", "it is in exclusive mode"]))
+    yield
+    use(None)
+
+
+def test_a_check_lists_gpus_with_what_they_reach_and_lack(folder, two_gpus):
+    status, output = status_with(folder, "2:2", "check")
+    assert status == 0
+    said = " ".join(re.sub("[│\n]", " ", output).split())
+    assert "GPUs 0: Stand-in at 0000:00:00.0, 4.0 GiB; peer access to no other 1: Stand-in" in said
+    assert "it is in exclusive mode; peer access to no other" in said
+
+
+def test_a_check_says_which_gpu_each_device_has(folder, two_gpus):
+    (folder / "gpu.toml").write_text(
+        '[[rank]]\nrank = 0\nrole = "worker"\n'
+        + "".join(f'[[rank]]\nrank = {r}\nrole = "memory_device"\nmemory = "cuda:{r - 1}"\n' for r in (1, 2, 3))
+    )
+    status, output = status_with(folder, "gpu.toml", "check")
+    assert status == 0
+    said = " ".join(re.sub("[│\n]", " ", output).split())
+    assert "rank 1 cuda:0, up to 2.0 GiB" in said
+    assert "rank 2 refused: gpu.toml:11: memory of rank 2 is 'cuda:1': GPU 1 (Stand-in) cannot be" in said
+    assert "rank 3 refused: gpu.toml:15: memory of rank 3 is 'cuda:2': this process sees no GPU 2" in said
+
+
+def test_a_check_without_gpus_says_why(folder, monkeypatch):
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    monkeypatch.delitem(sys.modules, "coarse.storage.gpu.cupy_gpus", raising=False)
+    use(None)
+    status, output = status_with(folder, "2:2", "check")
+    use(None)
+    assert status == 0
+    said = " ".join(re.sub("[│\n]", " ", output).split())
+    assert "GPUs none: GPUs need CuPy" in said
+    assert "'coarse[cuda]'" in said
 
 
 def test_a_check_without_an_mpi_library_says_so(folder):

@@ -25,7 +25,8 @@ class FakeMachine:
         self.client = 0
         self.freed: list[int] = []
 
-    def allocate(self, device: int, nbytes: int) -> tuple[int, np.ndarray]:
+    def allocate(self, device: int, nbytes: int, *, is_of_key: bool) -> tuple[int, np.ndarray]:
+        assert is_of_key
         self._device = device
         self._visits[device] += 1
         return device, np.empty(nbytes, np.uint8)

@@ -5,7 +5,7 @@ import pytest
 from coarse.errors import ConfigError
 from coarse.protocol.partition import RankPlace, Role, partition_from_nodes, partition_from_text
 from coarse.protocol.partition_file import partition_from_toml, stated_or_default
-from coarse.protocol.place import Anywhere, DaxDevice, ExistingFile, Folder, NumaNode
+from coarse.protocol.place import Anywhere, DaxDevice, ExistingFile, Folder, GpuMemory, NumaNode
 
 
 @pytest.fixture
@@ -110,6 +110,12 @@ DEVICE = 'rank = 1\nrole = "memory_device"'
             "memory_bytes must be a whole number, got '1 GiB'",
         ),
         (entries('rank = 0\nrole = "worker"', f'{DEVICE}\nmemory = "file:pool"'), 7, "an absolute path after file:"),
+        (entries('rank = 0\nrole = "worker"', f'{DEVICE}\nmemory = "cuda:x"'), 7, "index of a GPU.*'cuda:x'"),
+        (
+            entries('rank = 0\nrole = "both"', f'{DEVICE}\nmemory = "cuda:0"'),
+            7,
+            "memory of rank 1 is 'cuda:0', and that of rank 0 on the same node host is 'anywhere'; put all .* or none",
+        ),
         ("rank = 3\n", 1, "one .*rank.* table for each"),
         ("ranks = 3\n", 1, "unknown key 'ranks'"),
         ("[[rank]\n", 1, "not TOML"),
@@ -148,6 +154,18 @@ def test_each_device_may_say_where_its_memory_is(write):
         Anywhere(),
     ]
     assert table.places[1].memory_said_at == f"{path}:8"
+
+
+def test_devices_may_share_a_gpu_and_nodes_may_differ(write):
+    path = write(
+        entries(
+            'rank = 0\nrole = "both"\nmemory = "cuda:0"',
+            'rank = 1\nrole = "memory_device"\nmemory = "cuda:0"',
+            'rank = 2\nrole = "both"',
+        )
+    )
+    table = partition_from_toml(path, ["a", "a", "b"])
+    assert [place.memory for place in table.places] == [GpuMemory(0), GpuMemory(0), Anywhere()]
 
 
 def test_one_line_says_it_for_all_devices_that_do_not_say_it_themselves(write):

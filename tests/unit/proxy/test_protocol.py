@@ -277,3 +277,35 @@ def test_the_service_ends_once_all_clients_have_left():
     protocol = proxy()
     assert Finished() not in protocol.on_record(Leave(1))
     assert Finished() in protocol.on_record(Leave(0))
+
+
+# --- devices whose keys have a range of their own: a GPU's memory
+
+
+def on_gpu() -> ProxyProtocol:
+    """A device whose keys lie from byte 2^16 on."""
+    protocol = ProxyProtocol(0, placement(1), 1 << 16, (1 << 16, 4096))
+    for client in range(2):
+        protocol.on_record(Table(client, 1, *ROW))
+    return protocol
+
+
+def test_a_key_s_region_is_on_the_gpu_and_other_memory_is_not():
+    protocol = on_gpu()
+    [reserve] = protocol.on_record(Register(0, KEY, 1, descriptor(), -1, -1))
+    assert reserve.offset == 1 << 16
+    steps = protocol.on_reserved(reserve.request, "")
+    assert sent(steps, Registered) == [(0, Registered(KEY, 1, 0, 1 << 16))]
+    [other] = protocol.on_record(Allocate(1, 8, 1000))
+    assert other.offset == 0
+    [measured] = protocol.on_record(Allocate(1, 9, 1000, is_of_key=True))
+    assert measured.offset > 1 << 16
+    protocol.on_reserved(measured.request, "")
+    assert protocol.on_record(Free(measured.offset)) == []
+
+
+def test_a_key_that_the_gpu_has_no_room_for_fails_at_its_registration():
+    steps = on_gpu().on_record(Register(0, KEY, 1, descriptor(2000), -1, -1))
+    failed = dict(sent(steps, Failed))[0]
+    assert failed.error == "CapacityError"
+    assert "'w' needs 8000 bytes but device 0 has 4096 bytes free of the 8000 wanted; raise" in failed.text

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coarse.storage.allocator import RegionAllocator
+from coarse.storage.allocator import DeviceAllocator, RegionAllocator
 
 
 def test_regions_are_aligned_and_the_first_hole_that_fits_is_taken():
@@ -111,3 +111,35 @@ def test_under_any_requests_no_byte_has_two_owners_and_none_is_lost(capacity_byt
     for offset in regions:
         allocator.free(offset)
     assert allocator.largest_free_bytes == allocator.free_bytes == capacity_bytes
+
+
+# --- devices whose keys have a range of their own
+
+
+def test_without_a_range_of_their_own_keys_share_the_one_there_is():
+    device = DeviceAllocator(4096)
+    assert device.allocate(64, is_of_key=True) == 0
+    assert device.allocate(64, is_of_key=False) == 64
+    assert device.free_bytes(is_of_key=True) == device.free_bytes(is_of_key=False) == 4096 - 128
+
+
+def test_keys_with_a_range_of_their_own_take_nothing_of_the_other():
+    device = DeviceAllocator(4096, (8192, 1024))
+    offsets = [device.allocate(512, is_of_key=True) for _ in range(3)]
+    assert offsets == [8192, 8192 + 512, None]
+    assert device.allocate(512, is_of_key=False) == 0
+    assert device.free_bytes(is_of_key=True) == 0
+    assert device.free_bytes(is_of_key=False) == 4096 - 512
+    assert device.used_bytes == 1024 + 512
+    assert device.size_of(8192) == 512
+    device.free(8192)
+    device.free(0)
+    assert device.used_bytes == 512
+
+
+def test_an_arena_of_keys_is_carved_where_it_lies():
+    device = DeviceAllocator(4096, (8192, 1024))
+    assert device.allocate(256, is_of_key=True) == 8192
+    assert device.carve(8192, 64) == 8192 + 64
+    assert device.size_of(8192) == 64
+    assert device.carve(8192 + 64, 192) == -1

@@ -35,17 +35,19 @@ def open_files() -> set[str]:
     return set(os.listdir("/proc/self/fd"))
 
 
-def test_a_rank_s_descriptor_is_found_by_its_label(line, file):
+@pytest.mark.parametrize("label", ["device 0 4096 8192", f"device 3 4096 0 0000:3b:00.0 1048576 {'0f' * 64}", "pool 2"])
+def test_a_rank_s_descriptor_is_found_by_its_label(line, file, label):
     rank, other, address = line
-    send_descriptor(other, address, "device 0 4096 8192", file)
+    send_descriptor(other, address, label, file)
     found: dict[str, int] = {}
     receive_descriptor(rank, found)
-    assert os.fstat(found["device 0 4096 8192"]).st_ino == os.fstat(file).st_ino
-    os.close(found["device 0 4096 8192"])
+    assert os.fstat(found[label]).st_ino == os.fstat(file).st_ino
+    os.close(found[label])
 
 
 @pytest.mark.parametrize(
-    "label", ["", "device", "device 0", "device 0 x", "device 0 1", "device 0 1 2 3", "d" * 100, "\udcff"]
+    "label", ["", "device", "device 0", "device 0 x", "device 0 1", "device 0 1 2 3", "d" * 100, "\udcff",
+     "device 0 1 2 0000:3b:00.0 8 0f", "device 0 1 2 gpu 8 " + "0f" * 64]
 )
 def test_what_no_rank_sends_is_dropped_and_its_descriptor_closed(line, file, label):
     rank, other, address = line

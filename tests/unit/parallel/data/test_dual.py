@@ -43,7 +43,7 @@ class Line:
 
     # the client
 
-    def device_array(self, descriptor):
+    def host_array(self, descriptor):
         return np.zeros(descriptor.shape, DType(descriptor.dtype).storage)
 
     def push_pull(self, descriptor, array, out):

@@ -73,7 +73,7 @@ class Machine:
 
     # --- the client
 
-    def device_array(self, descriptor):
+    def host_array(self, descriptor):
         if "scratch" in descriptor.name and not self.has_room:
             raise CapacityError("no room")
         return np.zeros(descriptor.shape, DType(descriptor.dtype).storage)

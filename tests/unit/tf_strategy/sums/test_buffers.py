@@ -34,7 +34,7 @@ class TwoAlike:
         self.under_way: set[str] = set()
         self.most_under_way = 0
 
-    def device_array(self, descriptor):
+    def host_array(self, descriptor):
         assert descriptor.name not in self.under_way, "a buffer that is in flight was touched"
         fresh = np.full(descriptor.shape, 77, DType(descriptor.dtype).storage)
         return self.buffers.setdefault(descriptor.name, fresh)

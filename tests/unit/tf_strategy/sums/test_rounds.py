@@ -31,7 +31,7 @@ class Client:
     def __init__(self, devices: Devices) -> None:
         self._devices = devices
 
-    def device_array(self, descriptor):
+    def host_array(self, descriptor):
         self.mine = np.zeros(descriptor.shape, np.int64)
         self._devices.rows.append(self.mine)
         return self.mine

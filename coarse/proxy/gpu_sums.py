@@ -1,0 +1,176 @@
+"""A memory device's sums on a GPU: started in their turn, and over once their events are; nothing waits for them.
+
+[Note: in order] All of a device's sums are in one stream, so they end in the order in which they were started. A ring's
+result is written by the stream too, and whatever the device says after that write, it says once that is done: until
+then all that it sends waits, in order.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from coarse.protocol.dtypes import DType, Op
+from coarse.proxy.instructions import Reduce, Region, RingReduce
+from coarse.proxy.ring_buffers import ArrayOf
+from coarse.storage.gpu.buffers import GpuBuffers, Lent
+from coarse.storage.gpu.interface import AnyArray, Event, Gpus
+from coarse.storage.reduce import identity
+
+MOST_UNDER_WAY = 2
+"""One is added while the next waits for the GPU; more would wait there before a more urgent one that comes later."""
+
+
+class _Step(NamedTuple):
+    """What is done once an event is; of None, once all steps before are."""
+
+    event: Event | None
+    then: Callable[[], None]
+
+
+class GpuSums:
+    """See [Note: in order]."""
+
+    def __init__(self, gpus: Gpus, gpu: int, array_of: ArrayOf, is_direct: Callable[[int], bool]) -> None:
+        """`array_of` says where a region lies, and `is_direct` of a device whether this GPU reaches its memory."""
+        self._stream = gpus.stream(gpu)
+        self._arrays = self._stream.arrays
+        self._buffers = GpuBuffers(gpus, gpu)
+        self._array_of = array_of
+        self._is_direct = is_direct
+        self._steps: deque[_Step] = deque()
+        self._num_sums = self._num_writes = 0
+        self.staged_bytes = 0
+        """What went through pinned host memory for want of peer access."""
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another sum may be started."""
+        return self._num_sums < MOST_UNDER_WAY
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether anything is under way."""
+        return bool(self._steps)
+
+    def reduce(self, work: Reduce, then: Callable[[], None]) -> None:
+        """Start a sum over regions; then do something."""
+        dtype = DType(work.dtype)
+        staging = _Staging(self, self._buffers.lend(), dtype, work.num_elements)
+        sources = [staging.read(region) for region in work.sources]
+        targets = [staging.written(region) for region in work.targets]
+        self._arrays.reduce(sources, targets, dtype, Op(work.op), work.divisor)
+        staging.write_back()
+        self._sum_ends(staging.lent, then)
+
+    def combine(self, work: RingReduce, then: Callable[[np.ndarray], None]) -> None:
+        """Start a ring's local sum; then do something with it, a new (n,) array of the accumulator type."""
+        dtype, op, num_elements = DType(work.dtype), Op(work.op), work.num_elements
+        staging = _Staging(self, self._buffers.lend(), dtype, num_elements)
+        if not work.sources:
+            self._sum_ends(staging.lent, lambda: then(identity(num_elements, dtype, op)))
+            return
+        total = staging.lent.on_gpu(num_elements, dtype.accumulator)
+        self._arrays.combine([staging.read(region) for region in work.sources], total, dtype, op)
+        on_host = staging.lent.on_host(num_elements, dtype.accumulator)
+        self._arrays.copy(on_host, total)
+        self._sum_ends(staging.lent, lambda: then(on_host.copy()))
+
+    def write(self, values: np.ndarray, dtype: DType, targets: Sequence[Region]) -> None:
+        """Start to write a ring's result, (n,) of the storage type, into regions; see `after`."""
+        lent = self._buffers.lend()
+        on_host = lent.on_host(len(values), dtype.storage)
+        on_host[:] = values
+        for region in targets:
+            self._arrays.copy(self._array_of(region, dtype, len(values)), on_host)
+
+        def written() -> None:
+            self._num_writes -= 1
+            lent.give_back()
+
+        self._num_writes += 1
+        self._steps.append(_Step(self._stream.record(), written))
+
+    def after(self, then: Callable[[], None]) -> None:
+        """Do something once all results are where `write` puts them: at once, as a rule."""
+        if self._num_writes:
+            self._steps.append(_Step(None, then))
+        else:
+            then()
+
+    def go_on(self) -> bool:
+        """Do what events have come to; whether there was any. GpuError where the GPU has failed."""
+        has_gone_on = False
+        while self._steps and ((event := self._steps[0].event) is None or event.is_done()):
+            self._steps.popleft().then()
+            has_gone_on = True
+        return has_gone_on
+
+    # --- within
+
+    def _sum_ends(self, lent: Lent, then: Callable[[], None]) -> None:
+        def ended() -> None:
+            self._num_sums -= 1
+            then()
+            lent.give_back()
+
+        self._num_sums += 1
+        self._steps.append(_Step(self._stream.record(), ended))
+
+    def copy(self, target: AnyArray, source: AnyArray) -> None:
+        """Copy in the stream."""
+        self._arrays.copy(target, source)
+
+    def place(self, region: Region, dtype: DType, num_elements: int) -> tuple[AnyArray, bool]:
+        """Where a region lies, and whether this GPU reaches it."""
+        return self._array_of(region, dtype, num_elements), self._is_direct(region.device)
+
+
+class _Staging:
+    """The regions of one sum as this GPU reaches them: those that it does not reach go through pinned memory."""
+
+    def __init__(self, sums: GpuSums, lent: Lent, dtype: DType, num_elements: int) -> None:
+        self.lent = lent
+        self._sums = sums
+        self._dtype = dtype
+        self._num_elements = num_elements
+        self._here: dict[Region, AnyArray] = {}
+        """Region -> its copy on this GPU."""
+        self._written: list[Region] = []
+
+    def read(self, region: Region) -> AnyArray:
+        """A contribution."""
+        place, is_direct = self._sums.place(region, self._dtype, self._num_elements)
+        if is_direct:
+            return place
+        on_host = self._on_host()
+        self._sums.copy(on_host, place)
+        here = self._copy_of(region)
+        self._sums.copy(here, on_host)
+        return here
+
+    def written(self, region: Region) -> AnyArray:
+        """A place for the result."""
+        place, is_direct = self._sums.place(region, self._dtype, self._num_elements)
+        if is_direct:
+            return place
+        self._written.append(region)
+        return self._copy_of(region)
+
+    def write_back(self) -> None:
+        """Bring the results to the regions that this GPU does not reach."""
+        for region in self._written:
+            place, _ = self._sums.place(region, self._dtype, self._num_elements)
+            on_host = self._on_host()
+            self._sums.copy(on_host, self._here[region])
+            self._sums.copy(place, on_host)
+
+    def _copy_of(self, region: Region) -> AnyArray:
+        if region not in self._here:
+            self._here[region] = self.lent.on_gpu(self._num_elements, self._dtype.storage)
+        return self._here[region]
+
+    def _on_host(self) -> np.ndarray:
+        self._sums.staged_bytes += self._num_elements * self._dtype.itemsize
+        return self.lent.on_host(self._num_elements, self._dtype.storage)

@@ -1,0 +1,64 @@
+"""The GPUs that this process uses: CUDA's by CuPy, unless a test has put others in their place."""
+
+import numpy as np
+
+from coarse.errors import ConfigError
+from coarse.storage.gpu.interface import DLPACK_OF_CUDA, GpuArray, Gpus, is_on_gpu
+
+_found: list[Gpus | ConfigError] = []
+"""At most one: what `gpus` gives, or raises."""
+
+
+def gpus() -> Gpus:
+    """The GPUs of this machine.
+
+    Raises:
+        ConfigError: CuPy is not installed, or CUDA finds no driver or no GPU.
+    """
+    if not _found:
+        try:
+            use(_cuda_gpus())
+        except ConfigError as refused:
+            _found[:] = [refused]
+    found = _found[0]
+    if isinstance(found, ConfigError):
+        raise found
+    return found
+
+
+def gpus_if_any() -> Gpus | None:
+    """The GPUs of this machine; None where `gpus` would raise ConfigError."""
+    try:
+        return gpus()
+    except ConfigError:
+        return None
+
+
+def gpu_array_of(given: object) -> GpuArray | None:
+    """The GPU array that an object of any library is, without a copy; None where it is in no GPU's memory.
+
+    Raises:
+        ConfigError: it is, and there is no CuPy.
+    """
+    return gpus().array_of(given) if is_on_gpu(given) or _is_on_gpu_by_dlpack(given) else None
+
+
+def _is_on_gpu_by_dlpack(given: object) -> bool:
+    device_of = getattr(given, "__dlpack_device__", None)
+    return not isinstance(given, np.ndarray) and device_of is not None and device_of()[0] in DLPACK_OF_CUDA
+
+
+def use(chosen: Gpus | None) -> None:
+    """Have `gpus` give these from now on; None: look for CUDA's anew."""
+    _found[:] = [] if chosen is None else [chosen]
+
+
+def _cuda_gpus() -> Gpus:
+    try:
+        from coarse.storage.gpu.cupy_gpus import open_cuda
+    except ImportError as error:
+        raise ConfigError(
+            f"GPUs need CuPy, which cannot be imported ({error}); pip install 'coarse[cuda]', or for CUDA 13 "
+            "cupy-cuda13x in place of cupy-cuda12x"
+        ) from None
+    return open_cuda()

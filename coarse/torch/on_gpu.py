@@ -1,0 +1,90 @@
+"""Torch tensors on GPUs as arrays that the client pushes, in torch's own streams. See docs/gpu.md."""
+
+import warnings
+from contextlib import AbstractContextManager, nullcontext
+from functools import cache
+from typing import cast
+
+import numpy as np
+import torch
+
+from coarse.protocol.dtypes import DType
+from coarse.storage.gpu.available import gpus, gpus_if_any
+from coarse.storage.gpu.interface import is_on_gpu as is_array_on_gpu
+
+
+def is_on_gpu(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is in a CUDA device's memory."""
+    return tensor.device.type == "cuda"
+
+
+def goes_by_gpu(tensor: torch.Tensor) -> bool:
+    """Whether a GPU copies a tensor to devices and back: one that is on a GPU, where CuPy is there too."""
+    if not is_on_gpu(tensor):
+        return False
+    if gpus_if_any() is None:
+        _warn_of_detour()
+        return False
+    return True
+
+
+@cache
+def _warn_of_detour() -> None:
+    warnings.warn(
+        "tensors on GPUs are copied to the host and back while everything waits, for coarse finds no CuPy; pip install "
+        "'coarse[cuda]'",
+        RuntimeWarning,
+        stacklevel=4,
+    )
+
+
+def gpu_array_of(tensor: torch.Tensor) -> np.ndarray:
+    """The memory of a contiguous tensor on a GPU as a CuPy array of its shape; bfloat16 as uint16, as numpy has it."""
+    plain = tensor.detach()
+    if plain.dtype == torch.bfloat16:
+        return cast(np.ndarray, gpus().array_of(plain.view(torch.int16)).view(np.dtype(np.uint16)))
+    return cast(np.ndarray, gpus().array_of(plain))
+
+
+def tensor_on_gpu(array: np.ndarray, wire: int) -> torch.Tensor:
+    """The memory of a GPU's array of a wire type's storage as a tensor, which keeps it alive."""
+    is_bfloat16 = DType(wire) is DType.BFLOAT16
+    tensor = _shared(array.view(np.int16) if is_bfloat16 else array)  # torch takes no uint16 from others
+    return tensor.view(torch.bfloat16) if is_bfloat16 else tensor
+
+
+def contiguous_on_gpu(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor itself where its elements lie one after the other, else a copy of its values on its GPU."""
+    return tensor.detach().resolve_conj().resolve_neg().contiguous()
+
+
+def new_on_gpu(like: torch.Tensor) -> torch.Tensor:
+    """A new contiguous tensor of the same shape and type on the same GPU, of whatever values."""
+    return _empty(like.shape, like.dtype, like)
+
+
+def zeros_on_gpu(like: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """A new tensor of zeros on the GPU of another."""
+    return _empty(shape, dtype, like).zero_()
+
+
+def in_its_stream(tensor: torch.Tensor) -> AbstractContextManager[None]:
+    """Within, this thread works with a GPU's tensor in torch's current stream; nothing changes for any other tensor."""
+    return _in_torch_stream(tensor) if is_on_gpu(tensor) and gpus_if_any() is not None else nullcontext()
+
+
+# --- what is torch's own of CUDA
+
+
+def _in_torch_stream(tensor: torch.Tensor) -> AbstractContextManager[None]:
+    stream = torch.cuda.current_stream(tensor.device)
+    return gpus().using(stream.device_index, stream.cuda_stream)
+
+
+def _empty(shape: tuple[int, ...], dtype: torch.dtype, like: torch.Tensor) -> torch.Tensor:
+    return torch.empty(shape, dtype=dtype, device=like.device)
+
+
+def _shared(array: np.ndarray) -> torch.Tensor:
+    assert is_array_on_gpu(array)
+    return torch.as_tensor(array, device=torch.device("cuda", gpus().gpu_of(array)))

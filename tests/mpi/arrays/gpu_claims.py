@@ -1,0 +1,181 @@
+"""What push and pull promise of arrays on GPUs, checked on every worker against sums that each works out for itself.
+
+By the interface of `coarse.storage.gpu` alone, so that it runs on CUDA's GPUs (tests/gpu) and on stand-ins.
+"""
+
+import sys
+
+import numpy as np
+
+import coarse
+from coarse.session import current
+from coarse.storage.gpu.available import gpus
+from coarse.storage.gpu.interface import GpuArray, is_on_gpu
+from tests.mpi.arrays.array_claims import FLOATS, INTEGERS, OPS, combined, contribution, expected, mine, same
+from tests.support.claims import raises, report_claims
+
+SHAPES = ((), (1,), (0,), (3, 5, 2), (1023,), (4097, 3))
+
+
+def gpu() -> int:
+    """This worker's GPU: they are dealt in turn."""
+    return coarse.rank() % len(gpus().infos())
+
+
+def on_gpu(values: np.ndarray) -> GpuArray:
+    """Values on this worker's GPU, once its stream has come to it."""
+    array = gpus().empty(gpu(), values.shape, values.dtype)
+    gpus().current_stream(gpu()).arrays.copy(array, np.ascontiguousarray(values))
+    return array
+
+
+def on_host(array: GpuArray) -> np.ndarray:
+    """What whoever works in the user's stream finds in an array."""
+    found = np.empty(array.shape, array.dtype)
+    stream = gpus().current_stream(gpus().gpu_of(array))
+    stream.arrays.copy(found, array)
+    stream.record().wait()
+    return found
+
+
+def every_type_and_operation_gives_the_bits_of_the_host() -> None:
+    kinds = [(dtype, op) for dtype in (*FLOATS, *INTEGERS) for op in OPS]
+    kinds = [(dtype, op) for dtype, op in kinds if dtype in FLOATS or op is not coarse.Average]
+    for seed, shape in enumerate(SHAPES):
+        handles = [
+            coarse.push_pull_async(on_gpu(mine(shape, dtype, seed)), f"gpu/{shape}/{np.dtype(dtype)}/{op}", op)
+            for dtype, op in kinds
+        ]
+        for (dtype, op), handle in zip(kinds, handles, strict=True):
+            same(on_host(handle.wait()), expected(shape, dtype, op, seed))
+
+
+def a_result_is_on_the_gpu_of_its_array() -> None:
+    result = coarse.push_pull(on_gpu(mine((100,))), "gpu/where")
+    assert is_on_gpu(result)
+    assert gpus().gpu_of(result) == gpu()
+
+
+def arrays_of_many_pieces_give_the_plain_sum() -> None:
+    num_elements = 11_000_003  # more than two pieces of 16 MiB
+    same(on_host(coarse.push_pull(on_gpu(mine((num_elements,))), "gpu/large")), expected((num_elements,)))
+
+
+def some_workers_may_have_theirs_on_the_host() -> None:
+    values = mine((5000,), seed=3)
+    result = coarse.push_pull(on_gpu(values) if coarse.rank() % 2 else values, "gpu/mixed")
+    assert is_on_gpu(result) is bool(coarse.rank() % 2)
+    same(on_host(result) if is_on_gpu(result) else result, expected((5000,), seed=3))
+
+
+def a_result_may_go_to_the_host_and_one_of_the_host_to_a_gpu() -> None:
+    out = np.empty(700, np.float32)
+    coarse.push_pull_async(on_gpu(mine((700,), seed=4)), "gpu/to host", out=out).wait()
+    same(out, expected((700,), seed=4))
+    spread = np.zeros((700, 2), np.float32)
+    coarse.push_pull_async(on_gpu(mine((700,), seed=5)), "gpu/spread", out=spread[:, 0]).wait()
+    same(spread[:, 0], expected((700,), seed=5))
+    assert not spread[:, 1].any()
+    into = on_gpu(np.zeros(700, np.float32))
+    coarse.push_pull_async(mine((700,), seed=6), "gpu/from host", out=into).wait()
+    same(on_host(into), expected((700,), seed=6))
+
+
+def what_is_combined_in_place_is_there_for_the_user_s_stream() -> None:
+    array = on_gpu(mine((9000,), seed=7))
+    handle = coarse.push_pull_async(array, "gpu/in place", out=array)
+    assert handle.wait() is array
+    same(on_host(array), expected((9000,), seed=7))
+
+
+def a_push_has_read_its_array_before_the_user_s_stream_goes_on() -> None:
+    for step in range(5):
+        array = on_gpu(mine((20_000,), seed=step))
+        coarse.push(array, "gpu/overwritten")
+        gpus().current_stream(gpu()).arrays.zero(array)
+        result = coarse.pull("gpu/overwritten").wait()
+        same(result, expected((20_000,), seed=step))
+        assert not on_host(array).any()
+
+
+def names_in_flight_come_in_any_order() -> None:
+    names = [f"gpu/many/{number}" for number in range(60)]
+    shuffled = np.random.default_rng(coarse.rank()).permutation(len(names))
+    handles = {int(n): coarse.push_pull_async(on_gpu(mine((n % 7 * 30,), seed=n)), names[n]) for n in shuffled}
+    for number in range(len(names)):
+        same(on_host(handles[number].wait()), expected((number % 7 * 30,), seed=number))
+
+
+def a_name_is_used_again_in_every_step() -> None:
+    array = on_gpu(np.zeros(3000, np.float32))
+    for step in range(10):
+        values = mine((3000,), seed=step)
+        gpus().current_stream(gpu()).arrays.copy(array, values)
+        same(on_host(coarse.push_pull(array, "gpu/again")), expected((3000,), seed=step))
+
+
+def a_device_array_is_combined_where_it_lies() -> None:
+    """On a GPU the push leaves once the stream that writes it is through."""
+    array = coarse.device_array("gpu/device", (4000,), np.float32)
+    for step in range(3):
+        values = mine((4000,), seed=step)
+        if is_on_gpu(array):
+            gpus().current_stream(gpus().gpu_of(array)).arrays.copy(array, values)
+        else:
+            array[...] = values
+        assert coarse.push_pull(array, "gpu/device") is array
+        same(on_host(array) if is_on_gpu(array) else array, expected((4000,), seed=step))
+
+
+def a_new_device_array_is_zero() -> None:
+    array = coarse.device_array("gpu/zero", (4000,), np.float32)
+    assert not (on_host(array) if is_on_gpu(array) else array).any()
+
+
+def a_forgotten_name_may_be_used_for_another_shape() -> None:
+    for step, shape in enumerate([(1000,), (1000,), (20, 3)]):
+        same(on_host(coarse.push_pull(on_gpu(mine(shape, seed=step)), "gpu/forgotten")), expected(shape, seed=step))
+        coarse.forget("gpu/forgotten")
+
+
+def a_worker_that_joined_counts_as_zero() -> None:
+    for step in range(2 + coarse.rank()):
+        members = [rank for rank in range(coarse.size()) if step < 2 + rank]
+        rows = [contribution(rank, (50,), seed=step) * (rank in members) for rank in range(coarse.size())]
+        same(on_host(coarse.push_pull(on_gpu(mine((50,), seed=step)), "gpu/join", coarse.Sum)),
+             combined(np.stack(rows), coarse.Sum))  # fmt: skip
+    current().require_client().join()
+
+
+def what_cannot_travel_is_refused() -> None:
+    with raises(TypeError, "cannot be synchronised"):
+        coarse.push_pull(on_gpu(np.zeros(4, np.int16)), "gpu/int16")
+    with raises(TypeError, "do not travel as a group"):
+        coarse.grouped_push_pull([on_gpu(np.zeros(4, np.float32))], "gpu/group")
+    with raises(ValueError, "must be contiguous"):
+        coarse.push_pull(on_gpu(np.zeros(8, np.float32))[::2], "gpu/strided")
+    with raises(ValueError, "so too"):
+        coarse.push_pull_async(np.zeros(4, np.float32), "gpu/shape", out=on_gpu(np.zeros(5, np.float32)))
+
+
+CLAIMS = (
+    every_type_and_operation_gives_the_bits_of_the_host,
+    a_result_is_on_the_gpu_of_its_array,
+    arrays_of_many_pieces_give_the_plain_sum,
+    some_workers_may_have_theirs_on_the_host,
+    a_result_may_go_to_the_host_and_one_of_the_host_to_a_gpu,
+    what_is_combined_in_place_is_there_for_the_user_s_stream,
+    a_push_has_read_its_array_before_the_user_s_stream_goes_on,
+    names_in_flight_come_in_any_order,
+    a_name_is_used_again_in_every_step,
+    a_device_array_is_combined_where_it_lies,
+    a_new_device_array_is_zero,
+    a_forgotten_name_may_be_used_for_another_shape,
+    a_worker_that_joined_counts_as_zero,
+    what_cannot_travel_is_refused,
+)
+
+if __name__ == "__main__":
+    coarse.init()
+    report_claims(CLAIMS, sys.argv[1])
+    coarse.shutdown()

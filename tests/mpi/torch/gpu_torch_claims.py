@@ -1,0 +1,186 @@
+"""What coarse.torch promises of tensors on GPUs, by a stand-in: beside the same on the CPU, to the bit."""
+
+import sys
+
+import torch
+
+import coarse
+import coarse.torch as ct
+from tests.support.claims import raises, report_claims
+from tests.support.gpu_torch import cuda, stand_in_for_cuda, to_cuda
+
+TYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.int64)
+
+
+def mine(shape: tuple[int, ...], dtype: torch.dtype = torch.float32, seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(100 * seed + coarse.rank())
+    return torch.randint(-100, 100, shape, generator=generator).div(8).to(dtype)
+
+
+def same(found: torch.Tensor, wanted: torch.Tensor) -> None:
+    assert found.dtype == wanted.dtype
+    assert found.shape == wanted.shape
+    assert torch.equal(found, wanted)
+
+
+def a_sum_has_the_bits_of_the_same_sum_on_the_cpu() -> None:
+    for dtype in TYPES:
+        for seed, shape in enumerate(((), (0,), (5, 3), (3001,))):
+            tensor = mine(shape, dtype, seed)
+            on_cpu = ct.push_pull(tensor, f"cpu/{dtype}/{shape}", coarse.Sum)
+            same(ct.push_pull(cuda(tensor), f"gpu/{dtype}/{shape}", coarse.Sum), on_cpu)
+
+
+def a_result_in_place_is_in_the_tensor() -> None:
+    tensor = mine((2000,), seed=1)
+    wanted = ct.push_pull(tensor, "cpu/in place")
+    on_gpu = cuda(tensor)
+    assert ct.push_pull_(on_gpu, "gpu/in place") is on_gpu
+    same(on_gpu, wanted)
+    again = cuda(tensor)
+    handle = ct.push_pull_async_(again, "gpu/in place")
+    assert handle.wait() is again
+    same(again, wanted)
+
+
+def tensors_that_are_not_contiguous_give_the_same_sum() -> None:
+    tensor = mine((40, 30), seed=2)
+    wanted = ct.push_pull(tensor.t(), "cpu/transposed")
+    same(ct.push_pull(cuda(tensor).t(), "gpu/transposed"), wanted)
+    view = cuda(tensor).t()
+    ct.push_pull_(view, "gpu/transposed in place")
+    same(view, wanted)
+
+
+def a_push_lets_its_tensor_be_overwritten_and_pull_gives_the_sum() -> None:
+    tensor = mine((3000,), seed=3)
+    wanted = ct.push_pull(tensor, "cpu/pushed")
+    on_gpu = cuda(tensor)
+    ct.push(on_gpu, "gpu/pushed")
+    on_gpu.zero_()
+    out = cuda(torch.zeros(3000))
+    same(ct.pull("gpu/pushed", out).wait(), wanted)
+
+
+def gradients_flow_through_a_push_pull() -> None:
+    gradients = []
+    for move, name in ((torch.clone, "cpu"), (cuda, "gpu")):
+        tensor = move(mine((50,), seed=4)).detach().requires_grad_()
+        (ct.push_pull(tensor, f"{name}/flow") * (coarse.rank() + 1)).sum().backward()
+        gradients.append(tensor.grad)
+    same(gradients[1], gradients[0])
+
+
+def a_device_array_takes_no_copy() -> None:
+    array = ct.device_array("gpu/device", (500,))
+    assert not array.any()
+    for step in range(3):
+        array.copy_(mine((500,), seed=step))
+        wanted = ct.push_pull(mine((500,), seed=step), "cpu/device")
+        assert ct.push_pull_async(array, "gpu/device").wait().data_ptr() == array.data_ptr()
+        same(array, wanted)
+
+
+def model() -> torch.nn.Module:
+    torch.manual_seed(7)
+    return torch.nn.Sequential(torch.nn.Linear(20, 300), torch.nn.Tanh(), torch.nn.Linear(300, 5))
+
+
+def trained(name: str, move, *, steps: int = 4, **options) -> tuple[list[torch.Tensor], float]:
+    """Parameters and the last loss after some steps of accumulated gradients."""
+    net = move(model())
+    passes = options.get("backward_passes_per_step", 1)
+    optimizer = ct.DistributedOptimizer(
+        torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9), net.named_parameters(), prefix=name, **options
+    )
+    for step in range(steps):
+        optimizer.zero_grad()
+        for part in range(passes):
+            loss = net(mine((16, 20), seed=10 * step + part)).pow(2).mean()
+            loss.backward()
+        optimizer.step()
+    optimizer.close()
+    return [parameter.detach().clone() for parameter in net.parameters()], loss.item()
+
+
+def training_takes_the_same_steps(name: str, **options) -> None:
+    wanted, loss = trained(f"cpu/{name}", lambda net: net, **options)
+    found, found_loss = trained(f"gpu/{name}", to_cuda, **options)
+    assert found_loss == loss
+    for one, other in zip(found, wanted, strict=True):
+        same(one, other)
+
+
+def a_distributed_optimizer_takes_the_steps_of_the_cpu() -> None:
+    training_takes_the_same_steps("plain")
+
+
+def gradients_may_accumulate() -> None:
+    training_takes_the_same_steps("passes", backward_passes_per_step=2)
+
+
+def gradients_may_travel_as_halves_or_be_copied() -> None:
+    training_takes_the_same_steps("halves", compression=ct.Compression.fp16)
+    training_takes_the_same_steps("bf16", compression=ct.Compression.bf16)
+    training_takes_the_same_steps("copied", gradients_in_device_memory=False)
+
+
+def a_gradient_that_some_ranks_lack_counts_as_zero_there() -> None:
+    found = []
+    for name, move in (("cpu", lambda net: net), ("gpu", to_cuda)):
+        net = move(model())
+        optimizer = ct.DistributedOptimizer(
+            torch.optim.SGD(net.parameters(), lr=0.1), net.named_parameters(), prefix=f"{name}/absent"
+        )
+        optimizer._exchange._warned |= {f"{layer}.{kind}" for layer in (0, 2) for kind in ("weight", "bias")}
+        part = net[:2] if coarse.rank() else net
+        part(mine((16, 20))).pow(2).mean().backward()
+        optimizer.step()
+        found.append((optimizer.last_absent, [parameter.detach().clone() for parameter in net.parameters()]))
+        optimizer.close()
+    assert found[0][0] == found[1][0] != {}
+    for one, other in zip(found[0][1], found[1][1], strict=True):
+        same(one, other)
+
+
+def a_disturbed_gradient_is_noticed() -> None:
+    net = to_cuda(model())
+    optimizer = ct.DistributedOptimizer(
+        torch.optim.SGD(net.parameters(), lr=0.1), net.named_parameters(), prefix="gpu/disturbed"
+    )
+    net(mine((16, 20))).pow(2).mean().backward()
+    torch.nn.utils.clip_grad_norm_(net.parameters(), 1e-3)
+    with raises(coarse.InFlightError, "were changed or replaced"):
+        optimizer.step()
+    optimizer.close()
+
+
+def a_worker_whose_model_is_elsewhere_is_refused() -> None:
+    net = to_cuda(model()) if coarse.rank() else model()
+    with raises(coarse.MismatchError, "on a GPU"):
+        ct.DistributedOptimizer(
+            torch.optim.SGD(net.parameters(), lr=0.1), net.named_parameters(), prefix="gpu/elsewhere"
+        )
+
+
+CLAIMS = (
+    a_sum_has_the_bits_of_the_same_sum_on_the_cpu,
+    a_result_in_place_is_in_the_tensor,
+    tensors_that_are_not_contiguous_give_the_same_sum,
+    a_push_lets_its_tensor_be_overwritten_and_pull_gives_the_sum,
+    gradients_flow_through_a_push_pull,
+    a_device_array_takes_no_copy,
+    a_distributed_optimizer_takes_the_steps_of_the_cpu,
+    gradients_may_accumulate,
+    gradients_may_travel_as_halves_or_be_copied,
+    a_gradient_that_some_ranks_lack_counts_as_zero_there,
+    a_disturbed_gradient_is_noticed,
+    a_worker_whose_model_is_elsewhere_is_refused,
+)
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    coarse.init()
+    stand_in_for_cuda()
+    report_claims(CLAIMS, sys.argv[1])
+    coarse.shutdown()

@@ -1,0 +1,61 @@
+"""Torch tensors of the CPU that stand for tensors of CUDA: those that lie in the memory of a stand-in's GPU.
+
+Torch computes on them at once. So whatever the stand-in's streams are to do before torch goes on is done when torch's
+stream is left: what a copy does to a tensor is seen, and what it should not have done yet is too.
+"""
+
+import contextlib
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+
+from coarse.storage.gpu.available import gpus
+from coarse.torch import on_gpu
+from tests.support.gpu_stand_in import StandInArray, StandInGpus
+
+
+def stand_in_for_cuda() -> None:
+    """From now on, tensors that `cuda` has made are on a GPU."""
+    on_gpu.is_on_gpu = lambda tensor: _stand_in().gpu_at(tensor.data_ptr()) >= 0
+    on_gpu._in_torch_stream = _in_torch_stream
+    on_gpu._empty = lambda shape, dtype, like: _empty(shape, dtype)
+    on_gpu._shared = lambda array: torch.from_numpy(array.values)
+
+
+def cuda(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy of a tensor on a GPU, a parameter of one, as `.cuda()` would make it."""
+    made = _empty(tuple(tensor.shape), tensor.dtype)
+    made.copy_(tensor.detach())
+    return torch.nn.Parameter(made) if isinstance(tensor, torch.nn.Parameter) else made
+
+
+def to_cuda(module: torch.nn.Module) -> torch.nn.Module:
+    """A module whose parameters are on a GPU, as `module.cuda()` would make it."""
+    for part in module.modules():
+        for name, parameter in part.named_parameters(recurse=False):
+            setattr(part, name, cuda(parameter))
+    return module
+
+
+def _stand_in() -> StandInGpus:
+    found = gpus()
+    assert isinstance(found, StandInGpus)
+    return found
+
+
+def _empty(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    memory: StandInArray = _stand_in().empty(0, (max(nbytes, 8),), np.dtype(np.uint8))
+    return torch.from_numpy(memory.values[:nbytes]).view(dtype).view(shape)
+
+
+@contextlib.contextmanager
+def _in_torch_stream(tensor: torch.Tensor) -> Iterator[None]:
+    stand_in = _stand_in()
+    stream = stand_in.stream(0)
+    with stand_in.using(0, stand_in.pointer_of(stream)):
+        try:
+            yield
+        finally:
+            stream.record().wait()
