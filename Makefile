@@ -13,7 +13,7 @@ export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 
 .DEFAULT_GOAL := install
 .DELETE_ON_ERROR:
-.PHONY: install demo demo-tf test test-unit test-mpi test-all test-hashes test-conformance test-mutants test-model test-losses test-oracle test-versions lint types bench bench-sync bench-step bench-first-names bench-idle bench-simulator bench-emulation bench-simulator-accuracy bench-one-for-all bench-policies bench-degradation bench-wire bench-throughput bench-tf-step bench-two-trees bench-switch bench-luwu bench-luwu-paper bench-odc readme validate clean
+.PHONY: install demo demo-tf test test-unit test-mpi test-all test-hashes test-conformance test-mutants test-model test-losses test-oracle test-versions lint types bench bench-sync bench-step bench-first-names bench-idle bench-simulator bench-emulation bench-simulator-accuracy bench-one-for-all bench-policies bench-degradation bench-wire bench-throughput bench-tf-step bench-two-trees bench-switch bench-luwu bench-luwu-paper bench-odc readme validate test-gpu bench-gpu clean
 
 install: $(INSTALLED)
 
@@ -61,6 +61,11 @@ test-mpi: $(INSTALLED)
 test-all: $(INSTALLED)
 	$(BIN)/python -m tests.results.run
 
+# CUDA itself, on a machine with a GPU: numpy, mpi4py, CuPy, torch and pytest must be there, in any environment that PYTHON
+# names. Without a GPU each test is skipped by name. Not a part of `make test`.
+test-gpu:
+	$(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) -m pytest -q -rs tests/gpu
+
 # Training results, simulated traces and what the commands print, to the last bit (eight minutes); not a part of `make test`.
 test-hashes: $(INSTALLED)
 	$(BIN)/python -m tests.hashes.run
@@ -96,7 +101,7 @@ test-losses: $(INSTALLED)
 test-versions: $(INSTALLED)
 	$(BIN)/python -m tests.versions.run $(if $(ONLY),--only $(ONLY))
 
-bench: bench-sync bench-step bench-first-names bench-idle bench-simulator
+bench: bench-sync bench-step bench-gpu bench-first-names bench-idle bench-simulator
 
 bench-sync: $(INSTALLED)
 	$(BIN)/mpirun -n 4 $(BIN)/python benchmarks/sync.py --workers 2 --devices 2
@@ -107,6 +112,12 @@ bench-sync: $(INSTALLED)
 
 bench-step: $(INSTALLED)
 	$(BIN)/mpirun -n 4 $(BIN)/python benchmarks/step.py --workers 2 --devices 2
+
+# Gradients on GPUs; RANKS of which half are workers (docs/gpu.md). It installs nothing: see test-gpu.
+RANKS ?= 4
+bench-gpu:
+	$(if $(wildcard $(BIN)/mpirun),$(BIN)/mpirun,mpirun) -n $(RANKS) $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) benchmarks/gpu.py
+	$(if $(wildcard $(BIN)/mpirun),$(BIN)/mpirun,mpirun) -n $(RANKS) $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) benchmarks/gpu.py --memory host
 
 bench-first-names: $(INSTALLED)
 	$(BIN)/mpirun -n 4 $(BIN)/python benchmarks/first_names.py --workers 2 --devices 2

@@ -16,23 +16,20 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # so that the script runs from any folder
 
-from mpi4py import MPI
-
 from coarse.emulation.launch import ALLOWED_OVERRUN_SHARE, EmulatedResult, first_dilation
 from coarse.emulation.order import RunOrder
-from coarse.emulation.run import run_rank
 from coarse.errors import CoarseError, ConfigError
-from coarse.runtime import end_job
 from coarse.simulation.report import WorkerIteration
 from coarse.simulation.scenario import Policy
 from coarse.simulation.training import simulate
 from coarse.storage.gpu.available import gpus
-from coarse.transport.agreement import agree
-from coarse.transport.comm_world import WHOLE
+
+if TYPE_CHECKING:  # importing it starts MPI, which is for ranks
+    from mpi4py import MPI
 
 
 def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
@@ -100,6 +97,8 @@ def result_of(order: RunOrder, found: Mapping[str, Any]) -> EmulatedResult:
 
 def agreed_order(given: argparse.Namespace, world: MPI.Intracomm) -> tuple[RunOrder, list[str]]:
     """The run, and the names of the GPUs here; ConfigError on all ranks, in the words of the first that has one."""
+    from coarse.transport.agreement import agree
+
     order, names, error = None, [], None
     try:
         names = [info.name for info in gpus().infos()]
@@ -114,6 +113,10 @@ def agreed_order(given: argparse.Namespace, world: MPI.Intracomm) -> tuple[RunOr
 def main() -> None:
     """One rank's part."""
     given = parse_arguments()
+    from coarse.emulation.run import run_rank
+    from coarse.runtime import end_job
+    from coarse.transport.comm_world import WHOLE
+
     world = WHOLE.Dup()
     try:
         order, names = agreed_order(given, world)

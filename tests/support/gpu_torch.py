@@ -1,4 +1,4 @@
-"""Torch tensors of the CPU that stand for tensors of CUDA: those that lie in the memory of a stand-in's GPU.
+"""Torch tensors on a GPU: on CUDA's, or where a stand-in takes its place, tensors of the CPU in the stand-in's memory.
 
 Torch computes on them at once. So whatever the stand-in's streams are to do before torch goes on is done when torch's
 stream is left: what a copy does to a tensor is seen, and what it should not have done yet is too.
@@ -15,8 +15,15 @@ from coarse.torch import on_gpu
 from tests.support.gpu_stand_in import StandInArray, StandInGpus
 
 
+def is_stand_in() -> bool:
+    """Whether there is no CUDA, but a stand-in."""
+    return isinstance(gpus(), StandInGpus)
+
+
 def stand_in_for_cuda() -> None:
-    """From now on, tensors that `cuda` has made are on a GPU."""
+    """From now on, tensors that `cuda` has made are on a GPU; nothing changes where there is CUDA."""
+    if not is_stand_in():
+        return
     on_gpu.is_on_gpu = lambda tensor: _stand_in().gpu_at(tensor.data_ptr()) >= 0
     on_gpu._in_torch_stream = _in_torch_stream
     on_gpu._empty = lambda shape, dtype, like: _empty(shape, dtype)
@@ -24,14 +31,17 @@ def stand_in_for_cuda() -> None:
 
 
 def cuda(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy of a tensor on a GPU, a parameter of one, as `.cuda()` would make it."""
+    """A copy of a tensor on a GPU, a parameter of one, as `.cuda()` makes it."""
+    if not is_stand_in():
+        moved = tensor.detach().cuda()
+        return torch.nn.Parameter(moved) if isinstance(tensor, torch.nn.Parameter) else moved
     made = _empty(tuple(tensor.shape), tensor.dtype)
     made.copy_(tensor.detach())
     return torch.nn.Parameter(made) if isinstance(tensor, torch.nn.Parameter) else made
 
 
 def to_cuda(module: torch.nn.Module) -> torch.nn.Module:
-    """A module whose parameters are on a GPU, as `module.cuda()` would make it."""
+    """A module whose parameters are on a GPU, as `module.cuda()` makes it."""
     for part in module.modules():
         for name, parameter in part.named_parameters(recurse=False):
             setattr(part, name, cuda(parameter))

@@ -15,6 +15,7 @@ from coarse import errors
         (errors.SnapshotError, RuntimeError),
         (errors.CheckpointError, ValueError),
         (errors.MeasurementError, RuntimeError),
+        (errors.GpuError, RuntimeError),
     ],
 )
 def test_an_error_is_caught_as_coarse_error_and_as_its_builtin(kind, builtin):
