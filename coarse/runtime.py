@@ -157,7 +157,8 @@ class LiveParts:
         agree(at.world, lack)
         assert share is not None
         comm.Free()  # the node's ranks have met
-        agree(at.world, _other_pool(at, share))
+        if plan is not None:
+            agree(at.world, _other_pool(at, plan, share))
         return share
 
     def mailbox(self, at: Opening, endpoint: int, share: NodeShare) -> Mailbox:
@@ -477,12 +478,12 @@ def _signed_pool(at: Opening, plan: PoolPlan, share: NodeShare) -> Pool:
     return pool
 
 
-def _other_pool(at: Opening, share: NodeShare) -> ConfigError | None:
+def _other_pool(at: Opening, plan: PoolPlan, share: NodeShare) -> ConfigError | None:
     """What is wrong where this device's pool is not the first device's; all devices have theirs."""
-    if share.pool is None or at.config.pool is None:
+    if share.pool is None:
         return None
     try:
-        check_signature(share.pool, at.run, at.config.pool.path, f"rank {at.world_rank}")
+        check_signature(share.pool, at.run, plan.settings.path, f"rank {at.world_rank}")
     except ConfigError as error:
         return error
     return None

@@ -22,7 +22,7 @@ from coarse.collectives.shape import Collective
 from coarse.errors import ConfigError
 from coarse.hardware.presets import machine_named
 from coarse.simulation.sharded.modes import ShardedPolicy, SimulatedMode
-from coarse.simulation.sharded.scenario import PEAK_SHARE, ShardedScenario
+from coarse.simulation.sharded.scenario import CACHE_SHARE, PEAK_SHARE, ShardedScenario
 
 _GPT_SEQUENCE = 256
 _ALL_MODES = ",".join(SimulatedMode)
@@ -46,7 +46,7 @@ def shard(
     recompute: Annotated[bool, typer.Option(help="Whether backward computes forward again.")] = False,
     in_flight: Annotated[int, typer.Option(help="Units that may be gathered at once.")] = 2,
     quantised: Annotated[bool, typer.Option(help="Whether zeropp gathers int8 in forward.")] = False,
-    tau: Annotated[float, typer.Option(help="Share of GPU memory below which fcdp keeps shards there.")] = 0.8,
+    tau: Annotated[float, typer.Option(help="Share of GPU memory below which fcdp keeps shards there.")] = CACHE_SHARE,
     out: Annotated[Path, typer.Option(help="The file of rows.")] = Path("results/shard.json"),
 ) -> None:
     """Simulate sharded training of a GPT on a machine: samples/s, bytes between nodes, memory, by mode."""

@@ -25,8 +25,8 @@ from coarse.errors import CoarseError
 from coarse.protocol.dtypes import STORAGE
 from coarse.protocol.plan import mask_of, runs_of
 from coarse.protocol.records import Lend, Reach, Reclaim
-from coarse.storage.gpu.interface import is_on_gpu
-from coarse.storage.lent import address_of, allow_others, is_lendable
+from coarse.storage.gpu.interface import address_of, is_on_gpu
+from coarse.storage.lent import allow_others, is_lendable
 
 _ANSWER_S = 10.0
 """How long a call that gives up waits for devices to give back what it lent; they may have other sums to take first."""

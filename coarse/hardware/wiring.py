@@ -153,10 +153,10 @@ class Wiring:
             raise ConfigError(f"there is no pool that {endpoint} could use; state [pool] in the machine", key="pool")
         node, name = self.locate(endpoint)
         rising = self._below(name, HOST)
-        shared = [(_ALL_NODES, link.name, "") for link in self._pool.shared(self._num_nodes)]
-        keys = [*((node, place, "up") for place in rising), (node, "pool", "up"), *shared]
+        keys = [*((node, place, "up") for place in rising), *self._into_pool(self._pool, node)]
         if not stores:
-            keys = [*shared, (node, "pool", "down"), *((node, place, "down") for place in reversed(rising))]
+            falling = ((node, place, "down") for place in reversed(rising))
+            keys = [*self._out_of_pool(self._pool, node), *falling]
         return tuple(number for key in keys for number in self._ids(*key))
 
     def _access(self, source: str, target: str, kind: PathKind) -> int:
@@ -202,7 +202,8 @@ class Wiring:
         falling = self._below(target, meeting)
         yield from ((node, name, "up") for name in rising)
         if node != other_node and self._pool is not None:
-            yield from self._by_pool(self._pool, node, other_node)
+            yield from self._into_pool(self._pool, node)
+            yield from self._out_of_pool(self._pool, other_node)
         elif node != other_node:
             yield node, "network", "up"
             up, down = switches_between(self._tree_levels, node, other_node)
@@ -213,12 +214,15 @@ class Wiring:
             yield from self._inside(node, rising, falling, meeting, staged=staged)
         yield from ((other_node, name, "down") for name in reversed(falling))
 
-    def _by_pool(self, pool: SharedPool, node: int, other_node: int) -> Iterator[LinkKey]:
-        """Stored by one node and loaded by the other: what both share is crossed twice."""
+    def _into_pool(self, pool: SharedPool, node: int) -> Iterator[LinkKey]:
+        """Stored by a node."""
         yield node, "pool", "up"
-        for _ in range(2):
-            yield from ((_ALL_NODES, link.name, "") for link in pool.shared(self._num_nodes))
-        yield other_node, "pool", "down"
+        yield from ((_ALL_NODES, link.name, "") for link in pool.shared(self._num_nodes))
+
+    def _out_of_pool(self, pool: SharedPool, node: int) -> Iterator[LinkKey]:
+        """Loaded by a node."""
+        yield from ((_ALL_NODES, link.name, "") for link in pool.shared(self._num_nodes))
+        yield node, "pool", "down"
 
     def _inside(
         self, node: int, rising: tuple[str, ...], falling: tuple[str, ...], meeting: str, *, staged: bool

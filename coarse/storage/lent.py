@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from coarse.errors import LentMemoryError
+from coarse.storage.gpu.interface import address_of
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _YAMA = Path("/proc/sys/kernel/yama/ptrace_scope")
@@ -94,12 +95,6 @@ def _moved(function: Any, process_id: int, here: _Range, there: _Range) -> int: 
     if moved == here.nbytes:
         return 0
     return ctypes.get_errno() if moved < 0 else errno.EFAULT
-
-
-def address_of(array: np.ndarray) -> int:
-    """Where an array's first element lies in this process."""
-    address: int = array.__array_interface__["data"][0]
-    return address
 
 
 def allow_others() -> None:

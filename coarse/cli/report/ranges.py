@@ -92,9 +92,9 @@ def interval_of(text: str) -> tuple[str, tuple[float, float]]:
     low, _, high = ends.partition(":")
     try:
         interval = Interval(key=key, low=float(low), high=float(high))
-    except ValueError as error:
-        if isinstance(error, ConfigError):
-            raise ConfigError(f"--interval {text}: {error}", key="interval") from None
+    except ConfigError as error:
+        raise ConfigError(f"--interval {text}: {error}", key="interval") from None
+    except ValueError:
         raise ConfigError(
             f"--interval must be KEY=LOW:HIGH such as {COMPUTE}=0.8:1.2, got {text!r}; KEY is a field of the machine's "
             f"file, or {', '.join(FACTORS)}",

@@ -56,9 +56,9 @@ def predicted(scenario: ShardedScenario, *, threshold: float, at_largest_batch: 
     memory_bytes = memory.total_bytes
     if scenario.policy.mode is SimulatedMode.FCDP:
         scenario = scenario.with_gpu_cache(threshold)
-        cached = scenario.units[: scenario.policy.num_cached_units]
-        memory_bytes += sum(unit.nbytes for unit in cached) // scenario.gpus_per_node
-        note = f"fcdp keeps {len(cached)} of {len(scenario.units)} units' shards on the GPU, below tau = {threshold:g}"
+        memory_bytes += scenario.cached_bytes
+        num_cached, num_units = scenario.policy.num_cached_units, len(scenario.units)
+        note = f"fcdp keeps {num_cached} of {num_units} units' shards on the GPU, below tau = {threshold:g}"
     report = scenario.run()
     return ShardedRow(
         mode=scenario.policy.mode.value,

@@ -8,12 +8,10 @@ from coarse.cli.report.run import Result
 from coarse.errors import ConfigError
 from coarse.simulation.scenario import Mode
 from coarse.simulation.sharded.modes import ShardedPolicy, SimulatedMode
-from coarse.simulation.sharded.scenario import ShardedScenario
+from coarse.simulation.sharded.scenario import CACHE_SHARE, ShardedScenario
 
 ALL = "all"
 """Every mode, data-parallel and sharded."""
-CACHE_SHARE = 0.8
-"""FCDP's tau: the share of a GPU's memory below which fcdp keeps units' shards there."""
 
 AnyMode = Mode | SimulatedMode
 
@@ -77,7 +75,6 @@ def sharded_outcome(scenarios: Scenarios, mode: SimulatedMode) -> ShardedOutcome
     """
     scenario = sharded_scenario(scenarios, mode)
     memory = scenario.require_fit()
-    cached = scenario.units[: scenario.policy.num_cached_units]
     report = scenario.run()
     links = sorted(zip(scenario.machine.links, report.link_nbytes, strict=True), key=lambda use: -use[1])
     return ShardedOutcome(
@@ -90,5 +87,5 @@ def sharded_outcome(scenarios: Scenarios, mode: SimulatedMode) -> ShardedOutcome
             idle_s=0.0,
             link_bytes=tuple((link.name, nbytes) for link, nbytes in links if nbytes > 0),
         ),
-        memory_bytes=memory.total_bytes + sum(unit.nbytes for unit in cached) // scenario.gpus_per_node,
+        memory_bytes=memory.total_bytes + scenario.cached_bytes,
     )

@@ -10,6 +10,7 @@ from collections.abc import Collection
 import numpy as np
 
 from coarse.errors import MeasurementError
+from coarse.storage.gpu.interface import address_of
 from coarse.storage.machine_code import executable
 from coarse.storage.pool.memory import LINE_BYTES
 
@@ -147,7 +148,7 @@ class Native:
 
 
 def _address(memory: np.ndarray) -> int:
-    first: int = memory.__array_interface__["data"][0]
+    first = address_of(memory)
     assert memory.dtype == np.uint8, "the array is not of bytes"
     assert memory.flags.c_contiguous, "the array has gaps"
     assert memory.nbytes, "the array is empty"

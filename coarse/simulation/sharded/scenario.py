@@ -22,6 +22,8 @@ PEAK_SHARE = 0.2
 """Of a GPU's fp16 peak that training reaches: an input, by which FCDP's Fig. 9 comes out (docs/fcdp_evaluation.md)."""
 LOGIT_BYTES = 10
 """Per logit: five fp16 numbers, which are logits, their shifted copy, log-probabilities, and two gradients."""
+CACHE_SHARE = 0.8
+"""FCDP's tau, where nobody says another: the share of a GPU's memory below which units' second shards stay there."""
 _HELD = {
     SimulatedMode.ZERO2: StatesHeld.REPLICATED,
     SimulatedMode.FSDP: StatesHeld.SHARDED,
@@ -171,6 +173,11 @@ class ShardedScenario:
     def largest_batch(self) -> int:
         """The largest power of two that fits, per GPU; 0 where none does."""
         return largest_power_of_two(self.training, self.capacity_bytes)
+
+    @property
+    def cached_bytes(self) -> int:
+        """What second shards that stay on a GPU take of it (FCDP-Cache)."""
+        return sum(unit.nbytes for unit in self.units[: self.policy.num_cached_units]) // self.gpus_per_node
 
     def with_gpu_cache(self, threshold: float) -> "ShardedScenario":
         """The same with as many units' second shards on the GPU as stay below tau (FCDP-Cache, IV-D)."""

@@ -9,6 +9,7 @@ import platform
 import numpy as np
 
 from coarse.errors import UnsupportedError
+from coarse.storage.gpu.interface import address_of
 from coarse.storage.machine_code import executable
 from coarse.storage.pool.memory import LINE_BYTES
 from coarse.storage.processor import cpu_flags
@@ -54,5 +55,5 @@ class FlushedLines:
 
     def flush(self, lines: np.ndarray) -> None:
         """See CacheLines."""
-        begin = lines.__array_interface__["data"][0]
+        begin = address_of(lines)
         self._loop(begin // LINE_BYTES * LINE_BYTES, begin + lines.nbytes, 0)

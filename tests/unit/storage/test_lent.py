@@ -11,7 +11,8 @@ import pytest
 
 from coarse.errors import LentMemoryError
 from coarse.storage import lent
-from coarse.storage.lent import LentArray, address_of, is_lendable, why_not, why_not_here
+from coarse.storage.gpu.interface import address_of
+from coarse.storage.lent import LentArray, is_lendable, why_not, why_not_here
 
 pytestmark = pytest.mark.skipif(bool(why_not_here()), reason="the kernel lets no process reach another's memory here")
 NUM_ELEMENTS = 100_000
