@@ -1,10 +1,8 @@
 """One simulated training job of the evaluation, and its outcome, computed once however many figures use it."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from multiprocessing import get_context
 
@@ -17,7 +15,7 @@ from coarse.protocol.units import MIB
 from coarse.simulation.job import Job
 from coarse.simulation.scenario import Mode, Policy, Scenario
 from coarse.simulation.training import simulate
-from experiments.coarse_paper.inputs import CENTRAL, Inputs, Platform
+from experiments.coarse_paper.inputs import CENTRAL, Inputs, Platform, Taken
 from experiments.coarse_paper.machines import with_neighbours_first, with_rings_both_ways
 
 _NUM_ITERATIONS = 1
@@ -178,22 +176,14 @@ class Outcome:
 
 
 _outcomes: dict[Cell, Outcome] = {}
-_taken: ContextVar[Inputs] = ContextVar("taken", default=CENTRAL)
-
-
-@contextmanager
-def under(inputs: Inputs) -> Iterator[None]:
-    """Take these inputs where a cell has the central ones."""
-    token = _taken.set(inputs)
-    try:
-        yield
-    finally:
-        _taken.reset(token)
+_taken = Taken(CENTRAL)
+under = _taken.under
+"""Take these inputs where a cell has the central ones."""
 
 
 def taken(cell: Cell) -> Cell:
     """The cell with the inputs that are taken now; see `under`."""
-    return replace(cell, inputs=_taken.get()) if cell.inputs == CENTRAL else cell
+    return replace(cell, inputs=_taken.now()) if cell.inputs == CENTRAL else cell
 
 
 def outcome(cell: Cell) -> Outcome:

@@ -5,7 +5,11 @@ No input is a result of the paper that we then hold ours against. What the figur
 """
 
 import enum
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
 
 from coarse.errors import ConfigError
 from coarse.hardware.compute import TENSORFLOW_BERT, THROUGHPUTS, Throughput, scaled_from_v100
@@ -119,6 +123,30 @@ class Inputs:
 
 
 CENTRAL = Inputs()
+
+Choices = TypeVar("Choices")
+
+
+class Taken(Generic[Choices]):
+    """The inputs of an evaluation that its cells take where they state none."""
+
+    def __init__(self, central: Choices) -> None:
+        self._now: ContextVar[Choices] = ContextVar("taken", default=central)
+
+    def now(self) -> Choices:
+        """Those of the innermost `under`, or the central ones."""
+        return self._now.get()
+
+    @contextmanager
+    def under(self, inputs: Choices) -> Iterator[None]:
+        """Take these within."""
+        token = self._now.set(inputs)
+        try:
+            yield
+        finally:
+            self._now.reset(token)
+
+
 SOURCED, ASSUMED = "sourced", "assumed"
 
 

@@ -8,8 +8,9 @@ Kind of all results: simulated. See docs/evaluation.md for what is an input and 
 import argparse
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -30,7 +31,7 @@ from experiments.coarse_paper import (
 )
 from experiments.coarse_paper.cells import Cell, missing, precompute
 from experiments.coarse_paper.claims import HEAD, ClaimRow, Verdict
-from experiments.coarse_paper.inputs import DECLARED
+from experiments.coarse_paper.inputs import DECLARED, Declared
 from experiments.coarse_paper.script import claims_table
 from experiments.gpt.rows import write_json
 
@@ -173,14 +174,31 @@ def markdown(lines: list[list[str]]) -> Iterator[str]:
         yield "| " + " | ".join(line) + " |"
 
 
-def main() -> int:
-    """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=RESULTS, help="folder for validation.json")
-    parser.add_argument("--docs", type=Path, help="write the table as this Markdown page")
+def section(title: str, rows: list[ClaimRow], declared: Sequence[Declared]) -> Iterator[str]:
+    """One source's part of a page: its rows, why some are missed, and its inputs."""
+    yield from ("", f"## {title}", "", f"{summary(rows)}. A row `input` is no reproduction.", "")
+    yield from markdown([list(HEAD), *(row.cells for row in rows)])
+    yield from ("", "Why:", "", *(f"- {row.claim}. *{row.why}*" for row in rows if row.why))
+    inputs = [[one.name, one.value, one.basis, one.source] for one in declared]
+    yield from ("", "Inputs:", "", *markdown([["input", "value", "basis", "source"], *inputs]))
+
+
+class Run(Protocol):
+    """Validates, prints and writes."""
+
+    def __call__(self, console: Console, *, out: Path, docs: Path | None) -> int:
+        """The exit status."""
+        ...
+
+
+def main(run: Run, doc: str | None) -> int:
+    """The command line of a validation."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder for the rows as JSON")
+    parser.add_argument("--docs", type=Path, help="write the tables as this Markdown page")
     arguments = parser.parse_args()
     return run(Console(), out=arguments.out, docs=arguments.docs)
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(main(run, __doc__))

@@ -5,16 +5,15 @@
 Kind of all results: simulated. See docs/predict.md for the model of a pool.
 """
 
-import argparse
 from pathlib import Path
 from types import ModuleType
 
 from rich.console import Console
 
-from experiments.coarse_paper.claims import HEAD, ClaimRow
+from experiments.coarse_paper.claims import ClaimRow
 from experiments.coarse_paper.inputs import ASSUMED, SOURCED, Declared
 from experiments.coarse_paper.script import claims_table
-from experiments.coarse_paper.validate import RESULTS, markdown, summary
+from experiments.coarse_paper.validate import RESULTS, main, section, summary
 from experiments.cxl_pool import cccl, cmpi
 from experiments.cxl_pool.collectives import Primitive
 from experiments.gpt.rows import write_json
@@ -67,22 +66,9 @@ def page(found: dict[str, list[ClaimRow]]) -> str:
         "the model. Of both papers the abstracts and published summaries were at hand, not the measurements.",
     ]
     for source, rows in found.items():
-        lines += ["", f"## {source}", "", f"{summary(rows)}. A row `input` is no reproduction.", ""]
-        lines += markdown([list(HEAD), *(row.cells for row in rows)])
-        lines += ["", "Why:", "", *(f"- {row.claim}. *{row.why}*" for row in rows if row.why)]
-        declared = [[one.name, one.value, one.basis, one.source] for one in SOURCES[source][1]]
-        lines += ["", "Inputs:", "", *markdown([["input", "value", "basis", "source"], *declared])]
+        lines += section(source, rows, SOURCES[source][1])
     return "\n".join([*lines, ""])
 
 
-def main() -> int:
-    """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=RESULTS, help="folder for pool_validation.json")
-    parser.add_argument("--docs", type=Path, help="write the tables as this Markdown page")
-    arguments = parser.parse_args()
-    return run(Console(), out=arguments.out, docs=arguments.docs)
-
-
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(main(run, __doc__))

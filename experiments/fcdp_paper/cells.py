@@ -1,15 +1,14 @@
 """One simulated training job of FCDP's evaluation, and its outcome, computed once however many figures use it."""
 
 import enum
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cache
 
 from coarse.simulation.sharded.modes import ShardedPolicy, SimulatedMode
 from coarse.simulation.sharded.report import ShardedReport
 from coarse.simulation.sharded.scenario import ShardedScenario
+from experiments.coarse_paper.inputs import Taken
 from experiments.fcdp_paper.inputs import CENTRAL, Inputs, Network, machine_with
 
 MODELS = ("gpt-10b", "gpt-15b", "gpt-20b", "gpt-25b", "gpt-30b")
@@ -35,23 +34,9 @@ class System(enum.StrEnum):
         return {"ZeRO-3": SimulatedMode.FSDP, "ZeRO++": SimulatedMode.ZEROPP}.get(self.value, SimulatedMode.FCDP)
 
 
-_taken: ContextVar[Inputs] = ContextVar("taken", default=CENTRAL)
-"""The inputs of cells that state none."""
-
-
-@contextmanager
-def under(inputs: Inputs) -> Iterator[None]:
-    """Take these inputs where a cell states none."""
-    token = _taken.set(inputs)
-    try:
-        yield
-    finally:
-        _taken.reset(token)
-
-
-def taken_inputs() -> Inputs:
-    """What is taken now."""
-    return _taken.get()
+_taken = Taken(CENTRAL)
+under, taken_inputs = _taken.under, _taken.now
+"""Take these inputs where a cell states none; those that are taken now."""
 
 
 @dataclass(frozen=True, kw_only=True)

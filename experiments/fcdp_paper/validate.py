@@ -5,16 +5,15 @@
 Kind of all results: simulated. See docs/fcdp_evaluation.md for what is an input and what an outcome.
 """
 
-import argparse
 from pathlib import Path
 from types import ModuleType
 
 from rich.console import Console
 
-from experiments.coarse_paper.claims import HEAD, ClaimRow
+from experiments.coarse_paper.claims import ClaimRow
 from experiments.coarse_paper.inputs import Declared
 from experiments.coarse_paper.script import claims_table
-from experiments.coarse_paper.validate import RESULTS, markdown, summary
+from experiments.coarse_paper.validate import RESULTS, main, markdown, section, summary
 from experiments.fcdp_paper import (
     fig2_networks,
     fig5_fig6_full,
@@ -76,11 +75,7 @@ def page(found: dict[str, list[tuple[str, ClaimRow]]]) -> str:
         "explains it.",
     ]
     for paper, rows in found.items():
-        lines += ["", f"## {paper}", "", f"{summary([row for _, row in rows])}. A row `input` is no reproduction.", ""]
-        lines += markdown([list(HEAD), *(row.cells for _, row in rows)])
-        lines += ["", "Why:", "", *(f"- {row.claim}. *{row.why}*" for _, row in rows if row.why)]
-        declared = [[one.name, one.value, one.basis, one.source] for one in PAPERS[paper][1]]
-        lines += ["", "Inputs:", "", *markdown([["input", "value", "basis", "source"], *declared])]
+        lines += section(paper, [row for _, row in rows], PAPERS[paper][1])
         lines += ["", "Commands:", "", *(f"- `{command}`" for command in dict.fromkeys(one for one, _ in rows))]
     lines += [
         "",
@@ -94,14 +89,5 @@ def page(found: dict[str, list[tuple[str, ClaimRow]]]) -> str:
     return "\n".join(lines)
 
 
-def main() -> int:
-    """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=RESULTS, help="folder for sharded_validation.json")
-    parser.add_argument("--docs", type=Path, help="write the tables as this Markdown page")
-    arguments = parser.parse_args()
-    return run(Console(), out=arguments.out, docs=arguments.docs)
-
-
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(main(run, __doc__))

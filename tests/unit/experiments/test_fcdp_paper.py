@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from coarse.errors import ConfigError
-from experiments.coarse_paper.claims import Verdict
+from experiments.coarse_paper.claims import HEAD, Verdict
 from experiments.fcdp_paper import fig2_networks, fig7_fig9_lora, fig10_volume, memory, validate, variations
 from experiments.fcdp_paper.cells import Cell, System, gain, report_of, samples_per_s
 from experiments.fcdp_paper.inputs import BORDER_STEP_S, CENTRAL, Network
@@ -34,7 +34,7 @@ def test_quick_rows_stand_in_the_page(paper):
     assert len(rows) > 10
     require_whole(paper, rows)
     for row in rows:
-        assert list(validate.markdown([list(validate.HEAD), row.cells]))[-1] in shown, row.claim
+        assert list(validate.markdown([list(HEAD), row.cells]))[-1] in shown, row.claim
 
 
 @pytest.mark.slow
