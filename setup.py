@@ -1,8 +1,48 @@
-"""The package's metadata; the settings of the tools stand in pyproject.toml."""
+"""The package's metadata; the settings of the tools stand in pyproject.toml.
 
+With COARSE_USE_MYPYC=1 mypyc compiles what simulations spend their time in (COMPILED), where mypy and a C compiler are:
+the same sources and the same results (docs/predict.md).
+"""
+
+import os
 from pathlib import Path
 
 from setuptools import find_packages, setup
+
+COMPILED = [
+    "coarse/client/dual_round.py",
+    "coarse/client/protocol.py",
+    "coarse/collectives/ring_stream.py",
+    "coarse/hardware/fabric.py",
+    "coarse/hardware/fair_share.py",
+    "coarse/hardware/ports.py",
+    "coarse/hardware/ways.py",
+    "coarse/protocol/plan.py",
+    "coarse/proxy/device.py",
+    "coarse/proxy/keys.py",
+    "coarse/proxy/protocol.py",
+    "coarse/proxy/queues.py",
+    "coarse/proxy/reduce_run.py",
+    "coarse/proxy/ring_run.py",
+    "coarse/proxy/synchronisation.py",
+    "coarse/simulation/devices.py",
+    "coarse/simulation/engine.py",
+    "coarse/simulation/macro.py",
+    "coarse/simulation/proxied.py",
+    "coarse/simulation/recording.py",
+    "coarse/simulation/training.py",
+    "coarse/simulation/worker_ring.py",
+]
+
+
+def compiled_modules() -> list:
+    """What mypyc makes of COMPILED, where that is asked for."""
+    if os.environ.get("COARSE_USE_MYPYC") != "1":
+        return []
+    from mypyc.build import mypycify
+
+    return mypycify(["--ignore-missing-imports", *COMPILED])
+
 
 setup(
     name="coarse",
@@ -14,6 +54,7 @@ setup(
     python_requires=">=3.11",
     packages=find_packages(include=["coarse", "coarse.*", "tf_strategy", "tf_strategy.*"]),
     package_data={"coarse.hardware": ["presets/*.toml"]},
+    ext_modules=compiled_modules(),
     install_requires=["numpy>=1.26", "mpi4py>=4.1"],
     extras_require={
         "torch": ["torch>=2.9"],

@@ -2,7 +2,7 @@
 
 python benchmarks/simulator_speed.py
 
-An event is what the simulator takes from its queues of virtual time and acts upon: an action that is due, or
+After `make compiled` the same rows once more by the compiled modules, in a process of their own. An event is what the simulator takes from its queues of virtual time and acts upon: an action that is due, or
 the end of a transfer. The loop pushes and pops as many entries (time, number, callback), and calls each; it
 keeps as many waiting as the simulator has gradients under way. Not counted as events, though the simulator
 does them too: ends of start-ups of transfers, and records handled by the machines of clients and proxies.
@@ -13,11 +13,14 @@ from __future__ import annotations
 import argparse
 import cProfile
 import heapq
+import json
+import os
 import pstats
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -31,10 +34,12 @@ from coarse.hardware.compute import compute_profile
 from coarse.hardware.models import Precision, model_named
 from coarse.hardware.presets import load_preset
 from coarse.proxy.protocol import ProxyProtocol
+from coarse.simulation import engine
 from coarse.simulation.job import Job
 from coarse.simulation.scenario import Mode, Policy, Scenario
 from coarse.simulation.training import simulate
 
+COMPILED = Path(__file__).resolve().parents[1] / "build" / "compiled"
 LEAST_SHARE_OF_LOOP = 0.1
 MOST_SECONDS = 60.0
 NUM_WAITING = 1024
@@ -76,10 +81,23 @@ def main() -> None:
     """Print the tables and write the JSON file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--rows-only", action="store_true", help="print rows as JSON, and nothing else")
     options = parser.parse_args()
+    if options.rows_only:
+        print(json.dumps([measure(case, options.rounds) for case in CASES]))
+        return
     rows = [measure(case, options.rounds) for case in CASES]
-    many = measure_many(MANY_WORKERS)
-    report(rows, many)
+    report(rows, compiled_rows(options.rounds), measure_many(MANY_WORKERS))
+
+
+def compiled_rows(num_rounds: int) -> list[dict[str, Any]]:
+    """What a process measures that has the compiled modules; none where they were not made."""
+    if not COMPILED.is_dir():
+        print("no compiled modules: make compiled", file=sys.stderr)
+        return []
+    argv = [sys.executable, __file__, "--rows-only", "--rounds", str(num_rounds)]
+    environ = {**os.environ, "PYTHONPATH": str(COMPILED)}
+    return list(json.loads(subprocess.run(argv, env=environ, stdout=subprocess.PIPE, check=True).stdout))
 
 
 def scenario_of(case: Case, num_nodes: int = 1, policy: Policy = Policy.DEVICES) -> Scenario:
@@ -99,7 +117,8 @@ def scenario_of(case: Case, num_nodes: int = 1, policy: Policy = Policy.DEVICES)
 def measure(case: Case, num_rounds: int) -> dict[str, Any]:
     """Simulator and loop in turns, so that whatever disturbs the machine disturbs both."""
     job = scenario_of(case).job()
-    with counted_records() as records:
+    is_compiled = not engine.__file__.endswith(".py")
+    with nullcontext([0]) if is_compiled else counted_records() as records:
         num_events = simulate(job).num_events
     simulator_s, loop_s = [], []
     for _ in range(num_rounds):
@@ -115,7 +134,7 @@ def measure(case: Case, num_rounds: int) -> dict[str, Any]:
         "loop_events_per_s": num_events / median(loop_s),
         "share_of_loop": median(shares),
         "num_rounds": num_rounds,
-        "parts": parts_of(job),
+        "parts": {} if is_compiled else parts_of(job),
     }
 
 
@@ -218,24 +237,31 @@ def without_links(row: dict[str, Any]) -> float:
     return float(row["share_of_loop"] / (1 - row["parts"]["links"]))
 
 
-def report(rows: Sequence[dict[str, Any]], many: Sequence[dict[str, Any]]) -> None:
+def print_speeds(rows: Sequence[dict[str, Any]], whose: str) -> None:
+    """Print events and their shares of the loop's."""
+    from benchmarks.rendering import print_table
+
+    counts = ("num_events", "num_records", "events_per_s", "records_per_s", "loop_events_per_s")
+    print_table(
+        f"Events per second of {whose}, {_MODEL}; target: {LEAST_SHARE_OF_LOOP:g} of a bare heapq loop",
+        ["", "events", "records (0: not counted)", "events/s", "records/s", "loop's events/s", "share"],
+        [
+            [str(row["case"]), *(f"{row[key]:,.0f}" for key in counts), f"{row['share_of_loop']:.3f}"]
+            for row in rows
+        ],
+    )
+
+
+def report(
+    rows: Sequence[dict[str, Any]], compiled: Sequence[dict[str, Any]], many: Sequence[dict[str, Any]]
+) -> None:
     """Print the tables and write the JSON file."""
     from benchmarks.provenance import provenance
     from benchmarks.rendering import print_table, write_json
 
-    print_table(
-        f"Events per second of the simulator, {_MODEL}; target: {LEAST_SHARE_OF_LOOP:g} of a bare heapq loop",
-        ["", "events", "records", "events/s", "records/s", "loop's events/s", "share"],
-        [
-            [
-                str(row["case"]),
-                *(f"{row[key]:,.0f}" for key in ("num_events", "num_records", "events_per_s", "records_per_s")),
-                f"{row['loop_events_per_s']:,.0f}",
-                f"{row['share_of_loop']:.3f}",
-            ]
-            for row in rows
-        ],
-    )
+    print_speeds(rows, "the simulator")
+    if compiled:
+        print_speeds(compiled, "the compiled simulator")
     print_table(
         "Shares of the simulator's time, by a profile, and the share of the loop if links cost nothing",
         ["", *PARTS, "if links cost nothing"],
@@ -249,7 +275,7 @@ def report(rows: Sequence[dict[str, Any]], many: Sequence[dict[str, Any]]) -> No
         ["", "choose", "simulate", "total"],
         [[str(row["case"]), *(f"{row[key]:.1f}" for key in ("choose_s", "simulate_s", "total_s"))] for row in many],
     )
-    result = provenance("simulator_speed.py", sys.argv[1:], 1) | {"rows": rows, "many": many}
+    result = provenance("simulator_speed.py", sys.argv[1:], 1) | {"rows": rows, "compiled": compiled, "many": many}
     print(f"\nwritten to {write_json('simulator-speed', result)}")
 
 

@@ -118,11 +118,13 @@ def judge_idle(result: Result | None) -> list[Verdict]:
 def judge_simulator(result: Result | None) -> list[Verdict]:
     """The simulator's events per second, and the seconds that a job of 1,024 workers takes."""
     shares = {row["case"]: row["share_of_loop"] for row in (result["rows"] if result else ())}
+    compiled = {row["case"]: row["share_of_loop"] for row in (result.get("compiled", ()) if result else ())}
     seconds = {row["case"]: row["total_s"] for row in (result["many"] if result else ())}
     fast_enough = Limit(bound=LEAST_SHARE_OF_LOOP, unit="x", is_least=True)
     soon_enough = Limit(bound=MOST_SECONDS, unit=" s", is_least=False)
     return [
         judge("simulator's events/s, of a bare heapq loop's", fast_enough, shares, list(shares) or ["all modes"]),
+        judge("the same by compiled modules", fast_enough, compiled, list(shares) or ["all modes"]),
         judge("BERT-large on many workers, simulated", soon_enough, seconds, list(seconds) or ["1024 workers"]),
     ]
 

@@ -13,14 +13,15 @@ its end gives new rates, and so new times, to all of them. Old entries are known
 moved by then is credited at its first rate, and its end counts from when it should have begun.
 """
 
-import heapq
 import math
 from collections.abc import Iterable, Sequence
+from heapq import heappop as _pop
+from heapq import heappush as _push
 
 from coarse.errors import ConfigError
 from coarse.hardware.fair_share import FairShares
 from coarse.hardware.links import Link
-from coarse.hardware.ways import Draw, Way
+from coarse.hardware.ways import Draw, Way, units
 
 
 class _Flow:
@@ -46,7 +47,8 @@ class Fabric:
     def __init__(self, links: Sequence[Link]) -> None:
         self._links = tuple(links)
         self._capacity = {link: each.bytes_per_s for link, each in enumerate(self._links)}
-        self._users: list[dict[_Flow, float]] = [{} for _ in self._links]  # flow -> the most it draws of the link
+        self._users: list[dict[_Flow, None]] = [{} for _ in self._links]  # in the order in which they came
+        self._room = [units(each.bytes_per_s) for each in self._links]  # capacity that the users' caps leave
         self._tight = [False] * len(self._links)  # see [Note: tight links]
         self._under_way: set[int] = set()
         self._now_s = 0.0
@@ -84,11 +86,14 @@ class Fabric:
             raise ValueError(self._refusal(transfer, nbytes, at_s, begun_s))
         way = self._ways.get(path) or self._way(path)
         self._under_way.add(transfer)
-        flow = _Flow(transfer, way, nbytes, nbytes if piece_bytes is None else piece_bytes, begun_s + way.latency_s)
-        if flow.ready_s <= at_s == self._now_s and not flow.rate:
+        ready_s = begun_s + way.latency_s
+        flow = _Flow(transfer, way, nbytes, nbytes if piece_bytes is None else piece_bytes, ready_s)
+        if ready_s > at_s:
+            self._post(ready_s, flow)
+        elif at_s == self._now_s and not flow.rate:
             self._stream(flow)
         else:
-            self._post(max(at_s, flow.ready_s), flow)
+            self._post(at_s, flow)
 
     def latency_s(self, path: tuple[int, ...]) -> float:
         """Seconds before the first byte of a transfer moves: the start-up of each of its links."""
@@ -96,15 +101,8 @@ class Fabric:
 
     def next_s(self) -> float | None:
         """When the next latency or transfer ends; never before `now_s`."""
-        if self._changed or self._fresh:
-            self._share()
-        events = self._events
-        while events:
-            when_s, entry, flow = events[0]
-            if flow is None or flow.entry == entry:
-                return when_s
-            heapq.heappop(events)
-        return None
+        when_s = self._next_s()
+        return when_s if when_s < math.inf else None
 
     def advance(self, to_s: float) -> list[tuple[float, int]]:
         """Let time pass; (when it ended, transfer) for all that end, in order of time.
@@ -122,13 +120,12 @@ class Fabric:
 
     def next_ended(self, until_s: float) -> list[tuple[float, int]]:
         """(when it ended, transfer) of all that end when the next does, if by `until_s`: time stands there then."""
-        ended: list[tuple[float, int]] = []
-        while not ended and (next_s := self.next_s()) is not None and next_s <= until_s:
+        while (next_s := self._next_s()) <= until_s and next_s < math.inf:
             self._now_s = next_s
-            ended = self._happen(next_s)
-        if len(ended) > 1:
-            ended.sort()
-        return ended
+            if ended := self._happen(next_s):
+                ended.sort()
+                return ended
+        return []
 
     def set_rate(self, link: int, bytes_per_s: float, at_s: float) -> None:
         """From `at_s` on a link has another rate, and its times by size change in proportion."""
@@ -142,9 +139,9 @@ class Fabric:
             )
         self._num_entries += 1
         self._rate_changes[self._num_entries] = link, bytes_per_s
-        heapq.heappush(self._events, (at_s, self._num_entries, None))
+        _push(self._events, (at_s, self._num_entries, None))
 
-    def bytes_moved(self, link: int) -> float:
+    def bytes_moved(self, link: int) -> int | float:
         """Bytes that have passed a link until `now_s`; a path that takes it twice counts twice."""
         if self._changed or self._fresh:
             self._share()
@@ -155,12 +152,24 @@ class Fabric:
         )
         return done + under_way
 
+    def _next_s(self) -> float:
+        """When something happens next, all flows having rates by then; infinity where nothing does."""
+        if self._changed or self._fresh:
+            self._share()
+        events = self._events
+        while events:
+            when_s, entry, flow = events[0]
+            if flow is None or flow.entry == entry:
+                return when_s
+            _pop(events)
+        return math.inf
+
     def _happen(self, now_s: float) -> list[tuple[float, int]]:
         """All events of one instant; what ended by them."""
         events, ended = self._events, []
         new_rates: list[tuple[int, float]] = []
         while events and events[0][0] == now_s:
-            _, entry, flow = heapq.heappop(events)
+            _, entry, flow = _pop(events)
             if flow is None:
                 new_rates.append(self._rate_changes.pop(entry))
             elif flow.entry != entry:
@@ -175,47 +184,51 @@ class Fabric:
         return ended
 
     def _post(self, when_s: float, flow: _Flow) -> None:
-        self._num_entries = flow.entry = self._num_entries + 1
-        heapq.heappush(self._events, (when_s, flow.entry, flow))
+        self._num_entries = flow.entry = entry = self._num_entries + 1
+        _push(self._events, (when_s, entry, flow))
 
     def _stream(self, flow: _Flow) -> None:
         """The latencies of a flow are over: it takes part in sharing."""
         self._fresh.append(flow)
-        all_users, changed = self._users, self._changed
+        all_users, room, changed = self._users, self._room, self._changed
         draw = flow.draw = flow.way.draw(flow.piece, self._capacity)
         for link, drawn in draw.drawn:
             users = all_users[link]
-            users[flow] = drawn
-            if len(users) > 1:
+            if users:
                 changed[link] = None
+            users[flow] = None
+            room[link] -= drawn
 
     def _end(self, flow: _Flow) -> None:
         self._under_way.remove(flow.transfer)
         flow.way.nbytes_done += flow.nbytes
         if flow.rate < math.inf:
-            all_users, tight = self._users, self._tight
-            for link in flow.draw.costs:
+            all_users, room, tight = self._users, self._room, self._tight
+            for link, drawn in flow.draw.drawn:
                 del all_users[link][flow]
+                room[link] += drawn
                 if tight[link]:
                     self._changed[link] = None
 
     def _change_rate(self, link: int, bytes_per_s: float) -> None:
+        self._room[link] += units(bytes_per_s) - units(self._capacity[link])
         self._capacity[link] = bytes_per_s
         self._fair_shares.forget()
         for way in self._ways_over[link]:
             way.forget_draws()
         self._changed[link] = None
         for flow in list(self._users[link]):
+            for each, drawn in flow.draw.drawn:
+                self._room[each] += drawn
             self._stream(flow)
 
     def _share(self) -> None:
         """Give new rates to the fresh flows, and to those that a changed link held back or does so now."""
-        tight, seeds = self._tight, []
+        all_users, room, tight, seeds = self._users, self._room, self._tight, []
         if self._changed:
             changed, self._changed = self._changed, {}
             for link in changed:
-                users = self._users[link]
-                is_tight = len(users) > 1 and sum(users.values()) > self._capacity[link]
+                is_tight = room[link] < 0 and len(all_users[link]) > 1
                 if is_tight or tight[link]:
                     seeds.append(link)
                 tight[link] = is_tight
@@ -226,15 +239,15 @@ class Fabric:
                     if tight[link]:
                         break
                 else:
-                    self._set_rates([(flow, flow.draw.cap)])
-        seen: set[_Flow] = set()
-        for seed in seeds:
-            for flow in self._users[seed]:
-                if flow not in seen:
-                    flows, links = self._joined(flow)
-                    seen.update(flows)
-                    rates = self._fair_shares.rates([each.draw for each in flows], links)
-                    self._set_rates([(flows[number], rate) for number, rate in rates])
+                    self._set_rates([flow], ((0, flow.draw.cap),))
+        if seeds:
+            seen: set[_Flow] = set()
+            for seed in seeds:
+                for flow in all_users[seed]:
+                    if flow not in seen:
+                        flows, links = self._joined(flow)
+                        seen.update(flows)
+                        self._set_rates(flows, self._fair_shares.rates([each.draw for each in flows], links))
 
     def _joined(self, first: _Flow) -> tuple[list[_Flow], list[int]]:
         """The flows that tight links join to one, itself first, and these links."""
@@ -252,16 +265,18 @@ class Fabric:
                             links.append(link)
         return flows, links
 
-    def _set_rates(self, rates: Iterable[tuple[_Flow, float]]) -> None:
-        """Give joined flows their rates from now on: see [Note: due times] and [Note: late begin]."""
+    def _set_rates(self, flows: Sequence[_Flow], rates: Iterable[tuple[int, float]]) -> None:
+        """Give joined flows their rates (position, bytes per second) from now on: see [Note: due times] and
+        [Note: late begin]."""
         now_s, first_s, first = self._now_s, math.inf, []
-        for flow, rate in rates:
-            due_s = flow.due_s
-            if not flow.rate:
+        for position, rate in rates:
+            flow = flows[position]
+            due_s, before = flow.due_s, flow.rate
+            if not before:
                 due_s = flow.due_s = flow.ready_s + flow.nbytes / rate
                 flow.rate = rate
-            elif due_s > now_s and flow.rate != rate:
-                due_s = flow.due_s = now_s + (due_s - now_s) * (flow.rate / rate)
+            elif before != rate and due_s > now_s:
+                due_s = flow.due_s = now_s + (due_s - now_s) * (before / rate)
                 flow.rate = rate
             if due_s < now_s:
                 due_s = now_s

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from coarse.hardware.links import Link
 
 MAX_REMEMBERED_DRAWS = 1 << 16
+UNITS_PER_BYTE = 1 << 10
+"""What links are drawn is counted in such parts of a byte per second, so that sums are exact in whatever order."""
 
 
 class Draw:
@@ -21,8 +23,13 @@ class Draw:
     def __init__(self, cap: float, costs: dict[int, float], weight: float) -> None:
         self.cap = cap  # bytes per second, alone
         self.costs = costs  # link -> what a byte per second takes of it; at least 1, twice where taken twice
-        self.drawn = tuple((link, cap * cost) for link, cost in costs.items())  # the most that it draws of each link
+        self.drawn = tuple((link, units(cap * cost)) for link, cost in costs.items())  # the most, of each link
         self.weight = weight  # how fast its rate rises beside others'
+
+
+def units(bytes_per_s: float) -> int:
+    """A rate in whole units: see UNITS_PER_BYTE."""
+    return round(bytes_per_s * UNITS_PER_BYTE)
 
 
 class Way:

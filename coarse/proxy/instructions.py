@@ -3,7 +3,7 @@
 
 from typing import NamedTuple
 
-from coarse.protocol.dtypes import DType
+from coarse.protocol.dtypes import STORAGE
 from coarse.protocol.records import Record, RingChunk
 from coarse.proxy.odc_steps import OdcStep
 from coarse.proxy.paged_steps import PagedStep
@@ -74,7 +74,7 @@ class RingReduce(NamedTuple):
 
 def added_bytes(work: Reduce | RingReduce) -> int:
     """Bytes of all sources, which a device's adder reads."""
-    return work.num_elements * DType(work.dtype).itemsize * len(work.sources)
+    return work.num_elements * STORAGE[work.dtype].itemsize * len(work.sources)
 
 
 class RingSend(NamedTuple):

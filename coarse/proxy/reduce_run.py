@@ -6,7 +6,7 @@ Where the devices share a bus of no cost, a driver reads and writes their memory
 
 from typing import NamedTuple
 
-from coarse.protocol.dtypes import DType
+from coarse.protocol.dtypes import STORAGE
 from coarse.proxy.instructions import Reduce, added_bytes
 
 
@@ -30,7 +30,7 @@ class ReduceRun:
     """The steps of one Reduce; it is done when no step is left."""
 
     def __init__(self, device: int, reduce: Reduce) -> None:
-        nbytes = reduce.num_elements * DType(reduce.dtype).itemsize
+        nbytes = reduce.num_elements * STORAGE[reduce.dtype].itemsize
         fetches = [at.device for at in reduce.sources if at.device != device]
         writes = [at.device for at in reduce.targets if at.device != device]
         self._fetches = [Move(source, device, nbytes, True) for source in fetches]

@@ -152,12 +152,15 @@ class Synchronisation:
 
     def on_push(self, push: Push) -> list[Instruction]:
         """A client announces shards."""
-        self.begin_round(push.round)
-        state = self._state(push.key, push.epoch)
+        if push.round > self._round:
+            self.begin_round(push.round)
+        state = self.keys.get((push.key, push.epoch)) or self._new_state(push.key, push.epoch)
         if state.plan is None or push.client not in state.located:
             state.early.append(push)
             return []
-        return self._enqueue(state, push) + self._advance(state) + self._fail_if_left(state)
+        steps = self._enqueue(state, push)
+        steps += self._advance(state)
+        return steps + self._fail_if_left(state) if self._left or state.replaced_by else steps
 
     def on_reduced(self, reduce: Reduce) -> list[Instruction]:
         """A Reduce's result is in its targets."""
@@ -176,16 +179,19 @@ class Synchronisation:
         state = self.keys[ring.key, ring.epoch]
         present = bool(state.ring_runs[ring].present)
         run = state.rings[ring]
-        return run.on_reduced(self._round, present=present) + self._finish_ring(state, ring, run)
+        steps = run.on_reduced(self._round, present=present)
+        return steps + self._finish_ring(state, ring) if run.is_finished else steps
 
     def on_chunk(self, chunk: RingChunk) -> list[Instruction]:
         """A chunk of a ring has come; it may be the first that this proxy hears of the shard."""
-        self.begin_round(chunk.round)
-        state = self._state(chunk.key, chunk.epoch)
+        if chunk.round > self._round:
+            self.begin_round(chunk.round)
+        state = self.keys.get((chunk.key, chunk.epoch)) or self._new_state(chunk.key, chunk.epoch)
         if state.plan is None:
             state.early_chunks.append(chunk)
             return []
-        return self._take_chunk(state, chunk) + self._fail_if_left(state)
+        steps = self._take_chunk(state, chunk)
+        return steps + self._fail_if_left(state) if self._left or state.replaced_by else steps
 
     def num_members(self, chunk: RingChunk) -> int:
         """Devices of the ring that a chunk goes round; those of all nodes where the plan is still to be made."""
@@ -197,10 +203,11 @@ class Synchronisation:
     # --- within
 
     def _state(self, key: int, epoch: int) -> KeyState:
-        state = self.keys.get((key, epoch))
-        if state is None:
-            state = self.keys[key, epoch] = KeyState(key, epoch)
-            self._epochs[key].append(epoch)
+        return self.keys.get((key, epoch)) or self._new_state(key, epoch)
+
+    def _new_state(self, key: int, epoch: int) -> KeyState:
+        state = self.keys[key, epoch] = KeyState(key, epoch)
+        self._epochs[key].append(epoch)
         return state
 
     def _drop(self, state: KeyState) -> None:
@@ -247,7 +254,7 @@ class Synchronisation:
                 if begin < end:
                     part = ReadyRun(begin, end, run.present, run.recipients)
                     steps += self._reduces(state, part) if alone else self._rings(state, part)
-        return steps + self._start_passive(state)
+        return steps + self._start_passive(state) if state.rings else steps
 
     def _fail_if_left(self, state: KeyState) -> list[Instruction]:
         """Give a key up, everywhere, where it waits for a client that has shut down, or uses its name for another key.
@@ -270,8 +277,6 @@ class Synchronisation:
     def _start_passive(self, state: KeyState) -> list[Instruction]:
         """A proxy whose own clients contribute nothing joins each ring that others have begun."""
         assert state.plan is not None
-        if not state.rings:
-            return []
         if not self._excused.issuperset(state.plan.contributors_by_device[self._device]):
             return []
         waiting = [ring for ring, run in state.rings.items() if not run.started]
@@ -329,16 +334,16 @@ class Synchronisation:
         return run
 
     def _take_chunk(self, state: KeyState, chunk: RingChunk) -> list[Instruction]:
-        run = self._ring_run(state, ring := RingId(chunk.key, chunk.epoch, chunk.version, chunk.shard))
-        steps = self._start_passive(state)
-        steps += run.on_chunk(chunk.step, present=chunk.present)
-        return steps + self._finish_ring(state, ring, run)
+        key, epoch, _, version, shard, step, present = chunk
+        run = self._ring_run(state, ring := RingId(key, epoch, version, shard))
+        steps = [] if run.started else self._start_passive(state)
+        steps += run.on_chunk(step, present=present)
+        return steps + self._finish_ring(state, ring) if run.is_finished else steps
 
-    def _finish_ring(self, state: KeyState, ring: RingId, ring_run: RingRun) -> list[Instruction]:
+    def _finish_ring(self, state: KeyState, ring: RingId) -> list[Instruction]:
+        """The LocalBuf of a ring holds the whole result."""
         assert state.plan is not None
-        if not ring_run.is_finished:
-            return []
-        del state.rings[ring]
+        ring_run = state.rings.pop(ring)
         run = state.ring_runs.pop(ring)
         begin, _ = state.plan.bounds(ring.shard, ring.shard + 1)
         state.outstanding -= 1

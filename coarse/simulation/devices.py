@@ -82,24 +82,25 @@ class SimulatedDevices:
     def deliver(self, records: Sequence[ToDevice]) -> None:
         """Hand a client's records over, and what follows from them at once."""
         first = len(self.clients)
-        self._coming.extend((first + device, record) for device, record in records)
+        for device, record in records:
+            self._coming.append((first + device, record))
         self.follow()
 
     def send(self, send: Send) -> None:
         """A device's record, to be handed over by `follow`."""
-        self._coming.append((send.endpoint, send.record))
+        self._coming.append(send)
 
     def follow(self) -> None:
         """Hand over what was sent, until nothing more follows at once."""
-        coming, num_clients = self._coming, len(self.clients)
+        coming, clients = self._coming, self.clients
         while coming:
             endpoint, record = coming.popleft()
-            if endpoint >= num_clients:
-                self.devices[endpoint - num_clients].on_record(record)
-                continue
-            self.clients[endpoint].on_record(record)
-            if type(record) is Ready:
-                self._pull(endpoint, record)
+            if endpoint < len(clients):
+                clients[endpoint].on_record(record)
+                if type(record) is Ready:
+                    self._pull(endpoint, record)
+            else:
+                self.devices[endpoint - len(clients)].on_record(record)
 
     def shard_bytes(self, client: int, key: int) -> Sequence[int]:
         """Bytes of each shard of a key, the same for all clients."""
@@ -189,11 +190,11 @@ class SimulatedDriver:
         return partial(self._engine.work, ("adder", target), seconds, taken)
 
     def _on_chunk(self, target: int, header: RingChunk, frame: np.ndarray | None) -> None:
-        device, rings = self._job.devices[target], self._job.drivers[target].rings
-        if rings is not None and frame is not None:
+        job = self._job
+        if frame is not None and (rings := job.drivers[target].rings) is not None:
             rings.keep(frame)
-        device.on_chunk(header)
-        self._job.follow()
+        job.devices[target].on_chunk(header)
+        job.follow()
 
     def _follow_run(self, work: Reduce, run: ReduceRun, steps: list[Move] | list[Add]) -> None:
         for step in steps:

@@ -108,6 +108,6 @@ class Engine:
             else:
                 return
 
-    def bytes_moved(self, link: int) -> float:
+    def bytes_moved(self, link: int) -> int | float:
         """Bytes that a link has carried so far."""
         return self._ports.fabric.bytes_moved(link)

@@ -83,11 +83,14 @@ class _RecordingPorts(Ports):
         at_s: float,
         *,
         priority: int = 0,
-        **how: Any,  # noqa: ANN401
+        begun_s: float | None = None,
+        piece_bytes: int | None = None,
     ) -> None:
         """See Ports."""
         self._asked += (transfer, port, priority, path, nbytes, at_s)
-        super().submit(transfer, port, path, nbytes, at_s, priority=priority, **how)
+        super().submit(
+            transfer, port, path, nbytes, at_s, priority=priority, begun_s=begun_s, piece_bytes=piece_bytes
+        )
 
     def next_ended(self, until_s: float) -> list[tuple[float, int]]:
         """See Ports."""

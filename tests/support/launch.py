@@ -117,5 +117,5 @@ def _environment() -> dict[str, str]:
     """This environment, without coarse's own variables, importing from this repository, each file compiled once."""
     left_out = ("COARSE_", "PYTHONDONTWRITEBYTECODE")
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(left_out)}
-    paths = [str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])]
+    paths = [*filter(None, [os.environ.get("PYTHONPATH")]), str(REPOSITORY)]
     return {**inherited, "PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1"}
