@@ -4,6 +4,7 @@
 [Note: tight links] A link on which even the caps of its transfers together stay within the capacity holds
 nobody back. Only the others are tight, and a change spreads along tight links alone: transfers that meet on
 none keep their rates, and one that has its path to itself costs no more than a walk along it.
+Nor does a link that another covers (see ways.py), of which no account is kept.
 
 [Note: due times] A streaming transfer is stored as its rate and the time at which it ends at that rate. A new
 rate moves that time. Of transfers that tight links join, only the first to end stands in the queue of events:
@@ -21,7 +22,7 @@ from heapq import heappush as _push
 from coarse.errors import ConfigError
 from coarse.hardware.fair_share import FairShares
 from coarse.hardware.links import Link
-from coarse.hardware.ways import Draw, Way, units
+from coarse.hardware.ways import Draw, Way, Ways, units
 
 
 class _Flow:
@@ -46,7 +47,7 @@ class Fabric:
 
     def __init__(self, links: Sequence[Link]) -> None:
         self._links = tuple(links)
-        self._capacity = {link: each.bytes_per_s for link, each in enumerate(self._links)}
+        self._ways = Ways(self._links)
         self._users: list[dict[_Flow, None]] = [{} for _ in self._links]  # in the order in which they came
         self._room = [units(each.bytes_per_s) for each in self._links]  # capacity that the users' caps leave
         self._tight = [False] * len(self._links)  # see [Note: tight links]
@@ -55,9 +56,7 @@ class Fabric:
         self._num_entries = 0
         self._events: list[tuple[float, int, _Flow | None]] = []  # (when, entry, flow); None: a link's rate
         self._rate_changes: dict[int, tuple[int, float]] = {}  # entry -> (link, bytes per second)
-        self._ways: dict[tuple[int, ...], Way] = {}
-        self._ways_over: list[list[Way]] = [[] for _ in self._links]
-        self._fair_shares = FairShares(self._capacity)
+        self._fair_shares = FairShares(self._ways.capacity)
         self._changed: dict[int, None] = {}  # links that are shared anew before time moves on
         self._fresh: list[_Flow] = []  # flows that have no rate until then
 
@@ -84,7 +83,7 @@ class Fabric:
         path, begun_s = tuple(path), at_s if begun_s is None else begun_s
         if transfer in self._under_way or nbytes < 0 or not (begun_s <= at_s and self._now_s <= at_s < math.inf):
             raise ValueError(self._refusal(transfer, nbytes, at_s, begun_s))
-        way = self._ways.get(path) or self._way(path)
+        way = self._ways.way(path)
         self._under_way.add(transfer)
         ready_s = begun_s + way.latency_s
         flow = _Flow(transfer, way, nbytes, nbytes if piece_bytes is None else piece_bytes, ready_s)
@@ -97,7 +96,7 @@ class Fabric:
 
     def latency_s(self, path: tuple[int, ...]) -> float:
         """Seconds before the first byte of a transfer moves: the start-up of each of its links."""
-        return self._way(path).latency_s
+        return self._ways.way(path).latency_s
 
     def next_s(self) -> float | None:
         """When the next latency or transfer ends; never before `now_s`."""
@@ -145,10 +144,11 @@ class Fabric:
         """Bytes that have passed a link until `now_s`; a path that takes it twice counts twice."""
         if self._changed or self._fresh:
             self._share()
-        done = sum(way.nbytes_done * way.path.count(link) for way in self._ways_over[link])
+        done = sum(way.nbytes_done * way.path.count(link) for way in self._ways.over(link))
         under_way = sum(
             flow.way.path.count(link) * (flow.nbytes - flow.rate * max(0.0, flow.due_s - self._now_s))
-            for flow in self._users[link]
+            for flow in self._users[self._ways.cover_of(link)]
+            if link in flow.way.path
         )
         return done + under_way
 
@@ -191,7 +191,7 @@ class Fabric:
         """The latencies of a flow are over: it takes part in sharing."""
         self._fresh.append(flow)
         all_users, room, changed = self._users, self._room, self._changed
-        draw = flow.draw = flow.way.draw(flow.piece, self._capacity)
+        draw = flow.draw = flow.way.draws.get(flow.piece) or self._new_draw(flow)
         for link, drawn in draw.drawn:
             users = all_users[link]
             if users:
@@ -211,16 +211,30 @@ class Fabric:
                     self._changed[link] = None
 
     def _change_rate(self, link: int, bytes_per_s: float) -> None:
-        self._room[link] += units(bytes_per_s) - units(self._capacity[link])
-        self._capacity[link] = bytes_per_s
+        self._room[link] += units(bytes_per_s) - units(self._ways.capacity[link])
+        self._uncover(self._ways.change_rate(link, bytes_per_s))
         self._fair_shares.forget()
-        for way in self._ways_over[link]:
-            way.forget_draws()
         self._changed[link] = None
         for flow in list(self._users[link]):
             for each, drawn in flow.draw.drawn:
                 self._room[each] += drawn
             self._stream(flow)
+
+    def _new_draw(self, flow: _Flow) -> Draw:
+        draw, uncovered = self._ways.new_draw(flow.way, flow.piece)
+        self._uncover(uncovered)
+        return draw
+
+    def _uncover(self, uncovered: Iterable[tuple[int, int]]) -> None:
+        """Links that their covers' users have passed too are shared from now on."""
+        for link, cover in uncovered:
+            self._fair_shares.forget()  # which goes by draws, and these change
+            self._changed[link] = None
+            for flow in self._users[cover]:
+                if link in flow.draw.every:
+                    flow.draw.keep(self._ways.is_covered)
+                    self._users[link][flow] = None
+                    self._room[link] -= units(flow.draw.cap * flow.draw.every[link])
 
     def _share(self) -> None:
         """Give new rates to the fresh flows, and to those that a changed link held back or does so now."""
@@ -287,14 +301,6 @@ class Fabric:
                 first.append(flow)
         for flow in first:
             self._post(first_s, flow)
-
-    def _way(self, path: tuple[int, ...]) -> Way:
-        way = self._ways.get(path)
-        if way is None:
-            way = self._ways[path] = Way(path, self._links)
-            for link in set(path):
-                self._ways_over[link].append(way)
-        return way
 
     def _refusal(self, transfer: int, nbytes: int, at_s: float, begun_s: float) -> str:
         if transfer in self._under_way:

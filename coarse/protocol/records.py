@@ -8,7 +8,7 @@ import functools
 import hashlib
 from typing import NamedTuple
 
-from coarse.protocol.dtypes import DType, Op
+from coarse.protocol.dtypes import STORAGE, DType, Op
 from coarse.protocol.odc_records import OdcRecord
 from coarse.protocol.paged_records import PagedRecord
 from coarse.protocol.snapshot_records import SnapshotRecord
@@ -60,7 +60,7 @@ class Descriptor(NamedTuple):
     @property
     def nbytes(self) -> int:
         """Bytes of the tensor."""
-        return self.num_elements * DType(self.dtype).itemsize
+        return self.num_elements * STORAGE[self.dtype].itemsize
 
     def __str__(self) -> str:
         parts = f" of {self.parts}" if self.parts else ""
