@@ -2,7 +2,9 @@
 
 python benchmarks/simulator_speed.py
 
-After `make compiled` the same rows once more by the compiled modules, in a process of their own. An event is what the simulator takes from its queues of virtual time and acts upon: an action that is due, or
+After `make compiled` the same rows once more by the compiled modules, in a process of their own.
+
+An event is what the simulator takes from its queues of virtual time and acts upon: an action that is due, or
 the end of a transfer. The loop pushes and pops as many entries (time, number, callback), and calls each; it
 keeps as many waiting as the simulator has gradients under way. Not counted as events, though the simulator
 does them too: ends of start-ups of transfers, and records handled by the machines of clients and proxies.

@@ -92,7 +92,7 @@ class Ways:
         return min(each for each in self._covers[link] if not self.is_covered[each])
 
     def new_draw(self, way: Way, nbytes: int) -> tuple[Draw, list[tuple[int, int]]]:
-        """What transfers that go in pieces of `nbytes` take of a path; (link, its cover until now) of those uncovered."""
+        """What pieces of `nbytes` take of a path; (link, its cover until now) of those that this uncovers."""
         links, path = self._links, way.path
         once = {link: links[link].bytes_per_s / links[link].rate_bytes_per_s(nbytes) for link in path}
         every = {link: cost * path.count(link) for link, cost in once.items()}
