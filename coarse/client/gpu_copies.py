@@ -24,7 +24,7 @@ from coarse.errors import CapacityError, CoarseError, GpuError
 from coarse.protocol.plan import runs_of
 from coarse.protocol.units import MIB
 from coarse.storage.gpu.available import gpus
-from coarse.storage.gpu.interface import AnyArray, Event, Stream, address_of, is_on_gpu
+from coarse.storage.gpu.interface import AnyArray, Event, GpuArray, Stream, address_of, is_on_gpu
 
 _Departure = tuple[Event, Callable[[], None]]
 _PIECE_BYTES = 16 * MIB
@@ -127,6 +127,26 @@ class GpuCopies:
         stream = self._stream("to", source, target)
         self._copy(stream, target, source)
         stream.record().wait()
+
+    def fetch(self, target: GpuArray, source: np.ndarray, is_free: Event) -> Event:
+        """Start to copy device memory that lies on the host, and is pinned first, to a GPU's array, after an event; any
+        thread may call it."""
+        with self._link.lock:
+            self._pin(source)
+            stream = self._stream("from", target, target)
+            stream.wait_for(is_free)
+            self._copy(stream, target, source)
+            return stream.record()
+
+    def store(self, target: np.ndarray, source: GpuArray) -> Event:
+        """Start to copy a GPU's array to device memory that lies on the host, and is pinned first, after what the
+        user's stream has under way; any thread may call it."""
+        with self._link.lock:
+            self._pin(target)
+            stream = self._stream("to", source, source)
+            stream.wait_for(gpus().current_stream(gpus().gpu_of(source)).record())
+            self._copy(stream, target, source)
+            return stream.record()
 
     def settle(self, key: int) -> None:
         """Return once nothing reads a key's region, or writes its result, any more."""

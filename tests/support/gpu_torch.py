@@ -30,6 +30,22 @@ def stand_in_for_cuda() -> None:
     on_gpu._shared = lambda array: torch.from_numpy(array.values)
 
 
+@contextlib.contextmanager
+def collectives_on_gpu() -> Iterator[None]:
+    """Within, what FSDP2 makes for its collectives is on a GPU: on a stand-in, the one part of a sharded model that is;
+    on CUDA's GPUs all of it is there, and nothing changes."""
+    if not is_stand_in():
+        yield
+        return
+    kept = on_gpu._empty_on, on_gpu._is_host
+    on_gpu._empty_on = lambda _device, size, dtype: _empty(size, dtype)
+    on_gpu._is_host = lambda _device: False
+    try:
+        yield
+    finally:
+        on_gpu._empty_on, on_gpu._is_host = kept
+
+
 def cuda(tensor: torch.Tensor) -> torch.Tensor:
     """A copy of a tensor on a GPU, a parameter of one, as `.cuda()` makes it."""
     if not is_stand_in():
