@@ -11,7 +11,7 @@ from coarse.collectives.awaited import Awaited, Copied
 from coarse.storage.gpu.available import gpus
 from coarse.storage.gpu.interface import Event
 from coarse.storage.gpu.staging import Stage, host_staging
-from coarse.torch.on_gpu import goes_by_gpu, gpu_bytes_of, in_its_stream
+from coarse.torch.on_gpu import goes_by_gpu, gpu_bytes_of, gpu_of, in_its_stream
 from coarse.torch.tensors import bytes_of
 
 
@@ -97,7 +97,7 @@ class _ByStage:
     def __init__(self, tensor: torch.Tensor) -> None:
         self._tensor = tensor
         self._target = gpu_bytes_of(tensor)
-        self._gpu = gpus().gpu_of(self._target)
+        self._gpu = gpu_of(tensor)
         self._stage: Stage = host_staging().stage(self._gpu, self._target.nbytes)
         self.array = self._stage.bytes
         with in_its_stream(tensor):

@@ -75,6 +75,11 @@ def zeros_on_gpu(like: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype)
     return _empty(shape, dtype, like).zero_()
 
 
+def gpu_of(tensor: torch.Tensor) -> int:
+    """The number of the GPU that a tensor is on."""
+    return _gpu_of(tensor)
+
+
 def empty_on(device: torch.device, size: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
     """A new tensor on a device, of whatever values."""
     return _empty_on(device, tuple(size), dtype)
@@ -102,6 +107,11 @@ def in_its_stream(tensor: torch.Tensor) -> AbstractContextManager[None]:
 
 def _empty_on(device: torch.device, size: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     return torch.empty(size, dtype=dtype, device=device)
+
+
+def _gpu_of(tensor: torch.Tensor) -> int:
+    index: int = tensor.device.index
+    return index
 
 
 def _is_host(device: torch.device) -> bool:

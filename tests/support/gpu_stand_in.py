@@ -9,6 +9,7 @@ import contextlib
 import mmap
 import os
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -322,6 +323,7 @@ class StandInGpus:
     def pinned(self, nbytes: int) -> np.ndarray:
         array = np.full(nbytes, _UNKNOWN, np.uint8)
         self.pin(array)
+        weakref.finalize(array, self._pinned.pop, array.ctypes.data, None)
         return array
 
     def array_of(self, given: Any) -> StandInArray:

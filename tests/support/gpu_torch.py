@@ -25,6 +25,7 @@ def stand_in_for_cuda() -> None:
     if not is_stand_in():
         return
     on_gpu.is_on_gpu = lambda tensor: _stand_in().gpu_at(tensor.data_ptr()) >= 0
+    on_gpu._gpu_of = lambda tensor: _stand_in().gpu_at(tensor.data_ptr())
     on_gpu._in_torch_stream = _in_torch_stream
     on_gpu._empty = lambda shape, dtype, like: _empty(shape, dtype)
     on_gpu._shared = lambda array: torch.from_numpy(array.values)

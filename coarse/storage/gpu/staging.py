@@ -34,11 +34,12 @@ class Stage:
         stream.arrays.copy(self.bytes[begin : begin + source.nbytes], source)
         return stream.record()
 
-    def write(self, target: GpuArray, is_free: Event) -> Event:
-        """Start to copy all of `bytes` to a contiguous array, after an event: `is_free_at` of the user's stream."""
+    def write(self, target: GpuArray, is_free: Event, begin: int = 0) -> Event:
+        """Start to copy `bytes`, from `begin` on, to a contiguous array, after an event: `is_free_at` of the user's
+        stream."""
         stream = self._staging.stream("to the GPU", self._gpu)
         stream.wait_for(is_free)
-        stream.arrays.copy(target, self.bytes)
+        stream.arrays.copy(target, self.bytes[begin : begin + target.nbytes])
         return stream.record()
 
     def is_free_at(self) -> Event:

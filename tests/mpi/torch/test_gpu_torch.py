@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.claims import claims_of, read_reports
+from tests.support.claims import claims_of, read_reports, require_held
 from tests.support.launch import mpirun
 from tests.support.layouts import partition_table
 
@@ -14,23 +14,41 @@ LAYOUTS = {"devices on the GPU": ('memory = "cuda:0"\n', ""), "devices on the ho
 """What the table says first, and settings: without a policy, what is on the CPU would be summed by the workers too."""
 
 
-@pytest.fixture(scope="module", params=LAYOUTS)
-def reports(request, tmp_path_factory):
-    """What each worker found of each claim on a layout."""
-    folder = tmp_path_factory.mktemp("layout")
-    memory, settings = LAYOUTS[request.param]
-    (folder / "partition.toml").write_text(memory + partition_table(2, 1))
+def run(folder: Path, program: str, num_workers: int, memory: str = "", settings: str = "") -> dict[str, list[str]]:
+    """What each worker found of each claim of a program, beside one memory device."""
+    (folder / "partition.toml").write_text(memory + partition_table(num_workers, 1))
     (folder / "config.toml").write_text(f'stall_timeout_s = 20\npartition = "partition.toml"\n{settings}')
     environ = {
         "COARSE_CONFIG": str(folder / "config.toml"),
         "COARSE_TEST_GPUS": json.dumps({"num_gpus": 1, "total_bytes": 1 << 30}),
     }
-    completed = mpirun(3, HERE / "gpu_torch_claims.py", folder, env=environ, timeout_s=120, joins_first=True)
+    completed = mpirun(num_workers + 1, HERE / program, folder, env=environ, timeout_s=120, joins_first=True)
     assert completed.returncode == 0, completed.stderr
-    return read_reports(folder, 2)
+    return read_reports(folder, num_workers)
+
+
+@pytest.fixture(scope="module", params=LAYOUTS)
+def reports(request, tmp_path_factory):
+    """What each worker found of each claim on a layout."""
+    return run(tmp_path_factory.mktemp("layout"), "gpu_torch_claims.py", 2, *LAYOUTS[request.param])
 
 
 @pytest.mark.parametrize("claim", claims_of(HERE / "gpu_torch_claims.py"))
 def test_on_every_layout(reports, claim):
     for rank, failure in enumerate(reports[claim]):
         assert not failure, f"worker {rank}:\n{failure}"
+
+
+@pytest.fixture(scope="module")
+def group_reports(tmp_path_factory):
+    """What each worker found of the backend "coarse" and of process sets."""
+    return run(tmp_path_factory.mktemp("groups"), "gpu_group_claims.py", 3)
+
+
+def test_of_groups_on_stand_ins_alone(group_reports):
+    require_held(group_reports, group_reports.keys() - set(claims_of(HERE / "gpu_group_claims.py")))
+
+
+@pytest.mark.parametrize("claim", claims_of(HERE / "gpu_group_claims.py"))
+def test_of_groups(group_reports, claim):
+    require_held(group_reports, [claim])
