@@ -10,8 +10,13 @@ from tests.support.launch import mpirun
 from tests.support.layouts import partition_table
 
 HERE = Path(__file__).parent
-LAYOUTS = {"devices on the GPU": ('memory = "cuda:0"\n', ""), "devices on the host": ("", 'policy = "devices"\n')}
-"""What the table says first, and settings: without a policy, what is on the CPU would be summed by the workers too."""
+LAYOUTS = {
+    "devices on the GPU": ('memory = "cuda:0"\n', ""),
+    "devices on the host": ("", 'policy = "devices"\n'),
+    "a ring of the workers": ("", 'worker_collective = "ring"\n'),
+    "workers alone": ("", 'mode = "allreduce"\n'),
+}
+"""What the table says first, and settings."""
 
 
 def run(folder: Path, program: str, num_workers: int, memory: str = "", settings: str = "") -> dict[str, list[str]]:
