@@ -48,6 +48,8 @@ class GpuCopies:
         """(Pages, the region that keeps them mapped) of all that is pinned."""
         self._may_pin = True
         self._failed: CoarseError | None = None
+        self.gpu: int | None = None
+        """Where the last array was that was pushed from a GPU; None where none was."""
 
     def push(self, state: ClientKey, array: AnyArray, *, is_lasting: bool) -> None:
         """Start to copy a contribution to its region, piece by piece; devices are told of each once it is there.
@@ -61,6 +63,7 @@ class GpuCopies:
             self._pin(region)
         stream, users = self._stream("to", flat, region), self._users_stream(flat)
         if users is not None:
+            self.gpu = users.gpu
             stream.wait_for(users.record())
         if state.key in self._pulled:
             stream.wait_for(self._pulled.pop(state.key))
@@ -127,6 +130,11 @@ class GpuCopies:
         stream = self._stream("to", source, target)
         self._copy(stream, target, source)
         stream.record().wait()
+
+    def pin(self, region: np.ndarray) -> None:
+        """Pin device memory that lies on the host; any thread may call it."""
+        with self._link.lock:
+            self._pin(region)
 
     def fetch(self, target: GpuArray, source: np.ndarray, is_free: Event) -> Event:
         """Start to copy device memory that lies on the host, and is pinned first, to a GPU's array, after an event; any

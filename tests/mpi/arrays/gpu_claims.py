@@ -168,6 +168,13 @@ def a_gpu_that_has_no_room_for_a_result_leaves_nothing_half_done() -> None:
         same(on_host(result[0] if isinstance(result, list) else result), expected((800,), seed=4))
 
 
+def routes_are_measured_anew_from_where_arrays_are() -> None:
+    coarse.push_pull(on_gpu(mine((100,))), "gpu/before routes")
+    assert current().require_client().copies.gpu == gpu()
+    coarse.profile()
+    same(on_host(coarse.push_pull(on_gpu(mine((20_000,), seed=8)), "gpu/after routes")), expected((20_000,), seed=8))
+
+
 def names_in_flight_come_in_any_order() -> None:
     names = [f"gpu/many/{number}" for number in range(60)]
     shuffled = np.random.default_rng(coarse.rank()).permutation(len(names))
@@ -241,6 +248,7 @@ CLAIMS = (
     several_arrays_travel_as_one,
     a_wait_that_stalled_is_waited_for_again,
     a_gpu_that_has_no_room_for_a_result_leaves_nothing_half_done,
+    routes_are_measured_anew_from_where_arrays_are,
     names_in_flight_come_in_any_order,
     a_name_is_used_again_in_every_step,
     a_device_array_is_combined_where_it_lies,
