@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from functools import partial
 
 import torch
@@ -90,6 +91,12 @@ def accumulates_and_recomputes_as_on_the_cpu(mode: str) -> None:
         require_same_bits(ends(), wanted)
 
 
+def some_workers_may_be_on_gpus_and_others_not(mode: str) -> None:
+    wanted = trained(mode)
+    with collectives_on_gpu() if coarse.rank() % 2 else nullcontext():
+        require_same_bits(trained(mode), wanted)
+
+
 def gathers_int8_as_on_the_cpu() -> None:
     def ends() -> dict[str, Tensor]:
         torch.manual_seed(0)
@@ -174,6 +181,8 @@ def claims() -> Iterator[Claim]:
             yield claim(f"{mode} in {name} has the bits of the cpu", partial(has_the_bits_of_the_cpu, mode, **options))
     for mode in ("fsdp", "hybrid", "zeropp", "fcdp"):
         yield claim(f"{mode} accumulates", partial(accumulates_and_recomputes_as_on_the_cpu, mode))
+    for mode in ("hybrid", "zeropp", "fcdp"):
+        yield claim(f"{mode} on some", partial(some_workers_may_be_on_gpus_and_others_not, mode))
     yield claim("fsdp gathers again from two", partial(has_the_bits_of_the_cpu, "fsdp", reshard_after_forward=2))
     yield gathers_int8_as_on_the_cpu
     yield trains_on_demand_as_on_the_cpu

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.claims import claims_of, read_reports, require_held
+from tests.support.claims import IN_TIME_S, claims_of, read_reports, require_held
 from tests.support.launch import mpirun
 from tests.support.layouts import partition_table
 
@@ -57,3 +57,20 @@ def test_of_groups_on_stand_ins_alone(group_reports):
 @pytest.mark.parametrize("claim", claims_of(HERE / "gpu_group_claims.py"))
 def test_of_groups(group_reports, claim):
     require_held(group_reports, [claim])
+
+
+@pytest.mark.parametrize("what", ["optimizer", "group", "sharded"])
+@pytest.mark.parametrize("settings", ["", 'mode = "allreduce"\n'])
+def test_the_death_of_a_worker_is_told_in_time(tmp_path, what, settings):
+    (tmp_path / "partition.toml").write_text(partition_table(3, 1))
+    (tmp_path / "config.toml").write_text(f'stall_timeout_s = 20\npartition = "partition.toml"\n{settings}')
+    environ = {
+        "COARSE_CONFIG": str(tmp_path / "config.toml"),
+        "COARSE_TEST_GPUS": json.dumps({"num_gpus": 1, "total_bytes": 1 << 31}),
+    }
+    mpirun(4, HERE / "killed_gpu_worker.py", tmp_path, what, env=environ, ulfm=True, timeout_s=120, joins_first=True)
+    reports = [json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in (0, 2)]
+    for report in reports:
+        assert report["kind"] == "DeadRankError", report
+        assert "worker 1 (MPI rank 1) died" in report["text"]
+        assert report["waited_s"] < IN_TIME_S
