@@ -72,7 +72,7 @@ class _ByDetour:
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self._tensor = tensor
-        self._host = torch.empty(tensor.shape, dtype=tensor.dtype)
+        self._host = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
         self.array = bytes_of(self._host)
 
     def values_of(self, own: torch.Tensor, begin: int) -> tuple[np.ndarray, Awaited | None]:

@@ -15,6 +15,7 @@ PROGRAMS = {
     "arrays": ROOMS / "arrays" / "gpu_claims.py",
     "tensors": ROOMS / "torch" / "gpu_torch_claims.py",
     "groups": ROOMS / "torch" / "gpu_group_claims.py",
+    "scripts": ROOMS / "torch" / "gpu_pattern_claims.py",
 }
 LAYOUTS = ("devices on GPUs", "rings of GPUs", "devices on the host")
 RING = 'collective = "ring"\nnum_sync_groups = 2\n'

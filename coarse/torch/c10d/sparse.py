@@ -35,8 +35,8 @@ def sum_sparse(group: GroupSteps, tensor: torch.Tensor, operation: Operation) ->
         )
     own = tensor.detach().coalesce()
     finish(own)
-    shape = torch.tensor([own.sparse_dim(), own.dense_dim(), *own.shape, own._nnz()], dtype=torch.int64)
-    return _sum(group, tensor, own, shape.numpy())
+    shape = np.array([own.sparse_dim(), own.dense_dim(), *own.shape, own._nnz()], np.int64)
+    return _sum(group, tensor, own, shape)
 
 
 def _sum(group: GroupSteps, tensor: torch.Tensor, own: torch.Tensor, shape: np.ndarray) -> Steps:

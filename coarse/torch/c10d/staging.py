@@ -147,7 +147,7 @@ class Target:
         elif is_read:
             self._staged = on_host(tensor).contiguous().clone()
         else:
-            self._staged = torch.empty(tensor.shape, dtype=tensor.dtype)
+            self._staged = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
         self.array = bytes_of(self._staged)
 
     def note_overwritten(self) -> None:

@@ -103,7 +103,7 @@ class Group:
         def steps(found: list[torch.Tensor]) -> Steps:
             counts = yield from self._meet(key, own, [own.shape[0]])
             rows: list[int] = counts[:, 0].tolist()
-            gathered = torch.empty((sum(rows), *own.shape[1:]), dtype=own.dtype)
+            gathered = torch.empty((sum(rows), *own.shape[1:]), dtype=own.dtype, device="cpu")
             yield from copies.arrive()
             yield from self._gather_padded(mine, _row_bytes(own), rows, read(gathered))
             yield from copies.deliver([])
@@ -125,13 +125,13 @@ class Group:
         def steps(found: list[tuple[torch.Tensor, torch.Tensor]]) -> Steps:
             counts = yield from self._meet(key, own, splits)
             rows: list[int] = counts[:, self._rank].tolist()
-            out = torch.empty((sum(rows), *own.shape[1:]), dtype=own.dtype)
+            out = torch.empty((sum(rows), *own.shape[1:]), dtype=own.dtype, device="cpu")
             row_bytes = _row_bytes(own)
             received, sent = [n * row_bytes for n in rows], [n * row_bytes for n in splits]
             yield from copies.arrive()
             yield from self._lane.steps.all_to_all(read(out), received, mine, sent, number_of(own))
             yield from copies.deliver([])
-            found.append((brought(out, tensor), torch.tensor(rows, dtype=torch.int64)))
+            found.append((brought(out, tensor), torch.tensor(rows, dtype=torch.int64, device="cpu")))
 
         return self._submit(key, steps)
 
@@ -144,7 +144,7 @@ class Group:
 
         def steps(found: list[torch.Tensor]) -> Steps:
             yield from self._meet(key, own, [own.shape[0]], are_equal=True)
-            out = torch.empty((rows[self._rank], *own.shape[1:]), dtype=own.dtype)
+            out = torch.empty((rows[self._rank], *own.shape[1:]), dtype=own.dtype, device="cpu")
             real, reduction = reduction_of(out, operation)
             scale = own[:1].numel() * (2 if own.is_complex() else 1)
             target = read(real).view(reduction.storage)

@@ -207,7 +207,7 @@ class Bucket:
         return counts
 
     def _in_storage(self, value: float) -> np.generic:
-        one = torch.full((1,), value, dtype=self.flat.dtype)  # on the host
+        one = torch.full((1,), value, dtype=self.flat.dtype, device="cpu")
         is_half = self.flat.dtype == torch.bfloat16
         storage: np.ndarray = (one.view(torch.uint16) if is_half else one).numpy()
         return storage[0]

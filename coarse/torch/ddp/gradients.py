@@ -13,6 +13,7 @@ from coarse.parallel.data.reducer import Reducer
 from coarse.protocol.dtypes import Op
 from coarse.torch.ddp.buckets import Bucket
 from coarse.torch.ddp.sparse_gradients import Named, SparseGradients, SparseSlot
+from coarse.torch.on_gpu import gpu_of
 
 
 class GradientExchange:
@@ -346,7 +347,7 @@ class GradientExchange:
     def _in_streams(self) -> Iterator[None]:
         """Within, this thread works with the memory of buckets on GPUs in torch's streams: one may start others."""
         with ExitStack() as entered:
-            for bucket in {bucket.flat.device: bucket for bucket in self._buckets if bucket.is_on_gpu}.values():
+            for bucket in {gpu_of(bucket.flat): bucket for bucket in self._buckets if bucket.is_on_gpu}.values():
                 entered.enter_context(bucket.in_its_stream())
             yield
 

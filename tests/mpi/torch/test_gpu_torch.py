@@ -25,7 +25,7 @@ def run(folder: Path, program: str, num_workers: int, memory: str = "", settings
     (folder / "config.toml").write_text(f'stall_timeout_s = 20\npartition = "partition.toml"\n{settings}')
     environ = {
         "COARSE_CONFIG": str(folder / "config.toml"),
-        "COARSE_TEST_GPUS": json.dumps({"num_gpus": 1, "total_bytes": 1 << 30}),
+        "COARSE_TEST_GPUS": json.dumps({"num_gpus": 2, "total_bytes": 1 << 30}),
     }
     completed = mpirun(num_workers + 1, HERE / program, folder, env=environ, timeout_s=120, joins_first=True)
     assert completed.returncode == 0, completed.stderr
@@ -42,6 +42,17 @@ def reports(request, tmp_path_factory):
 def test_on_every_layout(reports, claim):
     for rank, failure in enumerate(reports[claim]):
         assert not failure, f"worker {rank}:\n{failure}"
+
+
+@pytest.fixture(scope="module", params=LAYOUTS)
+def pattern_reports(request, tmp_path_factory):
+    """What each worker found of how scripts for other libraries call them."""
+    return run(tmp_path_factory.mktemp("patterns"), "gpu_pattern_claims.py", 2, *LAYOUTS[request.param])
+
+
+@pytest.mark.parametrize("claim", claims_of(HERE / "gpu_pattern_claims.py"))
+def test_of_scripts_for_other_libraries(pattern_reports, claim):
+    require_held(pattern_reports, [claim])
 
 
 @pytest.fixture(scope="module")

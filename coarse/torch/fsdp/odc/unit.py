@@ -79,7 +79,7 @@ class OnDemandUnit:
     def shape(self) -> OdcUnit:
         """As members state it."""
         shard = self.fsdp.gathered_nbytes() // self.fsdp.shard_size()
-        dtype = wire_type_of(torch.empty(0, dtype=self.fsdp.gradient_type()), f"gradients of {self.name}")
+        dtype = wire_type_of(torch.empty(0, dtype=self.fsdp.gradient_type(), device="cpu"), f"gradients of {self.name}")
         return OdcUnit(shard, tuple(self._sizes), int(dtype))
 
     # --- publishing
