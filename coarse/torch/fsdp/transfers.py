@@ -19,8 +19,9 @@ from coarse.collectives.awaited import Copied
 from coarse.protocol.dtypes import Op
 from coarse.session import current
 from coarse.storage.gpu.available import gpus
+from coarse.storage.gpu.interface import Event
 from coarse.torch.arrivals import Arrival, arrival_of
-from coarse.torch.on_gpu import goes_by_gpu, gpu_bytes_of, in_its_stream, is_on_gpu
+from coarse.torch.on_gpu import goes_by_gpu, gpu_bytes_of, gpu_of, in_its_stream, is_on_gpu
 from coarse.torch.tensors import wire_type_of
 
 if TYPE_CHECKING:
@@ -53,13 +54,23 @@ class Transfers:
             arrival = arrival_of(out)
             return PendingWork(self.group.read_node(arrival.array, kept, what=what), arrival.finish)
         copies, target, source = current().require_client().copies, gpu_bytes_of(out), kept.array[: out.nbytes]
+        gpu, read = gpu_of(out), list[Event]()
         with in_its_stream(out):
-            is_free = gpus().current_stream(gpus().gpu_of(target)).record()
+            is_free = gpus().current_stream(gpu).record()
 
-        def read() -> Waits:
-            yield Copied(copies.fetch(target, source, is_free))  # the next gather overwrites what is read
+        def start(_: object) -> None:
+            read.append(copies.fetch(target, source, is_free))
 
-        return PendingWork(self.group.submit(lambda _comm: read(), what=what))
+        def end() -> Waits:
+            yield Copied(read[0])
+
+        def finish() -> None:
+            with in_its_stream(out):
+                gpus().current_stream(gpu).wait_for(read[0])
+
+        pending = self.group.submit(start, what=what)
+        self.group.submit(lambda _comm: end(), what=what)  # the next gather overwrites what is read
+        return PendingWork(pending, finish)
 
     def gather_near(self, out: torch.Tensor, own: torch.Tensor, what: str, alike: str) -> PendingWork:
         """`own`, (n,), of the node's L workers into `out`, (L*n,) of the same bytes; nothing moves between nodes."""
