@@ -157,8 +157,7 @@ def grouped_push_pull_async(
 def _grouped(arrays: Sequence[np.ndarray], name: str, op: Op, priority: int, *, is_waited: bool) -> GroupHandle:
     if not isinstance(arrays, list | tuple):
         raise TypeError(f"{name!r}: a list of numpy arrays was wanted, {type(arrays).__name__} came; wrap it in a list")
-    if any(is_on_gpu(array) for array in arrays):
-        raise TypeError(f"{name!r}: arrays on a GPU do not travel as a group; push each by itself, or one of them all")
+    arrays = [_own(array, name) for array in arrays]
     kinds = tuple((_wire_type_of(array, name), array.shape) for array in arrays)
     for wire in {wire for wire, _ in kinds}:
         priority = checked(Descriptor(name, int(wire), _checked_op(name, op), (), priority)).priority

@@ -24,7 +24,7 @@ from coarse.errors import CapacityError, CoarseError, GpuError
 from coarse.protocol.plan import runs_of
 from coarse.protocol.units import MIB
 from coarse.storage.gpu.available import gpus
-from coarse.storage.gpu.interface import AnyArray, Event, Stream, address_of, is_on_gpu
+from coarse.storage.gpu.interface import AnyArray, Event, GpuArray, Stream, address_of, is_on_gpu
 
 _Departure = tuple[Event, Callable[[], None]]
 _PIECE_BYTES = 16 * MIB
@@ -48,6 +48,8 @@ class GpuCopies:
         """(Pages, the region that keeps them mapped) of all that is pinned."""
         self._may_pin = True
         self._failed: CoarseError | None = None
+        self.gpu: int | None = None
+        """Where the last array was that was pushed from a GPU; None where none was."""
 
     def push(self, state: ClientKey, array: AnyArray, *, is_lasting: bool) -> None:
         """Start to copy a contribution to its region, piece by piece; devices are told of each once it is there.
@@ -61,6 +63,7 @@ class GpuCopies:
             self._pin(region)
         stream, users = self._stream("to", flat, region), self._users_stream(flat)
         if users is not None:
+            self.gpu = users.gpu
             stream.wait_for(users.record())
         if state.key in self._pulled:
             stream.wait_for(self._pulled.pop(state.key))
@@ -127,6 +130,31 @@ class GpuCopies:
         stream = self._stream("to", source, target)
         self._copy(stream, target, source)
         stream.record().wait()
+
+    def pin(self, region: np.ndarray) -> None:
+        """Pin device memory that lies on the host; any thread may call it."""
+        with self._link.lock:
+            self._pin(region)
+
+    def fetch(self, target: GpuArray, source: np.ndarray, is_free: Event) -> Event:
+        """Start to copy device memory that lies on the host, and is pinned first, to a GPU's array, after an event; any
+        thread may call it."""
+        with self._link.lock:
+            self._pin(source)
+            stream = self._stream("from", target, target)
+            stream.wait_for(is_free)
+            self._copy(stream, target, source)
+            return stream.record()
+
+    def store(self, target: np.ndarray, source: GpuArray) -> Event:
+        """Start to copy a GPU's array to device memory that lies on the host, and is pinned first, after what the
+        user's stream has under way; any thread may call it."""
+        with self._link.lock:
+            self._pin(target)
+            stream = self._stream("to", source, source)
+            stream.wait_for(gpus().current_stream(gpus().gpu_of(source)).record())
+            self._copy(stream, target, source)
+            return stream.record()
 
     def settle(self, key: int) -> None:
         """Return once nothing reads a key's region, or writes its result, any more."""

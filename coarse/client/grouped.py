@@ -8,7 +8,7 @@ import hashlib
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import pairwise
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 
@@ -17,6 +17,8 @@ from coarse.client.handle import Handle
 from coarse.errors import StallError
 from coarse.protocol.dtypes import DType, Op
 from coarse.protocol.records import Descriptor
+from coarse.storage.gpu.available import gpus
+from coarse.storage.gpu.interface import AnyArray, is_on_gpu
 
 
 class Pack(NamedTuple):
@@ -59,12 +61,13 @@ class GroupHandle:
         self._shapes = [array.shape for array in arrays]
         self._packs = packs
         self._pushed: list[Handle] = []
-        flats = [_end_to_end(pack, arrays) for pack in packs]
+        flats = [_end_to_end(pack, arrays, client) for pack in packs]
+        self._gpus = [gpus().gpu_of(array) if is_on_gpu(array) else None for array in arrays]
         if is_waited:  # all of them, or none
             client.require_resumable((pack.descriptor, flat) for pack, flat in zip(packs, flats, strict=True))
         for pack, flat in zip(packs, flats, strict=True):
             if is_waited:
-                self._pushed.append(client.push_pull_again(pack.descriptor, flat, np.empty_like(flat)))
+                self._pushed.append(client.push_pull_again(pack.descriptor, flat, _empty_like(flat)))
             else:
                 self._pushed.append(client.push_pull(pack.descriptor, flat, flat))
 
@@ -84,13 +87,38 @@ class GroupHandle:
         for pack, handle in zip(self._packs, self._pushed, strict=True):
             flat = handle.wait(0.0)
             for place, (begin, end) in zip(pack.places, pairwise(pack.bounds), strict=True):
-                results[place] = flat[begin:end].reshape(self._shapes[place])
+                results[place] = _beside(flat[begin:end], self._gpus[place]).reshape(self._shapes[place])
         return [results[place] for place in range(len(self._shapes))]
 
 
-def _end_to_end(pack: Pack, arrays: Sequence[np.ndarray]) -> np.ndarray:
-    """A new buffer with a pack's arrays."""
-    flat = np.empty(pack.bounds[-1], arrays[pack.places[0]].dtype)
-    for place, (begin, end) in zip(pack.places, pairwise(pack.bounds), strict=True):
-        flat[begin:end].reshape(arrays[place].shape)[...] = arrays[place]
+def _end_to_end(pack: Pack, arrays: Sequence[np.ndarray], client: Client) -> np.ndarray:
+    """A new buffer with a pack's arrays: on their GPU where they are all on one, else on the host."""
+    own = [arrays[place] for place in pack.places]
+    bounds = list(pairwise(pack.bounds))
+    places = {gpus().gpu_of(array) if is_on_gpu(array) else None for array in own}
+    gpu = places.pop() if len(places) == 1 else None
+    if gpu is not None:
+        buffer = gpus().empty(gpu, (pack.bounds[-1],), own[0].dtype)
+        stream = gpus().current_stream(gpu)
+        for array, (begin, end) in zip(own, bounds, strict=True):
+            stream.arrays.copy(buffer[begin:end], array.reshape(-1))
+        return cast(np.ndarray, buffer)
+    flat = np.empty(pack.bounds[-1], own[0].dtype)
+    for array, (begin, end) in zip(own, bounds, strict=True):
+        flat[begin:end].reshape(array.shape)[...] = client.copies.on_host(array) if is_on_gpu(array) else array
     return flat
+
+
+def _empty_like(flat: AnyArray) -> np.ndarray:
+    if is_on_gpu(flat):
+        return cast(np.ndarray, gpus().empty(gpus().gpu_of(flat), flat.shape, flat.dtype))
+    return np.empty_like(flat)
+
+
+def _beside(part: AnyArray, gpu: int | None) -> np.ndarray:
+    """A part of a result, on a GPU if its array was there."""
+    if gpu is None or is_on_gpu(part):
+        return cast(np.ndarray, part)
+    found = gpus().empty(gpu, part.shape, part.dtype)
+    gpus().current_stream(gpu).arrays.copy(found, part)
+    return cast(np.ndarray, found)

@@ -1,18 +1,23 @@
 """Measures this client's way to each proxy of its node (COARSE III-E, offline profiling)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import cast
 
 import numpy as np
 
 from coarse.client.client import Client
 from coarse.client.probing import ProbeCopy, Probing
 from coarse.client.protocol import ToDevice
+from coarse.errors import CapacityError
 from coarse.protocol.clock import Clock
 from coarse.protocol.config import FixedRouting, MeasuredRouting
 from coarse.protocol.plan import RoutingTable
 from coarse.protocol.records import Probe
 from coarse.protocol.units import MIB
+from coarse.storage.gpu.available import gpus
 from coarse.storage.gpu.interface import is_on_gpu
+from coarse.storage.gpu.staging import host_staging
 
 _PINGS = 10
 _COPIES, _SMALL_COPIES = 3, 10
@@ -53,17 +58,42 @@ def choose_table(
 def _measured(client: Client, probing: Probing, device: int, clock: Clock) -> dict[ProbeCopy, float]:
     """Seconds of all probes of one device: a record's way, and copies into its memory."""
     offset, region = client.allocate(device, probing.sizes[-1], is_of_key=True)
-    payload = np.ones(probing.sizes[-1], np.uint8)
-    copy = client.copies.now if is_on_gpu(region) else np.copyto
-    copy(region, payload)
-    seconds = {
-        probe: _copy_s(copy, region[: probe.nbytes], payload[: probe.nbytes], clock)
-        if probe.nbytes
-        else _latency_s(client, device, clock)
-        for probe in probing.probes_of(device)
-    }
+    with _payload(client, region) as payload:
+        copy = client.copies.now if is_on_gpu(region) or is_on_gpu(payload) else np.copyto
+        copy(region, payload)
+        seconds = {
+            probe: _copy_s(copy, region[: probe.nbytes], payload[: probe.nbytes], clock)
+            if probe.nbytes
+            else _latency_s(client, device, clock)
+            for probe in probing.probes_of(device)
+        }
     client.free(device, offset)
     return seconds
+
+
+@contextmanager
+def _payload(client: Client, region: np.ndarray) -> Iterator[np.ndarray]:
+    """What is copied to a region, (n,) uint8 of equally many: on the GPU from which this worker pushes; where it pushes
+    from none, in host memory, which is pinned if the region is on a GPU."""
+    on_gpu = None if client.copies.gpu is None else _on_gpu(client.copies.gpu, region.nbytes)
+    if on_gpu is not None:
+        if not is_on_gpu(region):
+            client.copies.pin(region)
+        yield on_gpu
+    elif is_on_gpu(region):
+        stage = host_staging().stage(gpus().gpu_of(region), region.nbytes)
+        yield stage.bytes
+        stage.give_back()
+    else:
+        yield np.ones(region.nbytes, np.uint8)
+
+
+def _on_gpu(gpu: int, nbytes: int) -> np.ndarray | None:
+    """(nbytes,) uint8 on a GPU; None where it has no room."""
+    try:
+        return cast(np.ndarray, gpus().empty(gpu, (nbytes,), np.dtype(np.uint8)))
+    except CapacityError:
+        return None
 
 
 def _latency_s(client: Client, device: int, clock: Clock) -> float:

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from coarse.storage.gpu.interface import Event
+
 if TYPE_CHECKING:  # importing it starts MPI
     from mpi4py import MPI
 
@@ -17,6 +19,21 @@ class Awaited(Protocol):
     def missing(self) -> tuple[int, ...]:
         """Ranks among workers that it still lacks, as far as can be told."""
         ...
+
+
+class Copied:
+    """A copy of a GPU's; GpuError where it failed."""
+
+    def __init__(self, event: Event) -> None:
+        self._event = event
+
+    def is_over(self) -> bool:
+        """See Awaited."""
+        return self._event.is_done()
+
+    def missing(self) -> tuple[int, ...]:
+        """See Awaited: no rank is waited for."""
+        return ()
 
 
 class Messages:

@@ -7,6 +7,7 @@ import numpy as np
 from mpi4py import MPI
 
 from coarse.collectives import headers
+from coarse.collectives.awaited import Awaited
 from coarse.collectives.headers import CollectiveKind, Header
 from coarse.collectives.hierarchical import Hierarchical
 from coarse.collectives.node_memory import NodeBuffer, NodeRegion, agree_on_region
@@ -25,8 +26,9 @@ class WorkerGroup:
 
     All members open it in the same order among their groups, and call the same methods in the same order with arrays
     of the same sizes; `alike` says what else must be the same on all of them. A call returns at once what ends once
-    its arrays may be used again: until then nobody may change them. Arrays are contiguous. An error that all members
-    find alike (MismatchError, CapacityError) leaves the group as it was; after any other it cannot be used any more.
+    its arrays may be used again: until then nobody may change them. Arrays are contiguous. What a call reads
+    must be there, or once its `after` is over. An error that all members find alike (MismatchError, CapacityError)
+    leaves the group as it was; after any other it cannot be used any more.
     """
 
     def __init__(
@@ -96,7 +98,14 @@ class WorkerGroup:
     # --- collectives
 
     def all_gather(
-        self, out: np.ndarray, own: np.ndarray, *, keep: NodeBuffer | None = None, what: str, alike: str = ""
+        self,
+        out: np.ndarray,
+        own: np.ndarray,
+        *,
+        keep: NodeBuffer | None = None,
+        what: str,
+        alike: str = "",
+        after: Awaited | None = None,
     ) -> Pending:
         """Every member's `own`, (n,) bytes, into every member's `out`, (p*n,); `own` may be its place in `out`.
 
@@ -112,7 +121,7 @@ class WorkerGroup:
             yield from self._way.gather(flat, mine.nbytes, keep, what)
 
         return self._submit_agreed(
-            CollectiveKind.ALL_GATHER, what, flat.nbytes, gather, int(keep is not None), alike=alike
+            CollectiveKind.ALL_GATHER, what, flat.nbytes, gather, int(keep is not None), alike=alike, after=after
         )
 
     def read_node(self, out: np.ndarray, kept: NodeBuffer, *, what: str) -> Pending:
@@ -129,7 +138,9 @@ class WorkerGroup:
 
         return self._progress.submit(self._lane, read, what)
 
-    def gather_on_node(self, out: np.ndarray, own: np.ndarray, *, what: str, alike: str = "") -> Pending:
+    def gather_on_node(
+        self, out: np.ndarray, own: np.ndarray, *, what: str, alike: str = "", after: Awaited | None = None
+    ) -> Pending:
         """As all_gather, among the members of this one's node alone, in order of `node_ranks`."""
         flat, mine, node = _bytes(out, "out"), _bytes(own, "own"), self._parts.node
         _require_size(what, "out", flat.nbytes, node.num_members * mine.nbytes)
@@ -139,10 +150,18 @@ class WorkerGroup:
             if node.num_members > 1:
                 yield from self._near.gather_near(flat, mine.nbytes, what)
 
-        return self._submit_agreed(CollectiveKind.GATHER_ON_NODE, what, flat.nbytes, gather, alike=alike)
+        return self._submit_agreed(CollectiveKind.GATHER_ON_NODE, what, flat.nbytes, gather, alike=alike, after=after)
 
     def reduce_scatter(
-        self, out: np.ndarray, full: np.ndarray, dtype: DType, op: Op, *, what: str, alike: str = ""
+        self,
+        out: np.ndarray,
+        full: np.ndarray,
+        dtype: DType,
+        op: Op,
+        *,
+        what: str,
+        alike: str = "",
+        after: Awaited | None = None,
     ) -> Pending:
         """The combination of all members' slices r of `full`, (p*n,), into `out`, (n,), of group rank r.
 
@@ -159,7 +178,8 @@ class WorkerGroup:
             if target is not result:
                 result[:] = target
 
-        return self._submit_agreed(CollectiveKind.REDUCE_SCATTER, what, flat.nbytes, reduce, 0, dtype, op, alike)
+        kind = CollectiveKind.REDUCE_SCATTER
+        return self._submit_agreed(kind, what, flat.nbytes, reduce, 0, dtype, op, alike, after)
 
     def all_reduce(self, array: np.ndarray, dtype: DType, op: Op, *, what: str, alike: str = "") -> Pending:
         """The combination of all members' arrays in place, the same bits on all: a reduce-scatter and an all-gather."""
@@ -214,13 +234,15 @@ class WorkerGroup:
 
     def _submit_agreed(
         self, kind: CollectiveKind, what: str, nbytes: int, job: Callable[[], Waits], keeps: int = 0,
-        dtype: DType = DType.UINT8, op: Op = Op.SUM, alike: str = "",
+        dtype: DType = DType.UINT8, op: Op = Op.SUM, alike: str = "", after: Awaited | None = None,
     ) -> Pending:  # fmt: skip
         header = Header.of(kind, self._number(), what, nbytes, alike)._replace(dtype=dtype, op=op, keeps=keeps)
         members = self.node_ranks if kind is CollectiveKind.GATHER_ON_NODE else range(self.size)
 
         def agreed() -> Waits:
             yield from headers.agree(self._parts.wire, members, header, what)
+            if after is not None:
+                yield after
             yield from job()
 
         work: Job = agreed

@@ -92,7 +92,7 @@ def allgather(tensor: torch.Tensor, name: str) -> torch.Tensor:
                 f"has {_label(dtype, shape)}; reshape or convert them first"
             )
     num_rows = [shape[0] for _, shape in headers]
-    gathered = torch.empty((sum(num_rows), *own.shape[1:]), dtype=own.dtype)
+    gathered = torch.empty((sum(num_rows), *own.shape[1:]), dtype=own.dtype, device="cpu")
     for rank, block in enumerate(gathered.split(num_rows)):
         if rank == current().client_index:
             block.copy_(own)

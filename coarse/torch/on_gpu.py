@@ -1,6 +1,7 @@
 """Torch tensors on GPUs as arrays that the client pushes, in torch's own streams. See docs/gpu.md."""
 
 import warnings
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import cast
@@ -10,6 +11,7 @@ import torch
 
 from coarse.protocol.dtypes import DType
 from coarse.storage.gpu.available import gpus, gpus_if_any
+from coarse.storage.gpu.interface import GpuArray
 from coarse.storage.gpu.interface import is_on_gpu as is_array_on_gpu
 
 
@@ -46,6 +48,11 @@ def gpu_array_of(tensor: torch.Tensor) -> np.ndarray:
     return cast(np.ndarray, gpus().array_of(plain))
 
 
+def gpu_bytes_of(tensor: torch.Tensor) -> GpuArray:
+    """(nbytes,) uint8, the memory of a contiguous tensor of any type on a GPU; it has an element at least."""
+    return gpus().array_of(tensor.detach().reshape(-1).view(torch.uint8))
+
+
 def tensor_on_gpu(array: np.ndarray, wire: int) -> torch.Tensor:
     """The memory of a GPU's array of a wire type's storage as a tensor, which keeps it alive."""
     is_bfloat16 = DType(wire) is DType.BFLOAT16
@@ -68,12 +75,47 @@ def zeros_on_gpu(like: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype)
     return _empty(shape, dtype, like).zero_()
 
 
+def gpu_of(tensor: torch.Tensor) -> int:
+    """The number of the GPU that a tensor is on."""
+    return _gpu_of(tensor)
+
+
+def empty_on(device: torch.device, size: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    """A new tensor on a device, of whatever values."""
+    return _empty_on(device, tuple(size), dtype)
+
+
+def empty_beside(like: torch.Tensor, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    """A new contiguous tensor on the device of another, of whatever values."""
+    if is_on_gpu(like):
+        return _empty(tuple(shape), dtype, like)
+    return torch.empty(tuple(shape), dtype=dtype, device=like.device)
+
+
+def is_host(device: torch.device) -> bool:
+    """Whether numpy reads the memory of a device's tensors."""
+    return _is_host(device)
+
+
 def in_its_stream(tensor: torch.Tensor) -> AbstractContextManager[None]:
     """Within, this thread works with a GPU's tensor in torch's current stream; nothing changes for any other tensor."""
     return _in_torch_stream(tensor) if is_on_gpu(tensor) and gpus_if_any() is not None else nullcontext()
 
 
 # --- what is torch's own of CUDA
+
+
+def _empty_on(device: torch.device, size: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    return torch.empty(size, dtype=dtype, device=device)
+
+
+def _gpu_of(tensor: torch.Tensor) -> int:
+    index: int = tensor.device.index
+    return index
+
+
+def _is_host(device: torch.device) -> bool:
+    return device.type == "cpu"
 
 
 def _in_torch_stream(tensor: torch.Tensor) -> AbstractContextManager[None]:

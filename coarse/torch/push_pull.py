@@ -103,7 +103,7 @@ def pull(name: str, out: torch.Tensor | None = None) -> Handle:
     if out is None:
         descriptor = state.descriptor if state is not None else None
         dtype = torch_type_of(descriptor.dtype) if descriptor is not None else torch.uint8
-        out = torch.empty(descriptor.shape if descriptor is not None else (0,), dtype=dtype)
+        out = torch.empty(descriptor.shape if descriptor is not None else (0,), dtype=dtype, device="cpu")
     elif state is not None and wire_type_of(out, name) != state.descriptor.dtype:
         raise TypeError(
             f"rank {arrays.rank()}: {name!r} is {state.descriptor} but out has {out.dtype}; leave "
@@ -251,7 +251,7 @@ def _to_new(start: _Start, tensor: torch.Tensor, name: str, op: Op, priority: in
         result = new_on_gpu(tensor)
         with in_its_stream(tensor):
             return Handle(start(descriptor, source, gpu_array_of(result)), result, result)
-    staged = torch.empty(tensor.shape, dtype=tensor.dtype)
+    staged = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
     handle = start(descriptor, source, array_of(staged))
     out = staged if tensor.device.type == "cpu" else torch.empty_like(tensor)
     return Handle(handle, staged, out)
@@ -301,7 +301,7 @@ def device_array(
 
     It is on a GPU where the device's memory is one's.
     """
-    sample = describe(torch.empty(0, dtype=dtype), name, op, priority)
+    sample = describe(torch.empty(0, dtype=dtype, device="cpu"), name, op, priority)
     shape = arrays.checked_shape(name, shape)
     descriptor = Descriptor(name, sample.dtype, sample.op, shape, sample.priority)
     array = current().require_client().device_array(descriptor)

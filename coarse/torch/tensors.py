@@ -101,7 +101,7 @@ def on_host(tensor: torch.Tensor) -> torch.Tensor:
 def host_target(tensor: torch.Tensor) -> torch.Tensor:
     """Where a result for `tensor` is written: its own memory, or a staging buffer on the host."""
     is_direct = tensor.device.type == "cpu" and not tensor.is_neg() and not tensor.is_conj()
-    return tensor.detach() if is_direct else torch.empty(tensor.shape, dtype=tensor.dtype)
+    return tensor.detach() if is_direct else torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
 
 
 def note_overwritten(tensors: Iterable[torch.Tensor]) -> None:

@@ -11,7 +11,12 @@ from tests.support.claims import claims_of, read_reports
 from tests.support.layouts import partition_table
 
 ROOMS = REPOSITORY / "tests" / "mpi"
-PROGRAMS = {"arrays": ROOMS / "arrays" / "gpu_claims.py", "tensors": ROOMS / "torch" / "gpu_torch_claims.py"}
+PROGRAMS = {
+    "arrays": ROOMS / "arrays" / "gpu_claims.py",
+    "tensors": ROOMS / "torch" / "gpu_torch_claims.py",
+    "groups": ROOMS / "torch" / "gpu_group_claims.py",
+    "scripts": ROOMS / "torch" / "gpu_pattern_claims.py",
+}
 LAYOUTS = ("devices on GPUs", "rings of GPUs", "devices on the host")
 RING = 'collective = "ring"\nnum_sync_groups = 2\n'
 

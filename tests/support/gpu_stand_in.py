@@ -9,6 +9,7 @@ import contextlib
 import mmap
 import os
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -215,9 +216,11 @@ class StandInGpus:
         self._used_bytes = [0] * num_gpus
         self._files: dict[int, int] = {}
         """Address of an allocation -> its descriptor."""
-        self._mappings: list[tuple[int, int, int]] = []
-        """(Address, bytes, GPU through which it is reached)."""
+        self._mappings: dict[int, tuple[int, int]] = {}
+        """Address -> (bytes, GPU through which it is reached); the host may have the address once its array is gone."""
         self._pinned: dict[int, int] = {}
+        self._gone: deque[int] = deque()
+        """Addresses of memory that has ended since the last look."""
         self._current = threading.local()
         self._streams: dict[int, StandInStream] = {}
         """By the number that stands for a cudaStream_t."""
@@ -296,6 +299,8 @@ class StandInGpus:
             self._current.streams[gpu] = before
 
     def pin(self, array: np.ndarray) -> None:
+        with _lock:
+            self._settle()
         begin, end = array.ctypes.data, array.ctypes.data + array.nbytes
         if any(begin < other + nbytes and other < end for other, nbytes in self._pinned.items()):
             raise CapacityError(f"CUDA refused to pin {array.nbytes} bytes (cudaErrorHostMemoryAlreadyRegistered)")
@@ -309,7 +314,9 @@ class StandInGpus:
     def is_pinned(self, array: np.ndarray) -> bool:
         """Whether one `pin` covers an array; CUDA refuses a copy of memory of which it covers a part."""
         begin, end = array.ctypes.data, array.ctypes.data + array.nbytes
-        touching = [(at, at + n) for at, n in self._pinned.items() if begin < at + n and at < end]
+        with _lock:
+            self._settle()
+            touching = [(at, at + n) for at, n in self._pinned.items() if begin < at + n and at < end]
         if touching and not (touching[0][0] <= begin and end <= touching[0][1]):
             raise GpuError("copying memory that is pinned in part: cudaErrorInvalidValue: invalid argument")
         return bool(touching)
@@ -322,6 +329,7 @@ class StandInGpus:
     def pinned(self, nbytes: int) -> np.ndarray:
         array = np.full(nbytes, _UNKNOWN, np.uint8)
         self.pin(array)
+        self._watch(array)
         return array
 
     def array_of(self, given: Any) -> StandInArray:
@@ -332,7 +340,10 @@ class StandInGpus:
 
     def gpu_at(self, address: int) -> int:
         """Through which GPU an address is reached; -1 where it is the host's."""
-        return next((gpu for begin, nbytes, gpu in self._mappings if begin <= address < begin + nbytes), -1)
+        with _lock:
+            self._settle()
+            found = self._mappings.items()
+            return next((gpu for begin, (nbytes, gpu) in found if begin <= address < begin + nbytes), -1)
 
     def gpu_of(self, array: StandInArray) -> int:
         return array.gpu
@@ -348,9 +359,25 @@ class StandInGpus:
         made.values[...] = values
         return made
 
+    def _settle(self) -> None:
+        """Forget memory that is nobody's any more; arrays end anywhere, within this class too."""
+        while self._gone:
+            address = self._gone.popleft()
+            self._mappings.pop(address, None)
+            self._pinned.pop(address, None)
+            descriptor = self._files.pop(address, None)
+            if descriptor is not None:
+                os.close(descriptor)
+
+    def _watch(self, array: np.ndarray) -> None:
+        weakref.finalize(array, self._gone.append, array.ctypes.data).atexit = False
+
     def _mapped(self, descriptor: int, nbytes: int, gpu: int) -> StandInArray:
         values = np.frombuffer(mmap.mmap(descriptor, nbytes), np.uint8)
-        self._mappings.append((values.ctypes.data, nbytes, gpu))
+        with _lock:
+            self._settle()
+            self._mappings[values.ctypes.data] = nbytes, gpu
+        self._watch(values)
         return StandInArray(values, gpu)
 
 

@@ -25,26 +25,50 @@ def stand_in_for_cuda() -> None:
     if not is_stand_in():
         return
     on_gpu.is_on_gpu = lambda tensor: _stand_in().gpu_at(tensor.data_ptr()) >= 0
+    on_gpu._gpu_of = lambda tensor: _stand_in().gpu_at(tensor.data_ptr())
     on_gpu._in_torch_stream = _in_torch_stream
-    on_gpu._empty = lambda shape, dtype, like: _empty(shape, dtype)
+    on_gpu._empty = lambda shape, dtype, like: _empty(shape, dtype, _stand_in().gpu_at(like.data_ptr()))
     on_gpu._shared = lambda array: torch.from_numpy(array.values)
 
 
-def cuda(tensor: torch.Tensor) -> torch.Tensor:
+@contextlib.contextmanager
+def collectives_on_gpu() -> Iterator[None]:
+    """Within, what FSDP2 makes for its collectives is on a GPU: on a stand-in, the one part of a sharded model that is;
+    on CUDA's GPUs all of it is there, and nothing changes."""
+    if not is_stand_in():
+        yield
+        return
+    kept = on_gpu._empty_on, on_gpu._is_host
+    on_gpu._empty_on = lambda _device, size, dtype: _empty(size, dtype)
+    on_gpu._is_host = lambda _device: False
+    try:
+        yield
+    finally:
+        on_gpu._empty_on, on_gpu._is_host = kept
+
+
+def num_gpus() -> int:
+    """How many GPUs there are."""
+    return len(gpus().infos())
+
+
+def cuda(tensor: torch.Tensor, gpu: int | None = None) -> torch.Tensor:
     """A copy of a tensor on a GPU, a parameter of one, as `.cuda()` makes it."""
     if not is_stand_in():
-        moved = tensor.detach().cuda()
+        moved = tensor.detach().cuda(gpu)
         return torch.nn.Parameter(moved) if isinstance(tensor, torch.nn.Parameter) else moved
-    made = _empty(tuple(tensor.shape), tensor.dtype)
+    made = _empty(tuple(tensor.shape), tensor.dtype, gpu or 0)
     made.copy_(tensor.detach())
     return torch.nn.Parameter(made) if isinstance(tensor, torch.nn.Parameter) else made
 
 
-def to_cuda(module: torch.nn.Module) -> torch.nn.Module:
-    """A module whose parameters are on a GPU, as `module.cuda()` makes it."""
+def to_cuda(module: torch.nn.Module, gpu: int | None = None) -> torch.nn.Module:
+    """A module whose parameters and buffers are on a GPU, as `module.cuda()` makes it."""
     for part in module.modules():
         for name, parameter in part.named_parameters(recurse=False):
-            setattr(part, name, cuda(parameter))
+            setattr(part, name, cuda(parameter, gpu))
+        for name, buffer in part.named_buffers(recurse=False):
+            setattr(part, name, cuda(buffer, gpu))
     return module
 
 
@@ -54,17 +78,18 @@ def _stand_in() -> StandInGpus:
     return found
 
 
-def _empty(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+def _empty(shape: tuple[int, ...], dtype: torch.dtype, gpu: int = 0) -> torch.Tensor:
     nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-    memory: StandInArray = _stand_in().empty(0, (max(nbytes, 8),), np.dtype(np.uint8))
+    memory: StandInArray = _stand_in().empty(max(gpu, 0), (max(nbytes, 8),), np.dtype(np.uint8))
     return torch.from_numpy(memory.values[:nbytes]).view(dtype).view(shape)
 
 
 @contextlib.contextmanager
 def _in_torch_stream(tensor: torch.Tensor) -> Iterator[None]:
     stand_in = _stand_in()
-    stream = stand_in.stream(0)
-    with stand_in.using(0, stand_in.pointer_of(stream)):
+    gpu = stand_in.gpu_at(tensor.data_ptr())
+    stream = stand_in.stream(gpu)
+    with stand_in.using(gpu, stand_in.pointer_of(stream)):
         try:
             yield
         finally:

@@ -22,6 +22,11 @@ class Stream(Protocol):
         """These will be submitted, again and again, until others are said."""
         ...
 
+    @property
+    def takes_gpus(self) -> bool:
+        """Whether arrays may be on GPUs."""
+        ...
+
     def submit(self, descriptor: Descriptor, array: np.ndarray) -> Flight:
         """Reduce an array by the descriptor's operation, after all that was submitted before."""
         ...
@@ -60,9 +65,21 @@ class AllreduceReducer:
     def memory_of(self, descriptor: Descriptor) -> np.ndarray:
         """See Reducer."""
         array = np.zeros(descriptor.shape, DType(descriptor.dtype).storage)
+        self._add(descriptor, array)
+        return array
+
+    @property
+    def takes_gpus(self) -> bool:
+        """See Reducer."""
+        return self._stream.takes_gpus
+
+    def use(self, descriptor: Descriptor, array: np.ndarray) -> None:
+        """See Reducer."""
+        self._add(descriptor, array)
+
+    def _add(self, descriptor: Descriptor, array: np.ndarray) -> None:
         self._order.append(len(self._buckets))
         self._buckets.append((descriptor, array))
-        return array
 
     def start(self, index: int) -> Flight:
         """See Reducer. Waiting amid backward for a bucket behind one that backward has yet to fill would never end."""

@@ -7,10 +7,14 @@ import numpy as np
 from mpi4py import MPI
 
 from coarse.client.link import DeviceLink
+from coarse.collectives.awaited import Copied
 from coarse.collectives.progress import Pending, ProgressThread, Waits
 from coarse.collectives.worker_ring import WorkerRing
 from coarse.protocol.dtypes import DType, Op
 from coarse.protocol.records import Descriptor
+from coarse.storage.gpu.available import gpus
+from coarse.storage.gpu.interface import Event, GpuArray, is_on_gpu
+from coarse.storage.gpu.staging import host_staging
 from coarse.storage.reduce import narrowed, widened
 
 _OPENING = "the opening of the workers' communicator"
@@ -20,8 +24,10 @@ _LANE = 0
 class AllreduceStream:
     """A progress thread of its own reduces tensors in place: in blocking calls of MPI, or step by step in a ring.
 
-    All workers submit the same tensors in the same order.
+    All workers submit the same tensors in the same order. Those on GPUs are reduced in pinned host memory.
     """
+
+    takes_gpus = True
 
     def __init__(self, comm: MPI.Comm, link: DeviceLink, *, by_ring: bool = False) -> None:
         """`comm` is duplicated by `open`, which all workers call at the same point of their programs."""
@@ -40,12 +46,21 @@ class AllreduceStream:
     def prepare(self, descriptors: Sequence[Descriptor]) -> None:
         """See Stream: nothing is kept of them."""
 
-    def submit(self, descriptor: Descriptor, array: np.ndarray) -> Pending:
+    def submit(self, descriptor: Descriptor, array: np.ndarray) -> "Pending | _GpuFlight":
         """Reduce an array by the descriptor's operation, after all that was submitted before. To be waited for; after a
         StallError it may be waited for again."""
+        what = f"the all-reduce of {descriptor.name!r}"
+        if not is_on_gpu(array):
+            return self._progress.submit(_LANE, partial(self._reduce, descriptor, array), what)
+        flight = _GpuFlight(array)
 
-        reduce = partial(self._reduce_by_ring if self._by_ring else self._reduce_by_mpi, descriptor, array)
-        return self._progress.submit(_LANE, reduce, f"the all-reduce of {descriptor.name!r}")
+        def on_host() -> Waits:
+            yield flight.arrived
+            yield from self._reduce(descriptor, flight.values) or ()
+            flight.bring_back()
+
+        flight.pending = self._progress.submit(_LANE, on_host, what)
+        return flight
 
     def close(self) -> None:
         """Nothing will be submitted any more."""
@@ -53,6 +68,12 @@ class AllreduceStream:
 
     def _duplicate(self) -> None:
         self._comm = self._comm.Dup()
+
+    def _reduce(self, descriptor: Descriptor, array: np.ndarray) -> Waits | None:
+        if self._by_ring:
+            return self._reduce_by_ring(descriptor, array)
+        self._reduce_by_mpi(descriptor, array)
+        return None
 
     def _reduce_by_mpi(self, descriptor: Descriptor, array: np.ndarray) -> None:
         wide = _widened(descriptor, array)
@@ -70,6 +91,32 @@ class AllreduceStream:
         if wide is not array:
             array[:] = narrowed(wide, DType(descriptor.dtype))
         self._link.reduced_bytes += wide.nbytes
+
+
+class _GpuFlight:
+    """An array on a GPU that is reduced on the host; made by who submits it, in the user's stream."""
+
+    def __init__(self, array: GpuArray) -> None:
+        self._gpu = gpus().gpu_of(array)
+        self._target = array.view(np.dtype(np.uint8))
+        self._stage = host_staging().stage(self._gpu, array.nbytes)
+        self._read = self._stage.read(self._target)
+        self._landed: Event | None = None
+        self.arrived = Copied(self._read)
+        self.values = self._stage.bytes.view(array.dtype)
+        """(n,) on the host, once they have arrived."""
+        self.pending: Pending
+
+    def bring_back(self) -> None:
+        """Start to copy the sum to the GPU; in the progress thread."""
+        self._landed = self._stage.write(self._target, self._read)
+        self._stage.give_back(self._landed)
+
+    def wait(self) -> None:
+        """See Flight: the sum is there for whatever the user's stream does next."""
+        self.pending.wait()
+        assert self._landed is not None
+        gpus().current_stream(self._gpu).wait_for(self._landed)
 
 
 def _widened(descriptor: Descriptor, array: np.ndarray) -> np.ndarray:

@@ -2,8 +2,9 @@
 """Which gradients share a flat bucket, and where each lies in it."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from coarse.protocol.dtypes import DType, Op
 from coarse.protocol.layout import FlatLayout, bucket_limit_bytes, flat_layout, fuse
@@ -38,19 +39,20 @@ def plan_buckets(
     bucket_bytes: int,
     num_ranks: int,
     first_index: int = 0,
+    places: Mapping[str, int] = MappingProxyType({}),
 ) -> list[BucketPlan]:
     """The buckets of parameters (name, wire type, number of elements), in the order in which backward fills them.
-    `num_ranks` are counted beside each gradient.
+    `num_ranks` are counted beside each gradient. By name `places` says where gradients are, if not at 0.
 
-    Backward produces gradients from the last layer to the first, so parameters are taken in reverse,
-    types apart; the last bucket, which the next forward needs first, has the highest priority.
+    Backward produces gradients from the last layer to the first, so parameters are taken in reverse, types and places
+    apart; the last bucket, which the next forward needs first, has the highest priority.
     """
-    by_type: defaultdict[int, list[tuple[str, int]]] = defaultdict(list)
+    by_kind: defaultdict[tuple[int, int], list[tuple[str, int]]] = defaultdict(list)
     for name, wire, num_elements in reversed(parameters):
-        by_type[wire].append((name, num_elements))
+        by_kind[wire, places.get(name, 0)].append((name, num_elements))
     position = {name: number for number, (name, _, _) in enumerate(reversed(parameters))}
     buckets = []
-    for wire, sizes in by_type.items():
+    for (wire, _), sizes in by_kind.items():
         itemsize = DType(wire).itemsize
         in_bytes = [(name, count * itemsize) for name, count in sizes]
         num_elements_of = dict(sizes)

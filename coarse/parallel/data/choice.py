@@ -2,16 +2,16 @@
 
 from typing import TYPE_CHECKING
 
-from coarse.parallel.data.reducer import CopiedReducer, DeviceReducer, Reducer, may_share, profile_every_steps
+from coarse.parallel.data.reducer import DeviceReducer, Reducer, may_share, profile_every_steps
 from coarse.parallel.data.switch import Switch
 
 if TYPE_CHECKING:  # it starts MPI, which only init() may
     from coarse.runtime import Runtime
 
 
-def reducer_of(runtime: "Runtime", prefix: str, switch: Switch | None = None, *, on_gpu: bool = False) -> Reducer:
+def reducer_of(runtime: "Runtime", prefix: str, switch: Switch | None = None, *, gpu: int | None = None) -> Reducer:
     """That of a switch, or the one that the configuration's mode and policy ask for; `prefix` stands before its keys'
-    names. Where buckets are on GPUs (`on_gpu`), all go to the devices."""
+    names. Where buckets are on a GPU, `gpu`, its copies count in what is measured."""
     if switch is not None:
         from coarse.parallel.data.allreduce import AllreduceReducer
         from coarse.parallel.data.switch_stream import SwitchStream
@@ -21,8 +21,6 @@ def reducer_of(runtime: "Runtime", prefix: str, switch: Switch | None = None, *,
             SwitchStream(client, switch, runtime.placement), client.protocol.client, client.count_push, "a switch"
         )
     mode = runtime.config.mode
-    if mode != "allreduce" and on_gpu:
-        return CopiedReducer(runtime.require_client())
     if mode != "allreduce" and not times_rounds(runtime):
         return DeviceReducer(runtime.require_client())
     from coarse.parallel.data.allreduce import AllreduceReducer  # what calls MPI, and what decides by simulation
@@ -34,7 +32,7 @@ def reducer_of(runtime: "Runtime", prefix: str, switch: Switch | None = None, *,
     stream = AllreduceStream(runtime.worker_comm, client.link, by_ring=runtime.config.worker_collective == "ring")
     if mode == "allreduce":
         return AllreduceReducer(stream, client.protocol.client, client.count_push)
-    return DualReducer(runtime, stream, SplitChooser(runtime, stream, prefix), prefix)
+    return DualReducer(runtime, stream, SplitChooser(runtime, stream, prefix, gpu), prefix)
 
 
 def times_rounds(runtime: "Runtime") -> bool:

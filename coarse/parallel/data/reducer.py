@@ -9,6 +9,7 @@ from coarse.errors import InFlightError
 from coarse.protocol.config import FixedRouting
 from coarse.protocol.records import Descriptor
 from coarse.session import is_initialized
+from coarse.storage.gpu.interface import is_on_gpu
 
 if TYPE_CHECKING:  # it starts MPI, which only init() may
     from coarse.client.client import Client
@@ -101,6 +102,15 @@ class Reducer(Protocol):
         """The flat memory of a bucket, zeros at first; buckets are made in order of their index."""
         ...
 
+    @property
+    def takes_gpus(self) -> bool:
+        """Whether `use` may be called."""
+        ...
+
+    def use(self, descriptor: Descriptor, array: np.ndarray) -> None:
+        """Take a bucket's flat memory on a GPU, zeros at first, in place of `memory_of`."""
+        ...
+
     def start(self, index: int) -> Flight:
         """A bucket's contribution is complete; nobody may touch its memory until the flight was waited for."""
         ...
@@ -119,8 +129,10 @@ class Reducer(Protocol):
 
 
 class DeviceReducer:
-    """Buckets that live in device memory: starting one writes a record, and moves no bytes."""
+    """Buckets that live in device memory: starting one writes a record, and moves no bytes. Those on a GPU are copied
+    to devices and back, in place, by streams."""
 
+    takes_gpus = True
     timer: "PassTimer | None" = None
 
     def __init__(self, client: "Client") -> None:
@@ -143,10 +155,15 @@ class DeviceReducer:
         self._buckets.append((descriptor, array))
         return array
 
+    def use(self, descriptor: Descriptor, array: np.ndarray) -> None:
+        """See Reducer."""
+        self._buckets.append((descriptor, array))
+
     def start(self, index: int) -> Flight:
         """See Reducer."""
         descriptor, array = self._buckets[index]
-        return self._client.push_pull(descriptor, None, array)
+        is_copied = is_on_gpu(array)
+        return self._client.push_pull(descriptor, array if is_copied else None, array)
 
     def cancel(self, index: int) -> bool:
         """See Reducer: a device may be adding it."""
@@ -162,19 +179,6 @@ class DeviceReducer:
     def close(self) -> None:
         """See Reducer and drop."""
         self.drop()
-
-
-class CopiedReducer(DeviceReducer):
-    """Buckets of which some live on a GPU beside their gradients; streams copy those to devices and back, in place."""
-
-    def use(self, descriptor: Descriptor, array: np.ndarray) -> None:
-        """Take a bucket's flat memory on a GPU, zeros at first, in place of `memory_of`."""
-        self._buckets.append((descriptor, array))
-
-    def start(self, index: int) -> Flight:
-        """See Reducer."""
-        descriptor, array = self._buckets[index]
-        return self._client.push_pull(descriptor, array, array)
 
 
 def may_share(runtime: "Runtime") -> bool:

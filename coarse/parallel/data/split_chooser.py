@@ -30,13 +30,15 @@ _MOST_VALUES = 16
 class SplitChooser:
     """The plan of one optimizer; see [Note: borders]."""
 
-    def __init__(self, runtime: "Runtime", stream: "AllreduceStream", prefix: str) -> None:
+    def __init__(self, runtime: "Runtime", stream: "AllreduceStream", prefix: str, gpu: int | None = None) -> None:
+        """`gpu`: where buckets are, if not in device memory."""
         self.timer = PassTimer(runtime.require_client().link.clock)
         self.dual_sync: DualSync | None = None
         self._runtime = runtime
         self._client = runtime.require_client()
         self._stream = stream
         self._prefix = prefix
+        self._gpu = gpu
         self._buckets: Sequence[Descriptor] = ()
         self._epoch = self._client.protocol.epoch
         """Of the routing tables that were in force when the plan began."""
@@ -144,7 +146,8 @@ class SplitChooser:
 
         largest = max(self._buckets, key=lambda bucket: bucket.nbytes)
         sizes = sizes_up_to(largest.nbytes)
-        found = yield from seconds_of_ways(self._client, self._stream, sizes, DType(largest.dtype), self._prefix)
+        dtype, prefix = DType(largest.dtype), self._prefix
+        found = yield from seconds_of_ways(self._client, self._stream, sizes, dtype, prefix, self._gpu)
         mean = yield from self._mean([seconds for way in found for seconds in way])
         if mean is None:
             return None

@@ -119,6 +119,8 @@ class SwitchStream:
     """A thread with two lanes: in one workers agree on a bucket's exponents while in the other the one before it is
     added."""
 
+    takes_gpus = False
+
     def __init__(self, client: Client, switch: Switch, placement: Placement) -> None:
         """
         Raises:

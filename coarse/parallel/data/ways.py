@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Generator
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
@@ -11,6 +11,8 @@ from coarse.errors import CapacityError
 from coarse.protocol.dtypes import DType, Op
 from coarse.protocol.records import Descriptor
 from coarse.protocol.units import KIB, MIB
+from coarse.storage.gpu.available import gpus
+from coarse.storage.gpu.interface import is_on_gpu
 
 if TYPE_CHECKING:  # it starts MPI, which only init() may
     from coarse.parallel.data.allreduce_stream import AllreduceStream
@@ -30,11 +32,12 @@ def sizes_up_to(largest_bytes: int) -> list[int]:
 
 
 def seconds_of_ways(
-    client: Client, stream: "AllreduceStream", sizes: list[int], dtype: DType, prefix: str
+    client: Client, stream: "AllreduceStream", sizes: list[int], dtype: DType, prefix: str, gpu: int | None = None
 ) -> Generator[Wait, None, tuple[Seconds, Seconds]]:
     """By size the seconds of memory devices and of the workers, as this worker sees them.
 
-    All workers go through this together; each size's scratch tensor is given back before the next one's is made.
+    All workers go through this together; each size's scratch tensor is given back before the next one's is made. It is
+    in device memory, or on the `gpu` where gradients are: then copies to the host and back count.
 
     Raises:
         CapacityError: a device has no room for a scratch tensor (on all workers).
@@ -45,8 +48,9 @@ def seconds_of_ways(
         shape = (max(1, nbytes // dtype.itemsize),)
         descriptor = Descriptor(f"{prefix}scratch/{nbytes}", int(dtype), int(Op.SUM), shape, 0)
         try:
-            array = client.host_array(descriptor)
-            devices.append((yield from _fastest_s(client, partial(_by_devices, client, descriptor, array))))
+            array = client.host_array(descriptor) if gpu is None else _scratch_on(gpu, shape, dtype)
+            copied = None if gpu is None else array  # or it lies in device memory
+            devices.append((yield from _fastest_s(client, partial(_by_devices, client, descriptor, array, copied))))
         except CapacityError:
             _forget(client, descriptor)
             raise
@@ -69,9 +73,30 @@ def _fastest_s(client: Client, start: Callable[[], Wait]) -> Generator[Wait, Non
     return min(seconds[1:])
 
 
-def _by_devices(client: Client, descriptor: Descriptor, array: np.ndarray) -> Wait:
-    return client.push_pull(descriptor, None, array).wait
+def _by_devices(client: Client, descriptor: Descriptor, array: np.ndarray, copied: np.ndarray | None) -> Wait:
+    return _until_landed(client.push_pull(descriptor, copied, array).wait, array)
 
 
 def _by_workers(stream: "AllreduceStream", descriptor: Descriptor, array: np.ndarray) -> Wait:
-    return stream.submit(descriptor, array).wait
+    return _until_landed(stream.submit(descriptor, array).wait, array)
+
+
+def _scratch_on(gpu: int, shape: tuple[int, ...], dtype: DType) -> np.ndarray:
+    """Zeros on a GPU; on the host where that has no room, so that workers don't come to differ in what they do."""
+    try:
+        array = gpus().empty(gpu, shape, dtype.storage)
+    except CapacityError:
+        return np.zeros(shape, dtype.storage)
+    gpus().current_stream(gpu).arrays.zero(array)
+    return cast(np.ndarray, array)
+
+
+def _until_landed(wait: Wait, array: np.ndarray) -> Wait:
+    """A wait that ends when a result is on its GPU, and not when a stream is to wait for it."""
+
+    def landed() -> None:
+        wait()
+        if is_on_gpu(array):
+            gpus().current_stream(gpus().gpu_of(array)).record().wait()
+
+    return landed

@@ -26,7 +26,7 @@ from coarse.torch.c10d.arguments import (
 from coarse.torch.c10d.lane import GroupLane
 from coarse.torch.c10d.reduction import Array, Reduction
 from coarse.torch.c10d.sparse import sum_sparse
-from coarse.torch.c10d.staging import Target, Targets, joined, read, require_dense
+from coarse.torch.c10d.staging import Copies, Target, Targets, require_dense
 from coarse.torch.c10d.steps import Steps
 from coarse.torch.c10d.work import CoarseWork
 
@@ -44,22 +44,24 @@ class Collectives:
     def allreduce(self, tensors: Given, opts: object = dist.ReduceOp.SUM) -> CoarseWork:
         """Combine each tensor in place on all ranks."""
         tensors = listed(tensors)
+        copies = Copies()
         if any(tensor.is_sparse for tensor in tensors):
             op = operation_of(opts)
-            return self._launch("all_reduce", tensors, [sum_sparse(self._lane.steps, t, op) for t in tensors], opts)
-        reduced = [self._reduced(tensor, opts, "all_reduce") for tensor in tensors]
+            summed = [sum_sparse(self._lane.steps, t, op) for t in tensors]
+            return self._launch("all_reduce", tensors, summed, opts, copies)
+        reduced = [self._reduced(tensor, opts, "all_reduce", copies) for tensor in tensors]
         targets = [target for target, _ in reduced]
         steps = [self._lane.steps.all_reduce(target.array.view(how.storage), how) for target, how in reduced]
-        return self._launch("all_reduce", tensors, steps, opts, targets)
+        return self._launch("all_reduce", tensors, steps, opts, copies, targets)
 
     allreduce_coalesced = allreduce
 
     def reduce(self, tensors: Given, opts: object, op: object = None) -> CoarseWork:
         """Combine a tensor in place on the root; the others keep theirs."""
-        tensors, root = listed(tensors), root_of(opts)
-        target, reduction = self._reduced(only(tensors, "reduce"), opts if op is None else op, "reduce")
+        tensors, root, copies = listed(tensors), root_of(opts), Copies()
+        target, reduction = self._reduced(only(tensors, "reduce"), opts if op is None else op, "reduce", copies)
         steps = self._lane.steps.reduce(target.array.view(reduction.storage), root, reduction)
-        return self._launch("reduce", tensors, [steps], opts, [target] if root == self._rank else [])
+        return self._launch("reduce", tensors, [steps], opts, copies, [target] if root == self._rank else [])
 
     def reduce_scatter(
         self, outputs: Given, inputs: GivenLists, opts: object = dist.ReduceOp.SUM
@@ -69,9 +71,9 @@ class Collectives:
         output, parts = only(outputs, "reduce_scatter"), only(inputs, "reduce_scatter")
         require_count(parts, self._size, "reduce_scatter: input")
         require_alike([output, *parts], "reduce_scatter")
-        counts = [part.numel() for part in parts]
-        target, steps = self._scattered(output, joined(parts), counts, opts)
-        return self._launch("reduce_scatter", outputs, [steps], opts, [target])
+        counts, copies = [part.numel() for part in parts], Copies()
+        target, steps = self._scattered(output, copies.joined(parts), counts, opts, copies)
+        return self._launch("reduce_scatter", outputs, [steps], opts, copies, [target])
 
     def reduce_scatter_single(
         self, output: torch.Tensor, full: torch.Tensor, opts: object = dist.ReduceOp.SUM
@@ -85,14 +87,15 @@ class Collectives:
         self, outputs: Tensors, fulls: Tensors, opts: object = dist.ReduceOp.SUM
     ) -> CoarseWork:
         """`reduce_scatter_single` of several tensors."""
-        targets, steps = [], []
+        targets, steps, copies = [], [], Copies()
         for output, full in zip(outputs, fulls, strict=True):
             require_alike([output, full], "reduce_scatter_single")
             require_numel(full, output.numel() * self._size, "reduce_scatter_single: input")
-            target, one = self._scattered(output, read(full), [output.numel()] * self._size, opts)
+            counts = [output.numel()] * self._size
+            target, one = self._scattered(output, copies.read(full), counts, opts, copies)
             targets.append(target)
             steps.append(one)
-        return self._launch("reduce_scatter_single", outputs, steps, opts, targets)
+        return self._launch("reduce_scatter_single", outputs, steps, opts, copies, targets)
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
@@ -103,24 +106,26 @@ class Collectives:
         tensors = listed(tensors)
         tensor, root = only(tensors, "broadcast"), root_of(opts)
         require_dense([tensor], "broadcast")
-        target = Target(tensor, is_read=root == self._rank)
+        copies = Copies()
+        target = copies.target(tensor, is_read=root == self._rank)
         steps = self._lane.steps.broadcast(target.array, number_of(tensor), root)
-        return self._launch("broadcast", tensors, [steps], opts, [] if root == self._rank else [target])
+        return self._launch("broadcast", tensors, [steps], opts, copies, [] if root == self._rank else [target])
 
     def allgather(self, outputs: GivenLists, inputs: Given, opts: object = None) -> CoarseWork:
         """Fill each rank's list of tensors with all ranks' tensors, which have one size."""
-        parts, own = only(nested(outputs), "all_gather"), only(listed(inputs), "all_gather")
-        target, steps = self._gathered(parts, own)
-        return self._launch("all_gather", [parts], [steps], opts, [target])
+        parts, own, copies = only(nested(outputs), "all_gather"), only(listed(inputs), "all_gather"), Copies()
+        target, steps = self._gathered(parts, own, copies)
+        return self._launch("all_gather", [parts], [steps], opts, copies, [target])
 
     def allgather_coalesced(self, outputs: Sequence[Tensors], inputs: Tensors, opts: object = None) -> CoarseWork:
         """Fill the list that each rank has for rank r with r's tensors, whose sizes are the same on all ranks."""
         require_count(outputs, self._size, "all_gather_coalesced: output")
+        copies = Copies()
         gathered = [
-            self._gathered([parts[position] for parts in outputs], own) for position, own in enumerate(inputs)
+            self._gathered([parts[position] for parts in outputs], own, copies) for position, own in enumerate(inputs)
         ]
         targets, steps = [target for target, _ in gathered], [one for _, one in gathered]
-        return self._launch("all_gather_coalesced", outputs, steps, opts, targets)
+        return self._launch("all_gather_coalesced", outputs, steps, opts, copies, targets)
 
     def all_gather_single(self, output: torch.Tensor, own: torch.Tensor, opts: object = None) -> CoarseWork:
         """Fill output (p*n elements) with all ranks' own (n)."""
@@ -130,14 +135,14 @@ class Collectives:
 
     def all_gather_single_coalesced(self, outputs: Tensors, owns: Tensors, opts: object = None) -> CoarseWork:
         """`all_gather_single` of several tensors."""
-        targets, steps = [], []
+        targets, steps, copies = [], [], Copies()
         for output, own in zip(outputs, owns, strict=True):
             require_alike([output, own], "all_gather_single")
             require_numel(output, own.numel() * self._size, "all_gather_single: output")
-            target = Target(output, is_read=False)
+            target = copies.target(output, is_read=False)
             targets.append(target)
-            steps.append(self._lane.steps.all_gather(target.array, read(own), number_of(own)))
-        return self._launch("all_gather_single", outputs, steps, opts, targets)
+            steps.append(self._lane.steps.all_gather(target.array, copies.read(own), number_of(own)))
+        return self._launch("all_gather_single", outputs, steps, opts, copies, targets)
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
@@ -145,20 +150,20 @@ class Collectives:
         """Fill the root's list of tensors with all ranks' tensors, which have one size."""
         own, root = only(listed(inputs), "gather"), root_of(opts)
         require_dense([own], "gather")
-        targets = []
+        targets, copies = [], Copies()
         if root == self._rank:
             parts = only(nested(outputs), "gather")
             require_count(parts, self._size, "gather: output")
             require_alike([own, *parts], "gather")
-            targets = [Targets(parts)]
+            targets = [copies.targets(parts)]
         out = targets[0].array if targets else None
-        steps = self._lane.steps.gather(out, read(own), number_of(own), root)
-        return self._launch("gather", targets and nested(outputs), [steps], opts, targets)
+        steps = self._lane.steps.gather(out, copies.read(own), number_of(own), root)
+        return self._launch("gather", targets and nested(outputs), [steps], opts, copies, targets)
 
     def scatter(self, outputs: Given, inputs: GivenLists, opts: object = 0) -> CoarseWork:
         """Fill each rank's tensor with the root's tensor in its place."""
         outputs, root = listed(outputs), root_of(opts)
-        output, full = only(outputs, "scatter"), None
+        output, full, copies = only(outputs, "scatter"), None, Copies()
         require_dense([output], "scatter")
         if root == self._rank:
             parts = only(nested(inputs), "scatter")
@@ -166,10 +171,10 @@ class Collectives:
             require_alike([output, *parts], "scatter")
             for part in parts:
                 require_numel(part, output.numel(), "scatter: input")
-            full = joined(parts)
-        target = Target(output, is_read=False)
+            full = copies.joined(parts)
+        target = copies.target(output, is_read=False)
         steps = self._lane.steps.scatter(target.array, full, number_of(output), root)
-        return self._launch("scatter", outputs, [steps], opts, [target])
+        return self._launch("scatter", outputs, [steps], opts, copies, [target])
 
     # --- all to all
 
@@ -179,10 +184,11 @@ class Collectives:
         require_count(outputs, self._size, "all_to_all: output")
         require_count(inputs, self._size, "all_to_all: input")
         require_alike([*outputs, *inputs], "all_to_all")
-        target, own = Targets(outputs), joined(inputs)
+        copies = Copies()
+        target, own = copies.targets(outputs), copies.joined(inputs)
         sent = [tensor.numel() * tensor.element_size() for tensor in inputs]
         steps = self._lane.steps.all_to_all(target.array, target.nbytes, own, sent, number_of(inputs[0]))
-        return self._launch("all_to_all", outputs, [steps], opts, [target])
+        return self._launch("all_to_all", outputs, [steps], opts, copies, [target])
 
     def all_to_all_single(
         self,
@@ -196,31 +202,34 @@ class Collectives:
         require_alike([output, own], "all_to_all_single")
         received = split_bytes(output, output_split_sizes, self._size, "all_to_all_single: output")
         sent = split_bytes(own, input_split_sizes, self._size, "all_to_all_single: input")
-        target = Target(output, is_read=False)
-        steps = self._lane.steps.all_to_all(target.array, received, read(own), sent, number_of(own))
-        return self._launch("all_to_all_single", [output], [steps], opts, [target])
+        copies = Copies()
+        target = copies.target(output, is_read=False)
+        steps = self._lane.steps.all_to_all(target.array, received, copies.read(own), sent, number_of(own))
+        return self._launch("all_to_all_single", [output], [steps], opts, copies, [target])
 
     alltoall_base = all_to_all_single
 
     # --- from tensors to arrays, and back
 
-    def _reduced(self, tensor: torch.Tensor, op: object, what: str) -> tuple[Target, Reduction]:
+    def _reduced(self, tensor: torch.Tensor, op: object, what: str, copies: Copies) -> tuple[Target, Reduction]:
         require_dense([tensor], what)
         real, reduction = reduction_of(tensor, op)
-        return Target(real, is_read=True), reduction
+        return copies.target(real, is_read=True), reduction
 
-    def _gathered(self, parts: Tensors, own: torch.Tensor) -> tuple[Targets, Steps]:
+    def _gathered(self, parts: Tensors, own: torch.Tensor, copies: Copies) -> tuple[Targets, Steps]:
         require_count(parts, self._size, "all_gather: output")
         require_alike([own, *parts], "all_gather")
         for part in parts:
             require_numel(part, own.numel(), "all_gather: output")
-        target = Targets(parts)
-        return target, self._lane.steps.all_gather(target.array, read(own), number_of(own))
+        target = copies.targets(parts)
+        return target, self._lane.steps.all_gather(target.array, copies.read(own), number_of(own))
 
-    def _scattered(self, output: torch.Tensor, full: Array, counts: list[int], op: object) -> tuple[Target, Steps]:
+    def _scattered(
+        self, output: torch.Tensor, full: Array, counts: list[int], op: object, copies: Copies
+    ) -> tuple[Target, Steps]:
         real, reduction = reduction_of(output, op)
         scale = 2 if output.is_complex() else 1
-        target, storage = Target(real, is_read=False), reduction.storage
+        target, storage = copies.target(real, is_read=False), reduction.storage
         steps = self._lane.steps.reduce_scatter(
             target.array.view(storage), full.view(storage), [scale * count for count in counts], reduction
         )
@@ -232,18 +241,17 @@ class Collectives:
         tensors: Sequence[object],
         steps: Sequence[Steps],
         options: object,
+        copies: Copies,
         targets: Sequence[Target | Targets] = (),
     ) -> CoarseWork:
         """Submit a call's steps; `targets` are brought into their tensors afterwards, and `tensors` are its result."""
+
         def all_steps() -> Steps:
+            yield from copies.arrive()
             for one in steps:
                 yield from one
-
-        def deliver() -> None:
-            for target in targets:
-                target.deliver()
 
         for target in targets:
             target.note_overwritten()
         limit = timeout_of(options, self._timeout)
-        return CoarseWork(self._lane.submit(what, all_steps(), limit, deliver), tensors)
+        return CoarseWork(self._lane.submit(what, all_steps(), limit, lambda: copies.deliver(targets)), tensors)

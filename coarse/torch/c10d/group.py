@@ -13,7 +13,8 @@ from coarse.torch.c10d.arguments import Given, listed, only
 from coarse.torch.c10d.collectives import Collectives
 from coarse.torch.c10d.lane import GroupLane
 from coarse.torch.c10d.members import meet
-from coarse.torch.c10d.staging import Target, read, require_dense
+from coarse.torch.c10d.staging import Copies, require_dense
+from coarse.torch.c10d.steps import Steps
 from coarse.torch.c10d.work import CoarseWork
 
 
@@ -51,8 +52,12 @@ class CoarseProcessGroup(Collectives, _base_class()):  # type: ignore[misc]  # w
         """Send a tensor; done once it may be changed."""
         tensor = only(listed(tensors), "send")
         require_dense([tensor], "send")
-        steps = self._lane.steps.send(read(tensor), target, _checked_tag(tag))
-        return CoarseWork(self._lane.post(f"send to rank {target}", steps, self._timeout), [tensor])
+        copies = Copies()
+        steps = self._lane.steps.send(copies.read(tensor), target, _checked_tag(tag))
+        pending = self._lane.post(
+            f"send to rank {target}", _after(copies, steps), self._timeout, lambda: copies.deliver([])
+        )
+        return CoarseWork(pending, [tensor])
 
     def recv(self, tensors: Given, source: int, tag: int = 0) -> CoarseWork:
         """Overwrite a tensor with one of the same size from a rank."""
@@ -64,19 +69,20 @@ class CoarseProcessGroup(Collectives, _base_class()):  # type: ignore[misc]  # w
 
     def _receive(self, tensor: torch.Tensor, source: int | None, tag: int) -> CoarseWork:
         require_dense([tensor], "recv")
-        target = Target(tensor, is_read=False)
+        copies = Copies()
+        target = copies.target(tensor, is_read=False)
         target.note_overwritten()
         found: list[int] = []
         steps = self._lane.steps.receive(target.array, source, _checked_tag(tag), found)
         whom = "any rank" if source is None else f"rank {source}"
-        pending = self._lane.post(f"recv from {whom}", steps, self._timeout, target.deliver)
+        pending = self._lane.post(f"recv from {whom}", steps, self._timeout, lambda: copies.deliver([target]))
         return CoarseWork(pending, [tensor], lambda: found[0])
 
     # --- the group
 
     def barrier(self, opts: object = None) -> CoarseWork:
         """Done once all ranks have come."""
-        return self._launch("barrier", [], [self._lane.steps.barrier()], opts)
+        return self._launch("barrier", [], [self._lane.steps.barrier()], opts, Copies())
 
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
         """Return once all ranks have come; StallError after the timeout names all that have not, whatever is asked.
@@ -125,6 +131,12 @@ class CoarseProcessGroup(Collectives, _base_class()):  # type: ignore[misc]  # w
     def _device_types(self) -> list[torch.device]:
         """Where torch puts what it sends for itself, such as state dicts from rank 0."""
         return [torch.device("cpu")]
+
+
+def _after(copies: Copies, steps: Steps) -> Steps:
+    """Steps, once what they read has arrived."""
+    yield from copies.arrive()
+    yield from steps
 
 
 def _checked_tag(tag: int) -> int:

@@ -42,13 +42,13 @@ class GroupLane:
         """What the group can do."""
 
     def submit(
-        self, what: str, steps: Steps, timeout: timedelta, delivery: Callable[[], None] | None = None
+        self, what: str, steps: Steps, timeout: timedelta, delivery: Callable[[], Steps] | None = None
     ) -> Pending:
-        """Go through the steps of a collective after all earlier ones, then call `delivery`."""
+        """Go through the steps of a collective after all earlier ones, then through those of `delivery`."""
         return self._submit(self._lane, what, steps, timeout, delivery, self._workers)
 
     def post(
-        self, what: str, steps: Steps, timeout: timedelta, delivery: Callable[[], None] | None = None
+        self, what: str, steps: Steps, timeout: timedelta, delivery: Callable[[], Steps] | None = None
     ) -> Pending:
         """Go through the steps of a message, beside all else."""
         lane = (*self._lane, next(self._messages))
@@ -69,7 +69,7 @@ class GroupLane:
         what: str,
         steps: Steps,
         timeout: timedelta,
-        delivery: Callable[[], None] | None,
+        delivery: Callable[[], Steps] | None,
         members: tuple[int, ...],
     ) -> Pending:
         if self._is_closed:
@@ -80,6 +80,6 @@ class GroupLane:
             yield from watched(steps, self._link, timeout.total_seconds(), what, members)
             self._link.reduced_bytes += self.steps.reduced_bytes - reduced_before
             if delivery is not None:
-                delivery()
+                yield from delivery()
 
         return self._progress.submit(lane, job, what, members)

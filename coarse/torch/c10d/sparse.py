@@ -34,8 +34,9 @@ def sum_sparse(group: GroupSteps, tensor: torch.Tensor, operation: Operation) ->
             f"{operation.name} of tensors of {tensor.layout} cannot be computed; sparse COO tensors can be summed"
         )
     own = tensor.detach().coalesce()
-    shape = torch.tensor([own.sparse_dim(), own.dense_dim(), *own.shape, own._nnz()], dtype=torch.int64)
-    return _sum(group, tensor, own, shape.numpy())
+    finish(own)
+    shape = np.array([own.sparse_dim(), own.dense_dim(), *own.shape, own._nnz()], np.int64)
+    return _sum(group, tensor, own, shape)
 
 
 def _sum(group: GroupSteps, tensor: torch.Tensor, own: torch.Tensor, shape: np.ndarray) -> Steps:
@@ -45,6 +46,7 @@ def _sum(group: GroupSteps, tensor: torch.Tensor, own: torch.Tensor, shape: np.n
     total = yield from _add_parts(group, own, shapes[:, -1].tolist())
     with torch.no_grad():
         tensor.copy_(total)
+    finish(tensor)
 
 
 def sum_those_that_are_sparse(

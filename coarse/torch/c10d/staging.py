@@ -1,11 +1,27 @@
 """Tensors as flat arrays that MPI reads and writes: their own memory where that is possible, else copies."""
 
-from collections.abc import Sequence
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
 
 import numpy as np
 import torch
 
+from coarse.collectives.awaited import Awaited, Copied
+from coarse.storage.gpu.interface import Event
+from coarse.storage.gpu.staging import Stage, host_staging
+from coarse.torch.arrivals import Arrival, arrival_of
 from coarse.torch.c10d.reduction import Array
+from coarse.torch.on_gpu import (
+    contiguous_on_gpu,
+    empty_beside,
+    goes_by_gpu,
+    gpu_bytes_of,
+    gpu_of,
+    in_its_stream,
+    is_on_gpu,
+    new_on_gpu,
+)
 from coarse.torch.tensors import bytes_of, note_overwritten, on_host
 
 
@@ -41,37 +57,116 @@ def finish(tensor: torch.Tensor) -> None:
         torch.cuda.current_stream(tensor.device).synchronize()
 
 
+class Copies:
+    """What the tensors of one call have under way between GPUs and the host.
+
+    Made, and asked for arrays, in the caller's thread, which waits for no copy; `arrive` and `deliver` are steps of the
+    call's job. What a thread does in torch's stream until then comes before.
+    """
+
+    def __init__(self) -> None:
+        self._coming: list[Awaited] = []
+        self._stages: list[Stage] = []
+        self._targets: list[Target | Targets] = []
+
+    def read(self, tensor: torch.Tensor) -> Array:
+        """(nbytes,) uint8, a tensor's values in row-major order, once they have arrived; to be read only."""
+        return self.joined([tensor]) if _crosses(tensor) else read(tensor)
+
+    def joined(self, tensors: Sequence[torch.Tensor]) -> Array:
+        """(sum of nbytes,) uint8, the values of several tensors end to end, in memory of their own, once they have
+        arrived."""
+        if not any(_crosses(tensor) for tensor in tensors):
+            return joined(tensors)
+        stage, begin = _stage_for(tensors), 0
+        self._stages.append(stage)
+        for tensor in tensors:
+            if _crosses(tensor):
+                whole = contiguous_on_gpu(tensor)
+                with in_its_stream(tensor):
+                    self._coming.append(Copied(stage.read(gpu_bytes_of(whole), begin)))
+            else:
+                stage.bytes[begin : begin + tensor.nbytes] = read(tensor)
+            begin += tensor.nbytes
+        return stage.bytes
+
+    def target(self, tensor: torch.Tensor, *, is_read: bool) -> Target:
+        """Where the bytes for a tensor arrive; `is_read`: its present values are wanted too."""
+        self._targets.append(found := Target(tensor, is_read=is_read, coming=self._coming))
+        return found
+
+    def targets(self, tensors: Sequence[torch.Tensor]) -> Targets:
+        """Where the bytes for several tensors arrive."""
+        self._targets.append(found := Targets(tensors))
+        return found
+
+    def arrive(self) -> Generator[Awaited, None, None]:
+        """What is read is on the host."""
+        yield from self._coming
+
+    def deliver(self, wanted: Sequence[Target | Targets]) -> Generator[Awaited, None, None]:
+        """Bring what has arrived into the tensors of these targets."""
+        for stage in self._stages:
+            stage.give_back()
+        for target in self._targets:
+            if target in wanted:
+                yield from target.deliver()
+            else:
+                target.give_back()
+
+
 class Target:
     """Where the bytes for a tensor arrive; see [Note: writes that autograd sees].
 
     Args:
         tensor: dense, on any device and with any strides.
         is_read: whether its present values are wanted too.
+        coming: gets what is waited for until they are there.
     """
 
-    def __init__(self, tensor: torch.Tensor, *, is_read: bool) -> None:
+    def __init__(self, tensor: torch.Tensor, *, is_read: bool, coming: list[Awaited]) -> None:
         self._tensor = tensor.detach()
-        is_plain = not tensor.is_conj() and not tensor.is_neg()
-        is_direct = tensor.device.type == "cpu" and tensor.is_contiguous() and is_plain
+        self._arrival: Arrival | None = None
+        is_direct = _is_plain(tensor)
+        if _crosses(tensor):
+            self._staged = self._tensor if is_direct else new_on_gpu(tensor)
+            if not is_direct:
+                self._staged.copy_(self._tensor)
+                finish(tensor)
+            self._arrival = arrival_of(self._staged)
+            if is_read:
+                _, after = self._arrival.values_of(self._staged, 0)
+                assert after is not None
+                coming.append(after)
+            self.array: Array = self._arrival.array
+            """(nbytes,) uint8"""
+            return
         finish(tensor)
-        if is_direct:
+        if is_direct and tensor.device.type == "cpu":
             self._staged = self._tensor
         elif is_read:
             self._staged = on_host(tensor).contiguous().clone()
         else:
-            self._staged = torch.empty(tensor.shape, dtype=tensor.dtype)
-        self.array: Array = bytes_of(self._staged)
-        """(nbytes,) uint8"""
+            self._staged = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
+        self.array = bytes_of(self._staged)
 
     def note_overwritten(self) -> None:
         """Tell autograd that the tensor is about to be written to."""
         note_overwritten([self._tensor])
 
-    def deliver(self) -> None:
+    def deliver(self) -> Generator[Awaited, None, None]:
         """Bring what has arrived into the tensor, where it is not there yet."""
+        event = None if self._arrival is None else self._arrival.start()
+        if event is not None:
+            yield Copied(event)
         if self._staged is not self._tensor:
             write(self._tensor, self._staged)
         self.note_overwritten()
+
+    def give_back(self) -> None:
+        """Nothing has arrived."""
+        if self._arrival is not None:
+            self._arrival.give_back()
 
 
 class Targets:
@@ -80,22 +175,63 @@ class Targets:
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
         self._tensors = [tensor.detach() for tensor in tensors]
         self.nbytes = [tensor.numel() * tensor.element_size() for tensor in tensors]
-        self.array: Array = np.empty(sum(self.nbytes), np.uint8)
+        self._stage: Stage | None = None
+        self._is_free: list[Event] = []
+        """Of each that is on a GPU, when torch's stream has done what it had under way."""
+        if any(_crosses(tensor) for tensor in tensors):
+            self._stage = _stage_for(tensors)
+            for tensor in tensors:
+                with in_its_stream(tensor):
+                    self._is_free.append(self._stage.is_free_at())
+        self.array: Array = np.empty(sum(self.nbytes), np.uint8) if self._stage is None else self._stage.bytes
         """(sum of nbytes,) uint8"""
 
     def note_overwritten(self) -> None:
         """Tell autograd that the tensors are about to be written to."""
         note_overwritten(self._tensors)
 
-    def deliver(self) -> None:
+    def deliver(self) -> Generator[Awaited, None, None]:
         """Bring what has arrived into the tensors."""
-        begin = 0
-        for tensor, nbytes in zip(self._tensors, self.nbytes, strict=True):
-            part = torch.from_numpy(self.array[begin : begin + nbytes])
+        begin, copied = 0, None
+        for place, (tensor, nbytes) in enumerate(zip(self._tensors, self.nbytes, strict=True)):
+            if self._stage is not None and _crosses(tensor) and _is_plain(tensor):
+                copied = self._stage.write(gpu_bytes_of(tensor), self._is_free[place], begin)
+            elif nbytes:
+                write(tensor, _typed(torch.from_numpy(self.array[begin : begin + nbytes]), tensor))
             begin += nbytes
-            if nbytes:
-                write(tensor, _typed(part, tensor))
+        if copied is not None:
+            yield Copied(copied)
+        self.give_back()
         self.note_overwritten()
+
+    def give_back(self) -> None:
+        """Nothing arrives any more."""
+        if self._stage is not None:
+            self._stage.give_back()
+
+
+def brought(values: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """The values of a tensor on the host on the device of another; they are there when this returns."""
+    if like.device.type == "cpu" and not is_on_gpu(like):
+        return values
+    found = empty_beside(like, values.shape, values.dtype)
+    write(found, values)
+    return found
+
+
+def _crosses(tensor: torch.Tensor) -> bool:
+    """Whether a tensor comes to the host, and from it, by streams of a GPU."""
+    return goes_by_gpu(tensor) and tensor.numel() > 0
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    return tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
+
+
+def _stage_for(tensors: Sequence[torch.Tensor]) -> Stage:
+    """Host memory for the bytes of several tensors, of which some are on one GPU."""
+    first = next(tensor for tensor in tensors if _crosses(tensor))
+    return host_staging().stage(gpu_of(first), sum(tensor.nbytes for tensor in tensors))
 
 
 def write(tensor: torch.Tensor, values: torch.Tensor) -> None:

@@ -18,7 +18,7 @@ from coarse.torch.c10d.arguments import number_of, reduction_of
 from coarse.torch.c10d.lane import GroupLane
 from coarse.torch.c10d.reduction import Operation
 from coarse.torch.c10d.sparse import settled, sum_sparse, sum_those_that_are_sparse
-from coarse.torch.c10d.staging import Target, element_label, read, require_dense
+from coarse.torch.c10d.staging import Copies, Target, brought, element_label, read, require_dense
 from coarse.torch.c10d.steps import Steps
 from coarse.torch.names import OrderedNames
 
@@ -80,28 +80,34 @@ class Group:
         """The members' tensors combined, written into each one's; `timeout` in place of stall_timeout_s."""
         require_dense([tensor], key)
         real, reduction = reduction_of(tensor, operation)
-        target = Target(real, is_read=True)
+        copies = Copies()
+        target = copies.target(real, is_read=True)
         combine = self._lane.steps.all_reduce(target.array.view(reduction.storage), reduction)
-        return self._alike(tensor, key, combine, target, timeout)
+        return self._alike(tensor, key, combine, copies, target, timeout)
 
     def copy_from(self, root: int, tensor: torch.Tensor, key: str) -> Arriving[torch.Tensor]:
         """The tensor of the member `root`, written into the others'."""
         require_dense([tensor], key)
-        target = Target(tensor, is_read=root == self._rank)
+        copies = Copies()
+        target = copies.target(tensor, is_read=root == self._rank)
         copy = self._lane.steps.broadcast(target.array, number_of(tensor), root)
-        return self._alike(tensor, key, copy, target)
+        return self._alike(tensor, key, copy, copies, target)
 
     def gather_rows(self, tensor: torch.Tensor, key: str) -> Arriving[torch.Tensor]:
         """All members' tensors end to end along the first dimension, in which alone they may differ."""
         require_dense([tensor], key)
         own = tensor.detach().reshape(1) if tensor.dim() == 0 else tensor.detach()
+        copies = Copies()
+        mine = copies.read(own)
 
         def steps(found: list[torch.Tensor]) -> Steps:
             counts = yield from self._meet(key, own, [own.shape[0]])
             rows: list[int] = counts[:, 0].tolist()
-            gathered = torch.empty((sum(rows), *own.shape[1:]), dtype=own.dtype)
-            yield from self._gather_padded(own, rows, read(gathered))
-            found.append(gathered.to(tensor.device))
+            gathered = torch.empty((sum(rows), *own.shape[1:]), dtype=own.dtype, device="cpu")
+            yield from copies.arrive()
+            yield from self._gather_padded(mine, _row_bytes(own), rows, read(gathered))
+            yield from copies.deliver([])
+            found.append(brought(gathered, tensor))
 
         return self._submit(key, steps)
 
@@ -113,16 +119,19 @@ class Group:
         The number of rows received is (size,) int64.
         """
         require_dense([tensor], key)
-        own = tensor.detach()
+        own, copies = tensor.detach(), Copies()
+        mine = copies.read(own)
 
         def steps(found: list[tuple[torch.Tensor, torch.Tensor]]) -> Steps:
             counts = yield from self._meet(key, own, splits)
             rows: list[int] = counts[:, self._rank].tolist()
-            out = torch.empty((sum(rows), *own.shape[1:]), dtype=own.dtype)
+            out = torch.empty((sum(rows), *own.shape[1:]), dtype=own.dtype, device="cpu")
             row_bytes = _row_bytes(own)
             received, sent = [n * row_bytes for n in rows], [n * row_bytes for n in splits]
-            yield from self._lane.steps.all_to_all(read(out), received, read(own), sent, number_of(own))
-            found.append((out.to(tensor.device), torch.tensor(rows, dtype=torch.int64)))
+            yield from copies.arrive()
+            yield from self._lane.steps.all_to_all(read(out), received, mine, sent, number_of(own))
+            yield from copies.deliver([])
+            found.append((brought(out, tensor), torch.tensor(rows, dtype=torch.int64, device="cpu")))
 
         return self._submit(key, steps)
 
@@ -130,18 +139,20 @@ class Group:
         """The members' tensors combined, of which each keeps its rows: equally many, of the rest one more each of the
         first members."""
         require_dense([tensor], key)
-        own = tensor.detach()
-        rows = rows_of(own.shape[0], self._size)
+        own, copies = tensor.detach(), Copies()
+        mine, rows = copies.read(own), rows_of(own.shape[0], self._size)
 
         def steps(found: list[torch.Tensor]) -> Steps:
             yield from self._meet(key, own, [own.shape[0]], are_equal=True)
-            out = torch.empty((rows[self._rank], *own.shape[1:]), dtype=own.dtype)
+            out = torch.empty((rows[self._rank], *own.shape[1:]), dtype=own.dtype, device="cpu")
             real, reduction = reduction_of(out, operation)
             scale = own[:1].numel() * (2 if own.is_complex() else 1)
             target = read(real).view(reduction.storage)
-            full = read(own).view(reduction.storage)
+            yield from copies.arrive()
+            full = mine.view(reduction.storage)
             yield from self._lane.steps.reduce_scatter(target, full, [scale * count for count in rows], reduction)
-            found.append(out.to(tensor.device))
+            yield from copies.deliver([])
+            found.append(brought(out, tensor))
 
         return self._submit(key, steps)
 
@@ -194,7 +205,13 @@ class Group:
         return self._submit(key, steps, timeout)
 
     def _alike(
-        self, tensor: torch.Tensor, key: str, data: Steps, target: Target, timeout: timedelta | None = None
+        self,
+        tensor: torch.Tensor,
+        key: str,
+        data: Steps,
+        copies: Copies,
+        target: Target,
+        timeout: timedelta | None = None,
     ) -> Arriving[torch.Tensor]:
         """A call whose members give tensors of one shape, into which `target` brings the result."""
         own, rows = tensor.detach(), tensor.shape[0] if tensor.dim() else 1
@@ -202,8 +219,9 @@ class Group:
 
         def steps(found: list[torch.Tensor]) -> Steps:
             yield from self._meet(key, own, [rows], are_equal=True)
+            yield from copies.arrive()
             yield from data
-            target.deliver()
+            yield from copies.deliver([target])
             found.append(tensor)
 
         return self._submit(key, steps, timeout)
@@ -249,11 +267,10 @@ class Group:
             "type whose dimensions agree"
         )
 
-    def _gather_padded(self, own: torch.Tensor, rows: Sequence[int], out: np.ndarray) -> Steps:
-        """Fill out (uint8) with all members' rows, padded on the way to as many as the one with most has."""
-        row_bytes = _row_bytes(own)
+    def _gather_padded(self, mine: np.ndarray, row_bytes: int, rows: Sequence[int], out: np.ndarray) -> Steps:
+        """Fill out (uint8) with all members' rows, of which `mine` (uint8) are this one's, padded on the way to as many
+        as the one with most has."""
         padded = np.zeros((self._size, max(rows) * row_bytes), np.uint8)
-        mine = read(own)
         padded[self._rank, : mine.size] = mine
         yield from self._lane.steps.all_gather(padded.reshape(-1), padded[self._rank], -1)
         begin = 0

@@ -72,9 +72,9 @@ def blank(packed: Plain) -> list[torch.Tensor]:
     match kind:
         case "tensor":
             dtype, shape = content
-            return [torch.empty(shape, dtype=getattr(torch, dtype))]
+            return [torch.empty(shape, dtype=getattr(torch, dtype), device="cpu")]
         case "array" | "number" | "bytes":
-            return [torch.empty(content[-1], dtype=torch.uint8)]
+            return [torch.empty(content[-1], dtype=torch.uint8, device="cpu")]
         case "complex":
             return []
         case "dict" | "OrderedDict":
@@ -140,9 +140,9 @@ def broadcast_object(
     """
     is_root = current().client_index == root_rank
     blob = _sealed(obj, name) if is_root else b""
-    length = torch.tensor([len(blob)])
+    length = torch.tensor([len(blob)], device="cpu")
     broadcast_async_(length, root_rank, name, process_set).wait()
-    received = torch.zeros(int(length), dtype=torch.uint8)
+    received = torch.zeros(int(length), dtype=torch.uint8, device="cpu")
     if is_root:
         received[:] = torch.frombuffer(bytearray(blob), dtype=torch.uint8)
     broadcast_async_(received, root_rank, name, process_set).wait()
@@ -159,7 +159,7 @@ def allgather_object(
         TypeError: a value that holds something that is no plain value (on all members).
     """
     own = torch.frombuffer(bytearray(_sealed(obj, name)), dtype=torch.uint8)
-    counts = allgather_async(torch.tensor([own.numel()]), name and f"{name}/bytes", process_set)
+    counts = allgather_async(torch.tensor([own.numel()], device="cpu"), name and f"{name}/bytes", process_set)
     gathered = allgather_async(own, name, process_set).wait()
     parts = zip(members_of(process_set), gathered.split(counts.wait().tolist()), strict=True)
     return [loads(packed) for packed in [

@@ -91,7 +91,8 @@ def gathered(
     def back(gradients: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         mine = []
         for gradient, tensor, count in zip(gradients, tensors, counts, strict=True):
-            every = group_of(process_set).gather_rows(torch.tensor([count]), "allgather/rows of a gradient").wait()
+            own = torch.tensor([count], device="cpu")
+            every = group_of(process_set).gather_rows(own, "allgather/rows of a gradient").wait()
             begin = int(every[: process_set.rank()].sum())
             total = allreduce(gradient.contiguous(), op=op_of_gradients, process_set=process_set)
             mine.append(total[begin : begin + count].reshape(tensor.shape))
@@ -234,7 +235,7 @@ def _splits_of(tensor: torch.Tensor, splits: object, num_ranks: int) -> list[int
         if rows % num_ranks:
             raise ValueError(f"{rows} rows cannot be split equally among {num_ranks} ranks; give splits")
         return [rows // num_ranks] * num_ranks
-    given = splits if isinstance(splits, torch.Tensor) else torch.as_tensor(splits)
+    given = splits if isinstance(splits, torch.Tensor) else torch.as_tensor(splits, device="cpu")
     if given.dtype not in (torch.int32, torch.int64, torch.uint8, torch.int16, torch.int8):
         raise ValueError(f"splits must be integers, got {given.dtype}")
     counts: list[int] = given.reshape(-1).tolist()

@@ -9,9 +9,10 @@ each rank writes into its own cohort's column. A last element of NaN says that s
 (coarse/torch/ddp/sparse_gradients.py).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import ClassVar
 
 import numpy as np
@@ -24,7 +25,7 @@ from coarse.parallel.data.flight import BucketPhase
 from coarse.parallel.data.reducer import Flight
 from coarse.protocol.dtypes import STORAGE, Op
 from coarse.torch.compression import NoCompression
-from coarse.torch.on_gpu import in_its_stream
+from coarse.torch.on_gpu import goes_by_gpu, gpu_of, in_its_stream
 from coarse.torch.tensors import describe, is_dense, tensor_of
 
 
@@ -37,6 +38,7 @@ def plan_buckets(
     num_ranks: int,
     first_index: int = 0,
     compression: type[NoCompression] = NoCompression,
+    places: Mapping[torch.Tensor, int] = MappingProxyType({}),
 ) -> list[BucketPlan]:
     """The buckets of named parameters; see coarse.parallel.data.bucket_plan. TypeError for what devices cannot add."""
     sizes = []
@@ -45,8 +47,18 @@ def plan_buckets(
         travels = parameter.new_empty(0, dtype=compression.wire_dtype) if is_narrowed else parameter
         sizes.append((name, describe(travels, name, op, 0).dtype, parameter.numel()))
     return plan_of_sizes(
-        sizes, prefix=prefix, op=op, bucket_bytes=bucket_bytes, num_ranks=num_ranks, first_index=first_index
-    )
+        sizes, prefix=prefix, op=op, bucket_bytes=bucket_bytes, num_ranks=num_ranks, first_index=first_index,
+        places={name: places.get(parameter, 0) for name, parameter in parameters},
+    )  # fmt: skip
+
+
+def places_of(parameters: Iterable[torch.Tensor]) -> dict[torch.Tensor, int]:
+    """Where each parameter's gradient is: 0 on the host, else its GPU's number among those of these parameters."""
+    numbers: dict[int, int] = {}
+    return {
+        parameter: numbers.setdefault(gpu_of(parameter), len(numbers) + 1) if goes_by_gpu(parameter) else 0
+        for parameter in parameters
+    }
 
 
 @dataclass
@@ -101,6 +113,11 @@ class Bucket:
         if isinstance(self.array, torch.Tensor):
             return np.zeros((rows, cohorts), STORAGE[self.plan.descriptor.dtype])
         return self.array[-rows * cohorts :].reshape(rows, cohorts)
+
+    @property
+    def is_on_gpu(self) -> bool:
+        """Whether its memory is."""
+        return isinstance(self.array, torch.Tensor)
 
     def in_its_stream(self) -> AbstractContextManager[None]:
         """Within, this thread works with the bucket's memory in torch's stream, if that is on a GPU."""
@@ -190,7 +207,7 @@ class Bucket:
         return counts
 
     def _in_storage(self, value: float) -> np.generic:
-        one = torch.full((1,), value, dtype=self.flat.dtype)  # on the host
+        one = torch.full((1,), value, dtype=self.flat.dtype, device="cpu")
         is_half = self.flat.dtype == torch.bfloat16
         storage: np.ndarray = (one.view(torch.uint16) if is_half else one).numpy()
         return storage[0]

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 
 import torch
@@ -13,6 +13,7 @@ from coarse.parallel.data.reducer import Reducer
 from coarse.protocol.dtypes import Op
 from coarse.torch.ddp.buckets import Bucket
 from coarse.torch.ddp.sparse_gradients import Named, SparseGradients, SparseSlot
+from coarse.torch.on_gpu import gpu_of
 
 
 class GradientExchange:
@@ -97,7 +98,8 @@ class GradientExchange:
         """Take gradients under way, and give the buckets' memory back; `.grad` keeps what it holds. After a StallError
         it may be called again."""
         if self._rounds is not None:
-            self._rounds.all_started()
+            with self._in_streams():
+                self._rounds.all_started()
         for bucket in self._buckets:
             if bucket.phase is BucketPhase.IN_FLIGHT:
                 self._finish(bucket)
@@ -166,7 +168,8 @@ class GradientExchange:
             if bucket.phase is BucketPhase.LATE:
                 self._start(bucket)
         if self._rounds is not None:
-            self._rounds.all_started()
+            with self._in_streams():
+                self._rounds.all_started()
 
     def land(self, bucket: Bucket, *, is_last: bool) -> None:
         """Wait for one bucket of those that `start_all` has pushed; `is_last`: no other is to be waited for."""
@@ -336,9 +339,17 @@ class GradientExchange:
         if self._timer is not None and self._timer.is_running:
             self._timer.on_bucket(bucket.plan.index)
         bucket.seal(self._place)
-        with bucket.in_its_stream():
+        with self._in_streams():
             bucket.flight = self._reducer.start(bucket.plan.index)
         bucket.phase = moved(bucket.phase, BucketPhase.IN_FLIGHT)
+
+    @contextmanager
+    def _in_streams(self) -> Iterator[None]:
+        """Within, this thread works with the memory of buckets on GPUs in torch's streams: one may start others."""
+        with ExitStack() as entered:
+            for bucket in {gpu_of(bucket.flat): bucket for bucket in self._buckets if bucket.is_on_gpu}.values():
+                entered.enter_context(bucket.in_its_stream())
+            yield
 
     def _finish(self, bucket: Bucket) -> None:
         assert bucket.flight is not None

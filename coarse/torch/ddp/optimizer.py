@@ -10,14 +10,13 @@ import numpy as np
 import torch
 
 from coarse.errors import ConfigError
-from coarse.parallel.data.reducer import CopiedReducer
 from coarse.parallel.data.switch import Switch
 from coarse.protocol.dtypes import Op
 from coarse.protocol.records import Descriptor
 from coarse.session import current
 from coarse.torch.collectives.process_sets import ProcessSet, global_process_set
 from coarse.torch.compression import NoCompression, checked_compression
-from coarse.torch.ddp.buckets import Bucket, BucketOfCopies, BucketOfViews, plan_buckets
+from coarse.torch.ddp.buckets import Bucket, BucketOfCopies, BucketOfViews, places_of, plan_buckets
 from coarse.torch.ddp.claims import claims_of
 from coarse.torch.ddp.closure import Closure, SharedClosure, loss_name
 from coarse.torch.ddp.grad_scaler import HANDED, handing_on, teach_scalers
@@ -25,7 +24,7 @@ from coarse.torch.ddp.gradients import GradientExchange
 from coarse.torch.ddp.peers import peers_of
 from coarse.torch.ddp.sparse_gradients import Named, SparseGradients
 from coarse.torch.device_state import DeviceState
-from coarse.torch.on_gpu import goes_by_gpu, gpu_array_of, zeros_on_gpu
+from coarse.torch.on_gpu import gpu_array_of, gpu_of, zeros_on_gpu
 from coarse.torch.tensors import NamedTensors, format_of, names_of, signature, torch_type_of
 
 if TYPE_CHECKING:  # it starts MPI, which only init() may
@@ -111,7 +110,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._watched: set[torch.Tensor] = set()
         self._claims = claims_of(runtime)
         self._prefix = self._claims.claim_prefix(prefix, self._peers.label)
-        self._reducer = self._peers.reducer(self._prefix, on_gpu=any(map(goes_by_gpu, self._names)))
+        self._places = places_of(self._names)
+        on_gpu = next((parameter for parameter, place in self._places.items() if place), None)
+        self._reducer = self._peers.reducer(self._prefix, None if on_gpu is None else gpu_of(on_gpu))
         gathers = self._gathers_sparse and not sparse_as_dense
         self._sparse = SparseGradients(self._prefix, self._op, self._peers) if gathers else None
         self._rest: list[Bucket] = []
@@ -340,6 +341,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             num_ranks=self._peers.size,
             first_index=len(self._exchange.buckets),
             compression=self._compression,
+            places=self._places,
         )
         parameters = dict(named)
         for plan in plans[len(made) :]:
@@ -352,8 +354,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self, descriptor: Descriptor, parameters: Sequence[torch.Tensor]
     ) -> np.ndarray | torch.Tensor:
         """A bucket's memory: on the GPU of its parameters, where the reducer takes it from there."""
-        devices = {parameter.device for parameter in parameters}
-        if not isinstance(self._reducer, CopiedReducer) or len(devices) > 1 or not goes_by_gpu(parameters[0]):
+        if not self._reducer.takes_gpus or not self._places[parameters[0]]:
             return self._reducer.memory_of(descriptor)
         flat = zeros_on_gpu(parameters[0], descriptor.shape, torch_type_of(descriptor.dtype))
         self._reducer.use(descriptor, gpu_array_of(flat))
@@ -362,7 +363,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def _statement_of(self, parameter: torch.Tensor) -> str:
         """What all ranks must have alike of a parameter."""
         owner = self._claims.owner_of(parameter)
-        place = " on a GPU" if goes_by_gpu(parameter) else ""
+        number = self._places[parameter]
+        place = "" if not number else " on a GPU" if number == 1 else f" on a GPU, number {number} of its model's"
         return format_of(parameter) + place + (f", with another optimizer of prefix {owner!r}" if owner else "")
 
     def _kind_of_bucket(

@@ -16,9 +16,11 @@ from coarse.parallel.data.switch import Switch
 from coarse.protocol.dtypes import DType, Op
 from coarse.protocol.records import Descriptor
 from coarse.session import current, is_initialized
+from coarse.storage.gpu.interface import is_on_gpu
 from coarse.torch.c10d.reduction import Operation
 from coarse.torch.collectives.parameters import require_same_among
 from coarse.torch.collectives.process_sets import ProcessSet, global_process_set, group_of, members_of
+from coarse.torch.on_gpu import tensor_on_gpu
 from coarse.torch.tensors import tensor_of
 
 if TYPE_CHECKING:  # it starts MPI, which only init() may
@@ -71,8 +73,8 @@ class Peers(Protocol):
         """See require_same_among."""
         ...
 
-    def reducer(self, prefix: str, *, on_gpu: bool) -> Reducer:
-        """What combines their buckets, which GPUs copy (`on_gpu`); `prefix` stands before its keys' names."""
+    def reducer(self, prefix: str, gpu: int | None) -> Reducer:
+        """What combines their buckets, which are on a `gpu` if one is said; `prefix` stands before its keys' names."""
         ...
 
     def meeting(self, name: str) -> Meeting:
@@ -110,9 +112,9 @@ class AllWorkers:
         """See Peers."""
         require_same_among(global_process_set, entries, what)
 
-    def reducer(self, prefix: str, *, on_gpu: bool) -> Reducer:
+    def reducer(self, prefix: str, gpu: int | None) -> Reducer:
         """See Peers."""
-        return reducer_of(self._runtime, prefix, self.switch, on_gpu=on_gpu)
+        return reducer_of(self._runtime, prefix, self.switch, gpu=gpu)
 
     def meeting(self, name: str) -> Meeting:
         """See Peers."""
@@ -155,7 +157,7 @@ class Members:
         """See Peers."""
         require_same_among(self._set, entries, what)
 
-    def reducer(self, prefix: str, *, on_gpu: bool) -> Reducer:
+    def reducer(self, prefix: str, gpu: int | None) -> Reducer:
         """See Peers."""
         from coarse.parallel.data.allreduce import AllreduceReducer  # which calls MPI, and an import must not start it
 
@@ -201,6 +203,8 @@ class _MembersFlight:
 class _MembersStream:
     """Buckets that members combine one after the other."""
 
+    takes_gpus = True
+
     def __init__(self, peers: Members) -> None:
         self._peers = peers
 
@@ -212,7 +216,8 @@ class _MembersStream:
 
     def submit(self, descriptor: Descriptor, array: np.ndarray) -> Flight:
         """See Stream."""
-        bucket = tensor_of(array, DType(descriptor.dtype))
+        wire = DType(descriptor.dtype)
+        bucket = (tensor_on_gpu if is_on_gpu(array) else tensor_of)(array, wire)
         operation = _OPERATION_OF[descriptor.op]
         arriving = self._peers.group().reduce_in_place(bucket, operation, descriptor.name, timedelta.max)
         return _MembersFlight(arriving, self._peers)

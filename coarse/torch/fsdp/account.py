@@ -19,6 +19,7 @@ import torch
 from coarse import errors
 from coarse.parallel.sharded.memory_ledger import MemoryLedger
 from coarse.protocol.units import MIB
+from coarse.torch.on_gpu import empty_on
 
 Reclaim = Callable[[int], None]
 
@@ -69,7 +70,7 @@ class DeviceAccount:
         """A new tensor (numel,) held as `kind`; its room is made before it is allocated."""
         self._reclaim(numel * dtype.itemsize)
         self._require_room(kind, numel * dtype.itemsize)
-        return self.hold(torch.empty(numel, dtype=dtype, device=device), kind)
+        return self.hold(empty_on(device, (numel,), dtype), kind)
 
     def hold(self, tensor: torch.Tensor, kind: str) -> torch.Tensor:
         """The tensor; its storage counts as `kind` until it is freed. Held before as another kind, it changes kind."""

@@ -45,5 +45,5 @@ def _of_words(words: torch.Tensor) -> torch.Tensor:
 def _weights(device: torch.device) -> torch.Tensor:
     """(_ROW,) int64, drawn once, the same in every process."""
     generator = torch.Generator().manual_seed(_SEED)
-    halves = torch.randint(-(2**31), 2**31, (2 * _ROW,), generator=generator, dtype=torch.int64)
+    halves = torch.randint(-(2**31), 2**31, (2 * _ROW,), generator=generator, dtype=torch.int64, device="cpu")
     return halves.to(torch.int32).view(torch.int64).to(device)

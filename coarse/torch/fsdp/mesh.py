@@ -38,7 +38,7 @@ def default_mesh(mode: ShardedMode) -> DeviceMesh:
     if rules_of(mode).mesh_dims == 1:
         return init_device_mesh(device_type, (dist.get_world_size(),), mesh_dim_names=("shard",))
     rows = workers_by_node(nodes_of_workers())
-    return DeviceMesh(device_type, torch.tensor(rows), mesh_dim_names=("replicate", "shard"))
+    return DeviceMesh(device_type, torch.tensor(rows, device="cpu"), mesh_dim_names=("replicate", "shard"))
 
 
 def default_device_type() -> str:

@@ -1,23 +1,28 @@
-"""A group's collectives on tensors of the CPU, and of CUDA by way of pinned host memory (node buffers are pinned too).
+"""A group's collectives on tensors of the CPU, and of GPUs by way of pinned host memory.
 
-What arrives for a CUDA tensor is copied to it in a stream of its own, after the collective and in the group's order, so
-that nobody waits for the copy before the values are used. That part was never tried: there was no GPU to try it on.
+[Note: gathers of GPUs] A shard goes to the host in a stream of its own, after what torch's stream has under way, and
+its gather begins once it is there. What has come goes to the GPU in another stream; torch's stream waits for that when
+the values are asked for. The thread that computes waits for neither. For a reduce-scatter it does: FSDP2 uses its
+result at once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
-from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 import torch.distributed as dist
 
-from coarse.errors import CapacityError
+from coarse.collectives.awaited import Copied
 from coarse.protocol.dtypes import Op
-from coarse.torch.tensors import bytes_of, wire_type_of
+from coarse.session import current
+from coarse.storage.gpu.available import gpus
+from coarse.storage.gpu.interface import Event
+from coarse.torch.arrivals import Arrival, arrival_of
+from coarse.torch.on_gpu import goes_by_gpu, gpu_bytes_of, gpu_of, in_its_stream, is_on_gpu
+from coarse.torch.tensors import wire_type_of
 
 if TYPE_CHECKING:
     from coarse.collectives.group import WorkerGroup
@@ -36,93 +41,64 @@ class Transfers:
 
     def gather(
         self, out: torch.Tensor, own: torch.Tensor, what: str, alike: str, keep: NodeBuffer | None = None
-    ) -> Pending:
+    ) -> PendingWork:
         """All workers' `own`, (n,), into `out`, (p*n,), and into the node's buffer."""
-        arriving = _host_target(out)
-        values = bytes_of(_host_values(own))
-        pending = self.group.all_gather(bytes_of(arriving), values, keep=keep, what=what, alike=alike)
-        return self._landed(pending, arriving, out, what)
+        arrival = arrival_of(out)
+        values, after = arrival.values_of(own, self.group.rank * own.nbytes)
+        pending = self.group.all_gather(arrival.array, values, keep=keep, what=what, alike=alike, after=after)
+        return self._landed(pending, arrival, out, what)
 
-    def read(self, out: torch.Tensor, kept: NodeBuffer, what: str) -> Pending:
-        """What the node's buffer holds into `out`; nothing moves between nodes, and to CUDA it goes from there."""
-        if out.device.type == "cpu":
-            return self.group.read_node(bytes_of(out), kept, what=what)
-        copy = _copy_to_device(torch.from_numpy(kept.array[: out.nbytes]).view(out.dtype), out)
-        return self.group.submit(lambda _comm: copy(), what=what)
+    def read(self, out: torch.Tensor, kept: NodeBuffer, what: str) -> PendingWork:
+        """What the node's buffer holds into `out`; nothing moves between nodes, and to a GPU it goes from there."""
+        if not goes_by_gpu(out):
+            arrival = arrival_of(out)
+            return PendingWork(self.group.read_node(arrival.array, kept, what=what), arrival.finish)
+        copies, target, source = current().require_client().copies, gpu_bytes_of(out), kept.array[: out.nbytes]
+        gpu, read = gpu_of(out), list[Event]()
+        with in_its_stream(out):
+            is_free = gpus().current_stream(gpu).record()
 
-    def gather_near(self, out: torch.Tensor, own: torch.Tensor, what: str, alike: str) -> Pending:
+        def start(_: object) -> None:
+            read.append(copies.fetch(target, source, is_free))
+
+        def end() -> Waits:
+            yield Copied(read[0])
+
+        def finish() -> None:
+            with in_its_stream(out):
+                gpus().current_stream(gpu).wait_for(read[0])
+
+        pending = self.group.submit(start, what=what)
+        self.group.submit(lambda _comm: end(), what=what)  # the next gather overwrites what is read
+        return PendingWork(pending, finish)
+
+    def gather_near(self, out: torch.Tensor, own: torch.Tensor, what: str, alike: str) -> PendingWork:
         """`own`, (n,), of the node's L workers into `out`, (L*n,) of the same bytes; nothing moves between nodes."""
-        arriving = _host_target(out)
-        values = bytes_of(_host_values(own))
-        pending = self.group.gather_on_node(bytes_of(arriving), values, what=what, alike=alike)
-        return self._landed(pending, arriving, out, what)
+        arrival = arrival_of(out)
+        values, after = arrival.values_of(own, self.group.node_ranks.index(self.group.rank) * own.nbytes)
+        pending = self.group.gather_on_node(arrival.array, values, what=what, alike=alike, after=after)
+        return self._landed(pending, arrival, out, what)
 
     def reduce(self, out: torch.Tensor, full: torch.Tensor, what: str, alike: str) -> None:
-        """The sum of all workers' `full`, (p*n,), in this worker's place into `out`, (n,); returns when it is there."""
-        arriving = _host_target(out)
-        values = bytes_of(_host_values(full))
+        """The sum of all workers' `full`, (p*n,), in this worker's place into `out`, (n,); returns when it is there,
+        or on a GPU will be there for torch's stream."""
+        arrival, whole = arrival_of(out), arrival_of(full)
+        values, after = whole.values_of(full, 0)
         wire = wire_type_of(full, what)
-        self.group.reduce_scatter(bytes_of(arriving), values, wire, Op.SUM, what=what, alike=alike).wait()
-        if arriving is not out:
-            out.copy_(arriving, non_blocking=True)
+        self.group.reduce_scatter(arrival.array, values, wire, Op.SUM, what=what, alike=alike, after=after).wait()
+        whole.give_back()
+        arrival.start()
+        arrival.finish()
 
-    def _landed(self, pending: Pending, arriving: torch.Tensor, out: torch.Tensor, what: str) -> Pending:
+    def _landed(self, pending: Pending, arrival: Arrival, out: torch.Tensor, what: str) -> PendingWork:
         """What ends once `out` has the bytes."""
-        if arriving is out:
-            return pending
-        copy = _copy_to_device(arriving, out)
-        return self.group.submit(lambda _comm: copy(), what=f"{what}, to the accelerator")
 
+        def start(_: object) -> None:
+            arrival.start()
 
-def _host_target(tensor: torch.Tensor) -> torch.Tensor:
-    """Where the bytes for a tensor arrive: itself on the CPU, else pinned host memory."""
-    if tensor.device.type == "cpu":
-        return tensor
-    return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
-
-
-def _host_values(tensor: torch.Tensor) -> torch.Tensor:
-    """The values where MPI can read them."""
-    if tensor.device.type == "cpu":
-        return tensor
-    values = _host_target(tensor)
-    values.copy_(tensor, non_blocking=True)
-    torch.cuda.current_stream(tensor.device).synchronize()
-    return values
-
-
-def _copy_to_device(source: torch.Tensor, target: torch.Tensor) -> Callable[[], Waits]:
-    """A job that copies from pinned memory to CUDA, after what the caller's stream has under way."""
-    is_free = torch.cuda.current_stream(target.device).record_event()
-
-    def copy() -> Waits:
-        stream = _copy_stream(target.device)
-        with torch.cuda.stream(stream):
-            stream.wait_event(is_free)
-            target.copy_(source, non_blocking=True)
-            yield _Copied(stream.record_event())
-
-    return copy
-
-
-@cache
-def _copy_stream(device: torch.device) -> torch.cuda.Stream:
-    return torch.cuda.Stream(device)
-
-
-class _Copied:
-    """A copy under way; see coarse.collectives.awaited."""
-
-    def __init__(self, event: torch.cuda.Event) -> None:
-        self._event = event
-
-    def is_over(self) -> bool:
-        """Whether the device has done it."""
-        return bool(self._event.query())
-
-    def missing(self) -> tuple[int, ...]:
-        """No rank is waited for."""
-        return ()
+        if is_on_gpu(out):
+            pending = self.group.submit(start, what=f"{what}, to the accelerator")
+        return PendingWork(pending, arrival.finish)
 
 
 class PendingWork(dist.Work):
@@ -133,6 +109,17 @@ class PendingWork(dist.Work):
         super().__init__()
         self.pending = pending
         self._finish: Callable[[], None] | None = finish
+
+    def then(self, finish: Callable[[], None]) -> PendingWork:
+        """The same, with more to be done at the end."""
+        first = self._finish or (lambda: None)
+
+        def both() -> None:
+            first()
+            finish()
+
+        self._finish = both
+        return self
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Return once the tensors may be used; raises coarse's errors."""
@@ -145,31 +132,3 @@ class PendingWork(dist.Work):
     def is_completed(self) -> bool:
         """Whether `wait` would return at once."""
         return self.pending.is_done()
-
-
-class PinnedMemory:
-    """Mapped memory that is registered with CUDA until it is released."""
-
-    def __init__(self, array: np.ndarray, cudart: Any) -> None:  # noqa: ANN401  torch gives it no type
-        """Register the bytes of `array`, any dtype, contiguous.
-
-        Raises:
-            CapacityError: CUDA refuses, as it does above the limit of locked memory.
-        """
-        self._address = array.ctypes.data
-        self._cudart = cudart
-        status = int(cudart.cudaHostRegister(self._address, array.nbytes, 0))
-        if status:
-            raise CapacityError(
-                f"CUDA refused to pin {array.nbytes} bytes of host memory (error {status}); raise the limit of locked "
-                "memory (ulimit -l), or shard over more nodes"
-            )
-
-    def release(self) -> None:
-        """Let the memory be swapped and unmapped again; before it is given back."""
-        self._cudart.cudaHostUnregister(self._address)
-
-
-def pin_where_cuda_is(array: np.ndarray) -> PinnedMemory | None:
-    """The memory of `array`, pinned; None where no CUDA device would profit."""
-    return PinnedMemory(array, torch.cuda.cudart()) if torch.cuda.is_available() else None

@@ -16,7 +16,8 @@ from coarse.parallel.sharded.unit_cache import Source, UnitCache
 from coarse.torch.fsdp.checksum import checksum
 from coarse.torch.fsdp.fsdp2 import Fsdp2Unit, bound_to, gather_by_torch, is_in_backward
 from coarse.torch.fsdp.quantised import QuantisationError, dequantise, quantise
-from coarse.torch.fsdp.transfers import PendingWork, PinnedMemory, Transfers, pin_where_cuda_is
+from coarse.torch.fsdp.transfers import PendingWork, Transfers
+from coarse.torch.on_gpu import empty_beside, empty_on
 
 if TYPE_CHECKING:
     from coarse.collectives.group import WorkerGroup
@@ -74,7 +75,6 @@ class ShardedUnit:
         self._account = account
         self._cache = UnitCache(rules)
         self._buffer: NodeBuffer | None = None
-        self._pinned: PinnedMemory | None = None
         self._secondary: torch.Tensor | None = None
         self._mark_outside: Mark | None = None
         """The mark of the shards when they were last gathered outside of any forward."""
@@ -93,14 +93,11 @@ class ShardedUnit:
         self._buffer = self.group.node_buffer(
             f"the gathered parameters of {self.name}", nbytes, alike=self.identity
         )
-        self._pinned = pin_where_cuda_is(self._buffer.array)
 
     def release_buffer(self) -> None:
         """Give the node buffer back; called alike by all members."""
         if self._buffer is not None:
             self._cache.on_changed()
-            if self._pinned is not None:
-                self._pinned.release()
             self._buffer.release()
             self._buffer = None
 
@@ -134,7 +131,7 @@ class ShardedUnit:
     ) -> torch.Tensor:
         """A buffer for a collective, counted as `kind`."""
         if self._account is None:
-            return torch.empty(*size, dtype=dtype, device=device)
+            return empty_on(device, size, dtype)
         return self._account.empty(torch.Size(size).numel(), dtype=dtype, device=device, kind=kind)
 
     def gather(self, out: torch.Tensor, own: torch.Tensor) -> PendingWork:
@@ -158,14 +155,14 @@ class ShardedUnit:
     def _work(self, source: Source, out: torch.Tensor, own: torch.Tensor, what: str) -> PendingWork:
         if source is Source.NODE_BUFFER:
             assert self._buffer is not None
-            return PendingWork(self._transfers.read(out, self._buffer, what))
+            return self._transfers.read(out, self._buffer, what)
         if source is Source.SECONDARY_SHARDS:
             assert self._secondary is not None
-            return PendingWork(self._transfers.gather_near(out, self._secondary, what, self.identity))
+            return self._transfers.gather_near(out, self._secondary, what, self.identity)
         if source is Source.ALL_WORKERS:
-            return PendingWork(self._transfers.gather(out, own, what, self.identity))
+            return self._transfers.gather(out, own, what, self.identity)
         if self.rules.keeps is Keeps.NODE_BUFFER:
-            return PendingWork(self._transfers.gather(out, own, what, self.identity, keep=self._buffer))
+            return self._transfers.gather(out, own, what, self.identity, keep=self._buffer)
         return self._gather_keeping_part(out, own, what)
 
     def _gather_keeping_part(self, out: torch.Tensor, own: torch.Tensor, what: str) -> PendingWork:
@@ -175,23 +172,22 @@ class ShardedUnit:
         begin = members.index(self.group.rank) * part_nbytes
         part = out.view(torch.uint8)[begin : begin + part_nbytes]
         if self.quantisation is None or not out.is_floating_point():
-            pending = self._transfers.gather(out, own, what, self.identity)
-            return PendingWork(pending, lambda: self._keep_part(part))
+            return self._transfers.gather(out, own, what, self.identity).then(lambda: self._keep_part(part))
         sent = quantise(own)
         self.quantisation.note(own, sent)
-        arriving = torch.empty(self.group.size * sent.numel(), dtype=torch.uint8, device=out.device)
+        arriving = empty_beside(out, (self.group.size * sent.numel(),), torch.uint8)
 
         def finish() -> None:
             for row, place in zip(arriving.view(self.group.size, -1), out.view(self.group.size, -1), strict=True):
                 dequantise(row, place)
             self._keep_part(part)
 
-        return PendingWork(self._transfers.gather(arriving, sent, what, self.identity), finish)
+        return self._transfers.gather(arriving, sent, what, self.identity).then(finish)
 
     def _keep_part(self, part: torch.Tensor) -> None:
         """Copy (n,) uint8 as this worker's secondary shard."""
         if self._secondary is None or self._secondary.nbytes != part.nbytes:
-            self._secondary = torch.empty_like(part)
+            self._secondary = empty_beside(part, part.shape, part.dtype)
             if self._account is not None:
                 self._account.hold(self._secondary, MemoryKind.CACHES)
         self._secondary.copy_(part)

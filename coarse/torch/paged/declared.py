@@ -93,7 +93,7 @@ def settings_of(
         name = getattr(optimizer, "__name__", repr(optimizer))
         raise ConfigError(f"optimizers of a model in the network are {known}, got {name}", key="optimizer")
     try:
-        defaults = optimizer([torch.zeros(1, requires_grad=True)], **settings).defaults
+        defaults = optimizer([torch.zeros(1, requires_grad=True, device="cpu")], **settings).defaults
         own = {
             name: {**defaults, **(groups(name) if groups is not None else {})}
             for name, parameter in model.named_parameters()

@@ -46,7 +46,7 @@ class _Adam:
         fused = torch._fused_adamw_ if plain.is_decoupled else torch._fused_adam_
         fused(
             [torch.from_numpy(parameters)], [torch.from_numpy(gradients)], [mean], [square], [],
-            [torch.tensor(float(step))], lr=plain.lr, beta1=plain.beta1, beta2=plain.beta2,
+            [torch.tensor(float(step), device="cpu")], lr=plain.lr, beta1=plain.beta1, beta2=plain.beta2,
             weight_decay=plain.weight_decay, eps=plain.eps, amsgrad=False, maximize=False,
         )  # fmt: skip
 

@@ -145,7 +145,7 @@ class NetworkOptimizer(torch.optim.Optimizer):
                 "learning rate"
             )
         self._coefficient = min(1.0, max_norm / (norm + 1e-6))
-        return torch.tensor(norm)
+        return torch.tensor(norm, device="cpu")
 
     def wait(self) -> None:
         """Return once all steps and changed values are committed; all workers call it. What went wrong in them is

@@ -117,7 +117,7 @@ def optimizer_state(optimizer: Stated) -> dict[str, Any]:
                     own = state.setdefault(numbers[tensor.name], {})
                     own[name] = values[tensor.name]
                     if name == "exp_avg":
-                        own["step"] = torch.tensor(float(step))
+                        own["step"] = torch.tensor(float(step), device="cpu")
     groups = []
     first = 0
     for group in optimizer.param_groups:
@@ -147,7 +147,7 @@ def load_optimizer_state(optimizer: Stated, state_dict: Mapping[str, Any]) -> No
         own_states = [state_dict["state"].get(numbers.get(tensor.name), {}) for tensor in of.tensors]
         for array, name in enumerate(names, 1):
             values = {
-                place: state.get(name, torch.zeros(of.tensors[place].shape))
+                place: state.get(name, torch.zeros(of.tensors[place].shape, device="cpu"))
                 for place, state in enumerate(own_states)
                 if of.tensors[place].is_trainable
             }

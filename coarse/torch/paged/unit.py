@@ -91,7 +91,7 @@ class UnitMemory:
     def leaf(self, tensor: int, *, requires_grad: bool) -> nn.Parameter:
         """A parameter for one forward, whose memory is this unit's."""
         begin, shape = self.unit.begins[tensor], self.unit.tensors[tensor].shape
-        made = torch.empty(0, dtype=self.dtype)
+        made = torch.empty(0, dtype=self.dtype, device="cpu")
         strides = tuple(prod(shape[place + 1 :]) for place in range(len(shape)))
         made.set_(self._storage, begin, shape, strides)
         leaf = nn.Parameter(made, requires_grad=requires_grad)

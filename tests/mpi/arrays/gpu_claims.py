@@ -98,6 +98,83 @@ def a_push_has_read_its_array_before_the_user_s_stream_goes_on() -> None:
         assert not on_host(array).any()
 
 
+def a_call_that_returns_at_once_has_read_its_array_too() -> None:
+    array = on_gpu(mine((20_000,), seed=1))
+    handle = coarse.push_pull_async(array, "gpu/read at once")
+    gpus().current_stream(gpu()).arrays.zero(array)
+    same(on_host(handle.wait()), expected((20_000,), seed=1))
+
+
+def one_array_may_be_pushed_under_several_names() -> None:
+    array = on_gpu(mine((6000,), seed=2))
+    handles = [coarse.push_pull_async(array, f"gpu/alias/{number}") for number in range(4)]
+    parts = [coarse.push_pull_async(array[begin:], f"gpu/part/{begin}") for begin in (0, 100, 101)]
+    for handle in handles:
+        same(on_host(handle.wait()), expected((6000,), seed=2))
+    for begin, handle in zip((0, 100, 101), parts, strict=True):
+        same(on_host(handle.wait()), expected((6000,), seed=2)[begin:])
+    same(on_host(array), mine((6000,), seed=2))
+
+
+def several_arrays_travel_as_one() -> None:
+    kinds = [((3, 5), np.float32), ((), np.float32), ((700,), np.float64), ((0,), np.float32), ((4, 1), np.float64)]
+    values = [mine(shape, dtype, seed) for seed, (shape, dtype) in enumerate(kinds)]
+    wanted = [expected(shape, dtype, seed=seed) for seed, (shape, dtype) in enumerate(kinds)]
+    for step in range(2):
+        arrays = [on_gpu(value) for value in values]
+        results = coarse.grouped_push_pull(arrays, "gpu/group")
+        assert all(is_on_gpu(result) for result in results)
+        handle = coarse.grouped_push_pull_async(arrays, "gpu/group at once")
+        for array in arrays:
+            gpus().current_stream(gpu()).arrays.zero(array)
+        for found in (results, handle.wait()):
+            for one, other in zip(found, wanted, strict=True):
+                same(on_host(one), other)
+        mixed = [value if (place + step + coarse.rank()) % 2 else on_gpu(value) for place, value in enumerate(values)]
+        found = coarse.grouped_push_pull(mixed, "gpu/mixed group")
+        for one, other, given in zip(found, wanted, mixed, strict=True):
+            assert is_on_gpu(one) is is_on_gpu(given)
+            same(on_host(one) if is_on_gpu(one) else one, other)
+
+
+def a_wait_that_stalled_is_waited_for_again() -> None:
+    if coarse.rank() == 0:
+        handle = coarse.push_pull_async(on_gpu(mine((5000,), seed=3)), "gpu/late")
+        with raises(coarse.StallError, "gpu/late"):
+            handle.wait(0.2)
+        coarse.push_pull(np.zeros(1, np.float32), "gpu/late may go on")
+        same(on_host(handle.wait()), expected((5000,), seed=3))
+        return
+    coarse.push_pull(np.zeros(1, np.float32), "gpu/late may go on")
+    same(on_host(coarse.push_pull(on_gpu(mine((5000,), seed=3)), "gpu/late")), expected((5000,), seed=3))
+
+
+def a_gpu_that_has_no_room_for_a_result_leaves_nothing_half_done() -> None:
+    chosen = type(gpus())
+    empty = chosen.empty
+
+    def full(*_: object) -> GpuArray:
+        raise coarse.CapacityError("allocating an array on GPU 0: out of memory")
+
+    array = on_gpu(mine((800,), seed=4))
+    for call in (lambda: coarse.push_pull(array, "gpu/full"), lambda: coarse.grouped_push_pull([array], "gpu/full")):
+        chosen.empty = full
+        try:
+            with raises(coarse.CapacityError, "out of memory"):
+                call()
+        finally:
+            chosen.empty = empty
+        result = call()
+        same(on_host(result[0] if isinstance(result, list) else result), expected((800,), seed=4))
+
+
+def routes_are_measured_anew_from_where_arrays_are() -> None:
+    coarse.push_pull(on_gpu(mine((100,))), "gpu/before routes")
+    assert current().require_client().copies.gpu == gpu()
+    coarse.profile()
+    same(on_host(coarse.push_pull(on_gpu(mine((20_000,), seed=8)), "gpu/after routes")), expected((20_000,), seed=8))
+
+
 def names_in_flight_come_in_any_order() -> None:
     names = [f"gpu/many/{number}" for number in range(60)]
     shuffled = np.random.default_rng(coarse.rank()).permutation(len(names))
@@ -150,10 +227,10 @@ def a_worker_that_joined_counts_as_zero() -> None:
 def what_cannot_travel_is_refused() -> None:
     with raises(TypeError, "cannot be synchronised"):
         coarse.push_pull(on_gpu(np.zeros(4, np.int16)), "gpu/int16")
-    with raises(TypeError, "do not travel as a group"):
-        coarse.grouped_push_pull([on_gpu(np.zeros(4, np.float32))], "gpu/group")
     with raises(ValueError, "must be contiguous"):
         coarse.push_pull(on_gpu(np.zeros(8, np.float32))[::2], "gpu/strided")
+    with raises(ValueError, "must be contiguous"):
+        coarse.grouped_push_pull([on_gpu(np.zeros(8, np.float32))[::2]], "gpu/strided group")
     with raises(ValueError, "so too"):
         coarse.push_pull_async(np.zeros(4, np.float32), "gpu/shape", out=on_gpu(np.zeros(5, np.float32)))
 
@@ -166,6 +243,12 @@ CLAIMS = (
     a_result_may_go_to_the_host_and_one_of_the_host_to_a_gpu,
     what_is_combined_in_place_is_there_for_the_user_s_stream,
     a_push_has_read_its_array_before_the_user_s_stream_goes_on,
+    a_call_that_returns_at_once_has_read_its_array_too,
+    one_array_may_be_pushed_under_several_names,
+    several_arrays_travel_as_one,
+    a_wait_that_stalled_is_waited_for_again,
+    a_gpu_that_has_no_room_for_a_result_leaves_nothing_half_done,
+    routes_are_measured_anew_from_where_arrays_are,
     names_in_flight_come_in_any_order,
     a_name_is_used_again_in_every_step,
     a_device_array_is_combined_where_it_lies,

@@ -1,6 +1,7 @@
 """Worker 0 kills the last memory device, whose GPU's memory all have mapped, in the midst of pushes from a GPU.
 
-Every worker writes the error it gets, and how long after the kill. Arguments: the folder to write to.
+Every worker writes the error it gets, and how long after the kill. Arguments: the folder to write to, and the MPI rank
+to be killed in place of the last.
 """
 
 import os
@@ -17,7 +18,7 @@ from coarse.storage.gpu.available import gpus
 from tests.support.claims import report_error
 
 folder = Path(sys.argv[1])
-rank, victim = MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size() - 1
+rank, victim = MPI.COMM_WORLD.Get_rank(), int([*sys.argv, MPI.COMM_WORLD.Get_size() - 1][2])
 (folder / f"pid{rank}").write_text(str(os.getpid()))
 coarse.init()
 array = gpus().empty(0, (100_000,), np.dtype(np.float32))

@@ -28,8 +28,8 @@ LAYOUTS = {
 """(workers, devices, nodes, both roles), arguments of the stand-in, the devices' memory in turn, and settings."""
 
 
-def start(folder: Path, layout: str, program: str, *, more: str = "", ulfm: bool = False):
-    """The job of a layout, with `more` settings, ended."""
+def start(folder: Path, layout: str, program: str, *given: object, more: str = "", ulfm: bool = False):
+    """The job of a layout, with `more` settings, ended; its program is `given` the folder, and this."""
     (num_workers, num_devices, num_nodes, is_both), stand_in, memories, settings = LAYOUTS[layout]
     table = partition_table(num_workers, num_devices, num_nodes=num_nodes, is_both=is_both)
     entries = table.split("[[rank]]")
@@ -44,7 +44,7 @@ def start(folder: Path, layout: str, program: str, *, more: str = "", ulfm: bool
         "COARSE_CONFIG": str(folder / "config.toml"),
         "COARSE_TEST_GPUS": json.dumps({"total_bytes": 1 << 30, **stand_in}),
     }
-    return mpirun(table.count("[[rank]]"), HERE / program, folder, env=environ, timeout_s=120, ulfm=ulfm)
+    return mpirun(table.count("[[rank]]"), HERE / program, folder, *given, env=environ, timeout_s=120, ulfm=ulfm)
 
 
 @pytest.fixture(scope="module", params=LAYOUTS)
@@ -179,3 +179,12 @@ def test_the_death_of_a_device_whose_memory_all_have_mapped_is_told_in_time(tmp_
         assert report["kind"] == "DeadRankError"
         assert report["dead_rank"] == 3
         assert report["waited_s"] < IN_TIME_S
+
+
+@pytest.mark.parametrize("layout", ["devices on one GPU", "devices on the host"])
+def test_the_death_of_a_worker_on_a_gpu_is_told_in_time(tmp_path, layout):
+    start(tmp_path, layout, "killed_gpu_device.py", 1, ulfm=True)
+    (report,) = reports_of(tmp_path)
+    assert report["kind"] == "DeadRankError"
+    assert report["dead_rank"] == 1
+    assert report["waited_s"] < IN_TIME_S

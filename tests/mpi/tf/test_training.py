@@ -17,6 +17,7 @@ LAYOUTS = {
     "auto": Layout(modules=("fit", "modes", "callbacks", "files", "logs"), argument=0),
     "devices, one thread": Layout(modules=("order", "loops", "draws"), settings='policy = "devices"\n', argument=1),
     "paper": Layout(modules=("dual", "modes", "layers", "equality"), settings='policy = "paper"\n', argument=0),
+    "another device than the first": Layout(modules=("devices", "loops", "layers"), argument="0,CPU:1"),
     "dense, one device": Layout(modules=("modes",), partition="2:1", settings='mode = "dense"\n', argument=0),
     "all-reduce, two workers": Layout(
         modules=("modes",), partition="2:1", settings='mode = "allreduce"\n', argument=0
@@ -25,7 +26,7 @@ LAYOUTS = {
         modules=("modes",), partition="4:2", settings='mode = "allreduce"\n', argument=0
     ),
 }
-"""The argument is how many operations TensorFlow runs at once; 0 for as many as it likes."""
+"""The argument is how many operations TensorFlow runs at once, 0 for as many as it likes, and the strategy's device."""
 
 
 IN_MAKE_TEST = set(LAYOUTS) - {"all-reduce, four workers"}

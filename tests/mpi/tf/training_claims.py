@@ -1,6 +1,7 @@
 """Checks the claims of several modules in one job: `training_claims.py FOLDER THREADS MODULE...`.
 
-THREADS is how many operations TensorFlow runs at once; 0 leaves it alone.
+THREADS is how many operations TensorFlow runs at once; 0 leaves it alone. "0,CPU:1": the strategy's device is the
+second of two, where its variables lie and its functions run, as on a GPU: tensors come to the first by copies.
 """
 
 import os
@@ -24,6 +25,7 @@ NAMES = {
     "equality": "tests.mpi.tf.equality_claims",
     "draws": "tests.mpi.tf.draw_claims",
     "files": "tests.mpi.tf.file_claims",
+    "devices": "tests.mpi.tf.device_claims",
 }
 """The modules that may be named."""
 
@@ -34,9 +36,14 @@ def main(folder: str, threads: str, *names: str) -> None:
     import tensorflow as tf
 
     tf.config.set_visible_devices([], "GPU")
-    tf.config.threading.set_inter_op_parallelism_threads(int(threads))
+    number, _, device = threads.partition(",")
+    tf.config.threading.set_inter_op_parallelism_threads(int(number))
     (processor,) = tf.config.list_physical_devices("CPU")
     tf.config.set_logical_device_configuration(processor, [tf.config.LogicalDeviceConfiguration()] * 2)
+    if device:
+        from tf_strategy import strategy
+
+        strategy._device = lambda: device
     modules = [import_module(NAMES[name]) for name in names]
     report_claims([claim for module in modules for claim in module.CLAIMS], folder)
 

@@ -36,7 +36,7 @@ def force_split(name: str = "") -> None:
         timer = None
         dual_sync = None
 
-        def __init__(self, runtime, stream, prefix) -> None:
+        def __init__(self, runtime, stream, prefix, gpu=None) -> None:
             stream.open()
 
         def next_split(self, buckets: Sequence[Descriptor]) -> int:

@@ -9,6 +9,10 @@ import torch
 
 import coarse
 import coarse.torch as ct
+from coarse.session import current
+from coarse.storage.gpu.interface import is_on_gpu
+from coarse.torch import on_gpu
+from tests.mpi.torch.forced_split import force_split
 from tests.support.claims import raises, report_claims
 from tests.support.gpu_torch import cuda, is_stand_in, stand_in_for_cuda, to_cuda
 
@@ -144,6 +148,94 @@ def gradients_may_travel_as_halves_or_be_copied() -> None:
     training_takes_the_same_steps("copied", gradients_in_device_memory=False)
 
 
+def a_model_may_be_on_the_gpu_and_on_the_cpu() -> None:
+    ends = []
+    for name, move in (("cpu", to_cpu), ("gpu", to_cuda)):
+        net = model()
+        net[0] = move(net[0])
+        optimizer = ct.DistributedOptimizer(
+            torch.optim.SGD(net.parameters(), lr=0.1), net.named_parameters(), prefix=f"{name}/mixed"
+        )
+        for step in range(3):
+            optimizer.zero_grad()
+            rows = mine((16, 20), seed=step)
+            hidden = net[:2](cuda(rows) if move is to_cuda else rows)
+            net[2](hidden.cpu()).pow(2).mean().backward()
+            optimizer.step()
+        ends.append([parameter.detach().clone() for parameter in net.parameters()])
+        optimizer.close()
+    for one, other in zip(*ends, strict=True):
+        alike(other, one)
+
+
+def members_of_a_process_set_combine_theirs() -> None:
+    members = ct.add_process_set(range(coarse.size()))
+    training_takes_the_same_steps("set", process_set=members)
+    ct.remove_process_set(members)
+
+
+def a_worker_may_end_before_the_others() -> None:
+    """What it would have contributed counts as zero, also where the workers were to sum a part."""
+    if current().config.mode == "allreduce":
+        return
+    ends = []
+    for name, move in (("cpu", to_cpu), ("gpu", to_cuda)):
+        net = move(model())
+        optimizer = ct.DistributedOptimizer(
+            torch.optim.SGD(net.parameters(), lr=0.1), net.named_parameters(), prefix=f"{name}/joined"
+        )
+        for step in range(6 if coarse.rank() else 3):
+            optimizer.zero_grad()
+            rows = mine((16, 20), seed=step)
+            net(cuda(rows) if move is to_cuda else rows).pow(2).mean().backward()
+            optimizer.step()
+        last = ct.join()
+        ct.broadcast_parameters(net.state_dict(), last)
+        ends.append([parameter.detach().clone() for parameter in net.parameters()])
+        optimizer.close()
+    for one, other in zip(*ends, strict=True):
+        alike(other, one)
+
+
+def a_part_of_the_gradients_goes_to_the_workers() -> None:
+    """As `policy` says: whatever part that is, two workers' sums have the same bits by either way."""
+    config = current().config
+    submitted, submit = [], AllreduceStream.submit
+
+    def noted(stream, descriptor, array):
+        submitted.append((descriptor.name, is_on_gpu(array)))
+        return submit(stream, descriptor, array)
+
+    AllreduceStream.submit = noted
+    kept = split_chooser.SplitChooser, dual.DualReducer
+    try:
+        for split in ("none", "half"):
+            force_split(split)
+            training_takes_the_same_steps(f"split {split}")
+    finally:
+        AllreduceStream.submit = submit
+        split_chooser.SplitChooser, dual.DualReducer = kept
+    found = {on_gpu for name, on_gpu in submitted if name.startswith(("gpu/", "cpu/"))}
+    assert found == (set() if config.policy == "devices" and config.mode != "allreduce" else {True, False})
+
+
+def a_split_is_measured_with_the_copies_of_the_gpu() -> None:
+    """And a second gradient may come for a bucket that is held back."""
+    net = to_cuda(model())
+    optimizer = ct.DistributedOptimizer(
+        torch.optim.SGD(net.parameters(), lr=0.1), net.named_parameters(), prefix="gpu/measured"
+    )
+    for step in range(12):
+        optimizer.zero_grad()
+        for _ in range(1 + step % 2):
+            net(cuda(mine((16, 20), seed=step))).pow(2).mean().backward()
+        optimizer.step()
+    config = current().config
+    is_measured = config.mode == "coarse" and config.policy != "devices"
+    assert (optimizer.dual_sync is not None) == is_measured
+    optimizer.close()
+
+
 def a_gradient_that_some_ranks_lack_counts_as_zero_there() -> None:
     found = []
     for name, move in (("cpu", to_cpu), ("gpu", to_cuda)):
@@ -161,6 +253,91 @@ def a_gradient_that_some_ranks_lack_counts_as_zero_there() -> None:
     assert found[0][0] == found[1][0] != {}
     for one, other in zip(found[0][1], found[1][1], strict=True):
         alike(one, other)
+
+
+def a_step_that_stalled_is_taken_again() -> None:
+    """Of a part that the workers sum, and of one that devices do."""
+    link = current().require_client().link
+    for split in ("none", "half"):
+        kept = split_chooser.SplitChooser, dual.DualReducer
+        force_split(split)
+        ends = []
+        for name, move in (("cpu", to_cpu), ("gpu", to_cuda)):
+            net = move(model())
+            optimizer = ct.DistributedOptimizer(
+                torch.optim.SGD(net.parameters(), lr=0.1), net.named_parameters(), prefix=f"{name}/late {split}"
+            )
+            for step in range(4):
+                optimizer.zero_grad()
+                if step == 2 and coarse.rank():
+                    ct.push_pull(torch.zeros(1), "gpu/late/go on")
+                rows = mine((16, 20), seed=step)
+                net(cuda(rows) if move is to_cuda else rows).pow(2).mean().backward()
+                if step == 2 and not coarse.rank():
+                    before, link.stall_timeout_s = link.stall_timeout_s, 0.3
+                    with raises(coarse.StallError):
+                        optimizer.step()
+                    link.stall_timeout_s = before
+                    ct.push_pull(torch.zeros(1), "gpu/late/go on")
+                optimizer.step()
+            optimizer.close()
+            ends.append([parameter.detach().clone() for parameter in net.parameters()])
+        split_chooser.SplitChooser, dual.DualReducer = kept
+        for one, other in zip(*ends, strict=True):
+            alike(other, one)
+
+
+def tied_and_transposed_parameters_have_one_gradient() -> None:
+    ends = []
+    for name, move in (("cpu", torch.clone), ("gpu", cuda)):
+        torch.manual_seed(3)
+        first = torch.nn.Linear(12, 12, bias=False)
+        first.weight = torch.nn.Parameter(move(torch.randn(12, 12)).t())
+        second = torch.nn.Linear(12, 12, bias=False)
+        second.weight = first.weight
+        net = torch.nn.Sequential(first, second)
+        kernel = torch.nn.Parameter(move(torch.randn(4, 3, 2, 2).to(memory_format=torch.channels_last)))
+        net.register_parameter("kernel", kernel)
+        optimizer = ct.DistributedOptimizer(
+            torch.optim.SGD(net.parameters(), lr=0.1), net.named_parameters(), prefix=f"{name}/tied"
+        )
+        for step in range(3):
+            optimizer.zero_grad()
+            rows = move(mine((5, 12), seed=step))
+            images = rows.view(5, 3, 2, 2)
+            (net(rows).pow(2).mean() + torch.nn.functional.conv2d(images, kernel).pow(2).mean()).backward()
+            optimizer.step()
+        optimizer.close()
+        ends.append([first.weight.detach().clone(), kernel.detach().clone()])
+    for one, other in zip(*ends, strict=True):
+        alike(other, one)
+
+
+def a_gradient_under_way_may_be_read_from_a_buffer_of_its_own() -> None:
+    """Tensors that share memory: each push has read its own part when the stream goes on."""
+    whole = cuda(mine((900,), seed=6))
+    names = [f"shared/{number}" for number in range(3)]
+    handles = [ct.push_pull_async(whole[200 * number :][:500], f"gpu/{names[number]}") for number in range(3)]
+    whole.zero_()
+    for number, handle in enumerate(handles):
+        same(handle.wait(), ct.push_pull(mine((900,), seed=6)[200 * number :][:500], f"cpu/{names[number]}"))
+
+
+def a_gpu_without_room_leaves_nothing_half_done() -> None:
+    tensor = cuda(mine((700,), seed=8))
+    wanted = ct.push_pull(mine((700,), seed=8), "cpu/full")
+    kept = on_gpu._empty
+
+    def full(*_: object) -> torch.Tensor:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    on_gpu._empty = full
+    try:
+        with raises(torch.OutOfMemoryError, "out of memory"):
+            ct.push_pull(tensor, "gpu/full")
+    finally:
+        on_gpu._empty = kept
+    same(ct.push_pull(tensor, "gpu/full"), wanted)
 
 
 def a_disturbed_gradient_is_noticed() -> None:
@@ -193,7 +370,16 @@ CLAIMS = (
     a_distributed_optimizer_takes_the_steps_of_the_cpu,
     gradients_may_accumulate,
     gradients_may_travel_as_halves_or_be_copied,
+    a_model_may_be_on_the_gpu_and_on_the_cpu,
+    members_of_a_process_set_combine_theirs,
+    a_worker_may_end_before_the_others,
+    a_part_of_the_gradients_goes_to_the_workers,
+    a_split_is_measured_with_the_copies_of_the_gpu,
     a_gradient_that_some_ranks_lack_counts_as_zero_there,
+    a_step_that_stalled_is_taken_again,
+    tied_and_transposed_parameters_have_one_gradient,
+    a_gradient_under_way_may_be_read_from_a_buffer_of_its_own,
+    a_gpu_without_room_leaves_nothing_half_done,
     a_disturbed_gradient_is_noticed,
     a_worker_whose_model_is_elsewhere_is_refused,
 )
@@ -201,6 +387,9 @@ CLAIMS = (
 if __name__ == "__main__":
     torch.set_num_threads(1)
     coarse.init()
+    from coarse.parallel.data import dual, split_chooser  # they start MPI
+    from coarse.parallel.data.allreduce_stream import AllreduceStream
+
     if not is_stand_in():
         torch.use_deterministic_algorithms(True)
         torch.cuda.set_device(coarse.local_rank() % torch.cuda.device_count())

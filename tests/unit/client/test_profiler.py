@@ -6,7 +6,11 @@ import numpy as np
 import pytest
 
 from coarse.client.profiler import choose_table
+from coarse.errors import CapacityError
 from coarse.protocol.config import FixedRouting, MeasuredRouting
+from coarse.storage.gpu.available import gpus, use
+from coarse.storage.gpu.interface import is_on_gpu
+from tests.support.gpu_stand_in import StandInGpus
 
 LOCAL, REMOTE = 0, 1
 Speed = Callable[[int, int], float]
@@ -21,15 +25,29 @@ class FakeMachine:
         self._visits = {LOCAL: -1, REMOTE: -1}
         self._device = LOCAL
         self._now_s, self._is_begun = 0.0, False
-        self.protocol = self.link = self
+        self.protocol = self.link = self.copies = self
         self.client = 0
+        self.gpu: int | None = None
+        self.memory: StandInGpus | None = None
+        """Where regions are, if on a GPU."""
+        self.copied: list[tuple[bool, bool]] = []
+        """Of each copy by a GPU, whether its region is pinned or on a GPU, and so its payload."""
         self.freed: list[int] = []
 
     def allocate(self, device: int, nbytes: int, *, is_of_key: bool) -> tuple[int, np.ndarray]:
         assert is_of_key
         self._device = device
         self._visits[device] += 1
+        if self.memory is not None:
+            return device, self.memory.empty(0, (nbytes,), np.dtype(np.uint8))
         return device, np.empty(nbytes, np.uint8)
+
+    def pin(self, region: np.ndarray) -> None:
+        if not gpus().is_pinned(region):
+            gpus().pin(region)
+
+    def now(self, region: object, payload: object) -> None:
+        self.copied.append(tuple(is_on_gpu(one) or gpus().is_pinned(one) for one in (region, payload)))
 
     def free(self, device: int, offset: int) -> None:
         self.freed.append(device)
@@ -51,6 +69,42 @@ def chosen(seconds: Speed, routing: MeasuredRouting | FixedRouting | None = None
     machine = FakeMachine(seconds)
     table = choose_table(machine, routing or MeasuredRouting(), (LOCAL, REMOTE), LOCAL, machine)
     return table, machine
+
+
+@pytest.fixture
+def stand_in():
+    found = StandInGpus(1)
+    use(found)
+    yield found
+    use(None)
+
+
+def measured_on(machine: FakeMachine) -> set[tuple[bool, bool]]:
+    choose_table(machine, MeasuredRouting(), (LOCAL, REMOTE), LOCAL, machine)
+    return set(machine.copied)
+
+
+def test_copies_to_a_gpu_are_measured_from_pinned_memory(stand_in):
+    machine = FakeMachine(lambda device, visit: 1e-3)
+    machine.memory = stand_in
+    assert measured_on(machine) == {(True, True)}
+
+
+def test_a_worker_that_pushes_from_a_gpu_measures_copies_from_there_to_pinned_memory(stand_in):
+    machine = FakeMachine(lambda device, visit: 1e-3)
+    machine.gpu = 0
+    assert measured_on(machine) == {(True, True)}
+
+
+def test_where_its_gpu_has_no_room_a_worker_measures_from_the_host(stand_in, monkeypatch):
+    def full(*_: object) -> None:
+        raise CapacityError("no room")
+
+    monkeypatch.setattr(stand_in, "empty", full)
+    machine = FakeMachine(lambda device, visit: 1e-3)
+    machine.gpu = 0
+    assert measured_on(machine) == set()
+    assert machine.freed == [LOCAL, REMOTE]
 
 
 def test_equal_proxies_are_measured_once_and_all_goes_to_the_local_one():

@@ -15,8 +15,11 @@ from coarse.errors import ConfigError
 from coarse.parallel.sharded.memory_ledger import MemoryKind
 from coarse.protocol.odc import OdcUnit
 from coarse.protocol.odc_records import OdcCommitted
+from coarse.session import current
 from coarse.storage.wide_sum import WideSum
+from coarse.torch.arrivals import arrival_of
 from coarse.torch.fsdp.odc.placeholder import GradientPlaceholder
+from coarse.torch.on_gpu import empty_on, goes_by_gpu, gpu_bytes_of, in_its_stream, is_host
 from coarse.torch.tensors import bytes_of, wire_type_of
 
 if TYPE_CHECKING:
@@ -76,7 +79,7 @@ class OnDemandUnit:
     def shape(self) -> OdcUnit:
         """As members state it."""
         shard = self.fsdp.gathered_nbytes() // self.fsdp.shard_size()
-        dtype = wire_type_of(torch.empty(0, dtype=self.fsdp.gradient_type()), f"gradients of {self.name}")
+        dtype = wire_type_of(torch.empty(0, dtype=self.fsdp.gradient_type(), device="cpu"), f"gradients of {self.name}")
         return OdcUnit(shard, tuple(self._sizes), int(dtype))
 
     # --- publishing
@@ -125,7 +128,7 @@ class OnDemandUnit:
     def allocate(self, size: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         """Memory for a gathered unit."""
         if self._account is None:
-            return torch.empty(*size, dtype=dtype, device=device)
+            return empty_on(device, size, dtype)
         return self._account.empty(torch.Size(size).numel(), dtype=dtype, device=device, kind=MemoryKind.GATHERED)
 
     def fetch(self, out: torch.Tensor) -> dist.Work:
@@ -169,7 +172,7 @@ class OnDemandUnit:
 
     def stage(self, num_elements: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor | None:
         """Room in device memory for the piece that FSDP2 is about to fill; None where that has to lie elsewhere."""
-        if self._staged is not None or device.type != "cpu":
+        if self._staged is not None or not is_host(device):
             return None
         mask = self._mask()
         slot, raw = self.model.slot(self.place, mask)
@@ -183,11 +186,19 @@ class OnDemandUnit:
         if self._staged is None:
             mask = self._mask()
             slot, raw = self.model.slot(self.place, mask)
-            torch.from_numpy(raw).view(piece.dtype).copy_(piece)
+            self._put(raw, piece)
         else:
             slot, mask, raw = self._staged
             self._staged = None
         self.model.push(self.place, mask, slot)
+
+    def _put(self, raw: np.ndarray, piece: torch.Tensor) -> None:
+        """Copy a piece to device memory."""
+        if not goes_by_gpu(piece) or not piece.numel():
+            torch.from_numpy(raw).view(piece.dtype).copy_(piece)
+            return
+        with in_its_stream(piece):
+            current().require_client().copies.store(raw, gpu_bytes_of(piece)).wait()
 
     def _mask(self) -> int:
         return sum(1 << self.trained.index(place) for place in self.fsdp.reduced_parameters())
@@ -253,10 +264,10 @@ class _Fetching(dist.Work):
         left, self._left = self._left, None
         if left is not None:
             fetch, out = left
-            host = out if out.device.type == "cpu" else torch.empty_like(out, device="cpu")
-            self._model.read(fetch, bytes_of(host))
-            if host is not out:
-                out.copy_(host)
+            arrival = arrival_of(out)
+            self._model.read(fetch, arrival.array)
+            arrival.start()
+            arrival.finish()
         return True
 
 
@@ -286,7 +297,7 @@ class _Pushes:
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         """See torch's Comm; it asks for the input first."""
         staged = self._unit.stage(torch.Size(size).numel(), dtype, device)
-        return torch.empty(*size, dtype=dtype, device=device) if staged is None else staged
+        return empty_on(device, size, dtype) if staged is None else staged
 
     def __call__(
         self,

@@ -10,6 +10,7 @@ from coarse.parallel.data.alike import first_difference
 from coarse.parallel.data.byte_stream import capacity_of, cut
 from coarse.protocol.dtypes import DType, Op
 from coarse.torch.collectives.objects import blank, pack, unpack
+from coarse.torch.ddp import buckets
 from coarse.torch.ddp.buckets import BucketOfCopies, BucketOfViews, plan_buckets
 from coarse.torch.tensors import array_of, bytes_of, format_of, is_dense, names_of, tensor_of, wire_type_of
 
@@ -43,6 +44,22 @@ def test_buckets_follow_backward_and_the_front_is_most_urgent():
     assert [plan.names for plan in plans] == [("p4", "p3"), ("p2",), ("p1",), ("p0",)]
     assert [plan.descriptor.priority for plan in plans] == [0, 1, 2, 3]
     assert plans[1].descriptor.name == "x/gradients/float32/1"
+
+
+def test_places_share_no_bucket_but_the_order_of_backward():
+    named = parameters((4,), (4,), (4,), (4,))
+    places = {named[1][1]: 1, named[3][1]: 1}
+    plans = plan_buckets(named, prefix="", op=Op.SUM, bucket_bytes=400, num_ranks=1, places=places)
+    assert {plan.names for plan in plans} == {("p3", "p1"), ("p2", "p0")}
+
+
+def test_places_are_numbered_as_their_parameters_come(monkeypatch):
+    gpus = dict(zip("abcd", (5, None, 2, 5), strict=True))
+    tensors = {name: torch.zeros(1) for name in gpus}
+    number = {tensor: gpus[name] for name, tensor in tensors.items()}
+    monkeypatch.setattr(buckets, "goes_by_gpu", lambda tensor: number[tensor] is not None)
+    monkeypatch.setattr(buckets, "gpu_of", number.__getitem__)
+    assert list(buckets.places_of(tensors.values()).values()) == [1, 0, 2, 1]
 
 
 def test_types_share_no_bucket_but_the_order_of_backward():

@@ -1,0 +1,124 @@
+"""Arrays on GPUs by way of pinned host memory, for collectives, which exchange on the host. See [Note: streams].
+
+Copies run in streams of their own, one for each way. A copy to the host begins once the user's stream has written what
+it reads; a copy to a GPU once the user's stream has read what it overwrites. So nobody waits but who needs the bytes.
+"""
+
+import threading
+import warnings
+from collections import deque
+from functools import cache
+
+import numpy as np
+
+from coarse.errors import CapacityError, GpuError
+from coarse.storage.gpu.available import gpus
+from coarse.storage.gpu.buffers import GpuBuffers
+from coarse.storage.gpu.interface import Event, GpuArray, Stream
+
+
+class Stage:
+    """Host memory beside an array on a GPU, lent until `give_back`."""
+
+    def __init__(self, staging: "HostStaging", gpu: int, nbytes: int) -> None:
+        self._staging = staging
+        self._gpu = gpu
+        self._memory, self._is_pinned = staging.take(gpu, nbytes)
+        self.bytes = self._memory[:nbytes]
+        """(nbytes,) uint8 of whatever values, pinned where CUDA pins."""
+
+    def read(self, source: GpuArray, begin: int = 0) -> Event:
+        """Start to copy a contiguous array to `bytes`, from `begin` on, after what the user's stream has under way."""
+        stream = self._staging.stream("to the host", self._gpu)
+        stream.wait_for(gpus().current_stream(self._gpu).record())
+        stream.arrays.copy(self.bytes[begin : begin + source.nbytes], source)
+        return stream.record()
+
+    def write(self, target: GpuArray, is_free: Event, begin: int = 0) -> Event:
+        """Start to copy `bytes`, from `begin` on, to a contiguous array, after an event: `is_free_at` of the user's
+        stream."""
+        stream = self._staging.stream("to the GPU", self._gpu)
+        stream.wait_for(is_free)
+        stream.arrays.copy(target, self.bytes[begin : begin + target.nbytes])
+        return stream.record()
+
+    def is_free_at(self) -> Event:
+        """The point at which the user's stream has done what it has under way."""
+        return gpus().current_stream(self._gpu).record()
+
+    def give_back(self, once: Event | None = None) -> None:
+        """Others may have the memory, once an event has come; nothing more is read from it or written to it."""
+        if self._is_pinned:
+            self._staging.give_back(self._gpu, self._memory, once)
+
+
+class HostStaging:
+    """Streams and pinned memory of one process, by GPU; any thread may ask for them."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._buffers: dict[int, GpuBuffers] = {}
+        self._streams: dict[tuple[str, int], Stream] = {}
+        self._leaving: deque[tuple[int, np.ndarray, Event]] = deque()
+        """(GPU, memory, event) of what is free once its event has come."""
+        self._may_pin = True
+
+    def stage(self, gpu: int, nbytes: int) -> Stage:
+        """Host memory for so many bytes of a GPU."""
+        return Stage(self, gpu, nbytes)
+
+    def take(self, gpu: int, nbytes: int) -> tuple[np.ndarray, bool]:
+        """So many bytes of host memory or more, uint8, and whether it is pinned: once CUDA has refused, none is."""
+        with self._lock:
+            self._reap()
+            if self._may_pin:
+                try:
+                    return self._of(gpu).take_on_host(nbytes), True
+                except (CapacityError, GpuError) as refused:
+                    self._may_pin = False
+                    warnings.warn(
+                        f"{refused}; copies between GPUs and host memory that is not pinned hold up backward",
+                        RuntimeWarning,
+                        stacklevel=4,
+                    )
+            return np.empty(nbytes, np.uint8), False
+
+    def give_back(self, gpu: int, memory: np.ndarray, once: Event | None) -> None:
+        """Others may have what is pinned; see Stage."""
+        with self._lock:
+            if once is not None:
+                self._leaving.append((gpu, memory, once))
+            else:
+                self._of(gpu).give_back([memory], [])
+
+    def stream(self, way: str, gpu: int) -> Stream:
+        """The stream of the copies of one way."""
+        with self._lock:
+            found = self._streams.get((way, gpu))
+            if found is None:
+                found = self._streams[way, gpu] = gpus().stream(gpu)
+            return found
+
+    def _of(self, gpu: int) -> GpuBuffers:
+        if gpu not in self._buffers:
+            self._buffers[gpu] = GpuBuffers(gpus(), gpu)
+        return self._buffers[gpu]
+
+    def _reap(self) -> None:
+        """Take back what copies have ended with; in their order, which is that of streams."""
+        while self._leaving:
+            gpu, memory, once = self._leaving[0]
+            try:
+                if not once.is_done():
+                    return
+            except GpuError:  # whoever waits for the copy hears of it
+                self._leaving.popleft()
+                continue
+            self._leaving.popleft()
+            self._of(gpu).give_back([memory], [])
+
+
+@cache
+def host_staging() -> HostStaging:
+    """This process's."""
+    return HostStaging()
