@@ -9,7 +9,7 @@ from tests.mpi.arrays.array_claims import CLAIMS as ARRAY_CLAIMS
 from tests.mpi.arrays.gpu_claims import CLAIMS
 from tests.support.claims import IN_TIME_S, read_reports
 from tests.support.launch import REPOSITORY, mpirun
-from tests.support.layouts import partition_table
+from tests.support.layouts import parameters, partition_table
 
 HERE = Path(__file__).parent
 SUPPORT = REPOSITORY / "tests" / "support"
@@ -47,7 +47,7 @@ def start(folder: Path, layout: str, program: str, *given: object, more: str = "
     return mpirun(table.count("[[rank]]"), HERE / program, folder, *given, env=environ, timeout_s=120, ulfm=ulfm)
 
 
-@pytest.fixture(scope="module", params=LAYOUTS)
+@pytest.fixture(scope="module", params=parameters(LAYOUTS, set(LAYOUTS) - {"devices on one GPU", "both roles"}))
 def reports(request, tmp_path_factory):
     """What each worker found of each claim on a layout."""
     folder = tmp_path_factory.mktemp("layout")

@@ -9,7 +9,7 @@ from coarse.protocol.units import MIB
 from tests.mpi.arrays.array_claims import CLAIMS
 from tests.support.claims import read_reports
 from tests.support.launch import mpirun
-from tests.support.layouts import partition_table
+from tests.support.layouts import parameters, partition_table
 
 HERE = Path(__file__).parent
 
@@ -36,7 +36,7 @@ LAYOUTS = {
 }
 
 
-@pytest.fixture(scope="module", params=LAYOUTS)
+@pytest.fixture(scope="module", params=parameters(LAYOUTS, set(LAYOUTS) - {"checked"}))
 def reports(request, tmp_path_factory):
     """What each worker found of each claim."""
     folder = tmp_path_factory.mktemp("pool")

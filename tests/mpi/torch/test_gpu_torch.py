@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.claims import IN_TIME_S, claims_of, read_reports, require_held
 from tests.support.launch import mpirun
-from tests.support.layouts import partition_table
+from tests.support.layouts import parameters, partition_table
 
 HERE = Path(__file__).parent
 LAYOUTS = {
@@ -32,7 +32,7 @@ def run(folder: Path, program: str, num_workers: int, memory: str = "", settings
     return read_reports(folder, num_workers)
 
 
-@pytest.fixture(scope="module", params=LAYOUTS)
+@pytest.fixture(scope="module", params=parameters(LAYOUTS, set(LAYOUTS) - {"workers alone"}))
 def reports(request, tmp_path_factory):
     """What each worker found of each claim on a layout."""
     return run(tmp_path_factory.mktemp("layout"), "gpu_torch_claims.py", 2, *LAYOUTS[request.param])
@@ -44,7 +44,7 @@ def test_on_every_layout(reports, claim):
         assert not failure, f"worker {rank}:\n{failure}"
 
 
-@pytest.fixture(scope="module", params=LAYOUTS)
+@pytest.fixture(scope="module", params=parameters(LAYOUTS, {"devices on the GPU"}))
 def pattern_reports(request, tmp_path_factory):
     """What each worker found of how scripts for other libraries call them."""
     return run(tmp_path_factory.mktemp("patterns"), "gpu_pattern_claims.py", 2, *LAYOUTS[request.param])
@@ -71,7 +71,7 @@ def test_of_groups(group_reports, claim):
 
 
 @pytest.mark.parametrize("what", ["optimizer", "group", "sharded"])
-@pytest.mark.parametrize("settings", ["", 'mode = "allreduce"\n'])
+@pytest.mark.parametrize("settings", ["", pytest.param('mode = "allreduce"\n', marks=pytest.mark.test_all)])
 def test_the_death_of_a_worker_is_told_in_time(tmp_path, what, settings):
     (tmp_path / "partition.toml").write_text(partition_table(3, 1))
     (tmp_path / "config.toml").write_text(f'stall_timeout_s = 20\npartition = "partition.toml"\n{settings}')

@@ -234,7 +234,7 @@ def test_modes_that_the_machine_lacks_are_left_out_with_the_reason(tmp_path):
 
 
 def test_a_mode_whose_gpu_has_too_little_memory_is_left_out_and_says_what_would_fit(tmp_path):
-    asked = ("--machine", "sdsc-p100", "--model", "bert-large", "--workers", 2, "--policy", "devices")
+    asked = ("--machine", "sdsc-p100", "--model", "bert-large", "--workers", 2, "--policy", "devices", "--samples", 0)
     done = called("predict", *asked, "--batch", 7, "--out", tmp_path)
     assert done.exit_code == 0
     assert "Left out allreduce: bert-large in fp32 with adam at batch 7 needs" in done.output

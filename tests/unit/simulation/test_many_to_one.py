@@ -39,9 +39,9 @@ def goodput(outcome: Outcome, num_packets: int, network: Network) -> float:
 @pytest.mark.parametrize("tree", [(2,), (8,), (2, 2)])
 def test_one_loss_in_a_thousand_costs_less_than_a_tenth(tree: tuple[int, ...]) -> None:
     clean, lossy = Network(), Network(loss=0.001)
-    whole = goodput(simulate(tree, 4000, clean), 4000, clean)
+    whole = goodput(simulate(tree, 2000, clean), 2000, clean)
     assert whole > 0.95
-    assert goodput(simulate(tree, 4000, lossy), 4000, lossy) > 0.9 * whole
+    assert goodput(simulate(tree, 2000, lossy), 2000, lossy) > 0.9 * whole
 
 
 def test_without_losses_each_packet_crosses_each_link_once() -> None:

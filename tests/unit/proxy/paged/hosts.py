@@ -138,7 +138,7 @@ class HostDevice:
         found: list[Event] = [partial(self.do, job) for job in self.jobs]
         if self.num_woken:
             found.append(self.finish)
-        if self.sleep_s() == 0 or any(self._hosts.wires.sockets[one].come for one in self.sleeper.descriptors):
+        if any(self._hosts.wires.sockets[one].come for one in self.sleeper.descriptors) or self.sleep_s() == 0:
             found.append(self.take)
         return found
 

@@ -59,12 +59,13 @@ class Reducing(Hosts):
 @pytest.mark.parametrize("loss", [0.0, 0.1], ids=["all comes", "one in ten is lost"])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("tree", TREES_HERE)
+@pytest.mark.parametrize("seeds", [(0, 5), pytest.param((10,), marks=pytest.mark.test_all)], ids=["", "more"])
 def test_all_workers_get_what_all_have_pushed(
-    tree: str, kind: str, loss: float, monkeypatch: pytest.MonkeyPatch
+    seeds: tuple[int, ...], tree: str, kind: str, loss: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = {"nodes": (3,), **TREES_HERE[tree]}
     placement, switches = given.get("placement", PLACE), given["switches"]
-    for seed in range(0, 12, 5):
+    for seed in seeds:
         declaration = declared(placement.num_clients)
         model = replace(
             declaration.model, chunk_elements=[128, 512][seed % 2], num_devices=len(given["nodes"]), num_states=0,

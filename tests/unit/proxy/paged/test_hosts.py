@@ -53,8 +53,11 @@ def made(
 
 @pytest.mark.parametrize("loss", [0.0, 0.1], ids=["all comes", "one in ten is lost"])
 @pytest.mark.parametrize("tree", TREES)
-def test_every_pull_has_its_steps_values(tree: str, loss: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    for seed in SEEDS:
+@pytest.mark.parametrize("seeds", [SEEDS[:10], pytest.param(SEEDS[10:], marks=pytest.mark.test_all)], ids=["", "more"])
+def test_every_pull_has_its_steps_values(
+    seeds: range, tree: str, loss: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for seed in seeds:
         hosts = made(seed, monkeypatch, switches=TREES[tree], loss=loss)
         hosts.train(2)
         assert bool(hosts.wires.num_lost) == bool(hosts.num_resent) == bool(loss)
