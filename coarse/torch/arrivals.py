@@ -109,7 +109,7 @@ class _ByStage:
         source = gpu_bytes_of(own)
         with in_its_stream(own):
             event = self._stage.read(source, begin)
-        return self.array[begin : begin + source.nbytes], Copied(event)
+        return self.array[begin : begin + source.nbytes], Copied(event, own)
 
     def start(self) -> Event | None:
         """See Arrival."""

@@ -62,7 +62,7 @@ def tensor_on_gpu(array: np.ndarray, wire: int) -> torch.Tensor:
 
 def contiguous_on_gpu(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor itself where its elements lie one after the other, else a copy of its values on its GPU."""
-    return tensor.detach().resolve_conj().resolve_neg().contiguous()
+    return _contiguous(tensor.detach().resolve_conj().resolve_neg())
 
 
 def new_on_gpu(like: torch.Tensor) -> torch.Tensor:
@@ -125,6 +125,10 @@ def _in_torch_stream(tensor: torch.Tensor) -> AbstractContextManager[None]:
 
 def _empty(shape: tuple[int, ...], dtype: torch.dtype, like: torch.Tensor) -> torch.Tensor:
     return torch.empty(shape, dtype=dtype, device=like.device)
+
+
+def _contiguous(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.contiguous()
 
 
 def _shared(array: np.ndarray) -> torch.Tensor:

@@ -32,7 +32,10 @@ class Stage:
         stream = self._staging.stream("to the host", self._gpu)
         stream.wait_for(gpus().current_stream(self._gpu).record())
         stream.arrays.copy(self.bytes[begin : begin + source.nbytes], source)
-        return stream.record()
+        event = stream.record()
+        if self._is_pinned:
+            self._staging.keep(self._memory, event)
+        return event
 
     def write(self, target: GpuArray, is_free: Event, begin: int = 0) -> Event:
         """Start to copy `bytes`, from `begin` on, to a contiguous array, after an event: `is_free_at` of the user's
@@ -61,6 +64,8 @@ class HostStaging:
         self._streams: dict[tuple[str, int], Stream] = {}
         self._leaving: deque[tuple[int, np.ndarray, Event]] = deque()
         """(GPU, memory, event) of what is free once its event has come."""
+        self._written: deque[tuple[np.ndarray, Event]] = deque()
+        """(Memory, event) of copies to the host: a call that is given up before they end lets go of the memory."""
         self._may_pin = True
 
     def stage(self, gpu: int, nbytes: int) -> Stage:
@@ -91,6 +96,11 @@ class HostStaging:
             else:
                 self._of(gpu).give_back([memory], [])
 
+    def keep(self, memory: np.ndarray, until: Event) -> None:
+        """Pinned memory is written to until an event: CUDA would give it to others as soon as nobody has it."""
+        with self._lock:
+            self._written.append((memory, until))
+
     def stream(self, way: str, gpu: int) -> Stream:
         """The stream of the copies of one way."""
         with self._lock:
@@ -106,6 +116,8 @@ class HostStaging:
 
     def _reap(self) -> None:
         """Take back what copies have ended with; in their order, which is that of streams."""
+        while self._written and _has_ended(self._written[0][1]):
+            self._written.popleft()
         while self._leaving:
             gpu, memory, once = self._leaving[0]
             try:
@@ -116,6 +128,13 @@ class HostStaging:
                 continue
             self._leaving.popleft()
             self._of(gpu).give_back([memory], [])
+
+
+def _has_ended(copied: Event) -> bool:
+    try:
+        return copied.is_done()
+    except GpuError:
+        return False  # nor will it ever
 
 
 @cache

@@ -84,7 +84,7 @@ class Copies:
             if _crosses(tensor):
                 whole = contiguous_on_gpu(tensor)
                 with in_its_stream(tensor):
-                    self._coming.append(Copied(stage.read(gpu_bytes_of(whole), begin)))
+                    self._coming.append(Copied(stage.read(gpu_bytes_of(whole), begin), whole))
             else:
                 stage.bytes[begin : begin + tensor.nbytes] = read(tensor)
             begin += tensor.nbytes

@@ -1,5 +1,7 @@
 """Pinned host memory beside arrays on GPUs: what waits for what, what is used again, and what a refusal becomes."""
 
+import weakref
+
 import numpy as np
 import pytest
 
@@ -33,7 +35,8 @@ def test_a_copy_to_the_host_begins_once_the_users_stream_has_written(gpus):
 def test_a_part_is_read_to_its_place(gpus):
     stage = HostStaging().stage(0, 10)
     stage.bytes[:] = 0
-    stage.read(gpus.array(np.full(4, 7, np.uint8)), 3).wait()
+    array = gpus.array(np.full(4, 7, np.uint8))
+    stage.read(array, 3).wait()
     assert stage.bytes.tolist() == [0, 0, 0, 7, 7, 7, 7, 0, 0, 0]
 
 
@@ -69,6 +72,17 @@ def test_memory_of_which_nothing_was_copied_is_free_at_once(gpus):
     first = staging.stage(0, NUM_BYTES)
     first.give_back()
     assert np.shares_memory(first.bytes, staging.stage(0, NUM_BYTES).bytes)
+
+
+def test_memory_that_is_let_go_while_it_is_written_is_kept_until_then(gpus):
+    staging, array = HostStaging(), gpus.array(np.zeros(NUM_BYTES, np.uint8))
+    stage = staging.stage(0, NUM_BYTES)
+    event, memory = stage.read(array), weakref.ref(stage.bytes.base)
+    del stage
+    assert memory() is not None
+    event.wait()
+    staging.stage(0, NUM_BYTES)
+    assert memory() is None
 
 
 def test_where_cuda_pins_no_more_ordinary_memory_does_as_well():
