@@ -178,14 +178,15 @@ class GpuCopies:
             raise self._failed
 
     def close(self) -> None:
-        """Return once all that was pushed has left, and unpin what was pinned."""
+        """Return once all that was pushed has left and all copies have ended, and unpin what was pinned."""
         if self._thread is not None:
             self._departures.put(None)
             self._thread.join()
             self._thread = None
         with contextlib.suppress(GpuError):
-            for key in list(self._pulled):
-                self.settle(key)
+            for stream in self._streams.values():
+                stream.record().wait()
+        self._pulled.clear()
         with contextlib.suppress(GpuError):  # CUDA may have ended before this process has
             for pages, _ in self._pinned:
                 gpus().unpin(pages)
