@@ -22,8 +22,8 @@ class Awaited(Protocol):
 
 
 class Copied:
-    """A copy of a GPU's; GpuError where it failed. `kept` has the memory that it reads, which lives until it is over: who
-    frees memory of a GPU does so for a stream of his own, which knows nothing of the copy."""
+    """A copy of a GPU's; GpuError where it failed. `kept` has the memory that it reads, which lives until then: whoever
+    frees memory of a GPU gives it to a stream that knows nothing of the copy."""
 
     def __init__(self, event: Event, kept: object = None) -> None:
         self._event = event

@@ -101,7 +101,7 @@ class _ByStage:
         self._stage: Stage = host_staging().stage(self._gpu, self._target.nbytes)
         self.array = self._stage.bytes
         with in_its_stream(tensor):
-            self._is_free = self._stage.is_free_at()
+            self._is_free = gpus().current_stream(self._gpu).record()
         self._arrived: Event | None = None
 
     def values_of(self, own: torch.Tensor, begin: int) -> tuple[np.ndarray, Awaited | None]:

@@ -18,7 +18,7 @@ from coarse.storage.gpu.interface import Event, GpuArray, Stream
 
 
 class Stage:
-    """Host memory beside an array on a GPU, lent until `give_back`."""
+    """Host memory beside arrays on GPUs, lent until `give_back`."""
 
     def __init__(self, staging: "HostStaging", gpu: int, nbytes: int) -> None:
         self._staging = staging
@@ -29,8 +29,9 @@ class Stage:
 
     def read(self, source: GpuArray, begin: int = 0) -> Event:
         """Start to copy a contiguous array to `bytes`, from `begin` on, after what the user's stream has under way."""
-        stream = self._staging.stream("to the host", self._gpu)
-        stream.wait_for(gpus().current_stream(self._gpu).record())
+        gpu = gpus().gpu_of(source)
+        stream = self._staging.stream("to the host", gpu)
+        stream.wait_for(gpus().current_stream(gpu).record())
         stream.arrays.copy(self.bytes[begin : begin + source.nbytes], source)
         event = stream.record()
         if self._is_pinned:
@@ -38,16 +39,12 @@ class Stage:
         return event
 
     def write(self, target: GpuArray, is_free: Event, begin: int = 0) -> Event:
-        """Start to copy `bytes`, from `begin` on, to a contiguous array, after an event: `is_free_at` of the user's
-        stream."""
-        stream = self._staging.stream("to the GPU", self._gpu)
+        """Start to copy `bytes`, from `begin` on, to a contiguous array, after an event: the user's stream has done what
+        it had under way."""
+        stream = self._staging.stream("to the GPU", gpus().gpu_of(target))
         stream.wait_for(is_free)
         stream.arrays.copy(target, self.bytes[begin : begin + target.nbytes])
         return stream.record()
-
-    def is_free_at(self) -> Event:
-        """The point at which the user's stream has done what it has under way."""
-        return gpus().current_stream(self._gpu).record()
 
     def give_back(self, once: Event | None = None) -> None:
         """Others may have the memory, once an event has come; nothing more is read from it or written to it."""
