@@ -9,6 +9,7 @@ for whatever the user's stream is given after `wait`, and on the host when `wait
 
 import contextlib
 import ctypes
+import mmap
 import queue
 import threading
 import warnings
@@ -43,7 +44,7 @@ class GpuCopies:
         """Key -> the point at which its result has been copied."""
         self._departures: queue.SimpleQueue[_Departure | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._pins = PinnedRanges()
+        self._pins = PinnedRanges(mmap.PAGESIZE)
         self._pinned: list[tuple[np.ndarray, np.ndarray]] = []
         """(Pages, the region that keeps them mapped) of all that is pinned."""
         self._may_pin = True
