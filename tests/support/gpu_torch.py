@@ -29,6 +29,7 @@ def stand_in_for_cuda() -> None:
     on_gpu._in_torch_stream = _in_torch_stream
     on_gpu._empty = lambda shape, dtype, like: _empty(shape, dtype, _stand_in().gpu_at(like.data_ptr()))
     on_gpu._contiguous = _contiguous
+    on_gpu._record_use = lambda tensor: None
     on_gpu._shared = lambda array: torch.from_numpy(array.values)
 
 
