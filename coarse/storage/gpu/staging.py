@@ -39,8 +39,8 @@ class Stage:
         return event
 
     def write(self, target: GpuArray, is_free: Event, begin: int = 0) -> Event:
-        """Start to copy `bytes`, from `begin` on, to a contiguous array, after an event: the user's stream has done what
-        it had under way."""
+        """Start to copy `bytes`, from `begin` on, to a contiguous array once the user's stream has come to an
+        event, and so has done what it had under way."""
         stream = self._staging.stream("to the GPU", gpus().gpu_of(target))
         stream.wait_for(is_free)
         stream.arrays.copy(target, self.bytes[begin : begin + target.nbytes])
