@@ -132,8 +132,9 @@ class Target:
         if _crosses(tensor):
             self._staged = self._tensor if is_direct else new_on_gpu(tensor)
             if not is_direct:
-                self._staged.copy_(self._tensor)
-                finish(tensor)
+                if is_read:
+                    self._staged.copy_(self._tensor)
+                finish(tensor)  # `write` comes from another thread
             self._arrival = arrival_of(self._staged)
             if is_read:
                 _, after = self._arrival.values_of(self._staged, 0)
