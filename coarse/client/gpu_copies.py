@@ -9,6 +9,7 @@ for whatever the user's stream is given after `wait`, and on the host when `wait
 
 import contextlib
 import ctypes
+import mmap
 import queue
 import threading
 import warnings
@@ -43,7 +44,7 @@ class GpuCopies:
         """Key -> the point at which its result has been copied."""
         self._departures: queue.SimpleQueue[_Departure | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._pins = PinnedRanges()
+        self._pins = PinnedRanges(mmap.PAGESIZE)
         self._pinned: list[tuple[np.ndarray, np.ndarray]] = []
         """(Pages, the region that keeps them mapped) of all that is pinned."""
         self._may_pin = True
@@ -178,14 +179,15 @@ class GpuCopies:
             raise self._failed
 
     def close(self) -> None:
-        """Return once all that was pushed has left, and unpin what was pinned."""
+        """Return once all that was pushed has left and all copies have ended, and unpin what was pinned."""
         if self._thread is not None:
             self._departures.put(None)
             self._thread.join()
             self._thread = None
         with contextlib.suppress(GpuError):
-            for key in list(self._pulled):
-                self.settle(key)
+            for stream in self._streams.values():
+                stream.record().wait()
+        self._pulled.clear()
         with contextlib.suppress(GpuError):  # CUDA may have ended before this process has
             for pages, _ in self._pinned:
                 gpus().unpin(pages)

@@ -4,19 +4,19 @@
 from bisect import bisect_right
 from itertools import pairwise
 
-_PAGE_BYTES = 4096
-
 
 class PinnedRanges:
     """Ranges that have been pinned, in order of their addresses; no two have a page in common."""
 
-    def __init__(self) -> None:
+    def __init__(self, page_bytes: int) -> None:
+        self._page_bytes = page_bytes
         self._begins: list[int] = []
         self._ends: list[int] = []
 
     def lacking(self, begin: int, end: int) -> list[tuple[int, int]]:
         """The ranges, whole pages, that are still to be pinned for all of [begin, end) to be so."""
-        at, last = begin // _PAGE_BYTES * _PAGE_BYTES, -(-end // _PAGE_BYTES) * _PAGE_BYTES
+        page = self._page_bytes
+        at, last = begin // page * page, -(-end // page) * page
         lacking = []
         for known_begin, known_end in self._within(at, last):
             if at < known_begin:

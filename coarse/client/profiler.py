@@ -82,8 +82,10 @@ def _payload(client: Client, region: np.ndarray) -> Iterator[np.ndarray]:
         yield on_gpu
     elif is_on_gpu(region):
         stage = host_staging().stage(gpus().gpu_of(region), region.nbytes)
-        yield stage.bytes
-        stage.give_back()
+        try:
+            yield stage.bytes
+        finally:
+            stage.give_back()  # copies of it have ended
     else:
         yield np.ones(region.nbytes, np.uint8)
 

@@ -22,14 +22,19 @@ class Awaited(Protocol):
 
 
 class Copied:
-    """A copy of a GPU's; GpuError where it failed."""
+    """A copy of a GPU's; GpuError where it failed. `kept` has the memory that it reads, which lives until then: whoever
+    frees memory of a GPU gives it to a stream that knows nothing of the copy."""
 
-    def __init__(self, event: Event) -> None:
+    def __init__(self, event: Event, kept: object = None) -> None:
         self._event = event
+        self._kept = kept
 
     def is_over(self) -> bool:
         """See Awaited."""
-        return self._event.is_done()
+        if not self._event.is_done():
+            return False
+        self._kept = None
+        return True
 
     def missing(self) -> tuple[int, ...]:
         """See Awaited: no rank is waited for."""

@@ -101,7 +101,7 @@ class _ByStage:
         self._stage: Stage = host_staging().stage(self._gpu, self._target.nbytes)
         self.array = self._stage.bytes
         with in_its_stream(tensor):
-            self._is_free = self._stage.is_free_at()
+            self._is_free = gpus().current_stream(self._gpu).record()
         self._arrived: Event | None = None
 
     def values_of(self, own: torch.Tensor, begin: int) -> tuple[np.ndarray, Awaited | None]:
@@ -109,7 +109,7 @@ class _ByStage:
         source = gpu_bytes_of(own)
         with in_its_stream(own):
             event = self._stage.read(source, begin)
-        return self.array[begin : begin + source.nbytes], Copied(event)
+        return self.array[begin : begin + source.nbytes], Copied(event, own)
 
     def start(self) -> Event | None:
         """See Arrival."""

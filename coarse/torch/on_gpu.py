@@ -62,7 +62,7 @@ def tensor_on_gpu(array: np.ndarray, wire: int) -> torch.Tensor:
 
 def contiguous_on_gpu(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor itself where its elements lie one after the other, else a copy of its values on its GPU."""
-    return tensor.detach().resolve_conj().resolve_neg().contiguous()
+    return _contiguous(tensor.detach().resolve_conj().resolve_neg())
 
 
 def new_on_gpu(like: torch.Tensor) -> torch.Tensor:
@@ -102,6 +102,13 @@ def in_its_stream(tensor: torch.Tensor) -> AbstractContextManager[None]:
     return _in_torch_stream(tensor) if is_on_gpu(tensor) and gpus_if_any() is not None else nullcontext()
 
 
+def use_in_this_stream(tensor: torch.Tensor) -> None:
+    """Say to torch that this thread's stream uses a tensor that another thread has made: its memory is freed after what
+    the stream does with it."""
+    if is_on_gpu(tensor) and tensor.layout is torch.strided and gpus_if_any() is not None:
+        _record_use(tensor)
+
+
 # --- what is torch's own of CUDA
 
 
@@ -125,6 +132,14 @@ def _in_torch_stream(tensor: torch.Tensor) -> AbstractContextManager[None]:
 
 def _empty(shape: tuple[int, ...], dtype: torch.dtype, like: torch.Tensor) -> torch.Tensor:
     return torch.empty(shape, dtype=dtype, device=like.device)
+
+
+def _record_use(tensor: torch.Tensor) -> None:
+    tensor.record_stream(torch.cuda.current_stream(tensor.device))
+
+
+def _contiguous(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.contiguous()
 
 
 def _shared(array: np.ndarray) -> torch.Tensor:

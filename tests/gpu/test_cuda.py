@@ -101,6 +101,30 @@ def test_pinned_memory_is_copied_both_ways():
     gpus().unpin(back)
 
 
+class Foreign:
+    """An array of a library that has nothing but the interface."""
+
+    def __init__(self, array: GpuArray) -> None:
+        self._array = array
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, object]:
+        face = dict(self._array.__cuda_array_interface__, version=2)
+        face.pop("stream", None)
+        return face
+
+
+@pytest.mark.parametrize("gpu", [0, 1])
+def test_an_array_is_taken_without_a_copy_whichever_gpu_the_thread_has_chosen(gpu):
+    if gpu >= len(gpus().infos()):
+        pytest.skip("one GPU is here")
+    array = on_gpu(np.arange(5, dtype=np.float32), gpu)
+    for given in (array, Foreign(array)):
+        taken = gpus().array_of(given)
+        assert address_of(taken) == address_of(array)
+        assert gpus().gpu_of(taken) == gpu
+
+
 def test_a_gpu_has_no_more_than_it_has():
     with pytest.raises(CapacityError, match="allocating"):
         gpus().allocate(0, 1 << 44)

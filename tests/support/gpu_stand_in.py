@@ -2,10 +2,12 @@
 
 It keeps CUDA's order and errors. What a stream was given is done one step at a time, and only when an event of it is
 asked for or waited for: whoever reads without asking reads what was there before. A handle names its process, and opens
-as long as that process lives. numpy cannot read an array of a GPU. A sum reaches only what its GPU reaches.
+as long as that process lives. numpy cannot read an array of a GPU. A sum reaches only what its GPU reaches. What a copy
+reads is kept alive by nobody: where it was freed, it may be another's by then, which is an error.
 """
 
 import contextlib
+import ctypes
 import mmap
 import os
 import threading
@@ -83,9 +85,11 @@ class StandInArray:
 class StandInStream:
     """See Stream; also the Arrays whose operations take their turn in it."""
 
-    def __init__(self, gpus: "StandInGpus", gpu: int) -> None:
+    def __init__(self, gpus: "StandInGpus", gpu: int, *, is_users: bool = False) -> None:
+        """`is_users`: memory that is freed is used again only after what this stream was given until then."""
         self.gpu = gpu
         self._gpus = gpus
+        self._is_users = is_users
         self._steps: deque[Callable[[], bool]] = deque()
         """Each says whether it is done, or has to be tried again."""
         self._num_given = self._num_done = 0
@@ -106,12 +110,10 @@ class StandInStream:
         assert target.nbytes == source.nbytes
         assert target.flags.c_contiguous
         assert source.flags.c_contiguous
-        own = _values(source)
         if isinstance(source, np.ndarray) and not self._gpus.is_pinned(source):
-            own = source.copy()
-        flat = _values(target).reshape(-1).view(np.uint8)
-        read = own.reshape(-1).view(np.uint8)
-        self._give(lambda: HostArrays().copy(flat, read))
+            source = source.copy()
+        flat, read = _values(target).reshape(-1).view(np.uint8), self._read(source)
+        self._give(lambda: HostArrays().copy(flat, read()))
         if isinstance(target, np.ndarray) and not self._gpus.is_pinned(target):
             self.record().wait()
 
@@ -167,6 +169,14 @@ class StandInStream:
             return True
 
         self.give(do)
+
+    def _read(self, array: Any) -> Callable[[], np.ndarray]:
+        """An array's bytes once it is their turn."""
+        flat = _values(array).reshape(-1).view(np.uint8)
+        address, nbytes = flat.ctypes.data, flat.nbytes
+        if isinstance(array, np.ndarray) or self._is_users or self._gpus.gpu_at(address) < 0:  # torch's own on the way
+            return lambda: flat
+        return lambda: self._gpus.bytes_at(address, nbytes)
 
     def _require_reached(self, arrays: Sequence[Any]) -> None:
         """A kernel reads and writes through its own GPU's mappings."""
@@ -282,7 +292,11 @@ class StandInGpus:
 
     def current_stream(self, gpu: int) -> StandInStream:
         found: dict[int, StandInStream] = self._current.__dict__.setdefault("streams", {})
-        return found.setdefault(gpu, StandInStream(self, gpu))
+        return found.setdefault(gpu, StandInStream(self, gpu, is_users=True))
+
+    def users_stream(self, gpu: int) -> StandInStream:
+        """A new stream for `using`."""
+        return StandInStream(self, gpu, is_users=True)
 
     def pointer_of(self, stream: StandInStream) -> int:
         """A number for `using`, as a cudaStream_t is one."""
@@ -344,6 +358,12 @@ class StandInGpus:
             self._settle()
             found = self._mappings.items()
             return next((gpu for begin, (nbytes, gpu) in found if begin <= address < begin + nbytes), -1)
+
+    def bytes_at(self, address: int, nbytes: int) -> np.ndarray:
+        """(nbytes,) uint8 of a GPU's memory; GpuError where it is nobody's any more."""
+        if nbytes and self.gpu_at(address) < 0:
+            raise GpuError("copying a GPU's memory that has been freed: it may be another's already")
+        return np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(address))
 
     def gpu_of(self, array: StandInArray) -> int:
         return array.gpu

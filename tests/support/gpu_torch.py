@@ -28,6 +28,8 @@ def stand_in_for_cuda() -> None:
     on_gpu._gpu_of = lambda tensor: _stand_in().gpu_at(tensor.data_ptr())
     on_gpu._in_torch_stream = _in_torch_stream
     on_gpu._empty = lambda shape, dtype, like: _empty(shape, dtype, _stand_in().gpu_at(like.data_ptr()))
+    on_gpu._contiguous = _contiguous
+    on_gpu._record_use = lambda tensor: None
     on_gpu._shared = lambda array: torch.from_numpy(array.values)
 
 
@@ -84,11 +86,20 @@ def _empty(shape: tuple[int, ...], dtype: torch.dtype, gpu: int = 0) -> torch.Te
     return torch.from_numpy(memory.values[:nbytes]).view(dtype).view(shape)
 
 
+def _contiguous(tensor: torch.Tensor) -> torch.Tensor:
+    """What torch makes on the way is in the host's memory here; a tensor that is contiguous is on its GPU."""
+    if tensor.is_contiguous():
+        return tensor
+    made = _empty(tuple(tensor.shape), tensor.dtype, _stand_in().gpu_at(tensor.data_ptr()))
+    made.copy_(tensor)
+    return made
+
+
 @contextlib.contextmanager
 def _in_torch_stream(tensor: torch.Tensor) -> Iterator[None]:
     stand_in = _stand_in()
     gpu = stand_in.gpu_at(tensor.data_ptr())
-    stream = stand_in.stream(gpu)
+    stream = stand_in.users_stream(gpu)
     with stand_in.using(gpu, stand_in.pointer_of(stream)):
         try:
             yield

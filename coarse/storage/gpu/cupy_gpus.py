@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import cupy
 import numpy as np
@@ -215,7 +215,7 @@ class CupyGpus:
     @contextmanager
     def using(self, gpu: int, pointer: int) -> Iterator[None]:
         """See Gpus."""
-        with cupy.cuda.Device(gpu), cupy.cuda.ExternalStream(pointer, gpu):
+        with cupy.cuda.Device(gpu), _stream_at(pointer, gpu):
             yield
 
     def pin(self, array: np.ndarray) -> None:
@@ -234,10 +234,13 @@ class CupyGpus:
             return np.frombuffer(cupy.cuda.alloc_pinned_memory(nbytes), np.uint8, nbytes)
 
     def array_of(self, given: object) -> GpuArray:
-        """See Gpus."""
+        """See Gpus. CuPy would copy what is not on the GPU that this thread has chosen."""
+        if isinstance(given, cupy.ndarray):
+            return cast(GpuArray, given)
         if is_on_gpu(given):
-            found: GpuArray = cupy.asarray(given)
-            return found
+            with _refusals("taking another library's array"), cupy.cuda.Device(_device_at(address_of(given))):
+                found: GpuArray = cupy.asarray(given)
+                return found
         taken: GpuArray = cupy.from_dlpack(given)
         return taken
 
@@ -279,6 +282,29 @@ def _num_processors(gpu: int) -> int:
 @cache
 def _kernel(source: str) -> Any:  # noqa: ANN401  CuPy is not typed
     return cupy.RawKernel(source, NAME, options=OPTIONS)
+
+
+class _ForeignStream:
+    """Another library's stream, as the CUDA stream protocol has it."""
+
+    def __init__(self, pointer: int) -> None:
+        self._pointer = pointer
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self._pointer
+
+
+def _stream_at(pointer: int, gpu: int) -> Any:  # noqa: ANN401  CuPy is not typed
+    """CuPy's stream of a cudaStream_t; CuPy 14 warns of what CuPy 13 alone has."""
+    if hasattr(cupy.cuda.Stream, "from_external"):
+        return cupy.cuda.Stream.from_external(_ForeignStream(pointer))
+    return cupy.cuda.ExternalStream(pointer, gpu)
+
+
+def _device_at(address: int) -> int:
+    """The GPU that memory is on; the thread's own of an array without elements, which has no address."""
+    device: int = runtime.pointerGetAttributes(address).device if address else runtime.getDevice()
+    return device
 
 
 def _bytes_of(memory: Any, nbytes: int) -> GpuArray:  # noqa: ANN401  CuPy is not typed

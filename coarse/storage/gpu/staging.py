@@ -18,7 +18,7 @@ from coarse.storage.gpu.interface import Event, GpuArray, Stream
 
 
 class Stage:
-    """Host memory beside an array on a GPU, lent until `give_back`."""
+    """Host memory beside arrays on GPUs, lent until `give_back`."""
 
     def __init__(self, staging: "HostStaging", gpu: int, nbytes: int) -> None:
         self._staging = staging
@@ -29,22 +29,22 @@ class Stage:
 
     def read(self, source: GpuArray, begin: int = 0) -> Event:
         """Start to copy a contiguous array to `bytes`, from `begin` on, after what the user's stream has under way."""
-        stream = self._staging.stream("to the host", self._gpu)
-        stream.wait_for(gpus().current_stream(self._gpu).record())
+        gpu = gpus().gpu_of(source)
+        stream = self._staging.stream("to the host", gpu)
+        stream.wait_for(gpus().current_stream(gpu).record())
         stream.arrays.copy(self.bytes[begin : begin + source.nbytes], source)
-        return stream.record()
+        event = stream.record()
+        if self._is_pinned:
+            self._staging.keep(self._memory, event)
+        return event
 
     def write(self, target: GpuArray, is_free: Event, begin: int = 0) -> Event:
-        """Start to copy `bytes`, from `begin` on, to a contiguous array, after an event: `is_free_at` of the user's
-        stream."""
-        stream = self._staging.stream("to the GPU", self._gpu)
+        """Start to copy `bytes`, from `begin` on, to a contiguous array once the user's stream has come to an
+        event, and so has done what it had under way."""
+        stream = self._staging.stream("to the GPU", gpus().gpu_of(target))
         stream.wait_for(is_free)
         stream.arrays.copy(target, self.bytes[begin : begin + target.nbytes])
         return stream.record()
-
-    def is_free_at(self) -> Event:
-        """The point at which the user's stream has done what it has under way."""
-        return gpus().current_stream(self._gpu).record()
 
     def give_back(self, once: Event | None = None) -> None:
         """Others may have the memory, once an event has come; nothing more is read from it or written to it."""
@@ -61,6 +61,8 @@ class HostStaging:
         self._streams: dict[tuple[str, int], Stream] = {}
         self._leaving: deque[tuple[int, np.ndarray, Event]] = deque()
         """(GPU, memory, event) of what is free once its event has come."""
+        self._written: deque[tuple[np.ndarray, Event]] = deque()
+        """(Memory, event) of copies to the host: a call that is given up before they end lets go of the memory."""
         self._may_pin = True
 
     def stage(self, gpu: int, nbytes: int) -> Stage:
@@ -91,6 +93,11 @@ class HostStaging:
             else:
                 self._of(gpu).give_back([memory], [])
 
+    def keep(self, memory: np.ndarray, until: Event) -> None:
+        """Pinned memory is written to until an event: CUDA would give it to others as soon as nobody has it."""
+        with self._lock:
+            self._written.append((memory, until))
+
     def stream(self, way: str, gpu: int) -> Stream:
         """The stream of the copies of one way."""
         with self._lock:
@@ -106,6 +113,8 @@ class HostStaging:
 
     def _reap(self) -> None:
         """Take back what copies have ended with; in their order, which is that of streams."""
+        while self._written and _has_ended(self._written[0][1]):
+            self._written.popleft()
         while self._leaving:
             gpu, memory, once = self._leaving[0]
             try:
@@ -116,6 +125,13 @@ class HostStaging:
                 continue
             self._leaving.popleft()
             self._of(gpu).give_back([memory], [])
+
+
+def _has_ended(copied: Event) -> bool:
+    try:
+        return copied.is_done()
+    except GpuError:
+        return False  # nor will it ever
 
 
 @cache

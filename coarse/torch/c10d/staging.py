@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from coarse.collectives.awaited import Awaited, Copied
+from coarse.storage.gpu.available import gpus
 from coarse.storage.gpu.interface import Event
 from coarse.storage.gpu.staging import Stage, host_staging
 from coarse.torch.arrivals import Arrival, arrival_of
@@ -84,7 +85,7 @@ class Copies:
             if _crosses(tensor):
                 whole = contiguous_on_gpu(tensor)
                 with in_its_stream(tensor):
-                    self._coming.append(Copied(stage.read(gpu_bytes_of(whole), begin)))
+                    self._coming.append(Copied(stage.read(gpu_bytes_of(whole), begin), whole))
             else:
                 stage.bytes[begin : begin + tensor.nbytes] = read(tensor)
             begin += tensor.nbytes
@@ -131,8 +132,9 @@ class Target:
         if _crosses(tensor):
             self._staged = self._tensor if is_direct else new_on_gpu(tensor)
             if not is_direct:
-                self._staged.copy_(self._tensor)
-                finish(tensor)
+                if is_read:
+                    self._staged.copy_(self._tensor)
+                finish(tensor)  # `write` comes from another thread
             self._arrival = arrival_of(self._staged)
             if is_read:
                 _, after = self._arrival.values_of(self._staged, 0)
@@ -176,13 +178,13 @@ class Targets:
         self._tensors = [tensor.detach() for tensor in tensors]
         self.nbytes = [tensor.numel() * tensor.element_size() for tensor in tensors]
         self._stage: Stage | None = None
-        self._is_free: list[Event] = []
-        """Of each that is on a GPU, when torch's stream has done what it had under way."""
+        self._is_free: dict[int, Event] = {}
+        """By GPU, when torch's stream has done what it had under way."""
         if any(_crosses(tensor) for tensor in tensors):
             self._stage = _stage_for(tensors)
-            for tensor in tensors:
+            for gpu, tensor in {gpu_of(tensor): tensor for tensor in tensors if _crosses(tensor)}.items():
                 with in_its_stream(tensor):
-                    self._is_free.append(self._stage.is_free_at())
+                    self._is_free[gpu] = gpus().current_stream(gpu).record()
         self.array: Array = np.empty(sum(self.nbytes), np.uint8) if self._stage is None else self._stage.bytes
         """(sum of nbytes,) uint8"""
 
@@ -192,15 +194,16 @@ class Targets:
 
     def deliver(self) -> Generator[Awaited, None, None]:
         """Bring what has arrived into the tensors."""
-        begin, copied = 0, None
-        for place, (tensor, nbytes) in enumerate(zip(self._tensors, self.nbytes, strict=True)):
+        begin, copied = 0, dict[int, Event]()
+        for tensor, nbytes in zip(self._tensors, self.nbytes, strict=True):
             if self._stage is not None and _crosses(tensor) and _is_plain(tensor):
-                copied = self._stage.write(gpu_bytes_of(tensor), self._is_free[place], begin)
+                gpu = gpu_of(tensor)
+                copied[gpu] = self._stage.write(gpu_bytes_of(tensor), self._is_free[gpu], begin)
             elif nbytes:
                 write(tensor, _typed(torch.from_numpy(self.array[begin : begin + nbytes]), tensor))
             begin += nbytes
-        if copied is not None:
-            yield Copied(copied)
+        for event in copied.values():
+            yield Copied(event)
         self.give_back()
         self.note_overwritten()
 
@@ -229,7 +232,7 @@ def _is_plain(tensor: torch.Tensor) -> bool:
 
 
 def _stage_for(tensors: Sequence[torch.Tensor]) -> Stage:
-    """Host memory for the bytes of several tensors, of which some are on one GPU."""
+    """Host memory for the bytes of several tensors, of which some are on GPUs."""
     first = next(tensor for tensor in tensors if _crosses(tensor))
     return host_staging().stage(gpu_of(first), sum(tensor.nbytes for tensor in tensors))
 

@@ -21,6 +21,7 @@ from coarse.torch.c10d.sparse import settled, sum_sparse, sum_those_that_are_spa
 from coarse.torch.c10d.staging import Copies, Target, brought, element_label, read, require_dense
 from coarse.torch.c10d.steps import Steps
 from coarse.torch.names import OrderedNames
+from coarse.torch.on_gpu import use_in_this_stream
 
 T = TypeVar("T")
 _TEXT_BYTES = 512
@@ -48,7 +49,11 @@ class Arriving(Generic[T]):
         finally:
             if self._pending.is_over:
                 self._waited_for()
-        return self._found[0]
+        result = self._found[0]
+        for made in result if isinstance(result, tuple | list) else (result,):
+            if isinstance(made, torch.Tensor):
+                use_in_this_stream(made)
+        return result
 
 
 class Group:

@@ -103,6 +103,8 @@ class Bucket:
         rows, cohorts = len(self.parameters) + 1, self.plan.num_cohorts
         self._presence = self._presence_on_host(rows, cohorts)
         self._presence_tensor = self.flat[-rows * cohorts :].view(rows, cohorts)
+        self._said: tuple[bytes, torch.Tensor] | None = None
+        """Of a bucket on a GPU: what was last said of this rank's presence, and the same there."""
         self._one, self._nan = self._in_storage(1.0), self._in_storage(float("nan"))
         self._sealed: Sequence[tuple[torch.Tensor | None, int]] = ()
         """Each parameter's gradient, and its version, when the bucket was sealed."""
@@ -153,8 +155,16 @@ class Bucket:
                 self._presence[-1] = self._nan
             sealed.append((gradient, 0 if gradient is None else gradient._version))
         self._sealed = sealed
-        if isinstance(self.array, torch.Tensor):  # by `.data`, so that no version changes
-            self._presence_tensor.data.copy_(tensor_of(self._presence, self.plan.descriptor.dtype))
+        if isinstance(self.array, torch.Tensor):
+            self._say_presence(self.array.device)
+
+    def _say_presence(self, device: torch.device) -> None:
+        """Write this rank's presence to a bucket on a GPU: from a copy there, which is made anew where it has changed.
+        Backward would wait for every copy from the host."""
+        said = self._presence.tobytes()
+        if self._said is None or self._said[0] != said:
+            self._said = said, tensor_of(self._presence.copy(), self.plan.descriptor.dtype).to(device)
+        self._presence_tensor.data.copy_(self._said[1])  # by `.data`, so that no version changes
 
     def open(self, num_ranks: int | None) -> dict[str, int]:
         """Let `.grad` hold the result, which lies in the memory: by name how many ranks lacked a gradient that some

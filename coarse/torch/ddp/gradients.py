@@ -62,6 +62,8 @@ class GradientExchange:
         self._take_out = take_out
         self._sparse_as_dense = sparse_as_dense
         self._buckets: list[Bucket] = []
+        self._by_gpu: dict[int, Bucket] = {}
+        """One of those on each GPU."""
         self._removables: list[torch.utils.hooks.RemovableHandle] = []
         self._warned: set[str] = set()
         self._disturbed: list[str] = []
@@ -88,6 +90,8 @@ class GradientExchange:
         """Watch the gradients of more buckets, whose indices follow those of the earlier ones."""
         for bucket in buckets:
             self._buckets.append(bucket)
+            if bucket.is_on_gpu:
+                self._by_gpu[gpu_of(bucket.flat)] = bucket
             for slot, parameter in enumerate(bucket.parameters):
                 if parameter not in self._places:
                     self._removables.append(parameter.register_hook(partial(self._before, parameter)))
@@ -105,7 +109,7 @@ class GradientExchange:
                 self._finish(bucket)
             bucket.release()
         self._reducer.drop()
-        self._buckets = []
+        self._buckets, self._by_gpu = [], {}
 
     def replace(self, buckets: Sequence[Bucket]) -> None:
         """After a step, and `drop_buckets`: go on with buckets of all parameters but those that are `newly_sparse`."""
@@ -347,7 +351,7 @@ class GradientExchange:
     def _in_streams(self) -> Iterator[None]:
         """Within, this thread works with the memory of buckets on GPUs in torch's streams: one may start others."""
         with ExitStack() as entered:
-            for bucket in {gpu_of(bucket.flat): bucket for bucket in self._buckets if bucket.is_on_gpu}.values():
+            for bucket in self._by_gpu.values():
                 entered.enter_context(bucket.in_its_stream())
             yield
 

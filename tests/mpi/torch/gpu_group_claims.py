@@ -159,6 +159,27 @@ def a_tensor_may_be_overwritten_after_the_wait() -> None:
     assert bool((out == 77).all())
 
 
+def what_is_read_may_be_let_go_at_once() -> None:
+    """A call keeps its tensors until it has copied them, as calls of NCCL's do."""
+
+    def call(move: Move) -> list[torch.Tensor]:
+        size = dist.get_world_size()
+        outs = [move(torch.zeros(90 * size)), move(torch.zeros(90 * size)), move(torch.zeros(30))]
+        works = [
+            dist.all_gather_into_tensor(outs[0], move(value(90)), async_op=True),
+            dist.all_to_all_single(outs[1], move(value(90 * size, seed=1)), async_op=True),
+            dist.reduce_scatter_tensor(outs[2], move(value(30 * size, seed=2)), async_op=True),
+            dist.isend(move(value(9)), (dist.get_rank() + 1) % size),
+        ]
+        received = move(torch.zeros(9))
+        dist.recv(received, (dist.get_rank() - 1) % size)
+        for work in works:
+            work.wait()
+        return [*outs, received]
+
+    same(call)
+
+
 def autograd_notices_a_tensor_that_was_overwritten() -> None:
     weight = cuda(torch.ones(5)).requires_grad_()
     saved = cuda(value(5))
@@ -260,6 +281,7 @@ CLAIMS = (
     tensors_without_elements,
     several_calls_may_be_under_way,
     a_tensor_may_be_overwritten_after_the_wait,
+    what_is_read_may_be_let_go_at_once,
     autograd_notices_a_tensor_that_was_overwritten,
     a_future_has_the_tensors,
     process_sets_take_them,

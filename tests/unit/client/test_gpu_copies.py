@@ -217,6 +217,19 @@ def test_a_region_on_the_host_is_pinned_once_and_unpinned_at_the_end(host_worker
     assert host_worker.gpus.num_pinned == 0
 
 
+def test_copies_for_sharded_models_have_ended_when_memory_is_unpinned(host_worker):
+    copies, user = host_worker.client.copies, host_worker.gpus.current_stream(0)
+    kept, stored = host_worker.memory.view(8192, 4096), host_worker.memory.view(16384, 4096)
+    kept[:] = 3
+    fetched, pushed = host_worker.gpus.array(np.zeros(4096, np.uint8)), host_worker.gpus.array(np.ones(4096, np.uint8))
+    copies.fetch(fetched, kept, user.record())
+    copies.store(stored, pushed)
+    copies.close()
+    assert (fetched.values == 3).all()
+    assert (stored == 1).all()
+    assert host_worker.gpus.num_pinned == 0
+
+
 def test_memory_that_may_not_be_pinned_is_copied_with_a_warning(host_worker):
     host_worker.gpus._most_pinned_bytes = 0
     array = host_worker.on_gpu(1.0)

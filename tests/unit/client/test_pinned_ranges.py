@@ -7,13 +7,13 @@ from hypothesis import strategies as st
 
 from coarse.client.pinned_ranges import PinnedRanges
 
-PAGE = 4096
+PAGE = 1 << 16
 RANGES = st.tuples(st.integers(0, 40 * PAGE), st.integers(1, 5 * PAGE)).map(lambda pair: (pair[0], sum(pair)))
 
 
 def pinned_by(ranges: list[tuple[int, int]]) -> tuple[PinnedRanges, list[tuple[int, int]]]:
     """What is pinned once each range has been, and by which calls."""
-    pins, calls = PinnedRanges(), []
+    pins, calls = PinnedRanges(PAGE), []
     for begin, end in ranges:
         for lacking in pins.lacking(begin, end):
             pins.add(*lacking)

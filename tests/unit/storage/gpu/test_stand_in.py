@@ -19,13 +19,20 @@ def gpus():
 
 
 def test_nothing_is_done_before_an_event_is_asked_for(gpus):
-    stream, target = gpus.stream(0), gpus.array(np.zeros(4, np.float32))
-    stream.arrays.copy(target, gpus.array(np.ones(4, np.float32)))
+    stream, target, source = gpus.stream(0), gpus.array(np.zeros(4, np.float32)), gpus.array(np.ones(4, np.float32))
+    stream.arrays.copy(target, source)
     event = stream.record()
     assert target.values.tolist() == [0, 0, 0, 0]
     assert not event.is_done()  # asking is what lets the stream go on
     assert event.is_done()
     assert target.values.tolist() == [1, 1, 1, 1]
+
+
+def test_what_is_freed_before_it_is_copied_is_an_error(gpus):
+    stream, target = gpus.stream(0), gpus.array(np.zeros(4, np.float32))
+    stream.arrays.copy(target, gpus.array(np.ones(4, np.float32)))
+    with pytest.raises(GpuError, match="has been freed"):
+        stream.record().wait()
 
 
 def test_a_stream_does_things_in_order_and_an_event_covers_those_before_it(gpus):

@@ -96,6 +96,25 @@ def test_absent_gradients_are_zero_and_present_ones_counted(bucket):
         assert bias.grad is not None
 
 
+def test_of_a_bucket_on_a_gpu_presence_comes_from_the_host_where_it_has_changed(monkeypatch):
+    named = [("w", torch.zeros(3, 2, requires_grad=True)), ("b", torch.zeros(5, requires_grad=True))]
+    (plan,) = plan_buckets(named, prefix="", op=Op.AVERAGE, bucket_bytes=1000, num_ranks=4)
+    members = tuple(dict(named)[name] for name in plan.names)
+    bucket = BucketOfViews(plan, members, torch.zeros(plan.descriptor.shape))  # as one on a GPU is made
+    crossed, tensor_of = [], buckets.tensor_of
+    monkeypatch.setattr(buckets, "tensor_of", lambda *given: crossed.append(given) or tensor_of(*given))
+    for present, times in (([1, 1], 1), ([1, 1], 0), ([0, 1], 1), ([0, 1], 0), ([1, 1], 1)):
+        for slot, has in enumerate(present):
+            members[slot].grad = torch.ones_like(members[slot]) if has else None
+            bucket.has_gradient[slot] = bool(has)
+        crossed.clear()
+        bucket.seal(rank=0)
+        assert len(crossed) == times
+        assert bucket.flat[-3:].tolist() == [*present, 1]
+        bucket.flat[-3:] = 0.5  # the result, of which the host reads a copy
+        bucket.open(num_ranks=4)
+
+
 def combined(contributions, op, num_ranks, dtype):
     """What devices make of the ranks' elements: summed and divided in float32, and rounded once."""
     total = torch.stack([one.float() for one in contributions]).sum(0)
