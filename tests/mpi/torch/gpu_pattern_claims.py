@@ -279,6 +279,35 @@ def layers_are_gathered_ahead_and_reduced_wide() -> None:
             alike(found.detach(), other.detach())
 
 
+def each_mode_of_sharding_trains_as_one_process_does() -> None:
+    """A batch of each rank and step, all of them on the CPU at once, and sharded."""
+
+    def loss(net: nn.Module, step: int, rank: int) -> torch.Tensor:
+        rows = torch.randn(16, 20, generator=torch.Generator().manual_seed(100 * step + rank))
+        return net(rows.to(next(net.parameters()).device)).pow(2).mean()
+
+    whole = model()
+    optimizer = torch.optim.SGD(whole.parameters(), lr=0.1, momentum=0.9)
+    for step in range(3):
+        optimizer.zero_grad()
+        sum(loss(whole, step, rank) for rank in range(coarse.size())).div(coarse.size()).backward()
+        optimizer.step()
+    for mode in ("fsdp", "hybrid", "zeropp", "fcdp", "odc"):
+        net = model() if is_stand_in() else to_cuda(model())
+        with collectives_on_gpu():
+            ct.fully_shard(net, mode=mode)
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+            for step in range(3):
+                optimizer.zero_grad()
+                loss(net, step, coarse.rank()).backward()
+                if mode == "odc":
+                    ct.end_minibatch(net)
+                optimizer.step()
+            found = [parameter.full_tensor() for parameter in net.parameters()]
+        for one, other in zip(found, whole.parameters(), strict=True):
+            assert torch.allclose(one.detach().cpu(), other.detach(), rtol=1e-3, atol=1e-5), mode
+
+
 def messages_of_a_pipeline_are_sent_as_one_batch() -> None:
     rank, size = dist.get_rank(), dist.get_world_size()
     sent, received = cuda(mine((50, 4))), cuda(torch.zeros(50, 4))
@@ -332,6 +361,7 @@ CLAIMS = (
     a_step_is_scaled_accumulated_and_sent_as_halves,
     a_tensor_is_pushed_in_place_again_and_again,
     layers_are_gathered_ahead_and_reduced_wide,
+    each_mode_of_sharding_trains_as_one_process_does,
     messages_of_a_pipeline_are_sent_as_one_batch,
     parts_of_one_flat_buffer_are_reduced_and_gathered,
 )
