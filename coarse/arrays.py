@@ -30,7 +30,7 @@ from coarse.errors import CheckpointError
 from coarse.protocol.dtypes import DType, Op, dtype_of
 from coarse.protocol.records import URGENT, Descriptor, StatisticsRequest
 from coarse.session import current
-from coarse.storage.gpu.available import gpu_array_of, gpus
+from coarse.storage.gpu.available import empty_like, gpu_array_of
 from coarse.storage.gpu.interface import AnyArray, is_on_gpu
 from coarse.storage.snapshots.pieces import StoredTensor
 from coarse.storage.snapshots.restore import Checkpoint, read_checkpoint
@@ -166,11 +166,7 @@ def _grouped(arrays: Sequence[np.ndarray], name: str, op: Op, priority: int, *, 
 
 def _target(client: Client, descriptor: Descriptor, array: np.ndarray) -> np.ndarray:
     """Where a result goes where the caller states no place: for an array in device memory, there."""
-    if client.is_device_array(descriptor, array):
-        return array
-    if is_on_gpu(array):
-        return cast(np.ndarray, gpus().empty(gpus().gpu_of(array), array.shape, array.dtype))
-    return np.empty_like(array)
+    return array if client.is_device_array(descriptor, array) else empty_like(array)
 
 
 def _own(array: np.ndarray, name: str) -> np.ndarray:

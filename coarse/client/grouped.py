@@ -17,7 +17,7 @@ from coarse.client.handle import Handle
 from coarse.errors import StallError
 from coarse.protocol.dtypes import DType, Op
 from coarse.protocol.records import Descriptor
-from coarse.storage.gpu.available import gpus
+from coarse.storage.gpu.available import empty_like, gpus
 from coarse.storage.gpu.interface import AnyArray, is_on_gpu
 
 
@@ -67,7 +67,7 @@ class GroupHandle:
             client.require_resumable((pack.descriptor, flat) for pack, flat in zip(packs, flats, strict=True))
         for pack, flat in zip(packs, flats, strict=True):
             if is_waited:
-                self._pushed.append(client.push_pull_again(pack.descriptor, flat, _empty_like(flat)))
+                self._pushed.append(client.push_pull_again(pack.descriptor, flat, empty_like(flat)))
             else:
                 self._pushed.append(client.push_pull(pack.descriptor, flat, flat))
 
@@ -107,12 +107,6 @@ def _end_to_end(pack: Pack, arrays: Sequence[np.ndarray], client: Client) -> np.
     for array, (begin, end) in zip(own, bounds, strict=True):
         flat[begin:end].reshape(array.shape)[...] = client.copies.on_host(array) if is_on_gpu(array) else array
     return flat
-
-
-def _empty_like(flat: AnyArray) -> np.ndarray:
-    if is_on_gpu(flat):
-        return cast(np.ndarray, gpus().empty(gpus().gpu_of(flat), flat.shape, flat.dtype))
-    return np.empty_like(flat)
 
 
 def _beside(part: AnyArray, gpu: int | None) -> np.ndarray:

@@ -85,14 +85,11 @@ class Fabric:
             raise ValueError(self._refusal(transfer, nbytes, at_s, begun_s))
         way = self._ways.way(path)
         self._under_way.add(transfer)
-        ready_s = begun_s + way.latency_s
-        flow = _Flow(transfer, way, nbytes, nbytes if piece_bytes is None else piece_bytes, ready_s)
-        if ready_s > at_s:
-            self._post(ready_s, flow)
-        elif at_s == self._now_s and not flow.rate:
+        flow = _Flow(transfer, way, nbytes, nbytes if piece_bytes is None else piece_bytes, begun_s + way.latency_s)
+        if flow.ready_s <= at_s == self._now_s and not flow.rate:
             self._stream(flow)
         else:
-            self._post(at_s, flow)
+            self._post(max(at_s, flow.ready_s), flow)
 
     def latency_s(self, path: tuple[int, ...]) -> float:
         """Seconds before the first byte of a transfer moves: the start-up of each of its links."""

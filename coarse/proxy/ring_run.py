@@ -32,16 +32,18 @@ class RingRun:
         self._is_reduced = False
         self.present = False
         self.started = False
-        self.is_finished = False
+
+    @property
+    def is_finished(self) -> bool:
         """Whether the LocalBuf holds the whole result."""
+        return self._is_reduced and self._step == self._num_steps
 
     def on_reduced(self, round_: int, *, present: bool) -> list[Instruction]:
         """The local contributions lie in the LocalBuf; `round_` is what chunks say from now on."""
         self._is_reduced = True
         self._round = round_
         self.present |= present
-        first = [self._send(0)] if self._steps else []
-        return first + self._advance()
+        return [self._send(0), *self._advance()] if self._steps else []
 
     def on_chunk(self, step: int, *, present: bool) -> list[Instruction]:
         """The previous member's chunk for a step has come."""
@@ -51,21 +53,18 @@ class RingRun:
     def _advance(self) -> list[Instruction]:
         instructions: list[Instruction] = []
         number, received = self._step, self._received
-        while number in received:
+        while number < self._num_steps and number in received:
             step = self._steps[number]
             begin, end = self._bounds[step.receive_chunk]
-            if received.pop(number):
-                self.present = True
+            self.present |= received.pop(number)
             instructions.append(RingReceive(self._ring, number, begin, end, step.accumulate))
             number = self._step = number + 1
             if number < self._num_steps:
                 instructions.append(self._send(number))
-        self.is_finished = number == self._num_steps
         return instructions
 
     def _send(self, step: int) -> RingSend:
         begin, end = self._bounds[self._steps[step].send_chunk]
-        ring = self._ring
-        key, epoch, version, shard = ring
+        key, epoch, version, shard = self._ring
         header = RingChunk(key, epoch, self._round, version, shard, step, self.present)
-        return RingSend(ring, self._next_device, begin, end, header)
+        return RingSend(self._ring, self._next_device, begin, end, header)

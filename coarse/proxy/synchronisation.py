@@ -152,15 +152,12 @@ class Synchronisation:
 
     def on_push(self, push: Push) -> list[Instruction]:
         """A client announces shards."""
-        if push.round > self._round:
-            self.begin_round(push.round)
-        state = self.keys.get((push.key, push.epoch)) or self._new_state(push.key, push.epoch)
+        self.begin_round(push.round)
+        state = self._state(push.key, push.epoch)
         if state.plan is None or push.client not in state.located:
             state.early.append(push)
             return []
-        steps = self._enqueue(state, push)
-        steps += self._advance(state)
-        return steps + self._fail_if_left(state) if self._left or state.replaced_by else steps
+        return self._enqueue(state, push) + self._advance(state) + self._fail_if_left(state)
 
     def on_reduced(self, reduce: Reduce) -> list[Instruction]:
         """A Reduce's result is in its targets."""
@@ -184,14 +181,12 @@ class Synchronisation:
 
     def on_chunk(self, chunk: RingChunk) -> list[Instruction]:
         """A chunk of a ring has come; it may be the first that this proxy hears of the shard."""
-        if chunk.round > self._round:
-            self.begin_round(chunk.round)
-        state = self.keys.get((chunk.key, chunk.epoch)) or self._new_state(chunk.key, chunk.epoch)
+        self.begin_round(chunk.round)
+        state = self._state(chunk.key, chunk.epoch)
         if state.plan is None:
             state.early_chunks.append(chunk)
             return []
-        steps = self._take_chunk(state, chunk)
-        return steps + self._fail_if_left(state) if self._left or state.replaced_by else steps
+        return self._take_chunk(state, chunk) + self._fail_if_left(state)
 
     def num_members(self, chunk: RingChunk) -> int:
         """Devices of the ring that a chunk goes round; those of all nodes where the plan is still to be made."""
@@ -203,11 +198,10 @@ class Synchronisation:
     # --- within
 
     def _state(self, key: int, epoch: int) -> KeyState:
-        return self.keys.get((key, epoch)) or self._new_state(key, epoch)
-
-    def _new_state(self, key: int, epoch: int) -> KeyState:
-        state = self.keys[key, epoch] = KeyState(key, epoch)
-        self._epochs[key].append(epoch)
+        state = self.keys.get((key, epoch))
+        if state is None:
+            state = self.keys[key, epoch] = KeyState(key, epoch)
+            self._epochs[key].append(epoch)
         return state
 
     def _drop(self, state: KeyState) -> None:

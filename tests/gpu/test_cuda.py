@@ -11,6 +11,7 @@ from coarse.protocol.dtypes import DType, Op
 from coarse.storage.gpu.available import gpus
 from coarse.storage.gpu.host_arrays import HostArrays
 from coarse.storage.gpu.interface import HANDLE_BYTES, GpuArray, address_of, is_on_gpu
+from tests.mpi.arrays.gpu_claims import on_host
 
 NUM_ELEMENTS = 100_003
 
@@ -21,14 +22,6 @@ def on_gpu(values: np.ndarray, gpu: int = 0) -> GpuArray:
     stream.arrays.copy(array, values)
     stream.record().wait()
     return array
-
-
-def on_host(array: GpuArray) -> np.ndarray:
-    found = np.empty(array.shape, array.dtype)
-    stream = gpus().current_stream(gpus().gpu_of(array))
-    stream.arrays.copy(found, array)
-    stream.record().wait()
-    return found
 
 
 def values_of(dtype: DType, seed: int) -> np.ndarray:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
+import coarse
 from coarse.storage.gpu.available import gpus
 from coarse.torch import on_gpu
 from tests.support.gpu_stand_in import StandInArray, StandInGpus
@@ -47,6 +48,16 @@ def collectives_on_gpu() -> Iterator[None]:
         yield
     finally:
         on_gpu._empty_on, on_gpu._is_host = kept
+
+
+def start(*, is_deterministic: bool = True) -> None:
+    """What a program of claims does first: join the job, on this worker's GPU."""
+    torch.set_num_threads(1)
+    coarse.init()
+    if not is_stand_in():
+        torch.use_deterministic_algorithms(is_deterministic)
+        torch.cuda.set_device(coarse.local_rank() % torch.cuda.device_count())
+    stand_in_for_cuda()
 
 
 def num_gpus() -> int:

@@ -65,7 +65,7 @@ class AllreduceReducer:
     def memory_of(self, descriptor: Descriptor) -> np.ndarray:
         """See Reducer."""
         array = np.zeros(descriptor.shape, DType(descriptor.dtype).storage)
-        self._add(descriptor, array)
+        self.use(descriptor, array)
         return array
 
     @property
@@ -75,9 +75,6 @@ class AllreduceReducer:
 
     def use(self, descriptor: Descriptor, array: np.ndarray) -> None:
         """See Reducer."""
-        self._add(descriptor, array)
-
-    def _add(self, descriptor: Descriptor, array: np.ndarray) -> None:
         self._order.append(len(self._buckets))
         self._buckets.append((descriptor, array))
 

@@ -152,7 +152,7 @@ class DeviceReducer:
     def memory_of(self, descriptor: Descriptor) -> np.ndarray:
         """See Reducer."""
         array = self._client.host_array(descriptor)
-        self._buckets.append((descriptor, array))
+        self.use(descriptor, array)
         return array
 
     def use(self, descriptor: Descriptor, array: np.ndarray) -> None:

@@ -1,9 +1,11 @@
 """The GPUs that this process uses: CUDA's by CuPy, unless a test has put others in their place."""
 
+from typing import cast
+
 import numpy as np
 
 from coarse.errors import ConfigError
-from coarse.storage.gpu.interface import DLPACK_OF_CUDA, GpuArray, Gpus, is_on_gpu
+from coarse.storage.gpu.interface import DLPACK_OF_CUDA, AnyArray, GpuArray, Gpus, is_on_gpu
 
 _found: list[Gpus | ConfigError] = []
 """At most one: what `gpus` gives, or raises."""
@@ -41,6 +43,13 @@ def gpu_array_of(given: object) -> GpuArray | None:
         ConfigError: it is, and there is no CuPy.
     """
     return gpus().array_of(given) if is_on_gpu(given) or _is_on_gpu_by_dlpack(given) else None
+
+
+def empty_like(array: AnyArray) -> np.ndarray:
+    """A new array of the same shape and type, of whatever values, on the GPU of another, or else on the host."""
+    if is_on_gpu(array):
+        return cast(np.ndarray, gpus().empty(gpus().gpu_of(array), array.shape, array.dtype))
+    return np.empty_like(array)
 
 
 def _is_on_gpu_by_dlpack(given: object) -> bool:

@@ -245,13 +245,7 @@ class Collectives:
         targets: Sequence[Target | Targets] = (),
     ) -> CoarseWork:
         """Submit a call's steps; `targets` are brought into their tensors afterwards, and `tensors` are its result."""
-
-        def all_steps() -> Steps:
-            yield from copies.arrive()
-            for one in steps:
-                yield from one
-
         for target in targets:
             target.note_overwritten()
         limit = timeout_of(options, self._timeout)
-        return CoarseWork(self._lane.submit(what, all_steps(), limit, lambda: copies.deliver(targets)), tensors)
+        return CoarseWork(self._lane.submit(what, copies.then(steps), limit, lambda: copies.deliver(targets)), tensors)

@@ -14,7 +14,6 @@ from coarse.torch.c10d.collectives import Collectives
 from coarse.torch.c10d.lane import GroupLane
 from coarse.torch.c10d.members import meet
 from coarse.torch.c10d.staging import Copies, require_dense
-from coarse.torch.c10d.steps import Steps
 from coarse.torch.c10d.work import CoarseWork
 
 
@@ -55,7 +54,7 @@ class CoarseProcessGroup(Collectives, _base_class()):  # type: ignore[misc]  # w
         copies = Copies()
         steps = self._lane.steps.send(copies.read(tensor), target, _checked_tag(tag))
         pending = self._lane.post(
-            f"send to rank {target}", _after(copies, steps), self._timeout, lambda: copies.deliver([])
+            f"send to rank {target}", copies.then([steps]), self._timeout, lambda: copies.deliver([])
         )
         return CoarseWork(pending, [tensor])
 
@@ -131,12 +130,6 @@ class CoarseProcessGroup(Collectives, _base_class()):  # type: ignore[misc]  # w
     def _device_types(self) -> list[torch.device]:
         """Where torch puts what it sends for itself, such as state dicts from rank 0."""
         return [torch.device("cpu")]
-
-
-def _after(copies: Copies, steps: Steps) -> Steps:
-    """Steps, once what they read has arrived."""
-    yield from copies.arrive()
-    yield from steps
 
 
 def _checked_tag(tag: int) -> int:

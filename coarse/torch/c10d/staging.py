@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 
 import numpy as np
 import torch
@@ -100,6 +100,12 @@ class Copies:
         """Where the bytes for several tensors arrive."""
         self._targets.append(found := Targets(tensors))
         return found
+
+    def then(self, steps: Iterable[Iterable[Awaited]]) -> Generator[Awaited, None, None]:
+        """Steps one after the other, once what they read is on the host."""
+        yield from self.arrive()
+        for one in steps:
+            yield from one
 
     def arrive(self) -> Generator[Awaited, None, None]:
         """What is read is on the host."""

@@ -17,7 +17,7 @@ from coarse.storage.gpu.available import gpus
 from coarse.storage.gpu.staging import Stage, host_staging
 from tests.mpi.sharding.runs import MODES, ends_of, started
 from tests.support.claims import Claim, raises, report_claims
-from tests.support.gpu_torch import collectives_on_gpu, is_stand_in, stand_in_for_cuda
+from tests.support.gpu_torch import collectives_on_gpu, is_stand_in, start
 from tests.support.references import Net, Run
 
 STEPS = 3
@@ -197,8 +197,6 @@ def claim(name: str, check: Callable[[], None]) -> Claim:
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)
-    coarse.init()
-    stand_in_for_cuda()
+    start()
     report_claims(claims(), sys.argv[1])
     coarse.shutdown()

@@ -15,7 +15,7 @@ import coarse.torch as ct
 from coarse.errors import CoarseError, GpuError
 from coarse.storage.gpu.staging import Stage, host_staging
 from tests.support.claims import raises, report_claims
-from tests.support.gpu_torch import cuda, is_stand_in, stand_in_for_cuda
+from tests.support.gpu_torch import cuda, is_stand_in, start
 
 Move = Callable[[torch.Tensor], torch.Tensor]
 TYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.int64, torch.uint8, torch.bool)
@@ -293,11 +293,7 @@ CLAIMS = (
 ON_STAND_INS = (a_copy_that_fails_is_an_error_of_the_call,)
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)
-    coarse.init()
-    if not is_stand_in():
-        torch.cuda.set_device(coarse.local_rank() % torch.cuda.device_count())
-    stand_in_for_cuda()
+    start(is_deterministic=False)
     dist.init_process_group("coarse")
     report_claims(CLAIMS + (ON_STAND_INS if is_stand_in() else ()), sys.argv[1])
     coarse.shutdown()

@@ -23,7 +23,7 @@ from tests.support.gpu_torch import (
     cuda,
     is_stand_in,
     num_gpus,
-    stand_in_for_cuda,
+    start,
     to_cuda,
 )
 
@@ -367,12 +367,7 @@ CLAIMS = (
 )
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)
-    coarse.init()
-    if not is_stand_in():
-        torch.use_deterministic_algorithms(True)
-        torch.cuda.set_device(coarse.local_rank() % torch.cuda.device_count())
-    stand_in_for_cuda()
+    start()
     dist.init_process_group("coarse")
     report_claims(CLAIMS, sys.argv[1])
     coarse.shutdown()

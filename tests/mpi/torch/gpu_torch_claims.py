@@ -14,7 +14,7 @@ from coarse.storage.gpu.interface import is_on_gpu
 from coarse.torch import on_gpu
 from tests.mpi.torch.forced_split import force_split
 from tests.support.claims import raises, report_claims
-from tests.support.gpu_torch import cuda, is_stand_in, stand_in_for_cuda, to_cuda
+from tests.support.gpu_torch import cuda, is_stand_in, start, to_cuda
 
 TYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.int64)
 
@@ -385,14 +385,9 @@ CLAIMS = (
 )
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)
-    coarse.init()
+    start()
     from coarse.parallel.data import dual, split_chooser  # they start MPI
     from coarse.parallel.data.allreduce_stream import AllreduceStream
 
-    if not is_stand_in():
-        torch.use_deterministic_algorithms(True)
-        torch.cuda.set_device(coarse.local_rank() % torch.cuda.device_count())
-    stand_in_for_cuda()
     report_claims(CLAIMS, sys.argv[1])
     coarse.shutdown()
