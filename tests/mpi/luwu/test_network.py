@@ -37,10 +37,10 @@ BY_PACKETS = (
 """Claims of training that packets, what is lost of them, and sums on the way could break."""
 
 
-def started(folder, *arguments, timeout_s=300, stall_timeout_s=20, **options):
+def started(folder, *arguments, timeout_s=300, **options):
     """A program on these hosts."""
     (folder / "table.toml").write_text(table_of(RANKS))
-    (folder / "config.toml").write_text(f'stall_timeout_s = {stall_timeout_s}\npartition = "table.toml"\n')
+    (folder / "config.toml").write_text('stall_timeout_s = 20\npartition = "table.toml"\n')
     environment = {"COARSE_CONFIG": str(folder / "config.toml")}
     return mpirun(len(RANKS), arguments[0], folder, *arguments[1:], env=environment, timeout_s=timeout_s, **options)
 

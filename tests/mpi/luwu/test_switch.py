@@ -13,7 +13,7 @@ PROGRAM = Path(__file__).parent / "switch_claims.py"
 @pytest.fixture(scope="module")
 def reports(tmp_path_factory):
     """By claim what each worker found."""
-    return run(tmp_path_factory.mktemp("switch"), PROGRAM, stall_timeout_s=2)
+    return run(tmp_path_factory.mktemp("switch"), PROGRAM)
 
 
 @pytest.mark.parametrize("name", claims_of(PROGRAM))
