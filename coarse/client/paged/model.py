@@ -131,9 +131,6 @@ class RemoteModel:
             opened = self._opened[device]
             if opened["resumed"] is not None and node == 0:
                 resumed = opened["resumed"].get("commit", "")
-            with self._link.lock:
-                line = NodeLine(self.client, device, self.number, node, declaration, opened)
-                self._lines[device] = line
             self._rooms[device] = RegionAllocator(opened["gradient_bytes"])
         self.resumed = self._opened[self.nodes[0]]["resumed"]
         if self.resumed is not None:
@@ -347,12 +344,19 @@ class RemoteModel:
     # --- records
 
     def _on_opened(self, opened: PagedOpened) -> None:
-        """From the node, and, where that is another, from the device that this worker is attached to."""
+        """From the node, and, where that is another, from the device that this worker is attached to.
+
+        The line begins when the latter has answered: its next record may bring what workers that are further asked for.
+        """
         texts = self._texts.setdefault(opened.device, [])
         texts.append(opened.text)
         if opened.is_last:
-            said = json.loads("".join(self._texts.pop(opened.device)))
-            self._opened.setdefault(opened.device, {}).update(said)
+            device, said = opened.device, json.loads("".join(self._texts.pop(opened.device)))
+            known = self._opened.setdefault(device, {})
+            known |= said
+            if "hub" in said:
+                node = self.nodes.index(device)
+                self._lines[device] = NodeLine(self.client, device, self.number, node, self.declaration, known)
 
     def _on_failed(self, failed: PagedFailed) -> None:
         if self._failed is None:

@@ -90,7 +90,7 @@ def a_full_disk_is_named_before_training() -> None:
     if not Path("/dev/shm").is_dir():
         return
     status = os.statvfs("/dev/shm")
-    numel = status.f_bavail * status.f_frsize // 24 + 1_000_000
+    numel = ct.broadcast_object(status.f_bavail * status.f_frsize // 24 + 1_000_000)
     with torch.device("meta"):
         model = nn.ModuleList([nn.Linear(numel // 1000, 1000, bias=False)])
     with raises(coarse.CapacityError, "/dev/shm/coarse-luwu-test", "bytes for slots and its disk has", "make room"):

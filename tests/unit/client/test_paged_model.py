@@ -1,0 +1,70 @@
+"""A worker's end of a model in the network, as records come to it one after another."""
+
+import json
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from coarse.client.paged import model as module
+from coarse.protocol.paged_records import PagedData, PagedOpened
+from tests.unit.proxy.paged.test_served import declared
+
+MODEL, DEVICE, HUB = 0, 1, 0
+FROM_HUB = {
+    "hub": HUB, "gradients": 0, "gradient_bytes": 4096, "staging": 4096, "num_staging": 1, "look": 8192,
+    "push_window": 8, "up_elements": 64, "down_elements": 64, "ring": [16384, 8, 256],
+}  # fmt: skip
+FROM_ROOT = {"told": "its folders", "resumed": None}
+
+
+class ScriptedLink:
+    """Brings records, all that are left at once."""
+
+    def __init__(self) -> None:
+        self.protocol = SimpleNamespace(client=0, local_proxy=HUB, models={})
+        self.lock = threading.RLock()
+        self.stall_timeout_s = 1.0
+        self.script: list[object] = []
+
+    def tell(self, records: object) -> None:
+        pass
+
+    send = tell
+
+    def ring_bells(self) -> None:
+        pass
+
+    tell_waiting = ring_bells
+
+    def wait_until(self, is_done: Callable[[], bool], timeout_s: float | None = None) -> bool:
+        for record in self.script:
+            self.protocol.models[MODEL](record)
+        self.script.clear()
+        return is_done()
+
+
+@pytest.fixture
+def remote(monkeypatch: pytest.MonkeyPatch) -> tuple[module.RemoteModel, ScriptedLink]:
+    """A model whose bytes no thread carries, and its link."""
+    monkeypatch.setattr(module.threading, "Thread", lambda **_: SimpleNamespace(start=lambda: None))
+    link = ScriptedLink()
+    return module.RemoteModel(MODEL, link, {}), link  # type: ignore[arg-type]
+
+
+def said(text: dict[str, object]) -> PagedOpened:
+    return PagedOpened(0, DEVICE, MODEL, True, json.dumps(text))
+
+
+def test_what_others_have_pulled_may_come_before_all_of_the_opening_has(remote):
+    """The device of this host answers before it brings anything, but the optimizer node's answer takes its own way."""
+    model, link = remote
+    came = PagedData(0, DEVICE, MODEL, False, 0, 3, 2, False)
+    link.script = [said(FROM_HUB), came, said(FROM_ROOT)]
+    model.open(replace(declared(2), nodes=(DEVICE,)))
+    assert not model.has_copies
+    model.pull(0, np.zeros(640 * 4, np.uint8))
+    assert model.has_copies
