@@ -12,7 +12,9 @@ import sys
 
 import tests.support.bare_imports  # noqa: F401
 
-if __name__ == "__main__":
+
+def run() -> None:
+    """Run the program that the arguments begin with, in this process."""
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     sys.argv = sys.argv[1:]
@@ -28,3 +30,7 @@ if __name__ == "__main__":
 
         coarse.init()
     runpy.run_path(sys.argv[0], run_name="__main__")
+
+
+if __name__ == "__main__":
+    run()

@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 
 from coarse.launch.mpirun import AppContext, MpirunJob, mpirun_argv, mpirun_beside
+from tests.support.preloaded.servers import rank_command
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -40,14 +41,19 @@ def mpirun(
     env: Mapping[str, str] | None = None,
     ulfm: bool = False,
     joins_first: bool = False,
+    preloaded: str = "",
     gives_up: Callable[[], bool] = lambda: False,
 ) -> Completed:
     """Run `script` on `nprocs` ranks and return how it ended; of memory devices not, where all are to join first.
 
+    With "torch" or "tensorflow" `preloaded`, ranks are forked from a process that has imported it. Not where one is to
+    be killed: its death must be seen by mpirun itself.
+
     After `timeout_s`, or once `gives_up`, every rank prints the stacks of all its threads, the job is ended and an
     AssertionError shows what it wrote.
     """
-    command = (sys.executable, str(_BOOTSTRAP), str(script), *map(str, args))
+    start = rank_command(preloaded, _environment()) if preloaded else (sys.executable, str(_BOOTSTRAP))
+    command = (*start, str(script), *map(str, args))
     argv = mpirun_argv(
         mpirun_beside(sys.executable, os.environ),
         [AppContext(num_ranks=nprocs, command=command)],

@@ -96,17 +96,19 @@ class Layout:
 
 
 def require_claims(
-    layout: Layout, program: Path, names: Mapping[str, str], folder: Path, *, common: str, timeout_s: float
+    layout: Layout, program: Path, names: Mapping[str, str], folder: Path, *, common: str, timeout_s: float,
+    preloaded: str,
 ) -> None:
     """AssertionError unless `program FOLDER ARGUMENT MODULE...` finds that each claim of the modules holds everywhere.
 
-    `names` says where a module is, by the name that the program takes; `common` are lines of every configuration. The
-    modules are read here and not imported, since they would bring torch or TensorFlow into the process of the tests.
+    `names` says where a module is, by the name that the program takes; `common` are lines of every configuration, and
+    `preloaded` goes to `mpirun`. The modules are read here and not imported, since they would bring torch or TensorFlow
+    into the process of the tests.
     """
     (folder / "config.toml").write_text(f'partition = "{layout.partition}"\n{common}{layout.settings}')
     environ = {"COARSE_CONFIG": str(folder / "config.toml")}
     arguments = (folder, layout.argument, *layout.modules)
-    completed = mpirun(layout.num_ranks, program, *arguments, env=environ, timeout_s=timeout_s)
+    completed = mpirun(layout.num_ranks, program, *arguments, env=environ, timeout_s=timeout_s, preloaded=preloaded)
     assert completed.returncode == 0, completed.stderr
     reports = read_reports(folder, layout.num_workers)
     for name in layout.modules:

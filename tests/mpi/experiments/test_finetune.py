@@ -23,7 +23,9 @@ def reports(tmp_path_factory):
     folder = tmp_path_factory.mktemp("finetune")
     (folder / "partition.toml").write_text(PARTITION)
     environ = {"COARSE_PARTITION": str(folder / "partition.toml")}
-    completed = mpirun(NUM_WORKERS, HERE / "finetune_claims.py", folder, env=environ, timeout_s=180.0)
+    completed = mpirun(
+        NUM_WORKERS, HERE / "finetune_claims.py", folder, env=environ, timeout_s=180.0, preloaded="torch"
+    )
     assert completed.returncode == 0, completed.stderr
     return read_reports(folder, NUM_WORKERS)
 

@@ -47,7 +47,7 @@ def started(folder, *arguments, timeout_s=300, **options):
 
 def run(folder, *arguments, **options):
     """What its claims report."""
-    done = started(folder, *arguments, joins_first=True, **options)
+    done = started(folder, *arguments, joins_first=True, preloaded="torch", **options)
     assert done.returncode == 0, done.stderr
     return read_reports(folder, NUM_WORKERS)
 

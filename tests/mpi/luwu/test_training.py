@@ -34,7 +34,8 @@ def misuse_reports(tmp_path_factory):
 def run(program, folder, workers, devices, stall_timeout_s):
     config = f'stall_timeout_s = {stall_timeout_s}\npartition = "{workers}:{devices}"\n'
     (folder / "config.toml").write_text(config)
-    done = mpirun(workers + devices, program, folder, env={"COARSE_CONFIG": str(folder / "config.toml")}, timeout_s=300)
+    environ = {"COARSE_CONFIG": str(folder / "config.toml")}
+    done = mpirun(workers + devices, program, folder, env=environ, timeout_s=300, preloaded="torch")
     assert done.returncode == 0, done.stderr
     return read_reports(folder, workers)
 

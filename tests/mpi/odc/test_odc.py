@@ -42,7 +42,8 @@ def job(request, tmp_path_factory):
     layout, cache = JOBS[request.param]
     environ = folder_with(folder, layout, "stall_timeout_s = 20\ndevice_capacity_bytes = 67108864\n")
     completed = mpirun(
-        ranks_of(layout), HERE / "odc_claims.py", folder, cache, env=environ, timeout_s=240, joins_first=not layout[3]
+        ranks_of(layout), HERE / "odc_claims.py", folder, cache, env=environ, timeout_s=240, joins_first=not layout[3],
+        preloaded="torch",
     )
     assert completed.returncode == 0, completed.stderr
     digests = {json.loads((folder / f"digest{rank}.json").read_text()) for rank in range(layout[0])}
@@ -63,7 +64,7 @@ def test_the_bits_are_the_same_with_and_without_what_nodes_keep(job):
 
 def test_rollouts_of_unequal_length_train_a_policy(tmp_path):
     environ = folder_with(tmp_path, (2, 1, 1, False), "")
-    completed = mpirun(3, HERE / "rollout_claims.py", tmp_path, env=environ, timeout_s=120)
+    completed = mpirun(3, HERE / "rollout_claims.py", tmp_path, env=environ, timeout_s=120, preloaded="torch")
     assert completed.returncode == 0, completed.stderr
     claims = claims_of(HERE / "rollout_claims.py")
     reports = read_reports(tmp_path, 2)
@@ -74,7 +75,7 @@ def test_rollouts_of_unequal_length_train_a_policy(tmp_path):
 @pytest.mark.skipif(not takes_all, reason="a training; make test-all")
 def test_every_answer_is_right_after_a_hundred_steps(tmp_path):
     script = HERE.parents[2] / "experiments" / "grpo_counting.py"
-    completed = mpirun(3, script, env=folder_with(tmp_path, (2, 1, 1, False), ""), timeout_s=240)
+    completed = mpirun(3, script, env=folder_with(tmp_path, (2, 1, 1, False), ""), timeout_s=240, preloaded="torch")
     assert completed.returncode == 0, completed.stderr
     assert "100% of the likeliest answers right" in completed.stdout
 

@@ -19,7 +19,7 @@ def test_every_mode_has_the_bits_of_the_cpu(tmp_path):
         "COARSE_CONFIG": str(tmp_path / "config.toml"),
         "COARSE_TEST_GPUS": json.dumps({"num_gpus": 1, "total_bytes": 1 << 30}),
     }
-    completed = mpirun(NUM_WORKERS, HERE / "gpu_claims.py", tmp_path, env=environ, timeout_s=300)
+    completed = mpirun(NUM_WORKERS, HERE / "gpu_claims.py", tmp_path, env=environ, timeout_s=300, preloaded="torch")
     assert completed.returncode == 0, completed.stderr
     reports = read_reports(tmp_path, NUM_WORKERS)
     assert len(reports) >= LEAST_CLAIMS

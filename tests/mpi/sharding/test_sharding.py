@@ -25,7 +25,9 @@ def reports(request, tmp_path_factory):
     (folder / "config.toml").write_text('stall_timeout_s = 20\npartition = "partition.toml"\n')
     steps = ALL_STEPS if request.config.getoption("--test-all") else STEPS
     environ = {"COARSE_CONFIG": str(folder / "config.toml")}
-    completed = mpirun(NUM_WORKERS, HERE / "sharding_claims.py", folder, *steps, env=environ, timeout_s=600)
+    completed = mpirun(
+        NUM_WORKERS, HERE / "sharding_claims.py", folder, *steps, env=environ, timeout_s=600, preloaded="torch"
+    )
     assert completed.returncode == 0, completed.stderr
     return {name: read_reports(folder / name, NUM_WORKERS) for name in GROUPS}
 

@@ -17,7 +17,7 @@ def uneven_reports(tmp_path_factory):
     folder = tmp_path_factory.mktemp("uneven")
     (folder / "partition.toml").write_text(partition_table(3, 3, num_nodes=2, is_both=True))
     environ = {"COARSE_PARTITION": str(folder / "partition.toml")}
-    completed = mpirun(3, HERE / "uneven_claims.py", folder, env=environ)
+    completed = mpirun(3, HERE / "uneven_claims.py", folder, env=environ, preloaded="torch")
     assert completed.returncode == 0, completed.stderr
     return read_reports(folder, 3)
 

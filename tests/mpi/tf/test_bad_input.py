@@ -19,7 +19,7 @@ TIMEOUT_S = 180.0
 def reports(tmp_path_factory):
     """What both workers found of each claim, in one job."""
     folder = tmp_path_factory.mktemp("tf_misuse")
-    completed = mpirun(3, HERE / "misuse.py", folder, env=QUIET, timeout_s=TIMEOUT_S)
+    completed = mpirun(3, HERE / "misuse.py", folder, env=QUIET, timeout_s=TIMEOUT_S, preloaded="tensorflow")
     assert (folder / "worker1.json").exists(), completed.stderr
     return read_reports(folder, 2)
 

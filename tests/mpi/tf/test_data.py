@@ -25,7 +25,9 @@ def jobs(tmp_path_factory):
     for job, modules in JOBS.items():
         folder = tmp_path_factory.mktemp("job")
         environ = {"TF_CPP_MIN_LOG_LEVEL": "2"}
-        completed = mpirun(NUM_WORKERS + 1, HERE / "data_job.py", folder, *modules, env=environ, timeout_s=600)
+        completed = mpirun(
+            NUM_WORKERS + 1, HERE / "data_job.py", folder, *modules, env=environ, timeout_s=600, preloaded="tensorflow"
+        )
         assert completed.returncode == 0, completed.stderr
         found[job] = folder, completed
     return found

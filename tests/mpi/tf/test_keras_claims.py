@@ -81,7 +81,7 @@ def _is_tf_distribute(node: ast.AST) -> bool:
 def reports(tmp_path_factory):
     """By claim of all modules what each worker found."""
     folder = tmp_path_factory.mktemp("job")
-    completed = mpirun(2 * NUM_WORKERS, HERE / "keras_claims.py", folder, *NAMES, timeout_s=300)
+    completed = mpirun(2 * NUM_WORKERS, HERE / "keras_claims.py", folder, *NAMES, timeout_s=300, preloaded="tensorflow")
     assert completed.returncode == 0, completed.stderr
     return read_reports(folder, NUM_WORKERS)
 

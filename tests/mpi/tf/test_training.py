@@ -36,4 +36,7 @@ IN_MAKE_TEST = set(LAYOUTS) - {"all-reduce, four workers", "paper, the modes", "
 
 @pytest.mark.parametrize("name", parameters(LAYOUTS, IN_MAKE_TEST))
 def test_every_claim_holds_on_every_rank(name, tmp_path):
-    require_claims(LAYOUTS[name], HERE / "training_claims.py", NAMES, tmp_path, common=COMMON, timeout_s=600)
+    require_claims(
+        LAYOUTS[name], HERE / "training_claims.py", NAMES, tmp_path, common=COMMON, timeout_s=600,
+        preloaded="tensorflow",
+    )  # fmt: skip

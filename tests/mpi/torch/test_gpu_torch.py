@@ -27,7 +27,9 @@ def run(folder: Path, program: str, num_workers: int, memory: str = "", settings
         "COARSE_CONFIG": str(folder / "config.toml"),
         "COARSE_TEST_GPUS": json.dumps({"num_gpus": 2, "total_bytes": 1 << 30}),
     }
-    completed = mpirun(num_workers + 1, HERE / program, folder, env=environ, timeout_s=120, joins_first=True)
+    completed = mpirun(
+        num_workers + 1, HERE / program, folder, env=environ, timeout_s=120, joins_first=True, preloaded="torch"
+    )
     assert completed.returncode == 0, completed.stderr
     return read_reports(folder, num_workers)
 

@@ -18,7 +18,9 @@ def reports(tmp_path_factory):
     """What each worker found of each claim, in one job."""
     folder = tmp_path_factory.mktemp("claims")
     environ = {"COARSE_PARTITION": f"{NUM_WORKERS}:1"}
-    completed = mpirun(NUM_WORKERS + 1, HERE / "process_group_claims.py", folder, env=environ, timeout_s=TIMEOUT_S)
+    completed = mpirun(
+        NUM_WORKERS + 1, HERE / "process_group_claims.py", folder, env=environ, timeout_s=TIMEOUT_S, preloaded="torch"
+    )
     assert completed.returncode == 0, completed.stderr
     return read_reports(folder, NUM_WORKERS)
 

@@ -18,7 +18,7 @@ def reports(request, tmp_path_factory):
     """What each worker found of each claim, in one job per layout."""
     num_ranks, num_workers = LAYOUTS[request.param]
     folder = tmp_path_factory.mktemp("snapshots")
-    completed = mpirun(num_ranks, HERE / "snapshot_claims.py", folder, folder, timeout_s=120)
+    completed = mpirun(num_ranks, HERE / "snapshot_claims.py", folder, folder, timeout_s=120, preloaded="torch")
     assert completed.returncode == 0, completed.stderr
     return read_reports(folder, num_workers)
 

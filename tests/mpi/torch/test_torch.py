@@ -65,4 +65,6 @@ IN_MAKE_TEST = {"1:1", *(named(FEW[number]) for number in covering(FEW, strength
 
 @pytest.mark.parametrize("name", parameters(LAYOUTS, IN_MAKE_TEST))
 def test_every_claim_holds_on_every_rank(name, tmp_path):
-    require_claims(LAYOUTS[name], HERE / "torch_claims.py", NAMES, tmp_path, common=COMMON, timeout_s=180)
+    require_claims(
+        LAYOUTS[name], HERE / "torch_claims.py", NAMES, tmp_path, common=COMMON, timeout_s=180, preloaded="torch"
+    )

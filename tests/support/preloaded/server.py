@@ -1,0 +1,130 @@
+"""Imports a library, then forks a rank for each that asks (rank.py), until standard input ends.
+
+Arguments: the socket's path, and the modules to import.
+"""
+
+import gc
+import importlib
+import json
+import os
+import selectors
+import signal
+import socket
+import sys
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+import tests.support.bare_imports  # noqa: F401
+from tests.support.bootstrap import run
+
+LONGEST = 1 << 17
+"""Bytes of what a rank's stand-in asks for, its environment included."""
+
+
+class Ranks:
+    """The ranks forked so far that have not ended, by the connections of what stands for them below mpirun."""
+
+    def __init__(self, listener: socket.socket) -> None:
+        self._pids: dict[socket.socket, int] = {}
+        self._listener = listener
+        self._events = selectors.DefaultSelector()
+        self._events.register(listener, selectors.EVENT_READ, self._fork)
+        self._events.register(sys.stdin.fileno(), selectors.EVENT_READ, self._end)
+
+    def serve(self) -> None:
+        """Return in each process that is forked, once it is the rank; never in this one."""
+        while True:
+            for key, _ in self._events.select():
+                if key.fd in self._events.get_map() and key.data():
+                    return
+
+    def _fork(self) -> bool:
+        """Fork a rank; whether this is it."""
+        stand_in, _ = self._listener.accept()
+        text, streams, _, _ = socket.recv_fds(stand_in, LONGEST, 3)
+        if not text:  # ended before it asked
+            stand_in.close()
+            return False
+        if not (pid := os.fork()):
+            stand_in.close()
+            self._close()
+            _become(json.loads(text), streams)
+            return True
+        for stream in streams:
+            os.close(stream)
+        self._pids[stand_in] = pid
+        self._events.register(stand_in, selectors.EVENT_READ, partial(self._kill, stand_in))
+        ended = os.pidfd_open(pid)
+        self._events.register(ended, selectors.EVENT_READ, partial(self._report, stand_in, ended))
+        _send(stand_in, pid)
+        return False
+
+    def _kill(self, stand_in: socket.socket) -> None:
+        """What stood for a rank has ended, since nothing else comes from it: end the rank."""
+        self._events.unregister(stand_in)
+        os.kill(self._pids[stand_in], signal.SIGKILL)
+
+    def _report(self, stand_in: socket.socket, ended: int) -> None:
+        """Tell how a rank ended."""
+        _, status = os.waitpid(self._pids.pop(stand_in), 0)
+        self._events.unregister(ended)
+        os.close(ended)
+        if stand_in.fileno() in self._events.get_map():
+            self._events.unregister(stand_in)
+            _send(stand_in, status)
+        stand_in.close()
+
+    def _end(self) -> None:
+        """The process that tests has ended."""
+        for pid in self._pids.values():
+            os.kill(pid, signal.SIGKILL)
+        sys.exit()
+
+    def _close(self) -> None:
+        """Close what is the server's, in a rank, which gets standard input of its own."""
+        for key in [*self._events.get_map().values()]:
+            if isinstance(key.fileobj, socket.socket):
+                key.fileobj.close()
+            elif key.fd != sys.stdin.fileno():
+                os.close(key.fd)
+        self._events.close()
+
+
+def _send(stand_in: socket.socket, number: int) -> None:
+    """Send a number to what stands for a rank; where it has ended that is seen next."""
+    try:
+        stand_in.send(str(number).encode())
+    except BrokenPipeError:
+        return
+
+
+def _become(wanted: dict[str, Any], streams: list[int]) -> None:
+    """Be the process that mpirun started: its environment, folder and streams."""
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+        os.close(stream)
+    hash_seed = os.environ["PYTHONHASHSEED"]
+    os.environ.clear()
+    os.environ.update(wanted["environ"], PYTHONHASHSEED=hash_seed)
+    os.chdir(wanted["folder"])
+    sys.argv[1:] = wanted["argv"]
+    np.random.seed()  # as if numpy were imported now
+
+
+def main() -> None:
+    path, *modules = sys.argv[1:]
+    for module in modules:
+        importlib.import_module(module)
+    gc.freeze()  # so that ranks share these objects' pages
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(path)
+        listener.listen(64)
+        os.write(sys.stdout.fileno(), b"listens\n")
+        Ranks(listener).serve()
+    run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,54 @@
+"""Starts the processes that ranks are forked from, when a job first wants them; they end with the one that tests."""
+
+import atexit
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+LIBRARIES = {"torch": ("torch", "torch.distributed.fsdp", "torch.utils.data"), "tensorflow": ("tensorflow",)}
+"""What is imported before ranks are forked, by the name that tests give."""
+ENVIRON = {"TF_CPP_MIN_LOG_LEVEL": "2"}
+"""What libraries read when they are imported: of TensorFlow's logs its errors."""
+HASH_SEEDS = (1, 2)
+"""A process of each library for each, so that ranks go through a set of names in unlike orders, as they do else."""
+
+_HERE = Path(__file__).parent
+_started: dict[str, tuple[str, ...]] = {}
+
+
+def rank_command(library: str, environ: Mapping[str, str]) -> tuple[str, ...]:
+    """The command of a rank that is forked where this library is imported; its script and arguments follow.
+
+    It is imported once, in this environment; a rank has its own.
+    """
+    if library not in _started:
+        _started[library] = _start(library, environ)
+    return (sys.executable, "-I", "-S", str(_HERE / "rank.py"), ",".join(_started[library]))
+
+
+def _start(library: str, environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Start a library's processes and wait until they listen; the paths of their sockets."""
+    folder = tempfile.mkdtemp(prefix="coarse-ranks-")
+    paths = tuple(f"{folder}/{seed}" for seed in HASH_SEEDS)
+    servers = [
+        subprocess.Popen(
+            [sys.executable, str(_HERE / "server.py"), path, *LIBRARIES[library]],
+            env={**environ, **ENVIRON, "PYTHONHASHSEED": str(seed)}, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            start_new_session=True,
+        )
+        for path, seed in zip(paths, HASH_SEEDS, strict=True)
+    ]  # fmt: skip
+
+    def end() -> None:
+        for server in servers:
+            server.communicate()
+        shutil.rmtree(folder)
+
+    atexit.register(end)
+    for server in servers:
+        assert server.stdout is not None
+        assert server.stdout.readline() == b"listens\n", f"what imports {library} for ranks has ended"
+    return paths
