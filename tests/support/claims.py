@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import coarse
+from coarse.session import current
 
 Claim = Callable[[], None]
 IN_TIME_S = 15.0
@@ -67,6 +68,17 @@ def report_error(folder: str | Path, rank: int, waited_s: float, error: Exceptio
         "text": str(error),
     }
     (Path(folder) / f"rank{rank}.json").write_text(json.dumps(found))
+
+
+@contextmanager
+def waiting_at_most(limit_s: float) -> Iterator[None]:
+    """Within, this worker waits for others so long, not the job's `stall_timeout_s`, which starts of ranks need."""
+    link = current().require_client().link
+    patient_s, link.stall_timeout_s = link.stall_timeout_s, limit_s
+    try:
+        yield
+    finally:
+        link.stall_timeout_s = patient_s
 
 
 @contextmanager

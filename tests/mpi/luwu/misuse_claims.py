@@ -94,7 +94,7 @@ def a_full_disk_is_named_before_training() -> None:
     with torch.device("meta"):
         model = nn.ModuleList([nn.Linear(numel // 1000, 1000, bias=False)])
     with raises(coarse.CapacityError, "/dev/shm/coarse-luwu-test", "bytes for slots and its disk has", "make room"):
-        made(model, storage=["/dev/shm/coarse-luwu-test"], memory=1 << 30)
+        made(model, storage=["/dev/shm/coarse-luwu-test"], memory=1 << 30, chunk_elements=1 << 20)
 
 
 def storage_in_use_or_of_another_model_is_refused() -> None:

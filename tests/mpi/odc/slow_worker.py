@@ -18,12 +18,13 @@ import coarse
 import coarse.torch as ct
 from coarse.errors import DeadRankError, InFlightError, StallError
 from tests.mpi.odc.training import backward, digest, gradients, samples, sharded
-from tests.support.claims import raises, report_error
+from tests.support.claims import raises, report_error, waiting_at_most
 
 FOLDER = Path(sys.argv[1])
 CACHE = {"none": None, "all": True}[sys.argv[2]]
 SLOW = 1
 STALL_S = 2.0
+"""How long workers wait for one that says nothing, while one is slow."""
 
 
 def microbatches(model: torch.nn.Module, *, stops: bool) -> int:
@@ -61,6 +62,11 @@ def a_stopped_worker_keeps_nobody_from_the_meeting() -> str:
 
 def a_worker_that_computes_for_long_is_waited_for() -> None:
     model = sharded(torch.float32, cache=CACHE)
+    with waiting_at_most(STALL_S):
+        one_computes_for_long(model)
+
+
+def one_computes_for_long(model: torch.nn.Module) -> None:
     for _ in range(6 if coarse.rank() == SLOW else 1):
         backward(model, samples(0, torch.float32)[0])
         if coarse.rank() == SLOW:
@@ -76,7 +82,7 @@ def a_silent_worker_is_named_and_the_same_call_goes_on() -> None:
             time.sleep(0.05)
         ct.end_minibatch(model, num_tokens=3)
         return
-    with raises(StallError, f"workers [{SLOW}]", "heard of", "raise stall_timeout_s") as caught:
+    with waiting_at_most(0.3), raises(StallError, f"workers [{SLOW}]", "heard of", "raise stall_timeout_s") as caught:
         ct.end_minibatch(model, num_tokens=2)
     assert caught[0].missing == (SLOW,)
     with raises(InFlightError, "num_tokens=2", "again with 5"):

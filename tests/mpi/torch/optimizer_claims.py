@@ -21,6 +21,7 @@ from tests.mpi.torch.training import (
     twins,
     twins_in_both_places,
 )
+from tests.support.claims import waiting_at_most
 
 
 def is_allreduce() -> bool:
@@ -405,7 +406,6 @@ def until_rank_0_has_stalled(_: torch.Tensor) -> None:
 def a_step_that_stalled_may_be_tried_again() -> None:
     if is_allreduce() or ct.size() == 1:
         return
-    link = current().require_client().link
     for pair in twins_in_both_places():
         ours, optimizer, _, _ = pair
         if ct.rank():
@@ -414,10 +414,8 @@ def a_step_that_stalled_may_be_tried_again() -> None:
             pair.zero_grad()
             pair.backward(step)  # elsewhere it ends after rank 0 has stalled
             if ct.rank() == 0:
-                link.stall_timeout_s, patient_s = 0.05, link.stall_timeout_s
-                with pytest.raises(coarse.StallError):
+                with waiting_at_most(0.05), pytest.raises(coarse.StallError):
                     optimizer.step()
-                link.stall_timeout_s = patient_s
                 until_rank_0_has_stalled(torch.ones(1))
             pair.step()
 

@@ -10,7 +10,7 @@ import coarse
 import coarse.torch as ct
 from coarse.session import current
 from tests.mpi.torch.drawn import RANK, SIZE
-from tests.support.claims import raises
+from tests.support.claims import raises, waiting_at_most
 
 ROWS, WIDTH = 500, 4
 EVERYONE = range(SIZE)
@@ -197,17 +197,14 @@ def a_gradient_that_is_sparse_on_some_ranks_alone_is_named() -> None:
 def a_step_that_stalled_may_be_tried_again_with_sparse_gradients() -> None:
     if SIZE == 1:
         return
-    link = current().require_client().link
     model = Tagger()
     optimizer = distributed(model, op=ct.Sum)
     for step in range(3):
         optimizer.zero_grad()
         model(words(step)).backward()
         if RANK == 0:
-            patient_s, link.stall_timeout_s = link.stall_timeout_s, 0.05
-            with raises(coarse.StallError):
+            with waiting_at_most(0.05), raises(coarse.StallError):
                 optimizer.step()
-            link.stall_timeout_s = patient_s
         ct.allreduce(torch.ones(1), name="stalled")
         optimizer.synchronize()
         require_summed(model, [words(step, rank) for rank in EVERYONE])
@@ -331,7 +328,6 @@ def a_stall_leaves_no_rank_a_step_ahead() -> None:
     """A rank without a gradient zeroes what it has waited for in vain, and goes on."""
     if SIZE == 1:
         return
-    link = current().require_client().link
     table = nn.Embedding(ROWS, WIDTH, sparse=True)
     optimizer = ct.DistributedOptimizer(torch.optim.SGD(table.parameters(), 0.0), [("e", table.weight)], op=ct.Sum)
     for step in range(5):
@@ -339,10 +335,8 @@ def a_stall_leaves_no_rank_a_step_ahead() -> None:
         if RANK or step != 3:
             table(torch.tensor([step])).sum().backward()
         if step == 3 and RANK == 0:
-            patient_s, link.stall_timeout_s = link.stall_timeout_s, 0.05
-            with raises(coarse.StallError):
+            with waiting_at_most(0.05), raises(coarse.StallError):
                 optimizer.step()
-            link.stall_timeout_s = patient_s
             ct.allreduce_async_(torch.ones(1), name="late").wait()
             continue
         if step == 3:
