@@ -11,7 +11,9 @@ import selectors
 import signal
 import socket
 import sys
+from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -80,6 +82,10 @@ class Ranks:
         """The process that tests has ended."""
         for pid in self._pids.values():
             os.kill(pid, signal.SIGKILL)
+        path = Path(self._listener.getsockname())
+        path.unlink()
+        with suppress(OSError):  # another one's socket is there too
+            path.parent.rmdir()
         sys.exit()
 
     def _close(self) -> None:

@@ -1,7 +1,6 @@
 """Starts the processes that ranks are forked from, when a job first wants them; they end with the one that tests."""
 
 import atexit
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -45,7 +44,6 @@ def _start(library: str, environ: Mapping[str, str]) -> tuple[str, ...]:
     def end() -> None:
         for server in servers:
             server.communicate()
-        shutil.rmtree(folder)
 
     atexit.register(end)
     for server in servers:
