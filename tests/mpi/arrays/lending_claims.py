@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 import coarse
-from tests.support.claims import raises, report_claims
+from tests.support.claims import raises, report_claims, waiting_at_most
 
 NUM_ELEMENTS = 20_000
 FOLDER = Path(sys.argv[1])
@@ -88,7 +88,7 @@ def a_call_that_stalled_has_its_tensor_back_and_goes_on_when_it_is_made_again() 
     for way in ("new", "place", "late"):
         first, again = mine(), mine()
         call = to_new if way == "new" else in_place
-        with raises(coarse.StallError, f"'stalled {way}'", "ranks [1]"):
+        with waiting_at_most(0.5), raises(coarse.StallError, f"'stalled {way}'", "ranks [1]"):
             call(first, f"stalled {way}")
         np.testing.assert_array_equal(first, mine())
         first[:] = -1
@@ -106,7 +106,7 @@ def a_group_that_stalled_goes_on_with_all_its_types_when_it_is_called_again() ->
         return coarse.grouped_push_pull([mine(), mine().astype(np.float64)], "group", coarse.Sum)
 
     if coarse.rank() == 0:
-        with raises(coarse.StallError, "'group/group 0'", "ranks [1]"):
+        with waiting_at_most(0.5), raises(coarse.StallError, "'group/group 0'", "ranks [1]"):
             call()
         mark("stalled group")
     else:

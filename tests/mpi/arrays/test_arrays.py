@@ -92,7 +92,7 @@ def test_tensors_are_lent_and_given_back(tmp_path, layout):
         (tmp_path / "partition.toml").write_text(partition)
         partition = "partition.toml"
     (tmp_path / "config.toml").write_text(
-        f'stall_timeout_s = 3\nlend_from_bytes = 1\npartition = "{partition}"\n{config}'
+        f'stall_timeout_s = 20\nlend_from_bytes = 1\npartition = "{partition}"\n{config}'
     )
     environ = {"COARSE_CONFIG": str(tmp_path / "config.toml")}
     completed = mpirun(num_ranks, HERE / "lending_claims.py", tmp_path, env=environ)
