@@ -31,6 +31,9 @@ app = typer.Typer(add_completion=False)
 @app.command()
 def check(
     config: Annotated[Path | None, typer.Option(help="A TOML file with the configuration.")] = None,
+    node: Annotated[
+        str | None, typer.Option(help="Which node of the partition table this machine is; without it, all of them.")
+    ] = None,
 ) -> None:
     """Validate the configuration and show what this machine offers."""
     with wrong_input_ends_with_2():
@@ -39,7 +42,9 @@ def check(
         if settings.partition is not None:
             partition = stated_partition(settings.partition)
             placement_of(partition, settings)
-            memories = _memories(partition, settings.device_capacity_bytes)
+            memories = _memories(partition, node, settings.device_capacity_bytes)
+        elif node is not None:
+            raise ConfigError(f"--node {node} is a node of a partition table, and no partition is configured")
         environment = _environment(mpirun_beside(sys.executable, os.environ))
         environment["tensors in ordinary memory"] = _plain_tensors(settings.lend_from_bytes)
     console = Console()
@@ -68,11 +73,14 @@ def _plain_tensors(lend_from_bytes: int) -> str:
     return f"read and written where they lie from {size} on, by process_vm_readv and process_vm_writev"
 
 
-def _memories(partition: PartitionTable, wanted_bytes: int | None) -> dict[str, str]:
-    """What this machine makes of each `memory` that the partition table names, by rank."""
+def _memories(partition: PartitionTable, node: str | None, wanted_bytes: int | None) -> dict[str, str]:
+    """What this machine makes of each `memory` that the partition table names for a node, or for all, by rank."""
+    nodes = sorted({place.node for place in partition.places})
+    if node is not None and node not in nodes:
+        raise ConfigError(f"--node {node} is no node of the partition table, which has {', '.join(nodes)}")
     found = {}
     for own in partition.places:
-        if own.memory == Anywhere():
+        if own.memory == Anywhere() or own.node != (node or own.node):
             continue
         neighbours = [place for place in partition.places if place.node == own.node]
         try:

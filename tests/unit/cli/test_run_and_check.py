@@ -57,6 +57,23 @@ def test_a_check_shows_where_each_device_that_names_a_place_would_have_its_memor
     assert re.search(r"rank 2 │ refused: .*placed\.toml:11: memory of rank 2 is 'numa:977': this machine has", output)
 
 
+def test_a_check_of_one_node_leaves_out_the_devices_of_others(folder, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "1000")
+    devices = "".join(
+        f'[[rank]]\nrank = {rank}\nrole = "both"\nnode = "{node}"\nmemory = "folder:/dev/shm"\n'
+        for rank, node in enumerate("ab")
+    )
+    (folder / "two.toml").write_text(devices)
+    for node, here, elsewhere in (("a", "rank 0", "rank 1"), ("b", "rank 1", "rank 0")):
+        status, output = status_with(folder, "two.toml", "check", "--node", node)
+        assert status == 0
+        assert here in output
+        assert elsewhere not in output
+    status, output = status_with(folder, "two.toml", "check", "--node", "c")
+    assert status == 2
+    assert "--node c is no node of the partition table, which has a, b" in output
+
+
 def test_a_check_lists_the_numa_nodes_of_the_machine(folder):
     status, output = status_with(folder, "2:2", "check")
     assert status == 0
