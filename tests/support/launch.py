@@ -46,8 +46,7 @@ def mpirun(
 ) -> Completed:
     """Run `script` on `nprocs` ranks and return how it ended; of memory devices not, where all are to join first.
 
-    With "torch" or "tensorflow" `preloaded`, ranks are forked from a process that has imported it. Not where one is to
-    be killed: its death must be seen by mpirun itself.
+    With "torch" or "tensorflow" `preloaded`, ranks are forked from a process that has imported it.
 
     After `timeout_s`, or once `gives_up`, every rank prints the stacks of all its threads, the job is ended and an
     AssertionError shows what it wrote.

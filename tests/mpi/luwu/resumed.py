@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import random
+import signal
 import sys
 import threading
 import time
 from pathlib import Path
 
 import numpy as np
-import psutil
 import torch
+from mpi4py import MPI
 from torch import nn
 
 import coarse
@@ -45,9 +47,8 @@ class Batches:
 
 
 def kill(rank: int, after_s: float) -> None:
-    ranks = {process.environ()["PMIX_RANK"]: process for process in psutil.Process().parent().children()}
     time.sleep(after_s)
-    ranks[str(rank)].kill()
+    os.kill(int((folder / f"pid{rank}").read_text()), signal.SIGKILL)
 
 
 def between_hosts() -> dict[str, object]:
@@ -93,7 +94,9 @@ def main() -> None:
     ct.shutdown()
 
 
+rank = MPI.COMM_WORLD.Get_rank()
 folder.mkdir(exist_ok=True)
+(folder / f"pid{rank}").write_text(str(os.getpid()))
 ct.init()
 try:
     main()

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
 
@@ -16,15 +16,10 @@ STEPS = 7
 WORKERS, RANKS = 2, 3
 
 
-def preloaded_for(options: Iterable[str]) -> str:
-    """For `mpirun`: nothing where a rank is killed."""
-    return "" if any(option.startswith("kill=") for option in options) else "torch"
-
-
 def run(folder: Path, *options: str) -> Completed:
     return mpirun(
         RANKS, HERE / "resumed.py", folder, STEPS, *options, env=environ(folder), ulfm=True, timeout_s=90,
-        joins_first=True, preloaded=preloaded_for(options),
+        preloaded="torch",
     )  # fmt: skip
 
 
@@ -84,10 +79,7 @@ def require_resumed(run_again, folder, victim, step, options, undisturbed):
 
 
 def between_hosts(folder: Path, *options: str) -> Completed:
-    return started(
-        folder, HERE / "resumed.py", STEPS, *options, ulfm=True, timeout_s=90, joins_first=True,
-        preloaded=preloaded_for(options),
-    )  # fmt: skip
+    return started(folder, HERE / "resumed.py", STEPS, *options, ulfm=True, timeout_s=90, preloaded="torch")
 
 
 @pytest.fixture(scope="module")

@@ -91,7 +91,7 @@ def test_a_worker_that_stops_stalls_or_dies(name, tmp_path):
     environ = folder_with(tmp_path, layout, "stall_timeout_s = 20\n")
     completed = mpirun(
         ranks_of(layout), HERE / "slow_worker.py", tmp_path, cache, env=environ, timeout_s=120, ulfm=True,
-        joins_first=True,
+        joins_first=True, preloaded="torch",
     )  # fmt: skip
     assert completed.returncode != 0  # one was killed
     reports = [tmp_path / f"worker{rank}.json" for rank in range(layout[0])]

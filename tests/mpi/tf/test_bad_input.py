@@ -69,7 +69,9 @@ def test_who_is_killed_in_mid_fit_is_named_to_all_survivors_whether_they_catch_i
 @pytest.mark.test_all
 def test_under_plain_mpirun_a_death_in_mid_fit_ends_the_job(tmp_path):
     environ = QUIET | {"COARSE_PARTITION": "2:1"}
-    completed = mpirun(3, HERE / "ended_rank.py", "kill", tmp_path, env=environ, timeout_s=TIMEOUT_S)
+    completed = mpirun(
+        3, HERE / "ended_rank.py", "kill", tmp_path, env=environ, timeout_s=TIMEOUT_S, preloaded="tensorflow"
+    )
     assert completed.returncode != 0
     require_nothing_left(tmp_path)
 

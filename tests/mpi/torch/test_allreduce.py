@@ -27,7 +27,9 @@ ENDINGS = [
 
 @pytest.mark.parametrize(("how", "way"), ENDINGS)
 def test_under_ulfm_the_survivor_of_an_all_reduce_names_the_rank_that_ended(tmp_path, how, way):
-    completed = mpirun(4, HERE / "ended_in_allreduce.py", how, way, tmp_path, ulfm=True, timeout_s=60)
+    completed = mpirun(
+        4, HERE / "ended_in_allreduce.py", how, way, tmp_path, ulfm=True, timeout_s=60, preloaded="torch"
+    )
     assert completed.returncode != 0
     found = json.loads((tmp_path / "rank0.json").read_text())
     assert found["kind"] == "DeadRankError", found["text"]
@@ -39,7 +41,8 @@ def test_under_ulfm_the_survivor_of_an_all_reduce_names_the_rank_that_ended(tmp_
 
 @pytest.mark.parametrize("way", parameters(["allreduce", "ddp", "fsdp"], {"ddp", "fsdp"}))
 def test_a_worker_that_leaves_amid_training_is_named_by_all_who_need_it(tmp_path, way):
-    mpirun(4, HERE / "left_training.py", tmp_path, way, env={"COARSE_PARTITION": "3:1"}, ulfm=True, timeout_s=60)
+    environ = {"COARSE_PARTITION": "3:1"}
+    mpirun(4, HERE / "left_training.py", tmp_path, way, env=environ, ulfm=True, timeout_s=60, preloaded="torch")
     for rank in (0, 2):
         found = json.loads((tmp_path / f"rank{rank}.json").read_text())
         assert found["kind"] == ("RuntimeError" if way == "ddp" else "DeadRankError"), found["text"]

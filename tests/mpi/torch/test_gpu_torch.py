@@ -81,7 +81,10 @@ def test_the_death_of_a_worker_is_told_in_time(tmp_path, what, settings):
         "COARSE_CONFIG": str(tmp_path / "config.toml"),
         "COARSE_TEST_GPUS": json.dumps({"num_gpus": 1, "total_bytes": 1 << 31}),
     }
-    mpirun(4, HERE / "killed_gpu_worker.py", tmp_path, what, env=environ, ulfm=True, timeout_s=120, joins_first=True)
+    mpirun(
+        4, HERE / "killed_gpu_worker.py", tmp_path, what, env=environ, ulfm=True, timeout_s=120, joins_first=True,
+        preloaded="torch",
+    )  # fmt: skip
     reports = [json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in (0, 2)]
     for report in reports:
         assert report["kind"] == "DeadRankError", report

@@ -33,7 +33,7 @@ def test_of_the_backend(reports, claim):
 
 def test_whoever_waits_for_a_dead_rank_is_told_which(tmp_path):
     environ = {"COARSE_PARTITION": "4:1"}
-    mpirun(5, HERE / "process_group_death.py", tmp_path, env=environ, ulfm=True, timeout_s=TIMEOUT_S)
+    mpirun(5, HERE / "process_group_death.py", tmp_path, env=environ, ulfm=True, timeout_s=TIMEOUT_S, preloaded="torch")
     found = [json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in (0, 2, 3)]
     for report in found:
         assert "worker 1 (MPI rank 1) died" in report["text"]
