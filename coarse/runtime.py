@@ -245,12 +245,15 @@ class Runtime:
             self.client_index, self.device_index = at.client_index, at.device_index
             self.worker_comm = at.workers
             """The workers' communicator, for the one thread of a worker that calls MPI while it trains."""
-            self._users_comm = MPI.COMM_NULL if self.client_index is None else at.workers.Dup()
-            opened.callback(self._free, self._users_comm)
+            self._users_comm, groups_comm = (
+                MPI.COMM_NULL if self.client_index is None else at.workers.Dup() for _ in range(2)
+            )
+            for communicator in (self._users_comm, groups_comm):
+                opened.callback(self._free, communicator)
             share = self._parts.share(at, opened)
             self._service = self._make_service(share, opened)
             self.client = self._make_client(share, opened)
-            self.groups = None if self.client is None else SharedByGroups(self.client, at.workers, at.placement)
+            self.groups = None if self.client is None else SharedByGroups(self.client, groups_comm, at.placement)
             """What all groups of workers share in this process; None where this rank is no worker."""
             self._snapshots = self._make_snapshots()
             agree(at.world, None)  # every endpoint has its doorbell now

@@ -17,6 +17,23 @@ from coarse.errors import MismatchError
 from coarse.protocol.records import Tag
 
 
+def communicators(worker_comm: MPI.Comm, workers: tuple[int, ...], tag: int = 0) -> tuple[MPI.Intracomm, MPI.Intracomm]:
+    """Two communicators of these workers alone, in this order; all of them call it together, and block until they have.
+
+    Of all workers by a duplicate, for which they need nobody else. Of some by Create_group, whose calls `tag` tells
+    apart: Open MPI has mpirun carry it out, which may take a hundred times as long.
+    """
+    parent = MPI.Intracomm(worker_comm)
+    if workers == tuple(range(parent.Get_size())):
+        return parent.Dup(), parent.Dup()
+    everybody = parent.Get_group()
+    group = everybody.Incl(list(workers))
+    comm = parent.Create_group(group, tag)
+    group.Free()
+    everybody.Free()
+    return comm, comm.Dup()
+
+
 @dataclass
 class Opened:
     """What a group has once its members have met."""
@@ -43,13 +60,7 @@ class Opened:
             CapacityError: a node's devices have no room (on all members).
         """
         yield from self._greet()
-        parent = MPI.Intracomm(self.shared.worker_comm)
-        everybody = parent.Get_group()
-        group = everybody.Incl(list(self.workers))
-        comm = parent.Create_group(group)
-        self.comms += [comm, comm.Dup()]
-        group.Free()
-        everybody.Free()
+        self.comms += communicators(self.shared.worker_comm, self.workers)
         counters = (self.traffic, self.shared.traffic)
         self.wire = GroupWire(self.comms[0], self.shape, self.rank, self.workers, counters)
         members = self.shape.near(self.rank)

@@ -16,6 +16,7 @@ class SharedByGroups:
     """One for each worker, of its runtime."""
 
     def __init__(self, client: Client, worker_comm: MPI.Comm, placement: Placement) -> None:
+        """Of the workers' communicator nobody else may make use: groups are made of it in the progress thread."""
         index = client.protocol.client
         self.client = client
         self.placement = placement

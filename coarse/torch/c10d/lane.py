@@ -1,15 +1,18 @@
 """One process group's place in the progress thread: its collectives in order, its messages beside them."""
 
+import zlib
 from collections.abc import Callable
 from datetime import timedelta
 from itertools import count
 
+from coarse.collectives.opening import communicators
 from coarse.collectives.progress import Pending
 from coarse.errors import NotInitializedError
 from coarse.session import current
-from coarse.torch.c10d.members import communicator
 from coarse.torch.c10d.steps import GroupSteps, Steps
 from coarse.torch.c10d.watched import watched
+
+_MOST_TAG = 0x7FFF
 
 
 class GroupLane:
@@ -34,8 +37,8 @@ class GroupLane:
         opened: list[GroupSteps] = []
 
         def open_group() -> None:
-            comm = communicator(groups.worker_comm, workers, name)
-            opened.append(GroupSteps(comm, comm.Dup(), workers, f"process group {name!r}"))
+            comms = communicators(groups.worker_comm, workers, zlib.crc32(name.encode()) & _MOST_TAG)
+            opened.append(GroupSteps(*comms, workers, f"process group {name!r}"))
 
         self._progress.submit(self._lane, open_group, f"the opening of process group {name!r}", workers).wait()
         self.steps = opened[0]

@@ -1,10 +1,8 @@
-"""The members of a process group: who they are among the workers, and their communicator."""
+"""The members of a process group: who they are among the workers."""
 
-import zlib
 from datetime import timedelta
 
 import torch.distributed as dist
-from mpi4py import MPI
 
 from coarse.errors import ConfigError, StallError
 
@@ -34,14 +32,3 @@ def meet(store: dist.Store, rank: int, size: int, worker: int, timeout: timedelt
             "mpirun, whose job has a worker for each rank, not by torchrun"
         )
     return workers
-
-
-def communicator(workers_comm: MPI.Comm, workers: tuple[int, ...], name: str) -> MPI.Intracomm:
-    """A communicator of these workers alone, in this order; they call it together, each in its progress thread."""
-    everyone = workers_comm.Get_group()
-    assert isinstance(workers_comm, MPI.Intracomm)
-    members = everyone.Incl(list(workers))
-    comm = workers_comm.Create_group(members, zlib.crc32(name.encode()) & 0x7FFF)
-    members.Free()
-    everyone.Free()
-    return comm
