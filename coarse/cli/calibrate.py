@@ -73,7 +73,7 @@ def calibrate(
         place = _place(device, numa, file)
         own_name = name or re.sub(r"[^A-Za-z0-9]+", "-", f"calibrated {place}").strip("-")[:100]
         require_name("--name", own_name)
-        around = machine_named(base)
+        around = machine_named(base, "--base")
         require_memory_devices(around)
         num_processes = _checked(processes, repeats, seconds, size_mib, save)
         console = Console()

@@ -20,7 +20,7 @@ Samples = Annotated[
     int | None,
     typer.Option(
         help="Simulations under other inputs, beside the fast and the slow end, from which ranges are; 0: no ranges. "
-        "By default 6 for up to 16 workers."
+        "By default 6; of coarse predict for up to 16 workers."
     ),
 ]
 Degrade = Annotated[

@@ -247,6 +247,7 @@ def _unlike(toml: TomlFile, wires: _Wires, number: int, entry: Mapping[str, Any]
             f"{toml.where((*path, 'nvlink_on'))}: nvlink_on must be true or false, got {nvlink!r}; set it",
             key="nvlink_on",
         )
+    network = wires.named((*path, "network_wire"), entry.get("network_wire"))
     return _made(
         toml,
         path,
@@ -254,7 +255,7 @@ def _unlike(toml: TomlFile, wires: _Wires, number: int, entry: Mapping[str, Any]
             name=entry["name"],
             ranges=node_ranges(entry.get("numbers")),
             compute_slow_down=entry.get("compute_slow_down", 1.0),
-            network=wires.named((*path, "network_wire"), entry.get("network_wire")),
+            network=network,
             nvlink=nvlink,
         ),
         {},
@@ -311,9 +312,10 @@ def _quantities(
 
 
 def _made(toml: TomlFile, path: KeyPath, make: Callable[[], Part], keys: Mapping[str, str]) -> Part:
-    """What `make` makes; an error of a field names the line of the key that stated it."""
+    """What `make` makes; an error of a field names the line of the key that stated it, TABLE.NUMBER.KEY of several."""
     try:
         return make()
     except ConfigError as error:
         key = keys.get(error.key or "", error.key or "")
-        raise ConfigError(f"{toml.where((*path, key))}: {error}", key=key) from None
+        parts = (int(part) if part.isdecimal() else part for part in key.split("."))
+        raise ConfigError(f"{toml.where((*path, *parts))}: {error}", key=key) from None

@@ -46,16 +46,16 @@ class TreeLevel:
 
 
 def require_levels(levels: Sequence[TreeLevel]) -> None:
-    """ConfigError where switches of a level do not stand whole below one of the next."""
+    """ConfigError where switches of a level do not stand whole below one of the next; by the level's number."""
     names = [level.name for level in levels]
-    for below, above in pairwise(levels):
+    for number, (below, above) in enumerate(pairwise(levels), start=1):
         if names.count(above.name) > 1:
-            raise ConfigError(f"tree_level {above.name!r} stands twice; rename one", key="name")
+            raise ConfigError(f"tree_level {above.name!r} stands twice; rename one", key=f"tree_level.{number}.name")
         if above.nodes_per_switch <= below.nodes_per_switch or above.nodes_per_switch % below.nodes_per_switch:
             raise ConfigError(
                 f"nodes_per_switch of tree_level {above.name!r} must be a multiple of {below.nodes_per_switch}, that "
                 f"of {below.name!r} below it, and more, got {above.nodes_per_switch}; state levels from the nodes up",
-                key="nodes_per_switch",
+                key=f"tree_level.{number}.nodes_per_switch",
             )
 
 

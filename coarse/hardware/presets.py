@@ -32,7 +32,7 @@ def load_preset(name: str) -> Machine:
     return load_machine(preset_path(name))
 
 
-def machine_path(name: str) -> Path:
+def machine_path(name: str, option: str = "--machine") -> Path:
     """The file of a machine that is named by its path, or of a preset; ConfigError as in `machine_named`."""
     is_path = name.endswith(".toml") or "/" in name
     if is_path or (name not in preset_names() and Path(name).is_file()):
@@ -41,12 +41,12 @@ def machine_path(name: str) -> Path:
         return preset_path(name)
     except ConfigError as error:
         own = "a machine of your own is the path of a .toml file"
-        raise ConfigError(f"--machine: {error} ({own})", key="machine") from None
+        raise ConfigError(f"{option}: {error} ({own})", key=option.lstrip("-")) from None
 
 
-def machine_named(name: str) -> Machine:
+def machine_named(name: str, option: str = "--machine") -> Machine:
     """The machine of a file, or of a preset; ConfigError with the nearest names where there is neither."""
-    return load_machine(machine_path(name))
+    return load_machine(machine_path(name, option))
 
 
 def accelerator_named(gpu: str) -> Accelerator:

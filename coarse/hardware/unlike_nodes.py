@@ -62,31 +62,31 @@ def ranges_text(ranges: Sequence[NodeRange]) -> str:
 
 
 def require_nodes(groups: Sequence[UnlikeNodes], num_nodes: int, network: Wire | None) -> None:
-    """ConfigError where a node is named twice, or is none of the machine's."""
+    """ConfigError where a node is named twice, or is none of the machine's; by the group's number."""
     of_node: dict[int, str] = {}
     names = [group.name for group in groups]
-    for group in groups:
-        if names.count(group.name) > 1:
-            raise ConfigError(f"node {group.name!r} stands twice; rename one", key="name")
+    for number, group in enumerate(groups):
+        if group.name in names[:number]:
+            raise ConfigError(f"node {group.name!r} stands twice; rename one", key=f"node.{number}.name")
         for first, last in group.ranges:
             if last >= num_nodes:
                 raise ConfigError(
                     f"numbers of node {group.name!r} must lie in 0..{num_nodes - 1}, got {last}; "
                     f"correct them, or set num_nodes = {last + 1}",
-                    key="numbers",
+                    key=f"node.{number}.numbers",
                 )
             for node in range(first, last + 1):
                 if node in of_node:
                     raise ConfigError(
                         f"number {node} stands in node {of_node[node]!r} and in {group.name!r}, or twice in one; "
                         "remove it from one of them",
-                        key="numbers",
+                        key=f"node.{number}.numbers",
                     )
                 of_node[node] = group.name
         if group.network is not None and network is None:
             raise ConfigError(
                 f"node {group.name!r} has a network_wire and the machine none; set network_wire of the machine",
-                key="network_wire",
+                key=f"node.{number}.network_wire",
             )
 
 

@@ -6,8 +6,10 @@
 import os
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
+from coarse.cli.progress import shown_tasks
 from coarse.simulation.scenario import Policy
 from experiments.coarse_paper import fig2_communication_share, fig16_speedup, fig17_blocked_time
 from experiments.coarse_paper.cells import Cell, missing, precompute, taken, under
@@ -63,8 +65,13 @@ class CoarseStudy(Study):
 
     def found(self, num_samples: int = NUM_SAMPLES) -> list[Found]:
         """See Study."""
-        wanted = [cell for values in self.points(num_samples) for cell in cells_under(values)]
-        precompute(missing(wanted), num_processes=len(os.sched_getaffinity(0)), on_done=lambda _: None)
+        wanted = missing([cell for values in self.points(num_samples) for cell in cells_under(values)])
+        with shown_tasks() as tasks:
+            tell = tasks.begin(f"{len(wanted)} training jobs")
+            num_done = count(1)
+            precompute(
+                wanted, num_processes=len(os.sched_getaffinity(0)), on_done=lambda _: tell(next(num_done) / len(wanted))
+            )
         return super().found(num_samples)
 
 

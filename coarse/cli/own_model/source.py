@@ -14,6 +14,11 @@ from coarse.hardware.models import MODELS, Model
 _COUNTED = (
     "parameters and FLOPs are counted from its sizes (derived), activations by what kernels usually keep (assumption)"
 )
+_OF_CONFIG = (
+    "what depends on values, as the routes of a mixture of experts do, cannot run there: name a function that returns "
+    "a model of as many FLOPs without it, or a trace"
+)
+"""What to do about a model that transformers built and that does not run."""
 MAX_SEQUENCE = 1 << 24
 
 
@@ -101,7 +106,7 @@ def _of_config(path: Path, sequence: int | None) -> OwnModel:
         from coarse.cli.own_model.traced import traced
     module = module_of(entries, str(path))
     inputs = inputs_of(module, str(path), sequence)
-    found = traced(module, inputs, name=name, where=str(path))
+    found = traced(module, inputs, name=name, where=str(path), remedy=_OF_CONFIG)
     return found.with_first_note(_note(found.model, str(path), f"built by transformers as {type(module).__name__}"))
 
 

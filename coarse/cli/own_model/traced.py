@@ -87,8 +87,13 @@ def tokens(sequence: int, **others: torch.Tensor) -> Inputs:
     return Inputs(args=(ids,), kwargs=others, sample=f"sequence of {sequence} tokens")
 
 
-def traced(module: nn.Module, inputs: Inputs, *, name: str, where: str) -> OwnModel:
+_REMEDY = "return inputs that fit, and let forward not depend on values (.item(), nonzero())"
+
+
+def traced(module: nn.Module, inputs: Inputs, *, name: str, where: str, remedy: str = _REMEDY) -> OwnModel:
     """A module's layers by one forward pass for training; see [Note: what a trace counts].
+
+    `remedy` says what to do about a forward pass that fails.
 
     Raises:
         ConfigError: a forward pass that fails on the meta device, or whose outcome no parameter takes part in.
@@ -99,8 +104,7 @@ def traced(module: nn.Module, inputs: Inputs, *, name: str, where: str) -> OwnMo
         outcome = trace.run(inputs)
     except Exception as error:
         raise ConfigError(
-            f"{where}: forward failed on torch's meta device: {type(error).__name__}: {_first_line(error)}; return "
-            "inputs that fit, and let forward not depend on values (.item(), nonzero())",
+            f"{where}: forward failed on torch's meta device: {type(error).__name__}: {_first_line(error)}; {remedy}",
             key="model",
         ) from error
     learned = _learned(outcome)

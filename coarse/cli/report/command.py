@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 
 from coarse.cli.report.chakra import write_chakra
@@ -17,6 +18,9 @@ HEADS = (
     *("mode", "policy", "total\nms", "compute\nms", "exposed\nms", "idle\nms", "speed-\nup"),
     *("most GB\non a link", "kind"),
 )
+
+_WIDEST = 1000
+"""Columns of text that no table needs."""
 
 app = typer.Typer(add_completion=False)
 
@@ -43,13 +47,21 @@ def show(run: Run, folder: Path, console: Console) -> None:
 
     pictures = draw_run(run, folder)
     page = write_page(run, pictures, folder)
-    console.print(table_of(run))
+    _print_whole(console, table_of(run))
     for note in run.notes:
         console.print(note, highlight=False, markup=False, soft_wrap=True)
     wrote = [*(picture.path for picture in pictures), page]
     for what, paths in (("wrote", wrote), ("trace", traces_in(folder))):
         for path in paths:
             console.print(f"{what} {path.as_posix()}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _print_whole(console: Console, table: Table) -> None:
+    """A table, wider than the console where that would cut its columns."""
+    least = Measurement.get(console, console.options.update(max_width=_WIDEST), table).minimum
+    if least > console.width:
+        table.width = least
+    console.print(table, crop=False)
 
 
 def table_of(run: Run) -> Table:

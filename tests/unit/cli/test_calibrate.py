@@ -142,7 +142,7 @@ def test_where_the_processor_flushes_no_lines_the_rest_is_measured(tmp_path, poo
         (("--file", "POOL", "--seconds", "nan"), "--seconds must lie in 1..3600, got nan"),
         (("--file", "POOL", "--save", "/absent/machine.toml"), "--save /absent/machine.toml: cannot be written"),
         (("--file", "POOL", "--base", "aws-p3"), "machine aws-p3 has no [[memory]]"),
-        (("--file", "POOL", "--base", "absent"), "there is no preset 'absent'"),
+        (("--file", "POOL", "--base", "absent"), "--base: there is no preset 'absent'"),
         (("--file", "POOL", "--name", 'a"b'), "--name must be text"),
     ],
 )

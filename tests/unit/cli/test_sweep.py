@@ -300,6 +300,7 @@ BAD = {
     ("--vary", "straggler=1"): ("WORKER=FACTOR",),
     ("--vary", "straggler=1=-2"): ("1=-2",),
     ("--vary", "modes=dens"): ("dense, allreduce, coarse",),
+    ("--vary", "batch=1,2", "--modes", "fsdp"): ("dense, allreduce, coarse", "'fsdp'", "ask coarse predict"),
     ("--vary", "machine=aws-p4"): ("aws-p4", "did you mean"),
     ("--vary", "workers=1", "--vary", "workers=2"): ("workers is varied twice",),
     ("--vary", "workers=1", "--workers", "2"): ("leave --workers out",),

@@ -146,6 +146,16 @@ def test_a_tree_that_cannot_be_is_refused_with_file_and_line(text: str, said: st
     assert f"{file}:" in str(found.value)
 
 
+def test_an_error_between_levels_names_the_line_of_the_one_above(tmp_path):
+    file = tmp_path / "machine.toml"
+    for stated, key in (("leaf", 'name = "leaf"'), ("spine", "nodes_per_switch = 2")):
+        text = f"{preset_path('aws-p3').read_text()}\n{LEVEL}{LEVEL.replace('leaf', stated)}"
+        file.write_text(text)
+        line = len(text[: text.rindex(key)].splitlines()) + 1
+        with pytest.raises(ConfigError, match=rf"machine\.toml:{line}: "):
+            load_machine(file)
+
+
 def test_a_tree_without_a_network_is_refused():
     with pytest.raises(ConfigError, match="a tree_level is of the network, and the machine has none"):
         replace(FLAT, network=None, num_nodes=1, tree_levels=LEAVES)

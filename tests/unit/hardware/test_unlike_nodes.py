@@ -138,6 +138,27 @@ def test_nodes_that_cannot_be_are_refused_with_file_and_line(text: str, said: st
     assert f"{file}:" in str(found.value)
 
 
+@pytest.mark.parametrize(
+    ("second", "key"),
+    [
+        ('name = "old"\nnumbers = [2]\n', 'name = "old"'),
+        ('name = "new"\nnumbers = [4]\n', "numbers = [4]"),
+        ('name = "new"\nnumbers = [1]\n', "numbers = [1]"),
+        ('name = "new"\nnumbers = [2]\nnetwork_wire = "nix"\n', 'network_wire = "nix"'),
+    ],
+)
+def test_an_error_of_one_of_several_nodes_names_its_line_once(second: str, key: str, tmp_path):
+    file = tmp_path / "machine.toml"
+    stated = preset_path("aws-p3").read_text().replace('name = "aws-p3"', 'name = "aws-p3"\nnum_nodes = 4', 1)
+    text = f"{stated}\n{NODE}[[node]]\n{second}"
+    file.write_text(text)
+    line = len(text[: text.rindex(key)].splitlines()) + 1
+    with pytest.raises(ConfigError) as found:
+        load_machine(file)
+    assert str(found.value).startswith(f"{file}:{line}: ")
+    assert str(found.value).count(str(file)) == 1
+
+
 def test_a_machine_with_fewer_nodes_than_it_names_is_refused():
     with pytest.raises(ConfigError, match=r"must lie in 0..1, got 2; correct them, or set num_nodes = 3"):
         replace(MIXED, num_nodes=2)

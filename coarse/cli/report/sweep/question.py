@@ -12,6 +12,7 @@ from coarse.cli.own_model.source import MAX_SEQUENCE, own_model
 from coarse.cli.own_model.traces.file import SUFFIXES
 from coarse.cli.report.prediction import MAX_WORKERS, Question, modes_of, one_of, predict, result_of, slow_down
 from coarse.cli.report.ranges import Ranges, ranges_of
+from coarse.cli.report.sharded_prediction import ALL
 from coarse.cli.report.sweep.points import Point, Value, text_of
 from coarse.cli.report.sweep.rows import Row
 from coarse.errors import CoarseError, ConfigError
@@ -23,7 +24,9 @@ from coarse.hardware.presets import accelerator_named, machine_path
 from coarse.hardware.quantities import LARGEST, SMALLEST
 from coarse.protocol.config import COLLECTIVES
 from coarse.protocol.toml import TomlFile
+from coarse.simulation.paged.capacity import MODES as LUWU_MODES
 from coarse.simulation.scenario import Mode, Policy
+from coarse.simulation.sharded.modes import SimulatedMode
 
 SETTINGS: dict[str, type] = {
     "machine": str, "model": str, "sequence": int, "step": int, "gpu": str, "peak_share": float, "iteration_s": float,
@@ -211,7 +214,14 @@ def _slow_downs(text: str) -> Iterator[tuple[int, float]]:
 
 def _modes(settings: Mapping[str, Value]) -> Iterator[Mode]:
     stated = settings.get("modes")
-    return modes_of(None if stated is None else text_of(stated).replace("+", ","))
+    text = None if stated is None else text_of(stated).replace("+", ",")
+    for name in () if text is None else map(str.strip, text.split(",")):
+        if name in (ALL, *SimulatedMode, *LUWU_MODES):
+            raise ConfigError(
+                f"--modes of a sweep are of {', '.join(Mode)}, got {name!r}; ask coarse predict for it at each point",
+                key="modes",
+            )
+    return modes_of(text)
 
 
 def _file_of(model: str) -> Path | None:

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from coarse.cli import predict, shard
 from coarse.cli.own_model.source import own_model
+from coarse.errors import ConfigError
 from coarse.hardware.models import Precision
 
 MODULES = Path(__file__).with_name("modules_for_traces.py")
@@ -145,6 +146,16 @@ def test_parameters_that_another_submodule_reads_count_there():
     model = own_model(function("attention"), None).model
     assert model.num_parameters == 4 * 64 * 64 + 4 * 64
     assert len(model.layers) == 1
+
+
+def test_a_mixture_of_experts_is_refused_with_what_to_do_about_a_file(tmp_path):
+    pytest.importorskip("transformers")
+    shape = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    experts = {"num_key_value_heads": 2, "num_local_experts": 4, "num_experts_per_tok": 2, "vocab_size": 50}
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps({"model_type": "mixtral", **shape, **experts}))
+    with pytest.raises(ConfigError, match="routes of a mixture of experts do, cannot run there: name a function"):
+        own_model(str(file), 8)
 
 
 def test_what_dropout_keeps_is_counted():

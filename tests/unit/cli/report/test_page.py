@@ -1,10 +1,14 @@
-"""The page of a run: headings, captions, links that lead somewhere, and its colours by night."""
+"""A run's page: headings, captions, links that lead somewhere, colours by night; and its table on a console."""
 
+import io
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
+from rich.console import Console
 
+from coarse.cli.report.command import show
 from coarse.cli.report.page import traces_in, write_page
 from coarse.cli.report.run import Picture, Result, Run
 
@@ -104,3 +108,16 @@ def test_by_night_every_colour_is_another(run, tmp_path):
     assert set(re.findall(r"var\((--[a-z]+)\)", style)) == set(colours_by_day)
     assert not re.findall(r"#[0-9a-f]{3,6}", re.sub(r"--[a-z]+:#[0-9a-f]+", "", style))  # none beside the variables
     assert "figure img{filter:invert" in night
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120])
+def test_a_console_that_is_too_narrow_cuts_no_column(run, columns, tmp_path):
+    result = Result(
+        name="allreduce", policy="auto 100%", iteration_s=12345e-9, compute_s=1e-6, exposed_s=1e-6, idle_s=1e-6,
+        link_bytes=(("node0 socket0 duplex", 1e9),), samples_s=(1234e-9, 123456e-9),
+    )  # fmt: skip
+    console = Console(file=io.StringIO(), width=columns)
+    show(replace(run, results=(result, replace(result, name="zeropp"))), tmp_path, console)
+    lines = console.file.getvalue().splitlines()
+    assert sum(line.rstrip().endswith(" simulated") for line in lines) == 2
+    assert sum("0.00123-0.123" in line for line in lines) == 2
