@@ -207,6 +207,7 @@ def _predicted(
 ) -> Run:
     """All modes, one after the other; a mode that nobody asked for by name may be impossible on the machine."""
     scenarios = asked.scenarios()
+    ranges = ranges and ranges.of_profile(scenarios.profile)
     notes = [*_notes(scenarios), ranges.note() if ranges else NO_RANGES]
     if any(isinstance(mode, SimulatedMode) for mode in modes):
         notes.append(SHARDED_NOTE)

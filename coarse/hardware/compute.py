@@ -139,6 +139,8 @@ class ComputeProfile:
     backward_s: tuple[float, ...]
     basis: Basis
     source: str
+    factors: tuple[float, float] | None = None
+    """How many times as long they may be at least and at most; None: as those of most jobs (hardware.intervals)."""
 
     def __post_init__(self) -> None:
         if not len(self.layers) == len(self.forward_s) == len(self.backward_s) > 0:
@@ -222,7 +224,7 @@ def profile_at_peak_share(
         ConfigError: a share outside of (0, 1].
     """
     rate = _share(peak_share) * _peak(accelerator, precision)
-    return split_iteration(
+    profile = split_iteration(
         model,
         batch * model.flops_per_sample / FORWARD_SHARE / rate,
         gpu=accelerator.name,
@@ -232,6 +234,7 @@ def profile_at_peak_share(
         source=f"three times forward's FLOPs {_at_share(accelerator, precision, peak_share)}, split over the layers by "
         "their FLOPs",
     )
+    return replace(profile, factors=_factors(peak_share))
 
 
 def _share(peak_share: float | None) -> float:
@@ -239,6 +242,14 @@ def _share(peak_share: float | None) -> float:
     if not 0.0 < share <= 1.0:
         raise ConfigError(f"--peak-share must lie in (0, 1], got {share:g}; correct it", key="peak_share")
     return share
+
+
+def _factors(peak_share: float | None) -> tuple[float, float] | None:
+    """How many times as long operations take at the most and the least that is attained; None of a share asked for."""
+    if peak_share is not None:
+        return None
+    least, most = PUBLISHED_SHARES
+    return PEAK_SHARE / most, PEAK_SHARE / least
 
 
 def _peak(accelerator: Accelerator, precision: Precision) -> float:
@@ -327,6 +338,7 @@ def profile_of_operations(
         backward_s=tuple(count / rate for count in backward),
         basis=Basis.ASSUMPTION,
         source=f"the operations counted {source}, {_at_share(accelerator, precision, peak_share)}",
+        factors=_factors(peak_share),
     )
 
 

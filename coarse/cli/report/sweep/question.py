@@ -39,7 +39,7 @@ WHOLE = (*(key for key, kind in SETTINGS.items() if kind is int), "num_nodes", "
 """Keys whose values are whole numbers."""
 _LIMITS = {"sequence": (1, MAX_SEQUENCE), "peak_share": (SMALLEST, 1.0), "iteration_s": (SMALLEST, LARGEST)}
 """The least and the most of settings that a question checks with its model alone."""
-_FORMAT = 2
+_FORMAT = 3
 """Of the record of a question."""
 _KIND_NAMES = {int: "a whole number", float: "a number", bool: "true or false"}
 
@@ -181,7 +181,8 @@ def simulated(cell: Cell) -> Row:
         scenario = scenarios.of(cell.mode)
         scenario.gpu_memory(Optimizer(asked.optimizer))
         job, report = predict(scenario, lambda _: None, lambda _: None, record=False)
-        samples_s = cell.ranges.iterations_s(scenarios, cell.mode, job) if cell.ranges else ()
+        ranges = cell.ranges and cell.ranges.of_profile(scenarios.profile)
+        samples_s = ranges.iterations_s(scenarios, cell.mode, job) if ranges else ()
     except CoarseError as error:
         return Row(values=cell.values, mode=cell.mode.value, reason=" ".join(str(error).split()))
     result = result_of(scenario, job, report)

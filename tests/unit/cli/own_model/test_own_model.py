@@ -101,6 +101,23 @@ def test_the_output_says_what_each_number_rests_on(tmp_path):
     assert "67,264 parameters" in run["inputs"]["model's numbers"]
 
 
+@pytest.mark.parametrize(
+    ("more", "interval"),
+    [
+        ((), "compute 0.517241 to 2.72727"),
+        (("--peak-share", 0.3), "compute 0.9 to 1.1"),
+        (("--iteration-s", 0.1), "compute 0.9 to 1.1"),
+        (("--interval", "compute=0.8:1.2"), "compute 0.8 to 1.2"),
+    ],
+)
+def test_the_share_of_the_peak_that_nobody_stated_may_be_any_that_was_published(more, interval, tmp_path):
+    config = written(tmp_path, {"model_type": "gpt2", **SMALL["gpt2"]})
+    _, run = predicted(tmp_path, "--model", config, "--sequence", 32, "--samples", 1, *more)
+    (note,) = [note for note in run["notes"] if note.startswith("Ranges: ")]
+    assert interval in note
+    assert note.count("compute ") == 1
+
+
 def test_layers_come_in_order_of_forward_with_their_products():
     model = own_model(function("resnet_like"), None).model
     names = ["0.conv1", "0.bn1", "0.conv2", "0.bn2", "0.projection"]
