@@ -48,6 +48,11 @@ class Interval:
                 key=self.field,
             )
 
+_MEANING = (
+    "A row of several values is met where all of them are at once. What is missed whatever they are is missed at each "
+    "of these points; others were not tried."
+)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
@@ -140,7 +145,7 @@ class Study:
             f"Made by `{self.command} --docs docs/{self.page_name}`; do not edit. {self.what} Each input alone at both "
             f"ends, all {len(self.corners())} corners, and {num_samples} points of a Latin hypercube over all. All "
             "numbers are *simulated*.", "",
-            summary(found) + ".", "",
+            f"{summary(found)}. {_MEANING}", "",
             *markdown([["input", "declared as", "low", "central", "high", "why"], *inputs]), "",
             *markdown(table(found)), "",
         ]  # fmt: skip
