@@ -53,7 +53,7 @@ from coarse.hardware.compute import PEAK_SHARE as OWN_PEAK_SHARE
 from coarse.hardware.degradation import parse_degradation
 from coarse.hardware.gpt import OPT_SHAPES
 from coarse.hardware.machine import Machine
-from coarse.hardware.presets import machine_named, machine_path
+from coarse.hardware.presets import lines_without_source, machine_named, machine_path
 from coarse.protocol.toml import TomlFile
 from coarse.protocol.units import GIB
 from coarse.simulation.adaptation import PROFILE_EVERY
@@ -206,9 +206,9 @@ def _predicted(
     asked: Question, modes: tuple[AnyMode, ...], must_have: bool, out: Path, ranges: Ranges | None
 ) -> Run:
     """All modes, one after the other; a mode that nobody asked for by name may be impossible on the machine."""
-    scenarios = asked.scenarios()
+    scenarios, toml = asked.scenarios(), TomlFile.read(machine_path(asked.machine))
     ranges = ranges and ranges.of_profile(scenarios.profile)
-    notes = [*_notes(scenarios), ranges.note() if ranges else NO_RANGES]
+    notes = [*_notes(scenarios), *_source_note(toml), ranges.note() if ranges else NO_RANGES]
     if any(isinstance(mode, SimulatedMode) for mode in modes):
         notes.append(SHARDED_NOTE)
     _clear(out)
@@ -303,6 +303,17 @@ def _notes(scenarios: Scenarios) -> tuple[str, ...]:
         "compute and idle are the means over all."
     )
     return *own, compute, *unlike, one
+
+
+def _source_note(toml: TomlFile) -> tuple[str, ...]:
+    """What a machine's file leaves open."""
+    lines = lines_without_source(toml)
+    if not lines:
+        return ()
+    return (
+        f"{toml.path}:{lines[0]}: the first of {len(lines)} lines whose numbers have no source; write what they "
+        "rest on in a comment behind each, or above it.",
+    )
 
 
 def _inputs(scenarios: Scenarios) -> dict[str, str]:

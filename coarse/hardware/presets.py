@@ -8,8 +8,11 @@ from pathlib import Path
 from coarse.errors import ConfigError
 from coarse.hardware.machine import Accelerator, Machine
 from coarse.hardware.machine_file import load_machine
+from coarse.protocol.toml import TomlFile
 
 FOLDER = Path(__file__).parent / "presets"
+_NUMBER = re.compile(r"\s*[\w\".\- ]+=\s*(\d|\[\s*(\d|\[|$))")
+"""How a line begins that states a number, or several."""
 
 
 def preset_names() -> tuple[str, ...]:
@@ -30,6 +33,16 @@ def preset_path(name: str) -> Path:
 def load_preset(name: str) -> Machine:
     """The machine of a preset; ConfigError with the nearest names where there is none such."""
     return load_machine(preset_path(name))
+
+
+def lines_without_source(toml: TomlFile) -> tuple[int, ...]:
+    """The lines with numbers of which no comment says what they rest on, neither behind them nor on the line above."""
+    found, above = [], ""
+    for number, line in enumerate(toml.text.splitlines(), start=1):
+        if _NUMBER.match(line) and "#" not in line and not above.lstrip().startswith("#"):
+            found.append(number)
+        above = line
+    return tuple(found)
 
 
 def machine_path(name: str, option: str = "--machine") -> Path:

@@ -68,6 +68,16 @@ def test_the_output_gives_ranges_and_says_of_what(predicted):
     assert f"{run['rows'][0]['samples_s'][0] * 1e3:.3g}-" in page
 
 
+def test_numbers_of_a_machine_that_have_no_source_are_said_to_have_none(tmp_path):
+    bare = [line.partition(" #")[0] for line in preset_path("cxl-niagara2").read_text().splitlines()]
+    (tmp_path / "m.toml").write_text("\n".join(line for line in bare if not line.startswith("#")))
+    asked = ("predict", "--modes", "allreduce", "--workers", 2, "--samples", 0, "--out", tmp_path, "--machine")
+    for machine, is_said in ((tmp_path / "m.toml", True), ("cxl-niagara2", False)):
+        assert called(*asked, machine).exit_code == 0
+        notes = json.loads((tmp_path / "run.json").read_text())["notes"]
+        assert any("m.toml:" in note and "lines whose numbers have no source" in note for note in notes) == is_said
+
+
 def test_an_own_interval_widens_the_range_and_none_asked_for_is_none(tmp_path):
     asked = ("predict", "--modes", "allreduce", "--workers", 2, "--out", tmp_path)
     spans = []

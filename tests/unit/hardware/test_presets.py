@@ -1,11 +1,12 @@
 """The machines that come with the package."""
 
-import re
+from pathlib import Path
 
 import pytest
 
 from coarse.errors import ConfigError
-from coarse.hardware.presets import load_preset, preset_names, preset_path
+from coarse.hardware.presets import lines_without_source, load_preset, preset_names, preset_path
+from coarse.protocol.toml import TomlFile
 
 NAMES = {
     *("aws-g4dn", "aws-p3", "sdsc-p100", "coarse-fpga", "luwu", "cxl-type3-asic", "cxl-type3-fpga", "cxl-cz120"),
@@ -25,11 +26,12 @@ def test_a_preset_loads_and_has_its_own_name(name):
 
 @pytest.mark.parametrize("name", sorted(NAMES))
 def test_every_number_of_a_preset_has_its_source_beside_or_above_it(name):
-    above = ""
-    for line in preset_path(name).read_text(encoding="utf-8").splitlines():
-        if re.match(r"\w+ = (\d|\[$)", line):
-            assert "#" in line or above.startswith("#"), line
-        above = line
+    assert not lines_without_source(TomlFile.read(preset_path(name)))
+
+
+def test_numbers_without_a_source_are_found_by_their_lines():
+    lines = ("name = 'a'", "a = 3", "# Measured.", "b = 4.5", "c = [1, 2]  # a table", '"x.y" = [0.1, 2]', "d = [", " 3,")
+    assert lines_without_source(TomlFile(Path("m.toml"), "\n".join(lines), {})) == (2, 6, 7)
 
 
 @pytest.mark.parametrize(("asked", "offered"), [("aws-p4", "aws-p3"), ("fcdp-a40", "fcdp-a40-rdma"), ("p100", "sdsc")])
