@@ -30,7 +30,7 @@ def test_every_number_of_a_preset_has_its_source_beside_or_above_it(name):
 
 
 def test_numbers_without_a_source_are_found_by_their_lines():
-    lines = ("name = 'a'", "a = 3", "# Measured.", "b = 4.5", "c = [1, 2]  # a table", '"x.y" = [0.1, 2]', "d = [", " 3,")
+    lines = ("", "a = 3", "# Measured.", "b = 4.5", "c = [1, 2]  # a table", '"x.y" = [0.1, 2]', "d = [", " 3,")
     assert lines_without_source(TomlFile(Path("m.toml"), "\n".join(lines), {})) == (2, 6, 7)
 
 
