@@ -42,7 +42,7 @@ from coarse.cli.report.prediction import (
 )
 from coarse.cli.report.ranges import NO_RANGES, Ranges, ranges_of
 from coarse.cli.report.run import RUN_FILE, Result, Run, write_run
-from coarse.cli.report.sharded_prediction import ALL, AnyMode, any_modes_of, sharded_outcome, sharded_scenario
+from coarse.cli.report.sharded_prediction import ALL, AnyMode, any_modes_of, sharded_outcome, sharded_samples_s
 from coarse.cli.report.sharded_prediction import NOTE as SHARDED_NOTE
 from coarse.cli.report.simulated import timeline_of
 from coarse.cli.report.timeline import Timeline
@@ -255,11 +255,8 @@ def _sharded_outcome(scenarios: Scenarios, mode: SimulatedMode, tasks: Tasks, ra
     found = sharded_outcome(scenarios, mode)
     result = found.result
     if ranges is not None:
-
-        def iteration_s(other: Scenarios) -> float:
-            return sharded_scenario(other, mode).run().iteration_s
-
-        result = replace(result, samples_s=ranges.everywhere(scenarios, iteration_s, tasks.begin(f"{mode}: ranges")))
+        on_range = tasks.begin(f"{mode}: ranges")
+        result = replace(result, samples_s=sharded_samples_s(ranges, scenarios, mode, on_range))
     return _Outcome(result=result, timeline=None, memory_bytes=found.memory_bytes, notes=[])
 
 

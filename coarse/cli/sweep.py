@@ -86,7 +86,10 @@ def sweep(
     workers: Annotated[int, typer.Option(help="Ranks that compute.")] = 4,
     devices: Annotated[int, typer.Option(help="Memory devices; 0: as many as workers.")] = 0,
     nodes: Annotated[int, typer.Option(help="Nodes that workers and devices are spread over.")] = 1,
-    modes: Annotated[str | None, typer.Option(help="Of dense, allreduce, coarse; by default all.")] = None,
+    modes: Annotated[
+        str | None,
+        typer.Option(help="Of dense, allreduce, coarse (by default all three), zero2, fsdp, hybrid, zeropp, fcdp."),
+    ] = None,
     policy: Annotated[str, typer.Option(help="What goes to the devices: auto, paper or devices (all).")] = "auto",
     collective: Collective = "ring",
     straggler: Annotated[list[str] | None, typer.Option(help="3=1.5: worker 3 computes 1.5 times longer.")] = None,

@@ -1,9 +1,10 @@
 """Sharded modes in the table of data-parallel ones: the same model, machine, GPUs and compute times."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from coarse.cli.report.prediction import Scenarios
+from coarse.cli.report.ranges import Ranges
 from coarse.cli.report.run import Result
 from coarse.errors import ConfigError
 from coarse.simulation.scenario import Mode
@@ -65,6 +66,13 @@ def sharded_scenario(scenarios: Scenarios, mode: SimulatedMode) -> ShardedScenar
         gpus_per_node=asked.workers // asked.nodes,
     )
     return found.with_gpu_cache(CACHE_SHARE) if mode is SimulatedMode.FCDP else found
+
+
+def sharded_samples_s(
+    ranges: Ranges, scenarios: Scenarios, mode: SimulatedMode, on_progress: Callable[[float], None] = lambda _: None
+) -> tuple[float, ...]:
+    """Seconds of a sharded mode's iteration at each point of its inputs."""
+    return ranges.everywhere(scenarios, lambda other: sharded_scenario(other, mode).run().iteration_s, on_progress)
 
 
 def sharded_outcome(scenarios: Scenarios, mode: SimulatedMode) -> ShardedOutcome:

@@ -72,6 +72,19 @@ def test_a_point_is_what_coarse_predict_gives(swept, tmp_path):
         assert all(float(row[key]) == one[key] for key in ("iteration_s", "exposed_s", "compute_s"))
 
 
+def test_a_sharded_mode_is_what_coarse_predict_gives(tmp_path):
+    asked = ("--machine", "fcdp-a40-rdma", "--model", "bert-large", "--gpu", "v100", "--nodes", 2, "--samples", 1,
+             "--modes", "allreduce,fcdp")  # fmt: skip
+    assert called(*asked, "--vary", "batch=1,2", "--processes", 1, "--out", tmp_path / "sweep").exit_code == 0
+    rows = [row for row in rows_of(tmp_path / "sweep") if row["mode"] == "fcdp"]
+    for row in rows:
+        assert called(*asked, "--batch", row["batch"], "--out", tmp_path / "one", app=predict.app).exit_code == 0
+        found = json.loads((tmp_path / "one" / "run.json").read_text())["rows"][1]
+        assert float(row["iteration_s"]) == found["iteration_s"]
+        assert [*map(float, row["samples_s"].split())] == found["samples_s"]
+    assert len(rows) == 2
+
+
 def test_a_row_has_its_iteration_under_other_inputs_and_of_what_is_varied_none_is_another(swept):
     out, output = swept
     for row in rows_of(out):
@@ -300,7 +313,7 @@ BAD = {
     ("--vary", "straggler=1"): ("WORKER=FACTOR",),
     ("--vary", "straggler=1=-2"): ("1=-2",),
     ("--vary", "modes=dens"): ("dense, allreduce, coarse",),
-    ("--vary", "batch=1,2", "--modes", "fsdp"): ("dense, allreduce, coarse", "'fsdp'", "ask coarse predict"),
+    ("--vary", "batch=1,2", "--modes", "luwu"): ("dense, allreduce, coarse", "'luwu'", "ask coarse predict"),
     ("--vary", "machine=aws-p4"): ("aws-p4", "did you mean"),
     ("--vary", "workers=1", "--vary", "workers=2"): ("workers is varied twice",),
     ("--vary", "workers=1", "--workers", "2"): ("leave --workers out",),

@@ -10,9 +10,10 @@ from typing import Any
 
 from coarse.cli.own_model.source import MAX_SEQUENCE, own_model
 from coarse.cli.own_model.traces.file import SUFFIXES
-from coarse.cli.report.prediction import MAX_WORKERS, Question, modes_of, one_of, predict, result_of, slow_down
+from coarse.cli.report.prediction import MAX_WORKERS, Question, Scenarios, one_of, predict, result_of, slow_down
 from coarse.cli.report.ranges import Ranges, ranges_of
-from coarse.cli.report.sharded_prediction import ALL
+from coarse.cli.report.run import Result
+from coarse.cli.report.sharded_prediction import AnyMode, any_modes_of, sharded_outcome, sharded_samples_s
 from coarse.cli.report.sweep.points import Point, Value, text_of
 from coarse.cli.report.sweep.rows import Row
 from coarse.errors import CoarseError, ConfigError
@@ -54,7 +55,7 @@ class Cell:
     """Fields of the machine."""
     toml: TomlFile
     """The machine's file."""
-    mode: Mode
+    mode: AnyMode
     values: tuple[str, ...]
     """Of the varied keys, as they stand in a row."""
     ranges: Ranges | None = None
@@ -178,14 +179,13 @@ def simulated(cell: Cell) -> Row:
     try:
         asked = _question(cell.settings)
         scenarios = asked.scenarios(changed_machine(cell.toml, cell.changes))
-        scenario = scenarios.of(cell.mode)
-        scenario.gpu_memory(Optimizer(asked.optimizer))
-        job, report = predict(scenario, lambda _: None, lambda _: None, record=False)
         ranges = cell.ranges and cell.ranges.of_profile(scenarios.profile)
-        samples_s = ranges.iterations_s(scenarios, cell.mode, job) if ranges else ()
+        if isinstance(cell.mode, SimulatedMode):
+            result, samples_s = _sharded(scenarios, cell.mode, ranges)
+        else:
+            result, samples_s = _data_parallel(scenarios, cell.mode, ranges)
     except CoarseError as error:
         return Row(values=cell.values, mode=cell.mode.value, reason=" ".join(str(error).split()))
-    result = result_of(scenario, job, report)
     return Row(
         values=cell.values,
         mode=cell.mode.value,
@@ -195,6 +195,18 @@ def simulated(cell: Cell) -> Row:
         compute_s=result.compute_s,
         samples_s=samples_s,
     )
+
+
+def _data_parallel(scenarios: Scenarios, mode: Mode, ranges: Ranges | None) -> tuple[Result, tuple[float, ...]]:
+    scenario = scenarios.of(mode)
+    scenario.gpu_memory(Optimizer(scenarios.question.optimizer))
+    job, report = predict(scenario, lambda _: None, lambda _: None, record=False)
+    return result_of(scenario, job, report), ranges.iterations_s(scenarios, mode, job) if ranges else ()
+
+
+def _sharded(scenarios: Scenarios, mode: SimulatedMode, ranges: Ranges | None) -> tuple[Result, tuple[float, ...]]:
+    outcome = sharded_outcome(scenarios, mode)
+    return outcome.result, sharded_samples_s(ranges, scenarios, mode) if ranges else ()
 
 
 def _question(settings: Mapping[str, Value]) -> Question:
@@ -213,16 +225,17 @@ def _slow_downs(text: str) -> Iterator[tuple[int, float]]:
         yield from map(slow_down, text.split("+"))
 
 
-def _modes(settings: Mapping[str, Value]) -> Iterator[Mode]:
+def _modes(settings: Mapping[str, Value]) -> Iterator[AnyMode]:
     stated = settings.get("modes")
     text = None if stated is None else text_of(stated).replace("+", ",")
     for name in () if text is None else map(str.strip, text.split(",")):
-        if name in (ALL, *SimulatedMode, *LUWU_MODES):
+        if name in LUWU_MODES:
             raise ConfigError(
-                f"--modes of a sweep are of {', '.join(Mode)}, got {name!r}; ask coarse predict for it at each point",
+                f"--modes of a sweep are of {', '.join((*Mode, *SimulatedMode))}, got {name!r}; ask coarse predict for "
+                "it at each point",
                 key="modes",
             )
-    return modes_of(text)
+    return any_modes_of(text)
 
 
 def _file_of(model: str) -> Path | None:
