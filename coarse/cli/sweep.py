@@ -48,6 +48,11 @@ _MOST_REASONS = 5
 _MOST_PROCESSES = 1024
 _MOST_CHARACTERS = 1 << 24
 """Of a list of points."""
+_Modes = Annotated[
+    str | None,
+    typer.Option(help="Of dense, allreduce, coarse (by default all three), zero2, fsdp, hybrid, zeropp, fcdp."),
+]
+
 app = typer.Typer(add_completion=False)
 
 
@@ -86,10 +91,7 @@ def sweep(
     workers: Annotated[int, typer.Option(help="Ranks that compute.")] = 4,
     devices: Annotated[int, typer.Option(help="Memory devices; 0: as many as workers.")] = 0,
     nodes: Annotated[int, typer.Option(help="Nodes that workers and devices are spread over.")] = 1,
-    modes: Annotated[
-        str | None,
-        typer.Option(help="Of dense, allreduce, coarse (by default all three), zero2, fsdp, hybrid, zeropp, fcdp."),
-    ] = None,
+    modes: _Modes = None,
     policy: Annotated[str, typer.Option(help="What goes to the devices: auto, paper or devices (all).")] = "auto",
     collective: Collective = "ring",
     straggler: Annotated[list[str] | None, typer.Option(help="3=1.5: worker 3 computes 1.5 times longer.")] = None,
