@@ -16,16 +16,30 @@ from coarse.collectives.wire import GroupWire, Traffic
 from coarse.errors import MismatchError
 from coarse.protocol.records import Tag
 
+_TAG = 0x7FFF
+"""Of groups that have said hello: no others' are as large."""
 
-def communicators(worker_comm: MPI.Comm, workers: tuple[int, ...], tag: int = 0) -> tuple[MPI.Intracomm, MPI.Intracomm]:
+
+def communicators(worker_comm: MPI.Comm, workers: tuple[int, ...], tag: int) -> tuple[MPI.Intracomm, MPI.Intracomm]:
     """Two communicators of these workers alone, in this order; all of them call it together, and block until they have.
 
-    Of all workers by a duplicate, for which they need nobody else. Of some by Create_group, whose calls `tag` tells
-    apart: Open MPI has mpirun carry it out, which may take a hundred times as long.
+    Of all workers by a duplicate, for which they need nobody else. Of some by Create_group: Open MPI may have mpirun
+    carry it out, which takes a hundred times as long. `tag` tells groups apart that are opened at once.
+
+    Raises:
+        MismatchError: of all workers, some open another group now (on all of them).
     """
     parent = MPI.Intracomm(worker_comm)
     if workers == tuple(range(parent.Get_size())):
-        return parent.Dup(), parent.Dup()
+        comm = parent.Dup()
+        least_and_most = np.array([-tag, tag])
+        comm.Allreduce(MPI.IN_PLACE, least_and_most, MPI.MAX)
+        if -least_and_most[0] != least_and_most[1]:
+            raise MismatchError(
+                f"rank {parent.Get_rank()}: the group of all workers that is opened here is not the one that others "
+                "open now; open the same groups in the same order on all of them"
+            )
+        return comm, comm.Dup()
     everybody = parent.Get_group()
     group = everybody.Incl(list(workers))
     comm = parent.Create_group(group, tag)
@@ -60,7 +74,7 @@ class Opened:
             CapacityError: a node's devices have no room (on all members).
         """
         yield from self._greet()
-        self.comms += communicators(self.shared.worker_comm, self.workers)
+        self.comms += communicators(self.shared.worker_comm, self.workers, _TAG)
         counters = (self.traffic, self.shared.traffic)
         self.wire = GroupWire(self.comms[0], self.shape, self.rank, self.workers, counters)
         members = self.shape.near(self.rank)

@@ -12,7 +12,7 @@ from coarse.session import current
 from coarse.torch.c10d.steps import GroupSteps, Steps
 from coarse.torch.c10d.watched import watched
 
-_MOST_TAG = 0x7FFF
+_NUM_TAGS = 0x7FFF
 
 
 class GroupLane:
@@ -37,7 +37,7 @@ class GroupLane:
         opened: list[GroupSteps] = []
 
         def open_group() -> None:
-            comms = communicators(groups.worker_comm, workers, zlib.crc32(name.encode()) & _MOST_TAG)
+            comms = communicators(groups.worker_comm, workers, zlib.crc32(name.encode()) % _NUM_TAGS)
             opened.append(GroupSteps(*comms, workers, f"process group {name!r}"))
 
         self._progress.submit(self._lane, open_group, f"the opening of process group {name!r}", workers).wait()

@@ -348,7 +348,18 @@ def arrays_that_do_not_fit_are_refused_at_once() -> None:
     group.close()
 
 
+def communicators_of_all_workers_that_are_made_in_unlike_order_are_refused():
+    from coarse.collectives.opening import communicators
+
+    parent = current().worker_comm.Dup()
+    for comm in communicators(parent, everybody(), 3):
+        assert (comm.Get_rank(), comm.Get_size()) == (coarse.rank(), coarse.size())
+    with raises(coarse.MismatchError, f"rank {coarse.rank()}", "not the one that others open", "in the same order"):
+        communicators(parent, everybody(), 4 + (coarse.rank() == 1))
+
+
 CLAIMS = [
+    communicators_of_all_workers_that_are_made_in_unlike_order_are_refused,
     every_member_gathers_all_slices,
     what_a_node_keeps_is_read_without_a_byte_between_nodes,
     a_gather_on_the_node_moves_nothing_between_nodes,
