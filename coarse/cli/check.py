@@ -80,7 +80,7 @@ def _memories(partition: PartitionTable, node: str | None, wanted_bytes: int | N
         raise ConfigError(f"--node {node} is no node of the partition table, which has {', '.join(nodes)}")
     found = {}
     for own in partition.places:
-        if own.memory == Anywhere() or own.node != (node or own.node):
+        if own.memory == Anywhere() or node not in (None, own.node):
             continue
         neighbours = [place for place in partition.places if place.node == own.node]
         try:

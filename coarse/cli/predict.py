@@ -155,10 +155,10 @@ def predict_command(
             collective=collective, optimizer=optimizer, nvlink=nvlink, num_iterations=iterations,
             degradations=tuple(map(parse_degradation, degrade or ())), profile_every=profile_every,
         )  # fmt: skip
-        ranges = ranges_of(TomlFile.read(machine_path(asked.machine)), interval or (), samples, asked.workers)
+        toml, scenarios = TomlFile.read(machine_path(asked.machine)), asked.scenarios()
+        ranges = ranges_of(toml, interval or (), samples, asked.workers, compute=scenarios.profile.factors)
         console = Console()
-        must_have = modes is not None and ALL not in modes.split(",")
-        run = _predicted(asked, tuple(any_modes_of(modes)), must_have, out, ranges)
+        run = _predicted(scenarios, modes, out, toml, ranges)
         show(run, out, console)
         console.print(f"wrote {(out / RUN_FILE).as_posix()}", highlight=False, markup=False, soft_wrap=True)
 
@@ -202,14 +202,12 @@ class _Outcome:
     notes: list[str]
 
 
-def _predicted(
-    asked: Question, modes: tuple[AnyMode, ...], must_have: bool, out: Path, ranges: Ranges | None
-) -> Run:
+def _predicted(scenarios: Scenarios, modes: str | None, out: Path, toml: TomlFile, ranges: Ranges | None) -> Run:
     """All modes, one after the other; a mode that nobody asked for by name may be impossible on the machine."""
-    scenarios, toml = asked.scenarios(), TomlFile.read(machine_path(asked.machine))
-    ranges = ranges and ranges.of_profile(scenarios.profile)
+    chosen = tuple(any_modes_of(modes))
+    must_have = modes is not None and ALL not in modes.split(",")
     notes = [*_notes(scenarios), *_source_note(toml), ranges.note() if ranges else NO_RANGES]
-    if any(isinstance(mode, SimulatedMode) for mode in modes):
+    if any(isinstance(mode, SimulatedMode) for mode in chosen):
         notes.append(SHARDED_NOTE)
     _clear(out)
     with shown_tasks() as tasks:
@@ -219,7 +217,7 @@ def _predicted(
                 return _sharded_outcome(scenarios, mode, tasks, ranges)
             return _outcome(scenarios, mode, out, tasks, ranges)
 
-        outcomes = of_possible_modes(modes, outcome, must_have=must_have, on_left_out=notes.append)
+        outcomes = of_possible_modes(chosen, outcome, must_have=must_have, on_left_out=notes.append)
     run = Run(
         kind="simulated",
         title=_title(scenarios),

@@ -65,8 +65,12 @@ class Interval:
         return self.low + share * (self.high - self.low)
 
 
-def intervals_of(toml: TomlFile, own: Mapping[str, tuple[float, float]]) -> tuple[Interval, ...]:
+def intervals_of(
+    toml: TomlFile, own: Mapping[str, tuple[float, float]], compute: tuple[float, float] | None = None
+) -> tuple[Interval, ...]:
     """Those that the file states, and the three of every machine; `own` goes before both.
+
+    `compute` is how far the times of a job may be off that are less certain than those of every machine.
 
     Raises:
         ConfigError: with file and line, an interval that is not ordered, of a field that the file does not state, or
@@ -76,6 +80,8 @@ def intervals_of(toml: TomlFile, own: Mapping[str, tuple[float, float]]) -> tupl
     if not isinstance(stated, Mapping):
         raise ConfigError(f"{toml.where(('intervals',))}: write one table [intervals]", key="intervals")
     found = {name: (low, high) for name, (low, high, _) in FACTORS.items()}
+    if compute is not None:
+        found[COMPUTE] = compute
     for key, ends in stated.items():
         with toml.located(("intervals",)):
             found[key] = _ends(key, ends)

@@ -23,6 +23,10 @@ from experiments.gpt.rows import write_json
 
 SEED = 0
 NUM_SAMPLES = 24
+_MEANING = (
+    "A row of several values is met where all of them are at once. What is missed whatever they are is missed at each "
+    "of these points; others were not tried."
+)
 Values = dict[str, float]
 """By field of an evaluation's inputs, for those that are other than the central ones."""
 
@@ -47,11 +51,6 @@ class Interval:
                 f"{self.low:g} to {self.high:g}; correct its ends",
                 key=self.field,
             )
-
-_MEANING = (
-    "A row of several values is met where all of them are at once. What is missed whatever they are is missed at each "
-    "of these points; others were not tried."
-)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,6 +27,7 @@ from coarse.hardware.models import Layer, Model
 META = torch.device("meta")
 _FP32_BYTES = 4
 _MASK_TYPES = (torch.bool, torch.uint8, torch.int8)
+_REMEDY = "return inputs that fit, and let forward not depend on values (.item(), nonzero())"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,9 +86,6 @@ def tokens(sequence: int, **others: torch.Tensor) -> Inputs:
     """One sample of so many tokens as the only positional input, beside others by name."""
     ids = torch.empty((1, sequence), dtype=torch.int64, device=META)
     return Inputs(args=(ids,), kwargs=others, sample=f"sequence of {sequence} tokens")
-
-
-_REMEDY = "return inputs that fit, and let forward not depend on values (.item(), nonzero())"
 
 
 def traced(module: nn.Module, inputs: Inputs, *, name: str, where: str, remedy: str = _REMEDY) -> OwnModel:

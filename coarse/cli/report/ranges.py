@@ -6,7 +6,6 @@ from typing import Any
 
 from coarse.cli.report.prediction import Scenarios
 from coarse.errors import ConfigError
-from coarse.hardware.compute import ComputeProfile
 from coarse.hardware.intervals import COMPUTE, FACTORS, Interval, draws, intervals_of, machine_at
 from coarse.protocol.toml import TomlFile
 from coarse.simulation.job import Job
@@ -31,16 +30,6 @@ class Ranges:
     num_samples: int
     fixed: Mapping[str, Any] | None = None
     """Fields of the machine that somebody states."""
-    is_compute_stated: bool = False
-    """Whether somebody states how far times of compute may be off."""
-
-    def of_profile(self, profile: ComputeProfile) -> "Ranges":
-        """Those of a job whose times of compute may be off by more than others, unless that is stated."""
-        if self.is_compute_stated or profile.factors is None:
-            return self
-        low, high = profile.factors
-        others = (each for each in self.intervals if each.key != COMPUTE)
-        return replace(self, intervals=(Interval(key=COMPUTE, low=low, high=high), *others))
 
     def iterations_s(
         self, scenarios: Scenarios, mode: Mode, decided: Job, on_progress: Callable[[float], None] = lambda _: None
@@ -86,18 +75,19 @@ def ranges_of(
     num_samples: int | None,
     num_workers: int,
     fixed: Mapping[str, Any] | None = None,
+    compute: tuple[float, float] | None = None,
 ) -> Ranges | None:
-    """The points of a question; None where there are none, by request or because its simulations take long."""
+    """The points of a question; None where there are none, by request or because its simulations take long.
+
+    `compute` is as of `intervals_of`.
+    """
     if num_samples is None:
         num_samples = NUM_SAMPLES if asked or num_workers <= MOST_WORKERS_UNASKED else 0
     if not 0 <= num_samples <= MOST_SAMPLES:
         raise ConfigError(f"--samples must lie in 0..{MOST_SAMPLES}, got {num_samples}", key="samples")
     own = dict(map(interval_of, asked))
-    found = tuple(each for each in intervals_of(toml, own) if each.key not in (fixed or {}))
-    if not num_samples:
-        return None
-    is_stated = COMPUTE in own or COMPUTE in toml.values.get("intervals", {})
-    return Ranges(toml=toml, intervals=found, num_samples=num_samples, fixed=fixed, is_compute_stated=is_stated)
+    found = tuple(each for each in intervals_of(toml, own, compute) if each.key not in (fixed or {}))
+    return Ranges(toml=toml, intervals=found, num_samples=num_samples, fixed=fixed) if num_samples else None
 
 
 def interval_of(text: str) -> tuple[str, tuple[float, float]]:

@@ -63,15 +63,11 @@ def a_stopped_worker_keeps_nobody_from_the_meeting() -> str:
 def a_worker_that_computes_for_long_is_waited_for() -> None:
     model = sharded(torch.float32, cache=CACHE)
     with waiting_at_most(STALL_S):
-        one_computes_for_long(model)
-
-
-def one_computes_for_long(model: torch.nn.Module) -> None:
-    for _ in range(6 if coarse.rank() == SLOW else 1):
-        backward(model, samples(0, torch.float32)[0])
-        if coarse.rank() == SLOW:
-            time.sleep(STALL_S / 3)
-    ct.end_minibatch(model)
+        for _ in range(6 if coarse.rank() == SLOW else 1):
+            backward(model, samples(0, torch.float32)[0])
+            if coarse.rank() == SLOW:
+                time.sleep(STALL_S / 3)
+        ct.end_minibatch(model)
 
 
 def a_silent_worker_is_named_and_the_same_call_goes_on() -> None:

@@ -100,10 +100,8 @@ class Ranks:
 
 def _send(stand_in: socket.socket, number: int) -> None:
     """Send a number to what stands for a rank; where it has ended that is seen next."""
-    try:
+    with suppress(BrokenPipeError):
         stand_in.send(str(number).encode())
-    except BrokenPipeError:
-        return
 
 
 def _become(wanted: dict[str, Any], streams: list[int]) -> None:

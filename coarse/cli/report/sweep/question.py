@@ -58,7 +58,9 @@ class Cell:
     mode: AnyMode
     values: tuple[str, ...]
     """Of the varied keys, as they stand in a row."""
-    ranges: Ranges | None = None
+    intervals: tuple[str, ...] = ()
+    num_samples: int = 0
+    """As of the sweep."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +108,8 @@ class Sweep:
                     settings=settings,
                     changes=changes,
                     toml=toml,
-                    ranges=ranges_of(toml, self.intervals, self.num_samples, 0, changes),
+                    intervals=self.intervals,
+                    num_samples=self.num_samples,
                     mode=mode,
                     values=tuple(map(text_of, point.values())),
                 )
@@ -179,7 +182,8 @@ def simulated(cell: Cell) -> Row:
     try:
         asked = _question(cell.settings)
         scenarios = asked.scenarios(changed_machine(cell.toml, cell.changes))
-        ranges = cell.ranges and cell.ranges.of_profile(scenarios.profile)
+        factors = scenarios.profile.factors
+        ranges = ranges_of(cell.toml, cell.intervals, cell.num_samples, 0, cell.changes, factors)
         if isinstance(cell.mode, SimulatedMode):
             result, samples_s = _sharded(scenarios, cell.mode, ranges)
         else:
