@@ -30,7 +30,8 @@ def values_of(dtype: DType, seed: int) -> np.ndarray:
         limits = np.iinfo(dtype.storage)
         return generator.integers(limits.min, limits.max, NUM_ELEMENTS, dtype.storage, endpoint=True)
     values = generator.normal(size=NUM_ELEMENTS).astype(np.float32)
-    values[:4] = np.inf, -np.inf, -0.0, 1e-41
+    values[:3] = np.inf, -np.inf, -0.0
+    values[3:1000] = generator.integers(-1 << 22, 1 << 22, 997) * np.float32(1e-45)  # subnormal, in bfloat16 too
     return (values.view(np.uint32) >> 16).astype(np.uint16) if dtype is DType.BFLOAT16 else values.astype(dtype.storage)
 
 

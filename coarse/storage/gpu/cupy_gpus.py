@@ -1,4 +1,4 @@
-"""CUDA's GPUs, by CuPy. Nothing imports this file where there is no GPU to use. Never run: there was no GPU."""
+"""CUDA's GPUs, by CuPy. Nothing imports this file where there is no GPU to use."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -154,7 +154,7 @@ class CupyStream:
         source = fold_source(dtype, op, len(sources), len(targets), divisor, widens=widens)
         num_blocks = min(-(-num_elements // _THREADS), _BLOCKS_OF_PROCESSOR * _num_processors(self.gpu))
         with _refusals(f"adding {len(sources)} arrays"), cupy.cuda.Device(self.gpu), self._stream:
-            _kernel(source)((num_blocks,), (_THREADS,), (*sources, *targets, np.int64(num_elements)))
+            _kernel(source, self.gpu)((num_blocks,), (_THREADS,), (*sources, *targets, np.int64(num_elements)))
 
 
 class CupyGpus:
@@ -280,8 +280,16 @@ def _num_processors(gpu: int) -> int:
 
 
 @cache
-def _kernel(source: str) -> Any:  # noqa: ANN401  CuPy is not typed
-    return cupy.RawKernel(source, NAME, options=OPTIONS)
+def _kernel(source: str, gpu: int) -> Any:  # noqa: ANN401  CuPy is not typed
+    """Return the function of a source, loaded on a GPU, which must be the current one.
+
+    CuPy's RawKernel would add -ftz=true to the options, and the GPU take subnormal numbers for zeros.
+    """
+    assert cupy.cuda.runtime.getDevice() == gpu
+    binary, _ = cupy.cuda.compiler.compile_using_nvrtc(source, OPTIONS)
+    module = cupy.cuda.function.Module()
+    module.load(binary)
+    return module.get_function(NAME)
 
 
 class _ForeignStream:

@@ -2,7 +2,7 @@
 """The CUDA source of sums: one kernel reads every source and writes every target, in one pass over the bytes.
 
 The result equals that of `coarse.storage.reduce` to the bit: the same order of additions in the same accumulator type,
-one rounding at the end, no multiplication joined with an addition (it is compiled with --fmad=false). A thread has read
+one rounding at the end, and the arithmetic of IEEE 754 (OPTIONS). A thread has read
 all sources of an element before it writes a target, so targets may be the sources. No CUDA header is needed.
 """
 
@@ -11,7 +11,8 @@ from functools import cache
 from coarse.protocol.dtypes import DType, Op
 
 NAME = "fold"
-OPTIONS = ("--fmad=false",)
+OPTIONS = ("--fmad=false", "--ftz=false", "--prec-div=true")
+"""NVRTC's options for the arithmetic of IEEE 754: no multiplication joined with an addition, subnormal numbers kept."""
 
 _STORAGE = {
     DType.FLOAT16: "unsigned short",

@@ -112,8 +112,8 @@ def test_a_part_of_a_ring_is_not_rounded(tmp_path):
     require_equal(found, wanted, DType.FLOAT32)
 
 
-def test_no_multiplication_is_joined_with_an_addition():
-    assert OPTIONS == ("--fmad=false",)
+def test_kernels_compute_as_ieee_754_does():
+    assert OPTIONS == ("--fmad=false", "--ftz=false", "--prec-div=true")
 
 
 def test_halves_are_widened_and_rounded_by_the_gpu_s_own_instructions():
