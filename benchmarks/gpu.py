@@ -40,6 +40,7 @@ MIB = 1 << 20
 SIZES = (64 * 1024, MIB, 16 * MIB, 98 * MIB, 256 * MIB)
 NUM_TOKENS = 50_257
 PLACES = ("gpu", "host")
+TYPES = ("bfloat16", "float32")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,10 +56,12 @@ class SyncRow:
 
 @dataclass(frozen=True, kw_only=True)
 class StepRow:
-    """A step of the model, by who synchronises it; None where that cannot run here."""
+    """Seconds of a step of the model, by who synchronises it; None where that cannot run here."""
 
     coarse_s: float
     alone_s: float
+    ddp_gloo_s: float
+    ddp_coarse_s: float
     ddp_nccl_s: float | None
 
     @property
@@ -92,6 +95,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     parser.add_argument("--rounds", type=int, default=20, help="of each measurement, of which the median counts")
     parser.add_argument("--batch", type=int, default=8, help="rows of 1024 tokens for each worker and step")
     parser.add_argument("--layers", type=int, default=12, help="12 of width 768 are GPT-2's 124 million parameters")
+    parser.add_argument("--type", choices=TYPES, default="bfloat16", help="of parameters and gradients")
     parser.add_argument("--largest", type=int, default=SIZES[-1], help="bytes of the largest tensor")
     parser.add_argument("--out", type=Path, help="default benchmarks/results/gpu-MEMORY.json")
     given = parser.parse_args(arguments)
@@ -174,22 +178,30 @@ def step_seconds(model: nn.Module, optimizer: torch.optim.Optimizer, tokens: tor
 
 
 def step_row(given: argparse.Namespace) -> StepRow:
-    """The model in bfloat16, the same on all workers."""
+    """Return the times of a step of the model, the same on all workers."""
     torch.manual_seed(0)
     shape = GptShape(layers=given.layers, width=768, heads=12, context=1024)
-    model = Gpt2(shape).to(device="cuda", dtype=torch.bfloat16)
+    model = Gpt2(shape).to(device="cuda", dtype=getattr(torch, given.type))
     tokens = torch.randint(NUM_TOKENS, (given.batch, shape.context + 1), device="cuda")
     plain = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     alone_s = step_seconds(model, plain, tokens, given.rounds)
     wrapped = ct.DistributedOptimizer(plain, model.named_parameters())
     coarse_s = step_seconds(model, wrapped, tokens, given.rounds)
     wrapped.close()
-    ddp_s = None
-    if torch.cuda.device_count() >= coarse.size() > 1:
-        group = torch.distributed.new_group(backend="nccl")
+
+    def ddp_s(backend: str) -> float:
+        group = torch.distributed.new_group(backend=backend)
         replicated = nn.parallel.DistributedDataParallel(model, process_group=group)
-        ddp_s = step_seconds(replicated, plain, tokens, given.rounds)
-    return StepRow(coarse_s=coarse_s, alone_s=alone_s, ddp_nccl_s=ddp_s)
+        return step_seconds(replicated, plain, tokens, given.rounds)
+
+    has_one_each = torch.cuda.device_count() >= coarse.size() > 1
+    return StepRow(
+        coarse_s=coarse_s,
+        alone_s=alone_s,
+        ddp_gloo_s=ddp_s("gloo"),
+        ddp_coarse_s=ddp_s("coarse"),
+        ddp_nccl_s=ddp_s("nccl") if has_one_each else None,
+    )
 
 
 def lines_of(rows: Sequence[SyncRow], step: StepRow) -> list[str]:
@@ -201,8 +213,9 @@ def lines_of(rows: Sequence[SyncRow], step: StepRow) -> list[str]:
         lines.append(f"{row.nbytes / MIB:8.2f} " + " ".join(f"{one * 1e3:10.3f}" for one in times) + f" {ratio:14.1f}")
     ddp = "none: it wants a GPU for each worker" if step.ddp_nccl_s is None else f"{step.ddp_nccl_s * 1e3:.1f} ms"
     lines.append(
-        f"step: coarse {step.coarse_s * 1e3:.1f} ms, alone {step.alone_s * 1e3:.1f} ms, DDP on NCCL {ddp}; exposed "
-        f"{step.exposed_s * 1e3:.1f} ms"
+        f"step: coarse {step.coarse_s * 1e3:.1f} ms, alone {step.alone_s * 1e3:.1f} ms, exposed "
+        f"{step.exposed_s * 1e3:.1f} ms; DDP on Gloo {step.ddp_gloo_s * 1e3:.1f} ms, on the backend coarse "
+        f"{step.ddp_coarse_s * 1e3:.1f} ms, on NCCL {ddp}"
     )
     return lines
 

@@ -22,10 +22,12 @@ def test_devices_may_be_on_the_host(tmp_path):
 
 def test_the_table_shows_milliseconds_beside_the_gpu_s_own_copy():
     row = SyncRow(nbytes=1 << 20, coarse_s=0.004, gloo_s=0.008, copy_s=0.001)
-    lines = lines_of([row], StepRow(coarse_s=0.105, alone_s=0.1, ddp_nccl_s=None))
+    times = {"coarse_s": 0.105, "alone_s": 0.1, "ddp_gloo_s": 0.2, "ddp_coarse_s": 0.15}
+    lines = lines_of([row], StepRow(**times, ddp_nccl_s=None))
     assert lines[1].split() == ["1.00", "4.000", "8.000", "1.000", "4.0"]
-    assert lines[2].endswith("DDP on NCCL none: it wants a GPU for each worker; exposed 5.0 ms")
-    assert "DDP on NCCL 110.0 ms" in lines_of([], StepRow(coarse_s=0.105, alone_s=0.1, ddp_nccl_s=0.11))[-1]
+    assert "exposed 5.0 ms; DDP on Gloo 200.0 ms, on the backend coarse 150.0 ms" in lines[2]
+    assert lines[2].endswith("on NCCL none: it wants a GPU for each worker")
+    assert lines_of([], StepRow(**times, ddp_nccl_s=0.11))[-1].endswith("on NCCL 110.0 ms")
 
 
 @pytest.mark.parametrize("arguments", [["--rounds", "0"], ["--memory", "disk"], ["--batch", "x"]])
