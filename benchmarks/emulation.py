@@ -15,8 +15,8 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))  # so that the script 
 
 from benchmarks.targets import MEDIAN_LIMIT, PERCENTILE_LIMIT
 from benchmarks.world import abort_on_error
-from coarse.emulation.envelope import FabricPort
-from coarse.emulation.runtime import EmulatedRuntime
+from coarse.emulation.envelope import FabricPort, Submission
+from coarse.emulation.runtime import EmulatedRank
 from coarse.hardware.links import Link
 from coarse.protocol.clock import WallClock
 from coarse.protocol.partition import PartitionTable, RankPlace, Role
@@ -54,22 +54,23 @@ def one_worker_one_device() -> PartitionTable:
     return PartitionTable(places=places, local_proxies=(0,))
 
 
-def relative_errors(runtime: EmulatedRuntime, duration_s: float, num_transfers: int) -> np.ndarray:
-    """(num_transfers,) float64: how much longer than its duration each transfer took by the wall clock."""
-    link, box, clock = runtime.require_client().link, runtime.box, WallClock()
-    nbytes = round(duration_s / runtime.pace.dilation * _BYTES_PER_S)
+def relative_errors(rank: EmulatedRank, duration_s: float, num_transfers: int) -> np.ndarray:
+    """Return (num_transfers,) float64: how much longer than its duration each transfer took by the wall clock."""
+    link, box, pace, clock = rank.runtime.require_client().link, rank.parts.box, rank.parts.pace, WallClock()
+    assert box is not None
+    nbytes = round(duration_s / pace.dilation * _BYTES_PER_S)
     arrivals: list[float] = []
-    box.on_token = lambda way, frame, due_s: arrivals.append(clock.now_s())
+    box.on_probe = lambda way, frame, due_s: arrivals.append(clock.now_s())
     errors = np.empty(num_transfers)
     for number in range(num_transfers):
         arrivals.clear()
-        box.now_s = runtime.pace.now_s()
         began_s = clock.now_s()
         with link.lock:
-            box.send_token(FabricPort.WORKERS, 0, 0, nbytes, 0, b"")
+            box.submit(Submission(pace.now_s(), nbytes, 0, 0, box.endpoint, FabricPort.WORKERS, 0, b""))
             link.ring_bells()
         link.wait_for(lambda: bool(arrivals), 60.0, "a transfer")
         errors[number] = (arrivals[0] - began_s) / duration_s - 1
+    box.on_probe = None
     return errors
 
 
@@ -80,14 +81,15 @@ def main() -> None:
     parser.add_argument("--transfers", type=int, default=200, help="of each duration")
     options = parser.parse_args()
     with abort_on_error():
-        runtime = EmulatedRuntime(link_job(), one_worker_one_device(), dilation=options.dilation)
+        rank = EmulatedRank(link_job(), one_worker_one_device(), dilation=options.dilation)
+        runtime = rank.runtime
         runtime.start()
         if runtime.is_device_only:
             runtime.close()
             return
         rows = []
         for duration_s in DURATIONS_S:
-            errors = np.abs(relative_errors(runtime, duration_s, options.transfers))
+            errors = np.abs(relative_errors(rank, duration_s, options.transfers))
             rows.append(
                 {
                     "wall_s": duration_s,
@@ -97,7 +99,7 @@ def main() -> None:
                 }
             )
         runtime.close()
-        runtime.take_punctuality(0.0)
+        rank.take_punctuality(0.0)
         report(options.dilation, rows)
 
 

@@ -7,6 +7,7 @@ python benchmarks/readme_table.py
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 from collections.abc import Mapping, Sequence
@@ -58,6 +59,7 @@ Results = Mapping[str, Result]
 
 def main() -> None:
     """Put the figures into the README, and the tables into their pages."""
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     results = read_results(RESULTS_FOLDER)
     rewrite(README, headlines_of(results, CLAIMS.read_text(encoding="utf-8")), BEGIN, END)
     rewrite(TABLES, section_of(results), BEGIN, END)
