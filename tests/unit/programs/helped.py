@@ -1,7 +1,7 @@
 """Programs started with --help, each in a process forked where torch is imported, so that none imports it again.
 
-Arguments: a folder, and programs: paths of scripts, or names of modules. NUMBER.txt in the folder has what the program of
-that place printed, and its last line is how it ended.
+Arguments: a folder, and programs: paths of scripts, or names of modules. NUMBER.txt in the folder has what the program
+of that place printed, and its last line is how it ended.
 """
 
 import os
