@@ -10,6 +10,7 @@ import coarse
 from coarse.errors import ConfigError, UnsupportedError
 from tf_strategy.agreement.variables import EqualStarts, LayerStates, read_from_rank_0
 from tf_strategy.data import datasets
+from tf_strategy.private_keras import makes_row_state
 from tf_strategy.private_names import (
     MirroredExtended,
     ReduceOp,
@@ -144,7 +145,7 @@ class CoarseExtended(UnsupportedMethods, MirroredExtended):
 
     def _create_variable(self, next_creator: Callable[..., Any], **kwargs: Any) -> Any:  # noqa: ANN401
         variable = super()._create_variable(next_creator, **kwargs)
-        if has_replica_values(variable):
+        if has_replica_values(variable) and not makes_row_state():
             variable = read_from_rank_0(variable)
             self.layer_states.watch(variable)
             self.equal_starts.watch(variable)
@@ -162,8 +163,13 @@ class CoarseExtended(UnsupportedMethods, MirroredExtended):
     def _get_variable_creator_initial_value(
         self, replica_id: int, device: str, primary_var: Any, **kwargs: Any  # noqa: ANN401
     ) -> Callable[[], tf.Tensor]:
-        """Rank 0's, whatever this rank would have begun with."""
+        """Return what gives the first value: rank 0's, whatever this rank would have begun with.
+
+        A state with a row for each of the worker's rows is its own: workers may have unlike many.
+        """
         given, dtype, name = kwargs["initial_value"], kwargs.get("dtype"), kwargs.get("name")
+        if makes_row_state():
+            return lambda: initial_tensor(given, dtype)
 
         def of_rank_0() -> tf.Tensor:
             return self._operations.broadcast(initial_tensor(given, dtype), f"the first value of {name!r}")

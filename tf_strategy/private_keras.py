@@ -11,7 +11,10 @@ import tensorflow as tf
 from keras.src.backend.tensorflow.trainer import TensorFlowTrainer, TFEpochIterator
 from keras.src.saving import saving_lib
 
-from tf_strategy.private_names import callers, frames
+from tf_strategy.private_names import callers, frames, local_value
+
+_ROW_STATE = "rnn_state"
+"""The name that keras.layers.RNN gives the variables of its states."""
 
 
 def keras_counts() -> tuple[int | None, int | None] | None:
@@ -34,6 +37,25 @@ def writes_by_design() -> bool:
         (name == "__call__" and isinstance(owner, keras.layers.Layer))
         or (isinstance(owner, keras.Variable) and not owner.trainable)
         for name, owner in callers()
+    )
+
+
+def makes_row_state() -> bool:
+    """Return whether the variable that is being made is a state of one of Keras' layers with `stateful=True`.
+
+    Keras makes such a variable at once, or later if the layer was built while nothing may be made.
+    """
+    return any(isinstance(owner, keras.Variable) and owner.name == _ROW_STATE for _, owner in callers())
+
+
+def writes_row_state(variable: tf.Variable) -> bool:
+    """Return whether a stateful layer that is being called has this variable among its `states`."""
+    return any(
+        local_value(state.value) is variable
+        for _, owner in callers()
+        if isinstance(owner, keras.layers.Layer) and getattr(owner, "stateful", False)
+        for state in tf.nest.flatten(getattr(owner, "states", None))
+        if isinstance(state, keras.Variable)
     )
 
 

@@ -7,6 +7,9 @@ a learning rate alone, and would then train models that have nothing to do with 
 above all. Keras 3 has no aggregation for such variables, and with MirroredStrategy the first replica's count. Here rank
 0's count too: they travel with the next sum of gradients, so that all ranks evaluate and save alike.
 
+[Note: row states] The `states` of a stateful layer have a row for each row of the worker's own part of a batch. They
+stay each worker's, as a replica's stay its own under MirroredStrategy.
+
 [Note: traced unequally often] A rank may trace a function anew where others do not, for a smaller batch. So what
 travels with a sum must follow from the program alone. It is what the function that asks for the sum has written so far
 in this trace, and what those around it had written when it was traced first, which is in one place on all ranks.
@@ -24,7 +27,7 @@ import numpy as np
 import tensorflow as tf
 
 from coarse.errors import MismatchError
-from tf_strategy.private_keras import keras_method, writes_by_design
+from tf_strategy.private_keras import keras_method, writes_by_design, writes_row_state
 from tf_strategy.private_names import (
     SyncOnReadVariable,
     innermost_function,
@@ -177,7 +180,7 @@ def _has_value(variable: Any) -> bool:  # noqa: ANN401
 class LayerStates:
     """Variables that this process has written by itself: floating, not trained, and without an aggregation.
 
-    See [Note: layer states].
+    See [Note: layer states] and [Note: row states].
     """
 
     def __init__(self, is_in_optimizer: Callable[[], bool]) -> None:
@@ -199,7 +202,7 @@ class LayerStates:
         number = next(self._numbers)  # all ranks create variables in one order
 
         def note(written: tf.Variable) -> None:
-            if not self._is_in_optimizer():
+            if not self._is_in_optimizer() and not writes_row_state(written):
                 (self._eagerly if tf.executing_eagerly() else self._in_functions)[number] = written
 
         on_replica_write(variable, note)

@@ -7,6 +7,7 @@ import tensorflow as tf
 from tests.mpi.tf.training import (
     BATCH,
     STEPS,
+    BehindWeights,
     buckets_of,
     compiled,
     dense,
@@ -30,6 +31,13 @@ def sgd_with_momentum_trains_as_in_one_process() -> None:
 
 def adam_trains_as_in_one_process() -> None:
     trained_alike(lambda: compiled(mlp(), keras.optimizers.Adam(0.01)))
+
+
+def copies_of_weights_begin_as_the_weights_do() -> None:
+    """Keras' `fit` without a strategy or `run_eagerly` builds such optimizers while it traces, and differs."""
+    if hasattr(keras.optimizers, "ScheduleFreeAdamW"):  # the oldest Keras supported has none
+        trained_alike(lambda: compiled(mlp(), keras.optimizers.ScheduleFreeAdamW(0.01)))
+    trained_alike(lambda: compiled(mlp(), BehindWeights(0.05)))
 
 
 def adamw_with_decay_and_clipped_norms_trains_as_in_one_process() -> None:
@@ -195,6 +203,7 @@ def several_outputs_count_alike() -> None:
 CLAIMS = [
     sgd_with_momentum_trains_as_in_one_process,
     adam_trains_as_in_one_process,
+    copies_of_weights_begin_as_the_weights_do,
     adamw_with_decay_and_clipped_norms_trains_as_in_one_process,
     a_global_norm_is_clipped_after_the_sum,
     values_are_clipped_after_the_sum,

@@ -1,5 +1,7 @@
 """What layers and precisions promise: moving statistics, embeddings, loss scales."""
 
+from collections.abc import Callable
+
 import keras
 import numpy as np
 import tensorflow as tf
@@ -136,6 +138,76 @@ def bfloat16_trains_alike() -> None:
         assert all((one != np.asarray(w, "f4")).any() for one, w in zip(first, ours.get_weights(), strict=True))
 
 
+UNITS = 5
+STEPS_OF_A_ROW = 4
+
+
+class Tally(keras.layers.Layer):
+    """A stateful layer of one's own: a sum for each row, which goes on from batch to batch."""
+
+    stateful = True
+
+    def build(self, shape: tuple[int, ...]) -> None:
+        self.states = [self.add_weight(shape=(shape[0], shape[-1]), initializer="zeros", trainable=False)]
+
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
+        self.states[0].assign(0.5 * self.states[0] + tf.reduce_sum(inputs, 1))
+        return tf.expand_dims(self.states[0], 1) + inputs
+
+
+def with_memory(num_rows: int) -> keras.Model:
+    """A model of stateful layers for batches of so many rows; its weights never change."""
+    first_kernel, first_recurrent = (keras.initializers.RandomNormal(seed=seed) for seed in (1, 2))
+    settings = {"stateful": True, "kernel_initializer": first_kernel, "recurrent_initializer": first_recurrent}
+    layers = [
+        Tally(),
+        keras.layers.LSTM(UNITS, return_sequences=True, **settings),
+        keras.layers.GRU(UNITS, return_sequences=True, **settings),
+        keras.layers.Bidirectional(keras.layers.SimpleRNN(UNITS, **settings)),
+    ]
+    first = keras.layers.Input(batch_shape=(num_rows, STEPS_OF_A_ROW, 3))
+    model = keras.Sequential([first, *layers, dense(2, 9)])
+    model.compile(keras.optimizers.SGD(0.0), loss="mse")
+    return model
+
+
+def states_of(model: keras.Model) -> list[np.ndarray]:
+    """All states of a model's stateful layers, as this worker has them."""
+    stateful = [layer for layer in model._flatten_layers() if getattr(layer, "stateful", False)]
+    found = {id(state): state for layer in stateful for state in tf.nest.flatten(layer.states)}
+    return [np.asarray(state) for state in found.values()]
+
+
+def states_of_rows_stay_each_workers() -> None:
+    """In fit, evaluate, predict and after a reset, as those of one process that has this worker's rows alone."""
+    per_worker, num_steps = 4, 3
+    num_rows, rank = per_worker * strategy().num_replicas_in_sync, coarse.rank()
+    numbers = np.random.default_rng(11)
+    x = numbers.normal(size=(num_steps * num_rows, STEPS_OF_A_ROW, 3)).astype("f4")
+    y = numbers.normal(size=(num_steps * num_rows, 2)).astype("f4")
+    mine = np.concatenate([np.arange(per_worker) + step * num_rows + rank * per_worker for step in range(num_steps)])
+    ours, alone = twins(lambda: with_memory(per_worker))
+
+    def require_alike(call: Callable[..., object]) -> None:
+        call(ours, x, y, num_rows)
+        call(alone, x[mine], y[mine], per_worker)
+        assert len(states_of(ours)) == 6
+        assert all(state.any() for state in states_of(alone))
+        require_close(states_of(ours), states_of(alone))
+
+    def fit_in_order(model: keras.Model, x: np.ndarray, y: np.ndarray, batch: int) -> None:
+        model.fit(x, y, batch_size=batch, epochs=2, shuffle=False, verbose=0)
+
+    require_alike(fit_in_order)
+    require_alike(lambda model, x, y, batch: model.evaluate(x, y, batch_size=batch, verbose=0))
+    require_alike(lambda model, x, _, batch: model.predict(x, batch_size=batch, verbose=0))
+    for model in (ours, alone):
+        for layer in model.layers[1:-1]:
+            layer.reset_state()
+    assert not any(state.any() for state in states_of(ours)[1:])
+    require_alike(fit_in_order)
+
+
 class Words(keras.layers.Layer):
     """Rows of a table by number, and scores by the same table."""
 
@@ -231,6 +303,7 @@ CLAIMS = [
     normalisation_is_that_of_mirrored_strategy_on_the_same_split,
     evaluation_is_that_of_one_process_with_rank_0s_moving_statistics,
     moving_statistics_stay_equal_in_eager_training_and_frozen_layers,
+    states_of_rows_stay_each_workers,
     normalisation_over_the_global_batch_is_that_of_one_process,
     a_loss_scale_grows_alike,
     an_overflow_on_one_rank_alone_is_skipped_by_all,

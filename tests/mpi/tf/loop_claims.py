@@ -11,6 +11,7 @@ from coarse.errors import ConfigError, MismatchError
 from tests.mpi.tf.training import (
     BATCH,
     STEPS,
+    BehindWeights,
     compiled,
     dense,
     fit,
@@ -73,11 +74,16 @@ def step_of(model: keras.Model, optimizer: keras.optimizers.Optimizer) -> Callab
     return step
 
 
-def trains(way: int) -> None:
+def adam() -> keras.optimizers.Optimizer:
+    """An optimizer that clips."""
+    return keras.optimizers.Adam(0.01, global_clipnorm=0.2)
+
+
+def trains(way: int, make: Callable[[], keras.optimizers.Optimizer] = adam) -> None:
     """A loop over global batches equals one process's, in weights and in the losses that are reduced."""
     with strategy().scope():
-        ours, optimizer = mlp(), keras.optimizers.Adam(0.01, global_clipnorm=0.2)
-    alone, reference = mlp(), keras.optimizers.Adam(0.01, global_clipnorm=0.2)
+        ours, optimizer = mlp(), make()
+    alone, reference = mlp(), make()
     step, alone_step = step_of(ours, optimizer), step_of(alone, reference)
     distributed = in_both_ways(step)[way]
     with pushed(STEPS, ours.trainable_variables):
@@ -94,6 +100,13 @@ def trains(way: int) -> None:
 
 def a_loop_in_a_function_trains_as_in_one_process() -> None:
     trains(1)
+
+
+def copies_of_weights_begin_as_the_weights_do_in_a_function() -> None:
+    """Where the first step is traced, the optimizer makes its variables, and copies weights that the step changes."""
+    if hasattr(keras.optimizers, "ScheduleFreeAdamW"):  # the oldest Keras supported has none
+        trains(1, lambda: keras.optimizers.ScheduleFreeAdamW(0.01))
+    trains(1, lambda: BehindWeights(0.05))
 
 
 def an_eager_loop_trains_as_in_one_process() -> None:
@@ -268,6 +281,7 @@ def gradients_go_through_sums_and_gatherings() -> None:
 
 CLAIMS = [
     a_loop_in_a_function_trains_as_in_one_process,
+    copies_of_weights_begin_as_the_weights_do_in_a_function,
     an_eager_loop_trains_as_in_one_process,
     a_loop_within_a_function_trains_as_in_one_process,
     two_models_of_equal_shapes_train_in_one_step,

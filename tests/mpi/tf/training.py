@@ -50,6 +50,24 @@ def compiled(model: keras.Model, optimizer: object = None, **settings: object) -
     return model
 
 
+class BehindWeights(keras.optimizers.SGD):
+    """Weights that stay half-way between SGD's and copies of them, which begin as the weights do when it is built."""
+
+    def build(self, variables: list[keras.Variable]) -> None:
+        if self.built:
+            return
+        super().build(variables)
+        (self._copies,) = self.add_optimizer_variables(variables, ["copy"])
+        for copy, variable in zip(self._copies, variables, strict=True):
+            self.assign(copy, keras.ops.copy(variable))
+
+    def update_step(self, gradient: object, variable: keras.Variable, learning_rate: object) -> None:
+        super().update_step(gradient, variable, learning_rate)
+        copy = self._copies[self._get_variable_index(variable)]
+        self.assign(copy, 0.5 * (copy + variable))
+        self.assign(variable, copy)
+
+
 def twins(build: Build) -> tuple[keras.Model, keras.Model]:
     """The same model on the strategy, and on this process alone, where it runs eagerly, since tracing takes longest."""
     with strategy().scope():

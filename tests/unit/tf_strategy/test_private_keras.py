@@ -183,3 +183,26 @@ def test_saving_within_a_scope_makes_no_variable_of_the_strategy(mirrored_strate
             assert created == []
     found = [keras.saving.load_model(tmp_path / f"{name}.keras").get_weights() for name in ("before", "after")]
     assert np.array_equal(found[0][0], found[1][0])
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "SimpleRNN", "ConvLSTM1D"])
+@pytest.mark.parametrize("is_built_at_once", [False, True])
+def test_states_of_stateful_layers_are_told_from_other_variables_as_they_are_made(kind, is_built_at_once):
+    made = {}
+
+    def note(create, **settings):
+        variable = create(**settings)
+        made[id(variable)] = private_keras.makes_row_state()
+        return variable
+
+    shape = (2, 3, 4, 1) if kind.startswith("Conv") else (2, 3, 4)
+    settings = {"filters": 2, "kernel_size": 1} if kind.startswith("Conv") else {"units": 2}
+    with tf.variable_creator_scope(note):
+        layer = getattr(keras.layers, kind)(stateful=True, **settings)
+        model = keras.Sequential([layer])
+        if is_built_at_once:
+            model.build(shape)
+        else:  # under a scope in which nothing may be made yet
+            keras.Model(entry := keras.Input(batch_shape=shape), model(entry))
+    assert [made[id(state.value)] for state in layer.states] == [True] * len(layer.states)
+    assert {made[id(weight.value)] for weight in layer.trainable_variables} == {False}
