@@ -21,6 +21,7 @@ from coarse.torch.compression import NoCompression
 from coarse.torch.ddp.buckets import Bucket
 from coarse.torch.ddp.optimizer import DistributedOptimizer
 from coarse.torch.tensors import NamedTensors
+from coarse.torch.wrappers import is_compiled, is_compiled_in_place, modules_hooked
 
 _READING_CHILDREN = (nn.MultiheadAttention, nn.TransformerEncoderLayer)
 """Modules that read parameters of their children without calling those."""
@@ -40,7 +41,8 @@ class CrossBarrier(DistributedOptimizer):
     each bucket. `close` takes the hooks off the model, which can be pickled then.
 
     Raises:
-        ConfigError: a process set; an optimizer that does not step each parameter by itself, such as LBFGS; a closure.
+        ConfigError: a process set; an optimizer that does not step each parameter by itself, such as LBFGS; a closure;
+            a module compiled in place.
     """
 
     _gathers_sparse = False  # a gather needs all ranks at once, and comes after the buckets
@@ -60,6 +62,13 @@ class CrossBarrier(DistributedOptimizer):
             raise ConfigError(f"a CrossBarrier is of all workers, {given} came; use DistributedOptimizer")
         if isinstance(optimizer, torch.optim.LBFGS):
             raise ConfigError("LBFGS steps all parameters together; wrap it in DistributedOptimizer")
+        for name, module in model.named_modules():
+            if is_compiled_in_place(module):
+                raise ConfigError(
+                    f"{name or type(model).__name__!r} was compiled by Module.compile, and waits of modules within its "
+                    "graph come too late; compile blocks by torch.compile(block), or use DistributedOptimizer",
+                    key="model",
+                )
         names = model.named_parameters() if named_parameters is None else named_parameters
         super().__init__(optimizer, names, compression, backward_passes_per_step, **options)
         self._num_steps_left = num_steps
@@ -139,7 +148,9 @@ class CrossBarrier(DistributedOptimizer):
         for module in self._model.modules():
             self._hooks.append(module.register_state_dict_pre_hook(lambda *_: self._finish_step()))
             self._hooks.append(module.register_load_state_dict_pre_hook(lambda *_: self._finish_step()))
-            parameters = module.parameters(recurse=isinstance(module, _READING_CHILDREN))
+        for _, module in modules_hooked(self._model):
+            reads_within = isinstance(module, _READING_CHILDREN) or is_compiled(module)
+            parameters = module.parameters(recurse=reads_within)
             own = sorted({index_of[p] for p in parameters if p in index_of})
             if own:  # before hooks that compute a weight from its parts
                 self._hooks.append(module.register_forward_pre_hook(self._waiting_for(own), prepend=True))

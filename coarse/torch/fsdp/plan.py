@@ -19,6 +19,7 @@ from coarse.torch.fsdp.account import DeviceAccount
 from coarse.torch.fsdp.groups import require_same_ranks
 from coarse.torch.fsdp.units import PlannedUnit, Units, plan_units, require_unsharded
 from coarse.torch.tensors import signature
+from coarse.torch.wrappers import require_no_ddp
 
 COLLECTIVES = ("hierarchical", "ring")
 
@@ -51,6 +52,7 @@ class Request:
             raise ConfigError(f"quantised gathers belong to mode 'zeropp', got {str(mode)!r}", key="quantised")
         modules = modules_of(model)
         for module in modules:
+            require_no_ddp(module)
             require_unsharded(module)
         require_same_ranks()
         meshes.require_fitting(self.mesh, mode, meshes.nodes_of_workers())

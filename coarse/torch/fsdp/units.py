@@ -10,6 +10,7 @@ from torch import nn
 
 from coarse.errors import ConfigError
 from coarse.torch.fsdp.fsdp2 import is_sharded
+from coarse.torch.wrappers import compiled_from, is_compiled, modules_hooked
 
 Units = Sequence[type[nn.Module]] | Callable[[nn.Module], bool] | None
 _CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.Sequential)
@@ -28,7 +29,7 @@ def plan_units(model: nn.Module, units: Units) -> list[PlannedUnit]:
 
     Args:
         units: classes of modules, or a function that says of a module whether it is a unit. None finds repeated blocks,
-            unless parts of the model are units already.
+            unless parts of the model are units already. Of a compiled module the wrapper is the unit.
 
     Raises:
         ConfigError: what is given finds no unit, or one that cannot be one.
@@ -46,7 +47,9 @@ def chosen_blocks(model: nn.Module, units: Units) -> list[tuple[str, nn.Module]]
         found = [] if any(is_sharded(module) for module in model.modules()) else list(repeated_blocks(model))
     else:
         chosen = _predicate(units)
-        found = [(name, module) for name, module in model.named_modules() if module is not model and chosen(module)]
+        plain = compiled_from(model)  # parts of a model that is compiled as a whole are hooked within its graph
+        hooked = [(name, module) for name, module in modules_hooked(plain) if module is not plain]
+        found = [(name, module) for name, module in hooked if chosen(module) or chosen(compiled_from(module))]
         if not found and units:
             raise ConfigError(f"units={units!r} names no module of {type(model).__name__}", key="units")
     for name, module in found:
@@ -77,18 +80,20 @@ def repeated_blocks(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 
 def _repeated(name: str, module: nn.Module, *, is_root: bool = False) -> Iterator[tuple[str, nn.Module]]:
+    module = compiled_from(module) if is_root else module
+    children = [(child_name, child, compiled_from(child)) for child_name, child in module.named_children()]
     repeated: set[type[nn.Module]] = set()
     if isinstance(module, _CONTAINERS):
-        counts = Counter(type(child) for child in module.children() if _has_parameters(child))
+        counts = Counter(type(plain) for _, _, plain in children if _has_parameters(plain))
         takes_leaves = is_root or isinstance(module, nn.ModuleList)
         repeated = {kind for kind, count in counts.items() if count > 1}
         if not takes_leaves:
-            repeated = {type(child) for child in module.children() if type(child) in repeated and any(child.children())}
-    for child_name, child in module.named_children():
+            repeated = {type(p) for _, _, p in children if type(p) in repeated and any(p.children())}
+    for child_name, child, plain in children:
         full = f"{name}.{child_name}" if name else child_name
-        if type(child) in repeated and can_run(child):
+        if type(plain) in repeated and can_run(plain):
             yield full, child
-        else:
+        elif not is_compiled(child):
             yield from _repeated(full, child)
 
 
@@ -122,9 +127,10 @@ def _with_adapters(name: str, block: nn.Module, others: Sequence[nn.Module]) -> 
 
 
 def _adapters(block: nn.Module, others: Sequence[nn.Module]) -> tuple[nn.Module, ...]:
-    """Modules within a block, not within `others`, whose own parameters are all trainable, where others are frozen.
+    """Return modules within a block, not within `others`, whose parameters are all trainable, where others are frozen.
 
-    Not those of nn.MultiheadAttention: it uses the parameters of its parts without calling them.
+    None within a compiled module is among them, nor of nn.MultiheadAttention, which uses the parameters of its parts
+    without calling them.
     """
     within = {id(module) for module in block.modules() if module is not block}
     inner = [other for other in others if id(other) in within]
@@ -133,6 +139,7 @@ def _adapters(block: nn.Module, others: Sequence[nn.Module]) -> tuple[nn.Module,
     hidden = {
         id(part) for module in block.modules() if isinstance(module, nn.MultiheadAttention) for part in module.modules()
     }
+    hooked = {id(compiled_from(module)): module for _, module in modules_hooked(block)}
     owners = [
         (module, list(module.parameters(recurse=False)))
         for module in block.modules()
@@ -142,10 +149,11 @@ def _adapters(block: nn.Module, others: Sequence[nn.Module]) -> tuple[nn.Module,
         return ()
     shared = _tied(owners)
     return tuple(
-        module
+        hooked[id(module)]
         for module, own in owners
         if own
         and module is not block
+        and id(module) in hooked
         and id(module) not in hidden
         and can_run(module)
         and not any(module.children())

@@ -12,6 +12,7 @@ from coarse.errors import ConfigError, UnsupportedError
 from coarse.protocol.dtypes import DType
 from coarse.storage.paged.layout import PagedTensor, PagedUnit
 from coarse.torch.fsdp.units import Units, can_run, chosen_blocks, require_unsharded
+from coarse.torch.wrappers import compiled_from, is_compiled, require_no_ddp
 
 COMPUTE_TYPES = {torch.float32: DType.FLOAT32, torch.bfloat16: DType.BFLOAT16, torch.float16: DType.FLOAT16}
 
@@ -85,6 +86,7 @@ def plan_model(model: nn.Module, units: Units) -> ModelPlan:
 
 def _require_plain(model: nn.Module) -> None:
     """Refuse what is sharded, on an accelerator, or of a type that is not kept."""
+    require_no_ddp(model)
     for module in model.modules():
         require_unsharded(module)
     for name, parameter in model.named_parameters():
@@ -108,15 +110,22 @@ def _site_modules(model: nn.Module, units: Units) -> Iterator[tuple[str, nn.Modu
 
 
 def _within(name: str, module: nn.Module, chosen: set[int], *, takes_matrices: bool) -> Iterator[tuple[str, nn.Module]]:
-    for child_name, child in module.named_children():
+    for child_name, child in (module if name else compiled_from(module)).named_children():
         full = f"{name}.{child_name}" if name else child_name
         if id(child) in chosen:
             yield full, child
             yield from _within(full, child, chosen, takes_matrices=False)
-        elif takes_matrices and can_run(child) and any(p.dim() > 1 for p in child.parameters(recurse=False)):
+        elif takes_matrices and _is_matrix(child):
             yield full, child
         else:
             yield from _within(full, child, chosen, takes_matrices=takes_matrices)
+
+
+def _is_matrix(module: nn.Module) -> bool:
+    """Return whether a module owns a matrix; of a compiled one, whether anything within does."""
+    if is_compiled(module):
+        return any(parameter.dim() > 1 for parameter in module.parameters())
+    return can_run(module) and any(parameter.dim() > 1 for parameter in module.parameters(recurse=False))
 
 
 def _own_places(module: nn.Module, inner: set[int]) -> Iterator[tuple[nn.Module, str, nn.Parameter]]:

@@ -3,9 +3,10 @@
 import pytest
 import torch
 from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 
 from tests.mpi.sharding.situation import BLOCK, situation
-from tests.support.references import Net, Run, frozen_base
+from tests.support.references import Net, Run, adapted, frozen_base
 
 SCALE = 2.0**10
 """Of the loss, by a gradient scaler; a power of two changes no bit."""
@@ -13,6 +14,45 @@ SCALE = 2.0**10
 
 @situation()
 def optimizer_steps(run: Run) -> None:
+    for step in range(3):
+        run.train(step)
+
+
+def with_compiled_blocks() -> Net:
+    """A frozen model with adapters; torch.compile's wrappers are its blocks."""
+    net = adapted()
+    for place, block in enumerate(net.blocks):
+        net.blocks[place] = torch.compile(block, backend="eager")
+    return net
+
+
+def with_checkpointed_blocks() -> Net:
+    net = Net()
+    for place, block in enumerate(net.blocks):
+        net.blocks[place] = checkpoint_wrapper(block)
+    return net
+
+
+def compiled_in_place() -> Net:
+    net = Net()
+    net.compile(backend="eager")
+    return net
+
+
+@situation(make=with_compiled_blocks)
+def blocks_that_are_compiled(run: Run) -> None:
+    for step in range(3):
+        run.train(step)
+
+
+@situation(make=with_checkpointed_blocks)
+def blocks_in_checkpoint_wrappers(run: Run) -> None:
+    for step in range(3):
+        run.train(step)
+
+
+@situation(make=compiled_in_place)
+def a_model_compiled_in_place(run: Run) -> None:
     for step in range(3):
         run.train(step)
 

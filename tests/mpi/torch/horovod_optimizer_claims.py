@@ -233,6 +233,10 @@ def a_crossed_barrier_trains_to_the_same_bits() -> None:
     model = nn.Linear(2, 1)
     with raises(coarse.ConfigError, "LBFGS"):
         ct.CrossBarrier(model, torch.optim.LBFGS(model.parameters()))
+    in_place = nn.Sequential(nn.Linear(2, 1))
+    in_place[0].compile(backend="eager")
+    with raises(coarse.ConfigError, "'0' was compiled by Module.compile"):
+        ct.CrossBarrier(in_place, torch.optim.SGD(in_place.parameters(), 0.1))
     optimizer = ct.CrossBarrier(model, torch.optim.SGD(model.parameters(), 0.1))
     with raises(coarse.ConfigError, "closure"):
         optimizer.step(lambda: 0.0)
@@ -244,6 +248,7 @@ class Branched(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
+        self.compiled = torch.compile(nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8)), backend="eager")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             self.normed = nn.utils.weight_norm(nn.Linear(8, 8))
@@ -256,7 +261,7 @@ class Branched(nn.Module):
 
     def forward(self, given: torch.Tensor) -> torch.Tensor:
         """(n, 3, 8) -> (n, 3, 8)"""
-        mixed = self.normed(given)
+        mixed = self.normed(self.compiled(given))
         mixed = mixed + self.attention(mixed, mixed, mixed, need_weights=False)[0]
         return self.later(self.last(torch.tanh(self.tied(mixed))))
 

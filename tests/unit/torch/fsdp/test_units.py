@@ -9,6 +9,7 @@ from coarse.torch.fsdp.checksum import checksum
 from coarse.torch.fsdp.mesh import workers_by_node
 from coarse.torch.fsdp.quantised import dequantise, quantise, quantised_nbytes
 from coarse.torch.fsdp.units import plan_units
+from coarse.torch.wrappers import require_no_ddp
 
 
 class Layer(nn.Module):
@@ -90,6 +91,47 @@ def test_parts_of_an_attention_layer_are_never_units_since_it_does_not_call_them
     attention = nn.MultiheadAttention(4, 1)
     attention.in_proj_weight.requires_grad_(False)
     assert names(nn.Sequential(attention)) == [""]
+
+
+def compiled(module: nn.Module) -> nn.Module:
+    return torch.compile(module, backend="eager")
+
+
+def test_of_a_compiled_block_the_wrapper_is_the_unit():
+    model = Model()
+    for place, layer in enumerate(model.layers):
+        model.layers[place] = compiled(layer)
+    for units in (None, [Layer], lambda module: isinstance(module, Layer)):
+        planned = plan_units(model, units)
+        assert [unit.name for unit in planned] == ["layers.2", "layers.1", "layers.0", ""]
+        assert planned[0].modules == (model.layers[2],)
+    assert names(model, [nn.Linear])[-2:] == ["head", ""]  # those within the blocks run in their graphs
+
+
+def test_blocks_of_a_model_that_is_compiled_as_a_whole_are_units():
+    assert names(compiled(Model())) == names(Model())
+    assert names(compiled(Model()), [Layer]) == names(Model())
+
+
+def test_adapters_within_a_compiled_block_are_no_units_and_a_compiled_adapter_is_one_by_its_wrapper():
+    model = Model().requires_grad_(False)
+    for place, layer in enumerate(model.layers):
+        layer.inner.append(compiled(nn.Linear(4, 4)) if place else nn.Linear(4, 4))
+    model.layers[0] = compiled(model.layers[0])
+    planned = {unit.name: unit.modules for unit in plan_units(model, None)}
+    assert list(planned) == ["layers.2.adapters", "layers.2", "layers.1.adapters", "layers.1", "layers.0", ""]
+    assert planned["layers.1.adapters"] == (model.layers[1].inner[3],)
+
+
+def test_a_model_wrapped_for_data_parallel_training_is_refused_by_name():
+    wrapped = object.__new__(nn.parallel.DistributedDataParallel)
+    nn.Module.__init__(wrapped)
+    wrapped.module = Model()
+    with pytest.raises(ConfigError, match="this model is wrapped in DistributedDataParallel"):
+        require_no_ddp(wrapped)
+    with pytest.raises(ConfigError, match=r"'1' of this Sequential is wrapped"):
+        require_no_ddp(nn.Sequential(Layer(), wrapped))
+    require_no_ddp(Model())
 
 
 # --- checksums
