@@ -44,8 +44,9 @@ def plan_buckets(
     sizes = []
     for name, parameter in parameters:
         is_narrowed = compression.narrows(parameter.dtype)
-        travels = parameter.new_empty(0, dtype=compression.wire_dtype) if is_narrowed else parameter
-        sizes.append((name, describe(travels, name, op, 0).dtype, parameter.numel()))
+        reals = torch.view_as_real(parameter.detach()) if parameter.is_complex() else parameter
+        travels = parameter.new_empty(0, dtype=compression.wire_dtype) if is_narrowed else reals
+        sizes.append((name, describe(travels, name, op, 0).dtype, reals.numel()))
     return plan_of_sizes(
         sizes, prefix=prefix, op=op, bucket_bytes=bucket_bytes, num_ranks=num_ranks, first_index=first_index,
         places={name: places.get(parameter, 0) for name, parameter in parameters},
@@ -336,7 +337,13 @@ class BucketOfCopies(Bucket):
 
 
 def _view_like(parameter: torch.Tensor, flat: torch.Tensor, offset: int) -> torch.Tensor:
-    """A part of the bucket in the parameter's memory format, so that backward adds without a detour."""
+    """Return a part of the bucket in the parameter's memory format, so that backward adds without a detour.
+
+    A complex gradient lies there as pairs of real numbers.
+    """
+    is_complex = parameter.is_complex()
+    part = torch.view_as_complex(flat[: flat.numel() // 2 * 2].view(-1, 2)) if is_complex else flat
+    first = offset // 2 if is_complex else offset
     if is_dense(parameter):
-        return flat.as_strided(parameter.shape, parameter.stride(), offset)
-    return flat[offset : offset + parameter.numel()].view(parameter.shape)
+        return part.as_strided(parameter.shape, parameter.stride(), first)
+    return part[first : first + parameter.numel()].view(parameter.shape)

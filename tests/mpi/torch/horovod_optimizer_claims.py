@@ -243,6 +243,47 @@ def a_crossed_barrier_trains_to_the_same_bits() -> None:
     optimizer.close()
 
 
+class Waves(nn.Module):
+    """Complex parameters, one without dimensions and one in another order of elements, beside a real one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        made = torch.Generator().manual_seed(7)
+
+        def parameter(*shape: int, dtype: torch.dtype = torch.complex64) -> nn.Parameter:
+            return nn.Parameter(torch.randn(shape, dtype=dtype, generator=made))
+
+        self.real, self.waves, self.scale = parameter(5, dtype=torch.float32), parameter(3, 5), parameter()
+        self.turned = nn.Parameter(parameter(5, 2, dtype=torch.complex128).detach().t())
+
+    def forward(self, given: torch.Tensor) -> torch.Tensor:
+        """Return the loss of rows (n, 3)."""
+        heights = ((given.to(torch.complex64) @ self.waves) * self.scale * self.real).abs().square().mean()
+        return heights + (self.turned.sum() * (2 + 1j)).abs().float() * given.mean()
+
+
+def complex_parameters_train_as_in_one_process() -> None:
+    made = torch.Generator().manual_seed(3)
+    parts = [torch.randn(4, 3, generator=made) for _ in range(SIZE)]
+    for options in ({}, {"gradients_in_device_memory": False}, {"compression": ct.Compression.fp16}):
+        ours, alone = Waves(), Waves()
+        reference = torch.optim.Adam(alone.parameters(), 0.01)
+        optimizer = ct.DistributedOptimizer(
+            torch.optim.Adam(ours.parameters(), 0.01), ours.named_parameters(), **options
+        )
+        for _ in range(3):
+            optimizer.zero_grad()
+            reference.zero_grad()
+            ours(parts[RANK]).backward()
+            (sum(alone(part) for part in parts) / SIZE).backward()
+            optimizer.step()
+            reference.step()
+        optimizer.close()
+        rtol = 1e-2 if options.get("compression") else 1e-4
+        for one, other in zip(ours.parameters(), alone.parameters(), strict=True):
+            torch.testing.assert_close(one, other, rtol=rtol, atol=1e-5)
+
+
 class Branched(nn.Module):
     """Whatever a module may do with its parameters before its forward pass, or its children's."""
 
@@ -338,6 +379,7 @@ CLAIMS = [
     sparse_gradients_may_be_made_dense,
     the_number_of_backward_passes_may_change_between_steps,
     a_crossed_barrier_trains_to_the_same_bits,
+    complex_parameters_train_as_in_one_process,
     a_crossed_barrier_waits_wherever_parameters_are_used,
     options_that_mean_nothing_are_refused,
 ]
