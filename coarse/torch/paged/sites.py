@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from coarse.client.paged.line import GradientRoom
 from coarse.client.paged.model import RemoteModel
+from coarse.errors import NotKeptError
 from coarse.torch.fsdp.fsdp2 import backward_task, is_in_backward
 from coarse.torch.paged.plan import PlannedSite
 from coarse.torch.paged.unit import UnitMemories, torch_view
@@ -56,6 +57,8 @@ class Call:
     def __init__(self, site: Site) -> None:
         self.site = site
         self.leaves: dict[tuple[int, int], nn.Parameter] = {}
+        self._versions: dict[tuple[int, int], int] = {}
+        """Of the leaves when they were made."""
         self.gradients: dict[int, _Gradients] = {}
         self.is_seen_to_end = False
         """Whether backward says when it has left the call."""
@@ -80,7 +83,7 @@ class Call:
         if known is not None:
             return known
         leaf = self.site.backward.memories.all[unit].leaf(tensor, requires_grad=requires_grad)
-        self.leaves[unit, tensor] = leaf
+        self.leaves[unit, tensor], self._versions[unit, tensor] = leaf, leaf._version
         if requires_grad:
             call = weakref.ref(self)  # the graph keeps leaf and hooks, and the call keeps the leaf
 
@@ -95,6 +98,20 @@ class Call:
             leaf.register_hook(before)
             leaf.register_post_accumulate_grad_hook(after)
         return leaf
+
+    def require_unwritten(self) -> None:
+        """Return where nobody has written to a parameter of this call.
+
+        Raises:
+            NotKeptError: somebody has, in a way that torch counts; the memory was pulled for this call alone.
+        """
+        for (unit, tensor), leaf in self.leaves.items():
+            if leaf._version != self._versions[unit, tensor]:
+                name = self.site.backward.memories.all[unit].unit.tensors[tensor].name
+                raise NotKeptError(
+                    f"{name!r} was written to within a forward, which has a copy of its values that is dropped; write "
+                    "it between steps within optimizer.summoned(write=True)"
+                )
 
     def bear(self, unit: int, tensor: int) -> None:
         """Autograd is about to add to a leaf's gradient: have it lie in the unit's flat array."""
@@ -182,6 +199,7 @@ class Site:
             place = use.unit, use.tensor
             use.module._parameters[use.attribute] = self._placeholders[place] if outer is None else outer.leaves[place]
         self.backward.memories.release(self.units)
+        call.require_unwritten()
         results = [
             one for one in tree_flatten(output)[0] if isinstance(one, torch.Tensor) and one.requires_grad
         ]

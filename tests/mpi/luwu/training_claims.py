@@ -197,6 +197,21 @@ def a_parameter_is_refused_to_whoever_uses_it_elsewhere() -> None:
     optimizer.close()
 
 
+def a_write_within_a_forward_is_refused_by_name() -> None:
+    model = nn.Sequential(nn.Embedding(5, WIDTH, max_norm=0.1), nn.Linear(WIDTH, WIDTH))
+    model, optimizer = in_network(model, units=[nn.Embedding, nn.Linear])
+    with raises(NotKeptError, "'0.weight' was written to within a forward", "summoned(write=True)"):
+        model(torch.arange(5))
+    with torch.no_grad(), raises(NotKeptError, "'0.weight' was written to"):
+        model(torch.arange(5))
+    with optimizer.summoned(model[0], write=True) as values:
+        values["0.weight"].mul_(1e-3)  # within the norm
+    model[0].max_norm = None
+    model(torch.arange(5)).sum().backward()
+    optimizer.step()
+    optimizer.close()
+
+
 def state_dicts_are_torchs_and_go_back_and_forth() -> None:
     model, optimizer = in_network(Net())
     train(model, optimizer, steps=3)
@@ -331,8 +346,35 @@ def an_offloaded_optimizer_steps_shards() -> None:
     optimizers[0].close()
 
 
+def what_is_written_to_shards_counts_in_the_next_offloaded_step() -> None:
+    models = []
+    for _ in range(2):
+        torch.manual_seed(3)
+        model = nn.Sequential(nn.Linear(7, 13), nn.Tanh(), nn.Linear(13, 70))
+        models.append(ct.fully_shard(model, units=[nn.Linear]))
+    optimizers = (
+        ct.OffloadedOptimizer(models[0].parameters(), torch.optim.SGD, storage=None, memory=8 << 20, lr=0.1),
+        torch.optim.SGD(models[1].parameters(), lr=0.1),
+    )
+    first = {name: value.clone() for name, value in models[0].state_dict().items()}
+    for step in range(1, 6):
+        rows = torch.randn(3, 7, generator=torch.Generator().manual_seed(10 * step + coarse.rank()))
+        for model, optimizer in zip(models, optimizers, strict=True):
+            model(rows).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            if step == 2:
+                model.load_state_dict(first)
+            for parameter in model.parameters():
+                parameter.data.clamp_(-0.2, 0.2)
+    for one, other in zip(*(model.parameters() for model in models), strict=True):
+        torch.testing.assert_close(one.full_tensor(), other.full_tensor())
+    optimizers[0].close()
+
+
 CLAIMS: tuple[Claim, ...] = (
     an_offloaded_optimizer_steps_shards,
+    what_is_written_to_shards_counts_in_the_next_offloaded_step,
     torchs_fused_kernels_step_alike,
     states_may_stay_in_device_memory,
     integer_sums_are_the_same_in_whatever_order,
@@ -350,6 +392,7 @@ CLAIMS: tuple[Claim, ...] = (
     half_types_compute_over_float32_states,
     values_are_seen_and_edited_when_they_are_summoned,
     a_parameter_is_refused_to_whoever_uses_it_elsewhere,
+    a_write_within_a_forward_is_refused_by_name,
     state_dicts_are_torchs_and_go_back_and_forth,
     a_saved_folder_is_hugging_faces_and_can_be_loaded,
     discarded_gradients_count_for_nothing,

@@ -1,5 +1,6 @@
 """An optimizer whose states are on the worker's own disks has the bits of one place, and outlives its process."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -126,3 +127,88 @@ def test_its_states_are_torchs_and_go_back_and_forth() -> None:
         torch.testing.assert_close(one, three, rtol=1e-4, atol=1e-5)
     optimizer.close()
     again.close()
+
+
+
+def clamp(model: nn.Module) -> None:
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.clamp_(-0.01, 0.01)
+
+
+def halve(model: nn.Module) -> None:
+    for parameter in model.parameters():
+        parameter.data.mul_(0.5)
+
+
+def replace(model: nn.Module) -> None:
+    model.head.weight.data = torch.full_like(model.head.weight, 0.25)
+
+
+def load(model: nn.Module) -> None:
+    model.load_state_dict(Net().state_dict())
+
+
+def clip_within_forward(model: nn.Module) -> None:
+    model.words.max_norm = 0.5
+
+
+@pytest.mark.parametrize("edit", [clamp, halve, replace, load, clip_within_forward])
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_a_step_goes_on_from_what_a_script_has_written_to_parameters(
+    edit: Callable[[nn.Module], None], momentum: float
+) -> None:
+    model, twin = Net(), Net()
+    settings = {"lr": 0.1, "momentum": momentum, "weight_decay": 0.1}
+    ours = ct.OffloadedOptimizer(model.parameters(), torch.optim.SGD, storage=None, **SMALL, **settings)
+    plain = torch.optim.SGD(twin.parameters(), **settings)
+    edit(model)  # before the first step, too
+    edit(twin)
+    for step in range(1, 5):
+        for one, optimizer in ((model, ours), (twin, plain)):
+            loss_of(one, 0, step, 0).backward()
+            if step == 2:  # between backward and step
+                edit(one)
+            optimizer.step()
+            if step == 3:
+                edit(one)
+            optimizer.zero_grad()
+    for name, values in twin.state_dict().items():
+        torch.testing.assert_close(model.state_dict()[name], values, msg=name)
+    ours.close()
+
+
+@pytest.mark.parametrize("is_stepped", [True, False])
+def test_what_was_written_outlives_the_process_with_the_next_step(tmp_path: Path, is_stepped: bool) -> None:
+    weight, other = nn.Parameter(torch.ones(3000)), nn.Parameter(torch.ones(70))
+    settings = {"storage": [tmp_path], "lr": 0.1, "resume": False, **SMALL}
+    optimizer = ct.OffloadedOptimizer([weight, other], torch.optim.SGD, **settings)
+    for step in range(2):
+        weight.data.fill_(2.0 + step)
+        other.grad = torch.ones(70) if is_stepped else None
+        optimizer.step()
+    optimizer.close()
+    again = [nn.Parameter(torch.zeros(3000)), nn.Parameter(torch.zeros(70))]
+    optimizer = ct.OffloadedOptimizer(again, torch.optim.SGD, **{**settings, "resume": True})
+    assert torch.equal(again[0], torch.full((3000,), 3.0))
+    assert torch.equal(again[1], other)
+    optimizer.close()
+
+
+def test_a_parameter_that_cannot_be_stepped_any_more_is_named() -> None:
+    weight, other = nn.Parameter(torch.ones(4, 6)), nn.Parameter(torch.ones(70))
+    optimizer = ct.OffloadedOptimizer([weight, other], torch.optim.SGD, storage=None, memory=8 << 20, lr=0.1)
+    for values, words in (
+        (torch.ones(6, 4), r"had the shape \[4, 6\] on this worker and has \[6, 4\]"),
+        (torch.ones(6, 4).t(), r"with strides \[1, 4\]"),
+        (torch.ones(4, 6).double(), "float64"),
+    ):
+        weight.data = values
+        other.grad = torch.ones(70)
+        with pytest.raises(UnsupportedError, match=f"parameter 0 of group 0 .*{words}"):
+            optimizer.step()
+    assert torch.equal(other, torch.ones(70))
+    weight.data = torch.ones(4, 6)
+    optimizer.step()
+    assert torch.equal(other, torch.full((70,), 0.9))
+    optimizer.close()
