@@ -81,22 +81,30 @@ class OpenedFolders:
         require_fitting(found, wanted, paths)
         assert found[0] is not None
         self.checksum = found[0].checksum
-        self.resumed = self.folders[0].commit() if node == 0 else resumed
+        self.resumed = self._kept(found[0].run) if node == 0 else resumed
         if self.resumed is None or self.resumed.run != found[0].run:
-            raise StorageError(
-                f"{paths[0]} holds no committed step of its run; start without resume=True in empty folders"
-            )
+            step = "committed step" if declaration.resume_step is None else f"step {declaration.resume_step}"
+            raise StorageError(f"{paths[0]} holds no {step} of its run; start without resume=True in empty folders")
         if len(self.resumed.workers) != declaration.num_workers:
             raise StorageError(
                 f"{paths[0]} was committed by {len(self.resumed.workers)} workers and {declaration.num_workers} go on: "
                 "each has a state of its own there; start equally many"
             )
 
+    def _kept(self, run: str) -> Commit | None:
+        """The record of a run that is gone on from."""
+        wanted = self.declaration.resume_step
+        of_run = [one for one in self.folders[0].commits() if one.run == run]
+        found = next((one for one in of_run if wanted is None or one.step == wanted), None)
+        if found is not None:
+            self.folders[0].void_newer(found)
+        return found
+
     def _require_new(self, found: Sequence[Manifest | None], paths: Sequence[Path]) -> None:
         for manifest, path, folder in zip(found, paths, self.folders, strict=True):
             if manifest is None:
                 continue
-            commit = folder.commit()
+            commit = next(iter(folder.commits()), None)
             if manifest.folder or manifest.device or commit is not None:
                 step = "a training" if commit is None else f"step {commit.step} of a training"
                 raise StorageError(

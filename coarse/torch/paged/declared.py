@@ -75,10 +75,13 @@ class Options:
             raise ConfigError(f"update must be 'step' or 'backward', got {self.update!r}", key="update")
         if self.speculative and self.update != "backward":
             raise ConfigError("speculative=True belongs to update='backward'; leave it out", key="speculative")
-        if isinstance(self.storage, str | os.PathLike):
-            raise ConfigError(
-                f"storage is a list of folders, got {self.storage!r}; write [{str(self.storage)!r}]", key="storage"
-            )
+        require_list(self.storage)
+
+
+def require_list(storage: object) -> None:
+    """Return where storage is no single folder, which would be taken for a list of letters; else a ConfigError."""
+    if isinstance(storage, str | os.PathLike):
+        raise ConfigError(f"storage is a list of folders, got {storage!r}; write [{str(storage)!r}]", key="storage")
 
 
 def settings_of(

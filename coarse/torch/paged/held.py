@@ -3,23 +3,48 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import os
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch.distributed.tensor import DTensor
 
+import coarse
 from coarse.client.paged.line import GradientRoom
 from coarse.client.paged.model import RemoteModel
-from coarse.errors import UnsupportedError
+from coarse.errors import ConfigError, UnsupportedError
 from coarse.protocol.clock import WallClock
+from coarse.session import current, is_initialized
 from coarse.storage.paged.declaration import Declaration
-from coarse.storage.paged.layout import PagedTensor
+from coarse.storage.paged.kernels import kernel_of
+from coarse.storage.paged.layout import CHUNK_ELEMENTS, PagedModel, PagedTensor, PagedUnit
+from coarse.storage.region import available_bytes
 from coarse.torch.fsdp.checksum import checksum
+from coarse.torch.paged.declared import owner
 from coarse.torch.paged.optimizer import plain_settings
 from coarse.torch.paged.own_node import DEVICE, OwnNode
 from coarse.torch.paged.values import PARAMETERS, UnitValues
+
+_UNIT_ELEMENTS = 16 * CHUNK_ELEMENTS
+"""Parameters are pushed together up to this."""
+_STALL_TIMEOUT_S = 60.0
+"""Where coarse was not initialised, which has a setting for it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Keeping:
+    """How parameters and states are kept and stepped; see OffloadedOptimizer."""
+
+    optimizer: str
+    storage: tuple[str | os.PathLike[str], ...] | None
+    memory: int | None
+    other_kernel: bool
+    kernel: str
+    chunk_elements: int
 
 
 class Member(NamedTuple):
@@ -41,20 +66,32 @@ class HeldParameters:
     """
 
     def __init__(
-        self,
-        units: Sequence[Sequence[Member]],
-        groups: Sequence[dict[str, Any]],
-        declaration: Declaration,
-        *,
-        stall_timeout_s: float,
-        num_workers_here: int,
+        self, groups: Mapping[int, dict[str, Any]], keeping: Keeping, folder: str, resume_step: int | None
     ) -> None:
-        """Open the disks; nothing is written to them or read from them before `begin`."""
-        self._units = units
-        self._groups = groups
-        self._kept: list[int | None] = [None] * len(units)
+        """Open the disks; nothing is written to them or read from them before `begin`.
+
+        Args:
+            groups: by its number in the optimizer, each parameter group that is kept here.
+            keeping: how it is kept.
+            folder: within each of the storage's.
+            resume_step: the committed step to go on from; None: a new training.
+
+        Raises:
+            ConfigError: no group has a parameter of which this worker has a part.
+            UnsupportedError: parameters that cannot be stepped.
+            CapacityError, StorageError: what the disks say.
+        """
+        members = members_of(groups)
+        if not members:
+            raise ConfigError("this worker has no parameters; give it some, or use fewer workers", key="params")
+        self._units = _units(members)
+        self._groups = list(groups.values())
+        self._kept: list[int | None] = [None] * len(self._units)
         """By unit the checksum of the values on the disks; None where it is not known."""
-        self._node = OwnNode(2 * (declaration.memory_bytes or 0), WallClock(), stall_timeout_s, num_workers_here)
+        num_here = coarse.local_size() if is_initialized() else 1
+        stall_timeout_s = current().config.stall_timeout_s if is_initialized() else _STALL_TIMEOUT_S
+        declaration = self._declared(keeping, folder, num_here, resume_step)
+        self._node = OwnNode(2 * (declaration.memory_bytes or 0), WallClock(), stall_timeout_s, num_here)
         self._node.hands.holder = self
         self.remote = RemoteModel(0, self._node, {DEVICE: self._node.memory})  # type: ignore[arg-type]
         self.values = UnitValues(self.remote, {})
@@ -65,13 +102,37 @@ class HeldParameters:
             self.give_up(error)
             raise
 
-    def begin(self) -> None:
-        """Keep the parameters' values, or take over those that are kept, with the settings of their groups."""
+    def _declared(self, keeping: Keeping, folder: str, num_here: int, resume_step: int | None) -> Declaration:
+        plain = [plain_settings(group) for group in self._groups]
+        storage = keeping.storage
+        return Declaration(
+            model=PagedModel(
+                units=tuple(PagedUnit(unit[0].tensor.name, tuple(one.tensor for one in unit)) for unit in self._units),
+                num_states=max(kernel_of(keeping.optimizer, group).num_states for group in plain),
+                chunk_elements=keeping.chunk_elements,
+            ),
+            optimizer=keeping.optimizer,
+            groups=tuple(plain),
+            group_of=tuple(tuple(one.group for one in unit) for unit in self._units),
+            num_workers=1,
+            in_backward=True,
+            storage=None if storage is None else tuple(f"{os.fspath(one)}/{folder}" for one in storage),
+            memory_bytes=keeping.memory or available_bytes() // 2 // num_here,
+            resume=resume_step is not None,
+            resume_step=resume_step,
+            other_kernel=keeping.other_kernel,
+            kernel=keeping.kernel,
+            owner=owner(),
+            run=uuid.uuid4().hex,
+        )
+
+    def begin(self, step: int) -> None:
+        """Keep the parameters' values as those of a step; or take over what is kept, with the groups' settings."""
         remote = self.remote
         if remote.resumed is None:
             for number in range(len(self._units)):
                 self._keep(number)
-            remote.commit(0)
+            remote.commit(step)
             remote.send_state(b"")
             remote.wait_for_commits()
             return
@@ -82,11 +143,14 @@ class HeldParameters:
             for group, settings in zip(self._groups, json.loads(remote.state), strict=True):
                 group.update(settings)
 
-    def step(self, step: int) -> None:
-        """Begin to update what has gradients; `wait` for it."""
+    def require_plain(self) -> None:
+        """Return where all parameters can be stepped; UnsupportedError where somebody has changed one's memory."""
         for unit in self._units:
             for member in unit:
                 require_plain(member.parameter, member.tensor)
+
+    def step(self, step: int) -> None:
+        """Begin to update what has gradients; `wait` for it."""
         for number, unit in enumerate(self._units):
             if all(member.parameter.grad is None for member in unit):
                 self._keep(number)
@@ -159,6 +223,20 @@ class HeldParameters:
                 gradient = torch.from_numpy(flat[begin : begin + tensor.num_elements])
                 gradient.copy_(local_part(parameter.grad).reshape(-1))
         self.remote.push_gradients(number, present, is_last=True, room=room, source=flat if room is None else None)
+
+
+def _units(members: list[Member]) -> list[list[Member]]:
+    """Return neighbours together, up to a size."""
+    units: list[list[Member]] = [[]]
+    elements = 0
+    for member in members:
+        count = member.tensor.num_elements
+        if units[-1] and elements + count > _UNIT_ELEMENTS:
+            units.append([])
+            elements = 0
+        units[-1].append(member)
+        elements += count
+    return units
 
 
 def members_of(groups: Mapping[int, dict[str, Any]]) -> list[Member]:

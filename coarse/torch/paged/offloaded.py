@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,20 +14,13 @@ from torch.distributed.tensor import DTensor
 import coarse
 from coarse.client.paged.model import RemoteModel
 from coarse.errors import ConfigError, UnsupportedError
-from coarse.session import current, is_initialized
-from coarse.storage.paged.declaration import Declaration
-from coarse.storage.paged.kernels import kernel_of
-from coarse.storage.paged.layout import CHUNK_ELEMENTS, PagedModel, PagedUnit
-from coarse.storage.region import available_bytes
+from coarse.session import is_initialized
+from coarse.storage.paged.layout import CHUNK_ELEMENTS
 from coarse.torch.paged import saving
-from coarse.torch.paged.declared import OPTIMIZERS, owner
-from coarse.torch.paged.held import HeldParameters, Member, local_part, members_of
-from coarse.torch.paged.optimizer import plain_settings
+from coarse.torch.paged.declared import OPTIMIZERS, require_list
+from coarse.torch.paged.held import HeldParameters, Keeping, local_part, members_of
+from coarse.torch.paged.kept_steps import group_folder, newest_of_all
 from coarse.torch.paged.values import UnitValues
-
-_UNIT_ELEMENTS = 16 * CHUNK_ELEMENTS
-"""Parameters are pushed together up to this."""
-_STALL_TIMEOUT_S = 60.0
 
 
 class OffloadedOptimizer(torch.optim.Optimizer):
@@ -56,7 +49,9 @@ class OffloadedOptimizer(torch.optim.Optimizer):
             params: as torch's own take them; float32, on the CPU; of FSDP2's parameters each worker's shard.
             optimizer: torch.optim.AdamW, Adam or SGD; `settings` are its own.
             storage: folders for the states, in which each worker has one of its own; None: memory keeps them.
-            memory, resume, other_kernel, kernel, chunk_elements: as of model_in_network.
+            memory: bytes for the buffers of the parameters, and as many for those of each group that is added later.
+            resume: go on from the newest step that all workers have in their folders; all pass it alike.
+            other_kernel, kernel, chunk_elements: as of model_in_network.
 
         Raises:
             ConfigError, UnsupportedError: what cannot work.
@@ -66,36 +61,32 @@ class OffloadedOptimizer(torch.optim.Optimizer):
         if optimizer not in OPTIMIZERS:
             known = ", ".join(kind.__name__ for kind in OPTIMIZERS)
             raise ConfigError(f"optimizers with states on disks are {known}, got {optimizer}", key="optimizer")
+        require_list(storage)
         asked = optimizer(params, **settings)
         super().__init__(asked.param_groups, asked.defaults)
         self.steps = 0
         """Steps that were made, those before a resume too."""
-        members = members_of(dict(enumerate(self.param_groups)))
-        if not members:
-            raise ConfigError("this worker has no parameters; give it some, or use fewer workers", key="params")
-        rank, num_here = (coarse.rank(), coarse.local_size()) if is_initialized() else (0, 1)
-        folders = None if storage is None else tuple(f"{os.fspath(folder)}/worker-{rank}" for folder in storage)
-        units = _units(members)
-        declaration = self._declared(
-            units, optimizer.__name__, chunk_elements, storage=folders, resume=resume, other_kernel=other_kernel,
-            kernel=kernel, memory_bytes=memory or available_bytes() // 2 // num_here,
+        self._keeping = Keeping(
+            optimizer=optimizer.__name__, storage=None if storage is None else tuple(storage), memory=memory,
+            other_kernel=other_kernel, kernel=kernel, chunk_elements=chunk_elements,
         )  # fmt: skip
-        stall_timeout_s = current().config.stall_timeout_s if is_initialized() else _STALL_TIMEOUT_S
-        self._held = HeldParameters(
-            units, self.param_groups, declaration, stall_timeout_s=stall_timeout_s, num_workers_here=num_here
-        )
-        try:
-            self._held.begin()
-        except BaseException as error:
-            self._held.give_up(error)
-            raise
-        if (resumed := self._held.remote.resumed) is not None:
-            self.steps = resumed["step"]
+        self._worker = f"worker-{coarse.rank() if is_initialized() else 0}"
+        self._awaited: list[int] = []
+        """Groups that the run which goes on had added, and that are still to be added."""
+        resume_step = None
+        if resume:
+            if storage is None:
+                raise ConfigError("resume=True goes on from folders, and storage=None names none", key="storage")
+            self.steps, self._awaited = newest_of_all(storage, self._worker)
+            resume_step = self.steps
+        self._held: list[HeldParameters] = []
+        """The groups that were given at first, then each that was added and of which this worker has a part."""
+        self._hold(dict(enumerate(self.param_groups)), self._worker, resume_step)
 
     @property
     def told(self) -> str:
         """Where states are, and what a step reads and writes, for people."""
-        return self._held.remote.told[0]
+        return "\n".join(held.remote.told[0] for held in self._held)
 
     # --- steps
 
@@ -103,25 +94,60 @@ class OffloadedOptimizer(torch.optim.Optimizer):
         """Update all parameters that have gradients; returns when states and parameters are on the disks.
 
         Raises:
-            UnsupportedError: a closure.
+            UnsupportedError: a closure; a parameter that was given another shape, type or device.
+            ConfigError: groups that were added before a resume, and were not again.
             StorageError and others: what a disk says.
         """
         if closure is not None:
             raise UnsupportedError("states on disks take no closure: compute the loss, call backward(), then step()")
+        if self._awaited:
+            raise ConfigError(
+                f"the run that goes on had added parameter groups {self._awaited}; call add_param_group for each of "
+                "them again before the first step", key="params",
+            )  # fmt: skip
+        for held in self._held:
+            held.require_plain()
         self.steps += 1
-        self._held.step(self.steps)
-        self._held.wait()
+        for held in self._held:
+            held.step(self.steps)
+        for held in self._held:
+            held.wait()
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Step more parameters, whose states get folders and buffers of their own; all workers add them alike.
+
+        A run that goes on adds them again, after it was made and before its first step.
+        """
+        super().add_param_group(param_group)
+        if not hasattr(self, "_held"):
+            return  # torch adds those that are given at first
+        number = len(self.param_groups) - 1
+        try:
+            resume_step = self.steps if number in self._awaited else None
+            if members_of({number: self.param_groups[number]}):
+                self._hold({number: self.param_groups[number]}, group_folder(self._worker, number), resume_step)
+        except BaseException:
+            del self.param_groups[number]
+            raise
+        self._awaited = [group for group in self._awaited if group != number]
 
     def close(self) -> None:
         """Give the folders back; the parameters stay as they are."""
-        self._held.close()
+        with ExitStack() as closing:
+            for held in self._held:
+                closing.callback(held.close)
 
     def state_dict(self) -> dict[str, Any]:
         """As the optimizer itself has it, with all states in memory: of FSDP2's parameters DTensors of the shards.
 
         Training does not need it: every step is on the disks, and `resume` goes on from there.
         """
-        found = saving.optimizer_state(self._stated())
+        found: dict[str, Any] = {}
+        by_number: dict[int, dict[str, Any]] = {}
+        for held in self._held:
+            found = saving.optimizer_state(self._stated(held))
+            by_number |= found["state"]
+        found["state"] = dict(sorted(by_number.items()))
         parameters = [parameter for group in self.param_groups for parameter in group["params"]]
         for number, state in found["state"].items():
             for name, values in state.items():
@@ -135,36 +161,26 @@ class OffloadedOptimizer(torch.optim.Optimizer):
             number: {name: local_part(one) if isinstance(one, torch.Tensor) else one for name, one in state.items()}
             for number, state in state_dict["state"].items()
         }
-        saving.load_optimizer_state(self._stated(), {**state_dict, "state": states})
+        for held in self._held:
+            saving.load_optimizer_state(self._stated(held), {**state_dict, "state": states})
 
     # --- within
 
-    def _stated(self) -> _Stated:
-        return _Stated(self._held.remote, self._held.values, self.param_groups, self._numbers)
+    def _hold(self, groups: dict[int, dict[str, Any]], folder: str, resume_step: int | None) -> None:
+        held = HeldParameters(groups, self._keeping, folder, resume_step)
+        try:
+            held.begin(self.steps)
+        except BaseException as error:
+            held.give_up(error)
+            raise
+        self._held.append(held)
+
+    def _stated(self, held: HeldParameters) -> _Stated:
+        return _Stated(held.remote, held.values, self.param_groups, self._numbers)
 
     def _numbers(self) -> dict[str, int]:
         places = [(group, place) for group, of in enumerate(self.param_groups) for place in range(len(of["params"]))]
         return {f"{group}.{place}": number for number, (group, place) in enumerate(places)}
-
-    def _declared(
-        self, units: list[list[Member]], optimizer: str, chunk_elements: int, **options: Any  # noqa: ANN401
-    ) -> Declaration:
-        plain = [plain_settings(group) for group in self.param_groups]
-        return Declaration(
-            model=PagedModel(
-                units=tuple(PagedUnit(unit[0].tensor.name, tuple(one.tensor for one in unit)) for unit in units),
-                num_states=max(kernel_of(optimizer, group).num_states for group in plain),
-                chunk_elements=chunk_elements,
-            ),
-            optimizer=optimizer,
-            groups=tuple(plain),
-            group_of=tuple(tuple(one.group for one in unit) for unit in units),
-            num_workers=1,
-            in_backward=True,
-            owner=owner(),
-            run=uuid.uuid4().hex,
-            **options,
-        )
 
 
 @dataclass
@@ -176,20 +192,6 @@ class _Stated:
     param_groups: list[dict[str, Any]]
     numbers: Callable[[], dict[str, int]]
     """By the name of a kept tensor its number in torch's state dicts."""
-
-
-def _units(members: list[Member]) -> list[list[Member]]:
-    """Neighbours together, up to a size."""
-    units: list[list[Member]] = [[]]
-    elements = 0
-    for member in members:
-        count = member.tensor.num_elements
-        if units[-1] and elements + count > _UNIT_ELEMENTS:
-            units.append([])
-            elements = 0
-        units[-1].append(member)
-        elements += count
-    return units
 
 
 def _like(parameter: torch.Tensor, local: torch.Tensor) -> torch.Tensor:

@@ -109,6 +109,19 @@ class NetworkOptimizer(torch.optim.Optimizer):
         self._memories.on_step()
         self._memories.look_ahead()
 
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Refuse parameters that come later; torch adds those of the model by it.
+
+        Raises:
+            UnsupportedError: a group that comes after the optimizer was made.
+        """
+        if hasattr(self, "remote"):
+            raise UnsupportedError(
+                "a model in the network takes no parameters later, for the disks of its states are laid out when it is "
+                "made: have all of them in the model, give groups of settings by groups=, and make the model anew"
+            )
+        super().add_param_group(param_group)
+
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Discard gradients that no step has used; else there is nothing to do."""
         if self._backward.has_pushed:

@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from coarse.client.paged.line import GradientRoom
 from coarse.client.paged.model import RemoteModel
-from coarse.errors import NotKeptError
+from coarse.errors import ConfigError, NotKeptError
 from coarse.torch.fsdp.fsdp2 import backward_task, is_in_backward
 from coarse.torch.paged.plan import PlannedSite
 from coarse.torch.paged.unit import UnitMemories, torch_view
@@ -169,6 +169,7 @@ class Site:
     def _before(self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         memories = self.backward.memories
         self._calls.append(None)  # whatever comes, `_after` is called
+        self._require_none_unfrozen()
         memories.use(self.units)
         call = self._calls[-1] = Call(self)
         call.begin()
@@ -188,6 +189,17 @@ class Site:
                 values[place] = one
             args, kwargs = tree_unflatten(values, structure)
         return args, kwargs
+
+    def _require_none_unfrozen(self) -> None:
+        """ConfigError where a parameter wants gradients that has no states."""
+        for use in self._uses:
+            tensor = self.backward.memories.all[use.unit].unit.tensors[use.tensor]
+            if self._placeholders[use.unit, use.tensor].requires_grad and not tensor.is_trainable:
+                raise ConfigError(
+                    f"{tensor.name!r} was frozen when the model was put in the network, so it has no optimizer states "
+                    "there; unfreeze it before, and freeze it afterwards by requires_grad_(False) until it is to train",
+                    key="model",
+                )
 
     def _after(self, _: nn.Module, args: tuple[Any, ...], output: Any) -> None:  # noqa: ANN401
         call = self._calls.pop()

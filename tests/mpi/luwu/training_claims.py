@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -372,7 +374,70 @@ def what_is_written_to_shards_counts_in_the_next_offloaded_step() -> None:
     optimizers[0].close()
 
 
+def parameters_that_come_later_are_refused_by_name() -> None:
+    model = Net()
+    model.head.requires_grad_(False)
+    model, optimizer = in_network(model)
+    with raises(UnsupportedError, "takes no parameters later", "groups="):
+        optimizer.add_param_group({"params": [nn.Parameter(torch.ones(3))]})
+    model.head.requires_grad_()
+    with raises(coarse.ConfigError, "'head.weight' was frozen when", "unfreeze it before"):
+        loss_of(model, coarse.rank(), 1, 0)
+    model.head.requires_grad_(False)
+    model.norm.requires_grad_(False)  # and back
+    train(model, optimizer, steps=1)
+    before = model.state_dict()["norm.weight"]
+    model.norm.requires_grad_()
+    train(model, optimizer, first=2, steps=2)
+    assert not torch.equal(model.state_dict()["norm.weight"], before)
+    optimizer.close()
+
+
+def workers_that_a_crash_left_a_step_apart_go_on_from_the_step_that_all_have() -> None:
+    storage, earlier = FOLDER / "apart", FOLDER / f"earlier-{coarse.rank()}"
+
+    def begun(storage: Path | None = storage, *, resume: bool) -> tuple[nn.Module, ct.OffloadedOptimizer]:
+        torch.manual_seed(3)
+        model = ct.fully_shard(nn.Sequential(nn.Linear(7, 13), nn.Linear(13, 70)), units=[nn.Linear])
+        options = {"storage": storage and [storage], "memory": 8 << 20, "chunk_elements": 256, "resume": resume}
+        return model, ct.OffloadedOptimizer(model.parameters(), torch.optim.AdamW, **options, **ADAMW)
+
+    def go_on(model: nn.Module, optimizer: ct.OffloadedOptimizer, last: int) -> None:
+        while optimizer.steps < last:
+            model(torch.full((2, 7), 0.1 * optimizer.steps + coarse.rank())).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    model, optimizer = begun(resume=False)
+    go_on(model, optimizer, 4)
+    own = storage / f"worker-{coarse.rank()}"
+    shutil.copytree(own, earlier)
+    go_on(model, optimizer, 5)
+    optimizer.close()
+    if coarse.rank() == coarse.size() - 1:  # as if it had been killed before its commit
+        shutil.rmtree(own)
+        shutil.copytree(earlier, own)
+    ct.barrier()
+    model, optimizer = begun(resume=True)
+    assert optimizer.steps == 4
+    go_on(model, optimizer, 6)
+    undisturbed, other = begun(None, resume=False)
+    go_on(undisturbed, other, 6)
+    for one, two in zip(model.parameters(), undisturbed.parameters(), strict=True):
+        assert torch.equal(one.full_tensor(), two.full_tensor())
+    optimizer.close()
+    other.close()
+    ct.barrier()
+    if coarse.rank() == 0:
+        shutil.rmtree(own)
+    ct.barrier()
+    with raises(coarse.StorageError, "rank 0: ", "worker-0 holds no committed step", "leave resume out"):
+        begun(resume=True)  # on all workers
+
+
 CLAIMS: tuple[Claim, ...] = (
+    parameters_that_come_later_are_refused_by_name,
+    workers_that_a_crash_left_a_step_apart_go_on_from_the_step_that_all_have,
     an_offloaded_optimizer_steps_shards,
     what_is_written_to_shards_counts_in_the_next_offloaded_step,
     torchs_fused_kernels_step_alike,

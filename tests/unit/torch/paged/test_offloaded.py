@@ -1,5 +1,6 @@
 """An optimizer whose states are on the worker's own disks has the bits of one place, and outlives its process."""
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -211,4 +212,126 @@ def test_a_parameter_that_cannot_be_stepped_any_more_is_named() -> None:
     weight.data = torch.ones(4, 6)
     optimizer.step()
     assert torch.equal(other, torch.full((70,), 0.9))
+    optimizer.close()
+
+
+def two_weights() -> list[nn.Parameter]:
+    generator = torch.Generator().manual_seed(7)
+    return [nn.Parameter(torch.randn(count, generator=generator)) for count in (3000, 70)]
+
+
+def pull_to_zero(weights: list[nn.Parameter], optimizer: torch.optim.Optimizer) -> None:
+    """A step by gradients that are the weights."""
+    for weight in weights:
+        weight.grad = weight.detach().clone() if weight.requires_grad else None
+    optimizer.step()
+
+
+@pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.SGD])
+def test_parameters_that_are_added_or_unfrozen_later_are_stepped(kind: type[torch.optim.Optimizer]) -> None:
+    ours, plain, others = two_weights(), two_weights(), two_weights()
+    third = [nn.Parameter(torch.ones(40), requires_grad=False) for _ in range(3)]
+    optimizers = (
+        ct.OffloadedOptimizer([ours[0], third[0]], kind, storage=None, **SMALL, lr=0.1),
+        kind([plain[0], third[1]], lr=0.1),
+        ct.OffloadedOptimizer([others[0], third[2]], kind, storage=None, **SMALL, lr=0.1),
+    )
+    optimizers[2].add_param_group({"params": [others[1]], "lr": 0.3})
+    for step in range(6):
+        for weights, late, optimizer in zip((ours, plain), third, optimizers, strict=False):
+            if step == 2:
+                optimizer.add_param_group({"params": [weights[1]], "lr": 0.3})
+            late.requires_grad_(step >= 3)
+            pull_to_zero([*weights[: 1 if step < 2 else 2], late], optimizer)
+        if step == 4:  # states go from one optimizer to another
+            with torch.no_grad():
+                for one, other in zip([*others, third[2]], [*ours, third[0]], strict=True):
+                    one.copy_(other)
+            optimizers[2].load_state_dict(optimizers[0].state_dict())
+            third[2].requires_grad_()
+    pull_to_zero([*others, third[2]], optimizers[2])
+    for one, other, wanted in zip([*ours, third[0]], [*others, third[2]], [*plain, third[1]], strict=True):
+        torch.testing.assert_close(one, wanted, rtol=1e-4, atol=1e-5)
+        assert torch.equal(one, other)
+    torchs = optimizers[1].state_dict()
+    assert optimizers[0].state_dict()["state"].keys() == torchs["state"].keys()
+    assert [group["lr"] for group in optimizers[0].state_dict()["param_groups"]] == [0.1, 0.3]
+    optimizers[0].close()
+    optimizers[2].close()
+
+
+def test_a_group_that_cannot_be_kept_is_none_of_the_optimizers() -> None:
+    weights = two_weights()
+    optimizer = ct.OffloadedOptimizer([weights[0]], torch.optim.SGD, storage=None, **SMALL, lr=0.1)
+    with pytest.raises(UnsupportedError, match=r"parameter 0 of group 1 is torch\.float64"):
+        optimizer.add_param_group({"params": [nn.Parameter(torch.ones(3).double())]})
+    with pytest.raises(ValueError, match="more than one parameter group"):
+        optimizer.add_param_group({"params": [weights[0]]})
+    optimizer.add_param_group({"params": [weights[1]]})
+    assert [len(group["params"]) for group in optimizer.param_groups] == [1, 1]
+    optimizer.close()
+    with pytest.raises(ConfigError, match="a list of folders"):
+        ct.OffloadedOptimizer([weights[0]], torch.optim.SGD, storage="here", lr=0.1)
+
+
+def in_two_groups(storage: Path, *, resume: bool) -> tuple[list[nn.Parameter], ct.OffloadedOptimizer]:
+    weights = two_weights()
+    folders = [storage / "a", storage / "b"]
+    optimizer = ct.OffloadedOptimizer([weights[0]], torch.optim.AdamW, storage=folders, resume=resume, lr=0.1, **SMALL)
+    optimizer.add_param_group({"params": [weights[1]], "lr": 0.3})
+    return weights, optimizer
+
+
+def put_back(storage: Path, group: str, earlier: Path) -> None:
+    """Have a group's folders be as they were in a copy of all."""
+    for disk in ("a", "b"):
+        shutil.rmtree(storage / disk / "worker-0" / group)
+        shutil.copytree(earlier / disk / "worker-0" / group, storage / disk / "worker-0" / group)
+
+
+def test_folders_that_a_crash_left_a_step_apart_go_on_from_the_step_that_both_have(tmp_path: Path) -> None:
+    storage, earlier = tmp_path / "storage", tmp_path / "earlier"
+    weights, optimizer = in_two_groups(storage, resume=False)
+    for step in range(1, 6):
+        pull_to_zero(weights, optimizer)
+        if step == 4:
+            shutil.copytree(storage, earlier)
+    wanted = [weight.detach().clone() for weight in weights]
+    pull_to_zero(weights, optimizer)
+    optimizer.close()
+    put_back(storage, "group-1", earlier)
+    with pytest.raises(StorageError, match="worker-0 holds no committed step"):
+        in_two_groups(storage, resume=True)  # two steps apart, as no crash leaves them
+    shutil.rmtree(storage)
+    shutil.copytree(earlier, storage)
+    weights, optimizer = in_two_groups(storage, resume=True)
+    pull_to_zero(weights, optimizer)
+    optimizer.close()
+    put_back(storage, "group-1", earlier)
+    weights, optimizer = in_two_groups(storage, resume=True)
+    assert optimizer.steps == 4
+    optimizer.close()
+    weights, optimizer = in_two_groups(storage, resume=True)
+    assert optimizer.steps == 4  # the fifth step of one folder, whose slots may be written to by now, is void
+    pull_to_zero(weights, optimizer)
+    optimizer.close()
+    weights, optimizer = in_two_groups(storage, resume=True)
+    assert optimizer.steps == 5
+    assert all(torch.equal(one, other) for one, other in zip(weights, wanted, strict=True))
+    optimizer.close()
+
+
+def test_groups_that_were_added_before_a_resume_are_missed(tmp_path: Path) -> None:
+    weights, optimizer = in_two_groups(tmp_path, resume=False)
+    pull_to_zero(weights, optimizer)
+    optimizer.close()
+    optimizer = ct.OffloadedOptimizer(
+        [weights[0]], torch.optim.AdamW, storage=[tmp_path / "a", tmp_path / "b"], resume=True, lr=0.1, **SMALL
+    )
+    with pytest.raises(ConfigError, match=r"had added parameter groups \[1\]; call add_param_group"):
+        optimizer.step()
+    optimizer.add_param_group({"params": [weights[1]], "lr": 0.2})
+    assert optimizer.param_groups[1]["lr"] == 0.3  # as it was
+    pull_to_zero(weights, optimizer)
+    assert optimizer.steps == 2
     optimizer.close()
