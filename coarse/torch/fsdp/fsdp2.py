@@ -367,6 +367,15 @@ def backward_task() -> int:
     return torch._C._current_graph_task_id()
 
 
+def will_be_executed(node: torch.autograd.graph.Node) -> bool:
+    """Whether the backward that is under way in this thread comes to a node; False where it only hands out what comes
+    there, as autograd.grad does of a leaf."""
+    try:
+        return torch._C._will_engine_execute_node(node)
+    except RuntimeError:  # torch cannot tell of a leaf whose gradient is handed out
+        return False
+
+
 def _has_gradient(parameter: FSDPParam) -> bool:
     """Whether backward has left a gradient, now or before without reducing it."""
     return parameter.unsharded_accumulated_grad is not None or parameter.unsharded_param.grad is not None

@@ -5,6 +5,11 @@ the same memory. So a module that is called twice, or a parameter that two modul
 each call pushes what backward has made of its leaves, in the order in which backward leaves the calls. A call whose
 inputs want no gradients is not seen to be left, and is pushed at backward's end. Activation checkpointing computes a
 forward again within backward: that is a call, too, whose leaves autograd drops.
+
+[Note: gradients that are not kept] `torch.autograd.grad` towards inputs goes through calls and adds to no leaf. Such a
+pass has units pulled, but pushes nothing, ends no pass, and leaves its calls to a backward that comes. With
+`create_graph` that backward also goes through the gradients that were made, whose nodes need the units once more: it
+enters a call where it reaches the gradients of the call's inputs.
 """
 
 from __future__ import annotations
@@ -16,12 +21,13 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
+from torch.autograd.graph import get_gradient_edge
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from coarse.client.paged.line import GradientRoom
 from coarse.client.paged.model import RemoteModel
 from coarse.errors import ConfigError, NotKeptError
-from coarse.torch.fsdp.fsdp2 import backward_task, is_in_backward
+from coarse.torch.fsdp.fsdp2 import backward_task, is_in_backward, will_be_executed
 from coarse.torch.paged.plan import PlannedSite
 from coarse.torch.paged.unit import UnitMemories, torch_view
 
@@ -60,9 +66,13 @@ class Call:
         self._versions: dict[tuple[int, int], int] = {}
         """Of the leaves when they were made."""
         self.gradients: dict[int, _Gradients] = {}
+        self._accumulators: list[torch.autograd.graph.Node] = []
+        """Autograd's nodes that add to the leaves' gradients."""
         self.is_seen_to_end = False
         """Whether backward says when it has left the call."""
         self.is_entered = False
+        self.accumulates = False
+        """Whether the pass that has entered it adds to gradients of leaves."""
         self.is_pushed = False
         self.begin_s = 0.0
         """When its forward or backward began, where that is recorded."""
@@ -87,7 +97,7 @@ class Call:
         if requires_grad:
             call = weakref.ref(self)  # the graph keeps leaf and hooks, and the call keeps the leaf
 
-            def before(_: torch.Tensor) -> None:
+            def before(_: tuple[torch.Tensor, ...]) -> None:
                 if (alive := call()) is not None:
                     alive.bear(unit, tensor)
 
@@ -95,9 +105,15 @@ class Call:
                 if (alive := call()) is not None:
                     alive.gradients[unit].present |= 1 << tensor
 
-            leaf.register_hook(before)
+            accumulator = get_gradient_edge(leaf).node
+            accumulator.register_prehook(before)
+            self._accumulators.append(accumulator)
             leaf.register_post_accumulate_grad_hook(after)
         return leaf
+
+    def is_to_accumulate(self) -> bool:
+        """Return whether the pass that is under way adds to gradients of leaves."""
+        return any(map(will_be_executed, self._accumulators))
 
     def require_unwritten(self) -> None:
         """Return where nobody has written to a parameter of this call.
@@ -126,15 +142,19 @@ class _LeaveBackward(torch.autograd.Function):
     """Passes a call's inputs on; its backward comes when all within the call has been computed."""
 
     @staticmethod
-    def forward(ctx: Any, leave: Callable[[], None], *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:  # noqa: ANN401
+    def forward(ctx: Any, call: Call, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:  # noqa: ANN401
         """See Function."""
-        ctx.leave = leave
+        ctx.call = call
         return inputs
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # noqa: ANN401
         """See Function."""
-        ctx.leave()
+        call: Call = ctx.call
+        for gradient in gradients:
+            if gradient is not None and gradient.requires_grad:  # see [Note: gradients that are not kept]
+                gradient.register_hook(_entering(call))
+        call.site.backward.leave(call)
         return (None, *gradients)
 
 
@@ -184,7 +204,7 @@ class Site:
         places = [place for place, one in enumerate(values) if isinstance(one, torch.Tensor) and one.requires_grad]
         if places:
             call.is_seen_to_end = True
-            passed = _LeaveBackward.apply(_leaving(call), *(values[place] for place in places))
+            passed = _LeaveBackward.apply(call, *(values[place] for place in places))
             for place, one in zip(places, passed, strict=True):
                 values[place] = one
             args, kwargs = tree_unflatten(values, structure)
@@ -230,13 +250,6 @@ def _entering(call: Call) -> Callable[[torch.Tensor], None]:
     return enter
 
 
-def _leaving(call: Call) -> Callable[[], None]:
-    def leave() -> None:
-        call.site.backward.leave(call)
-
-    return leave
-
-
 class Backward:
     """Backward passes of a model: which calls are in, in which order they push, and when a pass ends."""
 
@@ -255,6 +268,8 @@ class Backward:
         self._before_push = before_push
         self._entered: dict[int, list[Call]] = {}
         """Task of autograd -> calls that its backward has entered and not left."""
+        self._accumulating: set[int] = set()
+        """Tasks that add to leaves' gradients; see [Note: gradients that are not kept]."""
         self._waiting: weakref.WeakSet[Call] = weakref.WeakSet()
         """Calls whose gradients no backward has made yet."""
         self.has_pushed = False
@@ -267,6 +282,7 @@ class Backward:
         self.has_pushed = False
         self.num_passes = 0
         self._entered.clear()
+        self._accumulating.clear()
 
     def await_backward(self, call: Call) -> None:
         """A forward has ended whose backward may come; within a backward it is one that is computed again."""
@@ -285,13 +301,17 @@ class Backward:
         """Backward reaches a call's output: its units are needed again."""
         if call.is_entered:
             return
-        self._require_pass()
-        call.is_entered = True
+        accumulates = call.is_to_accumulate()
+        if accumulates:
+            self._require_pass()
+        call.is_entered, call.accumulates = True, accumulates
         task = backward_task()
         if task not in self._entered:
             self._entered[task] = []
             torch.autograd.Variable._execution_engine.queue_callback(lambda: self._end(task))
         self._entered[task].append(call)
+        if accumulates:
+            self._accumulating.add(task)
         self.memories.use(call.site.units)
         call.begin()
 
@@ -302,15 +322,26 @@ class Backward:
         for calls in self._entered.values():
             if call in calls:
                 calls.remove(call)
-        self._push(call)
+        self._end_call(call)
 
     def _end(self, task: int) -> None:
         """A backward has ended: push what it did not say to have left, in the order in which it came there."""
         for call in self._entered.pop(task, []):
+            self._end_call(call)
+        if task in self._accumulating:
+            self._accumulating.remove(task)
+            self._before_push()
+            self.num_passes += 1
+            self.remote.end_pass()
+
+    def _end_call(self, call: Call) -> None:
+        """A pass is through with a call: push its gradients, if the pass makes any."""
+        if call.accumulates:
             self._push(call)
-        self._before_push()
-        self.num_passes += 1
-        self.remote.end_pass()
+            return
+        call.end("backward")
+        call.is_entered = False
+        self.memories.release(call.site.units)
 
     def _is_awaited(self, unit: int) -> bool:
         """Whether other calls have gradients of a unit still to come."""

@@ -7,7 +7,7 @@ from torch import nn
 
 import coarse
 import coarse.torch as ct
-from tests.mpi.luwu.models import WIDTH, Net, loss_of, words_of
+from tests.mpi.luwu.models import WIDTH, Block, Net, loss_of, words_of
 from tests.mpi.luwu.trained import ADAMW, in_network, require_equal, train
 from tests.support.claims import Claim
 from tests.support.paged_reference import Reference
@@ -145,6 +145,79 @@ def buffers_stay_with_their_worker() -> None:
     optimizer.close()
 
 
+class Smooth(nn.Module):
+    """Blocks over inputs that may want gradients."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(2)
+        self.blocks = nn.ModuleList(Block() for _ in range(3))
+        self.head = nn.Linear(WIDTH, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)
+
+
+def rows_of(worker: int, step: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(100 * step + worker)
+    return torch.randn(4, WIDTH, generator=generator, requires_grad=True)
+
+
+def penalised(model: nn.Module, worker: int, step: int, _: int) -> torch.Tensor:
+    """A loss whose gradients towards its inputs are to be of length one."""
+    rows = rows_of(worker, step)
+    output = model(rows)
+    (slope,) = torch.autograd.grad(output.sum(), rows, create_graph=True)
+    return output.square().mean() + (slope.norm(dim=1) - 1).square().mean()
+
+
+def penalty(model: nn.Module, worker: int, step: int, number: int) -> torch.Tensor:
+    """That alone, on another forward."""
+    rows = rows_of(worker, step)
+    (slope,) = torch.autograd.grad(model(rows).sum(), rows, create_graph=True)
+    return slope.square().mean()
+
+
+def weighted(model: nn.Module, worker: int, step: int, _: int) -> torch.Tensor:
+    """A loss divided by its gradient's norm towards its inputs, which is kept constant."""
+    rows = rows_of(worker, step)
+    loss = model(rows).square().mean()
+    (slope,) = torch.autograd.grad(loss, rows, retain_graph=True)
+    return loss / slope.norm()
+
+
+def gradients_towards_inputs_are_taken_within_a_step() -> None:
+    for loss in (penalised, penalty, weighted):
+        for options in ({}, {"update": "backward"}):
+            model = Smooth()
+            reference = Reference(model, coarse.size(), settings=ADAMW)
+            model, optimizer = in_network(model, **options)
+            train(model, optimizer, loss, steps=4)
+            for step in range(1, 5):
+                reference.step(loss, step)
+            state = model.state_dict()
+            for name, master in reference.masters.items():
+                torch.testing.assert_close(state[name].reshape(-1), torch.from_numpy(master), rtol=1e-4, atol=1e-5)
+            optimizer._memories.drop_ahead()
+            assert all(memory.nbytes == 0 for memory in optimizer._memories.all)
+            optimizer.close()
+
+
+def gradients_that_are_asked_for_between_steps_are_none_of_the_steps() -> None:
+    """A saliency map, say."""
+
+    def probed(model: nn.Module, worker: int, step: int, _: int) -> torch.Tensor:
+        rows = rows_of(worker, step)
+        if step > 1:
+            torch.autograd.grad(model(rows).sum(), rows)
+        return model(rows).square().mean()
+
+    require_equal(Smooth, probed, steps=5)
+    require_equal(Smooth, probed, steps=5, update="backward")
+
+
 # --- memory
 
 
@@ -198,6 +271,8 @@ CLAIMS: tuple[Claim, ...] = (
     a_parameter_that_nobody_used_is_left_alone,
     a_model_on_the_meta_device_is_made_unit_by_unit,
     buffers_stay_with_their_worker,
+    gradients_towards_inputs_are_taken_within_a_step,
+    gradients_that_are_asked_for_between_steps_are_none_of_the_steps,
     workers_hold_two_units_and_nothing_at_rest,
     evaluation_pulls_and_leaves_nothing,
 )
