@@ -38,6 +38,7 @@ class NetworkOptimizer(torch.optim.Optimizer):
     def __init__(
         self,
         remote: RemoteModel,
+        model: nn.Module,
         groups: list[dict[str, Any]],
         defaults: dict[str, Any],
         placeholders: dict[tuple[int, int], nn.Parameter],
@@ -54,7 +55,8 @@ class NetworkOptimizer(torch.optim.Optimizer):
         self._divisor = divisor
         self._coefficient = 1.0
         self._frozen: str | None = None
-        self._worker = WorkerState()
+        self.model = model
+        self._worker = WorkerState(model)
         self._taken: dict[str, Any] | None = None
         """This worker's state at a step that is to be committed, until it is sent."""
         self._memories: UnitMemories

@@ -1,7 +1,8 @@
 """Models and optimizer states in files and state dicts, a unit at a time.
 
-[Note: folders] Parameters are saved as Hugging Face saves them: `model.safetensors`, or shards and an index. Optimizer
-states lie beside them in `optimizer.safetensors`, or shards, under names such as `exp_avg/NAME`, with `optimizer.json`.
+[Note: folders] Parameters, and worker 0's buffers, are saved as Hugging Face saves them: `model.safetensors`, or shards
+and an index. Optimizer states lie beside them in `optimizer.safetensors`, or shards, under names such as
+`exp_avg/NAME`, with `optimizer.json`.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
+from torch import nn
 
 from coarse.errors import StorageError
 from coarse.protocol.units import MIB
 from coarse.session import current
 from coarse.torch.collectives.objects import broadcast_object
+from coarse.torch.paged.worker_state import kept_buffers, put_into_buffers
 
 if TYPE_CHECKING:
     from coarse.client.paged.model import RemoteModel
@@ -45,6 +48,8 @@ class Saveable(Stated, Protocol):
 
     steps: int
     dtypes: dict[str, torch.dtype]
+    model: nn.Module
+    """Whose buffers are saved beside the parameters."""
 
     def settings(self) -> str:
         """The groups' settings, as JSON."""
@@ -84,6 +89,8 @@ def load(optimizer: Saveable, folder: Path) -> None:
     said = broadcast_object(said)
     if said["error"]:
         raise StorageError(f"rank {current().client_index}: {said['error']}")
+    buffers = broadcast_object(None if reader is None else reader.buffers())
+    put_into_buffers(optimizer.model, buffers, str(folder))
     model = optimizer.remote.declaration.model
     for unit, of in enumerate(model.units):
         values = {place: None if reader is None else reader.parameter(t.name) for place, t in enumerate(of.tensors)}
@@ -160,6 +167,8 @@ def load_optimizer_state(optimizer: Stated, state_dict: Mapping[str, Any]) -> No
 
 
 def _parameters(optimizer: Saveable, steps: dict[str, int]) -> Iterator[dict[str, torch.Tensor]]:
+    """Worker 0's buffers, then unit by unit the parameters."""
+    yield {name: buffer.clone() for name, buffer in kept_buffers(optimizer.model).items()}
     for unit, of in enumerate(optimizer.remote.declaration.model.units):
         values, of_unit = optimizer.values.read(unit)
         steps |= {tensor.name: step for tensor, step in zip(of.tensors, of_unit, strict=True)}
@@ -224,7 +233,7 @@ class _Reader:
     """The tensors of a folder, found by name and read one at a time; everything is checked before any is read."""
 
     def __init__(self, optimizer: Saveable, folder: Path) -> None:
-        model = optimizer.remote.declaration.model
+        model, self._model = optimizer.remote.declaration.model, optimizer.model
         self._tensors = _files_of(folder, "model")
         wanted = {tensor.name: tensor.shape for unit in model.units for tensor in unit.tensors}
         _require_shapes(self._tensors, wanted, folder)
@@ -239,6 +248,10 @@ class _Reader:
             names = STATE_NAMES[own][: model.num_states]
             trained = [tensor for unit in model.units for tensor in unit.tensors if tensor.is_trainable]
             _require_shapes(self._states, {f"{s}/{t.name}": t.shape for s in names for t in trained}, folder)
+
+    def buffers(self) -> dict[str, torch.Tensor]:
+        """Return the model's buffers, as far as the folder has them."""
+        return {name: self._tensors[name][1]() for name in kept_buffers(self._model) if name in self._tensors}
 
     def parameter(self, name: str) -> torch.Tensor:
         """A parameter."""

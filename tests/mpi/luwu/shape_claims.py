@@ -8,7 +8,7 @@ from torch import nn
 import coarse
 import coarse.torch as ct
 from tests.mpi.luwu.models import WIDTH, Block, Net, loss_of, words_of
-from tests.mpi.luwu.trained import ADAMW, in_network, require_equal, train
+from tests.mpi.luwu.trained import ADAMW, FOLDER, in_network, require_equal, train
 from tests.support.claims import Claim
 from tests.support.paged_reference import Reference
 
@@ -142,6 +142,12 @@ def buffers_stay_with_their_worker() -> None:
     optimizer.step()
     means = ct.allgather(model[1].running_mean[None].clone())
     assert coarse.size() == 1 or not torch.equal(means[0], means[1])
+    optimizer.save(FOLDER / "buffers")
+    ct.barrier()
+    model[1].running_mean.fill_(-1.0)
+    optimizer.load(FOLDER / "buffers")
+    assert torch.equal(model[1].running_mean, means[0])  # worker 0's are saved
+    assert model[1].num_batches_tracked == 1
     optimizer.close()
 
 
