@@ -15,14 +15,14 @@ enters a call where it reaches the gradients of the call's inputs.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 from torch.autograd.graph import get_gradient_edge
-from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from coarse.client.paged.line import GradientRoom
 from coarse.client.paged.model import RemoteModel
@@ -30,6 +30,7 @@ from coarse.errors import ConfigError, NotKeptError
 from coarse.torch.fsdp.fsdp2 import backward_task, is_in_backward, will_be_executed
 from coarse.torch.paged.plan import PlannedSite
 from coarse.torch.paged.unit import UnitMemories, torch_view
+from coarse.torch.structures import kept_tensors, tensors_in, with_tensors
 
 
 class _Gradients:
@@ -68,8 +69,12 @@ class Call:
         self.gradients: dict[int, _Gradients] = {}
         self._accumulators: list[torch.autograd.graph.Node] = []
         """Autograd's nodes that add to the leaves' gradients."""
-        self.is_seen_to_end = False
-        """Whether backward says when it has left the call."""
+        self._passed: list[tuple[torch.Tensor, torch.autograd.graph.Node, torch.autograd.graph.Node | None]] = []
+        """Until its forward has ended: views of inputs, their nodes, and those of the inputs."""
+        self._exits: list[torch.autograd.graph.Node] = []
+        """Autograd's nodes by which backward leaves the call towards its inputs."""
+        self._num_left = 0
+        """Of those, how many the pass that is under way has come to."""
         self.is_entered = False
         self.accumulates = False
         """Whether the pass that has entered it adds to gradients of leaves."""
@@ -86,6 +91,11 @@ class Call:
         """Its forward or backward has ended."""
         if (timeline := self.site.backward.memories.timeline) is not None:
             timeline.computed(f"{phase} of {self.site.name or 'the root'}", self.begin_s)
+
+    def on_enter(self, *, accumulates: bool) -> None:
+        """A pass goes through the call."""
+        self.is_entered, self.accumulates = True, accumulates
+        self._num_left = 0
 
     def make_leaf(self, unit: int, tensor: int, *, requires_grad: bool) -> nn.Parameter:
         """A parameter of this call."""
@@ -111,6 +121,41 @@ class Call:
             leaf.register_post_accumulate_grad_hook(after)
         return leaf
 
+    @property
+    def is_seen_to_end(self) -> bool:
+        """Whether backward says when it has left the call."""
+        return bool(self._exits)
+
+    def take_in(self, given: torch.Tensor) -> torch.Tensor:
+        """Return another view of an input, by which backward is seen to leave the call: when all within the call that
+        uses it has been computed."""
+        if not given.requires_grad or given.layout is not torch.strided:
+            return given
+        passed = given.view_as(given)
+        assert passed.grad_fn is not None
+        self._passed.append((passed, passed.grad_fn, given.grad_fn))
+        return passed
+
+    def watch_exits(self) -> None:
+        """Have backward say where it leaves; its forward has ended. An input that the call has written to in place
+        goes back in the graph to where it was before."""
+        for passed, own, before in self._passed:
+            node = own if passed.grad_fn is own else before
+            if node is not None:
+                call = weakref.ref(self)  # the graph keeps the node, and the call keeps it
+                node.register_prehook(_leaving(call))
+                self._exits.append(node)
+        self._passed.clear()
+
+    def on_exit(self, gradients: Sequence[torch.Tensor | None]) -> None:
+        """Backward has come to one of the nodes by which it leaves."""
+        for gradient in gradients:
+            if gradient is not None and gradient.requires_grad:  # see [Note: gradients that are not kept]
+                gradient.register_hook(_entering(self))
+        self._num_left += 1
+        if self._num_left == sum(map(will_be_executed, self._exits)):
+            self.site.backward.leave(self)
+
     def is_to_accumulate(self) -> bool:
         """Return whether the pass that is under way adds to gradients of leaves."""
         return any(map(will_be_executed, self._accumulators))
@@ -132,30 +177,11 @@ class Call:
     def bear(self, unit: int, tensor: int) -> None:
         """Autograd is about to add to a leaf's gradient: have it lie in the unit's flat array."""
         self.site.backward.require_open(self)
+        self.site.backward.enter(self)  # by a way that nobody has seen, and that needs no values
         leaf = self.leaves[unit, tensor]
         if leaf.grad is None:
             gradients = self.gradients.setdefault(unit, _Gradients(self.site.backward.remote, unit))
             leaf.grad = gradients.of(tensor, leaf.dtype)
-
-
-class _LeaveBackward(torch.autograd.Function):
-    """Passes a call's inputs on; its backward comes when all within the call has been computed."""
-
-    @staticmethod
-    def forward(ctx: Any, call: Call, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:  # noqa: ANN401
-        """See Function."""
-        ctx.call = call
-        return inputs
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # noqa: ANN401
-        """See Function."""
-        call: Call = ctx.call
-        for gradient in gradients:
-            if gradient is not None and gradient.requires_grad:  # see [Note: gradients that are not kept]
-                gradient.register_hook(_entering(call))
-        call.site.backward.leave(call)
-        return (None, *gradients)
 
 
 class Site:
@@ -169,9 +195,11 @@ class Site:
         self.units = planned.units
         self._uses = planned.uses
         self._placeholders = placeholders
+        self._modules = planned.own_modules
         self._calls: list[Call | None] = []
         """Of forwards under way, the innermost last."""
-        planned.module.register_forward_pre_hook(self._before, with_kwargs=True)
+        # first, so that others' hooks find parameters: torch's old weight_norm and spectral_norm compute by them
+        planned.module.register_forward_pre_hook(self._before, with_kwargs=True, prepend=True)
         planned.module.register_forward_hook(self._after, always_call=True)
 
     def units_within(self, module: nn.Module) -> list[int]:
@@ -200,15 +228,8 @@ class Site:
             use.module._parameters[use.attribute] = leaf
         if not has_graph:
             return args, kwargs
-        values, structure = tree_flatten((args, kwargs))
-        places = [place for place, one in enumerate(values) if isinstance(one, torch.Tensor) and one.requires_grad]
-        if places:
-            call.is_seen_to_end = True
-            passed = _LeaveBackward.apply(call, *(values[place] for place in places))
-            for place, one in zip(places, passed, strict=True):
-                values[place] = one
-            args, kwargs = tree_unflatten(values, structure)
-        return args, kwargs
+        passed: tuple[tuple[Any, ...], dict[str, Any]] = with_tensors((args, kwargs), call.take_in)
+        return passed
 
     def _require_none_unfrozen(self) -> None:
         """ConfigError where a parameter wants gradients that has no states."""
@@ -222,7 +243,7 @@ class Site:
                 )
 
     def _after(self, _: nn.Module, args: tuple[Any, ...], output: Any) -> None:  # noqa: ANN401
-        call = self._calls.pop()
+        call = self._calls.pop() if self._calls else None
         if call is None:  # its units did not come
             return
         call.end("forward")
@@ -232,22 +253,39 @@ class Site:
             use.module._parameters[use.attribute] = self._placeholders[place] if outer is None else outer.leaves[place]
         self.backward.memories.release(self.units)
         call.require_unwritten()
-        results = [
-            one for one in tree_flatten(output)[0] if isinstance(one, torch.Tensor) and one.requires_grad
-        ]
-        if results and torch.is_grad_enabled():
-            self.backward.await_backward(call)
-            for one in results:
+        if not torch.is_grad_enabled():
+            return
+        call.watch_exits()
+        backward = self.backward
+        kept = (one for one in kept_tensors(self._modules) if one.grad_fn is not None and one not in backward.hooked)
+        results = {id(one): one for one in (*tensors_in(output), *kept) if one.requires_grad}
+        if results:
+            backward.await_backward(call)
+            for one in results.values():
                 one.register_hook(_entering(call))
+                backward.hooked[one] = None
+                if (base := one._base) is not None and base.grad_fn is not None:
+                    # a write to a view of it leaves the view's own node out of the graph
+                    base.grad_fn.register_prehook(_entering(call))
 
 
-def _entering(call: Call) -> Callable[[torch.Tensor], None]:
+def _entering(call: Call) -> Callable[[object], None]:
     """What an output's hook does; it keeps the call alive as long as the graph."""
 
-    def enter(_: torch.Tensor) -> None:
+    def enter(_: object) -> None:
         call.site.backward.enter(call)
 
     return enter
+
+
+def _leaving(call: weakref.ref[Call]) -> Callable[[Sequence[torch.Tensor | None]], None]:
+    """What a node's hook does by which backward leaves a call."""
+
+    def leave(gradients: Sequence[torch.Tensor | None]) -> None:
+        if (alive := call()) is not None:
+            alive.on_exit(gradients)
+
+    return leave
 
 
 class Backward:
@@ -270,6 +308,8 @@ class Backward:
         """Task of autograd -> calls that its backward has entered and not left."""
         self._accumulating: set[int] = set()
         """Tasks that add to leaves' gradients; see [Note: gradients that are not kept]."""
+        self.hooked = WeakTensorKeyDictionary()
+        """Tensors by which backward is seen to enter some call."""
         self._waiting: weakref.WeakSet[Call] = weakref.WeakSet()
         """Calls whose gradients no backward has made yet."""
         self.has_pushed = False
@@ -301,12 +341,13 @@ class Backward:
         """Backward reaches a call's output: its units are needed again."""
         if call.is_entered:
             return
-        accumulates = call.is_to_accumulate()
+        task = backward_task()
+        is_first = task not in self._entered
+        accumulates = self._is_to_accumulate(call) if is_first else task in self._accumulating
         if accumulates:
             self._require_pass()
-        call.is_entered, call.accumulates = True, accumulates
-        task = backward_task()
-        if task not in self._entered:
+        call.on_enter(accumulates=accumulates)
+        if is_first:
             self._entered[task] = []
             torch.autograd.Variable._execution_engine.queue_callback(lambda: self._end(task))
         self._entered[task].append(call)
@@ -314,6 +355,11 @@ class Backward:
             self._accumulating.add(task)
         self.memories.use(call.site.units)
         call.begin()
+
+    def _is_to_accumulate(self, first: Call) -> bool:
+        """Return whether the pass that is under way adds to any gradient, also of calls that it will come to; within
+        another pass that does, as reentrant checkpointing has it, it does."""
+        return bool(self._accumulating) or any(call.is_to_accumulate() for call in (first, *self._waiting))
 
     def leave(self, call: Call) -> None:
         """Backward has computed all within a call."""
