@@ -82,6 +82,10 @@ class Disk:
         """Give a file another name, at once; a file that has the name goes."""
         os.rename(source, target)
 
+    def remove(self, path: Path) -> None:
+        """Remove a file."""
+        path.unlink()
+
     def sync_folder(self, path: Path) -> None:
         """Return once a folder's names are on the disk."""
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
@@ -193,10 +197,10 @@ class PagedFolder:
             copies = [self.disk.content(self.path / name) for name in RECORDS]
         return newest_first([raw for raw in copies if raw is not None])
 
-    def void_newer(self, commit: Commit) -> None:
-        """Make void all records that are newer than one; returns once that is on the disk."""
+    def void_newer(self, commit: Commit | None) -> None:
+        """Make void all records that are newer than one, or all; returns once that is on the disk."""
         for newer in self.commits():
-            if newer.sequence > commit.sequence:
+            if commit is None or newer.sequence > commit.sequence:
                 with self._told("written to"):
                     descriptor = self._record_file(newer)
                     self._write_all(descriptor, np.zeros(BLOCK_BYTES, np.uint8), 0)

@@ -28,19 +28,31 @@ class KeptSteps:
 
     def __init__(self, storage: Sequence[str | os.PathLike[str]], worker: str) -> None:
         """StorageError where a folder is in use, torn or unreadable."""
-        first = Path(storage[0])
+        self._path = Path(storage[0]) / worker
         self.groups: list[int] = []
         """Numbers of the groups that were added, and committed."""
-        self.steps = _steps_in(first / worker)
-        for path in sorted((first / worker).glob("group-*")):
+        self.steps = _steps_in(self._path)
+        for path in sorted(self._path.glob("group-*")):
             found = _steps_in(path)
             if found:
                 self.groups.append(int(path.name.removeprefix("group-")))
                 self.steps &= found
 
+    def void(self) -> None:
+        """Have the folders hold no committed step."""
+        for path in (self._path, *self._path.glob("group-*")):
+            if (path / "node-0").is_dir():
+                with closing(PagedFolder(path / "node-0")) as folder:
+                    folder.void_newer(None)
 
-def newest_of_all(storage: Sequence[str | os.PathLike[str]], worker: str) -> tuple[int, list[int]]:
+
+def newest_of_all(
+    storage: Sequence[str | os.PathLike[str]], worker: str, *, is_needed: bool
+) -> tuple[int | None, list[int]]:
     """Return the newest step that all workers have, and the groups that were added on this one; all call it alike.
+
+    Where it is not needed, it is None if no worker has made a step: then what some have committed of their first values
+    is made void.
 
     Raises:
         StorageError: on all workers alike, where one's folders cannot be gone on from, or there is no such step.
@@ -48,8 +60,8 @@ def newest_of_all(storage: Sequence[str | os.PathLike[str]], worker: str) -> tup
     own, error = None, ""
     try:
         own = KeptSteps(storage, worker)
-        if not own.steps:
-            error = f"{Path(storage[0]) / worker} holds no committed step"
+        if not own.steps and is_needed:
+            error = f"{Path(storage[0]) / worker} holds no committed step, and resume=True was given"
     except CoarseError as refused:
         error = str(refused)
     said: list[dict[str, object]] = [{"steps": sorted(own.steps) if own is not None else [], "error": error}]
@@ -58,14 +70,17 @@ def newest_of_all(storage: Sequence[str | os.PathLike[str]], worker: str) -> tup
     remedy = "name the folders of the run that is to go on, in their order, or leave resume out"
     for rank, one in enumerate(said):
         if one["error"]:
-            raise StorageError(f"rank {rank}: {one['error']}, and resume=True was given; {remedy}")
+            raise StorageError(f"rank {rank}: {one['error']}; {remedy}")
     assert own is not None
-    steps = [set(one["steps"]) for one in said]  # type: ignore[call-overload]
+    steps: list[set[int]] = [set(one["steps"]) for one in said]  # type: ignore[call-overload]
     common = set.intersection(*steps)
-    if not common:
-        kept = "; ".join(f"rank {rank} has {sorted(of_rank)}" for rank, of_rank in enumerate(steps))
-        raise StorageError(f"there is no step that all workers have committed: {kept}; {remedy}")
-    return max(common), own.groups
+    if common:
+        return max(common), own.groups
+    if not is_needed and set.union(*steps) <= {0}:
+        own.void()
+        return None, []
+    kept = "; ".join(f"rank {rank} has {sorted(of_rank)}" for rank, of_rank in enumerate(steps))
+    raise StorageError(f"there is no step that all workers have committed: {kept}; {remedy}")
 
 
 def _steps_in(path: Path) -> set[int]:

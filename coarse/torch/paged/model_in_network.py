@@ -45,7 +45,7 @@ def model_in_network(
     dtype: torch.dtype | None = None,
     memory: int | None = None,
     commit_every: int = 1,
-    resume: bool = False,
+    resume: bool | str = False,
     other_kernel: bool = False,
     sum: str = "float32",
     kernel: str = "numpy",

@@ -17,7 +17,7 @@ from coarse.errors import ConfigError, UnsupportedError
 from coarse.session import is_initialized
 from coarse.storage.paged.layout import CHUNK_ELEMENTS
 from coarse.torch.paged import saving
-from coarse.torch.paged.declared import OPTIMIZERS, require_list
+from coarse.torch.paged.declared import OPTIMIZERS, require_list, require_resume
 from coarse.torch.paged.held import HeldParameters, Keeping, local_part, members_of
 from coarse.torch.paged.kept_steps import group_folder, newest_of_all
 from coarse.torch.paged.values import UnitValues
@@ -38,7 +38,7 @@ class OffloadedOptimizer(torch.optim.Optimizer):
         *,
         storage: Sequence[str | os.PathLike[str]] | None,
         memory: int | None = None,
-        resume: bool = False,
+        resume: bool | str = False,
         other_kernel: bool = False,
         kernel: str = "numpy",
         chunk_elements: int = CHUNK_ELEMENTS,
@@ -50,7 +50,8 @@ class OffloadedOptimizer(torch.optim.Optimizer):
             optimizer: torch.optim.AdamW, Adam or SGD; `settings` are its own.
             storage: folders for the states, in which each worker has one of its own; None: memory keeps them.
             memory: bytes for the buffers of the parameters, and as many for those of each group that is added later.
-            resume: go on from the newest step that all workers have in their folders; all pass it alike.
+            resume: go on from the newest step that all workers have in their folders; all pass it alike. "auto": where
+                there is one, and begin in empty folders.
             other_kernel, kernel, chunk_elements: as of model_in_network.
 
         Raises:
@@ -62,6 +63,7 @@ class OffloadedOptimizer(torch.optim.Optimizer):
             known = ", ".join(kind.__name__ for kind in OPTIMIZERS)
             raise ConfigError(f"optimizers with states on disks are {known}, got {optimizer}", key="optimizer")
         require_list(storage)
+        require_resume(resume)
         asked = optimizer(params, **settings)
         super().__init__(asked.param_groups, asked.defaults)
         self.steps = 0
@@ -74,11 +76,11 @@ class OffloadedOptimizer(torch.optim.Optimizer):
         self._awaited: list[int] = []
         """Groups that the run which goes on had added, and that are still to be added."""
         resume_step = None
-        if resume:
-            if storage is None:
-                raise ConfigError("resume=True goes on from folders, and storage=None names none", key="storage")
-            self.steps, self._awaited = newest_of_all(storage, self._worker)
-            resume_step = self.steps
+        if resume is True and storage is None:
+            raise ConfigError("resume=True goes on from folders, and storage=None names none", key="storage")
+        if resume and storage is not None:
+            resume_step, self._awaited = newest_of_all(storage, self._worker, is_needed=resume is True)
+            self.steps = resume_step or 0
         self._held: list[HeldParameters] = []
         """The groups that were given at first, then each that was added and of which this worker has a part."""
         self._hold(dict(enumerate(self.param_groups)), self._worker, resume_step)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
 from torch import nn
@@ -17,7 +15,7 @@ from coarse.errors import NotKeptError, UnsupportedError
 from coarse.proxy.paged.stages import STAGES
 from coarse.storage.paged.kernels import kernel_of
 from coarse.torch.paged import fused
-from tests.mpi.luwu import shape_claims
+from tests.mpi.luwu import offloaded_claims, shape_claims
 from tests.mpi.luwu.models import WIDTH, Net, loss_of
 from tests.mpi.luwu.trained import ADAMW, FOLDER, in_network, require_equal, train
 from tests.support.claims import Claim, raises, report_claims
@@ -254,6 +252,10 @@ def a_saved_folder_is_hugging_faces_and_can_be_loaded() -> None:
     assert all(torch.equal(one[name], two[name]) for name in one)
     with raises(coarse.StorageError, "cannot be loaded"):
         again.load(FOLDER / "nowhere")
+    again.save(folder, states=False)
+    ct.barrier()
+    assert not list(folder.glob("optimizer*"))  # those of other parameters
+    assert not list(folder.glob("*.new"))
     again.close()
     optimizer.close()
 
@@ -320,60 +322,6 @@ def changed_settings_make_speculative_updates_anew() -> None:
     optimizer.close()
 
 
-def an_offloaded_optimizer_steps_shards() -> None:
-    models = []
-    for _ in range(2):
-        torch.manual_seed(3)
-        model = nn.Sequential(nn.Linear(7, 13), nn.Tanh(), nn.Linear(13, 70))  # shards of several sizes
-        models.append(ct.fully_shard(model, units=[nn.Linear]))
-    ours, plain = models
-    storage = {"storage": [FOLDER / "offloaded"], "memory": 8 << 20, "chunk_elements": 256}
-    optimizers = (
-        ct.OffloadedOptimizer(ours.parameters(), torch.optim.AdamW, **storage, **ADAMW),
-        torch.optim.AdamW(plain.parameters(), **ADAMW),
-    )
-    for step in range(1, 6):
-        rows = torch.randn(3, 7, generator=torch.Generator().manual_seed(10 * step + coarse.rank()))
-        for model, optimizer in zip(models, optimizers, strict=True):
-            model(rows).square().mean().backward()
-            optimizer.step()
-            optimizer.zero_grad()
-    for one, other in zip(ours.parameters(), plain.parameters(), strict=True):
-        torch.testing.assert_close(one.full_tensor(), other.full_tensor(), rtol=1e-4, atol=1e-5)
-    mine, theirs = (optimizer.state_dict()["state"] for optimizer in optimizers)
-    for number, state in mine.items():  # a worker has states of what it has a part of
-        for name, values in state.items():
-            torch.testing.assert_close(values, theirs[number][name], rtol=1e-4, atol=1e-5)
-            assert type(values) is type(theirs[number][name])
-    optimizers[0].close()
-
-
-def what_is_written_to_shards_counts_in_the_next_offloaded_step() -> None:
-    models = []
-    for _ in range(2):
-        torch.manual_seed(3)
-        model = nn.Sequential(nn.Linear(7, 13), nn.Tanh(), nn.Linear(13, 70))
-        models.append(ct.fully_shard(model, units=[nn.Linear]))
-    optimizers = (
-        ct.OffloadedOptimizer(models[0].parameters(), torch.optim.SGD, storage=None, memory=8 << 20, lr=0.1),
-        torch.optim.SGD(models[1].parameters(), lr=0.1),
-    )
-    first = {name: value.clone() for name, value in models[0].state_dict().items()}
-    for step in range(1, 6):
-        rows = torch.randn(3, 7, generator=torch.Generator().manual_seed(10 * step + coarse.rank()))
-        for model, optimizer in zip(models, optimizers, strict=True):
-            model(rows).square().mean().backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            if step == 2:
-                model.load_state_dict(first)
-            for parameter in model.parameters():
-                parameter.data.clamp_(-0.2, 0.2)
-    for one, other in zip(*(model.parameters() for model in models), strict=True):
-        torch.testing.assert_close(one.full_tensor(), other.full_tensor())
-    optimizers[0].close()
-
-
 def parameters_that_come_later_are_refused_by_name() -> None:
     model = Net()
     model.head.requires_grad_(False)
@@ -393,53 +341,27 @@ def parameters_that_come_later_are_refused_by_name() -> None:
     optimizer.close()
 
 
-def workers_that_a_crash_left_a_step_apart_go_on_from_the_step_that_all_have() -> None:
-    storage, earlier = FOLDER / "apart", FOLDER / f"earlier-{coarse.rank()}"
-
-    def begun(storage: Path | None = storage, *, resume: bool) -> tuple[nn.Module, ct.OffloadedOptimizer]:
-        torch.manual_seed(3)
-        model = ct.fully_shard(nn.Sequential(nn.Linear(7, 13), nn.Linear(13, 70)), units=[nn.Linear])
-        options = {"storage": storage and [storage], "memory": 8 << 20, "chunk_elements": 256, "resume": resume}
-        return model, ct.OffloadedOptimizer(model.parameters(), torch.optim.AdamW, **options, **ADAMW)
-
-    def go_on(model: nn.Module, optimizer: ct.OffloadedOptimizer, last: int) -> None:
-        while optimizer.steps < last:
-            model(torch.full((2, 7), 0.1 * optimizer.steps + coarse.rank())).square().mean().backward()
-            optimizer.step()
-            optimizer.zero_grad()
-
-    model, optimizer = begun(resume=False)
-    go_on(model, optimizer, 4)
-    own = storage / f"worker-{coarse.rank()}"
-    shutil.copytree(own, earlier)
-    go_on(model, optimizer, 5)
-    optimizer.close()
-    if coarse.rank() == coarse.size() - 1:  # as if it had been killed before its commit
-        shutil.rmtree(own)
-        shutil.copytree(earlier, own)
-    ct.barrier()
-    model, optimizer = begun(resume=True)
-    assert optimizer.steps == 4
-    go_on(model, optimizer, 6)
-    undisturbed, other = begun(None, resume=False)
-    go_on(undisturbed, other, 6)
-    for one, two in zip(model.parameters(), undisturbed.parameters(), strict=True):
-        assert torch.equal(one.full_tensor(), two.full_tensor())
-    optimizer.close()
-    other.close()
-    ct.barrier()
-    if coarse.rank() == 0:
-        shutil.rmtree(own)
-    ct.barrier()
-    with raises(coarse.StorageError, "rank 0: ", "worker-0 holds no committed step", "leave resume out"):
-        begun(resume=True)  # on all workers
+def a_resume_that_is_left_to_what_is_there_goes_on_or_begins() -> None:
+    options = {"storage": [str(FOLDER / "auto-one"), str(FOLDER / "auto-two")], "resume": "auto"}
+    for last in (0, 2):
+        model, optimizer = in_network(Net(), **options)
+        assert optimizer.steps == last
+        train(model, optimizer, first=last + 1, steps=last + 2)
+        state = model.state_dict()
+        optimizer.close()
+    reference = Reference(Net(), coarse.size(), settings=ADAMW)
+    for step in range(1, 5):
+        reference.step(loss_of, step)
+    assert not reference.differing(state)
+    with raises(coarse.StorageError, "another model's states"):
+        in_network(Net(num_blocks=2), **options)
+    with raises(coarse.ConfigError, "resume is True, False or 'auto'"):
+        in_network(Net(), **{**options, "resume": "yes"})
 
 
 CLAIMS: tuple[Claim, ...] = (
+    a_resume_that_is_left_to_what_is_there_goes_on_or_begins,
     parameters_that_come_later_are_refused_by_name,
-    workers_that_a_crash_left_a_step_apart_go_on_from_the_step_that_all_have,
-    an_offloaded_optimizer_steps_shards,
-    what_is_written_to_shards_counts_in_the_next_offloaded_step,
     torchs_fused_kernels_step_alike,
     states_may_stay_in_device_memory,
     integer_sums_are_the_same_in_whatever_order,
@@ -465,6 +387,7 @@ CLAIMS: tuple[Claim, ...] = (
     what_updates_in_backward_cannot_take_back_is_refused,
     changed_settings_make_speculative_updates_anew,
     *shape_claims.CLAIMS,
+    *offloaded_claims.CLAIMS,
 )
 
 

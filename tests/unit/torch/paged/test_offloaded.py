@@ -335,3 +335,35 @@ def test_groups_that_were_added_before_a_resume_are_missed(tmp_path: Path) -> No
     pull_to_zero(weights, optimizer)
     assert optimizer.steps == 2
     optimizer.close()
+
+
+def test_a_resume_that_is_left_to_what_is_there_goes_on_or_begins(tmp_path: Path) -> None:
+    for last in (0, 2, 4):  # in empty folders first
+        model = Net()
+        optimizer = offloaded(model, tmp_path, resume="auto")
+        assert optimizer.steps == last
+        train(model, optimizer, last + 1, last + 2)
+        optimizer.close()
+    assert not reference_after(6).differing(model.state_dict())
+    with pytest.raises(StorageError, match="another model's states"):
+        offloaded(Net(num_blocks=1), tmp_path, resume="auto")
+    with pytest.raises(ConfigError, match="resume is True, False or 'auto', got 'always'"):
+        offloaded(Net(), tmp_path, resume="always")
+    optimizer = offloaded(Net(), None, resume="auto")
+    assert optimizer.steps == 0
+    optimizer.close()
+
+
+@pytest.mark.parametrize("resume", [False, "auto"])
+def test_folders_of_a_run_that_ended_before_its_first_commit_count_as_empty(tmp_path: Path, resume: object) -> None:
+    offloaded(Net(), tmp_path).close()
+    (tmp_path / "one" / "worker-0" / "node-0" / "commit-0").write_bytes(b"")
+    with pytest.raises(StorageError, match="holds no committed step"):
+        offloaded(Net(), tmp_path, resume=True)
+    model = Net()
+    optimizer = offloaded(model, tmp_path, resume=resume)
+    train(model, optimizer, 1, 2)
+    optimizer.close()
+    assert not reference_after(2).differing(model.state_dict())
+    with pytest.raises(StorageError, match="holds step 2 of a training"):
+        offloaded(Net(), tmp_path)
