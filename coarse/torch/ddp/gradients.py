@@ -270,9 +270,11 @@ class GradientExchange:
 
     # --- what autograd calls
 
-    def _before(self, parameter: torch.Tensor, gradients: tuple[torch.Tensor, ...]) -> None:
+    def _before(self, parameter: torch.Tensor, gradients: tuple[torch.Tensor | None, ...]) -> None:
         """Make way for what autograd is about to add to a parameter's gradient; see [Note: a hook before]."""
         (gradient,) = gradients
+        if gradient is None:  # some function has none for this parameter, and nothing will be added
+            return
         if self._has_ended:  # but for buckets that are yet to be replaced
             self._all_landed()
         self._has_summed_sparse = False

@@ -107,12 +107,12 @@ class Call:
         if requires_grad:
             call = weakref.ref(self)  # the graph keeps leaf and hooks, and the call keeps the leaf
 
-            def before(_: tuple[torch.Tensor, ...]) -> None:
-                if (alive := call()) is not None:
+            def before(gradients: tuple[torch.Tensor | None, ...]) -> None:
+                if gradients[0] is not None and (alive := call()) is not None:
                     alive.bear(unit, tensor)
 
-            def after(_: torch.Tensor) -> None:
-                if (alive := call()) is not None:
+            def after(leaf: torch.Tensor) -> None:
+                if leaf.grad is not None and (alive := call()) is not None:
                     alive.gradients[unit].present |= 1 << tensor
 
             accumulator = get_gradient_edge(leaf).node

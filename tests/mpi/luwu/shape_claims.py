@@ -113,6 +113,39 @@ def a_parameter_that_nobody_used_is_left_alone() -> None:
     optimizer.close()
 
 
+class OfOneAlone(torch.autograd.Function):
+    """A product, which has no gradient for the second factor."""
+
+    @staticmethod
+    def forward(ctx: object, one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(other)
+        return one * other
+
+    @staticmethod
+    def backward(ctx: object, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return gradient * ctx.saved_tensors[0], None
+
+
+class Scaled(nn.Linear):
+    def __init__(self) -> None:
+        super().__init__(WIDTH, WIDTH)
+        self.gain = nn.Parameter(torch.full((WIDTH,), 0.5))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return OfOneAlone.apply(super().forward(x), self.gain)
+
+
+def a_parameter_for_which_a_function_has_no_gradient_is_left_alone() -> None:
+    def made() -> nn.Module:
+        torch.manual_seed(8)
+        return nn.Sequential(Scaled(), Scaled())
+
+    def loss(model: nn.Module, worker: int, step: int, _: int) -> torch.Tensor:
+        return model(rows_of(worker, step).detach()).square().mean()
+
+    require_equal(made, loss, steps=3)  # with weight decay, which it would be given by a step
+
+
 def a_model_on_the_meta_device_is_made_unit_by_unit() -> None:
     with torch.device("meta"):
         model = Net()
@@ -426,6 +459,7 @@ CLAIMS: tuple[Claim, ...] = (
     activation_checkpointing_changes_nothing,
     frozen_parameters_stay_and_send_nothing,
     a_parameter_that_nobody_used_is_left_alone,
+    a_parameter_for_which_a_function_has_no_gradient_is_left_alone,
     a_model_on_the_meta_device_is_made_unit_by_unit,
     buffers_stay_with_their_worker,
     gradients_towards_inputs_are_taken_within_a_step,

@@ -188,6 +188,32 @@ def test_gradients_that_are_asked_for_and_not_kept_push_nothing(setup, is_synchr
     assert setup.front.grad.tolist() == setup.back.grad.tolist() == [1.0] * 4
 
 
+class OfOneAlone(torch.autograd.Function):
+    """The sum of two, which has no gradient for the second."""
+
+    @staticmethod
+    def forward(ctx, one, other):
+        return one + other
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient, None
+
+
+def test_a_gradient_that_autograd_does_not_have_changes_none(setup):
+    for _ in range(2):
+        setup.exchange.clear(set_to_none=True)
+        OfOneAlone.apply(setup.back, setup.front).sum().backward()
+        setup.exchange.synchronize()
+        assert setup.front.grad is None
+        assert setup.back.grad.tolist() == [1.0] * 4
+    setup.backward()
+    OfOneAlone.apply(setup.back, setup.front).sum().backward()
+    setup.exchange.synchronize()
+    assert setup.front.grad.tolist() == [1.0] * 4
+    assert setup.back.grad.tolist() == [3.0] * 4
+
+
 def test_a_backward_towards_some_parameters_alone_pushes_theirs(setup):
     setup.backward()
     setup.exchange.synchronize()
