@@ -341,6 +341,7 @@ def snapshot(
     step: int,
     metadata: Mapping[str, Any] | None = None,
     tensors: Mapping[str, np.ndarray | StoredTensor] | None = None,
+    unlike: Collection[str] = (),
 ) -> SnapshotHandle:
     """Hold all state arrays as they are now and write them to the folder `path`; returns at once.
 
@@ -353,6 +354,7 @@ def snapshot(
         step: the iteration, for `restore`.
         metadata: whatever JSON can hold, for `restore`; rank 0's is kept.
         tensors: further arrays by name, which are copied before this returns.
+        unlike: names among them whose values may differ from worker to worker; rank 0's are kept.
 
     Raises:
         SnapshotError: here, where this rank's arguments are wrong; whatever else fails, on any
@@ -360,7 +362,7 @@ def snapshot(
     """
     given = {name: _stored(name, tensor) for name, tensor in (tensors or {}).items()}
     folder = Path(os.path.abspath(path))
-    return _snapshots().begin(folder, step, metadata or {}, given)
+    return _snapshots().begin(folder, step, metadata or {}, given, unlike)
 
 
 def restore(path: str | os.PathLike[str]) -> Checkpoint:

@@ -1,6 +1,7 @@
 """A worker's side of snapshots: what its device shall hold, and when it may be overwritten.
 
-All workers hold equal values, so each has its device hold and write a share of the names.
+All workers hold equal values, so each has its device hold and write a share of the names. Values that may differ, such
+as a model's buffers, are rank 0's: of one worker, and not some of each.
 """
 
 import hashlib
@@ -79,13 +80,15 @@ class ClientSnapshots:
         step: int,
         metadata: Mapping[str, Any],
         tensors: Mapping[str, StoredTensor],
+        unlike: Collection[str],
     ) -> SnapshotHandle:
-        """Hold all state arrays, and copies of these tensors, and have them written."""
+        """Hold all state arrays, and copies of these tensors, and have them written; of tensors whose values may be
+        `unlike` among workers, rank 0's."""
         self.finish()
         self._number += 1
         self._is_observed = False
         try:
-            held = self._held(folder, step, metadata, tensors)
+            held = self._held(folder, step, metadata, tensors, unlike)
         except (CoarseError, TypeError, ValueError) as error:
             self._is_observed = True
             reason = shortened(f"rank {self._rank}: {error}")
@@ -176,6 +179,7 @@ class ClientSnapshots:
         step: int,
         metadata: Mapping[str, Any],
         tensors: Mapping[str, StoredTensor],
+        unlike: Collection[str],
     ) -> Held:
         check_metadata(metadata)
         if operator.index(step) < 0:
@@ -186,12 +190,17 @@ class ClientSnapshots:
                 f"{doubled[0]!r} was given as a tensor and is a state array too; state arrays are "
                 "held anyway: give the others alone"
             )
+        if unknown := sorted(set(unlike) - tensors.keys()):
+            raise SnapshotError(
+                f"{unknown[0]!r} was named as unlike among workers and is none of the tensors that were given; name "
+                "those alone"
+            )
         kinds = {name: (s.dtype, s.array) for name, s in self.states.arrays.items()}
         kinds |= {name: (tensor.dtype, tensor.array) for name, tensor in tensors.items()}
         labels = [(name, label(dtype, array.shape)) for name, (dtype, array) in kinds.items()]
         digest = hashlib.sha256(json.dumps(sorted(labels)).encode()).hexdigest()[:8]
         nbytes_of = {name: array.nbytes for name, (_, array) in kinds.items()}
-        share = share_of(nbytes_of, self._rank, self._num_clients)
+        share = share_of(nbytes_of, self._rank, self._num_clients, unlike)
         staged = {name: tensors[name] for name in share if name in tensors}
         offsets, staging_offset = self._stage(staged)
         offsets |= {name: s.offset for name, s in self.states.arrays.items()}

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
 from queue import SimpleQueue
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -65,6 +65,18 @@ _PRIORITY = {
 Made = TypeVar("Made")
 Job = Callable[[], Callable[[], Steps]]
 """Work for a thread; what it returns is called by the service's thread."""
+
+
+class ValueHolder(Protocol):
+    """A worker that keeps its parameters in memory of its own; both methods run in a thread that computes."""
+
+    def take(self, unit: int, first: int, values: np.ndarray) -> None:
+        """Fill (n,) float32 by a unit's values from an element on, before they are updated."""
+        ...
+
+    def put(self, unit: int, first: int, values: np.ndarray) -> None:
+        """Take over what they were updated to."""
+        ...
 
 
 class _Threads:
@@ -137,8 +149,8 @@ class PagedHands:
         self._under_way: dict[int, bool] = {}
         """Models whose folders are being opened; whether they are to be closed at once."""
         self._computing: _Threads | None = None
-        self.on_updated: Callable[[int, int, np.ndarray], None] | None = None
-        """Who wants to see a unit's values, from an element on, when they were updated; in a thread that computes."""
+        self.holder: ValueHolder | None = None
+        """The holder of the values that count, where they are not those on the disks."""
         self._looked: dict[tuple[int, int], np.ndarray] = {}
         self.num_pending = 0
         """Jobs whose results were not taken."""
@@ -332,15 +344,21 @@ class PagedHands:
             case SquareSum():
                 return store.square_sum(one)
             case Update():
-                store.update(one)
-                if self.on_updated is not None:
-                    begin, _ = hands.opened.declaration.model.elements(one.unit, one.chunk)
-                    self.on_updated(one.unit, begin, store.master(one))
+                self._update(hands, store, one)
             case Assign():
                 store.assign(one)
             case ClearImage():
                 store.clear_image(one)
         return 0.0
+
+    def _update(self, hands: _Hands, store: PagedStore, one: Update) -> None:
+        if self.holder is None:
+            store.update(one)
+            return
+        begin, _ = hands.opened.declaration.model.elements(one.unit, one.chunk)
+        self.holder.take(one.unit, begin, store.master(one))
+        store.update(one)
+        self.holder.put(one.unit, begin, store.master(one))
 
     def _add(self, hands: _Hands, one: AddSum, places: tuple[PlaceOfValues, ...]) -> float:
         store = hands.store

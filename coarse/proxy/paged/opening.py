@@ -44,7 +44,8 @@ class OpenedFolders:
             for path in paths:
                 self.folders.append(PagedFolder(path, disk))
             found = [folder.manifest() for folder in self.folders]
-            if declaration.resume:
+            resumes = declaration.resume or (declaration.resume_if_there and self._holds_step(found, node, opening))
+            if resumes:
                 self._resume(found, node, paths, opening.resumed)
             else:
                 self._require_new(found, paths)
@@ -52,7 +53,7 @@ class OpenedFolders:
             for place, folder in enumerate(self.folders):
                 sum_bytes = self.layout.sum_file_bytes[place] if sums else 0
                 folder.open_files(self.layout.file_bytes[place], sum_bytes)
-                if not declaration.resume:
+                if not resumes:
                     folder.write_manifest(self._manifest(node, place))
             self.told = self._told(node, sums)
             opened.pop_all()
@@ -81,28 +82,44 @@ class OpenedFolders:
         require_fitting(found, wanted, paths)
         assert found[0] is not None
         self.checksum = found[0].checksum
-        self.resumed = self.folders[0].commit() if node == 0 else resumed
+        self.resumed = self._committed(found[0].run) if node == 0 else resumed
         if self.resumed is None or self.resumed.run != found[0].run:
-            raise StorageError(
-                f"{paths[0]} holds no committed step of its run; start without resume=True in empty folders"
-            )
+            step = "committed step" if declaration.resume_step is None else f"step {declaration.resume_step}"
+            raise StorageError(f"{paths[0]} holds no {step} of its run; start without resume=True in empty folders")
+        if node == 0:
+            self.folders[0].void_newer(self.resumed)
         if len(self.resumed.workers) != declaration.num_workers:
             raise StorageError(
                 f"{paths[0]} was committed by {len(self.resumed.workers)} workers and {declaration.num_workers} go on: "
                 "each has a state of its own there; start equally many"
             )
 
+    def _holds_step(self, found: Sequence[Manifest | None], node: int, opening: OpenStore) -> bool:
+        """Whether there is a committed step to go on from; the first optimizer node says it to the others."""
+        if node:
+            return opening.resumed is not None
+        return found[0] is not None and self._committed(found[0].run) is not None
+
+    def _committed(self, run: str) -> Commit | None:
+        """The record of a run that is gone on from."""
+        wanted = self.declaration.resume_step
+        of_run = [one for one in self.folders[0].commits() if one.run == run]
+        return next((one for one in of_run if wanted is None or one.step == wanted), None)
+
     def _require_new(self, found: Sequence[Manifest | None], paths: Sequence[Path]) -> None:
+        """StorageError where a folder holds a training: but for one that has committed nothing, as its first says."""
+        first = found[0]
+        is_first_nodes = first is not None and not first.device and not first.folder
+        begun = first.run if first is not None and is_first_nodes and self._committed(first.run) is None else ""
         for manifest, path, folder in zip(found, paths, self.folders, strict=True):
-            if manifest is None:
+            if manifest is None or manifest.run == begun:
                 continue
-            commit = folder.commit()
-            if manifest.folder or manifest.device or commit is not None:
-                step = "a training" if commit is None else f"step {commit.step} of a training"
-                raise StorageError(
-                    f"{path} holds {step} ({manifest.optimizer}, model {manifest.digest[:8]}, by {manifest.owner}); "
-                    "pass resume=True to go on with it, or name an empty folder"
-                )
+            commit = next(iter(folder.commits()), None)
+            step = "a training" if commit is None else f"step {commit.step} of a training"
+            raise StorageError(
+                f"{path} holds {step} ({manifest.optimizer}, model {manifest.digest[:8]}, by {manifest.owner}); "
+                "pass resume=True to go on with it, or name an empty folder"
+            )
 
     def _manifest(self, node: int, place: int) -> Manifest:
         declaration = self.declaration

@@ -4,7 +4,8 @@
 [Note: commit] A step is committed once every chunk of it lies in its slot, every file of every folder was synced, every
 optimizer node has said so, and then one record was written and synced at the first of them. There are two copies of the
 record, written in turn: what a crash tears is the newer one, and then the older one, whose slots nothing was written to
-since, counts.
+since, counts. So a training may also go back by one step, where others that it works with have not committed the newest
+one; the record of that step is made void first, for its slots are written to next.
 """
 
 import json
@@ -87,10 +88,10 @@ def decode_commit(raw: bytes) -> Commit | None:
         return None
 
 
-def latest(copies: Sequence[bytes]) -> Commit | None:
-    """The newest record of those that are whole."""
+def newest_first(copies: Sequence[bytes]) -> list[Commit]:
+    """Return the records that are whole, the newest first."""
     found = [commit for raw in copies if (commit := decode_commit(raw)) is not None]
-    return max(found, key=lambda commit: commit.sequence, default=None)
+    return sorted(found, key=lambda commit: -commit.sequence)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -67,6 +67,10 @@ class Declaration:
     wants_norm: bool = False
     commit_every: int = 1
     resume: bool = False
+    resume_if_there: bool = False
+    """Whether to go on where the folders hold a committed step of this model, and to begin where they hold none."""
+    resume_step: int | None = None
+    """The committed step that is gone on from; None: the newest."""
     other_kernel: bool = False
     """Whether to go on with states that another kernel wrote."""
     gradients: DType = DType.FLOAT32

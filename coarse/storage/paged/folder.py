@@ -15,7 +15,7 @@ import numpy as np
 
 from coarse.errors import CapacityError, StorageError
 from coarse.storage.folder import file_system_type
-from coarse.storage.paged.commit import MANIFEST, RECORDS, Commit, Manifest, decode_manifest, latest
+from coarse.storage.paged.commit import MANIFEST, RECORDS, Commit, Manifest, decode_manifest, newest_first
 from coarse.storage.paged.layout import BLOCK_BYTES
 from coarse.storage.region import available_bytes
 
@@ -81,6 +81,10 @@ class Disk:
     def rename(self, source: Path, target: Path) -> None:
         """Give a file another name, at once; a file that has the name goes."""
         os.rename(source, target)
+
+    def remove(self, path: Path) -> None:
+        """Remove a file."""
+        path.unlink()
 
     def sync_folder(self, path: Path) -> None:
         """Return once a folder's names are on the disk."""
@@ -187,22 +191,35 @@ class PagedFolder:
         with self._told("written to"):
             self._write_file(MANIFEST, manifest.encode())
 
-    def commit(self) -> Commit | None:
-        """The newest record that is whole."""
+    def commits(self) -> list[Commit]:
+        """Return the records that are whole, the newest first."""
         with self._told("read"):
             copies = [self.disk.content(self.path / name) for name in RECORDS]
-        return latest([raw for raw in copies if raw is not None])
+        return newest_first([raw for raw in copies if raw is not None])
+
+    def void_newer(self, commit: Commit | None) -> None:
+        """Make void all records that are newer than one, or all; returns once that is on the disk."""
+        for newer in self.commits():
+            if commit is None or newer.sequence > commit.sequence:
+                with self._told("written to"):
+                    descriptor = self._record_file(newer)
+                    self._write_all(descriptor, np.zeros(BLOCK_BYTES, np.uint8), 0)
+                    self.disk.sync(descriptor)
 
     def write_commit(self, commit: Commit) -> None:
         """Make a step the current one; returns once that is on the disk."""
         with self._told("written to"):
             raw = np.frombuffer(commit.encode(), np.uint8)
-            descriptor = self._files.get(commit.file)
-            if descriptor is None:
-                descriptor = self._files[commit.file] = self.disk.open(self.path / commit.file)
-                self.disk.sync_folder(self.path)
+            descriptor = self._record_file(commit)
             self._write_all(descriptor, raw, 0)
             self.disk.sync(descriptor)
+
+    def _record_file(self, commit: Commit) -> int:
+        descriptor = self._files.get(commit.file)
+        if descriptor is None:
+            descriptor = self._files[commit.file] = self.disk.open(self.path / commit.file)
+            self.disk.sync_folder(self.path)
+        return descriptor
 
     def _write_file(self, name: str, content: bytes) -> None:
         descriptor = self.disk.open(self.path / f"{name}.new")

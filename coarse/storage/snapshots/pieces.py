@@ -1,7 +1,7 @@
 # Pure: no MPI, threads, clock or environment.
 """A run of a tensor's elements, as storage takes and gives it, and who writes which tensors."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from math import prod
 
@@ -65,15 +65,19 @@ class StoredTensor:
     """In the tensor's shape, of `dtype.storage` (bfloat16 as uint16); writable."""
 
 
-def share_of(nbytes_of: Mapping[str, int], member: int, num_members: int) -> tuple[str, ...]:
+def share_of(
+    nbytes_of: Mapping[str, int], member: int, num_members: int, of_first: Collection[str] = ()
+) -> tuple[str, ...]:
     """The names that one of several equal holders writes, about as many bytes as each other's.
 
     The largest first, each to whoever has the fewest bytes; whole tensors, so that a part file
-    can be read by itself. The same on every rank, whatever the order of the mapping.
+    can be read by itself. The same on every rank, whatever the order of the mapping. Names `of_first`
+    are the first member's in any case: holders may have other values of these.
     """
     loads = [0] * num_members
-    own = []
-    for name in sorted(nbytes_of, key=lambda name: (-nbytes_of[name], name)):
+    loads[0] = sum(nbytes_of[name] for name in of_first)
+    own = sorted(of_first) if member == 0 else []
+    for name in sorted(nbytes_of.keys() - set(of_first), key=lambda name: (-nbytes_of[name], name)):
         lightest = min(range(num_members), key=lambda index: (loads[index], index))
         loads[lightest] += nbytes_of[name]
         if lightest == member:

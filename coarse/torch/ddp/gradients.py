@@ -6,6 +6,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 
 import torch
+from torch.autograd.graph import get_gradient_edge
 
 from coarse.errors import CoarseError, InFlightError, JoinedError, MismatchError
 from coarse.parallel.data.flight import BucketPhase, moved, reopened
@@ -26,6 +27,9 @@ class GradientExchange:
     of (avg(g1) + g2) is avg(g1) + avg(g2); for sums, it is first divided by the number of ranks.
     All ranks must run as many backward passes; where one ran more, it waits for the others' pushes
     until StallError names them.
+
+    [Note: a hook before] A hook of the parameter itself would run for `torch.autograd.grad` as well,
+    which adds to no gradient. So the one that runs before is a hook of autograd's node that adds.
     """
 
     def __init__(
@@ -65,6 +69,8 @@ class GradientExchange:
         self._by_gpu: dict[int, Bucket] = {}
         """One of those on each GPU."""
         self._removables: list[torch.utils.hooks.RemovableHandle] = []
+        self._accumulators: list[torch.autograd.graph.Node] = []
+        """Autograd's nodes that add to gradients, which nobody else keeps between passes."""
         self._warned: set[str] = set()
         self._disturbed: list[str] = []
         """One name of each bucket whose gradients were changed or replaced while devices added them."""
@@ -94,7 +100,9 @@ class GradientExchange:
                 self._by_gpu[gpu_of(bucket.flat)] = bucket
             for slot, parameter in enumerate(bucket.parameters):
                 if parameter not in self._places:
-                    self._removables.append(parameter.register_hook(partial(self._before, parameter)))
+                    accumulator = get_gradient_edge(parameter).node
+                    self._accumulators.append(accumulator)
+                    self._removables.append(accumulator.register_prehook(partial(self._before, parameter)))
                     self._removables.append(parameter.register_post_accumulate_grad_hook(self._after))
                 self._places[parameter] = bucket, slot
 
@@ -126,6 +134,7 @@ class GradientExchange:
         for removable in self._removables:
             removable.remove()
         self._removables.clear()
+        self._accumulators.clear()
         self.drop_buckets()
         self._reducer.close()
         if self._sparse is not None:
@@ -261,8 +270,11 @@ class GradientExchange:
 
     # --- what autograd calls
 
-    def _before(self, parameter: torch.Tensor, gradient: torch.Tensor) -> None:
-        """What runs before autograd adds to a parameter's gradient."""
+    def _before(self, parameter: torch.Tensor, gradients: tuple[torch.Tensor | None, ...]) -> None:
+        """Make way for what autograd is about to add to a parameter's gradient; see [Note: a hook before]."""
+        (gradient,) = gradients
+        if gradient is None:  # some function has none for this parameter, and nothing will be added
+            return
         if self._has_ended:  # but for buckets that are yet to be replaced
             self._all_landed()
         self._has_summed_sparse = False

@@ -58,7 +58,8 @@ def snapshot(
     """Hold a model and its optimizer as they are now and write them; see `coarse.snapshot`.
 
     What lies in device memory (`parameters_in_device_memory` of DistributedOptimizer) is held
-    there; all else is copied before this returns. Until the handle is done, call
+    there; all else is copied before this returns. Buffers, in which workers may differ (BatchNorm's
+    means), are rank 0's, and so all workers' after `restore`. Until the handle is done, call
     `coarse.before_overwrite()` before you write to parameters other than by the optimizer, by the
     model's `load_state_dict` or by functions of coarse, which ask themselves.
 
@@ -66,14 +67,17 @@ def snapshot(
         TypeError: the optimizer's state holds something that is neither tensor nor plain value.
     """
     tensors: Named = {}
+    buffers: set[str] = set()
     own: dict[str, Any] = {"elsewhere": {}, "bytes": {}}
     if model is not None:
         tensors |= _model_tensors(model)
+        buffers = {f"model/{name}" for name, _ in model.named_buffers(remove_duplicate=False)}
         let_ask(model)
     if optimizer is not None:
         own["optimizer"] = _pack_optimizer(optimizer, _names_of(optimizer, model), tensors)
     taken = current().require_snapshots().states.arrays
     given: dict[str, StoredTensor] = {}
+    unlike: list[str] = []
     for name, tensor in tensors.items():
         state = state_of(tensor) if is_movable(tensor) else None
         stored_name = state.name if state is not None else name
@@ -81,10 +85,12 @@ def snapshot(
             if name in taken:  # by a tensor of another model
                 stored_name = f"copied/{name}"
             given[stored_name] = _stored(tensor, name, own["bytes"])
+            if name in buffers:
+                unlike.append(stored_name)
         if stored_name != name:
             own["elsewhere"][name] = stored_name
     everything = {**(metadata or {}), _OWN: own}
-    return coarse.arrays.snapshot(path, step=step, metadata=everything, tensors=given)
+    return coarse.arrays.snapshot(path, step=step, metadata=everything, tensors=given, unlike=unlike)
 
 
 def restore(

@@ -6,13 +6,16 @@ parameters' shards can be read, and what happens when a root's forward begins.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from coarse.torch.structures import kept_tensors, tensors_in
 
 if TYPE_CHECKING:
     from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
@@ -56,6 +59,8 @@ class Fsdp2Unit:
             self._group.wait_for_unshard = self._wait_for_unshard
             self._inner_post_backward, self._group.post_backward = self._group.post_backward, self._post_backward
             first.register_forward_hook(self._after_forward)
+            for module in several:
+                module.register_forward_hook(self._watch_results)
 
     @property
     def qualified_name(self) -> str | None:
@@ -259,6 +264,16 @@ class Fsdp2Unit:
         if self._state._is_root and not torch.is_grad_enabled() and self._group.is_unsharded:
             self._set_aside()
 
+    def _watch_results(self, module: nn.Module, _args: object, output: object) -> None:
+        """Have backward reach this unit also by tensors that FSDP2 doesn't see: those in dataclasses, and those that
+        modules keep, such as losses beside their outputs."""
+        if not torch.is_grad_enabled():
+            return
+        for one in (*tensors_in(output), *kept_tensors(_own_modules(module))):
+            if one.grad_fn is not None and one not in _watched:
+                _watched[one] = None
+                one.register_hook(lambda gradient: self._state._pre_backward(gradient))
+
     @property
     def _frees_after_forward(self) -> bool:
         return self._group.post_forward_mesh_info is not None
@@ -318,6 +333,18 @@ class Fsdp2Unit:
         self._prefetched = self._state._states_to_forward_prefetch
 
 
+_watched = WeakTensorKeyDictionary()
+"""Tensors by which backward is seen to reach some unit."""
+
+
+def _own_modules(module: nn.Module) -> Iterator[nn.Module]:
+    """A module, and those within it that are in no unit of their own."""
+    yield module
+    for child in module.children():
+        if not is_sharded(child):
+            yield from _own_modules(child)
+
+
 def _watch_state(state: Any, begins: Callable[[], None], enters: Callable[[], None]) -> None:  # noqa: ANN401
     """See `Fsdp2Unit.before_forward`. A forward that was refused has not begun, so that the next one begins anew."""
     from torch.distributed.fsdp._fully_shard._fsdp_common import TrainingState
@@ -365,6 +392,15 @@ def is_in_backward() -> bool:
 def backward_task() -> int:
     """A number of the backward that is under way in this thread; -1 where none is."""
     return torch._C._current_graph_task_id()
+
+
+def will_be_executed(node: torch.autograd.graph.Node) -> bool:
+    """Whether the backward that is under way in this thread comes to a node; False where it only hands out what comes
+    there, as autograd.grad does of a leaf."""
+    try:
+        return torch._C._will_engine_execute_node(node)
+    except RuntimeError:  # torch cannot tell of a leaf whose gradient is handed out
+        return False
 
 
 def _has_gradient(parameter: FSDPParam) -> bool:

@@ -114,6 +114,7 @@ class UnitTree:
         """A unit's own forward begins."""
         if self._num_forwards == 0:
             self.on_forward()  # of a root that wasn't watched yet
+        unit.require_current()
         self._entered.add(unit)
 
 

@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from coarse.errors import ConfigError
 from coarse.parallel.sharded.memory_ledger import MemoryKind
 from coarse.parallel.sharded.modes import Keeps, ModeRules, Phase
 from coarse.parallel.sharded.passes import Mark
@@ -78,6 +79,8 @@ class ShardedUnit:
         self._secondary: torch.Tensor | None = None
         self._mark_outside: Mark | None = None
         """The mark of the shards when they were last gathered outside of any forward."""
+        self._served_versions: tuple[int, ...] = ()
+        """Versions of the shards whose values a forward would meet now."""
         fsdp.use(_AllGather(self), _ReduceScatter(self))
 
     @property
@@ -111,7 +114,22 @@ class ShardedUnit:
     def mark(self) -> Mark:
         """The mark of this worker's shards now; without a checksum where nothing is kept that could be stale."""
         shards = self.fsdp.shards() if self.rules.watches_changes or self.fsdp.is_gathered() else ()
-        return Mark(self.fsdp.versions(), checksum(shards))
+        self._served_versions = self.fsdp.versions()
+        return Mark(self._served_versions, checksum(shards))
+
+    def require_current(self) -> None:
+        """Return where this unit's forward meets the values that its shards have.
+
+        Raises:
+            ConfigError: they were written to after the forward of the whole tree had begun, and what it would meet was
+                gathered before.
+        """
+        is_kept = self.rules.reuses_in_forward and self.is_clean
+        if (is_kept or self.fsdp.is_gathered()) and self.fsdp.versions() != self._served_versions:
+            raise ConfigError(
+                f"parameters of {self.name} were changed within a forward, after it had gathered them; change them "
+                "before the forward of the whole model, or after it"
+            )
 
     def differs_from_outside(self, mark: Mark) -> bool:
         """Whether what was gathered outside of a forward had another mark."""
@@ -148,7 +166,10 @@ class ShardedUnit:
 
     def _source(self, in_backward: bool) -> Source:
         if in_backward or self.fsdp.is_in_forward():
-            return self._cache.on_gather(in_backward=in_backward)
+            source = self._cache.on_gather(in_backward=in_backward)
+            if source in (Source.ALL_WORKERS, Source.ALL_WORKERS_KEEPING):
+                self._served_versions = self.fsdp.versions()
+            return source
         self._mark_outside = self.mark()
         return Source.ALL_WORKERS
 

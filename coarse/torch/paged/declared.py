@@ -23,6 +23,8 @@ from coarse.torch.paged.optimizer import plain_settings
 from coarse.torch.paged.plan import COMPUTE_TYPES, ModelPlan
 from coarse.transport.many_to_one.tree import plan_roles, plan_tree
 
+AUTO = "auto"
+"""The resume that goes on where there is something to go on from."""
 OPTIMIZERS = (torch.optim.AdamW, torch.optim.Adam, torch.optim.SGD)
 
 
@@ -48,8 +50,9 @@ class Options:
     """Bytes that each optimizer node may use for buffers; by default half of what its machine has left."""
     commit_every: int
     """Steps after which a step is made to outlive a crash."""
-    resume: bool
-    """Go on from the last committed step in `storage`; `optimizer.steps` says which."""
+    resume: bool | str
+    """Go on from the last committed step in `storage`; `optimizer.steps` says which. "auto": where there is one, and
+    begin in empty folders."""
     other_kernel: bool
     """Resume also where another kernel has computed the steps."""
     sum: str
@@ -75,10 +78,20 @@ class Options:
             raise ConfigError(f"update must be 'step' or 'backward', got {self.update!r}", key="update")
         if self.speculative and self.update != "backward":
             raise ConfigError("speculative=True belongs to update='backward'; leave it out", key="speculative")
-        if isinstance(self.storage, str | os.PathLike):
-            raise ConfigError(
-                f"storage is a list of folders, got {self.storage!r}; write [{str(self.storage)!r}]", key="storage"
-            )
+        require_list(self.storage)
+        require_resume(self.resume)
+
+
+def require_resume(resume: object) -> None:
+    """ConfigError for what says nothing of a resume."""
+    if resume not in (True, False, AUTO):
+        raise ConfigError(f"resume is True, False or {AUTO!r}, got {resume!r}", key="resume")
+
+
+def require_list(storage: object) -> None:
+    """Return where storage is no single folder, which would be taken for a list of letters; else a ConfigError."""
+    if isinstance(storage, str | os.PathLike):
+        raise ConfigError(f"storage is a list of folders, got {storage!r}; write [{str(storage)!r}]", key="storage")
 
 
 def settings_of(
@@ -163,7 +176,8 @@ def declare(
         is_speculative=options.speculative,
         wants_norm=options.speculative,
         commit_every=options.commit_every,
-        resume=options.resume,
+        resume=options.resume is True,
+        resume_if_there=options.resume == AUTO,
         other_kernel=options.other_kernel,
         sum=options.sum,
         is_packed=is_packed,

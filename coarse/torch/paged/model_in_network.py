@@ -45,7 +45,7 @@ def model_in_network(
     dtype: torch.dtype | None = None,
     memory: int | None = None,
     commit_every: int = 1,
-    resume: bool = False,
+    resume: bool | str = False,
     other_kernel: bool = False,
     sum: str = "float32",
     kernel: str = "numpy",
@@ -181,7 +181,7 @@ def _attach(
         for unit, of in enumerate(plan.units)
         for tensor, parameter in zip(of.tensors, plan.parameters[unit], strict=True)
     }
-    made = NetworkOptimizer(remote, own_groups, defaults, placeholders, divisor, dtypes)
+    made = NetworkOptimizer(remote, model, own_groups, defaults, placeholders, divisor, dtypes)
     timeline = None
     if remote.declaration.timeline:
         remote.timeline = timeline = WorkerTimeline(remote.client, remote.declaration.timeline)

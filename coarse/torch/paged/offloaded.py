@@ -2,35 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import os
-import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
 
-import numpy as np
 import torch
 from torch.distributed.tensor import DTensor
 
 import coarse
-from coarse.client.paged.line import GradientRoom
 from coarse.client.paged.model import RemoteModel
 from coarse.errors import ConfigError, UnsupportedError
-from coarse.protocol.clock import WallClock
-from coarse.session import current, is_initialized
-from coarse.storage.paged.declaration import Declaration
-from coarse.storage.paged.kernels import kernel_of
-from coarse.storage.paged.layout import CHUNK_ELEMENTS, PagedModel, PagedTensor, PagedUnit
-from coarse.storage.region import available_bytes
+from coarse.session import is_initialized
+from coarse.storage.paged.layout import CHUNK_ELEMENTS
 from coarse.torch.paged import saving
-from coarse.torch.paged.declared import OPTIMIZERS, owner
-from coarse.torch.paged.optimizer import plain_settings
-from coarse.torch.paged.own_node import DEVICE, OwnNode
-from coarse.torch.paged.values import PARAMETERS, UnitValues
-
-_UNIT_ELEMENTS = 16 * CHUNK_ELEMENTS
-"""Parameters are pushed together up to this."""
-_STALL_TIMEOUT_S = 60.0
+from coarse.torch.paged.declared import OPTIMIZERS, require_list, require_resume
+from coarse.torch.paged.held import HeldParameters, Keeping, local_part, members_of
+from coarse.torch.paged.kept_steps import group_folder, newest_of_all
+from coarse.torch.paged.values import UnitValues
 
 
 class OffloadedOptimizer(torch.optim.Optimizer):
@@ -48,7 +38,7 @@ class OffloadedOptimizer(torch.optim.Optimizer):
         *,
         storage: Sequence[str | os.PathLike[str]] | None,
         memory: int | None = None,
-        resume: bool = False,
+        resume: bool | str = False,
         other_kernel: bool = False,
         kernel: str = "numpy",
         chunk_elements: int = CHUNK_ELEMENTS,
@@ -59,7 +49,10 @@ class OffloadedOptimizer(torch.optim.Optimizer):
             params: as torch's own take them; float32, on the CPU; of FSDP2's parameters each worker's shard.
             optimizer: torch.optim.AdamW, Adam or SGD; `settings` are its own.
             storage: folders for the states, in which each worker has one of its own; None: memory keeps them.
-            memory, resume, other_kernel, kernel, chunk_elements: as of model_in_network.
+            memory: bytes for the buffers of the parameters, and as many for those of each group that is added later.
+            resume: go on from the newest step that all workers have in their folders; all pass it alike. "auto": where
+                there is one, and begin in empty folders.
+            other_kernel, kernel, chunk_elements: as of model_in_network.
 
         Raises:
             ConfigError, UnsupportedError: what cannot work.
@@ -69,35 +62,33 @@ class OffloadedOptimizer(torch.optim.Optimizer):
         if optimizer not in OPTIMIZERS:
             known = ", ".join(kind.__name__ for kind in OPTIMIZERS)
             raise ConfigError(f"optimizers with states on disks are {known}, got {optimizer}", key="optimizer")
+        require_list(storage)
+        require_resume(resume)
         asked = optimizer(params, **settings)
         super().__init__(asked.param_groups, asked.defaults)
         self.steps = 0
         """Steps that were made, those before a resume too."""
-        self._units = _units(_members(self.param_groups))
-        rank, num_here = (coarse.rank(), coarse.local_size()) if is_initialized() else (0, 1)
-        folders = None if storage is None else tuple(f"{os.fspath(folder)}/worker-{rank}" for folder in storage)
-        declaration = self._declared(
-            optimizer.__name__, chunk_elements, storage=folders, resume=resume, other_kernel=other_kernel,
-            kernel=kernel, memory_bytes=memory or available_bytes() // 2 // num_here,
+        self._keeping = Keeping(
+            optimizer=optimizer.__name__, storage=None if storage is None else tuple(storage), memory=memory,
+            other_kernel=other_kernel, kernel=kernel, chunk_elements=chunk_elements,
         )  # fmt: skip
-        stall_timeout_s = current().config.stall_timeout_s if is_initialized() else _STALL_TIMEOUT_S
-        self._node = OwnNode(2 * (declaration.memory_bytes or 0), WallClock(), stall_timeout_s, num_here)
-        self._node.hands.on_updated = self._put
-        self.remote = RemoteModel(0, self._node, {DEVICE: self._node.memory})  # type: ignore[arg-type]
-        self.values = UnitValues(self.remote, {})
-        self._is_closed = False
-        try:
-            self.remote.open(declaration)
-            self._begin()
-        except BaseException as error:
-            self.remote.close(f"{type(error).__name__}: {error}")
-            self._node.close()
-            raise
+        self._worker = f"worker-{coarse.rank() if is_initialized() else 0}"
+        self._awaited: list[int] = []
+        """Groups that the run which goes on had added, and that are still to be added."""
+        resume_step = None
+        if resume is True and storage is None:
+            raise ConfigError("resume=True goes on from folders, and storage=None names none", key="storage")
+        if resume and storage is not None:
+            resume_step, self._awaited = newest_of_all(storage, self._worker, is_needed=resume is True)
+            self.steps = resume_step or 0
+        self._held: list[HeldParameters] = []
+        """The groups that were given at first, then each that was added and of which this worker has a part."""
+        self._hold(dict(enumerate(self.param_groups)), self._worker, resume_step)
 
     @property
     def told(self) -> str:
         """Where states are, and what a step reads and writes, for people."""
-        return self.remote.told[0]
+        return "\n".join(held.remote.told[0] for held in self._held)
 
     # --- steps
 
@@ -105,34 +96,60 @@ class OffloadedOptimizer(torch.optim.Optimizer):
         """Update all parameters that have gradients; returns when states and parameters are on the disks.
 
         Raises:
-            UnsupportedError: a closure.
+            UnsupportedError: a closure; a parameter that was given another shape, type or device.
+            ConfigError: groups that were added before a resume, and were not again.
             StorageError and others: what a disk says.
         """
         if closure is not None:
             raise UnsupportedError("states on disks take no closure: compute the loss, call backward(), then step()")
-        settings = json.dumps(self._settings(), sort_keys=True)
-        self.remote.freeze(settings, 1)
-        for number in range(len(self._units)):
-            self._push(number)
-        self.remote.end_pass()
+        if self._awaited:
+            raise ConfigError(
+                f"the run that goes on had added parameter groups {self._awaited}; call add_param_group for each of "
+                "them again before the first step", key="params",
+            )  # fmt: skip
+        for held in self._held:
+            held.require_plain()
         self.steps += 1
-        self.remote.step(self.steps, settings, 1.0, 1)
-        self.remote.send_state(settings.encode())
-        self.remote.wait_for_commits()
+        for held in self._held:
+            held.step(self.steps)
+        for held in self._held:
+            held.wait()
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Step more parameters, whose states get folders and buffers of their own; all workers add them alike.
+
+        A run that goes on adds them again, after it was made and before its first step.
+        """
+        super().add_param_group(param_group)
+        if not hasattr(self, "_held"):
+            return  # torch adds those that are given at first
+        number = len(self.param_groups) - 1
+        try:
+            resume_step = self.steps if number in self._awaited else None
+            if members_of({number: self.param_groups[number]}):
+                self._hold({number: self.param_groups[number]}, group_folder(self._worker, number), resume_step)
+        except BaseException:
+            del self.param_groups[number]
+            raise
+        self._awaited = [group for group in self._awaited if group != number]
 
     def close(self) -> None:
         """Give the folders back; the parameters stay as they are."""
-        if not self._is_closed:
-            self._is_closed = True
-            self.remote.close()
-            self._node.close()
+        with ExitStack() as closing:
+            for held in self._held:
+                closing.callback(held.close)
 
     def state_dict(self) -> dict[str, Any]:
         """As the optimizer itself has it, with all states in memory: of FSDP2's parameters DTensors of the shards.
 
         Training does not need it: every step is on the disks, and `resume` goes on from there.
         """
-        found = saving.optimizer_state(self)
+        found: dict[str, Any] = {}
+        by_number: dict[int, dict[str, Any]] = {}
+        for held in self._held:
+            found = saving.optimizer_state(self._stated(held))
+            by_number |= found["state"]
+        found["state"] = dict(sorted(by_number.items()))
         parameters = [parameter for group in self.param_groups for parameter in group["params"]]
         for number, state in found["state"].items():
             for name, values in state.items():
@@ -143,125 +160,40 @@ class OffloadedOptimizer(torch.optim.Optimizer):
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Take over what `state_dict` gave, here or of the optimizer itself."""
         states = {
-            number: {name: _local(one) if isinstance(one, torch.Tensor) else one for name, one in state.items()}
+            number: {name: local_part(one) if isinstance(one, torch.Tensor) else one for name, one in state.items()}
             for number, state in state_dict["state"].items()
         }
-        saving.load_optimizer_state(self, {**state_dict, "state": states})
-
-    def numbers(self) -> dict[str, int]:
-        """By the name of a kept tensor its number in torch's state dicts."""
-        places = [(group, place) for group, of in enumerate(self.param_groups) for place in range(len(of["params"]))]
-        return {f"{group}.{place}": number for number, (group, place) in enumerate(places)}
+        for held in self._held:
+            saving.load_optimizer_state(self._stated(held), {**state_dict, "state": states})
 
     # --- within
 
-    def _declared(self, optimizer: str, chunk_elements: int, **options: Any) -> Declaration:  # noqa: ANN401
-        plain = self._settings()
-        return Declaration(
-            model=PagedModel(
-                units=tuple(PagedUnit(unit[0].tensor.name, tuple(one.tensor for one in unit)) for unit in self._units),
-                num_states=max(kernel_of(optimizer, group).num_states for group in plain),
-                chunk_elements=chunk_elements,
-            ),
-            optimizer=optimizer,
-            groups=tuple(plain),
-            group_of=tuple(tuple(one.group for one in unit) for unit in self._units),
-            num_workers=1,
-            in_backward=True,
-            owner=owner(),
-            run=uuid.uuid4().hex,
-            **options,
-        )
+    def _hold(self, groups: dict[int, dict[str, Any]], folder: str, resume_step: int | None) -> None:
+        held = HeldParameters(groups, self._keeping, folder, resume_step)
+        try:
+            held.begin(self.steps)
+        except BaseException as error:
+            held.give_up(error)
+            raise
+        self._held.append(held)
 
-    def _begin(self) -> None:
-        """Keep the parameters' values, or take over those that are kept."""
-        remote = self.remote
-        if remote.resumed is None:
-            for number, unit in enumerate(self._units):
-                self.values.write(number, {place: _local(one.parameter) for place, one in enumerate(unit)})
-            remote.commit(0)
-            remote.send_state(b"")
-            remote.wait_for_commits()
-            return
-        self.steps = remote.resumed["step"]
-        for number in range(len(self._units)):
-            flat, _ = remote.look(number, PARAMETERS)
-            self._put(number, 0, flat)
-        if remote.state:
-            for group, settings in zip(self.param_groups, json.loads(remote.state), strict=True):
-                group.update(settings)
+    def _stated(self, held: HeldParameters) -> _Stated:
+        return _Stated(held.remote, held.values, self.param_groups, self._numbers)
 
-    def _push(self, number: int) -> None:
-        """The gradients of a unit."""
-        unit, model = self._units[number], self.remote.declaration.model.units[number]
-        present = sum(1 << place for place, one in enumerate(unit) if one.parameter.grad is not None)
-        if not present:
-            return
-        room: GradientRoom | None = self.remote.room_for(number)
-        flat = np.zeros(model.num_elements, np.float32) if room is None else room.values
-        for (tensor, _, parameter), begin in zip(unit, model.begins, strict=True):
-            if parameter.grad is not None:
-                gradient = torch.from_numpy(flat[begin : begin + tensor.num_elements])
-                gradient.copy_(_local(parameter.grad).reshape(-1))
-        self.remote.push_gradients(number, present, is_last=True, room=room, source=flat if room is None else None)
-
-    def _put(self, number: int, first: int, values: np.ndarray) -> None:
-        """Take over a unit's values, (n,) float32 from an element on; also in a thread of the node."""
-        unit, model = self._units[number], self.remote.declaration.model.units[number]
-        past = first + len(values)
-        for (tensor, _, parameter), begin in zip(unit, model.begins, strict=True):
-            low, high = max(begin, first), min(begin + tensor.num_elements, past)
-            if low < high:
-                flat = _local(parameter).detach().view(-1)
-                flat[low - begin : high - begin] = torch.from_numpy(values[low - first : high - first])
-
-    def _settings(self) -> list[dict[str, Any]]:
-        return [plain_settings(group) for group in self.param_groups]
+    def _numbers(self) -> dict[str, int]:
+        places = [(group, place) for group, of in enumerate(self.param_groups) for place in range(len(of["params"]))]
+        return {f"{group}.{place}": number for number, (group, place) in enumerate(places)}
 
 
-class _Member(NamedTuple):
-    """A parameter that is stepped."""
+@dataclass
+class _Stated:
+    """See saving.Stated."""
 
-    tensor: PagedTensor
-    """As it is kept."""
-    group: int
-    parameter: torch.Tensor
-
-
-def _members(groups: list[dict[str, Any]]) -> list[_Member]:
-    found = []
-    for number, group in enumerate(groups):
-        for place, parameter in enumerate(group["params"]):
-            local = _local(parameter)
-            if local.dtype is not torch.float32 or local.device.type != "cpu" or not local.is_contiguous():
-                raise UnsupportedError(
-                    f"parameter {place} of group {number} is {local.dtype} on {local.device}; states on disks step "
-                    "contiguous float32 on the CPU: keep master copies there, as FSDP2's mixed precision does"
-                )
-            if local.numel():  # a worker may have no part of a small one
-                found.append(_Member(PagedTensor(f"{number}.{place}", tuple(local.shape)), number, parameter))
-    if not found:
-        raise ConfigError("this worker has no parameters; give it some, or use fewer workers", key="params")
-    return found
-
-
-def _units(members: list[_Member]) -> list[list[_Member]]:
-    """Neighbours together, up to a size."""
-    units: list[list[_Member]] = [[]]
-    elements = 0
-    for member in members:
-        count = member.tensor.num_elements
-        if units[-1] and elements + count > _UNIT_ELEMENTS:
-            units.append([])
-            elements = 0
-        units[-1].append(member)
-        elements += count
-    return units
-
-
-def _local(tensor: torch.Tensor) -> torch.Tensor:
-    """This worker's part."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    remote: RemoteModel
+    values: UnitValues
+    param_groups: list[dict[str, Any]]
+    numbers: Callable[[], dict[str, int]]
+    """By the name of a kept tensor its number in torch's state dicts."""
 
 
 def _like(parameter: torch.Tensor, local: torch.Tensor) -> torch.Tensor:

@@ -38,6 +38,7 @@ class NetworkOptimizer(torch.optim.Optimizer):
     def __init__(
         self,
         remote: RemoteModel,
+        model: nn.Module,
         groups: list[dict[str, Any]],
         defaults: dict[str, Any],
         placeholders: dict[tuple[int, int], nn.Parameter],
@@ -54,7 +55,8 @@ class NetworkOptimizer(torch.optim.Optimizer):
         self._divisor = divisor
         self._coefficient = 1.0
         self._frozen: str | None = None
-        self._worker = WorkerState()
+        self.model = model
+        self._worker = WorkerState(model)
         self._taken: dict[str, Any] | None = None
         """This worker's state at a step that is to be committed, until it is sent."""
         self._memories: UnitMemories
@@ -108,6 +110,19 @@ class NetworkOptimizer(torch.optim.Optimizer):
         self._forget_gradients()
         self._memories.on_step()
         self._memories.look_ahead()
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Refuse parameters that come later; torch adds those of the model by it.
+
+        Raises:
+            UnsupportedError: a group that comes after the optimizer was made.
+        """
+        if hasattr(self, "remote"):
+            raise UnsupportedError(
+                "a model in the network takes no parameters later, for the disks of its states are laid out when it is "
+                "made: have all of them in the model, give groups of settings by groups=, and make the model anew"
+            )
+        super().add_param_group(param_group)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Discard gradients that no step has used; else there is nothing to do."""

@@ -34,6 +34,8 @@ class PlannedSite:
     name: str
     module: nn.Module
     uses: list[Use] = field(default_factory=list)
+    own_modules: list[nn.Module] = field(default_factory=list)
+    """The module, and those within it, without other sites'."""
 
     @property
     def units(self) -> list[int]:
@@ -69,7 +71,13 @@ def plan_model(model: nn.Module, units: Units) -> ModelPlan:
     parameters: list[tuple[nn.Parameter, ...]] = []
     inner = {id(site.module) for site in sites}
     for site in sites:
-        own = list(_own_places(site.module, inner))
+        site.own_modules = list(_own_modules(site.module, inner))
+        own = [
+            (module, attribute, parameter)
+            for module in site.own_modules
+            for attribute, parameter in module._parameters.items()
+            if parameter is not None
+        ]
         fresh = {id(p): p for _, _, p in own if id(p) not in places}
         for trains, suffix in ((True, ""), (False, ".frozen")):
             of_unit = [p for p in fresh.values() if p.requires_grad is trains]
@@ -128,11 +136,9 @@ def _is_matrix(module: nn.Module) -> bool:
     return can_run(module) and any(parameter.dim() > 1 for parameter in module.parameters(recurse=False))
 
 
-def _own_places(module: nn.Module, inner: set[int]) -> Iterator[tuple[nn.Module, str, nn.Parameter]]:
-    """Where parameters stand in a site, without the sites within it."""
-    for attribute, parameter in module._parameters.items():
-        if parameter is not None:
-            yield module, attribute, parameter
+def _own_modules(module: nn.Module, inner: set[int]) -> Iterator[nn.Module]:
+    """A site's module, and those within it that are in no site within the site."""
+    yield module
     for child in module.children():
         if id(child) not in inner:
-            yield from _own_places(child, inner)
+            yield from _own_modules(child, inner)

@@ -1,7 +1,8 @@
 """Models and optimizer states in files and state dicts, a unit at a time.
 
-[Note: folders] Parameters are saved as Hugging Face saves them: `model.safetensors`, or shards and an index. Optimizer
-states lie beside them in `optimizer.safetensors`, or shards, under names such as `exp_avg/NAME`, with `optimizer.json`.
+[Note: folders] Parameters, and worker 0's buffers, are saved as Hugging Face saves them: `model.safetensors`, or shards
+and an index. Optimizer states lie beside them in `optimizer.safetensors`, or shards, under names such as
+`exp_avg/NAME`, with `optimizer.json`.
 """
 
 from __future__ import annotations
@@ -12,11 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
+from torch import nn
 
 from coarse.errors import StorageError
 from coarse.protocol.units import MIB
 from coarse.session import current
 from coarse.torch.collectives.objects import broadcast_object
+from coarse.torch.paged.replacement import Replacement
+from coarse.torch.paged.worker_state import kept_buffers, put_into_buffers
 
 if TYPE_CHECKING:
     from coarse.client.paged.model import RemoteModel
@@ -24,6 +28,9 @@ if TYPE_CHECKING:
 
 STATE_NAMES = {"Adam": ("exp_avg", "exp_avg_sq"), "AdamW": ("exp_avg", "exp_avg_sq"), "SGD": ("momentum_buffer",)}
 """As torch.optim has them, in the order of a unit's arrays."""
+_DOCUMENT = "optimizer.json"
+_FILES = r"(model|optimizer)(-\d+|(-\d{5}-of-\d{5})?\.safetensors(\.index\.json)?)|optimizer\.json"
+"""Names of the files that belong together, those of shards while their number is not known too."""
 _SHARD_BYTES = 1024 * MIB
 _MISSING = "safetensors files need the package safetensors; install it with: pip install 'coarse[snapshot]'"
 
@@ -45,6 +52,8 @@ class Saveable(Stated, Protocol):
 
     steps: int
     dtypes: dict[str, torch.dtype]
+    model: nn.Module
+    """Whose buffers are saved beside the parameters."""
 
     def settings(self) -> str:
         """The groups' settings, as JSON."""
@@ -56,18 +65,19 @@ def save(optimizer: Saveable, folder: Path, *, states: bool) -> None:
     if current().client_index != 0:
         return
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        files = Replacement(folder, _FILES)
         steps: dict[str, int] = {}
-        _write_shards(folder, "model", _parameters(optimizer, steps))
+        _write_shards(files, "model", _parameters(optimizer, steps))
         if states:
-            _write_shards(folder, "optimizer", _states(optimizer))
+            _write_shards(files, "optimizer", _states(optimizer))
             document = {
                 "optimizer": optimizer.remote.declaration.optimizer,
                 "step": optimizer.steps,
                 "steps": steps,
                 "param_groups": json.loads(optimizer.settings()),
             }
-            _replace(folder / "optimizer.json", json.dumps(document).encode())
+            files.path(_DOCUMENT).write_bytes(json.dumps(document).encode())
+        files.commit()
     except OSError as error:
         raise StorageError(f"{folder} cannot be written to: {error}; name a folder with room") from error
 
@@ -77,6 +87,8 @@ def load(optimizer: Saveable, folder: Path) -> None:
     reader, said = None, {"error": "", "has_states": False, "document": {}}
     if current().client_index == 0:
         try:
+            if folder.is_dir():
+                Replacement(folder, _FILES)  # finishes a save that a crash interrupted
             reader = _Reader(optimizer, folder)
             said |= {"has_states": reader.has_states, "document": reader.document}
         except (OSError, ValueError, KeyError) as error:
@@ -84,6 +96,8 @@ def load(optimizer: Saveable, folder: Path) -> None:
     said = broadcast_object(said)
     if said["error"]:
         raise StorageError(f"rank {current().client_index}: {said['error']}")
+    buffers = broadcast_object(None if reader is None else reader.buffers())
+    put_into_buffers(optimizer.model, buffers, str(folder))
     model = optimizer.remote.declaration.model
     for unit, of in enumerate(model.units):
         values = {place: None if reader is None else reader.parameter(t.name) for place, t in enumerate(of.tensors)}
@@ -160,6 +174,8 @@ def load_optimizer_state(optimizer: Stated, state_dict: Mapping[str, Any]) -> No
 
 
 def _parameters(optimizer: Saveable, steps: dict[str, int]) -> Iterator[dict[str, torch.Tensor]]:
+    """Worker 0's buffers, then unit by unit the parameters."""
+    yield {name: buffer.clone() for name, buffer in kept_buffers(optimizer.model).items()}
     for unit, of in enumerate(optimizer.remote.declaration.model.units):
         values, of_unit = optimizer.values.read(unit)
         steps |= {tensor.name: step for tensor, step in zip(of.tensors, of_unit, strict=True)}
@@ -177,7 +193,7 @@ def _states(optimizer: Saveable) -> Iterator[dict[str, torch.Tensor]]:
                 yield {f"{state}/{name}": values[name] for name in trained}
 
 
-def _write_shards(folder: Path, stem: str, parts: Iterator[dict[str, torch.Tensor]]) -> None:
+def _write_shards(files: Replacement, stem: str, parts: Iterator[dict[str, torch.Tensor]]) -> None:
     """Files of at most _SHARD_BYTES, or of one unit where that is more, and an index where there are several."""
     try:
         from safetensors.torch import save_file
@@ -188,7 +204,7 @@ def _write_shards(folder: Path, stem: str, parts: Iterator[dict[str, torch.Tenso
     total_bytes = held_bytes = 0
 
     def flush() -> None:
-        save_file(held, folder / f"{stem}.new-{len(shards)}", metadata={"format": "pt"})
+        save_file(held, files.path(f"{stem}-{len(shards)}"), metadata={"format": "pt"})
         shards.append(list(held))
         held.clear()
 
@@ -202,36 +218,28 @@ def _write_shards(folder: Path, stem: str, parts: Iterator[dict[str, torch.Tenso
         total_bytes += nbytes
     if held:
         flush()
-    for old in folder.glob(f"{stem}*.safetensors*"):
-        old.unlink()
     weight_map: dict[str, str] = {}
     for number, names in enumerate(shards):
         file = f"{stem}-{number + 1:05d}-of-{len(shards):05d}.safetensors" if len(shards) > 1 else f"{stem}.safetensors"
-        (folder / f"{stem}.new-{number}").rename(folder / file)
+        files.rename(f"{stem}-{number}", file)
         weight_map |= dict.fromkeys(names, file)
     if len(shards) > 1:
         index = {"metadata": {"total_size": total_bytes}, "weight_map": weight_map}
-        _replace(folder / f"{stem}.safetensors.index.json", json.dumps(index).encode())
-
-
-def _replace(path: Path, content: bytes) -> None:
-    new = path.with_name(f"{path.name}.new")
-    new.write_bytes(content)
-    new.rename(path)
+        files.path(f"{stem}.safetensors.index.json").write_bytes(json.dumps(index).encode())
 
 
 class _Reader:
     """The tensors of a folder, found by name and read one at a time; everything is checked before any is read."""
 
     def __init__(self, optimizer: Saveable, folder: Path) -> None:
-        model = optimizer.remote.declaration.model
+        model, self._model = optimizer.remote.declaration.model, optimizer.model
         self._tensors = _files_of(folder, "model")
         wanted = {tensor.name: tensor.shape for unit in model.units for tensor in unit.tensors}
         _require_shapes(self._tensors, wanted, folder)
-        self.has_states = (folder / "optimizer.json").exists()
+        self.has_states = (folder / _DOCUMENT).exists()
         self.document: dict[str, Any] = {}
         if self.has_states:
-            self.document = json.loads((folder / "optimizer.json").read_bytes())
+            self.document = json.loads((folder / _DOCUMENT).read_bytes())
             own = optimizer.remote.declaration.optimizer
             if self.document["optimizer"] != own:
                 raise ValueError(f"its states are those of {self.document['optimizer']}, and this is {own}")
@@ -239,6 +247,10 @@ class _Reader:
             names = STATE_NAMES[own][: model.num_states]
             trained = [tensor for unit in model.units for tensor in unit.tensors if tensor.is_trainable]
             _require_shapes(self._states, {f"{s}/{t.name}": t.shape for s in names for t in trained}, folder)
+
+    def buffers(self) -> dict[str, torch.Tensor]:
+        """Return the model's buffers, as far as the folder has them."""
+        return {name: self._tensors[name][1]() for name in kept_buffers(self._model) if name in self._tensors}
 
     def parameter(self, name: str) -> torch.Tensor:
         """A parameter."""

@@ -1,4 +1,4 @@
-"""A worker's own state, which is committed with each step: generators, and what the script has it carry."""
+"""A worker's own state, which is committed with each step: generators, buffers, and what the script has it carry."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
+from torch import nn
 
+from coarse.errors import StorageError
 from coarse.torch.collectives.objects import dumps, loads
 
 
@@ -31,7 +33,8 @@ class WorkerState:
     the optimizer's groups. So these are read when the next forward begins, and all else at the step itself.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
         self._carried: dict[str, Stateful] = {}
         self._restored: dict[str, Any] = {}
 
@@ -48,7 +51,8 @@ class WorkerState:
     def take(self) -> dict[str, Any]:
         """All that is right at the step itself."""
         carried = {name: what.state_dict() for name, what in self._carried.items() if not _is_scheduler(what)}
-        return {"generators": _generators(), "carried": carried}
+        buffers = {name: buffer.clone() for name, buffer in kept_buffers(self._model).items()}
+        return {"generators": _generators(), "carried": carried, "buffers": buffers}
 
     def sealed(self, taken: Mapping[str, Any], settings: list[dict[str, Any]]) -> bytes:
         """The bytes of what was taken, with what is right only now."""
@@ -57,8 +61,10 @@ class WorkerState:
         return dumps({**taken, "carried": carried, "settings": settings}, "the state of this worker")
 
     def restore(self, raw: bytes) -> list[dict[str, Any]]:
-        """Go on from some bytes: generators at once, the rest when it is carried; the optimizer's settings."""
+        """Go on from some bytes: generators and buffers at once, the rest when it is carried; return the optimizer's
+        settings."""
         self._restored = loads(raw)
+        put_into_buffers(self._model, self._restored.get("buffers", {}), "the committed step")
         self.restore_generators()
         settings: list[dict[str, Any]] = self._restored["settings"]
         return settings
@@ -77,6 +83,31 @@ class WorkerState:
     def is_late(self) -> bool:
         """Whether something is right only when the next forward begins."""
         return any(_is_scheduler(what) for what in self._carried.values())
+
+
+def kept_buffers(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Return by name the buffers that a state dict has."""
+    return {
+        f"{prefix}.{name}" if prefix else name: buffer
+        for prefix, module in model.named_modules()
+        for name, buffer in module._buffers.items()
+        if buffer is not None and name not in module._non_persistent_buffers_set
+    }
+
+
+def put_into_buffers(model: nn.Module, values: Mapping[str, torch.Tensor], source: str) -> None:
+    """Have a model's buffers hold values; StorageError, before any is written, where they do not fit."""
+    buffers = kept_buffers(model)
+    for name, value in values.items():
+        if name not in buffers or buffers[name].shape != value.shape:
+            has = f"one of shape {list(buffers[name].shape)}" if name in buffers else "none of that name"
+            raise StorageError(
+                f"{source} has a buffer {name!r} of shape {list(value.shape)}, and the model has {has}; go on with the "
+                "model that it was written by"
+            )
+    with torch.no_grad():
+        for name, value in values.items():
+            buffers[name].copy_(value)
 
 
 def _is_scheduler(what: Stateful) -> bool:

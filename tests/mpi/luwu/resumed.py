@@ -66,7 +66,7 @@ def main() -> None:
     torch.manual_seed(coarse.rank())
     random.seed(coarse.rank())
     np.random.seed(coarse.rank())
-    model = nn.Sequential(*(Block() for _ in range(3)), nn.Dropout(0.3), nn.Linear(WIDTH, 1))
+    model = nn.Sequential(*(Block() for _ in range(3)), nn.Dropout(0.3), nn.BatchNorm1d(WIDTH), nn.Linear(WIDTH, 1))
     model, optimizer = ct.model_in_network(
         model, torch.optim.AdamW, lr=1e-2, storage=[str(folder / "a"), str(folder / "b")], memory=8 << 20,
         chunk_elements=1024, resume="resume" in options, update=options.get("update", "step"),

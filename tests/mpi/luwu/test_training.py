@@ -10,8 +10,8 @@ from tests.support.layouts import parameters
 
 HERE = Path(__file__).parent
 PROGRAM = HERE / "training_claims.py"
-SHAPES = HERE / "shape_claims.py"
-"""Claims that the program reports too."""
+OTHERS = (HERE / "shape_claims.py", HERE / "offloaded_claims.py")
+"""Whose claims the program reports too."""
 LAYOUTS = ("2:1", "3:2", "1:1")
 
 
@@ -40,7 +40,7 @@ def run(program, folder, workers, devices, stall_timeout_s):
     return read_reports(folder, workers)
 
 
-@pytest.mark.parametrize("name", [*claims_of(PROGRAM), *claims_of(SHAPES)])
+@pytest.mark.parametrize("name", [name for module in (PROGRAM, *OTHERS) for name in claims_of(module)])
 def test_claim(reports, name):
     require_held(reports, [name])
 

@@ -15,7 +15,7 @@ from coarse.errors import NotKeptError, UnsupportedError
 from coarse.proxy.paged.stages import STAGES
 from coarse.storage.paged.kernels import kernel_of
 from coarse.torch.paged import fused
-from tests.mpi.luwu import shape_claims
+from tests.mpi.luwu import offloaded_claims, shape_claims
 from tests.mpi.luwu.models import WIDTH, Net, loss_of
 from tests.mpi.luwu.trained import ADAMW, FOLDER, in_network, require_equal, train
 from tests.support.claims import Claim, raises, report_claims
@@ -197,6 +197,21 @@ def a_parameter_is_refused_to_whoever_uses_it_elsewhere() -> None:
     optimizer.close()
 
 
+def a_write_within_a_forward_is_refused_by_name() -> None:
+    model = nn.Sequential(nn.Embedding(5, WIDTH, max_norm=0.1), nn.Linear(WIDTH, WIDTH))
+    model, optimizer = in_network(model, units=[nn.Embedding, nn.Linear])
+    with raises(NotKeptError, "'0.weight' was written to within a forward", "summoned(write=True)"):
+        model(torch.arange(5))
+    with torch.no_grad(), raises(NotKeptError, "'0.weight' was written to"):
+        model(torch.arange(5))
+    with optimizer.summoned(model[0], write=True) as values:
+        values["0.weight"].mul_(1e-3)  # within the norm
+    model[0].max_norm = None
+    model(torch.arange(5)).sum().backward()
+    optimizer.step()
+    optimizer.close()
+
+
 def state_dicts_are_torchs_and_go_back_and_forth() -> None:
     model, optimizer = in_network(Net())
     train(model, optimizer, steps=3)
@@ -237,6 +252,10 @@ def a_saved_folder_is_hugging_faces_and_can_be_loaded() -> None:
     assert all(torch.equal(one[name], two[name]) for name in one)
     with raises(coarse.StorageError, "cannot be loaded"):
         again.load(FOLDER / "nowhere")
+    again.save(folder, states=False)
+    ct.barrier()
+    assert not list(folder.glob("optimizer*"))  # those of other parameters
+    assert not list(folder.glob("*.new"))
     again.close()
     optimizer.close()
 
@@ -303,36 +322,46 @@ def changed_settings_make_speculative_updates_anew() -> None:
     optimizer.close()
 
 
-def an_offloaded_optimizer_steps_shards() -> None:
-    models = []
-    for _ in range(2):
-        torch.manual_seed(3)
-        model = nn.Sequential(nn.Linear(7, 13), nn.Tanh(), nn.Linear(13, 70))  # shards of several sizes
-        models.append(ct.fully_shard(model, units=[nn.Linear]))
-    ours, plain = models
-    storage = {"storage": [FOLDER / "offloaded"], "memory": 8 << 20, "chunk_elements": 256}
-    optimizers = (
-        ct.OffloadedOptimizer(ours.parameters(), torch.optim.AdamW, **storage, **ADAMW),
-        torch.optim.AdamW(plain.parameters(), **ADAMW),
-    )
-    for step in range(1, 6):
-        rows = torch.randn(3, 7, generator=torch.Generator().manual_seed(10 * step + coarse.rank()))
-        for model, optimizer in zip(models, optimizers, strict=True):
-            model(rows).square().mean().backward()
-            optimizer.step()
-            optimizer.zero_grad()
-    for one, other in zip(ours.parameters(), plain.parameters(), strict=True):
-        torch.testing.assert_close(one.full_tensor(), other.full_tensor(), rtol=1e-4, atol=1e-5)
-    mine, theirs = (optimizer.state_dict()["state"] for optimizer in optimizers)
-    for number, state in mine.items():  # a worker has states of what it has a part of
-        for name, values in state.items():
-            torch.testing.assert_close(values, theirs[number][name], rtol=1e-4, atol=1e-5)
-            assert type(values) is type(theirs[number][name])
-    optimizers[0].close()
+def parameters_that_come_later_are_refused_by_name() -> None:
+    model = Net()
+    model.head.requires_grad_(False)
+    model, optimizer = in_network(model)
+    with raises(UnsupportedError, "takes no parameters later", "groups="):
+        optimizer.add_param_group({"params": [nn.Parameter(torch.ones(3))]})
+    model.head.requires_grad_()
+    with raises(coarse.ConfigError, "'head.weight' was frozen when", "unfreeze it before"):
+        loss_of(model, coarse.rank(), 1, 0)
+    model.head.requires_grad_(False)
+    model.norm.requires_grad_(False)  # and back
+    train(model, optimizer, steps=1)
+    before = model.state_dict()["norm.weight"]
+    model.norm.requires_grad_()
+    train(model, optimizer, first=2, steps=2)
+    assert not torch.equal(model.state_dict()["norm.weight"], before)
+    optimizer.close()
+
+
+def a_resume_that_is_left_to_what_is_there_goes_on_or_begins() -> None:
+    options = {"storage": [str(FOLDER / "auto-one"), str(FOLDER / "auto-two")], "resume": "auto"}
+    for last in (0, 2):
+        model, optimizer = in_network(Net(), **options)
+        assert optimizer.steps == last
+        train(model, optimizer, first=last + 1, steps=last + 2)
+        state = model.state_dict()
+        optimizer.close()
+    reference = Reference(Net(), coarse.size(), settings=ADAMW)
+    for step in range(1, 5):
+        reference.step(loss_of, step)
+    assert not reference.differing(state)
+    with raises(coarse.StorageError, "another model's states"):
+        in_network(Net(num_blocks=2), **options)
+    with raises(coarse.ConfigError, "resume is True, False or 'auto'"):
+        in_network(Net(), **{**options, "resume": "yes"})
 
 
 CLAIMS: tuple[Claim, ...] = (
-    an_offloaded_optimizer_steps_shards,
+    a_resume_that_is_left_to_what_is_there_goes_on_or_begins,
+    parameters_that_come_later_are_refused_by_name,
     torchs_fused_kernels_step_alike,
     states_may_stay_in_device_memory,
     integer_sums_are_the_same_in_whatever_order,
@@ -350,6 +379,7 @@ CLAIMS: tuple[Claim, ...] = (
     half_types_compute_over_float32_states,
     values_are_seen_and_edited_when_they_are_summoned,
     a_parameter_is_refused_to_whoever_uses_it_elsewhere,
+    a_write_within_a_forward_is_refused_by_name,
     state_dicts_are_torchs_and_go_back_and_forth,
     a_saved_folder_is_hugging_faces_and_can_be_loaded,
     discarded_gradients_count_for_nothing,
@@ -357,6 +387,7 @@ CLAIMS: tuple[Claim, ...] = (
     what_updates_in_backward_cannot_take_back_is_refused,
     changed_settings_make_speculative_updates_anew,
     *shape_claims.CLAIMS,
+    *offloaded_claims.CLAIMS,
 )
 
 

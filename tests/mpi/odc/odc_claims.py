@@ -276,6 +276,43 @@ def parameters_that_change_within_a_minibatch_are_told() -> None:
             model(samples(0)[0][0])
 
 
+def so_are_those_that_change_by_data_which_no_counter_shows() -> None:
+    model = sharded(cache=CACHE)
+    backward(model, samples(0)[0])
+    for parameter in model.parameters():
+        parameter.data.mul_(2)
+    with raises(ConfigError, "were changed within minibatch 0", "optimizer.register_step_post_hook"):
+        model(samples(0)[0][0])
+
+
+def what_the_error_advises_holds() -> None:
+    """Weights are clipped by the optimizer's own hook, or between an end and the next forward."""
+
+    def clip(parameters: list[nn.Parameter]) -> None:
+        for parameter in parameters:
+            parameter.data.clamp_(-0.05, 0.05)
+
+    alone, hooked, ended = Net(), sharded(cache=CACHE), sharded(cache=CACHE)
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in (alone, hooked, ended)]
+    optimizers[1].register_step_post_hook(lambda *_: clip(list(hooked.parameters())))
+    for step in range(3):
+        every = samples(step)
+        for microbatch in every:
+            backward(alone, microbatch, 1 / sum(len(inputs) for inputs, _ in every))
+        for model, optimizer in zip((alone, hooked, ended), optimizers, strict=True):
+            if model is not alone:
+                minibatch(model, step)
+            optimizer.step()
+            optimizer.zero_grad()
+            if model is ended:
+                ct.end_minibatch(ended)
+            if model is not hooked:
+                clip(list(model.parameters()))
+    for one, other, wanted in zip(whole(hooked), whole(ended), alone.parameters(), strict=True):
+        torch.testing.assert_close(one, wanted.detach(), rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(other, wanted.detach(), rtol=1e-9, atol=1e-9)
+
+
 def they_are_told_under_a_root_without_parameters_too() -> None:
     model = nn.Sequential(nn.Sequential(nn.Linear(5, 4)), nn.Sequential(nn.Linear(4, 3)))
     ct.fully_shard(model, mode="odc", cache=CACHE, units=[nn.Sequential])
@@ -474,6 +511,8 @@ CLAIMS: tuple[Claim, ...] = (
     a_worker_that_never_runs_a_model_keeps_nobody_who_does,
     one_worker_evaluates_before_the_others_begin,
     parameters_that_change_within_a_minibatch_are_told,
+    so_are_those_that_change_by_data_which_no_counter_shows,
+    what_the_error_advises_holds,
     they_are_told_under_a_root_without_parameters_too,
     values_above_the_window_are_named_and_nothing_is_written,
     misfits_may_be_kept_for_a_scaler,

@@ -1,11 +1,13 @@
 """What each sharding mode moves between nodes, records and refuses; on four workers of two nodes."""
 
 import contextlib
+import copy
 import functools
 import io
 import json
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -151,6 +153,66 @@ def fcdp_gathers_once_for_accumulated_microbatches_and_evaluations() -> None:
 
     shape = shape_of(model)
     assert moved(accumulate)["forward gather"] == shape.parameter_nbytes / 2
+
+
+def a_write_within_a_forward_counts_or_is_refused(mode: str, make: Callable[[], Stack]) -> None:
+    """A hook of one block writes to the next but one, or to the next, which is gathered by then."""
+    alone, model = make(), ct.fully_shard(make(), mode=mode)
+    for distance in (2, 1):
+        for step in range(3):
+            hooks = []
+            for one in (alone, model) if step == 2 else ():
+                block = one.blocks[2]
+                edited = [block.weight if make is Stack else block.base.weight]
+                hook = one.blocks[2 - distance].register_forward_hook(lambda *_, edited=edited: _halve(*edited))
+                hooks.append(hook)
+            refuses = bool(hooks) and (distance == 1 or mode == "fcdp")  # which keeps what no step has changed
+            with torch.no_grad():
+                wanted = alone(batch(step, ct.rank()))
+                with raises(ConfigError, "blocks.2", "within a forward") if refuses else contextlib.nullcontext():
+                    torch.testing.assert_close(model(batch(step, ct.rank())), wanted)
+            for hook in hooks:
+                hook.remove()
+        with torch.no_grad():
+            torch.testing.assert_close(model(batch(9, ct.rank())), alone(batch(9, ct.rank())))
+
+
+def _halve(parameter: Tensor) -> None:
+    with torch.no_grad():
+        parameter.mul_(0.5)
+
+
+@dataclass
+class Box:
+    """What a unit may take and return."""
+
+    values: Tensor
+
+
+class Routed(nn.Linear):
+    """Keeps a loss beside its output, in which it is made by the output."""
+
+    def forward(self, box: Box) -> Box:
+        output = super().forward(box.values)
+        self.kept = [super().forward(output).square().mean()]
+        return Box(output)
+
+
+def what_modules_keep_and_what_dataclasses_hold_reaches_their_units(mode: str) -> None:
+    torch.manual_seed(1)
+    alone = nn.Sequential(*(Routed(WIDTH, WIDTH) for _ in range(3)))
+    model = ct.fully_shard(copy.deepcopy(alone), mode=mode, units=[Routed])
+    optimizers = [torch.optim.SGD(one.parameters(), lr=0.1) for one in (alone, model)]
+    for step in range(4):
+        for one, optimizer, ranks in zip((alone, model), optimizers, (range(ct.size()), [ct.rank()]), strict=True):
+            loss = one(Box(torch.cat([batch(step, rank) for rank in ranks]))).values.square().mean()
+            if step % 2:
+                loss = sum(layer.kept[0] for layer in one) + loss
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    for found, wanted in zip(model.parameters(), alone.parameters(), strict=True):
+        torch.testing.assert_close(found.full_tensor(), wanted, rtol=1e-4, atol=1e-6)
 
 
 def caches_that_were_released_are_taken_anew() -> None:
@@ -392,6 +454,9 @@ def claims(folder: Path) -> Iterator[Claim]:
     yield of(a_step_moves_what_the_formulas_say, "hybrid", "hierarchical", Stack)
     for mode in ("fsdp", "fcdp"):
         yield of(a_script_that_shards_bottom_up_trains_equally, mode)
+        yield of(what_modules_keep_and_what_dataclasses_hold_reaches_their_units, mode)
+        for make in (Stack, adapted):
+            yield of(a_write_within_a_forward_counts_or_is_refused, mode, make)
     yield of(fcdp_gathers_of_an_adapted_model_only_the_adapters)
     yield of(a_root_without_parameters_or_sharded_by_torch_hides_no_change)
     yield of(fcdp_gathers_once_for_accumulated_microbatches_and_evaluations)

@@ -133,6 +133,19 @@ def a_second_backward_may_reach_a_part_of_the_model() -> None:
             pair.step()
 
 
+def gradients_that_one_worker_alone_asks_for_push_nothing() -> None:
+    for pair in twins_in_both_places():
+        ours = pair[0]
+        for step in range(4):
+            pair.zero_grad()
+            pair.backward(step)
+            for when in (0, 1):
+                if ct.rank() == step % ct.size():
+                    torch.autograd.grad(loss_of(ours, batch(step)), list(ours.parameters()))
+                if when == 0:
+                    pair.step()
+
+
 def gradients_accumulate_over_steps_where_nobody_zeroes_them() -> None:
     for in_device in both_places():
         for op in (ct.Average, ct.Sum):
@@ -467,6 +480,7 @@ CLAIMS = [
     pushes_begin_while_backward_still_runs,
     a_second_backward_adds_to_what_was_pushed,
     a_second_backward_may_reach_a_part_of_the_model,
+    gradients_that_one_worker_alone_asks_for_push_nothing,
     gradients_accumulate_over_steps_where_nobody_zeroes_them,
     several_backward_passes_are_pushed_once,
     no_sync_accumulates_without_communication,

@@ -251,7 +251,24 @@ def writes_of_others_than_the_optimizer_wait_until_a_snapshot_has_copied() -> No
     optimizer.close()
 
 
+def buffers_that_workers_have_unlike_are_rank_0s() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(40, 40), *(torch.nn.BatchNorm1d(40) for _ in range(5)))
+    for name, buffer in model.named_buffers():
+        buffer.fill_(10 * coarse.rank() + len(name))
+    ct.snapshot(folder / "buffers", model=model, step=1).wait()
+    coarse.barrier()
+    for buffer in model.buffers():
+        buffer.fill_(-1)
+    ct.restore(folder / "buffers", model=model)
+    for name, buffer in model.named_buffers():
+        assert (buffer == len(name)).all(), (name, buffer)
+    with raises(coarse.SnapshotError, "'none' was named as unlike"):
+        coarse.snapshot(folder / "none", step=1, unlike=["none"])
+    coarse.barrier()
+
+
 CLAIMS = (
+    buffers_that_workers_have_unlike_are_rank_0s,
     writes_of_others_than_the_optimizer_wait_until_a_snapshot_has_copied,
     a_training_goes_on_from_a_snapshot_as_if_it_had_never_stopped,
     so_it_does_with_parameters_and_state_in_device_memory,

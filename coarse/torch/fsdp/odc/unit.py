@@ -13,11 +13,13 @@ import torch.distributed as dist
 from coarse.client.odc.model import OdcModel
 from coarse.errors import ConfigError
 from coarse.parallel.sharded.memory_ledger import MemoryKind
+from coarse.parallel.sharded.passes import Mark
 from coarse.protocol.odc import OdcUnit
 from coarse.protocol.odc_records import OdcCommitted
 from coarse.session import current
 from coarse.storage.wide_sum import WideSum
 from coarse.torch.arrivals import arrival_of
+from coarse.torch.fsdp.checksum import checksum
 from coarse.torch.fsdp.odc.placeholder import GradientPlaceholder
 from coarse.torch.on_gpu import empty_on, goes_by_gpu, gpu_bytes_of, in_its_stream, is_host
 from coarse.torch.tensors import bytes_of, wire_type_of
@@ -63,7 +65,8 @@ class OnDemandUnit:
         """Places whose gradients this worker has pushed in this minibatch."""
         self._staged: tuple[int, int, np.ndarray] | None = None
         """Slot, mask and bytes of the piece that FSDP2 is about to fill."""
-        self._published_versions: tuple[int, ...] = ()
+        self._published: Mark | None = None
+        """The mark of the shard that was published last."""
         self._fetching: _Fetching | None = None
         """The last one, which nobody may have used."""
         fsdp.bind(self)
@@ -93,7 +96,7 @@ class OnDemandUnit:
         """Pack the shard to where others read it; whether its bytes have changed since the last publication."""
         if self.fsdp.is_gathered():
             self.fsdp.drop_gathered()
-        self._published_versions = self.fsdp.versions()
+        self._published = self._mark_now()
         place, packed = self.model.publication(self.place), self._packed()
         if np.array_equal(place, packed):
             return self.model.machine.minibatch == 0
@@ -106,18 +109,22 @@ class OnDemandUnit:
         Raises:
             ConfigError: it was changed in the middle of a minibatch.
         """
-        versions = self.fsdp.versions()
-        if versions == self._published_versions:
+        mark = self._mark_now()
+        if mark == self._published:
             return
         if self.fsdp.is_gathered():
             self.fsdp.drop_gathered()
         if not np.array_equal(self.model.publication(self.place), self._packed()):
             raise ConfigError(
                 f"parameters of {self.name} were changed within minibatch {self.model.machine.minibatch}, after others "
-                "may have read them; change them right after optimizer.step(), before any forward, or end the "
-                "minibatch on all workers first by coarse.torch.end_minibatch(model)"
+                "may have read them: optimizer.step() publishes, and so does a forward; change them in a hook of "
+                "optimizer.register_step_post_hook, which runs before that, or after "
+                "coarse.torch.end_minibatch(model) on all workers"
             )
-        self._published_versions = versions
+        self._published = mark
+
+    def _mark_now(self) -> Mark:
+        return Mark(self.fsdp.versions(), checksum(self.fsdp.shards()))
 
     def _packed(self) -> np.ndarray:
         shards = [bytes_of(shard.detach().cpu().contiguous().view(-1)) for shard in self.fsdp.packed_shards()]

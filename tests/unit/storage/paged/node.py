@@ -98,7 +98,7 @@ class Node:
         self.folders = [PagedFolder(path, disk) for path in FOLDERS]
         for place, folder in enumerate(self.folders):
             folder.open_files(self.layout.file_bytes[place], self.layout.sum_file_bytes[place])
-        self.resumed = self.folders[0].commit()
+        self.resumed = next(iter(self.folders[0].commits()), None)
         pull_nbytes = max(model.image(unit, 0).pull_nbytes for unit in range(len(model.units)))
         self.window = aligned(num_window * pull_nbytes).reshape(num_window, pull_nbytes)
         buffers = Buffers(model, num_buffers)

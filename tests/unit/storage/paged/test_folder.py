@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from coarse.errors import CapacityError, StorageError
 from coarse.protocol.dtypes import DType
-from coarse.storage.paged.commit import Commit, Manifest, UnitVersion, decode_commit, decode_manifest, latest
+from coarse.storage.paged.commit import Commit, Manifest, UnitVersion, decode_commit, decode_manifest, newest_first
 from coarse.storage.paged.folder import PagedFolder, aligned, require_fitting
 from coarse.storage.paged.image import Image, Stamp, best_checksum, checksum_named
 from coarse.storage.paged.layout import BLOCK_BYTES, ChunkImage
@@ -49,9 +49,9 @@ def test_no_bytes_are_taken_for_a_commit_or_end_in_another_error(raw):
 
 def test_the_newest_whole_record_counts_and_goes_to_the_older_ones_file():
     newer = replace(COMMIT, sequence=4, step=8)
-    assert latest([COMMIT.encode(), newer.encode()]) == newer
-    assert latest([COMMIT.encode(), newer.encode()[:-1]]) == COMMIT
-    assert latest([b"", b""]) is None
+    assert newest_first([COMMIT.encode(), newer.encode()]) == [newer, COMMIT]
+    assert newest_first([COMMIT.encode(), newer.encode()[:-1]]) == [COMMIT]
+    assert newest_first([b"", b""]) == []
     assert COMMIT.file != newer.file
 
 
@@ -95,7 +95,24 @@ def test_files_are_there_for_good_and_direct_where_the_disk_can(tmp_path):
     folder.close()
     again = PagedFolder(tmp_path / "new" / "one")
     assert again.manifest() == MANIFEST
-    assert again.commit() == COMMIT
+    assert again.commits()[0] == COMMIT
+    again.close()
+
+
+def test_a_step_that_a_training_goes_back_to_is_the_newest_from_then_on(tmp_path):
+    newer = replace(COMMIT, sequence=COMMIT.sequence + 1, step=COMMIT.step + 1)
+    folder = PagedFolder(tmp_path)
+    folder.write_commit(COMMIT)
+    folder.write_commit(newer)
+    folder.void_newer(newer)
+    assert folder.commits() == [newer, COMMIT]
+    folder.void_newer(COMMIT)
+    assert folder.commits() == [COMMIT]
+    folder.close()
+    again = PagedFolder(tmp_path)
+    assert again.commits() == [COMMIT]
+    again.write_commit(newer)
+    assert again.commits() == [newer, COMMIT]
     again.close()
 
 

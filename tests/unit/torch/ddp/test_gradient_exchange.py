@@ -171,6 +171,77 @@ def test_a_gradient_changed_before_its_bucket_was_recalled_is_refused(setup):
         setup.backward()
 
 
+@pytest.mark.parametrize("is_synchronised", [True, False])
+def test_gradients_that_are_asked_for_and_not_kept_push_nothing(setup, is_synchronised):
+    setup.reducer.cancellable = {0, 1}
+    setup.backward()
+    if is_synchronised:
+        setup.exchange.synchronize()
+    before = list(setup.reducer.started), [bucket.phase for bucket in setup.buckets]
+    probe = torch.autograd.grad((setup.front * setup.back).sum(), [setup.front, setup.back], create_graph=True)
+    assert [one.tolist() for one in probe] == [[1.0] * 4] * 2
+    assert (setup.reducer.started, [bucket.phase for bucket in setup.buckets]) == before
+    assert setup.exchange.is_synchronised == is_synchronised
+    if not is_synchronised:
+        setup.exchange.synchronize()
+    assert setup.reducer.started == before[0]
+    assert setup.front.grad.tolist() == setup.back.grad.tolist() == [1.0] * 4
+
+
+class OfOneAlone(torch.autograd.Function):
+    """The sum of two, which has no gradient for the second."""
+
+    @staticmethod
+    def forward(ctx, one, other):
+        return one + other
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient, None
+
+
+def test_a_gradient_that_autograd_does_not_have_changes_none(setup):
+    for _ in range(2):
+        setup.exchange.clear(set_to_none=True)
+        OfOneAlone.apply(setup.back, setup.front).sum().backward()
+        setup.exchange.synchronize()
+        assert setup.front.grad is None
+        assert setup.back.grad.tolist() == [1.0] * 4
+    setup.backward()
+    OfOneAlone.apply(setup.back, setup.front).sum().backward()
+    setup.exchange.synchronize()
+    assert setup.front.grad.tolist() == [1.0] * 4
+    assert setup.back.grad.tolist() == [3.0] * 4
+
+
+def test_a_backward_towards_some_parameters_alone_pushes_theirs(setup):
+    setup.backward()
+    setup.exchange.synchronize()
+    phases = {id(bucket.parameters[0]): bucket.phase for bucket in setup.buckets}
+    (setup.front * setup.back).sum().backward(inputs=[setup.back])
+    moved = {bucket.parameters[0] is setup.back: bucket.phase for bucket in setup.buckets}
+    assert moved[False] is phases[id(setup.front)]
+    assert moved[True] is not phases[id(setup.back)]
+    setup.exchange.synchronize()
+    assert setup.front.grad.tolist() == [1.0] * 4
+    assert setup.back.grad.tolist() == [2.0] * 4
+
+
+def test_loss_weights_by_gradients_that_are_not_kept_leave_the_step_as_it_is(setup):
+    for step in range(1, 4):
+        setup.exchange.clear(set_to_none=True)
+        losses = (setup.front * step).sum(), (setup.back * 2).sum()
+        norms = [
+            torch.autograd.grad(loss, one, retain_graph=True)[0].norm()
+            for loss, one in zip(losses, (setup.front, setup.back), strict=True)
+        ]
+        sum(loss / norm for loss, norm in zip(losses, norms, strict=True)).backward()
+        setup.exchange.synchronize()
+        assert setup.reducer.started == [0, 1] * step or setup.reducer.started == [1, 0] * step
+        for one in (setup.front, setup.back):
+            assert one.grad.tolist() == [0.5] * 4
+
+
 def test_zeroing_after_a_stalled_step_without_gradients_waits_for_what_is_in_flight(setup):
     setup.reducer.stalls = [0, 1]
     for _ in range(2):
