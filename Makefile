@@ -13,7 +13,7 @@ export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 
 .DEFAULT_GOAL := install
 .DELETE_ON_ERROR:
-.PHONY: install compiled demo demo-tf test test-unit test-mpi test-all test-hashes test-conformance test-mutants test-compiled test-model test-losses test-oracle test-versions lint types bench bench-sync bench-step bench-first-names bench-idle bench-simulator bench-emulation bench-simulator-accuracy bench-one-for-all bench-policies bench-degradation bench-wire bench-throughput bench-tf-step bench-two-trees bench-switch bench-luwu bench-luwu-paper bench-odc readme validate test-gpu bench-gpu clean
+.PHONY: install compiled demo demo-tf test test-unit test-quick test-mpi test-all test-hashes test-conformance test-mutants test-compiled test-model test-losses test-oracle test-versions lint types bench bench-sync bench-step bench-first-names bench-idle bench-simulator bench-emulation bench-simulator-accuracy bench-one-for-all bench-policies bench-degradation bench-wire bench-throughput bench-tf-step bench-two-trees bench-switch bench-luwu bench-luwu-paper bench-odc readme validate test-gpu bench-gpu clean
 
 install: $(INSTALLED)
 
@@ -56,6 +56,11 @@ types: $(INSTALLED)
 
 test-unit: $(INSTALLED)
 	$(BIN)/python -m pytest -n 2 --dist worksteal tests/unit tests/test_layering.py
+
+# Lint, types, and the unit tests of what has changed since the last commit, or by it: two minutes and less.
+test-quick: $(INSTALLED)
+	$(MAKE) --jobs=2 --output-sync=target lint types
+	$(BIN)/python -m tests.quick
 
 # Two files of tests at once, in their order, the longest first: many jobs wait for time limits or for ranks that start.
 test-mpi: $(INSTALLED)

@@ -9,9 +9,9 @@ import re
 import subprocess
 import sys
 from importlib.util import find_spec
-from pathlib import Path
 
-REPOSITORY = Path(__file__).parents[1]
+from tests.support.sources import REPOSITORY, Parts, imported_names, module_of, parts_of
+
 PACKAGES = ("coarse", "tf_strategy", "experiments", "benchmarks")
 PURE_LINE = "# Pure: no MPI, threads, clock or environment."
 PURE_ROOM = REPOSITORY / "coarse" / "protocol"
@@ -41,16 +41,15 @@ MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 60
 
 
-def module_name(path: Path) -> str:
-    """The dotted name of a source file; a package's __init__ has the package's own."""
-    parts = path.relative_to(REPOSITORY).with_suffix("").parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-
-
-PATHS = {module_name(path): path for package in PACKAGES for path in sorted((REPOSITORY / package).rglob("*.py"))}
+PATHS = {
+    module_of(path.relative_to(REPOSITORY)): path
+    for package in PACKAGES
+    for path in sorted((REPOSITORY / package).rglob("*.py"))
+}
 TEXTS = {name: path.read_text() for name, path in PATHS.items()}
-TREES = {name: ast.parse(text) for name, text in TEXTS.items()}
-TEST_TREES = {module_name(path): ast.parse(path.read_text()) for path in sorted((REPOSITORY / "tests").rglob("*.py"))}
+TEST_PATHS = {
+    module_of(path.relative_to(REPOSITORY)): path for path in sorted((REPOSITORY / "tests").rglob("*.py"))
+}
 
 
 def first_line(name: str) -> str:
@@ -67,45 +66,34 @@ def is_pure(name: str) -> bool:
 PURE = {name for name in PATHS if is_pure(name)}
 
 
-def imported_names(tree: ast.AST) -> set[str]:
-    """Every dotted name that a source imports, wherever the statement stands: `a.b` and `a.b.c` of
-    `from a.b import c`, since c may be a module."""
-    names = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            names |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
-    return names
-
-
-def imported_roots(tree: ast.AST) -> set[str]:
+def imported_roots(parts: Parts) -> set[str]:
     """The top-level packages that a source imports."""
-    return {name.partition(".")[0] for name in imported_names(tree)}
+    return {other.partition(".")[0] for other in imported_names(parts)}
 
 
-def imported_modules(tree: ast.AST) -> set[str]:
+def imported_modules(parts: Parts) -> set[str]:
     """Those imported names that are sources of this repository, the most precise only."""
-    found = {name for name in imported_names(tree) if name in PATHS}
-    return {name for name in found if not any(other.startswith(f"{name}.") for other in found)}
+    found = {other for other in imported_names(parts) if other in PATHS}
+    return {one for one in found if not any(other.startswith(f"{one}.") for other in found)}
 
 
-def called_names(tree: ast.AST) -> set[str]:
+def called_names(parts: Parts) -> set[str]:
     """The last part of every name that a source calls."""
-    called = (node.func for node in ast.walk(tree) if isinstance(node, ast.Call))
-    return {ast.unparse(function).rpartition(".")[2] for function in called}
+    functions = [call.func for call in parts.calls]
+    attributes = {function.attr for function in functions if isinstance(function, ast.Attribute)}
+    return attributes | {function.id for function in functions if isinstance(function, ast.Name)}
 
 
 def test_a_pure_file_imports_nothing_that_acts():
     allowed = set(sys.stdlib_module_names) - ACTING_ROOTS | {"numpy", *PACKAGES}
-    roots = {name: imported_roots(TREES[name]) - allowed for name in PURE}
+    roots = {name: imported_roots(parts_of(PATHS[name])) - allowed for name in PURE}
     assert not {name: found for name, found in roots.items() if found}
     assert len(PURE) > 100
 
 
 def test_a_pure_file_imports_only_pure_files_and_those_that_read_files():
     reading = {name for name in PATHS if first_line(name).startswith("# Reads files.")}
-    ours = {name: imported_modules(TREES[name]) - PURE - reading - {"coarse.errors"} for name in PURE}
+    ours = {name: imported_modules(parts_of(PATHS[name])) - PURE - reading - {"coarse.errors"} for name in PURE}
     assert not {name: found for name, found in ours.items() if found}
 
 
@@ -113,7 +101,7 @@ def test_a_pure_file_that_reads_or_writes_files_says_so_in_its_first_line():
     assert not {
         name: found
         for name in PURE
-        if (found := called_names(TREES[name]) & FILE_CALLS) and "files" not in first_line(name)
+        if (found := called_names(parts_of(PATHS[name])) & FILE_CALLS) and "files" not in first_line(name)
     }
 
 
@@ -127,7 +115,7 @@ def test_the_runtime_needs_numpy_and_mpi4py_alone():
 
 
 def test_what_a_framework_has_private_stands_in_one_file_for_each():
-    imports = {name: imported_names(tree) for name, tree in TREES.items()}
+    imports = {name: imported_names(parts_of(path)) for name, path in PATHS.items()}
     for private, alone in (("tensorflow.python", "private_names"), ("keras.src", "private_keras")):
         using = {name for name, others in imports.items() for other in others if f"{other}.".startswith(f"{private}.")}
         assert using == {f"tf_strategy.{alone}"}
@@ -135,19 +123,22 @@ def test_what_a_framework_has_private_stands_in_one_file_for_each():
 
 def test_nothing_is_pickled():
     guilty = {}
-    for name, tree in {**TREES, **TEST_TREES}.items():
-        calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-        found = [ast.unparse(call) for call in calls if is_pickling(call)]
-        guilty[name] = [*found, *(imported_roots(tree) & PICKLING_ROOTS)]
+    for name, path in {**PATHS, **TEST_PATHS}.items():
+        parts = parts_of(path)
+        found = [ast.unparse(call) for call in parts.calls if is_pickling(call)]
+        guilty[name] = [*found, *(imported_roots(parts) & PICKLING_ROOTS)]
     assert not {name: found for name, found in guilty.items() if found}
 
 
 def is_pickling(call: ast.Call) -> bool:
     """Whether a call pickles: torch's files, numpy's if asked to, mpi4py's lower-case calls as far as names tell."""
-    words = {word.arg for word in call.keywords}
-    if ast.unparse(call.func) in ("torch.save", "torch.load") or "allow_pickle" in words:
+    if any(word.arg == "allow_pickle" for word in call.keywords):
         return True
-    if not isinstance(call.func, ast.Attribute) or call.func.attr not in PICKLING_MPI_CALLS:
+    if not isinstance(call.func, ast.Attribute):
+        return False
+    if call.func.attr in ("save", "load") and ast.unparse(call.func.value) == "torch":
+        return True
+    if call.func.attr not in PICKLING_MPI_CALLS:
         return False
     receiver = ast.unparse(call.func.value).rpartition(".")[2]
     return re.search(r"comm(unicator)?(_world|_self)?$", receiver.lower()) is not None
@@ -167,20 +158,19 @@ def test_files_and_functions_stay_small():
     assert not long
     assert not [
         f"{name}.{function.name} has {num_lines(function)} lines"
-        for name, tree in TREES.items() for function in functions_of(tree) if num_lines(function) > MAX_FUNCTION_LINES
-    ]  # fmt: skip
+        for name, path in PATHS.items()
+        for function in parts_of(path).functions
+        if num_lines(function) > MAX_FUNCTION_LINES
+    ]
 
 
 def test_every_function_is_annotated():
     assert not [
         f"{name}.{function.name}"
-        for name, tree in TREES.items() for function in functions_of(tree) if not is_annotated(function)
-    ]  # fmt: skip
-
-
-def functions_of(tree: ast.AST) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
-    """All functions and methods of a source, nested ones too."""
-    return [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+        for name, path in PATHS.items()
+        for function in parts_of(path).functions
+        if not is_annotated(function)
+    ]
 
 
 def num_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
@@ -198,7 +188,7 @@ def is_annotated(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
 
 def test_no_file_is_a_drawer():
     drawers = {"utils", "util", "helpers", "helper", "common", "misc"}
-    assert not {name for name in (*TREES, *TEST_TREES) if drawers & set(name.split("."))}
+    assert not {name for name in (*PATHS, *TEST_PATHS) if drawers & set(name.split("."))}
 
 
 def test_no_file_of_an_mpi_room_is_named_like_a_package():

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-REPOSITORY = Path(__file__).parents[3]
+from tests.support.sources import REPOSITORY, parts_of
+
 OWN = ("coarse", "tf_strategy", "experiments", "benchmarks", "tests")
 UNTYPED = ("experiments", "benchmarks", "tests")
 """Whose imports mypy does not look at."""
@@ -53,19 +54,10 @@ def names_in(path: Path) -> frozenset[str]:
     return frozenset(names)
 
 
-def imports_in(node: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:
-    """All import statements, in functions too; expressions have none."""
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.Import | ast.ImportFrom):
-            yield child
-        elif not isinstance(child, ast.expr):
-            yield from imports_in(child)
-
-
 def missing_imports(path: Path) -> list[str]:
     """What a file imports of this tree, in functions too, that is not there."""
     missing = []
-    for node in imports_in(ast.parse(path.read_text())):
+    for node in parts_of(path).imports:
         if isinstance(node, ast.Import):
             asked = [(alias.name, "") for alias in node.names]
         else:

@@ -2,12 +2,14 @@
 
 import ast
 
-from tests.test_layering import PATHS, TREES, imported_modules, imported_roots
+from tests.support.sources import Parts
+from tests.test_layering import PATHS, TEXTS, imported_modules, imported_roots
 
 
-def at_import(name: str) -> ast.Module:
+def at_import(name: str) -> Parts:
     """The imports that happen when a module is imported: not those within functions, nor those for type checkers."""
-    return ast.Module([node for node in TREES[name].body if isinstance(node, ast.Import | ast.ImportFrom)], [])
+    body = ast.parse(TEXTS[name]).body
+    return Parts(tuple(node for node in body if isinstance(node, ast.Import | ast.ImportFrom)), (), ())
 
 
 def loaded_with(name: str) -> set[str]:
