@@ -82,11 +82,11 @@ def down_again(packets: int, window: int, faults: int | None) -> Model:
 
 
 CASES: dict[str, Callable[[], Model]] = {
-    "up, 2 workers who may send anything at any time, 3 packets, window 2": lambda: up(
-        2, 3, 2, NEVER, sender=anyone(3, 2)
+    "up, 2 workers who may send anything at any time, 2 packets, window 2": lambda: up(
+        2, 2, 2, NEVER, sender=anyone(2, 2)
     ),
     "up, 2 workers, 3 packets, window 1": lambda: up(2, 3, 1, NEVER),
-    "up, 1 worker, 2 packets, window 2": lambda: up(1, 2, 2, NEVER),
+    "up, 1 worker, 3 packets, window 1": lambda: up(1, 3, 1, NEVER),
     "up, 2 workers, 3 packets, window 2, one fault": lambda: up(2, 3, 2, 1),
     "up, go-back-N, 2 workers, 3 packets, window 2, one fault": lambda: up_again(3, 2, 1),
     "down, 2 workers, 3 packets, window 1": lambda: down(2, 3, 1, NEVER),
@@ -144,6 +144,11 @@ def test_each_hole_is_found_when_it_is_planted(hole: str) -> None:
 @pytest.mark.parametrize(
     ("what", "model"),
     [
+        (
+            "up, 2 workers who may send anything at any time, 3 packets, window 2",
+            lambda: up(2, 3, 2, NEVER, sender=anyone(3, 2)),
+        ),
+        ("up, 1 worker, 2 packets, window 2", lambda: up(1, 2, 2, NEVER)),
         ("up, 2 workers, 3 packets, window 2, two faults", lambda: up(2, 3, 2, 2)),
         ("up, 1 worker, 3 packets, window 2", lambda: up(1, 3, 2, NEVER)),
         ("down, 2 workers, 3 packets, window 2, two faults", lambda: down(2, 3, 2, 2)),
