@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Callable
 from functools import cache
-from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -20,10 +19,15 @@ from experiments.finetuning.teams import AloneTeam, DifferentRanksError, Replica
 from experiments.finetuning.training import FineTuning
 from tests.mpi.experiments import library_claims
 from tests.support.claims import raises, report_claims
+from tests.support.layouts import choices, covering
 
 QUESTIONS = read_squad(SHIPPED)[:10]
 STEPS = 4
-WAYS = list(product(FAMILIES, ("all", "lora"), ("fsdp", "fcdp")))
+EVERY_WAY = choices(
+    {"family": FAMILIES, "trained": ("all", "lora"), "mode": ("fsdp", "fcdp")}, lambda **_: True
+)
+WAYS = [tuple(EVERY_WAY[number].values()) for number in covering(EVERY_WAY)]
+"""Few, with each two of a family, what is trained, and a mode in one."""
 """Whose losses are compared with those of one process."""
 
 
