@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING
 
 from coarse.errors import CoarseError, ConfigError, NotInitializedError, StallError, UnsupportedError
 from coarse.protocol.clock import WallClock
-from coarse.transport.adoption import LAUNCHERS, TorchrunWorker, become_rank, say_goodbye, start_in_time
+from coarse.transport.adoption import TorchrunWorker, become_rank, say_goodbye, start_in_time
 from coarse.transport.arrival import LauncherLine, NodeJob, arrival
+from coarse.transport.launcher import joins_ranks
 
 if TYPE_CHECKING:
     from coarse.protocol.config import Config
@@ -52,7 +53,8 @@ def init(config: "Config | Mapping[str, object] | str | Path | None" = None) -> 
         config: a Config, a mapping, or the path of a TOML file; None reads COARSE_CONFIG.
 
     Raises:
-        ConfigError: a setting or partition table that cannot work (on all ranks); another one than that of the job.
+        ConfigError: a setting or partition table that cannot work (on all ranks); another one than that of the job; a
+            process that is alone, though its launcher says that it started several.
         CapacityError: devices larger than the machine's memory.
         StallError: ranks of this node that have not called it within startup_timeout_s.
     """
@@ -64,7 +66,7 @@ def init(config: "Config | Mapping[str, object] | str | Path | None" = None) -> 
     if worker is not None and not has_joined() and not _forked:
         become_rank(worker, settings.partition, settings.launch, settings.startup_timeout_s)
     with start_in_time(worker, settings.startup_timeout_s):
-        _join(config, settings.startup_timeout_s)
+        _join(config, settings.startup_timeout_s, may_be_alone=settings.launch.alone)
 
 
 def _require_same_config(runtime: "Runtime", config: "Config | Mapping[str, object] | str | Path | None") -> None:
@@ -88,10 +90,12 @@ def _require_same_config(runtime: "Runtime", config: "Config | Mapping[str, obje
 
 def serve() -> None:
     """Join the job as a light memory device, which states no configuration and waits as long as it takes."""
-    _join(None, None)
+    _join(None, None, may_be_alone=False)
 
 
-def _join(config: "Config | Mapping[str, object] | str | Path | None", timeout_s: float | None) -> None:
+def _join(
+    config: "Config | Mapping[str, object] | str | Path | None", timeout_s: float | None, *, may_be_alone: bool
+) -> None:
     """Carry `init` out; `timeout_s` is how long the node's other ranks may take to come (see `arrival`)."""
     global _runtime
     if _runtime is not None or _was_shut_down or _forked:
@@ -103,7 +107,7 @@ def _join(config: "Config | Mapping[str, object] | str | Path | None", timeout_s
         line.say_waits()
         try:
             with arrival(NodeJob.of(os.environ), timeout_s, WallClock()):
-                runtime = _open_runtime(config)
+                runtime = _open_runtime(config, may_be_alone=may_be_alone)
         except StallError:
             if "mpi4py.MPI" in sys.modules:  # the script has started MPI: see _on_uncaught
                 watch_over()
@@ -134,13 +138,16 @@ def _require_processor() -> None:
         )
 
 
-def _open_runtime(config: "Config | Mapping[str, object] | str | Path | None") -> "Runtime | None":
+def _open_runtime(
+    config: "Config | Mapping[str, object] | str | Path | None", *, may_be_alone: bool
+) -> "Runtime | None":
     """This rank's parts; all ranks open theirs at once, over MPI. None on a device that no worker joins."""
     global _refusal
     _start_mpi()
     from coarse.runtime import Runtime
-    from coarse.transport.comm_world import on_finalize, workers_told
+    from coarse.transport.comm_world import on_finalize, require_others, workers_told
 
+    require_others(os.environ, may_be_alone=may_be_alone)
     told = workers_told()
     if told is not None:
         told.say(comes=True)
@@ -220,10 +227,10 @@ def _why_not_again() -> str:
 def _start_mpi() -> None:
     """Import mpi4py, which starts MPI: here, not with `import coarse`.
 
-    A process that no launcher started is alone. Open MPI would leave shared memory and folders of
+    A process that finds no other ranks is alone. Open MPI would leave shared memory and folders of
     such a process behind, so it gets neither memory to share nor a folder that outlives its start.
     """
-    if any(name in os.environ for name in LAUNCHERS):
+    if joins_ranks(os.environ):
         job = NodeJob.of(os.environ)
         if job is not None and job.is_whole:
             os.environ.setdefault("OMPI_MCA_btl", "self,sm")  # ranks of one machine listen to no network

@@ -18,7 +18,9 @@ from coarse.launch.departures import Departures
 from coarse.launch.mpirun import free_port, run_forwarding_signals
 from coarse.launch.training_run import TrainingRun, chosen_partition
 from coarse.launch.watch import Watch
+from coarse.launch.watched import STARTUP
 from coarse.protocol.config import Config, load_config
+from coarse.transport.launcher import environ_of_new_job
 
 app = typer.Typer(add_completion=False)
 
@@ -122,4 +124,4 @@ def _configured(config_path: str | None, mode: str | None, policy: str | None) -
     """The configuration that every rank will read; refuses what every rank would refuse later."""
     chosen = {"COARSE_CONFIG": config_path, "COARSE_MODE": mode, "COARSE_POLICY": policy}
     exports = {name: value for name, value in chosen.items() if value is not None}
-    return load_config(None, {**os.environ, **exports})
+    return load_config(None, {**environ_of_new_job(os.environ, STARTUP), **exports})

@@ -18,6 +18,8 @@ from typing import IO, Self
 from coarse.errors import ConfigError
 from coarse.launch.departures import Verdict, exit_status
 from coarse.launch.watch import Watch
+from coarse.launch.watched import STARTUP
+from coarse.transport.launcher import environ_of_new_job
 
 _PR_SET_PDEATHSIG = 1
 _TERM_GRACE_S = 2.0
@@ -194,7 +196,8 @@ def run_forwarding_signals(argv: Sequence[str], environ: Mapping[str, str], watc
     """
     received: list[int] = []
     colors = {"COARSE_COLOR": "1"} if sys.stderr.isatty() and not environ.get("NO_COLOR") else {}
-    with watch, MpirunJob(argv, {**environ, **colors, "COARSE_LAUNCHER": watch.name}) as job:
+    told = {**environ_of_new_job(environ, STARTUP), **colors, "COARSE_LAUNCHER": watch.name}
+    with watch, MpirunJob(argv, told) as job:
 
         def forward(number: int, frame: FrameType | None) -> None:
             if number in _ENDING_SIGNALS:

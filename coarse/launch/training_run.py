@@ -12,8 +12,10 @@ from pathlib import Path
 
 from coarse.errors import ConfigError
 from coarse.launch.mpirun import ONE_MACHINE, AppContext, mpirun_argv, mpirun_beside
+from coarse.launch.watched import STARTUP
 from coarse.protocol.partition import PartitionTable
 from coarse.protocol.partition_file import stated_or_default, stated_partition
+from coarse.transport.launcher import environ_of_new_job
 
 DEVICE_MODULE = "coarse.launch.device"
 """What a memory-device rank runs: it serves, and imports neither the user's script nor torch."""
@@ -121,6 +123,7 @@ class TrainingRun:
 
     def exports(self) -> dict[str, str]:
         """The variables that tell every rank its part."""
+        paths = environ_of_new_job(os.environ, STARTUP).get("PYTHONPATH")
         chosen = {
             "COARSE_PARTITION": self.partition,
             "COARSE_MODE": self.mode,
@@ -128,7 +131,7 @@ class TrainingRun:
             "COARSE_CONFIG": self.config_path,
             "COARSE_REPLACES": self.replaces,
             "COARSE_WORKERS": ",".join(map(str, self.table.workers)),
-            "PYTHONPATH": os.environ.get("PYTHONPATH") if self.hosts else None,  # which mpirun keeps to this host
+            "PYTHONPATH": paths if self.hosts else None,  # which mpirun keeps to this host
         }
         return {name: value for name, value in chosen.items() if value is not None}
 

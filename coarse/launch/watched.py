@@ -12,6 +12,8 @@ PLACE is "-" for a memory device. Of a worker it is seven fields with commas bet
 in the workers' world in the variables that torchrun sets (RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR,
 MASTER_PORT), and in Open MPI's, which counted memory devices too; what they said goes to COARSE_JOB. The interpreter
 then begins with startup/sitecustomize.py, which makes MPI.COMM_WORLD the workers'.
+
+COARSE_NAMESPACE names the job for which all this holds: a rank may start another, whose ranks inherit the variables.
 """
 
 import contextlib
@@ -31,7 +33,8 @@ _FOR_THE_RANK = (
     *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM),
 )
 """mpirun signals a rank's whole process group; this process outlives the rank."""
-_STARTUP = os.path.join(os.path.dirname(os.path.abspath(__file__)), "startup")
+STARTUP = os.path.join(os.path.dirname(os.path.abspath(__file__)), "startup")
+"""The folder that is first on the path of a worker's interpreter."""
 
 
 def main(place: str, command: list[str]) -> None:
@@ -39,6 +42,7 @@ def main(place: str, command: list[str]) -> None:
     launcher, rank = os.environ.get("COARSE_LAUNCHER"), os.environ.get("PMIX_RANK")
     if place != "-" and rank is not None:
         os.environ.update(_workers_world(place, int(rank), os.environ))
+    os.environ["COARSE_NAMESPACE"] = os.environ.get("PMIX_NAMESPACE", "")
     if launcher is None or rank is None:
         os.execvp(command[0], command)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as channel:
@@ -77,7 +81,7 @@ def _workers_world(place: str, rank: int, environ: Mapping[str, str]) -> dict[st
         "OMPI_COMM_WORLD_LOCAL_SIZE": local_size,
         "OMPI_COMM_WORLD_NODE_RANK": own_local,
         "OMPI_UNIVERSE_SIZE": size,
-        "PYTHONPATH": os.pathsep.join([_STARTUP, *paths]),
+        "PYTHONPATH": os.pathsep.join([STARTUP, *paths]),
     }
 
 

@@ -69,12 +69,16 @@ class Launch:
     """Memory devices of each node, for `torchrun`, which starts workers alone, and `coarse run` without --devices."""
     hosts: tuple[str, ...] | None = None
     """The nodes' host names in the order in which `torchrun` counts them, where there are several."""
+    alone: bool = False
+    """Whether each of several processes may train by itself, though a launcher started them together."""
 
     def __post_init__(self) -> None:
         if self.devices is not None:
             _require_int("devices", self.devices, 1)
         if self.hosts is not None:
             object.__setattr__(self, "hosts", _host_names(self.hosts))
+        if not isinstance(self.alone, bool):
+            raise _wrong("alone", "true or false", self.alone)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from coarse.transport.launcher import LauncherKind, innermost_launcher
 from experiments.gpt.network import OFFLOADED, SWITCHED, settings_of
 
 COARSE_MODES = ("dense", "allreduce", "coarse")
@@ -241,11 +242,13 @@ def open_team(
 
 
 def place_of(environ: Mapping[str, str]) -> tuple[int, int]:
-    """This process's rank and world size as mpirun or torchrun tell them; (0, 1) when started by neither."""
-    for rank, size in (("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("RANK", "WORLD_SIZE")):
-        if rank in environ and size in environ:
-            return int(environ[rank]), int(environ[size])
-    return 0, 1
+    """This process's rank and world size as its launcher tells them; (0, 1) when started by none."""
+    launcher = innermost_launcher(environ)
+    if launcher is None:
+        return 0, 1
+    if launcher.kind is LauncherKind.MPIRUN:  # `coarse run` counts workers alone there
+        return int(environ["OMPI_COMM_WORLD_RANK"]), int(environ["OMPI_COMM_WORLD_SIZE"])
+    return launcher.rank, launcher.num_ranks
 
 
 def rendezvous_port(environ: Mapping[str, str]) -> int:

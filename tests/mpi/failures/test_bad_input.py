@@ -336,6 +336,26 @@ def test_nothing_is_left_of_a_process_without_mpirun(tmp_path, monkeypatch):
         assert not abandoned(set(Path("/dev/shm").iterdir()) - before)
 
 
+def test_a_rank_that_its_launcher_started_with_others_and_mpi_joined_with_none_is_refused_unless_it_may_be_alone():
+    program = """if True:
+        import coarse
+        try:
+            coarse.init()
+        except coarse.ConfigError as error:
+            print(error)
+        coarse.init({"launch": {"alone": True}})
+        print(coarse.size())
+    """
+    environ = {**os.environ, "PYTHONPATH": str(REPOSITORY), "SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "4"}
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=20, check=True)
+    refused, size = done.stdout.splitlines()
+    assert refused.startswith("rank 1: srun started 4 ranks (SLURM_STEP_NUM_TASKS), and MPI (Open MPI v")
+    assert "start it by srun --mpi=pmix" in refused
+    assert "alone = true in [launch]" in refused
+    assert size == "1"
+
+
 def lone(how: str, folder: Path) -> int:
     """The exit status of a process that no launcher started."""
     command = [sys.executable, str(HERE / "alone.py"), how, str(folder)]

@@ -187,6 +187,17 @@ def test_workers_find_their_place_among_workers_in_torchs_variables(tmp_path):
         }  # fmt: skip
 
 
+def test_a_worker_may_start_jobs_of_its_own(monkeypatch):
+    for name in ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"):
+        monkeypatch.setenv(name, "1")  # for an mpirun of the script's
+    completed = coarse_run(HERE / "nested.py", "starts two")
+    assert completed.returncode == 0, completed.stderr
+    own = ["worker 0 of 1, 2 devices", "worker 0 of 2, 1 devices", "worker 1 of 2, 1 devices"]
+    by_mpirun = ["worker 0 of 2, 1 devices", "worker 1 of 2, 1 devices"]
+    assert sorted(completed.stdout.splitlines()) == sorted(own + by_mpirun)
+    assert not completed.stderr
+
+
 UNUSED = "coarse: no worker has called coarse.init(); the memory devices end\n"
 
 
