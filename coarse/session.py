@@ -7,7 +7,6 @@ import platform
 import signal
 import socket
 import sys
-import tempfile
 import threading
 import traceback
 import warnings
@@ -20,7 +19,7 @@ from coarse.errors import CoarseError, ConfigError, NotInitializedError, StallEr
 from coarse.protocol.clock import WallClock
 from coarse.transport.adoption import TorchrunWorker, become_rank, say_goodbye, start_in_time
 from coarse.transport.arrival import LauncherLine, NodeJob, arrival
-from coarse.transport.launcher import joins_ranks
+from coarse.transport.mpi_library import start_mpi
 
 if TYPE_CHECKING:
     from coarse.protocol.config import Config
@@ -143,7 +142,7 @@ def _open_runtime(
 ) -> "Runtime | None":
     """This rank's parts; all ranks open theirs at once, over MPI. None on a device that no worker joins."""
     global _refusal
-    _start_mpi()
+    start_mpi()
     from coarse.runtime import Runtime
     from coarse.transport.comm_world import on_finalize, require_others, workers_told
 
@@ -222,38 +221,6 @@ def _why_not_again() -> str:
         "coarse.init() was called after coarse.shutdown(), when the memory devices have ended; "
         "shut down once, at the end of the program"
     )
-
-
-def _start_mpi() -> None:
-    """Import mpi4py, which starts MPI: here, not with `import coarse`.
-
-    A process that finds no other ranks is alone. Open MPI would leave shared memory and folders of
-    such a process behind, so it gets neither memory to share nor a folder that outlives its start.
-    """
-    if joins_ranks(os.environ):
-        job = NodeJob.of(os.environ)
-        if job is not None and job.is_whole:
-            os.environ.setdefault("OMPI_MCA_btl", "self,sm")  # ranks of one machine listen to no network
-        _require_running_mpi()
-        return
-    before = {name: os.environ.get(name) for name in ("OMPI_MCA_btl", "TMPDIR")}
-    with tempfile.TemporaryDirectory(prefix="coarse-start-") as folder:
-        os.environ.update(OMPI_MCA_btl="self", TMPDIR=folder)
-        _require_running_mpi()
-
-    for name, value in before.items():
-        if value is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = value
-
-
-def _require_running_mpi() -> None:
-    """Import mpi4py, which starts MPI; where it was told not to, start MPI here."""
-    from mpi4py import MPI
-
-    if not MPI.Is_initialized():
-        MPI.Init_thread(MPI.THREAD_MULTIPLE)
 
 
 def _require_mpi_not_ended() -> None:

@@ -18,8 +18,7 @@ from coarse.emulation.failure import Ends, first_failure
 from coarse.emulation.order import RunOrder, order_json
 from coarse.errors import CoarseError, OverrunError
 from coarse.launch.departures import exit_status
-from coarse.launch.mpirun import ONE_MACHINE, AppContext, MpirunJob, mpirun_argv, mpirun_beside
-from coarse.launch.training_run import WATCHED
+from coarse.launch.mpirun import ONE_MACHINE, AppContext, MpirunJob, mpirun_argv, mpirun_beside, watched_command
 from coarse.launch.watch import Watch
 from coarse.launch.watched import STARTUP
 from coarse.protocol.plan import RoutingTable
@@ -165,10 +164,10 @@ def _profile(row: dict[str, Any]) -> Profile:
 
 def _run_ranks(num_ranks: int, folder: Path, ends: Ends) -> int | None:
     """Start all ranks and return when they have ended, with mpirun's status; None where it had to be ended."""
-    program = (sys.executable, "-m", "coarse.emulation.run", str(folder / _ORDER), str(folder / _RESULT))
+    program = ("-m", "coarse.emulation.run", str(folder / _ORDER), str(folder / _RESULT))
     argv = mpirun_argv(
         mpirun_beside(sys.executable, os.environ),
-        [AppContext(num_ranks=num_ranks, command=(sys.executable, "-I", "-S", WATCHED, "-", *program))],
+        [AppContext(num_ranks=num_ranks, command=watched_command(sys.executable, "-", program))],
         exports={},
         as_root=os.geteuid() == 0,
         fault_tolerant=False,

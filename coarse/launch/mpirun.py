@@ -18,8 +18,9 @@ from typing import IO, Self
 from coarse.errors import ConfigError
 from coarse.launch.departures import Verdict, exit_status
 from coarse.launch.watch import Watch
-from coarse.launch.watched import STARTUP
+from coarse.launch.watched import STARTUP, escaped
 from coarse.transport.launcher import environ_of_new_job
+from coarse.transport.mpi_library import home_for_mpi
 
 _PR_SET_PDEATHSIG = 1
 _TERM_GRACE_S = 2.0
@@ -35,6 +36,8 @@ _ENDING_SIGNALS = {
 _FORWARDED_SIGNALS = {**_ENDING_SIGNALS, signal.SIGUSR1: signal.SIGUSR1, signal.SIGUSR2: signal.SIGUSR2}
 """By the signal that came, the one for mpirun, which ends its ranks or passes a user's signal on to each."""
 
+WATCHED = str(Path(__file__).with_name("watched.py"))
+"""The program that runs a rank's command and tells how it ended."""
 ONE_MACHINE = ("--mca", "btl", "self,sm")
 """mpirun's options where all ranks are on one machine: they listen to no network."""
 
@@ -47,6 +50,11 @@ class AppContext:
     command: tuple[str, ...]
     host: str | None = None
     """Where they run; None leaves it to mpirun."""
+
+
+def watched_command(python: str, place: str, program: Sequence[str]) -> tuple[str, ...]:
+    """Return the command of a rank whose end a launcher is told of: `watched.py` with its PLACE, and the program."""
+    return (python, "-I", "-S", WATCHED, place, *map(escaped, (python, *program)))
 
 
 def mpirun_argv(
@@ -71,6 +79,7 @@ def mpirun_argv(
     for name, value in exports.items():
         argv += ["-x", f"{name}={value}"]
     for position, context in enumerate(contexts):
+        assert ":" not in context.command
         argv += [":"] if position else []
         argv += [] if context.host is None else ["--host", context.host]
         argv += ["-n", str(context.num_ranks), *context.command]
@@ -131,7 +140,7 @@ class MpirunJob:
         errors: IO[str] | None = None,
     ) -> None:
         self._process = subprocess.Popen(
-            list(argv), env=dict(environ), stdout=output, stderr=errors, start_new_session=True,
+            list(argv), env={**environ, **home_for_mpi(environ)}, stdout=output, stderr=errors, start_new_session=True,
             preexec_fn=_die_with(os.getpid()),
         )  # fmt: skip
         self._descriptor = os.pidfd_open(self._process.pid)

@@ -37,6 +37,16 @@ STARTUP = os.path.join(os.path.dirname(os.path.abspath(__file__)), "startup")
 """The folder that is first on the path of a worker's interpreter."""
 
 
+def escaped(argument: str) -> str:
+    """Return an argument for the line of an mpirun, for which a colon alone begins another program."""
+    return f"\\{argument}" if argument.lstrip("\\") == ":" else argument
+
+
+def unescaped(argument: str) -> str:
+    """Return the argument that `escaped` was given."""
+    return argument[1:] if argument.startswith("\\") and argument.lstrip("\\") == ":" else argument
+
+
 def main(place: str, command: list[str]) -> None:
     """Become the command, or with a launcher have it as a child and end as it ended."""
     launcher, rank = os.environ.get("COARSE_LAUNCHER"), os.environ.get("PMIX_RANK")
@@ -111,4 +121,4 @@ def _die_with_parent() -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2:])
+    main(sys.argv[1], [unescaped(argument) for argument in sys.argv[2:]])

@@ -1,6 +1,7 @@
 """The whole configuration: frozen, checked at birth, unknown keys refused with file and line."""
 
 import math
+import re
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
@@ -262,10 +263,11 @@ def _wrong(key: str, wanted: str, value: object) -> ConfigError:
 
 
 def _host_names(value: object) -> tuple[str, ...]:
-    """Different names, of which a file has a list."""
+    """Different names, of which a file has a list; to mpirun a comma or a colon would end one."""
     names = tuple(value) if isinstance(value, list | tuple) else ()
-    if not names or not all(isinstance(name, str) and name for name in names) or len(set(names)) < len(names):
-        raise _wrong("hosts", "a list of different host names", value)
+    are_names = all(isinstance(name, str) and re.fullmatch(r"\w[\w.-]*", name) for name in names)
+    if not names or not are_names or len(set(names)) < len(names):
+        raise _wrong("hosts", "a list of different host names, of letters, digits, '.', '-' and '_'", value)
     return names
 
 

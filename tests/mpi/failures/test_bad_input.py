@@ -357,9 +357,10 @@ def test_a_rank_that_its_launcher_started_with_others_and_mpi_joined_with_none_i
 
 
 def lone(how: str, folder: Path) -> int:
-    """The exit status of a process that no launcher started."""
+    """The exit status of a process that no launcher started, nor gave a home."""
     command = [sys.executable, str(HERE / "alone.py"), how, str(folder)]
-    environ = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    environ = {name: value for name, value in os.environ.items() if name not in ("HOME", "USER")}
+    environ |= {"PYTHONPATH": str(REPOSITORY)}
     return subprocess.run(command, env=environ, capture_output=True, timeout=20).returncode
 
 

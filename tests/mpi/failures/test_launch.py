@@ -174,12 +174,15 @@ def pids_of(folder: Path, how: str) -> list[int]:
     return [int(file.read_text()) for file in files]
 
 
-def test_workers_find_their_place_among_workers_in_torchs_variables(tmp_path):
-    completed = coarse_run(HERE / "torchs_variables.py", tmp_path, options=["--workers", "2", "--devices", "2"])
+def test_workers_find_their_place_in_torchs_variables_without_a_home_and_get_a_colon_as_an_argument(tmp_path):
+    two_and_two = ["--workers", "2", "--devices", "2"]
+    command = run_command(HERE / "torchs_variables.py", tmp_path, ":", "a", options=two_and_two)
+    completed = complete(["env", "-u", "HOME", "-u", "USER", *command])
     assert completed.returncode == 0, completed.stderr
     found = [json.loads(path.read_text()) for path in sorted(tmp_path.iterdir())]
     for rank, told in enumerate(found):
         port = told.pop("MASTER_PORT")
+        assert told.pop("arguments") == [":", "a"]
         assert 1024 <= int(port) < 65536
         assert told == {
             "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2",

@@ -5,9 +5,10 @@ import re
 import pytest
 
 from coarse.errors import ConfigError
-from coarse.launch.mpirun import AppContext, missing_defaults, mpirun_argv, mpirun_beside
-from coarse.launch.training_run import WATCHED, TrainingRun, chosen_partition
+from coarse.launch.mpirun import WATCHED, AppContext, missing_defaults, mpirun_argv, mpirun_beside
+from coarse.launch.training_run import TrainingRun, chosen_partition
 from coarse.launch.watched import _workers_world as workers_world
+from coarse.launch.watched import unescaped
 
 
 @pytest.fixture
@@ -25,6 +26,14 @@ def test_workers_run_the_script_and_devices_only_serve(script):
         AppContext(num_ranks=2, command=(*watched, "-", "python", "-m", "coarse.launch.device")),
     )
     assert request.light_ranks() == {4, 5}
+
+
+@pytest.mark.parametrize("arguments", [(":",), ("a", ":", "-n", "1"), ("\\:", "\\\\:", "\\", "::", "a:", "")])
+def test_an_argument_that_is_a_colon_reaches_the_script_and_begins_no_other_program(script, arguments):
+    request = TrainingRun(script=script, arguments=arguments, partition="2:1")
+    context = request.contexts("python")[0]
+    assert ":" not in context.command
+    assert [unescaped(part) for part in context.command[5:]] == ["python", script, *arguments]
 
 
 def test_contexts_follow_the_ranks_of_the_partition(script):
