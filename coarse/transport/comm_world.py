@@ -20,6 +20,7 @@ from coarse.errors import ConfigError, UnsupportedError
 from coarse.protocol.clock import WallClock
 from coarse.protocol.records import Tag
 from coarse.transport.launcher import LauncherKind, innermost_launcher, told_to_this_job
+from coarse.transport.mpi_library import loaded_library
 
 WHOLE: MPI.Intracomm = MPI.COMM_WORLD
 """All ranks of the job, whatever a script finds as COMM_WORLD."""
@@ -141,15 +142,14 @@ def require_others(environ: Mapping[str, str], *, may_be_alone: bool) -> None:
     launcher = innermost_launcher(environ)
     if may_be_alone or launcher is None or launcher.num_ranks == 1 or WHOLE.Get_size() > 1:
         return
-    library = MPI.Get_library_version().strip("\0\n ").splitlines()[0].partition(",")[0]
     remedy = {
         LauncherKind.SRUN: "start it by srun --mpi=pmix, if this Slurm has PMIx (srun --mpi=list), or by mpirun",
         LauncherKind.PMIX: "start it by mpirun, since this Slurm's PMIx and that of Open MPI do not fit",
     }.get(launcher.kind, "start it by the mpirun of the same Open MPI 5, which stands beside this Python")
     raise ConfigError(
         f"rank {launcher.rank}: {launcher.kind.value} started {launcher.num_ranks} ranks ({launcher.told_by}), and MPI "
-        f"({library}) has joined this one with none of the others, so that each would train by itself; {remedy}, or by "
-        "coarse run. If each is to train by itself, say alone = true in [launch] of the configuration",
+        f"({loaded_library()}) has joined this one with none of the others, so that each would train by itself; "
+        f"{remedy}, or by coarse run. If each is to train by itself, say alone = true in [launch] of the configuration",
         key="alone",
     )
 

