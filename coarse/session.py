@@ -63,7 +63,14 @@ def init(config: "Config | Mapping[str, object] | str | Path | None" = None) -> 
     worker = TorchrunWorker.of(os.environ)
     settings = _settled(config, is_agreed=worker is None)
     if worker is not None and not has_joined() and not _forked:
-        become_rank(worker, settings.partition, settings.launch, settings.startup_timeout_s)
+        try:
+            become_rank(worker, settings.partition, settings.launch, settings.startup_timeout_s)
+        except ConfigError as refused:
+            from coarse.protocol.config import skipped_file
+
+            if remark := skipped_file(config, os.environ):
+                raise ConfigError(f"{refused}. {remark}", key=refused.key) from None
+            raise
     with start_in_time(worker, settings.startup_timeout_s):
         _join(config, settings.startup_timeout_s, may_be_alone=settings.launch.alone)
 

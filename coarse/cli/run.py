@@ -96,6 +96,9 @@ def _limit_of_links(rate: str | None, cluster: str | None, workers: int | None) 
 
 def _run_here(request: TrainingRun, *, dry_run: bool, verbose: bool) -> None:
     request = replace(request, meeting_port=free_port())
+    if (num_nodes := os.environ.get("SLURM_NNODES", "1")) != "1":
+        remark = f"coarse: all ranks are on this machine, one of the {num_nodes} nodes of the allocation"
+        print(f"{remark}; mpirun starts some on each (docs/cluster.md)", file=sys.stderr, flush=True)
     argv = request.argv()
     _show(shlex.join(argv), dry_run=dry_run, verbose=verbose)
     if not dry_run:

@@ -22,6 +22,9 @@ from coarse.launch.watch import Watch
 from coarse.protocol.partition_file import stated_partition
 
 PLACEHOLDER_MODULE = "coarse.launch.placeholder"
+_SHARING = {"SLURM_OVERLAP": "1"}
+"""In an allocation of Slurm mpirun starts its daemons by srun. Where torchrun is a step itself, that step has all
+processors, and another one that does not share them would wait for its end."""
 
 
 def main(job: str, first: str, num_workers: int, partition: str, *nodes: str) -> int:
@@ -43,7 +46,7 @@ def main(job: str, first: str, num_workers: int, partition: str, *nodes: str) ->
     if not nodes:
         return run_forwarding_signals(request.argv(ONE_MACHINE), os.environ, watch)
     lacks = missing_defaults(parameter_files(usable_mpirun(sys.executable, os.environ)), os.environ)
-    return run_forwarding_signals(request.argv(()), {**os.environ, **lacks}, watch)
+    return run_forwarding_signals(request.argv(()), {**os.environ, **lacks, **_SHARING}, watch)
 
 
 if __name__ == "__main__":

@@ -48,8 +48,9 @@ _DEFAULTS = (
 )
 """By file of parameters, the prefix of their variables, name and value what `make` sets in its environment: ranks share
 cores, no second is slept for a network of libfabric, and over TCP up to 1 MiB is sent without asking first."""
-ONE_MACHINE = ("--mca", "btl", "self,sm")
-"""mpirun's options where all ranks are on one machine: they listen to no network."""
+ONE_MACHINE = ("--mca", "btl", "self,sm", "--prtemca", "ras", "^slurm,pbs,lsf,gridengine,flux")
+"""mpirun's options where all ranks are on one machine: they listen to no network, and a scheduler's allocation, which
+may have other nodes, does not place them."""
 
 
 @dataclass(frozen=True, kw_only=True)

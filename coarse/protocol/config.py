@@ -175,18 +175,24 @@ def load_config(
 ) -> Config:
     """The configuration in force: the argument, else the file that COARSE_CONFIG names, else the
     defaults; COARSE_PARTITION, COARSE_MODE and COARSE_POLICY then override what it says."""
-    named_file = environ.get("COARSE_CONFIG")
-    if source is not None and named_file:
-        warnings.warn(
-            f"COARSE_CONFIG={named_file} is skipped, since init() was given a configuration; "
-            "call init() without one to use the file",
-            stacklevel=2,
-        )
-    config = _config_given(source if source is not None else named_file or Config())
+    if remark := skipped_file(source, environ):
+        warnings.warn(remark, stacklevel=2)
+    config = _config_given(source if source is not None else environ.get("COARSE_CONFIG") or Config())
     for key in ("partition", "mode", "policy"):
         if (variable := f"COARSE_{key.upper()}") in environ:
             config = _overridden(config, key, environ[variable], variable)
     return config
+
+
+def skipped_file(source: object, environ: Mapping[str, str]) -> str:
+    """Return the remark that the file of COARSE_CONFIG is not read since there is a `source`; "" where it is."""
+    named_file = environ.get("COARSE_CONFIG")
+    if source is None or not named_file:
+        return ""
+    return (
+        f"COARSE_CONFIG={named_file} is skipped, since init() was given a configuration; call init() without one to "
+        "use the file"
+    )
 
 
 def _config_given(source: Config | Mapping[str, object] | str | Path) -> Config:

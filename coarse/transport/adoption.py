@@ -216,6 +216,7 @@ def _taken_place(
             raise StallError(
                 f"rank {worker.rank}: the mpirun that rank 0 starts for the memory devices offered this rank no place "
                 f"within {timeout_s:g} s; let all ranks call coarse.init(), or raise startup_timeout_s"
+                f"{_of_slurm(worker)}"
             )
         clock.sleep_s(_LOOK_AGAIN_S)
     channel.settimeout(timeout_s)
@@ -223,6 +224,13 @@ def _taken_place(
         environ: dict[str, str] = json.loads(lines.readline(_MOST_BYTES))
     channel.settimeout(None)
     return channel, environ
+
+
+def _of_slurm(worker: TorchrunWorker) -> str:
+    """How an older Slurm lets the mpirun start on several nodes; "" where that is not the question."""
+    if worker.local_size == worker.size or "SLURM_JOB_ID" not in os.environ:
+        return ""
+    return "; where srun has started torchrun, start it by srun --mpi=none --overlap, so that steps share processors"
 
 
 def _connected(address: str) -> socket.socket | None:

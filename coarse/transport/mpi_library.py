@@ -18,6 +18,7 @@ HOW_TO_GET_MPI = (
     "installation of it first on PATH and LD_LIBRARY_PATH"
 )
 _NOBODYS_HOME = "/"
+_NO_LIBRARY = "cannot load MPI library"
 _NAME_OF_OPEN_MPI = "Open MPI"
 
 
@@ -77,6 +78,8 @@ def loaded_library() -> str:
     try:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
+        if _NO_LIBRARY not in str(error) and not isinstance(error, ImportError):
+            raise  # MPI started, and found an error
         reason = " ".join(str(error).split())
         raise ConfigError(f"mpi4py finds no MPI library ({reason}); {HOW_TO_GET_MPI}") from None
     name, version = MPI.get_vendor()

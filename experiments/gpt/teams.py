@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 
 from coarse.transport.launcher import LauncherKind, innermost_launcher
 from experiments.gpt.network import OFFLOADED, SWITCHED, settings_of
+from experiments.start import join_job
 
 COARSE_MODES = ("dense", "allreduce", "coarse")
 MODES = (*COARSE_MODES, "luwu", *OFFLOADED, *SWITCHED, "ddp", "none", "single")
@@ -124,8 +125,7 @@ class CoarseTeam:
         import coarse.torch as ct  # here, so that the other teams run without it
 
         self._ct = ct
-        chosen = {"mode": mode} if policy is None else {"mode": mode, "policy": policy}
-        ct.init(chosen)  # a memory device serves in here and never returns
+        join_job(mode=mode, policy=policy)  # a memory device serves in here and never returns
         self.rank = ct.rank()
         self.size = ct.size()
 

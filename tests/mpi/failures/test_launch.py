@@ -273,10 +273,23 @@ def test_under_plain_mpirun_workers_have_a_communicator_of_their_own():
     assert sorted(completed.stdout.splitlines()) == ["worker 0 ends", "worker 1 ends"]
 
 
-def test_ranks_of_one_machine_listen_to_no_network(tmp_path):
+ALLOCATION = {
+    "SLURM_JOBID": "7",
+    "SLURM_JOB_ID": "7",
+    "SLURM_NODELIST": "elsewhere[1-2]",
+    "SLURM_JOB_NODELIST": "elsewhere[1-2]",
+    "SLURM_NNODES": "2",
+    "SLURM_TASKS_PER_NODE": "2(x2)",
+}
+
+
+def test_ranks_of_one_machine_listen_to_no_network_and_are_on_no_other_node_of_an_allocation(monkeypatch):
+    for name, value in ALLOCATION.items():
+        monkeypatch.setenv(name, value)
     completed = coarse_run(HERE / "listening.py")
     assert completed.returncode == 0, completed.stderr
     assert completed.stdout == "[]\n"
+    assert "all ranks are on this machine, one of the 2 nodes of the allocation" in completed.stderr
 
 
 def run_command(program: Path, *args: object, options: Sequence[str] = TWO_AND_ONE) -> list[str]:
