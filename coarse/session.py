@@ -122,6 +122,8 @@ def _join(
             sys.exit(0)
         line.say_joined()
     _runtime = runtime
+    if runtime.is_device_only:
+        ignore_users_signals()
     runtime.start()
     if runtime.is_device_only:
         shutdown()
@@ -246,6 +248,21 @@ def has_joined() -> bool:
     return _runtime is not None or _was_shut_down
 
 
+def ignore_users_signals() -> None:
+    """On a memory device: let signals pass that mpirun and schedulers send to all ranks, and that are for the script.
+
+    A handler in C, as of faulthandler, stays: Python does not know it, so the kernel is asked.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return
+    status = Path("/proc/self/status").read_text()
+    caught = int(status.partition("SigCgt:")[2].split()[0], 16)
+    for number in (signal.SIGUSR1, signal.SIGUSR2):
+        is_pythons = signal.getsignal(number) is not signal.SIG_DFL
+        if is_pythons or not caught & 1 << number - 1:
+            signal.signal(number, signal.SIG_IGN)
+
+
 def watch_over() -> None:
     """From now on an error that nobody catches ends the job, whose other ranks may wait for this one in MPI."""
     global _hook_before
@@ -279,6 +296,9 @@ def _on_uncaught(kind: type[BaseException], error: BaseException, where: Traceba
     if _forked:
         traceback.print_exception(kind, error, where)
         os._exit(1)
+    if _runtime is not None and _runtime.placement.num_clients == 1 and _is_interactive():
+        _hook_before(kind, error, where)  # its user goes on, and no other worker waits
+        return
     rank = _world_rank()
     is_shown_by_another = error is _refusal and rank != 0
     follows = is_shown_by_another or (_runtime is not None and _runtime.follows(error))
@@ -308,6 +328,11 @@ def _on_uncaught(kind: type[BaseException], error: BaseException, where: Traceba
         from coarse.runtime import end_job
 
         end_job()  # the ranks that have not come would be waited for in MPI_Finalize
+
+
+def _is_interactive() -> bool:
+    """Whether the interpreter asks for another line after an error, as by `python -i`."""
+    return bool(sys.flags.interactive) or hasattr(sys, "ps1")
 
 
 def _first_line(text: str) -> str:

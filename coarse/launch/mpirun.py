@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -25,6 +26,8 @@ from coarse.transport.mpi_library import HOW_TO_GET_MPI, OLDEST_OPEN_MPI, home_f
 
 _PR_SET_PDEATHSIG = 1
 _TERM_GRACE_S = 2.0
+_INTERRUPT_GRACE_S = 30.0
+"""What scripts have after a Ctrl-C, to save what they hold; torchrun gives as much."""
 _POLL_S = 0.25
 _STRANDED_POLLS = 20
 """For how many polls in a row an mpirun that has lost all its ranks may linger."""
@@ -239,7 +242,10 @@ class MpirunJob:
 
 
 def run_forwarding_signals(argv: Sequence[str], environ: Mapping[str, str], watch: Watch) -> int:
-    """Run mpirun to its end and return the exit status; Ctrl-C, SIGTERM and users' signals go to mpirun.
+    """Run mpirun to its end and return the exit status; SIGTERM and users' signals go to mpirun.
+
+    Ctrl-C goes to the workers' scripts, which have some time for what they do on KeyboardInterrupt; then, or with the
+    next Ctrl-C, mpirun ends all. A job that ends well after it has the status 0, as a script by itself.
 
     A job that cannot go on is ended, as `watch` finds. The status is that of the first rank that failed by itself:
     mpirun may end with 0 though a rank was lost, or with that of a rank that ended for another's failure.
@@ -252,6 +258,9 @@ def run_forwarding_signals(argv: Sequence[str], environ: Mapping[str, str], watc
         def forward(number: int, frame: FrameType | None) -> None:
             if number in _ENDING_SIGNALS:
                 received.append(number)
+            if received == [signal.SIGINT] and watch.interrupt():
+                patience.start()
+                return
             job.send_signal(_FORWARDED_SIGNALS[signal.Signals(number)])
 
         def end(verdict: Verdict) -> None:
@@ -260,14 +269,18 @@ def run_forwarding_signals(argv: Sequence[str], environ: Mapping[str, str], watc
             if watch.outlasts(_TERM_GRACE_S):
                 job.send_signal(signal.SIGKILL)
 
+        patience = threading.Timer(_INTERRUPT_GRACE_S, job.send_signal, [signal.SIGINT])
+        patience.daemon = True
         before = {number: signal.signal(number, forward) for number in _FORWARDED_SIGNALS}
         watch.start(end)
         try:
             status = job.wait()
         finally:
+            patience.cancel()
             for number, handler in before.items():
                 signal.signal(number, handler)
-    if received:
+    ends_well = not status and watch.verdict is None and not watch.departures.first_failure()
+    if received and not (received == [signal.SIGINT] and ends_well):
         name = signal.Signals(received[0]).name
         _tell(f"{name} received; the job has ended")
         return exit_status(-received[0])

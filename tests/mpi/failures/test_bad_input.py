@@ -356,6 +356,17 @@ def test_a_rank_that_its_launcher_started_with_others_and_mpi_joined_with_none_i
     assert size == "1"
 
 
+def test_an_error_at_the_prompt_of_the_only_worker_is_shown_and_ends_nothing():
+    sums = "print(coarse.push_pull(numpy.ones(1), 'after'), flush=True)"
+    program = ("import coarse, numpy", "coarse.init()", "1 / 0", sums)
+    environ = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    command = [sys.executable, "-i", "-c", ""]
+    done = subprocess.run(command, input="\n".join(program), env=environ, capture_output=True, text=True, timeout=20)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "[1.]\n"
+    assert done.stderr.count("ZeroDivisionError") == 1
+
+
 def lone(how: str, folder: Path) -> int:
     """The exit status of a process that no launcher started, nor gave a home."""
     command = [sys.executable, str(HERE / "alone.py"), how, str(folder)]

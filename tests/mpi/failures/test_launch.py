@@ -72,8 +72,17 @@ def test_ctrl_c_on_coarse_run_leaves_no_rank(tmp_path):
     assert not running(ranks)
 
 
-def test_a_users_signal_reaches_every_worker_and_ends_nothing(tmp_path):
-    completed = coarse_run(HERE / "signal_launcher.py", "SIGUSR1", tmp_path)
+def test_ctrl_c_on_coarse_run_is_a_keyboard_interrupt_for_scripts_while_devices_serve_on(tmp_path):
+    completed = coarse_run(HERE / "signal_launcher.py", "SIGINT", tmp_path, "sums")
+    assert completed.returncode == 0, completed.stderr
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["[2.0, 2.0, 2.0]"] * 2
+    assert not completed.stderr
+
+
+@pytest.mark.parametrize("is_plain", [False, True])
+def test_a_users_signal_reaches_every_worker_and_ends_nothing(tmp_path, is_plain):
+    program = HERE / "signal_launcher.py"
+    completed = mpirun(3, program, "SIGUSR2", tmp_path) if is_plain else coarse_run(program, "SIGUSR1", tmp_path)
     assert completed.returncode == 0, completed.stderr
     assert [path.read_text() for path in tmp_path.iterdir()] == ["[2.0, 2.0, 2.0]"] * 2
 
