@@ -106,7 +106,7 @@ def _join(
     global _runtime
     if _runtime is not None or _was_shut_down or _forked:
         raise NotInitializedError(_why_not_again())
-    _require_processor()
+    require_processor()
     if "mpi4py.MPI" in sys.modules:
         _require_mpi_not_ended()
     with LauncherLine(os.environ) as line:
@@ -137,7 +137,7 @@ def _join(
         guard_comm_world()
 
 
-def _require_processor() -> None:
+def require_processor() -> None:
     """UnsupportedError where records in mapped memory could be read before they are written; see [Note: fences]."""
     if platform.machine() not in _ORDERED:
         raise UnsupportedError(

@@ -1,6 +1,7 @@
 """`coarse check`: the configuration that a job would read, and what it would find on this machine."""
 
 import os
+import platform
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -10,15 +11,18 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+import coarse
 from coarse.cli.wrong_input import wrong_input_ends_with_2
-from coarse.errors import CapacityError, ConfigError, GpuError
+from coarse.errors import CapacityError, ConfigError, GpuError, UnsupportedError
 from coarse.launch.mpirun import missing_defaults, mpirun_version, parameter_files, usable_mpirun
 from coarse.protocol.composition import placement_of
 from coarse.protocol.config import Config, load_config
+from coarse.protocol.distribution import VERSION
 from coarse.protocol.partition import PartitionTable
 from coarse.protocol.partition_file import stated_partition
 from coarse.protocol.place import Anywhere
 from coarse.protocol.units import GIB, MIB
+from coarse.session import require_processor
 from coarse.storage.device_file import open_device_file
 from coarse.storage.gpu.available import gpus
 from coarse.storage.lent import why_not_here
@@ -100,6 +104,9 @@ def _environment(mpirun: str) -> dict[str, str]:
     missing = missing_defaults(parameter_files(mpirun), os.environ)
     lacking = "".join(f"\nexport {name}={value}" for name, value in missing.items())
     return {
+        "coarse": f"{VERSION} in {Path(coarse.__file__).parent}",
+        "Python": f"{platform.python_version()} ({sys.executable})",
+        "processor": _processor(),
         "MPI": _mpi_library(),
         "mpirun": f"{mpirun} ({mpirun_version(mpirun)})",
         "cores": str(len(os.sched_getaffinity(0))),
@@ -108,6 +115,15 @@ def _environment(mpirun: str) -> dict[str, str]:
         "GPUs": _gpus(),
         "plain mpirun": f"lacks what coarse run sets:{lacking}" if lacking else "has what coarse run sets",
     }
+
+
+def _processor() -> str:
+    """The processor's kind; ConfigError where no job can run on it."""
+    try:
+        require_processor()
+    except UnsupportedError as refused:
+        raise ConfigError(str(refused)) from refused
+    return platform.machine()
 
 
 def _gpus() -> str:

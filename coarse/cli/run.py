@@ -2,6 +2,7 @@
 
 import os
 import shlex
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -72,6 +73,9 @@ def run(
             config_path=config_path,
             replaces=replaces,
         )
+        if "--help" in request.arguments and not dry_run:  # once, and not by each worker
+            program = ("-m", script) if module else (script,)
+            raise typer.Exit(subprocess.run([sys.executable, *program, *request.arguments], check=False).returncode)
         if cluster is None:
             _run_here(request, dry_run=dry_run, verbose=verbose)
         else:
