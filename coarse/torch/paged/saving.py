@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 
 from coarse.errors import StorageError
+from coarse.protocol.distribution import how_to_install
 from coarse.protocol.units import MIB
 from coarse.session import current
 from coarse.torch.collectives.objects import broadcast_object
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 STATE_NAMES = {"Adam": ("exp_avg", "exp_avg_sq"), "AdamW": ("exp_avg", "exp_avg_sq"), "SGD": ("momentum_buffer",)}
 """As torch.optim has them, in the order of a unit's arrays."""
 _SHARD_BYTES = 1024 * MIB
-_MISSING = "safetensors files need the package safetensors; install it with: pip install 'coarse[snapshot]'"
+_MISSING = f"safetensors files need the package safetensors; install it with: {how_to_install('snapshot')}"
 
 
 class Stated(Protocol):
