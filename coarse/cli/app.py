@@ -1,13 +1,16 @@
 """The app of the command line: every command's name and help line; its file is imported when it is called."""
 
+import sys
 from importlib import import_module
 from typing import Any
+
+from coarse.protocol.distribution import NAME, VERSION, how_to_install
 
 try:
     from typer.core import TyperCommand, TyperGroup
     from typer.main import get_command
 except ImportError as error:
-    raise SystemExit(f"coarse: the command line needs {error.name}: pip install 'coarse[report]'") from error
+    raise SystemExit(f"coarse: the command line needs {error.name}: {how_to_install('command')}") from error
 
 HELP_LINES = {
     "run": "Start workers and light memory-device ranks in one mpirun, and end with its status.",
@@ -31,13 +34,16 @@ class ImportedWhenCalled(TyperCommand):
 
     def make_context(self, *arguments: Any, **settings: Any) -> Any:  # noqa: ANN401
         """What the command itself makes of its arguments; this is the first that is asked of a command."""
-        module = import_module(MODULES[str(self.name)])
+        from coarse.cli.wrong_input import missing_packages_end_with_2
+
+        with missing_packages_end_with_2():
+            module = import_module(MODULES[str(self.name)])
         return get_command(module.app).make_context(*arguments, **settings)
 
 
 app = TyperGroup(
     name="coarse",
-    help="Data-parallel training over memory devices.",
+    help="Data-parallel training over memory devices. coarse --version shows the version.",
     no_args_is_help=True,
     commands=[ImportedWhenCalled(name, help=line) for name, line in HELP_LINES.items()],
 )
@@ -45,4 +51,7 @@ app = TyperGroup(
 
 def main() -> None:
     """Run the command line; ends the process."""
+    if sys.argv[1:] == ["--version"]:
+        print(f"{NAME} {VERSION}")
+        return
     app(prog_name="coarse")

@@ -1,6 +1,7 @@
 """`coarse check`: the configuration that a job would read, and what it would find on this machine."""
 
 import os
+import platform
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -10,20 +11,24 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+import coarse
 from coarse.cli.wrong_input import wrong_input_ends_with_2
-from coarse.errors import CapacityError, ConfigError, GpuError
-from coarse.launch.mpirun import missing_defaults, mpirun_beside
+from coarse.errors import CapacityError, ConfigError, GpuError, UnsupportedError
+from coarse.launch.mpirun import missing_defaults, mpirun_version, parameter_files, usable_mpirun
 from coarse.protocol.composition import placement_of
 from coarse.protocol.config import Config, load_config
+from coarse.protocol.distribution import VERSION
 from coarse.protocol.partition import PartitionTable
 from coarse.protocol.partition_file import stated_partition
 from coarse.protocol.place import Anywhere
 from coarse.protocol.units import GIB, MIB
+from coarse.session import require_processor
 from coarse.storage.device_file import open_device_file
 from coarse.storage.gpu.available import gpus
 from coarse.storage.lent import why_not_here
 from coarse.storage.numa import memory_nodes
 from coarse.storage.region import available_bytes, total_bytes
+from coarse.transport.mpi_library import HOW_TO_GET_MPI, is_open_mpi, loaded_library
 
 app = typer.Typer(add_completion=False)
 
@@ -45,7 +50,7 @@ def check(
             memories = _memories(partition, node, settings.device_capacity_bytes)
         elif node is not None:
             raise ConfigError(f"--node {node} is a node of a partition table, and no partition is configured")
-        environment = _environment(mpirun_beside(sys.executable, os.environ))
+        environment = _environment(usable_mpirun(sys.executable, os.environ))
         environment["tensors in ordinary memory"] = _plain_tensors(settings.lend_from_bytes)
     console = Console()
     console.print(_table("configuration", _settings(settings)))
@@ -96,19 +101,29 @@ def _memories(partition: PartitionTable, node: str | None, wanted_bytes: int | N
 
 def _environment(mpirun: str) -> dict[str, str]:
     """What a job will find here, by name."""
-    parameter_file = Path(mpirun).parent.parent / "etc" / "prte-mca-params.conf"
-    text = parameter_file.read_text() if parameter_file.is_file() else ""
-    missing = missing_defaults(text, os.environ)
-    crowded = "yes" if not missing else "no: " + ", ".join(f"{k}={v}" for k, v in missing.items())
+    missing = missing_defaults(parameter_files(mpirun), os.environ)
+    lacking = "".join(f"\nexport {name}={value}" for name, value in missing.items())
     return {
-        "MPI": _mpi_version(),
-        "mpirun": mpirun,
+        "coarse": f"{VERSION} in {Path(coarse.__file__).parent}",
+        "Python": f"{platform.python_version()} ({sys.executable})",
+        "processor": _processor(),
+        "MPI": _mpi_library(),
+        "mpirun": f"{mpirun} ({mpirun_version(mpirun)})",
         "cores": str(len(os.sched_getaffinity(0))),
         "memory": f"{available_bytes() / GIB:.1f} GiB free of {total_bytes() / GIB:.1f} GiB",
         "NUMA nodes": "\n".join(map(str, memory_nodes())) or "none",
         "GPUs": _gpus(),
-        "more ranks than cores": f"{crowded} ({parameter_file})",
+        "plain mpirun": f"lacks what coarse run sets:{lacking}" if lacking else "has what coarse run sets",
     }
+
+
+def _processor() -> str:
+    """The processor's kind; ConfigError where no job can run on it."""
+    try:
+        require_processor()
+    except UnsupportedError as refused:
+        raise ConfigError(str(refused)) from refused
+    return platform.machine()
 
 
 def _gpus() -> str:
@@ -125,17 +140,15 @@ def _gpus() -> str:
         return f"none: {refused}"
 
 
-def _mpi_version() -> str:
-    """The MPI library's own first line; MPI is not started for it. ConfigError where there is none."""
+def _mpi_library() -> str:
+    """The MPI library; MPI is not started for it. ConfigError where `coarse run` can start no ranks of it."""
     import mpi4py
 
     mpi4py.rc.initialize = False
-    try:
-        from mpi4py import MPI
-    except (ImportError, RuntimeError) as error:
-        reason = " ".join(str(error).split())
-        raise ConfigError(f"mpi4py finds no MPI library ({reason}); install Open MPI 5 beside this Python") from error
-    return MPI.Get_library_version().strip("\0\n ").splitlines()[0]
+    library = loaded_library()
+    if not is_open_mpi(library):
+        raise ConfigError(f"mpi4py has loaded {library}, and coarse run starts ranks of Open MPI 5; {HOW_TO_GET_MPI}")
+    return library
 
 
 def _table(title: str, rows: dict[str, str]) -> Table:

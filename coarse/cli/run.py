@@ -2,6 +2,7 @@
 
 import os
 import shlex
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,9 @@ from coarse.launch.departures import Departures
 from coarse.launch.mpirun import free_port, run_forwarding_signals
 from coarse.launch.training_run import TrainingRun, chosen_partition
 from coarse.launch.watch import Watch
+from coarse.launch.watched import STARTUP
 from coarse.protocol.config import Config, load_config
+from coarse.transport.launcher import environ_of_new_job
 
 app = typer.Typer(add_completion=False)
 
@@ -70,6 +73,9 @@ def run(
             config_path=config_path,
             replaces=replaces,
         )
+        if "--help" in request.arguments and not dry_run:  # once, and not by each worker
+            program = ("-m", script) if module else (script,)
+            raise typer.Exit(subprocess.run([sys.executable, *program, *request.arguments], check=False).returncode)
         if cluster is None:
             _run_here(request, dry_run=dry_run, verbose=verbose)
         else:
@@ -94,6 +100,9 @@ def _limit_of_links(rate: str | None, cluster: str | None, workers: int | None) 
 
 def _run_here(request: TrainingRun, *, dry_run: bool, verbose: bool) -> None:
     request = replace(request, meeting_port=free_port())
+    if (num_nodes := os.environ.get("SLURM_NNODES", "1")) != "1":
+        remark = f"coarse: all ranks are on this machine, one of the {num_nodes} nodes of the allocation"
+        print(f"{remark}; mpirun starts some on each (docs/cluster.md)", file=sys.stderr, flush=True)
     argv = request.argv()
     _show(shlex.join(argv), dry_run=dry_run, verbose=verbose)
     if not dry_run:
@@ -122,4 +131,4 @@ def _configured(config_path: str | None, mode: str | None, policy: str | None) -
     """The configuration that every rank will read; refuses what every rank would refuse later."""
     chosen = {"COARSE_CONFIG": config_path, "COARSE_MODE": mode, "COARSE_POLICY": policy}
     exports = {name: value for name, value in chosen.items() if value is not None}
-    return load_config(None, {**os.environ, **exports})
+    return load_config(None, {**environ_of_new_job(os.environ, STARTUP), **exports})

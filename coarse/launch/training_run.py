@@ -11,14 +11,14 @@ from itertools import groupby
 from pathlib import Path
 
 from coarse.errors import ConfigError
-from coarse.launch.mpirun import ONE_MACHINE, AppContext, mpirun_argv, mpirun_beside
+from coarse.launch.mpirun import ONE_MACHINE, AppContext, mpirun_argv, usable_mpirun, watched_command
+from coarse.launch.watched import STARTUP
 from coarse.protocol.partition import PartitionTable
 from coarse.protocol.partition_file import stated_or_default, stated_partition
+from coarse.transport.launcher import environ_of_new_job
 
 DEVICE_MODULE = "coarse.launch.device"
 """What a memory-device rank runs: it serves, and imports neither the user's script nor torch."""
-WATCHED = str(Path(__file__).with_name("watched.py"))
-"""The program that runs a rank's command and tells how it ended."""
 
 _DEFAULT_RANKS = 2
 _REPLACEABLE = frozenset({"gloo", "nccl", "mpi"})
@@ -73,7 +73,6 @@ class TrainingRun:
 
     def contexts(self, python: str) -> tuple[AppContext, ...]:
         """In order of the ranks, so that world ranks are as the partition has them."""
-        watched = (python, "-I", "-S", WATCHED)
         hosts = self.hosts or (None,) * self.num_ranks
         contexts = []
         for _, run in groupby(range(self.num_ranks), key=self._in_common):
@@ -81,14 +80,14 @@ class TrainingRun:
             is_light = ranks[0] in self.light_ranks()
             script = ("-m", self.script) if self.is_module else (self.script,)
             program = ("-m", DEVICE_MODULE) if is_light else (*script, *self.arguments)
-            command = (*watched, self._place(ranks[0]), python, *program)
+            command = watched_command(python, self._place(ranks[0]), program)
             contexts.append(AppContext(num_ranks=len(ranks), command=command, host=hosts[ranks[0]]))
         return tuple(contexts)
 
     def argv(self, options: Sequence[str] = ONE_MACHINE) -> list[str]:
         """The mpirun line of this run, by this interpreter and the mpirun beside it."""
         return mpirun_argv(
-            mpirun_beside(sys.executable, os.environ),
+            usable_mpirun(sys.executable, os.environ),
             self.contexts(sys.executable),
             exports=self.exports(),
             as_root=os.geteuid() == 0,
@@ -121,6 +120,7 @@ class TrainingRun:
 
     def exports(self) -> dict[str, str]:
         """The variables that tell every rank its part."""
+        paths = environ_of_new_job(os.environ, STARTUP).get("PYTHONPATH")
         chosen = {
             "COARSE_PARTITION": self.partition,
             "COARSE_MODE": self.mode,
@@ -128,7 +128,7 @@ class TrainingRun:
             "COARSE_CONFIG": self.config_path,
             "COARSE_REPLACES": self.replaces,
             "COARSE_WORKERS": ",".join(map(str, self.table.workers)),
-            "PYTHONPATH": os.environ.get("PYTHONPATH") if self.hosts else None,  # which mpirun keeps to this host
+            "PYTHONPATH": paths if self.hosts else None,  # which mpirun keeps to this host
         }
         return {name: value for name, value in chosen.items() if value is not None}
 

@@ -6,6 +6,7 @@ import selectors
 import socket
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import NamedTuple, Self
 
 from coarse.launch.departures import Departures, Verdict
@@ -13,6 +14,7 @@ from coarse.protocol.clock import WallClock
 from coarse.transport.arrival import user_of
 
 _LINE_BYTES = 64
+_INTERRUPT = b"interrupt\n"
 _MOST_WORDS = 4
 _LONGEST_LINE_BYTES = 256
 
@@ -48,6 +50,8 @@ class Watch:
         self._stopped = threading.Event()
         self._stop_bell, self._heard_bell = socket.socketpair()
         self._thread: threading.Thread | None = None
+        self._watching: dict[int, socket.socket] = {}
+        """By rank the connection of the process that watches it, while that runs."""
 
     def __enter__(self) -> Self:
         return self
@@ -64,6 +68,14 @@ class Watch:
         """Listen from now on; `end` is called once when the job can no longer start."""
         self._thread = threading.Thread(target=self._listen, args=(end,), name="coarse-watch", daemon=True)
         self._thread.start()
+
+    def interrupt(self) -> bool:
+        """Tell the ranks' watching processes of a Ctrl-C, for the workers' scripts; whether any is there."""
+        told = 0
+        for channel in list(self._watching.values()):
+            with suppress(OSError):  # it ends just now
+                told += channel.send(_INTERRUPT)
+        return told > 0
 
     def outlasts(self, timeout_s: float) -> bool:
         """Whether the watch goes on for so long yet."""
@@ -120,9 +132,13 @@ class Watch:
             data = channel.recv(_LINE_BYTES)
             for line in speaker.lines(data):
                 speaker.tell(line, self)
+            if speaker.watched_rank is not None:
+                self._watching[speaker.watched_rank] = channel
         except (ConnectionError, ValueError):  # gone, or nobody that this project started
             data = b""
         if not data:
+            if speaker.watched_rank is not None:
+                self._watching.pop(speaker.watched_rank, None)
             channel.close()
             speaker.hang_up(self.departures)
         return bool(data)
@@ -136,6 +152,11 @@ class _Speaker:
         self._rest = b""
         self._rank = -1
         self._verb = ""
+
+    @property
+    def watched_rank(self) -> int | None:
+        """The rank that this process watches; None where it is a rank itself."""
+        return self._rank if self._verb == "runs" else None
 
     def lines(self, data: bytes) -> list[str]:
         """The whole lines that `data` completes; ValueError where they are no text or have no end."""

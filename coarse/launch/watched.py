@@ -6,12 +6,15 @@ nothing but the standard library; started by path, with -I and -S, it takes less
 
 It speaks to the launcher in lines over a Unix socket: "3 runs", "3 ended -9"; the rank itself says "3 waits",
 "3 joined", "3 fails 1" or "3 follows" and, of the bytes that it moved, "3 carried SENT RECEIVED" or "3 reduced BYTES"
-(coarse.transport.arrival). It ends with mpirun, and ends the rank where the launcher is gone, however that ended.
+(coarse.transport.arrival). The launcher says "interrupt" where Ctrl-C is for the script: a worker gets SIGINT, a
+memory device serves on. It ends with mpirun, and ends the rank where the launcher is gone, however that ended.
 
 PLACE is "-" for a memory device. Of a worker it is seven fields with commas between them, and the rank finds its place
 in the workers' world in the variables that torchrun sets (RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR,
 MASTER_PORT), and in Open MPI's, which counted memory devices too; what they said goes to COARSE_JOB. The interpreter
 then begins with startup/sitecustomize.py, which makes MPI.COMM_WORLD the workers'.
+
+COARSE_NAMESPACE names the job for which all this holds: a rank may start another, whose ranks inherit the variables.
 """
 
 import contextlib
@@ -24,6 +27,7 @@ import sys
 from collections.abc import Mapping
 
 _PR_SET_PDEATHSIG = 1
+_WORD_BYTES = 64
 _GRACE_MS = 2000
 """What a rank whose launcher is gone has to end by itself."""
 _FOR_THE_RANK = (
@@ -31,7 +35,18 @@ _FOR_THE_RANK = (
     *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM),
 )
 """mpirun signals a rank's whole process group; this process outlives the rank."""
-_STARTUP = os.path.join(os.path.dirname(os.path.abspath(__file__)), "startup")
+STARTUP = os.path.join(os.path.dirname(os.path.abspath(__file__)), "startup")
+"""The folder that is first on the path of a worker's interpreter."""
+
+
+def escaped(argument: str) -> str:
+    """Return an argument for the line of an mpirun, for which a colon alone begins another program."""
+    return f"\\{argument}" if argument.lstrip("\\") == ":" else argument
+
+
+def unescaped(argument: str) -> str:
+    """Return the argument that `escaped` was given."""
+    return argument[1:] if argument.startswith("\\") and argument.lstrip("\\") == ":" else argument
 
 
 def main(place: str, command: list[str]) -> None:
@@ -39,6 +54,7 @@ def main(place: str, command: list[str]) -> None:
     launcher, rank = os.environ.get("COARSE_LAUNCHER"), os.environ.get("PMIX_RANK")
     if place != "-" and rank is not None:
         os.environ.update(_workers_world(place, int(rank), os.environ))
+    os.environ["COARSE_NAMESPACE"] = os.environ.get("PMIX_NAMESPACE", "")
     if launcher is None or rank is None:
         os.execvp(command[0], command)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as channel:
@@ -47,7 +63,7 @@ def main(place: str, command: list[str]) -> None:
         except OSError:  # the launcher is gone, or on another host
             os.execvp(command[0], command)
         channel.sendall(f"{rank} runs\n".encode())
-        status = _run(command, channel)
+        status = _run(command, channel, takes_interrupts=place != "-")
         with contextlib.suppress(OSError):  # the launcher is gone and needs no word
             channel.sendall(f"{rank} ended {status}\n".encode())
     if status < 0:
@@ -77,11 +93,11 @@ def _workers_world(place: str, rank: int, environ: Mapping[str, str]) -> dict[st
         "OMPI_COMM_WORLD_LOCAL_SIZE": local_size,
         "OMPI_COMM_WORLD_NODE_RANK": own_local,
         "OMPI_UNIVERSE_SIZE": size,
-        "PYTHONPATH": os.pathsep.join([_STARTUP, *paths]),
+        "PYTHONPATH": os.pathsep.join([STARTUP, *paths]),
     }
 
 
-def _run(command: list[str], channel: socket.socket) -> int:
+def _run(command: list[str], channel: socket.socket, *, takes_interrupts: bool) -> int:
     """The exit status of the command, run as a child that ends with this process; -n for signal n."""
     _die_with_parent()
     child = os.fork()
@@ -94,12 +110,25 @@ def _run(command: list[str], channel: socket.socket) -> int:
     waiting = select.poll()
     waiting.register(ended, select.POLLIN)
     waiting.register(channel, select.POLLIN | select.POLLRDHUP)
-    if ended not in dict(waiting.poll()):  # the launcher says nothing: its socket is closed
+    while ended not in dict(waiting.poll()):
+        if _hears(channel):
+            if takes_interrupts:
+                os.kill(child, signal.SIGINT)
+            continue
         waiting.unregister(channel)
         os.kill(child, signal.SIGTERM)
         if not waiting.poll(_GRACE_MS):
             os.kill(child, signal.SIGKILL)
+        break
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def _hears(channel: socket.socket) -> bool:
+    """Whether the launcher has said something, which can only be an interrupt; else its socket is closed."""
+    try:
+        return bool(channel.recv(_WORD_BYTES))
+    except OSError:
+        return False
 
 
 def _die_with_parent() -> None:
@@ -107,4 +136,4 @@ def _die_with_parent() -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2:])
+    main(sys.argv[1], [unescaped(argument) for argument in sys.argv[2:]])

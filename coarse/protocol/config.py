@@ -1,6 +1,7 @@
 """The whole configuration: frozen, checked at birth, unknown keys refused with file and line."""
 
 import math
+import re
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
@@ -69,12 +70,16 @@ class Launch:
     """Memory devices of each node, for `torchrun`, which starts workers alone, and `coarse run` without --devices."""
     hosts: tuple[str, ...] | None = None
     """The nodes' host names in the order in which `torchrun` counts them, where there are several."""
+    alone: bool = False
+    """Whether each of several processes may train by itself, though a launcher started them together."""
 
     def __post_init__(self) -> None:
         if self.devices is not None:
             _require_int("devices", self.devices, 1)
         if self.hosts is not None:
             object.__setattr__(self, "hosts", _host_names(self.hosts))
+        if not isinstance(self.alone, bool):
+            raise _wrong("alone", "true or false", self.alone)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,18 +175,24 @@ def load_config(
 ) -> Config:
     """The configuration in force: the argument, else the file that COARSE_CONFIG names, else the
     defaults; COARSE_PARTITION, COARSE_MODE and COARSE_POLICY then override what it says."""
-    named_file = environ.get("COARSE_CONFIG")
-    if source is not None and named_file:
-        warnings.warn(
-            f"COARSE_CONFIG={named_file} is skipped, since init() was given a configuration; "
-            "call init() without one to use the file",
-            stacklevel=2,
-        )
-    config = _config_given(source if source is not None else named_file or Config())
+    if remark := skipped_file(source, environ):
+        warnings.warn(remark, stacklevel=2)
+    config = _config_given(source if source is not None else environ.get("COARSE_CONFIG") or Config())
     for key in ("partition", "mode", "policy"):
         if (variable := f"COARSE_{key.upper()}") in environ:
             config = _overridden(config, key, environ[variable], variable)
     return config
+
+
+def skipped_file(source: object, environ: Mapping[str, str]) -> str:
+    """Return the remark that the file of COARSE_CONFIG is not read since there is a `source`; "" where it is."""
+    named_file = environ.get("COARSE_CONFIG")
+    if source is None or not named_file:
+        return ""
+    return (
+        f"COARSE_CONFIG={named_file} is skipped, since init() was given a configuration; call init() without one to "
+        "use the file"
+    )
 
 
 def _config_given(source: Config | Mapping[str, object] | str | Path) -> Config:
@@ -258,10 +269,11 @@ def _wrong(key: str, wanted: str, value: object) -> ConfigError:
 
 
 def _host_names(value: object) -> tuple[str, ...]:
-    """Different names, of which a file has a list."""
+    """Different names, of which a file has a list; to mpirun a comma or a colon would end one."""
     names = tuple(value) if isinstance(value, list | tuple) else ()
-    if not names or not all(isinstance(name, str) and name for name in names) or len(set(names)) < len(names):
-        raise _wrong("hosts", "a list of different host names", value)
+    are_names = all(isinstance(name, str) and re.fullmatch(r"\w[\w.-]*", name) for name in names)
+    if not names or not are_names or len(set(names)) < len(names):
+        raise _wrong("hosts", "a list of different host names, of letters, digits, '.', '-' and '_'", value)
     return names
 
 

@@ -3,12 +3,17 @@
 
 import difflib
 import re
-import tomllib
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+try:
+    import tomllib
+except ModuleNotFoundError as error:  # new in 3.11, and the first that is missing before it
+    raise ImportError(f"coarse needs Python 3.11 or newer, and this is {sys.version.split()[0]}") from error
 
 from coarse.errors import ConfigError
 

@@ -422,10 +422,10 @@ class ProxyService:
         found["results"] = self._protocol.versions.num_results
         if self._gpu_sums is not None:
             found["staged_bytes"] = self._gpu_sums.staged_bytes
-        if self._transport is not None:
-            found["mpi_sent_bytes"] = sum(self._transport.sent_bytes)
-            found["mpi_received_bytes"] = sum(self._transport.received_bytes)
-            found["between_nodes_sent_bytes"], found["between_nodes_received_bytes"] = self.carried_between_nodes()
+        transport = self._transport
+        found["mpi_sent_bytes"] = 0 if transport is None else sum(transport.sent_bytes)
+        found["mpi_received_bytes"] = 0 if transport is None else sum(transport.received_bytes)
+        found["between_nodes_sent_bytes"], found["between_nodes_received_bytes"] = self.carried_between_nodes()
         return found
 
     def carried_between_nodes(self) -> tuple[int, int]:

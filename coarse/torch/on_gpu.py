@@ -9,6 +9,7 @@ from typing import cast
 import numpy as np
 import torch
 
+from coarse.protocol.distribution import how_to_install
 from coarse.protocol.dtypes import DType
 from coarse.storage.gpu.available import gpus, gpus_if_any
 from coarse.storage.gpu.interface import GpuArray
@@ -33,8 +34,8 @@ def goes_by_gpu(tensor: torch.Tensor) -> bool:
 @cache
 def _warn_of_detour() -> None:
     warnings.warn(
-        "tensors on GPUs are copied to the host and back while everything waits, for coarse finds no CuPy; pip install "
-        "'coarse[cuda]'",
+        "tensors on GPUs are copied to the host and back while everything waits, for coarse finds no CuPy; "
+        f"{how_to_install('cuda')}",
         RuntimeWarning,
         stacklevel=4,
     )

@@ -23,10 +23,8 @@ from coarse.errors import CoarseError, ConfigError, StallError, UnsupportedError
 from coarse.protocol.clock import WallClock
 from coarse.protocol.config import Launch
 from coarse.transport.arrival import user_of
+from coarse.transport.launcher import LauncherKind, innermost_launcher, joins_ranks, without_mpis_rank
 
-LAUNCHERS = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
-"""Variables of which MPI's launchers set one at least."""
-_PLACE = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
 _LOOK_AGAIN_S = 0.02
 _MOST_BYTES = 1 << 20
 _goodbye: socket.socket | None = None
@@ -51,21 +49,17 @@ class TorchrunWorker:
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> "TorchrunWorker | None":
-        """This process's place; None where an MPI launcher started it, or nobody."""
-        if any(name in environ for name in LAUNCHERS) or not all(environ.get(name) for name in _PLACE):
-            return None
-        try:
-            rank, size, local_rank = (int(environ[name]) for name in _PLACE)
-            local_size = int(environ.get("LOCAL_WORLD_SIZE") or size)
-        except ValueError:
+        """This process's place; None where a launcher of MPI started it, or nobody."""
+        launcher, local_rank = innermost_launcher(environ), environ.get("LOCAL_RANK", "")
+        if launcher is None or launcher.kind is not LauncherKind.TORCHRUN or not local_rank.isdecimal():
             return None
         told = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR", "MASTER_PORT")
         text = "\0".join(environ.get(name, "") for name in told)
         return cls(
-            rank=rank,
-            size=size,
-            local_rank=local_rank,
-            local_size=local_size,
+            rank=launcher.rank,
+            size=launcher.num_ranks,
+            local_rank=int(local_rank),
+            local_size=int(environ.get("LOCAL_WORLD_SIZE") or launcher.num_ranks),
             job=f"coarse-{hashlib.sha256(text.encode()).hexdigest()[:16]}",
         )
 
@@ -94,13 +88,19 @@ def become_rank(worker: TorchrunWorker, partition: str | None, launch: Launch, t
         StallError: no placeholder came in time.
     """
     global _goodbye
+    if _goodbye is not None:
+        return  # it has become one, and the start after that was refused
+    if launch.alone:
+        _leave_mpis_rank()
+        return
     if partition is None and launch.devices is None:
         if worker.size == 1:
             return  # a script tried out by itself
         raise ConfigError(
             f"rank {worker.rank}: {worker.size} workers were started without mpirun, and no memory devices beside "
             "them; name in COARSE_CONFIG a file with\n    [launch]\n    devices = 2\nfor as many on each node, or "
-            f"start the script by `coarse run --workers {worker.size}`"
+            f"start the script by `coarse run --workers {worker.size}`. If each is to train by itself, say alone = "
+            "true there"
         )
     hosts = _hosts(worker, launch.hosts)
     if "mpi4py.MPI" in sys.modules:
@@ -116,7 +116,15 @@ def become_rank(worker: TorchrunWorker, partition: str | None, launch: Launch, t
             f"{worker.rank // worker.local_size}, and [launch] hosts = {list(hosts)} does not; name the hosts in "
             "torchrun's order, by --node-rank for instance"
         )
+    _leave_mpis_rank()
     os.environ.update(environ)
+
+
+def _leave_mpis_rank() -> None:
+    """Forget the rank of a job of MPI below which torchrun was started: all its workers here would claim it."""
+    if joins_ranks(os.environ):
+        for name in os.environ.keys() - without_mpis_rank(os.environ).keys():
+            del os.environ[name]
 
 
 @contextlib.contextmanager
@@ -208,6 +216,7 @@ def _taken_place(
             raise StallError(
                 f"rank {worker.rank}: the mpirun that rank 0 starts for the memory devices offered this rank no place "
                 f"within {timeout_s:g} s; let all ranks call coarse.init(), or raise startup_timeout_s"
+                f"{_of_slurm(worker)}"
             )
         clock.sleep_s(_LOOK_AGAIN_S)
     channel.settimeout(timeout_s)
@@ -215,6 +224,13 @@ def _taken_place(
         environ: dict[str, str] = json.loads(lines.readline(_MOST_BYTES))
     channel.settimeout(None)
     return channel, environ
+
+
+def _of_slurm(worker: TorchrunWorker) -> str:
+    """How an older Slurm lets the mpirun start on several nodes; "" where that is not the question."""
+    if worker.local_size == worker.size or "SLURM_JOB_ID" not in os.environ:
+        return ""
+    return "; where srun has started torchrun, start it by srun --mpi=none --overlap, so that steps share processors"
 
 
 def _connected(address: str) -> socket.socket | None:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 from coarse.errors import CoarseError, StallError
 from coarse.protocol.clock import Clock
+from coarse.transport.launcher import told_to_this_job
 
 _LOOK_AGAIN_S = 0.01
 _SAY_AFTER_S = 15.0
@@ -46,7 +47,8 @@ class NodeJob:
         `coarse run` counts workers alone in Open MPI's variables, and keeps what they were in COARSE_JOB.
         """
         try:
-            told = environ.get("COARSE_JOB") or ",".join(environ[f"OMPI_COMM_WORLD_{name}"] for name in _PLACE)
+            told = told_to_this_job(environ).get("COARSE_JOB")
+            told = told or ",".join(environ[f"OMPI_COMM_WORLD_{name}"] for name in _PLACE)
         except KeyError:
             return None
         rank, size, local_rank, local_size = (int(number) for number in told.split(","))
@@ -158,7 +160,7 @@ class LauncherLine:
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._rank = environ.get("PMIX_RANK")
         self._channel: socket.socket | None = None
-        launcher = environ.get("COARSE_LAUNCHER")
+        launcher = told_to_this_job(environ).get("COARSE_LAUNCHER")
         if launcher is None or self._rank is None:
             return
         channel = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

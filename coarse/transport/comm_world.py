@@ -16,9 +16,11 @@ from typing import Any, NoReturn
 import numpy as np
 from mpi4py import MPI
 
-from coarse.errors import UnsupportedError
+from coarse.errors import ConfigError, UnsupportedError
 from coarse.protocol.clock import WallClock
 from coarse.protocol.records import Tag
+from coarse.transport.launcher import LauncherKind, innermost_launcher, told_to_this_job
+from coarse.transport.mpi_library import loaded_library
 
 WHOLE: MPI.Intracomm = MPI.COMM_WORLD
 """All ranks of the job, whatever a script finds as COMM_WORLD."""
@@ -96,7 +98,7 @@ class WorkersTold:
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> "WorkersTold | None":
         """What the launcher told; None under plain mpirun, or where all ranks are workers."""
-        text = environ.get("COARSE_WORKERS")
+        text = told_to_this_job(environ).get("COARSE_WORKERS")
         workers = tuple(int(rank) for rank in text.split(",")) if text else ()
         return cls(workers) if 0 < len(workers) < WHOLE.Get_size() else None
 
@@ -133,6 +135,23 @@ class WorkersTold:
         except MPI.Exception:  # that worker has died, and says nothing any more
             return False
         return bool(word[0])
+
+
+def require_others(environ: Mapping[str, str], *, may_be_alone: bool) -> None:
+    """ConfigError where a launcher started several ranks, and MPI has joined this one with none of them."""
+    launcher = innermost_launcher(environ)
+    if may_be_alone or launcher is None or launcher.num_ranks == 1 or WHOLE.Get_size() > 1:
+        return
+    remedy = {
+        LauncherKind.SRUN: "start it by srun --mpi=pmix, if this Slurm has PMIx (srun --mpi=list), or by mpirun",
+        LauncherKind.PMIX: "start it by mpirun, since this Slurm's PMIx and that of Open MPI do not fit",
+    }.get(launcher.kind, "start it by the mpirun of the same Open MPI 5, which stands beside this Python")
+    raise ConfigError(
+        f"rank {launcher.rank}: {launcher.kind.value} started {launcher.num_ranks} ranks ({launcher.told_by}), and MPI "
+        f"({loaded_library()}) has joined this one with none of the others, so that each would train by itself; "
+        f"{remedy}, or by coarse run. If each is to train by itself, say alone = true in [launch] of the configuration",
+        key="alone",
+    )
 
 
 @functools.cache

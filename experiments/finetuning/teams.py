@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from experiments.gpt.network import settings_of
+from experiments.start import join_job
 
 REPLICATED_MODES = ("dense", "allreduce", "coarse")
 SHARDED_MODES = ("fsdp", "hybrid", "zeropp", "fcdp")
@@ -194,9 +195,8 @@ def open_team(
         raise ValueError(f"a mode is one of {', '.join(MODES)}, got {mode!r}")
     if mode == "single":
         return AloneTeam()
-    import coarse.torch as ct
 
-    ct.init({"mode": mode} if mode in REPLICATED_MODES else {})  # a memory device serves in here and never returns
+    join_job(mode=mode if mode in REPLICATED_MODES else None)  # a memory device serves in here and never returns
     if mode == "luwu":
         return LuwuTeam(network or {"storage": None})
     return ReplicatedTeam() if mode in REPLICATED_MODES else ShardedTeam(mode, collective, quantised=quantised)

@@ -15,7 +15,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from coarse.transport.launcher import LauncherKind, innermost_launcher
 from experiments.gpt.network import OFFLOADED, SWITCHED, settings_of
+from experiments.start import join_job
 
 COARSE_MODES = ("dense", "allreduce", "coarse")
 MODES = (*COARSE_MODES, "luwu", *OFFLOADED, *SWITCHED, "ddp", "none", "single")
@@ -123,8 +125,7 @@ class CoarseTeam:
         import coarse.torch as ct  # here, so that the other teams run without it
 
         self._ct = ct
-        chosen = {"mode": mode} if policy is None else {"mode": mode, "policy": policy}
-        ct.init(chosen)  # a memory device serves in here and never returns
+        join_job(mode=mode, policy=policy)  # a memory device serves in here and never returns
         self.rank = ct.rank()
         self.size = ct.size()
 
@@ -241,11 +242,13 @@ def open_team(
 
 
 def place_of(environ: Mapping[str, str]) -> tuple[int, int]:
-    """This process's rank and world size as mpirun or torchrun tell them; (0, 1) when started by neither."""
-    for rank, size in (("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("RANK", "WORLD_SIZE")):
-        if rank in environ and size in environ:
-            return int(environ[rank]), int(environ[size])
-    return 0, 1
+    """This process's rank and world size as its launcher tells them; (0, 1) when started by none."""
+    launcher = innermost_launcher(environ)
+    if launcher is None:
+        return 0, 1
+    if launcher.kind is LauncherKind.MPIRUN:  # `coarse run` counts workers alone there
+        return int(environ["OMPI_COMM_WORLD_RANK"]), int(environ["OMPI_COMM_WORLD_SIZE"])
+    return launcher.rank, launcher.num_ranks
 
 
 def rendezvous_port(environ: Mapping[str, str]) -> int:

@@ -49,6 +49,14 @@ def test_an_error_is_shown_though_a_hook_around_ours_holds_stderr_back(capfd, mo
     assert "what went wrong" in capfd.readouterr().err
 
 
+def test_a_start_that_is_refused_for_what_a_file_says_names_the_file_that_is_not_read(monkeypatch):
+    told = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2", "COARSE_CONFIG": "there.toml"}
+    for name, value in told.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(coarse.ConfigError, match=r"no memory devices beside them[^$]*COARSE_CONFIG=there\.toml is"):
+        coarse.init({"mode": "coarse"})
+
+
 def test_a_processor_that_reorders_stores_is_refused_before_anything_is_started(monkeypatch):
     monkeypatch.setattr(session.platform, "machine", lambda: "aarch64")
     with pytest.raises(UnsupportedError, match="is a aarch64 machine; run on x86_64"):

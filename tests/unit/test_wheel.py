@@ -22,7 +22,7 @@ def installed(tmp_path_factory):
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir"]
     source = folder / "source"
     source.mkdir()
-    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE", "coarse", "tf_strategy"):
+    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE", "docs", "coarse", "tf_strategy"):
         (source / name).symlink_to(REPOSITORY / name)
     subprocess.run([*command, str(folder), str(source)], check=True, capture_output=True, timeout=120)
     (wheel,) = folder.glob("*.whl")
@@ -46,6 +46,10 @@ def test_it_holds_the_packages_and_nothing_of_tests_or_experiments(installed):
     assert {path.relative_to(REPOSITORY) for path in (REPOSITORY / "coarse").rglob("*.py")} == {
         path.relative_to(installed) for path in (installed / "coarse").rglob("*.py")
     }
+
+
+def test_type_checkers_find_that_both_packages_are_annotated(installed):
+    assert all((installed / package / "py.typed").is_file() for package in ("coarse", "tf_strategy"))
 
 
 def test_help_predict_and_every_preset_run_from_it(installed):

@@ -8,13 +8,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from coarse.cli.report.figures import DPI
 from coarse.cli.report.luwu_inputs import Input, inputs_of
 from coarse.errors import CapacityError
 from coarse.protocol.units import GIB
@@ -102,6 +99,11 @@ def largest_models(scenario: PagedScenario, modes: Sequence[str]) -> Iterator[tu
 
 def draw_steps(rows: Sequence[LuwuRow], title: str, path: Path) -> None:
     """Bars: each mode's step, and below it how long each resource is busy."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg  # here, so that help and other commands do without
+    from matplotlib.figure import Figure
+
+    from coarse.cli.report.figures import DPI
+
     shown = [row for row in rows if row.busy_s]
     figure = Figure(figsize=(8, 1.2 + 1.1 * len(shown)), layout="constrained")
     axes = figure.add_subplot()

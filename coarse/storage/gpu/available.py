@@ -5,6 +5,7 @@ from typing import cast
 import numpy as np
 
 from coarse.errors import ConfigError
+from coarse.protocol.distribution import how_to_install
 from coarse.storage.gpu.interface import DLPACK_OF_CUDA, AnyArray, GpuArray, Gpus, is_on_gpu
 
 _found: list[Gpus | ConfigError] = []
@@ -67,7 +68,7 @@ def _cuda_gpus() -> Gpus:
         from coarse.storage.gpu.cupy_gpus import open_cuda
     except ImportError as error:
         raise ConfigError(
-            f"GPUs need CuPy, which cannot be imported ({error}); pip install 'coarse[cuda]', or for CUDA 13 "
+            f"GPUs need CuPy, which cannot be imported ({error}); {how_to_install('cuda')}, or for CUDA 13 "
             "cupy-cuda13x in place of cupy-cuda12x"
         ) from None
     return open_cuda()

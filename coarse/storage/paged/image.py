@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from coarse.errors import StorageError
+from coarse.protocol.distribution import how_to_install
 from coarse.storage.paged.layout import ChunkImage
 from coarse.storage.reduce import narrowed
 
@@ -33,7 +34,7 @@ def checksum_named(name: str) -> Checksum:
         except ImportError as error:
             raise StorageError(
                 f"these folders were written with checksums by the package crc32c, which is not there ({error}); "
-                "install it with: pip install 'coarse[storage]'"
+                f"install it with: {how_to_install('storage')}"
             ) from error
     raise StorageError(f"there is no checksum {name!r}; read the folders by the release of coarse that wrote them")
 

@@ -8,13 +8,21 @@ from pathlib import Path
 import numpy as np
 
 from coarse.errors import SnapshotError
+from coarse.protocol.distribution import how_to_install
 from coarse.storage.snapshots.manifest import entry_of
 from coarse.storage.snapshots.pieces import TensorPiece
 
 MISSING_SAFETENSORS = (
-    "checkpoints need the package safetensors, 0.8 or newer ({error}); "
-    "install it with: pip install 'coarse[snapshot]'"
+    f"checkpoints need the package safetensors, 0.8 or newer ({{error}}); install it with: {how_to_install('snapshot')}"
 )
+
+
+def require_safetensors() -> None:
+    """SnapshotError where checkpoints cannot be written for want of a package."""
+    try:
+        from safetensors import TensorSpec  # noqa: F401
+    except ImportError as error:
+        raise SnapshotError(MISSING_SAFETENSORS.format(error=error)) from error
 
 
 class FileSystem:
@@ -71,10 +79,9 @@ class FileSystem:
 
     def write_tensors(self, path: Path, pieces: Sequence[TensorPiece]) -> None:
         """Write a safetensors file straight from the arrays' memory, without the GIL."""
-        try:
-            from safetensors import SafetensorError, TensorSpec, serialize_file
-        except ImportError as error:
-            raise SnapshotError(MISSING_SAFETENSORS.format(error=error)) from error
+        require_safetensors()
+        from safetensors import SafetensorError, TensorSpec, serialize_file
+
         arrays = [np.ascontiguousarray(piece.data) for piece in pieces]
         specs = {}
         for piece, array in zip(pieces, arrays, strict=True):

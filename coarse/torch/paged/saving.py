@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from coarse.errors import StorageError
+from coarse.protocol.distribution import how_to_install
 from coarse.protocol.units import MIB
 from coarse.session import current
 from coarse.torch.collectives.objects import broadcast_object
@@ -32,7 +33,7 @@ _DOCUMENT = "optimizer.json"
 _FILES = r"(model|optimizer)(-\d+|(-\d{5}-of-\d{5})?\.safetensors(\.index\.json)?)|optimizer\.json"
 """Names of the files that belong together, those of shards while their number is not known too."""
 _SHARD_BYTES = 1024 * MIB
-_MISSING = "safetensors files need the package safetensors; install it with: pip install 'coarse[snapshot]'"
+_MISSING = f"safetensors files need the package safetensors; install it with: {how_to_install('snapshot')}"
 
 
 class Stated(Protocol):

@@ -389,6 +389,9 @@ def statistics_count_keys_links_and_devices() -> None:
     assert sum(found["links"].values()) >= 6 * 10000
     assert found["devices"]
     assert all(counters["records"] > 0 for counters in found["devices"].values())
+    names = {"folded_bytes", "fold_s", "results", "cpu_s", "memory_used_bytes"}  # those of the tutorial
+    names |= {"mpi_sent_bytes", "between_nodes_sent_bytes"}
+    assert all(names <= counters.keys() for counters in found["devices"].values())
 
 
 CLAIMS = [

@@ -143,7 +143,7 @@ def test_without_cuda_every_rank_says_what_to_install(tmp_path):
     for report in reports:
         assert report["kind"] == "ConfigError"
         assert "memory of rank 2 is 'cuda:0': " in report["text"]
-        assert "coarse[cuda]" in report["text"] or "CUDA finds no GPU here" in report["text"]
+        assert "coarse-cxl[cuda]" in report["text"] or "CUDA finds no GPU here" in report["text"]
 
 
 def test_a_worker_that_does_not_see_a_device_s_gpu_ends_the_start_of_all(tmp_path):

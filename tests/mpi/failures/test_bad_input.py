@@ -336,10 +336,42 @@ def test_nothing_is_left_of_a_process_without_mpirun(tmp_path, monkeypatch):
         assert not abandoned(set(Path("/dev/shm").iterdir()) - before)
 
 
-def lone(how: str, folder: Path) -> int:
-    """The exit status of a process that no launcher started."""
-    command = [sys.executable, str(HERE / "alone.py"), how, str(folder)]
+def test_a_rank_that_its_launcher_started_with_others_and_mpi_joined_with_none_is_refused_unless_it_may_be_alone():
+    program = """if True:
+        import coarse
+        try:
+            coarse.init()
+        except coarse.ConfigError as error:
+            print(error)
+        coarse.init({"launch": {"alone": True}})
+        print(coarse.size())
+    """
+    environ = {**os.environ, "PYTHONPATH": str(REPOSITORY), "SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "4"}
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=20, check=True)
+    refused, size = done.stdout.splitlines()
+    assert refused.startswith("rank 1: srun started 4 ranks (SLURM_STEP_NUM_TASKS), and MPI (Open MPI v")
+    assert "start it by srun --mpi=pmix" in refused
+    assert "alone = true in [launch]" in refused
+    assert size == "1"
+
+
+def test_an_error_at_the_prompt_of_the_only_worker_is_shown_and_ends_nothing():
+    sums = "print(coarse.push_pull(numpy.ones(1), 'after'), flush=True)"
+    program = ("import coarse, numpy", "coarse.init()", "1 / 0", sums)
     environ = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    command = [sys.executable, "-i", "-c", ""]
+    done = subprocess.run(command, input="\n".join(program), env=environ, capture_output=True, text=True, timeout=20)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "[1.]\n"
+    assert done.stderr.count("ZeroDivisionError") == 1
+
+
+def lone(how: str, folder: Path) -> int:
+    """The exit status of a process that no launcher started, nor gave a home."""
+    command = [sys.executable, str(HERE / "alone.py"), how, str(folder)]
+    environ = {name: value for name, value in os.environ.items() if name not in ("HOME", "USER")}
+    environ |= {"PYTHONPATH": str(REPOSITORY)}
     return subprocess.run(command, env=environ, capture_output=True, timeout=20).returncode
 
 

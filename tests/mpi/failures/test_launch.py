@@ -72,8 +72,17 @@ def test_ctrl_c_on_coarse_run_leaves_no_rank(tmp_path):
     assert not running(ranks)
 
 
-def test_a_users_signal_reaches_every_worker_and_ends_nothing(tmp_path):
-    completed = coarse_run(HERE / "signal_launcher.py", "SIGUSR1", tmp_path)
+def test_ctrl_c_on_coarse_run_is_a_keyboard_interrupt_for_scripts_while_devices_serve_on(tmp_path):
+    completed = coarse_run(HERE / "signal_launcher.py", "SIGINT", tmp_path, "sums")
+    assert completed.returncode == 0, completed.stderr
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["[2.0, 2.0, 2.0]"] * 2
+    assert not completed.stderr
+
+
+@pytest.mark.parametrize("is_plain", [False, True])
+def test_a_users_signal_reaches_every_worker_and_ends_nothing(tmp_path, is_plain):
+    program = HERE / "signal_launcher.py"
+    completed = mpirun(3, program, "SIGUSR2", tmp_path) if is_plain else coarse_run(program, "SIGUSR1", tmp_path)
     assert completed.returncode == 0, completed.stderr
     assert [path.read_text() for path in tmp_path.iterdir()] == ["[2.0, 2.0, 2.0]"] * 2
 
@@ -174,17 +183,31 @@ def pids_of(folder: Path, how: str) -> list[int]:
     return [int(file.read_text()) for file in files]
 
 
-def test_workers_find_their_place_among_workers_in_torchs_variables(tmp_path):
-    completed = coarse_run(HERE / "torchs_variables.py", tmp_path, options=["--workers", "2", "--devices", "2"])
+def test_workers_find_their_place_in_torchs_variables_without_a_home_and_get_a_colon_as_an_argument(tmp_path):
+    two_and_two = ["--workers", "2", "--devices", "2"]
+    command = run_command(HERE / "torchs_variables.py", tmp_path, ":", "a", options=two_and_two)
+    completed = complete(["env", "-u", "HOME", "-u", "USER", *command])
     assert completed.returncode == 0, completed.stderr
     found = [json.loads(path.read_text()) for path in sorted(tmp_path.iterdir())]
     for rank, told in enumerate(found):
         port = told.pop("MASTER_PORT")
+        assert told.pop("arguments") == [":", "a"]
         assert 1024 <= int(port) < 65536
         assert told == {
             "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2",
             "MASTER_ADDR": "127.0.0.1",
         }  # fmt: skip
+
+
+def test_a_worker_may_start_jobs_of_its_own(monkeypatch):
+    for name in ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"):
+        monkeypatch.setenv(name, "1")  # for an mpirun of the script's
+    completed = coarse_run(HERE / "nested.py", "starts two")
+    assert completed.returncode == 0, completed.stderr
+    own = ["worker 0 of 1, 2 devices", "worker 0 of 2, 1 devices", "worker 1 of 2, 1 devices"]
+    by_mpirun = ["worker 0 of 2, 1 devices", "worker 1 of 2, 1 devices"]
+    assert sorted(completed.stdout.splitlines()) == sorted(own + by_mpirun)
+    assert not completed.stderr
 
 
 UNUSED = "coarse: no worker has called coarse.init(); the memory devices end\n"
@@ -259,10 +282,23 @@ def test_under_plain_mpirun_workers_have_a_communicator_of_their_own():
     assert sorted(completed.stdout.splitlines()) == ["worker 0 ends", "worker 1 ends"]
 
 
-def test_ranks_of_one_machine_listen_to_no_network(tmp_path):
+ALLOCATION = {
+    "SLURM_JOBID": "7",
+    "SLURM_JOB_ID": "7",
+    "SLURM_NODELIST": "elsewhere[1-2]",
+    "SLURM_JOB_NODELIST": "elsewhere[1-2]",
+    "SLURM_NNODES": "2",
+    "SLURM_TASKS_PER_NODE": "2(x2)",
+}
+
+
+def test_ranks_of_one_machine_listen_to_no_network_and_are_on_no_other_node_of_an_allocation(monkeypatch):
+    for name, value in ALLOCATION.items():
+        monkeypatch.setenv(name, value)
     completed = coarse_run(HERE / "listening.py")
     assert completed.returncode == 0, completed.stderr
     assert completed.stdout == "[]\n"
+    assert "all ranks are on this machine, one of the 2 nodes of the allocation" in completed.stderr
 
 
 def run_command(program: Path, *args: object, options: Sequence[str] = TWO_AND_ONE) -> list[str]:

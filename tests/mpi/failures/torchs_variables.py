@@ -13,4 +13,4 @@ coarse.init()
 
 assert (coarse.rank(), coarse.size()) == (int(told["RANK"]), int(told["WORLD_SIZE"]))
 assert (coarse.local_rank(), coarse.local_size()) == (int(told["LOCAL_RANK"]), int(told["LOCAL_WORLD_SIZE"]))
-Path(sys.argv[1], told["RANK"]).write_text(json.dumps(told))
+Path(sys.argv[1], told["RANK"]).write_text(json.dumps({**told, "arguments": sys.argv[2:]}))

@@ -15,12 +15,12 @@ TO_END_S = 20.0
 """How long torchrun, which notices an end after up to five seconds, and the interpreters may take to end."""
 
 
-def torchrun(tmp_path: Path, how: str, settings: str | None, *, workers: int = 2) -> Completed:
-    """Run the worker's program under torchrun, with a configuration's text or without one."""
+def torchrun(tmp_path: Path, how: str, settings: str | None, *, above: tuple[str, ...] = ()) -> Completed:
+    """Run the worker's program under torchrun, with a configuration's text or without one; `above` is set before."""
     (tmp_path / "coarse.toml").write_text(settings or "")
     named = () if settings is None else (f"COARSE_CONFIG={tmp_path}/coarse.toml",)
-    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(workers))
-    return complete(["env", *named, sys.executable, *torchrun, str(HERE / "torchrun_worker.py"), how])
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    return complete(["env", *named, *above, sys.executable, *torchrun, str(HERE / "torchrun_worker.py"), how])
 
 
 def left_of(tmp_path: Path) -> list[str]:
@@ -35,11 +35,20 @@ def left_of(tmp_path: Path) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize(
-    ("how", "settings"), [("process group", "[launch]\ndevices = 2\n"), ("arrays", 'partition = "2:1"\n')]
+RANK_OF_MPIRUN = (
+    *("OMPI_COMM_WORLD_RANK=0", "OMPI_COMM_WORLD_SIZE=1", "OMPI_COMM_WORLD_LOCAL_RANK=0"),
+    *("OMPI_COMM_WORLD_LOCAL_SIZE=1", "PMIX_RANK=0", "PMIX_NAMESPACE=prterun-gone-1@1"),
+    *("PMIX_SERVER_URI41=prterun-gone-1@0.0;tcp4://127.0.0.1:1", "PMI_RANK=0", "PMI_SIZE=1"),
 )
-def test_workers_of_torchrun_are_workers_beside_memory_devices(tmp_path, how, settings):
-    completed = torchrun(tmp_path, how, settings)
+"""A torchrun may itself be a rank, that of a launcher of MPI."""
+
+
+@pytest.mark.parametrize(
+    ("how", "settings", "above"),
+    [("process group", "[launch]\ndevices = 2\n", ()), ("arrays", 'partition = "2:1"\n', RANK_OF_MPIRUN)],
+)
+def test_workers_of_torchrun_are_workers_beside_memory_devices(tmp_path, how, settings, above):
+    completed = torchrun(tmp_path, how, settings, above=above)
     assert completed.returncode == 0, completed.stderr
     assert sorted(completed.stdout.split("\n")[:2]) == ["worker 0 ends", "worker 1 ends"]
     assert "coarse:" not in completed.stderr

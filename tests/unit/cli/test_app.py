@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from typer.main import get_command
 
+import coarse
 from coarse.cli.app import HELP_LINES, MODULES, app
 
 COMMANDS = Path(import_module("coarse.cli").__file__).parent
@@ -76,3 +77,18 @@ def test_a_misspelt_command_is_answered_with_the_one_that_was_meant(capsys):
         app(["pridict"], prog_name="coarse")
     assert ended.value.code == 2
     assert "'predict'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["predict", "report", "sweep", "shard", "validate"])
+def test_help_needs_no_matplotlib(command):
+    program = "import sys; sys.modules['matplotlib'] = None; from coarse.cli.app import main; main()"
+    arguments = [sys.executable, "-c", program, command, "--help"]
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert f"coarse {command}" in done.stdout
+
+
+def test_the_version_is_that_of_the_distribution():
+    arguments = [sys.executable, "-m", "coarse", "--version"]
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout == f"coarse-cxl {coarse.__version__}\n"

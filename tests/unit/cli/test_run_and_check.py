@@ -1,5 +1,6 @@
 """`coarse check` and `coarse run --dry-run`: what they refuse, and the line they would start."""
 
+import platform
 import re
 import subprocess
 import sys
@@ -7,6 +8,7 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
+import coarse
 from coarse.cli import check, run
 from coarse.storage.gpu.available import use
 from coarse.storage.numa import memory_nodes
@@ -146,7 +148,7 @@ def test_a_check_without_gpus_says_why(folder, monkeypatch):
     assert status == 0
     said = " ".join(re.sub("[│\n]", " ", output).split())
     assert "GPUs none: GPUs need CuPy" in said
-    assert "'coarse[cuda]'" in said
+    assert "'coarse-cxl[cuda]'" in said
 
 
 def test_a_check_without_an_mpi_library_says_so(folder):
@@ -156,3 +158,47 @@ def test_a_check_without_an_mpi_library_says_so(folder):
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
     assert "finds no MPI library" in line
+
+
+def test_a_check_names_versions_and_refuses_a_processor_on_which_no_job_runs(folder, monkeypatch):
+    status, output = status_with(folder, "2:2", "check")
+    assert status == 0
+    said = " ".join(re.sub("[│\n]", " ", output).split())
+    assert f"coarse {coarse.__version__} in " in said
+    assert f"Python {platform.python_version()} (" in said
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")
+    status, output = status_with(folder, "2:2", "check")
+    assert status == 2
+    assert "is a aarch64 machine; run on x86_64" in output
+
+
+def test_the_help_of_a_script_is_printed_once_and_starts_no_ranks(folder, monkeypatch):
+    (folder / "train.py").write_text("import sys; print('usage:', sys.argv[1:], flush=True)")
+    command = [sys.executable, "-m", "coarse", "run", "train.py", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "usage: ['--help']\n", "")
+
+
+def test_a_check_refuses_an_mpi_of_which_coarse_run_can_start_no_ranks(folder, monkeypatch):
+    monkeypatch.setattr(check, "loaded_library", lambda: "MPICH 5.0.2")
+    status, output = status_with(folder, "2:2", "check")
+    assert status == 2
+    assert "mpi4py has loaded MPICH 5.0.2, and coarse run starts ranks of Open MPI 5; install" in output
+
+
+def test_a_check_says_what_a_plain_mpirun_lacks_that_coarse_run_brings(folder, monkeypatch):
+    monkeypatch.setattr(check, "parameter_files", lambda mpirun: {})
+    status, output = status_with(folder, "2:2", "check")
+    assert status == 0
+    said = " ".join(re.sub("[│\n]", " ", output).split())
+    assert "plain mpirun lacks what coarse run sets: export PRTE_MCA_rmaps_default_mapping_policy=:over" in said
+
+
+def test_a_run_by_the_mpirun_of_another_mpi_is_refused_with_what_it_is(folder, monkeypatch):
+    mpirun = folder / "mpirun"
+    mpirun.write_text("#!/bin/sh\necho 'mpirun (Open MPI) 4.1.8'\n")
+    mpirun.chmod(0o755)
+    monkeypatch.setattr("sys.executable", str(folder / "python"))
+    status, output = status_with(folder, "2:2", "run", "--dry-run", "train.py")
+    assert status == 2
+    assert f"{mpirun} belongs to Open MPI 4.1.8" in output

@@ -11,7 +11,7 @@ from coarse.errors import ConfigError
 MENDABLE = {
     ConfigError("workers must be at least 1"): "coarse: workers must be at least 1",
     FileNotFoundError(2, "No such file or directory", "run.json"): "coarse: run.json: No such file or directory; ",
-    ModuleNotFoundError("gone", name="matplotlib.figure"): "pip install 'coarse[report]'",
+    ModuleNotFoundError("gone", name="matplotlib.figure"): "pip install 'coarse-cxl[report]'",
 }
 
 

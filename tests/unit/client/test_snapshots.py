@@ -1,5 +1,6 @@
 """What a worker does about a snapshot that never ends, and about overwriting what one holds."""
 
+import sys
 from contextlib import nullcontext
 from types import SimpleNamespace
 
@@ -7,6 +8,8 @@ import numpy as np
 import pytest
 
 from coarse.client.snapshots import ClientSnapshots
+from coarse.errors import SnapshotError
+from coarse.protocol.snapshot_records import SnapshotFailed
 
 
 class SilentLink:
@@ -24,6 +27,18 @@ def test_a_last_snapshot_that_stalls_is_warned_of_and_keeps_nobody_from_going_on
     snapshots._number, snapshots._is_observed = 0, False
     with pytest.warns(RuntimeWarning, match="snapshot 0 was not on the disk"):
         snapshots.finish()
+
+
+def test_a_package_that_is_missing_is_told_where_the_snapshot_is_asked_for(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "safetensors", None)
+    states = SimpleNamespace(client=SimpleNamespace(link=SilentLink()))
+    snapshots = ClientSnapshots(states, 2)
+    told = []
+    monkeypatch.setattr(snapshots, "finish", lambda: None)
+    monkeypatch.setattr(snapshots, "_tell", told.extend)
+    with pytest.raises(SnapshotError, match=r"pip install 'coarse-cxl\[snapshot\]'"):
+        snapshots.begin(tmp_path, 0, {}, {})
+    assert isinstance(told[0], SnapshotFailed)  # so that the other workers' wait raises too
 
 
 class AnsweringLink:

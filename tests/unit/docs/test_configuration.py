@@ -26,7 +26,8 @@ def value_of(cell: str) -> object:
         return None
     if found := re.fullmatch(r"(\d+) (\w+)", cell):
         return int(found[1]) * UNITS[found[2]]
-    return eval(cell.strip("`"), {"MeasuredRouting": MeasuredRouting, "Launch": Launch})
+    names = {"MeasuredRouting": MeasuredRouting, "Launch": Launch, "false": False, "true": True}
+    return eval(cell.strip("`"), names)
 
 
 @pytest.mark.parametrize("section", [Config, MeasuredRouting, FixedRouting, Launch])

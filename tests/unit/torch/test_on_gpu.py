@@ -61,7 +61,7 @@ def test_without_cupy_tensors_on_a_gpu_take_the_host_s_way_and_a_warning_says_so
     monkeypatch.delitem(sys.modules, "coarse.storage.gpu.cupy_gpus", raising=False)
     on_gpu._warn_of_detour.cache_clear()
     use(None)
-    with pytest.warns(RuntimeWarning, match=r"copied to the host and back .* pip install 'coarse\[cuda\]'"):
+    with pytest.warns(RuntimeWarning, match=r"copied to the host and back .* pip install 'coarse-cxl\[cuda\]'"):
         assert not on_gpu.goes_by_gpu(torch.ones(3))
     assert not on_gpu.goes_by_gpu(torch.ones(3))
     with on_gpu.in_its_stream(torch.ones(3)):

@@ -1,10 +1,14 @@
 """A worker's place as torchrun tells it."""
 
+import os
+import socket
+
 import pytest
 
 from coarse.errors import ConfigError, UnsupportedError
 from coarse.protocol.config import Launch
-from coarse.transport.adoption import LAUNCHERS, TorchrunWorker, become_rank
+from coarse.transport import adoption
+from coarse.transport.adoption import TorchrunWorker, become_rank
 
 TOLD = {
     "RANK": "3",
@@ -22,16 +26,6 @@ def test_a_worker_finds_its_place():
     assert (worker.rank, worker.size, worker.local_rank, worker.local_size) == (3, 4, 1, 2)
 
 
-@pytest.mark.parametrize("name", LAUNCHERS)
-def test_whom_mpi_has_started_is_no_worker_of_torchruns(name):
-    assert TorchrunWorker.of({**TOLD, name: "0"}) is None
-
-
-@pytest.mark.parametrize("change", [{"RANK": ""}, {"WORLD_SIZE": "many"}])
-def test_an_incomplete_place_is_none(change):
-    assert TorchrunWorker.of({**TOLD, **change}) is None
-
-
 def told(rank: int, *, size: int = 4, local_size: int = 2) -> TorchrunWorker:
     worker = TorchrunWorker.of(TOLD | {"RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(local_size)})
     assert worker is not None
@@ -47,6 +41,26 @@ def test_several_nodes_need_as_many_hosts(hosts):
 def test_nodes_with_different_numbers_of_workers_are_refused():
     with pytest.raises(UnsupportedError, match="give all the same --nproc-per-node"):
         become_rank(told(1, size=3), None, Launch(devices=1, hosts=("a", "b")), 1.0)
+
+
+def test_workers_that_may_be_alone_start_mpi_as_nobodys_rank(monkeypatch):
+    for name in ("PMIX_RANK", "PMIX_NAMESPACE", "OMPI_COMM_WORLD_RANK"):
+        monkeypatch.setenv(name, "0")
+    monkeypatch.setenv("OMPI_MCA_BTL", "self")
+    become_rank(told(1), None, Launch(alone=True), 1.0)
+    assert not {"PMIX_RANK", "PMIX_NAMESPACE", "OMPI_COMM_WORLD_RANK"} & os.environ.keys()
+    assert os.environ["OMPI_MCA_BTL"] == "self"
+
+
+def test_several_workers_without_devices_are_told_how_to_have_them_or_to_be_alone():
+    with pytest.raises(ConfigError, match=r"rank 1: 4 workers were started without mpirun[^$]* say alone = true"):
+        become_rank(told(1), None, Launch(), 1.0)
+
+
+def test_a_worker_that_has_become_a_rank_starts_nothing_again(monkeypatch):
+    with socket.socket() as placeholder:
+        monkeypatch.setattr(adoption, "_goodbye", placeholder)
+        become_rank(told(1), "3:1", Launch(), 1.0)
 
 
 def test_placeholders_of_two_jobs_and_of_two_starts_have_names_of_their_own():

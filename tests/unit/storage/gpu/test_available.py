@@ -22,7 +22,7 @@ def _none_chosen():
 def test_without_cupy_an_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", None)
     monkeypatch.delitem(sys.modules, "coarse.storage.gpu.cupy_gpus", raising=False)
-    with pytest.raises(ConfigError, match=r"GPUs need CuPy, .*pip install 'coarse\[cuda\]'"):
+    with pytest.raises(ConfigError, match=r"GPUs need CuPy, .*pip install 'coarse-cxl\[cuda\]'"):
         gpus()
     assert gpus_if_any() is None
 

@@ -237,7 +237,7 @@ def test_a_step_that_is_not_a_number_from_0_on_is_refused(tmp_path):
 
 def test_without_safetensors_the_extra_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "safetensors", None)
-    with pytest.raises(SnapshotError, match=r"pip install 'coarse\[snapshot\]'"):
+    with pytest.raises(SnapshotError, match=r"pip install 'coarse-cxl\[snapshot\]'"):
         write(tmp_path / "ckpt", 1)
     assert os.listdir(tmp_path) == []
 

@@ -194,7 +194,7 @@ def test_an_operation_that_fails_while_reading_is_a_checkpoint_error(written):
 
 def test_without_safetensors_the_extra_is_named(written, monkeypatch):
     monkeypatch.setitem(sys.modules, "safetensors", None)
-    with pytest.raises(CheckpointError, match=r"pip install 'coarse\[snapshot\]'"):
+    with pytest.raises(CheckpointError, match=r"pip install 'coarse-cxl\[snapshot\]'"):
         read_checkpoint(written)
 
 
