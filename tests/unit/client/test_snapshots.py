@@ -37,7 +37,7 @@ def test_a_package_that_is_missing_is_told_where_the_snapshot_is_asked_for(tmp_p
     monkeypatch.setattr(snapshots, "finish", lambda: None)
     monkeypatch.setattr(snapshots, "_tell", told.extend)
     with pytest.raises(SnapshotError, match=r"pip install 'coarse-cxl\[snapshot\]'"):
-        snapshots.begin(tmp_path, 0, {}, {})
+        snapshots.begin(tmp_path, 0, {}, {}, ())
     assert isinstance(told[0], SnapshotFailed)  # so that the other workers' wait raises too
 
 
