@@ -13,7 +13,7 @@ export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 
 .DEFAULT_GOAL := install
 .DELETE_ON_ERROR:
-.PHONY: install compiled demo demo-tf test test-unit test-quick test-mpi test-all test-hashes test-conformance test-mutants test-compiled test-model test-losses test-oracle test-versions lint types bench bench-sync bench-step bench-first-names bench-idle bench-simulator bench-emulation bench-simulator-accuracy bench-one-for-all bench-policies bench-degradation bench-wire bench-throughput bench-tf-step bench-two-trees bench-switch bench-luwu bench-luwu-paper bench-odc readme validate test-gpu bench-gpu clean
+.PHONY: install compiled demo demo-tf test test-unit test-quick test-mpi test-unit-mpi test-all test-hashes test-conformance test-mutants test-compiled test-model test-losses test-oracle test-versions lint types bench bench-sync bench-step bench-first-names bench-idle bench-simulator bench-emulation bench-simulator-accuracy bench-one-for-all bench-policies bench-degradation bench-wire bench-throughput bench-tf-step bench-two-trees bench-switch bench-luwu bench-luwu-paper bench-odc readme validate test-gpu bench-gpu clean
 
 install: $(INSTALLED)
 
@@ -42,10 +42,9 @@ demo: $(INSTALLED)
 demo-tf: $(INSTALLED)
 	$(BIN)/python experiments/demo_tf.py
 
-# 14 to 25 minutes on two cores. Beside the unit tests one core checks types at first.
+# A quarter of an hour on two cores (CONTRIBUTING.md). Lint and types run beside the first tests.
 test: $(INSTALLED)
-	$(MAKE) --jobs=3 --output-sync=target lint types test-unit
-	$(MAKE) test-mpi
+	$(MAKE) --jobs=3 --output-sync=line lint types test-unit-mpi
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
@@ -62,9 +61,13 @@ test-quick: $(INSTALLED)
 	$(MAKE) --jobs=2 --output-sync=target lint types
 	$(BIN)/python -m tests.quick
 
-# Two files of tests at once, in their order, the longest first: many jobs wait for time limits or for ranks that start.
+# Files of tests in their order, the longest first, and one more at once than there are cores: many jobs wait for time
+# limits, for emulated links, or for ranks that start.
 test-mpi: $(INSTALLED)
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder tests/mpi
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder tests/mpi
+
+test-unit-mpi: $(INSTALLED)
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder tests/mpi tests/unit tests/test_layering.py
 
 # The tests again with those that `make test` leaves out: every combination of layouts, whole tables, ten thousand files
 # (three quarters of an hour and more); tests/results/test_all.txt keeps the result, to be committed.

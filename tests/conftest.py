@@ -1,13 +1,54 @@
 """`make test` leaves out the tests marked `test_all` and most layouts; `make test-all` takes them by --test-all.
 
-Each run ends with the ten files that took longest, and their seconds: what a change adds is seen there.
+Files that take longest come first. Each run ends with the ten that took longest, and their seconds: what a change adds
+is seen there.
 """
 
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
 from tests.support import layouts
+
+HERE = Path(__file__).parent
+LONGEST = (
+    "mpi/tf/test_training.py",
+    "mpi/luwu/test_network.py",
+    "mpi/sharding/test_sharding.py",
+    "mpi/cluster/test_cluster.py",
+    "mpi/experiments/test_finetune.py",
+    "mpi/failures/test_launch.py",
+    "mpi/torch/test_torch.py",
+    "mpi/odc/test_odc.py",
+    "mpi/arrays/test_arrays.py",
+    "mpi/arrays/test_snapshot.py",
+    "mpi/failures/test_bad_input.py",
+    "mpi/tf/test_data.py",
+    "mpi/luwu/test_resume.py",
+    "mpi/emulation/test_profiling.py",
+    "mpi/emulation/test_emulated.py",
+    "mpi/arrays/test_gpu.py",
+    "mpi/docs/test_tutorial.py",
+    "mpi/tf/test_bad_input.py",
+    "mpi/arrays/test_pool.py",
+    "mpi/torch/test_torchrun.py",
+    "mpi/sharding/test_gpu_sharding.py",
+    "mpi/luwu/test_training.py",
+    "mpi/experiments/test_keras.py",
+    "mpi/emulation/test_prototype.py",
+    "mpi/torch/test_gpu_torch.py",
+    "mpi/arrays/test_collectives.py",
+    "mpi/arrays/test_memory_places.py",
+    "mpi/drivers/test_conformance.py",
+    "mpi/docs/test_tf_page.py",
+    "unit/transport/many_to_one/test_model.py",
+    "unit/proxy/paged/test_hosts.py",
+    "unit/simulation/test_many_to_one.py",
+    "unit/cli/test_sweep.py",
+    "unit/proxy/paged/test_all_reduce.py",
+)
+"""Files in descending order of their time, so that no core ends with a long one while the other has nothing left."""
 
 NUM_SLOWEST = 10
 FEW_S = 10.0
@@ -23,6 +64,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    places = {HERE / name: number for number, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: places.get(item.path, len(places)))
     if config.getoption("--test-all"):
         return
     left_out = [item for item in items if item.get_closest_marker("test_all")]
