@@ -44,7 +44,7 @@ demo-tf: $(INSTALLED)
 
 # A quarter of an hour on two cores (CONTRIBUTING.md). Lint and types run beside the first tests.
 test: $(INSTALLED)
-	$(MAKE) --jobs=3 --output-sync=line lint types test-unit-mpi
+	$(MAKE) --jobs=3 lint types test-unit-mpi
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
