@@ -19,6 +19,7 @@ from coarse.errors import CoarseError, ConfigError, NotInitializedError, StallEr
 from coarse.protocol.clock import WallClock
 from coarse.transport.adoption import TorchrunWorker, become_rank, say_goodbye, start_in_time
 from coarse.transport.arrival import LauncherLine, NodeJob, arrival
+from coarse.transport.descent import is_below_rank, note_start
 from coarse.transport.mpi_library import start_mpi
 
 if TYPE_CHECKING:
@@ -41,6 +42,10 @@ _FORKED = (
     "this process was forked from a rank and cannot use its device memory; start data loaders "
     "before coarse.init(), or let the parent call coarse"
 )
+_BELOW = (
+    "this interpreter was started by a rank's script, as by multiprocessing's spawn and forkserver, and is no rank "
+    "itself; let the parent call coarse, and call coarse.init() below `if __name__ == '__main__':`"
+)
 
 
 def init(config: "Config | Mapping[str, object] | str | Path | None" = None) -> None:
@@ -56,7 +61,10 @@ def init(config: "Config | Mapping[str, object] | str | Path | None" = None) -> 
             process that is alone, though its launcher says that it started several.
         CapacityError: devices larger than the machine's memory.
         StallError: ranks of this node that have not called it within startup_timeout_s.
+        NotInitializedError: a process that was shut down, was forked from a rank, or was started by a rank's script.
     """
+    if is_below_rank(os.environ, os.getpid(), sys.orig_argv) and not _forked:
+        raise NotInitializedError(_BELOW)
     if _runtime is not None and not _forked:
         _require_same_config(_runtime, config)
         return
@@ -268,6 +276,7 @@ def watch_over() -> None:
     global _hook_before
     if sys.excepthook is _on_uncaught:
         return  # after a start that was refused
+    note_start(os.environ, os.getpid())
     _hook_before = sys.excepthook
     atexit.register(_leave_without_mpi)  # after shutdown: the last registered is called first
     atexit.register(shutdown)

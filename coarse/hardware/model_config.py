@@ -107,13 +107,21 @@ def _gpt_neox(config: ConfigText) -> DecoderShape:
 
 
 def _gated(
-    config: ConfigText, *, has_qkv_bias: bool, has_out_bias: bool, has_mlp_bias: bool, window: int, key_value_heads: int
+    config: ConfigText, *, has_qkv_bias: bool, has_out_bias: bool, has_mlp_bias: bool, window: int,
+    key_value_heads: int | None = None,
 ) -> DecoderShape:
-    """Llama's family: rotary positions, RMS normalisation, a gate, fewer heads for keys and values than for queries."""
+    """Llama's family: rotary positions, RMS normalisation, a gate, fewer heads for keys and values than for queries.
+
+    `key_value_heads`: of a file that says nothing of them, where these are not the heads; null says that they are.
+    """  # fmt: skip
     hidden, num_heads = config.count("hidden_size"), config.count("num_attention_heads")
     return DecoderShape(
         num_layers=config.count("num_hidden_layers"), hidden=hidden, num_heads=num_heads,
-        num_key_value_heads=config.count_or("num_key_value_heads", key_value_heads),
+        num_key_value_heads=(
+            config.count_or("num_key_value_heads", num_heads)
+            if key_value_heads is None or "num_key_value_heads" in config.entries
+            else key_value_heads
+        ),
         head_width=config.head_width(hidden, num_heads), intermediate=config.count("intermediate_size"),
         vocabulary=config.count("vocab_size"), positions=config.count("max_position_embeddings"),
         activation=Activation.GATED, norm=Norm.RMS, has_dropout=False, has_qkv_bias=has_qkv_bias,
@@ -123,11 +131,10 @@ def _gated(
 
 
 def _llama(config: ConfigText) -> DecoderShape:
-    bias, heads = config.flag("attention_bias", False), config.count("num_attention_heads")
+    bias = config.flag("attention_bias", False)
     return _gated(
-        config, has_qkv_bias=bias, has_out_bias=bias, has_mlp_bias=config.flag("mlp_bias", False), window=0,
-        key_value_heads=heads,
-    )  # fmt: skip
+        config, has_qkv_bias=bias, has_out_bias=bias, has_mlp_bias=config.flag("mlp_bias", False), window=0
+    )
 
 
 _MISTRAL_WINDOW = 4096
@@ -148,10 +155,7 @@ def _qwen2(config: ConfigText) -> DecoderShape:
             "name a function that returns the model",
             key="use_sliding_window",
         )
-    heads = config.count("num_attention_heads")
-    return _gated(
-        config, has_qkv_bias=True, has_out_bias=False, has_mlp_bias=False, window=0, key_value_heads=heads
-    )  # fmt: skip
+    return _gated(config, has_qkv_bias=True, has_out_bias=False, has_mlp_bias=False, window=0, key_value_heads=32)
 
 
 _DECODERS: dict[str, Callable[[ConfigText], DecoderShape]] = {

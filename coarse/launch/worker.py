@@ -4,17 +4,28 @@ startup/sitecustomize.py calls this. Under `torchrun` and plain mpirun nothing h
 """
 
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
 
 from coarse import session
 from coarse.transport.arrival import LauncherLine
+from coarse.transport.descent import is_below_rank
 
 
 @contextmanager
 def start_of_mpi() -> Iterator[None]:
-    """Around the loading of mpi4py.MPI, which starts MPI, unless the script has told it to leave that to itself."""
+    """Around the loading of mpi4py.MPI, which starts MPI, unless the script has told it to leave that to itself.
+
+    In an interpreter that is not the rank it starts nothing, and nobody is told of it.
+    """
+    if is_below_rank(os.environ, os.getpid(), sys.orig_argv):
+        import mpi4py
+
+        mpi4py.rc.initialize = mpi4py.rc.finalize = False
+        yield
+        return
     with LauncherLine(os.environ) as line:
         line.say_starts()
         yield

@@ -21,7 +21,7 @@ class BucketPlan:
 
     index: int
     descriptor: Descriptor
-    """Of the gradients, and behind them of `num_cohorts` elements per parameter and as many more
+    """Of the gradients, and at the end of `num_cohorts` elements per parameter and as many more
     (coarse.torch.ddp.buckets)."""
     layout: FlatLayout
     names: tuple[str, ...]
@@ -40,9 +40,11 @@ def plan_buckets(
     num_ranks: int,
     first_index: int = 0,
     places: Mapping[str, int] = MappingProxyType({}),
+    block_elements: int = 1,
 ) -> list[BucketPlan]:
     """The buckets of parameters (name, wire type, number of elements), in the order in which backward fills them.
-    `num_ranks` are counted beside each gradient. By name `places` says where gradients are, if not at 0.
+    `num_ranks` are counted beside each gradient. By name `places` says where gradients are, if not at 0. The counts
+    share none of the blocks of `block_elements` with gradients.
 
     Backward produces gradients from the last layer to the first, so parameters are taken in reverse, types and places
     apart; the last bucket, which the next forward needs first, has the highest priority.
@@ -68,7 +70,8 @@ def plan_buckets(
         name = f"{prefix}gradients/{DType(wire).label}/{index}"
         cohort_ranks = _COHORT_RANKS if DType(wire).itemsize <= 2 else num_ranks
         num_cohorts = -(-num_ranks // cohort_ranks)
-        shape = (layout.num_elements + num_cohorts * (len(names) + 1),)
+        counts_begin = -(-layout.num_elements // block_elements) * block_elements
+        shape = (counts_begin + num_cohorts * (len(names) + 1),)
         descriptor = Descriptor(name, wire, int(op), shape, index)
         plans.append(
             BucketPlan(

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from coarse.errors import ConfigError
 from coarse.protocol.plan import Placement
-from coarse.storage.paged.declaration import SUMS, require_network
+from coarse.storage.fixed_point import EXPONENT_BLOCK
+from coarse.storage.paged.declaration import SUMS, WIRES, require_network
 from coarse.transport.many_to_one.tree import Tree, plan_tree
 
 
@@ -33,6 +34,11 @@ class Switch:
         if self.sum not in SUMS:
             raise ConfigError(f"sum must be one of {SUMS}, got {self.sum!r}", key="sum")
         require_network(self.network, self.loss)
+
+    @property
+    def block_elements(self) -> int:
+        """Elements that share an exponent, so that a large one takes the others' precision; 1: none do."""
+        return EXPONENT_BLOCK if WIRES[self.sum].is_integer else 1
 
     def tree(self, placement: Placement) -> Tree:
         """Through which the workers of a job are added.

@@ -88,6 +88,8 @@ class MinibatchSampler:
         self._sampling = sampling
         self._rank = rank
         self._epoch = self._num_done = 0
+        self._is_resumed = False
+        """Whether a state was loaded and no minibatch given since."""
 
     def __len__(self) -> int:
         """Minibatches of an epoch."""
@@ -96,6 +98,7 @@ class MinibatchSampler:
 
     def __iter__(self) -> Iterator[RankMinibatch]:
         order = self._order()
+        self._is_resumed = False
         while self._num_done < len(self):
             begin = self._num_done * self._sampling.minibatch
             samples = order[begin : begin + self._sampling.minibatch]
@@ -104,8 +107,10 @@ class MinibatchSampler:
         self._num_done = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Draw the order of an epoch, from its beginning."""
-        self._epoch, self._num_done = epoch, 0
+        """Draw the order of an epoch, from its beginning; of the epoch of a state that was just loaded, from where that
+        was."""
+        if not (self._is_resumed and epoch == self._epoch):
+            self._epoch, self._num_done = epoch, 0
 
     def state_dict(self) -> dict[str, Any]:
         """Where it is: after the minibatch that was given last."""
@@ -113,7 +118,7 @@ class MinibatchSampler:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from there."""
-        self._epoch, self._num_done = int(state["epoch"]), int(state["num_done"])
+        self._epoch, self._num_done, self._is_resumed = int(state["epoch"]), int(state["num_done"]), True
 
     def _order(self) -> np.ndarray:
         if not self._sampling.shuffle:

@@ -5,8 +5,9 @@ rank has a gradient of it and else 0, and a last one that is always 1. They are 
 gradients, so the result says how many ranks had each gradient, of how many that took part (ranks
 that have joined take none). These are counts, and half types cannot count far: bfloat16 does not
 tell 256 from 257. There each element becomes a row of as many as there are cohorts of 64 ranks, and
-each rank writes into its own cohort's column. A last element of NaN says that some rank has a sparse gradient
-(coarse/torch/ddp/sparse_gradients.py).
+each rank writes into its own cohort's column. Where a block of elements shares an exponent, as in a switch's sums of
+integers, they lie in blocks of their own, or a large gradient would make zeros of them. A last element
+of NaN says that some rank has a sparse gradient (coarse/torch/ddp/sparse_gradients.py).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -39,6 +40,7 @@ def plan_buckets(
     first_index: int = 0,
     compression: type[NoCompression] = NoCompression,
     places: Mapping[torch.Tensor, int] = MappingProxyType({}),
+    block_elements: int = 1,
 ) -> list[BucketPlan]:
     """The buckets of named parameters; see coarse.parallel.data.bucket_plan. TypeError for what devices cannot add."""
     sizes = []
@@ -49,7 +51,7 @@ def plan_buckets(
         sizes.append((name, describe(travels, name, op, 0).dtype, reals.numel()))
     return plan_of_sizes(
         sizes, prefix=prefix, op=op, bucket_bytes=bucket_bytes, num_ranks=num_ranks, first_index=first_index,
-        places={name: places.get(parameter, 0) for name, parameter in parameters},
+        places={name: places.get(parameter, 0) for name, parameter in parameters}, block_elements=block_elements,
     )  # fmt: skip
 
 
@@ -68,7 +70,7 @@ class Bucket:
 
     plan: BucketPlan
     parameters: tuple[torch.Tensor, ...]
-    array: np.ndarray | torch.Tensor  # (layout.num_elements + num_cohorts * (len(parameters) + 1),) storage type
+    array: np.ndarray | torch.Tensor  # (plan.descriptor.shape) storage type
     """On the host, or a tensor on the parameters' GPU."""
     flat: torch.Tensor = field(init=False)
     views: tuple[torch.Tensor, ...] = field(init=False)

@@ -342,6 +342,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             first_index=len(self._exchange.buckets),
             compression=self._compression,
             places=self._places,
+            block_elements=1 if self._peers.switch is None else self._peers.switch.block_elements,
         )
         parameters = dict(named)
         for plan in plans[len(made) :]:

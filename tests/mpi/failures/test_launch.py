@@ -228,6 +228,13 @@ def test_comm_world_of_a_script_is_the_workers_and_mpi_ends_with_or_without_coar
     assert sorted(completed.stdout.splitlines()) == ["worker 0 ends", "worker 1 ends"]
 
 
+def test_interpreters_that_a_worker_starts_are_no_ranks():
+    completed = coarse_run(HERE / "child_interpreters.py")
+    assert completed.returncode == 0, completed.stderr
+    assert completed.stderr == ""
+    assert sorted(completed.stdout.splitlines()) == ["worker 0 ends", "worker 1 ends"]
+
+
 @pytest.mark.parametrize(
     ("how", "status", "words"),
     [

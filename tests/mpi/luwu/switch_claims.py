@@ -178,6 +178,23 @@ def parameters_that_come_later_are_added_too() -> None:
     optimizer.close()
 
 
+def a_gradient_that_some_lack_is_everybodys_beside_large_ones() -> None:
+    for how in ("int32-switchml", "int64"):
+        weights = {name: nn.Parameter(torch.zeros(4)) for name in ("large", "rare", "unused")}
+        optimizer = ct.DistributedOptimizer(
+            torch.optim.SGD(weights.values(), lr=1.0), list(weights.items()), switch=ct.Switch(sum=how), op=coarse.Sum
+        )
+        loss = (weights["large"] * 1e30).sum()
+        if coarse.rank() == 1:
+            loss = loss + (weights["rare"] * 1e30).sum()
+        loss.backward()
+        optimizer.synchronize()
+        assert weights["unused"].grad is None
+        assert weights["rare"].grad is not None, how
+        np.testing.assert_allclose(weights["rare"].grad.numpy(), 1e30, rtol=1e-6)
+        optimizer.close()
+
+
 # --- bytes
 
 
@@ -273,6 +290,7 @@ CLAIMS: tuple[Claim, ...] = (
     half_types_are_added_in_float32,
     what_is_no_number_is_no_number_on_all_workers,
     parameters_that_come_later_are_added_too,
+    a_gradient_that_some_lack_is_everybodys_beside_large_ones,
     a_switch_halves_what_a_ring_moves,
     switches_that_cannot_be_are_refused,
     types_that_float32_does_not_hold_are_refused,

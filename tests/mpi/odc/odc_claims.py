@@ -14,7 +14,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy
 import coarse
 import coarse.torch as ct
 from coarse.errors import CapacityError, ConfigError, DeadRankError, GradientRangeError, MismatchError
-from tests.mpi.odc import training
+from tests.mpi.odc import checkpoints, training
 from tests.mpi.odc.training import (
     NUM_STEPS,
     Net,
@@ -153,6 +153,14 @@ def evaluation_and_loading_between_minibatches_publish() -> None:
         parameter.detach().copy_(shard)
     with torch.no_grad():
         torch.testing.assert_close(model(samples(0)[0][0]), alone(samples(0)[0][0]).detach(), rtol=1e-12, atol=1e-12)
+
+
+def a_checkpoint_loads_before_any_forward_and_training_goes_on() -> None:
+    checkpoints.go_on_from_it(FOLDER, CACHE)
+
+
+def a_plain_state_of_one_process_loads() -> None:
+    checkpoints.load_a_plain_state(FOLDER, CACHE)
 
 
 def no_collective_is_entered_within_a_minibatch() -> None:
@@ -504,6 +512,8 @@ CLAIMS: tuple[Claim, ...] = (
     mixed_precision_and_recomputation_go_with_it,
     only_some_parameters_train,
     evaluation_and_loading_between_minibatches_publish,
+    a_checkpoint_loads_before_any_forward_and_training_goes_on,
+    a_plain_state_of_one_process_loads,
     no_collective_is_entered_within_a_minibatch,
     what_wants_a_gradient_too_early_is_told_of_the_end,
     gradients_that_are_dropped_too_early_are_missed,

@@ -70,6 +70,16 @@ def test_a_window_bounds_what_attention_multiplies():
     assert full.flops_per_sample - windowed.flops_per_sample == 32 * 4 * 2048 * (2048 - 512) * 4096
 
 
+@pytest.mark.parametrize(("model_type", "absent"), [("mistral", 8), ("qwen2", 32), ("llama", 64)])
+def test_heads_of_keys_and_values_are_transformers_own_where_a_file_leaves_them_out_and_all_where_it_says_null(
+    model_type, absent
+):
+    entries = sized(model_type, 4096, 2, 64, 14336, 32000)
+    assert model(entries).num_parameters == model({**entries, "num_key_value_heads": absent}).num_parameters
+    null, every = (model({**entries, "num_key_value_heads": value}) for value in (None, 64))
+    assert null.num_parameters == every.num_parameters
+
+
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_separate_kernels_never_keep_less_than_fused_ones(name):
     for layer in model(PUBLISHED[name][0]).layers:

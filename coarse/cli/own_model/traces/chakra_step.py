@@ -250,7 +250,7 @@ def _traced(
         gradients=tuple(gradients), forward=begin, backward=step.total - begin, are_operations=are_operations,
         gpu="the traced worker", which=which,
         counted="as its compute nodes run where communication takes no time",
-        notes=tuple(_notes(step, nodes)),
+        notes=tuple(_notes(step, steps, nodes, where)),
     )  # fmt: skip
 
 
@@ -264,7 +264,13 @@ def _num_elements(node: Node, where: str) -> int:
     return -(-nbytes // DTYPE_BYTES)
 
 
-def _notes(step: _Replay, nodes: Sequence[Node]) -> Iterator[str]:
+def _notes(step: _Replay, steps: Sequence[_Replay], nodes: Sequence[Node], where: str) -> Iterator[str]:
+    sizes = [sorted(_bytes_summed(node, where) for _, node in each.ready) for each in (step, *steps)]
+    if num_unlike := sum(each != sizes[0] for each in sizes):
+        yield (
+            f"{num_unlike} of {len(steps)} steps have other gradients than the one that is taken, and are left out: of "
+            "another model that is trained in turn, as a GAN's?"
+        )
     if not any(map(_is_backward, step.nodes)):
         yield (
             "No compute node is named as one of backward: forward is a third of the compute, at most what runs before "

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from coarse.cli.own_model.traces.kineto_clock import StepClock, clock_of
-from coarse.cli.own_model.traces.kineto_events import ACCUMULATE, EVALUATE, Event, events_of
+from coarse.cli.own_model.traces.kineto_events import ACCUMULATE, Event, events_of, is_reduction
 from coarse.cli.own_model.traces.kineto_operators import Operator, outer_operators
 from coarse.cli.own_model.traces.kineto_steps import Step, step_of
 from coarse.cli.own_model.traces.step import TracedGradient, TracedStep
@@ -27,9 +27,7 @@ _ITEMSIZES = {
     "float": 4, "double": 8, "half": 2, "bfloat16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1, "complexfloat": 8,
     "complex<float>": 8,
 }  # fmt: skip
-_INTEGERS = ("int", "long", "byte", "char", "short", "bool", "long int", "unsigned char", "signed char")
 _CHECKPOINT = "CheckpointFunctionBackward"
-_REDUCING = ("allreduce", "reduce_scatter", "_reduce_scatter", "all_reduce", "reduce")
 
 
 def kineto_step(document: Mapping[str, Any], where: str, number: int | None) -> TracedStep:
@@ -44,7 +42,7 @@ def kineto_step(document: Mapping[str, Any], where: str, number: int | None) -> 
     threads = {event.thread for event in (*step.functions, *(e for e in step.operators if e.sequence is not None))}
     clock = clock_of(events, step.forward_begin_us, step.backward_end_us, threads)
     begin_s, backward_s = clock.at_s(step.forward_begin_us), clock.at_s(step.backward_begin_us)
-    accumulated = _accumulated(step)
+    accumulated = step.accumulated
     notes: list[str] = []
     is_reentrant = _is_within_checkpoint(step, accumulated)
     if any("Input Dims" in event.args for event in accumulated) and not is_reentrant:
@@ -73,22 +71,12 @@ def kineto_step(document: Mapping[str, Any], where: str, number: int | None) -> 
                 "sums; trace again with torch.profiler.profile(record_shapes=True)",
                 key="model",
             )
-    if step.num_passes > 1:
-        notes.append(
-            f"The step has {step.num_passes} backward passes: gradients are those of the last, and what ran before it "
-            "counts as forward (assumption)."
-        )
+    notes += _notes_of_others(step)
     return TracedStep(
         gradients=tuple(gradients), forward=max(0.0, backward_s - begin_s),
         backward=max(0.0, clock.at_s(step.backward_end_us) - backward_s), gpu=clock.gpu,
         which=f"{step.window.label} ({step.how_chosen})", counted=clock.counted, notes=tuple(notes),
     )  # fmt: skip
-
-
-def _accumulated(step: Step) -> list[Event]:
-    """Where autograd wrote gradients; the engine's own event stands for it where a trace was thinned out."""
-    found = [event for event in step.functions if event.name == ACCUMULATE]
-    return found or [event for event in step.functions if event.name == EVALUATE + ACCUMULATE]
 
 
 def _is_within_checkpoint(step: Step, accumulated: Sequence[Event]) -> bool:
@@ -137,7 +125,7 @@ class _Layers:
         self._operators = outer_operators(step)
         used = {found.begin_us for event in accumulated if (found := self._operator(event)) is not None}
         begins_us = [step.forward_begin_us, *sorted(used)[1:]]
-        ends_us = [*begins_us[1:], step.backward_begin_us]
+        ends_us = [min(end_us, step.backward_begin_us) for end_us in (*begins_us[1:], step.backward_begin_us)]
         self._forward_s = {
             key: max(0.0, clock.at_s(end_us) - clock.at_s(begin_us))
             for key, begin_us, end_us in zip(sorted(used), begins_us, ends_us, strict=False)
@@ -165,13 +153,11 @@ def _buckets(step: Step, clock: StepClock, where: str) -> Iterator[TracedGradien
 
 
 def _reduced(step: Step, where: str) -> Iterator[tuple[Event, int]]:
-    """(collective, its elements) of those that sum numbers while backward runs."""
+    """(collective, its elements) of those that sum numbers while passes run that send gradients."""
     for event in step.operators:
-        if not step.backward_begin_us <= event.begin_us <= step.backward_end_us:
+        if not is_reduction(event) or not any(begin <= event.begin_us <= end for begin, end in step.spans):
             continue
-        name, dtype = str(event.args.get("Collective name", "")), str(event.args.get("dtype", "")).lower()
-        if event.name != "record_param_comms" or not name.startswith(_REDUCING) or dtype in _INTEGERS:
-            continue
+        name, dtype = str(event.args["Collective name"]), str(event.args.get("dtype", "")).lower()
         num_elements = event.args.get("In msg nelems")
         if type(num_elements) is not int or num_elements < 0:
             raise ConfigError(
@@ -189,6 +175,27 @@ def _reduced(step: Step, where: str) -> Iterator[tuple[Event, int]]:
             )
         if num_elements:
             yield event, num_elements
+
+
+def _notes_of_others(step: Step) -> Iterator[str]:
+    """Yield sentences on passes and steps of the trace that do not count, or count in another way."""
+    num_sending = len(step.spans)
+    if num_sending > 1:
+        yield (
+            f"The step has {step.num_passes} backward passes, of which {num_sending} send gradients, of several models "
+            "or before an optimizer's step each: all of these count, a parameter as often as it is sent. What ran "
+            "before the first counts as forward, and what ran between them as backward (assumption)."
+        )
+    elif step.num_passes > 1:
+        yield (
+            f"The step has {step.num_passes} backward passes: gradients are those of the last, and what ran before it "
+            "counts as forward (assumption)."
+        )
+    if step.num_unlike and not step.is_marked:
+        yield (
+            f"{step.num_unlike} of {step.num_steps} steps have other gradients than the one that is taken, and are "
+            "left out; where they are of another model that is trained in turn, mark whole steps by profiler.step()."
+        )
 
 
 def _checked_buckets(step: Step, gradients: Sequence[TracedGradient], where: str) -> Iterator[str]:

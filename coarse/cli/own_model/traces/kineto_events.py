@@ -21,6 +21,8 @@ _COMMUNICATION = (
     "c10d::", "nccl:", "gloo:", "mpi:", "ucc:", "record_param_comms", "torch::distributed::reducer",
     "torch.distributed.ddp.reducer",
 )  # fmt: skip
+_REDUCING = ("allreduce", "reduce_scatter", "_reduce_scatter", "all_reduce", "reduce")
+_INTEGERS = ("int", "long", "byte", "char", "short", "bool", "long int", "unsigned char", "signed char")
 US_PER_S = 1e6
 
 Thread = tuple[object, object]
@@ -124,3 +126,9 @@ def _lasting(listed: Sequence[object], where: str) -> Iterator[Event]:
             args=args if isinstance(args, dict) else {},
             number=number,
         )
+
+
+def is_reduction(event: Event) -> bool:
+    """Return whether it is torch's record of a collective that sums numbers."""
+    name, dtype = str(event.args.get("Collective name", "")), str(event.args.get("dtype", "")).lower()
+    return event.name == "record_param_comms" and name.startswith(_REDUCING) and dtype not in _INTEGERS

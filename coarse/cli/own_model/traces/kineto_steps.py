@@ -6,16 +6,19 @@ nobody stepped, the trace is one. Of the steps with a backward those count that 
 these the median by its duration is taken, of an even number the faster of the middle two. --step N takes another.
 
 [Note: passes] Backward is what autograd's engine runs. An operator of forward that begins between two of its functions
-parts two passes: a step with several microbatches. Gradients are those of the last, and what ran before it counts as
-forward, as DDP under no_sync sends them.
+parts two passes. A pass of a microbatch sends nothing, as DDP under no_sync: a later one has a gradient of each of its
+shapes, and no optimizer steps between the two. Gradients of other shapes are those of another model, as a GAN's or a
+critic's, and are sent; so are all before an optimizer's step. Where a trace has no shapes, a pass with a collective
+that sums sends. What ran before the first pass that sends counts as forward, and what ran between passes as backward.
 """
 
+import math
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from coarse.cli.own_model.traces.kineto_events import ACCUMULATE, EVALUATE, STEP, Event, Events
+from coarse.cli.own_model.traces.kineto_events import ACCUMULATE, EVALUATE, STEP, Event, Events, is_reduction
 from coarse.errors import ConfigError
 
 _OPTIMIZER = "Optimizer.step#"
@@ -51,21 +54,31 @@ class Step:
     how_chosen: str
     operators: Sequence[Event]
     functions: Sequence[Event]
-    """Of the last pass of backward."""
+    """Of backward, from the first pass that sends gradients to the last; see [Note: passes]."""
+    accumulated: Sequence[Event]
+    """Where autograd wrote the gradients that are sent; the engine's own event stands for it where a trace was thinned
+    out."""
+    spans: Sequence[tuple[float, float]]
+    """Begin and end of each pass that sends."""
     forward: Mapping[int, Event]
     """By its sequence number, the operator that made a function of backward."""
     num_passes: int
     forward_begin_us: float
+    num_unlike: int
+    """Steps of the trace whose gradients have other shapes."""
+    num_steps: int
+    """With a backward."""
+    is_marked: bool
 
     @property
     def backward_begin_us(self) -> float:
-        """Of the last pass."""
+        """Of the first pass that sends."""
         return self.functions[0].begin_us
 
     @property
     def backward_end_us(self) -> float:
         """Of the last pass."""
-        return max(event.end_us for event in self.functions)
+        return max(end_us for _, end_us in self.spans)
 
 
 def step_of(events: Events, number: int | None) -> Step:
@@ -82,7 +95,7 @@ def step_of(events: Events, number: int | None) -> Step:
             key="model",
         )
     counted = [(window, _num_gradients(events, window)) for window in _windows(events)]
-    candidates = [(window, num) for window, num in counted if num]
+    trained = candidates = [(window, num) for window, num in counted if num]
     if number is not None and number not in [window.number for window, _ in counted]:
         known = ", ".join(str(window.number) for window, _ in counted)
         raise ConfigError(f"{where}: --step {number} is not in the trace, which has {known}; choose one", key="step")
@@ -102,7 +115,8 @@ def step_of(events: Events, number: int | None) -> Step:
         how = "the only one with a backward" if len(candidates) == 1 else "the only one with so many gradients"
     else:
         how = f"the median of {len(usual_ones)} by duration"
-    return _step(events, window, how)
+    shapes = [_shapes(_accumulated(list(_within(events.operators, each)))) for each in (window, *dict(trained))]
+    return _step(events, window, how, num_unlike=sum(each != shapes[0] for each in shapes), num_steps=len(trained))
 
 
 def _windows(events: Events) -> Iterator[Window]:
@@ -137,11 +151,25 @@ def _within(events: Sequence[Event], window: Window) -> Iterator[Event]:
 
 
 def _num_gradients(events: Events, window: Window) -> int:
-    names = Counter(event.name for event in _within(events.operators, window))
-    return names[ACCUMULATE] or names[EVALUATE + ACCUMULATE]
+    return len(_accumulated(list(_within(events.operators, window))))
 
 
-def _step(events: Events, window: Window, how: str) -> Step:
+def _accumulated(events: Sequence[Event]) -> list[Event]:
+    """Return the events by which autograd wrote gradients."""
+    found = [event for event in events if event.name == ACCUMULATE]
+    return found or [event for event in events if event.name == EVALUATE + ACCUMULATE]
+
+
+def _shapes(accumulated: Sequence[Event]) -> Counter[str]:
+    """Count gradients by shape and type, as the trace writes them."""
+    return Counter(map(_shape, accumulated))
+
+
+def _shape(accumulated: Event) -> str:
+    return f"{accumulated.args.get('Input Dims')} {accumulated.args.get('Input type')}"
+
+
+def _step(events: Events, window: Window, how: str, *, num_unlike: int, num_steps: int) -> Step:
     operators = list(_within(events.operators, window))
     backward = [event for event in operators if event.is_backward]
     forward = _forward_operators(operators, backward)
@@ -151,10 +179,52 @@ def _step(events: Events, window: Window, how: str) -> Step:
     else:
         operations = (event for event in operators if event.category.lower() in ("cpu_op", "operator"))
         begin_us = next(each.begin_us for each in operations if not _is_before_forward(each, operators))
+    sending = list(_sending(passes, operators))[::-1]
+    first = next(place for place, functions in enumerate(passes) if functions is sending[0][0])
     return Step(
-        window=window, how_chosen=how, operators=operators, functions=passes[-1], forward=forward,
-        num_passes=len(passes), forward_begin_us=min(begin_us, passes[-1][0].begin_us),
+        window=window, how_chosen=how, operators=operators, forward=forward, num_passes=len(passes),
+        functions=[event for functions in passes[first:] for event in functions],
+        accumulated=[event for _, accumulated in sending for event in accumulated],
+        spans=[(functions[0].begin_us, _end_us(functions)) for functions, _ in sending],
+        forward_begin_us=min(begin_us, passes[first][0].begin_us),
+        num_unlike=num_unlike, num_steps=num_steps, is_marked=window.of_process is not None,
     )  # fmt: skip
+
+
+def _sending(
+    passes: Sequence[list[Event]], operators: Sequence[Event]
+) -> Iterator[tuple[list[Event], list[Event]]]:
+    """Yield (functions, where the gradients that are sent were written) of each pass that sends, the last one first.
+
+    See [Note: passes].
+    """
+    has_shapes = any("Input Dims" in event.args for functions in passes for event in _accumulated(functions))
+    steps_us = [event.begin_us for event in operators if event.name.startswith(_OPTIMIZER)]
+    reductions_us = [event.begin_us for event in operators if is_reduction(event)]
+    later, later_us = Counter[str](), math.inf
+    for functions in reversed(passes):
+        begin_us, end_us = functions[0].begin_us, _end_us(functions)
+        is_last = later_us == math.inf or any(end_us <= step_us < later_us for step_us in steps_us)
+        accumulated = _accumulated(functions)
+        if is_last:
+            later, sent = _shapes(accumulated), accumulated
+        elif has_shapes:
+            own = Counter[str]()
+            sent = []
+            for event in accumulated:
+                own[_shape(event)] += 1
+                if own[_shape(event)] > later[_shape(event)]:
+                    sent.append(event)
+            later |= own
+        else:
+            sent = accumulated if any(begin_us <= at_us <= end_us for at_us in reductions_us) else []
+        later_us = begin_us
+        if sent:
+            yield functions, sent
+
+
+def _end_us(functions: Sequence[Event]) -> float:
+    return max(event.end_us for event in functions)
 
 
 def _is_before_forward(event: Event, operators: Sequence[Event]) -> bool:

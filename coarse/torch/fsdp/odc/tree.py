@@ -37,6 +37,8 @@ class OdcTree:
         """Optimizers that have stepped since the minibatch ended; None while one is under way."""
         self._committed: list[OdcCommitted] = []
         """Of an end that stalled, what was committed already, in the models' order."""
+        self._had_pieces = False
+        """Whether anybody had pushed a gradient in the minibatch that ended last; alike on all workers."""
         self._has_said_sync = False
         self._has_begun = False
         """Whether a forward was noticed, and so other roots above these units are watched."""
@@ -137,6 +139,7 @@ class OdcTree:
             self._committed.append(model.committed())
         committed, self._committed = self._committed, []
         self._stepped = set()
+        self._had_pieces = any(mask for one in committed for mask in one.masks)
         if not keeps_misfits and (found := [one for one in zip(self.models, committed, strict=True) if one[1].found]):
             for unit in self.units():
                 unit.forget()
@@ -154,7 +157,13 @@ class OdcTree:
         self._stepped.add(id(optimizer))
 
     def after_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Publish the units of which all trained parameters were stepped; others when a forward begins."""
+        """Publish the units of which all trained parameters were stepped; others when a forward begins.
+
+        The step of a minibatch without gradients publishes nothing: by such a one torch's `get_state_dict` creates an
+        optimizer's states, before a checkpoint is loaded into the parameters.
+        """
+        if not self._had_pieces:
+            return
         stepped = _parameters_of(optimizer)
         self.publish_where(
             lambda unit: all(id(unit.fsdp.parameters()[place]) in stepped for place in unit.trained)

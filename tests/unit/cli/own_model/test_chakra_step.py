@@ -49,6 +49,14 @@ def test_the_middle_of_several_passes_is_taken(tmp_path):
     assert own.model.num_parameters == 303
     assert sum(own.times.forward) == pytest.approx(33e-6)
     assert "the middle one of its 3 steps" in own.times.source
+    assert not any("other gradients" in note for note in own.notes)
+
+
+def test_a_step_of_another_model_is_told_of(tmp_path):
+    nodes = data_parallel(passes=2)
+    nodes[-1] = collective(nodes[-1].id, "another", 4000, *nodes[-1].data_deps)
+    own = model_of(tmp_path, nodes)
+    assert any("1 of 2 steps have other gradients" in note for note in own.notes)
 
 
 def test_nodes_in_any_order_make_the_same_model(tmp_path):

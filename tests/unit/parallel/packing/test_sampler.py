@@ -54,6 +54,32 @@ def test_it_goes_on_amid_an_epoch() -> None:
     assert first + list(again) == drawn(sampling, 3)[1]
 
 
+def test_a_script_that_sets_the_epoch_of_a_loaded_state_goes_on_amid_it() -> None:
+    sampling = Sampling(minibatch=8, num_ranks=2, cap=CAP)
+    epochs = [drawn(sampling, epoch)[1] for epoch in (3, 4)]
+    for state, epoch, wanted in (
+        ({"epoch": 3, "num_done": 5}, 3, epochs[0][5:]),
+        ({"epoch": 3, "num_done": len(epochs[0])}, 3, []),
+        ({"epoch": 3, "num_done": 5}, 4, epochs[1]),
+    ):
+        sampler = MinibatchSampler(LENGTHS, sampling, 1)
+        sampler.load_state_dict(state)
+        sampler.set_epoch(epoch)
+        assert sampler.state_dict() == (state if epoch == 3 else {"epoch": 4, "num_done": 0})
+        assert list(sampler) == wanted
+        sampler.set_epoch(4)
+        assert list(sampler) == epochs[1]
+
+
+def test_an_epoch_that_a_script_left_and_sets_again_begins_anew() -> None:
+    sampling = Sampling(minibatch=8, num_ranks=2, cap=CAP)
+    sampler = MinibatchSampler(LENGTHS, sampling, 1)
+    sampler.load_state_dict({"epoch": 3, "num_done": 2})
+    next(iter(sampler))
+    sampler.set_epoch(3)
+    assert list(sampler) == drawn(sampling, 3)[1]
+
+
 @pytest.mark.parametrize(
     ("options", "text"),
     [

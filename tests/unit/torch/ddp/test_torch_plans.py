@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 
 from coarse.parallel.data.alike import first_difference
 from coarse.parallel.data.byte_stream import capacity_of, cut
+from coarse.parallel.data.switch import Switch
 from coarse.protocol.dtypes import DType, Op
+from coarse.storage.fixed_point import adder_of
 from coarse.torch.collectives.objects import blank, pack, unpack
 from coarse.torch.ddp import buckets
 from coarse.torch.ddp.buckets import BucketOfCopies, BucketOfViews, plan_buckets
@@ -94,6 +96,27 @@ def test_absent_gradients_are_zero_and_present_ones_counted(bucket):
         bucket.array[-3:] = counts
         assert bucket.open(num_ranks=4) == absent
         assert bias.grad is not None
+
+
+@pytest.mark.parametrize("sum_of", ["int32-switchml", "int64", "float32"])
+def test_ranks_are_counted_beside_gradients_as_large_as_float32_has_them(sum_of):
+    named = [("w", torch.zeros(3, 2, requires_grad=True)), ("b", torch.zeros(5, requires_grad=True))]
+    block = Switch(sum=sum_of).block_elements
+    (plan,) = plan_buckets(named, prefix="", op=Op.SUM, bucket_bytes=1000, num_ranks=3, block_elements=block)
+    members = tuple(dict(named)[name] for name in plan.names)
+    pushed = []
+    for rank in range(3):
+        bucket = BucketOfCopies(plan, members, np.zeros(plan.descriptor.shape, np.float32))
+        for slot, parameter in enumerate(members):
+            lacks = plan.names[slot] == "b" and rank == 0
+            parameter.grad = None if lacks else torch.full_like(parameter, 1e38)
+            bucket.has_gradient[slot] = not lacks
+        bucket.seal(rank)
+        pushed.append(bucket.array)
+    total = np.empty_like(bucket.array)
+    adder_of(sum_of, 3)(pushed, total)
+    bucket.array[:] = total
+    assert bucket.open(num_ranks=3) == {"b": 1}
 
 
 def test_of_a_bucket_on_a_gpu_presence_comes_from_the_host_where_it_has_changed(monkeypatch):
