@@ -214,7 +214,7 @@ bench-luwu-paper: $(INSTALLED)
 readme: $(INSTALLED)
 	$(BIN)/python benchmarks/readme_table.py
 
-# Every claim of the COARSE, FCDP and FSDP papers, simulated, in two minutes; two pages of docs keep the tables.
+# What the texts of the COARSE and FCDP papers claim, and parts of FSDP, CCCL and cMPI, simulated; three pages keep the tables.
 validate: $(INSTALLED)
 	$(BIN)/python -m experiments.coarse_paper.validate --docs docs/validation.md
 	$(BIN)/python -m experiments.fcdp_paper.validate --docs docs/sharded_validation.md

@@ -1,4 +1,4 @@
-"""`coarse validate`: claims of the COARSE, FCDP and FSDP papers and of two on pools, simulated, beside the paper's."""
+"""`coarse validate`: claims of the COARSE and FCDP papers, and of parts of FSDP, CCCL and cMPI, simulated."""
 
 import sys
 from pathlib import Path
@@ -21,7 +21,7 @@ def validate(
         bool, typer.Option(help="COARSE's and FCDP's rows under all that their inputs may have been, instead.")
     ] = False,
 ) -> None:
-    """Simulate the papers' evaluations and print claim, paper, ours, deviation and verdict of each."""
+    """Simulate what the COARSE and FCDP papers claim, and parts of three others: paper, ours, verdict."""
     with wrong_input_ends_with_2():
         if not (_REPOSITORY / "experiments" / "coarse_paper").is_dir():
             raise ConfigError(

@@ -196,7 +196,8 @@ class Scenario:
     def gpu_memory(self, optimizer: Optimizer = Optimizer.ADAM) -> MemoryAccount:
         """What one worker's GPU holds at the peak of an iteration; CapacityError where that is more than it has.
 
-        Only all-reduce keeps parameters and optimizer states there; memory devices hold them otherwise (COARSE III).
+        Only all-reduce keeps parameters and optimizer states there; memory devices hold them otherwise, by COARSE's
+        word (III-B). Live, a worker of DistributedOptimizer holds them in every mode.
         """
         training = Training(
             model=self.model,

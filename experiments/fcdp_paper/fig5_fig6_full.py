@@ -7,6 +7,7 @@ fits, by the account of memory.
 """
 
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 
 from experiments.coarse_paper.bars import Bar, Panel, draw_bars
@@ -102,15 +103,15 @@ def _memory() -> Iterator[ClaimRow]:
 
 
 def draw(folder: Path) -> None:
-    """Samples per second of the three systems, batch 8, IPoIB."""
+    """Samples per second of the three systems, batch 8, on the networks of the rows."""
     panels = []
-    for nodes in NODES:
+    for network, nodes in product(NETWORKS, NODES):
         bars = []
         for model in MODELS:
-            cell = Cell(model=model, network=Network.IPOIB, num_nodes=nodes)
+            cell = Cell(model=model, network=network, num_nodes=nodes)
             systems = [cell.of(system) for system in (System.ZERO3, System.ZEROPP, System.FCDP)]
             bars.append(Bar(model, {str(one.system): samples_per_s(one) if one.fits else 0.0 for one in systems}))
-        panels.append(Panel(f"Fig. 5: batch 8, {nodes} nodes, IPoIB; none where memory does not suffice", bars))
+        panels.append(Panel(f"Fig. 5: batch 8, {nodes} nodes, {network}; none where memory does not suffice", bars))
     draw_bars(panels, ylabel="samples/s", path=folder / "fig5.png")
 
 

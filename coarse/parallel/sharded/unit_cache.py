@@ -7,9 +7,10 @@ of the root module begins. The optimizer is not watched: a step changes shards, 
 does not, and neither do gradient accumulation and evaluation.
 
 [Note: never above ZeRO-3] FCDP-Cache leaves units gathered on the accelerator from forward to backward (FCDP IV-D). A
-unit stays only while less than tau of the memory is in use, and every unit that stays lies in the node's buffer too. So
-any of them may be dropped at any time at the price of a copy, and is, oldest first, before an allocation brings more
-than tau into use. More than tau is in use only where it is under ZeRO-3 as well.
+unit stays only while less than tau of the memory is in use. There it skips its store to the host and is not dropped
+later; here every unit that stays lies in the node's buffer too. So any of them may be dropped at any time at the price
+of a copy, and is, oldest first, before an allocation brings more than tau into use. More than tau is in use only where
+it is under ZeRO-3 as well.
 """
 
 from __future__ import annotations

@@ -6,7 +6,15 @@ import pytest
 
 from coarse.errors import ConfigError
 from experiments.coarse_paper.claims import HEAD, Verdict
-from experiments.fcdp_paper import fig2_networks, fig7_fig9_lora, fig10_volume, memory, validate, variations
+from experiments.fcdp_paper import (
+    fig2_networks,
+    fig5_fig6_full,
+    fig7_fig9_lora,
+    fig10_volume,
+    memory,
+    validate,
+    variations,
+)
 from experiments.fcdp_paper.cells import Cell, System, gain, report_of, samples_per_s
 from experiments.fcdp_paper.inputs import BORDER_STEP_S, CENTRAL, Network
 from experiments.fsdp_paper import fig2_collectives, fig6_overlap
@@ -131,3 +139,19 @@ def test_prefetch_gains_what_one_gather_per_block_would_cost():
 def test_an_unknown_model_is_refused():
     with pytest.raises(ConfigError, match="gpt-10b"):
         Cell(model="gpt-1t").scenario().job()
+
+
+def test_figure_5_is_drawn_on_the_network_of_its_rows_which_its_titles_name(monkeypatch, tmp_path):
+    drawn = []
+    monkeypatch.setattr(fig5_fig6_full, "draw_bars", lambda panels, **how: drawn.extend(panels))
+    monkeypatch.setattr(fig5_fig6_full, "MODELS", ("gpt-10b",))
+    fig5_fig6_full.draw(tmp_path)
+    assert [panel.title for panel in drawn] == [
+        f"Fig. 5: batch 8, {nodes} nodes, rdma; none where memory does not suffice" for nodes in (2, 4)
+    ]
+    expected = [
+        samples_per_s(Cell(network=network, num_nodes=nodes, system=System.FCDP))
+        for network in fig5_fig6_full.NETWORKS
+        for nodes in (2, 4)
+    ]
+    assert [panel.bars[0].values["FCDP"] for panel in drawn] == expected
