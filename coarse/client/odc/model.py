@@ -6,6 +6,7 @@ the devices what they have heard of those it waits for, and goes on as long as t
 
 from collections.abc import Callable, Sequence
 from itertools import count
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,6 +23,14 @@ from coarse.storage.odc_sums import sums_in
 from coarse.storage.wide_sum import WideSum
 
 _LOOKS_PER_STALL = 4
+
+
+class Other(NamedTuple):
+    """A model beside the one whose minibatch ends."""
+
+    model: "OdcModel"
+    publish: Callable[[], None]
+    """What publishes it on this worker, where that was not done."""
 
 
 class OdcModel:
@@ -168,8 +177,9 @@ class OdcModel:
             self.machine.end(tokens)
             self._flush()
 
-    def committed(self) -> OdcCommitted:
-        """Wait until all have; the next minibatch begins.
+    def committed(self, others: Sequence["Other"] = ()) -> OdcCommitted:
+        """Wait until all have; the next minibatch begins. `others`: models that are published meanwhile if a worker
+        wants them that is waited for; see [Note: several models].
 
         Raises:
             MismatchError, ConfigError: workers that do not end it alike.
@@ -177,9 +187,17 @@ class OdcModel:
             DeadRankError: a rank is gone, or has shut down.
         """
         what = f"all workers to end minibatch {self.machine.minibatch} of {self.name}"
-        self._wait(lambda: self.machine.committed is not None, None, what)
-        with self._link.lock:
-            return self.machine.take_committed()
+        judged: set[tuple[OdcModel, int]] = set()
+        while True:
+            self._wait(lambda: self.machine.committed is not None or bool(_ahead(others, judged)), None, what)
+            with self._link.lock:
+                if self.machine.committed is not None:
+                    return self.machine.take_committed()
+                ahead = _ahead(others, judged)
+            judged.update((other.model, member) for other, member in ahead)
+            awaited = self._not_ended(self._heard())
+            for other in dict.fromkeys(other for other, member in ahead if member in awaited):
+                other.publish()
 
     def sums(self, unit: int) -> WideSum | np.ndarray:
         """This worker's own sums of a unit, as they lie in device memory, until it publishes."""
@@ -254,6 +272,16 @@ class OdcModel:
 
     def _not_ended(self, found: dict[int, tuple[int, int]]) -> tuple[int, ...]:
         return tuple(member for member, (_, ended) in found.items() if ended <= self.machine.minibatch)
+
+
+def _ahead(others: Sequence[Other], judged: set[tuple[OdcModel, int]]) -> list[tuple[Other, int]]:
+    """Return (other model, member that is ahead in it) but for those that were judged; the lock is held."""
+    return [
+        (other, member)
+        for other in others
+        for member in other.model.machine.ahead()
+        if (other.model, member) not in judged
+    ]
 
 
 def _explained(layout: OdcLayout, nbytes: int) -> str:

@@ -5,6 +5,13 @@
 minibatch k waits for publication k of every owner. No publication k + 1 can come before: it follows the end of
 minibatch k, which no worker has reached that may still fetch. So one place for each shard is enough.
 
+[Note: several models] A worker that waits for the end of a minibatch of one model may not have published another one,
+whose optimizer is to step afterwards, and others may want that one before they come to the end: it had no microbatch.
+So it publishes the other one once a worker is `ahead` in it that has not ended the minibatch that is waited for. Where
+that worker has ended it, it wants nothing before all have, and is ahead because it has stepped since: word of the end
+is still under way. A worker says that it has published before it says that it ends; so who is known to be ahead, and is
+then found not to have ended, was ahead before.
+
 [Note: contents] A publication says in which minibatch its bytes last changed. Where a node keeps shards, it fetches
 those only that have changed since, so frozen ones once.
 """
@@ -108,6 +115,17 @@ class OdcClient:
     def have_all_published(self, unit: int) -> bool:
         """Whether every owner has published a unit in this minibatch."""
         return self._num_published[unit] == len(self.published)
+
+    def ahead(self) -> tuple[int, ...]:
+        """Owners that have published a unit in this minibatch, as far as this worker knows, that it has not itself."""
+        lacking = [
+            unit for unit, num in enumerate(self._num_published) if num and not self.is_published(unit)
+        ]  # fmt: skip
+        if not lacking:
+            return ()
+        return tuple(
+            owner for owner, units in self.published.items() if any(units[unit] == self.minibatch for unit in lacking)
+        )
 
     def unpublished_by(self, unit: int) -> tuple[int, ...]:
         """Owners that have not published a unit in this minibatch, as far as this worker knows."""

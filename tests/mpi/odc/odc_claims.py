@@ -14,7 +14,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy
 import coarse
 import coarse.torch as ct
 from coarse.errors import CapacityError, ConfigError, DeadRankError, GradientRangeError, MismatchError
-from tests.mpi.odc import checkpoints, training
+from tests.mpi.odc import checkpoints, training, two_models
 from tests.mpi.odc.training import (
     NUM_STEPS,
     Net,
@@ -253,6 +253,22 @@ def a_worker_that_never_runs_a_model_keeps_nobody_who_does() -> None:
         ct.end_minibatch(policy, num_tokens=total if coarse.rank() == 0 else 0)
         optimizer.step()
         optimizer.zero_grad()
+
+
+def two_models_that_end_before_either_steps_train_as_each_by_itself() -> None:
+    two_models.end_both_before_either_steps(CACHE)
+
+
+def a_model_that_ends_and_does_not_step_is_published_to_those_who_run_it() -> None:
+    two_models.one_ends_more_often_than_it_steps(CACHE)
+
+
+def a_gan_trains_as_in_one_process() -> None:
+    two_models.a_gan_is_that_of_one_process(CACHE)
+
+
+def two_models_load_after_both_have_created_states() -> None:
+    two_models.both_load_after_both_have_created_states(CACHE)
 
 
 def one_worker_evaluates_before_the_others_begin() -> None:
@@ -519,6 +535,10 @@ CLAIMS: tuple[Claim, ...] = (
     gradients_that_are_dropped_too_early_are_missed,
     what_was_fetched_ahead_and_not_used_does_not_hold_the_next_minibatch,
     a_worker_that_never_runs_a_model_keeps_nobody_who_does,
+    two_models_that_end_before_either_steps_train_as_each_by_itself,
+    a_model_that_ends_and_does_not_step_is_published_to_those_who_run_it,
+    a_gan_trains_as_in_one_process,
+    two_models_load_after_both_have_created_states,
     one_worker_evaluates_before_the_others_begin,
     parameters_that_change_within_a_minibatch_are_told,
     so_are_those_that_change_by_data_which_no_counter_shows,

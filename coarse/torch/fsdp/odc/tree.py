@@ -14,7 +14,7 @@ from weakref import WeakSet
 import torch
 from torch import nn
 
-from coarse.client.odc.model import OdcModel
+from coarse.client.odc.model import OdcModel, Other
 from coarse.errors import ConfigError, GradientRangeError
 from coarse.protocol.odc import NO_TOKENS
 from coarse.protocol.odc_records import OdcCommitted
@@ -128,15 +128,16 @@ class OdcTree:
         if is_in_backward():
             raise ConfigError("end_minibatch was called within backward; call it after the last microbatch")
         if not self._committed:  # else this call goes on where one that stalled has stopped
-            publish_all()
+            self.publish()
             for unit in self.units():
                 unit.settle()
                 unit.require_untouched()
         left = self.models[len(self._committed) :]
         for model, _ in left:
             model.end(tokens)
+        others = [Other(model, tree.publish) for tree in _trees if tree is not self for model, _ in tree.models]
         for model, _ in left:
-            self._committed.append(model.committed())
+            self._committed.append(model.committed(others))
         committed, self._committed = self._committed, []
         self._stepped = set()
         self._had_pieces = any(mask for one in committed for mask in one.masks)
@@ -172,13 +173,6 @@ class OdcTree:
     def on_backward(self) -> None:
         """A microbatch's gradients are about to come."""
         self._stepped = None
-
-
-def publish_all() -> None:
-    """Of every tree what was not published in its minibatch: others may wait for a model that this worker, which had no
-    microbatch, never ran."""
-    for tree in list(_trees):
-        tree.publish()
 
 
 def trees_in(model: nn.Module) -> list[OdcTree]:

@@ -117,9 +117,10 @@ class OnDemandUnit:
         if not np.array_equal(self.model.publication(self.place), self._packed()):
             raise ConfigError(
                 f"parameters of {self.name} were changed within minibatch {self.model.machine.minibatch}, after others "
-                "may have read them: optimizer.step() publishes, and so does a forward; change them in a hook of "
+                "may have read them: optimizer.step() publishes, and so do a forward, and end_minibatch of another "
+                "model where a worker runs this one before it comes there; change them in a hook of "
                 "optimizer.register_step_post_hook, which runs before that, or after "
-                "coarse.torch.end_minibatch(model) on all workers"
+                "coarse.torch.end_minibatch(model) on all workers, which end and step their models in one order"
             )
         self._published = mark
 
