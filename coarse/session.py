@@ -21,12 +21,14 @@ from coarse.transport.adoption import TorchrunWorker, become_rank, say_goodbye, 
 from coarse.transport.arrival import LauncherLine, NodeJob, arrival
 from coarse.transport.descent import is_below_rank, note_start
 from coarse.transport.mpi_library import start_mpi
+from coarse.transport.mpirun_watch import MpirunWatch
 
 if TYPE_CHECKING:
     from coarse.protocol.config import Config
     from coarse.runtime import Runtime
 
 _runtime: "Runtime | None" = None
+_mpirun: MpirunWatch | None = None
 _was_shut_down = False
 _has_failed = False
 _forked = False
@@ -111,12 +113,13 @@ def _join(
     config: "Config | Mapping[str, object] | str | Path | None", timeout_s: float | None, *, may_be_alone: bool
 ) -> None:
     """Carry `init` out; `timeout_s` is how long the node's other ranks may take to come (see `arrival`)."""
-    global _runtime
+    global _runtime, _mpirun
     if _runtime is not None or _was_shut_down or _forked:
         raise NotInitializedError(_why_not_again())
     require_processor()
     if "mpi4py.MPI" in sys.modules:
         _require_mpi_not_ended()
+    _mpirun = _mpirun or MpirunWatch.of(os.environ)
     with LauncherLine(os.environ) as line:
         line.say_waits()
         try:
@@ -199,7 +202,7 @@ def _settled(config: "Config | Mapping[str, object] | str | Path | None", *, is_
 
 def shutdown() -> None:
     """Leave the job; also runs at exit. Does nothing where init() was not called."""
-    global _runtime, _was_shut_down, _has_failed
+    global _runtime, _mpirun, _was_shut_down, _has_failed
     runtime, _runtime = _runtime, None
     if runtime is not None and not _forked:
         _was_shut_down = True
@@ -207,6 +210,9 @@ def shutdown() -> None:
             runtime.close()
         finally:
             _has_failed = runtime.has_failed
+        if _mpirun is not None:
+            _mpirun.close()
+            _mpirun = None
         if not _has_failed:
             say_goodbye()
         with LauncherLine(os.environ) as line:

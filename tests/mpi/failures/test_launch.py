@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from coarse.launch import mpirun as launch
-from coarse.launch.mpirun import MpirunJob, has_children
+from coarse.launch.mpirun import AppContext, MpirunJob, has_children, mpirun_argv, mpirun_beside
 from tests.support.claims import IN_TIME_S
 from tests.support.launch import Completed, complete, mpirun, running
 from tests.support.layouts import parameters
@@ -162,15 +162,28 @@ def test_a_rank_that_fails_ends_the_job_whatever_the_others_do(tmp_path):
         assert not running(int((tmp_path / f"{how} {rank}").read_text()) for rank in range(2))
 
 
-def test_nothing_outlives_a_launcher_that_is_killed(tmp_path):
-    with subprocess.Popen(run_command(HERE / "hanging_rank.py", "sleeps", tmp_path, "--nobody raises")) as launcher:
-        ranks = pids_of(tmp_path, "sleeps")
-        mpirun = psutil.Process(launcher.pid).children(recursive=True)
+def test_nothing_outlives_a_launcher_that_is_killed_coarse_run_or_plain_mpirun(tmp_path):
+    """Of both at once."""
+    program = (str(HERE / "hanging_rank.py"), "sleeps")
+    four = [AppContext(num_ranks=4, command=(sys.executable, *program, str(tmp_path / "plain"), "--nobody raises"))]
+    found = mpirun_beside(sys.executable, os.environ)
+    plain = mpirun_argv(found, four, exports={}, as_root=os.geteuid() == 0, fault_tolerant=False)
+    commands = {"run": run_command(*program, tmp_path / "run", "--nobody raises"), "plain": plain}
+    for folder in commands:
+        (tmp_path / folder).mkdir()
+    launchers = {folder: subprocess.Popen(command) for folder, command in commands.items()}
+    started = [pid for folder in commands for pid in pids_of(tmp_path / folder, "sleeps")]
+    for launcher in launchers.values():
+        started += [process.pid for process in psutil.Process(launcher.pid).children(recursive=True)]
         launcher.kill()
+        launcher.wait()
     until_s = time.perf_counter() + LAUNCHER_S
-    while left := running([*ranks, *(process.pid for process in mpirun)]):
-        assert time.perf_counter() < until_s, [psutil.Process(pid).cmdline() for pid in left]
+    while (left := running(started)) and time.perf_counter() < until_s:
         signal.sigtimedwait([], 0.05)
+    commands_left = [psutil.Process(pid).cmdline() for pid in left]
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    assert not commands_left
 
 
 def pids_of(folder: Path, how: str) -> list[int]:
@@ -308,7 +321,7 @@ def test_ranks_of_one_machine_listen_to_no_network_and_are_on_no_other_node_of_a
     assert "all ranks are on this machine, one of the 2 nodes of the allocation" in completed.stderr
 
 
-def run_command(program: Path, *args: object, options: Sequence[str] = TWO_AND_ONE) -> list[str]:
+def run_command(program: Path | str, *args: object, options: Sequence[str] = TWO_AND_ONE) -> list[str]:
     """The command line of `coarse run`."""
     return [sys.executable, "-m", "coarse", "run", *options, str(program), *map(str, args)]
 
