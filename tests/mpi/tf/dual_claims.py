@@ -14,7 +14,7 @@ from coarse.parallel.data.pass_timer import PassTimer
 from coarse.session import current
 from tests.mpi.tf.two_workers import STRATEGY, assert_alike, numbers
 
-_LONG_S = 0.03
+_LONG_S = 0.25
 """Nothing is asserted about it: it keeps apart what is compared by order."""
 
 

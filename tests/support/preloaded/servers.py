@@ -7,7 +7,19 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-LIBRARIES = {"torch": ("torch", "torch.distributed.fsdp", "torch.utils.data"), "tensorflow": ("tensorflow",)}
+_COARSE = (
+    "numpy.random", "coarse", "coarse.client.profiler", "coarse.client.routing", "coarse.collectives.node_memory",
+    "coarse.collectives.progress", "coarse.protocol.composition", "coarse.protocol.partition_file", "coarse.proxy.service",
+    "coarse.storage.device_file", "coarse.storage.machine_code", "coarse.storage.pool.memory", "coarse.storage.pool.shadow",
+    "coarse.storage.processor", "coarse.transport.descriptors", "coarse.transport.device_transport",
+    "coarse.transport.pool.transport",
+)  # fmt: skip
+"""Most of what a job's ranks import, without MPI, which each rank initialises by its import."""
+LIBRARIES = {
+    "coarse": _COARSE,
+    "torch": ("torch", "torch.distributed.fsdp", "torch.utils.data", *_COARSE, "coarse.torch"),
+    "tensorflow": ("tensorflow", *_COARSE, "tf_strategy"),
+}
 """What is imported before ranks are forked, by the name that tests give."""
 ENVIRON = {"TF_CPP_MIN_LOG_LEVEL": "2"}
 """What libraries read when they are imported: of TensorFlow's logs its errors."""
@@ -16,6 +28,8 @@ HASH_SEEDS = (1, 2)
 
 _HERE = Path(__file__).parent
 _started: dict[str, tuple[str, ...]] = {}
+pids: list[int] = []
+"""The processes that have been started."""
 
 
 def rank_command(library: str, environ: Mapping[str, str]) -> tuple[str, ...]:
@@ -40,6 +54,8 @@ def _start(library: str, environ: Mapping[str, str]) -> tuple[str, ...]:
         )
         for path, seed in zip(paths, HASH_SEEDS, strict=True)
     ]  # fmt: skip
+
+    pids.extend(server.pid for server in servers)
 
     def end() -> None:
         for server in servers:

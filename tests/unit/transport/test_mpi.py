@@ -24,9 +24,9 @@ class CommOfOneDead:
 """
 """What a communicator says of rank 1, for both programs."""
 PROGRAM = """
-from coarse.session import _start_mpi
+from coarse.transport.mpi_library import start_mpi
 
-_start_mpi()
+start_mpi()
 from mpi4py import MPI
 import numpy as np
 from coarse.protocol.records import Tag
