@@ -8,11 +8,12 @@ tests/mpi/torch/torch_claims.py checks them on two workers and one device, and o
 
 import argparse
 import json
+import os
 import tempfile
 from pathlib import Path
 
 from tests.mpi.torch.torch_claims import NAMES
-from tests.support.claims import claims_of, read_reports
+from tests.support.claims import TAKES_ALL, claims_of, read_reports
 from tests.support.launch import mpirun
 
 HERE = Path(__file__).parent
@@ -161,6 +162,7 @@ def known_claims() -> set[str]:
 
 def check() -> dict[str, str]:
     """By claim what failed on any worker in any layout; empty where it held."""
+    os.environ[TAKES_ALL] = "1"
     failed: dict[str, str] = dict.fromkeys(known_claims(), "")
     for workers, devices in LAYOUTS:
         with tempfile.TemporaryDirectory() as folder:

@@ -5,6 +5,7 @@ A program calls `report_claims` on every worker; the test that started it reads 
 
 import ast
 import json
+import os
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
@@ -15,6 +16,9 @@ import coarse
 from coarse.session import current
 
 Claim = Callable[[], None]
+_IN_TEST_ALL: set[Claim] = set()
+TAKES_ALL = "TESTS_TAKE_ALL"
+"""Set in the environment by --test-all."""
 IN_TIME_S = 15.0
 """How soon an error must come: before any time limit could give it (20 s and more), on cores that others use too.
 
@@ -22,29 +26,60 @@ Where cores are free it comes within two seconds.
 """
 
 
+def in_test_all(claim: Claim) -> Claim:
+    """Mark, as a decorator, a claim that `make test-all` checks and `make test` does not."""
+    _IN_TEST_ALL.add(claim)
+    return claim
+
+
+def takes_all() -> bool:
+    """Return whether the tests that started this process take what `make test` leaves out (tests/conftest.py)."""
+    return TAKES_ALL in os.environ
+
+
 def report_claims(claims: Iterable[Claim], folder: str | Path) -> None:
-    """Check each claim on this worker and write, by its name, how it failed (empty: it holds)."""
+    """Check each claim on this worker and write, by its name, how it failed (empty: it holds).
+
+    With CLAIM_SECONDS=FILE in the environment, each adds a line to that file: its processor time and its time, in s.
+    """
     reports: dict[str, str] = {}
+    seconds = os.environ.get("CLAIM_SECONDS")
     for claim in claims:
+        if claim in _IN_TEST_ALL and not takes_all():
+            continue
         assert claim.__name__ not in reports, f"two claims are named {claim.__name__}"
+        began_s, spent_s = time.perf_counter(), time.process_time()
         try:
             claim()
             reports[claim.__name__] = ""
         except Exception:
             reports[claim.__name__] = traceback.format_exc()
+        if seconds:
+            with open(seconds, "a") as stream:
+                took_s = (time.process_time() - spent_s, time.perf_counter() - began_s)
+                stream.write(f"{took_s[0]:.2f}\t{took_s[1]:.2f}\t{claim.__module__}\t{claim.__name__}\n")
     (Path(folder) / f"worker{coarse.rank()}.json").write_text(json.dumps(reports))
 
 
 def claims_of(module: Path) -> list[str]:
     """The names in a module's CLAIMS, but for what it unpacks there; read, since importing it may take long."""
+    body = ast.parse(module.read_text()).body
+    left_out = {
+        node.name
+        for node in body
+        if isinstance(node, ast.FunctionDef)
+        and in_test_all.__name__ in map(ast.unparse, node.decorator_list)
+        and not takes_all()
+    }
     (claims,) = [
         node.value
-        for node in ast.parse(module.read_text()).body
+        for node in body
         if (isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "CLAIMS")
         or (isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "CLAIMS")
     ]
     assert isinstance(claims, ast.Tuple | ast.List)
-    return [ast.unparse(claim) for claim in claims.elts if isinstance(claim, ast.Name)]
+    named = [ast.unparse(claim) for claim in claims.elts if isinstance(claim, ast.Name)]
+    return [name for name in named if name not in left_out]
 
 
 def read_reports(folder: Path, num_workers: int) -> dict[str, list[str]]:

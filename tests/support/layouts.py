@@ -6,7 +6,7 @@ from itertools import combinations, product
 from pathlib import Path
 from typing import Any
 
-from tests.support.claims import claims_of, read_reports, require_held
+from tests.support.claims import claims_of, read_reports, require_held, takes_all
 from tests.support.launch import REPOSITORY, mpirun
 
 Choice = dict[str, Any]
@@ -42,13 +42,9 @@ def covering(every: Sequence[Choice], strength: int = 2) -> list[int]:
     return sorted(taken)
 
 
-takes_all = False
-"""Whether tests run on every layout; tests/conftest.py says so before they are collected."""
-
-
 def parameters(names: Iterable[object], in_make_test: Collection[object]) -> list[Any]:
     """Parameters of a test or fixture: all of them in `make test-all`, else those that are in `make test`."""
-    return [name for name in names if takes_all or name in in_make_test]
+    return [name for name in names if takes_all() or name in in_make_test]
 
 
 def partition_table(num_workers: int, num_devices: int, *, num_nodes: int = 1, is_both: bool = False) -> str:

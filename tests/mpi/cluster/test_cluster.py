@@ -185,7 +185,10 @@ def test_torchruns_workers_of_two_nodes_are_workers_beside_memory_devices(untouc
     ("how", "words"),
     [
         ("is killed", "DeadRankError: rank 0: worker 3 (MPI rank 4) died"),
-        ("dies after 0.0 s", "MPI has not started within 10 s, since ranks of other hosts have not come"),
+        pytest.param(
+            "dies after 0.0 s", "MPI has not started within 10 s, since ranks of other hosts have not come",
+            marks=pytest.mark.test_all,
+        ),
     ],
 )
 def test_a_worker_of_torchrun_that_ends_badly_on_one_node_ends_those_of_the_other(untouched, tmp_path, how, words):
@@ -198,7 +201,7 @@ def test_a_worker_of_torchrun_that_ends_badly_on_one_node_ends_those_of_the_othe
     ("settings", "words"),
     [
         ("", "torchrun started workers on 2 nodes, and [launch] hosts names none"),
-        ("hosts = {swapped}", "hosts in torchrun's order"),
+        pytest.param("hosts = {swapped}", "hosts in torchrun's order", marks=pytest.mark.test_all),
     ],
 )
 def test_hosts_that_are_not_torchruns_are_an_error(untouched, tmp_path, settings, words):
@@ -230,7 +233,8 @@ def test_training_on_two_nodes_is_training_on_one(untouched, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("victim", "words"), [("worker", r"worker 2 \(MPI rank 4\)"), ("device", "memory device [23]")]
+    ("victim", "words"),
+    [("worker", r"worker 2 \(MPI rank 4\)"), pytest.param("device", "memory device [23]", marks=pytest.mark.test_all)],
 )
 def test_a_death_on_one_node_is_named_on_the_other_and_ends_everything(untouched, tmp_path, victim, words):
     completed = coarse_run("--cluster", "2x2", HERE / "cluster_death.py", tmp_path, victim)

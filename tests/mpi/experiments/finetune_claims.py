@@ -18,7 +18,7 @@ from experiments.finetuning.squad import read_squad
 from experiments.finetuning.teams import AloneTeam, DifferentRanksError, ReplicatedTeam, ShardedTeam, Team
 from experiments.finetuning.training import FineTuning
 from tests.mpi.experiments import library_claims
-from tests.support.claims import raises, report_claims
+from tests.support.claims import raises, report_claims, takes_all
 from tests.support.layouts import choices, covering
 
 QUESTIONS = read_squad(SHIPPED)[:10]
@@ -26,8 +26,8 @@ STEPS = 4
 EVERY_WAY = choices(
     {"family": FAMILIES, "trained": ("all", "lora"), "mode": ("fsdp", "fcdp")}, lambda **_: True
 )
-WAYS = [tuple(EVERY_WAY[number].values()) for number in covering(EVERY_WAY)]
-"""Few, with each two of a family, what is trained, and a mode in one."""
+WAYS = [tuple(EVERY_WAY[number].values()) for number in covering(EVERY_WAY, 2 if takes_all() else 1)]
+"""Few: each two of a family, what is trained, and a mode are in one, or in `make test` each."""
 """Whose losses are compared with those of one process."""
 
 

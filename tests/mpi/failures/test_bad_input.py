@@ -247,7 +247,7 @@ def test_a_device_that_hangs_is_named_and_no_rank_is_blamed(tmp_path):
 
 @pytest.mark.parametrize("ulfm", [False, True])
 def test_an_uncaught_exception_is_shown_and_ends_the_job(tmp_path, ulfm):
-    completed = mpirun(4, HERE / "ended_rank.py", "raise", tmp_path, ulfm=ulfm)
+    completed = mpirun(4, HERE / "ended_rank.py", "raise", tmp_path, ulfm=ulfm, preloaded="")
     assert completed.returncode != 0
     assert "MPI rank 1 raised" in completed.stderr
     assert "ArithmeticError: the worker is broken" in completed.stderr
@@ -265,7 +265,7 @@ def test_an_uncaught_exception_is_shown_and_ends_the_job(tmp_path, ulfm):
 )
 def test_who_waits_for_a_worker_that_has_left_is_told_at_once(tmp_path, how, layout):
     environ, num_ranks = environ_of(layout, tmp_path)
-    completed = mpirun(num_ranks, HERE / "ended_rank.py", how, tmp_path, env=environ)
+    completed = mpirun(num_ranks, HERE / "ended_rank.py", how, tmp_path, env=environ, preloaded="")
     assert completed.returncode != 0
     dead_rank = 2 if layout == "two nodes" else 1
     words = f"rank 1 (MPI rank {dead_rank}) has shut down without pushing 'awaited'"
@@ -276,7 +276,7 @@ def test_who_waits_for_a_worker_that_has_left_is_told_at_once(tmp_path, how, lay
 @pytest.mark.parametrize("layout", parameters(["one node", "two nodes"], {"two nodes"}))
 def test_who_joins_is_told_at_once_of_a_worker_that_has_left_without(tmp_path, layout):
     environ, num_ranks = environ_of(layout, tmp_path)
-    completed = mpirun(num_ranks, HERE / "ended_rank.py", "exit without join", tmp_path, env=environ)
+    completed = mpirun(num_ranks, HERE / "ended_rank.py", "exit without join", tmp_path, env=environ, preloaded="")
     assert completed.returncode != 0
     dead_rank = 2 if layout == "two nodes" else 1
     require_prompt_end(tmp_path, f"rank 1 (MPI rank {dead_rank}) has shut down without join()", dead_rank)
@@ -285,7 +285,7 @@ def test_who_joins_is_told_at_once_of_a_worker_that_has_left_without(tmp_path, l
 
 @pytest.mark.parametrize("num_ranks", [4, 1])
 def test_a_fault_in_a_device_is_shown_and_ends_the_job(tmp_path, num_ranks):
-    completed = mpirun(num_ranks, HERE / "ended_rank.py", "fault", tmp_path)
+    completed = mpirun(num_ranks, HERE / "ended_rank.py", "fault", tmp_path, preloaded="")
     assert completed.returncode != 0
     assert "ArithmeticError: the sync core is broken" in completed.stderr
     require_prompt_end(tmp_path, "raised ArithmeticError: the sync core is broken", None)
@@ -293,7 +293,7 @@ def test_a_fault_in_a_device_is_shown_and_ends_the_job(tmp_path, num_ranks):
 
 @pytest.mark.parametrize("how", ["interrupt", "interrupt itself"])
 def test_an_interrupt_ends_the_job(tmp_path, how):
-    completed = mpirun(4, HERE / "ended_rank.py", how, tmp_path)
+    completed = mpirun(4, HERE / "ended_rank.py", how, tmp_path, preloaded="")
     assert completed.returncode != 0
     assert " died" not in completed.stderr
     require_prompt_end(tmp_path, "KeyboardInterrupt", 1)
@@ -318,7 +318,7 @@ def test_nothing_is_left_of_a_job(tmp_path, monkeypatch, how):
     temporary.mkdir()
     monkeypatch.setenv("TMPDIR", str(temporary))
     before = set(Path("/dev/shm").iterdir())
-    completed = mpirun(4, HERE / "ended_rank.py", how, tmp_path)
+    completed = mpirun(4, HERE / "ended_rank.py", how, tmp_path, preloaded="")
     assert completed.returncode != 0
     assert nobody_runs(tmp_path)
     assert not list(temporary.rglob("*"))

@@ -82,7 +82,10 @@ def test_ctrl_c_on_coarse_run_is_a_keyboard_interrupt_for_scripts_while_devices_
 @pytest.mark.parametrize("is_plain", [False, True])
 def test_a_users_signal_reaches_every_worker_and_ends_nothing(tmp_path, is_plain):
     program = HERE / "signal_launcher.py"
-    completed = mpirun(3, program, "SIGUSR2", tmp_path) if is_plain else coarse_run(program, "SIGUSR1", tmp_path)
+    if is_plain:
+        completed = mpirun(3, program, "SIGUSR2", tmp_path, preloaded="")  # a child of the launcher's
+    else:
+        completed = coarse_run(program, "SIGUSR1", tmp_path)
     assert completed.returncode == 0, completed.stderr
     assert [path.read_text() for path in tmp_path.iterdir()] == ["[2.0, 2.0, 2.0]"] * 2
 
@@ -282,7 +285,7 @@ def test_a_sitecustomize_of_the_users_own_runs_and_may_fail(tmp_path, monkeypatc
     ("how", "options", "backend", "remark"),
     [
         ("gloo", TWO_AND_ONE, "gloo", UNUSED),
-        ("gloo by a store", TWO_AND_ONE, "gloo", UNUSED),
+        pytest.param("gloo by a store", TWO_AND_ONE, "gloo", UNUSED, marks=pytest.mark.test_all),
         ("any", TWO_AND_ONE, "coarse", ""),
         ("gloo", (*TWO_AND_ONE, "--replaces", "nccl,gloo"), "coarse", ""),
     ],

@@ -144,13 +144,14 @@ def loaded(model: nn.Module, state: dict[str, Tensor]) -> None:
     set_model_state_dict(model, state, options=StateDictOptions(full_state_dict=True))
 
 
-def claims(folder: Path) -> Iterator[Claim]:
-    """Every claim of every mode it is for, named by both."""
+def claims(folder: Path, *, takes_all: bool) -> Iterator[Claim]:
+    """Every claim of every mode it is for, named by both; else float32 in fsdp alone, whose bits fcdp has."""
     for mode in ("fsdp", "fsdp in a ring", "hybrid", "zeropp", *FCDP):
         yield of(mode, equals_one_process_in_float64)
-        yield of(mode, loses_as_one_process_in_float32)
-        yield of(mode, has_the_gradients_of_one_process_from_equal_parameters_in_float32)
-    for mode in FCDP:
+        if takes_all or mode == "fsdp":
+            yield of(mode, loses_as_one_process_in_float32)
+            yield of(mode, has_the_gradients_of_one_process_from_equal_parameters_in_float32)
+    for mode in FCDP if takes_all else FCDP[1:2]:
         for precision in PRECISIONS:
             yield of(mode, has_the_bits_of_fsdp, precision=precision)
     yield of("zeropp", has_the_bits_of_fsdp, precision="float64")

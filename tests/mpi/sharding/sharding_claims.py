@@ -1,4 +1,4 @@
-"""Checks all claims about four workers of two nodes in one job: `sharding_claims.py FOLDER STEP...`.
+"""Checks all claims about four workers of two nodes in one job: `sharding_claims.py FOLDER all|few STEP...`.
 
 The steps are those in which gradients are compared; trainings that are compared end with the last.
 """
@@ -16,11 +16,12 @@ if __name__ == "__main__":
     torch.set_num_threads(1)  # as many as there are workers compute on the same cores
     ct.init()
     folder = Path(sys.argv[1])
-    equality_claims.spot_steps = tuple(map(int, sys.argv[2:]))
+    takes_all = sys.argv[2] == "all"
+    equality_claims.spot_steps = tuple(map(int, sys.argv[3:]))
     groups = {
-        "situations": situation_claims.claims(),
+        "situations": situation_claims.claims(takes_all=takes_all),
         "broken rules": situation_claims.mutated(),
-        "modes": equality_claims.claims(folder),
+        "modes": equality_claims.claims(folder, takes_all=takes_all),
         "two nodes": [*mode_claims.claims(folder), *memory_claims.CLAIMS],  # last: the others go on without a worker
     }
     for name, claims in groups.items():

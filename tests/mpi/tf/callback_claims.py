@@ -25,6 +25,7 @@ from tests.mpi.tf.training import (
     strategy,
     twins,
 )
+from tests.support.claims import in_test_all
 
 
 def folder() -> Path:
@@ -55,6 +56,7 @@ def early_stopping_ends_all_ranks_in_the_same_epoch_with_the_same_best_weights()
     require_same_history(found, wanted)
 
 
+@in_test_all
 def learning_rates_change_alike() -> None:
     ours, alone = twins(lambda: compiled(mlp(), keras.optimizers.SGD(0.5)))
     histories = []
@@ -68,6 +70,7 @@ def learning_rates_change_alike() -> None:
     assert rates[-1] < rates[0] * 0.9**3, rates
 
 
+@in_test_all
 def a_schedule_counts_steps_alike() -> None:
     ours, alone = twins(
         lambda: compiled(mlp(), keras.optimizers.Adam(keras.optimizers.schedules.CosineDecay(0.02, 2 * STEPS)))
@@ -99,6 +102,7 @@ def one_rank_writes_checkpoints_and_logs_and_all_read_them() -> None:
     coarse.barrier()
 
 
+@in_test_all
 def tensorboard_writes_on_one_rank_and_on_all() -> None:
     path = folder()
     for ranks in ([0], range(strategy().num_replicas_in_sync)):
@@ -174,6 +178,7 @@ def training_goes_on_from_a_backup_that_one_rank_writes() -> None:
     require_equal(second, alone)
 
 
+@in_test_all
 def a_checkpoint_of_tensorflow_holds_model_and_optimizer() -> None:
     path = folder()
     with strategy().scope():
@@ -220,6 +225,7 @@ def first_values_are_rank_0s_however_ranks_are_seeded() -> None:
         keras.utils.set_random_seed(1)
 
 
+@in_test_all
 def one_rank_may_predict_by_a_copy_of_its_own() -> None:
     with strategy().scope():
         model = compiled(mlp())

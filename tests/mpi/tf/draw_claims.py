@@ -17,6 +17,7 @@ from tests.mpi.tf.training import (
     rows,
     strategy,
 )
+from tests.support.claims import in_test_all
 
 Draw = Callable[[], tf.Tensor]
 SEED = 7
@@ -84,6 +85,7 @@ def workers_draw_apart_where_replicas_of_mirrored_strategy_do() -> None:
             assert np.array_equal(runs[0], runs[1]) == (name == "stateless"), name
 
 
+@in_test_all
 def the_same_seed_draws_the_same_again() -> None:
     for in_function in (False, True):
         first, again = (found_by(strategy(), in_function=in_function) for _ in range(2))

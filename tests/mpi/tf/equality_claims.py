@@ -20,7 +20,7 @@ from tests.mpi.tf.training import (
     strategy,
     trained_alike,
 )
-from tests.support.claims import raises
+from tests.support.claims import in_test_all, raises
 from tf_strategy import gradients
 
 ADVICE = ("differ between ranks", "on every rank")
@@ -142,6 +142,7 @@ class Halved(keras.optimizers.SGD):
         super().apply([gradient / 2 for gradient in grads], trainable_variables)
 
 
+@in_test_all
 def optimizers_with_an_apply_of_their_own_train_as_in_one_process() -> None:
     for kind in (Plain, Halved):
         trained_alike(lambda kind=kind: compiled(mlp(), kind(0.05)), epochs=1)
@@ -160,6 +161,7 @@ def a_trainable_variable_that_replicas_write_alone_is_warned_of_and_not_compared
     fit(eager(), 1)
 
 
+@in_test_all
 def what_layers_and_optimizers_write_is_not_warned_of() -> None:
     def build() -> keras.Model:
         spectral = keras.layers.SpectralNormalization(dense(8, 3, kernel_constraint="max_norm"))

@@ -21,7 +21,7 @@ from tests.mpi.tf.training import (
     require_same_everywhere,
     strategy,
 )
-from tests.support.claims import raises
+from tests.support.claims import in_test_all, raises
 from tf_strategy.agreement import file_callbacks
 
 
@@ -88,6 +88,7 @@ def a_rank_with_a_path_of_its_own_or_alone_writes_it() -> None:
     coarse.barrier()
 
 
+@in_test_all
 def training_goes_on_from_a_backup_that_all_ranks_name() -> None:
     path = folder() / "backup"
 
@@ -119,6 +120,7 @@ def a_rank_that_is_late_to_end_a_fit_has_removed_its_backup_when_the_next_begins
         assert len(fit(made(), 2, callbacks=[Late(), keras.callbacks.BackupAndRestore(path)])["loss"]) == 2
 
 
+@in_test_all
 def one_rank_saves_within_the_scope_too() -> None:
     path = folder()
     with strategy().scope():
@@ -187,6 +189,7 @@ def all_ranks_take_part_where_a_save_reads_from_all() -> None:
     coarse.barrier()
 
 
+@in_test_all
 def bars_and_summaries_are_printed_once() -> None:
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):

@@ -23,12 +23,15 @@ from tests.mpi.tf.training import (
     trained_alike,
     twins,
 )
+from tests.support.claims import in_test_all
 
 
+@in_test_all
 def sgd_with_momentum_trains_as_in_one_process() -> None:
     trained_alike(lambda: compiled(mlp(), keras.optimizers.SGD(0.05, momentum=0.9, nesterov=True)))
 
 
+@in_test_all
 def adam_trains_as_in_one_process() -> None:
     trained_alike(lambda: compiled(mlp(), keras.optimizers.Adam(0.01)))
 
@@ -48,10 +51,12 @@ def a_global_norm_is_clipped_after_the_sum() -> None:
     trained_alike(lambda: compiled(mlp(), keras.optimizers.SGD(0.1, global_clipnorm=0.1)))
 
 
+@in_test_all
 def values_are_clipped_after_the_sum() -> None:
     trained_alike(lambda: compiled(mlp(), keras.optimizers.SGD(0.1, clipvalue=0.01)))
 
 
+@in_test_all
 def moving_averages_of_weights_are_those_of_one_process() -> None:
     settings = {"use_ema": True, "ema_momentum": 0.8, "ema_overwrite_frequency": 3}
     trained_alike(lambda: compiled(mlp(), keras.optimizers.SGD(0.1, **settings)))
@@ -81,10 +86,12 @@ def several_steps_in_one_call_are_the_same_steps() -> None:
     trained_alike(lambda: compiled(mlp(), steps_per_execution=4))
 
 
+@in_test_all
 def eager_training_is_the_same() -> None:
     trained_alike(lambda: compiled(mlp(), keras.optimizers.AdamW(0.01, clipnorm=0.1), run_eagerly=True))
 
 
+@in_test_all
 def a_model_of_one_scalar_trains() -> None:
     class Scale(keras.layers.Layer):
         def build(self, shape: object) -> None:
@@ -136,6 +143,7 @@ def a_layer_without_gradient_stays_as_it_is() -> None:
     require_equal(ours, alone)
 
 
+@in_test_all
 def a_layer_without_any_element_trains() -> None:
     class Empty(keras.layers.Layer):
         def build(self, shape: object) -> None:
@@ -147,6 +155,7 @@ def a_layer_without_any_element_trains() -> None:
     trained_alike(lambda: compiled(mlp(Empty())))
 
 
+@in_test_all
 def dropout_leaves_ranks_equal() -> None:
     ours, _ = twins(lambda: compiled(mlp(keras.layers.Dropout(0.5, seed=3))))
     with pushed(2 * STEPS, ours.trainable_variables):
@@ -172,6 +181,7 @@ def a_step_is_traced_once() -> None:
     assert len(traces) == once, f"{len(traces) - once} more traces"
 
 
+@in_test_all
 def an_optimizer_made_outside_the_scope_trains_alike() -> None:
     optimizer = keras.optimizers.SGD(0.05)
     with strategy().scope():
@@ -183,6 +193,7 @@ def an_optimizer_made_outside_the_scope_trains_alike() -> None:
     require_equal(ours, alone)
 
 
+@in_test_all
 def several_outputs_count_alike() -> None:
     def build() -> keras.Model:
         inputs = keras.Input((16,))

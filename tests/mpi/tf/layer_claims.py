@@ -24,6 +24,7 @@ from tests.mpi.tf.training import (
     trained_alike,
     twins,
 )
+from tests.support.claims import in_test_all
 
 
 def normalised(**settings: object) -> keras.Model:
@@ -124,6 +125,7 @@ def an_overflow_on_one_rank_alone_is_skipped_by_all() -> None:
         assert int(np.asarray(ours.optimizer.iterations)) == STEPS - 1
 
 
+@in_test_all
 def bfloat16_trains_alike() -> None:
     for policy in ("mixed_bfloat16", "bfloat16"):
         keras.config.set_dtype_policy(policy)
@@ -218,6 +220,7 @@ class Words(keras.layers.Layer):
         return tf.matmul(tf.reduce_sum(tf.gather(self.table.value, numbers), 1), self.table.value, transpose_b=True)
 
 
+@in_test_all
 def embeddings_train_as_in_one_process() -> None:
     numbers = np.random.default_rng(3)
     words, labels = numbers.integers(0, 30, (BATCH * STEPS, 6)), numbers.integers(0, 30, BATCH * STEPS)

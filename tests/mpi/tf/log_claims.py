@@ -14,6 +14,7 @@ from tests.mpi.tf.training import (
     rows,
     strategy,
 )
+from tests.support.claims import in_test_all
 
 
 class StepsOfItsOwn(keras.Model):
@@ -40,6 +41,7 @@ class StepsOfItsOwn(keras.Model):
         return {"error": error, "half": tf.cast(error, tf.float16), "rows": tf.shape(x)[0]}
 
 
+@in_test_all
 def logs_of_steps_of_ones_own_are_mirrored_strategys_on_the_same_split() -> None:
     if strategy().num_replicas_in_sync != 2:
         return

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.mpi.torch.torch_claims import NAMES
+from tests.support.claims import takes_all
 from tests.support.layouts import Choice, Layout, choices, covering, parameters, require_claims
 
 HERE = Path(__file__).parent
@@ -42,6 +43,8 @@ def layout_of(choice: Choice) -> Layout:
     ring = RING if choice["collective"] else ""
     collectives = ("allreduce", "collectives", "horovod_optimizer")
     left_out = {"": (), "all-reduce": ("tensors",)}.get(choice["way"], ("tensors", *collectives))
+    if choice["way"] not in ("", "half to devices") and not takes_all():
+        left_out += ("ecosystem",)
     modules = [name for name in NAMES if name not in left_out]
     return Layout(
         partition=choice["ranks"],

@@ -114,6 +114,7 @@ def _become(wanted: dict[str, Any], streams: list[int]) -> None:
     os.environ.update(wanted["environ"], PYTHONHASHSEED=hash_seed)
     os.chdir(wanted["folder"])
     sys.argv[1:] = wanted["argv"]
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # as below mpirun, also where what tests ignores it
     np.random.seed()  # as if numpy were imported now
 
 

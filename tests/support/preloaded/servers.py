@@ -9,18 +9,21 @@ from pathlib import Path
 
 _COARSE = (
     "numpy.random", "coarse", "coarse.client.profiler", "coarse.client.routing", "coarse.collectives.node_memory",
-    "coarse.collectives.progress", "coarse.protocol.composition", "coarse.protocol.partition_file", "coarse.proxy.service",
-    "coarse.storage.device_file", "coarse.storage.machine_code", "coarse.storage.pool.memory", "coarse.storage.pool.shadow",
-    "coarse.storage.processor", "coarse.transport.descriptors", "coarse.transport.device_transport",
-    "coarse.transport.pool.transport",
+    "coarse.collectives.progress", "coarse.protocol.composition", "coarse.protocol.partition_file",
+    "coarse.proxy.service", "coarse.storage.device_file", "coarse.storage.machine_code", "coarse.storage.pool.memory",
+    "coarse.storage.pool.shadow", "coarse.storage.processor", "coarse.transport.descriptors",
+    "coarse.transport.device_transport", "coarse.transport.pool.transport",
 )  # fmt: skip
 """Most of what a job's ranks import, without MPI, which each rank initialises by its import."""
 LIBRARIES = {
     "coarse": _COARSE,
-    "torch": ("torch", "torch.distributed.fsdp", "torch.utils.data", *_COARSE, "coarse.torch"),
+    "torch": (
+        "torch", "torch._dynamo", "torch.distributed.checkpoint.state_dict", "torch.distributed.fsdp",
+        "torch.utils.data", *_COARSE, "coarse.torch",
+    ),
     "tensorflow": ("tensorflow", *_COARSE, "tf_strategy"),
-}
-"""What is imported before ranks are forked, by the name that tests give."""
+}  # fmt: skip
+"""What is imported before ranks are forked, by the name that tests give; torch._dynamo, since any optimizer does."""
 ENVIRON = {"TF_CPP_MIN_LOG_LEVEL": "2"}
 """What libraries read when they are imported: of TensorFlow's logs its errors."""
 HASH_SEEDS = (1, 2)

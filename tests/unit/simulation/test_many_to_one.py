@@ -25,7 +25,7 @@ def test_an_all_reduce_gives_every_worker_every_sum(tree: tuple[int, ...], windo
     assert clean.num_resent == 0
 
 
-@pytest.mark.parametrize("window", [16, 64])
+@pytest.mark.parametrize("window", [pytest.param(16, marks=pytest.mark.test_all), 64])
 def test_go_back_n_is_right_too(window: int) -> None:
     for seed in range(2):
         simulate((3,), 60, BAD, window=window, seed=seed, go_back_n=True, silence_s=2e-4)

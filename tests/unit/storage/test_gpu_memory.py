@@ -92,7 +92,8 @@ def test_without_cuda_a_device_on_a_gpu_is_refused(monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", None)
     monkeypatch.delitem(sys.modules, "coarse.storage.gpu.cupy_gpus", raising=False)
     use(None)
-    with pytest.raises(ConfigError, match=r"^p\.toml:7: memory of rank 1 is 'cuda:0': GPUs need CuPy.*coarse-cxl\[cuda\]"):
+    wanted = r"^p\.toml:7: memory of rank 1 is 'cuda:0': GPUs need CuPy.*coarse-cxl\[cuda\]"
+    with pytest.raises(ConfigError, match=wanted):
         open_device_file(1, place(0), "test", MIB)
 
 

@@ -98,7 +98,13 @@ CASES: dict[str, Callable[[], Model]] = {
 }
 
 
-@pytest.mark.parametrize("what", CASES)
+@pytest.mark.parametrize(
+    "what",
+    [
+        pytest.param(what, marks=pytest.mark.test_all) if what.startswith("down, go-back-N") else what
+        for what in CASES
+    ],
+)
 def test_sums_and_packets_are_right_in_every_state_and_every_fair_run_ends(what: str) -> None:
     outcome = outcome_of(CASES[what](), what)
     assert outcome.fault is None, "\n".join(outcome.trace)
