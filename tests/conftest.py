@@ -1,7 +1,7 @@
 """`make test` leaves out the tests marked `test_all` and most layouts; `make test-all` takes them by --test-all.
 
 Files that take longest come first. Each run ends with the ten that took longest, and their seconds: what a change adds
-is seen there.
+is seen there. So are the seconds of each room, which CONTRIBUTING.md keeps.
 """
 
 import os
@@ -86,6 +86,16 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.section("slowest files")
         for file, spent_s in seconds.most_common(NUM_SLOWEST):
             terminalreporter.write_line(f"{spent_s:8.1f} s  {file}")
+        rooms: Counter[str] = Counter()
+        for file, spent_s in seconds.items():
+            rooms[room_of(file)] += spent_s
+        terminalreporter.write_line("rooms: " + ", ".join(f"{room} {s:.0f} s" for room, s in rooms.most_common()))
+
+
+def room_of(file: str) -> str:
+    """Return the folder below tests/mpi that a file is in, or else the folder below tests."""
+    parts = Path(file).parent.parts
+    return "/".join(parts[1:3] if parts[1:2] == ("mpi",) else parts[1:2])
 
 
 def seconds_by_file(stats: dict[str, list[object]]) -> Counter[str]:

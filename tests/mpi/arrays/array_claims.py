@@ -7,7 +7,7 @@ import time
 import numpy as np
 
 import coarse
-from tests.support.claims import raises, report_claims
+from tests.support.claims import raises, report_claims, takes_all
 
 FLOATS = (np.float16, np.float32, np.float64)
 INTEGERS = (np.int32, np.int64)
@@ -61,7 +61,7 @@ def same(result: np.ndarray, reference: np.ndarray) -> None:
 def every_dtype_op_and_shape_gives_the_plain_sum() -> None:
     kinds = [(dtype, op) for dtype in (*FLOATS, *INTEGERS) for op in OPS]
     kinds = [(d, op) for d, op in kinds if d in FLOATS or op is not coarse.Average]
-    for seed, shape in enumerate(SHAPES):
+    for seed, shape in enumerate(SHAPES if takes_all() else SHAPES[::2]):
         handles = [
             coarse.push_pull_async(
                 mine(shape, dtype, seed), f"sum/{shape}/{np.dtype(dtype)}/{op}", op

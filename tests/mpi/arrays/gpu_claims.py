@@ -57,7 +57,7 @@ def a_result_is_on_the_gpu_of_its_array() -> None:
 
 
 def arrays_of_many_pieces_give_the_plain_sum() -> None:
-    num_elements = 11_000_003  # more than two pieces of 16 MiB
+    num_elements = 8_400_003  # more than two pieces of 16 MiB
     same(on_host(coarse.push_pull(on_gpu(mine((num_elements,))), "gpu/large")), expected((num_elements,)))
 
 

@@ -13,7 +13,7 @@ from tests.support.layouts import parameters, partition_table
 
 HERE = Path(__file__).parent
 SUPPORT = REPOSITORY / "tests" / "support"
-TINY = '[routing]\npolicy = "fixed"\nthreshold_bytes = 1000\npartition_bytes = 8192\n'
+TINY = '[routing]\npolicy = "fixed"\nthreshold_bytes = 1000\npartition_bytes = 16384\n'
 RINGS = f'collective = "ring"\nnum_sync_groups = 2\n{TINY}'
 LAYOUTS = {
     "devices on one GPU": ((2, 2, 1, False), {"num_gpus": 1}, ("cuda:0",), ""),

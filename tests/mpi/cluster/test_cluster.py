@@ -292,7 +292,11 @@ def test_a_cluster_that_cannot_be_made_whole_is_taken_down(untouched):
     assert children() == before
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGKILL, signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.test_all)],
+    ids=lambda number: number.name,
+)
 def test_whatever_ends_the_launcher_ends_the_cluster(untouched, tmp_path, number):
     launcher = started(tmp_path)
     assert processes_in(namespaces_in(tmp_path))
@@ -314,6 +318,7 @@ def test_a_node_that_is_lost_ends_the_job_otherwise_than_well(untouched, tmp_pat
     assert not processes_in(namespaces_in(tmp_path))
 
 
+@pytest.mark.test_all
 def test_two_clusters_at_once_do_not_meet(untouched, tmp_path):
     folders = [tmp_path / name for name in ("first", "second")]
     for folder in folders:

@@ -34,7 +34,8 @@ def _ranks_may_be_root(monkeypatch):
 @pytest.mark.parametrize(("mode", "num_devices", "num_nodes", "policy"), [
     ("dense", 1, 1, "devices"), ("allreduce", 0, 1, "devices"), ("coarse", 2, 1, "auto"),
     pytest.param("coarse", 2, 1, "devices", marks=pytest.mark.test_all),
-    ("allreduce", 0, 2, "devices"), ("coarse", 2, 2, "devices"), ("coarse", 2, 2, "auto"),
+    ("allreduce", 0, 2, "devices"), ("coarse", 2, 2, "auto"),
+    pytest.param("coarse", 2, 2, "devices", marks=pytest.mark.test_all),
 ])  # fmt: skip
 def test_an_emulated_iteration_takes_as_long_as_the_simulated_one(mode, num_devices, num_nodes, policy):
     require_as_long(mode=mode, num_devices=num_devices, num_nodes=num_nodes, policy=policy)

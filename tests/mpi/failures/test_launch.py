@@ -94,10 +94,10 @@ def test_a_users_signal_reaches_every_worker_and_ends_nothing(tmp_path, is_plain
     ("how", "status", "words"),
     [
         ("raise", 1, "MPI rank 1 ended with status 1 before coarse.init()"),
-        ("exit 5", 5, "MPI rank 1 ended with status 5 before coarse.init()"),
+        pytest.param("exit 5", 5, "MPI rank 1 ended with status 5 before coarse.init()", marks=pytest.mark.test_all),
         ("exit 0", 1, "MPI rank 1 ended with status 0 before coarse.init()"),
         ("kill itself", 137, "MPI rank 1 was killed by signal 9 before coarse.init()"),
-        ("kill its watcher", 1, "MPI rank 1 was ended before coarse.init()"),
+        pytest.param("kill its watcher", 1, "MPI rank 1 was ended before coarse.init()", marks=pytest.mark.test_all),
         ("kill a device", 137, "MPI rank 2 was killed by signal 9"),
         ("exit late", 7, "MPI rank 1 ended with status 7 before coarse.init()"),
     ],
@@ -232,9 +232,10 @@ UNUSED = "coarse: no worker has called coarse.init(); the memory devices end\n"
 @pytest.mark.parametrize(
     ("how", "remark"),
     [
-        *((how, UNUSED) for how in ("plain", "finalizes", "starts MPI itself", "was looked for")),
-        *((how, UNUSED) for how in ("is executed anew", "runs in a child")),
-        *((how, "") for how in ("joins", "joins and finalizes")),
+        *((how, UNUSED) for how in ("plain", "starts MPI itself", "is executed anew", "runs in a child")),
+        *(pytest.param(how, UNUSED, marks=pytest.mark.test_all) for how in ("finalizes", "was looked for")),
+        pytest.param("joins", "", marks=pytest.mark.test_all),
+        ("joins and finalizes", ""),
     ],
 )
 def test_comm_world_of_a_script_is_the_workers_and_mpi_ends_with_or_without_coarse(how, remark):
@@ -255,7 +256,7 @@ def test_interpreters_that_a_worker_starts_are_no_ranks():
     ("how", "status", "words"),
     [
         ("raises", 1, "coarse: MPI rank 1 raised ArithmeticError"),
-        ("hooks", 1, "coarse: MPI rank 1 raised ArithmeticError"),
+        pytest.param("hooks", 1, "coarse: MPI rank 1 raised ArithmeticError", marks=pytest.mark.test_all),
         ("finalizes and joins", 1, "the script has ended MPI (MPI.Finalize), which cannot start again"),
         ("aborts", 5, "MPI rank 1 ended with status 5"),
         ("one leaves", 1, "MPI rank 1 ended with status 0 before MPI_Init, where ranks [0] wait"),

@@ -14,24 +14,34 @@ from tests.mpi.luwu.trained import ADAMW, FOLDER
 from tests.support.claims import Claim, raises
 
 
-def an_offloaded_optimizer_steps_shards() -> None:
+def two_alike() -> list[nn.Module]:
+    """Return two sharded models of equal values, whose shards have several sizes."""
     models = []
     for _ in range(2):
         torch.manual_seed(3)
-        model = nn.Sequential(nn.Linear(7, 13), nn.Tanh(), nn.Linear(13, 70))  # shards of several sizes
+        model = nn.Sequential(nn.Linear(7, 13), nn.Tanh(), nn.Linear(13, 70))
         models.append(ct.fully_shard(model, units=[nn.Linear]))
-    ours, plain = models
+    return models
+
+
+def take_step(model: nn.Module, optimizer: torch.optim.Optimizer, step: int) -> None:
+    """Train on rows that each worker and step draws."""
+    rows = torch.randn(3, 7, generator=torch.Generator().manual_seed(10 * step + coarse.rank()))
+    model(rows).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def an_offloaded_optimizer_steps_shards() -> None:
+    models = ours, plain = two_alike()
     storage = {"storage": [FOLDER / "offloaded"], "memory": 8 << 20, "chunk_elements": 256}
     optimizers = (
         ct.OffloadedOptimizer(ours.parameters(), torch.optim.AdamW, **storage, **ADAMW),
         torch.optim.AdamW(plain.parameters(), **ADAMW),
     )
     for step in range(1, 6):
-        rows = torch.randn(3, 7, generator=torch.Generator().manual_seed(10 * step + coarse.rank()))
         for model, optimizer in zip(models, optimizers, strict=True):
-            model(rows).square().mean().backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            take_step(model, optimizer, step)
     for one, other in zip(ours.parameters(), plain.parameters(), strict=True):
         torch.testing.assert_close(one.full_tensor(), other.full_tensor(), rtol=1e-4, atol=1e-5)
     mine, theirs = (optimizer.state_dict()["state"] for optimizer in optimizers)
@@ -43,22 +53,15 @@ def an_offloaded_optimizer_steps_shards() -> None:
 
 
 def what_is_written_to_shards_counts_in_the_next_offloaded_step() -> None:
-    models = []
-    for _ in range(2):
-        torch.manual_seed(3)
-        model = nn.Sequential(nn.Linear(7, 13), nn.Tanh(), nn.Linear(13, 70))
-        models.append(ct.fully_shard(model, units=[nn.Linear]))
+    models = two_alike()
     optimizers = (
         ct.OffloadedOptimizer(models[0].parameters(), torch.optim.SGD, storage=None, memory=8 << 20, lr=0.1),
         torch.optim.SGD(models[1].parameters(), lr=0.1),
     )
     first = {name: value.clone() for name, value in models[0].state_dict().items()}
     for step in range(1, 6):
-        rows = torch.randn(3, 7, generator=torch.Generator().manual_seed(10 * step + coarse.rank()))
         for model, optimizer in zip(models, optimizers, strict=True):
-            model(rows).square().mean().backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            take_step(model, optimizer, step)
             if step == 2:
                 model.load_state_dict(first)
             for parameter in model.parameters():

@@ -8,7 +8,6 @@ import numpy as np
 import tensorflow as tf
 
 from tests.mpi.tf.data_training import BATCH, EVEN, STRATEGY
-from tests.support.claims import in_test_all
 
 BOUNDARY = 64
 """Where an array lies that TensorFlow takes without a copy."""
@@ -102,7 +101,6 @@ def views_of_a_py_dataset_are_not_written_by_training() -> None:
     )
 
 
-@in_test_all
 def views_of_a_generator_are_not_written_however_they_are_split() -> None:
     all_stay_as_they_were(
         lambda: SQUARES.fit(generated(), epochs=2, verbose=0),

@@ -74,6 +74,7 @@ def are_alike(runs: list[list[np.ndarray]]) -> bool:
     return alike[0]
 
 
+@in_test_all
 def workers_draw_apart_where_replicas_of_mirrored_strategy_do() -> None:
     mirrored = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
     for in_function in (False, True):
@@ -128,6 +129,7 @@ class Langevin(keras.optimizers.SGD):
         super().update_step(gradient + 0.1 * tf.random.normal(tf.shape(gradient)), variable, learning_rate)
 
 
+@in_test_all
 def an_optimizer_that_draws_keeps_weights_equal() -> None:
     for run_eagerly in (False, True):
         keras.utils.set_random_seed(SEED)

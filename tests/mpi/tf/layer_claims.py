@@ -33,6 +33,7 @@ def normalised(**settings: object) -> keras.Model:
     return compiled(mlp(first, dense(24, 3, activation="tanh"), last))
 
 
+@in_test_all
 def normalisation_is_that_of_mirrored_strategy_on_the_same_split() -> None:
     if strategy().num_replicas_in_sync != 2:
         return
@@ -102,6 +103,7 @@ def scale_of(model: keras.Model) -> float:
     return float(np.asarray(model.optimizer.dynamic_scale))
 
 
+@in_test_all
 def a_loss_scale_grows_alike() -> None:
     ours, alone = in_half_precision(mlp)
     with pushed(2 * STEPS, ours.trainable_variables):

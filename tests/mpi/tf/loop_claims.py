@@ -22,7 +22,7 @@ from tests.mpi.tf.training import (
     rows,
     strategy,
 )
-from tests.support.claims import raises
+from tests.support.claims import in_test_all, raises
 
 Tensor = tf.Tensor
 
@@ -98,6 +98,7 @@ def trains(way: int, make: Callable[[], keras.optimizers.Optimizer] = adam) -> N
     require_close(variables_of(ours), variables_of(alone))
 
 
+@in_test_all
 def a_loop_in_a_function_trains_as_in_one_process() -> None:
     trains(1)
 
@@ -158,6 +159,7 @@ class Adversaries:
             optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
 
 
+@in_test_all
 def two_models_of_equal_shapes_train_in_one_step() -> None:
     with strategy().scope():
         ours = Adversaries()
