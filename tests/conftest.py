@@ -93,9 +93,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def room_of(file: str) -> str:
-    """Return the folder below tests/mpi that a file is in, or else the folder below tests."""
+    """Return the folder below tests/mpi that a file is in, or else the one below tests, or tests itself."""
     parts = Path(file).parent.parts
-    return "/".join(parts[1:3] if parts[1:2] == ("mpi",) else parts[1:2])
+    return "/".join(parts[1:3] if parts[1:2] == ("mpi",) else parts[1:2] or parts)
 
 
 def seconds_by_file(stats: dict[str, list[object]]) -> Counter[str]:
