@@ -89,7 +89,7 @@ def trained(layout: str, face: str) -> str:
         config.write_text(f'partition = "{partition}"\n{BUCKETS}{settings}')
         num_ranks = sum(map(int, partition.split(":")))
         environ = {**ARITHMETIC, "COARSE_CONFIG": str(config)}
-        done = mpirun(num_ranks, HERE / "training.py", folder, face, env=environ, timeout_s=LIMIT_S)
+        done = mpirun(num_ranks, HERE / "training.py", folder, face, env=environ, timeout_s=LIMIT_S, preloaded="")
         if done.returncode:
             sys.exit(f"{face} on {layout} ended with {done.returncode}\n{done.stdout}\n{done.stderr}")
         return _hash((Path(folder) / "values.bin").read_bytes())
