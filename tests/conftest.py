@@ -12,8 +12,8 @@ import pytest
 
 from tests.support import claims
 
-# Threads of OpenMP wait for one another by spinning, which takes two thirds of the time of jobs with more ranks than
-# cores. Read when torch is imported, here and in whatever tests start.
+# Threads of OpenMP wait for one another by spinning: two thirds of the processor time of torch's jobs, which have more
+# ranks than there are cores. Read when torch is imported, here and in whatever tests start.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 HERE = Path(__file__).parent

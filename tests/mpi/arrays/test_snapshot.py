@@ -93,7 +93,7 @@ def test_a_checkpoint_is_whole_whenever_all_ranks_are_killed(checkpoint, stage):
     completed = mpirun(4, HERE / "snapshot_story.py", "kill", checkpoint, stage)
     assert completed.returncode != 0
     found = read_checkpoint(checkpoint)
-    assert found.step in ((1,) if "part" in stage and "at its stage" in completed.stdout else (1, 2))
+    assert found.step in ((1,) if "part" in stage and not checkpoint.with_name("missed").exists() else (1, 2))
     assert len(found.tensors) == 24
     for number in range(24):
         values = found.tensors[f"layer{number}"].array

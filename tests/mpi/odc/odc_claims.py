@@ -560,11 +560,11 @@ CLAIMS: tuple[Claim, ...] = (
     a_worker_that_leaves_is_named,
 )
 
-NUM_ABOUT_BITS = 2
-"""So many of them are all that a job checks which a third argument "bits" asks for digests."""
+ABOUT_BITS = (twenty_steps_are_those_of_one_process, whoever_computes_what_the_bits_are_the_same)
+"""All that a job checks which a third argument "bits" asks for digests."""
 
 if __name__ == "__main__":
     coarse.init()
     torch.set_num_threads(1)
-    report_claims(CLAIMS if sys.argv[3:] != ["bits"] else CLAIMS[:NUM_ABOUT_BITS], FOLDER)
+    report_claims(ABOUT_BITS if sys.argv[3:] == ["bits"] else CLAIMS, FOLDER)
     coarse.shutdown()

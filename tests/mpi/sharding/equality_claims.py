@@ -19,7 +19,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy
 import coarse.torch as ct
 from tests.mpi.sharding import overlap_claims
 from tests.mpi.sharding.runs import ends_of, joined, require_equal, started
-from tests.support.claims import Claim
+from tests.support.claims import Claim, takes_all
 from tests.support.references import Net, relative_error, whole
 
 spot_steps = (0, 2, 4)
@@ -144,14 +144,14 @@ def loaded(model: nn.Module, state: dict[str, Tensor]) -> None:
     set_model_state_dict(model, state, options=StateDictOptions(full_state_dict=True))
 
 
-def claims(folder: Path, *, takes_all: bool) -> Iterator[Claim]:
-    """Every claim of every mode it is for, named by both; else float32 in fsdp alone, whose bits fcdp has."""
+def claims(folder: Path) -> Iterator[Claim]:
+    """Every claim of every mode it is for, named by both; in `make test` float32 in fsdp alone, whose bits fcdp has."""
     for mode in ("fsdp", "fsdp in a ring", "hybrid", "zeropp", *FCDP):
         yield of(mode, equals_one_process_in_float64)
-        if takes_all or mode == "fsdp":
+        if takes_all() or mode == "fsdp":
             yield of(mode, loses_as_one_process_in_float32)
             yield of(mode, has_the_gradients_of_one_process_from_equal_parameters_in_float32)
-    for mode in FCDP if takes_all else FCDP[1:2]:
+    for mode in FCDP if takes_all() else ("fcdp, tau between",):
         for precision in PRECISIONS:
             yield of(mode, has_the_bits_of_fsdp, precision=precision)
     yield of("zeropp", has_the_bits_of_fsdp, precision="float64")

@@ -1,4 +1,4 @@
-"""Checks all claims about four workers of two nodes in one job: `sharding_claims.py FOLDER all|few STEP...`.
+"""Checks all claims about four workers of two nodes in one job: `sharding_claims.py FOLDER STEP...`.
 
 The steps are those in which gradients are compared; trainings that are compared end with the last.
 """
@@ -16,12 +16,11 @@ if __name__ == "__main__":
     torch.set_num_threads(1)  # as many as there are workers compute on the same cores
     ct.init()
     folder = Path(sys.argv[1])
-    takes_all = sys.argv[2] == "all"
-    equality_claims.spot_steps = tuple(map(int, sys.argv[3:]))
+    equality_claims.spot_steps = tuple(map(int, sys.argv[2:]))
     groups = {
-        "situations": situation_claims.claims(takes_all=takes_all),
+        "situations": situation_claims.claims(),
         "broken rules": situation_claims.mutated(),
-        "modes": equality_claims.claims(folder, takes_all=takes_all),
+        "modes": equality_claims.claims(folder),
         "two nodes": [*mode_claims.claims(folder), *memory_claims.CLAIMS],  # last: the others go on without a worker
     }
     for name, claims in groups.items():

@@ -12,7 +12,7 @@ from coarse.parallel.sharded.passes import ChangeWatch, Mark
 from tests.mpi.sharding import editing_situations, training_situations
 from tests.mpi.sharding.runs import require_equal, tell
 from tests.mpi.sharding.situation import SITUATIONS
-from tests.support.claims import Claim
+from tests.support.claims import Claim, takes_all
 
 STORIES = (training_situations, editing_situations)
 """Modules that have listed their situations."""
@@ -87,8 +87,7 @@ FEW = (
     "an_evaluation_that_leaves_out_a_unit_before_a_step",
     "weights_swapped_for_an_evaluation_between_forward_and_backward",
 )
-MANY = (
-    *FEW,
+MORE = (
     "load_state_dict_in_mid_training",
     "an_edit_through_data_of_one_element_on_one_worker",
     "adapters_beside_a_frozen_base",
@@ -99,10 +98,10 @@ MANY = (
 )
 
 
-def claims(*, takes_all: bool) -> Iterator[Claim]:
+def claims() -> Iterator[Claim]:
     """One for each mode and situation."""
-    often = MANY if takes_all else MANY[len(FEW) :]
-    for mode in (*ALL, *OFTEN, "zeropp", *(("fsdp", "hybrid") if takes_all else ())):
+    often = (*FEW, *MORE) if takes_all() else MORE
+    for mode in (*ALL, *OFTEN, "zeropp", *(("fsdp", "hybrid") if takes_all() else ())):
         for name in SITUATIONS if mode in ALL else often if mode in OFTEN else FEW:
             yield claim(f"{mode}: {name}", functools.partial(equals_one_process, mode, name))
 

@@ -5,29 +5,30 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.claims import read_reports, require_held
+from tests.support.claims import read_reports, require_held, takes_all
 from tests.support.launch import mpirun
 from tests.support.layouts import partition_table
 
 HERE = Path(__file__).parent
 NUM_WORKERS = 4
-GROUPS = {"modes": 28, "situations": 57, "broken rules": 8, "two nodes": 69}
+GROUPS = {"broken rules": 8, "two nodes": 69} | (
+    {"modes": 46, "situations": 75} if takes_all() else {"modes": 28, "situations": 57}
+)
 """Groups of claims, and how many each has at least."""
 STEPS, ALL_STEPS = (0, 2, 4), (0, 9, 19)
 """Where gradients are compared in `make test` and in `make test-all`; the last ends a training."""
 
 
 @pytest.fixture(scope="module")
-def reports(request, tmp_path_factory):
+def reports(tmp_path_factory):
     """By group and claim what each worker found."""
     folder = tmp_path_factory.mktemp("sharding")
     (folder / "partition.toml").write_text(partition_table(NUM_WORKERS, NUM_WORKERS, num_nodes=2, is_both=True))
     (folder / "config.toml").write_text('stall_timeout_s = 20\npartition = "partition.toml"\n')
-    takes_all = request.config.getoption("--test-all")
-    choice = ("all", *ALL_STEPS) if takes_all else ("few", *STEPS)
+    steps = ALL_STEPS if takes_all() else STEPS
     environ = {"COARSE_CONFIG": str(folder / "config.toml")}
     completed = mpirun(
-        NUM_WORKERS, HERE / "sharding_claims.py", folder, *choice, env=environ, timeout_s=600, preloaded="torch"
+        NUM_WORKERS, HERE / "sharding_claims.py", folder, *steps, env=environ, timeout_s=600, preloaded="torch"
     )
     assert completed.returncode == 0, completed.stderr
     return {name: read_reports(folder / name, NUM_WORKERS) for name in GROUPS}

@@ -31,8 +31,6 @@ HASH_SEEDS = (1, 2)
 
 _HERE = Path(__file__).parent
 _started: dict[str, tuple[str, ...]] = {}
-pids: list[int] = []
-"""The processes that have been started."""
 
 
 def rank_command(library: str, environ: Mapping[str, str]) -> tuple[str, ...]:
@@ -57,8 +55,6 @@ def _start(library: str, environ: Mapping[str, str]) -> tuple[str, ...]:
         )
         for path, seed in zip(paths, HASH_SEEDS, strict=True)
     ]  # fmt: skip
-
-    pids.extend(server.pid for server in servers)
 
     def end() -> None:
         for server in servers:
