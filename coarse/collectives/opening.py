@@ -48,6 +48,32 @@ def communicators(worker_comm: MPI.Comm, workers: tuple[int, ...], tag: int) -> 
     return comm, comm.Dup()
 
 
+def greet(parent: MPI.Comm, workers: tuple[int, ...], rank: int, what: str) -> Waits:
+    """Wait until all members, of which this is number `rank`, have come to open the same.
+
+    [Note: hello] Making a communicator blocks inside MPI until all its members have come. So they first send each
+    other a message, for which the progress thread waits as for any other; then all are about to come.
+
+    Raises:
+        MismatchError: another member opens something else now.
+    """
+    mine = np.frombuffer(hashlib.blake2b(what.encode(), digest_size=16).digest(), np.uint8)
+    theirs = np.tile(mine, (len(workers), 1))
+    messages = Messages()
+    for member, worker in enumerate(workers):
+        if member != rank:
+            into = theirs[member]
+            messages.add(parent.Irecv([into, MPI.BYTE], worker, int(Tag.HELLO)), worker, into)
+            messages.add(parent.Isend([mine, MPI.BYTE], worker, int(Tag.HELLO)), worker, mine)
+    yield messages
+    differing = [worker for worker, hello in zip(workers, theirs, strict=True) if (hello != mine).any()]
+    if differing:
+        raise MismatchError(
+            f"rank {workers[rank]}: {what} is opened here, and another one on ranks {differing}; open the same groups "
+            "in the same order on all their members"
+        )
+
+
 @dataclass
 class Opened:
     """What a group has once its members have met."""
@@ -66,14 +92,12 @@ class Opened:
     def open(self) -> Waits:
         """Meet the others.
 
-        [Note: hello] Making a communicator blocks inside MPI until all its members have come. So they first send each
-        other a message, for which the progress thread waits as for any other; then all are about to come.
-
         Raises:
             MismatchError: another member opens another group now.
             CapacityError: a node's devices have no room (on all members).
         """
-        yield from self._greet()
+        what = f'a group of ranks {list(self.workers)} with collective "{self.collective}"'
+        yield from greet(self.shared.worker_comm, self.workers, self.rank, what)
         self.comms += communicators(self.shared.worker_comm, self.workers, _TAG)
         counters = (self.traffic, self.shared.traffic)
         self.wire = GroupWire(self.comms[0], self.shape, self.rank, self.workers, counters)
@@ -93,23 +117,3 @@ class Opened:
         yield self.node.ticks.all_passed(self.node.ticks.tick())
         if self.node.position == 0:
             self.shared.devices.free(self.node.region)
-
-    def _greet(self) -> Waits:
-        parent, size = self.shared.worker_comm, len(self.workers)
-        text = f"{self.workers} {self.collective}".encode()
-        mine = np.frombuffer(hashlib.blake2b(text, digest_size=16).digest(), np.uint8)
-        theirs = np.tile(mine, (size, 1))
-        messages = Messages()
-        for member, worker in enumerate(self.workers):
-            if member != self.rank:
-                into = theirs[member]
-                messages.add(parent.Irecv([into, MPI.BYTE], worker, int(Tag.HELLO)), worker, into)
-                messages.add(parent.Isend([mine, MPI.BYTE], worker, int(Tag.HELLO)), worker, mine)
-        yield messages
-        differing = [self.workers[member] for member in range(size) if (theirs[member] != mine).any()]
-        if differing:
-            raise MismatchError(
-                f"rank {self.workers[self.rank]}: a group of ranks {list(self.workers)} with collective "
-                f'"{self.collective}" is opened here, and another one on ranks {differing}; open the same groups in '
-                "the same order on all their members"
-            )

@@ -16,6 +16,7 @@ import coarse
 from coarse.session import current
 
 Claim = Callable[[], None]
+_REPOSITORY = Path(__file__).parents[2]
 _IN_TEST_ALL: set[Claim] = set()
 TAKES_ALL = "TESTS_TAKE_ALL"
 """Set in the environment by --test-all."""
@@ -62,15 +63,12 @@ def report_claims(claims: Iterable[Claim], folder: str | Path) -> None:
 
 
 def claims_of(module: Path) -> list[str]:
-    """The names in a module's CLAIMS, but for what it unpacks there; read, since importing it may take long."""
+    """The names in a module's CLAIMS, but for what it unpacks there; read, since importing it may take long.
+
+    Claims may be its own functions, or imported by name from other modules of claims.
+    """
     body = ast.parse(module.read_text()).body
-    left_out = {
-        node.name
-        for node in body
-        if isinstance(node, ast.FunctionDef)
-        and in_test_all.__name__ in map(ast.unparse, node.decorator_list)
-        and not takes_all()
-    }
+    left_out = set() if takes_all() else set().union(*(_left_out(one) for one in [body, *_imported(body)]))
     (claims,) = [
         node.value
         for node in body
@@ -80,6 +78,22 @@ def claims_of(module: Path) -> list[str]:
     assert isinstance(claims, ast.Tuple | ast.List)
     named = [ast.unparse(claim) for claim in claims.elts if isinstance(claim, ast.Name)]
     return [name for name in named if name not in left_out]
+
+
+def _imported(body: list[ast.stmt]) -> Iterator[list[ast.stmt]]:
+    """The statements of each module of claims that these import names from."""
+    for node in body:
+        if isinstance(node, ast.ImportFrom) and node.module is not None and node.module.endswith("_claims"):
+            yield ast.parse((_REPOSITORY / f"{node.module.replace('.', '/')}.py").read_text()).body
+
+
+def _left_out(body: list[ast.stmt]) -> set[str]:
+    """The names of a module's functions that are marked by `in_test_all`."""
+    return {
+        node.name
+        for node in body
+        if isinstance(node, ast.FunctionDef) and in_test_all.__name__ in map(ast.unparse, node.decorator_list)
+    }
 
 
 def read_reports(folder: Path, num_workers: int) -> dict[str, list[str]]:

@@ -8,6 +8,7 @@ from mpi4py import MPI
 
 from coarse.client.link import DeviceLink
 from coarse.collectives.awaited import Copied
+from coarse.collectives.opening import greet
 from coarse.collectives.progress import Pending, ProgressThread, Waits
 from coarse.collectives.worker_ring import WorkerRing
 from coarse.protocol.dtypes import DType, Op
@@ -66,7 +67,10 @@ class AllreduceStream:
         """Nothing will be submitted any more."""
         self._progress.close()
 
-    def _duplicate(self) -> None:
+    def _duplicate(self) -> Waits:
+        """See [Note: hello]."""
+        workers = tuple(range(self._comm.Get_size()))
+        yield from greet(self._comm, workers, self._comm.Get_rank(), "all-reduce by the workers")
         self._comm = self._comm.Dup()
 
     def _reduce(self, descriptor: Descriptor, array: np.ndarray) -> Waits | None:

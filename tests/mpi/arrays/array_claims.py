@@ -62,13 +62,12 @@ def every_dtype_op_and_shape_gives_the_plain_sum() -> None:
     kinds = [(dtype, op) for dtype in (*FLOATS, *INTEGERS) for op in OPS]
     kinds = [(d, op) for d, op in kinds if d in FLOATS or op is not coarse.Average]
     for seed, shape in enumerate(SHAPES if takes_all() else SHAPES[::2]):
+        some = kinds if takes_all() else kinds[seed % 2 :: 2]
         handles = [
-            coarse.push_pull_async(
-                mine(shape, dtype, seed), f"sum/{shape}/{np.dtype(dtype)}/{op}", op
-            )
-            for dtype, op in kinds
+            coarse.push_pull_async(mine(shape, dtype, seed), f"sum/{shape}/{np.dtype(dtype)}/{op}", op)
+            for dtype, op in some
         ]
-        for (dtype, op), handle in zip(kinds, handles, strict=True):
+        for (dtype, op), handle in zip(some, handles, strict=True):
             same(handle.wait(), expected(shape, dtype, op, seed))
 
 

@@ -2,6 +2,8 @@
 
 import re
 
+import pytest
+
 from tests.mpi.docs.test_tutorial import run
 from tests.support.launch import REPOSITORY
 
@@ -14,6 +16,7 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 
 
+@pytest.mark.test_all
 def test_the_program_of_the_page_prints_what_the_page_says(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text("\n\n".join(blocks("python")))

@@ -45,7 +45,8 @@ def test_measured_tables_are_those_of_the_model(machine, remote):
 
 
 @pytest.mark.parametrize(("policy", "lost"), [
-    ("devices", "socket0 crossing=0.1@0.11"), ("auto", "gpu0 - gpu2 *=0.02@0.11"),
+    pytest.param("devices", "socket0 crossing=0.1@0.11", marks=pytest.mark.test_all),
+    ("auto", "gpu0 - gpu2 *=0.02@0.11"),
 ])  # fmt: skip
 def test_a_link_that_degrades_in_mid_run_changes_tables_split_and_iterations_as_in_the_simulator(policy, lost):
     """The fabric alone is told; workers measure, and all sums stay right across the change of epoch."""

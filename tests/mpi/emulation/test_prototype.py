@@ -12,7 +12,7 @@ from tests.support.launch import REPOSITORY, mpirun
 SCRIPT = REPOSITORY / "experiments" / "coarse_prototype.py"
 
 
-@pytest.mark.parametrize("num_gpus", [1, 3])
+@pytest.mark.parametrize("num_gpus", [pytest.param(1, marks=pytest.mark.test_all), 3])
 def test_an_iteration_on_gpus_takes_as_long_as_the_simulated_one(tmp_path, num_gpus):
     """The ranks check every sum; a GPU's own time, and that of its copies, counts for nothing."""
     arguments = ("--iterations", 2, "--dilation", 30, "--out", tmp_path / "rows.json")

@@ -2,14 +2,13 @@
 
 import math
 import re
-import sys
 from itertools import product
 from pathlib import Path
 
 import pytest
 
 from tests.support.claims import claims_of, read_reports, takes_all
-from tests.support.launch import REPOSITORY, complete, mpirun
+from tests.support.launch import REPOSITORY, mpirun
 
 HERE = Path(__file__).parent
 NUM_WORKERS = 2
@@ -60,11 +59,11 @@ def test_two_workers_train_as_one_process(reports, name):
         assert not failure, f"worker {rank}:\n{failure}"
 
 
-def test_the_script_runs_by_coarse_run(tmp_path):
+def test_the_script_trains_and_writes_what_it_measured(tmp_path):
     script = REPOSITORY / "experiments" / "finetune.py"
-    launcher = [sys.executable, "-m", "coarse", "run", "--workers", "2", "--devices", "1", str(script)]
     small = ["--family", "opt", "--lora", "--steps", "2", "--batch", "4", "--length", "48", "--doc-stride", "24"]
-    completed = complete([*launcher, "--mode", "fcdp", *small, "--out", str(tmp_path)])
+    environ = {"COARSE_PARTITION": "2:1"}
+    completed = mpirun(3, script, "--mode", "fcdp", *small, "--out", tmp_path, env=environ, preloaded="torch")
     assert completed.returncode == 0, completed.stderr
     losses = re.findall(r"^step \d/2  loss (\S+) ", completed.stdout, re.MULTILINE)
     assert [float(loss) for loss in losses] == pytest.approx([math.log(48)] * 2, rel=0.2)

@@ -9,25 +9,30 @@ import pytest
 from experiments.gpt.rows import read_run
 from experiments.keras_digits.settings import DigitsTraining
 from tests.support.claims import read_reports, require_held
-from tests.support.launch import REPOSITORY, complete
+from tests.support.launch import REPOSITORY, complete, mpirun
 from tests.support.layouts import parameters
 
 HERE = Path(__file__).parent
 NUM_WORKERS = 2
-COARSE_RUN = [sys.executable, "-m", "coarse", "run", "--workers", "2", "--devices", "2"]
 DIGITS = [str(REPOSITORY / "experiments" / "train_keras_digits.py"), "--epochs", "6"]
 LEAST_ACCURACY = 0.97
 NUM_STEPS = 6 * (1437 // DigitsTraining.batch)
 GRADIENT_BYTES = 4 * 23_946
 
 
+def trained(*command: object) -> str:
+    """What a script printed on two workers and two memory devices."""
+    environ = {"COARSE_PARTITION": "2:2"}
+    completed = mpirun(4, *command, env=environ, timeout_s=240.0, preloaded="tensorflow")
+    assert completed.returncode == 0, completed.stderr
+    return completed.stdout
+
+
 @pytest.fixture(scope="module")
 def digits(tmp_path_factory):
     """What the script printed, and the documents of both workers."""
     folder = tmp_path_factory.mktemp("digits")
-    completed = complete([*COARSE_RUN, *DIGITS, "--out", str(folder)], timeout_s=180.0)
-    assert completed.returncode == 0, completed.stderr
-    return completed.stdout, read_run(folder, "coarse")
+    return trained(*DIGITS, "--out", folder), read_run(folder, "coarse")
 
 
 def test_two_workers_learn_the_digits_and_end_alike(digits):
@@ -65,10 +70,7 @@ BODIES = {"small": (346, 330), "ResNet50": (23_608_202, 23_555_082)}
 def images(request, tmp_path_factory):
     """The folder that a job of the script on the digits left behind, what it printed, and its model's parameters."""
     folder = tmp_path_factory.mktemp("images")
-    command = [*COARSE_RUN, str(HERE / "keras_images.py"), request.param, str(folder)]
-    completed = complete(command, timeout_s=240.0)
-    assert completed.returncode == 0, completed.stderr
-    return folder, completed.stdout, *BODIES[request.param]
+    return folder, trained(HERE / "keras_images.py", request.param, folder), *BODIES[request.param]
 
 
 def test_resnet50_trains_on_a_folder_of_images(images):

@@ -95,7 +95,7 @@ def test_a_users_signal_reaches_every_worker_and_ends_nothing(tmp_path, is_plain
     [
         ("raise", 1, "MPI rank 1 ended with status 1 before coarse.init()"),
         pytest.param("exit 5", 5, "MPI rank 1 ended with status 5 before coarse.init()", marks=pytest.mark.test_all),
-        ("exit 0", 1, "MPI rank 1 ended with status 0 before coarse.init()"),
+        pytest.param("exit 0", 1, "MPI rank 1 ended with status 0 before coarse.init()", marks=pytest.mark.test_all),
         ("kill itself", 137, "MPI rank 1 was killed by signal 9 before coarse.init()"),
         pytest.param("kill its watcher", 1, "MPI rank 1 was ended before coarse.init()", marks=pytest.mark.test_all),
         ("kill a device", 137, "MPI rank 2 was killed by signal 9"),
@@ -232,8 +232,11 @@ UNUSED = "coarse: no worker has called coarse.init(); the memory devices end\n"
 @pytest.mark.parametrize(
     ("how", "remark"),
     [
-        *((how, UNUSED) for how in ("plain", "starts MPI itself", "is executed anew", "runs in a child")),
-        *(pytest.param(how, UNUSED, marks=pytest.mark.test_all) for how in ("finalizes", "was looked for")),
+        *((how, UNUSED) for how in ("plain", "is executed anew", "runs in a child")),
+        *(
+            pytest.param(how, UNUSED, marks=pytest.mark.test_all)
+            for how in ("starts MPI itself", "finalizes", "was looked for")
+        ),
         pytest.param("joins", "", marks=pytest.mark.test_all),
         ("joins and finalizes", ""),
     ],
@@ -260,7 +263,10 @@ def test_interpreters_that_a_worker_starts_are_no_ranks():
         ("finalizes and joins", 1, "the script has ended MPI (MPI.Finalize), which cannot start again"),
         ("aborts", 5, "MPI rank 1 ended with status 5"),
         ("one leaves", 1, "MPI rank 1 ended with status 0 before MPI_Init, where ranks [0] wait"),
-        ("one stays", 1, "MPI rank 1 ended with status 0 before coarse.init(), where ranks [0] wait"),
+        pytest.param(
+            "one stays", 1, "MPI rank 1 ended with status 0 before coarse.init(), where ranks [0] wait",
+            marks=pytest.mark.test_all,
+        ),
     ],
 )
 def test_a_worker_that_leaves_others_in_mpi_ends_the_job(how, status, words):
@@ -287,7 +293,7 @@ def test_a_sitecustomize_of_the_users_own_runs_and_may_fail(tmp_path, monkeypatc
     [
         ("gloo", TWO_AND_ONE, "gloo", UNUSED),
         pytest.param("gloo by a store", TWO_AND_ONE, "gloo", UNUSED, marks=pytest.mark.test_all),
-        ("any", TWO_AND_ONE, "coarse", ""),
+        pytest.param("any", TWO_AND_ONE, "coarse", "", marks=pytest.mark.test_all),
         ("gloo", (*TWO_AND_ONE, "--replaces", "nccl,gloo"), "coarse", ""),
     ],
 )

@@ -99,7 +99,7 @@ def undisturbed_hosts(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str
 @pytest.mark.parametrize(
     ("victim", "network", "how"),
     [
-        pytest.param(6, "udp", "int64", id="the optimizer node, adding integers"),
+        pytest.param(6, "udp", "int64", id="the optimizer node, adding integers", marks=pytest.mark.test_all),
         pytest.param(4, "mpi", "int64", id="a host's device, adding integers", marks=pytest.mark.test_all),
         pytest.param(6, "mpi", "float32", id="the optimizer node", marks=pytest.mark.test_all),
         pytest.param(5, "udp", "float32", id="the switch", marks=pytest.mark.test_all),

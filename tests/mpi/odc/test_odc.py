@@ -19,7 +19,7 @@ JOBS = {
     "two nodes, cache in workers": (BOTH, "all"),
 }  # fmt: skip
 IN_MAKE_TEST = {"one node", "two nodes", "two nodes, cache"}
-ABOUT_BITS = set() if takes_all() else {"two nodes"}
+ABOUT_BITS = set() if takes_all() else {"one node", "two nodes"}
 """Jobs that check the bits of trainings and no other claims."""
 _digests: dict[tuple[int, int], dict[str, str]] = {}
 """(Workers, nodes) -> job -> the bits of twenty steps."""

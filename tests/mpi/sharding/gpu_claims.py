@@ -16,7 +16,7 @@ from coarse.errors import CoarseError, GpuError
 from coarse.storage.gpu.available import gpus
 from coarse.storage.gpu.staging import Stage, host_staging
 from tests.mpi.sharding.runs import MODES, ends_of, started
-from tests.support.claims import Claim, raises, report_claims
+from tests.support.claims import Claim, raises, report_claims, takes_all
 from tests.support.gpu_torch import collectives_on_gpu, is_stand_in, start
 from tests.support.references import Net, Run
 
@@ -175,9 +175,10 @@ def a_copy_that_fails_is_an_error_of_whoever_waits() -> None:
 
 
 def claims() -> Iterator[Claim]:
-    """Every mode in two types, and what some modes alone do."""
-    for mode in MODES:
-        for name, options in (("float32", {}), ("bfloat16", HALVES)):
+    """Every mode in two types, in `make test` in one or the other, and what some modes alone do."""
+    for number, mode in enumerate(MODES):
+        types = [("float32", {}), ("bfloat16", HALVES)]
+        for name, options in types if takes_all() else [types[number % 2]]:
             yield claim(f"{mode} in {name} has the bits of the cpu", partial(has_the_bits_of_the_cpu, mode, **options))
     for mode in ("fsdp", "hybrid", "zeropp", "fcdp"):
         yield claim(f"{mode} accumulates", partial(accumulates_and_recomputes_as_on_the_cpu, mode))

@@ -312,10 +312,20 @@ def a_root_without_parameters_or_sharded_by_torch_hides_no_change() -> None:
 
 def fsdp2s_options_go_through(option: str, value: object) -> None:
     for mode in ("fsdp", "zeropp", "fcdp"):
-        plain, model = ct.fully_shard(Stack(), mode), ct.fully_shard(Stack(), mode, **{option: value})
-        optimizers = optimizer_of(plain), optimizer_of(model)
-        for step in range(3):
-            assert train(plain, optimizers[0], step) == train(model, optimizers[1], step)
+        assert losses(mode, **{option: value}) == plain_losses(mode)
+
+
+def losses(mode: str, **options: object) -> list[float]:
+    """Of three steps of a model that is sharded with these options."""
+    model = ct.fully_shard(Stack(), mode, **options)
+    optimizer = optimizer_of(model)
+    return [train(model, optimizer, step) for step in range(3)]
+
+
+@functools.cache
+def plain_losses(mode: str) -> list[float]:
+    """The same without options."""
+    return losses(mode)
 
 
 def units_are_those_that_are_chosen() -> None:

@@ -125,6 +125,7 @@ def tags_in(folder: Path) -> set[str]:
     return {value.tag for event in events for value in event.summary.value}
 
 
+@in_test_all
 def a_saved_model_goes_on_as_if_it_had_not_been() -> None:
     path = folder()
     ours, alone = twins(lambda: compiled(mlp(), keras.optimizers.Adam(0.01)))

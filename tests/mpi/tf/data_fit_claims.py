@@ -21,12 +21,14 @@ from tests.mpi.tf.data_training import (
     rows,
     trained_alike,
 )
+from tests.support.claims import in_test_all
 
 
 def a_last_batch_that_leaves_a_worker_no_rows_trains_as_under_mirrored_strategy() -> None:
     trained_alike(fitted(ODD), MIRRORED)
 
 
+@in_test_all
 def batch_normalization_over_no_rows_is_that_of_mirrored_strategy() -> None:
     trained_alike(fitted(ODD, epochs=1), MIRRORED, keras.layers.BatchNormalization)
 
@@ -37,10 +39,12 @@ def evaluate_over_a_last_batch_of_no_rows_is_that_of_one_process() -> None:
         require_alike(ours.evaluate(data, verbose=0)[1], alone.evaluate(data, verbose=0)[1])
 
 
+@in_test_all
 def several_steps_per_execution_and_validation_train_as_in_one_process() -> None:
     trained_alike(fitted(EVEN, validation_data=rows(48), validation_batch_size=8), steps=3)
 
 
+@in_test_all
 def weighted_rows_and_split_validation_train_as_in_one_process() -> None:
     weights = np.random.default_rng(5).uniform(0.5, 2, EVEN).astype("f4")
     trained_alike(fitted(EVEN, sample_weight=weights, validation_split=0.4, batch_size=8))

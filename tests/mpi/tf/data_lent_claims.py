@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from tests.mpi.tf.data_training import BATCH, EVEN, STRATEGY
+from tests.support.claims import in_test_all
 
 BOUNDARY = 64
 """Where an array lies that TensorFlow takes without a copy."""
@@ -89,6 +90,7 @@ def all_stay_as_they_were(*uses: Callable[[], object]) -> None:
         assert checksums() == before, f"use {number} has written to the program's arrays"
 
 
+@in_test_all
 def views_of_a_py_dataset_are_not_written_by_training() -> None:
     all_stay_as_they_were(
         lambda: SQUARES.fit(Views(X, Y), epochs=2, verbose=0),

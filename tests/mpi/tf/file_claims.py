@@ -108,6 +108,7 @@ def training_goes_on_from_a_backup_that_all_ranks_name() -> None:
     require_equal(second, whole)
 
 
+@in_test_all
 def a_rank_that_is_late_to_end_a_fit_has_removed_its_backup_when_the_next_begins() -> None:
     path = folder() / "backup"
 

@@ -103,6 +103,7 @@ def a_loop_in_a_function_trains_as_in_one_process() -> None:
     trains(1)
 
 
+@in_test_all
 def copies_of_weights_begin_as_the_weights_do_in_a_function() -> None:
     """Where the first step is traced, the optimizer makes its variables, and copies weights that the step changes."""
     if hasattr(keras.optimizers, "ScheduleFreeAdamW"):  # the oldest Keras supported has none

@@ -36,6 +36,14 @@ def ended(how: str, folder: Path, *, workers: int = 2) -> Completed:
     return complete([*command, str(HERE / "ended_rank.py"), how, str(folder)], timeout_s=TIMEOUT_S)
 
 
+def ended_under_mpirun(how: str, folder: Path, *, ulfm: bool = True) -> Completed:
+    """The same of two workers, by mpirun alone."""
+    environ = QUIET | {"COARSE_PARTITION": "2:1"}
+    return mpirun(
+        3, HERE / "ended_rank.py", how, folder, env=environ, timeout_s=TIMEOUT_S, ulfm=ulfm, preloaded="tensorflow"
+    )
+
+
 def require_nothing_left(folder: Path) -> None:
     """No worker runs any more."""
     pids = [int(path.read_text()) for path in folder.glob("pid*")]
@@ -68,17 +76,13 @@ def test_who_is_killed_in_mid_fit_is_named_to_all_survivors_whether_they_catch_i
 
 @pytest.mark.test_all
 def test_under_plain_mpirun_a_death_in_mid_fit_ends_the_job(tmp_path):
-    environ = QUIET | {"COARSE_PARTITION": "2:1"}
-    completed = mpirun(
-        3, HERE / "ended_rank.py", "kill", tmp_path, env=environ, timeout_s=TIMEOUT_S, preloaded="tensorflow"
-    )
+    completed = ended_under_mpirun("kill", tmp_path, ulfm=False)
     assert completed.returncode != 0
     require_nothing_left(tmp_path)
 
 
-def test_who_leaves_in_mid_fit_is_named(tmp_path, monkeypatch):
-    monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "3")
-    completed = ended("exit", tmp_path)
+def test_who_leaves_in_mid_fit_is_named(tmp_path):
+    completed = ended_under_mpirun("exit", tmp_path)
     assert completed.returncode != 0
     report = report_of(tmp_path)
     assert report["kind"] == "DeadRankError"
@@ -87,9 +91,8 @@ def test_who_leaves_in_mid_fit_is_named(tmp_path, monkeypatch):
     require_nothing_left(tmp_path)
 
 
-def test_an_exception_in_a_step_of_one_rank_ends_the_job(tmp_path, monkeypatch):
-    monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "3")
-    completed = ended("raise", tmp_path)
+def test_an_exception_in_a_step_of_one_rank_ends_the_job(tmp_path):
+    completed = ended_under_mpirun("raise", tmp_path)
     assert completed.returncode != 0
     assert "coarse: MPI rank 1 raised " in completed.stderr
     assert "ArithmeticError: the layer is broken" in completed.stderr
@@ -107,9 +110,8 @@ def test_a_rank_that_does_not_come_is_named_and_ctrl_c_ends_a_fit(tmp_path, monk
     require_nothing_left(tmp_path)
 
 
-def test_a_callback_that_stops_one_rank_alone_is_told_to_all(tmp_path, monkeypatch):
-    monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "3")
-    completed = ended("stop", tmp_path)
+def test_a_callback_that_stops_one_rank_alone_is_told_to_all(tmp_path):
+    completed = ended_under_mpirun("stop", tmp_path)
     assert completed.returncode != 0
     assert "MismatchError" in completed.stderr
     assert "only some ranks stop" in completed.stderr

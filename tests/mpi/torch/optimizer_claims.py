@@ -8,6 +8,7 @@ from torch import nn
 
 import coarse
 import coarse.torch as ct
+from coarse.parallel.data.allreduce_stream import AllreduceStream
 from coarse.session import current
 from tests.mpi.torch.forced_split import forced
 from tests.mpi.torch.training import (
@@ -21,7 +22,7 @@ from tests.mpi.torch.training import (
     twins,
     twins_in_both_places,
 )
-from tests.support.claims import waiting_at_most
+from tests.support.claims import raises, waiting_at_most
 
 
 def is_allreduce() -> bool:
@@ -433,6 +434,21 @@ def a_step_that_stalled_may_be_tried_again() -> None:
             pair.step()
 
 
+def an_optimizer_that_a_worker_makes_late_is_waited_for_and_the_worker_named() -> None:
+    """For the workers' sums they open a communicator of their own, for which each may be asked again."""
+    if not is_allreduce():
+        return
+    late = ct.size() - 1
+    stream = AllreduceStream(current().worker_comm, current().require_client().link)
+    if ct.rank() != late:
+        words = (f"rank {ct.rank()}", "communicator", f"lacks ranks [{late}]")
+        with waiting_at_most(0.1), raises(coarse.StallError, *words):
+            stream.open()
+    coarse.barrier()
+    stream.open()
+    stream.close()
+
+
 def measures() -> bool:
     """Whether the first steps decide who synchronises which buckets."""
     return current().config.mode == "coarse" and not forced() and ct.size() > 1
@@ -498,4 +514,5 @@ CLAIMS = [
     reading_parameter_groups_pushes_nothing,
     changing_a_gradient_in_flight_is_refused,
     a_step_that_stalled_may_be_tried_again,
+    an_optimizer_that_a_worker_makes_late_is_waited_for_and_the_worker_named,
 ]

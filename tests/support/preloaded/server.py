@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-import tests.support.bare_imports  # noqa: F401
+from tests.support import bare_imports
 from tests.support.bootstrap import run
 
 LONGEST = 1 << 17
@@ -122,6 +122,7 @@ def main() -> None:
     path, *modules = sys.argv[1:]
     for module in modules:
         importlib.import_module(module)
+    bare_imports.show()
     gc.freeze()  # so that ranks share these objects' pages
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.bind(path)

@@ -29,6 +29,7 @@ def outcome_of(nodes: tuple[Any, Any], microbatches: list[tuple[int, ...]], what
     return outcome
 
 
+@pytest.mark.test_all
 def test_three_workers_with_0_1_and_3_microbatches_over_two_minibatches():
     outcome = outcome_of(NODES["one node"], [(0, 3), (1, 0), (3, 1)], "three workers")
     assert outcome.fault is None, outcome.trace

@@ -12,6 +12,8 @@ from coarse.storage.paged.declaration import ALL_REDUCE
 from coarse.storage.paged.instructions import AddSum, Consumed, Offer
 from coarse.storage.paged.operations import GRADIENTS, Asked, Pull, Push
 from coarse.transport.many_to_one.frames import HEADER_BYTES
+from tests.support.claims import takes_all
+from tests.support.layouts import choices, covering
 from tests.unit.proxy.paged.hosts import Hosts
 from tests.unit.proxy.paged.test_hosts import OTHERS, PLACE, TREES
 from tests.unit.proxy.paged.test_served import declared
@@ -56,16 +58,17 @@ class Reducing(Hosts):
         pass
 
 
-@pytest.mark.parametrize("loss", [0.0, 0.1], ids=["all comes", "one in ten is lost"])
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("tree", TREES_HERE)
-@pytest.mark.parametrize("seeds", [(0,), pytest.param((5, 10), marks=pytest.mark.test_all)], ids=["", "more"])
+EVERY = choices({"tree": tuple(TREES_HERE), "kind": tuple(KINDS), "loss": (0.0, 0.1)}, lambda **_: True)
+SOME = EVERY if takes_all() else [EVERY[number] for number in covering(EVERY)]
+
+
+@pytest.mark.parametrize(("tree", "kind", "loss"), [tuple(choice.values()) for choice in SOME])
 def test_all_workers_get_what_all_have_pushed(
-    seeds: tuple[int, ...], tree: str, kind: str, loss: float, monkeypatch: pytest.MonkeyPatch
+    tree: str, kind: str, loss: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = {"nodes": (3,), **TREES_HERE[tree]}
     placement, switches = given.get("placement", PLACE), given["switches"]
-    for seed in seeds:
+    for seed in (0, 5, 10) if takes_all() else (0,):
         declaration = declared(placement.num_clients)
         model = replace(
             declaration.model, chunk_elements=[128, 512][seed % 2], num_devices=len(given["nodes"]), num_states=0,

@@ -11,6 +11,7 @@ from coarse.proxy.paged import links
 from coarse.transport.many_to_one import frames
 from coarse.transport.many_to_one.frames import HEADER_BYTES
 from coarse.transport.many_to_one.packets import unwrapped
+from tests.support.claims import takes_all
 from tests.unit.proxy.paged.hosts import Hosts, Order
 from tests.unit.proxy.paged.test_served import declared
 
@@ -53,18 +54,15 @@ def made(
 
 @pytest.mark.parametrize("loss", [0.0, 0.1], ids=["all comes", "one in ten is lost"])
 @pytest.mark.parametrize("tree", TREES)
-@pytest.mark.parametrize("seeds", [SEEDS[:5], pytest.param(SEEDS[5:], marks=pytest.mark.test_all)], ids=["", "more"])
-def test_every_pull_has_its_steps_values(
-    seeds: range, tree: str, loss: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for seed in seeds:
+def test_every_pull_has_its_steps_values(tree: str, loss: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    for seed in SEEDS if takes_all() else SEEDS[: 4 if loss else 2]:
         hosts = made(seed, monkeypatch, switches=TREES[tree], loss=loss)
         hosts.train(2)
         assert bool(hosts.wires.num_lost) == bool(hosts.num_resent) == bool(loss)
 
 
 def test_a_switch_passes_on_as_many_bytes_as_it_gets(monkeypatch: pytest.MonkeyPatch) -> None:
-    for seed in SEEDS[::5]:
+    for seed in SEEDS[::5] if takes_all() else SEEDS[::11]:
         hosts = made(seed, monkeypatch, switches=TREES["a chain of two switches"], loss=0.0)
         hosts.train(2)
         sent = [device.sent_bytes for device in hosts.devices]
@@ -115,14 +113,14 @@ OTHERS: dict[str, dict[str, object]] = {
 @pytest.mark.parametrize("loss", [0.0, 0.1], ids=["all comes", "one in ten is lost"])
 @pytest.mark.parametrize("other", OTHERS)
 def test_other_trees_do_too(other: str, loss: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    for seed in SEEDS[::5]:
+    for seed in SEEDS[::5] if takes_all() else SEEDS[:: 11 if loss else 16]:
         made(seed, monkeypatch, loss=loss, **OTHERS[other]).train(2)
 
 
 @pytest.mark.parametrize("tree", TREES)
 def test_packets_go_by_mpi_too(tree: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(links, "MPI_PAYLOAD_BYTES", 192)
-    for seed in SEEDS[::5]:
+    for seed in SEEDS[::5] if takes_all() else SEEDS[::11]:
         hosts = made(seed, monkeypatch, switches=TREES[tree], loss=0.0, network="mpi")
         hosts.train(2)
         assert not hosts.num_resent
@@ -132,7 +130,7 @@ def test_packets_go_by_mpi_too(tree: str, monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize("tree", [*TREES, "an optimizer node on a worker's host", "two optimizer nodes"])
 def test_integers_are_added_in_any_tree(tree: str, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     options = OTHERS.get(tree) or {"switches": TREES[tree]}
-    for seed in SEEDS[::7]:
+    for seed in SEEDS[::7] if takes_all() else SEEDS[::16]:
         hosts = made(seed, monkeypatch, loss=0.1, sum=how, is_packed=True, **options)
         hosts.train(2)
 
