@@ -1,10 +1,13 @@
-"""Starts the processes that ranks are forked from, when a job first wants them; they end with the one that tests."""
+"""Starts the processes that ranks are forked from, when a job first wants them; they end with the run of tests."""
 
 import atexit
+import fcntl
+import os
+import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 _COARSE = (
@@ -18,7 +21,7 @@ _COARSE = (
 LIBRARIES = {
     "coarse": _COARSE,
     "torch": (
-        "torch", "torch._dynamo", "torch.distributed.checkpoint.state_dict", "torch.distributed.fsdp",
+        "pytest", "torch", "torch._dynamo", "torch.distributed.checkpoint.state_dict", "torch.distributed.fsdp",
         "torch.utils.data", *_COARSE, "coarse.torch",
     ),
     "tensorflow": ("tensorflow", *_COARSE, "tf_strategy"),
@@ -29,8 +32,14 @@ ENVIRON = {"TF_CPP_MIN_LOG_LEVEL": "2"}
 HASH_SEEDS = (1, 2)
 """A process of each library for each, so that ranks go through a set of names in unlike orders, as they do else."""
 
+FOLDER = "TESTS_RANKS_FOLDER"
+"""In the environment, where all processes of a run of tests find those that ranks are forked from."""
+
 _HERE = Path(__file__).parent
-_started: dict[str, tuple[str, ...]] = {}
+_ALIVE = "alive"
+_found: dict[str, tuple[str, ...]] = {}
+_started: list[subprocess.Popen[bytes]] = []
+"""Kept, since a process that nobody keeps is warned of."""
 
 
 def rank_command(library: str, environ: Mapping[str, str]) -> tuple[str, ...]:
@@ -38,30 +47,55 @@ def rank_command(library: str, environ: Mapping[str, str]) -> tuple[str, ...]:
 
     It is imported once, in this environment; a rank has its own.
     """
-    if library not in _started:
-        _started[library] = _start(library, environ)
-    return (sys.executable, "-I", "-S", str(_HERE / "rank.py"), ",".join(_started[library]))
+    if library not in _found:
+        if FOLDER not in os.environ:
+            atexit.register(share())
+        _found[library] = _find(library, Path(os.environ[FOLDER]), environ)
+    return (sys.executable, "-I", "-S", str(_HERE / "rank.py"), ",".join(_found[library]))
 
 
-def _start(library: str, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Start a library's processes and wait until they listen; the paths of their sockets."""
-    folder = tempfile.mkdtemp(prefix="coarse-ranks-")
-    paths = tuple(f"{folder}/{seed}" for seed in HASH_SEEDS)
-    servers = [
-        subprocess.Popen(
-            [sys.executable, str(_HERE / "server.py"), path, *LIBRARIES[library]],
-            env={**environ, **ENVIRON, "PYTHONHASHSEED": str(seed)}, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            start_new_session=True,
-        )
-        for path, seed in zip(paths, HASH_SEEDS, strict=True)
-    ]  # fmt: skip
+def share() -> Callable[[], None]:
+    """Have this process, and those that it starts, share the processes that ranks are forked from, until it calls what
+    is returned or has ended: they see the end of a pipe that it holds open."""
+    folder = Path(tempfile.mkdtemp(prefix="coarse-ranks-"))
+    os.mkfifo(folder / _ALIVE)
+    alive = os.open(folder / _ALIVE, os.O_RDWR | os.O_CLOEXEC)
+    os.environ[FOLDER] = str(folder)
 
     def end() -> None:
-        for server in servers:
-            server.communicate()
+        os.environ.pop(FOLDER, None)
+        os.close(alive)
+        shutil.rmtree(folder, ignore_errors=True)
 
-    atexit.register(end)
+    return end
+
+
+def _find(library: str, folder: Path, environ: Mapping[str, str]) -> tuple[str, ...]:
+    """The sockets of a library's processes, which whoever comes first has started."""
+    with open(folder / f"{library}.txt", "a+") as found:
+        fcntl.flock(found, fcntl.LOCK_EX)
+        found.seek(0)
+        if not (paths := found.read().split()):
+            paths = _start(library, Path(tempfile.mkdtemp(prefix=f"{library}-", dir=folder)), environ)
+            found.write("\n".join(paths))
+    return tuple(paths)
+
+
+def _start(library: str, folder: Path, environ: Mapping[str, str]) -> list[str]:
+    """Start a library's processes and wait until they listen; the paths of their sockets."""
+    paths = [f"{folder}/{seed}" for seed in HASH_SEEDS]
+    with open(folder.parent / _ALIVE, "rb") as alive:
+        servers = [
+            subprocess.Popen(
+                [sys.executable, str(_HERE / "server.py"), path, *LIBRARIES[library]],
+                env={**environ, **ENVIRON, "PYTHONHASHSEED": str(seed)}, stdin=alive, stdout=subprocess.PIPE,
+                start_new_session=True,
+            )
+            for path, seed in zip(paths, HASH_SEEDS, strict=True)
+        ]  # fmt: skip
     for server in servers:
         assert server.stdout is not None
         assert server.stdout.readline() == b"listens\n", f"what imports {library} for ranks has ended"
+        server.stdout.close()
+    _started.extend(servers)
     return paths
