@@ -72,7 +72,7 @@ def every_dtype_op_and_shape_gives_the_plain_sum() -> None:
 
 
 def arrays_of_many_shards_give_the_plain_sum() -> None:
-    for seed, num_elements in enumerate((1 << 20, 3_000_011)):
+    for seed, num_elements in enumerate((1 << 20, 3_000_011) if takes_all() else (1_000_003,)):
         result = coarse.push_pull(mine((num_elements,), seed=seed), f"large/{num_elements}")
         same(result, expected((num_elements,), seed=seed))
 
@@ -122,7 +122,7 @@ def what_is_not_a_number_stays_so() -> None:
 
 def hundreds_of_names_in_flight_may_be_pushed_in_any_order() -> None:
     rng = np.random.default_rng([17, coarse.rank()])
-    shapes = {f"many/{i}": (1 + 37 * (i % 29), 1 + i % 5) for i in range(300)}
+    shapes = {f"many/{i}": (1 + 37 * (i % 29), 1 + i % 5) for i in range(300 if takes_all() else 150)}
     for step in range(2):
         names = list(shapes)
         rng.shuffle(names)

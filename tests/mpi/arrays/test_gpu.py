@@ -26,6 +26,7 @@ LAYOUTS = {
     "devices on the host that may not be pinned": ((2, 1, 1, False), {"num_gpus": 1, "most_pinned_bytes": 0}, (), ""),
 }
 """(workers, devices, nodes, both roles), arguments of the stand-in, the devices' memory in turn, and settings."""
+IN_MAKE_TEST = {"GPUs without peer access", "rings of GPUs", "two nodes", "devices on the host that may not be pinned"}
 
 
 def start(folder: Path, layout: str, program: str, *given: object, more: str = "", ulfm: bool = False):
@@ -47,7 +48,7 @@ def start(folder: Path, layout: str, program: str, *given: object, more: str = "
     return mpirun(table.count("[[rank]]"), HERE / program, folder, *given, env=environ, timeout_s=120, ulfm=ulfm)
 
 
-@pytest.fixture(scope="module", params=parameters(LAYOUTS, set(LAYOUTS) - {"devices on one GPU", "both roles"}))
+@pytest.fixture(scope="module", params=parameters(LAYOUTS, IN_MAKE_TEST))
 def reports(request, tmp_path_factory):
     """What each worker found of each claim on a layout."""
     folder = tmp_path_factory.mktemp("layout")

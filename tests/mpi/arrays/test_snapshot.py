@@ -10,6 +10,7 @@ from coarse.storage.snapshots.restore import read_checkpoint
 from tests.mpi.arrays.snapshot_claims import CLAIMS
 from tests.support.claims import read_reports
 from tests.support.launch import mpirun
+from tests.support.layouts import parameters
 
 HERE = Path(__file__).parent
 
@@ -34,7 +35,7 @@ LAYOUTS = {
 """Name -> ranks, workers, partition."""
 
 
-@pytest.fixture(scope="module", params=LAYOUTS)
+@pytest.fixture(scope="module", params=parameters(LAYOUTS, set(LAYOUTS) - {"4:2"}))
 def reports(request, tmp_path_factory):
     """What each worker found of each claim, in one job per layout."""
     num_ranks, num_workers, partition = LAYOUTS[request.param]

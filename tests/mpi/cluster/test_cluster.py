@@ -131,6 +131,7 @@ def adding(tmp_path):
     return script
 
 
+@pytest.mark.test_all
 def test_the_same_script_runs_by_mpirun_and_a_hostfile(untouched, tmp_path, adding):
     shape = ClusterShape(num_nodes=2, workers_per_node=2, devices_per_node=2)
     plan = ClusterPlan(shape=shape, rate=None, run_id=secrets.token_hex(3))
@@ -201,9 +202,10 @@ def test_a_worker_of_torchrun_that_ends_badly_on_one_node_ends_those_of_the_othe
     ("settings", "words"),
     [
         ("", "torchrun started workers on 2 nodes, and [launch] hosts names none"),
-        pytest.param("hosts = {swapped}", "hosts in torchrun's order", marks=pytest.mark.test_all),
+        ("hosts = {swapped}", "hosts in torchrun's order"),
     ],
 )
+@pytest.mark.test_all
 def test_hosts_that_are_not_torchruns_are_an_error(untouched, tmp_path, settings, words):
     first, second = torchrun_on_two_nodes(tmp_path, "arrays", settings)
     assert (first.returncode, second.returncode) == (1, 1)

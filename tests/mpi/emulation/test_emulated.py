@@ -32,7 +32,8 @@ def _ranks_may_be_root(monkeypatch):
 
 
 @pytest.mark.parametrize(("mode", "num_devices", "num_nodes", "policy"), [
-    ("dense", 1, 1, "devices"), ("allreduce", 0, 1, "devices"), ("coarse", 2, 1, "auto"),
+    ("dense", 1, 1, "devices"), pytest.param("allreduce", 0, 1, "devices", marks=pytest.mark.test_all),
+    pytest.param("coarse", 2, 1, "auto", marks=pytest.mark.test_all),
     pytest.param("coarse", 2, 1, "devices", marks=pytest.mark.test_all),
     ("allreduce", 0, 2, "devices"), ("coarse", 2, 2, "auto"),
     pytest.param("coarse", 2, 2, "devices", marks=pytest.mark.test_all),
@@ -129,7 +130,7 @@ def heed_ctrl_c():
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.test_all)])
 def test_ending_coarse_emulate_ends_all_of_the_run(number):
     command = [sys.executable, "-m", "coarse", "emulate", "--modes", "allreduce", "--dilation", "1000"]
     with subprocess.Popen(

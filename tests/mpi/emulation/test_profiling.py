@@ -25,7 +25,8 @@ def order_of(machine: str, **others: object) -> RunOrder:
 
 
 @pytest.mark.parametrize(("machine", "remote"), [
-    ("aws-p3", (1, 0)), ("sdsc-p100", ()), pytest.param("aws-g4dn", (), marks=pytest.mark.test_all),
+    ("aws-p3", (1, 0)), pytest.param("sdsc-p100", (), marks=pytest.mark.test_all),
+    pytest.param("aws-g4dn", (), marks=pytest.mark.test_all),
 ])  # fmt: skip
 def test_measured_tables_are_those_of_the_model(machine, remote):
     """COARSE figure 15: local always; small local and large remote; local always."""

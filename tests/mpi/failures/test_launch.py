@@ -79,7 +79,7 @@ def test_ctrl_c_on_coarse_run_is_a_keyboard_interrupt_for_scripts_while_devices_
     assert not completed.stderr
 
 
-@pytest.mark.parametrize("is_plain", [False, True])
+@pytest.mark.parametrize("is_plain", [False, pytest.param(True, marks=pytest.mark.test_all)])
 def test_a_users_signal_reaches_every_worker_and_ends_nothing(tmp_path, is_plain):
     program = HERE / "signal_launcher.py"
     if is_plain:
@@ -113,7 +113,7 @@ def test_a_rank_that_ends_before_init_ends_coarse_run(tmp_path, how, status, wor
     assert time.perf_counter() - ended_s < IN_TIME_S + TO_END_S
 
 
-@pytest.mark.parametrize("how", ["never", "one is late"])
+@pytest.mark.parametrize("how", ["never", pytest.param("one is late", marks=pytest.mark.test_all)])
 def test_a_script_that_never_calls_init_runs_to_its_end_and_is_told_that_each_worker_was_alone(tmp_path, how):
     completed = coarse_run(HERE / "ended_before_init.py", how, tmp_path)
     assert completed.returncode == 1
@@ -232,10 +232,10 @@ UNUSED = "coarse: no worker has called coarse.init(); the memory devices end\n"
 @pytest.mark.parametrize(
     ("how", "remark"),
     [
-        *((how, UNUSED) for how in ("plain", "is executed anew", "runs in a child")),
+        *((how, UNUSED) for how in ("plain", "is executed anew")),
         *(
             pytest.param(how, UNUSED, marks=pytest.mark.test_all)
-            for how in ("starts MPI itself", "finalizes", "was looked for")
+            for how in ("runs in a child", "starts MPI itself", "finalizes", "was looked for")
         ),
         pytest.param("joins", "", marks=pytest.mark.test_all),
         ("joins and finalizes", ""),
@@ -291,7 +291,7 @@ def test_a_sitecustomize_of_the_users_own_runs_and_may_fail(tmp_path, monkeypatc
 @pytest.mark.parametrize(
     ("how", "options", "backend", "remark"),
     [
-        ("gloo", TWO_AND_ONE, "gloo", UNUSED),
+        pytest.param("gloo", TWO_AND_ONE, "gloo", UNUSED, marks=pytest.mark.test_all),
         pytest.param("gloo by a store", TWO_AND_ONE, "gloo", UNUSED, marks=pytest.mark.test_all),
         pytest.param("any", TWO_AND_ONE, "coarse", "", marks=pytest.mark.test_all),
         ("gloo", (*TWO_AND_ONE, "--replaces", "nccl,gloo"), "coarse", ""),

@@ -36,7 +36,7 @@ FOLDER = Path(sys.argv[1])
 CACHE = {"none": None, "all": True, "some": 20_000}[sys.argv[2]]
 
 
-def twenty_steps_are_those_of_one_process() -> None:
+def a_training_is_that_of_one_process() -> None:
     model, alone = sharded(cache=CACHE), trained_alone(NUM_STEPS)
     train(model, NUM_STEPS)
     for found, wanted in zip(whole(model), alone.parameters(), strict=True):
@@ -518,7 +518,7 @@ def a_worker_that_leaves_is_named() -> None:
 
 
 CLAIMS: tuple[Claim, ...] = (
-    twenty_steps_are_those_of_one_process,
+    a_training_is_that_of_one_process,
     whoever_computes_what_the_bits_are_the_same,
     gradients_are_none_where_nobody_pushed_and_written_where_anybody_did,
     gradients_that_stay_are_added_to,
@@ -560,7 +560,7 @@ CLAIMS: tuple[Claim, ...] = (
     a_worker_that_leaves_is_named,
 )
 
-ABOUT_BITS = (twenty_steps_are_those_of_one_process, whoever_computes_what_the_bits_are_the_same)
+ABOUT_BITS = (a_training_is_that_of_one_process, whoever_computes_what_the_bits_are_the_same)
 """All that a job checks which a third argument "bits" asks for digests."""
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ IN_MAKE_TEST = {"one node", "two nodes", "two nodes, cache"}
 ABOUT_BITS = set() if takes_all() else {"one node", "two nodes"}
 """Jobs that check the bits of trainings and no other claims."""
 _digests: dict[tuple[int, int], dict[str, str]] = {}
-"""(Workers, nodes) -> job -> the bits of twenty steps."""
+"""(Workers, nodes) -> job -> the bits of a training."""
 
 
 def folder_with(folder: Path, layout: tuple[int, int, int, bool], settings: str) -> dict[str, str]:

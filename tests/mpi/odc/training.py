@@ -10,8 +10,9 @@ from torch.nn.functional import mse_loss
 
 import coarse
 import coarse.torch as ct
+from tests.support.claims import takes_all
 
-NUM_STEPS = 20
+NUM_STEPS = 20 if takes_all() else 8
 NUM_SAMPLES = 6
 Microbatch = tuple[torch.Tensor, torch.Tensor]
 

@@ -45,6 +45,7 @@ _folders: list[TemporaryDirectory[str] | None] = []
 """Kept until the job ends."""
 
 
+@in_test_all
 def early_stopping_ends_all_ranks_in_the_same_epoch_with_the_same_best_weights() -> None:
     ours, alone = twins(lambda: compiled(mlp(), keras.optimizers.SGD(0.7)))
     held_back = rows(32, seed=9)

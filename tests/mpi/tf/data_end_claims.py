@@ -12,7 +12,7 @@ import coarse
 from coarse.errors import ConfigError, MismatchError
 from coarse.session import current
 from tests.mpi.tf.data_training import MIRRORED, NUM_WORKERS, RANK, STRATEGY
-from tests.support.claims import raises, takes_all
+from tests.support.claims import in_test_all, raises, takes_all
 from tf_strategy import cause_of
 from tf_strategy.data.end import UNKNOWN
 
@@ -143,6 +143,7 @@ def batches_in_turn() -> Iterator[np.ndarray]:
             yield np.arange(first, first + 4)
 
 
+@in_test_all
 def a_worker_whose_files_end_one_batch_earlier_trains_as_under_mirrored_strategy() -> None:
     signature = tf.TensorSpec([None], tf.int64)
     in_turn = tf.data.Dataset.from_generator(batches_in_turn, output_signature=signature).map(with_target)

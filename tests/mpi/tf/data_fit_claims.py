@@ -50,6 +50,7 @@ def weighted_rows_and_split_validation_train_as_in_one_process() -> None:
     trained_alike(fitted(EVEN, sample_weight=weights, validation_split=0.4, batch_size=8))
 
 
+@in_test_all
 def weighted_classes_train_as_in_one_process() -> None:
     labels = keras.utils.to_categorical(np.arange(EVEN) % 3, 3)
     trained_alike(fitted(EVEN, y=labels, class_weight={0: 0.5, 1: 2.0, 2: 1.5}))

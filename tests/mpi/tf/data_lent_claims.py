@@ -103,6 +103,7 @@ def views_of_a_py_dataset_are_not_written_by_training() -> None:
     )
 
 
+@in_test_all
 def views_of_a_generator_are_not_written_however_they_are_split() -> None:
     all_stay_as_they_were(
         lambda: SQUARES.fit(generated(), epochs=2, verbose=0),

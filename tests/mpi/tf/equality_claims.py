@@ -204,6 +204,7 @@ def moving_statistics_made_outside_the_scope_are_warned_of() -> None:
         fit(model, 2)
 
 
+@in_test_all
 def layers_outside_the_scope_that_write_nothing_are_not_warned_of() -> None:
     constant = keras.layers.Normalization(mean=0.5, variance=2.0)
     fixed = normalised()

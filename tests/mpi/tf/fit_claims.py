@@ -43,6 +43,7 @@ def copies_of_weights_begin_as_the_weights_do() -> None:
     trained_alike(lambda: compiled(mlp(), BehindWeights(0.05)))
 
 
+@in_test_all
 def adamw_with_decay_and_clipped_norms_trains_as_in_one_process() -> None:
     trained_alike(lambda: compiled(mlp(), keras.optimizers.AdamW(0.01, weight_decay=0.1, clipnorm=0.05)))
 
@@ -76,6 +77,7 @@ def evaluate_is_that_of_one_process_on_every_rank() -> None:
         require_same_history(found, wanted)
 
 
+@in_test_all
 def validation_data_and_sample_weights_count_alike() -> None:
     held_back = rows(32, seed=9)
     weights = np.linspace(0.5, 1.5, BATCH * STEPS, dtype="f4")

@@ -48,6 +48,7 @@ def normalisation_is_that_of_mirrored_strategy_on_the_same_split() -> None:
     require_same_history(found, history)
 
 
+@in_test_all
 def evaluation_is_that_of_one_process_with_rank_0s_moving_statistics() -> None:
     ours, alone = twins(normalised)
     fit(ours)

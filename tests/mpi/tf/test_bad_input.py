@@ -30,18 +30,19 @@ def test_misuse_is_refused_on_every_rank(reports, claim):
         assert not failure, f"worker {rank}:\n{failure}"
 
 
-def ended(how: str, folder: Path, *, workers: int = 2) -> Completed:
+def ended(how: str, folder: Path) -> Completed:
     """A job by `coarse run`, under ULFM, whose last worker ends in mid-fit."""
-    command = [sys.executable, "-m", "coarse", "run", "--workers", str(workers), "--devices", "1"]
+    command = [sys.executable, "-m", "coarse", "run", "--workers", "2", "--devices", "1"]
     return complete([*command, str(HERE / "ended_rank.py"), how, str(folder)], timeout_s=TIMEOUT_S)
 
 
-def ended_under_mpirun(how: str, folder: Path, *, ulfm: bool = True) -> Completed:
-    """The same of two workers, by mpirun alone."""
-    environ = QUIET | {"COARSE_PARTITION": "2:1"}
+def ended_under_mpirun(how: str, folder: Path, *, workers: int = 2, ulfm: bool = True) -> Completed:
+    """The same by mpirun alone."""
+    environ = QUIET | {"COARSE_PARTITION": f"{workers}:1"}
     return mpirun(
-        3, HERE / "ended_rank.py", how, folder, env=environ, timeout_s=TIMEOUT_S, ulfm=ulfm, preloaded="tensorflow"
-    )
+        workers + 1, HERE / "ended_rank.py", how, folder, env=environ, timeout_s=TIMEOUT_S, ulfm=ulfm,
+        preloaded="tensorflow",
+    )  # fmt: skip
 
 
 def require_nothing_left(folder: Path) -> None:
@@ -58,9 +59,8 @@ def report_of(folder: Path) -> dict[str, object]:
     return found
 
 
-def test_who_is_killed_in_mid_fit_is_named_to_all_survivors_whether_they_catch_it_or_not(tmp_path, monkeypatch):
-    monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "3")
-    completed = ended("kill", tmp_path, workers=3)
+def test_who_is_killed_in_mid_fit_is_named_to_all_survivors_whether_they_catch_it_or_not(tmp_path):
+    completed = ended_under_mpirun("kill", tmp_path, workers=3)
     assert completed.returncode != 0
     report = report_of(tmp_path)
     assert report["kind"] == "DeadRankError"

@@ -34,7 +34,7 @@ def run(folder: Path, program: str, num_workers: int, memory: str = "", settings
     return read_reports(folder, num_workers)
 
 
-@pytest.fixture(scope="module", params=parameters(LAYOUTS, set(LAYOUTS) - {"workers alone"}))
+@pytest.fixture(scope="module", params=parameters(LAYOUTS, {"devices on the GPU", "a ring of the workers"}))
 def reports(request, tmp_path_factory):
     """What each worker found of each claim on a layout."""
     return run(tmp_path_factory.mktemp("layout"), "gpu_torch_claims.py", 2, *LAYOUTS[request.param])

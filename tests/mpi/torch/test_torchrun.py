@@ -45,7 +45,10 @@ RANK_OF_MPIRUN = (
 
 @pytest.mark.parametrize(
     ("how", "settings", "above"),
-    [("process group", "[launch]\ndevices = 2\n", ()), ("arrays", 'partition = "2:1"\n', RANK_OF_MPIRUN)],
+    [
+        ("process group", "[launch]\ndevices = 2\n", ()),
+        pytest.param("arrays", 'partition = "2:1"\n', RANK_OF_MPIRUN, marks=pytest.mark.test_all),
+    ],
 )
 def test_workers_of_torchrun_are_workers_beside_memory_devices(tmp_path, how, settings, above):
     completed = torchrun(tmp_path, how, settings, above=above)
@@ -77,9 +80,15 @@ def test_a_worker_that_ends_badly_ends_all_that_was_started(tmp_path, how, words
     ("how", "settings", "words"),
     [
         ("arrays", None, "2 workers were started without mpirun, and no memory devices beside them; name in"),
-        ("arrays", 'partition = "3:1"\n', "torchrun started 2 workers, but the configuration's partition '3:1' has 3"),
+        pytest.param(
+            "arrays", 'partition = "3:1"\n',
+            "torchrun started 2 workers, but the configuration's partition '3:1' has 3", marks=pytest.mark.test_all,
+        ),
         ("MPI first", "[launch]\ndevices = 1\n", "the script has imported mpi4py.MPI, so MPI runs in this process"),
-        ("arrays", "[launch]\ndevices = 0\n", "devices must be a whole number of at least 1, got 0"),
+        pytest.param(
+            "arrays", "[launch]\ndevices = 0\n", "devices must be a whole number of at least 1, got 0",
+            marks=pytest.mark.test_all,
+        ),
     ],
 )
 def test_a_start_that_cannot_be_is_explained(tmp_path, how, settings, words):

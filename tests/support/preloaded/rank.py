@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 import sys
+from contextlib import suppress
 
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 
@@ -19,11 +20,14 @@ def main() -> None:
         server.connect(paths[int(os.environ["PMIX_RANK"]) % len(paths)])
         wanted = {"argv": sys.argv[2:], "environ": dict(os.environ), "folder": os.getcwd()}
         socket.send_fds(server, [json.dumps(wanted).encode()], [0, 1, 2])
-        rank = os.pidfd_open(int(server.recv(64)))
-        for number in FORWARDED:
-            signal.signal(number, lambda came, _: signal.pidfd_send_signal(rank, came))
+        pid = int(server.recv(64))
+        with suppress(ProcessLookupError):  # it may have ended; then its status comes next
+            rank = os.pidfd_open(pid)
+            for number in FORWARDED:
+                signal.signal(number, lambda came, _: signal.pidfd_send_signal(rank, came))
         if not (said := server.recv(64)):
-            signal.pidfd_send_signal(rank, signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
             sys.exit("the process that forked this rank has ended")
     status = os.waitstatus_to_exitcode(int(said))
     if status < 0:

@@ -4,11 +4,11 @@ import atexit
 import fcntl
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import BinaryIO
 
 _COARSE = (
     "numpy.random", "coarse", "coarse.client.profiler", "coarse.client.routing", "coarse.collectives.node_memory",
@@ -38,8 +38,6 @@ FOLDER = "TESTS_RANKS_FOLDER"
 _HERE = Path(__file__).parent
 _ALIVE = "alive"
 _found: dict[str, tuple[str, ...]] = {}
-_started: list[subprocess.Popen[bytes]] = []
-"""Kept, since a process that nobody keeps is warned of."""
 
 
 def rank_command(library: str, environ: Mapping[str, str]) -> tuple[str, ...]:
@@ -82,20 +80,29 @@ def _find(library: str, folder: Path, environ: Mapping[str, str]) -> tuple[str, 
 
 
 def _start(library: str, folder: Path, environ: Mapping[str, str]) -> list[str]:
-    """Start a library's processes and wait until they listen; the paths of their sockets."""
+    """Start a library's processes, which nobody waits for, and return once they listen; the paths of their sockets."""
     paths = [f"{folder}/{seed}" for seed in HASH_SEEDS]
     with open(folder.parent / _ALIVE, "rb") as alive:
-        servers = [
-            subprocess.Popen(
-                [sys.executable, str(_HERE / "server.py"), path, *LIBRARIES[library]],
-                env={**environ, **ENVIRON, "PYTHONHASHSEED": str(seed)}, stdin=alive, stdout=subprocess.PIPE,
-                start_new_session=True,
+        said = [
+            _spawn(
+                [str(_HERE / "server.py"), path, *LIBRARIES[library]],
+                {**environ, **ENVIRON, "PYTHONHASHSEED": str(seed)}, alive,
             )
             for path, seed in zip(paths, HASH_SEEDS, strict=True)
         ]  # fmt: skip
-    for server in servers:
-        assert server.stdout is not None
-        assert server.stdout.readline() == b"listens\n", f"what imports {library} for ranks has ended"
-        server.stdout.close()
-    _started.extend(servers)
+    for stream in said:
+        with stream:
+            assert stream.readline() == b"listens\n", f"what imports {library} for ranks has ended"
     return paths
+
+
+def _spawn(arguments: list[str], environ: Mapping[str, str], stdin: BinaryIO) -> BinaryIO:
+    """Start a Python program in a session of its own; the stream of what it prints."""
+    reads, writes = os.pipe()
+    files = [(os.POSIX_SPAWN_DUP2, stdin.fileno(), 0), (os.POSIX_SPAWN_DUP2, writes, 1)]
+    try:
+        command = [sys.executable, *arguments]
+        os.posix_spawn(sys.executable, command, environ, file_actions=files, setsid=True)
+    finally:
+        os.close(writes)
+    return os.fdopen(reads, "rb")

@@ -79,7 +79,10 @@ def test_a_misspelt_command_is_answered_with_the_one_that_was_meant(capsys):
     assert "'predict'" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", ["predict", "report", "sweep", "shard", "validate"])
+@pytest.mark.parametrize(
+    "command",
+    ["predict", *(pytest.param(name, marks=pytest.mark.test_all) for name in ("report", "sweep", "shard", "validate"))],
+)
 def test_help_needs_no_matplotlib(command):
     program = "import sys; sys.modules['matplotlib'] = None; from coarse.cli.app import main; main()"
     arguments = [sys.executable, "-c", program, command, "--help"]

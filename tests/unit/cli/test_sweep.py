@@ -159,7 +159,7 @@ sweep.app(sys.argv[1:])
 """
 
 
-@pytest.mark.parametrize("num_processes", [1, 2])
+@pytest.mark.parametrize("num_processes", [pytest.param(1, marks=pytest.mark.test_all), 2])
 def test_a_sweep_that_was_killed_in_mid_write_goes_on_where_it_was(num_processes, swept, tmp_path, monkeypatch):
     out, _ = swept
     asked = (*WORKERS, *LATENCY, "--out", str(tmp_path))

@@ -267,6 +267,7 @@ def ddp(tmp_path_factory):
     return folder
 
 
+@pytest.mark.test_all
 @pytest.mark.parametrize("rank", [0, 1])
 def test_ddp_over_gloo_has_the_order_of_hooks(ddp, rank):
     order = json.loads((ddp / f"hooks.{rank}.json").read_text())

@@ -60,6 +60,7 @@ def test_iteration_s_scales_the_times_of_a_trace(trace, tmp_path):
     assert "mine, batch 16, " in output
 
 
+@pytest.mark.test_all
 def test_the_trace_of_a_prediction_predicts_the_same(trace, tmp_path):
     """Also in the folder from which the trace is read, and which the prediction clears."""
     _, wanted = predicted(tmp_path / "out", "--model", trace, "--modes", "coarse,allreduce", "--straggler", "1=2")
