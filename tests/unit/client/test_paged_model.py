@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from coarse.client.paged import model as module
-from coarse.protocol.paged_records import PagedData, PagedOpened
+from coarse.protocol.paged_records import PagedBeat, PagedData, PagedOpened
 from tests.unit.proxy.paged.test_served import declared
 
 MODEL, DEVICE, HUB = 0, 1, 0
@@ -68,3 +68,18 @@ def test_what_others_have_pulled_may_come_before_all_of_the_opening_has(remote):
     assert not model.has_copies
     model.pull(0, np.zeros(640 * 4, np.uint8))
     assert model.has_copies
+
+
+def test_the_node_is_told_of_packets_once_they_are_copied(remote):
+    model, link = remote
+    link.script = [said(FROM_HUB), said(FROM_ROOT)]
+    model.open(replace(declared(2), nodes=(DEVICE,)))
+    model.pull(0, np.zeros(640 * 4, np.uint8))
+    (line,) = model._lines.values()
+    line.out.clear()
+    line.on_data(PagedData(0, DEVICE, MODEL, False, 0, 2, 1, False))
+    assert not line.out
+    while line.copies:
+        line.on_copied(line.copies.popleft())
+    assert {(type(said), said.is_up) for said in line.out} == {(PagedBeat, False)}
+    assert {said.ack for said in line.out} == {2}
