@@ -1,11 +1,15 @@
-"""Where a worker reads another's shard of a unit that it has fetched."""
+"""Where a worker reads another's shard of a unit that it has fetched, and what its region of device memory is for."""
 
+import re
 from types import SimpleNamespace
 
 import pytest
 
-from coarse.client.odc.model import OdcModel
+from coarse.client.odc.model import OdcModel, _explained
 from coarse.client.odc.protocol import Fetch
+from coarse.protocol.dtypes import DType
+from coarse.protocol.odc import EVERYTHING, OdcDeclaration, OdcLayout, OdcUnit, Sum
+from tests.support.odc_cluster import placement_of
 
 HERE, ELSEWHERE, KEPT, PASSING = 0, 1, 0, 1
 """Owners by their node, and units by whether nodes keep a copy of them."""
@@ -26,3 +30,17 @@ def test_what_neither_lies_on_the_node_nor_is_kept_there_is_read_where_it_has_la
     model.layout = SimpleNamespace(node_of=(0, 1).__getitem__, kept={KEPT})
     model._spots = SimpleNamespace(copy=lambda *at: ("copy", *at), landed=lambda *at: ("landed", *at))
     assert model._read_from(Fetch(unit, landing=1), owner) == place
+
+
+@pytest.mark.parametrize("cache_bytes", [0, EVERYTHING])
+def test_the_bytes_of_a_region_are_told_apart(cache_bytes):
+    units = (OdcUnit(4096, (1000,), DType.FLOAT32), OdcUnit(64, (7, 9), DType.FLOAT32))
+    declaration = OdcDeclaration(
+        members=(0, 1), units=units, sum=Sum.FLOAT32, cache_bytes=cache_bytes, top=0, num_slots=2
+    )
+    layout = OdcLayout(declaration, placement_of((0, 1), (0, 1)))
+    text = _explained(layout, layout.region(0).nbytes)
+    wanted, *parts = map(int, re.findall(r"(?<![a-z])\b(\d+)\b(?! pieces)", text))
+    assert wanted == layout.region(0).nbytes
+    assert sum(parts) == wanted
+    assert (parts[0], bool(parts[-1])) == (4096 + 64, True)
