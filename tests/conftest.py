@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from tests.support import claims
-from tests.support.preloaded import servers
 
 # Threads of OpenMP wait for one another by spinning: two thirds of the processor time of torch's jobs, which have more
 # ranks than there are cores. Read when torch is imported, here and in whatever tests start.
@@ -68,8 +67,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--test-all"):
         os.environ[claims.TAKES_ALL] = "1"
-    if servers.FOLDER not in os.environ:  # a worker of xdist has what the process that started it shares
-        config.add_cleanup(servers.share())
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -3,17 +3,14 @@
 Arguments: the socket's path, and the modules to import.
 """
 
-import atexit
 import gc
 import importlib
 import json
 import os
 import selectors
-import shutil
 import signal
 import socket
 import sys
-import threading
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -85,7 +82,10 @@ class Ranks:
         """The process that tests has ended."""
         for pid in self._pids.values():
             os.kill(pid, signal.SIGKILL)
-        shutil.rmtree(Path(self._listener.getsockname()).parents[1], ignore_errors=True)  # which who was killed left
+        path = Path(self._listener.getsockname())
+        path.unlink()
+        with suppress(OSError):  # another one's socket is there too
+            path.parent.rmdir()
         sys.exit()
 
     def _close(self) -> None:
@@ -129,34 +129,7 @@ def main() -> None:
         listener.listen(64)
         os.write(sys.stdout.fileno(), b"listens\n")
         Ranks(listener).serve()
-    _run_to_the_end()
-
-
-def _run_to_the_end() -> None:
-    """Run the rank's program and end as an interpreter does, but for the ends of all modules' objects.
-
-    These write to every page that the ranks share, which takes a third of a second of the processor where torch is.
-    """
-    try:
-        run()
-        status = 0
-    except KeyboardInterrupt:  # of which the interpreter makes a signal
-        raise
-    except SystemExit as ended:
-        if not isinstance(ended.code, int | None):
-            print(ended.code, file=sys.stderr)
-        status = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
-    except BaseException as error:
-        sys.excepthook(type(error), error, error.__traceback__)
-        status = 1
-    threading._shutdown()  # type: ignore[attr-defined]  # wait for threads that are no daemons
-    atexit._run_exitfuncs()
-    mpi = sys.modules.get("mpi4py.MPI")
-    if mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized():
-        mpi.Finalize()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(status & 0xFF)
+    run()
 
 
 if __name__ == "__main__":

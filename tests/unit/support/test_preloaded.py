@@ -118,8 +118,7 @@ def test_ranks_end_with_the_process_that_tests(tmp_path):
         f"subprocess.run([*command, {str(tmp_path / 'rank.py')!r}], env={{'PMIX_RANK': '0'}})\n"
     )
     (tmp_path / "rank.py").write_text(WAITS)
-    environ = {name: value for name, value in os.environ.items() if name != servers.FOLDER}
-    environ["PYTHONPATH"] = str(REPOSITORY)
+    environ = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     with subprocess.Popen([sys.executable, str(testing)], env=environ, text=True, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         rank = int(process.stdout.readline())
