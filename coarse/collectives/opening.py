@@ -48,8 +48,8 @@ def communicators(worker_comm: MPI.Comm, workers: tuple[int, ...], tag: int) -> 
     return comm, comm.Dup()
 
 
-def greet(parent: MPI.Comm, workers: tuple[int, ...], rank: int, what: str) -> Waits:
-    """Wait until all members, of which this is number `rank`, have come to open the same.
+def greet(parent: MPI.Comm, workers: tuple[int, ...], what: str) -> Waits:
+    """Wait until all members, of which this worker is one, have come to open the same.
 
     [Note: hello] Making a communicator blocks inside MPI until all its members have come. So they first send each
     other a message, for which the progress thread waits as for any other; then all are about to come.
@@ -59,17 +59,16 @@ def greet(parent: MPI.Comm, workers: tuple[int, ...], rank: int, what: str) -> W
     """
     mine = np.frombuffer(hashlib.blake2b(what.encode(), digest_size=16).digest(), np.uint8)
     theirs = np.tile(mine, (len(workers), 1))
-    messages = Messages()
-    for member, worker in enumerate(workers):
-        if member != rank:
-            into = theirs[member]
+    messages, own = Messages(), parent.Get_rank()
+    for worker, into in zip(workers, theirs, strict=True):
+        if worker != own:
             messages.add(parent.Irecv([into, MPI.BYTE], worker, int(Tag.HELLO)), worker, into)
             messages.add(parent.Isend([mine, MPI.BYTE], worker, int(Tag.HELLO)), worker, mine)
     yield messages
     differing = [worker for worker, hello in zip(workers, theirs, strict=True) if (hello != mine).any()]
     if differing:
         raise MismatchError(
-            f"rank {workers[rank]}: {what} is opened here, and another one on ranks {differing}; open the same groups "
+            f"rank {own}: {what} is opened here, and another one on ranks {differing}; open the same groups "
             "in the same order on all their members"
         )
 
@@ -97,7 +96,7 @@ class Opened:
             CapacityError: a node's devices have no room (on all members).
         """
         what = f'a group of ranks {list(self.workers)} with collective "{self.collective}"'
-        yield from greet(self.shared.worker_comm, self.workers, self.rank, what)
+        yield from greet(self.shared.worker_comm, self.workers, what)
         self.comms += communicators(self.shared.worker_comm, self.workers, _TAG)
         counters = (self.traffic, self.shared.traffic)
         self.wire = GroupWire(self.comms[0], self.shape, self.rank, self.workers, counters)

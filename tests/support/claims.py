@@ -14,9 +14,9 @@ from pathlib import Path
 
 import coarse
 from coarse.session import current
+from tests.support.sources import REPOSITORY
 
 Claim = Callable[[], None]
-_REPOSITORY = Path(__file__).parents[2]
 _IN_TEST_ALL: set[Claim] = set()
 TAKES_ALL = "TESTS_TAKE_ALL"
 """Set in the environment by --test-all."""
@@ -84,7 +84,7 @@ def _imported(body: list[ast.stmt]) -> Iterator[list[ast.stmt]]:
     """The statements of each module of claims that these import names from."""
     for node in body:
         if isinstance(node, ast.ImportFrom) and node.module is not None and node.module.endswith("_claims"):
-            yield ast.parse((_REPOSITORY / f"{node.module.replace('.', '/')}.py").read_text()).body
+            yield ast.parse((REPOSITORY / f"{node.module.replace('.', '/')}.py").read_text()).body
 
 
 def _left_out(body: list[ast.stmt]) -> set[str]:

@@ -69,8 +69,7 @@ class AllreduceStream:
 
     def _duplicate(self) -> Waits:
         """See [Note: hello]."""
-        workers = tuple(range(self._comm.Get_size()))
-        yield from greet(self._comm, workers, self._comm.Get_rank(), "all-reduce by the workers")
+        yield from greet(self._comm, tuple(range(self._comm.Get_size())), "all-reduce by the workers")
         self._comm = self._comm.Dup()
 
     def _reduce(self, descriptor: Descriptor, array: np.ndarray) -> Waits | None:

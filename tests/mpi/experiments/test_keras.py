@@ -21,7 +21,7 @@ GRADIENT_BYTES = 4 * 23_946
 
 
 def trained(*command: object) -> str:
-    """What a script printed on two workers and two memory devices."""
+    """The output of a script on two workers and two memory devices."""
     environ = {"COARSE_PARTITION": "2:2"}
     completed = mpirun(4, *command, env=environ, timeout_s=240.0, preloaded="tensorflow")
     assert completed.returncode == 0, completed.stderr

@@ -316,7 +316,7 @@ def fsdp2s_options_go_through(option: str, value: object) -> None:
 
 
 def losses(mode: str, **options: object) -> list[float]:
-    """Of three steps of a model that is sharded with these options."""
+    """The losses of three steps of a model that is sharded with these options."""
     model = ct.fully_shard(Stack(), mode, **options)
     optimizer = optimizer_of(model)
     return [train(model, optimizer, step) for step in range(3)]

@@ -1,4 +1,4 @@
-"""What workers agree on before they push integers."""
+"""Exponents of integer sums, on which workers agree before they push."""
 
 from dataclasses import replace
 

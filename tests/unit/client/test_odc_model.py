@@ -1,4 +1,4 @@
-"""Where a worker reads another's shard of a unit that it has fetched, and what its region of device memory is for."""
+"""A worker's end of a model on demand: the place of another's shard, and the parts of a region of device memory."""
 
 import re
 from types import SimpleNamespace

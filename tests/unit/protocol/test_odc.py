@@ -1,4 +1,4 @@
-"""Which neighbouring parameters of a piece are added at once."""
+"""Neighbouring parameters of a piece are added at once."""
 
 from itertools import pairwise
 
