@@ -9,6 +9,8 @@ import numpy as np
 import coarse
 from tests.support.claims import raises, report_claims, takes_all
 
+NUM_SNAPSHOTS = 3 if takes_all() else 2
+"""How many are taken in a row."""
 folder: Path
 """Of this run."""
 MIB = 1 << 20
@@ -54,7 +56,7 @@ def take(name: str, step: int = 0, **options: object) -> coarse.SnapshotHandle:
 
 def a_snapshot_holds_its_boundary_although_all_is_overwritten_at_once() -> None:
     arrays = states("boundary")
-    for step in range(3 if takes_all() else 2):
+    for step in range(NUM_SNAPSHOTS):
         fill(arrays, step)
         handle = take("boundary", step, metadata={"loss": 0.5, "names": ["a", None]})
         fill(arrays, step + 100)
@@ -109,14 +111,14 @@ def hundreds_of_names_fit_one_snapshot() -> None:
 
 def a_snapshot_waits_for_the_one_before_it() -> None:
     arrays = states("two")
-    handles = []
-    for step in range(2):
+    steps, handles = range(NUM_SNAPSHOTS), []
+    for step in steps:
         fill(arrays, step)
         handles.append(take(f"two{step}", step))
     for handle in handles:
         handle.wait()
     coarse.barrier()
-    for step in range(2):
+    for step in steps:
         require_step(arrays, coarse.restore(folder / f"two{step}"), step)
         coarse.barrier()
 
