@@ -1,12 +1,14 @@
 """`make test` leaves out the tests marked `test_all` and most layouts; `make test-all` takes them by --test-all.
 
-Files that take longest come first. Each run ends with the ten that took longest, and their seconds: what a change adds
+Files that take longest come first, and those whose ranks import the same library are one worker's of pytest-xdist, so
+that only one imports it for them. Each run ends with the ten that took longest, and their seconds: what a change adds
 is seen there. So are the seconds of each room, which CONTRIBUTING.md keeps.
 """
 
 import os
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,40 +22,47 @@ HERE = Path(__file__).parent
 LONGEST = (
     "mpi/tf/test_training.py",
     "mpi/failures/test_launch.py",
-    "mpi/odc/test_odc.py",
-    "mpi/cluster/test_cluster.py",
-    "mpi/tf/test_bad_input.py",
-    "mpi/sharding/test_sharding.py",
-    "mpi/experiments/test_finetune.py",
     "mpi/torch/test_torch.py",
-    "mpi/torch/test_torchrun.py",
+    "mpi/cluster/test_cluster.py",
+    "mpi/odc/test_odc.py",
+    "mpi/sharding/test_sharding.py",
     "mpi/tf/test_data.py",
-    "mpi/experiments/test_keras.py",
-    "mpi/luwu/test_network.py",
-    "mpi/arrays/test_snapshot.py",
+    "mpi/torch/test_torchrun.py",
     "mpi/arrays/test_arrays.py",
-    "mpi/emulation/test_emulated.py",
-    "unit/proxy/paged/test_hosts.py",
-    "mpi/failures/test_late_start.py",
-    "mpi/luwu/test_training.py",
+    "mpi/luwu/test_network.py",
     "mpi/failures/test_bad_input.py",
-    "mpi/emulation/test_profiling.py",
+    "mpi/experiments/test_keras.py",
+    "mpi/emulation/test_emulated.py",
+    "mpi/arrays/test_snapshot.py",
+    "unit/proxy/paged/test_hosts.py",
+    "mpi/luwu/test_training.py",
+    "mpi/tf/test_bad_input.py",
+    "mpi/arrays/test_gpu.py",
+    "mpi/experiments/test_finetune.py",
     "mpi/docs/test_tutorial.py",
-    "mpi/arrays/test_pool.py",
-    "mpi/tf/test_keras_claims.py",
-    "mpi/emulation/test_prototype.py",
-    "mpi/luwu/test_resume.py",
-    "mpi/sharding/test_gpu_sharding.py",
-    "mpi/arrays/test_memory_places.py",
     "unit/transport/many_to_one/test_model.py",
-    "unit/cli/test_sweep.py",
-    "mpi/docs/test_tf_page.py",
-    "mpi/drivers/test_conformance.py",
-    "mpi/arrays/test_collectives.py",
-    "unit/proxy/paged/test_all_reduce.py",
+    "mpi/sharding/test_gpu_sharding.py",
     "mpi/torch/test_gpu_torch.py",
+    "unit/cli/test_sweep.py",
+    "mpi/luwu/test_resume.py",
+    "mpi/emulation/test_prototype.py",
+    "unit/proxy/paged/test_all_reduce.py",
+    "unit/programs/test_programs.py",
+    "unit/cli/test_predict.py",
+    "mpi/emulation/test_profiling.py",
+    "mpi/arrays/test_pool.py",
+    "unit/cli/own_model/test_own_model.py",
+    "unit/simulation/test_many_to_one.py",
+    "mpi/tf/test_keras_claims.py",
+    "unit/cli/own_model/test_kineto.py",
 )
 """Files in descending order of their time, so that no core ends with a long one while the other has nothing left."""
+
+IMPORTS = {
+    "torch": ("mpi/torch/", "mpi/sharding/", "mpi/odc/", "mpi/luwu/", "mpi/experiments/test_finetune.py"),
+    "tensorflow": ("mpi/tf/", "mpi/experiments/test_keras.py"),
+}
+"""By library the rooms and files whose ranks are forked from a process that has imported it."""
 
 NUM_SLOWEST = 10
 FEW_S = 10.0
@@ -69,9 +78,35 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ[claims.TAKES_ALL] = "1"
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    from xdist.scheduler import LoadFileScheduling
+
+    class ByLibrary(LoadFileScheduling):
+        """Of --dist loadfile: each worker goes through a file, or through all files of a library."""
+
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0]
+            return library_of(file.removeprefix("tests/")) or file
+
+    return ByLibrary(config, log) if config.getoption("dist") == "loadfile" else None
+
+
+def library_of(file: str) -> str:
+    """The library that ranks of a file are forked with, by its path below tests; empty: coarse alone."""
+    return next((library for library, rooms in IMPORTS.items() if file.startswith(rooms)), "")
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    places = {HERE / name: number for number, name in enumerate(LONGEST)}
-    items.sort(key=lambda item: places.get(item.path, len(places)))
+    """Sort: files of a library first, since they are one worker's, and of each kind the longest."""
+    places = {name: number for number, name in enumerate(LONGEST)}
+    libraries = [*IMPORTS, ""]
+
+    def place(item: pytest.Item) -> tuple[int, int]:
+        file = item.path.relative_to(HERE).as_posix() if item.path.is_relative_to(HERE) else ""
+        return libraries.index(library_of(file)), places.get(file, len(places))
+
+    items.sort(key=place)
     if config.getoption("--test-all"):
         return
     left_out = [item for item in items if item.get_closest_marker("test_all")]
