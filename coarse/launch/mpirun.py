@@ -5,6 +5,7 @@ import math
 import os
 import re
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -185,7 +186,7 @@ class MpirunJob:
     ) -> None:
         self._process = subprocess.Popen(
             list(argv), env={**environ, **home_for_mpi(environ)}, stdout=output, stderr=errors, start_new_session=True,
-            preexec_fn=_die_with(os.getpid()),
+            preexec_fn=_before_mpirun(os.getpid(), _temporary_folder(environ)),
         )  # fmt: skip
         self._descriptor = os.pidfd_open(self._process.pid)
         self._may_strand = Path(argv[0]).name == "mpirun"
@@ -313,19 +314,26 @@ def has_children(pid: int) -> bool:
     return False
 
 
-def _die_with(parent: int) -> Callable[[], None]:
+def _before_mpirun(parent: int, folder: str) -> Callable[[], None]:
     """For a new process: end when the process (its thread that starts it) does, however that ends.
 
-    mpirun is told to end, so that it removes its files. The ranks do not rely on it: see watched.py.
+    mpirun is told to end, so that it removes its files. The ranks do not rely on it: see watched.py. An mpirun that was
+    killed leaves them, by its number, and a later one that has the same number would not start.
     """
     prctl = ctypes.CDLL(None).prctl
 
-    def bind() -> None:
+    def prepare() -> None:
         prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
         if os.getppid() != parent:
             os._exit(1)
+        shutil.rmtree(f"{folder}/ompi.{os.getpid()}", ignore_errors=True)
 
-    return bind
+    return prepare
+
+
+def _temporary_folder(environ: Mapping[str, str]) -> str:
+    """Where mpirun has its files, as it finds that out itself."""
+    return next((environ[name] for name in ("TMPDIR", "TEMP", "TMP") if environ.get(name)), "/tmp")
 
 
 def session_members(session: int) -> list[int]:

@@ -99,7 +99,7 @@ def adapted() -> Net:
 
 def adamw(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
     """The optimizer of the runs; its decay moves also what has no gradient to speak of."""
-    return torch.optim.AdamW(parameters, lr=0.02, weight_decay=0.1)
+    return torch.optim.AdamW(parameters, lr=0.02, weight_decay=0.1, foreach=True)
 
 
 def batch(step: int, rank: int) -> Tensor:

@@ -370,3 +370,19 @@ def test_a_command_that_goes_on_after_its_children_is_left_alone(monkeypatch):
     program = "import subprocess, time; subprocess.run(['sleep', '0.3']); time.sleep(1.0)"
     with MpirunJob([sys.executable, "-c", program], os.environ) as job:
         assert job.wait() == 0
+
+
+def test_what_a_killed_mpirun_of_the_same_number_left_keeps_none_from_starting(tmp_path):
+    """Numbers of processes come again; left here as if by one that had whichever of the next numbers this has."""
+    most = int(Path("/proc/sys/kernel/pid_max").read_text())
+    with subprocess.Popen(["true"]) as last:
+        pass
+    for number in range(last.pid + 1, last.pid + 500):
+        (tmp_path / f"ompi.{number % most}").mkdir()
+        (tmp_path / f"ompi.{number % most}" / f"pmix.{os.uname().nodename}.tool").touch()
+    environ = {**os.environ, "TMPDIR": str(tmp_path)}
+    found = mpirun_beside(sys.executable, environ)
+    job = AppContext(num_ranks=1, command=("true",))
+    argv = mpirun_argv(found, [job], exports={}, as_root=os.geteuid() == 0, fault_tolerant=False)
+    with MpirunJob(argv, environ) as running:
+        assert running.wait() == 0

@@ -18,8 +18,8 @@ JOBS = {
     "two nodes, some cache": (BOTH, "some"), "two nodes, light devices": (APART, "none"),
     "two nodes, cache in workers": (BOTH, "all"),
 }  # fmt: skip
-IN_MAKE_TEST = {"one node", "two nodes", "two nodes, cache"}
-ABOUT_BITS = set() if takes_all() else {"one node", "two nodes"}
+IN_MAKE_TEST = {"two nodes", "two nodes, cache"}
+ABOUT_BITS = set() if takes_all() else {"two nodes"}
 """Jobs that check the bits of trainings and no other claims."""
 _digests: dict[tuple[int, int], dict[str, str]] = {}
 """(Workers, nodes) -> job -> the bits of a training."""

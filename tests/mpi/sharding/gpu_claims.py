@@ -16,7 +16,7 @@ from coarse.errors import CoarseError, GpuError
 from coarse.storage.gpu.available import gpus
 from coarse.storage.gpu.staging import Stage, host_staging
 from tests.mpi.sharding.runs import MODES, ends_of, started
-from tests.support.claims import Claim, raises, report_claims, takes_all
+from tests.support.claims import Claim, raises, report_claims, takes_all, waiting_at_most
 from tests.support.gpu_torch import collectives_on_gpu, is_stand_in, start
 from tests.support.references import Net, Run
 
@@ -70,8 +70,9 @@ def has_the_bits_of_the_cpu(mode: str, **options: object) -> None:
     require_same_bits(found, wanted)
     assert crossed.written_bytes > 0
     assert crossed.read_bytes > 0
-    with collectives_on_gpu():
-        require_same_bits(trained(mode, **options), found)
+    if takes_all():
+        with collectives_on_gpu():
+            require_same_bits(trained(mode, **options), found)
 
 
 def accumulates_and_recomputes_as_on_the_cpu(mode: str) -> None:
@@ -170,7 +171,7 @@ def a_copy_that_fails_is_an_error_of_whoever_waits() -> None:
         run.train(0)
         if coarse.rank() == 0:
             host_staging().stream("to the GPU", 0).fail()
-        with raises(GpuError if coarse.rank() == 0 else CoarseError):
+        with waiting_at_most(2.0), raises(GpuError if coarse.rank() == 0 else CoarseError):
             run.train(1)
 
 

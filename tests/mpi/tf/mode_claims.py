@@ -6,6 +6,7 @@ import tensorflow as tf
 
 import coarse
 from tests.mpi.tf.training import compiled, dense, mlp, require_close, rows, strategy, trained_alike
+from tests.support.claims import in_test_all
 
 
 def deep() -> keras.Model:
@@ -17,6 +18,7 @@ def a_model_trains_as_in_one_process() -> None:
     trained_alike(deep, epochs=3)
 
 
+@in_test_all
 def batches_need_not_divide_evenly() -> None:
     x, y = rows(72)
     trained_alike(deep, x=x, y=y)
