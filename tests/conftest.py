@@ -5,8 +5,10 @@ that only one imports it for them. Each run ends with the ten that took longest,
 is seen there. So are the seconds of each room, which CONTRIBUTING.md keeps.
 """
 
+import gc
 import os
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +97,16 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 def library_of(file: str) -> str:
     """The library that ranks of a file are forked with, by its path below tests; empty: coarse alone."""
     return next((library for library, rooms in IMPORTS.items() if file.startswith(rooms)), "")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Leave what was imported, and nine thousand tests, out of each later search for garbage."""
+    gc.disable()
+    result = yield
+    gc.freeze()
+    gc.enable()
+    return result
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

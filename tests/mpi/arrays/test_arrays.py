@@ -103,7 +103,9 @@ def test_tensors_are_lent_and_given_back(tmp_path, layout):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("way", "num_ranks"), [("in_device_memory", 3), ("copied", 1)])
+@pytest.mark.parametrize(
+    ("way", "num_ranks"), [("in_device_memory", 3), pytest.param("copied", 1, marks=pytest.mark.test_all)]
+)
 def test_a_tensor_may_be_larger_than_2_gib(way, num_ranks):
     if available_bytes() < 8 * GIB:  # now, not when tests were collected
         pytest.skip("needs 8 GiB of memory")
