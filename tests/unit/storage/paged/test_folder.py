@@ -192,3 +192,18 @@ def test_reads_of_parameters_go_before_reads_of_states_and_those_before_writes()
         queues.end()
         order += queues.start()
     assert order == ["p0", "p1", "s", "w2"]
+
+
+def test_a_folder_of_the_systems_is_one_jobs_until_it_is_closed(tmp_path):
+    first = PagedFolder(tmp_path)
+    with pytest.raises(StorageError, match=re.escape(f"{tmp_path} is in use by process {os.getpid()} of ")):
+        PagedFolder(tmp_path)
+    first.close()
+    PagedFolder(tmp_path).close()
+
+
+def test_files_that_were_made_have_their_names_on_the_disk_before_they_are_written_to():
+    disk = MemoryDisk()
+    folder = PagedFolder(Path("/disk"), disk)
+    folder.open_files(BLOCK_BYTES, BLOCK_BYTES)
+    assert disk.log[-1] == ("sync_folder", "disk")
