@@ -44,7 +44,7 @@ demo: $(INSTALLED)
 demo-tf: $(INSTALLED)
 	$(BIN)/python experiments/demo_tf.py
 
-# Eighteen minutes on two cores (CONTRIBUTING.md). Lint and types run beside the first tests.
+# Thirteen to fifteen minutes on two cores (CONTRIBUTING.md). Lint and types run beside the first tests.
 test: $(INSTALLED)
 	$(MAKE) --jobs=3 lint types test-unit-mpi
 
@@ -91,7 +91,7 @@ test-conformance: $(INSTALLED)
 	$(BIN)/python -m tests.conformance.run
 	$(BIN)/python -m tests.conformance.horovod
 
-# Sixty small changes of the code, and which tests notice each (half an hour); not a part of `make test`.
+# Sixty small changes of the code, and which tests notice each (an hour); not a part of `make test`.
 test-mutants: $(INSTALLED)
 	$(BIN)/python -m tests.mutants.run
 
