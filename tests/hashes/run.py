@@ -49,6 +49,9 @@ LAYOUTS = {
 }
 """By name the partition and the rest of the configuration; nothing in it is measured."""
 FACES = ("arrays", "torch", "sharded", "keras")
+_FEW = ("2 workers, 2 devices", "3 workers, 1 device")
+FEATURES = {"luwu": _FEW, "odc": _FEW, "switch": _FEW, "sets": _FEW[1:], "ddp": _FEW[1:], "snapshots": _FEW[:1]}
+"""By face of a feature the layouts on which it trains."""
 
 COMMANDS = {
     "predict aws-p3": ("predict", "--machine", "aws-p3", "--out", "OUT/run"),
@@ -73,11 +76,15 @@ COMMANDS = {
         *("shard", "--machine", "fcdp-a40-rdma", "--collective", "hierarchical", "--nodes", "4", "--tau", "0.5"),
         *("--recompute", "--quantised", "--out", "OUT/shard.json"),
     ),
+    "sweep": ("sweep", "--vary", "workers=2,4", "--vary", "batch=16,64", "--out", "OUT/sweep"),
+    "predict luwu": ("predict", "--machine", "luwu", "--model", "opt-1.3b", "--out", "OUT/run"),
 }  # fmt: skip
 PROGRAMS = {
     "coarse paper": ("experiments.coarse_paper.validate", "--out", "OUT", "--docs", "OUT/page.md"),
     "fcdp paper": ("experiments.fcdp_paper.validate", "--out", "OUT", "--docs", "OUT/page.md"),
     "deadlock": ("experiments.coarse_deadlock",),
+    "chakra": ("tests.hashes.chakra", "OUT"),
+    "decisions": ("tests.hashes.decisions",),
 }
 
 
@@ -122,7 +129,8 @@ def _hash(said: bytes) -> str:
 
 def all_hashes() -> dict[str, str]:
     """By what is hashed."""
-    tasks = {f"training, {layout}, {face}": (layout, face) for layout in LAYOUTS for face in FACES}
+    places = {face: tuple(LAYOUTS) for face in FACES} | FEATURES
+    tasks = {f"training, {layout}, {face}": (layout, face) for face in places for layout in places[face]}
     commands = {name: (*COARSE, *words) for name, words in COMMANDS.items()}
     programs = {name: (sys.executable, "-m", *words) for name, words in PROGRAMS.items()}
     with ThreadPoolExecutor(2) as pool:

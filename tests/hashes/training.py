@@ -1,7 +1,7 @@
 """A rank of the job whose training results are hashed: `training.py FOLDER FACE`.
 
-FACE is arrays, torch, sharded or keras. Worker 0 writes FOLDER/values.bin, the bytes of all that the face ended with;
-they are the same on every worker, or the job fails.
+FACE is arrays, torch, sharded or keras, or one of features.py. Worker 0 writes FOLDER/values.bin, the bytes of all that
+the face ended with; they are the same on every worker, or the job fails.
 """
 
 import hashlib
@@ -50,13 +50,13 @@ def torch() -> Iterator[np.ndarray]:
     ct.init()
     for in_device in (True, False):
         for make in (lambda p: th.optim.SGD(p, lr=0.1, momentum=0.9), lambda p: th.optim.Adam(p, lr=1e-3)):
-            model = _model(th)
+            model = small_model(th)
             inner = make(list(model.parameters()))
             options = {"gradients_in_device_memory": in_device}
             optimizer = ct.DistributedOptimizer(inner, model.named_parameters(), **options)
             for step in range(STEPS):
                 optimizer.zero_grad()
-                (model(_rows(th, step, ct.rank())) ** 2).mean().backward()
+                (model(rows_of(th, step, ct.rank())) ** 2).mean().backward()
                 optimizer.step()
             yield from (parameter.detach().numpy() for parameter in model.parameters())
             optimizer.close()
@@ -71,12 +71,12 @@ def sharded() -> Iterator[np.ndarray]:
     th.set_num_threads(1)
     ct.init()
     for options in SHARDED:
-        model = _model(th)
+        model = small_model(th)
         ct.fully_shard(model, units=(th.nn.Linear,), **options)
         optimizer = th.optim.AdamW(model.parameters(), lr=1e-3)
         for step in range(STEPS):
             optimizer.zero_grad()
-            (model(_rows(th, step, ct.rank())) ** 2).mean().backward()
+            (model(rows_of(th, step, ct.rank())) ** 2).mean().backward()
             optimizer.step()
         yield from (parameter.detach().full_tensor().numpy() for parameter in model.parameters())
 
@@ -101,20 +101,25 @@ def keras() -> Iterator[np.ndarray]:
     yield from model.get_weights()
 
 
-def _model(th):
+def small_model(th):
+    """Three layers of torch, the same each time."""
     th.manual_seed(11)
     return th.nn.Sequential(
         th.nn.Linear(8, 233), th.nn.ReLU(), th.nn.Linear(233, 317), th.nn.Tanh(), th.nn.Linear(317, 3)
     )
 
 
-def _rows(th, step, rank):
+def rows_of(th, step, rank):
+    """A worker's inputs of a step."""
     return th.randn(4, 8, generator=th.Generator().manual_seed(1000 * step + rank))
 
 
 def main(folder: Path, face: str) -> None:
     """Run a face, compare the workers' results and write those of worker 0."""
-    values = b"".join(np.ascontiguousarray(array).tobytes() for array in globals()[face]())
+    from tests.hashes import features
+
+    arrays_of = globals()[face] if face in globals() else getattr(features, face)
+    values = b"".join(np.ascontiguousarray(array).tobytes() for array in arrays_of())
     import coarse
 
     digest = np.frombuffer(hashlib.sha256(values).digest(), np.uint8).astype(np.int64)
