@@ -108,7 +108,7 @@ def said(argv: tuple[str, ...]) -> Iterator[tuple[str, str]]:
         output = _completed(tuple(word.replace("OUT", folder) for word in argv)).replace(folder, "OUT")
         yield "output", _hash(output.encode())
         for path in sorted(Path(folder).rglob("*")):
-            if path.is_file() and path.suffix not in (".png", ".html"):
+            if path.is_file() and path.suffix not in (".png", ".html") and not path.name.startswith("."):
                 yield path.name, _hash(path.read_bytes().replace(folder.encode(), b"OUT"))
 
 
