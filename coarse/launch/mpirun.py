@@ -332,7 +332,7 @@ def _before_mpirun(parent: int, folder: str) -> Callable[[], None]:
 
 
 def _temporary_folder(environ: Mapping[str, str]) -> str:
-    """Where mpirun has its files, as it finds that out itself."""
+    """Return the folder that mpirun has its files in, by the variables that it reads."""
     return next((environ[name] for name in ("TMPDIR", "TEMP", "TMP") if environ.get(name)), "/tmp")
 
 

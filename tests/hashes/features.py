@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.hashes.training import STEPS, rows_of, small_model
+from tests.hashes.training import STEPS, rows_of, small_model, train
 
 SETS = ((0, 1), (1, 2), (0, 2))
 """Members of process sets, of three workers."""
@@ -68,7 +68,8 @@ def switch() -> Iterator[np.ndarray]:
         model = small_model(th)
         inner = th.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
         optimizer = ct.DistributedOptimizer(inner, model.named_parameters(), switch=ct.Switch(sum=how))
-        yield from _trained(th, ct, model, optimizer)
+        train(th, model, optimizer, ct.rank())
+        yield from (parameter.detach().numpy() for parameter in model.parameters())
         optimizer.close()
 
 
@@ -95,7 +96,8 @@ def sets() -> Iterator[np.ndarray]:
         model = small_model(th)
         inner = th.optim.SGD(model.parameters(), lr=0.1)
         optimizer = ct.DistributedOptimizer(inner, model.named_parameters(), process_set=group)
-        found += [th.from_numpy(value) for value in _trained(th, ct, model, optimizer)]
+        train(th, model, optimizer, ct.rank())
+        found += [parameter.detach() for parameter in model.parameters()]
         optimizer.close()
     digest = hashlib.sha256(b"".join(value.numpy().tobytes() for value in found)).digest()
     yield ct.allgather(th.frombuffer(bytearray(digest), dtype=th.uint8), name="hashes").numpy()
@@ -117,10 +119,7 @@ def ddp() -> Iterator[np.ndarray]:
     for wrap in wraps:
         model = wrap(small_model(th))
         optimizer = th.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-        for step in range(STEPS):
-            optimizer.zero_grad()
-            (model(rows_of(th, step, coarse.rank())) ** 2).mean().backward()
-            optimizer.step()
+        train(th, model, optimizer, coarse.rank())
         whole = (value.full_tensor() if hasattr(value, "full_tensor") else value for value in model.parameters())
         yield from (value.detach().numpy() for value in whole)
 
@@ -145,11 +144,3 @@ def snapshots() -> Iterator[np.ndarray]:
     coarse.barrier()
     yield np.array(coarse.restore(path).step)
     yield from (values.copy() for values in held.values())
-
-
-def _trained(th, ct, model, optimizer) -> Iterator[np.ndarray]:
-    for step in range(STEPS):
-        optimizer.zero_grad()
-        (model(rows_of(th, step, ct.rank())) ** 2).mean().backward()
-        optimizer.step()
-    yield from (parameter.detach().numpy() for parameter in model.parameters())

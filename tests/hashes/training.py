@@ -54,10 +54,7 @@ def torch() -> Iterator[np.ndarray]:
             inner = make(list(model.parameters()))
             options = {"gradients_in_device_memory": in_device}
             optimizer = ct.DistributedOptimizer(inner, model.named_parameters(), **options)
-            for step in range(STEPS):
-                optimizer.zero_grad()
-                (model(rows_of(th, step, ct.rank())) ** 2).mean().backward()
-                optimizer.step()
+            train(th, model, optimizer, ct.rank())
             yield from (parameter.detach().numpy() for parameter in model.parameters())
             optimizer.close()
 
@@ -74,10 +71,7 @@ def sharded() -> Iterator[np.ndarray]:
         model = small_model(th)
         ct.fully_shard(model, units=(th.nn.Linear,), **options)
         optimizer = th.optim.AdamW(model.parameters(), lr=1e-3)
-        for step in range(STEPS):
-            optimizer.zero_grad()
-            (model(rows_of(th, step, ct.rank())) ** 2).mean().backward()
-            optimizer.step()
+        train(th, model, optimizer, ct.rank())
         yield from (parameter.detach().full_tensor().numpy() for parameter in model.parameters())
 
 
@@ -112,6 +106,14 @@ def small_model(th):
 def rows_of(th, step, rank):
     """A worker's inputs of a step."""
     return th.randn(4, 8, generator=th.Generator().manual_seed(1000 * step + rank))
+
+
+def train(th, model, optimizer, rank):
+    """Take all steps with a worker's inputs."""
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        (model(rows_of(th, step, rank)) ** 2).mean().backward()
+        optimizer.step()
 
 
 def main(folder: Path, face: str) -> None:

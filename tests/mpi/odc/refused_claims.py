@@ -1,4 +1,4 @@
-"""What mode odc refuses or warns of, in words; CACHE is what nodes keep, as the job's second argument says."""
+"""Refusals and warnings of mode odc, in words; CACHE says what nodes keep, by the job's second argument."""
 
 import sys
 import warnings

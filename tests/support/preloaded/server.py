@@ -25,6 +25,7 @@ from tests.support import bare_imports
 from tests.support.bootstrap import run
 
 LARGE = frozenset({"torch", "tensorflow"})
+"""Libraries so large that the ends of their objects are left out."""
 LONGEST = 1 << 17
 """Bytes of what a rank's stand-in asks for, its environment included."""
 

@@ -110,7 +110,7 @@ def test_what_is_pulled_comes_through_the_ring_in_as_many_turns_as_it_takes(remo
 
 
 def test_chunks_are_staged_in_the_slots_in_turn(remote):
-    """As the node reads them: chunk after chunk, the first slot again once what it held was added."""
+    """The node reads them so: chunk after chunk, the first slot again once what it held was added."""
     model, link = remote
     link.script = [said({**FROM_HUB, "num_staging": 3}), said(FROM_ROOT)]
     model.open(replace(declared(2), nodes=(DEVICE,)))

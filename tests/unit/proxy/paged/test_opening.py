@@ -30,7 +30,7 @@ def declaration(tmp_path: Path) -> Declaration:
 
 @pytest.fixture
 def trained(declaration: Declaration) -> Declaration:
-    """Of a training whose folder has the records of steps 1 and 2."""
+    """The declaration of a training whose folder has the records of steps 1 and 2."""
     folders = opened(declaration)
     for step in (1, 2):
         folders.folders[0].write_commit(committed(step))
