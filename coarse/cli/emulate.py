@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from coarse.cli.options import MACHINE_HELP, Collective, Degrade, ProfileEvery, of_possible_modes
+from coarse.cli.options import MACHINE_HELP, Collective, Degrade, HoldBack, ProfileEvery, of_possible_modes
 from coarse.cli.progress import Tasks, shown_tasks
 from coarse.cli.report.prediction import modes_of, one_of, profile_notes
 from coarse.cli.wrong_input import wrong_input_ends_with_2
@@ -38,6 +38,7 @@ def emulate(
     modes: Annotated[str | None, typer.Option(help="Some of dense, allreduce, coarse; all by default.")] = None,
     policy: Annotated[Policy, typer.Option(help="How coarse splits the gradients.")] = Policy.AUTO,
     collective: Collective = "ring",
+    hold_back: HoldBack = False,
     iterations: Annotated[int, typer.Option(min=2, help="The first is not counted.")] = 3,
     degrade: Degrade = None,
     profile_every: ProfileEvery = PROFILE_EVERY,
@@ -62,6 +63,7 @@ def emulate(
             dilation=dilation,
             num_nodes=nodes,
             collective=collective,
+            hold_back=hold_back,
             degradations=tuple(degrade or ()),
             profile_every=profile_every,
             checked_pool=None if checked_pool is None else str(checked_pool.resolve()),

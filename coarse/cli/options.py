@@ -28,6 +28,17 @@ Degrade = Annotated[
     typer.Option(help="LINK=FACTOR@SECONDS: what part of its rate a link has from then on; LINK may have * and ?."),
 ]
 Collective = Annotated[str, typer.Option(help="How coarse's devices sum: ring, or in_place as live by default.")]
+HoldBack = Annotated[
+    bool,
+    typer.Option(help="Whether all-reduce waits for backward's end, as COARSE's evaluation has it; live it does not."),
+]
+RingSlowDown = Annotated[
+    float | None,
+    typer.Option(
+        help="How many times longer a worker computes beside a collective of the workers: 1, and 1 to 1.4 in ranges, "
+        "where nobody says."
+    ),
+]
 ProfileEvery = Annotated[int, typer.Option(help="Iterations until coarse profiles again and decides anew; 0: never.")]
 Jittered = Annotated[
     float, typer.Option("--jitter", help="0.1: by chance each iteration's compute takes 10 % longer, in the mean.")

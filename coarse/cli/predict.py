@@ -16,9 +16,11 @@ from coarse.cli.options import (
     TRACE_HELP,
     Collective,
     Degrade,
+    HoldBack,
     Intervals,
     Jittered,
     ProfileEvery,
+    RingSlowDown,
     Samples,
     Seed,
     Step,
@@ -121,6 +123,8 @@ def predict_command(
     iteration_s: _IterationS = None,
     policy: Annotated[str, typer.Option(help="What goes to the devices: auto, paper or devices (all).")] = "auto",
     collective: Collective = "ring",
+    hold_back: HoldBack = False,
+    ring_slow_down: RingSlowDown = None,
     straggler: Annotated[list[str] | None, typer.Option(help="3=1.5: worker 3 computes 1.5 times longer.")] = None,
     jitter: Jittered = 0.0,
     seed: Seed = None,
@@ -152,11 +156,12 @@ def predict_command(
             slow_downs=tuple(slow_down(text) for text in straggler or ()),
             jitter=jitter, seed=require_jitter(seed, has_jitter=jitter != 0),
             sequence=sequence, peak_share=peak_share, iteration_s=iteration_s,
-            collective=collective, optimizer=optimizer, nvlink=nvlink, num_iterations=iterations,
+            collective=collective, hold_back=hold_back, ring_slow_down=ring_slow_down,
+            optimizer=optimizer, nvlink=nvlink, num_iterations=iterations,
             degradations=tuple(map(parse_degradation, degrade or ())), profile_every=profile_every,
         )  # fmt: skip
         toml, scenarios = TomlFile.read(machine_path(asked.machine)), asked.scenarios()
-        ranges = ranges_of(toml, interval or (), samples, asked.workers, compute=scenarios.profile.factors)
+        ranges = ranges_of(toml, interval or (), samples, asked.workers, factors=scenarios.factors)
         console = Console()
         run = _predicted(scenarios, modes, out, toml, ranges)
         show(run, out, console)
@@ -311,6 +316,12 @@ def _source_note(toml: TomlFile) -> tuple[str, ...]:
     )
 
 
+def _ring_text(scenarios: Scenarios) -> str:
+    """When the ring of all-reduce begins, and what it costs compute."""
+    when = "after backward" if scenarios.question.hold_back else "beside backward"
+    return f"{when}, compute beside a ring takes {scenarios.ring_slow_down:g} times as long"
+
+
 def _inputs(scenarios: Scenarios) -> dict[str, str]:
     asked, profile = scenarios.question, scenarios.profile
     slow_downs = ", ".join(f"{worker}={factor:g}" for worker, factor in asked.slow_downs)
@@ -324,6 +335,7 @@ def _inputs(scenarios: Scenarios) -> dict[str, str]:
         "workers, devices, nodes": f"{asked.workers}, {asked.devices or 'as many as workers'}, {asked.nodes}",
         "policy": asked.policy,
         **({"collective": asked.collective} if asked.collective != "ring" else {}),
+        "workers' ring": _ring_text(scenarios),
         "NVLink": "on" if scenarios.machine.nvlink and scenarios.machine.nvlinks else "off",
         "stragglers": slow_downs or "none",
         **({"jitter": f"{asked.jitter:g}, seed {asked.seed}"} if asked.jitter else {}),

@@ -35,6 +35,8 @@ class RunOrder:
     """Of the modelled machine; the ranks all run on this host."""
     collective: str = "ring"
     """How the mode coarse's devices sum."""
+    hold_back: bool = False
+    """Whether all-reduce waits for the end of backward, as COARSE's evaluation has it (II-B)."""
     degradations: tuple[str, ...] = ()
     """What happens to links, as users write it: see hardware/degradation.py."""
     profile_every: int = 0
@@ -77,6 +79,7 @@ class RunOrder:
             num_nodes=self.num_nodes,
             policy=policy,
             collective=self.collective,
+            hold_back=True if self.hold_back else None,
             num_iterations=self.num_iterations,
             profile_every=self.profile_every,
             degradations=tuple(map(parse_degradation, self.degradations)),

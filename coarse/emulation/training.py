@@ -76,7 +76,7 @@ class EmulatedWorker:
         begin_s = box.now_s
         forward_end_s = begin_s + job.forward_s * slow_down
         backward_end_s = forward_end_s + job.backward_s * slow_down
-        dual = DualRound(holds_back=job.ring_blocks_compute)
+        dual = DualRound(holds_back=job.hold_back)
         dual.begin(len(job.gradients), job.num_proxy_gradients)
         handles: list[Handle] = []
         for position, gradient in enumerate(job.gradients):

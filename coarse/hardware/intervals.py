@@ -2,7 +2,8 @@
 """What the numbers of a machine may be instead: intervals, draws from them, and the machines that they make.
 
 A machine file states intervals of its fields in a table `[intervals]`, in the units in which it states the fields.
-Every machine has three more: how fast it computes, all its rates together, and all its latencies together.
+Every machine has four more: how fast it computes, all its rates together, all its latencies together, and how much
+longer workers compute while a ring of theirs is under way.
 """
 
 import copy
@@ -20,15 +21,16 @@ from coarse.hardware.machine_file import TABLES_OF_MANY, TABLES_OF_ONE
 from coarse.hardware.quantities import RATES, TABLES, TIMES, Quantity
 from coarse.protocol.toml import TomlFile
 
-COMPUTE, RATE, LATENCY = "compute", "rates", "latencies"
+COMPUTE, RATE, LATENCY, RING = "compute", "rates", "latencies", "ring_slow_down"
 FACTORS = {
     COMPUTE: (0.9, 1.1, "runs of one job differ by as much"),
     RATE: (0.9, 1.1, "what benchmarks reach of one link differs by as much"),
     LATENCY: (0.5, 2.0, "start-ups are seldom published, and differ between drivers"),
+    RING: (1.0, 1.4, "measured on A100, H100, MI210 and MI250: 1.19 in the mean, 1.4 at most (arXiv 2507.03114)"),
 }
-"""Name -> (low, high, why) of factors on the times of compute, on all rates of wires, pools, devices and coherence, and
-on all their latencies. An assumption."""
-_LOW_IS_FAST = ("latency", "growth", LATENCY, COMPUTE)
+"""Name -> (low, high, why) of factors on the times of compute, on all rates of wires, pools, devices and coherence, on
+all their latencies, and on compute beside a collective of the workers. All but the last are assumptions."""
+_LOW_IS_FAST = ("latency", "growth", LATENCY, COMPUTE, RING)
 _OF_LINKS = ("memory_device", "coherence", "pool", "wire")
 
 
@@ -66,11 +68,12 @@ class Interval:
 
 
 def intervals_of(
-    toml: TomlFile, own: Mapping[str, tuple[float, float]], compute: tuple[float, float] | None = None
+    toml: TomlFile, own: Mapping[str, tuple[float, float]], factors: Mapping[str, tuple[float, float]] | None = None
 ) -> tuple[Interval, ...]:
-    """Those that the file states, and the three of every machine; `own` goes before both.
+    """Those that the file states, and the four of every machine; `own` goes before both.
 
-    `compute` is how far the times of a job may be off that are less certain than those of every machine.
+    `factors` are the ends of some of `FACTORS` where a job knows them better than every machine does; equal ends where
+    one is stated.
 
     Raises:
         ConfigError: with file and line, an interval that is not ordered, of a field that the file does not state, or
@@ -80,8 +83,7 @@ def intervals_of(
     if not isinstance(stated, Mapping):
         raise ConfigError(f"{toml.where(('intervals',))}: write one table [intervals]", key="intervals")
     found = {name: (low, high) for name, (low, high, _) in FACTORS.items()}
-    if compute is not None:
-        found[COMPUTE] = compute
+    found.update(factors or {})
     for key, ends in stated.items():
         with toml.located(("intervals",)):
             found[key] = _ends(key, ends)

@@ -57,8 +57,10 @@ class Job:
     forward_s: float
     backward_s: float
     num_proxy_gradients: int
-    ring_blocks_compute: bool = True
+    hold_back: bool = True
     """Whether the workers' ring waits for the end of backward, as COARSE's T_train has it (III-F)."""
+    ring_slow_down: float = 1.0
+    """How many times longer a worker computes while a ring of the workers is under way."""
     slow_downs: tuple[float, ...] = ()
     """Of each worker how many times longer its compute takes; () for equal ones."""
     jitter: Jitter | None = None
@@ -82,6 +84,7 @@ class Job:
         _require(self.forward_s >= 0 and self.backward_s >= 0, "compute", (self.forward_s, self.backward_s))
         _require(len(self.slow_downs) in (0, self.num_workers), "slow_downs", self.slow_downs)
         _require(all(factor > 0 for factor in self.slow_downs), "slow_downs", self.slow_downs)
+        _require(self.ring_slow_down >= 1, "ring_slow_down", self.ring_slow_down)
         _require(_rises([gradient.ready_s for gradient in self.gradients]), "gradients", "ready in another order")
         late = [gradient.name for gradient in self.gradients if gradient.ready_s > self.backward_s * (1 + 1e-9)]
         _require(not late, "gradients", f"{late[:3]} ready after backward has ended")

@@ -30,9 +30,10 @@ def with_best_split(
 ) -> Job:
     """The job with the split, and of several sets of routing tables the one, that simulate fastest.
 
-    m = 0 (the workers' ring alone) is among the splits, so the choice is never slower than all-reduce
-    as far as the simulation tells. Where two take equally long, more goes to the memory devices. A trial is one
-    iteration; where later ones of the best are slower, as its workers no longer begin together, those count.
+    m = 0 (the workers' ring alone) is among the splits, so the choice is never slower, as far as the simulation tells,
+    than an all-reduce whose ring waits for backward as the job's does. Where two take equally long, more goes to the
+    memory devices. A trial is one iteration; where later ones of the best are slower, as its workers no longer begin
+    together, those count.
     """
     every = (job.tables, *other_tables)
     trials = [

@@ -73,7 +73,11 @@ class Scenario:
     """What pushes and pulls use; "auto" takes an NVLink where there is one."""
     device_ring: PathKind | None = None
     """What sync cores use among themselves; by default the CCI links if the machine has any, else "auto"."""
-    ring_blocks_compute: bool = True
+    hold_back: bool | None = None
+    """Whether the workers' ring waits for the end of backward. By default as it does live: what the mode coarse leaves
+    to the workers waits, all-reduce does not. COARSE's evaluation has both wait (II-B, III-F)."""
+    ring_slow_down: float = 1.0
+    """How many times longer a worker computes while a ring of the workers shares its processor."""
     bucket_bytes: int = 25 * MIB
     routing: MeasuredRouting = field(default_factory=MeasuredRouting)
     num_sync_groups: int = 2
@@ -247,7 +251,8 @@ class Scenario:
             forward_s=self.profile.total_forward_s,
             backward_s=self.profile.total_backward_s,
             num_proxy_gradients=len(gradients),
-            ring_blocks_compute=self.ring_blocks_compute,
+            hold_back=self.mode is not Mode.ALLREDUCE if self.hold_back is None else self.hold_back,
+            ring_slow_down=self.ring_slow_down,
             slow_downs=self.slow_down_of_workers,
             jitter=self.jitter,
             num_iterations=self.num_iterations,

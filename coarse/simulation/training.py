@@ -6,6 +6,7 @@ from functools import partial
 
 from coarse.client.dual_round import DualRound, SetOut, Way
 from coarse.simulation.adaptation import Adaptation, Decide, Profile, keep_tables
+from coarse.simulation.compute import Compute
 from coarse.simulation.engine import Engine
 from coarse.simulation.job import Job
 from coarse.simulation.macro import ProxiedAlike, WorkerRingAlike
@@ -35,7 +36,8 @@ class _Training:
         self._recorder = RecordingEngine(job.site.links) if record else None
         self._engine = self._recorder or Engine(job.site.links)
         self._on_progress = on_progress
-        self._duals = [DualRound(holds_back=job.ring_blocks_compute) for _ in job.simulated_workers]
+        self._duals = [DualRound(holds_back=job.hold_back) for _ in job.simulated_workers]
+        self._computes = [Compute(self._engine, job.ring_slow_down) for _ in job.simulated_workers]
         self._synchronise_as(job)
         self._meeting = self._prepared_meeting(decide) if 0 < job.profile_every < job.num_iterations else None
         self._profiles: list[Profile] = []
@@ -97,16 +99,18 @@ class _Training:
         forward_end_s = now_s + job.forward_s * slow_down
         backward_end_s = forward_end_s + job.backward_s * slow_down
         begun = self._begun[worker] = _Begun(now_s, iteration, forward_end_s, backward_end_s, len(job.gradients))
-        for position, gradient in enumerate(job.gradients):
-            ready_s = min(forward_end_s + gradient.ready_s * slow_down, backward_end_s)  # rounding must not part them
-            self._engine.at(ready_s, partial(self._on_gradient, worker, position))
-        self._engine.at(backward_end_s, partial(self._end_backward, worker, begun))
+        ready = (  # rounding must not part the last from backward's end
+            (min(forward_end_s + gradient.ready_s * slow_down, backward_end_s), partial(self._on_gradient, worker, at))
+            for at, gradient in enumerate(job.gradients)
+        )
+        self._computes[worker].begin((*ready, (backward_end_s, partial(self._end_backward, worker, begun))))
 
     def _on_gradient(self, worker: int, position: int) -> None:
         self._set_out(worker, self._duals[worker].on_ready(position))
 
     def _end_backward(self, worker: int, begun: "_Begun") -> None:
         self._set_out(worker, self._duals[worker].on_backward_end())
+        begun.backward_end_s = self._engine.now_s
         begun.has_computed = True  # a ring of one has ended by now, and must not end the iteration twice
         self._end_if_done(worker, begun)
 
@@ -118,9 +122,11 @@ class _Training:
                 self._proxied.push_gradient(worker, position)
             else:
                 assert self._ring is not None
+                self._computes[worker].on_ring_begun()
                 self._ring.push(worker, position - self._job.num_proxy_gradients)
 
     def _on_ring_synced(self, worker: int, position: int) -> None:
+        self._computes[worker].on_ring_ended()
         self._on_synced(worker, position + self._job.num_proxy_gradients)
 
     def _on_synced(self, worker: int, position: int) -> None:

@@ -35,7 +35,7 @@ _MATTERS: dict[Mode, tuple[str, ...]] = {
         "bus_bytes_per_s",
     ),
     Mode.ALLREDUCE: (
-        "ring_blocks_compute",
+        "hold_back",
         "rings_both_ways",
         "direct_copies",
         "neighbours_reduce",
@@ -46,7 +46,7 @@ _MATTERS: dict[Mode, tuple[str, ...]] = {
         "copies",
         "wide_t4",
         "t4_bus_bytes_per_s",
-        "ring_blocks_compute",
+        "hold_back",
         "rings_both_ways",
         "direct_copies",
         "device_ring",
@@ -97,7 +97,7 @@ class Cell:
             policy=self.policy,
             copies=self.inputs.copies,
             device_ring=self.inputs.device_ring,
-            ring_blocks_compute=self.inputs.ring_blocks_compute,
+            hold_back=self.inputs.hold_back,
             num_iterations=_NUM_ITERATIONS,
             routing=MeasuredRouting() if self.num_nodes == 1 else _two_node_routing(),
         )

@@ -51,7 +51,9 @@ class Inputs:
     """The choices that the paper's text leaves open, or states once."""
 
     mixed_precision: bool = True
-    ring_blocks_compute: bool = True
+    hold_back: bool = True
+    """Whether the workers' ring waits for the end of backward: the paper's baseline blocks compute (II-B), and so does
+    what dual synchronisation leaves to the workers (III-F). `coarse predict` has all-reduce overlap, as it is live."""
     rings_both_ways: bool = True
     """Whether the workers' ring uses both directions of NVLinks."""
     device_ring: PathKind = "auto"

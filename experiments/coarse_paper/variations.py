@@ -11,7 +11,7 @@ from experiments.coarse_paper.settings import allreduce, blocked_ratio, dense, s
 VARIATIONS: dict[str, Inputs] = {
     "as declared": CENTRAL,
     "fp32 everywhere": replace(CENTRAL, mixed_precision=False),
-    "workers' ring overlaps backward": replace(CENTRAL, ring_blocks_compute=False),
+    "workers' ring overlaps backward": replace(CENTRAL, hold_back=False),
     "workers' ring one way round": replace(CENTRAL, rings_both_ways=False),
     "all-reduce between GPUs of one switch": replace(CENTRAL, neighbours_reduce=True),
     "formula's rates over NVLink": replace(CENTRAL, profiler_sees_nvlink=True),

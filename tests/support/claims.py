@@ -6,6 +6,7 @@ A program calls `report_claims` on every worker; the test that started it reads 
 import ast
 import json
 import os
+import sys
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
@@ -55,6 +56,7 @@ def report_claims(claims: Iterable[Claim], folder: str | Path) -> None:
             reports[claim.__name__] = ""
         except Exception:
             reports[claim.__name__] = traceback.format_exc()
+            print(f"worker {coarse.rank()}: {reports[claim.__name__]}", file=sys.stderr)  # the job may never end
         if seconds:
             with open(seconds, "a") as stream:
                 took_s = (time.process_time() - spent_s, time.perf_counter() - began_s)

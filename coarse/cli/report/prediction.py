@@ -22,6 +22,7 @@ from coarse.hardware.compute import (
     profile_of_step,
 )
 from coarse.hardware.degradation import Degradation
+from coarse.hardware.intervals import COMPUTE, RING
 from coarse.hardware.machine import Machine
 from coarse.hardware.models import MODELS, Model, Precision, model_named
 from coarse.hardware.presets import accelerator_named, machine_named
@@ -37,6 +38,7 @@ from coarse.simulation.training import simulate
 MAX_WORKERS = 1 << 16
 MAX_BATCH = 1 << 20
 MAX_ITERATIONS = 100_000
+MAX_RING_SLOW_DOWN = 100.0
 _NUM_TABLES = 2
 """Routing tables that the policy "auto" tries: as measured, and all tensors local."""
 
@@ -71,6 +73,11 @@ class Question:
     policy: str = "auto"
     collective: str = "ring"
     """How the mode coarse's devices sum."""
+    hold_back: bool = False
+    """Whether all-reduce waits for the end of backward, as COARSE's evaluation has it (II-B)."""
+    ring_slow_down: float | None = None
+    """How many times longer a worker computes while a collective of the workers shares its processor; None: 1, and an
+    interval where there are ranges."""
     slow_downs: tuple[tuple[int, float], ...] = ()
     """(worker, how many times longer its compute takes)."""
     jitter: float = 0.0
@@ -95,6 +102,11 @@ class Question:
         for option, value, least in (("iterations", self.num_iterations, 1), ("profile-every", self.profile_every, 0)):
             if not least <= value <= MAX_ITERATIONS:
                 raise ConfigError(f"--{option} must lie in {least}..{MAX_ITERATIONS}, got {value}", key=option)
+        if self.ring_slow_down is not None and not 1.0 <= self.ring_slow_down <= MAX_RING_SLOW_DOWN:
+            raise ConfigError(
+                f"--ring-slow-down must lie in 1..{MAX_RING_SLOW_DOWN:g}, got {self.ring_slow_down:g}; 1 is no effect",
+                key="ring_slow_down",
+            )
         one_of("policy", self.policy, Policy)
         one_of("precision", self.precision, Precision)
         one_of("optimizer", self.optimizer, Optimizer)
@@ -197,6 +209,17 @@ class Scenarios:
     own: OwnModel | None = None
     """Where the model is of one's own."""
 
+    @property
+    def ring_slow_down(self) -> float:
+        """How many times longer a worker computes beside a collective of the workers."""
+        return 1.0 if self.question.ring_slow_down is None else self.question.ring_slow_down
+
+    @property
+    def factors(self) -> dict[str, tuple[float, float]]:
+        """Ends of factors that are other than every machine's: see `intervals_of`."""
+        ring, compute = self.question.ring_slow_down, self.profile.factors
+        return {**({COMPUTE: compute} if compute else {}), **({} if ring is None else {RING: (ring, ring)})}
+
     def of(self, mode: Mode) -> Scenario:
         """The scenario of one mode."""
         question = self.question
@@ -211,6 +234,8 @@ class Scenarios:
             num_nodes=question.nodes,
             policy=one_of("policy", question.policy, Policy),
             collective=question.collective,
+            hold_back=True if question.hold_back else None,
+            ring_slow_down=self.ring_slow_down,
             slow_downs=tuple(factors.get(worker, 1.0) for worker in range(question.workers)) if factors else (),
             jitter=question.chance(),
             num_iterations=question.num_iterations,

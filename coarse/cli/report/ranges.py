@@ -6,7 +6,7 @@ from typing import Any
 
 from coarse.cli.report.prediction import Scenarios
 from coarse.errors import ConfigError
-from coarse.hardware.intervals import COMPUTE, FACTORS, Interval, draws, intervals_of, machine_at
+from coarse.hardware.intervals import COMPUTE, FACTORS, RING, Interval, draws, intervals_of, machine_at
 from coarse.protocol.toml import TomlFile
 from coarse.simulation.job import Job
 from coarse.simulation.scenario import Mode, Policy
@@ -56,7 +56,8 @@ class Ranges:
             machine = machine_at(self.toml, values, self.fixed)
             machine = replace(machine, nvlink=scenarios.machine.nvlink, num_nodes=scenarios.machine.num_nodes)
             profile = scenarios.profile.slowed(values.get(COMPUTE, 1.0))
-            found.append(iteration_s(replace(scenarios, machine=machine, profile=profile)))
+            question = replace(scenarios.question, ring_slow_down=values.get(RING, scenarios.question.ring_slow_down))
+            found.append(iteration_s(replace(scenarios, machine=machine, profile=profile, question=question)))
             on_progress(number / len(points))
         return tuple(found)
 
@@ -75,18 +76,18 @@ def ranges_of(
     num_samples: int | None,
     num_workers: int,
     fixed: Mapping[str, Any] | None = None,
-    compute: tuple[float, float] | None = None,
+    factors: Mapping[str, tuple[float, float]] | None = None,
 ) -> Ranges | None:
     """The points of a question; None where there are none, by request or because its simulations take long.
 
-    `compute` is as of `intervals_of`.
+    `factors` are as of `intervals_of`.
     """
     if num_samples is None:
         num_samples = NUM_SAMPLES if asked or num_workers <= MOST_WORKERS_UNASKED else 0
     if not 0 <= num_samples <= MOST_SAMPLES:
         raise ConfigError(f"--samples must lie in 0..{MOST_SAMPLES}, got {num_samples}", key="samples")
     own = dict(map(interval_of, asked))
-    found = tuple(each for each in intervals_of(toml, own, compute) if each.key not in (fixed or {}))
+    found = tuple(each for each in intervals_of(toml, own, factors) if each.key not in (fixed or {}))
     return Ranges(toml=toml, intervals=found, num_samples=num_samples, fixed=fixed) if num_samples else None
 
 

@@ -64,6 +64,7 @@ def sharded_scenario(scenarios: Scenarios, mode: SimulatedMode) -> ShardedScenar
         batch=asked.batch,
         num_nodes=asked.nodes,
         gpus_per_node=asked.workers // asked.nodes,
+        ring_slow_down=scenarios.ring_slow_down,
     )
     return found.with_gpu_cache(CACHE_SHARE) if mode is SimulatedMode.FCDP else found
 

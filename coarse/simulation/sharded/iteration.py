@@ -11,6 +11,7 @@ so a gather that is asked for after a reduce-scatter waits for it (3.3.2): that 
 
 from functools import partial
 
+from coarse.simulation.compute import Compute
 from coarse.simulation.engine import Action, Engine
 from coarse.simulation.sharded.job import ShardedJob, UnitPass, slots_of
 from coarse.simulation.sharded.modes import Chain, Moves, Stream
@@ -18,14 +19,16 @@ from coarse.simulation.sharded.report import Moved, ShardedReport
 from coarse.simulation.sharded.routes import Phase, crossing_nbytes
 from coarse.simulation.sharded.units import Unit
 
-_COMPUTE = "compute"
+_COLLECTIVE = (Stream.BETWEEN, Stream.WITHIN)
+"""Streams whose phases run on the processors that compute; copies from and to the host do not."""
 
 
 class _Queue:
     """A stream's jobs, one after the other."""
 
-    def __init__(self, stream: Stream, engine: Engine, report: ShardedReport) -> None:
+    def __init__(self, stream: Stream, engine: Engine, compute: Compute, report: ShardedReport) -> None:
         self._stream = stream
+        self._compute = compute if stream in _COLLECTIVE else None
         self._engine = engine
         self._report = report
         self._waiting: list[tuple[Phase, str, str, Action]] = []
@@ -40,6 +43,8 @@ class _Queue:
     def _begin(self) -> None:
         self._is_busy = True
         phase, what, unit, action = self._waiting.pop(0)
+        if self._compute is not None:
+            self._compute.on_ring_begun()
         begin_s, left = self._engine.now_s, [len(phase)]
 
         def arrived() -> None:
@@ -52,6 +57,8 @@ class _Queue:
 
     def _end(self, phase: Phase, what: str, unit: str, begin_s: float, action: Action) -> None:
         end_s = self._engine.now_s
+        if self._compute is not None:
+            self._compute.on_ring_ended()
         self._report.moved.append(
             Moved(
                 stream=self._stream, what=what, unit=unit, begin_s=begin_s, end_s=end_s,
@@ -73,7 +80,8 @@ class _Iteration:
         self._moves = Moves(job.policy, job.routes)
         self._slots = tuple(slots_of(job))
         self.report = ShardedReport()
-        self._queues = {stream: _Queue(stream, self._engine, self.report) for stream in Stream}
+        self._compute_times = Compute(self._engine, job.ring_slow_down)
+        self._queues = {stream: _Queue(stream, self._engine, self._compute_times, self.report) for stream in Stream}
         self._num_asked = 0
         self._num_computed = 0
         self._is_computing = False
@@ -91,7 +99,7 @@ class _Iteration:
         self._engine.run()
         report = self.report
         report.iteration_s = max(report.backward_end_s, *(one.end_s for one in report.moved), 0.0)
-        report.compute_s = sum(slot.compute_s for slot in self._slots)
+        report.compute_s = sum(slot.compute_s for slot in self._slots) + self._compute_times.lost_s
         report.link_nbytes = tuple(self._engine.bytes_moved(link) for link in range(len(self._job.links)))
         return report
 
@@ -134,11 +142,12 @@ class _Iteration:
             return
         self._is_computing = True
         slot = self._slots[number]
-        self.report.computed.append((slot, self._engine.now_s, self._engine.now_s + slot.compute_s))
-        self._engine.work(_COMPUTE, slot.compute_s, partial(self._computed, slot))
+        begin_s = self._engine.now_s
+        self._compute_times.begin([(begin_s + slot.compute_s, partial(self._computed, slot, begin_s))])
 
-    def _computed(self, slot: UnitPass) -> None:
+    def _computed(self, slot: UnitPass, begin_s: float) -> None:
         """Free the unit, leave what is to be done to the streams, and go on."""
+        self.report.computed.append((slot, begin_s, self._engine.now_s))
         self._is_computing = False
         self._num_computed += 1
         unit = slot.unit

@@ -21,6 +21,8 @@ class ShardedJob:
     policy: ShardedPolicy
     in_flight_limit: int = 2
     backward_prefetch: bool = True
+    ring_slow_down: float = 1.0
+    """How many times longer a GPU computes while a collective is under way on it."""
     bucket_nbytes: int = 0
     """Gradients are reduced together once they are so many, and the rest after the last unit; 0: unit by unit."""
 

@@ -51,6 +51,8 @@ class ShardedScenario:
     recomputes: bool = False
     in_flight_limit: int = 2
     backward_prefetch: bool = True
+    ring_slow_down: float = 1.0
+    """How many times longer a GPU computes while a collective is under way on it."""
     bucket_numel: int = 0
     """Gradients that are reduced together; 0: those of a unit."""
     secondary_growth: float = 1.0
@@ -147,6 +149,7 @@ class ShardedScenario:
             in_flight_limit=self.in_flight_limit,
             backward_prefetch=self.backward_prefetch,
             bucket_nbytes=self.bucket_numel * self.precision.itemsize,
+            ring_slow_down=self.ring_slow_down,
         )
 
     def run(self) -> ShardedReport:

@@ -26,7 +26,7 @@ def file_with(tmp_path, lines):
 
 
 @pytest.mark.parametrize("name", preset_names())
-def test_every_preset_has_the_three_of_every_machine_and_all_make_machines(name):
+def test_every_preset_has_the_four_of_every_machine_and_all_make_machines(name):
     toml = TomlFile.read(preset_path(name))
     found = intervals_of(toml, {})
     assert set(FACTORS) <= {each.key for each in found}
@@ -50,8 +50,8 @@ def test_each_inputs_interval_is_drawn_from_evenly(num_samples, seed):
 
 @pytest.mark.parametrize(
     ("key", "fast"),
-    [("compute", 1), ("rates", 2), ("latencies", 1), ("wire.cci.latency_us", 1), ("coherence.sharer_growth", 1),
-     ("coherence.load_gb_per_s", 2)],
+    [("compute", 1), ("rates", 2), ("latencies", 1), ("ring_slow_down", 1), ("wire.cci.latency_us", 1),
+     ("coherence.sharer_growth", 1), ("coherence.load_gb_per_s", 2)],
 )  # fmt: skip
 def test_low_latencies_and_high_rates_are_fast(key, fast):
     interval = Interval(key=key, low=1, high=2)

@@ -30,7 +30,7 @@ def jobs(draw: st.DrawFn) -> Job:
         partition_bytes=2_000_000,
     )
     site = site_of(job.num_workers, adder_bytes_per_s=draw(st.sampled_from([1e9, 1e10])))
-    return replace(job, site=site, ring_blocks_compute=draw(st.booleans()), num_iterations=1)
+    return replace(job, site=site, hold_back=draw(st.booleans()), num_iterations=1)
 
 
 def iteration_s(job: Job, split: int) -> float:

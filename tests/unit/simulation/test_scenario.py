@@ -69,6 +69,21 @@ def test_the_automatic_choice_is_no_slower_than_workers_or_devices_alone_or_the_
     assert auto_s <= 1.02 * simulate(scenario(preset, num_workers, Mode.ALLREDUCE).job()).iteration_s
 
 
+@pytest.mark.parametrize("mode", [Mode.ALLREDUCE, Mode.COARSE])
+def test_rings_wait_for_backward_as_they_do_live_or_as_somebody_says(mode: Mode):
+    assert scenario("aws-p3", 2, mode).job().hold_back is (mode is Mode.COARSE)
+    assert all(scenario("aws-p3", 2, mode, hold_back=stated).job().hold_back is stated for stated in (True, False))
+
+
+def test_an_all_reduce_that_overlaps_backward_takes_less_than_one_that_waits_and_more_beside_slowed_compute():
+    jobs = [
+        scenario("aws-p3", 4, Mode.ALLREDUCE, **options).job()
+        for options in ({}, {"ring_slow_down": 1.4}, {"hold_back": True})
+    ]
+    overlapping_s, slowed_s, held_s = (simulate(job).iteration_s for job in jobs)
+    assert overlapping_s < slowed_s < held_s
+
+
 @pytest.mark.parametrize(("preset", "num_workers"), WORKERS)
 def test_memory_devices_in_a_ring_are_faster_than_one_coherent_device_for_all(preset: str, num_workers: int):
     dense, devices = (simulate(scenario(preset, num_workers, mode).job()) for mode in (Mode.DENSE, Mode.COARSE))

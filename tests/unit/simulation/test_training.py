@@ -35,7 +35,7 @@ def test_workers_reduce_one_gradient_after_the_other(size: int):
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("ready_s", [0.0, 0.5, BACKWARD_S])
 def test_an_iteration_ends_with_compute_or_with_the_ring_whichever_is_later(size: int, ready_s: float):
-    job = replace(one_gradient(size, ready_s=ready_s), ring_blocks_compute=False)
+    job = replace(one_gradient(size, ready_s=ready_s), hold_back=False)
     expected_s = FORWARD_S + max(BACKWARD_S, ready_s + ring_s(size, NBYTES))
     assert simulate(job).iteration_s == pytest.approx(expected_s, rel=1e-9)
 

@@ -32,15 +32,15 @@ from coarse.simulation.sharded.modes import SimulatedMode
 SETTINGS: dict[str, type] = {
     "machine": str, "model": str, "sequence": int, "step": int, "gpu": str, "peak_share": float, "iteration_s": float,
     "batch": int, "precision": str, "workers": int, "devices": int, "nodes": int, "modes": str, "policy": str,
-    "collective": str, "straggler": str, "jitter": float, "seed": int, "optimizer": str, "nvlink": bool,
-    "iterations": int, "profile_every": int,
+    "collective": str, "hold_back": bool, "ring_slow_down": float, "straggler": str, "jitter": float, "seed": int,
+    "optimizer": str, "nvlink": bool, "iterations": int, "profile_every": int,
 }  # fmt: skip
 """Of `coarse predict`, by the names of its options."""
 WHOLE = (*(key for key, kind in SETTINGS.items() if kind is int), "num_nodes", "disks.num_optimizer_disks")
 """Keys whose values are whole numbers."""
 _LIMITS = {"sequence": (1, MAX_SEQUENCE), "peak_share": (SMALLEST, 1.0), "iteration_s": (SMALLEST, LARGEST)}
 """The least and the most of settings that a question checks with its model alone."""
-_FORMAT = 3
+_FORMAT = 4
 """Of the record of a question."""
 _KIND_NAMES = {int: "a whole number", float: "a number", bool: "true or false"}
 
@@ -182,8 +182,7 @@ def simulated(cell: Cell) -> Row:
     try:
         asked = _question(cell.settings)
         scenarios = asked.scenarios(changed_machine(cell.toml, cell.changes))
-        factors = scenarios.profile.factors
-        ranges = ranges_of(cell.toml, cell.intervals, cell.num_samples, 0, cell.changes, factors)
+        ranges = ranges_of(cell.toml, cell.intervals, cell.num_samples, 0, cell.changes, scenarios.factors)
         if isinstance(cell.mode, SimulatedMode):
             result, samples_s = _sharded(scenarios, cell.mode, ranges)
         else:

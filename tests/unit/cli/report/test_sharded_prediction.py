@@ -56,6 +56,17 @@ def test_a_share_of_the_peak_gives_what_units_of_as_many_operations_give(mode):
     assert [unit.trainable_nbytes for unit in by_profile.units] == [unit.trainable_nbytes for unit in by_share.units]
 
 
+@pytest.mark.parametrize("mode", SimulatedMode)
+def test_gpus_that_compute_beside_collectives_take_longer_by_at_most_the_stated_factor(mode):
+    alone, beside = (
+        sharded_scenario(replace(QUESTION, ring_slow_down=factor).scenarios(), mode).run() for factor in (1.0, 1.4)
+    )
+    assert alone.compute_s < beside.compute_s <= 1.4 * alone.compute_s
+    assert alone.iteration_s < beside.iteration_s <= 1.4 * alone.iteration_s
+    spans = [end_s - begin_s for _, begin_s, end_s in beside.computed]
+    assert sum(spans) == pytest.approx(beside.compute_s)
+
+
 def test_a_units_seconds_are_those_of_its_layers():
     scenarios = QUESTION.scenarios()
     units = sharded_scenario(scenarios, SimulatedMode.FSDP).units
