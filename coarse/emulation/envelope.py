@@ -1,15 +1,16 @@
 # Pure: no MPI, threads, clock or environment.
 """What goes to the fabric and comes back: a record, the bytes that it stands for, and emulated times.
 
-How many bytes each shard has, and on which device, is learnt from the records that pass by.
+How many bytes each shard has, and on which device, follows from the records that pass by and from the plan.
 """
 
 import enum
 import struct
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from coarse.protocol.dtypes import DType
-from coarse.protocol.plan import count_shards
+from coarse.protocol.plan import Placement, RoutingTable, SyncPlan, plan_key
 from coarse.protocol.records import Descriptor, Located, Record, Register, Registered, Table, Tables
 
 _SUBMISSION = struct.Struct("<dQHHHBxi")
@@ -86,33 +87,37 @@ def unpack_delivery(data: bytes) -> FabricDelivery:
 
 
 class KeyPlaces:
-    """The part of the plan that sizes and ways follow from: descriptors, the device that holds each client's region,
-    and the largest partition size of an epoch."""
+    """What sizes and ways follow from: descriptors, the device that holds each client's region, and the plan of each
+    key by the tables of the last epoch."""
 
-    def __init__(self, endpoint: int, num_clients: int) -> None:
+    def __init__(self, endpoint: int, placement: Placement) -> None:
         """As one endpoint sees it: clients are endpoints 0..W-1, devices W..W+D-1."""
         self._endpoint = endpoint
-        self._num_clients = num_clients
+        self._placement = placement
         self._descriptors: dict[int, Descriptor] = {}
         self._devices: dict[tuple[int, int], int] = {}
-        self._partition_bytes: dict[int, int] = {}
+        self._epoch = 0
+        self._tables: dict[int, RoutingTable] = {}
+        """By client, of that epoch."""
+        self._plans: dict[int, SyncPlan] = {}
+        """By key, of that epoch."""
 
     def note(self, record: Record, peer: int) -> None:
         """A record passes to or from a peer; most say nothing about keys."""
         match record:
             case Register():
-                self._descriptors[record.key] = record.descriptor
+                self._note_descriptor(record.key, record.descriptor)
             case Registered():
-                client = peer if self._endpoint >= self._num_clients else self._endpoint
+                client = peer if self._endpoint >= self._placement.num_clients else self._endpoint
                 self._devices[record.key, client] = record.device
             case Located():
-                self._descriptors[record.key] = record.descriptor
+                self._note_descriptor(record.key, record.descriptor)
                 self._devices[record.key, record.client] = record.device
             case Table():
-                self._note_partition(record.epoch, record.partition_bytes)
+                self._note_table(record.epoch, record.client, record[2:])
             case Tables():
-                for *_, partition_bytes in record.tables:
-                    self._note_partition(record.epoch, partition_bytes)
+                for client, row in enumerate(record.tables):
+                    self._note_table(record.epoch, client, row)
 
     def descriptor(self, key: int) -> Descriptor:
         """What the key is."""
@@ -125,10 +130,22 @@ class KeyPlaces:
     def nbytes(self, key: int, shard: int) -> int:
         """Bytes of one shard in the current epoch."""
         descriptor = self._descriptors[key]
-        num_elements = descriptor.num_elements
-        num_shards = count_shards(descriptor.nbytes, self._partition_bytes[max(self._partition_bytes)])
-        end = (shard + 1) * num_elements // num_shards
-        return (end - shard * num_elements // num_shards) * DType(descriptor.dtype).itemsize
+        itemsize = DType(descriptor.dtype).itemsize
+        plan = self._plans.get(key)
+        if plan is None:
+            tables = [self._tables[client] for client in range(self._placement.num_clients)]
+            plan = self._plans[key] = plan_key(key, descriptor.num_elements, itemsize, tables, self._placement)
+        begin, end = plan.bounds(shard, shard + 1)
+        return (end - begin) * itemsize
 
-    def _note_partition(self, epoch: int, partition_bytes: int) -> None:
-        self._partition_bytes[epoch] = max(self._partition_bytes.get(epoch, 0), partition_bytes)
+    def _note_descriptor(self, key: int, descriptor: Descriptor) -> None:
+        self._descriptors[key] = descriptor
+        self._plans.pop(key, None)
+
+    def _note_table(self, epoch: int, client: int, row: Sequence[int]) -> None:
+        if epoch > self._epoch:
+            self._epoch = epoch
+            self._tables.clear()
+            self._plans.clear()
+        if epoch == self._epoch:
+            self._tables[client] = RoutingTable.of_row(row)

@@ -13,6 +13,7 @@ from coarse.emulation.envelope import RUN_SECONDS, FabricPort, KeyPlaces, Submis
 from coarse.emulation.failure import fabric_error
 from coarse.emulation.pace import Pace
 from coarse.protocol.codec import decode, encode
+from coarse.protocol.plan import Placement
 from coarse.protocol.records import Push, Ready, Record
 from coarse.transport.mailbox import Mailbox
 
@@ -34,17 +35,17 @@ class EmulatedMailbox(Mailbox):
         control: memoryview,
         run: str,
         *,
-        num_clients: int,
+        placement: Placement,
         pace: Pace,
     ) -> None:
         """`num_endpoints` and `peers` count the fabric, which is the last endpoint."""
         super().__init__(endpoint, num_endpoints, peers, control, run, is_punctual=True)
         self._peers = peers
         self._fabric = num_endpoints - 1
-        self._num_clients = num_clients
-        self._is_device = endpoint >= num_clients
+        self._num_clients = placement.num_clients
+        self._is_device = endpoint >= placement.num_clients
         self._pace = pace
-        self.places = KeyPlaces(endpoint, num_clients)
+        self.places = KeyPlaces(endpoint, placement)
         """What keys are and where they lie, as far as records of them have passed."""
         self.now_s = 0.0
         self._earlier = threading.local()

@@ -121,7 +121,7 @@ class EmulatedParts(LiveParts):
             (*peers, fabric),
             self._control,
             at.run,
-            num_clients=at.placement.num_clients,
+            placement=at.placement,
             pace=self.pace,
         )
         if endpoint == at.client_index:

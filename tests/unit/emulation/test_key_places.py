@@ -22,7 +22,7 @@ def test_shards_have_the_bytes_that_the_plan_gives_them(num_elements, first, sec
     ]
     key = key_of("x")
     plan = plan_key(key, num_elements, 4, tables, PLACEMENT)
-    sizes = KeyPlaces(0, 2)
+    sizes = KeyPlaces(0, PLACEMENT)
     for client, table in enumerate(tables):
         sizes.note(Table(client, 1, 0, client, client, table.partition_bytes), 2)
     sizes.note(Register(0, key, 1, Descriptor("x", DType.FLOAT32, Op.SUM, (num_elements,), 0), -1, -1), 2)
@@ -32,7 +32,7 @@ def test_shards_have_the_bytes_that_the_plan_gives_them(num_elements, first, sec
 
 
 def test_a_new_epoch_has_partition_sizes_of_its_own():
-    sizes = KeyPlaces(0, 2)
+    sizes = KeyPlaces(0, PLACEMENT)
     key = key_of("x")
     sizes.note(Register(0, key, 1, Descriptor("x", DType.FLOAT32, Op.SUM, (100,), 0), -1, -1), 2)
     sizes.note(Tables(1, ((0, 0, 0, 400), (0, 0, 0, 100))), 2)
@@ -44,7 +44,7 @@ def test_a_new_epoch_has_partition_sizes_of_its_own():
 def test_a_key_lies_where_each_side_was_told():
     """A client hears it of its own key; a device knows what it gave, and what other devices gave."""
     key = key_of("x")
-    client, device = KeyPlaces(1, 2), KeyPlaces(2, 2)
+    client, device = KeyPlaces(1, PLACEMENT), KeyPlaces(2, PLACEMENT)
     client.note(Registered(key, 1, 1, 0), 3)
     device.note(Registered(key, 1, 0, 64), 0)
     device.note(Located(1, key, 1, Descriptor("x", DType.FLOAT32, Op.SUM, (4,), 0), 1, 0), 3)

@@ -9,10 +9,14 @@ from coarse.emulation.envelope import Submission
 from coarse.emulation.mailbox import EmulatedMailbox
 from coarse.emulation.pace import Pace
 from coarse.protocol.dtypes import DType, Op
+from coarse.protocol.plan import Placement
 from coarse.protocol.records import Descriptor, Located, Push, Tables
 from coarse.transport.mailbox import control_bytes
 
 KEY = 5
+PLACEMENT = Placement(
+    client_nodes=(0,), device_nodes=(0,), local_proxies=(0,), ranks=(0, 1), collective="in_place", num_sync_groups=1
+)
 PUSH = Push(0, KEY, 1, 0, 0, 1, True)
 
 
@@ -21,7 +25,7 @@ def box():
     """Client 0's mailbox, beside device 1 and the fabric."""
     control = memoryview(bytearray(control_bytes(3)))
     made = EmulatedMailbox(
-        0, 3, (1, 2), control, f"test-moment-{os.getpid()}", num_clients=1, pace=Pace(0.0, 1.0)
+        0, 3, (1, 2), control, f"test-moment-{os.getpid()}", placement=PLACEMENT, pace=Pace(0.0, 1.0)
     )
     made.places.note(Tables(1, ((0, 0, 0, 1 << 20),)), 1)
     made.places.note(Located(0, KEY, 1, Descriptor("w", int(DType.FLOAT32), int(Op.SUM), (4,), 0), 0, 0), 1)
