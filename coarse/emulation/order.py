@@ -33,8 +33,8 @@ class RunOrder:
     dilation: float
     num_nodes: int = 1
     """Of the modelled machine; the ranks all run on this host."""
-    collective: str = "ring"
-    """How the mode coarse's devices sum."""
+    collective: str | None = None
+    """How the mode coarse's devices sum; None: as live on one node, in a ring on several."""
     hold_back: bool = False
     """Whether all-reduce waits for the end of backward, as COARSE's evaluation has it (II-B)."""
     degradations: tuple[str, ...] = ()
@@ -78,7 +78,7 @@ class RunOrder:
             num_devices=self.num_devices,
             num_nodes=self.num_nodes,
             policy=policy,
-            collective=self.collective,
+            collective=self.collective or ("ring" if self.num_nodes > 1 else None),
             hold_back=True if self.hold_back else None,
             num_iterations=self.num_iterations,
             profile_every=self.profile_every,

@@ -18,9 +18,3 @@ class Pace:
     def wall_s_until(self, emulated_s: float) -> float:
         """Wall seconds from now until an emulated time; negative where it is past."""
         return self._origin_s + emulated_s * self.dilation - self._clock.now_s()
-
-    def sleep_until(self, emulated_s: float) -> None:
-        """Let the wall clock come to an emulated time."""
-        left_s = self.wall_s_until(emulated_s)
-        if left_s > 0:
-            self._clock.sleep_s(left_s)

@@ -80,10 +80,11 @@ class EmulatedWorker:
         dual.begin(len(job.gradients), job.num_proxy_gradients)
         handles: list[Handle] = []
         for position, gradient in enumerate(job.gradients):
-            self._compute_until(forward_end_s + gradient.ready_s * slow_down)
-            self._set_out(dual.on_ready(position), handles)
+            ready_s = min(forward_end_s + gradient.ready_s * slow_down, backward_end_s)
+            self._compute_until(ready_s)
+            self._set_out(dual.on_ready(position), ready_s, handles)
         self._compute_until(backward_end_s)
-        self._set_out(dual.on_backward_end(), handles)
+        self._set_out(dual.on_backward_end(), backward_end_s, handles)
         if self._ring is not None:
             self._client.link.wait_for(lambda: self._ring is None or self._ring.is_done, None, _BELLS)
         for handle in handles:
@@ -99,21 +100,24 @@ class EmulatedWorker:
         )
 
     def _compute_until(self, emulated_s: float) -> None:
-        """Replayed compute: nothing is done until then."""
+        """Replayed compute: until then this worker only takes in what comes, as its ring goes on beside compute."""
+        left_s = self._rank.parts.pace.wall_s_until(emulated_s)
+        if left_s > 0:
+            self._client.link.wait_until(lambda: False, left_s)
         self._box.now_s = max(self._box.now_s, emulated_s)
-        self._rank.parts.pace.sleep_until(emulated_s)
 
-    def _set_out(self, buckets: Sequence[SetOut], handles: list[Handle]) -> None:
-        """Push what the devices sum, and give the workers' ring what it sums."""
+    def _set_out(self, buckets: Sequence[SetOut], ready_s: float, handles: list[Handle]) -> None:
+        """Push what the devices sum, and give the workers' ring what it sums, all at one emulated time."""
         ring, link = self._ring, self._client.link
-        for position, way in buckets:
-            if way is Way.DEVICES:
-                handles.append(self._gradients.push(position))
-                continue
-            assert ring is not None
-            with link.lock:
-                ring.push(position - self._job.num_proxy_gradients)
-                link.ring_bells()
+        with self._box.as_of(ready_s):
+            for position, way in buckets:
+                if way is Way.DEVICES:
+                    handles.append(self._gradients.push(position))
+                    continue
+                assert ring is not None
+                with link.lock:
+                    ring.push(position - self._job.num_proxy_gradients)
+                    link.ring_bells()
 
     def _start_alike(self) -> None:
         """All workers begin an iteration at one emulated time: the latest of theirs."""

@@ -40,10 +40,10 @@ class EmulatedWorkerRing:
         return self._stream.is_idle
 
     def push(self, position: int) -> None:
-        """Give a gradient; it is summed in place."""
-        self._carry_out(self._stream.push(position))
+        """Give a gradient at the moment of the mailbox; it is summed in place."""
+        self._carry_out(self._stream.push(position), self._box.moment_s())
 
-    def _carry_out(self, instructions: list[Instruction]) -> None:
+    def _carry_out(self, instructions: list[Instruction], begin_s: float) -> None:
         for step in instructions:
             if isinstance(step, RingReceive):
                 chunk = self._previous[step.ring.key][step.begin : step.end]
@@ -51,10 +51,10 @@ class EmulatedWorkerRing:
             elif isinstance(step, RingSend):
                 nbytes = (step.end - step.begin) * self._own[step.ring.key].itemsize
                 frame = encode_ring_header(step.header)
-                begin_s, to = self._box.now_s, step.device
+                to = step.device
                 self._box.submit(Submission(begin_s, nbytes, self._stream.worker, to, to, FabricPort.WORKERS, 0, frame))
 
-    def _on_token(self, _: FabricPort, frame: bytes, __: float) -> None:
+    def _on_token(self, _: FabricPort, frame: bytes, due_s: float) -> None:
         header = decode_ring_header(frame)
         ring = RingId(header.key, header.epoch, header.version, header.shard)
-        self._carry_out(self._stream.on_chunk(ring, header.step))
+        self._carry_out(self._stream.on_chunk(ring, header.step), due_s)
