@@ -94,6 +94,7 @@ def order_of(case: Case, num_iterations: int, profile_every: int) -> RunOrder:
         num_devices=case.workers,
         num_iterations=num_iterations,
         dilation=0.0,
+        collective="ring",
     ).decided(case.policy)
     lost_s = DEGRADED_FROM * simulate(replace(healthy.job(), num_iterations=3)).iteration_s
     return replace(

@@ -65,6 +65,7 @@ def rows_of(num_workers: int) -> Iterator[dict[str, object]]:
 
 def both(scenario: Scenario, share: float) -> tuple[Job, Job]:
     """(one for all, every worker): the same job, a share of whose gradients goes to the devices."""
+    scenario = replace(scenario, collective="ring")
     one = replace(scenario, stepwise_ranks=1).job()
     each = replace(scenario, stepwise_ranks=scenario.num_workers).job_by(one.tables)
     num_proxied = round(share * len(one.gradients))

@@ -114,6 +114,7 @@ def orders(choice: Choice) -> Iterator[RunOrder]:
                             num_iterations=choice.num_iterations,
                             dilation=0.0,
                             num_nodes=num_nodes,
+                            collective="ring",
                         )
                         try:
                             yield order.decided(Policy.DEVICES)

@@ -113,6 +113,7 @@ def scenario_of(case: Case, num_nodes: int = 1, policy: Policy = Policy.DEVICES)
         num_workers=case.num_workers,
         num_nodes=num_nodes,
         policy=policy,
+        collective="ring",
     )
 
 

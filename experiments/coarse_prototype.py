@@ -67,6 +67,7 @@ def order_of(given: argparse.Namespace, num_ranks: int, num_gpus: int) -> RunOrd
         num_iterations=given.iterations,
         dilation=given.dilation,
         num_gpus=num_gpus,
+        collective="ring",
     ).decided(Policy.DEVICES)
     return order if order.dilation else replace(order, dilation=first_dilation(order.job()))
 

@@ -37,7 +37,7 @@ def emulate(
     nodes: Annotated[int, typer.Option(min=1, help="Nodes of the modelled machine; all ranks run here.")] = 1,
     modes: Annotated[str | None, typer.Option(help="Some of dense, allreduce, coarse; all by default.")] = None,
     policy: Annotated[Policy, typer.Option(help="How coarse splits the gradients.")] = Policy.AUTO,
-    collective: Collective = "ring",
+    collective: Collective = None,
     hold_back: HoldBack = False,
     iterations: Annotated[int, typer.Option(min=2, help="The first is not counted.")] = 3,
     degrade: Degrade = None,

@@ -27,7 +27,13 @@ Degrade = Annotated[
     list[str] | None,
     typer.Option(help="LINK=FACTOR@SECONDS: what part of its rate a link has from then on; LINK may have * and ?."),
 ]
-Collective = Annotated[str, typer.Option(help="How coarse's devices sum: ring, or in_place as live by default.")]
+Collective = Annotated[
+    str | None,
+    typer.Option(
+        help="How coarse's devices sum: in_place, as live, or ring (COARSE IV-A). By default in_place for up to 64 "
+        "workers; emulated, on one node."
+    ),
+]
 HoldBack = Annotated[
     bool,
     typer.Option(help="Whether all-reduce waits for backward's end, as COARSE's evaluation has it; live it does not."),

@@ -122,7 +122,7 @@ def predict_command(
     peak_share: _PeakShare = None,
     iteration_s: _IterationS = None,
     policy: Annotated[str, typer.Option(help="What goes to the devices: auto, paper or devices (all).")] = "auto",
-    collective: Collective = "ring",
+    collective: Collective = None,
     hold_back: HoldBack = False,
     ring_slow_down: RingSlowDown = None,
     straggler: Annotated[list[str] | None, typer.Option(help="3=1.5: worker 3 computes 1.5 times longer.")] = None,
@@ -144,11 +144,10 @@ def predict_command(
             _require_only(context, _TAKEN, "LuWu's modes")
             chosen = luwu_modes_of(modes or _LUWU_MODES)
             where, num_workers = _a_worker_on_each_node(machine or "luwu", workers)
-            share = PEAK_SHARE if peak_share is None else peak_share
             scenario = PagedScenario(machine=where, model_name=model, num_workers=num_workers, batch=batch_size,
-                                     prefetch=prefetch, peak_share=share)  # fmt: skip
-            show_luwu(scenario, chosen, out, Console())
-            return
+                                     prefetch=prefetch,
+                                     peak_share=PEAK_SHARE if peak_share is None else peak_share)  # fmt: skip
+            return show_luwu(scenario, chosen, out, Console())
         _require_only(context, {param.name for param in context.command.params} - {"prefetch"}, "these modes")
         asked = Question(
             machine=machine or "aws-p3", model=model, gpu=gpu, step=step, batch=batch_size, precision=precision,
@@ -162,9 +161,7 @@ def predict_command(
         )  # fmt: skip
         toml, scenarios = TomlFile.read(machine_path(asked.machine)), asked.scenarios()
         ranges = ranges_of(toml, interval or (), samples, asked.workers, factors=scenarios.factors)
-        console = Console()
-        run = _predicted(scenarios, modes, out, toml, ranges)
-        show(run, out, console)
+        show(_predicted(scenarios, modes, out, toml, ranges), out, console := Console())
         console.print(f"wrote {(out / RUN_FILE).as_posix()}", highlight=False, markup=False, soft_wrap=True)
 
 
@@ -300,7 +297,7 @@ def _notes(scenarios: Scenarios) -> tuple[str, ...]:
         return *own, compute, *unlike
     one = (
         f"Above {STEPWISE_RANKS} workers one, as slow as the slowest and on the slowest of the ways, stands for all; "
-        "compute and idle are the means over all."
+        "compute and idle are the means over all. Memory devices sum in a ring."
     )
     return *own, compute, *unlike, one
 
@@ -334,7 +331,7 @@ def _inputs(scenarios: Scenarios) -> dict[str, str]:
         "compute times": f"{profile.gpu} ({profile.basis}): {profile.source}",
         "workers, devices, nodes": f"{asked.workers}, {asked.devices or 'as many as workers'}, {asked.nodes}",
         "policy": asked.policy,
-        **({"collective": asked.collective} if asked.collective != "ring" else {}),
+        "collective": asked.collective or "as live: in place, or a ring where one worker stands for all",
         "workers' ring": _ring_text(scenarios),
         "NVLink": "on" if scenarios.machine.nvlink and scenarios.machine.nvlinks else "off",
         "stragglers": slow_downs or "none",

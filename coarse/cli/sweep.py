@@ -95,7 +95,7 @@ def sweep(
     nodes: Annotated[int, typer.Option(help="Nodes that workers and devices are spread over.")] = 1,
     modes: _Modes = None,
     policy: Annotated[str, typer.Option(help="What goes to the devices: auto, paper or devices (all).")] = "auto",
-    collective: Collective = "ring",
+    collective: Collective = None,
     hold_back: HoldBack = False,
     ring_slow_down: RingSlowDown = None,
     straggler: Annotated[list[str] | None, typer.Option(help="3=1.5: worker 3 computes 1.5 times longer.")] = None,
@@ -124,8 +124,7 @@ def sweep(
         cells = list(asked.cells())
         with Folder(out, asked.record(), (_key(cell) for cell in cells), restart=restart) as folder:
             _compute(folder, cells, processes or len(os.sched_getaffinity(0)))
-            path = folder.finish()
-            rows = folder.in_order()
+            path, rows = folder.finish(), folder.in_order()
             wrote = [path, *([write_parquet(out, asked.keys, rows)] if parquet else [])]
             wrote += _show(asked, rows, show, out, console)
         for path in wrote:

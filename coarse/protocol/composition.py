@@ -9,7 +9,7 @@ from coarse.protocol.config import Config, FixedRouting, MeasuredRouting
 from coarse.protocol.partition import PartitionTable
 from coarse.protocol.plan import Placement
 
-_WHOLE_BYTES = 2**63 - 1
+WHOLE_BYTES = 2**63 - 1
 """A partition size above every tensor."""
 
 
@@ -38,7 +38,7 @@ def placement_of(partition: PartitionTable, config: Config) -> Placement:
 def routing_of(config: Config) -> MeasuredRouting | FixedRouting:
     """How each worker chooses the device for a tensor; in the mode "dense" there is nothing to choose or to cut."""
     if config.mode == "dense":
-        return FixedRouting(threshold_bytes=0, partition_bytes=_WHOLE_BYTES)
+        return FixedRouting(threshold_bytes=0, partition_bytes=WHOLE_BYTES)
     return config.routing
 
 

@@ -15,6 +15,8 @@ from coarse.protocol.units import KIB, MIB
 MODES = ("dense", "allreduce", "coarse")
 POLICIES = ("auto", "paper", "devices")
 COLLECTIVES = ("in_place", "ring")
+LIVE_COLLECTIVE = "in_place"
+"""How devices sum where nobody says: live, emulated and simulated."""
 WORKER_COLLECTIVES = ("mpi", "ring")
 ROUTING_POLICIES = ("measured", "fixed")
 COHERENCES = ("hardware", "software", "checked")
@@ -114,7 +116,7 @@ class Config:
     """Path of a partition table (ends in .toml), or text such as "2:2"; None is half and half."""
     device_capacity_bytes: int | None = None
     """Bytes that one memory device may hold; None lets it grow while the machine has memory."""
-    collective: str = "in_place"
+    collective: str = LIVE_COLLECTIVE
     """How the proxies of one node synchronise; between nodes it is always a ring."""
     worker_collective: str = "mpi"
     """How the workers sum what they sum themselves: by MPI's all-reduce, or by the ring of COARSE III-F."""

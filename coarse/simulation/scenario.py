@@ -16,7 +16,8 @@ from coarse.hardware.machine import Machine
 from coarse.hardware.models import Model
 from coarse.hardware.placement import EndpointPlacement, place
 from coarse.hardware.wiring import PathKind
-from coarse.protocol.config import COLLECTIVES, MeasuredRouting
+from coarse.protocol.composition import WHOLE_BYTES
+from coarse.protocol.config import COLLECTIVES, LIVE_COLLECTIVE, MeasuredRouting
 from coarse.protocol.plan import Placement, RoutingTable
 from coarse.protocol.units import MIB
 from coarse.simulation.jitter import Jitter
@@ -81,8 +82,9 @@ class Scenario:
     bucket_bytes: int = 25 * MIB
     routing: MeasuredRouting = field(default_factory=MeasuredRouting)
     num_sync_groups: int = 2
-    collective: str = "ring"
-    """How the mode coarse's devices sum: "ring" (COARSE IV-A), or "in_place", live training's default."""
+    collective: str | None = None
+    """How the mode coarse's devices sum: "in_place", live training's default, or "ring" (COARSE IV-A). None: in place,
+    or in a ring where one worker stands for all."""
     slow_downs: tuple[float, ...] = ()
     jitter: Jitter | None = None
     """By how much every iteration's compute takes longer by chance."""
@@ -107,12 +109,12 @@ class Scenario:
                 "leave dense out, or ask for one node (--nodes 1)",
                 key="num_nodes",
             )
-        if self.collective not in COLLECTIVES:
+        if self.collective not in (None, *COLLECTIVES):
             raise ConfigError(
                 f"collective must be one of {', '.join(COLLECTIVES)}, got {self.collective!r}; correct it",
                 key="collective",
             )
-        if self.collective != "ring" and self.one_stands_for_all:
+        if self.collective not in (None, "ring") and self.one_stands_for_all:
             raise ConfigError(
                 f"beyond {self.stepwise_ranks} workers one stands for all in a ring, got {self.num_workers} with "
                 f"collective {self.collective!r}; use the ring, or fewer workers",
@@ -134,6 +136,11 @@ class Scenario:
         """Whether there are too many workers to simulate each."""
         return self.num_workers > self.stepwise_ranks
 
+    @property
+    def device_collective(self) -> str:
+        """How the mode coarse's devices sum."""
+        return self.collective or ("ring" if self.one_stands_for_all else LIVE_COLLECTIVE)
+
     def job(self, run: Simulate = simulate) -> Job:
         """The job to simulate; `run` simulates what the policy tries on the way."""
         job = self._decided(run)
@@ -146,7 +153,7 @@ class Scenario:
     def job_by(self, tables: tuple[RoutingTable, ...]) -> Job:
         """The job of the modes coarse and allreduce with given routing tables; all gradients go to the devices."""
         groups = self.num_sync_groups
-        placement = placement_of(self.machine, self.places, num_sync_groups=groups, collective=self.collective)
+        placement = placement_of(self.machine, self.places, num_sync_groups=groups, collective=self.device_collective)
         return self._build(self._site(self.places), placement, tables)
 
     def decide(self, job: Job, run: Simulate = simulate) -> Job:
@@ -214,12 +221,13 @@ class Scenario:
 
     def _dense(self) -> Job:
         places = self.places
-        placement = placement_of(self.machine, places, num_sync_groups=self.num_sync_groups)
+        groups = self.num_sync_groups
+        placement = placement_of(self.machine, places, num_sync_groups=groups, collective=LIVE_COLLECTIVE)
         table = RoutingTable(
             threshold_bytes=0,
             latency_proxy=0,
             bandwidth_proxy=0,
-            partition_bytes=self.routing.max_partition_bytes,
+            partition_bytes=WHOLE_BYTES,
         )
         return self._build(dense_site(self.machine, places), placement, (table,) * self.num_workers)
 

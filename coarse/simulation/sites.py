@@ -89,7 +89,7 @@ def dense_site(machine: Machine, places: EndpointPlacement) -> Site:
 
 
 def placement_of(
-    machine: Machine, places: EndpointPlacement, *, num_sync_groups: int, collective: str = "ring"
+    machine: Machine, places: EndpointPlacement, *, num_sync_groups: int, collective: str
 ) -> Placement:
     """What clients and proxies know of the same places; `collective` is how proxies synchronise."""
     num_workers, num_devices = len(places.workers), len(places.devices)

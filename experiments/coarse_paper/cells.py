@@ -98,6 +98,7 @@ class Cell:
             copies=self.inputs.copies,
             device_ring=self.inputs.device_ring,
             hold_back=self.inputs.hold_back,
+            collective="ring",
             num_iterations=_NUM_ITERATIONS,
             routing=MeasuredRouting() if self.num_nodes == 1 else _two_node_routing(),
         )

@@ -71,8 +71,9 @@ class Question:
     devices: int = 0
     nodes: int = 1
     policy: str = "auto"
-    collective: str = "ring"
-    """How the mode coarse's devices sum."""
+    collective: str | None = None
+    """How the mode coarse's devices sum; None: as live where each worker is simulated, in a ring where one stands for
+    all."""
     hold_back: bool = False
     """Whether all-reduce waits for the end of backward, as COARSE's evaluation has it (II-B)."""
     ring_slow_down: float | None = None

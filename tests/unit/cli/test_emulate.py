@@ -8,7 +8,7 @@ from coarse.emulation.launch import EmulatedResult
 from coarse.emulation.order import RunOrder
 from coarse.simulation.training import simulate
 
-ASKED = ("--machine", "aws-p3", "--batch", "16", "--modes", "coarse", "--policy", "devices")
+ASKED = ("--machine", "aws-p3", "--collective", "ring", "--batch", "16", "--modes", "coarse", "--policy", "devices")
 LOST = ("--iterations", "9", "--profile-every", "3", "--degrade", "socket0 crossing=0.1@0.2")
 
 

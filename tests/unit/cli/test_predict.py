@@ -194,7 +194,7 @@ def test_report_draws_the_demo_too(tmp_path):
 def test_a_link_that_degrades_is_noticed_and_the_output_says_when_and_at_what_cost(tmp_path):
     lost = ("--degrade", "socket0 crossing=0.1@0.2", "--iterations", 12, "--profile-every", 3)
     asked = ("--workers", 2, "--batch", 16, "--policy", "devices", "--modes", "coarse", "--out", tmp_path)
-    done = called("predict", "--machine", "aws-p3", *asked, *lost)
+    done = called("predict", "--machine", "aws-p3", "--collective", "ring", *asked, *lost)
     assert done.exit_code == 0, done.output
     output = " ".join(done.output.split())
     assert "in order: 4 of 46.26, " in output  # the fifth is hit
