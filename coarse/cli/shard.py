@@ -21,7 +21,7 @@ from coarse.cli.wrong_input import wrong_input_ends_with_2
 from coarse.collectives.shape import Collective
 from coarse.errors import ConfigError
 from coarse.hardware.presets import machine_named
-from coarse.simulation.sharded.modes import ShardedPolicy, SimulatedMode
+from coarse.simulation.sharded.modes import Schedule, ShardedPolicy, SimulatedMode
 from coarse.simulation.sharded.scenario import CACHE_SHARE, PEAK_SHARE, ShardedScenario
 
 _GPT_SEQUENCE = 256
@@ -39,7 +39,10 @@ def shard(
     nodes: Annotated[int, typer.Option(help="Nodes of the cluster.")] = 2,
     gpus: Annotated[int, typer.Option(help="GPUs per node; 0: all.")] = 0,
     modes: Annotated[str, typer.Option(help=f"Of {_ALL_MODES}.")] = _ALL_MODES,
-    collective: Annotated[str, typer.Option(help="ring or hierarchical.")] = "ring",
+    collective: Annotated[str, typer.Option(help="hierarchical, as live, or ring.")] = Collective.HIERARCHICAL.value,
+    schedule: Annotated[
+        str, typer.Option(help="fsdp2, as live, or overlapped: reductions beside compute, and no root unit that stays.")
+    ] = Schedule.FSDP2.value,
     lora_rank: Annotated[int, typer.Option(help="Of adapters at q, k, v and o; 0: full fine-tuning.")] = 0,
     sequence: Annotated[int | None, typer.Option(help="Tokens of a sample; of GPTs 256 by default.")] = None,
     peak_share: Annotated[float, typer.Option(help="Of the GPU's fp16 peak that it computes at.")] = PEAK_SHARE,
@@ -66,7 +69,7 @@ def shard(
             machine=where, model_name=own.model.name if own else model, own_model=own.model if own else None,
             policy=policy, batch=batch or 1, num_nodes=nodes, gpus_per_node=gpus or len(where.tree.gpus),
             sequence=_GPT_SEQUENCE if sequence is None else sequence, lora_rank=lora_rank, peak_share=peak_share,
-            recomputes=recompute, in_flight_limit=in_flight,
+            recomputes=recompute, in_flight_limit=in_flight, schedule=one_of("schedule", schedule, Schedule),
         )  # fmt: skip
         rows = list(_rows(asked, dict.fromkeys(chosen), quantised, tau, at_largest_batch=not batch))
         _show(asked, rows, out, own.notes if own else ())
@@ -101,7 +104,7 @@ def _show(asked: ShardedScenario, rows: list[ShardedRow], out: Path, notes: tupl
     sample = f"a sample is a {own.sample}" if own else f"{asked.sequence} tokens a sample"
     pace = (
         f"{asked.peak_share:.0%} of {gpu.name}'s {gpu.fp16_flops_per_s / 1e12:.4g} TFLOP/s in fp16 (an assumption: "
-        f"--peak-share), {sample}, collective {asked.policy.collective}"
+        f"--peak-share), {sample}, collective {asked.policy.collective}, schedule {asked.schedule}"
     )
     console.print(f"Compute: {pace}. GB are those that leave one node in an iteration.", highlight=False)
     out.parent.mkdir(parents=True, exist_ok=True)

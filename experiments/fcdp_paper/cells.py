@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cache
 
-from coarse.simulation.sharded.modes import ShardedPolicy, SimulatedMode
+from coarse.simulation.sharded.modes import Schedule, ShardedPolicy, SimulatedMode
 from coarse.simulation.sharded.report import ShardedReport
 from coarse.simulation.sharded.scenario import ShardedScenario
 from experiments.coarse_paper.inputs import Taken
@@ -76,6 +76,7 @@ class Cell:
             secondary_growth=inputs.secondary_growth,
             memory_bytes=inputs.memory_bytes,
             logit_bytes=inputs.logit_bytes,
+            schedule=Schedule.OVERLAPPED,
         )
         return found.with_gpu_cache(inputs.gpu_threshold) if self.system is System.FCDP else found
 

@@ -12,7 +12,7 @@ from functools import cache
 from coarse.collectives.shape import Collective
 from coarse.simulation.sharded.iteration import simulate_sharded
 from coarse.simulation.sharded.job import ShardedJob
-from coarse.simulation.sharded.modes import ShardedPolicy, SimulatedMode
+from coarse.simulation.sharded.modes import Schedule, ShardedPolicy, SimulatedMode
 from coarse.simulation.sharded.report import ShardedReport
 from coarse.simulation.sharded.routes import Routes
 from coarse.simulation.sharded.units import Unit
@@ -53,6 +53,7 @@ def simulated(*, batch: int, prefetch: bool = True, limit: int = 2) -> ShardedRe
             units=blocks(batch),
             routes=Routes(machine=a100_cluster(NUM_HOSTS), num_nodes=NUM_HOSTS, gpus_per_node=GPUS_PER_HOST),
             policy=ShardedPolicy(mode=SimulatedMode.FSDP, collective=Collective.RING),
+            schedule=Schedule.OVERLAPPED,
             backward_prefetch=prefetch,
             in_flight_limit=limit,
         )

@@ -58,7 +58,7 @@ def predicted(scenario: ShardedScenario, *, threshold: float, at_largest_batch: 
         scenario = scenario.with_gpu_cache(threshold)
         memory_bytes += scenario.cached_bytes
         num_cached, num_units = scenario.policy.num_cached_units, len(scenario.units)
-        note = f"fcdp keeps {num_cached} of {num_units} units' shards on the GPU, below tau = {threshold:g}"
+        note = f"fcdp keeps {num_cached} of {num_units} units gathered on the GPU, below tau = {threshold:g}"
     report = scenario.run()
     return ShardedRow(
         mode=scenario.policy.mode.value,

@@ -14,7 +14,7 @@ from functools import partial
 from coarse.simulation.compute import Compute
 from coarse.simulation.engine import Action, Engine
 from coarse.simulation.sharded.job import ShardedJob, UnitPass, slots_of
-from coarse.simulation.sharded.modes import Chain, Moves, Stream
+from coarse.simulation.sharded.modes import Chain, Moves, Schedule, Stream
 from coarse.simulation.sharded.report import Moved, ShardedReport
 from coarse.simulation.sharded.routes import Phase, crossing_nbytes
 from coarse.simulation.sharded.units import Unit
@@ -116,15 +116,17 @@ class _Iteration:
             self._gather(number, slot)
 
     def _gather(self, number: int, slot: UnitPass) -> None:
-        unit = slot.unit
-        if slot.is_backward:
-            chains = self._moves.backward_gather(unit, is_on_gpu=slot.is_on_gpu)
-        else:
-            chains = self._moves.forward_gather(unit, is_on_gpu=slot.is_on_gpu)
-        self._left_to_gather[number] = 1 + len(chains)
         what = "backward gather" if slot.is_backward else "forward gather"
-        for chain in chains:
-            begin = partial(self._chain, chain, what, unit.name, partial(self._gathered, number))
+        begins: list[tuple[Unit, Action]] = []
+        for unit in slot.gathers:
+            if slot.is_backward:
+                chains = self._moves.backward_gather(unit, is_kept=slot.is_kept)
+            else:
+                chains = self._moves.forward_gather(unit)
+            gathered = partial(self._gathered, number)
+            begins += [(unit, partial(self._chain, chain, what, unit.name, gathered)) for chain in chains]
+        self._left_to_gather[number] = 1 + len(begins)
+        for unit, begin in begins:
             if slot.is_backward and self._moves.keeps and not self._is_kept[unit.name]:
                 self._after_store[unit.name] = begin
             else:
@@ -138,7 +140,7 @@ class _Iteration:
     def _compute(self) -> None:
         """Begin the next slot if all of it is there."""
         number = self._num_computed
-        if self._is_computing or self._left_to_gather.get(number) != 0:
+        if self._is_computing or self._left_to_gather.get(number) != 0 or self._is_reduction_awaited:
             return
         self._is_computing = True
         slot = self._slots[number]
@@ -150,9 +152,9 @@ class _Iteration:
         self.report.computed.append((slot, begin_s, self._engine.now_s))
         self._is_computing = False
         self._num_computed += 1
-        unit = slot.unit
         if slot.is_backward:
-            self._reduce(unit)
+            for unit in slot.reduces:
+                self._reduce(unit)
             self.report.backward_end_s = self._engine.now_s
         else:
             self._store(slot)
@@ -160,10 +162,15 @@ class _Iteration:
         self._ask()
         self._compute()
 
+    @property
+    def _is_reduction_awaited(self) -> bool:
+        """Whether the thread that computes is within a reduce-scatter."""
+        return self._job.schedule is Schedule.FSDP2 and self._num_reducing > 0
+
     def _store(self, slot: UnitPass) -> None:
-        name = slot.unit.name
-        chain = self._moves.stored(slot.unit, is_on_gpu=slot.is_on_gpu)
-        self._chain(chain, "store", name, partial(self._stored, name))
+        for unit in slot.gathers:
+            chain = self._moves.stored(unit, is_kept=slot.is_kept and unit is slot.unit)
+            self._chain(chain, "store", unit.name, partial(self._stored, unit.name))
 
     def _stored(self, name: str) -> None:
         self._is_kept[name] = True
@@ -173,7 +180,7 @@ class _Iteration:
     def _reduce(self, unit: Unit) -> None:
         """Reduce the bucket if it is full, or if no more will come."""
         self._bucket_nbytes += unit.trainable_nbytes
-        is_last = self._num_computed == len(self._slots)
+        is_last = self._num_computed == len(self._slots) and unit is self._slots[-1].reduces[-1]
         if is_last or self._bucket_nbytes >= self._job.bucket_nbytes:
             chain, self._bucket_nbytes = self._moves.reduced(self._bucket_nbytes), 0
             self._num_reducing += 1
@@ -182,6 +189,7 @@ class _Iteration:
     def _reduced(self) -> None:
         """When all gradients are, the optimizer steps, and what has changed may have to be gathered."""
         self._num_reducing -= 1
+        self._compute()
         if self._num_reducing == 0 and self._num_computed == len(self._slots):
             chain = self._moves.after_step(self._job.units)
             self._chain(chain, "gather after the step", "all", lambda: None)

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 
 from coarse.errors import ConfigError
 from coarse.hardware.links import Link
-from coarse.simulation.sharded.modes import ShardedPolicy
+from coarse.simulation.sharded.modes import Schedule, ShardedPolicy
 from coarse.simulation.sharded.routes import Routes
-from coarse.simulation.sharded.units import Unit
+from coarse.simulation.sharded.units import Unit, root_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +23,7 @@ class ShardedJob:
     backward_prefetch: bool = True
     ring_slow_down: float = 1.0
     """How many times longer a GPU computes while a collective is under way on it."""
+    schedule: Schedule = Schedule.FSDP2
     bucket_nbytes: int = 0
     """Gradients are reduced together once they are so many, and the rest after the last unit; 0: unit by unit."""
 
@@ -32,6 +33,12 @@ class ShardedJob:
         names = [unit.name for unit in self.units]
         if len(set(names)) < len(names):
             raise ConfigError(f"units need different names, got {names[:8]}", key="units")
+        if self.bucket_nbytes and self.schedule is Schedule.FSDP2:
+            raise ConfigError(
+                f"FSDP2 reduces the gradients of each unit by itself, got buckets of {self.bucket_nbytes} bytes; leave "
+                "them out, or take the schedule overlapped",
+                key="bucket_nbytes",
+            )
         if self.in_flight_limit < 1:
             raise ConfigError(
                 f"at least 1 unit must be allowed in flight, got {self.in_flight_limit}", key="in_flight_limit"
@@ -54,8 +61,12 @@ class UnitPass:
 
     unit: Unit
     is_backward: bool
-    is_on_gpu: bool
-    """Whether its second shards stay on the GPU (FCDP-Cache)."""
+    is_kept: bool
+    """Whether what is gathered for forward stays on the GPU until backward (FCDP-Cache)."""
+    gathers: tuple[Unit, ...]
+    """What has to be there before it is computed, and is not yet."""
+    reduces: tuple[Unit, ...] = ()
+    """Whose gradients are complete once it has been computed."""
 
     @property
     def compute_s(self) -> float:
@@ -64,10 +75,22 @@ class UnitPass:
 
 
 def slots_of(job: ShardedJob) -> Iterator[UnitPass]:
-    """Every unit forward, then every unit backward."""
-    num_cached = job.policy.num_cached_units
-    slots = [
-        UnitPass(unit=unit, is_backward=False, is_on_gpu=number < num_cached) for number, unit in enumerate(job.units)
-    ]
-    yield from slots
-    yield from (replace(slot, is_backward=True) for slot in reversed(slots))
+    """Every unit forward, then every unit backward.
+
+    As FSDP2 has it, what lies outside of the blocks is gathered at the begin of forward, stays until backward has
+    ended, and is reduced then.
+    """
+    kept = {unit.name for unit in job.units[: job.policy.num_cached_units]}
+    root = root_of(job.units) if job.schedule is Schedule.FSDP2 else None
+    slots = []
+    for unit in job.units:
+        own = () if root is not None and unit.is_of_root else (unit,)
+        slots.append(
+            UnitPass(unit=unit, is_backward=False, is_kept=unit.name in kept, gathers=own, reduces=own)
+        )
+    if root is not None and root.nbytes:
+        slots[0] = replace(slots[0], gathers=(root, *slots[0].gathers), reduces=(*slots[0].reduces, root))
+    yield from (replace(slot, reduces=()) for slot in slots)
+    for slot in reversed(slots):
+        again = tuple(unit for unit in slot.gathers if unit is not root)
+        yield replace(slot, is_backward=True, gathers=again)

@@ -30,6 +30,16 @@ class SimulatedMode(enum.StrEnum):
     """The second shards lie in the host's memory."""
 
 
+class Schedule(enum.StrEnum):
+    """When units are gathered, freed and reduced."""
+
+    FSDP2 = "fsdp2"
+    """As live: what lies outside of the model's blocks is one unit that stays gathered from the begin of forward to the
+    end of backward, and compute waits for each reduce-scatter, whose result FSDP2 uses at once."""
+    OVERLAPPED = "overlapped"
+    """As the papers' systems: every layer is gathered for itself, and reductions run beside compute."""
+
+
 class Stream(enum.StrEnum):
     """What does one thing after the other on every GPU, beside the others."""
 
@@ -48,13 +58,14 @@ class ShardedPolicy:
     """A mode and its options."""
 
     mode: SimulatedMode
-    collective: Collective = Collective.RING
+    collective: Collective = Collective.HIERARCHICAL
+    """By default that of `fully_shard`."""
     quantised: bool = False
     """zeropp: int8 in forward's gather, half of fp16's bytes (qwZ)."""
     comm: bool = True
     """fcdp: frozen parameters, once gathered, are never gathered from other nodes again (FCDP-Comm)."""
     num_cached_units: int = 0
-    """fcdp: how many units, in forward order, keep their second shards on the GPU (FCDP-Cache)."""
+    """fcdp: how many units, in forward order, stay gathered on the GPU from forward to backward (FCDP-Cache, IV-D)."""
     keeps_adapters: bool = False
     """Whether adapters stay gathered, and one gather after the optimizer's step brings what has changed, as DeepSpeed
     does with all tensors below its stage3_param_persistence_threshold."""
@@ -80,7 +91,7 @@ class Moves:
         """Whether backward is served from what forward has left."""
         return self._policy.mode in (SimulatedMode.ZEROPP, SimulatedMode.FCDP)
 
-    def forward_gather(self, unit: Unit, *, is_on_gpu: bool) -> tuple[Chain, ...]:
+    def forward_gather(self, unit: Unit) -> tuple[Chain, ...]:
         """What must arrive before a unit's forward; frozen parameters are those of a warm cache."""
         policy, unit = self._policy, self._without_kept(unit)
         match policy.mode:
@@ -91,20 +102,22 @@ class Moves:
             case SimulatedMode.ZEROPP if policy.quantised:
                 return (self._gather(-(-unit.nbytes // 2)),)
             case SimulatedMode.FCDP if policy.comm:
-                return self._gather(unit.trainable_nbytes), self._from_node(unit.frozen_nbytes, is_on_gpu=is_on_gpu)
+                return self._gather(unit.trainable_nbytes), self._from_node(unit.frozen_nbytes)
             case _:
                 return (self._gather(unit.nbytes),)
 
-    def stored(self, unit: Unit, *, is_on_gpu: bool) -> Chain:
-        """What forward leaves to do: what was gathered from other nodes is kept on the host."""
-        if self._policy.mode is not SimulatedMode.FCDP or is_on_gpu:
+    def stored(self, unit: Unit, *, is_kept: bool) -> Chain:
+        """What forward leaves to do: what was gathered from other nodes is kept on the host, if not on the GPU."""
+        if self._policy.mode is not SimulatedMode.FCDP or is_kept:
             return ()
         unit = self._without_kept(unit)
         nbytes = unit.trainable_nbytes if self._policy.comm else unit.nbytes
         return ((Stream.STORE, self._routes.host_copies(nbytes, to_host=True)),)
 
-    def backward_gather(self, unit: Unit, *, is_on_gpu: bool) -> tuple[Chain, ...]:
+    def backward_gather(self, unit: Unit, *, is_kept: bool) -> tuple[Chain, ...]:
         """What must arrive before a unit's backward."""
+        if is_kept:
+            return ()
         unit = self._without_kept(unit)
         match self._policy.mode:
             case SimulatedMode.ZERO2:
@@ -114,7 +127,7 @@ class Moves:
             case SimulatedMode.HYBRID | SimulatedMode.ZEROPP:
                 return (self._within(unit.nbytes),)
             case SimulatedMode.FCDP:
-                return (self._from_node(unit.nbytes, is_on_gpu=is_on_gpu),)
+                return (self._from_node(unit.nbytes),)
 
     def reduced(self, nbytes: int) -> Chain:
         """What backward leaves to do: the sum of so many bytes of gradients, of which every GPU keeps its shard."""
@@ -149,9 +162,6 @@ class Moves:
         """From the GPUs of the node."""
         return ((Stream.WITHIN, self._routes.within(nbytes)),)
 
-    def _from_node(self, nbytes: int, *, is_on_gpu: bool) -> Chain:
-        """From the node's second shards."""
-        within = self._within(nbytes)
-        if is_on_gpu:
-            return within
-        return (Stream.LOAD, self._routes.host_copies(nbytes, to_host=False)), *within
+    def _from_node(self, nbytes: int) -> Chain:
+        """From the node's copy on the host: each GPU loads its part, and the node gathers (FCDP IV-C)."""
+        return (Stream.LOAD, self._routes.host_copies(nbytes, to_host=False)), *self._within(nbytes)

@@ -13,7 +13,7 @@ from coarse.hardware.sharded_memory import ShardedTraining, StatesHeld, largest_
 from coarse.protocol.units import GIB
 from coarse.simulation.sharded.iteration import simulate_sharded
 from coarse.simulation.sharded.job import ShardedJob
-from coarse.simulation.sharded.modes import ShardedPolicy, SimulatedMode
+from coarse.simulation.sharded.modes import Schedule, ShardedPolicy, SimulatedMode
 from coarse.simulation.sharded.report import ShardedReport
 from coarse.simulation.sharded.routes import Routes
 from coarse.simulation.sharded.units import ComputeRate, Unit, by_block, units_in_profile, units_of
@@ -23,7 +23,7 @@ PEAK_SHARE = 0.2
 LOGIT_BYTES = 10
 """Per logit: five fp16 numbers, which are logits, their shifted copy, log-probabilities, and two gradients."""
 CACHE_SHARE = 0.8
-"""FCDP's tau, where nobody says another: the share of a GPU's memory below which units' second shards stay there."""
+"""FCDP's tau, where nobody says another: the share of a GPU's memory in use below which units stay gathered there."""
 _HELD = {
     SimulatedMode.ZERO2: StatesHeld.REPLICATED,
     SimulatedMode.FSDP: StatesHeld.SHARDED,
@@ -53,6 +53,7 @@ class ShardedScenario:
     backward_prefetch: bool = True
     ring_slow_down: float = 1.0
     """How many times longer a GPU computes while a collective is under way on it."""
+    schedule: Schedule = Schedule.FSDP2
     bucket_numel: int = 0
     """Gradients that are reduced together; 0: those of a unit."""
     secondary_growth: float = 1.0
@@ -150,6 +151,7 @@ class ShardedScenario:
             backward_prefetch=self.backward_prefetch,
             bucket_nbytes=self.bucket_numel * self.precision.itemsize,
             ring_slow_down=self.ring_slow_down,
+            schedule=self.schedule,
         )
 
     def run(self) -> ShardedReport:
@@ -179,17 +181,21 @@ class ShardedScenario:
 
     @property
     def cached_bytes(self) -> int:
-        """What second shards that stay on a GPU take of it (FCDP-Cache)."""
-        return sum(unit.nbytes for unit in self.units[: self.policy.num_cached_units]) // self.gpus_per_node
+        """What units that stay gathered take of a GPU (FCDP-Cache)."""
+        return sum(map(self._bytes_if_kept, self.units[: self.policy.num_cached_units]))
+
+    def _bytes_if_kept(self, unit: Unit) -> int:
+        """What a unit takes that stays until backward; nothing where it does so in every mode."""
+        return 0 if unit.is_of_root and self.schedule is Schedule.FSDP2 else unit.nbytes
 
     def with_gpu_cache(self, threshold: float) -> "ShardedScenario":
-        """The same with as many units' second shards on the GPU as stay below tau (FCDP-Cache, IV-D)."""
+        """The same with as many units gathered until backward as stay below tau (FCDP-Cache, IV-D)."""
         if not 0.0 <= threshold <= 1.0:
             raise ConfigError(f"tau must lie in [0, 1], got {threshold}", key="gpu_threshold")
         free = int(threshold * self.capacity_bytes) - self.account().total_bytes
         num_cached = 0
         for unit in self.units:
-            free -= -(-unit.nbytes // self.gpus_per_node)
+            free -= self._bytes_if_kept(unit)
             if free < 0:
                 break
             num_cached += 1

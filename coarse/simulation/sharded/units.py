@@ -1,7 +1,7 @@
 # Pure: no MPI, threads, clock or environment.
 """What is gathered together: a model's layers as units, with the seconds that computing each takes."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
@@ -22,6 +22,8 @@ class Unit:
     """With what recomputing activations adds."""
     frozen_nbytes: int = 0
     """Of parameters that never change, beside which the trainable ones are adapters."""
+    is_of_root: bool = False
+    """Whether it lies outside of the model's blocks, as embeddings and heads do."""
 
     def __post_init__(self) -> None:
         amounts = (self.trainable_nbytes, self.frozen_nbytes, self.forward_s, self.backward_s)
@@ -75,6 +77,7 @@ def units_of(
                 frozen_nbytes=0 if adapters is None else own,
                 forward_s=forward_s,
                 backward_s=times * forward_s,
+                is_of_root=not _is_numbered(layer.name),
             )
         )
     return tuple(found)
@@ -97,6 +100,7 @@ def units_in_profile(model: Model, profile: ComputeProfile, *, recomputes: bool 
                 trainable_nbytes=sum(layer.num_parameters for layer in layers) * itemsize,
                 forward_s=forward_s,
                 backward_s=backward_s + (forward_s if recomputes else 0.0),
+                is_of_root=not _is_numbered(name),
             )
         )
     return tuple(found)
@@ -106,6 +110,24 @@ def by_block(model: Model) -> Model:
     """The model with each block's layers as one: neighbours whose names agree up to the first number ("layers.3")."""
     layers = (_joined(name, tuple(layers)) for name, layers in groupby(model.layers, lambda layer: _block(layer.name)))
     return replace(model, layers=tuple(layers))
+
+
+def root_of(units: Sequence[Unit]) -> Unit:
+    """What lies outside of the blocks as FSDP2 has it, one unit of the root module; nothing is computed with it."""
+    own = [unit for unit in units if unit.is_of_root]
+    return Unit(
+        name="root",
+        trainable_nbytes=sum(unit.trainable_nbytes for unit in own),
+        frozen_nbytes=sum(unit.frozen_nbytes for unit in own),
+        forward_s=0.0,
+        backward_s=0.0,
+        is_of_root=True,
+    )
+
+
+def _is_numbered(name: str) -> bool:
+    """Whether a layer is of one of several like blocks ("h.3.mlp")."""
+    return any(part.isdigit() for part in name.split("."))
 
 
 def _block(name: str) -> str:

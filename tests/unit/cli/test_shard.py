@@ -7,6 +7,7 @@ from typer.testing import CliRunner
 
 from coarse.cli import shard
 from coarse.cli.report.sharded import HEAD
+from coarse.hardware.gpt import gpt
 
 
 def asked(tmp_path, *arguments):
@@ -26,10 +27,14 @@ def test_every_mode_has_a_row_that_says_it_is_simulated(tmp_path):
 
 
 def test_fcdp_sends_what_zero3_sends_but_for_backwards_gathers(tmp_path):
-    _, found = asked(tmp_path, "--model", "4x256x4", "--modes", "fsdp,fcdp", "--collective", "hierarchical")
-    full, cached = found["rows"]
-    assert cached["forward_gb"] == full["forward_gb"]
-    assert cached["backward_gb"] == pytest.approx(full["backward_gb"] / 2)
+    of = ("--model", "4x256x4", "--modes", "fsdp,fcdp")
+    layers = {layer.name: layer.num_parameters for layer in gpt("4x256x4", 256).layers}
+    blocks = sum(count for name, count in layers.items() if name.startswith("h.")) / sum(layers.values())
+    for schedule, part in (("overlapped", 1 / 2), ("fsdp2", 1 / (1 + blocks))):  # the root's own stay gathered
+        _, found = asked(tmp_path, *of, "--schedule", schedule)
+        full, cached = found["rows"]
+        assert cached["forward_gb"] == full["forward_gb"]
+        assert cached["backward_gb"] == pytest.approx(full["backward_gb"] * part, rel=0.01)
 
 
 def test_adapters_alone_cross_for_fcdp(tmp_path):

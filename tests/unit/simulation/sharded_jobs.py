@@ -5,7 +5,7 @@ from coarse.hardware.topology_tree import HOST, Place, PlaceKind, Tree
 from coarse.hardware.wire import Wire
 from coarse.simulation.sharded.iteration import simulate_sharded
 from coarse.simulation.sharded.job import ShardedJob
-from coarse.simulation.sharded.modes import ShardedPolicy, SimulatedMode
+from coarse.simulation.sharded.modes import Schedule, ShardedPolicy, SimulatedMode
 from coarse.simulation.sharded.report import ShardedReport
 from coarse.simulation.sharded.routes import Routes
 from coarse.simulation.sharded.units import Unit
@@ -55,13 +55,20 @@ def simulated(
     *,
     of: tuple[Unit, ...] | None = None,
     policy: dict[str, object] | None = None,
+    schedule: Schedule = Schedule.OVERLAPPED,
     **settings: object,
 ) -> ShardedReport:
     """One iteration on the first nodes of a machine."""
     machine = machine or cluster()
     routes = Routes(machine=machine, num_nodes=machine.num_nodes, gpus_per_node=len(machine.tree.gpus))
     return simulate_sharded(
-        ShardedJob(units=of or units(), routes=routes, policy=ShardedPolicy(mode=mode, **(policy or {})), **settings)
+        ShardedJob(
+            units=of or units(),
+            routes=routes,
+            policy=ShardedPolicy(mode=mode, **(policy or {})),
+            schedule=schedule,
+            **settings,
+        )
     )
 
 

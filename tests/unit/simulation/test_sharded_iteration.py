@@ -1,5 +1,6 @@
 """Timelines of sharded training that were worked out by hand, and what may never happen."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -8,7 +9,7 @@ from coarse.collectives.shape import Collective
 from coarse.errors import ConfigError
 from coarse.parallel.sharded.modes import COLLECTIVE_MODES
 from coarse.parallel.sharded.volumes import TrainedShape, iteration_volume
-from coarse.simulation.sharded.modes import ShardedPolicy, SimulatedMode
+from coarse.simulation.sharded.modes import Schedule, ShardedPolicy, SimulatedMode
 from coarse.simulation.sharded.report import rate_over_time
 from tests.unit.simulation.sharded_jobs import cluster, simulated, spans, units
 
@@ -46,6 +47,24 @@ def test_fcdp_loads_in_backward_what_forward_has_stored():
     assert report.iteration_s == 10
 
 
+ROOT = (replace(units(1)[0], name="embedding", is_of_root=True), *units(1))
+
+
+def test_as_fsdp2_has_it_the_root_stays_until_backward_has_ended_and_compute_waits_for_reductions():
+    report = simulated(SimulatedMode.FSDP, of=ROOT, schedule=Schedule.FSDP2)
+    assert spans(report, "forward gather") == [("root", 0, 1), ("u0", 1, 2)]
+    assert spans(report, "backward gather") == [("u0", 2, 3)]
+    assert spans(report, "compute") == [("embedding", 1, 2), ("u0", 2, 3), ("u0", 3, 5), ("embedding", 6, 8)]
+    assert spans(report, "reduce-scatter") == [("u0", 5, 6), ("root", 8, 9)]
+    assert report.iteration_s == 9
+    assert simulated(SimulatedMode.FSDP, of=ROOT).iteration_s == 8  # a gather more, beside compute
+
+
+def test_buckets_of_gradients_are_none_of_fsdp2s():
+    with pytest.raises(ConfigError, match="reduces the gradients of each unit by itself"):
+        simulated(SimulatedMode.FSDP, schedule=Schedule.FSDP2, bucket_nbytes=100)
+
+
 def test_units_that_stay_on_the_gpu_are_neither_stored_nor_loaded():
     report = simulated(SimulatedMode.FCDP, policy={"num_cached_units": 1})
     assert [unit for unit, _, _ in spans(report, "store")] == ["u1"]
@@ -71,15 +90,18 @@ def test_each_mode_moves_between_nodes_what_table_1_says(mode, forward, backward
 
 @pytest.mark.parametrize("collective", list(Collective))
 @pytest.mark.parametrize("lora", [False, True])
-def test_simulated_bytes_are_those_of_the_formulas_that_live_runs_are_held_against(collective, lora):
+@pytest.mark.parametrize("schedule", list(Schedule))
+def test_simulated_bytes_are_those_of_the_formulas_that_live_runs_are_held_against(collective, lora, schedule):
     machine, of = cluster(num_nodes=2, gpus_per_node=2), units(3, nbytes=40, frozen_nbytes=400 if lora else 0)
+    of = (replace(of[0], is_of_root=True), *of[1:])
     shape = TrainedShape(
-        num_nodes=2, num_workers=4, parameter_nbytes=sum(unit.nbytes for unit in of),
-        trainable_nbytes=120, gradient_nbytes=120,
+        num_nodes=2, num_workers=4, parameter_nbytes=sum(unit.nbytes for unit in of), trainable_nbytes=120,
+        gradient_nbytes=120, root_nbytes=of[0].nbytes if schedule is Schedule.FSDP2 else 0,
     )  # fmt: skip
     for mode in COLLECTIVE_MODES:
         wanted = iteration_volume(mode, shape, is_ring=collective is Collective.RING)
-        report = simulated(SimulatedMode(mode.value), machine, of=of, policy={"collective": collective})
+        policy = {"collective": collective}
+        report = simulated(SimulatedMode(mode.value), machine, of=of, policy=policy, schedule=schedule)
         forward, backward, reduced = (
             report.crossing_nbytes(name) / 2 for name in ("forward gather", "backward gather", "reduce-scatter")
         )

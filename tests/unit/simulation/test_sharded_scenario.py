@@ -4,10 +4,11 @@ from dataclasses import replace
 
 import pytest
 
+from coarse.collectives.shape import Collective
 from coarse.errors import CapacityError, ConfigError
 from coarse.hardware.gpt import gpt
 from coarse.hardware.presets import load_preset
-from coarse.simulation.sharded.modes import ShardedPolicy, SimulatedMode
+from coarse.simulation.sharded.modes import Schedule, ShardedPolicy, SimulatedMode
 from coarse.simulation.sharded.scenario import ShardedScenario
 from coarse.simulation.sharded.units import ComputeRate, units_of
 from tests.unit.simulation.sharded_jobs import simulated, units
@@ -46,10 +47,15 @@ def test_lora_freezes_all_but_the_adapters_of_blocks():
 def test_tau_fills_the_gpu_and_never_passes_it():
     assert SCENARIO.with_gpu_cache(0.0).policy.num_cached_units == 0
     full = SCENARIO.with_gpu_cache(1.0).policy.num_cached_units
-    assert full == len(SCENARIO.units)
-    used = SCENARIO.account().total_bytes
-    tight = replace(SCENARIO, memory_bytes=used + SCENARIO.units[0].nbytes // 8 + 1)
-    assert tight.with_gpu_cache(1.0).policy.num_cached_units == 1
+    assert 0 < full < len(SCENARIO.units)
+    roomy = replace(SCENARIO, memory_bytes=2 * SCENARIO.capacity_bytes).with_gpu_cache(1.0)
+    assert roomy.policy.num_cached_units == len(SCENARIO.units)
+    assert roomy.cached_bytes == sum(unit.nbytes for unit in SCENARIO.units if not unit.is_of_root)
+    used, (embedding, block, *_) = SCENARIO.account().total_bytes, SCENARIO.units
+    tight = replace(SCENARIO, memory_bytes=used + embedding.nbytes + block.nbytes - 1)
+    assert tight.with_gpu_cache(1.0).policy.num_cached_units == 2  # what stays anyway, and a block
+    overlapped = replace(tight, schedule=Schedule.OVERLAPPED).with_gpu_cache(1.0)
+    assert (overlapped.policy.num_cached_units, overlapped.cached_bytes) == (1, embedding.nbytes)
     for wrong in (-0.1, 1.1):
         with pytest.raises(ConfigError, match="tau"):
             SCENARIO.with_gpu_cache(wrong)
@@ -65,7 +71,8 @@ def test_fcdp_holds_what_zero3_holds_and_a_batch_too_large_is_refused_with_one_t
 
 
 def test_an_iteration_takes_its_network_bound():
-    report = replace(SCENARIO, policy=ShardedPolicy(mode=SimulatedMode.FSDP)).run()
+    policy = ShardedPolicy(mode=SimulatedMode.FSDP, collective=Collective.RING)
+    report = replace(SCENARIO, policy=policy, schedule=Schedule.OVERLAPPED).run()
     bound_s = 3 * 15 / 16 * 2 * SCENARIO.model.num_parameters / 1.186e9
     assert bound_s < report.iteration_s < 1.01 * bound_s
 

@@ -268,8 +268,8 @@ def test_shard_gathers_a_model_of_ones_own_block_by_block(tmp_path):
     assert done.exit_code == 0, done.output
     known = called(shard.app, "--model", "2x64x4", "--sequence", 32, *asked)
     assert known.exit_code == 0
-    assert "of 4 units' shards" in done.output  # the embeddings, two blocks, the head
-    assert "of 4 units' shards" in known.output
+    assert "of 4 units gathered" in done.output  # the embeddings, two blocks, the head
+    assert "of 4 units gathered" in known.output
     assert "67,264 parameters" in " ".join(done.output.split())
 
 

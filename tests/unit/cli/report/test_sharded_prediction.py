@@ -61,8 +61,9 @@ def test_gpus_that_compute_beside_collectives_take_longer_by_at_most_the_stated_
     alone, beside = (
         sharded_scenario(replace(QUESTION, ring_slow_down=factor).scenarios(), mode).run() for factor in (1.0, 1.4)
     )
-    assert alone.compute_s < beside.compute_s <= 1.4 * alone.compute_s
-    assert alone.iteration_s < beside.iteration_s <= 1.4 * alone.iteration_s
+    assert alone.compute_s <= beside.compute_s <= 1.4 * alone.compute_s
+    assert alone.iteration_s <= beside.iteration_s <= 1.4 * alone.iteration_s
+    assert mode is SimulatedMode.ZERO2 or alone.compute_s < beside.compute_s  # whose compute is never beside one
     spans = [end_s - begin_s for _, begin_s, end_s in beside.computed]
     assert sum(spans) == pytest.approx(beside.compute_s)
 
