@@ -138,6 +138,10 @@ class WorkerGroup:
 
         return self._progress.submit(self._lane, read, what)
 
+    def count_node_read(self, what: str, nbytes: int) -> None:
+        """Note bytes that this member reads from the node's buffers."""
+        self._parts.shared.node_reads.add(what, received_bytes=nbytes)
+
     def gather_on_node(
         self, out: np.ndarray, own: np.ndarray, *, what: str, alike: str = "", after: Awaited | None = None
     ) -> Pending:

@@ -36,6 +36,15 @@ class Keeps(StrEnum):
     NODE_BUFFER = "node buffer"
 
 
+class NodeReads(StrEnum):
+    """How a unit comes from the copy in the node's memory (fcdp)."""
+
+    PARTS = "parts"
+    """Each worker reads its own part, and the node's workers gather (FCDP IV-C)."""
+    WHOLE = "whole"
+    """Each worker reads all of it, whenever it likes."""
+
+
 class Phase(StrEnum):
     """What a transfer is for; its name begins with this, and a unit's follows."""
 

@@ -41,6 +41,7 @@ def fully_shard(
     units: Sequence[type[nn.Module]] | Callable[[nn.Module], bool] | None = None,
     collective: str = "hierarchical",
     cache: AcceleratorCache | bool | int | None = None,
+    reads: str | None = None,
     quantised: bool = False,
     account: DeviceAccount | None = None,
     mesh: DeviceMesh | None = None,
@@ -58,6 +59,9 @@ def fully_shard(
         collective: "hierarchical" moves each byte once between two nodes; "ring" from worker to worker.
         cache: fcdp: an AcceleratorCache, which keeps units on the accelerator as long as less than its tau is in use.
             odc: True, or bytes: what a node may keep of other nodes' shards, and of sums for them.
+        reads: fcdp: "parts": each worker reads its part of a unit from the node's memory, and the node gathers (FCDP
+            IV-C); "whole": each worker reads all of it, which it may do alone. By default parts; whole with a `cache`,
+            of which each worker decides for itself, and on GPUs, which have no gather among themselves.
         quantised: zeropp only: forward gathers int8 (qwZ); the error that this costs is printed.
         account: counts this rank's accelerator memory.
         mesh: the workers; by default all, for hybrid nodes times the workers of each.
@@ -75,7 +79,7 @@ def fully_shard(
     """
     require_hooks()
     everyone = _joined(mesh)
-    request = Request(mode, units, collective, cache, quantised, account, mesh, fsdp2_options, sum, sum_top)
+    request = Request(mode, units, collective, cache, reads, quantised, account, mesh, fsdp2_options, sum, sum_top)
     plan = settle(everyone, lambda: _planned(request, model))
     require_same(everyone, plan.statement(), "what is sharded")
     with noting_replaced(modules_of(model)):
@@ -149,6 +153,7 @@ def _shard(plan: Plan, call: str) -> list[ShardedUnit]:
             replicas=replica_group,
             account=request.account,
             quantised=request.quantised,
+            reads=request.node_reads,
         )
         watch_forwards(own)
         if kept is not None:

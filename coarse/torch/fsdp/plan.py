@@ -10,7 +10,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy
 
 from coarse.errors import ConfigError
-from coarse.parallel.sharded.modes import ShardedMode, mode_named
+from coarse.parallel.sharded.modes import NodeReads, ShardedMode, mode_named
 from coarse.parallel.sharded.unit_cache import AcceleratorCache
 from coarse.protocol.odc import Sum
 from coarse.storage.wide_sum import DEFAULT_TOP
@@ -32,6 +32,7 @@ class Request:
     units: Units
     collective: str
     cache: AcceleratorCache | bool | int | None
+    reads: str | None
     quantised: bool
     account: DeviceAccount | None
     mesh: DeviceMesh | None
@@ -48,6 +49,7 @@ class Request:
             self._check_on_demand()
         else:
             self._check_cache(mode)
+        self._check_reads(mode)
         if self.quantised and mode is not ShardedMode.ZEROPP:
             raise ConfigError(f"quantised gathers belong to mode 'zeropp', got {str(mode)!r}", key="quantised")
         modules = modules_of(model)
@@ -67,7 +69,32 @@ class Request:
             if value is None or isinstance(value, bool | int | MixedPrecisionPolicy | OffloadPolicy)
         ]
         sums = f"sum={self.sum}, {self.sum_top}"
-        return " ".join([self.collective, sums, f"cache={self.cache}", f"quantised={self.quantised}", *policies])
+        kept = f"cache={self.cache} reads={self.node_reads}"
+        return " ".join([self.collective, sums, kept, f"quantised={self.quantised}", *policies])
+
+    @property
+    def node_reads(self) -> NodeReads:
+        """How units come from the node's memory."""
+        if self.reads is not None:
+            return NodeReads(self.reads)
+        device_type = meshes.default_device_type() if self.mesh is None else self.mesh.device_type
+        is_alone = isinstance(self.cache, AcceleratorCache)
+        return NodeReads.WHOLE if is_alone or device_type != "cpu" else NodeReads.PARTS
+
+    def _check_reads(self, mode: ShardedMode) -> None:
+        if self.reads is None:
+            return
+        if self.reads not in tuple(NodeReads):
+            known = [str(one) for one in NodeReads]
+            raise ConfigError(f"reads must be one of {known}, got {self.reads!r}", key="reads")
+        if mode is not ShardedMode.FCDP:
+            raise ConfigError(f"reads belongs to mode 'fcdp', which has a host copy; got {str(mode)!r}", key="reads")
+        if self.reads == NodeReads.PARTS and self.cache is not None:
+            raise ConfigError(
+                "reads='parts' gathers among a node's workers, and with a cache each worker decides for itself what it "
+                "gathers; take reads='whole', or leave the cache out",
+                key="reads",
+            )
 
     def _check_on_demand(self) -> None:
         if self.sum not in tuple(Sum):

@@ -48,8 +48,20 @@ class Transfers:
         pending = self.group.all_gather(arrival.array, values, keep=keep, what=what, alike=alike, after=after)
         return self._landed(pending, arrival, out, what)
 
+    def read_part(self, out: torch.Tensor, kept: NodeBuffer, what: str, alike: str) -> PendingWork:
+        """This worker's part of what the node's buffer holds, and the others' from them, into `out`; nothing moves
+        between nodes. `out` has as many bytes for each worker of the node."""
+        arrival, members = arrival_of(out), self.group.node_ranks
+        nbytes = out.nbytes // len(members)
+        begin = members.index(self.group.rank) * nbytes
+        self.group.count_node_read(what, nbytes)
+        own = kept.array[begin : begin + nbytes]
+        pending = self.group.gather_on_node(arrival.array, own, what=what, alike=alike)
+        return self._landed(pending, arrival, out, what)
+
     def read(self, out: torch.Tensor, kept: NodeBuffer, what: str) -> PendingWork:
         """What the node's buffer holds into `out`; nothing moves between nodes, and to a GPU it goes from there."""
+        self.group.count_node_read(what, out.nbytes)
         if not goes_by_gpu(out):
             arrival = arrival_of(out)
             return PendingWork(self.group.read_node(arrival.array, kept, what=what), arrival.finish)

@@ -11,7 +11,7 @@ from torch import nn
 
 from coarse.errors import ConfigError
 from coarse.parallel.sharded.memory_ledger import MemoryKind
-from coarse.parallel.sharded.modes import Keeps, ModeRules, Phase
+from coarse.parallel.sharded.modes import Keeps, ModeRules, NodeReads, Phase
 from coarse.parallel.sharded.passes import Mark
 from coarse.parallel.sharded.unit_cache import Source, UnitCache
 from coarse.torch.fsdp.checksum import checksum
@@ -57,7 +57,9 @@ class ShardedUnit:
         replicas: WorkerGroup | None = None,
         account: DeviceAccount | None = None,
         quantised: bool = False,
+        reads: NodeReads = NodeReads.PARTS,
     ) -> None:
+        self._reads = reads
         self._given_name = name
         self.call = call
         """Which call of `fully_shard` it came from, alike on all workers that took part in it."""
@@ -176,6 +178,8 @@ class ShardedUnit:
     def _work(self, source: Source, out: torch.Tensor, own: torch.Tensor, what: str) -> PendingWork:
         if source is Source.NODE_BUFFER:
             assert self._buffer is not None
+            if self._reads is NodeReads.PARTS and out.nbytes % len(self.group.node_ranks) == 0:
+                return self._transfers.read_part(out, self._buffer, what, self.identity)
             return self._transfers.read(out, self._buffer, what)
         if source is Source.SECONDARY_SHARDS:
             assert self._secondary is not None

@@ -153,11 +153,11 @@ def reads_its_node_buffer_where_it_is_pinned() -> None:
         fetched.append(gpus().is_pinned(source[:1]))
         return found
 
-    wanted = trained("fcdp")
+    wanted = trained("fcdp", reads="whole")
     GpuCopies.fetch = noted
     try:
         with collectives_on_gpu():
-            require_same_bits(trained("fcdp"), wanted)
+            require_same_bits(trained("fcdp", reads="whole"), wanted)
     finally:
         GpuCopies.fetch = fetch
     assert fetched

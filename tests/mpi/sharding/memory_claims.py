@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+import coarse
 import coarse.torch as ct
 from coarse import CoarseError, MismatchError, OutOfDeviceMemoryError
 from coarse.parallel.sharded.modes import ShardedMode
@@ -136,6 +137,15 @@ def fcdp_uses_an_accelerator_that_is_roomy_up_to_tau() -> None:
     assert unused.peak_bytes() == peak_bytes("fsdp")
 
 
+def fcdp_reads_of_the_nodes_memory_its_part_or_all_where_it_is_told_to() -> None:
+    for options, nbytes in (({}, WHOLE // NODE_WORKERS), ({"reads": "parts"}, WHOLE // NODE_WORKERS),
+                            ({"reads": "whole"}, WHOLE)):  # fmt: skip
+        training = Training.start("fcdp", **options)
+        before = sum(coarse.statistics()["from_node_memory"].values())
+        training.step()  # a step's backward
+        assert sum(coarse.statistics()["from_node_memory"].values()) - before == nbytes, options
+
+
 def failure_of(call: Callable[[], object]) -> CoarseError:
     """The error that a call ends with."""
     try:
@@ -173,6 +183,7 @@ CLAIMS = (
     fcdp_with_host_caches_alone_peaks_where_fsdp_does,
     fcdp_that_may_fill_the_accelerator_fits_where_fsdp_fits,
     fcdp_uses_an_accelerator_that_is_roomy_up_to_tau,
+    fcdp_reads_of_the_nodes_memory_its_part_or_all_where_it_is_told_to,
     a_full_accelerator_is_an_error_on_its_worker_with_what_it_holds,
     the_others_are_told_when_one_worker_is_full_and_goes_on_with_something_else,
 )

@@ -376,6 +376,13 @@ def an_unknown_choice_is_refused_with_those_there_are() -> None:
         ct.fully_shard(Stack(), "fcdp", cache=ct.AcceleratorCache())
     with raises(ConfigError, "'zeropp'", "'fcdp'"):
         ct.fully_shard(Stack(), "fcdp", quantised=True)
+    with raises(ConfigError, "reads", "'parts', 'whole'", "'half'"):
+        ct.fully_shard(Stack(), "fcdp", reads="half")
+    with raises(ConfigError, "reads", "'fcdp'", "'fsdp'"):
+        ct.fully_shard(Stack(), reads="whole")
+    with raises(ConfigError, "reads='whole'", "cache"):
+        cache = ct.AcceleratorCache()
+        ct.fully_shard(Stack(), "fcdp", reads="parts", cache=cache, account=ct.DeviceAccount(10**9))
     with raises(ConfigError, "a list of modules", 3):
         ct.fully_shard(3)
     with raises(ConfigError, "DeviceMesh", "'all'"):
