@@ -61,7 +61,8 @@ LONGEST = (
 """Files in descending order of their time, so that no core ends with a long one while the other has nothing left."""
 
 IMPORTS = {
-    "torch": ("mpi/torch/", "mpi/sharding/", "mpi/odc/", "mpi/luwu/", "mpi/experiments/test_finetune.py"),
+    "torch": ("mpi/torch/", "mpi/sharding/", "mpi/odc/", "mpi/luwu/", "mpi/experiments/test_finetune.py",
+              "mpi/drivers/test_same_transfers.py"),  # fmt: skip
     "tensorflow": ("mpi/tf/", "mpi/experiments/test_keras.py"),
 }
 """By library the rooms and files whose ranks are forked from a process that has imported it."""

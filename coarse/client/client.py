@@ -303,7 +303,7 @@ class Client:
         """Copy what has come since; whether the result is whole. See ClientProtocol.take."""
         self.copies.require_working()
         state = self.protocol.keys.get(key)
-        if state is None or state.failed is not None or not (state.version or state.awaited):
+        if state is None or state.has_failed or not (state.version or state.awaited):
             return self.protocol.take(key)
         elsewhere = self.lending.find(key, copying.out)
         if elsewhere is not None:

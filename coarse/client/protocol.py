@@ -97,6 +97,11 @@ class ClientKey:
         """Whether anybody contributed to the shards of the result that have come so far."""
 
     @property
+    def has_failed(self) -> bool:
+        """Whether its last push has: a failure that comes once the result is whole is of what others do next."""
+        return self.failed is not None and self.phase is not KeyPhase.LANDED
+
+    @property
     def is_free(self) -> bool:
         """Whether it may be pushed again as far as its last result goes: that was taken, or nobody wants it."""
         return self.phase is not KeyPhase.IN_FLIGHT and not (self.phase is KeyPhase.LANDED and self.is_claimed)
@@ -279,12 +284,13 @@ class ClientProtocol:
         state = self.keys.get(key)
         if state is None:
             return False
-        if state.failed is not None:
+        if state.has_failed:
+            assert state.failed is not None
             raise error_of(state.failed)
         if state.awaited or not state.version:
             return False
         if state.phase is KeyPhase.LANDED:
-            state.phase = KeyPhase.IDLE
+            state.phase = KeyPhase.IDLE if state.failed is None else KeyPhase.FAILED
             state.stalled = b""
         return True
 
@@ -480,5 +486,6 @@ class ClientProtocol:
         state = self.keys.get(failed.key)
         if state is None or state.epoch != failed.epoch:
             return
-        state.phase = KeyPhase.FAILED
         state.failed = failed
+        if state.phase is not KeyPhase.LANDED:
+            state.phase = KeyPhase.FAILED

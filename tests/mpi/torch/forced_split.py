@@ -54,7 +54,7 @@ def force_split(name: str = "") -> None:
         def memory_of(self, descriptor: Descriptor) -> np.ndarray:
             array = super().memory_of(descriptor)
             buckets = [one for one, _ in self._buckets]
-            self._shared = range(self._chooser.next_split(buckets), len(buckets))
+            self._round.begin(len(buckets), self._chooser.next_split(buckets))
             return array
 
     split_chooser.SplitChooser = ForcedChooser

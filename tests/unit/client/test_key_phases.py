@@ -60,6 +60,7 @@ WAYS = {
     "landed": ("registered", "begin", "ready"),
     "landed for nobody": ("registered", "begin", "ready", "drop"),
     "landed, stalled": ("registered", "begin", "stall", "ready"),
+    "landed, then failed": ("registered", "begin", "ready", "failed"),
     "taken": ("registered", "begin", "ready", "take"),
     "failed": ("registered", "begin", "failed"),
 }
@@ -75,6 +76,7 @@ TABLE = {
     "landed": (N, None, None, True, True, None, None, N),
     "landed for nobody": (None, None, None, True, True, None, None, []),
     "landed, stalled": (N, None, None, True, True, None, None, N),
+    "landed, then failed": (MismatchError, None, None, True, True, None, None, []),
     "taken": (None, None, None, True, True, None, None, []),
     "failed": (MismatchError, None, None, MismatchError, True, None, None, []),
 }
@@ -86,9 +88,10 @@ AFTER = {
     "in flight": (F, D, X, F, F, F, F, F),
     "in flight for nobody": (F, I, X, F, F, F, F, F),
     "in flight, stalled": (F, D, X, F, F, F, F, F),
-    "landed": (D, D, X, I, D, D, D, D),
-    "landed for nobody": (F, D, X, I, D, D, D, None),
-    "landed, stalled": (D, D, X, I, D, D, D, D),
+    "landed": (D, D, D, I, D, D, D, D),
+    "landed for nobody": (F, D, D, I, D, D, D, None),
+    "landed, stalled": (D, D, D, I, D, D, D, D),
+    "landed, then failed": (D, D, D, X, D, D, D, None),
     "taken": (F, I, X, I, I, I, I, None),
     "failed": (X, X, X, X, X, X, X, None),
 }

@@ -1,6 +1,7 @@
 import pytest
 
 from coarse.client.protocol import ClientProtocol, KeyPhase, ToDevice
+from coarse.errors import MismatchError
 from coarse.protocol.dtypes import DType, Op
 from coarse.protocol.plan import Placement, RoutingTable
 from coarse.protocol.records import (
@@ -133,6 +134,19 @@ def test_a_failure_ends_a_key_but_not_one_of_a_later_epoch():
     protocol.register(descriptor())
     protocol.on_record(Failed(key, 1, "MismatchError", "late"))
     assert protocol.keys[key].failed is None
+
+
+def test_a_failure_that_comes_once_a_result_is_whole_is_of_the_next_push():
+    """A rank that has its result may use the name anew, for another shape, before this one has taken its own."""
+    protocol, key = registered()
+    protocol.begin(key, is_claimed=True)
+    protocol.on_record(Ready(key, 0, protocol.keys[key].plan.num_shards, True))
+    protocol.on_record(Failed(key, 1, "MismatchError", "another shape"))
+    assert protocol.is_complete(key)
+    assert protocol.take(key)
+    for again in (protocol.take, protocol.begin):
+        with pytest.raises(MismatchError, match="another shape"):
+            again(key)
 
 
 def test_after_a_round_of_joins_pushes_say_the_next_round():

@@ -1,0 +1,123 @@
+"""What ranks transfer in a step of training is what the simulator says they transfer, mode by mode: nobody may change
+one of them alone. Compute, routes and the split are given; who sends what to whom, and after what, is each one's own.
+"""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from coarse.hardware.compute import compute_profile
+from coarse.hardware.models import Precision, resnet50
+from coarse.hardware.presets import load_preset
+from coarse.protocol.plan import Placement, RoutingTable
+from coarse.simulation.job import Gradient
+from coarse.simulation.scenario import Mode, Policy, Scenario
+from tests.mpi.torch.forced_split import SPLITS
+from tests.support.claims import takes_all
+from tests.support.launch import mpirun
+from tests.support.layouts import partition_table
+from tests.support.simulated_log import simulated_logs
+from tests.support.transfer_log import Event, require_alike
+
+pytestmark = pytest.mark.mpi
+PROGRAM = Path(__file__).with_name("step_of_training.py")
+ROUTES = '[routing]\npolicy = "fixed"\nthreshold_bytes = 4096\npartition_bytes = 16_384\n'
+COMMON = 'stall_timeout_s = 20\nbucket_bytes = 8000\nworker_collective = "ring"\n'
+MODES = {
+    "coarse": (Mode.COARSE, "all", ROUTES),
+    "coarse, half": (Mode.COARSE, "half", ROUTES),
+    "coarse, rings": (Mode.COARSE, "all", f'collective = "ring"\n{ROUTES}'),
+    "dense": (Mode.DENSE, "", 'mode = "dense"\n'),
+    "allreduce": (Mode.ALLREDUCE, "", f'mode = "allreduce"\n{ROUTES}'),
+}
+"""By name the simulator's mode, the share of the buckets that is forced to the devices, and the live settings."""
+MODELS = {
+    "narrow": [40, 60, 30, 50, 10],
+    "one": [64, 64],
+    "wide": [32, 1000, 24],
+    "odd": [7, 13, 101, 3],
+    "deep": [24] * 20,
+    "large": [1000, 4000, 3950],
+}
+"""Widths of linear layers; the last has 20 million parameters."""
+LAYOUTS = {"2:2": (2, 2, 1), "3:1": (3, 1, 1), "4:2": (4, 2, 1), "4:4, 2 nodes": (4, 4, 2)}
+"""Workers, devices and nodes, which are all on this host."""
+IN_MAKE_TEST = {(mode, "narrow", "2:2") for mode in MODES} | {("coarse, rings", "odd", "4:4, 2 nodes")}
+CELLS = [
+    (mode, model, layout)
+    for mode in MODES
+    for model in MODELS
+    for layout in LAYOUTS
+    if (takes_all() or (mode, model, layout) in IN_MAKE_TEST) and not (mode == "dense" and "nodes" in layout)
+]
+
+
+@pytest.mark.parametrize(("mode", "model", "layout"), CELLS)
+def test_a_live_step_transfers_what_the_simulated_one_does(mode, model, layout, tmp_path):
+    num_workers, num_devices, num_nodes = LAYOUTS[layout]
+    simulated_mode, split, settings = MODES[mode]
+    if model == "large":
+        settings = settings.replace("16_384", "1_048_576")
+    table = tmp_path / "partition.toml"
+    table.write_text(partition_table(num_workers, num_devices, num_nodes=num_nodes))
+    (tmp_path / "config.toml").write_text(f'partition = "{table}"\n{COMMON}{settings}')
+    (tmp_path / "sizes.json").write_text(json.dumps(MODELS[model]))
+    environ = {"COARSE_CONFIG": str(tmp_path / "config.toml")}
+    num_ranks = num_workers + num_devices
+    done = mpirun(num_ranks, PROGRAM, tmp_path, split, env=environ, timeout_s=120.0, preloaded="torch")
+    assert done.returncode == 0, done.stderr
+    found = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(num_ranks)]
+    first = next(one for one in found if one.get("worker") == 0)
+    placement = Placement(**{key: _plain(value) for key, value in first["placement"].items()})
+    logs = {
+        f"{'worker' if index < num_workers else 'device'} {index - num_workers * (index >= num_workers)}":
+        [tuple(event) for event in found[rank]["log"]]
+        for index, rank in enumerate(placement.ranks)
+    }  # fmt: skip
+    job = _simulated_job(simulated_mode, split, first, placement, is_ring="ring" in settings)
+    buckets = {key_and_shard[1] for log in logs.values() for key_and_shard in log if key_and_shard[0] == "ready"}
+    logs = {rank: _of_buckets(log, buckets) for rank, log in logs.items()}
+    require_alike(logs, simulated_logs(job))
+    assert any(logs.values())
+
+
+def _simulated_job(mode, split, first, placement, *, is_ring):
+    """The job of `coarse predict` for the mode, with the buckets, routes and ranks of a live one."""
+    num_devices = 1 if mode is Mode.DENSE else placement.num_devices
+    machine = replace(load_preset("aws-p3"), num_nodes=max(1, len(placement.nodes)))
+    asked = Scenario(
+        machine=machine,
+        model=resnet50(),
+        profile=compute_profile(resnet50(), "v100", 64, Precision.FP32),
+        mode=mode,
+        num_workers=placement.num_clients,
+        num_devices=num_devices if mode is Mode.COARSE else 0,
+        num_nodes=len(placement.nodes),
+        policy=Policy.DEVICES,
+        collective="ring" if is_ring else None,
+    )
+    job = asked.job()
+    tables = tuple(RoutingTable.of_row(row) for row in first["tables"])
+    if mode is Mode.DENSE:
+        assert {table.partition_bytes for table in job.tables} == {table.partition_bytes for table in tables}
+        placement = replace(placement, device_nodes=placement.device_nodes[:1])
+    elif mode is Mode.COARSE:
+        assert job.placement.collective == placement.collective
+    count = len(first["buckets"])
+    gradients = tuple(
+        Gradient(name=name, num_elements=num_elements, ready_s=(number + 1) / count * job.backward_s)
+        for number, (name, num_elements) in enumerate(first["buckets"])
+    )
+    num_proxied = {Mode.ALLREDUCE: 0, Mode.DENSE: count}.get(mode, -int(-count * SPLITS[split or "all"] // 1))
+    return replace(job, placement=placement, tables=tables, gradients=gradients, num_proxy_gradients=num_proxied)
+
+
+def _of_buckets(log: list[Event], buckets: set[object]) -> list[Event]:
+    """Events of gradients."""
+    return [event for event in log if event[1] in buckets]
+
+
+def _plain(value: object) -> object:
+    return tuple(value) if isinstance(value, list) else value

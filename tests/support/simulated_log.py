@@ -1,0 +1,167 @@
+"""One simulated iteration of a data-parallel job, as the logs of transfer_log.py, on links of several speeds."""
+
+import random
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from unittest.mock import patch
+
+from coarse.client.dual_round import Way
+from coarse.protocol.records import Push, Ready, key_of
+from coarse.proxy.device import Device
+from coarse.proxy.instructions import Reduce
+from coarse.simulation import worker_ring
+from coarse.simulation.devices import SimulatedDevices, SimulatedDriver
+from coarse.simulation.job import DTYPE, Job
+from coarse.simulation.training import _Training, simulate
+from tests.support.transfer_log import (
+    CHUNK,
+    CHUNK_READ,
+    FETCH,
+    PUSH,
+    PUSH_READ,
+    READY,
+    READY_READ,
+    READY_SENT,
+    SET_OUT,
+    WORKERS,
+    WRITE,
+    Event,
+)
+
+Logs = dict[str, list[Event]]
+"""By rank: "worker 0", "device 1"."""
+_SPREAD = 1e3
+"""How many times faster or slower than modelled a link is."""
+
+
+def simulated_logs(job: Job, num_runs: int = 16) -> list[Logs]:
+    """Of one iteration on links and adders that are all fast, all slow, and each of its own speed, as workers are."""
+    rng = random.Random(0)
+    exponents = [[1.0] * len(job.site.links), [-1.0] * len(job.site.links)]
+    exponents += [[rng.uniform(-1, 1) for _ in job.site.links] for _ in range(num_runs - 2)]
+    found = []
+    for run in exponents:
+        unlike = replace(job, slow_downs=tuple(_SPREAD ** rng.uniform(-1, 1) for _ in range(job.num_workers)))
+        found.append(_logs_of(_at_speeds(unlike, [_SPREAD**exponent for exponent in run])))
+    return found
+
+
+def _at_speeds(job: Job, factors: list[float]) -> Job:
+    links = tuple(
+        replace(link, bytes_per_s=link.bytes_per_s * factor, latency_s=link.latency_s / factor, table=())
+        for link, factor in zip(job.site.links, factors, strict=True)
+    )
+    adder_bytes_per_s = job.site.adder_bytes_per_s * factors[0]
+    return replace(job, site=replace(job.site, links=links, adder_bytes_per_s=adder_bytes_per_s), num_iterations=1)
+
+
+def _logs_of(job: Job) -> Logs:
+    placement = job.placement
+    logs: Logs = {f"worker {client}": [] for client in range(placement.num_clients)}
+    logs |= {f"device {device}": [] for device in range(placement.num_devices)}
+    keys = [gradient.descriptor(0).name for gradient in job.gradients]
+    with _recorded(job, logs, keys):
+        simulate(job)
+    return logs
+
+
+@contextmanager
+def _recorded(job: Job, logs: Logs, names: list[str]) -> Iterator[None]:
+    keys = [key_of(name) for name in names]
+    num_workers = job.num_workers
+
+    def worker(number: int) -> list[Event]:
+        return logs[f"worker {number}"]
+
+    def device(number: int) -> list[Event]:
+        return logs[f"device {number}"]
+
+    on_gradient, set_out = _Training._on_gradient, _Training._set_out
+
+    def recorded_gradient(training, at, position):
+        worker(at).append((READY, keys[position], 0))
+        return on_gradient(training, at, position)
+
+    def recorded_set_out(training, at, buckets):
+        for position, way in buckets:
+            worker(at).append((SET_OUT, keys[position], 0, "devices" if way is Way.DEVICES else "workers"))
+            set_out(training, at, [(position, way)])
+
+    push, on_record, send = SimulatedDevices.push, Device.on_record, SimulatedDevices.send
+    pull, on_chunk = SimulatedDevices._pull, Device.on_chunk
+
+    def recorded_push(devices, client, key, **options):
+        state = devices.clients[client].keys[key]
+        for target, first, last in state.plan.targets(client):
+            peer = num_workers + target
+            worker(client).extend((PUSH, key, shard, peer) for shard in range(first, last))
+        return push(devices, client, key, **options)
+
+    def recorded_record(one, record):
+        if isinstance(record, Push):
+            shards = range(record.first, record.last)
+            device(one.protocol.device).extend((PUSH_READ, record.key, shard, record.client) for shard in shards)
+        return on_record(one, record)
+
+    def recorded_pull(devices, client, ready):
+        worker(client).extend((READY_READ, ready.key, shard) for shard in range(ready.first, ready.last))
+        return pull(devices, client, ready)
+
+    def recorded_chunk_read(one, header):
+        device(one.protocol.device).append((CHUNK_READ, header.key, header.shard, header.step))
+        return on_chunk(one, header)
+
+    send_chunk, reduce = SimulatedDriver.send_chunk, SimulatedDriver.reduce
+
+    def recorded_send_chunk(driver, sent):
+        nbytes = (sent.end - sent.begin) * driver.chunk_kind(sent)[0]
+        event = (CHUNK, sent.ring.key, sent.ring.shard, sent.header.step, sent.device, nbytes)
+        device(driver._device).append(event)
+        return send_chunk(driver, sent)
+
+    def recorded_reduce(driver, work):
+        if isinstance(work, Reduce):
+            own = device(driver._device)
+            for kind, spots in ((FETCH, work.sources), (WRITE, work.targets)):
+                for shard in range(work.first, work.last):
+                    own.extend((kind, work.key, shard, at.device) for at in spots if at.device != driver._device)
+        return reduce(driver, work)
+
+    def recorded_send(number, devices, sent):
+        if isinstance(sent.record, Ready):
+            record = sent.record
+            device(number).extend((READY_SENT, record.key, s, sent.endpoint) for s in range(record.first, record.last))
+        return send(devices, sent)
+
+    ring_send = worker_ring.WorkerRing.send
+
+    def recorded_ring_send(ring, at, sent):
+        nbytes = (sent.end - sent.begin) * DTYPE.itemsize
+        key = keys[job.num_proxy_gradients + sent.ring.key]
+        worker(at).append((WORKERS, key, 0, sent.header.step, sent.device, nbytes))
+        return ring_send(ring, at, sent)
+
+    make_driver = SimulatedDriver.__init__
+
+    def recorded_driver(driver, devices, number):
+        make_driver(driver, devices, number)
+        driver.send = lambda sent: recorded_send(number, devices, sent)
+
+    patches: Mapping[tuple[type, str], object] = {
+        (_Training, "_on_gradient"): recorded_gradient,
+        (_Training, "_set_out"): recorded_set_out,
+        (SimulatedDevices, "push"): recorded_push,
+        (SimulatedDevices, "_pull"): recorded_pull,
+        (Device, "on_record"): recorded_record,
+        (Device, "on_chunk"): recorded_chunk_read,
+        (SimulatedDriver, "__init__"): recorded_driver,
+        (SimulatedDriver, "send_chunk"): recorded_send_chunk,
+        (SimulatedDriver, "reduce"): recorded_reduce,
+        (worker_ring.WorkerRing, "send"): recorded_ring_send,
+    }
+    with ExitStack() as stack:
+        for (kind, name), recorded in patches.items():
+            stack.enter_context(patch.object(kind, name, recorded))
+        yield
+
