@@ -1,4 +1,4 @@
-"""One simulated iteration of a data-parallel job, as the logs of transfer_log.py, on links of several speeds."""
+"""Simulated iterations as the logs of transfer_log.py, on links and processors of several speeds."""
 
 import random
 from collections.abc import Iterator, Mapping
@@ -13,16 +13,25 @@ from coarse.proxy.instructions import Reduce
 from coarse.simulation import worker_ring
 from coarse.simulation.devices import SimulatedDevices, SimulatedDriver
 from coarse.simulation.job import DTYPE, Job
+from coarse.simulation.sharded import iteration
+from coarse.simulation.sharded.iteration import simulate_sharded
+from coarse.simulation.sharded.job import ShardedJob
+from coarse.simulation.sharded.modes import Stream
+from coarse.simulation.sharded.report import ShardedReport
 from coarse.simulation.training import _Training, simulate
 from tests.support.transfer_log import (
     CHUNK,
     CHUNK_READ,
+    COMPUTED,
     FETCH,
+    GATHER,
     PUSH,
     PUSH_READ,
     READY,
     READY_READ,
     READY_SENT,
+    REDUCE,
+    REDUCED,
     SET_OUT,
     WORKERS,
     WRITE,
@@ -165,3 +174,64 @@ def _recorded(job: Job, logs: Logs, names: list[str]) -> Iterator[None]:
             stack.enter_context(patch.object(kind, name, recorded))
         yield
 
+
+
+def simulated_sharded_logs(job: ShardedJob, num_runs: int = 12) -> tuple[list[Logs], ShardedReport, dict[str, int]]:
+    """Of one iteration on links and units of several speeds, each as "worker 0", which stands for all; the last one's
+    report, and by "backward gather of UNIT" the bytes that each GPU has loaded from the host."""
+    rng = random.Random(0)
+    found, loaded = [], {}
+    for number in range(num_runs):
+        scale = [_SPREAD ** (1 - 2 * number if number < 2 else rng.uniform(-1, 1)) for _ in job.units]
+        units = tuple(
+            replace(unit, forward_s=unit.forward_s * factor, backward_s=unit.backward_s * factor)
+            for unit, factor in zip(job.units, scale, strict=True)
+        )
+        log: list[Event] = []
+        with _recorded_units(log, loaded):
+            report = simulate_sharded(replace(job, units=units))
+        found.append({"worker 0": log})
+    return found, report, loaded
+
+
+@contextmanager
+def _recorded_units(log: list[Event], loaded: dict[str, int]) -> Iterator[None]:
+    kind, queue = iteration._Iteration, iteration._Queue
+    gather, computed, reduce, reduced, submit = kind._gather, kind._computed, kind._reduce, kind._reduced, queue.submit
+    under_way: list[str] = []
+
+    def phase_of(slot) -> str:
+        return "backward" if slot.is_backward else "forward"
+
+    def recorded_gather(one, number, slot):
+        log.extend((GATHER, phase_of(slot), unit.name) for unit in slot.gathers)
+        return gather(one, number, slot)
+
+    def recorded_computed(one, slot, begin_s):
+        log.append((COMPUTED, phase_of(slot), slot.unit.name))
+        return computed(one, slot, begin_s)
+
+    def recorded_reduce(one, unit):
+        log.append((REDUCE, "backward", unit.name))
+        under_way.append(unit.name)
+        return reduce(one, unit)
+
+    def recorded_reduced(one):
+        log.append((REDUCED, "backward", under_way.pop(0)))
+        return reduced(one)
+
+    def recorded_submit(one, phase, what, unit, action):
+        if one._stream is Stream.LOAD:
+            loaded[f"{what} of {unit}"] = phase[0].nbytes
+        return submit(one, phase, what, unit, action)
+
+    with ExitStack() as stack:
+        for owner, name, recorded in (
+            (kind, "_gather", recorded_gather),
+            (kind, "_computed", recorded_computed),
+            (kind, "_reduce", recorded_reduce),
+            (kind, "_reduced", recorded_reduced),
+            (queue, "submit", recorded_submit),
+        ):
+            stack.enter_context(patch.object(owner, name, recorded))
+        yield

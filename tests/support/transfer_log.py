@@ -15,8 +15,9 @@ READY, SET_OUT, PUSH, READY_READ = "ready", "set out", "push", "ready read"
 PUSH_READ, READY_SENT = "push read", "ready sent"
 FETCH, WRITE, CHUNK, CHUNK_READ = "fetch", "write", "chunk", "chunk read"
 WORKERS = "workers"
-SEQUENCES = ({READY, SET_OUT}, {WORKERS})
-"""Kinds of the thread that computes, and of the workers' stream."""
+GATHER, COMPUTED, REDUCE, REDUCED = "gather", "computed", "reduce", "reduced"
+SEQUENCES = ({READY, SET_OUT}, {WORKERS}, {GATHER, COMPUTED, REDUCE, REDUCED})
+"""Kinds of the thread that computes, of the workers' stream, and of the thread that computes with sharded units."""
 
 
 def ordered_parts(log: Log) -> Iterator[list[Event]]:

@@ -9,6 +9,7 @@ paper). Collectives of all GPUs run one after the other in the order in which th
 so a gather that is asked for after a reduce-scatter waits for it (3.3.2): that is what backward's prefetch avoids.
 """
 
+from collections import deque
 from functools import partial
 
 from coarse.simulation.compute import Compute
@@ -92,6 +93,7 @@ class _Iteration:
         self._after_store: dict[str, Action] = {}
         self._bucket_nbytes = 0
         self._num_reducing = 0
+        self._to_reduce: deque[Unit] = deque()
 
     def run(self) -> ShardedReport:
         """From the first gather until nothing is left to do."""
@@ -106,7 +108,7 @@ class _Iteration:
     def _ask(self) -> None:
         """Gather the next units, as far as the limit lets them."""
         job, slots = self._job, self._slots
-        while self._num_asked < len(slots):
+        while self._num_asked < len(slots) and not self._is_reduction_awaited:
             slot = slots[self._num_asked]
             has_prefetch = job.backward_prefetch or not slot.is_backward
             if self._num_asked - self._num_computed >= (job.in_flight_limit if has_prefetch else 1):
@@ -153,8 +155,8 @@ class _Iteration:
         self._is_computing = False
         self._num_computed += 1
         if slot.is_backward:
-            for unit in slot.reduces:
-                self._reduce(unit)
+            self._to_reduce += slot.reduces
+            self._reduce_next()
             self.report.backward_end_s = self._engine.now_s
         else:
             self._store(slot)
@@ -177,6 +179,11 @@ class _Iteration:
         if name in self._after_store:
             self._after_store.pop(name)()
 
+    def _reduce_next(self) -> None:
+        """Reduce what backward has left, one unit after the other where each is waited for."""
+        while self._to_reduce and not self._is_reduction_awaited:
+            self._reduce(self._to_reduce.popleft())
+
     def _reduce(self, unit: Unit) -> None:
         """Reduce the bucket if it is full, or if no more will come."""
         self._bucket_nbytes += unit.trainable_nbytes
@@ -189,6 +196,8 @@ class _Iteration:
     def _reduced(self) -> None:
         """When all gradients are, the optimizer steps, and what has changed may have to be gathered."""
         self._num_reducing -= 1
+        self._reduce_next()
+        self._ask()
         self._compute()
         if self._num_reducing == 0 and self._num_computed == len(self._slots):
             chain = self._moves.after_step(self._job.units)
