@@ -12,8 +12,8 @@ import coarse
 import coarse.torch as ct
 from coarse import CoarseError, MismatchError, OutOfDeviceMemoryError
 from coarse.parallel.sharded.modes import ShardedMode
-from coarse.parallel.sharded.volumes import TrainedShape, accelerator_nbytes
 from coarse.torch.fsdp.groups import shard_groups
+from tests.support.volumes import TrainedShape, accelerator_nbytes
 
 NUM_WORKERS = 4
 NODE_WORKERS = 2

@@ -21,11 +21,11 @@ import coarse
 import coarse.torch as ct
 from coarse.errors import CapacityError, ConfigError, MismatchError, UnsupportedVersionError
 from coarse.parallel.sharded.modes import ShardedMode
-from coarse.parallel.sharded.volumes import TrainedShape, iteration_volume
 from coarse.torch.fsdp.quantised import quantised_nbytes
 from coarse.torch.fsdp.unit import units_of
 from tests.mpi.sharding import order_claims
 from tests.support.claims import Claim, raises
+from tests.support.volumes import TrainedShape, iteration_volume
 
 WIDTH, NUM_BLOCKS, ROWS = 64, 3, 4
 PHASES = ("forward gather", "backward gather", "gradient reduce-scatter")

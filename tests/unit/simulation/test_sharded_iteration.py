@@ -8,9 +8,9 @@ import pytest
 from coarse.collectives.shape import Collective
 from coarse.errors import ConfigError
 from coarse.parallel.sharded.modes import COLLECTIVE_MODES
-from coarse.parallel.sharded.volumes import TrainedShape, iteration_volume
 from coarse.simulation.sharded.modes import Schedule, ShardedPolicy, SimulatedMode
 from coarse.simulation.sharded.report import rate_over_time
+from tests.support.volumes import TrainedShape, iteration_volume
 from tests.unit.simulation.sharded_jobs import cluster, simulated, spans, units
 
 MODES = list(SimulatedMode)

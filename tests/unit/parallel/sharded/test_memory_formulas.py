@@ -5,7 +5,7 @@ import pytest
 from coarse.hardware.models import uniform
 from coarse.hardware.sharded_memory import ShardedTraining, StatesHeld, sharded_account
 from coarse.parallel.sharded.modes import ShardedMode
-from coarse.parallel.sharded.volumes import TrainedShape, accelerator_nbytes
+from tests.support.volumes import TrainedShape, accelerator_nbytes
 
 HELD = {
     ShardedMode.FSDP: StatesHeld.SHARDED,

@@ -3,7 +3,7 @@
 import pytest
 
 from coarse.parallel.sharded.modes import ShardedMode
-from coarse.parallel.sharded.volumes import TrainedShape, accelerator_nbytes, host_nbytes, iteration_volume
+from tests.support.volumes import TrainedShape, accelerator_nbytes, host_nbytes, iteration_volume
 
 GIGA = 1e9
 SHARDED = (ShardedMode.FSDP, ShardedMode.ZEROPP, ShardedMode.FCDP)
