@@ -14,8 +14,8 @@ from pathlib import Path
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # so that the script runs from any folder
 
 from benchmarks.provenance import provenance
-from coarse.simulation.many_to_one.links import Network
-from coarse.simulation.many_to_one.simulation import simulate
+from experiments.many_to_one.links import Network
+from experiments.many_to_one.simulation import simulate
 
 RESULT = Path(__file__).parent / "results" / "switch-goodput.json"
 LEAST_OF_LOSSLESS = 0.9

@@ -54,7 +54,7 @@ LONGEST = (
     "mpi/emulation/test_profiling.py",
     "mpi/arrays/test_pool.py",
     "unit/cli/own_model/test_own_model.py",
-    "unit/simulation/test_many_to_one.py",
+    "unit/experiments/test_many_to_one.py",
     "mpi/tf/test_keras_claims.py",
     "unit/cli/own_model/test_kineto.py",
 )

@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from coarse.transport.many_to_one.go_back_n import GoBackAddingSwitch
 from coarse.transport.many_to_one.packets import Beat, Data, Instruction, Take, Transmit
 from coarse.transport.many_to_one.receiver import Receiver
 from coarse.transport.many_to_one.sender import Sender
 from coarse.transport.many_to_one.switch import PARENT, AddingSwitch
+from experiments.many_to_one.go_back_n import GoBackAddingSwitch
 
 
 class ClearedWhenSent(GoBackAddingSwitch):

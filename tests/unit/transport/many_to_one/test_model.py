@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 import pytest
 
-from coarse.transport.many_to_one.go_back_n import GoBackAddingSwitch, GoBackBroadcastingSwitch, GoBackSender
 from coarse.transport.many_to_one.receiver import Receiver
 from coarse.transport.many_to_one.sender import Sender
 from coarse.transport.many_to_one.switch import AddingSwitch, BroadcastingSwitch
+from experiments.many_to_one.go_back_n import GoBackAddingSwitch, GoBackBroadcastingSwitch, GoBackSender
 from tests.support.model_check import Outcome, explore
 from tests.unit.transport.many_to_one import holes
 from tests.unit.transport.many_to_one.directions import GradientsGoUp, ParametersGoDown

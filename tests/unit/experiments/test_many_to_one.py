@@ -2,9 +2,9 @@
 
 import pytest
 
-from coarse.simulation.many_to_one.links import Network
-from coarse.simulation.many_to_one.simulation import Outcome, simulate
 from coarse.transport.many_to_one.packets import WIRE_MODULUS
+from experiments.many_to_one.links import Network
+from experiments.many_to_one.simulation import Outcome, simulate
 
 BAD = Network(loss=0.1, repeats=0.05, delays=0.1)
 

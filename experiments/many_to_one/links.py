@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from coarse.simulation.engine import Engine
-from coarse.simulation.many_to_one.timers import Timer
 from coarse.transport.many_to_one.packets import NOTHING_CAME, Beat, Data, Message
 from coarse.transport.many_to_one.sender import Sender
+from experiments.many_to_one.timers import Timer
 
 
 @dataclass(frozen=True, kw_only=True)

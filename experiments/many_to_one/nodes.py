@@ -4,10 +4,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from coarse.simulation.many_to_one.links import Wires
-from coarse.simulation.many_to_one.timers import Do, RoundTripTimer, SilenceTimer, Timer
 from coarse.transport.many_to_one.all_reduce import AllReducingSwitch
-from coarse.transport.many_to_one.go_back_n import GoBackAddingSwitch, GoBackBroadcastingSwitch, GoBackSender
 from coarse.transport.many_to_one.packets import (
     Beat,
     Complete,
@@ -22,6 +19,9 @@ from coarse.transport.many_to_one.packets import (
 from coarse.transport.many_to_one.receiver import BEATS_PER_WINDOW, Receiver
 from coarse.transport.many_to_one.sender import Sender
 from coarse.transport.many_to_one.switch import PARENT, AddingSwitch, BroadcastingSwitch
+from experiments.many_to_one.go_back_n import GoBackAddingSwitch, GoBackBroadcastingSwitch, GoBackSender
+from experiments.many_to_one.links import Wires
+from experiments.many_to_one.timers import Do, RoundTripTimer, SilenceTimer, Timer
 
 _STAGGER_S = 0.01
 """How much later each worker sends again than the one before it, with go-back-N."""
