@@ -44,7 +44,7 @@ _SPREAD = 1e3
 """How many times faster or slower than modelled a link is."""
 
 
-def simulated_logs(job: Job, num_runs: int = 16) -> list[Logs]:
+def simulated_logs(job: Job, num_runs: int) -> list[Logs]:
     """Of one iteration on links and adders that are all fast, all slow, and each of its own speed, as workers are."""
     rng = random.Random(0)
     exponents = [[1.0] * len(job.site.links), [-1.0] * len(job.site.links)]

@@ -44,7 +44,9 @@ MODELS = {
 """Widths of linear layers; the last has 20 million parameters."""
 LAYOUTS = {"2:2": (2, 2, 1), "3:1": (3, 1, 1), "4:2": (4, 2, 1), "4:4, 2 nodes": (4, 4, 2)}
 """Workers, devices and nodes, which are all on this host."""
-IN_MAKE_TEST = {(mode, "narrow", "2:2") for mode in MODES} | {("coarse, rings", "odd", "4:4, 2 nodes")}
+IN_MAKE_TEST = {(mode, "narrow", "2:2") for mode in MODES if mode != "coarse, rings"} | {
+    ("coarse, rings", "odd", "4:4, 2 nodes")
+}
 CELLS = [
     (mode, model, layout)
     for mode in MODES
@@ -79,7 +81,7 @@ def test_a_live_step_transfers_what_the_simulated_one_does(mode, model, layout, 
     job = _simulated_job(simulated_mode, split, first, placement, is_ring="ring" in settings)
     buckets = {key_and_shard[1] for log in logs.values() for key_and_shard in log if key_and_shard[0] == "ready"}
     logs = {rank: _of_buckets(log, buckets) for rank, log in logs.items()}
-    require_alike(logs, simulated_logs(job))
+    require_alike(logs, simulated_logs(job, 24 if takes_all() else 16))
     assert any(logs.values())
 
 

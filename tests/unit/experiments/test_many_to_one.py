@@ -5,19 +5,20 @@ import pytest
 from coarse.transport.many_to_one.packets import WIRE_MODULUS
 from experiments.many_to_one.links import Network
 from experiments.many_to_one.simulation import Outcome, simulate
+from tests.support.layouts import parameters
 
 BAD = Network(loss=0.1, repeats=0.05, delays=0.1)
 
 
-@pytest.mark.parametrize("tree", [(1,), (2,), (5,), (2, 3), (2, 1, 2)])
-@pytest.mark.parametrize("window", [1, 3, 64])
+@pytest.mark.parametrize("tree", parameters([(1,), (2,), (5,), (2, 3), (2, 1, 2)], [(2,), (2, 1, 2)]))
+@pytest.mark.parametrize("window", parameters([1, 3, 64], [3, 64]))
 def test_sums_and_copies_are_right_whatever_links_do(tree: tuple[int, ...], window: int) -> None:
     for seed in range(3):
         simulate(tree, 200, BAD, window=window, seed=seed, first=WIRE_MODULUS - 100)
 
 
-@pytest.mark.parametrize("tree", [(1,), (3,), (2, 2), (2, 1, 2)])
-@pytest.mark.parametrize("window", [1, 3, 64])
+@pytest.mark.parametrize("tree", parameters([(1,), (3,), (2, 2), (2, 1, 2)], [(3,), (2, 1, 2)]))
+@pytest.mark.parametrize("window", parameters([1, 3, 64], [3, 64]))
 def test_an_all_reduce_gives_every_worker_every_sum(tree: tuple[int, ...], window: int) -> None:
     for seed in range(3):
         simulate(tree, 150, BAD, window=window, seed=seed, all_reduce=True, first=WIRE_MODULUS - 50)
@@ -36,7 +37,7 @@ def goodput(outcome: Outcome, num_packets: int, network: Network) -> float:
     return num_packets * network.packet_s / max(outcome.push_s, outcome.pull_s)
 
 
-@pytest.mark.parametrize("tree", [(2,), (8,), (2, 2)])
+@pytest.mark.parametrize("tree", parameters([(2,), (8,), (2, 2)], [(2,)]))
 def test_one_loss_in_a_thousand_costs_less_than_a_tenth(tree: tuple[int, ...]) -> None:
     clean, lossy = Network(), Network(loss=0.001)
     whole = goodput(simulate(tree, 2000, clean), 2000, clean)
