@@ -12,6 +12,7 @@ from coarse.hardware.compute import compute_profile
 from coarse.hardware.models import Precision, resnet50
 from coarse.hardware.presets import load_preset
 from coarse.protocol.plan import Placement, RoutingTable
+from coarse.simulation import engine
 from coarse.simulation.job import Gradient
 from coarse.simulation.scenario import Mode, Policy, Scenario
 from tests.mpi.torch.forced_split import SPLITS
@@ -21,7 +22,10 @@ from tests.support.layouts import partition_table
 from tests.support.simulated_log import simulated_logs
 from tests.support.transfer_log import Event, require_alike
 
-pytestmark = pytest.mark.mpi
+pytestmark = [
+    pytest.mark.mpi,
+    pytest.mark.skipif(not engine.__file__.endswith(".py"), reason="compiled, the simulator cannot be recorded"),
+]
 PROGRAM = Path(__file__).with_name("step_of_training.py")
 ROUTES = '[routing]\npolicy = "fixed"\nthreshold_bytes = 4096\npartition_bytes = 16_384\n'
 COMMON = 'stall_timeout_s = 20\nbucket_bytes = 8000\nworker_collective = "ring"\n'
