@@ -6,6 +6,7 @@ How many bytes each shard has, and on which device, follows from the records tha
 
 import enum
 import struct
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -97,10 +98,12 @@ class KeyPlaces:
         self._descriptors: dict[int, Descriptor] = {}
         self._devices: dict[tuple[int, int], int] = {}
         self._epoch = 0
-        self._tables: dict[int, RoutingTable] = {}
-        """By client, of that epoch."""
+        self._tables: list[RoutingTable] = []
+        """Of all clients, of the last epoch in which each has said its own: until then none has begun with it."""
+        self._coming: dict[int, dict[int, RoutingTable]] = defaultdict(dict)
+        """By later epoch and client."""
         self._plans: dict[int, SyncPlan] = {}
-        """By key, of that epoch."""
+        """By key, by those tables."""
 
     def note(self, record: Record, peer: int) -> None:
         """A record passes to or from a peer; most say nothing about keys."""
@@ -133,8 +136,8 @@ class KeyPlaces:
         itemsize = DType(descriptor.dtype).itemsize
         plan = self._plans.get(key)
         if plan is None:
-            tables = [self._tables[client] for client in range(self._placement.num_clients)]
-            plan = self._plans[key] = plan_key(key, descriptor.num_elements, itemsize, tables, self._placement)
+            plan = plan_key(key, descriptor.num_elements, itemsize, self._tables, self._placement)
+            self._plans[key] = plan
         begin, end = plan.bounds(shard, shard + 1)
         return (end - begin) * itemsize
 
@@ -143,9 +146,11 @@ class KeyPlaces:
         self._plans.pop(key, None)
 
     def _note_table(self, epoch: int, client: int, row: Sequence[int]) -> None:
-        if epoch > self._epoch:
-            self._epoch = epoch
-            self._tables.clear()
+        if epoch <= self._epoch:
+            return
+        tables = self._coming[epoch]
+        tables[client] = RoutingTable.of_row(row)
+        if len(tables) == self._placement.num_clients:
+            self._epoch, self._tables = epoch, [tables[each] for each in range(len(tables))]
+            del self._coming[epoch]
             self._plans.clear()
-        if epoch == self._epoch:
-            self._tables[client] = RoutingTable.of_row(row)

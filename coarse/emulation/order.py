@@ -79,7 +79,7 @@ class RunOrder:
             num_nodes=self.num_nodes,
             policy=policy,
             collective=self.collective or ("ring" if self.num_nodes > 1 else None),
-            hold_back=True if self.hold_back else None,
+            hold_back=self.hold_back or None,
             num_iterations=self.num_iterations,
             profile_every=self.profile_every,
             degradations=tuple(map(parse_degradation, self.degradations)),

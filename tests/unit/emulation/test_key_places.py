@@ -41,6 +41,19 @@ def test_a_new_epoch_has_partition_sizes_of_its_own():
     assert sizes.nbytes(key, 0) == 100
 
 
+def test_a_table_of_the_next_epoch_changes_no_size_until_every_client_has_said_its_own():
+    """A device hears of them one by one, while it still brings results of the epoch before."""
+    sizes, key = KeyPlaces(2, PLACEMENT), key_of("x")
+    sizes.note(Register(0, key, 1, Descriptor("x", DType.FLOAT32, Op.SUM, (100,), 0), -1, -1), 0)
+    for client in (1, 0):
+        sizes.note(Table(client, 1, 0, client, client, 400), client)
+    assert sizes.nbytes(key, 0) == 400
+    sizes.note(Table(1, 2, 0, 1, 1, 100), 1)
+    assert sizes.nbytes(key, 0) == 400
+    sizes.note(Table(0, 2, 0, 0, 0, 100), 0)
+    assert sizes.nbytes(key, 0) == 100
+
+
 def test_a_key_lies_where_each_side_was_told():
     """A client hears it of its own key; a device knows what it gave, and what other devices gave."""
     key = key_of("x")
