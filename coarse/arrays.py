@@ -232,7 +232,7 @@ def statistics(*, all_devices: bool = False) -> dict[str, Any]:
         "keys": {name: dict(counts) for name, counts in keys.items()},
         "links": client.links(),
         "between_nodes": runtime.groups.traffic.by_purpose() if runtime.groups is not None else {},
-        "from_node_memory": runtime.groups.node_reads_by_purpose() if runtime.groups is not None else {},
+        "from_node_memory": dict(runtime.groups.node_reads) if runtime.groups is not None else {},
         "devices": {r.device: json.loads(r.text) for r in replies},  # type: ignore[union-attr]
     }
 

@@ -12,8 +12,8 @@ from coarse.hardware.presets import preset_names
 Intervals = Annotated[
     list[str] | None,
     typer.Option(
-        help="What an input may be instead, KEY=LOW:HIGH: compute, rates or latencies (factors on all of them), or "
-        "a field of the machine's file."
+        help="What an input may be instead, KEY=LOW:HIGH: compute, rates or latencies (factors on all of them), "
+        "ring_slow_down, or a field of the machine's file."
     ),
 ]
 Samples = Annotated[

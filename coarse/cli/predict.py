@@ -142,12 +142,9 @@ def predict_command(
         batch_size = _samples(batch, model, step)
         if _is_luwu(model, modes):
             _require_only(context, _TAKEN, "LuWu's modes")
-            chosen = luwu_modes_of(modes or _LUWU_MODES)
-            where, num_workers = _a_worker_on_each_node(machine or "luwu", workers)
-            scenario = PagedScenario(machine=where, model_name=model, num_workers=num_workers, batch=batch_size,
-                                     prefetch=prefetch,
-                                     peak_share=PEAK_SHARE if peak_share is None else peak_share)  # fmt: skip
-            return show_luwu(scenario, chosen, out, Console())
+            _predict_luwu(machine or "luwu", model, workers, modes or _LUWU_MODES, out, batch=batch_size,
+                          prefetch=prefetch, peak_share=peak_share)  # fmt: skip
+            return
         _require_only(context, {param.name for param in context.command.params} - {"prefetch"}, "these modes")
         asked = Question(
             machine=machine or "aws-p3", model=model, gpu=gpu, step=step, batch=batch_size, precision=precision,
@@ -161,7 +158,8 @@ def predict_command(
         )  # fmt: skip
         toml, scenarios = TomlFile.read(machine_path(asked.machine)), asked.scenarios()
         ranges = ranges_of(toml, interval or (), samples, asked.workers, factors=scenarios.factors)
-        show(_predicted(scenarios, modes, out, toml, ranges), out, console := Console())
+        console = Console()
+        show(_predicted(scenarios, modes, out, toml, ranges), out, console)
         console.print(f"wrote {(out / RUN_FILE).as_posix()}", highlight=False, markup=False, soft_wrap=True)
 
 
@@ -177,6 +175,19 @@ def _is_luwu(model: str, modes: str | None) -> bool:
     if modes is None:
         return model in OPT_SHAPES
     return any(part.strip() in LUWU_MODES for part in modes.split(",")) or model in OPT_SHAPES
+
+
+def _predict_luwu(
+    machine: str, model: str, workers: int | None, modes: str, out: Path, *, batch: int, prefetch: bool,
+    peak_share: float | None,
+) -> None:  # fmt: skip
+    """Show LuWu and its baselines; ConfigError where an option makes no sense for them."""
+    chosen = luwu_modes_of(modes)
+    where, num_workers = _a_worker_on_each_node(machine, workers)
+    share = PEAK_SHARE if peak_share is None else peak_share
+    scenario = PagedScenario(machine=where, model_name=model, num_workers=num_workers, batch=batch,
+                             prefetch=prefetch, peak_share=share)  # fmt: skip
+    show_luwu(scenario, chosen, out, Console())
 
 
 def _require_only(context: typer.Context, taken: Collection[str | None], whose: str) -> None:

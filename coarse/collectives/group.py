@@ -140,7 +140,7 @@ class WorkerGroup:
 
     def count_node_read(self, what: str, nbytes: int) -> None:
         """Note bytes that this member reads from the node's buffers."""
-        self._parts.shared.node_reads.add(what, received_bytes=nbytes)
+        self._parts.shared.node_reads[what] += nbytes
 
     def gather_on_node(
         self, out: np.ndarray, own: np.ndarray, *, what: str, alike: str = "", after: Awaited | None = None

@@ -1,6 +1,7 @@
 """What all groups of a process share: one progress thread, the node's devices, and the counts of bytes."""
 
 import contextlib
+from collections import Counter
 
 from mpi4py import MPI
 
@@ -25,18 +26,14 @@ class SharedByGroups:
         self.devices = NodeDevices(client, placement.devices_on(placement.client_nodes[index]))
         self.traffic = Traffic()
         """What all groups have carried between nodes."""
-        self.node_reads = Traffic()
-        """What this worker has read from buffers in the node's memory."""
+        self.node_reads: Counter[str] = Counter()
+        """By purpose the bytes that this worker has read from buffers in the node's memory."""
         self._num_groups = 0
 
     def _drive(self) -> None:
         """Have MPI go on: it does whenever one looks for a message, here for one that nobody sends."""
         with contextlib.suppress(MPI.Exception):  # deaths are told of elsewhere
             self.worker_comm.Iprobe(self.worker_comm.Get_rank(), int(Tag.HELLO))
-
-    def node_reads_by_purpose(self) -> dict[str, int]:
-        """By purpose the bytes that this worker has read from buffers in the node's memory."""
-        return {what: nbytes for what, (_, nbytes) in self.node_reads.by_purpose().items()}
 
     def next_lane(self) -> int:
         """A lane of the progress thread that no other group has."""

@@ -11,7 +11,7 @@ from coarse.protocol.records import Tag
 
 
 class Traffic:
-    """Counts by purpose; one thread counts each purpose, any may read."""
+    """Counts by purpose; one thread counts, any may read."""
 
     def __init__(self) -> None:
         self._sent: dict[str, int] = defaultdict(int)

@@ -23,7 +23,6 @@ from tests.support.transfer_log import (
     CHUNK,
     CHUNK_READ,
     COMPUTED,
-    FETCH,
     GATHER,
     PUSH,
     PUSH_READ,
@@ -34,8 +33,9 @@ from tests.support.transfer_log import (
     REDUCED,
     SET_OUT,
     WORKERS,
-    WRITE,
     Event,
+    moved,
+    of_shards,
 )
 
 Logs = dict[str, list[Event]]
@@ -109,12 +109,11 @@ def _recorded(job: Job, logs: Logs, names: list[str]) -> Iterator[None]:
 
     def recorded_record(one, record):
         if isinstance(record, Push):
-            shards = range(record.first, record.last)
-            device(one.protocol.device).extend((PUSH_READ, record.key, shard, record.client) for shard in shards)
+            device(one.protocol.device).extend(of_shards(PUSH_READ, record, record.client))
         return on_record(one, record)
 
     def recorded_pull(devices, client, ready):
-        worker(client).extend((READY_READ, ready.key, shard) for shard in range(ready.first, ready.last))
+        worker(client).extend(of_shards(READY_READ, ready))
         return pull(devices, client, ready)
 
     def recorded_chunk_read(one, header):
@@ -131,16 +130,12 @@ def _recorded(job: Job, logs: Logs, names: list[str]) -> Iterator[None]:
 
     def recorded_reduce(driver, work):
         if isinstance(work, Reduce):
-            own = device(driver._device)
-            for kind, spots in ((FETCH, work.sources), (WRITE, work.targets)):
-                for shard in range(work.first, work.last):
-                    own.extend((kind, work.key, shard, at.device) for at in spots if at.device != driver._device)
+            device(driver._device).extend(moved(work, driver._device))
         return reduce(driver, work)
 
     def recorded_send(number, devices, sent):
         if isinstance(sent.record, Ready):
-            record = sent.record
-            device(number).extend((READY_SENT, record.key, s, sent.endpoint) for s in range(record.first, record.last))
+            device(number).extend(of_shards(READY_SENT, sent.record, sent.endpoint))
         return send(devices, sent)
 
     ring_send = worker_ring.WorkerRing.send

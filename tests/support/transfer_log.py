@@ -8,6 +8,9 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 
+from coarse.protocol.records import Push, Ready
+from coarse.proxy.instructions import Reduce
+
 Event = tuple[object, ...]
 Log = Sequence[Event]
 """Of one rank, in the order in which things happened to it."""
@@ -18,6 +21,19 @@ WORKERS = "workers"
 GATHER, COMPUTED, REDUCE, REDUCED = "gather", "computed", "reduce", "reduced"
 SEQUENCES = ({READY, SET_OUT}, {WORKERS}, {GATHER, COMPUTED, REDUCE, REDUCED})
 """Kinds of the thread that computes, of the workers' stream, and of the thread that computes with sharded units."""
+
+
+def of_shards(kind: str, record: Push | Ready | Reduce, *more: object) -> Iterator[Event]:
+    """An event of each shard that a record or a piece of work is about."""
+    return ((kind, record.key, shard, *more) for shard in range(record.first, record.last))
+
+
+def moved(work: Reduce, own: int) -> Iterator[Event]:
+    """What a device, `own`, reads from other devices for a sum, and writes to others."""
+    for kind, spots in ((FETCH, work.sources), (WRITE, work.targets)):
+        for spot in spots:
+            if spot.device != own:
+                yield from of_shards(kind, work, spot.device)
 
 
 def ordered_parts(log: Log) -> Iterator[list[Event]]:

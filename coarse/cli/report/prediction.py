@@ -235,7 +235,7 @@ class Scenarios:
             num_nodes=question.nodes,
             policy=one_of("policy", question.policy, Policy),
             collective=question.collective,
-            hold_back=True if question.hold_back else None,
+            hold_back=question.hold_back or None,
             ring_slow_down=self.ring_slow_down,
             slow_downs=tuple(factors.get(worker, 1.0) for worker in range(question.workers)) if factors else (),
             jitter=question.chance(),

@@ -187,7 +187,7 @@ class _Iteration:
     def _reduce(self, unit: Unit) -> None:
         """Reduce the bucket if it is full, or if no more will come."""
         self._bucket_nbytes += unit.trainable_nbytes
-        is_last = self._num_computed == len(self._slots) and unit is self._slots[-1].reduces[-1]
+        is_last = self._num_computed == len(self._slots) and not self._to_reduce
         if is_last or self._bucket_nbytes >= self._job.bucket_nbytes:
             chain, self._bucket_nbytes = self._moves.reduced(self._bucket_nbytes), 0
             self._num_reducing += 1

@@ -15,8 +15,9 @@ import coarse
 import coarse.torch as ct
 from coarse.torch.fsdp.fsdp2 import is_in_backward
 from coarse.torch.fsdp.unit import ShardedUnit, units_of
+from tests.support.transfer_log import COMPUTED, GATHER, REDUCE, REDUCED, Event
 
-log: list[tuple[object, ...]] = []
+log: list[Event] = []
 
 
 class Net(nn.Module):
@@ -41,13 +42,13 @@ def record() -> None:
     gather, reduce = ShardedUnit.gather, ShardedUnit.reduce
 
     def recorded_gather(unit, out, own):
-        log.append(("gather", "backward" if is_in_backward() else "forward", unit.name))
+        log.append((GATHER, "backward" if is_in_backward() else "forward", unit.name))
         return gather(unit, out, own)
 
     def recorded_reduce(unit, out, full):
-        log.append(("reduce", "backward", unit.name))
+        log.append((REDUCE, "backward", unit.name))
         reduce(unit, out, full)
-        log.append(("reduced", "backward", unit.name))
+        log.append((REDUCED, "backward", unit.name))
 
     ShardedUnit.gather, ShardedUnit.reduce = recorded_gather, recorded_reduce
 
@@ -56,7 +57,7 @@ def watch(name: str, layer: nn.Module) -> None:
     """When a layer has computed."""
 
     def said(phase: str):
-        return lambda *_: log.append(("computed", phase, name))
+        return lambda *_: log.append((COMPUTED, phase, name))
 
     layer.register_forward_hook(said("forward"), prepend=True)
     layer.register_full_backward_hook(said("backward"))

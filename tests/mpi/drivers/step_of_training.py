@@ -18,7 +18,6 @@ from coarse.proxy.ring_buffers import RING_HEADER_BYTES
 from tests.support.transfer_log import (
     CHUNK,
     CHUNK_READ,
-    FETCH,
     PUSH,
     PUSH_READ,
     READY,
@@ -26,8 +25,9 @@ from tests.support.transfer_log import (
     READY_SENT,
     SET_OUT,
     WORKERS,
-    WRITE,
     Event,
+    moved,
+    of_shards,
 )
 
 log: list[Event] = []
@@ -47,18 +47,17 @@ def record_mailbox() -> None:
             if record.key not in set_out:  # else it says more shards of what has set out
                 set_out.add(record.key)
                 log.append((SET_OUT, record.key, 0, "devices"))
-            log.extend((PUSH, record.key, shard, peer) for shard in range(record.first, record.last))
+            log.extend(of_shards(PUSH, record, peer))
         elif isinstance(record, Ready):
-            log.extend((READY_SENT, record.key, shard, peer) for shard in range(record.first, record.last))
+            log.extend(of_shards(READY_SENT, record, peer))
         return send(box, peer, record)
 
     def recorded_records(box) -> Iterator[object]:
         for record in records(box):
             if isinstance(record, Push):
-                shards = range(record.first, record.last)
-                log.extend((PUSH_READ, record.key, shard, record.client) for shard in shards)
+                log.extend(of_shards(PUSH_READ, record, record.client))
             elif isinstance(record, Ready):
-                log.extend((READY_READ, record.key, shard) for shard in range(record.first, record.last))
+                log.extend(of_shards(READY_READ, record))
             yield record
 
     Mailbox.send, Mailbox.records = recorded_send, recorded_records
@@ -73,10 +72,7 @@ def record_device() -> None:
 
     def recorded_reduce(service, work):
         if isinstance(work, Reduce):
-            own = service._protocol.device
-            for kind, spots in ((FETCH, work.sources), (WRITE, work.targets)):
-                for shard in range(work.first, work.last):
-                    log.extend((kind, work.key, shard, spot.device) for spot in spots if spot.device != own)
+            log.extend(moved(work, service._protocol.device))
         return reduce(service, work)
 
     def recorded_send_chunk(service, send):

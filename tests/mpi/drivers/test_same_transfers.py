@@ -20,7 +20,7 @@ from tests.support.claims import takes_all
 from tests.support.launch import mpirun
 from tests.support.layouts import partition_table
 from tests.support.simulated_log import simulated_logs
-from tests.support.transfer_log import Event, require_alike
+from tests.support.transfer_log import READY, require_alike
 
 pytestmark = [
     pytest.mark.mpi,
@@ -83,8 +83,8 @@ def test_a_live_step_transfers_what_the_simulated_one_does(mode, model, layout, 
         for index, rank in enumerate(placement.ranks)
     }  # fmt: skip
     job = _simulated_job(simulated_mode, split, first, placement, is_ring="ring" in settings)
-    buckets = {key_and_shard[1] for log in logs.values() for key_and_shard in log if key_and_shard[0] == "ready"}
-    logs = {rank: _of_buckets(log, buckets) for rank, log in logs.items()}
+    buckets = {event[1] for log in logs.values() for event in log if event[0] == READY}
+    logs = {rank: [event for event in log if event[1] in buckets] for rank, log in logs.items()}
     require_alike(logs, simulated_logs(job, 24 if takes_all() else 16))
     assert any(logs.values())
 
@@ -92,7 +92,7 @@ def test_a_live_step_transfers_what_the_simulated_one_does(mode, model, layout, 
 def _simulated_job(mode, split, first, placement, *, is_ring):
     """The job of `coarse predict` for the mode, with the buckets, routes and ranks of a live one."""
     num_devices = 1 if mode is Mode.DENSE else placement.num_devices
-    machine = replace(load_preset("aws-p3"), num_nodes=max(1, len(placement.nodes)))
+    machine = replace(load_preset("aws-p3"), num_nodes=len(placement.nodes))
     asked = Scenario(
         machine=machine,
         model=resnet50(),
@@ -118,11 +118,6 @@ def _simulated_job(mode, split, first, placement, *, is_ring):
     )
     num_proxied = {Mode.ALLREDUCE: 0, Mode.DENSE: count}.get(mode, -int(-count * SPLITS[split or "all"] // 1))
     return replace(job, placement=placement, tables=tables, gradients=gradients, num_proxy_gradients=num_proxied)
-
-
-def _of_buckets(log: list[Event], buckets: set[object]) -> list[Event]:
-    """Events of gradients."""
-    return [event for event in log if event[1] in buckets]
 
 
 def _plain(value: object) -> object:
