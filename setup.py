@@ -11,7 +11,7 @@ from pathlib import Path
 from setuptools import find_packages, setup
 
 COMPILED = [
-    "coarse/client/dual_round.py",
+    "coarse/strategy/rounds.py",
     "coarse/client/protocol.py",
     "coarse/collectives/ring_stream.py",
     "coarse/hardware/fabric.py",
@@ -25,6 +25,7 @@ COMPILED = [
     "coarse/proxy/queues.py",
     "coarse/proxy/reduce_run.py",
     "coarse/proxy/ring_run.py",
+    "coarse/proxy/star_run.py",
     "coarse/proxy/synchronisation.py",
     "coarse/simulation/devices.py",
     "coarse/simulation/engine.py",

@@ -20,10 +20,8 @@ from coarse.emulation.order import RunOrder
 from coarse.hardware.degradation import at_share
 from coarse.simulation.adaptation import PROFILE_EVERY, Profile
 from coarse.simulation.job import Job
-from coarse.simulation.profiling import measured_tables
+from coarse.simulation.profiling import measured_facts
 from coarse.simulation.report import Report, mean_durations, profile_share
-from coarse.simulation.scenario import Mode, Policy
-from coarse.simulation.sites import reachable_proxies
 from coarse.simulation.training import simulate
 
 COST_LIMIT = 0.01
@@ -39,7 +37,7 @@ class Case(NamedTuple):
     """One link that is lost on one machine."""
 
     machine: str
-    policy: Policy
+    policy: str
     link: str
     factor: float
     why: str
@@ -50,13 +48,13 @@ class Case(NamedTuple):
 
 
 CASES = (
-    Case("aws-p3", Policy.DEVICES, "socket0 crossing", 0.1, "the way to the bandwidth proxies", is_emulated=True),
-    Case("aws-p3", Policy.AUTO, "socket0 crossing", 0.1, "the way to the bandwidth proxies"),
-    Case("aws-p3", Policy.PAPER, "socket0 crossing", 0.1, "the way to the bandwidth proxies"),
-    Case("aws-p3", Policy.AUTO, "gpu0 - gpu2 *", 0.02, "the NVLink of the workers' ring", is_emulated=True),
-    Case("sdsc-p100", Policy.DEVICES, "gpu1 duplex", 0.1, "the port of a local memory device", is_emulated=True),
-    Case("sdsc-p100", Policy.AUTO, "gpu1 duplex", 0.1, "the port of a local memory device"),
-    Case("aws-p3", Policy.AUTO, "gpu1 duplex", 0.1, "the port of a local memory device", "bert-large", 2, 4),
+    Case("aws-p3", "devices", "socket0 crossing", 0.1, "the way to the bandwidth proxies", is_emulated=True),
+    Case("aws-p3", "auto", "socket0 crossing", 0.1, "the way to the bandwidth proxies"),
+    Case("aws-p3", "paper", "socket0 crossing", 0.1, "the way to the bandwidth proxies"),
+    Case("aws-p3", "auto", "gpu0 - gpu2 *", 0.02, "the NVLink of the workers' ring", is_emulated=True),
+    Case("sdsc-p100", "devices", "gpu1 duplex", 0.1, "the port of a local memory device", is_emulated=True),
+    Case("sdsc-p100", "auto", "gpu1 duplex", 0.1, "the port of a local memory device"),
+    Case("aws-p3", "auto", "gpu1 duplex", 0.1, "the port of a local memory device", "bert-large", 2, 4),
 )
 """Batches are small, so that communication is not hidden by compute alone."""
 
@@ -89,13 +87,14 @@ def order_of(case: Case, num_iterations: int, profile_every: int) -> RunOrder:
         gpu=None,
         batch=case.batch,
         precision="fp32",
-        mode=Mode.COARSE,
+        mode="coarse",
         num_workers=case.workers,
         num_devices=case.workers,
         num_iterations=num_iterations,
         dilation=0.0,
         collective="ring",
-    ).decided(case.policy)
+        policy=case.policy,
+    ).decided()
     lost_s = DEGRADED_FROM * simulate(replace(healthy.job(), num_iterations=3)).iteration_s
     return replace(
         healthy, profile_every=profile_every, degradations=(f"{case.link}={case.factor}@{lost_s!r}",)
@@ -127,14 +126,14 @@ def emulated_row(case: Case, asked: RunOrder, simulated: dict[str, object]) -> d
 
 def told_the_truth(asked: RunOrder, job: Job) -> Job:
     """The job that knows from the start what its links will be, and has them from the start."""
-    scenario = asked.scenario(Policy(asked.policy))
+    scenario = asked.scenario()
     links = list(job.site.links)
     for _, link, bytes_per_s in job.rate_changes:
         links[link] = at_share(job.site.links[link], bytes_per_s / job.site.links[link].bytes_per_s)
     site = replace(job.site, links=tuple(links))
-    tables = measured_tables(site, job.placement.local_proxies, reachable_proxies(job.placement), job.routing)
-    plain = replace(job, site=site, tables=tables, rate_changes=(), profile_every=0)
-    return scenario.decide(replace(plain, num_proxy_gradients=len(job.gradients)))
+    facts = measured_facts(site, job.placement.cluster, job.strategy)
+    plain = replace(job, site=site, facts=facts, rate_changes=(), profile_every=0)
+    return scenario.decide(plain.with_split(len(job.gradients)))
 
 
 def first_change(profiles: Sequence[Profile]) -> int:
@@ -160,8 +159,8 @@ def row_of(
         "after_s": median(durations_s[change:]) if last else without_s,
         "best_s": best_s,
         "iterations_until_changed": change - hit if last else None,
-        "routes": [list(table.row) for table in last[0].tables] if last else None,
-        "num_proxy_gradients": [asked.num_proxy_gradients, *(profile.num_proxy_gradients for profile in last)],
+        "routes": [list(row) for row in last[0].facts] if last else None,
+        "num_to_devices": [asked.job().num_to_devices, *(profile.num_to_devices for profile in last)],
         "look_s": [profile.duration_s for profile in result.profiles if not profile.num_changed],
         "change_s": [profile.duration_s for profile in result.profiles if profile.num_changed],
         "profile_share": profile_share(result.iterations, result.profiles),

@@ -23,6 +23,8 @@ from coarse.protocol.partition import PartitionTable, RankPlace, Role
 from coarse.protocol.plan import Placement
 from coarse.simulation.job import Job
 from coarse.simulation.sites import Site
+from coarse.strategy.builtin import Coarse
+from coarse.strategy.rounds import Round
 
 DURATIONS_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
 """Wall seconds."""
@@ -40,10 +42,10 @@ def link_job() -> Job:
         adder_bytes_per_s=1e9,
     )
     placement = Placement(
-        client_nodes=(0,), device_nodes=(0,), local_proxies=(0,), ranks=(0, 1), collective="ring", num_sync_groups=1
+        client_nodes=(0,), device_nodes=(0,), local_proxies=(0,), ranks=(0, 1), planner=Coarse(collective="ring")
     )
     return Job(
-        site=site, placement=placement, tables=(), gradients=(), forward_s=0.0, backward_s=0.0, num_proxy_gradients=0
+        site=site, placement=placement, facts=(), gradients=(), forward_s=0.0, backward_s=0.0, round=Round(by=())
     )
 
 

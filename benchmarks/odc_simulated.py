@@ -16,6 +16,7 @@ from coarse.protocol.odc import EVERYTHING, OdcDeclaration, OdcUnit, Sum
 from coarse.protocol.plan import Placement
 from coarse.simulation.lockstep import LockstepTimes, lockstep_s
 from coarse.simulation.odc import Microbatch, OdcRates, SimulatedOdc
+from coarse.strategy.builtin import Coarse
 
 FORWARD_SHARE = 1 / 3
 NO_TIME = 1e15
@@ -75,7 +76,7 @@ class Job:
         )  # fmt: skip
         placement = Placement(
             client_nodes=nodes, device_nodes=tuple(range(self.num_nodes)), local_proxies=nodes,
-            ranks=tuple(range(self.num_workers + self.num_nodes)), collective="in_place", num_sync_groups=1,
+            ranks=tuple(range(self.num_workers + self.num_nodes)), planner=Coarse(), num_sync_groups=1,
         )  # fmt: skip
         forward, backward = FORWARD_SHARE / self.num_units, (1 - FORWARD_SHARE) / self.num_units
         work = [

@@ -18,11 +18,11 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))  # so that the script 
 
 from benchmarks.simulator_speed import Case, scenario_of
 from coarse.simulation.job import Job
-from coarse.simulation.scenario import Mode, Scenario
+from coarse.simulation.scenario import Scenario
 from coarse.simulation.training import simulate
 
 PER_NODE = 4
-SHARES = {Mode.ALLREDUCE: (0.0,), Mode.COARSE: (1.0, 0.8)}
+SHARES = {"allreduce": (0.0,), "coarse": (1.0, 0.8)}
 """Parts of the gradients that go to the memory devices."""
 
 
@@ -67,9 +67,10 @@ def both(scenario: Scenario, share: float) -> tuple[Job, Job]:
     """(one for all, every worker): the same job, a share of whose gradients goes to the devices."""
     scenario = replace(scenario, collective="ring")
     one = replace(scenario, stepwise_ranks=1).job()
-    each = replace(scenario, stepwise_ranks=scenario.num_workers).job_by(one.tables)
+    each = replace(scenario, stepwise_ranks=scenario.num_workers).job_of(one.facts, one.round)
     num_proxied = round(share * len(one.gradients))
-    return tuple(replace(job, num_proxy_gradients=num_proxied, num_iterations=2) for job in (one, each))  # type: ignore[return-value]
+    first, second = (replace(job.with_split(num_proxied), num_iterations=2) for job in (one, each))
+    return first, second
 
 
 def cells(row: dict[str, object]) -> Sequence[str]:

@@ -27,8 +27,9 @@ from coarse.hardware.machine import Machine
 from coarse.hardware.placement import place
 from coarse.hardware.presets import machine_named, preset_names
 from coarse.simulation.job import Job
-from coarse.simulation.scenario import Mode, Policy, local_tables
 from coarse.simulation.training import simulate
+from coarse.strategy.builtin import tables_of
+from coarse.strategy.routing import local_tables
 
 BATCHES = {"resnet50": 64, "bert-large": 2}
 """Per worker (COARSE V-D)."""
@@ -60,7 +61,7 @@ class Cell:
         nodes = f", {self.num_nodes} nodes" if self.num_nodes > 1 else ""
         return f"{self.machine}, {self.model}, {self.num_workers}:{self.num_devices}{nodes}"
 
-    def order(self, mode: Mode, num_iterations: int = _NUM_ITERATIONS) -> RunOrder:
+    def order(self, mode: str, num_iterations: int = _NUM_ITERATIONS) -> RunOrder:
         """The cell as a run of one mode."""
         return RunOrder(
             machine=self.machine,
@@ -70,7 +71,7 @@ class Cell:
             precision="fp32",
             mode=mode,
             num_workers=self.num_workers,
-            num_devices=self.num_devices if mode is Mode.COARSE else 0,
+            num_devices=self.num_devices if mode == "coarse" else 0,
             num_iterations=num_iterations,
             dilation=0.0,
             num_nodes=self.num_nodes,
@@ -139,19 +140,20 @@ def least_nodes(machine: Machine, num_workers: int, num_devices: int) -> int:
 
 def simulated_row(cell: Cell) -> dict[str, object]:
     """What each policy's choice takes, and the best there is; kind: simulated."""
-    order = cell.order(Mode.COARSE)
-    choices = [replace(job, num_iterations=_SWEEP_ITERATIONS) for job in every_choice(order.scenario().job())]
+    order = cell.order("coarse")
+    devices = replace(order, policy="devices").scenario().job()
+    choices = [replace(job, num_iterations=_SWEEP_ITERATIONS) for job in every_choice(devices)]
     finalists = [replace(job, num_iterations=_NUM_ITERATIONS) for job in sorted(choices, key=mean_s)[:_FINALISTS]]
-    auto, paper = (order.scenario(policy).job() for policy in (Policy.AUTO, Policy.PAPER))
-    allreduce_s = mean_s(cell.order(Mode.ALLREDUCE).scenario().job())
+    auto, paper = (replace(order, policy=policy).scenario().job() for policy in ("auto", "paper"))
+    allreduce_s = mean_s(cell.order("allreduce").scenario().job())
     auto_s, paper_s = mean_s(auto), mean_s(paper)
-    best_s, best_split = min((mean_s(job), job.num_proxy_gradients) for job in (*finalists, auto, paper))
+    best_s, best_split = min((mean_s(job), job.num_to_devices) for job in (*finalists, auto, paper))
     return {
         **asdict(cell),
         "gradients": len(auto.gradients),
-        "auto_split": auto.num_proxy_gradients,
+        "auto_split": auto.num_to_devices,
         "best_split": best_split,
-        "paper_split": paper.num_proxy_gradients,
+        "paper_split": paper.num_to_devices,
         "auto_s": auto_s,
         "best_s": best_s,
         "paper_s": paper_s,
@@ -169,25 +171,25 @@ def mean_s(job: Job) -> float:
 
 def every_choice(job: Job) -> Iterator[Job]:
     """Every split with each set of routing tables that "auto" may take."""
-    for tables in dict.fromkeys((job.tables, local_tables(job.tables, job.placement.local_proxies))):
+    for facts in dict.fromkeys((job.facts, local_tables(tables_of(job.facts), job.placement.local_proxies))):
         for split in range(len(job.gradients) + 1):
-            yield replace(job, tables=tables, num_proxy_gradients=split)
+            yield replace(job, facts=facts).with_split(split)
 
 
 def emulated_rows(machine: str) -> Iterator[dict[str, object]]:
     """The choice of "auto", all-reduce and other splits, each as a live run; kind: emulated."""
     workers = EMULATED_WORKERS
     cell = Cell(machine=machine, model=EMULATED_MODEL, num_workers=workers, num_devices=workers, num_nodes=1)
-    auto = cell.order(Mode.COARSE, _EMULATED_ITERATIONS).decided(Policy.AUTO)
-    everything = cell.order(Mode.COARSE, _EMULATED_ITERATIONS).decided(Policy.DEVICES)
-    allreduce = cell.order(Mode.ALLREDUCE, _EMULATED_ITERATIONS).decided(Policy.DEVICES)
-    num_gradients = everything.num_proxy_gradients
-    splits = sorted({num_gradients * part // 4 for part in (1, 2, 3, 4)} - {auto.num_proxy_gradients})
+    auto = cell.order("coarse", _EMULATED_ITERATIONS).decided()
+    everything = replace(cell.order("coarse", _EMULATED_ITERATIONS), policy="devices").decided()
+    allreduce = cell.order("allreduce", _EMULATED_ITERATIONS).decided()
+    num_gradients = everything.num_to_devices
+    splits = sorted({num_gradients * part // 4 for part in (1, 2, 3, 4)} - {auto.num_to_devices})
     runs = [("all-reduce", allreduce), ("auto", auto)]
-    runs += [("sweep", replace(everything, num_proxy_gradients=split)) for split in splits]
+    runs += [("sweep", everything.with_split(split)) for split in splits]
     for name, order in runs:
         simulated_s = mean_s(order.job())
-        row = {**asdict(cell), "choice": name, "split": order.num_proxy_gradients, "simulated_s": simulated_s}
+        row = {**asdict(cell), "choice": name, "split": order.num_to_devices, "simulated_s": simulated_s}
         try:
             emulated_s: float | None = emulate(order).iteration_s
         except OverrunError as error:

@@ -23,7 +23,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))  # so that the script 
 from coarse.emulation.launch import emulate
 from coarse.emulation.order import RunOrder
 from coarse.errors import ConfigError, OverrunError
-from coarse.simulation.scenario import Mode, Policy
+from coarse.protocol.config import MODES
 from coarse.simulation.training import simulate
 
 MACHINES = ("aws-g4dn", "aws-p3", "sdsc-p100")
@@ -46,7 +46,7 @@ class Choice:
     machines: Sequence[str]
     models: Sequence[str]
     worker_counts: Sequence[int]
-    modes: Sequence[Mode]
+    modes: Sequence[str]
     num_iterations: int
     is_resumed: bool
 
@@ -74,12 +74,12 @@ def parse_options(arguments: Sequence[str]) -> Choice:
     parser.add_argument("--machines", default=",".join(MACHINES))
     parser.add_argument("--models", default=",".join(BATCHES))
     parser.add_argument("--workers", default=",".join(map(str, WORKERS)))
-    parser.add_argument("--modes", default=",".join(Mode))
+    parser.add_argument("--modes", default=",".join(MODES))
     parser.add_argument("--iterations", type=int, default=2, help="the first is not counted")
     parser.add_argument("--resume", action="store_true", help="leave out cells that the result has")
     options = parser.parse_args(arguments)
     modes, models = options.modes.split(","), options.models.split(",")
-    for key, names, known in (("modes", modes, list(Mode)), ("models", models, list(BATCHES))):
+    for key, names, known in (("modes", modes, list(MODES)), ("models", models, list(BATCHES))):
         unknown = [name for name in names if name not in known]
         if unknown:
             parser.error(f"unknown {key} {', '.join(unknown)}; there are: {', '.join(known)}")
@@ -89,7 +89,7 @@ def parse_options(arguments: Sequence[str]) -> Choice:
         machines=options.machines.split(","),
         models=models,
         worker_counts=[int(count) for count in options.workers.split(",")],
-        modes=[Mode(mode) for mode in modes],
+        modes=modes,
         num_iterations=options.iterations,
         is_resumed=options.resume,
     )
@@ -110,14 +110,15 @@ def orders(choice: Choice) -> Iterator[RunOrder]:
                             precision="fp32",
                             mode=mode,
                             num_workers=num_workers,
-                            num_devices={Mode.DENSE: 1, Mode.ALLREDUCE: 0, Mode.COARSE: num_workers}[mode],
+                            num_devices={"dense": 1, "allreduce": 0, "coarse": num_workers}[mode],
                             num_iterations=choice.num_iterations,
                             dilation=0.0,
                             num_nodes=num_nodes,
                             collective="ring",
+                            policy="devices",
                         )
                         try:
-                            yield order.decided(Policy.DEVICES)
+                            yield order.decided()
                         except ConfigError as error:
                             print(f"left out: {cell_of(order)}: {error}", file=sys.stderr)
 

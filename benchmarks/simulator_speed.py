@@ -35,10 +35,11 @@ from coarse.client.protocol import ClientProtocol
 from coarse.hardware.compute import compute_profile
 from coarse.hardware.models import Precision, model_named
 from coarse.hardware.presets import load_preset
+from coarse.protocol.config import MODES
 from coarse.proxy.protocol import ProxyProtocol
 from coarse.simulation import engine
 from coarse.simulation.job import Job
-from coarse.simulation.scenario import Mode, Policy, Scenario
+from coarse.simulation.scenario import Scenario
 from coarse.simulation.training import simulate
 
 COMPILED = Path(__file__).resolve().parents[1] / "build" / "compiled"
@@ -65,7 +66,7 @@ class Case:
 
     preset: str
     gpu: str
-    mode: Mode
+    mode: str
     num_workers: int
 
     def __str__(self) -> str:
@@ -75,7 +76,7 @@ class Case:
 CASES = tuple(
     Case(preset=preset, gpu=gpu, mode=mode, num_workers=4)
     for preset, gpu in (("aws-g4dn", "t4"), ("aws-p3", "v100"))
-    for mode in Mode
+    for mode in MODES
 )
 
 
@@ -102,7 +103,7 @@ def compiled_rows(num_rounds: int) -> list[dict[str, Any]]:
     return list(json.loads(subprocess.run(argv, env=environ, stdout=subprocess.PIPE, check=True).stdout))
 
 
-def scenario_of(case: Case, num_nodes: int = 1, policy: Policy = Policy.DEVICES) -> Scenario:
+def scenario_of(case: Case, num_nodes: int = 1, policy: str = "devices") -> Scenario:
     """BERT-large on the case's machine."""
     model = model_named(_MODEL)
     return Scenario(
@@ -163,8 +164,8 @@ def part_of(path: str) -> str:
 def measure_many(num_workers: int) -> list[dict[str, Any]]:
     """Seconds from the scenario to the report, the choice of the job included."""
     rows: list[dict[str, Any]] = []
-    case = Case(preset="aws-p3", gpu="v100", mode=Mode.COARSE, num_workers=num_workers)
-    for policy in (Policy.DEVICES, Policy.PAPER, Policy.AUTO):
+    case = Case(preset="aws-p3", gpu="v100", mode="coarse", num_workers=num_workers)
+    for policy in ("devices", "paper", "auto"):
         scenario = scenario_of(case, num_nodes=num_workers // 4, policy=policy)
         begin_s = time.perf_counter()
         job = scenario.job()

@@ -17,19 +17,18 @@ from mpi4py import MPI
 
 from coarse.client.client import Client
 from coarse.client.link import DeviceLink
-from coarse.client.profiler import choose_table
+from coarse.client.profiler import measured_facts
 from coarse.client.protocol import ClientProtocol
 from coarse.client.snapshots import ClientSnapshots
 from coarse.client.states import DeviceStates
 from coarse.collectives.shared import SharedByGroups
 from coarse.errors import CapacityError, CoarseError, ConfigError, DeadRankError, GpuError, UnsupportedError
 from coarse.protocol.clock import Clock, WallClock
-from coarse.protocol.composition import placement_of, routing_of
 from coarse.protocol.config import Config
 from coarse.protocol.partition import PartitionTable
 from coarse.protocol.partition_file import stated_or_default
 from coarse.protocol.place import Anywhere
-from coarse.protocol.plan import Placement, RoutingTable
+from coarse.protocol.plan import Facts, Placement
 from coarse.proxy.protocol import ProxyProtocol
 from coarse.proxy.service import ProxyService
 from coarse.storage.device_file import open_device_file
@@ -37,14 +36,18 @@ from coarse.storage.gpu_memory import GpuDeviceMemory
 from coarse.storage.pool.memory import Pool
 from coarse.storage.pool.shadow import PoolUser
 from coarse.storage.region import MemoryFile
+from coarse.strategy.composition import placement_of, strategy_of
+from coarse.strategy.named import digest_of
+from coarse.strategy.strategy import Access, Strategy
 from coarse.transport.agreement import (
     agree,
     agree_on_config,
     agree_on_digest,
     broadcast_run_name,
     gather_hosts,
+    made_by_all,
 )
-from coarse.transport.comm_world import WHOLE
+from coarse.transport.comm_world import WHOLE, lack_of_threads
 from coarse.transport.device_transport import DeviceTransport
 from coarse.transport.mailbox import Mailbox
 from coarse.transport.mpi import MpiTransport
@@ -63,6 +66,7 @@ class Opening:
     config: Config
     partition: PartitionTable
     placement: Placement
+    strategy: Strategy
     run: str
     """The job's name on its nodes."""
     clock: Clock
@@ -89,8 +93,9 @@ class Opening:
 
     @property
     def devices_send(self) -> bool:
-        """Whether devices send to one another: between nodes, or in rings within one."""
-        return len(set(self.placement.device_nodes)) > 1 or self.placement.collective == "ring"
+        """Whether devices send to one another: between nodes, or within one."""
+        nodes = self.placement.cluster.device_nodes
+        return len(set(nodes)) > 1 or self.strategy.meets_within_nodes
 
     @property
     def ranks_of_devices(self) -> tuple[int, ...]:
@@ -102,17 +107,21 @@ class Opening:
 class LiveParts:
     """Makes the parts of a rank that trains or serves live; another driver gives a Runtime parts of its own."""
 
+    def strategy(self, world: MPI.Comm, config: Config) -> Strategy:
+        """The strategy that the configuration asks for, the same on all ranks or an error on all."""
+        strategy = made_by_all(world, lambda: strategy_of(config))
+        agree_on_digest(world, digest_of(strategy), "file of the strategy")
+        return strategy
+
     def partition(self, world: MPI.Comm, hosts: list[str], config: Config) -> PartitionTable:
         """Who is a worker and who a memory device, the same on all ranks or an error on all."""
-        partition, error = None, None
-        try:
-            partition = stated_or_default(config.partition, hosts)
-        except (CoarseError, OSError) as refused:
-            error = refused
-        agree(world, error)
-        assert partition is not None
+        partition = made_by_all(world, lambda: stated_or_default(config.partition, hosts))
         agree_on_digest(world, repr(partition), "partition table")
         return partition
+
+    def placement(self, partition: PartitionTable, config: Config, strategy: Strategy) -> Placement:
+        """Where workers and devices are, by which the strategy plans."""
+        return placement_of(partition, config, strategy)
 
     def share(self, at: Opening, opened: ExitStack) -> NodeShare:
         """The node's memory, mapped; all ranks call it together. CapacityError on all of them."""
@@ -199,28 +208,21 @@ class LiveParts:
     def ease(self, at: Opening, client: Client) -> None:
         """Have the client ask for room beforehand, and devices reach its memory, where theirs is the machine's too.
 
-        Of a device whose bytes were put in a place of their own, or that keeps everything (the mode dense), its user
+        Of a device whose bytes were put in a place of their own, or that workers load from and store to, its user
         wants to know what it costs to bring them there.
         """
         node = at.placement.client_nodes[client.protocol.client]
         near = at.placement.devices_on(node)
         places = {place.rank: place.memory for place in at.partition.places}
         client.arenas.open()
-        if at.config.mode == "dense":
+        if at.strategy.access is Access.COHERENT:
             return
         if at.config.lend_from_bytes and all(places[at.partition.devices[d]] == Anywhere() for d in near):
             client.lending.open(near, at.config.lend_from_bytes)
 
-    def table(self, at: Opening, client: Client) -> RoutingTable:
-        """This worker's routing table, as configured or as measured on this machine."""
-        index = client.protocol.client
-        return choose_table(
-            client,
-            routing_of(at.config),
-            at.placement.devices_on(at.placement.client_nodes[index]),
-            at.placement.local_proxies[index],
-            at.clock,
-        )
+    def facts(self, at: Opening, client: Client) -> Facts:
+        """This worker's facts, as measured on this machine."""
+        return measured_facts(client, at.strategy, at.placement.cluster, at.clock)
 
 
 class Runtime:
@@ -242,6 +244,7 @@ class Runtime:
                 opened.callback(self._free, communicator)
             self.world, self.world_rank = at.world, at.world_rank
             self.config, self.partition, self.placement = at.config, at.partition, at.placement
+            self.strategy = at.strategy
             self.client_index, self.device_index = at.client_index, at.device_index
             self.worker_comm = at.workers
             """The workers' communicator, for the one thread of a worker that calls MPI while it trains."""
@@ -300,10 +303,9 @@ class Runtime:
         protocol = client.protocol
         client.require_quiet()
         if not protocol.is_profiling:  # else this call goes on where one that stalled has stopped
-            table = self._parts.table(self._at, client)
-            client.link.tell(protocol.on_profiled(table))
+            client.link.tell(protocol.on_profiled(self._parts.facts(self._at, client)))
         client.link.wait_for(
-            lambda: protocol.has_all_tables, self.config.startup_timeout_s, "all workers' routing tables"
+            lambda: protocol.has_all_tables, self.config.startup_timeout_s, "all workers' facts"
         )
         protocol.end_profile()
 
@@ -311,6 +313,11 @@ class Runtime:
         """The client of this worker."""
         assert self.client is not None
         return self.client
+
+    @property
+    def facts(self) -> tuple[Facts, ...]:
+        """By worker what it has measured and told all others, of the current epoch."""
+        return self.require_client().protocol.facts
 
     def require_users_comm(self) -> MPI.Intracomm:
         """A communicator of the workers that coarse itself does not use."""
@@ -428,24 +435,13 @@ def end_job() -> None:
     WHOLE.Abort(1)
 
 
-def _lack_of_threads() -> CoarseError | None:
-    """Why this MPI cannot be called by a progress thread beside others; None where it can."""
-    levels = ("single", "funneled", "serialized", "multiple")
-    level = levels[MPI.Query_thread()]
-    if level == levels[-1]:
-        return None
-    return UnsupportedError(
-        f"MPI was started with MPI_THREAD_{level.upper()}, and coarse calls it from threads of its own; have mpi4py "
-        "start it with thread_level='multiple', its default, or use an MPI library built for that"
-    )
-
-
 def _agreed(config: Config | Mapping[str, object] | str | Path | None, parts: LiveParts) -> Opening:
     """What all ranks have agreed on before any opens its memory; a collective of all."""
     world = WHOLE.Dup()
-    agree(world, _lack_of_threads())
+    agree(world, lack_of_threads())
     hosts = gather_hosts(world)
     settled = agree_on_config(world, config)
+    strategy = parts.strategy(world, settled)
     partition = parts.partition(world, hosts, settled)
     rank = world.Get_rank()
     is_worker, is_device = (index is not None for index in (partition.client_of(rank), partition.device_of(rank)))
@@ -455,7 +451,8 @@ def _agreed(config: Config | Mapping[str, object] | str | Path | None, parts: Li
         devices=world.Split(0 if is_device else MPI.UNDEFINED, rank),
         config=settled,
         partition=partition,
-        placement=placement_of(partition, settled),
+        placement=parts.placement(partition, settled, strategy),
+        strategy=strategy,
         run=broadcast_run_name(world),
         clock=WallClock(),
     )

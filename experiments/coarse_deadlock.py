@@ -13,7 +13,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from coarse.protocol.plan import RoutingTable
+from coarse.strategy.routing import RoutingTable
 from experiments.deadlock.dry_run import Replay, stuck_proxies, table_for
 from experiments.deadlock.interleavings import every_routing, explore
 

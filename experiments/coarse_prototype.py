@@ -24,7 +24,6 @@ from coarse.emulation.launch import ALLOWED_OVERRUN_SHARE, EmulatedResult, first
 from coarse.emulation.order import RunOrder
 from coarse.errors import CoarseError, ConfigError
 from coarse.simulation.report import WorkerIteration
-from coarse.simulation.scenario import Policy
 from coarse.simulation.training import simulate
 from coarse.storage.gpu.available import gpus
 
@@ -68,7 +67,8 @@ def order_of(given: argparse.Namespace, num_ranks: int, num_gpus: int) -> RunOrd
         dilation=given.dilation,
         num_gpus=num_gpus,
         collective="ring",
-    ).decided(Policy.DEVICES)
+        policy="devices",
+    ).decided()
     return order if order.dilation else replace(order, dilation=first_dilation(order.job()))
 
 

@@ -27,14 +27,17 @@ from experiments.gpt.model import GptShape, initialise
 from experiments.gpt.network import add_network_arguments, check_network_arguments, network_options
 from experiments.gpt.progress import RunProgress
 from experiments.gpt.rows import document, run_path, write_json
-from experiments.gpt.teams import COARSE_MODES, MODES, POLICIES, open_team
+from experiments.gpt.teams import COARSE_MODES, MODES, POLICIES, is_strategy, open_team
 from experiments.gpt.train import Report, Trainer, Training
 
 
 def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     """The command line; defaults are those of Training and GptShape."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--mode", choices=MODES, default=os.environ.get("COARSE_MODE", "coarse"))
+    parser.add_argument(
+        "--mode", default=os.environ.get("COARSE_MODE", "coarse"),
+        help=f"{', '.join(MODES)}, or a strategy of your own as FILE.py:CLASS (docs/strategies.md)",
+    )  # fmt: skip
     parser.add_argument("--policy", choices=POLICIES, help="of the mode coarse: who synchronises which gradients")
     add_network_arguments(parser)
     parser.add_argument("--steps", type=int, default=Training.steps)
@@ -52,9 +55,12 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     )
     given = parser.parse_args(arguments)
     check_network_arguments(parser, given, MODES)
+    if given.mode not in MODES and not is_strategy(given.mode):
+        parser.error(f"--mode must be one of {', '.join(MODES)}, or FILE.py:CLASS, got {given.mode!r}")
     if given.policy is not None and given.mode != "coarse":
         parser.error(f"--policy is for --mode coarse, which is {given.mode}; leave it out")
-    if given.mode in COARSE_MODES and given.mode != os.environ.get("COARSE_MODE", given.mode):
+    is_of_coarse = given.mode in COARSE_MODES or is_strategy(given.mode)
+    if is_of_coarse and given.mode != os.environ.get("COARSE_MODE", given.mode):
         parser.error(f"--mode is {given.mode} but COARSE_MODE={os.environ['COARSE_MODE']}; leave one of them out")
     return given
 

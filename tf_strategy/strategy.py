@@ -11,6 +11,7 @@ import coarse
 from coarse.errors import ConfigError
 from coarse.protocol.config import Config
 from coarse.session import current, is_initialized
+from coarse.strategy.strategy import Exchanges
 from tf_strategy import failures
 from tf_strategy.agreement.file_callbacks import write_on_one_rank
 from tf_strategy.agreement.step_outputs import means_of_all, rows_of_all
@@ -52,6 +53,12 @@ class CoarseStrategy(tf.distribute.Strategy):
             raise ConfigError(
                 f"rank {coarse.rank()}: coarse.init() was called before, with its own config; pass config to one of "
                 "the two"
+            )
+        if current().strategy.exchanges is Exchanges.UPDATES:
+            raise ConfigError(
+                f"mode {current().config.mode} exchanges updates of optimizers, which CoarseStrategy does not; take a "
+                "strategy that exchanges gradients, or coarse.torch",
+                key="mode",
             )
         rounds = Rounds(current())
         self._operations = Operations(rounds)

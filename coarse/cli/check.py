@@ -15,7 +15,6 @@ import coarse
 from coarse.cli.wrong_input import wrong_input_ends_with_2
 from coarse.errors import CapacityError, ConfigError, GpuError, UnsupportedError
 from coarse.launch.mpirun import missing_defaults, mpirun_version, parameter_files, usable_mpirun
-from coarse.protocol.composition import placement_of
 from coarse.protocol.config import Config, load_config
 from coarse.protocol.distribution import VERSION
 from coarse.protocol.partition import PartitionTable
@@ -28,6 +27,7 @@ from coarse.storage.gpu.available import gpus
 from coarse.storage.lent import why_not_here
 from coarse.storage.numa import memory_nodes
 from coarse.storage.region import available_bytes, total_bytes
+from coarse.strategy.composition import placement_of, strategy_of
 from coarse.transport.mpi_library import HOW_TO_GET_MPI, is_open_mpi, loaded_library
 
 app = typer.Typer(add_completion=False)
@@ -43,10 +43,11 @@ def check(
     """Validate the configuration and show what this machine offers."""
     with wrong_input_ends_with_2():
         settings = load_config(config, os.environ)
+        strategy = strategy_of(settings)
         memories: dict[str, str] = {}
         if settings.partition is not None:
             partition = stated_partition(settings.partition)
-            placement_of(partition, settings)
+            placement_of(partition, settings, strategy)
             memories = _memories(partition, node, settings.device_capacity_bytes)
         elif node is not None:
             raise ConfigError(f"--node {node} is a node of a partition table, and no partition is configured")

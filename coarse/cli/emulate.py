@@ -10,17 +10,26 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from coarse.cli.options import MACHINE_HELP, Collective, Degrade, HoldBack, ProfileEvery, of_possible_modes
+from coarse.cli.options import (
+    MACHINE_HELP,
+    Collective,
+    Degrade,
+    HoldBack,
+    PolicyOption,
+    ProfileEvery,
+    of_possible_modes,
+)
+from coarse.cli.own_mode import OWN_MODE, SetOptions
 from coarse.cli.progress import Tasks, shown_tasks
-from coarse.cli.report.prediction import modes_of, one_of, profile_notes
+from coarse.cli.report.prediction import modes_of, one_of, profile_notes, require_policy
 from coarse.cli.wrong_input import wrong_input_ends_with_2
 from coarse.emulation.launch import emulate as emulate_order
 from coarse.emulation.order import RunOrder
 from coarse.hardware.models import Precision
 from coarse.simulation.adaptation import PROFILE_EVERY, keep_tables
 from coarse.simulation.report import mean_durations
-from coarse.simulation.scenario import Mode, Policy
 from coarse.simulation.training import simulate
+from coarse.strategy.named import BUILT_IN, COARSE, mode_name, options_from
 
 app = typer.Typer(add_completion=False)
 
@@ -35,8 +44,9 @@ def emulate(
     workers: Annotated[int, typer.Option(min=1, help="Worker GPUs.")] = 2,
     devices: Annotated[int, typer.Option(min=0, help="Memory devices; 0 for as many as workers.")] = 0,
     nodes: Annotated[int, typer.Option(min=1, help="Nodes of the modelled machine; all ranks run here.")] = 1,
-    modes: Annotated[str | None, typer.Option(help="Some of dense, allreduce, coarse; all by default.")] = None,
-    policy: Annotated[Policy, typer.Option(help="How coarse splits the gradients.")] = Policy.AUTO,
+    modes: Annotated[str | None, typer.Option(help=f"Of {','.join(BUILT_IN)} (by default all), {OWN_MODE}.")] = None,
+    policy: PolicyOption = "auto",
+    options: SetOptions = None,
     collective: Collective = None,
     hold_back: HoldBack = False,
     iterations: Annotated[int, typer.Option(min=2, help="The first is not counted.")] = 3,
@@ -50,13 +60,14 @@ def emulate(
     """Run a training job's synchronisation live on emulated links, and hold it against the simulator."""
     console = Console()
     with wrong_input_ends_with_2():
+        require_policy(policy)
         order = RunOrder(
             machine=machine,
             model=model,
             gpu=gpu,
             batch=batch,
             precision=one_of("precision", precision, Precision),
-            mode=Mode.COARSE,
+            mode=COARSE,
             num_workers=workers,
             num_devices=devices,
             num_iterations=iterations,
@@ -66,10 +77,11 @@ def emulate(
             hold_back=hold_back,
             degradations=tuple(degrade or ()),
             profile_every=profile_every,
+            policy=policy,
             checked_pool=None if checked_pool is None else str(checked_pool.resolve()),
         )
         with shown_tasks() as tasks:
-            rows = [_row(console, tasks, decided) for decided in _decided(console, tasks, order, modes, policy)]
+            rows = [_row(console, tasks, decided) for decided in _decided(console, tasks, order, modes, options or ())]
     _show(console, order, rows)
 
 
@@ -84,15 +96,17 @@ def _show(console: Console, order: RunOrder, rows: Sequence[tuple[str, ...]]) ->
     console.print(table)
 
 
-def _decided(console: Console, tasks: Tasks, order: RunOrder, modes: str | None, policy: Policy) -> list[RunOrder]:
+def _decided(
+    console: Console, tasks: Tasks, order: RunOrder, modes: str | None, options: Sequence[str]
+) -> list[RunOrder]:
     """The order in each mode that is possible: all are decided before any of them runs."""
 
-    def in_mode(mode: Mode) -> RunOrder:
-        one = replace(order, mode=mode)
+    def in_mode(mode: str) -> RunOrder:
+        one = replace(order, mode=mode, options={} if mode in BUILT_IN else options_from(options, mode))
         one.scenario().gpu_memory()
         end = tasks.begin_unmeasured(f"{mode}: decide by simulation")
         try:
-            return one.decided(policy)
+            return one.decided()
         finally:
             end()
 
@@ -104,7 +118,7 @@ def _decided(console: Console, tasks: Tasks, order: RunOrder, modes: str | None,
 
 def _row(console: Console, tasks: Tasks, order: RunOrder) -> tuple[str, ...]:
     job = order.job()
-    simulated_s = fmean(mean_durations(simulate(job, decide=order.decide() or keep_tables).iterations)[1:])
+    simulated_s = fmean(mean_durations(simulate(job, decide=order.decide() or keep_tables).iterations)[order.period :])
     ends: list[Callable[[], None]] = []
 
     def announce(dilation: float, late_share: float | None) -> None:
@@ -112,7 +126,7 @@ def _row(console: Console, tasks: Tasks, order: RunOrder) -> tuple[str, ...]:
         why = "this machine's pace" if not order.dilation else "as asked"
         if late_share is not None:
             why = f"slower, since {late_share:.1%} of transfers were late at the last pace"
-        about_s = dilation * simulated_s * order.num_iterations
+        about_s = dilation * simulated_s * job.num_iterations
         text = f"1 emulated second in {dilation:.3g} s ({why}), {about_s:.0f} s in all and the ranks' start"
         while ends:
             ends.pop()()
@@ -120,10 +134,10 @@ def _row(console: Console, tasks: Tasks, order: RunOrder) -> tuple[str, ...]:
 
     emulated = emulate_order(order, on_try=announce)
     ends.pop()()
-    for note in profile_notes(order.mode, job, mean_durations(emulated.iterations), emulated.profiles):
+    for note in profile_notes(mode_name(order.mode), job, mean_durations(emulated.iterations), emulated.profiles):
         console.print(note, highlight=False)
     return (
-        order.mode,
+        mode_name(order.mode),
         f"{emulated.iteration_s * 1e3:.2f} ms",
         f"{emulated.exposed_s * 1e3:.2f} ms",
         f"{emulated.order.dilation:.3g}",

@@ -1,7 +1,6 @@
 """Options that several commands have, what they say of them, and the modes that a machine can run."""
 
 from collections.abc import Callable, Iterable
-from enum import StrEnum
 from typing import Annotated, TypeVar
 
 import typer
@@ -27,11 +26,14 @@ Degrade = Annotated[
     list[str] | None,
     typer.Option(help="LINK=FACTOR@SECONDS: what part of its rate a link has from then on; LINK may have * and ?."),
 ]
+PolicyOption = Annotated[
+    str, typer.Option("--policy", help="How coarse decides what goes to the devices: auto, paper or devices (all).")
+]
 Collective = Annotated[
     str | None,
     typer.Option(
         help="How coarse's devices sum: in_place, as live, or ring (COARSE IV-A). By default in_place for up to 64 "
-        "workers; emulated, on one node."
+        "workers."
     ),
 ]
 HoldBack = Annotated[
@@ -59,7 +61,7 @@ MACHINE_HELP = f"A preset ({', '.join(preset_names())}), or the path of a machin
 
 
 T = TypeVar("T")
-M = TypeVar("M", bound=StrEnum)
+M = TypeVar("M", bound=str)
 
 
 def require_jitter(seed: int | None, *, has_jitter: bool) -> int:

@@ -19,6 +19,7 @@ from coarse.cli.options import (
     HoldBack,
     Intervals,
     Jittered,
+    PolicyOption,
     ProfileEvery,
     RingSlowDown,
     Samples,
@@ -27,6 +28,7 @@ from coarse.cli.options import (
     of_possible_modes,
     require_jitter,
 )
+from coarse.cli.own_mode import OWN_MODE, SetOptions
 from coarse.cli.own_model.source import is_traced
 from coarse.cli.progress import Tasks, shown_tasks
 from coarse.cli.report.chakra import stale_files
@@ -63,12 +65,14 @@ from coarse.simulation.paged.capacity import MODES as LUWU_MODES
 from coarse.simulation.paged.scenario import PEAK_SHARE, PagedScenario
 from coarse.simulation.paged.scenario import modes_of as luwu_modes_of
 from coarse.simulation.report import mean_durations
-from coarse.simulation.scenario import Mode
 from coarse.simulation.sharded.modes import SimulatedMode
 from coarse.simulation.sites import STEPWISE_RANKS
+from coarse.strategy.named import BUILT_IN, mode_name
 
 _BATCH = 2
-_ALL_MODES = ",".join((*Mode, *SimulatedMode, ALL))
+TRACE = ".trace.json"
+"""Behind the name of a mode: its trace."""
+_ALL_MODES = ",".join((*BUILT_IN, *SimulatedMode, ALL))
 _LUWU_MODES = ",".join(LUWU_MODES)
 _TAKEN = {"machine", "model", "batch", "workers", "modes", "out", "prefetch", "peak_share"}
 """Options of predictions of LuWu and its baselines."""
@@ -95,7 +99,8 @@ _IterationS = Annotated[
 _Modes = Annotated[
     str | None,
     typer.Option(
-        help=f"Of {_ALL_MODES}, or of {_LUWU_MODES}; by default the data-parallel ones that model and machine can do."
+        help=f"Of {_ALL_MODES}, {OWN_MODE}, or of {_LUWU_MODES}; by default the data-parallel ones that model and "
+        "machine can do."
     ),
 ]
 _Out = Annotated[Path, typer.Option(help="The folder for rows, traces, pictures and page.")]
@@ -121,7 +126,8 @@ def predict_command(
     ] = False,
     peak_share: _PeakShare = None,
     iteration_s: _IterationS = None,
-    policy: Annotated[str, typer.Option(help="What goes to the devices: auto, paper or devices (all).")] = "auto",
+    policy: PolicyOption = "auto",
+    options: SetOptions = None,
     collective: Collective = None,
     hold_back: HoldBack = False,
     ring_slow_down: RingSlowDown = None,
@@ -149,6 +155,7 @@ def predict_command(
         asked = Question(
             machine=machine or "aws-p3", model=model, gpu=gpu, step=step, batch=batch_size, precision=precision,
             workers=4 if workers is None else workers, devices=devices, nodes=nodes, policy=policy,
+            options=tuple(options or ()),
             slow_downs=tuple(slow_down(text) for text in straggler or ()),
             jitter=jitter, seed=require_jitter(seed, has_jitter=jitter != 0),
             sequence=sequence, peak_share=peak_share, iteration_s=iteration_s,
@@ -243,21 +250,22 @@ def _predicted(scenarios: Scenarios, modes: str | None, out: Path, toml: TomlFil
     return run
 
 
-def _outcome(scenarios: Scenarios, mode: Mode, out: Path, tasks: Tasks, ranges: Ranges | None) -> _Outcome:
+def _outcome(scenarios: Scenarios, mode: str, out: Path, tasks: Tasks, ranges: Ranges | None) -> _Outcome:
     """One mode's numbers and timeline; its trace is written."""
     scenario = scenarios.of(mode)
     memory_bytes = scenario.gpu_memory(Optimizer(scenarios.question.optimizer)).total_bytes
-    job, report = predict(scenario, tasks.begin(f"{mode}: plan"), tasks.begin(f"{mode}: simulate"))
-    write_trace(job, report, out / f"{mode}.trace.json", mode.value)
+    name = mode_name(mode)
+    job, report = predict(scenario, tasks.begin(f"{name}: plan"), tasks.begin(f"{name}: simulate"))
+    write_trace(job, report, out / f"{name}{TRACE}", name)
     result = result_of(scenario, job, report)
     if ranges is not None:
-        on_range = tasks.begin(f"{mode}: ranges")
+        on_range = tasks.begin(f"{name}: ranges")
         result = replace(result, samples_s=ranges.iterations_s(scenarios, mode, job, on_range))
     return _Outcome(
         result=result,
-        timeline=timeline_of(job, report, mode.value, places_of(scenario)),
+        timeline=timeline_of(job, report, name, places_of(scenario)),
         memory_bytes=memory_bytes,
-        notes=profile_notes(mode.value, job, mean_durations(report.iterations), report.profiles),
+        notes=profile_notes(name, job, mean_durations(report.iterations), report.profiles),
     )
 
 
@@ -274,11 +282,12 @@ def _sharded_outcome(scenarios: Scenarios, mode: SimulatedMode, tasks: Tasks, ra
 def _clear(out: Path) -> None:
     """Remove what an earlier prediction left here: it must not pass for this one's."""
     if (out / RUN_FILE).is_file():
-        for pattern in (RUN_FILE, "*.trace.json", "timeline-*.png", "bandwidth-*.png", "comparison.png", "report.html"):
+        modes = [path.name.removesuffix(TRACE) for path in out.glob(f"*{TRACE}")]
+        for path in stale_files(out, (*BUILT_IN, *modes)):
+            path.unlink()
+        for pattern in (RUN_FILE, f"*{TRACE}", "timeline-*.png", "bandwidth-*.png", "comparison.png", "report.html"):
             for path in out.glob(pattern):
                 path.unlink()
-        for path in stale_files(out, Mode):
-            path.unlink()
     out.mkdir(parents=True, exist_ok=True)
 
 

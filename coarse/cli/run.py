@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from coarse.cli.own_mode import OWN_MODE, SetOptions
 from coarse.cli.wrong_input import wrong_input_ends_with_2
 from coarse.errors import ConfigError
 from coarse.launch.cluster.rate import LinkRate, rate_from_text
@@ -21,6 +22,8 @@ from coarse.launch.training_run import TrainingRun, chosen_partition
 from coarse.launch.watch import Watch
 from coarse.launch.watched import STARTUP
 from coarse.protocol.config import Config, load_config
+from coarse.strategy.composition import strategy_of
+from coarse.strategy.named import BUILT_IN, require_no_script, strategy_text
 from coarse.transport.launcher import environ_of_new_job
 
 app = typer.Typer(add_completion=False)
@@ -46,8 +49,11 @@ def run(
     workers: Annotated[int | None, typer.Option(help="Ranks that run the script; 2 by default.")] = None,
     devices: Annotated[int | None, typer.Option(help=_DEVICES_HELP)] = None,
     config: Annotated[Path | None, typer.Option(help="A TOML file with the configuration.")] = None,
-    mode: Annotated[str | None, typer.Option(help="Overrides the configuration's mode.")] = None,
+    mode: Annotated[
+        str | None, typer.Option(help=f"Overrides the configuration's mode: {', '.join(BUILT_IN)}, {OWN_MODE}.")
+    ] = None,
     policy: Annotated[str | None, typer.Option(help="Overrides the configuration's policy.")] = None,
+    options: SetOptions = None,
     replaces: Annotated[str | None, typer.Option(metavar="BACKENDS", help=_REPLACES_HELP)] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the mpirun line and start nothing.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", help="Print the mpirun line, on standard error.")] = False,
@@ -60,7 +66,11 @@ def run(
     """
     with wrong_input_ends_with_2():
         config_path = str(config.resolve()) if config else None
-        configured = _configured(config_path, mode, policy)
+        strategy = strategy_text(options, mode)
+        configured = _configured(config_path, mode, policy, strategy)
+        if not module:
+            require_no_script(configured.mode, script)
+        strategy_of(configured)
         stated, default_devices = configured.partition, configured.launch.devices
         limit = _limit_of_links(rate, cluster, workers)
         request = TrainingRun(
@@ -70,6 +80,7 @@ def run(
             partition=chosen_partition(stated, workers, None if cluster else devices, default_devices),
             mode=mode,
             policy=policy,
+            strategy=strategy,
             config_path=config_path,
             replaces=replaces,
         )
@@ -127,8 +138,10 @@ def _run_in_cluster(nodes: ClusterRun, *, dry_run: bool, verbose: bool) -> None:
         raise typer.Exit(nodes.run())
 
 
-def _configured(config_path: str | None, mode: str | None, policy: str | None) -> Config:
+def _configured(config_path: str | None, mode: str | None, policy: str | None, strategy: str | None) -> Config:
     """The configuration that every rank will read; refuses what every rank would refuse later."""
-    chosen = {"COARSE_CONFIG": config_path, "COARSE_MODE": mode, "COARSE_POLICY": policy}
+    chosen = {
+        "COARSE_CONFIG": config_path, "COARSE_MODE": mode, "COARSE_POLICY": policy, "COARSE_STRATEGY": strategy,
+    }  # fmt: skip
     exports = {name: value for name, value in chosen.items() if value is not None}
     return load_config(None, {**environ_of_new_job(os.environ, STARTUP), **exports})

@@ -20,12 +20,14 @@ from coarse.cli.options import (
     HoldBack,
     Intervals,
     Jittered,
+    PolicyOption,
     RingSlowDown,
     Samples,
     Seed,
     Step,
     require_jitter,
 )
+from coarse.cli.own_mode import OWN_MODE, SetOptions
 from coarse.cli.own_model.source import is_traced
 from coarse.cli.progress import shown_tasks
 from coarse.cli.report.ranges import NUM_SAMPLES
@@ -50,9 +52,12 @@ _MOST_REASONS = 5
 _MOST_PROCESSES = 1024
 _MOST_CHARACTERS = 1 << 24
 """Of a list of points."""
+_Parquet = Annotated[bool, typer.Option(help="Write rows.parquet too; needs pyarrow.")]
 _Modes = Annotated[
     str | None,
-    typer.Option(help="Of dense, allreduce, coarse (by default all three), zero2, fsdp, hybrid, zeropp, fcdp."),
+    typer.Option(
+        help=f"Of dense, allreduce, coarse (by default all three), zero2, fsdp, hybrid, zeropp, fcdp, {OWN_MODE}."
+    ),
 ]
 
 app = typer.Typer(add_completion=False)
@@ -94,7 +99,8 @@ def sweep(
     devices: Annotated[int, typer.Option(help="Memory devices; 0: as many as workers.")] = 0,
     nodes: Annotated[int, typer.Option(help="Nodes that workers and devices are spread over.")] = 1,
     modes: _Modes = None,
-    policy: Annotated[str, typer.Option(help="What goes to the devices: auto, paper or devices (all).")] = "auto",
+    policy: PolicyOption = "auto",
+    options: SetOptions = None,
     collective: Collective = None,
     hold_back: HoldBack = False,
     ring_slow_down: RingSlowDown = None,
@@ -109,7 +115,7 @@ def sweep(
     processes: Annotated[int, typer.Option(help="That compute side by side; 0: one a core.")] = 0,
     interval: Intervals = None,
     samples: Samples = None,
-    parquet: Annotated[bool, typer.Option(help="Write rows.parquet too; needs pyarrow.")] = False,
+    parquet: _Parquet = False,
     restart: Annotated[bool, typer.Option(help="Remove what an earlier sweep left in the folder.")] = False,
     out: Annotated[Path, typer.Option(help="The folder for rows and picture.")] = Path("results/sweep"),
 ) -> None:
@@ -120,8 +126,7 @@ def sweep(
         if parquet:
             require_parquet()
         asked = _asked(context, vary or [], points)
-        console = Console()
-        cells = list(asked.cells())
+        console, cells = Console(), list(asked.cells())
         with Folder(out, asked.record(), (_key(cell) for cell in cells), restart=restart) as folder:
             _compute(folder, cells, processes or len(os.sched_getaffinity(0)))
             path, rows = folder.finish(), folder.in_order()
@@ -137,7 +142,8 @@ def _asked(context: typer.Context, vary: Sequence[str], points: Path | None) -> 
     """The question of a command line; ConfigError where an option and a varied key are the same."""
     axes = [axis_of(text, WHOLE) for text in vary]
     base = {key: value for key, value in context.params.items() if key in SETTINGS and value is not None}
-    base["straggler"] = "+".join(base.get("straggler", ())) or "none"
+    for key in ("straggler", "options"):
+        base[key] = "+".join(base.get(key, ())) or "none"
     listed = _listed(points)
     given = {
         key for key in SETTINGS
@@ -180,7 +186,7 @@ def _listed(path: Path | None) -> list[Point]:
 
 
 def _key(cell: Cell) -> tuple[str, ...]:
-    return (*cell.values, cell.mode.value)
+    return (*cell.values, cell.name)
 
 
 def _compute(folder: Folder, cells: Sequence[Cell], num_processes: int) -> None:

@@ -11,48 +11,39 @@ from coarse.client.probing import ProbeCopy, Probing
 from coarse.client.protocol import ToDevice
 from coarse.errors import CapacityError
 from coarse.protocol.clock import Clock
-from coarse.protocol.config import FixedRouting, MeasuredRouting
-from coarse.protocol.plan import RoutingTable
+from coarse.protocol.plan import Cluster, Facts
 from coarse.protocol.records import Probe
 from coarse.protocol.units import MIB
 from coarse.storage.gpu.available import gpus
 from coarse.storage.gpu.interface import is_on_gpu
 from coarse.storage.gpu.staging import host_staging
+from coarse.strategy.strategy import Strategy, require_facts
 
 _PINGS = 10
 _COPIES, _SMALL_COPIES = 3, 10
 """The best of so many counts; what takes microseconds is disturbed more, and costs nothing to repeat."""
 _SMALL_BYTES = MIB
 _ROUNDS = 4
-"""A remote proxy has to win by the best of so many rounds: one that was only disturbed less loses its lead."""
+"""The best of so many rounds counts, where `Strategy.is_settled` wants more than one: a device that was only disturbed
+less loses its lead."""
 
 
-def choose_table(
-    client: Client,
-    routing: MeasuredRouting | FixedRouting,
-    devices: tuple[int, ...],
-    local: int,
-    clock: Clock,
-) -> RoutingTable:
-    """The routing table: as configured, or as measured over the given devices."""
-    if isinstance(routing, FixedRouting):
-        latency, bandwidth = routing.latency_proxy, routing.bandwidth_proxy
-        return RoutingTable(
-            threshold_bytes=routing.threshold_bytes,
-            latency_proxy=local if latency is None else latency,
-            bandwidth_proxy=local if bandwidth is None else bandwidth,
-            partition_bytes=routing.partition_bytes,
-        )
-    probing = Probing(devices=devices, local=local, routing=routing)
+def measured_facts(client: Client, strategy: Strategy, cluster: Cluster, clock: Clock) -> Facts:
+    """This worker's facts, from what it measures over the devices of its node."""
+    worker = client.protocol.client
+    local = cluster.local_devices[worker]
+    devices = cluster.devices_on(cluster.worker_nodes[worker])
+    probing = Probing(devices=devices, local=local, sizes=strategy.probes)
     best_s: dict[ProbeCopy, float] = {}
-    for _ in range(_ROUNDS):
+    facts = () if probing.sizes else strategy.facts(worker, (), cluster)
+    for _ in range(_ROUNDS if probing.sizes else 0):
         for device in devices:
             for probe, seconds in _measured(client, probing, device, clock).items():
                 best_s[probe] = min(seconds, best_s.get(probe, seconds))
-        table = probing.table(best_s)
-        if table.latency_proxy == table.bandwidth_proxy == local:
+        facts = strategy.facts(worker, probing.profiles(best_s), cluster)
+        if strategy.is_settled(facts, worker, cluster):
             break
-    return table
+    return require_facts(strategy, facts)
 
 
 def _measured(client: Client, probing: Probing, device: int, clock: Clock) -> dict[ProbeCopy, float]:

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from coarse.client.refusals import error_of, not_resumed, not_taken
-from coarse.protocol.dtypes import STORAGE
-from coarse.protocol.plan import Placement, RoutingTable, SyncPlan, mask_of, plan_key, proxy_for
+from coarse.protocol.plan import Facts, Placement, SyncPlan, mask_of
 from coarse.protocol.records import (
     Allocated,
     Deregister,
@@ -119,7 +118,8 @@ class ClientProtocol:
         self.client = client
         self.placement = placement
         self.local_proxy = placement.local_proxies[client]
-        self._tables: tuple[RoutingTable, ...] = ()
+        self._facts: tuple[Facts, ...] = ()
+        """By client, of the current epoch."""
         self._round = 0
         self._num_results = 0
         """Results that this client has had since the round began."""
@@ -159,18 +159,12 @@ class ClientProtocol:
         """A number that no other request of this client has."""
         return next(self._tokens)  # from several threads
 
-    # --- routing tables
+    # --- facts
 
-    def on_profiled(self, table: RoutingTable) -> list[ToDevice]:
-        """This client has measured its table for the next epoch."""
-        row = (
-            table.threshold_bytes,
-            table.latency_proxy,
-            table.bandwidth_proxy,
-            table.partition_bytes,
-        )
+    def on_profiled(self, facts: Facts) -> list[ToDevice]:
+        """This client has measured its facts for the next epoch."""
         self._announced = self.epoch + 1
-        return [ToDevice(self.local_proxy, Table(self.client, self._announced, *row))]
+        return [ToDevice(self.local_proxy, Table(self.client, self._announced, tuple(facts)))]
 
     @property
     def is_profiling(self) -> bool:
@@ -187,9 +181,9 @@ class ClientProtocol:
         self._profiled = self._announced
 
     @property
-    def table(self) -> RoutingTable:
-        """This client's routing table in the current epoch."""
-        return self._tables[self.client]
+    def facts(self) -> tuple[Facts, ...]:
+        """All clients' facts in the current epoch."""
+        return self._facts
 
     # --- keys
 
@@ -218,9 +212,13 @@ class ClientProtocol:
         teller = self.local_proxy if state is None else state.route  # it cannot overtake the registration
         return [ToDevice(teller, Deregister(self.client, key, device, offset, teller))]
 
+    def plan_of(self, descriptor: Descriptor) -> SyncPlan:
+        """The plan of a tensor by the name that it has now."""
+        return self.placement.plan_of(descriptor.tensor(self.key(descriptor.name)), self._facts)
+
     def route(self, descriptor: Descriptor) -> int:
         """The device that a tensor is registered at (COARSE III-E)."""
-        return proxy_for(descriptor.nbytes, self.table)
+        return self.plan_of(descriptor).homes[self.client]
 
     def register(self, descriptor: Descriptor, offset: int = -1) -> list[ToDevice]:
         """First use of a name in this epoch: ask its proxy for a region (COARSE III-E routing).
@@ -231,9 +229,8 @@ class ClientProtocol:
         name = descriptor.name
         key = self.key(name)
         known = self.named.get(name)
-        itemsize = STORAGE[descriptor.dtype].itemsize
-        plan = plan_key(key, descriptor.num_elements, itemsize, self._tables, self.placement)
-        route = self.route(descriptor)
+        plan = self.plan_of(descriptor)
+        route = plan.homes[self.client]
         state = ClientKey(key, descriptor, self.epoch, plan, plan.targets(self.client), route)
         if known is not None and known.nbytes == state.nbytes:
             state.device, state.offset, state.version = known.device, known.offset, known.version
@@ -440,15 +437,7 @@ class ClientProtocol:
                 self.missing.setdefault(record.key, {})[record.device] = record.missing
             case Tables():
                 self.epoch = record.epoch
-                self._tables = tuple(
-                    RoutingTable(
-                        threshold_bytes=threshold,
-                        latency_proxy=latency,
-                        bandwidth_proxy=bandwidth,
-                        partition_bytes=partition,
-                    )
-                    for threshold, latency, bandwidth, partition in record.tables
-                )
+                self._facts = record.facts
             case Joined():
                 self._round = record.round + 1
                 self._num_results = 0

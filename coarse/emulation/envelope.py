@@ -7,11 +7,10 @@ How many bytes each shard has, and on which device, follows from the records tha
 import enum
 import struct
 from collections import defaultdict
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from coarse.protocol.dtypes import DType
-from coarse.protocol.plan import Placement, RoutingTable, SyncPlan, plan_key
+from coarse.protocol.plan import Facts, Placement
 from coarse.protocol.records import Descriptor, Located, Record, Register, Registered, Table, Tables
 
 _SUBMISSION = struct.Struct("<dQHHHBxi")
@@ -98,29 +97,27 @@ class KeyPlaces:
         self._descriptors: dict[int, Descriptor] = {}
         self._devices: dict[tuple[int, int], int] = {}
         self._epoch = 0
-        self._tables: list[RoutingTable] = []
+        self._facts: tuple[Facts, ...] = ()
         """Of all clients, of the last epoch in which each has said its own: until then none has begun with it."""
-        self._coming: dict[int, dict[int, RoutingTable]] = defaultdict(dict)
+        self._coming: dict[int, dict[int, Facts]] = defaultdict(dict)
         """By later epoch and client."""
-        self._plans: dict[int, SyncPlan] = {}
-        """By key, by those tables."""
 
     def note(self, record: Record, peer: int) -> None:
         """A record passes to or from a peer; most say nothing about keys."""
         match record:
             case Register():
-                self._note_descriptor(record.key, record.descriptor)
+                self._descriptors[record.key] = record.descriptor
             case Registered():
                 client = peer if self._endpoint >= self._placement.num_clients else self._endpoint
                 self._devices[record.key, client] = record.device
             case Located():
-                self._note_descriptor(record.key, record.descriptor)
+                self._descriptors[record.key] = record.descriptor
                 self._devices[record.key, record.client] = record.device
             case Table():
-                self._note_table(record.epoch, record.client, record[2:])
+                self._note_facts(record.epoch, record.client, record.facts)
             case Tables():
-                for client, row in enumerate(record.tables):
-                    self._note_table(record.epoch, client, row)
+                for client, facts in enumerate(record.facts):
+                    self._note_facts(record.epoch, client, facts)
 
     def descriptor(self, key: int) -> Descriptor:
         """What the key is."""
@@ -134,23 +131,15 @@ class KeyPlaces:
         """Bytes of one shard in the current epoch."""
         descriptor = self._descriptors[key]
         itemsize = DType(descriptor.dtype).itemsize
-        plan = self._plans.get(key)
-        if plan is None:
-            plan = plan_key(key, descriptor.num_elements, itemsize, self._tables, self._placement)
-            self._plans[key] = plan
+        plan = self._placement.plan_of(descriptor.tensor(key), self._facts)
         begin, end = plan.bounds(shard, shard + 1)
         return (end - begin) * itemsize
 
-    def _note_descriptor(self, key: int, descriptor: Descriptor) -> None:
-        self._descriptors[key] = descriptor
-        self._plans.pop(key, None)
-
-    def _note_table(self, epoch: int, client: int, row: Sequence[int]) -> None:
+    def _note_facts(self, epoch: int, client: int, facts: Facts) -> None:
         if epoch <= self._epoch:
             return
-        tables = self._coming[epoch]
-        tables[client] = RoutingTable.of_row(row)
-        if len(tables) == self._placement.num_clients:
-            self._epoch, self._tables = epoch, [tables[each] for each in range(len(tables))]
+        coming = self._coming[epoch]
+        coming[client] = facts
+        if len(coming) == self._placement.num_clients:
+            self._epoch, self._facts = epoch, tuple(coming[each] for each in range(len(coming)))
             del self._coming[epoch]
-            self._plans.clear()

@@ -21,11 +21,13 @@ from coarse.launch.departures import exit_status
 from coarse.launch.mpirun import ONE_MACHINE, AppContext, MpirunJob, mpirun_argv, usable_mpirun, watched_command
 from coarse.launch.watch import Watch
 from coarse.launch.watched import STARTUP
-from coarse.protocol.plan import RoutingTable
+from coarse.protocol.plan import Facts
+from coarse.protocol.records import key_of
 from coarse.simulation.adaptation import Profile
 from coarse.simulation.job import Job
 from coarse.simulation.report import WorkerIteration, profile_share
 from coarse.simulation.training import simulate
+from coarse.strategy.rounds import By
 from coarse.transport.launcher import environ_of_new_job
 
 ALLOWED_OVERRUN_SHARE = 0.01
@@ -60,7 +62,7 @@ class EmulatedResult:
     worst_late_s: float
     start_profile_s: float = 0.0
     """What measuring all took, before the first iteration."""
-    measured_tables: tuple[RoutingTable, ...] = ()
+    measured_facts: tuple[Facts, ...] = ()
     """What came out of it; () for a mode that measures nothing."""
     profiles: tuple[Profile, ...] = ()
     """Meetings at which the running job was profiled, in order."""
@@ -86,8 +88,9 @@ class EmulatedResult:
         return fmean(row.exposed_s for row in self._counted())
 
     def _counted(self) -> tuple[WorkerIteration, ...]:
-        """All but the first iteration, in which keys are met; that one where it is alone."""
-        return tuple(row for row in self.iterations if row.iteration) or self.iterations
+        """All but the first iteration, or period, in which keys are met; that one where it is alone."""
+        period = self.order.period
+        return tuple(row for row in self.iterations if row.iteration >= period) or self.iterations
 
 
 OnTry = Callable[[float, float | None], None]
@@ -122,13 +125,21 @@ def emulate(order: RunOrder, *, on_try: OnTry = lambda *_: None) -> EmulatedResu
 def first_dilation(job: Job) -> float:
     """How many times longer than in emulated time this machine needs, by a rough count of its work."""
     nbytes = sum(gradient.nbytes for gradient in job.gradients) * job.num_workers
-    passes = _DEVICE_PASSES if job.num_proxy_gradients else _RING_PASSES
-    num_transfers = nbytes / min((table.partition_bytes for table in job.tables), default=nbytes) * job.num_workers
+    to_devices = job.gradients_by(By.DEVICES)
+    passes = _DEVICE_PASSES if to_devices else _RING_PASSES
+    num_transfers = sum(_num_shards(job, position) for position in to_devices) * job.num_workers or job.num_workers
     cores = len(os.sched_getaffinity(0))
     work_s = (nbytes * passes / _BYTES_PER_S + num_transfers * _WALL_S_PER_TRANSFER) / cores
-    idle_s = job.forward_s if job.num_proxy_gradients else job.forward_s + job.backward_s
-    under_way_s = simulate(replace(job, num_iterations=1)).iteration_s - idle_s
+    idle_s = job.forward_s if to_devices else job.forward_s + job.backward_s
+    period = job.strategy.period
+    under_way_s = period * (simulate(replace(job, num_iterations=period)).iteration_s - idle_s)
     return max(_LEAST_DILATION, _ROOM * work_s / under_way_s)
+
+
+def _num_shards(job: Job, position: int) -> int:
+    """Shards of a gradient that devices sum."""
+    descriptor = job.gradients[position].descriptor(position)
+    return job.placement.plan_of(descriptor.tensor(key_of(descriptor.name)), job.facts).num_shards
 
 
 def run_order(order: RunOrder) -> EmulatedResult:
@@ -153,13 +164,13 @@ def run_order(order: RunOrder) -> EmulatedResult:
         num_overrun=found["num_overrun"],
         worst_late_s=found["worst_late_s"],
         start_profile_s=found["start_profile_s"],
-        measured_tables=tuple(RoutingTable.of_row(row) for row in found["measured_tables"]),
+        measured_facts=tuple(map(tuple, found["measured_facts"])),
         profiles=tuple(_profile(row) for row in found["profiles"]),
     )
 
 
 def _profile(row: dict[str, Any]) -> Profile:
-    return Profile(**row | {"tables": tuple(RoutingTable(**table) for table in row["tables"])})
+    return Profile(**row | {"facts": tuple(map(tuple, row["facts"])), "by": tuple(row["by"])})
 
 
 def _run_ranks(num_ranks: int, folder: Path, ends: Ends) -> int | None:

@@ -1,19 +1,21 @@
 """What an emulated run is told, as JSON: the scenario, what was decided for it, and the dilation."""
 
 import json
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 
-from coarse.errors import ConfigError
 from coarse.hardware.compute import profile_for
 from coarse.hardware.degradation import parse_degradation
 from coarse.hardware.models import Precision, model_named
 from coarse.hardware.presets import machine_named
 from coarse.protocol.partition import PartitionTable, RankPlace, Role
 from coarse.protocol.place import Anywhere, GpuMemory
-from coarse.protocol.plan import RoutingTable
 from coarse.simulation.adaptation import Decide
 from coarse.simulation.job import Job
-from coarse.simulation.scenario import Mode, Policy, Scenario
+from coarse.simulation.scenario import Scenario
+from coarse.strategy.named import BUILT_IN, strategy_named
+from coarse.strategy.rounds import By, Round, first_to_devices
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,38 +36,41 @@ class RunOrder:
     num_nodes: int = 1
     """Of the modelled machine; the ranks all run on this host."""
     collective: str | None = None
-    """How the mode coarse's devices sum; None: as live on one node, in a ring on several."""
+    """How the mode coarse's devices sum; None: as live."""
     hold_back: bool = False
     """Whether all-reduce waits for the end of backward, as COARSE's evaluation has it (II-B)."""
     degradations: tuple[str, ...] = ()
     """What happens to links, as users write it: see hardware/degradation.py."""
     profile_every: int = 0
     """Iterations after which the mode coarse measures again; 0: never."""
-    policy: str = Policy.DEVICES
-    """By which it decides again then; set by `decided`."""
-    num_proxy_gradients: int = -1
-    """Decided once, before the ranks start: they would all decide alike, but each for itself. -1: undecided."""
-    tables: tuple[tuple[int, int, int, int], ...] = ()
+    policy: str = "auto"
+    """By which the mode coarse decides."""
+    options: Mapping[str, object] = field(default_factory=dict)
+    """Of a strategy that is not coarse's own."""
+    by: tuple[str, ...] = ()
+    """Who sums each gradient. Decided once, before the ranks start: they would all decide alike, but each for itself.
+    (): undecided."""
+    is_held_back: bool = True
+    """Whether what the workers sum waits for the end of backward; decided, too."""
+    facts: tuple[tuple[int, ...], ...] = ()
+    """Decided, too."""
     checked_pool: str | None = None
     """A file by which devices send instead of by MPI, under the sanitizer of pools."""
     num_gpus: int = 0
     """GPUs of this host, in turn the workers' and then the devices': there gradients and device memory lie. 0: on the
     host."""
 
-    def __post_init__(self) -> None:
-        if self.collective == "in_place" and self.num_nodes > 1:
-            raise ConfigError(
-                f"emulated ranks share one host's memory, so collective 'in_place' would add across all of "
-                f"{self.num_nodes} nodes; emulate one node, use the ring, or predict (simulated)",
-                key="collective",
-            )
-
     @property
     def num_ranks(self) -> int:
         """Workers and memory devices; a job without devices still has one, whose memory holds the gradients."""
         return self.num_workers + max(1, self.num_devices)
 
-    def scenario(self, policy: Policy = Policy.DEVICES) -> Scenario:
+    @cached_property
+    def period(self) -> int:
+        """Rounds after which the strategy's repeat."""
+        return 1 if self.mode in BUILT_IN else strategy_named(self.mode, options=self.options).period
+
+    def scenario(self) -> Scenario:
         """The question that the run answers."""
         model, machine = model_named(self.model), machine_named(self.machine)
         machine = replace(machine, num_nodes=max(machine.num_nodes, self.num_nodes))
@@ -73,37 +78,49 @@ class RunOrder:
             machine=machine,
             model=model,
             profile=profile_for(model, machine, self.gpu, self.batch, Precision(self.precision)),
-            mode=Mode(self.mode),
+            mode=self.mode,
             num_workers=self.num_workers,
             num_devices=self.num_devices,
             num_nodes=self.num_nodes,
-            policy=policy,
-            collective=self.collective or ("ring" if self.num_nodes > 1 else None),
+            policy=self.policy,
+            options=self.options,
+            collective=self.collective,
             hold_back=self.hold_back or None,
-            num_iterations=self.num_iterations,
+            num_iterations=self.num_iterations if self.period == 1 else max(self.num_iterations, 2 * self.period),
             profile_every=self.profile_every,
             degradations=tuple(map(parse_degradation, self.degradations)),
         )
 
-    def decided(self, policy: Policy) -> "RunOrder":
-        """The same run with what the policy chose."""
-        job = self.scenario(policy).job()
+    def decided(self) -> "RunOrder":
+        """The same run with what its strategy chose."""
+        job = self.scenario().job()
         return replace(
             self,
-            policy=policy,
-            num_proxy_gradients=job.num_proxy_gradients,
-            tables=tuple(table.row for table in job.tables),
+            by=tuple(by.value for by in job.round.by),
+            is_held_back=job.round.hold_back,
+            facts=tuple(tuple(row) for row in job.facts),
             num_devices=job.placement.num_devices,
         )
 
+    @property
+    def num_to_devices(self) -> int:
+        """Gradients that the devices sum; decided."""
+        return self.by.count(By.DEVICES.value)
+
+    def with_split(self, num_to_devices: int) -> "RunOrder":
+        """The same run of which the devices sum the first gradients and the workers the others."""
+        by = first_to_devices(num_to_devices, len(self.by)).by
+        return replace(self, by=tuple(each.value for each in by))
+
     def job(self) -> Job:
         """The job as decided."""
-        tables = tuple(RoutingTable.of_row(row) for row in self.tables)
-        return replace(self.scenario().job(), num_proxy_gradients=self.num_proxy_gradients, tables=tables)
+        decided = Round(by=tuple(map(By, self.by)), hold_back=self.is_held_back)
+        return self.scenario().job_of(self.facts, decided)
 
     def decide(self) -> Decide | None:
-        """How tables and split are chosen from what is measured; None for a mode that chooses nothing."""
-        return self.scenario(Policy(self.policy)).decide if self.mode == Mode.COARSE else None
+        """How facts and rounds are chosen from what is measured; None for a strategy that measures nothing."""
+        strategy = self.scenario().strategy
+        return self.scenario().decide if strategy.probes and strategy.uses_devices else None
 
     def gpu_of(self, worker: int) -> int | None:
         """Where a worker's gradients lie; None on the host."""
@@ -136,6 +153,7 @@ def order_json(order: RunOrder) -> str:
 def parse_run_order(text: str) -> RunOrder:
     """What `order_json` wrote."""
     found = json.loads(text)
-    found["tables"] = tuple(tuple(row) for row in found["tables"])
+    found["facts"] = tuple(tuple(row) for row in found["facts"])
+    found["by"] = tuple(found["by"])
     found["degradations"] = tuple(found["degradations"])
     return RunOrder(**found)

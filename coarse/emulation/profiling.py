@@ -1,5 +1,6 @@
 """Profiling over emulated links: the volleys of `Adaptation`, by real processes through the fabric."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -9,10 +10,10 @@ from coarse.client.link import DeviceLink
 from coarse.emulation.envelope import FabricPort, Submission
 from coarse.emulation.mailbox import EmulatedMailbox
 from coarse.emulation.pace import Pace
-from coarse.protocol.plan import RoutingTable
 from coarse.simulation.adaptation import Decide, Measuring, Result, Seconds, drive
 from coarse.simulation.job import Job
 from coarse.simulation.volleys import Volley
+from coarse.strategy.rounds import By, Round
 
 _AHEAD_WALL_S = 0.001
 """So far ahead a volley is announced: the fabric then knows all of its transfers when they begin."""
@@ -40,18 +41,25 @@ class EmulatedProfiler:
         """The same decision, made by worker 0 for all."""
 
         def agreed(job: Job) -> Job:
-            rows = np.array([table.row for table in job.tables], np.int64)
-            split = np.zeros(1, np.int64)
+            text = b""
             if self._comm.Get_rank() == 0:
                 decided = decide(job)
-                rows[:] = [table.row for table in decided.tables]
-                split[0] = decided.num_proxy_gradients
-            self._comm.Bcast(rows, root=0)
-            self._comm.Bcast(split, root=0)
-            tables = tuple(RoutingTable.of_row(row) for row in rows.tolist())
-            return replace(job, tables=tables, num_proxy_gradients=int(split[0]))
+                by = [by.value for by in decided.round.by]
+                text = json.dumps([decided.facts, by, decided.round.hold_back]).encode()
+            facts, by, is_held_back = json.loads(self._from_first(text))
+            decided_round = Round(by=tuple(map(By, by)), hold_back=is_held_back)
+            return replace(job, facts=tuple(map(tuple, facts)), round=decided_round)
 
         return agreed
+
+    def _from_first(self, text: bytes) -> bytes:
+        """Worker 0's text, on all."""
+        length = np.array([len(text)], np.int64)
+        self._comm.Bcast(length, root=0)
+        found = np.zeros(int(length[0]), np.uint8)
+        found[: len(text)] = np.frombuffer(text, np.uint8)
+        self._comm.Bcast(found, root=0)
+        return found.tobytes()
 
     def _measure(self, volley: Volley) -> Seconds:
         seconds = np.empty(len(volley.sends))

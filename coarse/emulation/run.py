@@ -64,7 +64,7 @@ def run_rank(order: RunOrder) -> dict[str, object] | None:
         "num_overrun": num_overrun,
         "worst_late_s": worst_late_s,
         "start_profile_s": rank.parts.start_profile_s,
-        "measured_tables": [table.row for table in rank.parts.measured_tables],
+        "measured_facts": [list(row) for row in rank.parts.measured_facts],
         "profiles": [asdict(profile) for profile in worker.profiles],
         "iterations": [asdict(row) for row in rows],
     }

@@ -4,6 +4,7 @@ import mmap
 import os
 from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 
 import numpy as np
 from mpi4py import MPI
@@ -19,19 +20,16 @@ from coarse.emulation.transport import EmulatedTransport
 from coarse.errors import ConfigError
 from coarse.protocol.config import Config
 from coarse.protocol.partition import PartitionTable
-from coarse.protocol.plan import RoutingTable
-from coarse.protocol.units import MIB
+from coarse.protocol.plan import Facts, Placement
 from coarse.proxy.protocol import ProxyProtocol
 from coarse.proxy.service import ProxyService
 from coarse.runtime import LiveParts, Opening, Runtime
 from coarse.simulation.adaptation import Adaptation, Decide, Profile
 from coarse.simulation.job import Job
 from coarse.storage.region import DeviceMemory
+from coarse.strategy.strategy import Strategy
 from coarse.transport.mailbox import Mailbox, control_bytes
 from coarse.transport.node import NodeShare
-
-_NO_ROUTE = RoutingTable(threshold_bytes=0, latency_proxy=0, bandwidth_proxy=0, partition_bytes=8 * MIB)
-"""Of a job whose workers synchronise by themselves."""
 
 
 class EmulatedParts(LiveParts):
@@ -51,12 +49,16 @@ class EmulatedParts(LiveParts):
         """Of a worker whose job measures its tables."""
         self.start_profile_s = 0.0
         """Emulated seconds for which all was measured before the first iteration."""
-        self.measured_tables: tuple[RoutingTable, ...] = ()
+        self.measured_facts: tuple[Facts, ...] = ()
         """What came out then, of all clients."""
         self._wanted_partition = partition
         self._decide = decide
         self._control = memoryview(b"")
         self._fabric_process = -1
+
+    def strategy(self, world: MPI.Comm, config: Config) -> Strategy:
+        """See LiveParts: the job's."""
+        return self.job.strategy
 
     def partition(self, world: MPI.Comm, hosts: list[str], config: Config) -> PartitionTable:
         """See LiveParts: the job's."""
@@ -67,6 +69,13 @@ class EmulatedParts(LiveParts):
                 f"{world.Get_size()} ranks were started; start one for each"
             )
         return wanted
+
+    def placement(self, partition: PartitionTable, config: Config, strategy: Strategy) -> Placement:
+        """See LiveParts: planned by the modelled nodes, while all ranks are on this host."""
+        modelled = self.job.placement.cluster
+        if not modelled.num_devices:
+            return super().placement(partition, config, strategy)
+        return replace(super().placement(partition, config, strategy), modelled=modelled)
 
     def share(self, at: Opening, opened: ExitStack) -> NodeShare:
         """See LiveParts; worker 0 starts the fabric, for which the mailboxes' segment has an endpoint more."""
@@ -149,15 +158,15 @@ class EmulatedParts(LiveParts):
         """See LiveParts: nothing, for bytes that are not pushed, and answers that nobody waits for, take no emulated
         time."""
 
-    def table(self, at: Opening, client: Client) -> RoutingTable:
+    def facts(self, at: Opening, client: Client) -> Facts:
         """See LiveParts: the job's, measured by all workers when they first profile."""
         if self._decide is not None and self.adaptation is None:
             assert self.box is not None
             self.profiler = EmulatedProfiler(at.workers, client.link, self.box, self.pace)
             self.adaptation = Adaptation(self.job, self.profiler.agree_on(self._decide))
-            self.measured_tables, self.start_profile_s = self.profiler.carry_out(self.adaptation.measure_all())
+            self.measured_facts, self.start_profile_s = self.profiler.carry_out(self.adaptation.measure_all())
             self.job = self.adaptation.job
-        return self.job.tables[client.protocol.client] if self.job.tables else _NO_ROUTE
+        return self.job.facts[client.protocol.client] if self.job.facts else ()
 
 
 class EmulatedRank:
@@ -177,11 +186,7 @@ class EmulatedRank:
         `settings` add to the configuration that follows from the job.
         """
         self.parts = EmulatedParts(job, partition, dilation=dilation, decide=decide)
-        of_job = {
-            "collective": job.placement.collective,
-            "num_sync_groups": job.placement.num_sync_groups,
-            "stall_timeout_s": 300.0,
-        }
+        of_job = {"num_sync_groups": job.placement.num_sync_groups, "stall_timeout_s": 300.0}
         self.runtime = Runtime({**of_job, **(settings or {})}, self.parts)
         if self.parts.fabric is not None:
             self.parts.fabric.await_ready()

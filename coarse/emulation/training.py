@@ -6,7 +6,6 @@ import numpy as np
 from mpi4py import MPI
 
 from coarse.client.client import Client
-from coarse.client.dual_round import DualRound, SetOut, Way
 from coarse.client.handle import Handle
 from coarse.emulation.gradients import Gradients, GradientsOnGpu
 from coarse.emulation.runtime import EmulatedRank
@@ -15,6 +14,7 @@ from coarse.errors import CoarseError
 from coarse.protocol.records import Descriptor
 from coarse.simulation.adaptation import Profile
 from coarse.simulation.report import WorkerIteration, with_idle_times
+from coarse.strategy.rounds import By, SetOut, WorkerRounds
 
 _BELLS = "the workers' own ring"
 
@@ -37,7 +37,6 @@ class EmulatedWorker:
         self._run_s = 0.0
         self.profiles: list[Profile] = []
         """Meetings at which the job was profiled as it ran."""
-        self._descriptors = [g.descriptor(position) for position, g in enumerate(self._job.gradients)]
         self._open_keys()
 
     def train(self) -> list[WorkerIteration]:
@@ -76,15 +75,15 @@ class EmulatedWorker:
         begin_s = box.now_s
         forward_end_s = begin_s + job.forward_s * slow_down
         backward_end_s = forward_end_s + job.backward_s * slow_down
-        dual = DualRound(holds_back=job.hold_back)
-        dual.begin(len(job.gradients), job.num_proxy_gradients)
+        rounds = WorkerRounds()
+        rounds.begin(job.round_at(iteration))
         handles: list[Handle] = []
         for position, gradient in enumerate(job.gradients):
             ready_s = min(forward_end_s + gradient.ready_s * slow_down, backward_end_s)
             self._compute_until(ready_s)
-            self._set_out(dual.on_ready(position), ready_s, handles)
+            self._set_out(rounds.on_ready(position), ready_s, handles)
         self._compute_until(backward_end_s)
-        self._set_out(dual.on_backward_end(), backward_end_s, handles)
+        self._set_out(rounds.on_backward_end(), backward_end_s, handles)
         if self._ring is not None:
             self._client.link.wait_for(lambda: self._ring is None or self._ring.is_done, None, _BELLS)
         for handle in handles:
@@ -110,13 +109,13 @@ class EmulatedWorker:
         """Push what the devices sum, and give the workers' ring what it sums, all at one emulated time."""
         ring, link = self._ring, self._client.link
         with self._box.as_of(ready_s):
-            for position, way in buckets:
-                if way is Way.DEVICES:
-                    handles.append(self._gradients.push(position))
+            for position, by in buckets:
+                if by is By.DEVICES:
+                    handles.append(self._gradients.push(self._places[position]))
                     continue
                 assert ring is not None
                 with link.lock:
-                    ring.push(position - self._job.num_proxy_gradients)
+                    ring.push(self._places[position])
                     link.ring_bells()
 
     def _start_alike(self) -> None:
@@ -149,24 +148,29 @@ class EmulatedWorker:
     def _check(self, iteration: int) -> None:
         num_workers = self._job.num_workers
         total = sum(worker + 1 + iteration for worker in range(num_workers))
-        split = self._job.num_proxy_gradients
-        for position in range(len(self._descriptors)):
-            array = self._gradients.values(position) if position < split else self._ring_arrays[position - split]
-            wanted = total / num_workers if position < split else total
+        for position, by in enumerate(self._job.round_at(iteration).by):
+            if by is By.NOBODY:
+                continue
+            is_device, place = by is By.DEVICES, self._places[position]
+            array = self._gradients.values(place) if is_device else self._ring_arrays[place]
+            wanted = total / num_workers if is_device else total
             if array.size and not (array[0] == array[-1] == np.float32(wanted) and (array == array[0]).all()):
                 name = self._descriptors[position].name
                 raise CoarseError(f"rank {self._worker}: the sum of {name!r} is {array[:3]}, wanted {wanted}")
 
     def _open_keys(self) -> None:
         """Regions of all gradients, on the side that synchronises each."""
-        split = self._job.num_proxy_gradients
-        of_devices = self._descriptors[:split]
+        job = self._job
+        self._descriptors = job.descriptors()
+        by_devices, by_workers = (job.gradients_by(by) for by in (By.DEVICES, By.WORKERS))
+        self._places = {at: place for them in (by_devices, by_workers) for place, at in enumerate(them)}
+        of_devices = [self._descriptors[at] for at in by_devices]
         self._gradients = (
             Gradients(self._client, of_devices)
             if self._gpu is None
             else GradientsOnGpu(self._client, of_devices, self._gpu)
         )
-        self._ring = self._open_ring(self._descriptors[split:])
+        self._ring = self._open_ring([self._descriptors[at] for at in by_workers])
 
     def _close_keys(self) -> None:
         """Give all regions back; no neighbour reads them any more."""

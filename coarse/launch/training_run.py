@@ -37,6 +37,8 @@ class TrainingRun:
     """As in the configuration; it says how many ranks to start."""
     mode: str | None = None
     policy: str | None = None
+    strategy: str | None = None
+    """Options of a strategy of one's own, as COARSE_STRATEGY has them."""
     config_path: str | None = None
     replaces: str | None = None
     """Backends of torch.distributed in whose place coarse is taken, with commas between them."""
@@ -125,6 +127,7 @@ class TrainingRun:
             "COARSE_PARTITION": self.partition,
             "COARSE_MODE": self.mode,
             "COARSE_POLICY": self.policy,
+            "COARSE_STRATEGY": self.strategy,
             "COARSE_CONFIG": self.config_path,
             "COARSE_REPLACES": self.replaces,
             "COARSE_WORKERS": ",".join(map(str, self.table.workers)),

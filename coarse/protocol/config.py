@@ -2,9 +2,11 @@
 
 import math
 import re
+import tomllib
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TypeVar
 
@@ -110,6 +112,9 @@ class Config:
     """Everything that a user may set; the same on every rank."""
 
     mode: str = "coarse"
+    """Who sums what, where and when: one of MODES, or a Strategy of one's own, MODULE:CLASS or FILE.py:CLASS."""
+    strategy: Mapping[str, object] = field(default_factory=dict)
+    """Options of a strategy of one's own: fields of its class."""
     policy: str = "auto"
     """How the mode coarse decides which gradients the devices add, and which the workers (COARSE III-F)."""
     partition: str | None = None
@@ -133,7 +138,9 @@ class Config:
     startup_timeout_s: float = 60.0
 
     def __post_init__(self) -> None:
-        _require_choice("mode", self.mode, MODES)
+        require_mode(self.mode)
+        if not isinstance(self.strategy, Mapping) or not all(isinstance(name, str) for name in self.strategy):
+            raise _wrong("strategy", "options by name, in a file the table [strategy]", self.strategy)
         _require_choice("policy", self.policy, POLICIES)
         _require_choice("collective", self.collective, COLLECTIVES)
         _require_choice("worker_collective", self.worker_collective, WORKER_COLLECTIVES)
@@ -164,26 +171,42 @@ class Config:
 
     @classmethod
     def from_toml(cls, path: str | Path) -> "Config":
-        """The configuration of a TOML file; a partition file in it is relative to its folder."""
-        toml = TomlFile.read(path)
+        """The configuration of a TOML file; files in it, a partition's and a strategy's, are relative to its folder."""
+        toml, folder = TomlFile.read(path), Path(path).parent
         config = _config_from(toml.values, toml.where)
-        if config.partition is None or not config.partition.endswith(".toml"):
-            return config
-        return replace(config, partition=str(Path(path).parent / config.partition))
+        if config.partition is not None and config.partition.endswith(".toml"):
+            config = replace(config, partition=str(folder / config.partition))
+        module, _, name = config.mode.rpartition(":")
+        return replace(config, mode=f"{folder / module}:{name}") if module.endswith(".py") else config
 
 
 def load_config(
     source: Config | Mapping[str, object] | str | Path | None, environ: Mapping[str, str]
 ) -> Config:
     """The configuration in force: the argument, else the file that COARSE_CONFIG names, else the
-    defaults; COARSE_PARTITION, COARSE_MODE and COARSE_POLICY then override what it says."""
+    defaults; COARSE_PARTITION, COARSE_MODE, COARSE_POLICY and COARSE_STRATEGY then override what it says."""
     if remark := skipped_file(source, environ):
         warnings.warn(remark, stacklevel=2)
     config = _config_given(source if source is not None else environ.get("COARSE_CONFIG") or Config())
     for key in ("partition", "mode", "policy"):
         if (variable := f"COARSE_{key.upper()}") in environ:
             config = _overridden(config, key, environ[variable], variable)
+    if "COARSE_STRATEGY" in environ:
+        options = _options_in(environ["COARSE_STRATEGY"])
+        config = replace(config, strategy={**config.strategy, **options})
     return config
+
+
+def _options_in(text: str) -> Mapping[str, object]:
+    """Options as a TOML table in one line, such as "every = 8, lr = 0.7"."""
+    try:
+        options: Mapping[str, object] = tomllib.loads(f"options = {{{text}}}")["options"]
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(
+            f"COARSE_STRATEGY must be options such as every = 8, lr = 0.7, got {text!r} ({error}); correct it",
+            key="strategy",
+        ) from None
+    return options
 
 
 def skipped_file(source: object, environ: Mapping[str, str]) -> str:
@@ -277,6 +300,21 @@ def _host_names(value: object) -> tuple[str, ...]:
     if not names or not are_names or len(set(names)) < len(names):
         raise _wrong("hosts", "a list of different host names, of letters, digits, '.', '-' and '_'", value)
     return names
+
+
+def require_mode(mode: object) -> None:
+    """One of MODES, or the form of a user's class; whether there is such a class is found out when a job starts."""
+    if mode in MODES:
+        return
+    module, _, name = mode.rpartition(":") if isinstance(mode, str) else ("", "", "")
+    if not (module and name.isidentifier()):
+        near = get_close_matches(str(mode), MODES, 1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ConfigError(
+            f"mode must be {' or '.join(map(repr, MODES))}, or a strategy as MODULE:CLASS or FILE.py:CLASS, got "
+            f"{mode!r}{hint}",
+            key="mode",
+        )
 
 
 def _require_choice(key: str, value: object, choices: tuple[str, ...]) -> None:

@@ -1,42 +1,114 @@
-"""Where every shard of a tensor is synchronised: routing tables, the cut into shards, the members of its ring.
+"""Where every shard of a tensor is synchronised: the cluster, a strategy's plan, and what is carried out.
 
-All ranks compute the same plan from the same tables, so nothing about it travels with the data
-(COARSE III-E for routing and partitioning, IV-A for sync groups).
+All ranks compute the same plan from the same facts, so nothing about it travels with the data (COARSE III-E for
+routing and partitioning, IV-A for sync groups).
 """
 
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
+from typing import NamedTuple, Protocol
+
+from coarse.errors import ConfigError
+
+Facts = tuple[int, ...]
+"""What one worker has measured, and told all others."""
+
+
+class Tensor(NamedTuple):
+    """One array, or one bucket of gradients, that is summed as a whole."""
+
+    key: int
+    """Number of its name, 64 bits; the same on all ranks."""
+    num_elements: int
+    itemsize: int
+    """Bytes of an element."""
+    hint: int = 0
+    """Number that `Strategy.hints` chose for it; 0 for an array of the script's own."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the tensor."""
+        return self.num_elements * self.itemsize
 
 
 @dataclass(frozen=True, kw_only=True)
-class RoutingTable:
-    """One client's table (COARSE III-E): a size threshold, two proxies, and its partition size."""
+class Cluster:
+    """Workers and memory devices, by the node that each is on; the same on every rank."""
 
-    threshold_bytes: int
-    latency_proxy: int
-    bandwidth_proxy: int
-    partition_bytes: int
+    worker_nodes: tuple[int, ...]
+    """Node of each worker."""
+    device_nodes: tuple[int, ...]
+    """Node of each memory device."""
+    local_devices: tuple[int, ...]
+    """Device of each worker that the partition table names as its own; on its node."""
 
     @property
-    def row(self) -> tuple[int, int, int, int]:
-        """Its fields in order, as they travel."""
-        return self.threshold_bytes, self.latency_proxy, self.bandwidth_proxy, self.partition_bytes
+    def num_workers(self) -> int:
+        """Workers on all nodes."""
+        return len(self.worker_nodes)
 
-    @classmethod
-    def of_row(cls, row: Sequence[int]) -> "RoutingTable":
-        """The table whose `row` this is."""
-        threshold, latency, bandwidth, partition = row
-        return cls(
-            threshold_bytes=threshold, latency_proxy=latency, bandwidth_proxy=bandwidth, partition_bytes=partition
-        )
+    @property
+    def num_devices(self) -> int:
+        """Memory devices on all nodes."""
+        return len(self.device_nodes)
+
+    @cached_property
+    def nodes(self) -> tuple[int, ...]:
+        """Nodes that have workers, in order."""
+        return tuple(sorted(set(self.worker_nodes)))
+
+    def devices_on(self, node: int) -> tuple[int, ...]:
+        """Return the devices of one node."""
+        return self._devices.get(node, ())
+
+    def workers_on(self, node: int) -> tuple[int, ...]:
+        """Return the workers of one node."""
+        return self._workers.get(node, ())
+
+    @cached_property
+    def _devices(self) -> dict[int, tuple[int, ...]]:
+        return _by_node(self.device_nodes)
+
+    @cached_property
+    def _workers(self) -> dict[int, tuple[int, ...]]:
+        return _by_node(self.worker_nodes)
 
 
-def proxy_for(nbytes: int, table: RoutingTable) -> int:
-    """The device index of the proxy that takes a tensor of `nbytes` (COARSE III-E)."""
-    return table.bandwidth_proxy if nbytes > table.threshold_bytes else table.latency_proxy
+def _by_node(nodes: tuple[int, ...]) -> dict[int, tuple[int, ...]]:
+    return {node: tuple(number for number, at in enumerate(nodes) if at == node) for node in set(nodes)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Block:
+    """Shards [first, last), and the devices that exchange their sums of them."""
+
+    first: int
+    last: int
+    members: tuple[int, ...]
+    exchange: str = "ring"
+    """Way in which the members come to the total: "ring" (COARSE IV-A) or "star"."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Where one tensor lies and who sums it, as a strategy says."""
+
+    homes: tuple[int, ...]
+    """Device in whose memory each worker's region lies; on the worker's node."""
+    num_shards: int
+    """Equal parts into which the tensor is cut."""
+    blocks: tuple[Block, ...]
+    """All shards, in order."""
+    adds: tuple[tuple[int, ...], ...]
+    """By device the workers whose contributions it adds, where they lie in the mapped memory of its node."""
+
+
+class Planner(Protocol):
+    """What the kernel asks of a strategy."""
+
+    def plan(self, tensor: Tensor, cluster: Cluster, facts: tuple[Facts, ...]) -> Plan:
+        """Return where a tensor lies and who sums it; equal on all ranks that have equal facts."""
+        ...
 
 
 def count_shards(nbytes: int, partition_bytes: int) -> int:
@@ -46,20 +118,17 @@ def count_shards(nbytes: int, partition_bytes: int) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Placement:
-    """What all ranks know of the machine: on which node each client and device is.
-
-    `collective` is "in_place" (one device of a node reduces the contributions of all its clients
-    where they lie in mapped memory), "central" (the same, but always the node's first device) or "ring"
-    (every device reduces its own clients' and joins the ring).
-    """
+    """What all ranks know of the machine and of its use: nodes of clients and devices, and the strategy."""
 
     client_nodes: tuple[int, ...]
     device_nodes: tuple[int, ...]
     local_proxies: tuple[int, ...]
     ranks: tuple[int, ...]
     """World rank of every endpoint: clients first, then devices."""
-    collective: str
-    num_sync_groups: int
+    planner: Planner
+    num_sync_groups: int = 2
+    modelled: Cluster | None = None
+    """Workers and devices as strategies see them, where these are of other nodes than the ranks: emulated."""
 
     @cached_property
     def num_clients(self) -> int:
@@ -72,19 +141,54 @@ class Placement:
         return len(self.device_nodes)
 
     @cached_property
-    def turns(self) -> int:
-        """Keys that are equal modulo this have the same devices, where shards are of one size."""
-        return math.lcm(*(len(self.adders_on(node)) for node in self.nodes))
+    def cluster(self) -> Cluster:
+        """Workers and devices as strategies see them."""
+        return self.modelled or self._here
 
     @cached_property
-    def plans(self) -> "dict[tuple[int, int, int], SyncPlan]":
-        """What `plan_key` has made of (turn, number of shards, number of elements): names of one model share a few."""
+    def _here(self) -> Cluster:
+        return Cluster(
+            worker_nodes=self.client_nodes, device_nodes=self.device_nodes, local_devices=self.local_proxies
+        )
+
+    @property
+    def nodes(self) -> tuple[int, ...]:
+        """The nodes that have clients, in order."""
+        return self._here.nodes
+
+    @cached_property
+    def _known(self) -> "dict[Tensor, tuple[tuple[Facts, ...], SyncPlan]]":
+        """By tensor the facts of its last plan, and that plan."""
         return {}
 
     @cached_property
-    def nodes(self) -> tuple[int, ...]:
-        """The nodes that have clients, in order."""
-        return tuple(sorted(set(self.client_nodes)))
+    def _carried_out(self) -> "dict[tuple[int, int], tuple[Plan, SyncPlan]]":
+        """By identity of a strategy's plan, and elements, what it comes to: names of one model share a few."""
+        return {}
+
+    def plan_of(self, tensor: Tensor, facts: tuple[Facts, ...]) -> "SyncPlan":
+        """Return the plan of one tensor by the facts of all workers, the same on every rank.
+
+        Raises:
+            ConfigError: the strategy's plan cannot be carried out on this cluster; it says why.
+        """
+        known = self._known.get(tensor)
+        if known is not None and known[0] == facts:
+            return known[1]
+        plan = self.planner.plan(tensor, self.cluster, facts)
+        same = id(plan), tensor.num_elements
+        carried_out = self._carried_out.get(same)
+        if carried_out is None:
+            if wrong := misfit(plan, self.cluster):
+                name = type(self.planner).__name__
+                raise ConfigError(f"{name}.plan of {tensor}: {wrong}; correct the strategy", key="mode")
+            carried_out = plan, SyncPlan.of(plan, tensor.num_elements, self.num_sync_groups)
+            if len(self._carried_out) < _MOST_SHARED:
+                self._carried_out[same] = carried_out
+        if len(self._known) >= _MOST_KNOWN:  # names that were forgotten have keys of their own
+            self._known.clear()
+        self._known[tensor] = facts, carried_out[1]
+        return carried_out[1]
 
     def describe(self, endpoint: int) -> str:
         """An endpoint by name, for people."""
@@ -95,29 +199,114 @@ class Placement:
 
     def devices_on(self, node: int) -> tuple[int, ...]:
         """Device indices of one node."""
-        return tuple(d for d, at in enumerate(self.device_nodes) if at == node)
-
-    def adders_on(self, node: int) -> tuple[int, ...]:
-        """Device indices of one node among which shards are dealt."""
-        near = self.devices_on(node)
-        return near[:1] if self.collective == "central" else near
+        return self._here.devices_on(node)
 
     def clients_on(self, node: int) -> tuple[int, ...]:
         """Client indices of one node."""
-        return tuple(c for c, at in enumerate(self.client_nodes) if at == node)
+        return self._here.workers_on(node)
+
+
+_MOST_KNOWN = 1 << 16
+_MOST_SHARED = 1024
+"""Plans of which it is remembered what they come to: built-in strategies give few, and the same objects again."""
+
+
+def misfit(plan: object, cluster: Cluster) -> str:
+    """Return why a plan cannot be carried out on a cluster, in half a sentence; "" where it can be."""
+    if not isinstance(plan, Plan):
+        return f"wanted a Plan, got {plan!r}"
+    return _misplaced(plan, cluster) or _uncovered(plan, cluster) or _unsummed(plan, cluster)
+
+
+def _misplaced(plan: Plan, cluster: Cluster) -> str:
+    """Homes and adders that are not of their worker's node."""
+    if len(plan.homes) != cluster.num_workers or len(plan.adds) != cluster.num_devices:
+        return (
+            f"wanted a home for each of {cluster.num_workers} workers and workers to add for each of "
+            f"{cluster.num_devices} devices, got {len(plan.homes)} and {len(plan.adds)}"
+        )
+    for worker, home in enumerate(plan.homes):
+        near = cluster.devices_on(cluster.worker_nodes[worker])
+        if home not in near:
+            return f"worker {worker} has its home on device {home}, and reaches {near} of its node alone"
+    for device, workers in enumerate(plan.adds):
+        here = cluster.workers_on(cluster.device_nodes[device])
+        if not set(workers) <= set(here) or len(set(workers)) < len(workers):
+            return f"device {device} adds {workers}, and reaches each of {here} of its node once"
+    return ""
+
+
+def _uncovered(plan: Plan, cluster: Cluster) -> str:
+    """Blocks that leave shards out, or name them twice, or members that there are not."""
+    at = 0
+    if plan.num_shards < 1:
+        return f"wanted at least one shard, got {plan.num_shards}"
+    for block in plan.blocks:
+        if block.first != at or block.last <= block.first:
+            return f"blocks must take shards 0..{plan.num_shards} in order, got [{block.first}, {block.last}) at {at}"
+        members = block.members
+        if not members or len(set(members)) < len(members) or not set(members) <= set(range(cluster.num_devices)):
+            return f"members of a block must be different ones of {cluster.num_devices} devices, got {members}"
+        if block.exchange not in EXCHANGES:
+            return f"an exchange must be one of {', '.join(EXCHANGES)}, got {block.exchange!r}"
+        at = block.last
+    return "" if at == plan.num_shards else f"blocks end at shard {at} of {plan.num_shards}"
+
+
+def _unsummed(plan: Plan, cluster: Cluster) -> str:
+    """Workers whose contributions no member of a block adds, or two do."""
+    for block in plan.blocks:
+        added = sorted(worker for device in block.members for worker in plan.adds[device])
+        if added != list(range(cluster.num_workers)):
+            missing = sorted(set(range(cluster.num_workers)) - set(added))
+            twice = sorted({worker for worker in added if added.count(worker) > 1})
+            return (
+                f"each worker must be added once among the members {block.members} of shards "
+                f"[{block.first}, {block.last}): nobody adds {missing}, and {twice} are added twice"
+            )
+    return ""
+
+
+EXCHANGES = ("ring", "star")
+"""Ways in which devices come to a total; see proxy/exchanges.py."""
 
 
 @dataclass(frozen=True)
 class SyncPlan:
-    """Who synchronises which shards of one key in one epoch."""
+    """Who synchronises which shards of one key in one epoch: a Plan as clients and proxies carry it out."""
 
     num_shards: int
     num_elements: int
     members_by_block: tuple[tuple[int, int, tuple[int, ...]], ...]
-    """(first shard, past the last, ring members in order of device index)."""
+    """(first shard, past the last, members of the exchange)."""
     contributors_by_device: tuple[tuple[int, ...], ...]
     """Client indices whose contributions each device reduces."""
     num_sync_groups: int
+    homes: tuple[int, ...] = ()
+    """Device that holds each client's region."""
+    exchanges: tuple[str, ...] = ()
+    """By block the name of its exchange; () for rings everywhere."""
+
+    @classmethod
+    def of(cls, plan: Plan, num_elements: int, num_sync_groups: int) -> "SyncPlan":
+        """Return what a plan comes to for a tensor of so many elements."""
+        exchanges = tuple(block.exchange for block in plan.blocks)
+        return cls(
+            plan.num_shards,
+            num_elements,
+            tuple((block.first, block.last, block.members) for block in plan.blocks),
+            plan.adds,
+            num_sync_groups,
+            plan.homes,
+            exchanges if set(exchanges) != {"ring"} else (),
+        )
+
+    def exchange(self, shard: int) -> str:
+        """Return the name of the exchange of one shard."""
+        for name, (first, last, _) in zip(self.exchanges, self.members_by_block, strict=False):
+            if first <= shard < last:
+                return name
+        return "ring"
 
     def members(self, shard: int) -> tuple[int, ...]:
         """Devices of the ring that synchronises a shard, in ring order for direction +1."""
@@ -145,64 +334,6 @@ class SyncPlan:
             first * self.num_elements // self.num_shards,
             last * self.num_elements // self.num_shards,
         )
-
-
-def plan_key(
-    key: int, num_elements: int, itemsize: int, tables: Sequence[RoutingTable], placement: Placement
-) -> SyncPlan:
-    """The plan of one key, the same on every rank: boundaries follow the largest partition size."""
-    nbytes = num_elements * itemsize
-    num_shards = count_shards(nbytes, max(table.partition_bytes for table in tables))
-    if placement.collective == "ring":
-        blocks, contributors = _ring_everywhere(num_shards, nbytes, tables, placement)
-        return SyncPlan(num_shards, num_elements, blocks, contributors, placement.num_sync_groups)
-    same = key % placement.turns, num_shards, num_elements
-    plan = placement.plans.get(same)
-    if plan is None:
-        blocks, contributors = _reduce_on_each_node(key, num_shards, placement)
-        plan = SyncPlan(num_shards, num_elements, blocks, contributors, placement.num_sync_groups)
-        placement.plans[same] = plan
-    return plan
-
-
-Blocks = tuple[tuple[int, int, tuple[int, ...]], ...]
-Contributors = tuple[tuple[int, ...], ...]
-
-
-def _ring_everywhere(
-    num_shards: int, nbytes: int, tables: Sequence[RoutingTable], placement: Placement
-) -> tuple[Blocks, Contributors]:
-    routes = [proxy_for(nbytes, table) for table in tables]
-    contributors = tuple(
-        tuple(c for c, route in enumerate(routes) if route == device)
-        for device in range(placement.num_devices)
-    )
-    return ((0, num_shards, tuple(range(placement.num_devices))),), contributors
-
-
-def _reduce_on_each_node(
-    key: int, num_shards: int, placement: Placement
-) -> tuple[Blocks, Contributors]:
-    """Each node's devices take equal runs of shards; the key rotates which device is first."""
-    devices = [placement.adders_on(node) for node in placement.nodes]
-    cuts = {0, num_shards}
-    for local in devices:
-        cuts |= {-(-i * num_shards // len(local)) for i in range(len(local))}
-    edges = sorted(cuts)
-    blocks = tuple(
-        (
-            first,
-            last,
-            tuple(local[(first * len(local) // num_shards + key) % len(local)] for local in devices),
-        )
-        for first, last in pairwise(edges)
-    )
-    served = {device for _, _, members in blocks for device in members}
-    contributors = tuple(
-        placement.clients_on(placement.device_nodes[device]) if device in served else ()
-        for device in range(placement.num_devices)
-    )
-    return blocks, contributors
 
 
 def mask_of(first: int, last: int) -> int:

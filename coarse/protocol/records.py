@@ -11,6 +11,7 @@ from typing import NamedTuple
 from coarse.protocol.dtypes import STORAGE, DType, Op
 from coarse.protocol.odc_records import OdcRecord
 from coarse.protocol.paged_records import PagedRecord
+from coarse.protocol.plan import Facts, Tensor
 from coarse.protocol.snapshot_records import SnapshotRecord
 
 
@@ -44,10 +45,17 @@ class Descriptor(NamedTuple):
     priority: int
     parts: str = ""
     """Of a group of tensors end to end: how many they are, and a digest of their types and shapes."""
+    hint: int = 0
+    """What the strategy chose for it among all buckets of its model."""
 
     def is_alike(self, other: "Descriptor") -> bool:
         """Whether one contribution can be added to the other."""
-        return (self.dtype, self.op, self.shape, self.parts) == (other.dtype, other.op, other.shape, other.parts)
+        mine, theirs = self._replace(name="", priority=0), other._replace(name="", priority=0)
+        return mine == theirs
+
+    def tensor(self, key: int) -> Tensor:
+        """What strategies see of it, by the key that its name has."""
+        return Tensor(key, self.num_elements, STORAGE[self.dtype].itemsize, self.hint)
 
     @property
     def num_elements(self) -> int:
@@ -64,7 +72,8 @@ class Descriptor(NamedTuple):
 
     def __str__(self) -> str:
         parts = f" of {self.parts}" if self.parts else ""
-        return f"{DType(self.dtype).label}{list(self.shape)} op={Op(self.op).name.lower()}{parts}"
+        hint = f" hint={self.hint}" if self.hint else ""
+        return f"{DType(self.dtype).label}{list(self.shape)} op={Op(self.op).name.lower()}{parts}{hint}"
 
 
 @functools.lru_cache(maxsize=1 << 16)
@@ -192,21 +201,18 @@ class JoinFailed(NamedTuple):
 
 
 class Table(NamedTuple):
-    """A client's routing table for an epoch."""
+    """A client's facts for an epoch; in the mode coarse its routing table."""
 
     client: int
     epoch: int
-    threshold_bytes: int
-    latency_proxy: int
-    bandwidth_proxy: int
-    partition_bytes: int
+    facts: Facts
 
 
 class Tables(NamedTuple):
-    """All clients' routing tables of an epoch; every rank switches to it with its next iteration."""
+    """All clients' facts of an epoch; every rank switches to it with its next iteration."""
 
     epoch: int
-    tables: tuple[tuple[int, int, int, int], ...]
+    facts: tuple[Facts, ...]
 
 
 class Probe(NamedTuple):

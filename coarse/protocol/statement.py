@@ -8,7 +8,7 @@ from typing import Any
 from coarse.errors import ConfigError
 from coarse.protocol.config import Config
 
-VARIABLES = {"mode": "COARSE_MODE", "policy": "COARSE_POLICY"}
+VARIABLES = {"mode": "COARSE_MODE", "policy": "COARSE_POLICY", "strategy": "COARSE_STRATEGY"}
 """Settings that an environment variable may state by itself."""
 
 
@@ -20,14 +20,14 @@ class Statement:
     """All settings as this rank has them."""
     is_whole: bool
     """Whether it was given a configuration; else it takes that of those that were."""
-    variables: Mapping[str, str]
+    variables: Mapping[str, Any]
     """Settings that its environment states, where it was given no configuration."""
 
     @classmethod
     def of(cls, config: Config, given: object, environ: Mapping[str, str]) -> "Statement":
         """That of a rank whose `init` was `given` a configuration, or None, and made `config` of it."""
         is_whole = given is not None or "COARSE_CONFIG" in environ
-        stated = {key: environ[name] for key, name in VARIABLES.items() if name in environ}
+        stated = {key: getattr(config, key) for key, name in VARIABLES.items() if name in environ}
         return cls(config=config.to_mapping(), is_whole=is_whole, variables={} if is_whole else stated)
 
     def to_json(self) -> str:
@@ -85,8 +85,8 @@ def _require_variables_everywhere(statements: Sequence[Statement], whole: Sequen
             else:
                 value = "not set"
             by_value.setdefault(value, []).append(rank)
-        stated = {statement.variables[key] for statement in statements if key in statement.variables}
-        wanted = {statements[rank].config[key] for rank in whole}
+        stated = {repr(statement.variables[key]) for statement in statements if key in statement.variables}
+        wanted = {repr(statements[rank].config[key]) for rank in whole}
         if not stated or (wanted and stated == wanted) or len(by_value) == 1:
             continue
         said = " and ".join(f"{value} on ranks {ranks}" for value, ranks in by_value.items())

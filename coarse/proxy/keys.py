@@ -5,11 +5,12 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from coarse.protocol.dtypes import DType, Op
-from coarse.protocol.plan import Placement, RoutingTable, SyncPlan, plan_key, proxy_for
+from coarse.protocol.plan import Facts, Placement, SyncPlan
 from coarse.protocol.records import Descriptor, Failed, Located, Push, RingChunk
 from coarse.proxy.instructions import Region, RingId
 from coarse.proxy.queues import ReadyRun, ShardQueues
 from coarse.proxy.ring_run import RingRun
+from coarse.proxy.star_run import StarRun
 
 
 @dataclass
@@ -35,7 +36,7 @@ class KeyState:
     _itemsize: int = 1
     outstanding: int = 0
     finished: list[tuple[int, int, ReadyRun]] = field(default_factory=list)
-    rings: dict[RingId, RingRun] = field(default_factory=dict)
+    rings: dict[RingId, RingRun | StarRun] = field(default_factory=dict)
     """The rings under way."""
     ring_runs: dict[RingId, ReadyRun] = field(default_factory=dict)
     """What this proxy contributes to each ring that it has started."""
@@ -69,12 +70,12 @@ class KeyState:
         return None
 
     def settle(
-        self, tables: tuple[RoutingTable, ...], placement: Placement, device: int
+        self, facts: tuple[Facts, ...], placement: Placement, device: int
     ) -> list[RingChunk]:
         """Make the plan; the chunks that came early are handed back."""
         descriptor = self.descriptor = self.located[min(self.located)].descriptor
         self._itemsize = DType(descriptor.dtype).itemsize
-        self.plan = plan_key(self.key, descriptor.num_elements, self._itemsize, tables, placement)
+        self.plan = placement.plan_of(descriptor.tensor(self.key), facts)
         self.blocks = tuple(
             (first, last, len(members) == 1)
             for first, last, members in self.plan.members_by_block
@@ -97,14 +98,14 @@ class KeyState:
         return self.located[min(self.located)].descriptor.name
 
     def waits_for(
-        self, client: int, device: int, tables: tuple[RoutingTable, ...] | None
+        self, client: int, device: int, facts: tuple[Facts, ...] | None, placement: Placement
     ) -> bool:
         """Whether others wait for something that a client would have told this very device."""
-        if not self.located or tables is None:
+        if not self.located or facts is None:
             return False
         if client not in self.located:
-            nbytes = self.located[min(self.located)].descriptor.nbytes
-            return proxy_for(nbytes, tables[client]) == device
+            descriptor = self.located[min(self.located)].descriptor
+            return placement.plan_of(descriptor.tensor(self.key), facts).homes[client] == device
         if self.queues is None or self.plan is None:
             return False
         if client not in self.plan.contributors_by_device[device]:
@@ -136,11 +137,13 @@ class KeyState:
         )
         return Failed(self.key, self.epoch, "MismatchError", text)
 
-    def new_ring_run(self, ring: RingId, device: int) -> RingRun:
-        """What a device does in the ring of one shard."""
+    def new_ring_run(self, ring: RingId, device: int) -> RingRun | StarRun:
+        """What a device does in the exchange of one shard."""
         assert self.plan is not None
         begin, end = self.plan.bounds(ring.shard, ring.shard + 1)
         members, direction = self.plan.members(ring.shard), self.plan.direction(ring.shard)
+        if self.plan.exchange(ring.shard) == "star":
+            return StarRun(ring, end - begin, members, device)
         return RingRun(ring, end - begin, members, device, direction)
 
     def take_early(self) -> list[Push]:

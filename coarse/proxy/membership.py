@@ -1,7 +1,7 @@
 # Pure: no MPI, threads, clock or environment.
 """Which clients a device serves, whose tables it has, and who has joined or left."""
 
-from coarse.protocol.plan import Placement
+from coarse.protocol.plan import Facts, Placement
 from coarse.protocol.records import Deregister, Join, Joined, JoinFailed, Table
 
 
@@ -24,17 +24,14 @@ class Membership:
         """Own clients that have shut down, and of which nobody who joins has been told yet."""
         self._ranks = placement.ranks
 
-    def on_table(self, table: Table) -> tuple[tuple[int, int, int, int], ...] | None:
-        """All clients' tables in order of client once the last has come, else None."""
+    def on_table(self, table: Table) -> tuple[Facts, ...] | None:
+        """All clients' facts in order of client once the last has come, else None."""
         tables = self._tables.setdefault(table.epoch, {})
         tables[table.client] = table
         if len(tables) < self._num_clients:
             return None
         del self._tables[table.epoch]
-        rows = [tables[c] for c in range(self._num_clients)]
-        return tuple(
-            (t.threshold_bytes, t.latency_proxy, t.bandwidth_proxy, t.partition_bytes) for t in rows
-        )
+        return tuple(tables[c].facts for c in range(self._num_clients))
 
     def on_deregister(self, deregister: Deregister) -> tuple[Deregister, ...]:
         """What all clients said about a key once the last of them will not use it again, else nothing."""

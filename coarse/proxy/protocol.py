@@ -8,7 +8,7 @@ device, which tells all others; shards are announced straight to the devices tha
 
 from collections.abc import Callable
 
-from coarse.protocol.plan import Placement, RoutingTable
+from coarse.protocol.plan import Placement
 from coarse.protocol.records import (
     Allocate,
     Allocated,
@@ -253,8 +253,7 @@ class ProxyProtocol:
             return forwarded
         tables = Tables(table.epoch, complete)
         told = [Send(c, tables) for c in self._membership.own_clients]
-        rows = tuple(_routing_table(row) for row in complete)
-        return [*forwarded, *told, *self._sync.use_tables(table.epoch, rows)]
+        return [*forwarded, *told, *self._sync.use_facts(table.epoch, complete)]
 
     def _on_join(self, join: Join) -> list[Instruction]:
         forwarded = self._forward(join.client, join)
@@ -324,13 +323,3 @@ class ProxyProtocol:
         first = self._placement.num_clients
         devices = range(self._placement.num_devices)
         return [Send(first + d, record) for d in devices if d != self.device]
-
-
-def _routing_table(row: tuple[int, int, int, int]) -> RoutingTable:
-    threshold, latency, bandwidth, partition = row
-    return RoutingTable(
-        threshold_bytes=threshold,
-        latency_proxy=latency,
-        bandwidth_proxy=bandwidth,
-        partition_bytes=partition,
-    )

@@ -10,13 +10,14 @@ client fail, as for one that has shut down. Until then they wait, for it may joi
 
 from collections import defaultdict
 
-from coarse.protocol.plan import Placement, RoutingTable
+from coarse.protocol.plan import Facts, Placement
 from coarse.protocol.records import Failed, Located, Push, Ready, RingChunk
 from coarse.protocol.units import MIB
 from coarse.proxy.instructions import Instruction, Reduce, RingFinish, RingId, RingReduce, Send
 from coarse.proxy.keys import KeyState
 from coarse.proxy.queues import ReadyRun, merged_results
 from coarse.proxy.ring_run import RingRun
+from coarse.proxy.star_run import StarRun
 from coarse.storage.versions import VersionTable
 
 FOLD_BYTES = 8 * MIB
@@ -33,7 +34,7 @@ class Synchronisation:
         """(key, epoch) -> its state."""
         self._epochs: defaultdict[int, list[int]] = defaultdict(list)
         """Key -> the epochs in which it has a state."""
-        self._tables: dict[int, tuple[RoutingTable, ...]] = {}
+        self._facts: dict[int, tuple[Facts, ...]] = {}
         self._excused: set[int] = set()
         self._left: set[int] = set()
         self._deregistered: defaultdict[int, set[int]] = defaultdict(set)
@@ -46,14 +47,14 @@ class Synchronisation:
 
     # --- what ranks agree on
 
-    def use_tables(self, epoch: int, tables: tuple[RoutingTable, ...]) -> list[Instruction]:
-        """The routing tables of an epoch are complete: make the plans that waited for them.
+    def use_facts(self, epoch: int, facts: tuple[Facts, ...]) -> list[Instruction]:
+        """All clients' facts of an epoch are known: make the plans that waited for them.
 
         Keys of the epoch before the last are forgotten: a client sends its table for an epoch only
         once it has all results of the epochs before.
         """
-        self._tables[epoch] = tables
-        self._tables.pop(epoch - 2, None)
+        self._facts[epoch] = facts
+        self._facts.pop(epoch - 2, None)
         for state in list(self.keys.values()):
             if state.epoch <= epoch - 2 and not state.outstanding:
                 self._drop(state)
@@ -219,13 +220,13 @@ class Synchronisation:
         """Make the plan once everybody who is not excused has registered; take what came early."""
         steps: list[Instruction] = []
         if state.plan is None:
-            tables = self._tables.get(state.epoch)
+            facts = self._facts.get(state.epoch)
             known = state.located.keys() | self._excused
-            if tables is None or not state.located or len(known) < self._placement.num_clients:
+            if facts is None or not state.located or len(known) < self._placement.num_clients:
                 return []
             if state.failed is not None:
                 return []
-            for chunk in state.settle(tables, self._placement, self._device):
+            for chunk in state.settle(facts, self._placement, self._device):
                 steps += self._take_chunk(state, chunk)
         for push in state.take_early():
             steps += self._enqueue(state, push)
@@ -260,7 +261,7 @@ class Synchronisation:
             return []
         replaced_by = state.replaced_by if state.has_pushes else set()
         for client in sorted((self._left | replaced_by) - self._excused):
-            if state.waits_for(client, self._device, self._tables.get(state.epoch)):
+            if state.waits_for(client, self._device, self._facts.get(state.epoch), self._placement):
                 rank = self._placement.ranks[client]
                 failed = state.left_by(client, rank) if client in self._left else state.deserted_by(client, rank)
                 first, num_devices = self._placement.num_clients, self._placement.num_devices
@@ -321,7 +322,7 @@ class Synchronisation:
             ring, descriptor.dtype, descriptor.op, end - begin, sources, descriptor.priority
         )
 
-    def _ring_run(self, state: KeyState, ring: RingId) -> RingRun:
+    def _ring_run(self, state: KeyState, ring: RingId) -> RingRun | StarRun:
         run = state.rings.get(ring)
         if run is None:
             run = state.rings[ring] = state.new_ring_run(ring, self._device)

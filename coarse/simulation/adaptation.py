@@ -16,13 +16,14 @@ from typing import TypeVar
 
 from coarse.client.probing import ProbeCopy, Probing
 from coarse.hardware.links import Link
-from coarse.protocol.plan import Placement, RoutingTable
+from coarse.protocol.plan import Facts, Placement
 from coarse.protocol.units import KIB
 from coarse.simulation.blame import estimated_links
 from coarse.simulation.job import Job
-from coarse.simulation.profiling import local_tables, probe_s, probings
+from coarse.simulation.profiling import facts_of, probe_s, probings
 from coarse.simulation.sites import Site, reachable_proxies
 from coarse.simulation.volleys import Volley, VolleySend, probe_volley, volley_s
+from coarse.strategy.rounds import By
 
 PROFILE_EVERY = 10
 """Iterations between two looks, where nobody says otherwise. A look takes up to 2 % of an iteration as short as those
@@ -53,12 +54,12 @@ class Profile:
     end_s: float
     num_changed: int
     """Transfers that took another time than the last time."""
-    tables: tuple[RoutingTable, ...]
+    facts: tuple[Facts, ...]
     """Those in use afterwards."""
-    num_proxy_gradients: int
-    """In use afterwards, too."""
+    by: tuple[str, ...]
+    """Who sums each gradient afterwards: "devices" or "workers"."""
     is_new: bool
-    """Whether tables or split are others than before."""
+    """Whether facts or round are others than before."""
 
     @property
     def duration_s(self) -> float:
@@ -75,10 +76,15 @@ class Profile:
             begin_s=begin_s,
             end_s=end_s,
             num_changed=num_changed,
-            tables=after.tables,
-            num_proxy_gradients=after.num_proxy_gradients,
-            is_new=(after.tables, after.num_proxy_gradients) != (before.tables, before.num_proxy_gradients),
+            facts=after.facts,
+            by=tuple(by.value for by in after.round.by),
+            is_new=(after.facts, after.round) != (before.facts, before.round),
         )
+
+    @property
+    def num_to_devices(self) -> int:
+        """Gradients that the devices sum afterwards."""
+        return self.by.count(By.DEVICES.value)
 
 
 def keep_tables(job: Job) -> Job:
@@ -94,7 +100,7 @@ class Adaptation:
         self._model = job.site
         self._decide = decide
         placement = job.placement
-        self._probings = probings(placement.local_proxies, reachable_proxies(placement), job.routing)
+        self._probings = probings(placement.cluster, job.strategy.probes)
         self._seconds: list[dict[ProbeCopy, float]] = [{} for _ in self._probings]
         self._looks = tuple(look_volleys(placement, job.site, self._look_bytes))
         self._looked: tuple[Seconds, ...] = ()
@@ -104,17 +110,15 @@ class Adaptation:
         for client, probing in enumerate(self._probings):
             self._seconds[client] = {probe: probe_s(self._model, client, probe) for probe in probing.probes()}
 
-    def measure_all(self) -> Measuring[tuple[RoutingTable, ...]]:
-        """Before the first iteration: all clients in turn measure all. Their tables; `job` takes them.
-
-        A job for which local routes were chosen keeps these; the rest of its tables is as measured.
-        """
+    def measure_all(self) -> Measuring[tuple[Facts, ...]]:
+        """Before the first iteration: all clients in turn measure all. Their facts; `job` takes them, as its strategy
+        says."""
         for client, probing in enumerate(self._probings):
             for probe in probing.probes():
                 self._seconds[client][probe] = max((yield probe_volley(client, probe)))
-        measured, local_proxies = self._tables(), self.job.placement.local_proxies
-        is_local = self.job.tables == local_tables(self.job.tables, local_proxies)
-        self.job = replace(self.job, tables=local_tables(measured, local_proxies) if is_local else measured)
+        measured, job = self._facts(), self.job
+        used = job.strategy.measured_again(job.facts, measured, job.placement.cluster)
+        self.job = replace(job, facts=used)
         return measured
 
     def look(self) -> Measuring[int]:
@@ -157,13 +161,15 @@ class Adaptation:
 
     def _decide_on(self, links: tuple[Link, ...]) -> None:
         site = replace(self._model, links=links)
-        trial = replace(self.job, site=site, tables=self._tables(), rate_changes=(), profile_every=0)
+        trial = replace(self.job, site=site, facts=self._facts(), rate_changes=(), profile_every=0)
         decided = self._decide(trial)
-        self.job = replace(self.job, tables=decided.tables, num_proxy_gradients=decided.num_proxy_gradients)
+        self.job = replace(self.job, facts=decided.facts, round=decided.round)
 
-    def _tables(self) -> tuple[RoutingTable, ...]:
+    def _facts(self) -> tuple[Facts, ...]:
+        job = self.job
         return tuple(
-            probing.table(seconds) for probing, seconds in zip(self._probings, self._seconds, strict=True)
+            facts_of(client, probing, seconds, job.strategy, job.placement.cluster)
+            for client, (probing, seconds) in enumerate(zip(self._probings, self._seconds, strict=True))
         )
 
     @property

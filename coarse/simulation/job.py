@@ -3,7 +3,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from operator import mul
 from statistics import fmean
@@ -11,13 +11,14 @@ from statistics import fmean
 from coarse.hardware.compute import ComputeProfile
 from coarse.hardware.degradation import RateChange
 from coarse.hardware.models import Model
-from coarse.protocol.config import MeasuredRouting
 from coarse.protocol.dtypes import DType, Op
 from coarse.protocol.layout import bucket_limit_bytes, fuse
-from coarse.protocol.plan import Placement, RoutingTable
+from coarse.protocol.plan import Facts, Placement
 from coarse.protocol.records import Descriptor
 from coarse.simulation.jitter import Jitter
 from coarse.simulation.sites import Site
+from coarse.strategy.rounds import By, Round, first_to_devices
+from coarse.strategy.strategy import Strategy, require_hints, require_round_of
 
 DTYPE = DType.FLOAT32
 
@@ -36,29 +37,26 @@ class Gradient:
         """Its bytes in float32."""
         return self.num_elements * DTYPE.itemsize
 
-    def descriptor(self, priority: int) -> Descriptor:
+    def descriptor(self, priority: int, hint: int = 0) -> Descriptor:
         """As clients register it."""
-        return Descriptor(self.name, int(DTYPE), int(Op.AVERAGE), (self.num_elements,), priority)
+        shape = (self.num_elements,)
+        return Descriptor(self.name, int(DTYPE), int(Op.AVERAGE), shape, priority, hint=hint)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """A training job on a site.
-
-    The first `num_proxy_gradients` gradients in the order of backward go to the memory devices, and
-    the workers all-reduce the rest themselves (COARSE III-F).
-    """
+    """A training job on a site: memory devices sum some gradients, and the workers the others (COARSE III-F)."""
 
     site: Site
     placement: Placement
-    tables: tuple[RoutingTable, ...]
+    facts: tuple[Facts, ...]
+    """By worker what plans of tensors follow from; () where no device sums anything."""
     gradients: tuple[Gradient, ...]
     """In the order in which backward produces them: the model's last layer first."""
     forward_s: float
     backward_s: float
-    num_proxy_gradients: int
-    hold_back: bool = True
-    """Whether the workers' ring waits for the end of backward, as COARSE's T_train has it (III-F)."""
+    round: Round
+    """Who sums which gradients, and when they set out; its facts are the job's."""
     ring_slow_down: float = 1.0
     """How many times longer a worker computes while a ring of the workers is under way."""
     slow_downs: tuple[float, ...] = ()
@@ -68,15 +66,13 @@ class Job:
     num_iterations: int = 3
     one_stands_for_all: bool = False
     """Simulate the first worker and its proxy, as slow as the slowest, for all: see macro.py."""
-    routing: MeasuredRouting = field(default_factory=MeasuredRouting)
-    """How tables follow from measurements."""
     profile_every: int = 0
     """Iterations after which all workers profile again, and the job is decided anew; 0: never."""
     rate_changes: tuple[RateChange, ...] = ()
     """What happens to links while the job runs; its first iteration begins at second 0."""
 
     def __post_init__(self) -> None:
-        _require(0 <= self.num_proxy_gradients <= len(self.gradients), "num_proxy_gradients", self.num_proxy_gradients)
+        _require(len(self.round.by) == len(self.gradients), "round", f"{len(self.round.by)} gradients")
         _require(self.num_iterations >= 1, "num_iterations", self.num_iterations)
         _require(self.profile_every >= 0, "profile_every", self.profile_every)
         known = range(len(self.site.links))
@@ -93,6 +89,38 @@ class Job:
     def num_workers(self) -> int:
         """How many workers train."""
         return self.placement.num_clients
+
+    @property
+    def strategy(self) -> Strategy:
+        """Who plans tensors and decides rounds."""
+        strategy = self.placement.planner
+        assert isinstance(strategy, Strategy)
+        return strategy
+
+    def descriptors(self) -> list[Descriptor]:
+        """As clients register gradients, with the hints of the job's strategy."""
+        nbytes = [gradient.nbytes for gradient in self.gradients]
+        hints = require_hints(self.strategy, self.strategy.hints(nbytes, self.placement.cluster, self.facts), nbytes)
+        pairs = zip(self.gradients, hints, strict=True)
+        return [gradient.descriptor(position, hint) for position, (gradient, hint) in enumerate(pairs)]
+
+    @property
+    def num_to_devices(self) -> int:
+        """Gradients that the devices sum."""
+        return self.round.num_to_devices
+
+    def with_split(self, num_to_devices: int) -> "Job":
+        """The same job of which the devices sum the first gradients and the workers the others, held back as before."""
+        by = first_to_devices(num_to_devices, len(self.gradients)).by
+        return replace(self, round=replace(self.round, by=by))
+
+    def round_at(self, iteration: int) -> Round:
+        """Who sums which gradients in one iteration."""
+        return require_round_of(self.strategy, iteration, self.round)
+
+    def gradients_by(self, by: By) -> tuple[int, ...]:
+        """Positions of the gradients that devices, or workers, sum; in the order of backward."""
+        return tuple(position for position, other in enumerate(self.round.by) if other is by)
 
     @property
     def simulated_workers(self) -> range:

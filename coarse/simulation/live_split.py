@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""How many buckets of a live job go to the memory devices, decided from what its first steps measured (COARSE III-F).
+"""What a strategy decides by in a live job: what its first steps measured (COARSE III-F).
 
 The job is simulated on a site of two links: one gives every bucket back the time that memory devices took for so many
 bytes, the other what an all-reduce of the workers took. Both were measured with all workers taking part, so two
@@ -8,17 +8,20 @@ simulated workers stand for any number.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
 
-from coarse.client.dual_sync import IterationTimes, SyncRates, best_proxy_bytes, split_keys
 from coarse.hardware.links import Link, rising
 from coarse.hardware.quantities import SizeTable
-from coarse.protocol.plan import Placement, RoutingTable
+from coarse.protocol.plan import Placement
 from coarse.simulation.job import Gradient, Job
-from coarse.simulation.policies import with_best_split
 from coarse.simulation.sites import Site
-from coarse.simulation.training import simulate
+from coarse.simulation.view import SiteView
+from coarse.strategy.builtin import Coarse
+from coarse.strategy.dual_sync import SyncRates
+from coarse.strategy.rounds import Round, first_to_devices
+from coarse.strategy.routing import RoutingTable
 
 LEAST_GAIN = 0.02
 """Share of an iteration below which a simulated gain is within what measurements tell: the devices take all then."""
@@ -29,7 +32,7 @@ _PLACEMENT = Placement(
     device_nodes=(0,),
     local_proxies=(0, 0),
     ranks=(0, 1, 2),
-    collective="in_place",
+    planner=Coarse(),
     num_sync_groups=1,
 )
 
@@ -58,71 +61,61 @@ class MeasuredStep:
     """Of each bucket, in the order of backward: from the first gradient until it was complete."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Split:
-    """A decision: the first `num_to_devices` buckets go to the memory devices, the others to the workers."""
+class MeasuredView(SiteView):
+    """See View: buckets of `nbytes` each, in the order of backward. The same numbers decide alike on every worker."""
 
-    num_to_devices: int
-    simulated_s: float
-    """An iteration with it."""
-    simulated_all_s: float
-    """An iteration of which the devices take all."""
+    def __init__(self, nbytes: Sequence[int], step: MeasuredStep, ways: MeasuredWays, num_workers: int) -> None:
+        super().__init__(measured_job(nbytes, step, ways))
+        self._ways = ways
+        self._all_workers = num_workers
+        self._known_s: dict[tuple[Round, int], float] = {}
 
+    @property
+    def least_gain(self) -> float:
+        return LEAST_GAIN
 
-def choose_split(
-    policy: str, nbytes: Sequence[int], step: MeasuredStep, ways: MeasuredWays, num_workers: int
-) -> Split:
-    """The split of buckets of `nbytes` each, in the order of backward: "paper" minimises T_train of COARSE III-F,
-    "auto" simulates the iteration. The same numbers give the same split on every worker.
-    """
-    job = measured_job(nbytes, step, ways, len(nbytes))
-    best, best_s = len(nbytes), _iteration_s(job)
-    all_s, worth_s = best_s, best_s * (1 - LEAST_GAIN)
-    if policy == "paper":
-        best = measured_paper_split(nbytes, step, ways, num_workers)
-        best_s = _iteration_s(replace(job, num_proxy_gradients=best))
-    elif least_s(nbytes, step, ways) < worth_s:
-        chosen = with_best_split(job)
-        if (chosen_s := _iteration_s(chosen)) <= worth_s:
-            best, best_s = chosen.num_proxy_gradients, chosen_s
-    return Split(num_to_devices=best, simulated_s=best_s, simulated_all_s=all_s)
+    @property
+    def least_shared_s(self) -> float:
+        """The workers' sum of the last bucket follows backward."""
+        step, half = self.step, measured_link("half", _halved(self._ways.workers))
+        return step.forward_s + step.backward_s + 2 * half.alone_s(self.nbytes[-1] // 8 * 4)
 
+    @cached_property
+    def rates(self) -> SyncRates:
+        """Each side's bandwidth is what its largest measured sum comes to.
 
-def least_s(nbytes: Sequence[int], step: MeasuredStep, ways: MeasuredWays) -> float:
-    """No iteration of which the workers sum anything is shorter: their sum of the last bucket follows backward."""
-    half = measured_link("half", _halved(ways.workers))
-    return step.forward_s + step.backward_s + 2 * half.alone_s(nbytes[-1] // 8 * 4)
+        The paper has as many devices as workers, each of which sends 2(p-1)/p of the bytes. So the rates here are those
+        at which such rings would take as long as was measured, whatever the devices' number and way to add.
+        """
+        num_workers = self._all_workers
+        sent = 2 * (num_workers - 1) / num_workers
+        proxy, worker = (sent * table[-1][0] / table[-1][1] for table in (self._ways.devices, self._ways.workers))
+        return SyncRates(
+            num_workers=num_workers, num_devices=num_workers, worker_bytes_per_s=worker, proxy_bytes_per_s=proxy
+        )
 
-
-def measured_paper_split(nbytes: Sequence[int], step: MeasuredStep, ways: MeasuredWays, num_workers: int) -> int:
-    """Buckets for the devices by T_train, each side's bandwidth being what its largest measured sum comes to.
-
-    The paper has as many devices as workers, each of which sends 2(p-1)/p of the bytes. So the rates here are those at
-    which such rings would take as long as was measured, whatever the devices' number and way to add.
-    """
-    sent = 2 * (num_workers - 1) / num_workers
-    proxy, worker = (sent * table[-1][0] / table[-1][1] for table in (ways.devices, ways.workers))
-    rates = SyncRates(
-        num_workers=num_workers, num_devices=num_workers, worker_bytes_per_s=worker, proxy_bytes_per_s=proxy
-    )
-    times = IterationTimes(forward_s=step.forward_s, backward_s=step.backward_s)
-    return split_keys(nbytes, best_proxy_bytes(sum(nbytes), times, rates))
+    def iteration_s(self, decided: Round, *, iterations: int = 1) -> float:
+        known = decided, iterations
+        if known not in self._known_s:
+            self._known_s[known] = super().iteration_s(decided, iterations=iterations)
+        return self._known_s[known]
 
 
-def measured_job(nbytes: Sequence[int], step: MeasuredStep, ways: MeasuredWays, num_to_devices: int) -> Job:
-    """The job to simulate. A bucket that was complete before an earlier one counts as complete with it."""
+def measured_job(nbytes: Sequence[int], step: MeasuredStep, ways: MeasuredWays) -> Job:
+    """The job to simulate, all of it on the devices. A bucket that was complete before an earlier one counts as
+    complete with it."""
     ready_s = (min(at_s, step.backward_s) for at_s in accumulate(step.ready_s, max))
     return Job(
         site=measured_site(ways),
         placement=_PLACEMENT,
-        tables=(_WHOLE, _WHOLE),
+        facts=(_WHOLE, _WHOLE),
         gradients=tuple(
             Gradient(name=f"bucket {index}", num_elements=max(1, count // 4), ready_s=at_s)
             for index, (count, at_s) in enumerate(zip(nbytes, ready_s, strict=True))
         ),
         forward_s=step.forward_s,
         backward_s=step.backward_s,
-        num_proxy_gradients=num_to_devices,
+        round=first_to_devices(len(nbytes), len(nbytes)),
         num_iterations=1,
     )
 
@@ -158,6 +151,3 @@ def measured_link(name: str, table: SizeTable) -> Link:
 def _halved(table: SizeTable) -> SizeTable:
     return tuple((nbytes // 2, seconds / 2) for nbytes, seconds in table)
 
-
-def _iteration_s(job: Job) -> float:
-    return simulate(job).iteration_s

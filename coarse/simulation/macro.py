@@ -24,10 +24,11 @@ from coarse.protocol.records import Located, Table
 from coarse.proxy.instructions import RingSend
 from coarse.simulation.devices import SimulatedDevices, SimulatedDriver
 from coarse.simulation.engine import Engine
-from coarse.simulation.job import DTYPE, Gradient, Job
+from coarse.simulation.job import DTYPE, Job
 from coarse.simulation.proxied import OnSynced, Proxied
 from coarse.simulation.sites import Hop, Path, Site
 from coarse.simulation.worker_ring import WorkerRing
+from coarse.strategy.routing import RoutingTable, local_tables
 
 MOST_MEMBERS = 17
 """So many members take every step; in a larger ring that many stand for all."""
@@ -36,23 +37,23 @@ MOST_MEMBERS = 17
 class ProxiedAlike(Proxied):
     """Memory devices of which the first stands for all."""
 
-    def __init__(self, engine: Engine, job: Job, gradients: Sequence[Gradient], on_synced: OnSynced) -> None:
+    def __init__(self, engine: Engine, job: Job, positions: Sequence[int], on_synced: OnSynced) -> None:
         num_members = job.placement.num_devices
         num_few = min(num_members, MOST_MEMBERS)
         driver = partial(DriverOfFirst, num_few=num_few, num_members=num_members)
-        super().__init__(engine, with_few_members(job, num_few), gradients, on_synced, driver)
+        super().__init__(engine, with_few_members(job, num_few), positions, on_synced, driver)
 
     def register(self) -> None:
         """See Proxied: what the others would have told the first device."""
         job, first, device = self.job, self.clients[0], self.devices[0]
-        self.deliver(first.on_profiled(job.tables[0]))
-        for client, table in enumerate(job.tables[1:], start=1):
-            device.on_record(Table(client, first.epoch + 1, *table.row))
+        self.deliver(first.on_profiled(job.facts[0]))
+        for client, facts in enumerate(job.facts[1:], start=1):
+            device.on_record(Table(client, first.epoch + 1, facts))
             self.follow()
-        for key, descriptor in zip(self.keys, self.descriptors, strict=True):
+        for position, descriptor in self.descriptors.items():
             self.deliver(first.register(descriptor))
             for client in range(1, job.num_workers):
-                device.on_record(Located(client, key, first.epoch, descriptor, client, 0))
+                device.on_record(Located(client, self.keys[position], first.epoch, descriptor, client, 0))
                 self.follow()
 
 
@@ -81,8 +82,8 @@ class DriverOfFirst(SimulatedDriver):
 class WorkerRingAlike(WorkerRing):
     """A ring of workers of which the first stands for all; gradients go round one by one, so two members do."""
 
-    def __init__(self, engine: Engine, job: Job, gradients: Sequence[Gradient], on_synced: OnSynced) -> None:
-        super().__init__(engine, job, gradients, on_synced, num_members=min(2, job.num_workers))
+    def __init__(self, engine: Engine, job: Job, positions: Sequence[int], on_synced: OnSynced) -> None:
+        super().__init__(engine, job, positions, on_synced, num_members=min(2, job.num_workers))
         self._num_workers = job.num_workers
         self._waits = Waits(job.site, job.site.worker_hops)
 
@@ -155,9 +156,6 @@ def with_few_members(job: Job, num_few: int) -> Job:
             local_proxies=tuple(range(num_few)),
             ranks=tuple(range(2 * num_few)),
         ),
-        tables=tuple(
-            replace(job.tables[0], threshold_bytes=0, latency_proxy=device, bandwidth_proxy=device)
-            for device in range(num_few)
-        ),
+        facts=local_tables([RoutingTable(*job.facts[0])] * num_few, range(num_few)),
         slow_downs=(),
     )

@@ -1,20 +1,19 @@
 # Pure: no MPI, threads, clock or environment.
-"""What COARSE's profiler finds on a site, and the routing tables that follow (COARSE III-E).
+"""What COARSE's profiler finds on a site, and the facts that follow (COARSE III-E).
 
 The probes are those of live profiling, made on the model of the links: copies of rising sizes to
 each proxy, with as much coming back at the same time, since push and pull run together in training.
 """
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 
 from coarse.client.probing import ProbeCopy, Probing
-from coarse.client.routing import ProxyProfile
 from coarse.hardware.links import Link
-from coarse.protocol.config import MeasuredRouting
-from coarse.protocol.plan import RoutingTable
+from coarse.protocol.plan import Cluster, Facts
 from coarse.simulation.sites import Path, Site
 from coarse.simulation.volleys import ends_s, probe_volley, volley_s
+from coarse.strategy.routing import ProxyProfile
+from coarse.strategy.strategy import Strategy, require_facts
 
 
 def probe_s(site: Site, client: int, probe: ProbeCopy) -> float:
@@ -32,32 +31,28 @@ def profile_proxy(site: Site, client: int, device: int, *, is_local: bool, sizes
     )
 
 
-def probings(
-    local_proxies: Sequence[int], reachable: Sequence[Sequence[int]], routing: MeasuredRouting
-) -> tuple[Probing, ...]:
-    """What each client measures; `reachable` names its proxies: those of its node."""
+def probings(cluster: Cluster, sizes: Sequence[int]) -> tuple[Probing, ...]:
+    """What each client measures: its ways to the devices of its node."""
     return tuple(
-        Probing(devices=tuple(devices), local=local, routing=routing)
-        for local, devices in zip(local_proxies, reachable, strict=True)
+        Probing(devices=cluster.devices_on(node), local=local, sizes=tuple(sizes))
+        for node, local in zip(cluster.worker_nodes, cluster.local_devices, strict=True)
     )
 
 
-def measured_tables(
-    site: Site, local_proxies: Sequence[int], reachable: Sequence[Sequence[int]], routing: MeasuredRouting
-) -> tuple[RoutingTable, ...]:
-    """Every client's table, all measured on the model of the links."""
-    return tuple(
-        probing.table({probe: probe_s(site, client, probe) for probe in probing.probes()})
-        for client, probing in enumerate(probings(local_proxies, reachable, routing))
-    )
+def measured_facts(site: Site, cluster: Cluster, strategy: Strategy) -> tuple[Facts, ...]:
+    """Every client's facts, all measured on the model of the links."""
+    found = []
+    for client, probing in enumerate(probings(cluster, strategy.probes)):
+        seconds = {probe: probe_s(site, client, probe) for probe in probing.probes()}
+        found.append(facts_of(client, probing, seconds, strategy, cluster))
+    return tuple(found)
 
 
-def local_tables(tables: tuple[RoutingTable, ...], local_proxies: tuple[int, ...]) -> tuple[RoutingTable, ...]:
-    """The same tables with every tensor on its client's local proxy."""
-    return tuple(
-        replace(table, threshold_bytes=0, latency_proxy=local, bandwidth_proxy=local)
-        for table, local in zip(tables, local_proxies, strict=True)
-    )
+def facts_of(
+    client: int, probing: Probing, seconds: Mapping[ProbeCopy, float], strategy: Strategy, cluster: Cluster
+) -> Facts:
+    """What one client tells all others after it has measured."""
+    return require_facts(strategy, strategy.facts(client, probing.profiles(seconds), cluster))
 
 
 def ring_bytes_per_s(links: Sequence[Link], paths: Sequence[Path], nbytes: int) -> float:

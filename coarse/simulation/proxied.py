@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from coarse.protocol.records import key_of
 from coarse.simulation.devices import SimulatedDevices, SimulatedDriver
 from coarse.simulation.engine import Engine
-from coarse.simulation.job import Gradient, Job
+from coarse.simulation.job import Job
 
 OnSynced = Callable[[int, int], None]
 """(worker, position of the gradient): it holds the combined values."""
@@ -22,23 +22,25 @@ class Proxied(SimulatedDevices):
         self,
         engine: Engine,
         job: Job,
-        gradients: Sequence[Gradient],
+        positions: Sequence[int],
         on_synced: OnSynced,
         driver: Callable[[SimulatedDevices, int], SimulatedDriver] = SimulatedDriver,
     ) -> None:
+        """`positions`: of the job's gradients those that devices sum."""
         super().__init__(engine, job.site, job.placement, self._on_gradient, driver=driver)
         self.job = job
         self._on_synced = on_synced
-        self.descriptors = [gradient.descriptor(position) for position, gradient in enumerate(gradients)]
-        self.keys = [key_of(one.name) for one in self.descriptors]
-        self._positions = {key: position for position, key in enumerate(self.keys)}
+        every = job.descriptors()
+        self.descriptors = {position: every[position] for position in positions}
+        self.keys = {position: key_of(one.name) for position, one in self.descriptors.items()}
+        self._positions = {key: position for position, key in self.keys.items()}
 
     def register(self) -> None:
-        """All clients' tables, and then all names."""
+        """All clients' facts, and then all names."""
         for client, protocol in enumerate(self.clients):
-            self.deliver(protocol.on_profiled(self.job.tables[client]))
+            self.deliver(protocol.on_profiled(self.job.facts[client]))
         for protocol in self.clients:
-            for descriptor in self.descriptors:
+            for descriptor in self.descriptors.values():
                 self.deliver(protocol.register(descriptor))
 
     def push_gradient(self, worker: int, position: int) -> None:

@@ -89,6 +89,8 @@ class Report:
     """Meetings at which the running job was profiled, in order."""
     syncs: tuple[Sync, ...] = field(default=(), repr=False)
     """Empty unless the simulation was recorded."""
+    period: int = 1
+    """Iterations at the end over which figures are means: those of rounds that repeat."""
     recording: Recording | None = field(default=None, repr=False)
     """What ports, links and adders did, where that was asked for."""
 
@@ -97,15 +99,20 @@ class Report:
         last = max(row.iteration for row in self.iterations)
         return tuple(row for row in self.iterations if row.iteration == last)
 
+    def _counted(self) -> tuple[WorkerIteration, ...]:
+        """The last iterations of every worker, of one period."""
+        first = max(row.iteration for row in self.iterations) - self.period + 1
+        return tuple(row for row in self.iterations if row.iteration >= first)
+
     @property
     def iteration_s(self) -> float:
-        """Mean seconds of the last iteration over workers."""
-        return fmean(row.duration_s for row in self.steady())
+        """Mean seconds of an iteration of the last period over workers."""
+        return fmean(row.duration_s for row in self._counted())
 
     @property
     def exposed_s(self) -> float:
-        """Mean exposed communication of the last iteration: COARSE's blocked communication (V-E)."""
-        return fmean(row.exposed_s for row in self.steady())
+        """Mean exposed communication in the last period: COARSE's blocked communication (V-E)."""
+        return fmean(row.exposed_s for row in self._counted())
 
     @property
     def profile_share(self) -> float:
@@ -114,10 +121,10 @@ class Report:
 
     @property
     def compute_s(self) -> float:
-        """Mean compute of the last iteration."""
-        return fmean(row.compute_s - row.others_idle_s for row in self.steady())
+        """Mean compute of an iteration of the last period."""
+        return fmean(row.compute_s - row.others_idle_s for row in self._counted())
 
     @property
     def idle_s(self) -> float:
-        """Mean wait for slower workers in the last iteration."""
-        return fmean(row.idle_s + row.others_idle_s for row in self.steady())
+        """Mean wait for slower workers in an iteration of the last period."""
+        return fmean(row.idle_s + row.others_idle_s for row in self._counted())

@@ -1,58 +1,34 @@
 # Pure: no MPI, threads, clock or environment.
 """A question about a training job on a machine, and the simulated job that answers it."""
 
-import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from coarse.client.dual_sync import IterationTimes, SyncRates, best_proxy_bytes, split_keys
+from coarse.client.probing import Probing
 from coarse.errors import ConfigError
 from coarse.hardware.accelerator import EAGER_FRAMEWORK, MemoryAccount, Optimizer, Training, require_fit
 from coarse.hardware.compute import ComputeProfile
 from coarse.hardware.degradation import Degradation, rate_changes
-from coarse.hardware.links import Link
 from coarse.hardware.machine import Machine
 from coarse.hardware.models import Model
 from coarse.hardware.placement import EndpointPlacement, place
 from coarse.hardware.wiring import PathKind
-from coarse.protocol.composition import WHOLE_BYTES
 from coarse.protocol.config import COLLECTIVES, LIVE_COLLECTIVE, MeasuredRouting
-from coarse.protocol.plan import Placement, RoutingTable
+from coarse.protocol.plan import Cluster, Facts, Placement
 from coarse.protocol.units import MIB
 from coarse.simulation.jitter import Jitter
 from coarse.simulation.job import Gradient, Job, gradients_of
-from coarse.simulation.policies import Simulate, with_best_split
-from coarse.simulation.profiling import local_tables, measured_tables, ring_bytes_per_s
+from coarse.simulation.profiling import facts_of, measured_facts, probe_s
 from coarse.simulation.ring_order import in_ring_order
 from coarse.simulation.site_of_one import site_of_one
-from coarse.simulation.sites import STEPWISE_RANKS, Path, Site, coarse_site, dense_site, placement_of, reachable_proxies
+from coarse.simulation.sites import STEPWISE_RANKS, Site, coarse_site, dense_site, placement_of
 from coarse.simulation.training import simulate
-
-_RING_BYTES = 4 * MIB
-"""What ring neighbours exchange when the profiler measures BW_proxy and BW_GPU."""
-
-
-class Mode(enum.StrEnum):
-    """Who synchronises."""
-
-    DENSE = "dense"
-    """One memory device behind coherent loads and stores (COARSE III-B)."""
-    ALLREDUCE = "allreduce"
-    """The workers, in a ring."""
-    COARSE = "coarse"
-    """Memory devices, and by dual synchronisation the workers too."""
-
-
-class Policy(enum.StrEnum):
-    """How the mode coarse decides what goes to the memory devices."""
-
-    AUTO = "auto"
-    """By simulating the iteration; routes too."""
-    PAPER = "paper"
-    """By T_train of COARSE III-F, which leaves out push and pull."""
-    DEVICES = "devices"
-    """Everything."""
+from coarse.simulation.view import Simulate, alone, decide, decided_job
+from coarse.strategy.named import BUILT_IN, DENSE, strategy_named
+from coarse.strategy.rounds import Round, first_to_devices
+from coarse.strategy.routing import RoutingTable, local_tables
+from coarse.strategy.strategy import Access, Exchanges, Strategy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,12 +38,16 @@ class Scenario:
     machine: Machine
     model: Model
     profile: ComputeProfile
-    mode: Mode
+    mode: str
+    """A name of `strategy.named.BUILT_IN`, or MODULE:CLASS or FILE.py:CLASS."""
     num_workers: int
     num_devices: int = 0
     """Memory devices; by default as many as workers (one for the mode dense)."""
     num_nodes: int = 1
-    policy: Policy = Policy.AUTO
+    policy: str = "auto"
+    """How the mode coarse decides what goes to the memory devices."""
+    options: Mapping[str, object] = field(default_factory=dict)
+    """Fields of a strategy that is not coarse's own."""
     worker_ring: PathKind = "auto"
     """What the workers' ring uses within a node; "pcie" leaves NVLink out."""
     copies: PathKind = "pcie"
@@ -103,7 +83,7 @@ class Scenario:
                 "measure or choose a profile of the same model",
                 key="profile",
             )
-        if self.mode is Mode.DENSE and self.num_nodes > 1:
+        if self.mode == DENSE and self.num_nodes > 1:
             raise ConfigError(
                 f"the one memory device of dense serves the workers of its node, and there are {self.num_nodes} nodes; "
                 "leave dense out, or ask for one node (--nodes 1)",
@@ -113,6 +93,12 @@ class Scenario:
             raise ConfigError(
                 f"collective must be one of {', '.join(COLLECTIVES)}, got {self.collective!r}; correct it",
                 key="collective",
+            )
+        if self.one_stands_for_all and self.mode not in BUILT_IN:
+            raise ConfigError(
+                f"beyond {self.stepwise_ranks} workers one stands for all, in plans of coarse's own strategies alone, "
+                f"got {self.num_workers} with {self.mode}; ask for fewer workers",
+                key="num_workers",
             )
         if self.collective not in (None, "ring") and self.one_stands_for_all:
             raise ConfigError(
@@ -141,52 +127,67 @@ class Scenario:
         """How the mode coarse's devices sum."""
         return self.collective or ("ring" if self.one_stands_for_all else LIVE_COLLECTIVE)
 
+    @cached_property
+    def strategy(self) -> Strategy:
+        """Who plans tensors and decides rounds."""
+        return strategy_named(
+            self.mode,
+            policy=self.policy,
+            options=self.options,
+            routing=self.routing,
+            collective=self.device_collective,
+            hold_back=self.hold_back,
+        )
+
     def job(self, run: Simulate = simulate) -> Job:
-        """The job to simulate; `run` simulates what the policy tries on the way."""
-        job = self._decided(run)
+        """The job to simulate; `run` simulates what the strategy tries on the way."""
+        return self._as_it_runs(self.decide(self.measured_job(), run))
+
+    def job_of(self, facts: tuple[Facts, ...], decided: Round) -> Job:
+        """The job to simulate, decided elsewhere."""
+        return self._as_it_runs(decided_job(self.job_by(facts), decided))
+
+    def _as_it_runs(self, job: Job) -> Job:
         return replace(
             job,
             rate_changes=rate_changes(job.site.links, self.degradations),
-            profile_every=self.profile_every if self.mode is Mode.COARSE else 0,
+            profile_every=self.profile_every if self.strategy.probes and self.strategy.uses_devices else 0,
         )
 
-    def job_by(self, tables: tuple[RoutingTable, ...]) -> Job:
-        """The job of the modes coarse and allreduce with given routing tables; all gradients go to the devices."""
-        groups = self.num_sync_groups
-        placement = placement_of(self.machine, self.places, num_sync_groups=groups, collective=self.device_collective)
-        return self._build(self._site(self.places), placement, tables)
+    def measured_job(self) -> Job:
+        """The job with facts as measured on its site; the devices sum all gradients."""
+        job = self.job_by(())
+        if not self.strategy.uses_devices:
+            return job
+        cluster = job.placement.cluster
+        if self.one_stands_for_all:
+            return replace(job, facts=self._facts_of_one(job.site, cluster))
+        return replace(job, facts=measured_facts(job.site, cluster, self.strategy))
+
+    def job_by(self, facts: tuple[Facts, ...]) -> Job:
+        """The job with given facts; the devices sum all gradients."""
+        placement = placement_of(self.machine, self.places, self.strategy, num_sync_groups=self.num_sync_groups)
+        self.strategy.check(placement.cluster)
+        return self._build(self._site(self.places), placement, facts)
 
     def decide(self, job: Job, run: Simulate = simulate) -> Job:
-        """The job with the tables and the split that the policy chooses on the links that it has."""
-        match self.policy:
-            case Policy.DEVICES:
-                return job
-            case Policy.PAPER:
-                return replace(job, num_proxy_gradients=modelled_paper_split(job))
-            case Policy.AUTO:
-                local = local_tables(job.tables, job.placement.local_proxies)
-                return with_best_split(job, [] if local == job.tables else [local], run)
-
-    def _decided(self, run: Simulate) -> Job:
-        match self.mode:
-            case Mode.DENSE:
-                return self._dense()
-            case Mode.ALLREDUCE:
-                return self._allreduce()
-            case Mode.COARSE:
-                return self._coarse(run)
+        """The job as the strategy decides it on the links that it has."""
+        return decide(job, self.strategy, run)
 
     @property
     def gradients(self) -> tuple[Gradient, ...]:
-        """What is synchronised, in the order of backward."""
-        return gradients_of(self.model, self.profile, bucket_bytes=self.bucket_bytes)
+        """What is synchronised, in the order of backward; updates once backward and a step are over."""
+        found = gradients_of(self.model, self.profile, bucket_bytes=self.bucket_bytes)
+        if self.strategy.exchanges is Exchanges.GRADIENTS:
+            return found
+        return tuple(replace(bucket, ready_s=self.profile.total_backward_s) for bucket in found)  # after the step
 
     @cached_property
     def places(self) -> EndpointPlacement:
         """Which endpoints of the machine play workers and memory devices, in the order of their rings."""
-        if self.mode is Mode.DENSE:
-            return place(self.machine, num_workers=self.num_workers, num_devices=1)
-        num_devices = (self.num_devices or self.num_workers) if self.mode is Mode.COARSE else 0
+        num_devices = self.strategy.num_devices(self.num_devices, self.num_workers)
+        if self.strategy.access is Access.COHERENT:
+            return place(self.machine, num_workers=self.num_workers, num_devices=num_devices)
         places = place(self.machine, num_workers=self.num_workers, num_devices=num_devices, num_nodes=self.num_nodes)
         return in_ring_order(self.machine, places, workers=self.worker_ring, devices=self._device_ring)
 
@@ -215,93 +216,39 @@ class Scenario:
             precision=self.profile.precision,
             optimizer=optimizer,
             framework=EAGER_FRAMEWORK,
-            parameters_on_device=self.mode is not Mode.ALLREDUCE,
+            parameters_on_device=self.strategy.uses_devices,
         )
         return require_fit(training, self.profile.batch, self.machine.accelerator.memory_bytes)
 
-    def _dense(self) -> Job:
-        places = self.places
-        groups = self.num_sync_groups
-        placement = placement_of(self.machine, places, num_sync_groups=groups, collective=LIVE_COLLECTIVE)
-        table = RoutingTable(
-            threshold_bytes=0,
-            latency_proxy=0,
-            bandwidth_proxy=0,
-            partition_bytes=WHOLE_BYTES,
-        )
-        return self._build(dense_site(self.machine, places), placement, (table,) * self.num_workers)
-
-    def _allreduce(self) -> Job:
-        return replace(self.job_by(()), num_proxy_gradients=0)
-
-    def _coarse(self, run: Simulate) -> Job:
-        job = self.job_by(())
-        site, placement = job.site, job.placement
-        if self.one_stands_for_all:
-            tables = self._local_tables(site, placement)
-        else:
-            tables = measured_tables(site, placement.local_proxies, reachable_proxies(placement), self.routing)
-        return self.decide(replace(job, tables=tables), run)
-
     def _site(self, places: EndpointPlacement) -> Site:
+        if self.strategy.access is Access.COHERENT:
+            return dense_site(self.machine, places)
         ways = {"device_ring": self._device_ring, "worker_ring": self.worker_ring, "copies": self.copies}
         if self.one_stands_for_all:
             return site_of_one(self.machine, places, **ways, num_sync_groups=self.num_sync_groups)
         return coarse_site(self.machine, places, **ways)
 
-    def _build(self, site: Site, placement: Placement, tables: tuple[RoutingTable, ...]) -> Job:
-        gradients = self.gradients
+    def _build(self, site: Site, placement: Placement, facts: tuple[Facts, ...]) -> Job:
+        gradients, period = self.gradients, self.strategy.period
         return Job(
             site=site,
             placement=placement,
-            tables=tables,
+            facts=facts,
             gradients=gradients,
             forward_s=self.profile.total_forward_s,
             backward_s=self.profile.total_backward_s,
-            num_proxy_gradients=len(gradients),
-            hold_back=self.mode is not Mode.ALLREDUCE if self.hold_back is None else self.hold_back,
+            round=first_to_devices(len(gradients), len(gradients)),
             ring_slow_down=self.ring_slow_down,
             slow_downs=self.slow_down_of_workers,
             jitter=self.jitter,
-            num_iterations=self.num_iterations,
+            num_iterations=-(-self.num_iterations // period) * period,
             one_stands_for_all=self.one_stands_for_all,
-            routing=self.routing,
         )
 
-    def _local_tables(self, site: Site, placement: Placement) -> tuple[RoutingTable, ...]:
+    def _facts_of_one(self, site: Site, cluster: Cluster) -> tuple[Facts, ...]:
         """Equal workers measure alike, each its local proxy."""
-        local = placement.local_proxies[0]
-        (first,) = measured_tables(_alone(site), [local], [(local,)], self.routing)
-        return local_tables((first,) * self.num_workers, placement.local_proxies)
-
-
-def modelled_paper_split(job: Job) -> int:
-    """Gradients for the memory devices by the paper's estimate, with bandwidths measured on the site (COARSE III-F)."""
-    site = _alone(job.site)
-    times = IterationTimes(forward_s=job.forward_s, backward_s=job.backward_s)
-    nbytes = [gradient.nbytes for gradient in job.gradients]
-    rates = SyncRates(
-        num_workers=job.num_workers,
-        num_devices=job.placement.num_devices,
-        worker_bytes_per_s=_ring_rate(site.links, site.between_workers),
-        proxy_bytes_per_s=_ring_rate(site.links, site.between_devices),
-    )
-    best = best_proxy_bytes(sum(nbytes), times, rates)
-    return split_keys(nbytes, best)
-
-
-def _alone(site: Site) -> Site:
-    """The site as who measures finds it: before training, when no others use the links."""
-    return replace(site, links=site.alone_links or site.links)
-
-
-def _ring_rate(links: Sequence[Link], paths: Mapping[tuple[int, int], Path]) -> float:
-    """Bytes per second of a ring's members; any number for a ring of one, which sends nothing."""
-    hops = _ring_hops(paths)
-    return ring_bytes_per_s(links, hops, _RING_BYTES) if hops else 1.0
-
-
-def _ring_hops(paths: Mapping[tuple[int, int], Path]) -> list[Path]:
-    """Every member's way to its next, or that of the first where it stands for all."""
-    num_members = 1 + max((max(ends) for ends in paths), default=0)
-    return [paths[m, (m + 1) % num_members] for m in range(num_members) if (m, (m + 1) % num_members) in paths]
+        local = cluster.local_devices[0]
+        probing = Probing(devices=(local,), local=local, sizes=self.strategy.probes)
+        seconds = {probe: probe_s(alone(site), 0, probe) for probe in probing.probes()}
+        first = RoutingTable(*facts_of(0, probing, seconds, self.strategy, cluster))
+        return local_tables((first,) * self.num_workers, cluster.local_devices)

@@ -10,6 +10,7 @@ from coarse.hardware.machine import Machine
 from coarse.hardware.placement import EndpointPlacement
 from coarse.hardware.wiring import PathKind
 from coarse.protocol.plan import Placement
+from coarse.strategy.strategy import Strategy
 
 Path = tuple[int, ...]
 
@@ -89,16 +90,16 @@ def dense_site(machine: Machine, places: EndpointPlacement) -> Site:
 
 
 def placement_of(
-    machine: Machine, places: EndpointPlacement, *, num_sync_groups: int, collective: str
+    machine: Machine, places: EndpointPlacement, strategy: Strategy, *, num_sync_groups: int
 ) -> Placement:
-    """What clients and proxies know of the same places; `collective` is how proxies synchronise."""
+    """What clients and proxies know of the same places."""
     num_workers, num_devices = len(places.workers), len(places.devices)
     return Placement(
         client_nodes=tuple(machine.node_of(worker) for worker in places.workers),
         device_nodes=tuple(machine.node_of(device) for device in places.devices),
         local_proxies=places.local_devices,
         ranks=tuple(range(num_workers + num_devices)),
-        collective=collective,
+        planner=strategy,
         num_sync_groups=num_sync_groups,
     )
 

@@ -4,7 +4,6 @@
 from collections.abc import Callable
 from functools import partial
 
-from coarse.client.dual_round import DualRound, SetOut, Way
 from coarse.simulation.adaptation import Adaptation, Decide, Profile, keep_tables
 from coarse.simulation.compute import Compute
 from coarse.simulation.engine import Engine
@@ -15,6 +14,7 @@ from coarse.simulation.proxied import Proxied
 from coarse.simulation.recording import RecordingEngine
 from coarse.simulation.report import Report, Sync, WorkerIteration, with_idle_times
 from coarse.simulation.worker_ring import WorkerRing
+from coarse.strategy.rounds import By, SetOut, WorkerRounds
 
 Progress = Callable[[int, int], None]
 """(gradients that workers have got back in all iterations, all there are): for a progress bar."""
@@ -36,7 +36,7 @@ class _Training:
         self._recorder = RecordingEngine(job.site.links) if record else None
         self._engine = self._recorder or Engine(job.site.links)
         self._on_progress = on_progress
-        self._duals = [DualRound(holds_back=job.hold_back) for _ in job.simulated_workers]
+        self._rounds = [WorkerRounds() for _ in job.simulated_workers]
         self._computes = [Compute(self._engine, job.ring_slow_down) for _ in job.simulated_workers]
         self._synchronise_as(job)
         self._meeting = self._prepared_meeting(decide) if 0 < job.profile_every < job.num_iterations else None
@@ -60,22 +60,20 @@ class _Training:
             link_bytes={link.name: self._engine.bytes_moved(number) for number, link in enumerate(links)},
             num_events=self._engine.num_events,
             profiles=tuple(self._profiles),
+            period=min(self._job.strategy.period, self._job.num_iterations),
             syncs=tuple(self._syncs),
             recording=self._recorder.recording if self._recorder else None,
         )
 
     def _synchronise_as(self, job: Job) -> None:
-        """The devices and the ring of a split, with all names registered by these tables, as in a new epoch."""
+        """The devices and the ring of a round, with all names registered by these facts, as in a new epoch."""
         self._job = job
-        split, alike = job.num_proxy_gradients, job.one_stands_for_all
-        devices, ring = (ProxiedAlike, WorkerRingAlike) if alike else (Proxied, WorkerRing)
-        self._proxied = devices(self._engine, job, job.gradients[:split], self._on_synced) if split else None
+        devices, ring = (ProxiedAlike, WorkerRingAlike) if job.one_stands_for_all else (Proxied, WorkerRing)
+        to_devices, to_workers = (job.gradients_by(by) for by in (By.DEVICES, By.WORKERS))
+        self._proxied = devices(self._engine, job, to_devices, self._on_synced) if to_devices else None
         if self._proxied is not None:
             self._proxied.register()
-        for dual in self._duals:
-            dual.begin(len(job.gradients), split)
-        rest = job.gradients[split:]
-        self._ring = ring(self._engine, job, rest, self._on_ring_synced) if rest else None
+        self._ring = ring(self._engine, job, to_workers, self._on_ring_synced) if to_workers else None
 
     # --- profiling
 
@@ -95,10 +93,12 @@ class _Training:
 
     def _begin_iteration(self, worker: int, iteration: int) -> None:
         job, now_s = self._job, self._engine.now_s
+        decided = job.round_at(iteration)
+        self._rounds[worker].begin(decided)
         slow_down = job.slow_down(worker, iteration)
         forward_end_s = now_s + job.forward_s * slow_down
         backward_end_s = forward_end_s + job.backward_s * slow_down
-        begun = self._begun[worker] = _Begun(now_s, iteration, forward_end_s, backward_end_s, len(job.gradients))
+        begun = self._begun[worker] = _Begun(now_s, iteration, forward_end_s, backward_end_s, decided.num_exchanged)
         ready = (  # rounding must not part the last from backward's end
             (min(forward_end_s + gradient.ready_s * slow_down, backward_end_s), partial(self._on_gradient, worker, at))
             for at, gradient in enumerate(job.gradients)
@@ -106,28 +106,28 @@ class _Training:
         self._computes[worker].begin((*ready, (backward_end_s, partial(self._end_backward, worker, begun))))
 
     def _on_gradient(self, worker: int, position: int) -> None:
-        self._set_out(worker, self._duals[worker].on_ready(position))
+        self._set_out(worker, self._rounds[worker].on_ready(position))
 
     def _end_backward(self, worker: int, begun: "_Begun") -> None:
-        self._set_out(worker, self._duals[worker].on_backward_end())
+        self._set_out(worker, self._rounds[worker].on_backward_end())
         begun.backward_end_s = self._engine.now_s
         begun.has_computed = True  # a ring of one has ended by now, and must not end the iteration twice
         self._end_if_done(worker, begun)
 
     def _set_out(self, worker: int, buckets: list[SetOut]) -> None:
-        for position, way in buckets:
+        for position, by in buckets:
             self._begun[worker].pushed_s[position] = self._engine.now_s
-            if way is Way.DEVICES:
+            if by is By.DEVICES:
                 assert self._proxied is not None
                 self._proxied.push_gradient(worker, position)
             else:
                 assert self._ring is not None
                 self._computes[worker].on_ring_begun()
-                self._ring.push(worker, position - self._job.num_proxy_gradients)
+                self._ring.push(worker, position)
 
     def _on_ring_synced(self, worker: int, position: int) -> None:
         self._computes[worker].on_ring_ended()
-        self._on_synced(worker, position + self._job.num_proxy_gradients)
+        self._on_synced(worker, position)
 
     def _on_synced(self, worker: int, position: int) -> None:
         begun = self._begun[worker]
@@ -137,7 +137,8 @@ class _Training:
             self._syncs.append(Sync(worker, position, begun.pushed_s[position], self._engine.now_s))
         if self._on_progress is not None:
             job = self._job
-            self._on_progress(self._num_synced, len(job.gradients) * len(job.simulated_workers) * job.num_iterations)
+            total = sum(job.round_at(iteration).num_exchanged for iteration in range(job.num_iterations))
+            self._on_progress(self._num_synced, total * len(job.simulated_workers))
         self._end_if_done(worker, begun)
 
     def _end_if_done(self, worker: int, begun: "_Begun") -> None:

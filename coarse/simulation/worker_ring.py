@@ -7,7 +7,7 @@ from functools import partial
 from coarse.collectives.ring_stream import RingStream
 from coarse.proxy.instructions import Instruction, RingId, RingSend
 from coarse.simulation.engine import Action, Engine
-from coarse.simulation.job import DTYPE, Gradient, Job
+from coarse.simulation.job import DTYPE, Job
 from coarse.simulation.proxied import OnSynced
 
 
@@ -18,21 +18,24 @@ class WorkerRing:
         self,
         engine: Engine,
         job: Job,
-        gradients: Sequence[Gradient],
+        positions: Sequence[int],
         on_synced: OnSynced,
         num_members: int | None = None,
     ) -> None:
-        """`num_members`: how many workers' streams are simulated, if not all."""
+        """`positions`: of the job's gradients those that workers sum. `num_members`: how many workers' streams are
+        simulated, if not all."""
         self.engine = engine
         self.paths = job.site.between_workers
         self._on_synced = on_synced
         members = tuple(range(num_members or job.num_workers))
-        num_elements = [gradient.num_elements for gradient in gradients]
+        self._positions = tuple(positions)
+        self._places = {position: place for place, position in enumerate(positions)}
+        num_elements = [job.gradients[position].num_elements for position in positions]
         self._streams = [RingStream(worker, members, num_elements) for worker in members]
 
     def push(self, worker: int, position: int) -> None:
         """A worker gives a gradient to its stream."""
-        self._carry_out(worker, self._streams[worker].push(position))
+        self._carry_out(worker, self._streams[worker].push(self._places[position]))
 
     def send(self, worker: int, send: RingSend) -> None:
         """A worker's chunk goes to the next."""
@@ -48,8 +51,8 @@ class WorkerRing:
         for step in instructions:
             if isinstance(step, RingSend):
                 self.send(worker, step)
-        for position in self._streams[worker].take_finished():
-            self._on_synced(worker, position)
+        for place in self._streams[worker].take_finished():
+            self._on_synced(worker, self._positions[place])
 
     def _on_chunk(self, worker: int, ring: RingId, step: int) -> None:
         self._carry_out(worker, self._streams[worker].on_chunk(ring, step))

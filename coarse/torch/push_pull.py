@@ -320,9 +320,10 @@ def join(device: int = -1) -> int:
         InFlightError: something that this worker pushed is not complete.
         DeadRankError: another worker has shut down without joining.
     """
-    if current().config.mode == "allreduce":
+    if not current().strategy.uses_devices:
         raise ConfigError(
-            f'rank {arrays.rank()}: join() needs memory devices that count this rank as zero, and mode "allreduce" '
+            f"rank {arrays.rank()}: join() needs memory devices that count this rank as zero, and mode "
+            f"{current().config.mode!r} "
             'has none at work; use mode "coarse", or give all ranks equally many batches'
         )
     return current().require_client().join()

@@ -6,8 +6,9 @@ Every check's outcome is shared before anybody goes on, so that all ranks raise 
 import hashlib
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from mpi4py import MPI
@@ -16,6 +17,8 @@ from coarse import errors
 from coarse.errors import CoarseError, ConfigError
 from coarse.protocol.config import Config, load_config
 from coarse.protocol.statement import Statement, settle
+
+Made = TypeVar("Made")
 
 
 def agree(world: MPI.Comm, error: Exception | None) -> None:
@@ -31,16 +34,23 @@ def agree(world: MPI.Comm, error: Exception | None) -> None:
         raise found(f"rank {rank} reports: {message}")
 
 
+def made_by_all(world: MPI.Comm, make: Callable[[], Made]) -> Made:
+    """What every rank makes for itself, or an error on all of them."""
+    made, error = None, None
+    try:
+        made = make()
+    except (CoarseError, OSError) as refused:
+        error = refused
+    agree(world, error)
+    assert made is not None
+    return made
+
+
 def agree_on_config(
     world: MPI.Comm, given: Config | Mapping[str, object] | str | Path | None
 ) -> Config:
     """The configuration that the ranks' statements come to (see `settle`); ConfigError on all where they differ."""
-    config, error = Config(), None
-    try:
-        config = load_config(given, os.environ)
-    except (CoarseError, OSError) as refused:
-        error = refused
-    agree(world, error)
+    config = made_by_all(world, lambda: load_config(given, os.environ))
     texts = _gather_texts(world, Statement.of(config, given, os.environ).to_json())
     return settle([Statement.from_json(text) for text in texts], world.Get_rank())
 

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 import numpy as np
 from mpi4py import MPI
 
-from coarse.errors import ConfigError, UnsupportedError
+from coarse.errors import CoarseError, ConfigError, UnsupportedError
 from coarse.protocol.clock import WallClock
 from coarse.protocol.records import Tag
 from coarse.transport.launcher import LauncherKind, innermost_launcher, told_to_this_job
@@ -187,3 +187,15 @@ def guard_comm_world() -> None:
     module: Any = MPI
     if not isinstance(module.COMM_WORLD, WorkersView | WorkersWorld):
         module.COMM_WORLD = WorkersView(module.COMM_WORLD)
+
+
+def lack_of_threads() -> CoarseError | None:
+    """Why this MPI cannot be called by a progress thread beside others; None where it can."""
+    levels = ("single", "funneled", "serialized", "multiple")
+    level = levels[MPI.Query_thread()]
+    if level == levels[-1]:
+        return None
+    return UnsupportedError(
+        f"MPI was started with MPI_THREAD_{level.upper()}, and coarse calls it from threads of its own; have mpi4py "
+        "start it with thread_level='multiple', its default, or use an MPI library built for that"
+    )

@@ -13,7 +13,7 @@ from coarse.hardware.placement import place
 from coarse.protocol.config import MeasuredRouting
 from coarse.protocol.units import MIB
 from coarse.simulation.job import Job
-from coarse.simulation.scenario import Mode, Policy, Scenario
+from coarse.simulation.scenario import Scenario
 from coarse.simulation.training import simulate
 from experiments.coarse_paper.inputs import CENTRAL, Inputs, Platform, Taken
 from experiments.coarse_paper.machines import with_neighbours_first, with_rings_both_ways
@@ -23,8 +23,8 @@ _NUM_ITERATIONS = 1
 _TWO_NODE_SHARD_BYTES = 16 * MIB
 """Twice the profiler's largest, which changes iterations by less than 1 % and simulates four times as fast."""
 
-_MATTERS: dict[Mode, tuple[str, ...]] = {
-    Mode.DENSE: (
+_MATTERS: dict[str, tuple[str, ...]] = {
+    "dense": (
         "sharer_growth",
         "load_slowdown",
         "store_slowdown",
@@ -34,7 +34,7 @@ _MATTERS: dict[Mode, tuple[str, ...]] = {
         "t4_bus_bytes_per_s",
         "bus_bytes_per_s",
     ),
-    Mode.ALLREDUCE: (
+    "allreduce": (
         "hold_back",
         "rings_both_ways",
         "direct_copies",
@@ -42,7 +42,7 @@ _MATTERS: dict[Mode, tuple[str, ...]] = {
         "wide_t4",
         "t4_bus_bytes_per_s",
     ),
-    Mode.COARSE: (
+    "coarse": (
         "copies",
         "wide_t4",
         "t4_bus_bytes_per_s",
@@ -64,23 +64,23 @@ class Cell:
     platform: Platform
     model: str = "bert-large"
     batch: int = 2
-    mode: Mode = Mode.COARSE
+    mode: str = "coarse"
     num_workers: int = 2
     num_devices: int = 0
     """0 is as many as workers."""
     num_nodes: int = 1
-    policy: Policy = Policy.AUTO
+    policy: str = "auto"
     nvlink: bool = True
     inputs: Inputs = CENTRAL
 
     def job(self) -> Job:
         """The job that is simulated; planning it may simulate many trials."""
-        late = self.mode is Mode.DENSE and not self.inputs.stores_overlap
-        overlap = 0.0 if late else self.inputs.push_overlap if self.mode is Mode.COARSE else 1.0
+        late = self.mode == "dense" and not self.inputs.stores_overlap
+        overlap = 0.0 if late else self.inputs.push_overlap if self.mode == "coarse" else 1.0
         job = _leaving(self._scenario().job(lambda trial: simulate(_leaving(trial, overlap))), overlap)
-        if self.mode is Mode.COARSE and self.policy is Policy.PAPER and not self.inputs.profiler_sees_nvlink:
+        if self.mode == "coarse" and self.policy == "paper" and not self.inputs.profiler_sees_nvlink:
             by_pcie = replace(self, nvlink=False)._scenario().job()
-            return replace(job, num_proxy_gradients=by_pcie.num_proxy_gradients)
+            return job.with_split(by_pcie.num_to_devices)
         return job
 
     def _scenario(self) -> Scenario:
@@ -114,17 +114,17 @@ class Cell:
 
     def _machine(self) -> Machine:
         machine = self.inputs.machine(self.platform, num_nodes=self.num_nodes, nvlink=self.nvlink)
-        if self.mode is Mode.ALLREDUCE and self.inputs.neighbours_reduce:
+        if self.mode == "allreduce" and self.inputs.neighbours_reduce:
             machine = with_neighbours_first(machine)
-        if not self.inputs.rings_both_ways or self.mode is Mode.DENSE:
+        if not self.inputs.rings_both_ways or self.mode == "dense":
             return machine
-        num_devices = self.num_devices or self.num_workers if self.mode is Mode.COARSE else 0
+        num_devices = self.num_devices or self.num_workers if self.mode == "coarse" else 0
         places = place(machine, num_workers=self.num_workers, num_devices=num_devices, num_nodes=self.num_nodes)
         return with_rings_both_ways(machine, places.workers)
 
-    def baseline(self, mode: Mode) -> "Cell":
+    def baseline(self, mode: str) -> "Cell":
         """The same training synchronised otherwise."""
-        return replace(self, mode=mode, num_devices=0, policy=Policy.AUTO)
+        return replace(self, mode=mode, num_devices=0, policy="auto")
 
     def essential(self) -> "Cell":
         """An equivalent cell without what its mode does not use, so that equivalent ones are equal."""
@@ -133,7 +133,7 @@ class Cell:
         inputs = replace(CENTRAL, **kept)
         if not self.platform.has_tensor_cores:
             inputs = replace(inputs, mixed_precision=True)
-        if self.policy is not Policy.PAPER:
+        if self.policy != "paper":
             inputs = replace(inputs, profiler_sees_nvlink=False)
         if self.model != "bert-large":
             inputs = replace(inputs, bert_container=None)
@@ -146,8 +146,8 @@ class Cell:
             inputs = replace(inputs, wide_t4=False, own_bus=True, t4_bus_bytes_per_s=t4)
         elif inputs.own_bus:
             inputs = replace(inputs, bus_bytes_per_s=CENTRAL.bus_bytes_per_s)
-        nvlink = self.nvlink or self.platform is not Platform.V100 or self.mode is Mode.DENSE
-        num_devices = self.num_devices or self.num_workers if self.mode is Mode.COARSE else 0
+        nvlink = self.nvlink or self.platform is not Platform.V100 or self.mode == "dense"
+        num_devices = self.num_devices or self.num_workers if self.mode == "coarse" else 0
         return replace(self, inputs=inputs, nvlink=nvlink, num_devices=num_devices)
 
 
@@ -199,7 +199,7 @@ def simulated(cell: Cell) -> Outcome:
     """Simulate a cell."""
     job = cell.job()
     loads_s = 0.0
-    if cell.mode is Mode.DENSE and cell.inputs.loads_wait:
+    if cell.mode == "dense" and cell.inputs.loads_wait:
         job, loading = _stores_then_loads(job)
         loads_s = simulate(loading).iteration_s
     report = simulate(job)
@@ -211,7 +211,7 @@ def simulated(cell: Cell) -> Outcome:
         iteration_s=iteration_s,
         exposed_s=report.exposed_s + loads_s,
         compute_s=report.compute_s,
-        proxy_share=sum(nbytes[: job.num_proxy_gradients]) / sum(nbytes),
+        proxy_share=sum(nbytes[: job.num_to_devices]) / sum(nbytes),
         samples_per_s=cell.batch * cell.num_workers / iteration_s,
         busiest=busiest,
         busiest_s=busy_s[busiest],
@@ -234,7 +234,7 @@ def precompute(cells: Iterable[Cell], *, num_processes: int, on_done: Callable[[
 
 
 def _effort(cell: Cell) -> tuple[bool, int]:
-    return cell.mode is Mode.COARSE and cell.policy is Policy.AUTO, cell.num_workers
+    return cell.mode == "coarse" and cell.policy == "auto", cell.num_workers
 
 
 def _two_node_routing() -> MeasuredRouting:

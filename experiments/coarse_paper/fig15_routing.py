@@ -9,14 +9,15 @@ profiler derives by the rule of live training, from push and pull at once.
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from coarse.client.routing import NEVER_BYTES, ProxyProfile
 from coarse.hardware.machine import Machine
 from coarse.hardware.placement import place
 from coarse.protocol.config import MeasuredRouting
-from coarse.protocol.plan import RoutingTable
+from coarse.protocol.plan import Cluster
 from coarse.protocol.units import KIB, MIB
-from coarse.simulation.profiling import measured_tables, profile_proxy
+from coarse.simulation.profiling import measured_facts, profile_proxy
 from coarse.simulation.sites import coarse_site
+from coarse.strategy.builtin import Coarse
+from coarse.strategy.routing import NEVER_BYTES, ProxyProfile, RoutingTable
 from experiments.coarse_paper.bars import Plot, draw_curves
 from experiments.coarse_paper.claims import ClaimRow, Given, Order, Unit, claim_row
 from experiments.coarse_paper.fig8_pairs import T4_WHY
@@ -60,7 +61,9 @@ def routed(machine: Machine, routing: MeasuredRouting | None = None) -> Routed:
     places = place(machine, num_workers=num_pairs, num_devices=num_pairs)
     site = coarse_site(machine, places, device_ring="auto", worker_ring="auto")
     devices = tuple(range(num_pairs))
-    (table,) = measured_tables(site, places.local_devices[:1], [devices], routing or MeasuredRouting())
+    strategy = Coarse(routing=routing or MeasuredRouting())
+    cluster = Cluster(worker_nodes=(0,), device_nodes=(0,) * num_pairs, local_devices=places.local_devices[:1])
+    table = RoutingTable(*measured_facts(site, cluster, strategy)[0])
     profiles = tuple(profile_proxy(site, 0, device, is_local=device == 0, sizes=SIZES) for device in devices)
     return Routed(table=table, profiles=profiles)
 

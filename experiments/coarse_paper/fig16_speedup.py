@@ -13,7 +13,6 @@ from pathlib import Path
 from coarse.hardware.accelerator import Training, max_batch
 from coarse.hardware.models import Precision, model_named
 from coarse.protocol.units import GIB
-from coarse.simulation.scenario import Mode
 from experiments.coarse_paper.bars import Bar, Stated, bar_label, draw_bars
 from experiments.coarse_paper.bars import Panel as Axes
 from experiments.coarse_paper.cells import Cell, outcome
@@ -187,7 +186,7 @@ def node_rows() -> Iterator[ClaimRow]:
     """16e and f: all-reduce of batch 2 is what COARSE is held against, in samples per second."""
     for setting in settings(Platform.V100):
         one2, one4, two2, two4 = node_cells(setting)
-        one_ring, two_ring = (outcome(cell.baseline(Mode.ALLREDUCE)) for cell in (one2, two2))
+        one_ring, two_ring = (outcome(cell.baseline("allreduce")) for cell in (one2, two2))
         ratios = {
             cell: outcome(cell).samples_per_s / ring.samples_per_s
             for cell, ring in ((one2, one_ring), (one4, one_ring), (two2, two_ring), (two4, two_ring))

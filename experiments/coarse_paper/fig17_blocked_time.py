@@ -9,7 +9,6 @@ Normalised to DENSE on one node (a-d) and to all-reduce on one and two nodes (e,
 from collections.abc import Iterator
 from pathlib import Path
 
-from coarse.simulation.scenario import Mode, Policy
 from experiments.coarse_paper.bars import Bar, Panel, Stated, bar_label, draw_bars
 from experiments.coarse_paper.cells import Cell, outcome
 from experiments.coarse_paper.claims import ClaimRow, Number, Unit, claim_row
@@ -67,8 +66,8 @@ def panel_rows(letter: str, setting: Setting) -> Iterator[ClaimRow]:
 def below_rows(name: str, letter: str, members: list[Cell], setting: Setting) -> Iterator[ClaimRow]:
     """COARSE's blocked time as a share of DENSE's, and all-reduce's, which no policy changes, once."""
     yield from below_row(f"{name}: blocked time of COARSE over DENSE ({setting.label})", letter, members, members)
-    if setting.policy is Policy.PAPER:
-        rings = [cell.baseline(Mode.ALLREDUCE) for cell in members]
+    if setting.policy == "paper":
+        rings = [cell.baseline("allreduce") for cell in members]
         nvlink = setting.label.partition(", ")[2]
         label = f" ({nvlink})" if nvlink else ""
         yield from below_row(f"{name}: blocked time of all-reduce over DENSE{label}", letter, rings, members)

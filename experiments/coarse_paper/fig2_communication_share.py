@@ -12,7 +12,6 @@ from itertools import pairwise
 from pathlib import Path
 
 from coarse.hardware.presets import load_preset
-from coarse.simulation.scenario import Mode
 from experiments.coarse_paper.bars import Bar, Panel, Stated, draw_bars
 from experiments.coarse_paper.cells import Cell, Outcome, outcome
 from experiments.coarse_paper.claims import ClaimRow, Number, Order, Unit, claim_row
@@ -68,7 +67,7 @@ def share_of_ring(model: str, num_gpus: int) -> float:
 
 def _cell(model: str, num_gpus: int) -> Cell:
     return Cell(
-        platform=Platform.T4, model=model, batch=MODELS[model], mode=Mode.ALLREDUCE, num_workers=num_gpus
+        platform=Platform.T4, model=model, batch=MODELS[model], mode="allreduce", num_workers=num_gpus
     )
 
 

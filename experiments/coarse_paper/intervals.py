@@ -10,7 +10,6 @@ from itertools import count
 from typing import Any
 
 from coarse.cli.progress import shown_tasks
-from coarse.simulation.scenario import Policy
 from experiments.coarse_paper import fig2_communication_share, fig16_speedup, fig17_blocked_time
 from experiments.coarse_paper.cells import Cell, missing, precompute, taken, under
 from experiments.coarse_paper.claims import ClaimRow
@@ -50,13 +49,13 @@ def inputs_with(values: dict[str, Any]) -> Inputs:
 
 def rows_under(values: Values) -> list[ClaimRow]:
     """All rows about training, by the paper's policy."""
-    with under(inputs_with(values)), by_policies(Policy.PAPER):
+    with under(inputs_with(values)), by_policies("paper"):
         return [row for figure in FIGURES for row in figure.rows()]
 
 
 def cells_under(values: Values) -> Iterator[Cell]:
     """What they simulate."""
-    with under(inputs_with(values)), by_policies(Policy.PAPER):
+    with under(inputs_with(values)), by_policies("paper"):
         yield from [taken(cell) for figure in (fig2_communication_share, fig16_speedup) for cell in figure.cells()]
 
 

@@ -2,11 +2,11 @@
 
 import enum
 
-from coarse.client.routing import FULL_BANDWIDTH_SHARE
 from coarse.errors import ConfigError
 from coarse.hardware.machine import Machine, pair_s
 from coarse.hardware.presets import load_preset
 from coarse.protocol.units import KIB
+from coarse.strategy.routing import FULL_BANDWIDTH_SHARE
 
 SIZES = tuple(64 * KIB * 2**power for power in range(11))
 """64 KiB to 64 MiB."""

@@ -1,6 +1,5 @@
 """Why a stated number is missed, in seconds: what it would need, and what bounds ours."""
 
-from coarse.simulation.scenario import Policy
 from experiments.coarse_paper.cells import Cell, outcome
 from experiments.coarse_paper.claims import Number
 from experiments.coarse_paper.settings import allreduce, blocked_ratio, dense
@@ -18,7 +17,7 @@ def why_behind(cell: Cell) -> str:
 
 def why_ahead(cell: Cell) -> str:
     """Why COARSE is faster where the paper has it slower."""
-    if cell.policy is Policy.AUTO:
+    if cell.policy == "auto":
         return "auto tries all-reduce itself (m = 0) among its splits, so it is never slower"
     ours, ring = outcome(cell), allreduce(cell)
     return (
@@ -56,7 +55,7 @@ def batch_why(same: float, larger: float, small_s: float, large_s: float) -> str
 
 def why_blocked(members: list[Cell], stated: Number) -> str:
     """The seconds behind blocked times over all-reduce's, and what bounds the longest or shortens the shortest."""
-    if stated.low > 1 and members[0].policy is Policy.AUTO:
+    if stated.low > 1 and members[0].policy == "auto":
         return "auto tries all-reduce itself (m = 0) among its splits, so it never blocks longer"
     parts = [
         f"{_named(cell)} {outcome(cell).exposed_s:.3f} s against {allreduce(cell).exposed_s:.3f} s" for cell in members

@@ -5,19 +5,18 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 
-from coarse.simulation.scenario import Mode, Policy
 from experiments.coarse_paper.cells import Cell, Outcome, outcome
 from experiments.coarse_paper.inputs import Platform
 
-POLICIES = (Policy.PAPER, Policy.AUTO)
-_policies: ContextVar[tuple[Policy, ...]] = ContextVar("policies", default=POLICIES)
+POLICIES = ("paper", "auto")
+_policies: ContextVar[tuple[str, ...]] = ContextVar("policies", default=POLICIES)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
     """One way."""
 
-    policy: Policy
+    policy: str
     nvlink: bool
     label: str
 
@@ -27,7 +26,7 @@ class Setting:
 
 
 @contextmanager
-def by_policies(*policies: Policy) -> Iterator[None]:
+def by_policies(*policies: str) -> Iterator[None]:
     """Show these alone."""
     token = _policies.set(policies)
     try:
@@ -50,19 +49,19 @@ def settings(platform: Platform) -> Iterator[Setting]:
 def with_baselines(cell: Cell) -> Iterator[Cell]:
     """A cell, and the all-reduce and, on one node, DENSE that it is compared with."""
     yield cell
-    yield cell.baseline(Mode.ALLREDUCE)
+    yield cell.baseline("allreduce")
     if cell.num_nodes == 1:
-        yield cell.baseline(Mode.DENSE)
+        yield cell.baseline("dense")
 
 
 def allreduce(cell: Cell) -> Outcome:
     """The same training by the workers' ring alone."""
-    return outcome(cell.baseline(Mode.ALLREDUCE))
+    return outcome(cell.baseline("allreduce"))
 
 
 def dense(cell: Cell) -> Outcome:
     """The same training over coherent loads and stores to one device."""
-    return outcome(cell.baseline(Mode.DENSE))
+    return outcome(cell.baseline("dense"))
 
 
 def speedup(cell: Cell) -> float:

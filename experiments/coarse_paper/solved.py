@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from coarse.hardware.models import model_named
-from coarse.simulation.scenario import Policy
 from experiments.coarse_paper.cells import Cell, outcome
 from experiments.coarse_paper.inputs import Platform
 from experiments.coarse_paper.settings import blocked_ratio, dense
@@ -54,7 +53,7 @@ class NeededDense:
 def needed() -> Iterator[NeededDense]:
     """For each stated gain, by both policies."""
     for name, base, num_workers, stated in GAINS:
-        for policy in (Policy.PAPER, Policy.AUTO):
+        for policy in ("paper", "auto"):
             cell = replace(base, num_workers=num_workers, policy=policy)
             yield NeededDense(name=name, cell=cell, stated=stated)
 
@@ -85,7 +84,7 @@ def overlap_for_p100() -> tuple[float, float]:
 
     The search halves the range, since what backward hides less blocks longer.
     """
-    cell = replace(_P100, policy=Policy.PAPER)
+    cell = replace(_P100, policy="paper")
     low, high = 0.0, 1.0
     for _ in range(_NUM_HALVINGS):
         middle = (low + high) / 2

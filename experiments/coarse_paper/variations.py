@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from coarse.simulation.scenario import Mode, Policy
 from experiments.coarse_paper.cells import Cell, outcome
 from experiments.coarse_paper.inputs import CENTRAL, Inputs, Platform
 from experiments.coarse_paper.settings import allreduce, blocked_ratio, dense, speedup
@@ -35,11 +34,11 @@ PUT_RIGHT: dict[str, Inputs] = {
     "both: as declared": CENTRAL,
 }
 """Inputs that were wrong, each alone."""
-_RESNET = Cell(platform=Platform.T4, model="resnet50", batch=64, policy=Policy.PAPER)
-_T4 = Cell(platform=Platform.T4, policy=Policy.PAPER)
-_P100 = Cell(platform=Platform.P100, policy=Policy.PAPER)
-_V100 = Cell(platform=Platform.V100, policy=Policy.PAPER)
-_V100_AUTO = Cell(platform=Platform.V100, num_workers=4, policy=Policy.AUTO)
+_RESNET = Cell(platform=Platform.T4, model="resnet50", batch=64, policy="paper")
+_T4 = Cell(platform=Platform.T4, policy="paper")
+_P100 = Cell(platform=Platform.P100, policy="paper")
+_V100 = Cell(platform=Platform.V100, policy="paper")
+_V100_AUTO = Cell(platform=Platform.V100, num_workers=4, policy="auto")
 
 
 @dataclass(frozen=True)
@@ -70,7 +69,7 @@ def _most(cell: Cell) -> str:
 
 QUANTITIES = (
     Quantity("16a T4 ResNet-50", "3.3x", _RESNET, _gain),
-    Quantity("16b T4 BERT, auto", "11.3x", replace(_T4, policy=Policy.AUTO), _gain),
+    Quantity("16b T4 BERT, auto", "11.3x", replace(_T4, policy="auto"), _gain),
     Quantity("16b T4 BERT", "11.3x", _T4, _gain),
     Quantity("the most 16b can be", "-", _T4, _most),
     Quantity("16c P100 BERT", "3.4x", _P100, _gain),
@@ -89,7 +88,7 @@ def cells() -> Iterator[Cell]:
     for inputs in (*VARIATIONS.values(), *PUT_RIGHT.values()):
         for quantity in QUANTITIES:
             cell = replace(quantity.cell, inputs=inputs)
-            yield from (cell, cell.baseline(Mode.ALLREDUCE), cell.baseline(Mode.DENSE))
+            yield from (cell, cell.baseline("allreduce"), cell.baseline("dense"))
         yield replace(_V100_AUTO, batch=4, inputs=inputs)
 
 

@@ -10,13 +10,15 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import NamedTuple, TypeVar, cast
 
 from coarse.protocol.dtypes import DType, Op
-from coarse.protocol.plan import Placement, RoutingTable, proxy_for
+from coarse.protocol.plan import Placement
 from coarse.protocol.records import Descriptor, Located, Push, Ready, RingChunk
 from coarse.proxy.instructions import Instruction, RingFinish, RingId, RingReduce, RingSend, Send
 from coarse.proxy.keys import KeyState
 from coarse.proxy.queues import ShardQueues
 from coarse.proxy.ring_run import RingRun
 from coarse.proxy.synchronisation import Synchronisation
+from coarse.strategy.builtin import Coarse
+from coarse.strategy.routing import RoutingTable, proxy_for
 
 _EPOCH = 1
 
@@ -103,7 +105,7 @@ class Replay:
         self.proxies: list[Queued] = []
         for proxy in range(num_proxies):
             protocol = Synchronisation(proxy, _placement(len(tables), num_proxies))
-            protocol.use_tables(_EPOCH, tuple(tables))
+            protocol.use_facts(_EPOCH, tuple(tables))
             for client, tensor in self._routes:
                 protocol.on_located(_located(client, tensor), serve=False)
             self.proxies.append(rule(protocol))
@@ -199,7 +201,7 @@ def _placement(num_clients: int, num_proxies: int) -> Placement:
         device_nodes=(0,) * num_proxies,
         local_proxies=(0,) * num_clients,
         ranks=tuple(range(num_clients + num_proxies)),
-        collective="ring",
+        planner=Coarse(collective="ring"),
         num_sync_groups=1,
     )
 

@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Hashable
 from dataclasses import dataclass
 
-from coarse.protocol.plan import RoutingTable
+from coarse.strategy.routing import RoutingTable
 from experiments.deadlock.dry_run import Replay, descriptor_of, table_for
 
 

@@ -156,7 +156,7 @@ def write_json(path: Path, value: object) -> None:
 
 def run_path(folder: Path, mode: str, worker: int) -> Path:
     """Where a worker's document lies."""
-    return folder / f"{mode}-worker{worker}.json"
+    return folder / f"{mode.rpartition(':')[2]}-worker{worker}.json"
 
 
 def read_run(folder: Path, mode: str) -> list[dict[str, Any]]:

@@ -223,13 +223,13 @@ class OffloadedTeam(LuwuTeam):
 def open_team(
     mode: str, environ: Mapping[str, str], policy: str | None = None, network: Mapping[str, Any] | None = None
 ) -> Team:
-    """The team of this process in `mode`, one of MODES; a `policy` of None is the configured one, and `network` has the
-    options of modes that keep states elsewhere."""
+    """The team of this process in `mode`, one of MODES or a strategy of one's own; a `policy` of None is the configured
+    one, and `network` has the options of modes that keep states elsewhere."""
     if mode in ("luwu", *OFFLOADED):
         return (LuwuTeam if mode == "luwu" else OffloadedTeam)(network or {"storage": None})
     if mode in SWITCHED:
         return SwitchTeam(network or {"sum": SWITCHED[mode]})
-    if mode in COARSE_MODES:
+    if mode in COARSE_MODES or is_strategy(mode):
         return CoarseTeam(mode, policy)
     if mode == "single":
         return AloneTeam(0, 1)
@@ -239,6 +239,11 @@ def open_team(
     if mode == "ddp":
         return DdpTeam(rank, size, environ)
     raise ValueError(f"a mode is one of {', '.join(MODES)}, got {mode!r}")
+
+
+def is_strategy(mode: str) -> bool:
+    """Return whether a mode names a strategy of one's own, as MODULE:CLASS or FILE.py:CLASS."""
+    return ":" in mode
 
 
 def place_of(environ: Mapping[str, str]) -> tuple[int, int]:

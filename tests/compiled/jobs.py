@@ -8,9 +8,10 @@ from dataclasses import replace
 from coarse.hardware.compute import compute_profile
 from coarse.hardware.models import Precision, model_named
 from coarse.hardware.presets import load_preset
+from coarse.protocol.config import MODES, POLICIES
 from coarse.simulation import engine
 from coarse.simulation.report import Report
-from coarse.simulation.scenario import Mode, Policy, Scenario
+from coarse.simulation.scenario import Scenario
 from coarse.simulation.training import simulate
 
 MACHINES = (("aws-g4dn", "t4"), ("aws-p3", "v100"))
@@ -27,9 +28,9 @@ def main() -> None:
     print("compiled" if engine.__file__.endswith(".so") else "interpreted")
     model = model_named("resnet50")
     for preset, gpu in () if "--nothing" in sys.argv else MACHINES:
-        for mode in Mode:
-            for policy in Policy:
-                for workers, nodes in CLUSTERS[: 2 if mode is Mode.DENSE else 3]:
+        for mode in MODES:
+            for policy in POLICIES:
+                for workers, nodes in CLUSTERS[: 2 if mode == "dense" else 3]:
                     scenario = Scenario(
                         machine=replace(load_preset(preset), num_nodes=nodes),
                         model=model,

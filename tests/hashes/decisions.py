@@ -1,13 +1,14 @@
 """Prints what is decided for emulated runs before any of their ranks starts, as they are told it."""
 
+import json
 from itertools import product
 
-from coarse.emulation.order import RunOrder, order_json
-from coarse.simulation.scenario import Policy
+from coarse.emulation.order import RunOrder
+from coarse.protocol.config import POLICIES
 
 PLACES = (("aws-p3", 1), ("aws-p3", 2), ("cxl-type3-asic", 1), ("sdsc-p100", 1))
 """Machine, and how many nodes of it."""
-CASES = product(PLACES, ("resnet50", "bert-large"), Policy)
+CASES = product(PLACES, ("resnet50", "bert-large"), POLICIES)
 
 
 def main() -> None:
@@ -15,9 +16,17 @@ def main() -> None:
     for (machine, nodes), model, policy in CASES:
         order = RunOrder(
             machine=machine, model=model, gpu=None, batch=4, precision="fp32", mode="coarse", num_workers=2,
-            num_devices=0, num_iterations=3, dilation=1.0, num_nodes=nodes,
+            num_devices=0, num_iterations=3, dilation=1.0, num_nodes=nodes, policy=policy,
         )  # fmt: skip
-        print(order_json(order.decided(policy)))
+        print(json.dumps(told(order.decided())))
+
+
+def told(order: RunOrder) -> dict[str, object]:
+    """A decided order, its round as the number of gradients that go to devices."""
+    keys = ("machine", "model", "gpu", "batch", "precision", "mode", "num_workers", "num_devices", "num_iterations",
+            "dilation", "num_nodes", "collective", "hold_back", "degradations", "profile_every", "policy")  # fmt: skip
+    decided = {"num_proxy_gradients": order.num_to_devices, "tables": order.facts}
+    return {key: getattr(order, key) for key in keys} | decided | {"checked_pool": None, "num_gpus": 0}
 
 
 if __name__ == "__main__":

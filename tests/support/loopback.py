@@ -15,12 +15,13 @@ from coarse.client.protocol import ClientProtocol, KeyPhase, ToDevice
 from coarse.protocol.clock import VirtualClock
 from coarse.protocol.codec import decode, encode
 from coarse.protocol.dtypes import DType, Op, dtype_of
-from coarse.protocol.plan import Placement, RoutingTable
+from coarse.protocol.plan import Placement
 from coarse.protocol.records import Descriptor, Failed
 from coarse.proxy.device import Device, ReduceWork
 from coarse.proxy.instructions import Region, Reserve, RingSend, Send
 from coarse.proxy.protocol import ProxyProtocol
 from coarse.proxy.ring_buffers import RingBuffers
+from coarse.strategy.routing import RoutingTable
 from tests.support.lanes import DelayOf, Lane, LaneKind, Lanes
 
 Message = bytes | np.ndarray | ReduceWork

@@ -17,6 +17,7 @@ from coarse.proxy.odc.hands import OdcHands
 from coarse.proxy.odc.models import DeviceOdc
 from coarse.storage.odc_sums import sums_in
 from coarse.storage.wide_sum import WideSum
+from coarse.strategy.builtin import Coarse
 
 MODEL = 3
 
@@ -29,7 +30,7 @@ def placement_of(client_nodes: tuple[int, ...], device_nodes: tuple[int, ...]) -
         proxies.append(near[client_nodes[:client].count(node) % len(near)])
     return Placement(
         client_nodes=client_nodes, device_nodes=device_nodes, local_proxies=tuple(proxies),
-        ranks=tuple(range(len(client_nodes) + len(device_nodes))), collective="in_place", num_sync_groups=1,
+        ranks=tuple(range(len(client_nodes) + len(device_nodes))), planner=Coarse(), num_sync_groups=1,
     )  # fmt: skip
 
 

@@ -14,10 +14,12 @@ import numpy as np
 from coarse.client.protocol import ClientProtocol, KeyPhase, ToDevice
 from coarse.hardware.links import Link
 from coarse.protocol.dtypes import DType, Op, dtype_of
-from coarse.protocol.plan import Placement, RoutingTable
+from coarse.protocol.plan import Placement
 from coarse.protocol.records import Descriptor
 from coarse.proxy.instructions import Region
 from coarse.simulation.sites import Site
+from coarse.strategy.routing import RoutingTable
+from tests.support.strategies import strategy_of
 
 NUM_CLIENTS, NUM_DEVICES = 3, 2
 CAPACITY_BYTES = 1 << 22
@@ -31,7 +33,7 @@ def placement(collective: str) -> Placement:
         device_nodes=(0,) * NUM_DEVICES,
         local_proxies=tuple(client % NUM_DEVICES for client in range(NUM_CLIENTS)),
         ranks=tuple(range(NUM_CLIENTS + NUM_DEVICES)),
-        collective=collective,
+        planner=strategy_of(collective),
         num_sync_groups=2,
     )
 

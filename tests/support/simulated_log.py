@@ -6,7 +6,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from unittest.mock import patch
 
-from coarse.client.dual_round import Way
 from coarse.protocol.records import Push, Ready, key_of
 from coarse.proxy.device import Device
 from coarse.proxy.instructions import Reduce
@@ -19,6 +18,7 @@ from coarse.simulation.sharded.job import ShardedJob
 from coarse.simulation.sharded.modes import Stream
 from coarse.simulation.sharded.report import ShardedReport
 from coarse.simulation.training import _Training, simulate
+from coarse.strategy.rounds import By
 from tests.support.transfer_log import (
     CHUNK,
     CHUNK_READ,
@@ -93,9 +93,9 @@ def _recorded(job: Job, logs: Logs, names: list[str]) -> Iterator[None]:
         return on_gradient(training, at, position)
 
     def recorded_set_out(training, at, buckets):
-        for position, way in buckets:
-            worker(at).append((SET_OUT, keys[position], 0, "devices" if way is Way.DEVICES else "workers"))
-            set_out(training, at, [(position, way)])
+        for position, by in buckets:
+            worker(at).append((SET_OUT, keys[position], 0, by.value))
+            set_out(training, at, [(position, by)])
 
     push, on_record, send = SimulatedDevices.push, Device.on_record, SimulatedDevices.send
     pull, on_chunk = SimulatedDevices._pull, Device.on_chunk
@@ -142,7 +142,7 @@ def _recorded(job: Job, logs: Logs, names: list[str]) -> Iterator[None]:
 
     def recorded_ring_send(ring, at, sent):
         nbytes = (sent.end - sent.begin) * DTYPE.itemsize
-        key = keys[job.num_proxy_gradients + sent.ring.key]
+        key = keys[job.gradients_by(By.WORKERS)[sent.ring.key]]
         worker(at).append((WORKERS, key, 0, sent.header.step, sent.device, nbytes))
         return ring_send(ring, at, sent)
 

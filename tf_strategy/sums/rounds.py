@@ -19,6 +19,7 @@ import numpy as np
 
 from coarse.client.handle import Handle
 from coarse.errors import DeadRankError, MismatchError, StallError
+from coarse.parallel.data.bucket_plan import hinted
 from coarse.parallel.data.byte_stream import stream, stream_blobs
 from coarse.parallel.data.choice import reducer_of, times_rounds
 from coarse.parallel.data.reducer import DeviceReducer, Reducer
@@ -122,7 +123,8 @@ class Rounds:
         with self._lock:
             if tensors not in self._sites:
                 self._meet(tensors.place)  # keys that others never use would be waited for until time is up
-                plans = tensors.plans(self.bucket_bytes)
+                runtime, plans = self._runtime, tensors.plans(self.bucket_bytes)
+                plans = hinted(plans, runtime.strategy, runtime.placement.cluster, runtime.facts)
                 self._sites[tensors] = ReductionSite(tensors, plans, self._reducer_of(tensors))
             return self._sites[tensors]
 

@@ -20,7 +20,6 @@ from coarse.cli.own_model.traces.perfetto_step import SentGradient, WorkerStep, 
 from coarse.cli.own_model.traces.step import ROUNDING
 from coarse.cli.report.run import DEMO_FILE, RUN_FILE, Run, settled
 from coarse.errors import ConfigError
-from coarse.simulation.scenario import Mode
 
 _FP32_BYTES = 4
 _SUMMING = ("single", "dense", "allreduce", "coarse", "switchml", "sharp")
@@ -107,10 +106,10 @@ def _us(seconds: float) -> int:
 def _predicted(run: Run, folder: Path) -> Iterator[tuple[str, list[RankedStep]]]:
     """(mode, its workers), by the traces beside the run; where one worker stood for all, all are as it."""
     for timeline in run.timelines:
-        if timeline.title not in list(Mode):
+        if not timeline.title.isidentifier():
             raise ConfigError(
-                f"{folder / RUN_FILE}: timelines must be those of {', '.join(Mode)}, got {timeline.title!r}; make the "
-                "prediction again"
+                f"{folder / RUN_FILE}: timelines must be named by modes, got {timeline.title!r}; make the prediction "
+                "again"
             )
         path = folder / f"{timeline.title}.trace.json"
         document = json_of(path, f"the trace that `coarse predict` wrote beside {RUN_FILE}")

@@ -26,14 +26,19 @@ from coarse.hardware.intervals import COMPUTE, RING
 from coarse.hardware.machine import Machine
 from coarse.hardware.models import MODELS, Model, Precision, model_named
 from coarse.hardware.presets import accelerator_named, machine_named
+from coarse.protocol.config import POLICIES, require_mode
 from coarse.simulation.adaptation import PROFILE_EVERY, Profile
 from coarse.simulation.jitter import Jitter
 from coarse.simulation.job import Job
-from coarse.simulation.policies import most_trials
 from coarse.simulation.report import Report
-from coarse.simulation.scenario import Mode, Policy, Scenario
+from coarse.simulation.scenario import Scenario
 from coarse.simulation.sites import STEPWISE_RANKS
 from coarse.simulation.training import simulate
+from coarse.strategy.builtin import Coarse, tables_of
+from coarse.strategy.named import ALLREDUCE, BUILT_IN, COARSE, DENSE, mode_name, options_from
+from coarse.strategy.rounds import By
+from coarse.strategy.routing import local_tables
+from coarse.strategy.split_search import most_trials
 
 MAX_WORKERS = 1 << 16
 MAX_BATCH = 1 << 20
@@ -71,6 +76,8 @@ class Question:
     devices: int = 0
     nodes: int = 1
     policy: str = "auto"
+    options: tuple[str, ...] = ()
+    """Of strategies of one's own, as --set states them."""
     collective: str | None = None
     """How the mode coarse's devices sum; None: as live where each worker is simulated, in a ring where one stands for
     all."""
@@ -108,7 +115,7 @@ class Question:
                 f"--ring-slow-down must lie in 1..{MAX_RING_SLOW_DOWN:g}, got {self.ring_slow_down:g}; 1 is no effect",
                 key="ring_slow_down",
             )
-        one_of("policy", self.policy, Policy)
+        require_policy(self.policy)
         one_of("precision", self.precision, Precision)
         one_of("optimizer", self.optimizer, Optimizer)
         for key in ("workers", "devices"):
@@ -221,7 +228,7 @@ class Scenarios:
         ring, compute = self.question.ring_slow_down, self.profile.factors
         return {**({COMPUTE: compute} if compute else {}), **({} if ring is None else {RING: (ring, ring)})}
 
-    def of(self, mode: Mode) -> Scenario:
+    def of(self, mode: str) -> Scenario:
         """The scenario of one mode."""
         question = self.question
         factors = dict(question.slow_downs)
@@ -231,9 +238,10 @@ class Scenarios:
             profile=self.profile,
             mode=mode,
             num_workers=question.workers,
-            num_devices=question.devices if mode is Mode.COARSE else 0,
+            num_devices=question.devices,
             num_nodes=question.nodes,
-            policy=one_of("policy", question.policy, Policy),
+            policy=question.policy,
+            options={} if mode in BUILT_IN else options_from(question.options, mode),
             collective=question.collective,
             hold_back=question.hold_back or None,
             ring_slow_down=self.ring_slow_down,
@@ -286,7 +294,8 @@ def predict(
     )
     if report.profiles:
         last = report.profiles[-1]
-        job = replace(job, tables=last.tables, num_proxy_gradients=last.num_proxy_gradients)
+        by = tuple(map(By, last.by))
+        job = replace(job, facts=last.facts, round=replace(job.round, by=by))
     return job, report
 
 
@@ -313,14 +322,21 @@ def profile_notes(name: str, job: Job, iteration_times_s: Sequence[float], profi
 
 
 def _decision_text(job: Job, profile: Profile) -> str:
-    sizes = [gradient.nbytes for gradient in job.gradients]
-    share = sum(sizes[: profile.num_proxy_gradients]) / sum(sizes)
-    routes = sorted({device for table in profile.tables for device in (table.latency_proxy, table.bandwidth_proxy)})
-    local = all(
-        {table.latency_proxy, table.bandwidth_proxy} == {proxy}
-        for table, proxy in zip(profile.tables, job.placement.local_proxies, strict=True)
-    )
-    return f"{share:.0%} of the bytes to devices {'local' if local else ', '.join(map(str, routes))}"
+    share = _share_to_devices(replace(job, round=replace(job.round, by=tuple(map(By, profile.by)))))
+    text = f"{share:.0%} of the bytes to devices"
+    if not isinstance(job.strategy, Coarse):
+        return text
+    tables, local = tables_of(profile.facts), job.placement.local_proxies
+    if tables == local_tables(tables, local):
+        return f"{text} local"
+    routes = sorted({device for table in tables for device in (table.latency_proxy, table.bandwidth_proxy)})
+    return f"{text} {', '.join(map(str, routes))}"
+
+
+def _share_to_devices(job: Job) -> float:
+    """Of the bytes of all gradients."""
+    to_devices = sum(job.gradients[position].nbytes for position in job.gradients_by(By.DEVICES))
+    return to_devices / sum(gradient.nbytes for gradient in job.gradients)
 
 
 def result_of(scenario: Scenario, job: Job, report: Report) -> Result:
@@ -328,7 +344,7 @@ def result_of(scenario: Scenario, job: Job, report: Report) -> Result:
     num_iterations = job.num_iterations
     links = sorted(report.link_bytes.items(), key=lambda item: (-item[1], item[0]))
     return Result(
-        name=scenario.mode.value,
+        name=mode_name(scenario.mode),
         policy=_policy_text(scenario, job),
         iteration_s=report.iteration_s,
         compute_s=report.compute_s,
@@ -347,18 +363,20 @@ def places_of(scenario: Scenario) -> tuple[tuple[str, str], ...]:
 
 
 def _policy_text(scenario: Scenario, job: Job) -> str:
-    if scenario.mode is not Mode.COARSE:
+    if scenario.mode in (DENSE, ALLREDUCE):
         return "-"
-    if scenario.policy is Policy.DEVICES:
-        return scenario.policy.value
-    sizes = [gradient.nbytes for gradient in job.gradients]
-    share = sum(sizes[: job.num_proxy_gradients]) / sum(sizes)
-    return f"{scenario.policy.value} {share:.0%}"
+    name = scenario.policy if scenario.mode == COARSE else "own"
+    return f"{name} {_share_to_devices(job):.0%}" if scenario.strategy.shares else name
 
 
-def modes_of(text: str | None) -> Iterator[Mode]:
-    """The modes that a comma-separated list names, each once; all, where there is no list."""
-    if text is None:
-        text = ",".join(Mode)
-    for name in dict.fromkeys(part.strip() for part in text.split(",")):
-        yield one_of("modes", name, Mode)
+def modes_of(text: str | None) -> Iterator[str]:
+    """The modes that a comma-separated list names, each once; all of coarse's own, where there is no list."""
+    for name in BUILT_IN if text is None else dict.fromkeys(part.strip() for part in text.split(",")):
+        require_mode(name)
+        yield name
+
+
+def require_policy(policy: str) -> None:
+    """Refuse another policy of the mode coarse."""
+    if policy not in POLICIES:
+        raise ConfigError(f"--policy must be one of {', '.join(POLICIES)}, got {policy!r}", key="policy")

@@ -9,7 +9,6 @@ from coarse.errors import ConfigError
 from coarse.hardware.intervals import COMPUTE, FACTORS, RING, Interval, draws, intervals_of, machine_at
 from coarse.protocol.toml import TomlFile
 from coarse.simulation.job import Job
-from coarse.simulation.scenario import Mode, Policy
 from coarse.simulation.training import simulate
 
 NO_RANGES = "No ranges: these are simulations of the central values alone; --samples 6 asks for ranges."
@@ -32,13 +31,12 @@ class Ranges:
     """Fields of the machine that somebody states."""
 
     def iterations_s(
-        self, scenarios: Scenarios, mode: Mode, decided: Job, on_progress: Callable[[float], None] = lambda _: None
+        self, scenarios: Scenarios, mode: str, decided: Job, on_progress: Callable[[float], None] = lambda _: None
     ) -> tuple[float, ...]:
-        """Seconds of a mode's iteration at each point, with the tables and the split of a job as it was decided."""
+        """Seconds of a mode's iteration at each point, with the facts and the round of a job as it was decided."""
 
         def iteration_s(other: Scenarios) -> float:
-            job = replace(other.of(mode), policy=Policy.DEVICES, profile_every=0).job()
-            job = replace(job, num_proxy_gradients=decided.num_proxy_gradients, tables=decided.tables)
+            job = replace(other.of(mode), profile_every=0).job_of(decided.facts, decided.round)
             return simulate(job, record=False).iteration_s
 
         return self.everywhere(scenarios, iteration_s, on_progress)

@@ -7,14 +7,15 @@ from coarse.cli.report.prediction import Scenarios
 from coarse.cli.report.ranges import Ranges
 from coarse.cli.report.run import Result
 from coarse.errors import ConfigError
-from coarse.simulation.scenario import Mode
 from coarse.simulation.sharded.modes import ShardedPolicy, SimulatedMode
 from coarse.simulation.sharded.scenario import CACHE_SHARE, ShardedScenario
+from coarse.strategy.named import BUILT_IN, mode_name
 
 ALL = "all"
 """Every mode, data-parallel and sharded."""
 
-AnyMode = Mode | SimulatedMode
+AnyMode = str | SimulatedMode
+"""A data-parallel mode by its name, or a sharded one."""
 
 
 NOTE = (
@@ -33,17 +34,22 @@ class ShardedOutcome:
 
 def any_modes_of(text: str | None) -> Iterator[AnyMode]:
     """The modes of a comma-separated list, each once: data-parallel ones without a list, every one by "all"."""
-    if text is None:
-        yield from Mode
-        return
-    names = dict.fromkeys(part.strip() for part in text.split(","))
+    names = list(BUILT_IN if text is None else dict.fromkeys(part.strip() for part in text.split(",")))
     if ALL in names:
-        names = dict.fromkeys((*(mode.value for mode in Mode), *(mode.value for mode in SimulatedMode)))
-    known: dict[str, AnyMode] = {mode.value: mode for kind in (Mode, SimulatedMode) for mode in kind}
+        own = [name for name in names if ":" in name]
+        names = list(dict.fromkeys((*BUILT_IN, *(mode.value for mode in SimulatedMode), *own)))
+    shown = [mode_name(name) for name in names]
+    if twice := [name for name in shown if shown.count(name) > 1]:
+        raise ConfigError(f"--modes has two classes of the name {twice[0]!r}; name one otherwise", key="modes")
+    sharded = {mode.value: mode for mode in SimulatedMode}
     for name in names:
-        if name not in known:
-            raise ConfigError(f"--modes must be one of {', '.join(known)}, or {ALL}, got {name!r}", key="modes")
-        yield known[name]
+        if name not in BUILT_IN and name not in sharded and ":" not in name:
+            known = ", ".join((*BUILT_IN, *sharded))
+            raise ConfigError(
+                f"--modes must be one of {known}, {ALL}, or a strategy as MODULE:CLASS or FILE.py:CLASS, got {name!r}",
+                key="modes",
+            )
+        yield sharded.get(name, name)
 
 
 def sharded_scenario(scenarios: Scenarios, mode: SimulatedMode) -> ShardedScenario:

@@ -3,12 +3,14 @@
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from coarse.protocol.dtypes import DType, Op
 from coarse.protocol.layout import FlatLayout, bucket_limit_bytes, flat_layout, fuse
+from coarse.protocol.plan import Cluster, Facts
 from coarse.protocol.records import Descriptor
+from coarse.strategy.strategy import Strategy, require_hints
 
 _ALIGN_BYTES = 64
 _COHORT_RANKS = 64
@@ -84,3 +86,13 @@ def plan_buckets(
             )
         )
     return plans
+
+
+def hinted(
+    plans: Sequence[BucketPlan], strategy: Strategy, cluster: Cluster, facts: tuple[Facts, ...]
+) -> list[BucketPlan]:
+    """The buckets of a whole model with the hints that a strategy gives them, by the facts at this time."""
+    nbytes = [plan.descriptor.nbytes for plan in plans]
+    hints = require_hints(strategy, strategy.hints(nbytes, cluster, facts), nbytes)
+    pairs = zip(plans, hints, strict=True)
+    return [replace(plan, descriptor=plan.descriptor._replace(hint=hint)) for plan, hint in pairs]

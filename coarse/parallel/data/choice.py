@@ -1,8 +1,8 @@
-"""Which reducer a configuration asks for: memory devices, the workers' all-reduce, or both (dual synchronisation)."""
+"""Which reducer a strategy asks for: memory devices, the workers' all-reduce, or both (dual synchronisation)."""
 
 from typing import TYPE_CHECKING
 
-from coarse.parallel.data.reducer import DeviceReducer, Reducer, may_share, profile_every_steps
+from coarse.parallel.data.reducer import DeviceReducer, Reducer, may_share
 from coarse.parallel.data.switch import Switch
 
 if TYPE_CHECKING:  # it starts MPI, which only init() may
@@ -10,7 +10,7 @@ if TYPE_CHECKING:  # it starts MPI, which only init() may
 
 
 def reducer_of(runtime: "Runtime", prefix: str, switch: Switch | None = None, *, gpu: int | None = None) -> Reducer:
-    """That of a switch, or the one that the configuration's mode and policy ask for; `prefix` stands before its keys'
+    """That of a switch, or the one that the job's strategy asks for; `prefix` stands before its keys'
     names. Where buckets are on a GPU, `gpu`, its copies count in what is measured."""
     if switch is not None:
         from coarse.parallel.data.allreduce import AllreduceReducer
@@ -20,8 +20,7 @@ def reducer_of(runtime: "Runtime", prefix: str, switch: Switch | None = None, *,
         return AllreduceReducer(
             SwitchStream(client, switch, runtime.placement), client.protocol.client, client.count_push, "a switch"
         )
-    mode = runtime.config.mode
-    if mode != "allreduce" and not times_rounds(runtime):
+    if runtime.strategy.uses_devices and not times_rounds(runtime):
         return DeviceReducer(runtime.require_client())
     from coarse.parallel.data.allreduce import AllreduceReducer  # what calls MPI, and what decides by simulation
     from coarse.parallel.data.allreduce_stream import AllreduceStream
@@ -30,11 +29,12 @@ def reducer_of(runtime: "Runtime", prefix: str, switch: Switch | None = None, *,
 
     client = runtime.require_client()
     stream = AllreduceStream(runtime.worker_comm, client.link, by_ring=runtime.config.worker_collective == "ring")
-    if mode == "allreduce":
+    if not runtime.strategy.uses_devices:
         return AllreduceReducer(stream, client.protocol.client, client.count_push)
     return DualReducer(runtime, stream, SplitChooser(runtime, stream, prefix, gpu), prefix)
 
 
 def times_rounds(runtime: "Runtime") -> bool:
     """Whether reducers have a timer, which wants to know when gradients come."""
-    return runtime.config.mode == "coarse" and bool(may_share(runtime) or profile_every_steps(runtime))
+    strategy = runtime.strategy
+    return strategy.uses_devices and bool(may_share(runtime) or strategy.profile_every_steps)

@@ -1,12 +1,13 @@
 """Buckets that memory devices synchronise, and buckets that the workers sum themselves (COARSE III-F)."""
 
+from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
-from coarse.client.dual_round import DualRound, Way
 from coarse.parallel.data.pass_timer import PassTimer
 from coarse.parallel.data.reducer import DeviceReducer, DualSync, Flight, QueuedFlight, Rounds
 from coarse.parallel.data.roll_call import RollCall
 from coarse.session import is_initialized
+from coarse.strategy.rounds import By, Round, WorkerRounds
 
 if TYPE_CHECKING:  # they start MPI, which only init() may
     from collections.abc import Sequence
@@ -17,7 +18,7 @@ if TYPE_CHECKING:  # they start MPI, which only init() may
 
 
 class Chooser(Protocol):
-    """Says how many buckets go to the memory devices, on all workers alike."""
+    """Says who sums which buckets, on all workers alike."""
 
     @property
     def timer(self) -> PassTimer | None:
@@ -29,7 +30,7 @@ class Chooser(Protocol):
         """What it has measured and decided."""
         ...
 
-    def next_split(self, buckets: "Sequence[Descriptor]") -> int:
+    def next_round(self, buckets: "Sequence[Descriptor]") -> Round:
         """At a border between two rounds: for the one that begins."""
         ...
 
@@ -43,7 +44,7 @@ class Chooser(Protocol):
 
 
 class DualReducer(DeviceReducer):
-    """Carries out a DualRound: buckets go to memory devices, or to the workers' all-reduce.
+    """Carries out WorkerRounds: buckets go to memory devices, or to the workers' all-reduce.
 
     All lie in device memory, so that a bucket goes either way without a copy.
 
@@ -56,9 +57,12 @@ class DualReducer(DeviceReducer):
         self.timer = chooser.timer
         self._chooser = chooser
         self._stream = stream
-        self._round = DualRound()
+        self._round = WorkerRounds()
         self._held: dict[int, QueuedFlight] = {}
-        """By bucket what was last held back."""
+        """By bucket what was last held back, or waits for its turn among the workers."""
+        self._turns: deque[int] = deque()
+        """Buckets of this round that the workers have still to sum, where they are not held back: in this order, which
+        never follows from which gradient came first."""
         self._roll_call = RollCall(runtime, f"{prefix}round")
         self._join_round = self._client.protocol.join_round
 
@@ -77,10 +81,29 @@ class DualReducer(DeviceReducer):
         self._notice_joins()
         if self._round.shares:
             self._roll_call.ask()
-        if self._round.on_ready(index):  # it sets out at once, which what the workers sum never does
+        out = self._round.on_ready(index)
+        if out and out[0].by is By.DEVICES:
             return super().start(index)
         held = self._held[index] = QueuedFlight(f"bucket {index} sets out when all of its round have been started")
+        if out:
+            if index not in self._turns:  # it is started once more
+                self._turns.append(index)
+            self._take_turns()
         return held
+
+    def _take_turns(self) -> None:
+        """Submit what the workers sum beside backward, as far as all before it are ready."""
+        while self._turns and (queued := self._held.get(self._turns[0])) is not None and queued.started is None:
+            index = self._turns.popleft()
+            if self._roll_call.joined():
+                queued.started = super().start(index)
+            else:
+                self._submit(index)
+
+    def _submit(self, index: int) -> None:
+        descriptor, array = self._buckets[index]
+        self._client.count_push(descriptor)
+        self._held[index].started = self._stream.submit(descriptor, array)
 
     def cancel(self, index: int) -> bool:
         """See Reducer."""
@@ -91,27 +114,28 @@ class DualReducer(DeviceReducer):
         if not self._round.is_holding:
             return
         are_all_here = not self._roll_call.joined()
-        for index, way in self._round.on_backward_end(are_all_here=are_all_here):
-            descriptor, array = self._buckets[index]
-            if way is Way.DEVICES:
+        for index, by in self._round.on_backward_end(are_all_here=are_all_here):
+            if by is By.DEVICES:
                 self._held[index].started = super().start(index)
-                continue
-            self._client.count_push(descriptor)
-            self._held[index].started = self._stream.submit(descriptor, array)
+            else:
+                self._submit(index)
 
     def begin_round(self) -> None:
         """See Rounds."""
         self._roll_call.end()
-        split = self._chooser.next_split([descriptor for descriptor, _ in self._buckets])
-        self._round.begin(len(self._buckets), split)
+        decided = self._chooser.next_round([descriptor for descriptor, _ in self._buckets])
+        self._round.begin(decided)
+        self._held.clear()
+        self._turns = deque(index for index, by in enumerate(decided.by) if by is By.WORKERS and not decided.hold_back)
 
     def drop(self) -> None:
         """See Reducer: the next round is the first of all, and everything in it goes to the devices."""
         if is_initialized() and self._buckets:
             self._chooser.close(len(self._buckets))
         self._chooser.restart()
-        self._round = DualRound()
+        self._round = WorkerRounds()
         self._held.clear()
+        self._turns.clear()
         super().drop()
 
     def close(self) -> None:

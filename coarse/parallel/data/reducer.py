@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from coarse.errors import InFlightError
-from coarse.protocol.config import FixedRouting
 from coarse.protocol.records import Descriptor
 from coarse.session import is_initialized
 from coarse.storage.gpu.interface import is_on_gpu
@@ -25,7 +24,7 @@ class DualSync:
     policy: str
     num_buckets: int
     num_to_devices: int
-    """The first so many in the order of backward; the workers sum the others."""
+    """Buckets that the devices sum, in the policies of the mode coarse the first in the order of backward."""
     nbytes: int
     """Bytes of all buckets: the paper's n."""
     bytes_to_devices: int
@@ -182,11 +181,5 @@ class DeviceReducer:
 
 
 def may_share(runtime: "Runtime") -> bool:
-    """Whether there are workers that could sum a part, and the policy lets them."""
-    return runtime.config.policy != "devices" and runtime.placement.num_clients > 1
-
-
-def profile_every_steps(runtime: "Runtime") -> int | None:
-    """After how many steps routes are to be measured again; None for never."""
-    routing = runtime.config.routing
-    return None if isinstance(routing, FixedRouting) else routing.profile_every_steps
+    """Whether there are workers that could sum a part, and the strategy lets them."""
+    return runtime.strategy.shares and runtime.placement.num_clients > 1

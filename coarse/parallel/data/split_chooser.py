@@ -1,4 +1,4 @@
-"""How many buckets of an optimizer go to the memory devices: measured in its first steps, decided on all workers alike.
+"""Who sums which buckets of an optimizer: measured in its first steps, decided on all workers alike.
 
 [Note: borders] A choice holds from one synchronisation of the optimizer to the next, never from a gradient's arrival.
 All workers cross these borders together, so each follows the same plan by counting them; what they measure they
@@ -12,10 +12,13 @@ from typing import TYPE_CHECKING
 
 from coarse.errors import CapacityError, InFlightError
 from coarse.parallel.data.pass_timer import PassTimer, RoundTimes
-from coarse.parallel.data.reducer import DualSync, may_share, profile_every_steps
+from coarse.parallel.data.reducer import DualSync, may_share
 from coarse.parallel.data.ways import Wait, seconds_of_ways, sizes_up_to
 from coarse.protocol.dtypes import DType, Op
 from coarse.protocol.records import URGENT, Descriptor
+from coarse.strategy.builtin import name_of
+from coarse.strategy.rounds import By, Round, first_to_devices
+from coarse.strategy.strategy import require_round
 
 if TYPE_CHECKING:  # they start MPI, which only init() may, or are imported when there is something to decide
     from coarse.parallel.data.allreduce_stream import AllreduceStream
@@ -42,7 +45,7 @@ class SplitChooser:
         self._buckets: Sequence[Descriptor] = ()
         self._epoch = self._client.protocol.epoch
         """Of the routing tables that were in force when the plan began."""
-        self._plan: Generator[Wait | int, None, None] | None = None
+        self._plan: Generator[Wait | Round, None, None] | None = None
         self._awaited: Wait | None = None
         self._num_borders = 0
         """Crossed since the plan began."""
@@ -56,8 +59,8 @@ class SplitChooser:
         """Give back what measuring keeps in device memory; all workers deregister the same name, used or not."""
         self._client.deregister(self._average_of(num_buckets).name)
 
-    def next_split(self, buckets: Sequence[Descriptor]) -> int:
-        """At a border: how many of the buckets go to the devices in the round that begins.
+    def next_round(self, buckets: Sequence[Descriptor]) -> Round:
+        """At a border: who sums which buckets in the round that begins.
 
         After a StallError it is called again, and goes on with what it waited for.
         """
@@ -69,12 +72,12 @@ class SplitChooser:
             self._plan = self._planned()
         while True:
             step = next(self._plan) if self._awaited is None else self._go_on(self._plan, self._awaited)
-            if isinstance(step, int):
+            if isinstance(step, Round):
                 self._num_borders += 1
                 return step
             self._awaited = step
 
-    def _go_on(self, plan: Generator[Wait | int, None, None], awaited: Wait) -> Wait | int:
+    def _go_on(self, plan: Generator[Wait | Round, None, None], awaited: Wait) -> Wait | Round:
         try:
             awaited()
         except CapacityError as error:
@@ -83,32 +86,37 @@ class SplitChooser:
         self._awaited = None
         return next(plan)
 
-    # --- the plan: waits to be waited for at a border, and the split of each round that begins
+    # --- the plan: waits to be waited for at a border, and each round that begins
 
-    def _planned(self) -> Generator[Wait | int, None, None]:
-        runtime, everything = self._runtime, len(self._buckets)
-        every = profile_every_steps(runtime)
-        is_shared = bool(everything) and may_share(runtime)
+    def _planned(self) -> Generator[Wait | Round, None, None]:
+        runtime, everything = self._runtime, self._everything
+        every = runtime.strategy.profile_every_steps
+        is_shared = bool(self._buckets) and may_share(runtime)
         profiled_at = 0
         while True:
-            split: int | None = everything
+            decided: Round | None = everything
             if is_shared:
                 try:
-                    split = yield from self._decided()
+                    decided = yield from self._decided()
                 except CapacityError:  # of what is measured: gradients have their place
-                    split = everything
-            if split is None:
+                    decided = everything
+            if decided is None:
                 continue
             while every is None or self._num_borders < profiled_at + every:
-                yield split
+                yield decided
             profiled_at = self._num_borders
             yield from self._profiled()
 
-    def _decided(self) -> Generator[Wait | int, None, int | None]:
-        """The split to go on with; None where the workers had no numbers in common."""
-        from coarse.simulation.live_split import MeasuredStep, choose_split  # not with coarse.torch: it takes time
+    @property
+    def _everything(self) -> Round:
+        """All buckets on the devices."""
+        return first_to_devices(len(self._buckets), len(self._buckets))
 
-        everything, policy = len(self._buckets), self._runtime.config.policy
+    def _decided(self) -> Generator[Wait | Round, None, Round | None]:
+        """The round to go on with; None where the workers had no numbers in common."""
+        from coarse.simulation.live_split import MeasuredStep, MeasuredView  # not with coarse.torch: it takes time
+
+        everything, strategy = self._everything, self._runtime.strategy
         mean = yield from self._mean(_values((yield from self._timed(everything))))
         if mean is None:
             return None
@@ -118,29 +126,29 @@ class SplitChooser:
         if ways is None:
             return None
         nbytes = [bucket.nbytes for bucket in self._buckets]
-        num_workers = self._runtime.placement.num_clients
-        chosen = choose_split(policy, nbytes, step, ways, num_workers)
-        kept, tried_s = chosen.num_to_devices, None
-        if policy == "auto" and kept < everything:
+        view = MeasuredView(nbytes, step, ways, self._runtime.placement.num_clients)
+        chosen = kept = require_round(strategy, strategy.decide(view), len(nbytes))
+        tried_s = None
+        if strategy.tries and kept.by != everything.by:
             tried_s = yield from self._tried(kept)
             if tried_s is None or tried_s >= step.step_s:
                 kept = everything
         self.dual_sync = DualSync(
-            policy=policy,
-            num_buckets=everything,
-            num_to_devices=kept,
+            policy=name_of(strategy),
+            num_buckets=len(nbytes),
+            num_to_devices=kept.num_to_devices,
             nbytes=sum(nbytes),
-            bytes_to_devices=sum(nbytes[:kept]),
+            bytes_to_devices=sum(size for size, by in zip(nbytes, kept.by, strict=True) if by is By.DEVICES),
             step=step,
             ways=ways,
-            simulated_s=chosen.simulated_s,
-            simulated_all_s=chosen.simulated_all_s,
+            simulated_s=view.iteration_s(chosen),
+            simulated_all_s=view.iteration_s(everything),
             num_tried=None if tried_s is None else chosen.num_to_devices,
             tried_step_s=tried_s,
         )
         return kept
 
-    def _measured(self) -> Generator[Wait | int, None, "MeasuredWays | None"]:
+    def _measured(self) -> Generator[Wait | Round, None, "MeasuredWays | None"]:
         """The two ways; None where the workers had no numbers in common."""
         from coarse.simulation.live_split import MeasuredWays
 
@@ -156,22 +164,22 @@ class SplitChooser:
             devices=tuple(zip(sizes, devices, strict=True)), workers=tuple(zip(sizes, workers, strict=True))
         )
 
-    def _tried(self, split: int) -> Generator[Wait | int, None, float | None]:
-        """Seconds of a step with a split; None where the workers had no numbers in common."""
-        yield split  # the first one isn't counted
-        mean = yield from self._mean(_values((yield from self._timed(split))))
+    def _tried(self, tried: Round) -> Generator[Wait | Round, None, float | None]:
+        """Seconds of a step that is made so; None where the workers had no numbers in common."""
+        yield tried  # the first one isn't counted
+        mean = yield from self._mean(_values((yield from self._timed(tried))))
         return None if mean is None else mean[2]
 
-    def _timed(self, split: int) -> Generator[Wait | int, None, list[RoundTimes | None]]:
-        """The next rounds, with a split."""
+    def _timed(self, timed: Round) -> Generator[Wait | Round, None, list[RoundTimes | None]]:
+        """The next rounds, all made so."""
         rounds = []
         for _ in range(_TIMED_ROUNDS):
             self.timer.begin_round()
-            yield split
+            yield timed
             rounds.append(self.timer.end_round(len(self._buckets)))
         return rounds
 
-    def _mean(self, values: Sequence[float] | None) -> Generator[Wait | int, None, list[float] | None]:
+    def _mean(self, values: Sequence[float] | None) -> Generator[Wait | Round, None, list[float] | None]:
         """The mean of the workers' values; None, on all alike, where one of them has joined or has none."""
         given = [] if values is None else values
         descriptor = self._average_of(len(self._buckets))
@@ -189,7 +197,7 @@ class SplitChooser:
         shape = (num_buckets + _MOST_VALUES,)
         return Descriptor(f"{self._prefix}dual/{shape[0]}", int(DType.FLOAT64), int(Op.SUM), shape, URGENT)
 
-    def _profiled(self) -> Generator[Wait | int, None, None]:
+    def _profiled(self) -> Generator[Wait | Round, None, None]:
         """New routes, if no worker has joined or has a result to take."""
         try:
             self._client.require_quiet()

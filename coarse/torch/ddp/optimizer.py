@@ -10,10 +10,12 @@ import numpy as np
 import torch
 
 from coarse.errors import ConfigError
+from coarse.parallel.data.bucket_plan import hinted
 from coarse.parallel.data.switch import Switch
 from coarse.protocol.dtypes import Op
 from coarse.protocol.records import Descriptor
 from coarse.session import current
+from coarse.strategy.strategy import Exchanges
 from coarse.torch.collectives.process_sets import ProcessSet, global_process_set
 from coarse.torch.compression import NoCompression, checked_compression
 from coarse.torch.ddp.buckets import Bucket, BucketOfCopies, BucketOfViews, places_of, plan_buckets
@@ -69,9 +71,19 @@ class DistributedOptimizer(torch.optim.Optimizer):
             has, which was not closed.
     """
 
+    def __new__(cls, *_: object, **__: object) -> "DistributedOptimizer":
+        """Make one of a subclass where the job's strategy exchanges updates instead of gradients."""
+        if cls is DistributedOptimizer and current().strategy.exchanges is Exchanges.UPDATES:
+            from coarse.torch.ddp.updates import UpdateOptimizer
+
+            return object.__new__(UpdateOptimizer)
+        return object.__new__(cls)
+
     _gathers_sparse: ClassVar[bool] = True
     """Whether sparse gradients may stay sparse."""
     _device_state: DeviceState | None = None
+    is_shared: ClassVar[bool] = True
+    """True if all workers have the same parameters and states after each step."""
 
     def __init__(
         self,
@@ -344,7 +356,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
             places=self._places,
             block_elements=1 if self._peers.switch is None else self._peers.switch.block_elements,
         )
-        parameters = dict(named)
+        runtime, parameters = self._runtime, dict(named)
+        plans = hinted(plans, runtime.strategy, runtime.placement.cluster, runtime.facts)
         for plan in plans[len(made) :]:
             members = tuple(parameters[name] for name in plan.names)
             memory = self._memory_of_bucket(plan.descriptor, members)

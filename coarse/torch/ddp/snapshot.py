@@ -24,7 +24,7 @@ import torch
 
 import coarse.arrays
 from coarse.client.snapshots import SnapshotHandle
-from coarse.errors import CheckpointError
+from coarse.errors import CheckpointError, UnsupportedError
 from coarse.protocol.dtypes import DType
 from coarse.session import current
 from coarse.storage.snapshots.pieces import StoredTensor
@@ -73,6 +73,11 @@ def snapshot(
         tensors |= _model_tensors(model)
         buffers = {f"model/{name}" for name, _ in model.named_buffers(remove_duplicate=False)}
         let_ask(model)
+    if isinstance(optimizer, DistributedOptimizer) and not optimizer.is_shared:
+        raise UnsupportedError(
+            "a snapshot holds what all workers have alike, and by the job's strategy each worker steps alone; save "
+            "each worker's model.state_dict() and optimizer.state_dict() instead"
+        )
     if optimizer is not None:
         own["optimizer"] = _pack_optimizer(optimizer, _names_of(optimizer, model), tensors)
     taken = current().require_snapshots().states.arrays

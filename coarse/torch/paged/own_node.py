@@ -17,10 +17,11 @@ from coarse.proxy.paged.hands import PagedHands
 from coarse.proxy.paged.models import DeviceModels
 from coarse.storage.allocator import RegionAllocator
 from coarse.storage.region import DeviceMemory, create_memory_file
+from coarse.strategy.builtin import Dense
 
 CLIENT, DEVICE = 0, 0
 _ALONE = Placement(
-    client_nodes=(0,), device_nodes=(0,), local_proxies=(DEVICE,), ranks=(0, 1), collective="in_place",
+    client_nodes=(0,), device_nodes=(0,), local_proxies=(DEVICE,), ranks=(0, 1), planner=Dense(),
     num_sync_groups=1,
 )  # fmt: skip
 _PAGE_BYTES = 4096

@@ -16,6 +16,7 @@ from coarse.errors import CoarseError
 from coarse.protocol.partition import PartitionTable, RankPlace, Role
 from coarse.runtime import Runtime
 from coarse.simulation.job import Job
+from coarse.strategy.rounds import Round
 from tests.support.scripts import (
     CAPACITY_BYTES,
     NUM_CLIENTS,
@@ -110,11 +111,11 @@ def opened(kind: str, collective: str) -> tuple[Runtime, EmulatedRank | None]:
     job = Job(
         site=site_of(place),
         placement=place,
-        tables=tuple(table(place, client) for client in range(NUM_CLIENTS)),
+        facts=tuple(table(place, client) for client in range(NUM_CLIENTS)),
         gradients=(),
         forward_s=0.0,
         backward_s=0.0,
-        num_proxy_gradients=0,
+        round=Round(by=()),
     )
     partition_table = PartitionTable(places=places, local_proxies=place.local_proxies)
     rank = EmulatedRank(job, partition_table, dilation=1.0, settings=settings)

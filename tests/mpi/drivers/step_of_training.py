@@ -165,8 +165,9 @@ def main() -> None:
     client = current().require_client()
     placement = current().placement
     facts["buckets"] = buckets
-    facts["tables"] = [table.row for table in client.protocol._tables]
-    facts["placement"] = {name: getattr(placement, name) for name in placement.__dataclass_fields__}
+    facts["facts"] = client.protocol.facts
+    names = [name for name in placement.__dataclass_fields__ if name != "planner"]
+    facts["placement"] = {name: getattr(placement, name) for name in names}
     facts["worker"] = client.protocol.client
     optimizer.close()
     coarse.shutdown()

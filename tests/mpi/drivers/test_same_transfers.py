@@ -11,10 +11,12 @@ import pytest
 from coarse.hardware.compute import compute_profile
 from coarse.hardware.models import Precision, resnet50
 from coarse.hardware.presets import load_preset
-from coarse.protocol.plan import Placement, RoutingTable
+from coarse.protocol.plan import Placement
 from coarse.simulation import engine
 from coarse.simulation.job import Gradient
-from coarse.simulation.scenario import Mode, Policy, Scenario
+from coarse.simulation.scenario import Scenario
+from coarse.strategy.builtin import Coarse
+from coarse.strategy.rounds import first_to_devices
 from tests.mpi.torch.forced_split import SPLITS
 from tests.support.claims import takes_all
 from tests.support.launch import mpirun
@@ -30,11 +32,11 @@ PROGRAM = Path(__file__).with_name("step_of_training.py")
 ROUTES = '[routing]\npolicy = "fixed"\nthreshold_bytes = 4096\npartition_bytes = 16_384\n'
 COMMON = 'stall_timeout_s = 20\nbucket_bytes = 8000\nworker_collective = "ring"\n'
 MODES = {
-    "coarse": (Mode.COARSE, "all", ROUTES),
-    "coarse, half": (Mode.COARSE, "half", ROUTES),
-    "coarse, rings": (Mode.COARSE, "all", f'collective = "ring"\n{ROUTES}'),
-    "dense": (Mode.DENSE, "", 'mode = "dense"\n'),
-    "allreduce": (Mode.ALLREDUCE, "", f'mode = "allreduce"\n{ROUTES}'),
+    "coarse": ("coarse", "all", ROUTES),
+    "coarse, half": ("coarse", "half", ROUTES),
+    "coarse, rings": ("coarse", "all", f'collective = "ring"\n{ROUTES}'),
+    "dense": ("dense", "", 'mode = "dense"\n'),
+    "allreduce": ("allreduce", "", f'mode = "allreduce"\n{ROUTES}'),
 }
 """By name the simulator's mode, the share of the buckets that is forced to the devices, and the live settings."""
 MODELS = {
@@ -76,7 +78,8 @@ def test_a_live_step_transfers_what_the_simulated_one_does(mode, model, layout, 
     assert done.returncode == 0, done.stderr
     found = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(num_ranks)]
     first = next(one for one in found if one.get("worker") == 0)
-    placement = Placement(**{key: _plain(value) for key, value in first["placement"].items()})
+    plain = {key: _plain(value) for key, value in first["placement"].items()}
+    placement = Placement(**plain, planner=Coarse())
     logs = {
         f"{'worker' if index < num_workers else 'device'} {index - num_workers * (index >= num_workers)}":
         [tuple(event) for event in found[rank]["log"]]
@@ -91,7 +94,7 @@ def test_a_live_step_transfers_what_the_simulated_one_does(mode, model, layout, 
 
 def _simulated_job(mode, split, first, placement, *, is_ring):
     """The job of `coarse predict` for the mode, with the buckets, routes and ranks of a live one."""
-    num_devices = 1 if mode is Mode.DENSE else placement.num_devices
+    num_devices = 1 if mode == "dense" else placement.num_devices
     machine = replace(load_preset("aws-p3"), num_nodes=len(placement.nodes))
     asked = Scenario(
         machine=machine,
@@ -99,25 +102,27 @@ def _simulated_job(mode, split, first, placement, *, is_ring):
         profile=compute_profile(resnet50(), "v100", 64, Precision.FP32),
         mode=mode,
         num_workers=placement.num_clients,
-        num_devices=num_devices if mode is Mode.COARSE else 0,
+        num_devices=num_devices if mode == "coarse" else 0,
         num_nodes=len(placement.nodes),
-        policy=Policy.DEVICES,
+        policy="devices",
         collective="ring" if is_ring else None,
     )
     job = asked.job()
-    tables = tuple(RoutingTable.of_row(row) for row in first["tables"])
-    if mode is Mode.DENSE:
-        assert {table.partition_bytes for table in job.tables} == {table.partition_bytes for table in tables}
-        placement = replace(placement, device_nodes=placement.device_nodes[:1])
-    elif mode is Mode.COARSE:
-        assert job.placement.collective == placement.collective
+    facts = tuple(map(tuple, first["facts"]))
+    if mode == "dense":
+        assert facts == job.facts
+        one = {"device_nodes": placement.device_nodes[:1], "local_proxies": (0,) * placement.num_clients}
+        placement = replace(placement, **one)  # the simulated job has no idle devices
     count = len(first["buckets"])
     gradients = tuple(
         Gradient(name=name, num_elements=num_elements, ready_s=(number + 1) / count * job.backward_s)
         for number, (name, num_elements) in enumerate(first["buckets"])
     )
-    num_proxied = {Mode.ALLREDUCE: 0, Mode.DENSE: count}.get(mode, -int(-count * SPLITS[split or "all"] // 1))
-    return replace(job, placement=placement, tables=tables, gradients=gradients, num_proxy_gradients=num_proxied)
+    num_proxied = {"allreduce": 0, "dense": count}.get(mode, -int(-count * SPLITS[split or "all"] // 1))
+    placement = replace(placement, planner=job.placement.planner)
+    everything = replace(job.round, by=first_to_devices(count, count).by)
+    told = replace(job, placement=placement, facts=facts, gradients=gradients, round=everything)
+    return told.with_split(num_proxied)
 
 
 def _plain(value: object) -> object:

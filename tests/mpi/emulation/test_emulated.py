@@ -50,7 +50,8 @@ def require_as_long(*, mode, num_devices, num_nodes, policy, collective="ring"):
     order = RunOrder(
         machine="aws-p3", model="resnet50", gpu="v100", batch=64, precision="fp32", mode=mode, num_workers=2,
         num_devices=num_devices, num_iterations=2, dilation=10.0, num_nodes=num_nodes, collective=collective,
-    ).decided(policy)  # fmt: skip
+        policy=policy,
+    ).decided()  # fmt: skip
     simulated = simulate(order.job())
 
     def takes_as_long(emulated):
@@ -111,7 +112,7 @@ def in_mid_run(victim):
 ])  # fmt: skip
 def test_a_death_ends_the_run_at_once_and_is_named(victim, mode, name):
     num_devices = 2 if mode == "coarse" else 0
-    order = replace(LONG, mode=mode, num_devices=num_devices).decided("devices")
+    order = replace(LONG, mode=mode, num_devices=num_devices, policy="devices").decided()
     with ThreadPoolExecutor(1) as pool:
         run = pool.submit(run_order, order)
         process, everybody = in_mid_run(victim)

@@ -6,6 +6,7 @@ import pytest
 
 from coarse.emulation.order import RunOrder
 from coarse.simulation.training import simulate
+from coarse.strategy.builtin import tables_of
 from tests.mpi.emulation.emulated_runs import require_of_run
 
 pytestmark = pytest.mark.mpi
@@ -30,16 +31,17 @@ def order_of(machine: str, **others: object) -> RunOrder:
 ])  # fmt: skip
 def test_measured_tables_are_those_of_the_model(machine, remote):
     """COARSE figure 15: local always; small local and large remote; local always."""
-    order = order_of(machine).decided("devices")
-    modelled = order.job().tables
+    order = order_of(machine, policy="devices").decided()
+    modelled = tables_of(order.job().facts)
 
     def measured_is_modelled(emulated):
-        assert len(emulated.measured_tables) == len(modelled) == 2
-        for measured, expected in zip(emulated.measured_tables, modelled, strict=True):
-            assert measured.row[1:] == expected.row[1:]
+        assert len(emulated.measured_facts) == len(modelled) == 2
+        tables = tables_of(emulated.measured_facts)
+        for measured, expected in zip(tables, modelled, strict=True):
+            assert measured[1:] == expected[1:]
             assert measured.threshold_bytes == pytest.approx(expected.threshold_bytes, rel=0.02)
-        assert [table.latency_proxy for table in emulated.measured_tables] == [0, 1]
-        assert tuple(table.bandwidth_proxy for table in emulated.measured_tables) == (remote or (0, 1))
+        assert [table.latency_proxy for table in tables] == [0, 1]
+        assert tuple(table.bandwidth_proxy for table in tables) == (remote or (0, 1))
         assert 0 < emulated.start_profile_s < 1
 
     require_of_run(order, measured_is_modelled)
@@ -52,13 +54,14 @@ def test_measured_tables_are_those_of_the_model(machine, remote):
 def test_a_link_that_degrades_in_mid_run_changes_tables_split_and_iterations_as_in_the_simulator(policy, lost):
     """The fabric alone is told; workers measure, and all sums stay right across the change of epoch."""
     order = order_of(
-        "aws-p3", batch=16, num_iterations=6, profile_every=2, dilation=25.0, degradations=(lost,)
-    ).decided(policy)  # fmt: skip
+        "aws-p3", batch=16, num_iterations=6, profile_every=2, dilation=25.0, degradations=(lost,),
+        policy=policy,
+    ).decided()  # fmt: skip
     simulated = simulate(order.job(), decide=order.decide())
 
     def changes_alike(emulated):
         changes, expected = (
-            [(profile.iteration, profile.tables, profile.num_proxy_gradients) for profile in profiles if profile.is_new]
+            [(profile.iteration, profile.facts, profile.num_to_devices) for profile in profiles if profile.is_new]
             for profiles in (emulated.profiles, simulated.profiles)
         )
         assert changes == expected

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from coarse.protocol.records import Descriptor
+from coarse.strategy.rounds import Round, first_to_devices
 
 SPLITS = {"none": 0.0, "half": 0.5, "all": 1.0}
 """Share of the buckets, rounded up, that the devices have."""
@@ -39,8 +40,8 @@ def force_split(name: str = "") -> None:
         def __init__(self, runtime, stream, prefix, gpu=None) -> None:
             stream.open()
 
-        def next_split(self, buckets: Sequence[Descriptor]) -> int:
-            return -int(-len(buckets) * SPLITS[name] // 1)
+        def next_round(self, buckets: Sequence[Descriptor]) -> Round:
+            return first_to_devices(-int(-len(buckets) * SPLITS[name] // 1), len(buckets))
 
         def restart(self) -> None:
             pass
@@ -54,7 +55,7 @@ def force_split(name: str = "") -> None:
         def memory_of(self, descriptor: Descriptor) -> np.ndarray:
             array = super().memory_of(descriptor)
             buckets = [one for one, _ in self._buckets]
-            self._round.begin(len(buckets), self._chooser.next_split(buckets))
+            self._round.begin(self._chooser.next_round(buckets))
             return array
 
     split_chooser.SplitChooser = ForcedChooser

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 _COARSE = (
-    "numpy.random", "coarse", "coarse.client.profiler", "coarse.client.routing", "coarse.collectives.node_memory",
-    "coarse.collectives.progress", "coarse.protocol.composition", "coarse.protocol.partition_file",
+    "numpy.random", "coarse", "coarse.client.profiler", "coarse.strategy.routing", "coarse.collectives.node_memory",
+    "coarse.collectives.progress", "coarse.strategy.composition", "coarse.protocol.partition_file",
     "coarse.proxy.service", "coarse.storage.device_file", "coarse.storage.machine_code", "coarse.storage.pool.memory",
     "coarse.storage.pool.shadow", "coarse.storage.processor", "coarse.transport.descriptors",
     "coarse.transport.device_transport", "coarse.transport.pool.transport",

@@ -12,7 +12,6 @@ from benchmarks.policies import (
     simulated_row,
 )
 from coarse.hardware.presets import machine_named, preset_names
-from coarse.simulation.scenario import Mode
 
 
 @pytest.mark.parametrize(("machine", "workers", "devices", "wanted"), [
@@ -27,15 +26,15 @@ def test_every_cell_has_room_and_none_is_there_twice():
     found = list(cells(preset_names(), ["resnet50"], [2, 4]))
     assert len(set(found)) == len(found)
     for cell in found:
-        placement = cell.order(Mode.COARSE).scenario().job().placement
+        placement = cell.order("coarse").scenario().job().placement
         assert (placement.num_clients, placement.num_devices) == (cell.num_workers, cell.num_devices)
         assert len(placement.nodes) == cell.num_nodes
 
 
 def test_the_sweep_has_every_split_of_every_table_once():
-    job = Cell(machine="aws-p3", model="resnet50", num_workers=4, num_devices=4, num_nodes=1).order(Mode.COARSE)
+    job = Cell(machine="aws-p3", model="resnet50", num_workers=4, num_devices=4, num_nodes=1).order("coarse")
     choices = list(every_choice(job.scenario().job()))
-    found = {(choice.tables, choice.num_proxy_gradients) for choice in choices}
+    found = {(choice.facts, choice.num_to_devices) for choice in choices}
     assert len(found) == len(choices)
     assert {split for _, split in found} == set(range(len(choices[0].gradients) + 1))
 

@@ -3,7 +3,6 @@
 from benchmarks.simulator_speed import CASES, NUM_WAITING, bare_loop, counted_records, scenario_of
 from coarse.client.protocol import ClientProtocol
 from coarse.proxy.protocol import ProxyProtocol
-from coarse.simulation.scenario import Mode
 from coarse.simulation.training import simulate
 
 
@@ -19,5 +18,5 @@ def test_records_are_counted_where_there_are_machines_and_nothing_stays_patched(
         with counted_records() as records:
             simulate(scenario_of(case).job())
         counts[case.mode] = records[0]
-    assert counts[Mode.DENSE] > 0 == counts[Mode.ALLREDUCE]
+    assert counts["dense"] > 0 == counts["allreduce"]
     assert before == (ProxyProtocol.on_chunk, ClientProtocol.announce)

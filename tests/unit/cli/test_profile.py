@@ -10,7 +10,6 @@ from coarse.hardware.machine_file import load_machine
 from coarse.hardware.measure import pair
 from coarse.hardware.measure.measured import HOW, Measurements, labelled_text, machine_of, rising
 from coarse.protocol.units import MIB
-from coarse.simulation.scenario import Mode
 from coarse.simulation.training import simulate
 
 FOUND = Measurements(
@@ -62,7 +61,7 @@ def test_predictions_run_on_a_saved_machine(tmp_path):
     path.write_text(labelled_text(machine_of(FOUND, "mine"), FOUND))
     scenarios = Question(machine=str(path), model="resnet50", workers=2, policy="devices").scenarios()
     assert scenarios.profile.basis == "assumption"
-    assert simulate(scenarios.of(Mode.COARSE).job()).iteration_s > scenarios.profile.total_forward_s
+    assert simulate(scenarios.of("coarse").job()).iteration_s > scenarios.profile.total_forward_s
 
 
 def test_a_copy_that_was_disturbed_leaves_the_table():

@@ -42,7 +42,7 @@ IMPOSSIBLE = (("--workers", "0"), ("--devices", "-1"), ("--batch", "0"), ("--pol
 def test_emulate_refuses_impossible_numbers_before_it_starts_ranks(option):
     done = CliRunner().invoke(emulate.app, option)
     assert done.exit_code == 2
-    assert f"'{option[0]}'" in done.stderr
+    assert option[0] in done.stderr
     assert not done.stdout
 
 

@@ -12,9 +12,10 @@ from coarse.protocol.plan import Placement
 from coarse.protocol.records import Allocate, Deregister, Descriptor, Free, Register, Table
 from coarse.proxy.instructions import Reserve
 from coarse.proxy.protocol import ProxyProtocol
+from coarse.strategy.builtin import Coarse
 
 PLACE = Placement(
-    client_nodes=(0, 0), device_nodes=(0,), local_proxies=(0, 0), ranks=(0, 1, 2), collective="in_place",
+    client_nodes=(0, 0), device_nodes=(0,), local_proxies=(0, 0), ranks=(0, 1, 2), planner=Coarse(),
     num_sync_groups=1,
 )  # fmt: skip
 CAPACITY_BYTES = 64 * ARENA_BYTES
@@ -29,7 +30,7 @@ class Pair:
         self.arenas.open()
         self.device = ProxyProtocol(0, PLACE, capacity_bytes)
         for client in range(2):
-            self.device.on_record(Table(client, 1, 0, 0, 0, 1 << 20))
+            self.device.on_record(Table(client, 1, (0, 0, 0, 1 << 20)))
         self.late: list[Allocate] = []
 
     def take(self, nbytes: int) -> int:

@@ -18,6 +18,7 @@ from coarse.protocol.records import Descriptor, Leave, Push, Ready, Registered, 
 from coarse.storage.gpu.available import use
 from coarse.storage.gpu_memory import create_on_gpu, own_memory
 from coarse.storage.region import DeviceMemory, create_memory_file
+from coarse.strategy.builtin import Coarse
 from coarse.transport.mailbox import Mailbox, control_bytes
 from tests.support.gpu_stand_in import StandInArray, StandInEvent, StandInGpus
 
@@ -26,7 +27,7 @@ PLACE = Placement(
     device_nodes=(0,),
     local_proxies=(0,),
     ranks=(0, 1),
-    collective="in_place",
+    planner=Coarse(),
     num_sync_groups=1,
 )
 NUM_ELEMENTS = 3000

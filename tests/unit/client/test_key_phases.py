@@ -9,9 +9,10 @@ from coarse.errors import InFlightError, MismatchError
 from coarse.protocol.dtypes import DType, Op
 from coarse.protocol.plan import Placement
 from coarse.protocol.records import Descriptor, Failed, Ready, Registered, Tables, key_of
+from coarse.strategy.builtin import Coarse
 
 PLACE = Placement(
-    client_nodes=(0,), device_nodes=(0,), local_proxies=(0,), ranks=(0, 1), collective="in_place", num_sync_groups=1
+    client_nodes=(0,), device_nodes=(0,), local_proxies=(0,), ranks=(0, 1), planner=Coarse(), num_sync_groups=1
 )
 W = Descriptor("w", int(DType.FLOAT32), int(Op.SUM), (4,), 0)
 KEY = key_of("w")

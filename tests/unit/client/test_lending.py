@@ -27,10 +27,11 @@ from coarse.protocol.records import (
 )
 from coarse.storage.lent import address_of
 from coarse.storage.region import DeviceMemory, create_memory_file
+from coarse.strategy.builtin import Coarse
 
 CAPACITY_BYTES = 1 << 20
 PLACE = Placement(
-    client_nodes=(0, 0), device_nodes=(0, 0), local_proxies=(0, 1), ranks=(0, 1, 2, 3), collective="in_place",
+    client_nodes=(0, 0), device_nodes=(0, 0), local_proxies=(0, 1), ranks=(0, 1, 2, 3), planner=Coarse(),
     num_sync_groups=1,
 )  # fmt: skip
 NUM_ELEMENTS = 1000

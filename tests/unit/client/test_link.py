@@ -17,7 +17,7 @@ from coarse.client.protocol import ClientProtocol, KeyPhase
 from coarse.errors import CoarseError, DeadRankError, InFlightError, MismatchError, StallError
 from coarse.protocol.clock import WallClock
 from coarse.protocol.dtypes import DType, Op
-from coarse.protocol.plan import Placement, RoutingTable
+from coarse.protocol.plan import Placement
 from coarse.protocol.records import (
     Descriptor,
     Died,
@@ -31,6 +31,8 @@ from coarse.protocol.records import (
     Tables,
     key_of,
 )
+from coarse.strategy.builtin import Coarse
+from coarse.strategy.routing import RoutingTable
 from coarse.transport.mailbox import Mailbox, control_bytes
 
 FOR_EVER_S = 30.0
@@ -40,7 +42,7 @@ PLACE = Placement(
     device_nodes=(0,),
     local_proxies=(0,),
     ranks=(0, 1),
-    collective="in_place",
+    planner=Coarse(),
     num_sync_groups=1,
 )
 W = Descriptor("w", int(DType.FLOAT32), int(Op.SUM), (4,), 0)

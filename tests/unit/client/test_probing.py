@@ -5,10 +5,18 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coarse.client.probing import SMALLEST_BYTES, ProbeCopy, Probing
+from coarse.client.probing import ProbeCopy, Probing
 from coarse.protocol.config import MeasuredRouting
+from coarse.protocol.plan import Cluster
+from coarse.strategy.builtin import SMALLEST_BYTES, Coarse
 
-PROBING = Probing(devices=(0, 1, 2), local=1, routing=MeasuredRouting())
+COARSE = Coarse()
+PROBING = Probing(devices=(0, 1, 2), local=1, sizes=COARSE.probes)
+CLUSTER = Cluster(worker_nodes=(0,), device_nodes=(0, 0, 0), local_devices=(1,))
+
+
+def table_of(seconds, probing=PROBING, strategy=COARSE, cluster=CLUSTER):
+    return strategy.facts(0, probing.profiles(seconds), cluster)
 
 
 def alike(probe: ProbeCopy) -> float:
@@ -18,8 +26,8 @@ def alike(probe: ProbeCopy) -> float:
 
 def test_sizes_double_from_4_kib_to_the_largest_partition():
     sizes = PROBING.sizes
-    assert sizes[0] == SMALLEST_BYTES < PROBING.routing.min_partition_bytes
-    assert sizes[-1] == PROBING.routing.max_partition_bytes
+    assert sizes[0] == SMALLEST_BYTES < COARSE.routing.min_partition_bytes
+    assert sizes[-1] == COARSE.routing.max_partition_bytes
     assert all(b == 2 * a for a, b in pairwise(sizes))
 
 
@@ -29,21 +37,21 @@ def test_every_device_is_measured_at_its_latency_and_at_all_sizes_one_device_aft
 
 
 def test_a_machine_of_equal_proxies_routes_all_to_the_local_one():
-    table = PROBING.table({probe: alike(probe) for probe in PROBING.probes()})
+    table = table_of({probe: alike(probe) for probe in PROBING.probes()})
     assert (table.latency_proxy, table.bandwidth_proxy, table.threshold_bytes) == (1, 1, 0)
 
 
 @given(st.data())
 def test_noise_of_small_copies_moves_no_table_away_from_the_local_proxy(data: st.DataObject):
     """Up to 60 % at sizes below a partition's, and within the tolerance where the decision is made."""
-    quiet = PROBING.table({probe: alike(probe) for probe in PROBING.probes()})
-    least = PROBING.routing.min_partition_bytes
+    quiet = table_of({probe: alike(probe) for probe in PROBING.probes()})
+    least = COARSE.routing.min_partition_bytes
 
     def noisy(probe: ProbeCopy) -> float:
         most = 0.6 if 0 < probe.nbytes < least else 0.04
         return alike(probe) * (1 + data.draw(st.floats(0.0, most)))
 
-    table = PROBING.table({probe: noisy(probe) for probe in PROBING.probes()})
+    table = table_of({probe: noisy(probe) for probe in PROBING.probes()})
     assert (table.latency_proxy, table.bandwidth_proxy, table.threshold_bytes) == (1, 1, 0)
     assert table.partition_bytes >= quiet.partition_bytes / 4
 
@@ -51,11 +59,14 @@ def test_noise_of_small_copies_moves_no_table_away_from_the_local_proxy(data: st
 def test_copies_that_fit_into_a_cache_do_not_make_partitions_small():
     """Below 256 KiB ten times as fast: full bandwidth is that of memory."""
     large = MeasuredRouting(min_partition_bytes=1 << 18, max_partition_bytes=1 << 22)
-    probing = Probing(devices=(0,), local=0, routing=large)
+    strategy = Coarse(routing=large)
+    probing = Probing(devices=(0,), local=0, sizes=strategy.probes)
+    alone = Cluster(worker_nodes=(0,), device_nodes=(0,), local_devices=(0,))
     slow_start = {0: 1e-6} | {nbytes: 1e-4 + nbytes / 1e9 for nbytes in probing.sizes}
     cached = {n: n / 1e11 if 0 < n < 1 << 18 else seconds for n, seconds in slow_start.items()}
     tables = [
-        probing.table({probe: seconds[probe.nbytes] for probe in probing.probes()}) for seconds in (slow_start, cached)
+        table_of({probe: seconds[probe.nbytes] for probe in probing.probes()}, probing, strategy, alone)
+        for seconds in (slow_start, cached)
     ]
     assert tables[0] == tables[1]
     assert tables[0].partition_bytes == 1 << 21

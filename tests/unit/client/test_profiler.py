@@ -5,14 +5,17 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from coarse.client.profiler import choose_table
+from coarse.client.profiler import measured_facts
 from coarse.errors import CapacityError
 from coarse.protocol.config import FixedRouting, MeasuredRouting
+from coarse.protocol.plan import Cluster
 from coarse.storage.gpu.available import gpus, use
 from coarse.storage.gpu.interface import is_on_gpu
+from coarse.strategy.builtin import Coarse
 from tests.support.gpu_stand_in import StandInGpus
 
 LOCAL, REMOTE = 0, 1
+CLUSTER = Cluster(worker_nodes=(0,), device_nodes=(0, 0), local_devices=(LOCAL,))
 Speed = Callable[[int, int], float]
 """(device, how many times it was measured before) -> seconds of anything that is measured."""
 
@@ -67,7 +70,7 @@ class FakeMachine:
 
 def chosen(seconds: Speed, routing: MeasuredRouting | FixedRouting | None = None):
     machine = FakeMachine(seconds)
-    table = choose_table(machine, routing or MeasuredRouting(), (LOCAL, REMOTE), LOCAL, machine)
+    table = measured_facts(machine, Coarse(routing=routing or MeasuredRouting()), CLUSTER, machine)
     return table, machine
 
 
@@ -80,7 +83,7 @@ def stand_in():
 
 
 def measured_on(machine: FakeMachine) -> set[tuple[bool, bool]]:
-    choose_table(machine, MeasuredRouting(), (LOCAL, REMOTE), LOCAL, machine)
+    measured_facts(machine, Coarse(), CLUSTER, machine)
     return set(machine.copied)
 
 
@@ -127,5 +130,5 @@ def test_a_remote_proxy_that_is_faster_each_time_is_taken():
 def test_a_stated_table_is_taken_without_measuring():
     stated = FixedRouting(threshold_bytes=7, partition_bytes=8, bandwidth_proxy=REMOTE)
     table, machine = chosen(lambda device, visit: pytest.fail("measured"), stated)
-    assert table.row == (7, LOCAL, REMOTE, 8)
+    assert table == (7, LOCAL, REMOTE, 8)
     assert machine.freed == []

@@ -3,7 +3,7 @@ import pytest
 from coarse.client.protocol import ClientProtocol, KeyPhase, ToDevice
 from coarse.errors import MismatchError
 from coarse.protocol.dtypes import DType, Op
-from coarse.protocol.plan import Placement, RoutingTable
+from coarse.protocol.plan import Placement
 from coarse.protocol.records import (
     Deregister,
     Descriptor,
@@ -23,13 +23,15 @@ from coarse.protocol.records import (
     Tables,
     key_of,
 )
+from coarse.strategy.builtin import Coarse
+from coarse.strategy.routing import RoutingTable
 
 PLACE = Placement(
     client_nodes=(0, 0, 0),
     device_nodes=(0, 0),
     local_proxies=(0, 1, 1),
     ranks=(0, 1, 2, 3, 4),
-    collective="in_place",
+    planner=Coarse(),
     num_sync_groups=2,
 )
 ROW = (100, 0, 1, 64)
@@ -57,7 +59,7 @@ def registered(num_elements=100):
 def test_a_profiled_table_goes_to_the_local_proxy_for_the_next_epoch():
     protocol = client_in_epoch(epoch=4)
     table = RoutingTable(threshold_bytes=9, latency_proxy=0, bandwidth_proxy=1, partition_bytes=64)
-    assert protocol.on_profiled(table) == [ToDevice(1, Table(1, 5, 9, 0, 1, 64))]
+    assert protocol.on_profiled(table) == [ToDevice(1, Table(1, 5, (9, 0, 1, 64)))]
     assert protocol.epoch == 4
 
 

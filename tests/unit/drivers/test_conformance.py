@@ -56,7 +56,7 @@ def in_slow_loopback(place):
 
 
 @pytest.mark.parametrize("driver", [minimal, simulated, in_loopback, in_slow_loopback])
-@pytest.mark.parametrize("collective", ["in_place", "ring"])
+@pytest.mark.parametrize("collective", ["in_place", "ring", "star"])
 def test_every_script_comes_to_what_it_must(driver, collective):
     """Each on a job of its own, and all one after the other on one job."""
     for script in SCRIPTS:

@@ -5,12 +5,14 @@ from hypothesis import strategies as st
 
 from coarse.emulation.envelope import KeyPlaces
 from coarse.protocol.dtypes import DType, Op
-from coarse.protocol.plan import Placement, RoutingTable, plan_key
+from coarse.protocol.plan import Placement, Tensor
 from coarse.protocol.records import Descriptor, Located, Register, Registered, Table, Tables, key_of
+from coarse.strategy.builtin import Coarse
+from coarse.strategy.routing import RoutingTable
 
 PLACEMENT = Placement(
-    client_nodes=(0, 0), device_nodes=(0, 0), local_proxies=(0, 1), ranks=(0, 1, 2, 3), collective="ring",
-    num_sync_groups=2,
+    client_nodes=(0, 0), device_nodes=(0, 0), local_proxies=(0, 1), ranks=(0, 1, 2, 3),
+    planner=Coarse(collective="ring"), num_sync_groups=2,
 )  # fmt: skip
 
 
@@ -21,10 +23,10 @@ def test_shards_have_the_bytes_that_the_plan_gives_them(num_elements, first, sec
         for c, size in enumerate((first, second))
     ]
     key = key_of("x")
-    plan = plan_key(key, num_elements, 4, tables, PLACEMENT)
+    plan = PLACEMENT.plan_of(Tensor(key, num_elements, 4), tuple(tables))
     sizes = KeyPlaces(0, PLACEMENT)
     for client, table in enumerate(tables):
-        sizes.note(Table(client, 1, 0, client, client, table.partition_bytes), 2)
+        sizes.note(Table(client, 1, (0, client, client, table.partition_bytes)), 2)
     sizes.note(Register(0, key, 1, Descriptor("x", DType.FLOAT32, Op.SUM, (num_elements,), 0), -1, -1), 2)
     for shard in {0, plan.num_shards // 2, plan.num_shards - 1}:
         begin, end = plan.bounds(shard, shard + 1)
@@ -46,11 +48,11 @@ def test_a_table_of_the_next_epoch_changes_no_size_until_every_client_has_said_i
     sizes, key = KeyPlaces(2, PLACEMENT), key_of("x")
     sizes.note(Register(0, key, 1, Descriptor("x", DType.FLOAT32, Op.SUM, (100,), 0), -1, -1), 0)
     for client in (1, 0):
-        sizes.note(Table(client, 1, 0, client, client, 400), client)
+        sizes.note(Table(client, 1, (0, client, client, 400)), client)
     assert sizes.nbytes(key, 0) == 400
-    sizes.note(Table(1, 2, 0, 1, 1, 100), 1)
+    sizes.note(Table(1, 2, (0, 1, 1, 100)), 1)
     assert sizes.nbytes(key, 0) == 400
-    sizes.note(Table(0, 2, 0, 0, 0, 100), 0)
+    sizes.note(Table(0, 2, (0, 0, 0, 100)), 0)
     assert sizes.nbytes(key, 0) == 100
 
 

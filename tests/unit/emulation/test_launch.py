@@ -15,8 +15,8 @@ from coarse.simulation.report import WorkerIteration
 
 ORDER = RunOrder(
     machine="aws-p3", model="resnet50", gpu="v100", batch=64, precision="fp32", mode="coarse", num_workers=2,
-    num_devices=2, num_iterations=2, dilation=0.0,
-).decided("devices")  # fmt: skip
+    num_devices=2, num_iterations=2, dilation=0.0, policy="devices",
+).decided()  # fmt: skip
 
 
 def rows(*durations_s):

@@ -11,11 +11,12 @@ from coarse.emulation.pace import Pace
 from coarse.protocol.dtypes import DType, Op
 from coarse.protocol.plan import Placement
 from coarse.protocol.records import Descriptor, Located, Push, Tables
+from coarse.strategy.builtin import Coarse
 from coarse.transport.mailbox import control_bytes
 
 KEY = 5
 PLACEMENT = Placement(
-    client_nodes=(0,), device_nodes=(0,), local_proxies=(0,), ranks=(0, 1), collective="in_place", num_sync_groups=1
+    client_nodes=(0,), device_nodes=(0,), local_proxies=(0,), ranks=(0, 1), planner=Coarse(), num_sync_groups=1
 )
 PUSH = Push(0, KEY, 1, 0, 0, 1, True)
 

@@ -6,7 +6,8 @@ import pytest
 
 from coarse.emulation.order import RunOrder, order_json, parse_run_order
 from coarse.errors import ConfigError
-from coarse.simulation.scenario import Policy
+from coarse.protocol.config import POLICIES
+from coarse.strategy.builtin import Auto, tables_of
 
 ORDER = RunOrder(
     machine="aws-p3", model="resnet50", gpu=None, batch=64, precision="fp32", mode="coarse", num_workers=4,
@@ -14,18 +15,18 @@ ORDER = RunOrder(
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("policy", list(Policy))
+@pytest.mark.parametrize("policy", POLICIES)
 def test_ranks_read_the_job_that_was_decided(policy):
-    order = ORDER.decided(policy)
+    order = replace(ORDER, policy=policy).decided()
     assert parse_run_order(order_json(order)) == order
-    assert order.job() == ORDER.scenario(policy).job()
+    assert order.job() == replace(ORDER, policy=policy).scenario().job()
 
 
 def test_workers_of_two_nodes_push_to_devices_of_their_own_though_all_ranks_are_on_one_host():
-    order = ORDER.decided(Policy.AUTO)
+    order = ORDER.decided()
     job = order.job()
     assert job.placement.client_nodes == (0, 0, 1, 1)
-    for node, table in zip(job.placement.client_nodes, job.tables, strict=True):
+    for node, table in zip(job.placement.client_nodes, tables_of(job.facts), strict=True):
         assert {table.latency_proxy, table.bandwidth_proxy} <= set(job.placement.devices_on(node))
     assert {place.node for place in order.partition(job).places} == {"node0"}
 
@@ -35,8 +36,6 @@ def test_dense_has_one_node():
         replace(ORDER, mode="dense").scenario()
 
 
-def test_a_sum_in_place_is_of_one_node():
-    order = replace(ORDER, num_nodes=1, collective="in_place").decided("devices")
-    assert order.job().placement.collective == "in_place"
-    with pytest.raises(ConfigError, match=r"add across all of 2 nodes; emulate one node, use the ring, or predict"):
-        replace(ORDER, collective="in_place")
+@pytest.mark.parametrize(("asked", "made"), [(None, "in_place"), ("ring", "ring")])
+def test_devices_of_several_nodes_sum_as_live_or_as_asked(asked, made):
+    assert replace(ORDER, collective=asked).decided().job().strategy == Auto(collective=made)

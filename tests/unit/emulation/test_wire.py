@@ -72,24 +72,24 @@ def order():
 
 
 def test_ranks_simulate_the_job_that_was_decided(order):
-    decided = order.decided("devices")
+    decided = replace(order, policy="devices").decided()
     assert parse_run_order(order_json(decided)) == decided
     job = parse_run_order(order_json(decided)).job()
     assert job == decided.job()
-    assert job.num_proxy_gradients == len(job.gradients)
+    assert job.num_to_devices == len(job.gradients)
 
 
 def test_ranks_are_told_what_degrades_how_often_to_measure_and_by_which_policy_to_decide(order):
     asked = replace(order, degradations=("socket0 crossing=0.5@1", "gpu? up=0.1@2"), profile_every=7)
-    told = parse_run_order(order_json(asked.decided("paper")))
+    told = parse_run_order(order_json(replace(asked, policy="paper").decided()))
     job = told.job()
     assert (told.policy, job.profile_every) == ("paper", 7)
     assert [change.at_s for change in job.rate_changes] == [1.0] + [2.0] * 8
-    assert replace(asked, mode="allreduce", num_devices=0).decided("paper").decide() is None
+    assert replace(asked, mode="allreduce", num_devices=0).decided().decide() is None
 
 
 def test_a_job_without_devices_has_one_rank_that_holds_memory(order):
-    alone = replace(order, mode="allreduce", num_devices=0).decided("devices")
+    alone = replace(order, mode="allreduce", num_devices=0).decided()
     table = alone.partition(alone.job())
     assert (alone.num_ranks, table.num_workers, table.num_devices) == (3, 2, 1)
     assert table.local_proxies == (0, 0)

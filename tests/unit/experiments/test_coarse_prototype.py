@@ -18,7 +18,7 @@ def test_half_of_the_ranks_work_and_gpus_are_dealt_in_turn(num_gpus, workers, de
     assert [order.gpu_of(worker) for worker in range(2)] == list(workers)
     assert [partition.places[rank].memory for rank in (0, 1)] == [Anywhere()] * 2
     assert [partition.places[rank].memory for rank in (2, 3)] == [GpuMemory(number) for number in devices]
-    assert order.num_proxy_gradients == len(order.job().gradients)
+    assert order.num_to_devices == len(order.job().gradients)
 
 
 def test_a_dilation_is_chosen_where_none_is_given():

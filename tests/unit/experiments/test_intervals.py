@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 
 from coarse.errors import ConfigError
-from coarse.simulation.scenario import Policy
 from experiments.coarse_paper.cells import Cell, outcome, under
 from experiments.coarse_paper.claims import Number, Unit, claim_row
 from experiments.coarse_paper.inputs import CENTRAL, Platform
@@ -17,7 +16,7 @@ from experiments.fcdp_paper import memory
 from experiments.fcdp_paper.inputs import CENTRAL as FCDP_CENTRAL
 from experiments.fcdp_paper.intervals import STUDY as FCDP
 
-T4 = Cell(platform=Platform.T4, policy=Policy.PAPER)
+T4 = Cell(platform=Platform.T4, policy="paper")
 STUDIES = {"coarse": COARSE, "fcdp": FCDP}
 
 

@@ -4,16 +4,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coarse.protocol.plan import (
-    Placement,
-    RoutingTable,
-    SyncPlan,
-    count_shards,
-    plan_key,
-    proxy_for,
-)
+from coarse.errors import ConfigError
+from coarse.protocol.plan import Block, Placement, Plan, SyncPlan, Tensor, count_shards
+from coarse.strategy.builtin import Coarse, Dense
+from coarse.strategy.plans import on_each_node
+from coarse.strategy.routing import RoutingTable
+from coarse.strategy.strategy import Strategy
 
 NODES = st.lists(st.integers(1, 3), min_size=1, max_size=3)
+
+
+class FirstOfNode(Strategy):
+    """The first device of each node adds all of its workers; partitions of the first fact."""
+
+    def plan(self, tensor, cluster, facts):
+        firsts = lambda node: cluster.devices_on(node)[:1]  # noqa: E731
+        cut_bytes = max(row[3] for row in facts)
+        return on_each_node(tensor, cluster, cluster.local_devices, cut_bytes, adders=firsts)
+
+
+RULES = {"in_place": Coarse(), "ring": Coarse(collective="ring"), "first": FirstOfNode(), "central": Dense()}
 
 
 def table(latency_proxy=0, bandwidth_proxy=0, threshold_bytes=100, partition_bytes=64):
@@ -25,7 +35,7 @@ def table(latency_proxy=0, bandwidth_proxy=0, threshold_bytes=100, partition_byt
     )
 
 
-def placement(clients_per_node, devices_per_node, collective="in_place", num_sync_groups=2):
+def placement(clients_per_node, devices_per_node, rule="in_place", num_sync_groups=2):
     device_nodes = tuple(n for n, count in enumerate(devices_per_node) for _ in range(count))
     client_nodes = tuple(n for n, count in enumerate(clients_per_node) for _ in range(count))
     return Placement(
@@ -33,9 +43,13 @@ def placement(clients_per_node, devices_per_node, collective="in_place", num_syn
         device_nodes=device_nodes,
         local_proxies=tuple(device_nodes.index(node) for node in client_nodes),
         ranks=tuple(range(len(client_nodes) + len(device_nodes))),
-        collective=collective,
+        planner=RULES[rule],
         num_sync_groups=num_sync_groups,
     )
+
+
+def plan_key(key, num_elements, itemsize, tables, place):
+    return place.plan_of(Tensor(key, num_elements, itemsize), tuple(tables))
 
 
 @st.composite
@@ -43,7 +57,7 @@ def plans(draw):
     """A plan, with where it is and the partition sizes that it must keep to."""
     clients = draw(NODES)
     devices = draw(st.lists(st.integers(1, 3), min_size=len(clients), max_size=len(clients)))
-    place = placement(clients, devices, draw(st.sampled_from(("in_place", "central", "ring"))))
+    place = placement(clients, devices, draw(st.sampled_from(("in_place", "first", "ring"))))
     tables = [
         table(
             draw(st.sampled_from(place.devices_on(node))),
@@ -55,11 +69,6 @@ def plans(draw):
     num_elements = draw(st.integers(0, 2000))
     key = draw(st.integers(0, 2**64 - 1))
     return plan_key(key, num_elements, 4, tables, place), place, tables
-
-
-def test_a_tensor_above_the_threshold_goes_to_the_bandwidth_proxy():
-    routes = table(latency_proxy=1, bandwidth_proxy=2, threshold_bytes=100)
-    assert [proxy_for(nbytes, routes) for nbytes in (0, 100, 101)] == [1, 1, 2]
 
 
 @given(st.integers(0, 10**6), st.integers(1, 10**4))
@@ -166,3 +175,61 @@ def test_endpoints_are_named_for_people():
     place = placement([2], [1])
     assert place.describe(1) == "worker 1 (MPI rank 1)"
     assert place.describe(2) == "memory device 0 (MPI rank 2)"
+
+
+def test_a_plan_is_asked_for_once_for_a_tensor_and_again_by_other_facts():
+    asked = []
+
+    class Counting(Coarse):
+        def plan(self, tensor, cluster, facts):
+            asked.append(facts)
+            return super().plan(tensor, cluster, facts)
+
+    place = placement([2], [2])
+    object.__setattr__(place, "planner", Counting())
+    tables, others = [table()] * 2, [table(partition_bytes=4000)] * 2
+    first, again, other = (plan_key(3, 2000, 4, them, place) for them in (tables, list(tables), others))
+    assert first is again
+    assert (first.num_shards, other.num_shards) == (125, 2)
+    assert len(asked) == 2
+
+
+TWO = {"homes": (0, 1), "num_shards": 2, "blocks": (Block(first=0, last=2, members=(0,)),), "adds": ((0, 1), ())}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"homes": (0,)}, "wanted a home for each of 2 workers"),
+        ({"homes": (0, 2)}, r"worker 1 has its home on device 2, and reaches \(0, 1\) of its node alone"),
+        ({"adds": ((0, 1, 2), ())}, r"device 0 adds \(0, 1, 2\), and reaches each of \(0, 1\) of its node once"),
+        ({"adds": ((0,), ())}, r"nobody adds \[1\]"),
+        ({"blocks": (Block(first=0, last=2, members=(0, 1)),), "adds": ((0, 1), (1,))}, r"\[1\] are added twice"),
+        ({"blocks": (Block(first=0, last=1, members=(0,)),)}, "blocks end at shard 1 of 2"),
+        ({"blocks": (Block(first=1, last=2, members=(0,)),)}, r"blocks must take shards 0..2 in order"),
+        ({"blocks": (Block(first=0, last=2, members=(0, 0)),)}, "different ones of 2 devices"),
+        ({"blocks": (Block(first=0, last=2, members=(0, 7)),)}, "different ones of 2 devices"),
+        ({"blocks": (Block(first=0, last=2, members=(0,), exchange="tree"),)}, "one of ring, star, got 'tree'"),
+        ({"num_shards": 0, "blocks": ()}, "at least one shard, got 0"),
+    ],
+)
+def test_a_plan_that_cannot_be_carried_out_is_refused_in_a_sentence(wrong, said):
+    class Given(Strategy):
+        def plan(self, tensor, cluster, facts):
+            return Plan(**{**TWO, **wrong})
+
+    place = placement([2], [2])
+    object.__setattr__(place, "planner", Given())
+    with pytest.raises(ConfigError, match=said):
+        place.plan_of(Tensor(1, 100, 4), ())
+
+
+def test_what_is_no_plan_is_refused():
+    class Nothing(Strategy):
+        def plan(self, tensor, cluster, facts):
+            return None
+
+    place = placement([1], [1])
+    object.__setattr__(place, "planner", Nothing())
+    with pytest.raises(ConfigError, match=r"Nothing.plan of .*: wanted a Plan, got None"):
+        place.plan_of(Tensor(1, 100, 4), ())

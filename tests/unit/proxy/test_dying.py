@@ -4,6 +4,7 @@ from coarse.protocol.plan import Placement
 from coarse.protocol.records import Died, Leave
 from coarse.proxy.instructions import Finished, Send
 from coarse.proxy.protocol import ProxyProtocol
+from coarse.strategy.builtin import Coarse
 
 
 def placement(ranks: tuple[int, ...] = (0, 1, 2, 3, 4)) -> Placement:
@@ -13,7 +14,7 @@ def placement(ranks: tuple[int, ...] = (0, 1, 2, 3, 4)) -> Placement:
         device_nodes=(0, 1),
         local_proxies=(0, 0, 1),
         ranks=ranks,
-        collective="in_place",
+        planner=Coarse(),
         num_sync_groups=2,
     )
 

@@ -20,6 +20,7 @@ from coarse.protocol.records import (
 )
 from coarse.proxy.instructions import Finished, Reduce, Send
 from coarse.proxy.protocol import ProxyProtocol
+from coarse.strategy.builtin import Coarse
 
 LATENCY_DEVICE, BANDWIDTH_DEVICE, THRESHOLD_BYTES = 0, 1, 100
 
@@ -31,7 +32,7 @@ def placement(*, nodes: bool = False) -> Placement:
         device_nodes=(0, int(nodes)),
         local_proxies=(0, 1),
         ranks=(0, 1, 2, 3),
-        collective="in_place",
+        planner=Coarse(),
         num_sync_groups=2,
     )
 
@@ -47,7 +48,7 @@ class Device:
         self.protocol = ProxyProtocol(device, placement(nodes=nodes), 1 << 20)
         for client in range(2):
             near = (client, client) if nodes else (LATENCY_DEVICE, BANDWIDTH_DEVICE)
-            self.tell(Table(client, 1, THRESHOLD_BYTES, *near, 1 << 20))
+            self.tell(Table(client, 1, (THRESHOLD_BYTES, *near, 1 << 20)))
 
     def tell(self, record) -> list:
         steps = self.protocol.on_record(record)

@@ -11,6 +11,7 @@ from coarse.proxy.device import Device
 from coarse.proxy.instructions import Region, Send
 from coarse.proxy.loans import Lender, Loans
 from coarse.proxy.protocol import ProxyProtocol
+from coarse.strategy.builtin import Coarse
 
 KEY = 6
 LEND = Lend(client=1, key=KEY, device=0, offset=4096, nbytes=400, source=10_000, target=20_000)
@@ -97,14 +98,14 @@ class Driver:
 def pushed(error: LentMemoryError) -> list[Send]:
     """What a device of two, on one node with both clients, sends after a sum that it could not take."""
     placement = Placement(
-        client_nodes=(0, 0), device_nodes=(0, 0), local_proxies=(0, 1), ranks=(0, 1, 2, 3), collective="in_place",
+        client_nodes=(0, 0), device_nodes=(0, 0), local_proxies=(0, 1), ranks=(0, 1, 2, 3), planner=Coarse(),
         num_sync_groups=2,
     )  # fmt: skip
     driver = Driver()
     device = Device(ProxyProtocol(0, placement, 1 << 16), driver, Unreachable(error))
     descriptor = Descriptor("w", int(DType.FLOAT32), int(Op.SUM), (4,), 0)
     for client in range(2):
-        device.on_record(Table(client, 1, 0, 0, 0, 1 << 20))
+        device.on_record(Table(client, 1, (0, 0, 0, 1 << 20)))
     for client in range(2):
         device.on_record(Located(client, KEY, 1, descriptor, client, 4096 * client))
     device.protocol._sync.keys[KEY, 1].served.add(0)

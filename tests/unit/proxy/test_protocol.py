@@ -26,6 +26,7 @@ from coarse.protocol.records import (
 )
 from coarse.proxy.instructions import Finished, Reduce, Region, Reserve, Send
 from coarse.proxy.protocol import ProxyProtocol
+from coarse.strategy.builtin import Coarse
 
 FIRST_DEVICE = 2
 """Endpoints: clients 0 and 1, then devices 0 and 1."""
@@ -41,7 +42,7 @@ def placement(num_nodes=1, collective="in_place"):
         device_nodes=nodes,
         local_proxies=(0, 1),
         ranks=(0, 1, 2, 3),
-        collective=collective,
+        planner=Coarse(collective=collective),
         num_sync_groups=2,
     )
 
@@ -50,7 +51,7 @@ def proxy(device=0, num_nodes=1, capacity_bytes=1 << 16):
     """A device that has all tables of epoch 1."""
     protocol = ProxyProtocol(device, placement(num_nodes), capacity_bytes)
     for client in range(2):
-        protocol.on_record(Table(client, 1, *ROW))
+        protocol.on_record(Table(client, 1, ROW))
     return protocol
 
 
@@ -82,8 +83,8 @@ def sent(steps, kind):
 
 def test_tables_are_complete_with_the_last_and_told_to_own_clients():
     protocol = ProxyProtocol(0, placement(), 1 << 16)
-    assert protocol.on_record(Table(0, 1, *ROW)) == [Send(FIRST_DEVICE + 1, Table(0, 1, *ROW))]
-    assert protocol.on_record(Table(1, 1, *ROW)) == [Send(0, Tables(1, (ROW, ROW)))]
+    assert protocol.on_record(Table(0, 1, ROW)) == [Send(FIRST_DEVICE + 1, Table(0, 1, ROW))]
+    assert protocol.on_record(Table(1, 1, ROW)) == [Send(0, Tables(1, (ROW, ROW)))]
 
 
 def test_a_registration_makes_a_region_real_before_anybody_hears_of_it():
@@ -167,11 +168,11 @@ def test_every_result_is_a_version_of_its_key_however_many_came_before():
 
 def test_what_comes_before_the_last_routing_table_waits_for_it():
     protocol = ProxyProtocol(0, placement(), 1 << 16)
-    protocol.on_record(Table(0, 1, *ROW))
+    protocol.on_record(Table(0, 1, ROW))
     for client in range(2):
         assert protocol.on_record(located(client)) == []
         assert protocol.on_record(push(client)) == []
-    assert [type(step) for step in protocol.on_record(Table(1, 1, *ROW))].count(Reduce) == 1
+    assert [type(step) for step in protocol.on_record(Table(1, 1, ROW))].count(Reduce) == 1
 
 
 def test_pushes_that_come_before_the_registrations_wait_for_them():
@@ -286,7 +287,7 @@ def on_gpu() -> ProxyProtocol:
     """A device whose keys lie from byte 2^16 on."""
     protocol = ProxyProtocol(0, placement(1), 1 << 16, (1 << 16, 4096))
     for client in range(2):
-        protocol.on_record(Table(client, 1, *ROW))
+        protocol.on_record(Table(client, 1, ROW))
     return protocol
 
 

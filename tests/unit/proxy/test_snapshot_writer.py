@@ -25,6 +25,7 @@ from coarse.proxy.snapshot_writer import SnapshotWriter
 from coarse.proxy.snapshots import DeviceSnapshots
 from coarse.storage.region import DeviceMemory, create_memory_file
 from coarse.storage.snapshots.restore import read_checkpoint
+from coarse.strategy.builtin import Coarse
 
 ENTRY_BYTES = 6 * MIB
 NUM_ENTRIES = 3
@@ -39,7 +40,7 @@ class Device:
             device_nodes=(0,),
             local_proxies=(0,),
             ranks=(0, 1),
-            collective="in_place",
+            planner=Coarse(),
             num_sync_groups=2,
         )
         self.memory = memory

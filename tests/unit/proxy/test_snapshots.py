@@ -30,6 +30,7 @@ from coarse.proxy.snapshot_steps import (
     WritePart,
 )
 from coarse.proxy.snapshots import DeviceSnapshots
+from coarse.strategy.builtin import Coarse
 
 NUM_KEYS = 3
 STAGED_KEY = NUM_KEYS
@@ -47,7 +48,7 @@ class Job:
             device_nodes=(0,) * num_devices,
             local_proxies=local_proxies,
             ranks=tuple(range(self.num_clients + num_devices)),
-            collective="in_place",
+            planner=Coarse(),
             num_sync_groups=2,
         )
         self.local_proxies = local_proxies

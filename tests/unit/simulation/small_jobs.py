@@ -3,9 +3,12 @@
 from dataclasses import replace
 
 from coarse.hardware.links import Link
-from coarse.protocol.plan import Placement, RoutingTable
+from coarse.protocol.plan import Placement
 from coarse.simulation.job import Gradient, Job
 from coarse.simulation.sites import Site
+from coarse.strategy.builtin import Coarse
+from coarse.strategy.rounds import first_to_devices
+from coarse.strategy.routing import RoutingTable
 
 LATENCY_S = 1e-5
 BYTES_PER_S = 1e9
@@ -53,10 +56,10 @@ def job_of(
             device_nodes=(0,) * size,
             local_proxies=tuple(range(size)),
             ranks=tuple(range(2 * size)),
-            collective="ring",
+            planner=Coarse(collective="ring"),
             num_sync_groups=num_sync_groups,
         ),
-        tables=tuple(
+        facts=tuple(
             RoutingTable(threshold_bytes=0, latency_proxy=d, bandwidth_proxy=d, partition_bytes=partition_bytes)
             for d in range(size)
         ),
@@ -66,7 +69,7 @@ def job_of(
         ),
         forward_s=forward_s,
         backward_s=backward_s,
-        num_proxy_gradients=num_proxied,
+        round=first_to_devices(num_proxied, len(gradients)),
         slow_downs=slow_downs,
         num_iterations=2,
     )

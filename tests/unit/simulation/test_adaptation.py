@@ -12,10 +12,10 @@ from coarse.hardware.models import Precision, model_named
 from coarse.hardware.presets import machine_named
 from coarse.simulation.adaptation import Adaptation, drive, look_volleys
 from coarse.simulation.job import Job
-from coarse.simulation.profiling import measured_tables
+from coarse.simulation.profiling import measured_facts
 from coarse.simulation.report import Report
-from coarse.simulation.scenario import Mode, Policy, Scenario
-from coarse.simulation.sites import Site, reachable_proxies
+from coarse.simulation.scenario import Scenario
+from coarse.simulation.sites import Site
 from coarse.simulation.training import simulate
 from coarse.simulation.volleys import Volley, volley_s
 
@@ -26,13 +26,13 @@ DEVICE = Degradation(link="gpu1 duplex", factor=0.1, at_s=0.2)
 """Of sdsc-p100: all ways to the first memory device."""
 
 
-def scenario(machine: str, policy: Policy, *degradations: Degradation, every: int = EVERY) -> Scenario:
+def scenario(machine: str, policy: str, *degradations: Degradation, every: int = EVERY) -> Scenario:
     model, described = model_named("resnet50"), machine_named(machine)
     return Scenario(
         machine=described,
         model=model,
         profile=profile_for(model, described, None, 16, Precision.FP32),
-        mode=Mode.COARSE,
+        mode="coarse",
         num_workers=2,
         num_devices=2,
         policy=policy,
@@ -49,9 +49,9 @@ def told_the_truth(asked: Scenario) -> Job:
     for _, link, bytes_per_s in job.rate_changes:
         links[link] = at_share(job.site.links[link], bytes_per_s / job.site.links[link].bytes_per_s)
     site = replace(job.site, links=tuple(links))
-    tables = measured_tables(site, job.placement.local_proxies, reachable_proxies(job.placement), asked.routing)
-    everything = len(job.gradients)
-    return asked.decide(replace(job, site=site, tables=tables, num_proxy_gradients=everything, rate_changes=()))
+    facts = measured_facts(site, job.placement.cluster, job.strategy)
+    everything = job.with_split(len(job.gradients))
+    return asked.decide(replace(everything, site=site, facts=facts, rate_changes=()))
 
 
 def iteration_s(report: Report, iteration: int) -> float:
@@ -59,8 +59,8 @@ def iteration_s(report: Report, iteration: int) -> float:
 
 
 @pytest.mark.parametrize(("machine", "policy", "degradation"), [
-    ("aws-p3", Policy.DEVICES, CROSSING), ("aws-p3", Policy.AUTO, CROSSING), ("aws-p3", Policy.PAPER, CROSSING),
-    ("sdsc-p100", Policy.DEVICES, DEVICE), ("sdsc-p100", Policy.AUTO, DEVICE),
+    ("aws-p3", "devices", CROSSING), ("aws-p3", "auto", CROSSING), ("aws-p3", "paper", CROSSING),
+    ("sdsc-p100", "devices", DEVICE), ("sdsc-p100", "auto", DEVICE),
 ])  # fmt: skip
 def test_tables_change_within_the_period_and_iterations_are_as_if_told_the_truth(machine, policy, degradation):
     asked = scenario(machine, policy, degradation)
@@ -77,36 +77,36 @@ def test_tables_change_within_the_period_and_iterations_are_as_if_told_the_truth
 
 
 def test_a_job_whose_links_stay_as_they_are_keeps_its_tables_at_a_cost_below_one_percent():
-    asked = scenario("aws-p3", Policy.DEVICES)
+    asked = scenario("aws-p3", "devices")
     report = simulate(asked.job(), decide=asked.decide)
     assert [profile.iteration for profile in report.profiles] == [3, 6, 9]
     assert not any(profile.is_new or profile.num_changed for profile in report.profiles)
     assert 0 < report.profile_share < 0.01
-    assert report.iteration_s == pytest.approx(simulate(scenario("aws-p3", Policy.DEVICES, every=0).job()).iteration_s)
+    assert report.iteration_s == pytest.approx(simulate(scenario("aws-p3", "devices", every=0).job()).iteration_s)
 
 
 def test_a_link_that_recovers_gets_its_tables_back():
-    asked = scenario("aws-p3", Policy.DEVICES, CROSSING, Degradation(link=CROSSING.link, factor=1.0, at_s=0.5))
+    asked = scenario("aws-p3", "devices", CROSSING, Degradation(link=CROSSING.link, factor=1.0, at_s=0.5))
     job = asked.job()
     report = simulate(job, decide=asked.decide)
     first, second = [profile for profile in report.profiles if profile.is_new]
-    assert first.tables != job.tables
-    assert second.tables == job.tables
+    assert first.facts != job.facts
+    assert second.facts == job.facts
 
 
 def test_the_workers_ring_that_slows_down_gives_gradients_to_the_devices():
     """NVLink at a twentieth: what the workers kept goes over PCIe to the devices instead."""
-    asked = scenario("aws-p3", Policy.AUTO, Degradation(link="gpu0 - gpu2 *", factor=0.02, at_s=0.2))
+    asked = scenario("aws-p3", "auto", Degradation(link="gpu0 - gpu2 *", factor=0.02, at_s=0.2))
     job = asked.job()
     report = simulate(job, decide=asked.decide)
-    assert job.num_proxy_gradients < len(job.gradients)
-    assert [profile.num_proxy_gradients for profile in report.profiles][-1] == len(job.gradients)
+    assert job.num_to_devices < len(job.gradients)
+    assert [profile.num_to_devices for profile in report.profiles][-1] == len(job.gradients)
     truth_s = simulate(replace(told_the_truth(asked), num_iterations=2)).iteration_s
     assert report.iteration_s == pytest.approx(truth_s, rel=0.03)
 
 
 def test_a_look_takes_every_way_once_and_each_sender_once_in_a_volley():
-    job = scenario("aws-p3", Policy.DEVICES).job()
+    job = scenario("aws-p3", "devices").job()
     volleys = list(look_volleys(job.placement, job.site, 4096))
     sends = [send for volley in volleys for send in volley.sends]
     assert len(sends) == len(set(sends)) == 2 * 4 + 2 + 2
@@ -114,14 +114,14 @@ def test_a_look_takes_every_way_once_and_each_sender_once_in_a_volley():
 
 
 def test_measuring_all_on_the_model_gives_the_models_tables():
-    job = scenario("aws-p3", Policy.DEVICES).job()
+    job = scenario("aws-p3", "devices").job()
     measured: list[Volley] = []
 
     def measure(volley: Volley) -> tuple[float, ...]:
         measured.append(volley)
         return volley_s(job.site, volley)
 
-    assert drive(Adaptation(job).measure_all(), measure) == job.tables
+    assert drive(Adaptation(job).measure_all(), measure) == job.facts
     owners = [volley.owner for volley in measured]
     assert owners == sorted(owners)  # clients take turns
 
@@ -147,32 +147,31 @@ def targets(volleys: list[Volley]) -> set[int]:
 
 
 def test_only_ways_that_changed_are_measured_again_and_at_few_sizes_where_the_estimate_holds():
-    job = scenario("sdsc-p100", Policy.DEVICES).job()
+    job = scenario("sdsc-p100", "devices").job()
     slow = replace(job.site, links=tuple(at_share(x, 0.1) if x.name == "gpu3 down" else x for x in job.site.links))
     adaptation, again = looked_at(job, slow)
     assert targets(again) == {1}
     assert {volley.nbytes for volley in again} == {32 << 10, 512 << 10}
-    reachable = reachable_proxies(job.placement)
-    told = measured_tables(slow, job.placement.local_proxies, reachable, job.routing)
-    for found, true in zip(adaptation.job.tables, told, strict=True):
-        assert found.row[1:] == true.row[1:]
+    told = measured_facts(slow, job.placement.cluster, job.strategy)
+    for found, true in zip(adaptation.job.facts, told, strict=True):
+        assert found[1:] == true[1:]
         assert found.threshold_bytes == pytest.approx(true.threshold_bytes, rel=0.1)
 
 
 def test_where_the_estimate_does_not_hold_all_sizes_are_measured():
     """A longer start-up looks like a lower rate at one size, and gives itself away at another."""
-    job = scenario("sdsc-p100", Policy.DEVICES).job()
+    job = scenario("sdsc-p100", "devices").job()
     links = tuple(replace(x, latency_s=1e-3) if x.name == "gpu3 down" else x for x in job.site.links)
     late = replace(job.site, links=links)
     adaptation, again = looked_at(job, late)
     assert targets(again) == {1}
     assert len({volley.nbytes for volley in again}) > 10
-    told = measured_tables(late, job.placement.local_proxies, reachable_proxies(job.placement), job.routing)
-    assert adaptation.job.tables == told
+    told = measured_facts(late, job.placement.cluster, job.strategy)
+    assert adaptation.job.facts == told
 
 
 def test_many_workers_of_which_one_stands_for_all_cannot_be_degraded():
     with pytest.raises(ConfigError, match="with fewer workers"):
-        replace(scenario("aws-p3", Policy.DEVICES, CROSSING), num_workers=128, num_nodes=32)
+        replace(scenario("aws-p3", "devices", CROSSING), num_workers=128, num_nodes=32)
     with pytest.raises(ConfigError, match="0 for never"):
-        scenario("aws-p3", Policy.DEVICES, every=-1)
+        scenario("aws-p3", "devices", every=-1)

@@ -14,6 +14,7 @@ from coarse.simulation.adaptation import look_volleys
 from coarse.simulation.blame import TOLERANCE, blamed_shares, estimated_links
 from coarse.simulation.sites import Site, coarse_site, placement_of
 from coarse.simulation.volleys import Volley, VolleySend, volley_s
+from coarse.strategy.builtin import Coarse
 from tests.unit.simulation.small_jobs import link
 
 MB = 1_000_000
@@ -96,7 +97,7 @@ def test_the_estimate_of_a_presets_links_comes_to_the_measured_times(data: st.Da
     machine = machine_named(data.draw(st.sampled_from(["aws-p3", "sdsc-p100"])))
     places = place(machine, num_workers=2, num_devices=2)
     site = coarse_site(machine, places, device_ring="cci", worker_ring="auto")
-    volleys = list(look_volleys(placement_of(machine, places, num_sync_groups=2, collective="ring"), site, 1 << 19))
+    volleys = list(look_volleys(placement_of(machine, places, Coarse(), num_sync_groups=2), site, 1 << 19))
     used = sorted({number for volley in volleys for send in volley.sends for number in send.path(site)})
     slow = measured(site, {data.draw(st.sampled_from(used)): data.draw(st.floats(0.05, 0.6))}, volleys)
     estimated = replace(site, links=estimated_links(site, slow))

@@ -61,8 +61,9 @@ def test_what_rings_cost_is_counted():
 
 def test_a_ring_beside_backward_makes_it_longer_and_one_after_it_does_not():
     job = job_of(2, ((1_000_000, 0.01), (1_000_000, 0.03)), forward_s=0.01, backward_s=0.03)
-    job = replace(job, site=site_of(2), num_proxy_gradients=0, num_iterations=2)
-    beside, slowed = (simulate(replace(job, hold_back=False, ring_slow_down=factor)) for factor in (1.0, 1.4))
+    job = replace(job, site=site_of(2), num_iterations=2).with_split(0)
+    free = replace(job, round=replace(job.round, hold_back=False))
+    beside, slowed = (simulate(replace(free, ring_slow_down=factor)) for factor in (1.0, 1.4))
     held, held_slowed = (simulate(replace(job, ring_slow_down=factor)) for factor in (1.0, 1.4))
     ring_s = held.iteration_s - held.compute_s  # both gradients, one after the other
     assert beside.compute_s == pytest.approx(0.04)

@@ -5,19 +5,19 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from coarse.client.dual_sync import IterationTimes, SyncRates, train_s
 from coarse.protocol.units import KIB, MIB
 from coarse.simulation.live_split import (
     LEAST_GAIN,
     MeasuredStep,
+    MeasuredView,
     MeasuredWays,
-    choose_split,
-    least_s,
     measured_job,
     measured_link,
-    measured_paper_split,
 )
 from coarse.simulation.training import simulate
+from coarse.strategy.builtin import Auto, Paper
+from coarse.strategy.dual_sync import IterationTimes, SyncRates, train_s
+from coarse.strategy.rounds import first_to_devices
 
 SIZES = (64 * KIB, MIB, 8 * MIB)
 SECONDS = st.floats(1e-5, 1.0)
@@ -34,7 +34,18 @@ def step_of(num_buckets, *, forward_s=0.01, backward_s=0.02):
 
 
 def iteration_s(nbytes, step, ways, num_to_devices):
-    return simulate(measured_job(nbytes, step, ways, num_to_devices)).iteration_s
+    return simulate(measured_job(nbytes, step, ways).with_split(num_to_devices)).iteration_s
+
+
+class Chosen:
+    """Buckets that a strategy leaves to the devices, and what iterations take with them and with all of them."""
+
+    def __init__(self, strategy, nbytes, step, ways, num_workers):
+        self.view = MeasuredView(nbytes, step, ways, num_workers)
+        decided = strategy.decide(self.view)
+        self.num_to_devices = decided.num_to_devices
+        self.simulated_s = self.view.iteration_s(decided)
+        self.simulated_all_s = self.view.iteration_s(first_to_devices(len(nbytes), len(nbytes)))
 
 
 @given(st.lists(SECONDS, min_size=3, max_size=3, unique=True).map(sorted))
@@ -64,25 +75,25 @@ def test_one_bucket_takes_the_measured_time_of_its_way_once_it_is_complete(nbyte
 def test_a_bucket_that_was_complete_before_its_predecessor_waits_for_it():
     ways = MeasuredWays(devices=table(0.002), workers=table(0.002))
     step = MeasuredStep(forward_s=0.0, backward_s=0.1, step_s=1.0, ready_s=(0.08, 0.01, 0.3))
-    gradients = measured_job([MIB] * 3, step, ways, 3).gradients
+    gradients = measured_job([MIB] * 3, step, ways).gradients
     assert [gradient.ready_s for gradient in gradients] == [0.08, 0.08, 0.1]
 
 
 def test_devices_that_are_faster_and_hidden_by_backward_take_all():
     ways = MeasuredWays(devices=table(0.001), workers=table(0.004))
-    split = choose_split("auto", [MIB] * 8, step_of(8), ways, 2)
+    split = Chosen(Auto(), [MIB] * 8, step_of(8), ways, 2)
     assert split.num_to_devices == 8
     assert split.simulated_s == split.simulated_all_s
 
 
 def test_workers_that_are_much_faster_take_all():
     ways = MeasuredWays(devices=table(0.5), workers=table(0.0001))
-    assert choose_split("auto", [MIB] * 8, step_of(8), ways, 4).num_to_devices == 0
+    assert Chosen(Auto(), [MIB] * 8, step_of(8), ways, 4).num_to_devices == 0
 
 
 def test_two_ways_that_are_about_as_fast_share_the_buckets():
     ways = MeasuredWays(devices=table(0.02), workers=table(0.02))
-    split = choose_split("auto", [MIB] * 16, step_of(16), ways, 2)
+    split = Chosen(Auto(), [MIB] * 16, step_of(16), ways, 2)
     assert 0 < split.num_to_devices < 16
     assert split.simulated_s < split.simulated_all_s * (1 - LEAST_GAIN)
 
@@ -92,12 +103,12 @@ def test_two_ways_that_are_about_as_fast_share_the_buckets():
 def test_the_simulated_choice_is_as_fast_as_any_other_but_for_the_least_gain(nbytes, devices_s, workers_s, backward_s):
     ways = MeasuredWays(devices=table(devices_s), workers=table(workers_s))
     step = step_of(len(nbytes), backward_s=backward_s)
-    split = choose_split("auto", nbytes, step, ways, 3)
+    split = Chosen(Auto(), nbytes, step, ways, 3)
     every_s = [iteration_s(nbytes, step, ways, k) for k in range(len(nbytes) + 1)]
     assert split.simulated_all_s == every_s[-1]
     assert split.simulated_s == every_s[split.num_to_devices]
     assert split.simulated_s <= min(every_s) / (1 - LEAST_GAIN) * (1 + 1e-9)
-    assert all(least_s(nbytes, step, ways) <= split_s * (1 + 1e-9) for split_s in every_s[:-1])
+    assert all(split.view.least_shared_s <= split_s * (1 + 1e-9) for split_s in every_s[:-1])
 
 
 @given(st.integers(2, 8), SECONDS, SECONDS, SECONDS)
@@ -114,7 +125,6 @@ def test_the_papers_split_minimises_its_formula_over_all_splits(num_workers, dev
         proxy_bytes_per_s=sent * MIB / devices_s,
     )
     every_s = [train_s(12 * MIB, k * MIB, times, rates) for k in range(13)]
-    chosen = measured_paper_split(nbytes, step, ways, num_workers)
+    chosen = Chosen(Paper(), nbytes, step, ways, num_workers).num_to_devices
     neighbours_s = every_s[max(0, chosen - 1) : chosen + 2]
     assert min(every_s) in neighbours_s
-    assert choose_split("paper", nbytes, step, ways, num_workers).num_to_devices == chosen

@@ -3,7 +3,7 @@
 from coarse.hardware.compute import compute_profile
 from coarse.hardware.models import Precision, model_named
 from coarse.hardware.presets import load_preset
-from coarse.simulation.scenario import Mode, Policy, Scenario
+from coarse.simulation.scenario import Scenario
 
 
 def test_by_the_papers_formula_a_lone_device_takes_all():
@@ -12,9 +12,9 @@ def test_by_the_papers_formula_a_lone_device_takes_all():
         machine=load_preset("aws-p3"),
         model=model,
         profile=compute_profile(model, "v100", 64, Precision.FP32),
-        mode=Mode.COARSE,
+        mode="coarse",
         num_workers=2,
         num_devices=1,
-        policy=Policy.PAPER,
+        policy="paper",
     )
-    assert scenario.job().num_proxy_gradients == len(scenario.gradients)
+    assert scenario.job().num_to_devices == len(scenario.gradients)

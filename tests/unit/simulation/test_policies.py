@@ -7,11 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coarse.simulation.job import Job
-from coarse.simulation.policies import most_trials, search_splits, with_best_split
-from coarse.simulation.profiling import local_tables
 from coarse.simulation.report import Report, WorkerIteration
-from coarse.simulation.scenario import modelled_paper_split
 from coarse.simulation.training import simulate
+from coarse.simulation.view import Simulate, SiteView, decide
+from coarse.strategy.builtin import Auto, Paper
+from coarse.strategy.routing import local_tables
+from coarse.strategy.split_search import best_round, most_trials, search_splits
 from tests.unit.simulation.small_jobs import job_of, site_of
 
 BACKWARD_S = 0.02
@@ -30,11 +31,17 @@ def jobs(draw: st.DrawFn) -> Job:
         partition_bytes=2_000_000,
     )
     site = site_of(job.num_workers, adder_bytes_per_s=draw(st.sampled_from([1e9, 1e10])))
-    return replace(job, site=site, hold_back=draw(st.booleans()), num_iterations=1)
+    held = replace(job.round, hold_back=draw(st.booleans()))
+    return replace(job, site=site, round=held, num_iterations=1)
+
+
+def with_best_split(job: Job, run: Simulate = simulate) -> Job:
+    """As the policy "auto" decides it, its ring held back as the job's is."""
+    return decide(job, Auto(hold_back=job.round.hold_back), run)
 
 
 def iteration_s(job: Job, split: int) -> float:
-    return simulate(replace(job, num_proxy_gradients=split)).iteration_s
+    return simulate(job.with_split(split)).iteration_s
 
 
 @settings(max_examples=15, deadline=None)
@@ -57,14 +64,15 @@ def test_the_choice_is_never_slower_than_workers_alone_or_devices_alone(job: Job
 @given(jobs())
 def test_the_choice_is_hardly_ever_slower_than_the_papers(job: Job):
     job = replace(job, num_iterations=3)
-    assert simulate(with_best_split(job)).iteration_s <= 1.03 * iteration_s(job, modelled_paper_split(job))
+    papers = decide(job, Paper(hold_back=job.round.hold_back))
+    assert simulate(with_best_split(job)).iteration_s <= 1.03 * simulate(papers).iteration_s
 
 
 def taking(seconds: list[float]):
     """Runs that take a stated time by their split."""
 
     def run(job: Job) -> Report:
-        end_s = seconds[job.num_proxy_gradients]
+        end_s = seconds[job.num_to_devices]
         row = WorkerIteration(
             worker=0, iteration=0, begin_s=0.0, forward_end_s=0.0, backward_end_s=0.0, end_s=end_s, idle_s=0.0
         )
@@ -80,14 +88,14 @@ def job_with(num_gradients: int) -> Job:
 @pytest.mark.parametrize("lowest", [0, 1, 17, 37, 63, 99, 100])
 def test_a_valley_is_searched_to_its_lowest_point_in_few_trials(lowest: int):
     seconds = [1.0 + abs(split - lowest) for split in range(101)]
-    tried = dict(search_splits(job_with(100), taking(seconds)))
+    tried = dict(search_splits(SiteView(job_with(100), taking(seconds))))
     assert min(tried, key=tried.__getitem__) == lowest
     assert list(tried) == sorted(tried)
     assert len(tried) <= most_trials(100) < 20
 
 
 def test_of_equal_splits_the_one_with_most_on_the_devices_is_taken():
-    assert with_best_split(job_with(30), run=taking([2.0] * 31)).num_proxy_gradients == 30
+    assert with_best_split(job_with(30), run=taking([2.0] * 31)).num_to_devices == 30
 
 
 def test_a_split_whose_later_iterations_are_slow_is_passed_over():
@@ -101,29 +109,29 @@ def test_a_split_whose_later_iterations_are_slow_is_passed_over():
         return taking(later if trial.num_iterations > 1 else seconds)(trial)
 
     job = job_with(30)
-    assert 12 in dict(search_splits(replace(job, num_iterations=1), run))
-    assert with_best_split(job, run=run).num_proxy_gradients == 12
+    assert 12 in dict(search_splits(SiteView(job, run)))
+    assert with_best_split(job, run=run).num_to_devices == 12
 
 
 def test_other_tables_are_taken_only_where_they_are_faster():
     job = job_with(3)
-    others = tuple(replace(table, partition_bytes=4) for table in job.tables)
+    others = tuple(table._replace(partition_bytes=4) for table in job.facts)
 
     def run(trial: Job) -> Report:
-        return taking([2.0, 2.0, 2.0, 1.0 if trial.tables == others else 2.0])(trial)
+        return taking([2.0, 2.0, 2.0, 1.0 if trial.facts == others else 2.0])(trial)
 
-    assert with_best_split(job, [others], run).tables == others
-    assert with_best_split(job, [others], taking([2.0] * 4)).tables == job.tables
+    assert best_round(SiteView(job, run), [None, others]).facts == others
+    assert best_round(SiteView(job, taking([2.0] * 4)), [None, others]).facts is None
 
 
 def test_the_choice_keeps_all_else_of_the_job():
     job = replace(job_with(5), num_iterations=7)
     chosen = with_best_split(job)
-    assert replace(chosen, num_proxy_gradients=job.num_proxy_gradients) == job
+    assert chosen.with_split(job.num_to_devices) == job
 
 
 def test_local_tables_send_every_tensor_to_the_clients_own_device():
     job = job_of(3, ((100, 0.0),))
-    remote = tuple(replace(table, bandwidth_proxy=0, threshold_bytes=5) for table in job.tables)
+    remote = [table._replace(bandwidth_proxy=0, threshold_bytes=5) for table in job.facts]
     tables = local_tables(remote, (0, 1, 2))
     assert [(t.threshold_bytes, t.latency_proxy, t.bandwidth_proxy) for t in tables] == [(0, d, d) for d in range(3)]

@@ -2,10 +2,12 @@
 
 import pytest
 
-from coarse.client.routing import NEVER_BYTES
 from coarse.protocol.config import MeasuredRouting
-from coarse.simulation.profiling import measured_tables, profile_proxy, ring_bytes_per_s, together_s
+from coarse.protocol.plan import Cluster
+from coarse.simulation.profiling import measured_facts, profile_proxy, ring_bytes_per_s, together_s
 from coarse.simulation.sites import Path, Site
+from coarse.strategy.builtin import Coarse
+from coarse.strategy.routing import NEVER_BYTES
 from tests.unit.simulation.small_jobs import BYTES_PER_S, LATENCY_S, link, move_s
 
 MB = 1_000_000
@@ -24,7 +26,8 @@ def two_proxies(local: tuple[float, float], remote: tuple[float, float]) -> Site
 
 
 def table_of(site: Site, routing: MeasuredRouting = ROUTING):
-    (table,) = measured_tables(site, [0], [(0, 1)], routing)
+    cluster = Cluster(worker_nodes=(0,), device_nodes=(0, 0), local_devices=(0,))
+    (table,) = measured_facts(site, cluster, Coarse(routing=routing))
     return table
 
 

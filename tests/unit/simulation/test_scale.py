@@ -14,7 +14,7 @@ from coarse.hardware.presets import load_preset
 from coarse.hardware.wiring import Wiring
 from coarse.simulation.macro import Waits
 from coarse.simulation.ring_order import in_ring_order
-from coarse.simulation.scenario import Mode, Policy, Scenario
+from coarse.simulation.scenario import Scenario
 from coarse.simulation.sites import Hop
 from coarse.simulation.training import simulate
 from tests.unit.simulation.small_jobs import link, site_of
@@ -24,10 +24,10 @@ PROFILE = compute_profile(MODEL, "v100", 64, Precision.FP32)
 PRESETS = ["aws-p3", "cxl-titan2-6xcz120", "cxl-niagara2"]
 
 
-def scenario(name: str, num_nodes: int, per_node: int, mode: Mode = Mode.COARSE) -> Scenario:
+def scenario(name: str, num_nodes: int, per_node: int, mode: str = "coarse") -> Scenario:
     return Scenario(
         machine=replace(load_preset(name), num_nodes=num_nodes), model=MODEL, profile=PROFILE, mode=mode,
-        num_workers=num_nodes * per_node, num_nodes=num_nodes, policy=Policy.DEVICES,
+        num_workers=num_nodes * per_node, num_nodes=num_nodes, policy="devices",
     )  # fmt: skip
 
 
@@ -71,8 +71,8 @@ def test_hops_that_are_alike_take_as_long(name: str):
     assert all(len(times_s) == 1 for times_s in found.values())
 
 
-@pytest.mark.parametrize("mode", [Mode.ALLREDUCE, Mode.COARSE])
-def test_where_one_stands_for_all_a_job_has_the_links_that_it_uses_and_no_others(mode: Mode):
+@pytest.mark.parametrize("mode", ["allreduce", "coarse"])
+def test_where_one_stands_for_all_a_job_has_the_links_that_it_uses_and_no_others(mode: str):
     job = scenario("aws-p3", 1024, 4, mode).job()
     site = job.site
     ways = (site.push, site.pull, site.between_devices, site.between_workers)
@@ -99,10 +99,10 @@ def test_who_says_up_to_how_many_workers_each_is_simulated_has_each_or_one():
 
 
 @pytest.mark.parametrize(
-    ("mode", "share", "within"), [(Mode.ALLREDUCE, 0, 0.03), (Mode.COARSE, 1, 0.08), (Mode.COARSE, 0.7, 0.08)]
+    ("mode", "share", "within"), [("allreduce", 0, 0.03), ("coarse", 1, 0.08), ("coarse", 0.7, 0.08)]
 )
 @pytest.mark.parametrize("num_nodes", [2, 4])
-def test_one_for_all_takes_as_long_as_every_worker(mode: Mode, share: float, within: float, num_nodes: int):
+def test_one_for_all_takes_as_long_as_every_worker(mode: str, share: float, within: float, num_nodes: int):
     """On nodes whose hops are unlike and whose workers share links; the benchmark one_for_all has more workers."""
     one, each = (simulate(job) for job in both(scenario("aws-p3", num_nodes, 4, mode), share))
     assert one.iteration_s == pytest.approx(each.iteration_s, rel=within)
@@ -122,7 +122,7 @@ def test_a_link_that_all_use_alike_is_divided_and_one_that_the_ring_crosses_once
 def test_the_wait_between_chunks_is_the_start_up_where_a_ring_s_hops_are_alike():
     machine = replace(load_preset("aws-p3"), num_nodes=3, nvlink=False, cci=False)
     asked = Scenario(
-        machine=machine, model=MODEL, profile=PROFILE, mode=Mode.COARSE, num_workers=3, num_nodes=3, stepwise_ranks=1
+        machine=machine, model=MODEL, profile=PROFILE, mode="coarse", num_workers=3, num_nodes=3, stepwise_ranks=1
     )
     site = asked.job().site
     assert site.device_hops == site.worker_hops == ()

@@ -6,6 +6,7 @@ import pytest
 
 from coarse.simulation.job import Job
 from coarse.simulation.training import simulate
+from coarse.strategy.rounds import Round
 from tests.unit.simulation.small_jobs import job_of, move_s, ring_s, site_of
 
 FORWARD_S, BACKWARD_S = 0.3, 0.7
@@ -35,7 +36,8 @@ def test_workers_reduce_one_gradient_after_the_other(size: int):
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("ready_s", [0.0, 0.5, BACKWARD_S])
 def test_an_iteration_ends_with_compute_or_with_the_ring_whichever_is_later(size: int, ready_s: float):
-    job = replace(one_gradient(size, ready_s=ready_s), hold_back=False)
+    job = one_gradient(size, ready_s=ready_s)
+    job = replace(job, round=replace(job.round, hold_back=False))
     expected_s = FORWARD_S + max(BACKWARD_S, ready_s + ring_s(size, NBYTES))
     assert simulate(job).iteration_s == pytest.approx(expected_s, rel=1e-9)
 
@@ -162,7 +164,7 @@ def test_one_worker_alone_has_nothing_to_reduce():
 @pytest.mark.parametrize(
     ("change", "name"),
     [
-        ({"num_proxy_gradients": 2}, "num_proxy_gradients"),
+        ({"round": Round(by=())}, "round"),
         ({"num_iterations": 0}, "num_iterations"),
         ({"forward_s": -1.0}, "compute"),
         ({"slow_downs": (1.0,)}, "slow_downs"),

@@ -8,10 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coarse.protocol.dtypes import DType, Op
-from coarse.protocol.plan import Placement, RoutingTable
+from coarse.protocol.plan import Placement
 from coarse.protocol.records import key_of
 from coarse.storage.reduce import narrowed, widen
+from coarse.strategy.routing import RoutingTable
 from tests.support.loopback import Loopback
+from tests.support.strategies import strategy_of
 
 SHAPES = [(), (0,), (1,), (3,), (5, 7), (40,), (11, 3, 3)]
 OPS = [Op.SUM, Op.AVERAGE, Op.MIN, Op.MAX]
@@ -19,7 +21,7 @@ EXACT = {Op.SUM: np.sum, Op.AVERAGE: np.sum, Op.MIN: np.min, Op.MAX: np.max}
 PLACES = [
     (num_clients, num_devices, num_nodes, collective)
     for num_clients, num_devices, num_nodes, collective in product(
-        range(1, 5), range(1, 4), (1, 2), ("in_place", "ring")
+        range(1, 5), range(1, 4), (1, 2), ("in_place", "ring", "star")
     )
     if num_nodes <= min(num_clients, num_devices)
 ]
@@ -41,7 +43,7 @@ def placement(num_clients, num_devices, num_nodes, collective, rng):
         device_nodes=device_nodes,
         local_proxies=tuple(rng.choice(near[node]) for node in client_nodes),
         ranks=tuple(range(num_clients + num_devices)),
-        collective=collective,
+        planner=strategy_of(collective),
         num_sync_groups=rng.choice((1, 2, 3)),
     )
 
@@ -175,7 +177,7 @@ def test_nothing_is_left_of_a_name_that_all_clients_forget_as_soon_as_each_may(p
 
 
 @pytest.mark.parametrize("dtype", list(DType))
-@pytest.mark.parametrize("collective", ["in_place", "ring"])
+@pytest.mark.parametrize("collective", ["in_place", "ring", "star"])
 @pytest.mark.parametrize("num_nodes", [1, 2])
 def test_every_type_is_summed_and_half_types_round_once(dtype, collective, num_nodes):
     loopback = job(two_by_two(collective, num_nodes), random.Random(1))
@@ -190,7 +192,7 @@ def test_every_type_is_summed_and_half_types_round_once(dtype, collective, num_n
         assert np.array_equal(loopback.result(client, "w"), wanted)
 
 
-@pytest.mark.parametrize("collective", ["in_place", "ring"])
+@pytest.mark.parametrize("collective", ["in_place", "ring", "star"])
 def test_all_clients_get_the_same_bits(collective):
     loopback = job(placement(3, 3, 1, collective, random.Random(0)), random.Random(2))
     for client in range(3):
@@ -201,7 +203,7 @@ def test_all_clients_get_the_same_bits(collective):
     assert len(set(results)) == 1
 
 
-@pytest.mark.parametrize("collective", ["in_place", "ring"])
+@pytest.mark.parametrize("collective", ["in_place", "ring", "star"])
 @pytest.mark.parametrize("num_nodes", [1, 2])
 @pytest.mark.parametrize("seed", range(5))
 def test_clients_that_disagree_about_a_name_are_all_told(collective, num_nodes, seed):
@@ -275,7 +277,7 @@ def test_keys_keep_their_region_in_the_next_epoch():
     assert [len(loopback.results(client, "w")) for client in range(2)] == [2, 2]
 
 
-@pytest.mark.parametrize("collective", ["in_place", "ring"])
+@pytest.mark.parametrize("collective", ["in_place", "ring", "star"])
 @pytest.mark.parametrize("num_nodes", [1, 2])
 def test_who_keeps_a_key_waiting_is_known_on_every_node(collective, num_nodes):
     place = placement(4, 2, num_nodes, collective, random.Random(7))

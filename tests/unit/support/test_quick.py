@@ -8,7 +8,7 @@ from tests.quick import chosen_tests
 from tests.support.sources import imported_names, module_of, parts_in
 
 SOURCES = {
-    Path("tests/unit/client/test_routing.py"): "from coarse.client.routing import derive_table\n",
+    Path("tests/unit/strategy/test_routing.py"): "from coarse.strategy.routing import derive_table\n",
     Path("tests/unit/client/odc/test_protocol.py"): "import coarse.protocol.odc\n",
     Path("tests/unit/proxy/test_queues.py"): "def test_late():\n    from coarse.protocol import odc\n",
     Path("tests/unit/test_session.py"): "from tests.support.claims import raises\n",
@@ -21,7 +21,7 @@ FOLDERS = frozenset(parent for path in SOURCES for parent in path.parents)
     ("changed", "wanted"),
     [
         ([], []),
-        (["coarse/client/routing.py"], ["tests/unit/client"]),
+        (["coarse/strategy/routing.py"], ["tests/unit/strategy"]),
         (["coarse/client/odc/publish.py"], ["tests/unit/client/odc"]),
         (["coarse/protocol/odc.py"], ["tests/unit/client/odc/test_protocol.py", "tests/unit/proxy/test_queues.py"]),
         (["coarse/session.py", "docs/design.md"], []),

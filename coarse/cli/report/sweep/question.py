@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
@@ -10,7 +10,16 @@ from typing import Any
 
 from coarse.cli.own_model.source import MAX_SEQUENCE, own_model
 from coarse.cli.own_model.traces.file import SUFFIXES
-from coarse.cli.report.prediction import MAX_WORKERS, Question, Scenarios, one_of, predict, result_of, slow_down
+from coarse.cli.report.prediction import (
+    MAX_WORKERS,
+    Question,
+    Scenarios,
+    one_of,
+    predict,
+    require_policy,
+    result_of,
+    slow_down,
+)
 from coarse.cli.report.ranges import Ranges, ranges_of
 from coarse.cli.report.run import Result
 from coarse.cli.report.sharded_prediction import AnyMode, any_modes_of, sharded_outcome, sharded_samples_s
@@ -26,12 +35,13 @@ from coarse.hardware.quantities import LARGEST, SMALLEST
 from coarse.protocol.config import COLLECTIVES
 from coarse.protocol.toml import TomlFile
 from coarse.simulation.paged.capacity import MODES as LUWU_MODES
-from coarse.simulation.scenario import Mode, Policy
 from coarse.simulation.sharded.modes import SimulatedMode
+from coarse.strategy.named import BUILT_IN, mode_name, options_from
 
 SETTINGS: dict[str, type] = {
     "machine": str, "model": str, "sequence": int, "step": int, "gpu": str, "peak_share": float, "iteration_s": float,
     "batch": int, "precision": str, "workers": int, "devices": int, "nodes": int, "modes": str, "policy": str,
+    "options": str,
     "collective": str, "hold_back": bool, "ring_slow_down": float, "straggler": str, "jitter": float, "seed": int,
     "optimizer": str, "nvlink": bool, "iterations": int, "profile_every": int,
 }  # fmt: skip
@@ -40,7 +50,7 @@ WHOLE = (*(key for key, kind in SETTINGS.items() if kind is int), "num_nodes", "
 """Keys whose values are whole numbers."""
 _LIMITS = {"sequence": (1, MAX_SEQUENCE), "peak_share": (SMALLEST, 1.0), "iteration_s": (SMALLEST, LARGEST)}
 """The least and the most of settings that a question checks with its model alone."""
-_FORMAT = 4
+_FORMAT = 5
 """Of the record of a question."""
 _KIND_NAMES = {int: "a whole number", float: "a number", bool: "true or false"}
 
@@ -61,6 +71,11 @@ class Cell:
     intervals: tuple[str, ...] = ()
     num_samples: int = 0
     """As of the sweep."""
+
+    @property
+    def name(self) -> str:
+        """The mode as rows have it."""
+        return self.mode.value if isinstance(self.mode, SimulatedMode) else mode_name(self.mode)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,6 +133,9 @@ class Sweep:
         """Plain values that are equal for equal questions alone."""
         texts = {name: toml.text.encode() for name, toml in self.machines.items()}
         models = (text_of(value) for value in self._values_of("model"))
+        modes = (text_of(value).replace("+", ",").split(",") for value in self._values_of("modes"))
+        own = {mode.rpartition(":")[0].strip() for names in modes for mode in names}
+        texts |= {name: Path(name).read_bytes() for name in own if name.endswith(".py") and Path(name).is_file()}
         texts |= {model: path.read_bytes() for model in models if (path := _file_of(model)) is not None}
         return {
             "format": _FORMAT,
@@ -188,10 +206,10 @@ def simulated(cell: Cell) -> Row:
         else:
             result, samples_s = _data_parallel(scenarios, cell.mode, ranges)
     except CoarseError as error:
-        return Row(values=cell.values, mode=cell.mode.value, reason=" ".join(str(error).split()))
+        return Row(values=cell.values, mode=cell.name, reason=" ".join(str(error).split()))
     return Row(
         values=cell.values,
-        mode=cell.mode.value,
+        mode=cell.name,
         iteration_s=result.iteration_s,
         samples_per_s=asked.batch * asked.workers / result.iteration_s,
         exposed_s=result.exposed_s,
@@ -200,7 +218,7 @@ def simulated(cell: Cell) -> Row:
     )
 
 
-def _data_parallel(scenarios: Scenarios, mode: Mode, ranges: Ranges | None) -> tuple[Result, tuple[float, ...]]:
+def _data_parallel(scenarios: Scenarios, mode: str, ranges: Ranges | None) -> tuple[Result, tuple[float, ...]]:
     scenario = scenarios.of(mode)
     scenario.gpu_memory(Optimizer(scenarios.question.optimizer))
     job, report = predict(scenario, lambda _: None, lambda _: None, record=False)
@@ -218,9 +236,14 @@ def _question(settings: Mapping[str, Value]) -> Question:
     plain: dict[str, Any] = {
         named.get(key, key): text_of(value) if SETTINGS[key] is str else value
         for key, value in settings.items()
-        if key not in ("modes", "straggler")
+        if key not in ("modes", "straggler", "options")
     }
-    return Question(**plain, slow_downs=tuple(_slow_downs(text_of(settings.get("straggler", "none")))))
+    options = text_of(settings.get("options", "none"))
+    return Question(
+        **plain,
+        slow_downs=tuple(_slow_downs(text_of(settings.get("straggler", "none")))),
+        options=() if options == "none" else tuple(options.split("+")),
+    )
 
 
 def _slow_downs(text: str) -> Iterator[tuple[int, float]]:
@@ -234,8 +257,8 @@ def _modes(settings: Mapping[str, Value]) -> Iterator[AnyMode]:
     for name in () if text is None else map(str.strip, text.split(",")):
         if name in LUWU_MODES:
             raise ConfigError(
-                f"--modes of a sweep are of {', '.join((*Mode, *SimulatedMode))}, got {name!r}; ask coarse predict for "
-                "it at each point",
+                f"--modes of a sweep are of {', '.join((*BUILT_IN, *SimulatedMode))}, got {name!r}; ask coarse "
+                "predict for it at each point",
                 key="modes",
             )
     return any_modes_of(text)
@@ -277,8 +300,12 @@ def _check_setting(key: str, value: Value) -> None:
         most = max((worker for worker, _ in _slow_downs(text)), default=0)
         _question({"machine": "", "model": "", "workers": min(max(1, most + 1), MAX_WORKERS), key: value})
     elif key in ("policy", "precision", "optimizer"):
-        choices: Sequence[Any] = (Policy, Precision, Optimizer)
-        one_of(key, text, choices[("policy", "precision", "optimizer").index(key)])
+        if key == "policy":
+            require_policy(text)
+        else:
+            one_of(key, text, Precision if key == "precision" else Optimizer)
+    elif key == "options":
+        options_from(() if text == "none" else text.split("+"), "")
     elif key not in ("machine", "model", "gpu", "step"):
         workers = {"workers": min(max(1, int(value)), MAX_WORKERS)} if key == "nodes" else {}
         _question({"machine": "", "model": "", **workers, key: value})

@@ -156,7 +156,7 @@ def test_a_record_that_names_a_file_elsewhere_is_refused(folder, tmp_path):
     (tmp_path / "run.json").write_text(json.dumps(run))
     done, _ = called(report.app, tmp_path, "--chakra")
     assert done.exit_code == 2
-    assert "timelines must be those of dense, allreduce, coarse, got '../elsewhere'" in done.stderr
+    assert "timelines must be named by modes, got '../elsewhere'" in done.stderr
 
 
 def test_a_prediction_whose_trace_is_gone_is_refused_by_its_name(folder, tmp_path):

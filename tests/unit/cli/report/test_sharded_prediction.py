@@ -12,7 +12,7 @@ from coarse.cli.report.sharded_prediction import any_modes_of, sharded_outcome, 
 from coarse.errors import CapacityError, ConfigError
 from coarse.hardware.compute import profile_at_peak_share
 from coarse.hardware.models import Precision
-from coarse.simulation.scenario import Mode
+from coarse.protocol.config import MODES
 from coarse.simulation.sharded.modes import SimulatedMode
 
 QUESTION = Question(machine="fcdp-a40-10gbe", model="bert-large", gpu="v100", batch=4, workers=4, nodes=2)
@@ -34,7 +34,7 @@ def everything(tmp_path_factory):
 
 def test_one_table_has_every_mode_that_is_possible_and_says_why_others_are_not(everything):
     run, output = everything
-    assert [row["name"] for row in run["rows"]] == [*list(Mode)[1:], *SimulatedMode]
+    assert [row["name"] for row in run["rows"]] == [*list(MODES)[1:], *SimulatedMode]
     assert any(note.startswith("Left out dense: ") for note in run["notes"])
     assert "gather a block of layers at a time" in output
 
@@ -78,10 +78,10 @@ def test_a_units_seconds_are_those_of_its_layers():
 
 
 def test_without_a_list_the_data_parallel_modes_are_asked_for_and_names_may_be_mixed():
-    assert list(any_modes_of(None)) == list(Mode)
-    assert list(any_modes_of("fcdp, allreduce,fcdp")) == [SimulatedMode.FCDP, Mode.ALLREDUCE]
-    assert list(any_modes_of("all")) == [*Mode, *SimulatedMode]
-    with pytest.raises(ConfigError, match=r"dense, allreduce, coarse, zero2, .* or all, got 'fcpd'"):
+    assert list(any_modes_of(None)) == list(MODES)
+    assert list(any_modes_of("fcdp, allreduce,fcdp")) == [SimulatedMode.FCDP, "allreduce"]
+    assert list(any_modes_of("all")) == [*MODES, *SimulatedMode]
+    with pytest.raises(ConfigError, match=r"dense, allreduce, coarse, zero2, .* all, or a strategy .* got 'fcpd'"):
         list(any_modes_of("fcpd"))
 
 

@@ -9,6 +9,7 @@ from coarse.errors import InFlightError, StallError
 from coarse.parallel.data import dual
 from coarse.protocol.dtypes import DType, Op
 from coarse.protocol.records import Descriptor
+from coarse.strategy.rounds import first_to_devices
 
 WORKERS = 3
 
@@ -19,8 +20,8 @@ class Line:
     timer = None
     dual_sync = None
 
-    def __init__(self, split):
-        self.split = split
+    def __init__(self, split, *, hold_back=True):
+        self.split, self.hold_back = split, hold_back
         self.events = []
         self.counted = []
         self.num_present = WORKERS
@@ -35,8 +36,8 @@ class Line:
 
     # the chooser
 
-    def next_split(self, buckets):
-        return self.split
+    def next_round(self, buckets):
+        return first_to_devices(self.split, len(buckets), hold_back=self.hold_back)
 
     def restart(self):
         self.restarts += 1
@@ -184,3 +185,38 @@ def test_once_all_workers_have_joined_the_devices_take_all_until_the_next_border
         reducer.start(index)
     assert line.events == ["push 0", "push 1", "push 2", "push 3"]
     assert line.restarts == 1
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 0, 2, 1), (2, 3, 1, 0)])
+def test_what_is_not_held_back_is_summed_as_it_comes_in_one_order_everywhere(order):
+    line = Line(split=1, hold_back=False)
+    reducer = reducer_of(line)
+    flights = {index: reducer.start(index) for index in order}
+    assert [event for event in line.events if event.startswith("sum")] == ["sum 1", "sum 2", "sum 3"]
+    assert line.events.index("sum 1") > line.events.index("call")
+    reducer.all_started()
+    for index in order:
+        flights[index].wait()
+    reducer.start(2)
+    reducer.all_started()
+    assert line.events[-1] == "sum 2"
+
+
+def test_what_is_not_held_back_waits_in_backward_for_its_turn_alone():
+    line = Line(split=0, hold_back=False)
+    reducer = reducer_of(line, 3)
+    reducer.start(0)
+    reducer.start(2)
+    assert line.events == ["call", "sum 0"]
+    reducer.start(1)
+    assert line.events[2:] == ["sum 1", "sum 2"]
+
+
+def test_where_a_worker_has_joined_buckets_that_are_not_held_back_go_to_the_devices_too():
+    line = Line(split=0, hold_back=False)
+    line.num_present = WORKERS - 1
+    reducer = reducer_of(line, 2)
+    for index in range(2):
+        reducer.start(index)
+    reducer.all_started()
+    assert line.events == ["call", "push 0", "push 1"]

@@ -12,6 +12,7 @@ from coarse.protocol.config import Config, MeasuredRouting
 from coarse.protocol.dtypes import DType, Op
 from coarse.protocol.records import Descriptor
 from coarse.protocol.units import MIB
+from coarse.strategy.composition import strategy_of
 
 NUM_BUCKETS, BUCKET_BYTES = 8, 4 * MIB
 BUCKETS = [
@@ -50,7 +51,7 @@ class Machine:
         self.clock = VirtualClock()
         self.link = SimpleNamespace(clock=self.clock)
         self.protocol = SimpleNamespace(epoch=1)
-        self.config = config
+        self.strategy = strategy_of(config)
         self.placement = SimpleNamespace(num_clients=WORKERS)
         self.seconds_per_mib = {"devices": devices_s, "workers": workers_s}
         self.num_present = WORKERS
@@ -129,7 +130,7 @@ class Job:
         return used
 
     def border(self):
-        self.split = self.chooser.next_split(BUCKETS)
+        self.split = self.chooser.next_round(BUCKETS).num_to_devices
 
 
 def test_all_goes_to_the_devices_until_three_steps_were_timed():
@@ -285,7 +286,7 @@ def test_new_buckets_are_measured_with_the_others():
     job = Job(devices_s=0.0001, workers_s=0.1)
     job.steps(10)
     first = job.chooser.dual_sync
-    job.chooser.next_split([*BUCKETS, BUCKETS[-1]])
-    assert job.chooser.next_split(BUCKETS) == NUM_BUCKETS
+    job.chooser.next_round([*BUCKETS, BUCKETS[-1]])
+    assert job.chooser.next_round(BUCKETS).num_to_devices == NUM_BUCKETS
     job.steps(10)
     assert job.chooser.dual_sync is not first

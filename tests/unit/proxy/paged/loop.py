@@ -35,6 +35,7 @@ from coarse.storage.paged.kernels import kernel_of
 from coarse.storage.paged.layout import DiskLayout
 from coarse.storage.paged.store import Buffers, PagedStore
 from coarse.storage.reduce import widen
+from coarse.strategy.builtin import Coarse
 from coarse.transport.many_to_one.tree import plan_tree
 from tests.unit.proxy.paged.training import MODEL, Event, Training
 from tests.unit.storage.paged.memory_disk import MemoryDisk
@@ -65,7 +66,7 @@ class Loop(Training):
         opened = StoreOpened(None, plan, "")
         placement = Placement(
             client_nodes=(0,) * num_workers, device_nodes=(0,), local_proxies=(0,) * num_workers,
-            ranks=tuple(range(num_workers + 1)), collective="in_place", num_sync_groups=1,
+            ranks=tuple(range(num_workers + 1)), planner=Coarse(), num_sync_groups=1,
         )  # fmt: skip
         tree = plan_tree(DEVICE, 0, placement, {})
         packets = PacketPlan(window=PUSH_WINDOW)

@@ -27,11 +27,12 @@ from coarse.storage.allocator import RegionAllocator
 from coarse.storage.paged.folder import Disk
 from coarse.storage.paged.operations import Push, wire_of
 from coarse.storage.region import DeviceMemory, create_memory_file
+from coarse.strategy.builtin import Coarse
 from tests.unit.proxy.paged.test_served import declared
 
 CAPACITY_BYTES = 16 << 20
 PLACE = Placement(
-    client_nodes=(0,), device_nodes=(0,), local_proxies=(0,), ranks=(0, 1), collective="in_place", num_sync_groups=1
+    client_nodes=(0,), device_nodes=(0,), local_proxies=(0,), ranks=(0, 1), planner=Coarse(), num_sync_groups=1
 )
 
 

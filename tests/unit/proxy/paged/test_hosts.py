@@ -8,6 +8,7 @@ import pytest
 from coarse.protocol.dtypes import DType
 from coarse.protocol.plan import Placement
 from coarse.proxy.paged import links
+from coarse.strategy.builtin import Coarse
 from coarse.transport.many_to_one import frames
 from coarse.transport.many_to_one.frames import HEADER_BYTES
 from coarse.transport.many_to_one.packets import unwrapped
@@ -18,7 +19,7 @@ from tests.unit.proxy.paged.test_served import declared
 SEEDS = range(30)
 PLACE = Placement(
     client_nodes=(0, 0, 1), device_nodes=(0, 1, 2, 3, 4), local_proxies=(0, 0, 1), ranks=tuple(range(8)),
-    collective="in_place", num_sync_groups=1,
+    planner=Coarse(), num_sync_groups=1,
 )  # fmt: skip
 SWITCH, OPTIMIZER, OTHER = 2, 3, 4
 TREES: dict[str, dict[int, list[int]]] = {
@@ -80,7 +81,7 @@ def placed(client_nodes: tuple[int, ...], device_nodes: tuple[int, ...]) -> Plac
     proxies = tuple(device_nodes.index(node) for node in client_nodes)
     ranks = tuple(range(len(client_nodes) + len(device_nodes)))
     return Placement(
-        client_nodes=client_nodes, device_nodes=device_nodes, local_proxies=proxies, ranks=ranks, collective="in_place",
+        client_nodes=client_nodes, device_nodes=device_nodes, local_proxies=proxies, ranks=ranks, planner=Coarse(),
         num_sync_groups=1,
     )  # fmt: skip
 

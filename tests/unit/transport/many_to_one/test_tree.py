@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from coarse.errors import ConfigError
 from coarse.protocol.plan import Placement
+from coarse.strategy.builtin import Coarse
 from coarse.transport.many_to_one.tree import Tree, plan_tree
 
 
@@ -13,7 +14,7 @@ def placed(client_nodes, device_nodes) -> Placement:
     ranks = tuple(range(len(client_nodes) + len(device_nodes)))
     return Placement(
         client_nodes=tuple(client_nodes), device_nodes=tuple(device_nodes), local_proxies=(0,) * len(client_nodes),
-        ranks=ranks, collective="in_place", num_sync_groups=1,
+        ranks=ranks, planner=Coarse(), num_sync_groups=1,
     )  # fmt: skip
 
 

@@ -4,14 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coarse.client.dual_sync import (
+from coarse.errors import ConfigError
+from coarse.strategy.dual_sync import (
     IterationTimes,
     SyncRates,
     best_proxy_bytes,
     split_keys,
     train_s,
 )
-from coarse.errors import ConfigError
 
 TIMES = IterationTimes(forward_s=1.0, backward_s=2.0)
 EQUAL = SyncRates(num_workers=2, num_devices=2, worker_bytes_per_s=1.0, proxy_bytes_per_s=1.0)

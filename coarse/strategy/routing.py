@@ -4,13 +4,34 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-
-from coarse.protocol.plan import RoutingTable
+from typing import NamedTuple
 
 NEVER_BYTES = 2**63 - 1
 """A threshold above every tensor: the bandwidth proxy never pays off."""
 FULL_BANDWIDTH_SHARE = 0.95
 """Share of the best measured bandwidth that counts as all of it."""
+
+
+class RoutingTable(NamedTuple):
+    """One client's table (COARSE III-E): a size threshold, two proxies, a partition size. The facts of `Coarse`."""
+
+    threshold_bytes: int
+    latency_proxy: int
+    bandwidth_proxy: int
+    partition_bytes: int
+
+
+def proxy_for(nbytes: int, table: RoutingTable) -> int:
+    """The device index of the proxy that takes a tensor of `nbytes` (COARSE III-E)."""
+    return table.bandwidth_proxy if nbytes > table.threshold_bytes else table.latency_proxy
+
+
+def local_tables(tables: Sequence[RoutingTable], local_devices: Sequence[int]) -> tuple[RoutingTable, ...]:
+    """The same tables with every tensor on its client's local proxy."""
+    return tuple(
+        table._replace(threshold_bytes=0, latency_proxy=local, bandwidth_proxy=local)
+        for table, local in zip(tables, local_devices, strict=True)
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +63,16 @@ class ProxyProfile:
     def longest_s(self) -> float:
         """Seconds of the largest measured transfer."""
         return self.seconds_by_nbytes[-1][1]
+
+    def copy_s(self, nbytes: int) -> float:
+        """Return seconds of a copy of `nbytes`, a push with a pull beside it: linear between measured sizes, by the
+        largest one's rate beyond, the latency alone for 0."""
+        rows = ((0, self.latency_s), *self.seconds_by_nbytes)
+        for (small, small_s), (large, large_s) in pairwise(rows):
+            if nbytes <= large:
+                return small_s + (large_s - small_s) * (nbytes - small) / (large - small)
+        largest, longest_s = rows[-1]
+        return longest_s * nbytes / largest
 
 
 def derive_table(

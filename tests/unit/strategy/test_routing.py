@@ -2,15 +2,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coarse.client.routing import (
+from coarse.protocol.units import KIB, MIB
+from coarse.strategy.routing import (
     NEVER_BYTES,
     ProxyProfile,
     crossing_bytes,
     derive_table,
     full_bandwidth_bytes,
+    proxy_for,
 )
-from coarse.protocol.plan import proxy_for
-from coarse.protocol.units import KIB, MIB
 
 SIZES = tuple(2**exponent for exponent in range(12, 27, 2))  # 4 KiB to 64 MiB
 

@@ -1,0 +1,36 @@
+"""Who sums what, where and when: strategies, the plans and rounds that they return, and what they decide by."""
+
+from coarse.errors import ConfigError
+from coarse.protocol.plan import Block, Cluster, Facts, Plan, Tensor
+from coarse.strategy.builtin import Allreduce, Auto, Coarse, Dense, Paper
+from coarse.strategy.plans import central, on_each_node, ring_of_all
+from coarse.strategy.rounds import By, Round, first_to_devices
+from coarse.strategy.routing import ProxyProfile, RoutingTable
+from coarse.strategy.strategy import Access, Exchanges, StepTimes, Strategy, View
+
+__all__ = [
+    "Access",
+    "Allreduce",
+    "Auto",
+    "Block",
+    "By",
+    "Cluster",
+    "Coarse",
+    "ConfigError",
+    "Dense",
+    "Exchanges",
+    "Facts",
+    "Paper",
+    "Plan",
+    "ProxyProfile",
+    "Round",
+    "RoutingTable",
+    "StepTimes",
+    "Strategy",
+    "Tensor",
+    "View",
+    "central",
+    "first_to_devices",
+    "on_each_node",
+    "ring_of_all",
+]

@@ -1,0 +1,213 @@
+# Reads files. The module of a strategy that is not coarse's own.
+"""Strategies by their names: coarse's own, and classes of a user's module, as MODULE:CLASS or FILE.py:CLASS."""
+
+import hashlib
+import inspect
+import json
+import sys
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import MISSING, fields, is_dataclass
+from difflib import get_close_matches
+from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from coarse.errors import ConfigError
+from coarse.protocol.config import MODES, FixedRouting, MeasuredRouting, require_mode
+from coarse.strategy.builtin import POLICY_STRATEGIES, Allreduce, Coarse, Dense
+from coarse.strategy.strategy import Strategy
+
+DENSE, ALLREDUCE, COARSE = BUILT_IN = MODES
+"""Modes that are coarse's own."""
+HEAVY = ("torch", "tensorflow", "cupy", "jax")
+"""Packages that memory devices do not load."""
+
+
+def strategy_named(
+    mode: str,
+    *,
+    policy: str = "auto",
+    options: Mapping[str, object] | None = None,
+    routing: MeasuredRouting | FixedRouting | None = None,
+    collective: str | None = None,
+    hold_back: bool | None = None,
+) -> Strategy:
+    """Return the strategy of a mode.
+
+    Args:
+        mode: "dense", "allreduce", "coarse", MODULE:CLASS or FILE.py:CLASS.
+        policy: Of the mode coarse: "auto", "paper" or "devices".
+        options: Fields of a user's class.
+        routing: Of COARSE's strategies and classes derived from them, where `options` say nothing else; so are
+            `collective` and `hold_back`. None leaves a class its own default.
+
+    Raises:
+        ConfigError: no such mode, module or class, or an option that the class does not take.
+    """
+    given = dict(options or {})
+    if mode in BUILT_IN:
+        if given:
+            raise ConfigError(
+                f"the mode {mode!r} has no options of a [strategy], got {', '.join(sorted(given))}; leave them out, or "
+                "name a class as mode",
+                key="strategy",
+            )
+        kind: type[Strategy] = {DENSE: Dense, ALLREDUCE: Allreduce}.get(mode) or POLICY_STRATEGIES[policy]
+    else:
+        require_mode(mode)
+        kind = class_named(mode)
+    if issubclass(kind, Coarse):
+        of_job = {"routing": routing, "collective": collective, "hold_back": hold_back}
+        given = {**{name: value for name, value in of_job.items() if value is not None}, **given}
+    return _made(kind, given, mode)
+
+
+def mode_name(mode: str) -> str:
+    """Return a mode as tables and files have it: coarse's own name, or that of the class."""
+    return mode.rpartition(":")[2]
+
+
+def options_from(texts: Iterable[str], mode: str) -> dict[str, object]:
+    """Return the options of a user's class that texts such as "every=8", or "Mine.every=8" for one class, state.
+
+    Values are as in TOML; any other text is text.
+    """
+    found: dict[str, object] = {}
+    for text in texts:
+        name, is_given, value = text.partition("=")
+        kind, _, option = name.strip().rpartition(".")
+        if not is_given or not option.isidentifier():
+            raise ConfigError(f"--set must be NAME=VALUE or CLASS.NAME=VALUE such as every=8, got {text!r}", key="set")
+        if kind in ("", mode_name(mode)):
+            found[option] = _value_of(value.strip())
+    return found
+
+
+def strategy_text(texts: Sequence[str] | None, mode: str | None) -> str | None:
+    """Return what texts such as "every=8" state as COARSE_STRATEGY has it; None without texts."""
+    if not texts:
+        return None
+    options = options_from(texts, mode or "")
+    return ", ".join(f"{name} = {json.dumps(value)}" for name, value in options.items())
+
+
+def _value_of(text: str) -> object:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def class_named(mode: str) -> type[Strategy]:
+    """Return the class that a mode names; its module is looked for in the working folder, too."""
+    module_name, _, name = mode.rpartition(":")
+    require_no_script(mode, getattr(sys.modules.get("__main__"), "__file__", None))
+    before = {heavy for heavy in HEAVY if heavy in sys.modules}
+    try:
+        found = getattr(module_named(module_name), name)
+    except (ImportError, OSError, AttributeError) as error:
+        raise ConfigError(
+            f"mode {mode}: {error}; name a class in a module that is found from this folder, and not in the script",
+            key="mode",
+        ) from error  # fmt: skip
+    if brought := [heavy for heavy in HEAVY if heavy in sys.modules and heavy not in before]:
+        raise ConfigError(
+            f"mode {mode}: its module imports {', '.join(brought)}, which memory devices do not load; import the "
+            "standard library, numpy and coarse.strategy alone",
+            key="mode",
+        )
+    if not (inspect.isclass(found) and issubclass(found, Strategy)):
+        raise ConfigError(
+            f"mode {mode}: {name} is {found!r}; derive a class from coarse.strategy.Strategy", key="mode"
+        )
+    return found
+
+
+def require_no_script(mode: str, script: str | None) -> None:
+    """Refuse a class of the script itself, which memory devices do not run."""
+    module = mode.rpartition(":")[0]
+    path = Path(module if module.endswith(".py") else f"{module.replace('.', '/')}.py")
+    if script is not None and module and path.resolve() == Path(script).resolve():
+        raise ConfigError(
+            f"mode {mode}: memory devices cannot import a class from the script {script}; put it into its own file",
+            key="mode",
+        )
+
+
+def digest_of(strategy: Strategy) -> str:
+    """Return a digest of a strategy's class, options and module; "" of coarse's own."""
+    kind = type(strategy)
+    if kind.__module__.startswith("coarse."):
+        return ""
+    module = sys.modules[kind.__module__]
+    source = inspect.getsource(module) if getattr(module, "__file__", None) else ""
+    return hashlib.sha256(f"{kind.__qualname__}\0{strategy!r}\0{source}".encode()).hexdigest()
+
+
+def _made(kind: type[Strategy], options: Mapping[str, Any], mode: str) -> Strategy:
+    """An instance with some options; ConfigError where the class does not take one, or lacks one."""
+    known: dict[str, Any] = {item.name: item for item in fields(kind) if item.init} if is_dataclass(kind) else {}
+    for name, value in options.items():
+        if name not in known:
+            near = get_close_matches(name, known, 1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            wanted = ", ".join(known) or "none (is it a dataclass?)"
+            raise ConfigError(f"strategy {mode} has no option {name!r}; it has {wanted}{hint}", key="strategy")
+        wrong = _misfit_type(known[name].type, value)
+        if wrong:
+            raise ConfigError(f"strategy {mode}: {name} must be {wrong}, got {value!r}", key="strategy")
+    for name, item in known.items():
+        if name not in options and item.default is MISSING and item.default_factory is MISSING:
+            raise ConfigError(f"strategy {mode} wants its option {name!r}; set it in [strategy]", key="strategy")
+    try:
+        return kind(**options)
+    except ConfigError:
+        raise
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"strategy {mode}: {error}", key="strategy") from error
+
+
+_KINDS: dict[str, tuple[tuple[type, ...], str]] = {
+    "int": ((int,), "a whole number"),
+    "float": ((int, float), "a number"),
+    "bool": ((bool,), "true or false"),
+    "str": ((str,), "text"),
+}
+
+
+def _misfit_type(annotation: object, value: object) -> str:
+    """What a plain option must be where a value is none; "" where it is, or may be anything."""
+    name = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
+    if name not in _KINDS:
+        return ""
+    kinds, wanted = _KINDS[name]
+    fits = isinstance(value, kinds) and (name == "bool" or not isinstance(value, bool))
+    return "" if fits else wanted
+
+
+def module_named(name: str) -> ModuleType:
+    """A module by its name, or by its file's path."""
+    if not name.endswith(".py"):
+        if "" not in sys.path and (here := str(Path.cwd())) not in sys.path:
+            sys.path.insert(0, here)
+        return import_module(name)
+    path = Path(name).resolve()
+    for module in list(sys.modules.values()):
+        if getattr(module, "__file__", None) == str(path) and module.__name__ != "__main__":
+            return module
+    spec = spec_from_file_location(path.stem, path)
+    assert spec is not None, "a path that ends in .py has a loader"
+    assert spec.loader is not None, "a path that ends in .py has a loader"
+    module = module_from_spec(spec)
+    if spec.name in sys.modules:
+        module.__name__ = spec.name = f"{spec.name} at {path}"
+    sys.modules[spec.name] = module  # where dataclasses look for it
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[spec.name]
+        raise
+    return module

@@ -1,0 +1,260 @@
+# Pure: no MPI, threads, clock or environment.
+"""Base class of strategies: who sums what, where and when; and the view by which one decides."""
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+import numpy as np
+
+from coarse.errors import ConfigError
+from coarse.protocol.plan import Cluster, Facts, Plan, Tensor
+from coarse.strategy.dual_sync import SyncRates
+from coarse.strategy.rounds import By, Round
+from coarse.strategy.routing import ProxyProfile
+
+
+class Access(enum.Enum):
+    """How workers' bytes reach device memory."""
+
+    COPY = "copy"
+    """By copies, over the way of pushes and pulls."""
+    COHERENT = "coherent"
+    """By loads and stores of the worker itself (COARSE III-B)."""
+
+
+class Exchanges(enum.Enum):
+    """What a bucket holds that is summed."""
+
+    GRADIENTS = "gradients"
+    """Of each step, as backward has them: all workers step alike."""
+    UPDATES = "updates"
+    """What a worker's own steps changed since the last exchange, after a step: workers step alone between exchanges."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepTimes:
+    """Seconds of one worker's step without synchronisation; the mean over workers."""
+
+    forward_s: float
+    backward_s: float
+    ready_s: tuple[float, ...]
+    """By bucket: from the start of backward until it is complete."""
+
+
+class View(Protocol):
+    """What is known at a border between two rounds: measured live, modelled in a simulation. Equal on all workers."""
+
+    @property
+    def cluster(self) -> Cluster:
+        """Workers and memory devices; a live view has two workers and a device that stand for all."""
+        ...
+
+    @property
+    def facts(self) -> tuple[Facts, ...]:
+        """By worker what `Strategy.facts` returned."""
+        ...
+
+    @property
+    def nbytes(self) -> Sequence[int]:
+        """Bytes of each bucket, in the order of backward."""
+        ...
+
+    @property
+    def step(self) -> StepTimes:
+        """Times of a worker's step."""
+        ...
+
+    @property
+    def rates(self) -> SyncRates:
+        """Members and bandwidths of the devices' ring and of the workers' (COARSE III-F)."""
+        ...
+
+    @property
+    def least_gain(self) -> float:
+        """Share of an iteration below which a gain is within what measurements tell; 0 where all is modelled."""
+        ...
+
+    @property
+    def least_shared_s(self) -> float:
+        """Seconds below which no iteration ends of which the workers sum a part; 0 where that is not known."""
+        ...
+
+    def iteration_s(self, decided: Round, *, iterations: int = 1) -> float:
+        """Return seconds of an iteration with these rounds, simulated on the links as they are known.
+
+        Args:
+            decided: The round to repeat, with `facts` other than the view's where it has some.
+            iterations: How many are simulated; the mean of all counts.
+        """
+        ...
+
+
+class Strategy:
+    """Who sums what, where and when. Subclass it as a frozen dataclass, whose fields are its options.
+
+    All methods are pure: equal arguments give equal answers on every rank. Workers and memory devices both ask it, so
+    its module may import the standard library, numpy and `coarse.strategy` alone.
+    """
+
+    access: ClassVar[Access] = Access.COPY
+    """Way of workers' bytes into device memory."""
+    exchanges: ClassVar[Exchanges] = Exchanges.GRADIENTS
+    """What buckets hold."""
+    uses_devices: ClassVar[bool] = True
+    """False where `decide` leaves every bucket to the workers: they keep buckets in memory of their own, and a
+    predicted job has no memory devices."""
+    tries: ClassVar[bool] = False
+    """True if a live job runs a few steps as decided, and keeps to devices alone where these were faster."""
+
+    def check(self, cluster: Cluster) -> None:
+        """Raise ConfigError where the strategy cannot work on the cluster."""
+
+    def num_devices(self, asked: int, num_workers: int) -> int:
+        """Return the memory devices of a predicted or emulated job.
+
+        Args:
+            asked: The number that was asked for; 0 where nobody says.
+            num_workers: Workers of the job.
+        """
+        return (asked or num_workers) if self.uses_devices else 0
+
+    @property
+    def probes(self) -> tuple[int, ...]:
+        """Bytes of the copies that each worker times on its way to each device of its node, rising; () for none.
+
+        Timed at the start of a job, and again where it profiles as it runs; see `facts`.
+        """
+        return ()
+
+    def facts(self, worker: int, ways: Sequence[ProxyProfile], cluster: Cluster) -> Facts:
+        """Return the whole numbers that a worker tells all others, from what it has measured.
+
+        Args:
+            worker: The worker that measured.
+            ways: Its way to each device of its node; () without `probes`.
+            cluster: Workers and devices.
+        """
+        return ()
+
+    def is_settled(self, facts: Facts, worker: int, cluster: Cluster) -> bool:
+        """Return whether facts need no further rounds of measurements; else the best of four counts."""
+        return False
+
+    @property
+    def profile_every_steps(self) -> int | None:
+        """Optimizer steps after which a live job times ways anew; None for never."""
+        return None
+
+    @property
+    def meets_within_nodes(self) -> bool:
+        """False if no plan has two devices of one node in a block, so that one node's devices send nothing."""
+        return True
+
+    def measured_again(
+        self, used: tuple[Facts, ...], measured: tuple[Facts, ...], cluster: Cluster
+    ) -> tuple[Facts, ...]:
+        """Return the facts to use after ways were measured once more, instead of those in use."""
+        return measured
+
+    def plan(self, tensor: Tensor, cluster: Cluster, facts: tuple[Facts, ...]) -> Plan:
+        """Return where a tensor lies and who sums it; see `on_each_node`, `ring_of_all` and `central`."""
+        raise NotImplementedError(f"{type(self).__name__} has no plan(); return one of coarse.strategy's, or a Plan")
+
+    def hints(self, nbytes: Sequence[int], cluster: Cluster, facts: tuple[Facts, ...]) -> Sequence[int]:
+        """Return a number for each bucket of a model, for plans that have to know all buckets: `Tensor.hint`.
+
+        Args:
+            nbytes: Bytes of each bucket, in the order of backward.
+            cluster: Workers and devices.
+            facts: By worker what it told all others.
+        """
+        return [0] * len(nbytes)
+
+    @property
+    def shares(self) -> bool:
+        """True if `decide` may leave buckets to the workers, so that steps are timed before it is asked."""
+        return type(self).decide is not Strategy.decide
+
+    def decide(self, view: View) -> Round:
+        """Return the round to repeat until the next border; by default the devices sum every bucket."""
+        return Round(by=(By.DEVICES,) * len(view.nbytes))
+
+    @property
+    def period(self) -> int:
+        """Rounds after which `round` repeats: a prediction is the mean over so many iterations."""
+        return 1
+
+    def round(self, number: int, decided: Round) -> Round:
+        """Return round `number`, counted from 0: `decided`, of which some buckets may stay as they are (By.NOBODY)
+        where updates are exchanged."""
+        return decided
+
+    def outer(self, mean: np.ndarray, state: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
+        """Return the update that a mean of all workers' updates comes to, and the next state of this outer optimizer.
+
+        Args:
+            mean: What parameters of a bucket changed since the last exchange, (n,) float32 or float64; the mean over
+                workers.
+            state: What the last call returned for the bucket, (n,) of the same type; None at first.
+        """
+        return mean, state
+
+
+def require_round(strategy: Strategy, decided: object, num_buckets: int) -> Round:
+    """Return what a strategy decided; ConfigError where it is no round of so many buckets."""
+    if isinstance(decided, Round) and len(decided.by) == num_buckets and all(isinstance(by, By) for by in decided.by):
+        return decided
+    raise ConfigError(
+        f"{type(strategy).__name__}.decide must return a Round that says who sums each of {num_buckets} buckets, got "
+        f"{decided!r}; correct the strategy",
+        key="mode",
+    )
+
+
+def require_round_of(strategy: Strategy, number: int, decided: Round) -> Round:
+    """Return round `number` of a strategy; ConfigError where it moves buckets, or leaves gradients out."""
+    if type(strategy).round is Strategy.round:
+        return decided
+    found = require_round(strategy, strategy.round(number, decided), len(decided.by))
+    pairs = list(zip(found.by, decided.by, strict=True))
+    if any(by not in (By.NOBODY, at_first) for by, at_first in pairs):
+        raise ConfigError(
+            f"{type(strategy).__name__}.round({number}) gives buckets to others than decide() did; leave some out "
+            "(By.NOBODY), or decide otherwise",
+            key="mode",
+        )
+    if strategy.exchanges is Exchanges.GRADIENTS and found.num_exchanged < decided.num_exchanged:
+        raise ConfigError(
+            f"{type(strategy).__name__}.round({number}) leaves gradients out, by which workers would come to differ; "
+            "set exchanges = Exchanges.UPDATES",
+            key="mode",
+        )
+    return found
+
+
+def require_hints(strategy: Strategy, hints: object, nbytes: Sequence[int]) -> Sequence[int]:
+    """Return hints as descriptors have them; ConfigError where they are not a whole number for each bucket."""
+    if isinstance(hints, Sequence) and len(hints) == len(nbytes) and all(map(_is_whole, hints)):
+        return hints
+    raise ConfigError(
+        f"{type(strategy).__name__}.hints must return a whole number of 64 bits for each of {len(nbytes)} buckets, got "
+        f"{hints!r}; correct the strategy",
+        key="mode",
+    )
+
+
+def require_facts(strategy: Strategy, facts: object) -> Facts:
+    """Return facts as they travel; ConfigError where they are not whole numbers of 64 bits."""
+    if isinstance(facts, tuple) and all(map(_is_whole, facts)):
+        return facts
+    raise ConfigError(
+        f"{type(strategy).__name__}.facts must be a tuple of whole numbers of 64 bits, got {facts!r}; round them, in a "
+        "unit that leaves enough digits",
+        key="mode",
+    )
+
+
+def _is_whole(value: object) -> bool:
+    return type(value) is int and abs(value) < 1 << 63

@@ -1,0 +1,94 @@
+"""Strategies of experiments/strategies and of the page: live they are a formula, emulated what is simulated."""
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from coarse.emulation.order import RunOrder
+from coarse.simulation.training import simulate
+from tests.mpi.emulation.emulated_runs import require_of_run
+from tests.support.launch import REPOSITORY, mpirun
+from tests.support.layouts import partition_table
+
+HERE = Path(__file__).parent
+EXAMPLES = REPOSITORY / "experiments" / "strategies"
+SERVER = f"{EXAMPLES / 'hierarchical.py'}:HierarchicalServer"
+BY_LOAD = f"{EXAMPLES / 'load_aware.py'}:LoadAware"
+DILOCO = f"{EXAMPLES / 'diloco.py'}:DiLoCo"
+PAGE = (REPOSITORY / "docs" / "strategies.md").read_text()
+PROGRAMS = dict(re.findall(r"^```python\n# (\w+\.py)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL))
+CLASSES = {name: re.findall(r"^class (\w+)", text, re.MULTILINE)[-1] for name, text in PROGRAMS.items()}
+
+
+def live(program: str, *arguments: object, mode: str, tmp_path: Path, settings: str = "", num_nodes: int = 2) -> None:
+    """Run a program of this room on four workers and four devices, whose nodes are all on this host."""
+    table, config = tmp_path / "partition.toml", tmp_path / "coarse.toml"
+    table.write_text(partition_table(4, 4, num_nodes=num_nodes))
+    common = "stall_timeout_s = 30\nbucket_bytes = 20000\n"
+    config.write_text(f'mode = "{mode}"\npartition = "{table}"\n{common}{settings}')
+    environ = {"COARSE_CONFIG": str(config)}
+    done = mpirun(8, HERE / program, *arguments, env=environ, timeout_s=120.0, preloaded="torch")
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("mode", "settings"),
+    [(SERVER, "[strategy]\ncut_bytes = 4096\n"), (BY_LOAD, "[routing]\nmax_partition_bytes = 8192\n")],
+    ids=["hierarchical", "load-aware"],
+)
+def test_sums_are_those_of_one_process(mode, settings, tmp_path):
+    least = "min_partition_bytes = 4096\n" if "routing" in settings else ""
+    live("sums.py", mode=mode, tmp_path=tmp_path, settings=settings + least)
+
+
+@pytest.mark.parametrize(
+    "options", [pytest.param("every = 3", marks=pytest.mark.test_all), "every = 5\nlr = 0.7\nmomentum = 0.9"]
+)
+def test_steps_alone_and_exchanges_are_those_of_one_process(options, tmp_path):
+    live("updates.py", tmp_path / "snapshot", mode=DILOCO, tmp_path=tmp_path, settings=f"[strategy]\n{options}\n")
+
+
+@pytest.mark.parametrize(
+    ("mode", "options", "num_nodes"),
+    [
+        (SERVER, {}, 2),
+        pytest.param(BY_LOAD, {}, 2, marks=pytest.mark.test_all),
+        pytest.param(BY_LOAD, {}, 1, marks=pytest.mark.test_all),
+        pytest.param(DILOCO, {"every": 2}, 1, marks=pytest.mark.test_all),
+    ],
+)
+def test_an_emulated_iteration_takes_as_long_as_the_simulated_one(mode, options, num_nodes, monkeypatch):
+    """Within 0.3 %."""
+    monkeypatch.setitem(os.environ, "OMPI_ALLOW_RUN_AS_ROOT", "1")
+    monkeypatch.setitem(os.environ, "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
+    order = RunOrder(
+        machine="aws-p3", model="resnet50", gpu="v100", batch=64, precision="fp32", mode=mode, num_workers=2,
+        num_devices=2, num_iterations=2, dilation=25.0, num_nodes=num_nodes, options=options,
+    ).decided()  # fmt: skip
+    simulated = simulate(order.job())
+
+    def takes_as_long(emulated):
+        assert emulated.iteration_s == pytest.approx(simulated.iteration_s, rel=0.003)
+
+    require_of_run(order, takes_as_long)
+
+
+@pytest.mark.test_all
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_the_programs_of_the_page_train(name, tmp_path):
+    path = tmp_path / name
+    path.write_text(PROGRAMS[name])
+    program = "updates.py" if name == "local_sgd.py" else "sums.py"
+    if program == "sums.py":
+        live(program, mode=f"{path}:{CLASSES[name]}", tmp_path=tmp_path)
+
+
+def test_two_ranks_with_two_versions_of_a_file_are_refused(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text((EXAMPLES / "hierarchical.py").read_text())
+    environ = {"COARSE_MODE": f"{path}:HierarchicalServer", "COARSE_PARTITION": "1:1"}
+    done = mpirun(2, HERE / "other_file.py", path, env=environ, timeout_s=60.0)
+    assert done.returncode != 0
+    assert "have another file of the strategy than rank 0" in done.stderr
