@@ -45,6 +45,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--context", type=int, default=GptShape.context, help="bytes in a row")
     parser.add_argument("--layers", type=int, default=GptShape.layers)
     parser.add_argument("--width", type=int, default=GptShape.width)
+    parser.add_argument("--lr", type=float, default=Training.learning_rate, help="the highest learning rate")
     parser.add_argument("--seed", type=int, default=Training.seed)
     parser.add_argument("--out", type=Path, default=Path("results/train_gpt"), help="folder for the rows")
     parser.add_argument(
@@ -72,6 +73,7 @@ def training_from(options: argparse.Namespace) -> Training:
         steps=options.steps,
         global_rows=options.batch,
         shape=GptShape(layers=options.layers, width=options.width, context=options.context),
+        learning_rate=options.lr,
         seed=options.seed,
         probe_every=Training.probe_every if options.exposed else None,
         on_meta=options.meta,

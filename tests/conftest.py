@@ -62,7 +62,7 @@ LONGEST = (
 
 IMPORTS = {
     "torch": ("mpi/torch/", "mpi/sharding/", "mpi/odc/", "mpi/luwu/", "mpi/experiments/test_finetune.py",
-              "mpi/drivers/test_same_"),
+              "mpi/drivers/test_same_", "mpi/strategies/"),
     "tensorflow": ("mpi/tf/", "mpi/experiments/test_keras.py"),
 }
 """By library the rooms and files whose ranks are forked from a process that has imported it."""

@@ -3,6 +3,7 @@
 import os
 import platform
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -12,10 +13,11 @@ from rich.markup import escape
 from rich.table import Table
 
 import coarse
+from coarse.cli.own_mode import SetOptions
 from coarse.cli.wrong_input import wrong_input_ends_with_2
 from coarse.errors import CapacityError, ConfigError, GpuError, UnsupportedError
 from coarse.launch.mpirun import missing_defaults, mpirun_version, parameter_files, usable_mpirun
-from coarse.protocol.config import Config, load_config
+from coarse.protocol.config import Config, load_config, require_mode
 from coarse.protocol.distribution import VERSION
 from coarse.protocol.partition import PartitionTable
 from coarse.protocol.partition_file import stated_partition
@@ -28,6 +30,7 @@ from coarse.storage.lent import why_not_here
 from coarse.storage.numa import memory_nodes
 from coarse.storage.region import available_bytes, total_bytes
 from coarse.strategy.composition import placement_of, strategy_of
+from coarse.strategy.named import options_from
 from coarse.transport.mpi_library import HOW_TO_GET_MPI, is_open_mpi, loaded_library
 
 app = typer.Typer(add_completion=False)
@@ -39,9 +42,16 @@ def check(
     node: Annotated[
         str | None, typer.Option(help="Which node of the partition table this machine is; without it, all of them.")
     ] = None,
+    strategy_named: Annotated[
+        str | None, typer.Option("--strategy", help="Check a strategy instead: MODULE:CLASS or FILE.py:CLASS.")
+    ] = None,
+    options: SetOptions = None,
 ) -> None:
-    """Validate the configuration and show what this machine offers."""
+    """Validate the configuration and show what this machine offers; or check a strategy of your own."""
     with wrong_input_ends_with_2():
+        if strategy_named is not None:
+            _check_strategy(strategy_named, options or ())
+            return
         settings = load_config(config, os.environ)
         strategy = strategy_of(settings)
         memories: dict[str, str] = {}
@@ -58,6 +68,17 @@ def check(
     if memories:
         console.print(_table("memory of the devices, on this machine", memories))
     console.print(_table("environment", environment))
+
+
+def _check_strategy(mode: str, options: Sequence[str]) -> None:
+    """A line for each check; status 1 where something is wrong."""
+    from coarse.cli.check_strategy import findings  # the simulator takes time to import
+
+    require_mode(mode)
+    for finding in findings(mode, options_from(options, mode)):
+        print(f"{finding.what}: {'' if finding.is_right else 'wrong: '}{finding.said}", flush=True)
+        if not finding.is_right:
+            raise typer.Exit(1)
 
 
 def _settings(settings: Config) -> dict[str, str]:

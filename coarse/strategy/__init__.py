@@ -1,3 +1,4 @@
+# Pure: no MPI, threads, clock or environment.
 """Who sums what, where and when: strategies, the plans and rounds that they return, and what they decide by."""
 
 from coarse.errors import ConfigError

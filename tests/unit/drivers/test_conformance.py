@@ -10,9 +10,9 @@ import pytest
 
 from coarse.client.protocol import ToDevice
 from coarse.protocol.plan import Placement
+from coarse.simulation.checks.loopback import Loopback
 from coarse.simulation.devices import SimulatedDevices
 from coarse.simulation.engine import Engine
-from tests.support.loopback import Loopback
 from tests.support.scripts import CAPACITY_BYTES, SCRIPTS, begin, outcomes, placement, site_of, table
 from tests.unit.drivers.minimal import MinimalDriver
 

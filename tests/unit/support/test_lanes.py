@@ -2,7 +2,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coarse.protocol.clock import VirtualClock
-from tests.support.lanes import Lane, LaneKind, Lanes
+from coarse.simulation.checks.lanes import Lane, LaneKind, Lanes
 
 RECORDS, CHUNKS = (Lane(kind, 0, 1) for kind in (LaneKind.RECORD, LaneKind.CHUNK))
 

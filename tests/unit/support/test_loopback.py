@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from coarse.protocol.dtypes import DType, Op
 from coarse.protocol.plan import Placement
 from coarse.protocol.records import key_of
+from coarse.simulation.checks.loopback import Loopback
 from coarse.storage.reduce import narrowed, widen
 from coarse.strategy.routing import RoutingTable
-from tests.support.loopback import Loopback
 from tests.support.strategies import strategy_of
 
 SHAPES = [(), (0,), (1,), (3,), (5, 7), (40,), (11, 3, 3)]

@@ -15,14 +15,13 @@ from coarse.client.protocol import ClientProtocol, KeyPhase, ToDevice
 from coarse.protocol.clock import VirtualClock
 from coarse.protocol.codec import decode, encode
 from coarse.protocol.dtypes import DType, Op, dtype_of
-from coarse.protocol.plan import Placement
+from coarse.protocol.plan import Facts, Placement
 from coarse.protocol.records import Descriptor, Failed
 from coarse.proxy.device import Device, ReduceWork
 from coarse.proxy.instructions import Region, Reserve, RingSend, Send
 from coarse.proxy.protocol import ProxyProtocol
 from coarse.proxy.ring_buffers import RingBuffers
-from coarse.strategy.routing import RoutingTable
-from tests.support.lanes import DelayOf, Lane, LaneKind, Lanes
+from coarse.simulation.checks.lanes import DelayOf, Lane, LaneKind, Lanes
 
 Message = bytes | np.ndarray | ReduceWork
 
@@ -45,20 +44,20 @@ class _Join(NamedTuple):
 
 
 class _Profile(NamedTuple):
-    table: RoutingTable
+    facts: Facts
 
 
 class Loopback:
     """A job of ClientProtocols and ProxyProtocols; give clients their steps, then `run`.
 
     A client does its steps in order, and each as soon as a worker could: a push waits for its key's
-    region and last result, a join and a new routing table for all its results.
+    region and last result, a join and new facts for all its results.
     """
 
     def __init__(
         self,
         placement: Placement,
-        tables: Sequence[RoutingTable],
+        facts: Sequence[Facts],
         *,
         delay_s: DelayOf = lambda source, destination, nbytes: 0.0,
         capacity_bytes: int = 1 << 20,
@@ -76,8 +75,8 @@ class Loopback:
         self._steps: list[deque[_Push | _Join | _Profile]] = [deque() for _ in self.clients]
         self._under_way: list[_Join | _Profile | None] = [None for _ in self.clients]
         self._results: dict[tuple[int, int], list[Result]] = {}
-        for client, table in enumerate(tables):
-            self.profile(client, table)
+        for client, row in enumerate(facts):
+            self.profile(client, row)
         self.run()
 
     # --- what clients do
@@ -92,19 +91,20 @@ class Loopback:
         dtype: DType | None = None,
         priority: int = 0,
         present: bool = True,
+        hint: int = 0,
     ) -> None:
         """A client's next step is to push an array; `dtype` says what uint16 stands for."""
         kind = dtype_of(array) if dtype is None else dtype
-        descriptor = Descriptor(name, int(kind), int(op), array.shape, priority)
+        descriptor = Descriptor(name, int(kind), int(op), array.shape, priority, hint=hint)
         self._add(client, _Push(descriptor, array, present))
 
     def join(self, client: int) -> None:
         """A client's next step is to join: it counts as nothing until all have joined."""
         self._add(client, _Join())
 
-    def profile(self, client: int, table: RoutingTable) -> None:
-        """A client's next step is to announce its routing table of the next epoch."""
-        self._add(client, _Profile(table))
+    def profile(self, client: int, facts: Facts) -> None:
+        """A client's next step is to announce its facts of the next epoch."""
+        self._add(client, _Profile(facts))
 
     def ask_who_is_missing(self, client: int, name: str) -> None:
         """A client asks now whose contribution a name waits for; see ClientProtocol.missing."""
@@ -215,7 +215,7 @@ class Loopback:
         if not protocol.is_quiet:
             return False
         if isinstance(step, _Profile):
-            self.deliver(client, protocol.on_profiled(step.table))
+            self.deliver(client, protocol.on_profiled(step.facts))
         else:
             self.deliver(client, protocol.join())
         self._under_way[client] = step

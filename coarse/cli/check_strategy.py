@@ -1,0 +1,109 @@
+"""`coarse check --strategy`: what is wrong with a strategy, before any rank starts."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+from coarse.errors import CoarseError, ConfigError
+from coarse.hardware.compute import profile_for
+from coarse.hardware.models import Precision, model_named
+from coarse.hardware.presets import machine_named
+from coarse.protocol.units import GIB
+from coarse.simulation.checks.plans import NUM_LAYOUTS, WrongStrategy, require_plans
+from coarse.simulation.checks.sums import NUM_LAYOUTS as NUM_SUM_LAYOUTS
+from coarse.simulation.checks.sums import NUM_ORDERS, require_sums
+from coarse.simulation.report import Report
+from coarse.simulation.scenario import Scenario
+from coarse.simulation.training import simulate
+from coarse.strategy.named import mode_name, strategy_named
+from coarse.strategy.strategy import Strategy
+
+_MACHINE, _MODEL, _BATCH = "aws-p3", "resnet50", 64
+_CLUSTERS = ((4, 1), (8, 2))
+"""Workers, and nodes, of jobs that are simulated."""
+_PROCESS_LAYOUTS = 300
+"""So many layouts two processes plan each."""
+
+
+class Finding(NamedTuple):
+    """One check: what was held, and what came of it."""
+
+    what: str
+    said: str
+    is_right: bool
+
+
+def findings(mode: str, options: Mapping[str, object]) -> Iterator[Finding]:
+    """Every check of a strategy, in order; none after one that shows what is wrong.
+
+    Raises:
+        ConfigError: no such class, or options that it does not take.
+    """
+
+    def make() -> Strategy:
+        return strategy_named(mode, options=options)
+
+    make()
+    checks: tuple[tuple[str, Callable[[], str]], ...] = (
+        (f"plans on {NUM_LAYOUTS:,} layouts, asked by two ranks", lambda: f"{require_plans(make):,} plans are right"),
+        ("plans of two processes, whose hashes differ", lambda: _by_processes(mode, options)),
+        (
+            f"sums on {NUM_SUM_LAYOUTS + 2} layouts, {NUM_ORDERS} orders of messages",
+            lambda: f"{require_sums(make):,} sums are right",
+        ),
+        *((f"{_MODEL} on {_MACHINE}, {w} workers, {n} nodes", _simulation(mode, options, w, n)) for w, n in _CLUSTERS),
+    )
+    for what, check in checks:
+        try:
+            yield Finding(what, check(), is_right=True)
+        except CoarseError as wrong:
+            yield Finding(what, str(wrong), is_right=False)
+            return
+
+
+def _by_processes(mode: str, options: Mapping[str, object]) -> str:
+    """What two processes plan, each with random hashes of its own: sets have other orders there."""
+    program = (sys.executable, "-m", "coarse.simulation.checks.plans", mode, json.dumps(options))
+    digests = []
+    for seed in ("1", "2"):
+        environ = {**os.environ, "PYTHONHASHSEED": seed}
+        command = [*program, str(_PROCESS_LAYOUTS), "0"]
+        done = subprocess.run(command, capture_output=True, text=True, env=environ, check=False)
+        if done.returncode:
+            raise WrongStrategy(f"a process could not plan: {done.stderr.strip().splitlines()[-1]}", key="mode")
+        digests.append(done.stdout)
+    if digests[0] != digests[1]:
+        raise WrongStrategy(
+            f"{mode_name(mode)} plans otherwise in another process: it follows a set's order, a hash, the clock or "
+            "chance; let it depend on its arguments alone",
+            key="mode",
+        )
+    return f"{_PROCESS_LAYOUTS} layouts are alike"
+
+
+def _simulation(mode: str, options: Mapping[str, object], num_workers: int, num_nodes: int) -> Callable[[], str]:
+    model, machine = model_named(_MODEL), machine_named(_MACHINE)
+
+    def simulated() -> str:
+        try:
+            scenario = Scenario(
+                machine=replace(machine, num_nodes=num_nodes),
+                model=model,
+                profile=profile_for(model, machine, None, _BATCH, Precision.FP32),
+                mode=mode,
+                options=options,
+                num_workers=num_workers,
+                num_nodes=num_nodes,
+            )
+            scenario.job_by(())
+        except ConfigError as refused:
+            return f"refused: {refused}"
+        report: Report = simulate(scenario.job())
+        moved = sum(report.link_bytes.values()) / len(report.iterations) * num_workers / GIB
+        return f"{report.iteration_s * 1e3:.4g} ms an iteration, {moved:.3g} GiB over all links (simulated)"
+
+    return simulated
