@@ -15,7 +15,7 @@ except ImportError as error:
 HELP_LINES = {
     "run": "Start workers and light memory-device ranks in one mpirun, and end with its status.",
     "calibrate": "Measure a memory device's latency, streams, flushes and sums, and save it as a machine.",
-    "check": "Validate the configuration and show what this machine offers.",
+    "check": "Validate the configuration and show what this machine offers; or check a strategy of your own.",
     "emulate": "Run a training job's synchronisation live on emulated links, and hold it against the simulator.",
     "predict": "Simulate a training job on a machine: a table, a trace per mode for Perfetto, pictures and a page.",
     "profile": "Measure this machine's copies between processes, its records and its adder.",

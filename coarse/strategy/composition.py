@@ -1,10 +1,13 @@
 # Reads files. The module of a strategy that is not coarse's own.
 """What a configuration comes to: its strategy, and a placement that plans by it; the same on every rank."""
 
+from dataclasses import replace
+
 from coarse.errors import ConfigError
 from coarse.protocol.config import Config, FixedRouting
 from coarse.protocol.partition import PartitionTable
 from coarse.protocol.plan import Placement
+from coarse.strategy.builtin import Coarse
 from coarse.strategy.named import DENSE, strategy_named
 from coarse.strategy.strategy import Strategy
 
@@ -24,6 +27,23 @@ def strategy_of(config: Config) -> Strategy:
         routing=config.routing,
         collective=config.collective,
     )
+
+
+def on_workers(own: Strategy, of_job: Strategy) -> Strategy:
+    """Return an optimizer's strategy as the job's devices can follow it: with the job's routes and way to sum.
+
+    Raises:
+        ConfigError: it plans otherwise than the job's strategy, which memory devices have.
+    """
+    if type(own).plan is not type(of_job).plan:
+        raise ConfigError(
+            f"{type(own).__name__} plans otherwise than {type(of_job).__name__}, the job's strategy, by which memory "
+            "devices sum; give it to the job: coarse run --mode FILE.py:CLASS",
+            key="strategy",
+        )
+    if isinstance(own, Coarse) and isinstance(of_job, Coarse):
+        return replace(own, routing=of_job.routing, collective=of_job.collective)
+    return own
 
 
 def placement_of(partition: PartitionTable, config: Config, strategy: Strategy) -> Placement:

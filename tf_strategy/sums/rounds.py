@@ -110,7 +110,7 @@ class Rounds:
 
     def is_timed(self, tensors: ReducedTensors) -> bool:
         """Whether someone may want to know when these come."""
-        return tensors.nbytes >= _FEW_BYTES and times_rounds(self._runtime)
+        return tensors.nbytes >= _FEW_BYTES and times_rounds(self._runtime, self._runtime.strategy)
 
     @property
     def dual_sync(self) -> "DualSync | None":

@@ -4,13 +4,21 @@ from typing import TYPE_CHECKING
 
 from coarse.parallel.data.reducer import DeviceReducer, Reducer, may_share
 from coarse.parallel.data.switch import Switch
+from coarse.strategy.strategy import Strategy
 
 if TYPE_CHECKING:  # it starts MPI, which only init() may
     from coarse.runtime import Runtime
 
 
-def reducer_of(runtime: "Runtime", prefix: str, switch: Switch | None = None, *, gpu: int | None = None) -> Reducer:
-    """That of a switch, or the one that the job's strategy asks for; `prefix` stands before its keys'
+def reducer_of(
+    runtime: "Runtime",
+    prefix: str,
+    switch: Switch | None = None,
+    *,
+    gpu: int | None = None,
+    strategy: Strategy | None = None,
+) -> Reducer:
+    """That of a switch, or the one that a strategy, by default the job's, asks for; `prefix` stands before its keys'
     names. Where buckets are on a GPU, `gpu`, its copies count in what is measured."""
     if switch is not None:
         from coarse.parallel.data.allreduce import AllreduceReducer
@@ -20,7 +28,8 @@ def reducer_of(runtime: "Runtime", prefix: str, switch: Switch | None = None, *,
         return AllreduceReducer(
             SwitchStream(client, switch, runtime.placement), client.protocol.client, client.count_push, "a switch"
         )
-    if runtime.strategy.uses_devices and not times_rounds(runtime):
+    strategy = strategy or runtime.strategy
+    if strategy.uses_devices and not times_rounds(runtime, strategy):
         return DeviceReducer(runtime.require_client())
     from coarse.parallel.data.allreduce import AllreduceReducer  # what calls MPI, and what decides by simulation
     from coarse.parallel.data.allreduce_stream import AllreduceStream
@@ -29,12 +38,11 @@ def reducer_of(runtime: "Runtime", prefix: str, switch: Switch | None = None, *,
 
     client = runtime.require_client()
     stream = AllreduceStream(runtime.worker_comm, client.link, by_ring=runtime.config.worker_collective == "ring")
-    if not runtime.strategy.uses_devices:
+    if not strategy.uses_devices:
         return AllreduceReducer(stream, client.protocol.client, client.count_push)
-    return DualReducer(runtime, stream, SplitChooser(runtime, stream, prefix, gpu), prefix)
+    return DualReducer(runtime, stream, SplitChooser(runtime, stream, prefix, gpu, strategy), prefix)
 
 
-def times_rounds(runtime: "Runtime") -> bool:
+def times_rounds(runtime: "Runtime", strategy: Strategy) -> bool:
     """Whether reducers have a timer, which wants to know when gradients come."""
-    strategy = runtime.strategy
-    return strategy.uses_devices and bool(may_share(runtime) or strategy.profile_every_steps)
+    return strategy.uses_devices and bool(may_share(runtime, strategy) or strategy.profile_every_steps)

@@ -9,6 +9,7 @@ from coarse.errors import InFlightError
 from coarse.protocol.records import Descriptor
 from coarse.session import is_initialized
 from coarse.storage.gpu.interface import is_on_gpu
+from coarse.strategy.strategy import Strategy
 
 if TYPE_CHECKING:  # it starts MPI, which only init() may
     from coarse.client.client import Client
@@ -180,6 +181,6 @@ class DeviceReducer:
         self.drop()
 
 
-def may_share(runtime: "Runtime") -> bool:
+def may_share(runtime: "Runtime", strategy: Strategy) -> bool:
     """Whether there are workers that could sum a part, and the strategy lets them."""
-    return runtime.strategy.shares and runtime.placement.num_clients > 1
+    return strategy.shares and runtime.placement.num_clients > 1

@@ -18,7 +18,7 @@ from coarse.protocol.dtypes import DType, Op
 from coarse.protocol.records import URGENT, Descriptor
 from coarse.strategy.builtin import name_of
 from coarse.strategy.rounds import By, Round, first_to_devices
-from coarse.strategy.strategy import require_round
+from coarse.strategy.strategy import Strategy, require_round
 
 if TYPE_CHECKING:  # they start MPI, which only init() may, or are imported when there is something to decide
     from coarse.parallel.data.allreduce_stream import AllreduceStream
@@ -33,8 +33,16 @@ _MOST_VALUES = 16
 class SplitChooser:
     """The plan of one optimizer; see [Note: borders]."""
 
-    def __init__(self, runtime: "Runtime", stream: "AllreduceStream", prefix: str, gpu: int | None = None) -> None:
-        """`gpu`: where buckets are, if not in device memory."""
+    def __init__(
+        self,
+        runtime: "Runtime",
+        stream: "AllreduceStream",
+        prefix: str,
+        gpu: int | None = None,
+        strategy: Strategy | None = None,
+    ) -> None:
+        """`gpu`: where buckets are, if not in device memory. `strategy`: who decides, by default the job's."""
+        self._strategy = strategy or runtime.strategy
         self.timer = PassTimer(runtime.require_client().link.clock)
         self.dual_sync: DualSync | None = None
         self._runtime = runtime
@@ -90,8 +98,8 @@ class SplitChooser:
 
     def _planned(self) -> Generator[Wait | Round, None, None]:
         runtime, everything = self._runtime, self._everything
-        every = runtime.strategy.profile_every_steps
-        is_shared = bool(self._buckets) and may_share(runtime)
+        every = self._strategy.profile_every_steps
+        is_shared = bool(self._buckets) and may_share(runtime, self._strategy)
         profiled_at = 0
         while True:
             decided: Round | None = everything
@@ -116,7 +124,7 @@ class SplitChooser:
         """The round to go on with; None where the workers had no numbers in common."""
         from coarse.simulation.live_split import MeasuredStep, MeasuredView  # not with coarse.torch: it takes time
 
-        everything, strategy = self._everything, self._runtime.strategy
+        everything, strategy = self._everything, self._strategy
         mean = yield from self._mean(_values((yield from self._timed(everything))))
         if mean is None:
             return None

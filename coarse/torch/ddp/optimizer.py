@@ -15,7 +15,8 @@ from coarse.parallel.data.switch import Switch
 from coarse.protocol.dtypes import Op
 from coarse.protocol.records import Descriptor
 from coarse.session import current
-from coarse.strategy.strategy import Exchanges
+from coarse.strategy.composition import on_workers
+from coarse.strategy.strategy import Exchanges, Strategy
 from coarse.torch.collectives.process_sets import ProcessSet, global_process_set
 from coarse.torch.compression import NoCompression, checked_compression
 from coarse.torch.ddp.buckets import Bucket, BucketOfCopies, BucketOfViews, places_of, plan_buckets
@@ -31,6 +32,7 @@ from coarse.torch.tensors import NamedTensors, format_of, names_of, signature, t
 
 if TYPE_CHECKING:  # it starts MPI, which only init() may
     from coarse.parallel.data.reducer import DualSync
+    from coarse.runtime import Runtime
 
 
 class DistributedOptimizer(torch.optim.Optimizer):
@@ -64,6 +66,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
             text says who may write to them meanwhile.
         switch: a memory device that adds buckets and sends the sums back, as SwitchML's and SHARP's switches do, in
             place of what the configuration's mode says.
+        strategy: a Strategy in place of the job's, which may say who sums buckets and when (docs/strategies.md); where
+            tensors lie, the job's says.
 
     Raises:
         MismatchError: the ranks' parameters differ in name, shape, type or order (on all ranks).
@@ -71,9 +75,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
             has, which was not closed.
     """
 
-    def __new__(cls, *_: object, **__: object) -> "DistributedOptimizer":
-        """Make one of a subclass where the job's strategy exchanges updates instead of gradients."""
-        if cls is DistributedOptimizer and current().strategy.exchanges is Exchanges.UPDATES:
+    def __new__(cls, *_: object, strategy: Strategy | None = None, **__: object) -> "DistributedOptimizer":
+        """Make one of a subclass where the strategy exchanges updates instead of gradients."""
+        if cls is DistributedOptimizer and strategy_for(strategy, current()).exchanges is Exchanges.UPDATES:
             from coarse.torch.ddp.updates import UpdateOptimizer
 
             return object.__new__(UpdateOptimizer)
@@ -102,6 +106,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         prefix: str = "",
         parameters_in_device_memory: bool = False,
         switch: Switch | None = None,
+        strategy: Strategy | None = None,
     ) -> None:
         if isinstance(compression, Op):
             op, compression = compression, NoCompression
@@ -109,6 +114,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         _check(optimizer, op, backward_passes_per_step, gradient_predivide_factor)
         runtime = current()
         assert runtime.client_index is not None
+        self._strategy = strategy_for(strategy, runtime)
         self._peers = peers_of(process_set, switch)
         _check_of_all(process_set if parameters_in_device_memory else global_process_set)
         self._inner = optimizer
@@ -124,7 +130,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._prefix = self._claims.claim_prefix(prefix, self._peers.label)
         self._places = places_of(self._names)
         on_gpu = next((parameter for parameter, place in self._places.items() if place), None)
-        self._reducer = self._peers.reducer(self._prefix, None if on_gpu is None else gpu_of(on_gpu))
+        self._reducer = self._peers.reducer(
+            self._prefix, None if on_gpu is None else gpu_of(on_gpu), self._strategy
+        )
         gathers = self._gathers_sparse and not sparse_as_dense
         self._sparse = SparseGradients(self._prefix, self._op, self._peers) if gathers else None
         self._rest: list[Bucket] = []
@@ -318,7 +326,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         named = [(name, p) for p, name in self._names.items() if p in wanted]
         if self._peers.is_member:
             entries = [(name, self._statement_of(p)) for name, p in named]
-            self._peers.require_same([*entries, ("the option switch", repr(self._peers.switch))], "parameter")
+            options = [("the option switch", repr(self._peers.switch)), ("the option strategy", repr(self._strategy))]
+            self._peers.require_same([*entries, *options], "parameter")
         self._claims.claim_parameters(dict(named), self._prefix)
         buckets: list[Bucket] = []
         self._make_buckets(named, buckets)
@@ -357,7 +366,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             block_elements=1 if self._peers.switch is None else self._peers.switch.block_elements,
         )
         runtime, parameters = self._runtime, dict(named)
-        plans = hinted(plans, runtime.strategy, runtime.placement.cluster, runtime.facts)
+        plans = hinted(plans, self._strategy, runtime.placement.cluster, runtime.facts)
         for plan in plans[len(made) :]:
             members = tuple(parameters[name] for name in plan.names)
             memory = self._memory_of_bucket(plan.descriptor, members)
@@ -394,6 +403,15 @@ class DistributedOptimizer(torch.optim.Optimizer):
             stacklevel=4,
         )
         return BucketOfCopies
+
+
+def strategy_for(own: Strategy | None, runtime: "Runtime") -> Strategy:
+    """The job's strategy, or an optimizer's own as the job's devices can follow it; ConfigError where they cannot."""
+    if own is None:
+        return runtime.strategy
+    if not isinstance(own, Strategy):
+        raise ConfigError(f"strategy must be an instance of a coarse.strategy.Strategy, got {own!r}", key="strategy")
+    return on_workers(own, runtime.strategy)
 
 
 def _numbered(optimizer: torch.optim.Optimizer) -> list[tuple[str, torch.Tensor]]:

@@ -17,6 +17,7 @@ from coarse.protocol.dtypes import DType, Op
 from coarse.protocol.records import Descriptor
 from coarse.session import current, is_initialized
 from coarse.storage.gpu.interface import is_on_gpu
+from coarse.strategy.strategy import Strategy
 from coarse.torch.c10d.reduction import Operation
 from coarse.torch.collectives.parameters import require_same_among
 from coarse.torch.collectives.process_sets import ProcessSet, global_process_set, group_of, members_of
@@ -73,7 +74,7 @@ class Peers(Protocol):
         """See require_same_among."""
         ...
 
-    def reducer(self, prefix: str, gpu: int | None) -> Reducer:
+    def reducer(self, prefix: str, gpu: int | None, strategy: Strategy) -> Reducer:
         """What combines their buckets, which are on a `gpu` if one is said; `prefix` stands before its keys' names."""
         ...
 
@@ -112,9 +113,9 @@ class AllWorkers:
         """See Peers."""
         require_same_among(global_process_set, entries, what)
 
-    def reducer(self, prefix: str, gpu: int | None) -> Reducer:
+    def reducer(self, prefix: str, gpu: int | None, strategy: Strategy) -> Reducer:
         """See Peers."""
-        return reducer_of(self._runtime, prefix, self.switch, gpu=gpu)
+        return reducer_of(self._runtime, prefix, self.switch, gpu=gpu, strategy=strategy)
 
     def meeting(self, name: str) -> Meeting:
         """See Peers."""
@@ -157,7 +158,7 @@ class Members:
         """See Peers."""
         require_same_among(self._set, entries, what)
 
-    def reducer(self, prefix: str, gpu: int | None) -> Reducer:
+    def reducer(self, prefix: str, gpu: int | None, strategy: Strategy) -> Reducer:
         """See Peers."""
         from coarse.parallel.data.allreduce import AllreduceReducer  # which calls MPI, and an import must not start it
 

@@ -22,11 +22,11 @@ from coarse.parallel.data.reducer import DeviceReducer, Flight, Reducer
 from coarse.protocol.dtypes import DType, Op
 from coarse.session import current
 from coarse.strategy.rounds import By, Round, first_to_devices
-from coarse.strategy.strategy import require_round_of
+from coarse.strategy.strategy import Strategy, require_round_of
 from coarse.torch.collectives.process_sets import ProcessSet, global_process_set
 from coarse.torch.ddp.claims import claims_of
 from coarse.torch.ddp.closure import Closure
-from coarse.torch.ddp.optimizer import DistributedOptimizer
+from coarse.torch.ddp.optimizer import DistributedOptimizer, strategy_for
 from coarse.torch.ddp.peers import peers_of
 from coarse.torch.tensors import NamedTensors, format_of, names_of, tensor_of
 
@@ -63,10 +63,11 @@ class UpdateOptimizer(DistributedOptimizer):
         prefix: str = "",
         parameters_in_device_memory: bool = False,
         switch: object = None,
+        strategy: Strategy | None = None,
     ) -> None:
         self._inner = optimizer
         self._runtime = runtime = current()
-        self._strategy = runtime.strategy
+        self._strategy = strategy_for(strategy, runtime)
         _refuse(
             compression=getattr(compression, "wire_dtype", None) is not None, op=op is not Op.AVERAGE,
             gradient_predivide_factor=gradient_predivide_factor != 1.0,
@@ -209,7 +210,8 @@ class UpdateOptimizer(DistributedOptimizer):
             )
         order = {name: number for number, name in enumerate(self._names.values())}
         wanted.sort(key=lambda parameter: order[self._names[parameter]])
-        self._peers.require_same([(self._names[p], format_of(p)) for p in wanted], "parameter")
+        entries = [(self._names[p], format_of(p)) for p in wanted]
+        self._peers.require_same([*entries, ("the option strategy", repr(self._strategy))], "parameter")
         self._claims.claim_parameters({self._names[p]: p for p in wanted}, self._prefix)
         plans = plan_buckets(
             [(self._names[p], int(_wire_of(self._names[p], p)), p.numel()) for p in wanted],

@@ -43,6 +43,10 @@ def test_sums_are_those_of_one_process(mode, settings, tmp_path):
     live("sums.py", mode=mode, tmp_path=tmp_path, settings=settings + least)
 
 
+def test_an_optimizer_may_have_a_strategy_of_its_own(tmp_path):
+    live("optimizers.py", mode="coarse", tmp_path=tmp_path, num_nodes=1)
+
+
 @pytest.mark.parametrize(
     "options", [pytest.param("every = 3", marks=pytest.mark.test_all), "every = 5\nlr = 0.7\nmomentum = 0.9"]
 )
