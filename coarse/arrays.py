@@ -211,7 +211,8 @@ def statistics(*, all_devices: bool = False) -> dict[str, Any]:
     """Bytes and seconds: per key and link of this worker, and what each device of its node counts, or of all nodes.
 
     `between_nodes` has what this worker's collectives (coarse.collectives) sent to and received from other nodes, in
-    bytes by purpose.
+    bytes by purpose. `facts` are what each worker has measured and told all others, and `rounds` by optimizer who sums
+    which bucket (docs/strategies.md).
     """
     runtime = current()
     client = runtime.require_client()
@@ -233,6 +234,8 @@ def statistics(*, all_devices: bool = False) -> dict[str, Any]:
         "links": client.links(),
         "between_nodes": runtime.groups.traffic.by_purpose() if runtime.groups is not None else {},
         "from_node_memory": dict(runtime.groups.node_reads) if runtime.groups is not None else {},
+        "facts": [list(row) for row in runtime.facts],
+        "rounds": runtime.decisions.as_plain(),
         "devices": {r.device: json.loads(r.text) for r in replies},  # type: ignore[union-attr]
     }
 

@@ -37,11 +37,13 @@ from coarse.storage.pool.memory import Pool
 from coarse.storage.pool.shadow import PoolUser
 from coarse.storage.region import MemoryFile
 from coarse.strategy.composition import placement_of, strategy_of
+from coarse.strategy.decisions import Decisions
 from coarse.strategy.named import digest_of
 from coarse.strategy.strategy import Access, Strategy
 from coarse.transport.agreement import (
     agree,
     agree_on_config,
+    agree_on_decisions,
     agree_on_digest,
     broadcast_run_name,
     gather_hosts,
@@ -67,6 +69,7 @@ class Opening:
     partition: PartitionTable
     placement: Placement
     strategy: Strategy
+    decisions: Decisions
     run: str
     """The job's name on its nodes."""
     clock: Clock
@@ -221,7 +224,9 @@ class LiveParts:
             client.lending.open(near, at.config.lend_from_bytes)
 
     def facts(self, at: Opening, client: Client) -> Facts:
-        """This worker's facts, as measured on this machine."""
+        """This worker's facts, as measured on this machine, or as a file has them."""
+        if at.decisions.facts is not None:
+            return at.decisions.facts[client.protocol.client]
         return measured_facts(client, at.strategy, at.placement.cluster, at.clock)
 
 
@@ -244,7 +249,7 @@ class Runtime:
                 opened.callback(self._free, communicator)
             self.world, self.world_rank = at.world, at.world_rank
             self.config, self.partition, self.placement = at.config, at.partition, at.placement
-            self.strategy = at.strategy
+            self.strategy, self.decisions = at.strategy, at.decisions
             self.client_index, self.device_index = at.client_index, at.device_index
             self.worker_comm = at.workers
             """The workers' communicator, for the one thread of a worker that calls MPI while it trains."""
@@ -304,9 +309,7 @@ class Runtime:
         client.require_quiet()
         if not protocol.is_profiling:  # else this call goes on where one that stalled has stopped
             client.link.tell(protocol.on_profiled(self._parts.facts(self._at, client)))
-        client.link.wait_for(
-            lambda: protocol.has_all_tables, self.config.startup_timeout_s, "all workers' facts"
-        )
+        client.link.wait_for(lambda: protocol.has_all_tables, self.config.startup_timeout_s, "all workers' facts")
         protocol.end_profile()
 
     def require_client(self) -> Client:
@@ -338,6 +341,8 @@ class Runtime:
         """Leave: tell the devices; a device in this process serves until all workers have left."""
         if not self.is_closed:
             self.is_closed = True
+            if self.client_index == 0 and not self.has_failed:
+                self.decisions.write(self.facts)
             self._opened.close()
 
     def carried_between_nodes(self) -> tuple[int, int]:
@@ -443,6 +448,7 @@ def _agreed(config: Config | Mapping[str, object] | str | Path | None, parts: Li
     settled = agree_on_config(world, config)
     strategy = parts.strategy(world, settled)
     partition = parts.partition(world, hosts, settled)
+    placement = parts.placement(partition, settled, strategy)
     rank = world.Get_rank()
     is_worker, is_device = (index is not None for index in (partition.client_of(rank), partition.device_of(rank)))
     return Opening(
@@ -451,8 +457,9 @@ def _agreed(config: Config | Mapping[str, object] | str | Path | None, parts: Li
         devices=world.Split(0 if is_device else MPI.UNDEFINED, rank),
         config=settled,
         partition=partition,
-        placement=parts.placement(partition, settled, strategy),
+        placement=placement,
         strategy=strategy,
+        decisions=agree_on_decisions(world, settled.decision, placement.cluster),
         run=broadcast_run_name(world),
         clock=WallClock(),
     )

@@ -132,6 +132,8 @@ class Config:
     launch: Launch = field(default_factory=Launch)
     pool: PoolSettings | None = None
     """None is MPI between nodes."""
+    decision: str | None = None
+    """Path of a file that fixes measured facts and decided rounds; where it is not there, the run writes it."""
     bucket_bytes: int = 25 * MIB
     """Neighbouring gradients of an optimizer are fused up to this (an eighth of the model if that is less)."""
     stall_timeout_s: float = 60.0
@@ -145,7 +147,8 @@ class Config:
         _require_choice("collective", self.collective, COLLECTIVES)
         _require_choice("worker_collective", self.worker_collective, WORKER_COLLECTIVES)
         _require_int("lend_from_bytes", self.lend_from_bytes, 0)
-        _require_text_or_none("partition", self.partition)
+        for key in ("partition", "decision"):
+            _require_text_or_none(key, getattr(self, key))
         if self.device_capacity_bytes is not None:
             _require_int("device_capacity_bytes", self.device_capacity_bytes, 1)
         for key in ("num_sync_groups", "bucket_bytes"):
@@ -171,11 +174,13 @@ class Config:
 
     @classmethod
     def from_toml(cls, path: str | Path) -> "Config":
-        """The configuration of a TOML file; files in it, a partition's and a strategy's, are relative to its folder."""
+        """The configuration of a TOML file; files that it names are relative to its folder."""
         toml, folder = TomlFile.read(path), Path(path).parent
         config = _config_from(toml.values, toml.where)
         if config.partition is not None and config.partition.endswith(".toml"):
             config = replace(config, partition=str(folder / config.partition))
+        if config.decision is not None:
+            config = replace(config, decision=str(folder / config.decision))
         module, _, name = config.mode.rpartition(":")
         return replace(config, mode=f"{folder / module}:{name}") if module.endswith(".py") else config
 

@@ -87,6 +87,7 @@ from coarse.torch.ddp.cross_barrier import CrossBarrier
 from coarse.torch.ddp.optimizer import DistributedOptimizer
 from coarse.torch.ddp.optimizer_state import broadcast_optimizer_state
 from coarse.torch.ddp.snapshot import restore, snapshot
+from coarse.torch.ddp.updates import UpdateOptimizer as _UpdateOptimizer  # noqa: F401 (DistributedOptimizer makes them)
 from coarse.torch.fsdp.account import DeviceAccount
 from coarse.torch.fsdp.activations import saved_tensors_counted
 from coarse.torch.fsdp.cuda_account import account_on

@@ -16,7 +16,9 @@ from mpi4py import MPI
 from coarse import errors
 from coarse.errors import CoarseError, ConfigError
 from coarse.protocol.config import Config, load_config
+from coarse.protocol.plan import Cluster
 from coarse.protocol.statement import Statement, settle
+from coarse.strategy.decisions import Decisions, text_of
 
 Made = TypeVar("Made")
 
@@ -63,6 +65,13 @@ def agree_on_digest(world: MPI.Comm, text: str, what: str) -> None:
         raise ConfigError(
             f"ranks {differing} have another {what} than rank 0; give all ranks the same files"
         )
+
+
+def agree_on_decisions(world: MPI.Comm, path: str | None, cluster: Cluster) -> Decisions:
+    """What a file fixes, the same on all ranks; ConfigError on all where they have two."""
+    text = made_by_all(world, lambda: text_of(path))
+    agree_on_digest(world, text, "file of decisions")
+    return made_by_all(world, lambda: Decisions(None if path is None else Path(path), cluster, text))
 
 
 def gather_hosts(world: MPI.Comm) -> list[str]:

@@ -100,6 +100,9 @@ class SplitChooser:
         runtime, everything = self._runtime, self._everything
         every = self._strategy.profile_every_steps
         is_shared = bool(self._buckets) and may_share(runtime, self._strategy)
+        fixed = runtime.decisions.round_of(self._prefix, len(self._buckets)) if is_shared else None
+        while fixed is not None:
+            yield fixed
         profiled_at = 0
         while True:
             decided: Round | None = everything
@@ -110,6 +113,7 @@ class SplitChooser:
                     decided = everything
             if decided is None:
                 continue
+            runtime.decisions.note(self._prefix, decided)
             while every is None or self._num_borders < profiled_at + every:
                 yield decided
             profiled_at = self._num_borders

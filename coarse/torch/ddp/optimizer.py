@@ -77,11 +77,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     def __new__(cls, *_: object, strategy: Strategy | None = None, **__: object) -> "DistributedOptimizer":
         """Make one of a subclass where the strategy exchanges updates instead of gradients."""
-        if cls is DistributedOptimizer and strategy_for(strategy, current()).exchanges is Exchanges.UPDATES:
-            from coarse.torch.ddp.updates import UpdateOptimizer
-
-            return object.__new__(UpdateOptimizer)
-        return object.__new__(cls)
+        exchanges = strategy_for(strategy, current()).exchanges
+        return object.__new__(OPTIMIZERS.get(exchanges, cls) if cls is DistributedOptimizer else cls)
 
     _gathers_sparse: ClassVar[bool] = True
     """Whether sparse gradients may stay sparse."""
@@ -403,6 +400,10 @@ class DistributedOptimizer(torch.optim.Optimizer):
             stacklevel=4,
         )
         return BucketOfCopies
+
+
+OPTIMIZERS: dict[Exchanges, type[DistributedOptimizer]] = {}
+"""By what a strategy exchanges the subclass for it; coarse.torch.ddp.updates adds its own."""
 
 
 def strategy_for(own: Strategy | None, runtime: "Runtime") -> Strategy:

@@ -15,18 +15,16 @@ import numpy as np
 import torch
 
 from coarse.errors import ConfigError
-from coarse.parallel.data.allreduce import AllreduceReducer
-from coarse.parallel.data.allreduce_stream import AllreduceStream
 from coarse.parallel.data.bucket_plan import BucketPlan, hinted, plan_buckets
 from coarse.parallel.data.reducer import DeviceReducer, Flight, Reducer
 from coarse.protocol.dtypes import DType, Op
 from coarse.session import current
 from coarse.strategy.rounds import By, Round, first_to_devices
-from coarse.strategy.strategy import Strategy, require_round_of
+from coarse.strategy.strategy import Exchanges, Strategy, require_round_of
 from coarse.torch.collectives.process_sets import ProcessSet, global_process_set
 from coarse.torch.ddp.claims import claims_of
 from coarse.torch.ddp.closure import Closure
-from coarse.torch.ddp.optimizer import DistributedOptimizer, strategy_for
+from coarse.torch.ddp.optimizer import OPTIMIZERS, DistributedOptimizer, strategy_for
 from coarse.torch.ddp.peers import peers_of
 from coarse.torch.tensors import NamedTensors, format_of, names_of, tensor_of
 
@@ -195,6 +193,9 @@ class UpdateOptimizer(DistributedOptimizer):
         client = self._runtime.require_client()
         if self._strategy.uses_devices:
             return DeviceReducer(client)
+        from coarse.parallel.data.allreduce import AllreduceReducer  # they start MPI, which only init() may
+        from coarse.parallel.data.allreduce_stream import AllreduceStream
+
         by_ring = self._runtime.config.worker_collective == "ring"
         stream = AllreduceStream(self._runtime.worker_comm, client.link, by_ring=by_ring)
         return AllreduceReducer(stream, client.protocol.client, client.count_push)
@@ -303,6 +304,9 @@ class UpdateOptimizer(DistributedOptimizer):
             if part is not None:
                 state[slot.offset_elements :][: slot.num_elements] = part.detach().reshape(-1).cpu().numpy()
         self._outer[plan.descriptor.name] = state
+
+
+OPTIMIZERS[Exchanges.UPDATES] = UpdateOptimizer
 
 
 def _wire_of(name: str, parameter: torch.Tensor) -> DType:

@@ -1,5 +1,6 @@
 """Strategies of experiments/strategies and of the page: live they are a formula, emulated what is simulated."""
 
+import json
 import os
 import re
 from pathlib import Path
@@ -87,6 +88,23 @@ def test_the_programs_of_the_page_train(name, tmp_path):
     program = "updates.py" if name == "local_sgd.py" else "sums.py"
     if program == "sums.py":
         live(program, mode=f"{path}:{CLASSES[name]}", tmp_path=tmp_path)
+
+
+def test_a_file_fixes_what_a_run_has_decided_so_that_two_runs_have_equal_bits(tmp_path):
+    decision = tmp_path / "decision.json"
+    settings = f'decision = "{decision}"\npolicy = "paper"\nworker_collective = "ring"\n'
+    found = []
+    for number in range(3):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        live("decided.py", folder, mode="coarse", tmp_path=tmp_path, settings=settings, num_nodes=1)
+        found.append([json.loads((folder / f"{rank}.json").read_text()) for rank in range(4)])
+        written = decision.read_text()
+        assert found[number] == [found[number][0]] * 4
+    assert found[1] == found[2]
+    assert written == decision.read_text()
+    assert found[1][0]["facts"] == found[0][0]["facts"] == json.loads(written)["facts"]
+    assert found[1][0]["rounds"] == found[0][0]["rounds"] == json.loads(written)["rounds"]
 
 
 def test_two_ranks_with_two_versions_of_a_file_are_refused(tmp_path):
