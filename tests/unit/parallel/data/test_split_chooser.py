@@ -10,9 +10,11 @@ from coarse.parallel.data.split_chooser import SplitChooser
 from coarse.protocol.clock import VirtualClock
 from coarse.protocol.config import Config, MeasuredRouting
 from coarse.protocol.dtypes import DType, Op
+from coarse.protocol.plan import Cluster
 from coarse.protocol.records import Descriptor
 from coarse.protocol.units import MIB
 from coarse.strategy.composition import strategy_of
+from coarse.strategy.decisions import Decisions
 
 NUM_BUCKETS, BUCKET_BYTES = 8, 4 * MIB
 BUCKETS = [
@@ -52,6 +54,7 @@ class Machine:
         self.link = SimpleNamespace(clock=self.clock)
         self.protocol = SimpleNamespace(epoch=1)
         self.strategy = strategy_of(config)
+        self.decisions = Decisions(None, Cluster(worker_nodes=(0, 0), device_nodes=(0,), local_devices=(0, 0)))
         self.placement = SimpleNamespace(num_clients=WORKERS)
         self.seconds_per_mib = {"devices": devices_s, "workers": workers_s}
         self.num_present = WORKERS
