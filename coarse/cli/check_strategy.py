@@ -20,11 +20,13 @@ from coarse.simulation.report import Report
 from coarse.simulation.scenario import Scenario
 from coarse.simulation.training import simulate
 from coarse.strategy.named import mode_name, strategy_named
-from coarse.strategy.strategy import Strategy
+from coarse.strategy.rounds import first_to_devices
+from coarse.strategy.strategy import Strategy, require_round_of
 
 _MACHINE, _MODEL, _BATCH = "aws-p3", "resnet50", 64
 _CLUSTERS = ((4, 1), (8, 2))
 """Workers, and nodes, of jobs that are simulated."""
+_ROUNDS, _BUCKETS = 1_000, 4
 _PROCESS_LAYOUTS = 300
 """So many layouts two processes plan each."""
 
@@ -50,12 +52,16 @@ def findings(mode: str, options: Mapping[str, object]) -> Iterator[Finding]:
     make()
     checks: tuple[tuple[str, Callable[[], str]], ...] = (
         (f"plans on {NUM_LAYOUTS:,} layouts, asked by two ranks", lambda: f"{require_plans(make):,} plans are right"),
+        ("rounds of updates, and their period", lambda: _rounds(make())),
         ("plans of two processes, whose hashes differ", lambda: _by_processes(mode, options)),
         (
             f"sums on {NUM_SUM_LAYOUTS + 2} layouts, {NUM_ORDERS} orders of messages",
             lambda: f"{require_sums(make):,} sums are right",
         ),
-        *((f"{_MODEL} on {_MACHINE}, {w} workers, {n} nodes", _simulation(mode, options, w, n)) for w, n in _CLUSTERS),
+        *(
+            (f"{_MODEL}, batch {_BATCH}, on {_MACHINE}, {w} workers, {n} nodes", _simulation(mode, options, w, n))
+            for w, n in _CLUSTERS
+        ),
     )
     for what, check in checks:
         try:
@@ -63,6 +69,27 @@ def findings(mode: str, options: Mapping[str, object]) -> Iterator[Finding]:
         except CoarseError as wrong:
             yield Finding(what, str(wrong), is_right=False)
             return
+
+
+def _rounds(strategy: Strategy) -> str:
+    """Whether rounds repeat, by which predictions take their mean."""
+    if type(strategy).round is Strategy.round:
+        return "every round is as decided"
+    period, decided = strategy.period, first_to_devices(_BUCKETS, _BUCKETS)
+    if type(period) is not int or period < 1:
+        raise WrongStrategy(f"{type(strategy).__name__}.period must be at least 1, got {period!r}", key="mode")
+    every = [require_round_of(strategy, number, decided) for number in range(_ROUNDS + period)]
+    unlike = [number for number in range(_ROUNDS) if every[number] != every[number + period]]
+    if unlike and unlike[-1] >= _ROUNDS - period:
+        raise WrongStrategy(
+            f"{type(strategy).__name__}.round({unlike[-1]}) is another than round({unlike[-1] + period}), and period "
+            f"says that rounds repeat after {period}; correct period",
+            key="mode",
+        )
+    if not unlike:
+        return f"they repeat after {period}"
+    begin = unlike[-1] + 1
+    return f"they repeat after {period} from round {begin} on; --iterations {begin + period} predicts these"
 
 
 def _by_processes(mode: str, options: Mapping[str, object]) -> str:

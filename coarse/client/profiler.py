@@ -40,7 +40,7 @@ def measured_facts(client: Client, strategy: Strategy, cluster: Cluster, clock: 
         for device in devices:
             for probe, seconds in _measured(client, probing, device, clock).items():
                 best_s[probe] = min(seconds, best_s.get(probe, seconds))
-        facts = strategy.facts(worker, probing.profiles(best_s), cluster)
+        facts = require_facts(strategy, strategy.facts(worker, probing.profiles(best_s), cluster))
         if strategy.is_settled(facts, worker, cluster):
             break
     return require_facts(strategy, facts)

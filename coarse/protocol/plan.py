@@ -215,6 +215,8 @@ def misfit(plan: object, cluster: Cluster) -> str:
     """Return why a plan cannot be carried out on a cluster, in half a sentence; "" where it can be."""
     if not isinstance(plan, Plan):
         return f"wanted a Plan, got {plan!r}"
+    if wrong := next((block for block in plan.blocks if not isinstance(block, Block)), None):
+        return f"blocks must be Blocks, such as Block(first=0, last=1, members=(0, 1)), got {wrong!r}"
     return _misplaced(plan, cluster) or _uncovered(plan, cluster) or _unsummed(plan, cluster)
 
 
@@ -227,6 +229,9 @@ def _misplaced(plan: Plan, cluster: Cluster) -> str:
         )
     for worker, home in enumerate(plan.homes):
         near = cluster.devices_on(cluster.worker_nodes[worker])
+        last = cluster.num_devices - 1
+        if home not in range(last + 1):
+            return f"worker {worker} has its home on device {home!r}, and there are devices 0 to {last}"
         if home not in near:
             return f"worker {worker} has its home on device {home}, and reaches {near} of its node alone"
     for device, workers in enumerate(plan.adds):
@@ -260,9 +265,10 @@ def _unsummed(plan: Plan, cluster: Cluster) -> str:
         if added != list(range(cluster.num_workers)):
             missing = sorted(set(range(cluster.num_workers)) - set(added))
             twice = sorted({worker for worker in added if added.count(worker) > 1})
+            faults = (f"nobody adds {missing}" if missing else "", f"{twice} are added twice" if twice else "")
             return (
                 f"each worker must be added once among the members {block.members} of shards "
-                f"[{block.first}, {block.last}): nobody adds {missing}, and {twice} are added twice"
+                f"[{block.first}, {block.last}): {' and '.join(filter(None, faults))}"
             )
     return ""
 

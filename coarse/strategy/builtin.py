@@ -110,6 +110,8 @@ class Coarse(Strategy):
 
     def is_settled(self, facts: Facts, worker: int, cluster: Cluster) -> bool:
         """True where all tensors are local: a device that is farther away has to win by the best of several rounds."""
+        if type(self).facts is not Coarse.facts:
+            return False
         _, latency, bandwidth, _ = facts
         return latency == bandwidth == cluster.local_devices[worker]
 
@@ -117,6 +119,8 @@ class Coarse(Strategy):
         self, used: tuple[Facts, ...], measured: tuple[Facts, ...], cluster: Cluster
     ) -> tuple[Facts, ...]:
         """Local routes for local ones (see `Auto`); the rest of the tables is as measured."""
+        if type(self).facts is not Coarse.facts:
+            return measured
         local = local_tables(tables_of(used), cluster.local_devices)
         return local_tables(tables_of(measured), cluster.local_devices) if used == local else measured
 

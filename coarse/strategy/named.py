@@ -108,7 +108,12 @@ def class_named(mode: str) -> type[Strategy]:
     before = {heavy for heavy in HEAVY if heavy in sys.modules}
     try:
         found = getattr(module_named(module_name), name)
-    except (ImportError, OSError, AttributeError) as error:
+    except OSError as error:
+        raise ConfigError(
+            f"mode {mode}: {module_name} cannot be read ({error.strerror}); check the path, from this folder",
+            key="mode",
+        ) from error
+    except (ImportError, AttributeError) as error:
         raise ConfigError(
             f"mode {mode}: {error}; name a class in a module that is found from this folder, and not in the script",
             key="mode",
@@ -144,7 +149,8 @@ def digest_of(strategy: Strategy) -> str:
         return ""
     module = sys.modules[kind.__module__]
     source = inspect.getsource(module) if getattr(module, "__file__", None) else ""
-    return hashlib.sha256(f"{kind.__qualname__}\0{strategy!r}\0{source}".encode()).hexdigest()
+    options = repr(strategy) if is_dataclass(kind) else ""  # another's repr may have an address in it
+    return hashlib.sha256(f"{kind.__qualname__}\0{options}\0{source}".encode()).hexdigest()
 
 
 def _made(kind: type[Strategy], options: Mapping[str, Any], mode: str) -> Strategy:

@@ -9,6 +9,7 @@ from functools import lru_cache
 from itertools import pairwise
 from math import lcm
 
+from coarse.errors import ConfigError
 from coarse.protocol.plan import Block, Cluster, Plan, Tensor, count_shards
 
 _MOST_KEPT = 4096
@@ -18,7 +19,16 @@ def central(cluster: Cluster, device: int = 0) -> Plan:
     """Return the plan by which one device holds and sums everything, in one piece: a parameter server.
 
     All workers must be on its node.
+
+    Raises:
+        ConfigError: there are several nodes.
     """
+    if len(cluster.nodes) > 1:
+        raise ConfigError(
+            f"central() has all workers on the node of one device, and there are {len(cluster.nodes)} nodes; refuse "
+            "such clusters in check(cluster), or use on_each_node()",
+            key="mode",
+        )
     return _central(cluster, device)
 
 

@@ -202,12 +202,12 @@ class Strategy:
         return mean, state
 
 
-def require_round(strategy: Strategy, decided: object, num_buckets: int) -> Round:
-    """Return what a strategy decided; ConfigError where it is no round of so many buckets."""
+def require_round(strategy: Strategy, decided: object, num_buckets: int, method: str = "decide") -> Round:
+    """Return what a strategy's method returned; ConfigError where it is no round of so many buckets."""
     if isinstance(decided, Round) and len(decided.by) == num_buckets and all(isinstance(by, By) for by in decided.by):
         return decided
     raise ConfigError(
-        f"{type(strategy).__name__}.decide must return a Round that says who sums each of {num_buckets} buckets, got "
+        f"{type(strategy).__name__}.{method} must return a Round that says who sums each of {num_buckets} buckets, got "
         f"{decided!r}; correct the strategy",
         key="mode",
     )
@@ -217,7 +217,7 @@ def require_round_of(strategy: Strategy, number: int, decided: Round) -> Round:
     """Return round `number` of a strategy; ConfigError where it moves buckets, or leaves gradients out."""
     if type(strategy).round is Strategy.round:
         return decided
-    found = require_round(strategy, strategy.round(number, decided), len(decided.by))
+    found = require_round(strategy, strategy.round(number, decided), len(decided.by), "round")
     pairs = list(zip(found.by, decided.by, strict=True))
     if any(by not in (By.NOBODY, at_first) for by, at_first in pairs):
         raise ConfigError(
@@ -232,6 +232,16 @@ def require_round_of(strategy: Strategy, number: int, decided: Round) -> Round:
             key="mode",
         )
     return found
+
+
+_LOOKED_AT = 16
+
+
+def require_rounds(strategy: Strategy) -> None:
+    """Refuse a strategy whose first rounds move buckets or leave gradients out."""
+    decided = Round(by=(By.DEVICES, By.DEVICES))
+    for number in range(max(strategy.period, _LOOKED_AT) if type(strategy).round is not Strategy.round else 0):
+        require_round_of(strategy, number, decided)
 
 
 def require_hints(strategy: Strategy, hints: object, nbytes: Sequence[int]) -> Sequence[int]:

@@ -18,16 +18,6 @@ class LoadAware(Coarse):
         """Return attoseconds a byte to each device of the worker's node, by 1 MiB."""
         return tuple(round(way.copy_s(MIB) / MIB * ATTOSECONDS) for way in ways)
 
-    def is_settled(self, facts: Facts, worker: int, cluster: Cluster) -> bool:
-        """Return False: a device may have been disturbed, so that the best of several rounds counts."""
-        return False
-
-    def measured_again(
-        self, used: tuple[Facts, ...], measured: tuple[Facts, ...], cluster: Cluster
-    ) -> tuple[Facts, ...]:
-        """Return what was measured last."""
-        return measured
-
     def hints(self, nbytes: Sequence[int], cluster: Cluster, facts: tuple[Facts, ...]) -> list[int]:
         """Return by bucket the place of its device among those of a node: 0 is the first."""
         places = range(min(len(row) for row in facts))

@@ -6,11 +6,12 @@ average through the devices, so that each decides from the same numbers. The ave
 a worker has joined, nothing is measured and all buckets go to the devices, which count it as zero.
 """
 
+import hashlib
 from collections.abc import Generator, Sequence
 from statistics import median
 from typing import TYPE_CHECKING
 
-from coarse.errors import CapacityError, InFlightError
+from coarse.errors import CapacityError, InFlightError, MismatchError
 from coarse.parallel.data.pass_timer import PassTimer, RoundTimes
 from coarse.parallel.data.reducer import DualSync, may_share
 from coarse.parallel.data.ways import Wait, seconds_of_ways, sizes_up_to
@@ -140,6 +141,11 @@ class SplitChooser:
         nbytes = [bucket.nbytes for bucket in self._buckets]
         view = MeasuredView(nbytes, step, ways, self._runtime.placement.num_clients)
         chosen = kept = require_round(strategy, strategy.decide(view), len(nbytes))
+        if not (yield from self._is_alike(chosen)):
+            raise MismatchError(
+                f"rank {self._runtime.client_index}: {type(strategy).__name__}.decide gives workers other rounds, here "
+                f"{chosen}; let it depend on the view alone, and not on the rank, the clock or chance"
+            )
         tried_s = None
         if strategy.tries and kept.by != everything.by:
             tried_s = yield from self._tried(kept)
@@ -159,6 +165,13 @@ class SplitChooser:
             tried_step_s=tried_s,
         )
         return kept
+
+    def _is_alike(self, decided: Round) -> Generator[Wait | Round, None, bool]:
+        """Whether all workers have decided the same: numbers of it are equal where their variance is 0."""
+        digest = int.from_bytes(hashlib.sha256(repr(decided).encode()).digest()[:5], "little")
+        halves = [float(digest >> 20), float(digest & 0xFFFFF)]  # whose squares are exact in float64
+        mean = yield from self._mean([value for half in halves for value in (half, half * half)])
+        return mean is None or all(square == half * half for half, square in zip(mean[::2], mean[1::2], strict=True))
 
     def _measured(self) -> Generator[Wait | Round, None, "MeasuredWays | None"]:
         """The two ways; None where the workers had no numbers in common."""

@@ -16,7 +16,7 @@ from coarse.protocol.dtypes import Op
 from coarse.protocol.records import Descriptor
 from coarse.session import current
 from coarse.strategy.composition import on_workers
-from coarse.strategy.strategy import Exchanges, Strategy
+from coarse.strategy.strategy import Exchanges, Strategy, require_rounds
 from coarse.torch.collectives.process_sets import ProcessSet, global_process_set
 from coarse.torch.compression import NoCompression, checked_compression
 from coarse.torch.ddp.buckets import Bucket, BucketOfCopies, BucketOfViews, places_of, plan_buckets
@@ -126,10 +126,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._claims = claims_of(runtime)
         self._prefix = self._claims.claim_prefix(prefix, self._peers.label)
         self._places = places_of(self._names)
-        on_gpu = next((parameter for parameter, place in self._places.items() if place), None)
-        self._reducer = self._peers.reducer(
-            self._prefix, None if on_gpu is None else gpu_of(on_gpu), self._strategy
-        )
+        on_gpu = next((gpu_of(parameter) for parameter, place in self._places.items() if place), None)
+        self._reducer = self._peers.reducer(self._prefix, on_gpu, self._strategy)
         gathers = self._gathers_sparse and not sparse_as_dense
         self._sparse = SparseGradients(self._prefix, self._op, self._peers) if gathers else None
         self._rest: list[Bucket] = []
@@ -409,10 +407,13 @@ OPTIMIZERS: dict[Exchanges, type[DistributedOptimizer]] = {}
 def strategy_for(own: Strategy | None, runtime: "Runtime") -> Strategy:
     """The job's strategy, or an optimizer's own as the job's devices can follow it; ConfigError where they cannot."""
     if own is None:
+        require_rounds(runtime.strategy)
         return runtime.strategy
     if not isinstance(own, Strategy):
         raise ConfigError(f"strategy must be an instance of a coarse.strategy.Strategy, got {own!r}", key="strategy")
-    return on_workers(own, runtime.strategy)
+    found = on_workers(own, runtime.strategy)
+    require_rounds(found)
+    return found
 
 
 def _numbered(optimizer: torch.optim.Optimizer) -> list[tuple[str, torch.Tensor]]:

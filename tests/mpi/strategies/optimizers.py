@@ -64,6 +64,19 @@ def what_devices_do_not_follow_is_refused() -> None:
     assert type(current().strategy).__name__ == "Auto"
 
 
+@dataclass(frozen=True, kw_only=True)
+class ByRank(Coarse):
+    """What no strategy may do: each rank decides otherwise."""
+
+    def decide(self, view):
+        return Round(by=(By.WORKERS,) + ((By.DEVICES, By.WORKERS)[ct.rank() % 2],) * (len(view.nbytes) - 1))
+
+
+def ranks_that_decide_otherwise_are_told() -> None:
+    with pytest.raises(MismatchError, match=r"ByRank.decide gives workers other rounds, here Round"):
+        trained(ByRank())
+
+
 def ranks_with_two_strategies_are_refused() -> None:
     model = network()
     with pytest.raises(MismatchError, match="the option strategy"):
@@ -77,4 +90,5 @@ if __name__ == "__main__":
     all_come_to_the_same_model()
     what_devices_do_not_follow_is_refused()
     ranks_with_two_strategies_are_refused()
+    ranks_that_decide_otherwise_are_told()
     ct.shutdown()

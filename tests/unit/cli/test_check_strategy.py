@@ -12,7 +12,7 @@ from tests.support.launch import REPOSITORY
 HEAD = """
 import itertools
 from dataclasses import dataclass, replace
-from coarse.strategy import By, Coarse, ConfigError, Round, Strategy, central, on_each_node, ring_of_all
+from coarse.strategy import By, Coarse, ConfigError, Exchanges, Round, Strategy, central, on_each_node, ring_of_all
 
 @dataclass(frozen=True, kw_only=True)
 class Mine(Coarse):
@@ -50,6 +50,26 @@ WRONG = {
         "def check(self, cluster): raise ConfigError('never')", "Mine.check refuses each of 3000 clusters: never",
     ),
     "no round": ("def decide(self, view): return None", "Mine.decide must return a Round"),
+    "no round of a number": ("def round(self, number, decided): return None", "Mine.round must return a Round"),
+    "blocks that are none": (
+        "def plan(self, tensor, cluster, facts):\n"
+        "        found = super().plan(tensor, cluster, facts)\n"
+        "        return replace(found, blocks=tuple((b.members, 'star') for b in found.blocks))",
+        "blocks must be Blocks, such as",
+    ),
+    "one device for several nodes": (
+        "def plan(self, tensor, cluster, facts): return central(cluster)", r"central\(\) has all workers on the node",
+    ),
+    "a device that is not there": (
+        "def plan(self, tensor, cluster, facts):\n"
+        "        return ring_of_all(tensor, cluster, [99] * cluster.num_workers, 1000)",
+        "on device 99, and there are devices 0 to",
+    ),
+    "a period that is none": (
+        "exchanges = Exchanges.UPDATES\n    period = 2\n"
+        "    def round(self, number, decided): return decided if number % 7 == 6 else decided.of_nobody()",
+        "and period says that rounds repeat after 2",
+    ),
     "gradients left out": ("def round(self, number, decided): return decided.of_nobody()", "leaves gradients out"),
 }  # fmt: skip
 
@@ -80,7 +100,7 @@ def test_a_strategy_that_is_right_is_planned_summed_and_simulated(tmp_path):
     path.write_text(f"{HEAD}    every: int = 3\n")
     done = checked(path, "--set", "every=4")
     assert done.exit_code == 0, done.output
-    assert len(done.stdout.splitlines()) == 5
+    assert len(done.stdout.splitlines()) == 6
     assert "9,000 plans are right" in done.stdout
     assert done.stdout.count("(simulated)") == 2
     assert checked(path, "--set", "ever=4").exit_code == 2

@@ -201,7 +201,7 @@ TWO = {"homes": (0, 1), "num_shards": 2, "blocks": (Block(first=0, last=2, membe
     ("wrong", "said"),
     [
         ({"homes": (0,)}, "wanted a home for each of 2 workers"),
-        ({"homes": (0, 2)}, r"worker 1 has its home on device 2, and reaches \(0, 1\) of its node alone"),
+        ({"homes": (0, 2)}, "worker 1 has its home on device 2, and there are devices 0 to 1"),
         ({"adds": ((0, 1, 2), ())}, r"device 0 adds \(0, 1, 2\), and reaches each of \(0, 1\) of its node once"),
         ({"adds": ((0,), ())}, r"nobody adds \[1\]"),
         ({"blocks": (Block(first=0, last=2, members=(0, 1)),), "adds": ((0, 1), (1,))}, r"\[1\] are added twice"),

@@ -112,7 +112,7 @@ def test_an_option_that_is_wanted_and_not_given_is_named(mine):
         ("mine_of_a_test:Nothing", "has no attribute 'Nothing'"),
         ("mine_of_a_test:number", "number is 3; derive a class"),
         ("absent_module:Mine", "No module named 'absent_module'"),
-        ("absent.py:Mine", "No such file"),
+        ("absent.py:Mine", r"absent.py cannot be read \(No such file"),
         ("corse", "did you mean 'coarse'"),
         ("mine.py", "MODULE:CLASS or FILE.py:CLASS"),
     ],
@@ -152,6 +152,7 @@ def test_a_digest_tells_classes_options_and_files_apart(mine):
     first = strategy_named(f"{mine}:Mine")
     assert digest_of(first) == digest_of(strategy_named(f"{mine}:Mine"))
     before = digest_of(first)
+    assert digest_of(strategy_named(f"{mine}:Plain")) == digest_of(strategy_named(f"{mine}:Plain"))
     assert before != digest_of(replace(first, every=4))
     mine.write_text(MINE + "\n# another version\n")
     sys.modules.pop("mine_of_a_test")

@@ -35,7 +35,10 @@ def test_constructors_give_the_same_object_for_the_same_plan():
     assert on_each_node(one, TWO, homes, 100) is on_each_node(other, TWO, homes, 100)
     assert on_each_node(one, TWO, homes, 100) != on_each_node(Tensor(5, 1000, 4), TWO, homes, 100)
     assert ring_of_all(one, TWO, homes, 100) is ring_of_all(Tensor(5, 1000, 4), TWO, homes, 100)
-    assert central(TWO, 2).homes == (2,) * 4
+    one_node = Cluster(worker_nodes=(0, 0), device_nodes=(0, 0, 0), local_devices=(0, 1))
+    assert central(one_node, 2).homes == (2, 2)
+    with pytest.raises(ConfigError, match="there are 2 nodes; refuse such clusters in check"):
+        central(TWO, 2)
 
 
 @pytest.mark.parametrize("facts", [[1, 2], (1.0,), (True,), (1 << 63,), None, "12"])
