@@ -50,8 +50,8 @@ class Descriptor(NamedTuple):
 
     def is_alike(self, other: "Descriptor") -> bool:
         """Whether one contribution can be added to the other."""
-        mine, theirs = self._replace(name="", priority=0), other._replace(name="", priority=0)
-        return mine == theirs
+        mine = self.dtype, self.op, self.shape, self.parts, self.hint
+        return mine == (other.dtype, other.op, other.shape, other.parts, other.hint)
 
     def tensor(self, key: int) -> Tensor:
         """What strategies see of it, by the key that its name has."""
