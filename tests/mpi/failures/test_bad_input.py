@@ -133,7 +133,7 @@ REFUSALS = {
     "dense on two nodes": (
         'mode = "dense"\npartition = "two_nodes.toml"',
         "ConfigError",
-        ["one node, got 2 (node0, node1)", "no coherent link", 'use mode "coarse"'],
+        ["one node, got 2", "no coherent link", 'use mode "coarse"'],
     ),
     "differing": (
         "",
