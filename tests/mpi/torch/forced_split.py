@@ -37,7 +37,7 @@ def force_split(name: str = "") -> None:
         timer = None
         dual_sync = None
 
-        def __init__(self, runtime, stream, prefix, gpu=None) -> None:
+        def __init__(self, runtime, stream, prefix, gpu=None, strategy=None) -> None:
             stream.open()
 
         def next_round(self, buckets: Sequence[Descriptor]) -> Round:
