@@ -89,8 +89,11 @@ class WorkerRounds:
         self._by = ()
 
     def on_ready(self, bucket: int) -> list[SetOut]:
-        """Return what sets out now that a bucket's gradients are all there."""
-        if not self._by or self._by[bucket] is By.DEVICES:
+        """Return what sets out now that a bucket's gradients are all there.
+
+        A bucket that came after the round began, of parameters added since, goes to the devices.
+        """
+        if bucket >= len(self._by) or self._by[bucket] is By.DEVICES:
             return [SetOut(bucket, By.DEVICES)]
         if self._by[bucket] is By.NOBODY:
             return []

@@ -51,6 +51,13 @@ def test_after_a_join_nothing_more_is_shared():
     assert rounds.on_ready(1) == [SetOut(1, By.DEVICES)]
 
 
+def test_a_bucket_that_came_after_the_round_began_goes_to_the_devices():
+    rounds = begun(2, 1)
+    assert rounds.on_ready(2) == [SetOut(2, By.DEVICES)]
+    assert rounds.on_ready(1) == []
+    assert rounds.on_backward_end() == [SetOut(1, By.WORKERS)]
+
+
 def test_before_the_first_round_everything_goes_to_the_devices():
     assert WorkerRounds().on_ready(3) == [SetOut(3, By.DEVICES)]
 
