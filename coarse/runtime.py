@@ -342,7 +342,7 @@ class Runtime:
         if not self.is_closed:
             self.is_closed = True
             if self.client_index == 0 and not self.has_failed:
-                self.decisions.write(self.facts)
+                self._opened.callback(self.decisions.write, self.facts)  # devices are told even where it fails
             self._opened.close()
 
     def carried_between_nodes(self) -> tuple[int, int]:

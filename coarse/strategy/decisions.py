@@ -56,7 +56,7 @@ class Decisions:
             self.rounds[prefix] = decided
 
     def write(self, facts: Sequence[Facts]) -> None:
-        """Write the file, whole or not at all, unless it was there."""
+        """Write the file, whole or not at all, unless it was there; ConfigError where that cannot be."""
         if self._path is None or self.is_fixed:
             return
         document = {
@@ -66,8 +66,14 @@ class Decisions:
             "rounds": self.as_plain(),
         }
         part = self._path.with_name(f"{self._path.name}.part")
-        part.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-        os.replace(part, self._path)
+        try:
+            part.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+            os.replace(part, self._path)
+        except OSError as error:
+            raise ConfigError(
+                f"decision = '{self._path}' cannot be written ({error}); check its folder, and run again",
+                key="decision",
+            ) from None
 
     def as_plain(self) -> dict[str, dict[str, Any]]:
         """By optimizer its round, as JSON has it."""

@@ -107,6 +107,17 @@ def test_a_file_fixes_what_a_run_has_decided_so_that_two_runs_have_equal_bits(tm
     assert found[1][0]["rounds"] == found[0][0]["rounds"] == json.loads(written)["rounds"]
 
 
+def test_decisions_that_cannot_be_written_are_said_and_every_rank_leaves(tmp_path):
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    (tmp_path / "coarse.toml").write_text(f'partition = "2:1"\ndecision = "{folder}/decision.json"\n')
+    environ = {"COARSE_CONFIG": str(tmp_path / "coarse.toml")}
+    done = mpirun(3, HERE / "unwritable.py", folder, env=environ, timeout_s=60.0)
+    assert done.returncode != 0
+    assert "decision.json' cannot be written" in done.stderr
+    assert "have not ended" not in done.stderr
+
+
 def test_two_ranks_with_two_versions_of_a_file_are_refused(tmp_path):
     path = tmp_path / "mine.py"
     path.write_text((EXAMPLES / "hierarchical.py").read_text())

@@ -67,6 +67,11 @@ def test_a_file_that_is_torn_or_not_of_a_run_is_refused(path, key, value):
         Decisions(path, CLUSTER, path.read_text()[:-20])
 
 
+def test_a_file_whose_folder_is_gone_at_the_end_is_said(tmp_path):
+    with pytest.raises(ConfigError, match=r"gone/decision.json' cannot be written .*; check its folder"):
+        Decisions(tmp_path / "gone" / "decision.json", CLUSTER).write(FACTS)
+
+
 def test_what_cannot_be_read_or_written_is_said_at_the_start(tmp_path):
     assert text_of(None) == text_of(str(tmp_path / "absent.json")) == ""
     with pytest.raises(ConfigError, match="its folder is not there"):
