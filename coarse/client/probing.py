@@ -8,7 +8,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from coarse.protocol.plan import Cluster, Facts
 from coarse.strategy.routing import ProxyProfile
+from coarse.strategy.strategy import Strategy, require_facts
 
 
 class ProbeCopy(NamedTuple):
@@ -48,6 +50,9 @@ class Probing:
             seconds_by_nbytes=tuple((nbytes, seconds[ProbeCopy(device, nbytes)]) for nbytes in self.sizes),
         )
 
-    def profiles(self, seconds: Mapping[ProbeCopy, float]) -> list[ProxyProfile]:
-        """What was measured, by device."""
-        return [self.profile(device, seconds) for device in self.devices] if self.sizes else []
+    def facts(
+        self, seconds: Mapping[ProbeCopy, float], strategy: Strategy, worker: int, cluster: Cluster
+    ) -> Facts:
+        """What a worker tells all others after it has measured; ConfigError where these are no facts."""
+        ways = tuple(self.profile(device, seconds) for device in self.devices) if self.sizes else ()
+        return require_facts(strategy, strategy.facts(worker, ways, cluster))

@@ -17,7 +17,7 @@ from coarse.protocol.units import MIB
 from coarse.storage.gpu.available import gpus
 from coarse.storage.gpu.interface import is_on_gpu
 from coarse.storage.gpu.staging import host_staging
-from coarse.strategy.strategy import Strategy, require_facts
+from coarse.strategy.strategy import Strategy
 
 _PINGS = 10
 _COPIES, _SMALL_COPIES = 3, 10
@@ -35,15 +35,16 @@ def measured_facts(client: Client, strategy: Strategy, cluster: Cluster, clock: 
     devices = cluster.devices_on(cluster.worker_nodes[worker])
     probing = Probing(devices=devices, local=local, sizes=strategy.probes)
     best_s: dict[ProbeCopy, float] = {}
-    facts = () if probing.sizes else strategy.facts(worker, (), cluster)
-    for _ in range(_ROUNDS if probing.sizes else 0):
+    if not probing.sizes:
+        return probing.facts(best_s, strategy, worker, cluster)
+    for _ in range(_ROUNDS):
         for device in devices:
             for probe, seconds in _measured(client, probing, device, clock).items():
                 best_s[probe] = min(seconds, best_s.get(probe, seconds))
-        facts = require_facts(strategy, strategy.facts(worker, probing.profiles(best_s), cluster))
+        facts = probing.facts(best_s, strategy, worker, cluster)
         if strategy.is_settled(facts, worker, cluster):
             break
-    return require_facts(strategy, facts)
+    return facts
 
 
 def _measured(client: Client, probing: Probing, device: int, clock: Clock) -> dict[ProbeCopy, float]:

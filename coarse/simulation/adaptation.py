@@ -20,7 +20,7 @@ from coarse.protocol.plan import Facts, Placement
 from coarse.protocol.units import KIB
 from coarse.simulation.blame import estimated_links
 from coarse.simulation.job import Job
-from coarse.simulation.profiling import facts_of, probe_s, probings
+from coarse.simulation.profiling import probe_s, probings
 from coarse.simulation.sites import Site, reachable_proxies
 from coarse.simulation.volleys import Volley, VolleySend, probe_volley, volley_s
 from coarse.strategy.rounds import By
@@ -168,7 +168,7 @@ class Adaptation:
     def _facts(self) -> tuple[Facts, ...]:
         job = self.job
         return tuple(
-            facts_of(client, probing, seconds, job.strategy, job.placement.cluster)
+            probing.facts(seconds, job.strategy, client, job.placement.cluster)
             for client, (probing, seconds) in enumerate(zip(self._probings, self._seconds, strict=True))
         )
 

@@ -5,7 +5,7 @@ The probes are those of live profiling, made on the model of the links: copies o
 each proxy, with as much coming back at the same time, since push and pull run together in training.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from coarse.client.probing import ProbeCopy, Probing
 from coarse.hardware.links import Link
@@ -13,7 +13,7 @@ from coarse.protocol.plan import Cluster, Facts
 from coarse.simulation.sites import Path, Site
 from coarse.simulation.volleys import ends_s, probe_volley, volley_s
 from coarse.strategy.routing import ProxyProfile
-from coarse.strategy.strategy import Strategy, require_facts
+from coarse.strategy.strategy import Strategy
 
 
 def probe_s(site: Site, client: int, probe: ProbeCopy) -> float:
@@ -44,15 +44,8 @@ def measured_facts(site: Site, cluster: Cluster, strategy: Strategy) -> tuple[Fa
     found = []
     for client, probing in enumerate(probings(cluster, strategy.probes)):
         seconds = {probe: probe_s(site, client, probe) for probe in probing.probes()}
-        found.append(facts_of(client, probing, seconds, strategy, cluster))
+        found.append(probing.facts(seconds, strategy, client, cluster))
     return tuple(found)
-
-
-def facts_of(
-    client: int, probing: Probing, seconds: Mapping[ProbeCopy, float], strategy: Strategy, cluster: Cluster
-) -> Facts:
-    """What one client tells all others after it has measured."""
-    return require_facts(strategy, strategy.facts(client, probing.profiles(seconds), cluster))
 
 
 def ring_bytes_per_s(links: Sequence[Link], paths: Sequence[Path], nbytes: int) -> float:

@@ -19,7 +19,7 @@ from coarse.protocol.plan import Cluster, Facts, Placement
 from coarse.protocol.units import MIB
 from coarse.simulation.jitter import Jitter
 from coarse.simulation.job import Gradient, Job, gradients_of
-from coarse.simulation.profiling import facts_of, measured_facts, probe_s
+from coarse.simulation.profiling import measured_facts, probe_s
 from coarse.simulation.ring_order import in_ring_order
 from coarse.simulation.site_of_one import site_of_one
 from coarse.simulation.sites import STEPWISE_RANKS, Site, coarse_site, dense_site, placement_of
@@ -250,5 +250,5 @@ class Scenario:
         local = cluster.local_devices[0]
         probing = Probing(devices=(local,), local=local, sizes=self.strategy.probes)
         seconds = {probe: probe_s(alone(site), 0, probe) for probe in probing.probes()}
-        first = RoutingTable(*facts_of(0, probing, seconds, self.strategy, cluster))
+        first = RoutingTable(*probing.facts(seconds, self.strategy, 0, cluster))
         return local_tables((first,) * self.num_workers, cluster.local_devices)

@@ -16,7 +16,7 @@ CLUSTER = Cluster(worker_nodes=(0,), device_nodes=(0, 0, 0), local_devices=(1,))
 
 
 def table_of(seconds, probing=PROBING, strategy=COARSE, cluster=CLUSTER):
-    return strategy.facts(0, probing.profiles(seconds), cluster)
+    return probing.facts(seconds, strategy, 0, cluster)
 
 
 def alike(probe: ProbeCopy) -> float:
