@@ -66,6 +66,11 @@ class Cluster:
         return self._workers.get(node, ())
 
     @cached_property
+    def devices_of_nodes(self) -> tuple[tuple[int, ...], ...]:
+        """Devices of each of `nodes`."""
+        return tuple(map(self.devices_on, self.nodes))
+
+    @cached_property
     def _devices(self) -> dict[int, tuple[int, ...]]:
         return _by_node(self.device_nodes)
 

@@ -125,8 +125,8 @@ class Coarse(Strategy):
         return local_tables(tables_of(measured), cluster.local_devices) if used == local else measured
 
     def plan(self, tensor: Tensor, cluster: Cluster, facts: tuple[Facts, ...]) -> Plan:
-        tables = tables_of(facts)
-        homes = [proxy_for(tensor.nbytes, table) for table in tables]
+        tables, nbytes = tables_of(facts), tensor.nbytes
+        homes = [proxy_for(nbytes, table) for table in tables]
         cut_bytes = max(table.partition_bytes for table in tables)
         build = ring_of_all if self.collective == "ring" else on_each_node
         return build(tensor, cluster, homes, cut_bytes)

@@ -65,7 +65,7 @@ def on_each_node(
         exchange: How the nodes' devices come to the total, "ring" or "star": the first node's device adds, and sends
             the total back.
     """
-    local = tuple(tuple((adders or cluster.devices_on)(node)) for node in cluster.nodes)
+    local = tuple(tuple(adders(node)) for node in cluster.nodes) if adders else cluster.devices_of_nodes
     turn = tensor.key % lcm(*map(len, local))
     return _on_each_node(cluster, tuple(homes), count_shards(tensor.nbytes, cut_bytes), turn, local, exchange)
 
