@@ -74,6 +74,9 @@ class _Training:
         if self._proxied is not None:
             self._proxied.register()
         self._ring = ring(self._engine, job, to_workers, self._on_ring_synced) if to_workers else None
+        if self._on_progress is not None:
+            exchanged = (job.round_at(iteration).num_exchanged for iteration in range(job.num_iterations))
+            self._num_to_sync = sum(exchanged) * len(job.simulated_workers)
 
     # --- profiling
 
@@ -136,9 +139,7 @@ class _Training:
         if self._recorder is not None:
             self._syncs.append(Sync(worker, position, begun.pushed_s[position], self._engine.now_s))
         if self._on_progress is not None:
-            job = self._job
-            total = sum(job.round_at(iteration).num_exchanged for iteration in range(job.num_iterations))
-            self._on_progress(self._num_synced, total * len(job.simulated_workers))
+            self._on_progress(self._num_synced, self._num_to_sync)
         self._end_if_done(worker, begun)
 
     def _end_if_done(self, worker: int, begun: "_Begun") -> None:
