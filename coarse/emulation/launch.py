@@ -22,7 +22,7 @@ from coarse.launch.mpirun import ONE_MACHINE, AppContext, MpirunJob, mpirun_argv
 from coarse.launch.watch import Watch
 from coarse.launch.watched import STARTUP
 from coarse.protocol.plan import Facts
-from coarse.protocol.records import key_of
+from coarse.protocol.records import Descriptor, key_of
 from coarse.simulation.adaptation import Profile
 from coarse.simulation.job import Job
 from coarse.simulation.report import WorkerIteration, profile_share
@@ -127,7 +127,9 @@ def first_dilation(job: Job) -> float:
     nbytes = sum(gradient.nbytes for gradient in job.gradients) * job.num_workers
     to_devices = job.gradients_by(By.DEVICES)
     passes = _DEVICE_PASSES if to_devices else _RING_PASSES
-    num_transfers = sum(_num_shards(job, position) for position in to_devices) * job.num_workers or job.num_workers
+    descriptors = job.descriptors()
+    num_shards = sum(_num_shards(job, descriptors[position]) for position in to_devices)
+    num_transfers = num_shards * job.num_workers or job.num_workers
     cores = len(os.sched_getaffinity(0))
     work_s = (nbytes * passes / _BYTES_PER_S + num_transfers * _WALL_S_PER_TRANSFER) / cores
     idle_s = job.forward_s if to_devices else job.forward_s + job.backward_s
@@ -136,9 +138,8 @@ def first_dilation(job: Job) -> float:
     return max(_LEAST_DILATION, _ROOM * work_s / under_way_s)
 
 
-def _num_shards(job: Job, position: int) -> int:
+def _num_shards(job: Job, descriptor: Descriptor) -> int:
     """Shards of a gradient that devices sum."""
-    descriptor = job.gradients[position].descriptor(position)
     return job.placement.plan_of(descriptor.tensor(key_of(descriptor.name)), job.facts).num_shards
 
 
