@@ -1,6 +1,6 @@
 """The strategy's inner side: what `tf.distribute` and Keras call for variables, values, data and reductions."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
@@ -178,9 +178,9 @@ class CoarseExtended(UnsupportedMethods, MirroredExtended):
 
     # --- reductions
 
-    def sums_of_gradients(self, gradients: list[Any]) -> list[Any]:
-        """The sums over all workers of what one optimizer was given."""
-        return self._cross_device_ops.sums_of_gradients(gradients)
+    def sums_of_gradients(self, gradients: list[Any], exact: Sequence[int]) -> list[Any]:
+        """The sums over all workers of what one optimizer was given; `exact` numbers are none of gradients."""
+        return self._cross_device_ops.sums_of_gradients(gradients, exact)
 
     def _use_merge_call(self) -> bool:
         return True

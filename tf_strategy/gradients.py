@@ -88,9 +88,10 @@ def _summed(extended: CoarseExtended, optimizer: Any, grads: list[Any], variable
     states = extended.layer_states.written(optimizer)
     mine = [state.value() if extended.is_chief else tf.zeros_like(state) for state in states]
     # States first, in the last bucket: in the first one, forward would count as backward (PassTimer).
-    sums = extended.sums_of_gradients(mine + [grads[number] for number in present])
-    for number, total in zip(present, sums[len(states) :], strict=True):
-        replaces = getattr(variables[number], "overwrite_with_gradient", False)
+    replaced = [getattr(variables[number], "overwrite_with_gradient", False) for number in present]
+    exact = [*range(len(states)), *(len(states) + place for place, is_value in enumerate(replaced) if is_value)]
+    sums = extended.sums_of_gradients(mine + [grads[number] for number in present], exact)
+    for number, replaces, total in zip(present, replaced, sums[len(states) :], strict=True):
         grads[number] = total / context.num_replicas_in_sync if replaces else total
     for state, value in zip(states, sums[: len(states)], strict=True):
         state.assign(value)

@@ -16,12 +16,13 @@ from coarse.protocol.units import GIB
 from coarse.simulation.checks.plans import NUM_LAYOUTS, WrongStrategy, require_plans
 from coarse.simulation.checks.sums import NUM_LAYOUTS as NUM_SUM_LAYOUTS
 from coarse.simulation.checks.sums import NUM_ORDERS, require_sums
+from coarse.simulation.checks.wires import require_wires
 from coarse.simulation.report import Report
 from coarse.simulation.scenario import Scenario
 from coarse.simulation.training import simulate
 from coarse.strategy.named import mode_name, strategy_named
 from coarse.strategy.rounds import first_to_devices
-from coarse.strategy.strategy import Strategy, require_round_of
+from coarse.strategy.strategy import Strategy, require_lag, require_round_of
 
 _MACHINE, _MODEL, _BATCH = "aws-p3", "resnet50", 64
 _CLUSTERS = ((4, 1), (8, 2))
@@ -58,6 +59,7 @@ def findings(mode: str, options: Mapping[str, object]) -> Iterator[Finding]:
             f"sums on {NUM_SUM_LAYOUTS + 2} layouts, {NUM_ORDERS} orders of messages",
             lambda: f"{require_sums(make):,} sums are right",
         ),
+        ("what travels, and late sums", lambda: _wires(make)),
         *(
             (f"{_MODEL}, batch {_BATCH}, on {_MACHINE}, {w} workers, {n} nodes", _simulation(mode, options, w, n))
             for w, n in _CLUSTERS
@@ -90,6 +92,19 @@ def _rounds(strategy: Strategy) -> str:
         return f"they repeat after {period}"
     begin = unlike[-1] + 1
     return f"they repeat after {period} from round {begin} on; --iterations {begin + period} predicts these"
+
+
+def _wires(make: Callable[[], Strategy]) -> str:
+    """What a wire does to a bucket here, and by how much sums are late."""
+    lag = require_lag(make())
+    late = f"sums come {lag} rounds late" if lag else "sums come in their round"
+    found = require_wires(make)
+    if found is None:
+        return f"values travel as they are; {late}"
+    return (
+        f"{found.sent_share:.3g} of the bytes at 2 workers, a first sum is off by {found.error:.3g}; encodes "
+        f"{found.encode_bytes_per_s / 1e9:.3g} GB/s and decodes {found.decode_bytes_per_s / 1e9:.3g} (measured); {late}"
+    )
 
 
 def _by_processes(mode: str, options: Mapping[str, object]) -> str:

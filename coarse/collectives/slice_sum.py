@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from coarse.protocol.dtypes import DType, Op
-from coarse.storage.reduce import accumulate, narrowed, reduce_local, scale
+from coarse.protocol.halves import narrowed
+from coarse.storage.reduce import accumulate, reduce_local, scale
 
 
 class SliceSum:

@@ -6,9 +6,17 @@ import numpy as np
 
 from coarse.client.client import Client
 from coarse.client.handle import Handle
+from coarse.protocol.dtypes import DType
+from coarse.protocol.halves import narrowed
 from coarse.protocol.records import Descriptor
 from coarse.storage.gpu.available import gpus
 from coarse.storage.gpu.interface import AnyArray
+
+
+def stored(value: float, descriptor: Descriptor) -> np.generic:
+    """A value as arrays of a gradient's type hold it."""
+    held: np.generic = narrowed(np.array([value], np.float32), DType(descriptor.dtype))[0]
+    return held
 
 
 class Gradients:
@@ -21,8 +29,8 @@ class Gradients:
 
     def fill(self, value: float) -> None:
         """What this worker contributes to all of them."""
-        for array in self._arrays:
-            array[...] = value
+        for descriptor, array in zip(self._descriptors, self._arrays, strict=True):
+            array[...] = stored(value, descriptor)
 
     def push(self, position: int) -> Handle:
         """A gradient is ready."""
@@ -52,8 +60,8 @@ class GradientsOnGpu(Gradients):
     def fill(self, value: float) -> None:
         """See Gradients."""
         stream = gpus().current_stream(self._gpu)
-        for host, array in zip(self._arrays, self._on_gpu, strict=True):
-            host[...] = value
+        for descriptor, host, array in zip(self._descriptors, self._arrays, self._on_gpu, strict=True):
+            host[...] = stored(value, descriptor)
             stream.arrays.copy(array, host)
         stream.record().wait()
 
@@ -67,6 +75,6 @@ class GradientsOnGpu(Gradients):
         return self._client.copies.on_host(self._on_gpu[position])
 
     def _array(self, descriptor: Descriptor) -> np.ndarray:
-        host = np.empty(descriptor.shape, np.float32)
+        host = np.empty(descriptor.shape, DType(descriptor.dtype).storage)
         self._on_gpu.append(gpus().empty(self._gpu, host.shape, host.dtype))
         return host

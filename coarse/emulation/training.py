@@ -7,10 +7,11 @@ from mpi4py import MPI
 
 from coarse.client.client import Client
 from coarse.client.handle import Handle
-from coarse.emulation.gradients import Gradients, GradientsOnGpu
+from coarse.emulation.gradients import Gradients, GradientsOnGpu, stored
 from coarse.emulation.runtime import EmulatedRank
 from coarse.emulation.worker_ring import EmulatedWorkerRing
 from coarse.errors import CoarseError
+from coarse.protocol.dtypes import DType, Op
 from coarse.protocol.records import Descriptor
 from coarse.simulation.adaptation import Profile
 from coarse.simulation.report import WorkerIteration, with_idle_times
@@ -71,15 +72,15 @@ class EmulatedWorker:
 
     def _iterate(self, iteration: int) -> WorkerIteration:
         job, box = self._job, self._box
-        slow_down = job.slow_down(self._worker, iteration)
+        moments = job.moments(self._worker, iteration)
         begin_s = box.now_s
-        forward_end_s = begin_s + job.forward_s * slow_down
-        backward_end_s = forward_end_s + job.backward_s * slow_down
+        forward_end_s = begin_s + moments.forward_s
+        backward_end_s = forward_end_s + moments.backward_s
         rounds = WorkerRounds()
         rounds.begin(job.round_at(iteration))
         handles: list[Handle] = []
-        for position, gradient in enumerate(job.gradients):
-            ready_s = min(forward_end_s + gradient.ready_s * slow_down, backward_end_s)
+        for position, after_s in enumerate(moments.ready_s):
+            ready_s = min(forward_end_s + after_s, backward_end_s)
             self._compute_until(ready_s)
             self._set_out(rounds.on_ready(position), ready_s, handles)
         self._compute_until(backward_end_s)
@@ -88,7 +89,8 @@ class EmulatedWorker:
             self._client.link.wait_for(lambda: self._ring is None or self._ring.is_done, None, _BELLS)
         for handle in handles:
             handle.wait()
-        end_s = max(box.now_s, backward_end_s)
+        end_s = max(box.now_s, backward_end_s) + moments.decode_s
+        self._compute_until(end_s)
         return WorkerIteration(
             worker=self._worker,
             iteration=iteration,
@@ -151,11 +153,12 @@ class EmulatedWorker:
         for position, by in enumerate(self._job.round_at(iteration).by):
             if by is By.NOBODY:
                 continue
-            is_device, place = by is By.DEVICES, self._places[position]
+            is_device, place, descriptor = by is By.DEVICES, self._places[position], self._descriptors[position]
             array = self._gradients.values(place) if is_device else self._ring_arrays[place]
-            wanted = total / num_workers if is_device else total
-            if array.size and not (array[0] == array[-1] == np.float32(wanted) and (array == array[0]).all()):
-                name = self._descriptors[position].name
+            share = total / num_workers if is_device and descriptor.op == Op.AVERAGE else total
+            wanted = stored(share, descriptor) if is_device else share
+            if array.size and not (array[0] == array[-1] == wanted and (array == array[0]).all()):
+                name = descriptor.name
                 raise CoarseError(f"rank {self._worker}: the sum of {name!r} is {array[:3]}, wanted {wanted}")
 
     def _open_keys(self) -> None:
@@ -184,7 +187,7 @@ class EmulatedWorker:
         if not descriptors:
             return None
         comm = self._runtime.worker_comm
-        nbytes = sum(descriptor.nbytes for descriptor in descriptors)
+        nbytes = sum(map(_ring_nbytes, descriptors))
         self._ring_offset, region = self._client.allocate(0, nbytes)
         offsets = np.empty(self._job.num_workers, np.int64)
         comm.Allgather(np.array([self._ring_offset], np.int64), offsets)
@@ -196,12 +199,17 @@ class EmulatedWorker:
 
 
 def _cut(region: np.ndarray, descriptors: Sequence[Descriptor]) -> list[np.ndarray]:
-    """(nbytes,) uint8 as one (n,) float32 array for each descriptor."""
+    """(nbytes,) uint8 as one (n,) array for each descriptor, of the type in which workers sum it."""
     arrays, begin = [], 0
     for descriptor in descriptors:
-        arrays.append(region[begin : begin + descriptor.nbytes].view(np.float32))
-        begin += descriptor.nbytes
+        nbytes = _ring_nbytes(descriptor)
+        arrays.append(region[begin : begin + nbytes].view(DType(descriptor.dtype).accumulator))
+        begin += nbytes
     return arrays
+
+
+def _ring_nbytes(descriptor: Descriptor) -> int:
+    return descriptor.num_elements * DType(descriptor.dtype).accumulator.itemsize
 
 
 _FIELDS = ("worker", "iteration", "begin_s", "forward_end_s", "backward_end_s", "end_s", "idle_s")

@@ -11,6 +11,7 @@ import numpy as np
 
 from coarse.protocol.codec import RING_HEADER_BYTES, decode_ring_header, encode_ring_header
 from coarse.protocol.dtypes import DType, Op
+from coarse.protocol.halves import narrowed
 from coarse.protocol.records import RingChunk
 from coarse.proxy.instructions import (
     Reduce,
@@ -21,7 +22,7 @@ from coarse.proxy.instructions import (
     RingReduce,
     RingSend,
 )
-from coarse.storage.reduce import Elements, accumulate, narrowed, reduce, reduce_local, scale, write
+from coarse.storage.reduce import Elements, accumulate, reduce, reduce_local, scale, write
 
 ArrayOf = Callable[[Region, DType, int], np.ndarray]
 """(region, dtype, number of elements) -> the elements of a region where they lie."""

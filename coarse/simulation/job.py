@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from operator import mul
 from statistics import fmean
+from typing import NamedTuple
 
 from coarse.hardware.compute import ComputeProfile
 from coarse.hardware.degradation import RateChange
@@ -18,6 +19,7 @@ from coarse.protocol.records import Descriptor
 from coarse.simulation.jitter import Jitter
 from coarse.simulation.sites import Site
 from coarse.strategy.rounds import By, Round, first_to_devices
+from coarse.strategy.sent import name_in_turn, sent_of, wire_of
 from coarse.strategy.strategy import Strategy, require_hints, require_round_of
 
 DTYPE = DType.FLOAT32
@@ -29,18 +31,53 @@ class Gradient:
 
     name: str
     num_elements: int
+    """Elements that travel."""
     ready_s: float
     """Seconds from the start of backward until its last part is there."""
+    dtype: DType = DTYPE
+    """Type of what travels."""
+    encode_s: float = 0.0
+    """Seconds in which a worker makes of it what travels, amid backward."""
+    decode_s: float = 0.0
+    """Seconds in which a worker reads its sum."""
 
     @property
     def nbytes(self) -> int:
-        """Its bytes in float32."""
-        return self.num_elements * DTYPE.itemsize
+        """Bytes that travel."""
+        return self.num_elements * self.dtype.itemsize
 
-    def descriptor(self, priority: int, hint: int = 0) -> Descriptor:
+    def descriptor(self, priority: int, hint: int = 0, turn: int = 0) -> Descriptor:
         """As clients register it."""
-        shape = (self.num_elements,)
-        return Descriptor(self.name, int(DTYPE), int(Op.AVERAGE), shape, priority, hint=hint)
+        op = Op.SUM if self.dtype.is_integer else Op.AVERAGE
+        name, shape = name_in_turn(self.name, turn), (self.num_elements,)
+        return Descriptor(name, int(self.dtype), int(op), shape, priority, hint=hint)
+
+    def sent(self, strategy: Strategy, num_workers: int) -> "Gradient":
+        """Return it as it travels by a strategy."""
+        descriptor = self.descriptor(0)
+        wire = wire_of(strategy, descriptor)
+        if wire is None:
+            return self
+        sent = sent_of(descriptor, wire, num_workers)
+        return replace(
+            self,
+            num_elements=sent.num_elements,
+            dtype=DType(sent.dtype),
+            encode_s=self.nbytes / wire.encode_bytes_per_s,
+            decode_s=self.nbytes / wire.decode_bytes_per_s,
+        )
+
+
+class StepMoments(NamedTuple):
+    """Seconds of one worker's iteration, if nothing else shares its processor."""
+
+    forward_s: float
+    ready_s: tuple[float, ...]
+    """By gradient from the end of forward until what travels of it is there."""
+    backward_s: float
+    """What is made of gradients included."""
+    decode_s: float
+    """Seconds that pass between the last sum and the step."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +105,8 @@ class Job:
     """Simulate the first worker and its proxy, as slow as the slowest, for all: see macro.py."""
     profile_every: int = 0
     """Iterations after which all workers profile again, and the job is decided anew; 0: never."""
+    lag: int = 0
+    """Rounds by which the sums that a step applies are late."""
     rate_changes: tuple[RateChange, ...] = ()
     """What happens to links while the job runs; its first iteration begins at second 0."""
 
@@ -75,6 +114,7 @@ class Job:
         _require(len(self.round.by) == len(self.gradients), "round", f"{len(self.round.by)} gradients")
         _require(self.num_iterations >= 1, "num_iterations", self.num_iterations)
         _require(self.profile_every >= 0, "profile_every", self.profile_every)
+        _require(self.lag >= 0 and not (self.lag and self.profile_every), "lag", self.lag)
         known = range(len(self.site.links))
         _require(all(change.link in known for change in self.rate_changes), "rate_changes", self.rate_changes)
         _require(self.forward_s >= 0 and self.backward_s >= 0, "compute", (self.forward_s, self.backward_s))
@@ -97,12 +137,45 @@ class Job:
         assert isinstance(strategy, Strategy)
         return strategy
 
+    @property
+    def num_turns(self) -> int:
+        """Rounds that may be under way, each with names of its own for all gradients."""
+        return self.lag + 1
+
     def descriptors(self) -> list[Descriptor]:
-        """As clients register gradients, with the hints of the job's strategy."""
+        """As clients register gradients, turn by turn, with the hints of the job's strategy."""
         nbytes = [gradient.nbytes for gradient in self.gradients]
         hints = require_hints(self.strategy, self.strategy.hints(nbytes, self.placement.cluster, self.facts), nbytes)
-        pairs = zip(self.gradients, hints, strict=True)
-        return [gradient.descriptor(position, hint) for position, (gradient, hint) in enumerate(pairs)]
+        pairs = list(zip(self.gradients, hints, strict=True))
+        return [
+            gradient.descriptor(position, hint, turn)
+            for turn in range(self.num_turns)
+            for position, (gradient, hint) in enumerate(pairs)
+        ]
+
+    def places_by(self, by: By) -> tuple[int, ...]:
+        """Places among `descriptors` of what devices, or workers, sum."""
+        count = len(self.gradients)
+        return tuple(turn * count + at for turn in range(self.num_turns) for at in self.gradients_by(by))
+
+    def place(self, position: int, iteration: int) -> int:
+        """Place among `descriptors` of a gradient in an iteration."""
+        return iteration % self.num_turns * len(self.gradients) + position
+
+    def moments(self, worker: int, iteration: int) -> StepMoments:
+        """When a worker's step has come how far in an iteration: what it makes of gradients delays all that follows."""
+        slow_down, encode_s, decode_s, ready_s = self.slow_down(worker, iteration), 0.0, 0.0, []
+        for gradient, by in zip(self.gradients, self.round_at(iteration).by, strict=True):
+            if by is not By.NOBODY:
+                encode_s += gradient.encode_s
+                decode_s += gradient.decode_s
+            ready_s.append((gradient.ready_s + encode_s) * slow_down)
+        return StepMoments(
+            forward_s=self.forward_s * slow_down,
+            ready_s=tuple(ready_s),
+            backward_s=(self.backward_s + encode_s) * slow_down,
+            decode_s=decode_s * slow_down,
+        )
 
     @property
     def num_to_devices(self) -> int:

@@ -64,8 +64,10 @@ class MeasuredStep:
 class MeasuredView(SiteView):
     """See View: buckets of `nbytes` each, in the order of backward. The same numbers decide alike on every worker."""
 
-    def __init__(self, nbytes: Sequence[int], step: MeasuredStep, ways: MeasuredWays, num_workers: int) -> None:
-        super().__init__(measured_job(nbytes, step, ways))
+    def __init__(
+        self, nbytes: Sequence[int], step: MeasuredStep, ways: MeasuredWays, num_workers: int, lag: int = 0
+    ) -> None:
+        super().__init__(measured_job(nbytes, step, ways, lag))
         self._ways = ways
         self._all_workers = num_workers
         self._known_s: dict[tuple[Round, int], float] = {}
@@ -101,7 +103,7 @@ class MeasuredView(SiteView):
         return self._known_s[known]
 
 
-def measured_job(nbytes: Sequence[int], step: MeasuredStep, ways: MeasuredWays) -> Job:
+def measured_job(nbytes: Sequence[int], step: MeasuredStep, ways: MeasuredWays, lag: int = 0) -> Job:
     """The job to simulate, all of it on the devices. A bucket that was complete before an earlier one counts as
     complete with it."""
     ready_s = (min(at_s, step.backward_s) for at_s in accumulate(step.ready_s, max))
@@ -117,6 +119,7 @@ def measured_job(nbytes: Sequence[int], step: MeasuredStep, ways: MeasuredWays) 
         backward_s=step.backward_s,
         round=first_to_devices(len(nbytes), len(nbytes)),
         num_iterations=1,
+        lag=lag,
     )
 
 

@@ -12,7 +12,7 @@ from coarse.simulation.engine import Engine
 from coarse.simulation.job import Job
 
 OnSynced = Callable[[int, int], None]
-"""(worker, position of the gradient): it holds the combined values."""
+"""(worker, place of the gradient among the job's descriptors): it holds the combined values."""
 
 
 class Proxied(SimulatedDevices):
@@ -26,7 +26,7 @@ class Proxied(SimulatedDevices):
         on_synced: OnSynced,
         driver: Callable[[SimulatedDevices, int], SimulatedDriver] = SimulatedDriver,
     ) -> None:
-        """`positions`: of the job's gradients those that devices sum."""
+        """`positions`: places among the job's descriptors of those that devices sum."""
         super().__init__(engine, job.site, job.placement, self._on_gradient, driver=driver)
         self.job = job
         self._on_synced = on_synced
@@ -44,7 +44,7 @@ class Proxied(SimulatedDevices):
                 self.deliver(protocol.register(descriptor))
 
     def push_gradient(self, worker: int, position: int) -> None:
-        """A worker has a gradient."""
+        """A worker has a gradient, by its place among the job's descriptors."""
         self.push(worker, self.keys[position])
 
     def _on_gradient(self, client: int, key: int) -> None:

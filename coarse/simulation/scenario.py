@@ -28,7 +28,7 @@ from coarse.simulation.view import Simulate, alone, decide, decided_job
 from coarse.strategy.named import BUILT_IN, DENSE, strategy_named
 from coarse.strategy.rounds import Round, first_to_devices
 from coarse.strategy.routing import RoutingTable, local_tables
-from coarse.strategy.strategy import Access, Exchanges, Strategy
+from coarse.strategy.strategy import Access, Exchanges, Strategy, require_lag
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,10 +148,12 @@ class Scenario:
         return self._as_it_runs(decided_job(self.job_by(facts), decided))
 
     def _as_it_runs(self, job: Job) -> Job:
+        # Sums that are late leave no moment without any for measuring anew.
+        is_adaptive = self.strategy.probes and self.strategy.uses_devices and not job.lag
         return replace(
             job,
             rate_changes=rate_changes(job.site.links, self.degradations),
-            profile_every=self.profile_every if self.strategy.probes and self.strategy.uses_devices else 0,
+            profile_every=self.profile_every if is_adaptive else 0,
         )
 
     def measured_job(self) -> Job:
@@ -177,7 +179,8 @@ class Scenario:
     @property
     def gradients(self) -> tuple[Gradient, ...]:
         """What is synchronised, in the order of backward; updates once backward and a step are over."""
-        found = gradients_of(self.model, self.profile, bucket_bytes=self.bucket_bytes)
+        every = gradients_of(self.model, self.profile, bucket_bytes=self.bucket_bytes)
+        found = tuple(gradient.sent(self.strategy, self.num_workers) for gradient in every)
         if self.strategy.exchanges is Exchanges.GRADIENTS:
             return found
         return tuple(replace(bucket, ready_s=self.profile.total_backward_s) for bucket in found)  # after the step
@@ -229,7 +232,7 @@ class Scenario:
         return coarse_site(self.machine, places, **ways)
 
     def _build(self, site: Site, placement: Placement, facts: tuple[Facts, ...]) -> Job:
-        gradients, period = self.gradients, self.strategy.period
+        gradients, period, lag = self.gradients, self.strategy.period, require_lag(self.strategy)
         return Job(
             site=site,
             placement=placement,
@@ -241,7 +244,8 @@ class Scenario:
             ring_slow_down=self.ring_slow_down,
             slow_downs=self.slow_down_of_workers,
             jitter=self.jitter,
-            num_iterations=-(-self.num_iterations // period) * period,
+            num_iterations=-(-self.num_iterations // period) * period + 2 * lag,
+            lag=lag,
             one_stands_for_all=self.one_stands_for_all,
         )
 

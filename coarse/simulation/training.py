@@ -44,6 +44,8 @@ class _Training:
         for at_s, link, bytes_per_s in job.rate_changes:
             self._engine.set_rate(link, bytes_per_s, at_s)
         self._begun = [_Begun(self._engine.now_s)] * len(job.simulated_workers)
+        self._under_way: list[dict[int, _Begun]] = [{} for _ in job.simulated_workers]
+        """By worker and turn the iteration whose gradients were pushed last."""
         self._ended: list[WorkerIteration] = []
         self._num_synced = 0
         self._syncs: list[Sync] = []
@@ -60,7 +62,7 @@ class _Training:
             link_bytes={link.name: self._engine.bytes_moved(number) for number, link in enumerate(links)},
             num_events=self._engine.num_events,
             profiles=tuple(self._profiles),
-            period=min(self._job.strategy.period, self._job.num_iterations),
+            period=min(max(self._job.strategy.period, self._job.num_turns), self._job.num_iterations),
             syncs=tuple(self._syncs),
             recording=self._recorder.recording if self._recorder else None,
         )
@@ -69,7 +71,7 @@ class _Training:
         """The devices and the ring of a round, with all names registered by these facts, as in a new epoch."""
         self._job = job
         devices, ring = (ProxiedAlike, WorkerRingAlike) if job.one_stands_for_all else (Proxied, WorkerRing)
-        to_devices, to_workers = (job.gradients_by(by) for by in (By.DEVICES, By.WORKERS))
+        to_devices, to_workers = (job.places_by(by) for by in (By.DEVICES, By.WORKERS))
         self._proxied = devices(self._engine, job, to_devices, self._on_synced) if to_devices else None
         if self._proxied is not None:
             self._proxied.register()
@@ -96,15 +98,16 @@ class _Training:
 
     def _begin_iteration(self, worker: int, iteration: int) -> None:
         job, now_s = self._job, self._engine.now_s
-        decided = job.round_at(iteration)
+        decided, moments = job.round_at(iteration), job.moments(worker, iteration)
         self._rounds[worker].begin(decided)
-        slow_down = job.slow_down(worker, iteration)
-        forward_end_s = now_s + job.forward_s * slow_down
-        backward_end_s = forward_end_s + job.backward_s * slow_down
+        forward_end_s = now_s + moments.forward_s
+        backward_end_s = forward_end_s + moments.backward_s
         begun = self._begun[worker] = _Begun(now_s, iteration, forward_end_s, backward_end_s, decided.num_exchanged)
+        begun.decode_s = moments.decode_s
+        self._under_way[worker][iteration % job.num_turns] = begun
         ready = (  # rounding must not part the last from backward's end
-            (min(forward_end_s + gradient.ready_s * slow_down, backward_end_s), partial(self._on_gradient, worker, at))
-            for at, gradient in enumerate(job.gradients)
+            (min(forward_end_s + ready_s, backward_end_s), partial(self._on_gradient, worker, at))
+            for at, ready_s in enumerate(moments.ready_s)
         )
         self._computes[worker].begin((*ready, (backward_end_s, partial(self._end_backward, worker, begun))))
 
@@ -118,33 +121,47 @@ class _Training:
         self._end_if_done(worker, begun)
 
     def _set_out(self, worker: int, buckets: list[SetOut]) -> None:
+        begun = self._begun[worker]
         for position, by in buckets:
-            self._begun[worker].pushed_s[position] = self._engine.now_s
+            begun.pushed_s[position] = self._engine.now_s
+            place = self._job.place(position, begun.iteration)
             if by is By.DEVICES:
                 assert self._proxied is not None
-                self._proxied.push_gradient(worker, position)
+                self._proxied.push_gradient(worker, place)
             else:
                 assert self._ring is not None
                 self._computes[worker].on_ring_begun()
-                self._ring.push(worker, position)
+                self._ring.push(worker, place)
 
-    def _on_ring_synced(self, worker: int, position: int) -> None:
+    def _on_ring_synced(self, worker: int, place: int) -> None:
         self._computes[worker].on_ring_ended()
-        self._on_synced(worker, position)
+        self._on_synced(worker, place)
 
-    def _on_synced(self, worker: int, position: int) -> None:
-        begun = self._begun[worker]
+    def _on_synced(self, worker: int, place: int) -> None:
+        turn, position = divmod(place, len(self._job.gradients))
+        begun = self._under_way[worker][turn]
         begun.num_unsynced -= 1
         self._num_synced += 1
         if self._recorder is not None:
             self._syncs.append(Sync(worker, position, begun.pushed_s[position], self._engine.now_s))
         if self._on_progress is not None:
             self._on_progress(self._num_synced, self._num_to_sync)
-        self._end_if_done(worker, begun)
+        self._end_if_done(worker, self._begun[worker])
 
     def _end_if_done(self, worker: int, begun: "_Begun") -> None:
-        if begun.num_unsynced or not begun.has_computed:
+        """End the iteration that a worker is in, if it has computed and the sums that its step applies are there."""
+        applied = begun.iteration - self._job.lag
+        if not begun.has_computed or begun.has_ended:
             return
+        if applied >= 0 and self._under_way[worker][applied % self._job.num_turns].num_unsynced:
+            return
+        begun.has_ended = True
+        if begun.decode_s and applied >= 0:
+            self._engine.at(self._engine.now_s + begun.decode_s, partial(self._end, worker, begun))
+        else:
+            self._end(worker, begun)
+
+    def _end(self, worker: int, begun: "_Begun") -> None:
         self._ended.append(
             WorkerIteration(
                 worker=worker,
@@ -180,5 +197,6 @@ class _Begun:
         self.forward_end_s = forward_end_s
         self.backward_end_s = backward_end_s
         self.num_unsynced = num_unsynced
-        self.has_computed = False
+        self.has_computed = self.has_ended = False
+        self.decode_s = 0.0
         self.pushed_s: dict[int, float] = {}

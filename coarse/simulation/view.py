@@ -69,7 +69,8 @@ class SiteView:
         )
 
     def iteration_s(self, decided: Round, *, iterations: int = 1) -> float:
-        return self._run(replace(decided_job(self._job, decided), num_iterations=iterations)).iteration_s
+        count = iterations + 2 * self._job.lag  # until as many rounds are under way as may be
+        return self._run(replace(decided_job(self._job, decided), num_iterations=count)).iteration_s
 
 
 def decided_job(job: Job, decided: Round) -> Job:

@@ -7,7 +7,7 @@ from functools import partial
 from coarse.collectives.ring_stream import RingStream
 from coarse.proxy.instructions import Instruction, RingId, RingSend
 from coarse.simulation.engine import Action, Engine
-from coarse.simulation.job import DTYPE, Job
+from coarse.simulation.job import Job
 from coarse.simulation.proxied import OnSynced
 
 
@@ -22,15 +22,18 @@ class WorkerRing:
         on_synced: OnSynced,
         num_members: int | None = None,
     ) -> None:
-        """`positions`: of the job's gradients those that workers sum. `num_members`: how many workers' streams are
-        simulated, if not all."""
+        """`positions`: places among the job's descriptors of those that workers sum. `num_members`: how many workers'
+        streams are simulated, if not all."""
         self.engine = engine
         self.paths = job.site.between_workers
         self._on_synced = on_synced
         members = tuple(range(num_members or job.num_workers))
         self._positions = tuple(positions)
         self._places = {position: place for place, position in enumerate(positions)}
-        num_elements = [job.gradients[position].num_elements for position in positions]
+        gradients = [job.gradients[position % len(job.gradients)] for position in positions]
+        num_elements = [gradient.num_elements for gradient in gradients]
+        self._itemsizes = [gradient.dtype.accumulator.itemsize for gradient in gradients]
+        """Workers widen half types before they sum them."""
         self._streams = [RingStream(worker, members, num_elements) for worker in members]
 
     def push(self, worker: int, position: int) -> None:
@@ -39,7 +42,7 @@ class WorkerRing:
 
     def send(self, worker: int, send: RingSend) -> None:
         """A worker's chunk goes to the next."""
-        nbytes = (send.end - send.begin) * DTYPE.itemsize
+        nbytes = (send.end - send.begin) * self._itemsizes[send.ring.key]
         arrived = self.at_arrival(send.device, send)
         self.engine.move(("workers", worker), self.paths[worker, send.device], nbytes, arrived)
 

@@ -12,12 +12,11 @@ from typing import Protocol
 import numpy as np
 
 from coarse.protocol.dtypes import DType, Op
+from coarse.protocol.halves import AS_THEY_COME, narrowed, widen, widened
 
 _BLOCK_BYTES = 256 * 1024
 _BLOCK_ELSEWHERE_BYTES = 512 * 1024
 """Each read and write of what lies elsewhere is a call of the kernel's."""
-_AS_THEY_COME = np.errstate(over="ignore", invalid="ignore")
-"""Infinities and NaNs are results like others (loss scaling looks for them), no reason to warn."""
 _COMBINE = {Op.SUM: np.add, Op.AVERAGE: np.add, Op.MIN: np.minimum, Op.MAX: np.maximum}
 
 
@@ -43,7 +42,7 @@ Elements = np.ndarray | Elsewhere
 """(n,) of the storage type."""
 
 
-@_AS_THEY_COME
+@AS_THEY_COME
 def reduce(
     sources: Sequence[Elements],  # (n,) storage type each, may be empty
     targets: Sequence[Elements],  # (n,) storage type each, overwritten; may be the sources
@@ -149,12 +148,7 @@ def _reduce_by_blocks(
             write(target, begin, block)
 
 
-def widened(values: np.ndarray, dtype: DType) -> np.ndarray:
-    """The values in the accumulator type; themselves where they are."""
-    return values if dtype.accumulator == dtype.storage else widen(values, dtype)
-
-
-@_AS_THEY_COME
+@AS_THEY_COME
 def accumulate(total: np.ndarray, addend: np.ndarray, op: Op) -> None:
     """Write op(total, addend) into `total`; both (n,) in the accumulator type."""
     _COMBINE[op](total, addend, out=total)
@@ -171,41 +165,6 @@ def scale(values: np.ndarray, divisor: int, out: np.ndarray) -> None:
         np.divide(values, values.dtype.type(divisor), out=out)
 
 
-def widen(values: np.ndarray, dtype: DType) -> np.ndarray:
-    """Return a new array in the accumulator type."""
-    if dtype is DType.BFLOAT16:
-        wide: np.ndarray = np.left_shift(values, np.uint32(16), dtype=np.uint32)
-        return wide.view(np.float32)
-    return values.astype(dtype.accumulator)
-
-
-@_AS_THEY_COME
-def narrowed(values: np.ndarray, dtype: DType) -> np.ndarray:
-    """Return the values, (n,), rounded once to the storage type, to nearest, ties to even."""
-    if dtype is not DType.BFLOAT16:
-        return values.astype(dtype.storage)
-    rounded = np.empty(len(values), np.uint16)
-    step = _BLOCK_BYTES // 8
-    scratch = np.empty(min(step, len(values)), np.uint32)
-    for begin in range(0, len(values), step):
-        block, target = values[begin : begin + step], rounded[begin : begin + step]
-        _round_to_bfloat16(block, scratch[: len(block)], target)
-    return rounded
-
-
-def _round_to_bfloat16(values: np.ndarray, scratch: np.ndarray, out: np.ndarray) -> None:
-    """Write (k,) float32 as bfloat16 to `out`, (k,) uint16, by way of (k,) uint32."""
-    bits = values.view(np.uint32)
-    np.right_shift(bits, 16, out=scratch)
-    np.bitwise_and(scratch, 1, out=scratch)
-    np.add(scratch, 0x7FFF, out=scratch)
-    np.add(scratch, bits, out=scratch)
-    out[:] = scratch.view(np.uint16)[1::2]
-    if np.isnan(values.max()):
-        is_nan = np.isnan(values)
-        out[is_nan] = (bits[is_nan] >> 16) | 0x0040
-
-
 def identity(num_elements: int, dtype: DType, op: Op) -> np.ndarray:
     """What contributes nothing, not even a sign: -0.0 for sums, or the extremes for min and max."""
     accumulator = dtype.accumulator
@@ -218,7 +177,7 @@ def identity(num_elements: int, dtype: DType, op: Op) -> np.ndarray:
     return np.full(num_elements, limits.max if op is Op.MIN else limits.min, accumulator)
 
 
-@_AS_THEY_COME
+@AS_THEY_COME
 def reduce_local(
     sources: Sequence[Elements], num_elements: int, dtype: DType, op: Op
 ) -> np.ndarray:

@@ -8,6 +8,7 @@ from coarse.strategy.plans import central, on_each_node, ring_of_all
 from coarse.strategy.rounds import By, Round, first_to_devices
 from coarse.strategy.routing import ProxyProfile, RoutingTable
 from coarse.strategy.strategy import Access, Exchanges, StepTimes, Strategy, View
+from coarse.strategy.wires import Cast, Feedback, Rows, TopK, Wire
 
 __all__ = [
     "Access",
@@ -15,21 +16,26 @@ __all__ = [
     "Auto",
     "Block",
     "By",
+    "Cast",
     "Cluster",
     "Coarse",
     "ConfigError",
     "Dense",
     "Exchanges",
     "Facts",
+    "Feedback",
     "Paper",
     "Plan",
     "ProxyProfile",
     "Round",
     "RoutingTable",
+    "Rows",
     "StepTimes",
     "Strategy",
     "Tensor",
+    "TopK",
     "View",
+    "Wire",
     "central",
     "first_to_devices",
     "on_each_node",

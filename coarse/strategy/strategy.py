@@ -13,6 +13,7 @@ from coarse.protocol.plan import Cluster, Facts, Plan, Tensor
 from coarse.strategy.dual_sync import SyncRates
 from coarse.strategy.rounds import By, Round
 from coarse.strategy.routing import ProxyProfile
+from coarse.strategy.wires import Wire
 
 
 class Access(enum.Enum):
@@ -172,6 +173,19 @@ class Strategy:
         """
         return [0] * len(nbytes)
 
+    def wire(self, tensor: Tensor) -> Wire | None:
+        """Return what travels of a bucket of float32 or float64 in place of its values; None for them as they are.
+
+        Asked for buckets of gradients and of updates, not for arrays of a script. The tensor's hint is 0.
+        """
+        return None
+
+    @property
+    def lag(self) -> int:
+        """Rounds by which the sums that a step applies are late: with 1 a step applies those of the step before, which
+        travel beside it. The first `lag` steps find zeros, and change nothing (coarse.torch)."""
+        return 0
+
     @property
     def shares(self) -> bool:
         """True if `decide` may leave buckets to the workers, so that steps are timed before it is asked."""
@@ -234,11 +248,37 @@ def require_round_of(strategy: Strategy, number: int, decided: Round) -> Round:
     return found
 
 
+_MOST_LAG = 64
+
+
+def require_lag(strategy: Strategy) -> int:
+    """Return by how many rounds sums come late; ConfigError where the strategy cannot have them so."""
+    lag, name = strategy.lag, type(strategy).__name__
+    if type(lag) is not int or not 0 <= lag <= _MOST_LAG:
+        raise ConfigError(
+            f"{name}.lag must be a whole number from 0 to {_MOST_LAG}, got {lag!r}; correct the strategy", key="mode"
+        )
+    if lag and strategy.exchanges is Exchanges.UPDATES:
+        raise ConfigError(
+            f"{name} exchanges updates, and its sums come {lag} rounds late; an update belongs to the parameters that "
+            "it was made from: leave lag out, or exchange gradients",
+            key="mode",
+        )
+    if lag and strategy.profile_every_steps:
+        raise ConfigError(
+            f"{name}'s sums come {lag} rounds late, so that there is no moment without any for measuring anew; leave "
+            "routing.profile_every_steps out",
+            key="routing",
+        )
+    return lag
+
+
 _LOOKED_AT = 16
 
 
 def require_rounds(strategy: Strategy) -> None:
-    """Refuse a strategy whose first rounds move buckets or leave gradients out."""
+    """Refuse a strategy whose first rounds move buckets or leave gradients out, or whose sums cannot be late."""
+    require_lag(strategy)
     decided = Round(by=(By.DEVICES, By.DEVICES))
     for number in range(max(strategy.period, _LOOKED_AT) if type(strategy).round is not Strategy.round else 0):
         require_round_of(strategy, number, decided)

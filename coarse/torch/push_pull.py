@@ -320,6 +320,12 @@ def join(device: int = -1) -> int:
         InFlightError: something that this worker pushed is not complete.
         DeadRankError: another worker has shut down without joining.
     """
+    if current().strategy.lag:
+        raise ConfigError(
+            f"rank {arrays.rank()}: join() ends a worker's part when all of its sums were taken, and those of mode "
+            f"{current().config.mode!r} come {current().strategy.lag} rounds late; give all ranks equally many batches",
+            key="mode",
+        )
     if not current().strategy.uses_devices:
         raise ConfigError(
             f"rank {arrays.rank()}: join() needs memory devices that count this rank as zero, and mode "

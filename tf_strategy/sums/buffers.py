@@ -36,7 +36,7 @@ class ReductionSite:
         self.flights: dict[int, Flight] = {}
         """By bucket what was started last."""
         for plan in plans:
-            memory = reducer.memory_of(plan.descriptor)
+            memory = reducer.memory_of(plan.descriptor, plan.num_exact)
             slots = plan.layout.slots
             self._views.append(
                 [memory[slot.offset_elements : slot.offset_elements + slot.num_elements] for slot in slots]

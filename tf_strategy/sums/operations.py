@@ -43,11 +43,14 @@ class Operations:
 
     # --- sums and means
 
-    def reduce(self, op: Op, tensors: Sequence[tf.Tensor], *, come_again: bool = False) -> list[tf.Tensor]:
+    def reduce(
+        self, op: Op, tensors: Sequence[tf.Tensor], *, exact: tuple[int, ...] | None = None
+    ) -> list[tf.Tensor]:
         """The sums or means over all workers, of the same shapes and types.
 
-        What a graph knows the shapes of has device memory of its own, and so have tensors that `come_again` in
-        these shapes in every step, as gradients do; all other tensors share some, and may be of any shapes.
+        What a graph knows the shapes of has device memory of its own, and so have gradients, which come again in these
+        shapes in every step; all other tensors share some, and may be of any shapes. All but the `exact` ones are
+        gradients, where these are said.
 
         Raises:
             TypeError: a type that devices cannot add, or the mean of integers.
@@ -63,15 +66,20 @@ class Operations:
             raw = [stored(tensor) for tensor in tensors]
             if tf.executing_eagerly():
                 shapes = tuple(tuple(tensor.shape) for tensor in tensors)
-                reduced = self._now_in_buckets if come_again else self._rounds.reduce
-                found = reduced(ReducedTensors(op, wires, shapes), [tensor.numpy() for tensor in raw])
+                reduced = self._rounds.reduce if exact is None else self._now_in_buckets
+                found = reduced(self._tensors(op, wires, shapes, exact), [tensor.numpy() for tensor in raw])
                 results = [tf.convert_to_tensor(array) for array in found]
             elif all(tensor.shape.is_fully_defined() for tensor in tensors):
                 shapes = tuple(tuple(tensor.shape.as_list()) for tensor in tensors)
-                results = self._in_buckets(ReducedTensors(op, wires, shapes), raw)
+                results = self._in_buckets(self._tensors(op, wires, shapes, exact), raw)
             else:
                 results = self._at_once(op, wires, raw)
         return [_as(result, like) for result, like in zip(results, tensors, strict=True)]
+
+    def _tensors(
+        self, op: Op, wires: tuple[DType, ...], shapes: tuple[tuple[int, ...], ...], exact: tuple[int, ...] | None
+    ) -> ReducedTensors:
+        return ReducedTensors(op, wires, shapes, exact if self._rounds.tells_gradients else None)
 
     def _now_in_buckets(self, tensors: ReducedTensors, arrays: Arrays) -> Arrays:
         buckets = [members_of(plan) for plan in tensors.plans(self._rounds.bucket_bytes)]
@@ -211,9 +219,10 @@ class CoarseCrossDeviceOps(tf.distribute.CrossDeviceOps):
         """Many values' sums or means in one synchronisation; a destination (a tensor's device) may be empty."""
         return self._combined(reduce_op, [as_tensor(local_value(value)) for value, _ in value_destination_pairs])
 
-    def sums_of_gradients(self, gradients: list[Any]) -> list[Any]:
-        """The sums, in one synchronisation, of what comes again in the same shapes in every step."""
-        return self._combined(ReduceOp.SUM, [as_tensor(local_value(one)) for one in gradients], come_again=True)
+    def sums_of_gradients(self, gradients: list[Any], exact: Sequence[int]) -> list[Any]:
+        """The sums, in one synchronisation, of what comes again in the same shapes in every step; of `exact` numbers no
+        gradients, but what is wanted as it is."""
+        return self._combined(ReduceOp.SUM, [as_tensor(local_value(one)) for one in gradients], exact)
 
     def broadcast_implementation(self, tensor: Any, destinations: Any) -> Any:  # noqa: ANN401
         """Rank 0's tensor, or rows, on the devices of `destinations`."""
@@ -241,11 +250,12 @@ class CoarseCrossDeviceOps(tf.distribute.CrossDeviceOps):
         back = [rest.index(n) + 1 if n != axis else 0 for n in range(num_axes)]
         return on_devices_of(tf.transpose(joined, back), destinations)
 
-    def _combined(self, reduce_op: Any, combined: list[Any], *, come_again: bool = False) -> list[Any]:  # noqa: ANN401
+    def _combined(self, reduce_op: Any, combined: list[Any], exact: Sequence[int] | None = None) -> list[Any]:  # noqa: ANN401
         op = Op.SUM if reduce_op == ReduceOp.SUM else Op.AVERAGE
         dense = [number for number, value in enumerate(combined) if not isinstance(value, tf.IndexedSlices)]
         if dense:
-            results = self._operations.reduce(op, [combined[number] for number in dense], come_again=come_again)
+            among = None if exact is None else tuple(place for place, number in enumerate(dense) if number in exact)
+            results = self._operations.reduce(op, [combined[number] for number in dense], exact=among)
             for number, result in zip(dense, results, strict=True):
                 combined[number] = result
         return [self._rows(op, v) if isinstance(v, tf.IndexedSlices) else v for v in combined]

@@ -24,11 +24,15 @@ class ReducedTensors:
     op: Op
     wires: tuple[DType, ...]
     shapes: tuple[tuple[int, ...], ...]
+    exact: tuple[int, ...] | None = None
+    """Numbers of the tensors whose sums are wanted as they are, where the others are gradients that a strategy may send
+    otherwise, or late; None: all."""
 
     @cached_property
     def fingerprint(self) -> int:
         """A number below 2^62 that tells reductions apart, equal on all ranks."""
-        return fingerprint_of(repr((int(self.op), [int(wire) for wire in self.wires], self.shapes)).encode())
+        said = (int(self.op), [int(wire) for wire in self.wires], self.shapes)
+        return fingerprint_of(repr(said if self.exact is None else (*said, self.exact)).encode())
 
     @cached_property
     def each_nbytes(self) -> tuple[int, ...]:
@@ -47,7 +51,8 @@ class ReducedTensors:
             for number, (wire, shape) in enumerate(zip(self.wires, self.shapes, strict=True))
         ]
         prefix = f"tensorflow/{self.fingerprint:x}/"
-        return plan_buckets(sizes, prefix=prefix, op=self.op, bucket_bytes=bucket_bytes, num_ranks=1)
+        exact = frozenset(map(str, self.exact or ()))
+        return plan_buckets(sizes, prefix=prefix, op=self.op, bucket_bytes=bucket_bytes, num_ranks=1, exact=exact)
 
     @cached_property
     def place(self) -> ProgramPlace:

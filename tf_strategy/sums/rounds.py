@@ -21,7 +21,7 @@ from coarse.client.handle import Handle
 from coarse.errors import DeadRankError, MismatchError, StallError
 from coarse.parallel.data.bucket_plan import hinted
 from coarse.parallel.data.byte_stream import stream, stream_blobs
-from coarse.parallel.data.choice import reducer_of, times_rounds
+from coarse.parallel.data.choice import changes_sums, reducer_of, times_rounds
 from coarse.parallel.data.reducer import DeviceReducer, Reducer
 from coarse.protocol.clock import Clock, WallClock
 from coarse.protocol.dtypes import DType, Op
@@ -61,6 +61,8 @@ class Rounds:
         assert runtime.client_index is not None
         self.rank = runtime.client_index
         self.bucket_bytes = runtime.config.bucket_bytes
+        self.tells_gradients = changes_sums(runtime.strategy)
+        """Whether the job's strategy treats gradients otherwise than what else is summed."""
         self.recorder: Recorder | None = None
         """What wants to know when buckets are pushed and taken."""
 
@@ -129,9 +131,9 @@ class Rounds:
             return self._sites[tensors]
 
     def _reducer_of(self, tensors: ReducedTensors) -> Reducer:
-        if tensors.nbytes < _FEW_BYTES:
+        if tensors.nbytes < _FEW_BYTES and tensors.exact is None:
             return DeviceReducer(self._runtime.require_client())
-        return reducer_of(self._runtime, f"tensorflow/{tensors.fingerprint:x}/")
+        return reducer_of(self._runtime, f"tensorflow/{tensors.fingerprint:x}/", as_it_is=tensors.exact is None)
 
     def _recorded(self, kind: str, site: ReductionSite, bucket: int) -> AbstractContextManager[None]:
         recorder = self.recorder

@@ -5,11 +5,11 @@ from collections.abc import Callable
 import numpy as np
 
 from coarse.client.paged.line import Copy, NodeLine
+from coarse.protocol.halves import widened
 from coarse.storage.fixed_point import format_of
 from coarse.storage.packed_chunk import chunk_exponents, num_blocks, pack, pack_bits
 from coarse.storage.paged.declaration import Declaration
 from coarse.storage.paged.operations import GRADIENTS
-from coarse.storage.reduce import widened
 
 
 def copy_packets(

@@ -62,7 +62,7 @@ class AllreduceReducer:
         """Those of them that are complete, and wait for one that comes before them."""
         stream.open()
 
-    def memory_of(self, descriptor: Descriptor) -> np.ndarray:
+    def memory_of(self, descriptor: Descriptor, num_exact: int = 0) -> np.ndarray:
         """See Reducer."""
         array = np.zeros(descriptor.shape, DType(descriptor.dtype).storage)
         self.use(descriptor, array)

@@ -10,11 +10,10 @@ from coarse.protocol.dtypes import DType, Op
 from coarse.protocol.layout import FlatLayout, bucket_limit_bytes, flat_layout, fuse
 from coarse.protocol.plan import Cluster, Facts
 from coarse.protocol.records import Descriptor
+from coarse.strategy.sent import COHORT_RANKS, sent_nbytes
 from coarse.strategy.strategy import Strategy, require_hints
 
 _ALIGN_BYTES = 64
-_COHORT_RANKS = 64
-"""Half types count so many exactly, also as a share of any number of ranks: they tell 63/n from 64/n."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +31,14 @@ class BucketPlan:
     num_cohorts: int
     """How many such groups the ranks form, by their numbers."""
 
+    is_exact: bool = False
+    """True if all of it is wanted exactly and in this round, as what is no gradient."""
+
+    @property
+    def num_exact(self) -> int:
+        """Elements at its end that travel as they are: those behind the gradients that count ranks, or all."""
+        return self.descriptor.num_elements if self.is_exact else self.num_cohorts * (len(self.names) + 1)
+
 
 def plan_buckets(
     parameters: Sequence[tuple[str, int, int]],
@@ -43,20 +50,21 @@ def plan_buckets(
     first_index: int = 0,
     places: Mapping[str, int] = MappingProxyType({}),
     block_elements: int = 1,
+    exact: frozenset[str] = frozenset(),
 ) -> list[BucketPlan]:
     """The buckets of parameters (name, wire type, number of elements), in the order in which backward fills them.
     `num_ranks` are counted beside each gradient. By name `places` says where gradients are, if not at 0. The counts
-    share none of the blocks of `block_elements` with gradients.
+    share none of the blocks of `block_elements` with gradients. What is `exact` has buckets of its own.
 
     Backward produces gradients from the last layer to the first, so parameters are taken in reverse, types and places
     apart; the last bucket, which the next forward needs first, has the highest priority.
     """
-    by_kind: defaultdict[tuple[int, int], list[tuple[str, int]]] = defaultdict(list)
+    by_kind: defaultdict[tuple[int, int, bool], list[tuple[str, int]]] = defaultdict(list)
     for name, wire, num_elements in reversed(parameters):
-        by_kind[wire, places.get(name, 0)].append((name, num_elements))
+        by_kind[wire, places.get(name, 0), name in exact].append((name, num_elements))
     position = {name: number for number, (name, _, _) in enumerate(reversed(parameters))}
     buckets = []
-    for (wire, _), sizes in by_kind.items():
+    for (wire, _, _), sizes in by_kind.items():
         itemsize = DType(wire).itemsize
         in_bytes = [(name, count * itemsize) for name, count in sizes]
         num_elements_of = dict(sizes)
@@ -70,7 +78,7 @@ def plan_buckets(
     plans = []
     for index, (wire, names, layout) in enumerate(buckets, start=first_index):
         name = f"{prefix}gradients/{DType(wire).label}/{index}"
-        cohort_ranks = _COHORT_RANKS if DType(wire).itemsize <= 2 else num_ranks
+        cohort_ranks = COHORT_RANKS if DType(wire).itemsize <= 2 else num_ranks
         num_cohorts = -(-num_ranks // cohort_ranks)
         counts_begin = -(-layout.num_elements // block_elements) * block_elements
         shape = (counts_begin + num_cohorts * (len(names) + 1),)
@@ -83,6 +91,7 @@ def plan_buckets(
                 names=names,
                 cohort_ranks=cohort_ranks,
                 num_cohorts=num_cohorts,
+                is_exact=names[0] in exact,
             )
         )
     return plans
@@ -92,7 +101,8 @@ def hinted(
     plans: Sequence[BucketPlan], strategy: Strategy, cluster: Cluster, facts: tuple[Facts, ...]
 ) -> list[BucketPlan]:
     """The buckets of a whole model with the hints that a strategy gives them, by the facts at this time."""
-    nbytes = [plan.descriptor.nbytes for plan in plans]
+    num_workers = cluster.num_workers
+    nbytes = [sent_nbytes(strategy, plan.descriptor, num_workers, plan.num_exact) for plan in plans]
     hints = require_hints(strategy, strategy.hints(nbytes, cluster, facts), nbytes)
     pairs = zip(plans, hints, strict=True)
     return [replace(plan, descriptor=plan.descriptor._replace(hint=hint)) for plan, hint in pairs]

@@ -3,8 +3,9 @@
 from typing import TYPE_CHECKING
 
 from coarse.parallel.data.reducer import DeviceReducer, Reducer, may_share
+from coarse.parallel.data.sent import LateReducer, WiredReducer
 from coarse.parallel.data.switch import Switch
-from coarse.strategy.strategy import Strategy
+from coarse.strategy.strategy import Strategy, require_lag
 
 if TYPE_CHECKING:  # it starts MPI, which only init() may
     from coarse.runtime import Runtime
@@ -17,9 +18,11 @@ def reducer_of(
     *,
     gpu: int | None = None,
     strategy: Strategy | None = None,
+    as_it_is: bool = False,
 ) -> Reducer:
     """That of a switch, or the one that a strategy, by default the job's, asks for; `prefix` stands before its keys'
-    names. Where buckets are on a GPU, `gpu`, its copies count in what is measured."""
+    names. Where buckets are on a GPU, `gpu`, its copies count in what is measured. `as_it_is`: what is summed are no
+    gradients, and strategies' wires and lags not for it."""
     if switch is not None:
         from coarse.parallel.data.allreduce import AllreduceReducer
         from coarse.parallel.data.switch_stream import SwitchStream
@@ -29,18 +32,42 @@ def reducer_of(
             SwitchStream(client, switch, runtime.placement), client.protocol.client, client.count_push, "a switch"
         )
     strategy = strategy or runtime.strategy
+    if as_it_is or not changes_sums(strategy):
+        return _by_rounds(runtime, prefix, gpu, strategy, 0)
+    return wired(_by_rounds(runtime, prefix, None, strategy, require_lag(strategy)), runtime, strategy)
+
+
+def changes_sums(strategy: Strategy) -> bool:
+    """Whether a strategy's gradients travel otherwise than as they are, or late."""
+    return type(strategy).wire is not Strategy.wire or require_lag(strategy) > 0
+
+
+def wired(reducer: Reducer, runtime: "Runtime", strategy: Strategy) -> Reducer:
+    """The reducer behind a strategy's wires; itself without any."""
+    if type(strategy).wire is Strategy.wire:
+        return reducer
+    worker = runtime.require_client().protocol.client
+    return WiredReducer(reducer, strategy, worker, runtime.placement.num_clients)
+
+
+def _by_rounds(runtime: "Runtime", prefix: str, gpu: int | None, strategy: Strategy, lag: int) -> Reducer:
+    """The reducer of a strategy without wires: several in turns, where sums come late."""
+    client, turns = runtime.require_client(), range(lag + 1)
     if strategy.uses_devices and not times_rounds(runtime, strategy):
-        return DeviceReducer(runtime.require_client())
+        made: list[Reducer] = [DeviceReducer(client) for _ in turns]
+        return made[0] if len(made) == 1 else LateReducer(made)
     from coarse.parallel.data.allreduce import AllreduceReducer  # what calls MPI, and what decides by simulation
     from coarse.parallel.data.allreduce_stream import AllreduceStream
     from coarse.parallel.data.dual import DualReducer
     from coarse.parallel.data.split_chooser import SplitChooser
 
-    client = runtime.require_client()
     stream = AllreduceStream(runtime.worker_comm, client.link, by_ring=runtime.config.worker_collective == "ring")
     if not strategy.uses_devices:
-        return AllreduceReducer(stream, client.protocol.client, client.count_push)
-    return DualReducer(runtime, stream, SplitChooser(runtime, stream, prefix, gpu, strategy), prefix)
+        made = [AllreduceReducer(stream, client.protocol.client, client.count_push) for _ in turns]
+    else:
+        chooser = SplitChooser(runtime, stream, prefix, gpu, strategy)
+        made = [DualReducer(runtime, stream, chooser, f"{prefix}late {turn}/" if turn else prefix) for turn in turns]
+    return made[0] if len(made) == 1 else LateReducer(made)
 
 
 def times_rounds(runtime: "Runtime", strategy: Strategy) -> bool:

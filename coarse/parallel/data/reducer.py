@@ -98,8 +98,9 @@ class Reducer(Protocol):
         """What was measured and decided; None where there was nothing to decide so far."""
         ...
 
-    def memory_of(self, descriptor: Descriptor) -> np.ndarray:
-        """The flat memory of a bucket, zeros at first; buckets are made in order of their index."""
+    def memory_of(self, descriptor: Descriptor, num_exact: int = 0) -> np.ndarray:
+        """The flat memory of a bucket, zeros at first; buckets are made in order of their index. Of its last
+        `num_exact` elements all values are wanted, and of this round, whatever travels of the others."""
         ...
 
     @property
@@ -149,7 +150,7 @@ class DeviceReducer:
         """See Reducer: there is nothing to decide."""
         return None
 
-    def memory_of(self, descriptor: Descriptor) -> np.ndarray:
+    def memory_of(self, descriptor: Descriptor, num_exact: int = 0) -> np.ndarray:
         """See Reducer."""
         array = self._client.host_array(descriptor)
         self.use(descriptor, array)

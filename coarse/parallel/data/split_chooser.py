@@ -139,7 +139,7 @@ class SplitChooser:
         if ways is None:
             return None
         nbytes = [bucket.nbytes for bucket in self._buckets]
-        view = MeasuredView(nbytes, step, ways, self._runtime.placement.num_clients)
+        view = MeasuredView(nbytes, step, ways, self._runtime.placement.num_clients, strategy.lag)
         chosen = kept = require_round(strategy, strategy.decide(view), len(nbytes))
         if not (yield from self._is_alike(chosen)):
             raise MismatchError(

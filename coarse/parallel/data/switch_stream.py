@@ -15,13 +15,14 @@ from coarse.collectives.progress import Job, Pending, ProgressThread, Waits
 from coarse.errors import ConfigError, StallError
 from coarse.parallel.data.switch import Switch
 from coarse.protocol.dtypes import DType, Op
+from coarse.protocol.halves import narrowed, widened
 from coarse.protocol.plan import Placement
 from coarse.protocol.records import Descriptor
 from coarse.storage.fixed_point import ZERO_EXPONENT, FixedPoint, format_of
 from coarse.storage.packed_chunk import chunk_exponents, decode_blocks, encode_blocks
 from coarse.storage.paged.declaration import ALL_REDUCE, WIRES, Declaration
 from coarse.storage.paged.layout import PagedModel, PagedTensor, PagedUnit
-from coarse.storage.reduce import narrowed, scale, widened
+from coarse.storage.reduce import scale
 from coarse.transport.many_to_one.tree import plan_roles
 
 if TYPE_CHECKING:

@@ -6,10 +6,11 @@ from collections.abc import Callable
 import numpy as np
 
 from coarse.protocol.dtypes import DType, Op
+from coarse.protocol.halves import widened
 from coarse.protocol.odc import OdcDeclaration, Spot
 from coarse.proxy.odc_steps import OdcAdd, OdcAddInOrder, OdcMark, OdcMerge, OdcSend, OdcSetAside, OdcStore
 from coarse.storage.odc_sums import sums_in
-from coarse.storage.reduce import accumulate, widened
+from coarse.storage.reduce import accumulate
 from coarse.storage.wide_sum import Found, WideSum
 
 BytesOf = Callable[[Spot, int], np.ndarray]

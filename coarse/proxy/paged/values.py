@@ -6,8 +6,8 @@ from typing import TypeVar
 import numpy as np
 
 from coarse.protocol.dtypes import DType
+from coarse.protocol.halves import widened
 from coarse.proxy.paged_steps import PlaceOfValues
-from coarse.storage.reduce import widened
 from coarse.storage.region import DeviceMemory
 
 Made = TypeVar("Made")

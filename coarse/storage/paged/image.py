@@ -11,8 +11,8 @@ import numpy as np
 
 from coarse.errors import StorageError
 from coarse.protocol.distribution import how_to_install
+from coarse.protocol.halves import narrowed
 from coarse.storage.paged.layout import ChunkImage
-from coarse.storage.reduce import narrowed
 
 Checksum = Callable[[Any], int]
 """Of (n,) uint8, 32 bits; without the GIL where n is large."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from coarse.protocol.dtypes import DType
-from coarse.storage.reduce import narrowed, widen
+from coarse.protocol.halves import narrowed, widen
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -90,6 +90,8 @@ class Bucket:
     """What gradients are divided by before they are summed; the result is multiplied by it."""
     has_sparse: bool = False
     """Whether some rank had a sparse gradient, by the last result."""
+    has_sum: bool = True
+    """Whether anybody took part in the last result; at first nobody has, where a strategy's sums come late."""
     was_disturbed: bool = field(init=False, default=False)
     """Whether anybody but a device wrote to the gradients, or put others in their place, between the last `seal` and
     `open`. A write through `.data` leaves no trace."""
@@ -184,6 +186,7 @@ class Bucket:
         if isinstance(self.array, torch.Tensor):
             tensor_of(self._presence, self.plan.descriptor.dtype).copy_(self._presence_tensor)
         self._multiply(self.predivide)
+        self.has_sum = bool(self._presence[-1].any())
         if (self._presence == self._presence[-1]).all():  # every rank had every gradient
             if not self.shows_results:
                 for slot in range(len(self.parameters)):

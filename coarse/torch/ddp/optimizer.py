@@ -112,6 +112,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         runtime = current()
         assert runtime.client_index is not None
         self._strategy = strategy_for(strategy, runtime)
+        _check_wires(self._strategy, self._compression)
         self._peers = peers_of(process_set, switch)
         _check_of_all(process_set if parameters_in_device_memory else global_process_set)
         self._inner = optimizer
@@ -128,7 +129,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._places = places_of(self._names)
         on_gpu = next((gpu_of(parameter) for parameter, place in self._places.items() if place), None)
         self._reducer = self._peers.reducer(self._prefix, on_gpu, self._strategy)
-        gathers = self._gathers_sparse and not sparse_as_dense
+        gathers = self._gathers_sparse and not sparse_as_dense and not self._strategy.lag
         self._sparse = SparseGradients(self._prefix, self._op, self._peers) if gathers else None
         self._rest: list[Bucket] = []
         """Buckets that are made anew without parameters whose gradients turned out to be sparse."""
@@ -166,6 +167,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         with (
             handing_on(self, self._inner) if HANDED & self.__dict__.keys() else nullcontext(),
             self._made_sparse() if self._wants_sparse and closure is None else nullcontext(),
+            self._without_those_to_come() if self._strategy.lag and closure is None else nullcontext(),
         ):
             result = self._inner.step(**options)
         self._exchange.is_synchronised = False  # the next gradients are to be
@@ -179,6 +181,19 @@ class DistributedOptimizer(torch.optim.Optimizer):
             return
         self._require_none_frozen()
         self._exchange.synchronize()
+
+    @contextmanager
+    def _without_those_to_come(self) -> Iterator[None]:
+        """Within, there are no gradients of buckets whose first sum has yet to come, in place of zeros."""
+        to_come = [p for bucket in self._exchange.buckets if not bucket.has_sum for p in bucket.parameters]
+        gradients = [(parameter, parameter.grad) for parameter in to_come]
+        for parameter in to_come:
+            parameter.grad = None
+        try:
+            yield
+        finally:
+            for parameter, gradient in gradients:
+                parameter.grad = gradient
 
     @contextmanager
     def _made_sparse(self) -> Iterator[None]:
@@ -364,16 +379,16 @@ class DistributedOptimizer(torch.optim.Optimizer):
         plans = hinted(plans, self._strategy, runtime.placement.cluster, runtime.facts)
         for plan in plans[len(made) :]:
             members = tuple(parameters[name] for name in plan.names)
-            memory = self._memory_of_bucket(plan.descriptor, members)
+            memory = self._memory_of_bucket(plan.descriptor, plan.num_exact, members)
             kind = self._kind_of_bucket(members, memory, plan.descriptor.dtype)
             made.append(kind(plan, members, memory, predivide=self._predivide))
 
     def _memory_of_bucket(
-        self, descriptor: Descriptor, parameters: Sequence[torch.Tensor]
+        self, descriptor: Descriptor, num_exact: int, parameters: Sequence[torch.Tensor]
     ) -> np.ndarray | torch.Tensor:
         """A bucket's memory: on the GPU of its parameters, where the reducer takes it from there."""
         if not self._reducer.takes_gpus or not self._places[parameters[0]]:
-            return self._reducer.memory_of(descriptor)
+            return self._reducer.memory_of(descriptor, num_exact)
         flat = zeros_on_gpu(parameters[0], descriptor.shape, torch_type_of(descriptor.dtype))
         self._reducer.use(descriptor, gpu_array_of(flat))
         return flat
@@ -444,6 +459,15 @@ def _check_of_all(process_set: ProcessSet) -> None:
         raise ConfigError(
             f"parameters_in_device_memory is for optimizers of all workers, and this one is of {process_set}; leave "
             "one of the two out"
+        )
+
+
+def _check_wires(strategy: Strategy, compression: type[NoCompression]) -> None:
+    if compression.wire_dtype is not None and type(strategy).wire is not Strategy.wire:
+        raise ConfigError(
+            f"{type(strategy).__name__} says what travels of gradients, and compression says {compression.__name__}; "
+            "leave one of the two out",
+            key="compression",
         )
 
 

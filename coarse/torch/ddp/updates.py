@@ -16,6 +16,7 @@ import torch
 
 from coarse.errors import ConfigError
 from coarse.parallel.data.bucket_plan import BucketPlan, hinted, plan_buckets
+from coarse.parallel.data.choice import wired
 from coarse.parallel.data.reducer import DeviceReducer, Flight, Reducer
 from coarse.protocol.dtypes import DType, Op
 from coarse.session import current
@@ -192,13 +193,14 @@ class UpdateOptimizer(DistributedOptimizer):
     def _new_reducer(self) -> Reducer:
         client = self._runtime.require_client()
         if self._strategy.uses_devices:
-            return DeviceReducer(client)
+            return wired(DeviceReducer(client), self._runtime, self._strategy)
         from coarse.parallel.data.allreduce import AllreduceReducer  # they start MPI, which only init() may
         from coarse.parallel.data.allreduce_stream import AllreduceStream
 
         by_ring = self._runtime.config.worker_collective == "ring"
         stream = AllreduceStream(self._runtime.worker_comm, client.link, by_ring=by_ring)
-        return AllreduceReducer(stream, client.protocol.client, client.count_push)
+        found = AllreduceReducer(stream, client.protocol.client, client.count_push)
+        return wired(found, self._runtime, self._strategy)
 
     def _watch_new_parameters(self) -> None:
         """Make buckets of the parameters that have none yet, and note what they are."""
@@ -220,7 +222,7 @@ class UpdateOptimizer(DistributedOptimizer):
             first_index=len(self._plans),
         )  # fmt: skip
         plans = hinted(plans, self._strategy, self._runtime.placement.cluster, self._runtime.facts)
-        self._memories += [self._reducer.memory_of(plan.descriptor) for plan in plans]
+        self._memories += [self._reducer.memory_of(plan.descriptor, plan.num_exact) for plan in plans]
         self._plans += plans
         self._anchors |= {parameter: parameter.detach().clone() for parameter in wanted}
         self._by_name = {self._names[parameter]: parameter for parameter in self._anchors}

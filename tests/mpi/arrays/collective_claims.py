@@ -12,8 +12,8 @@ import coarse
 from coarse.collectives.schedule import bytes_between_nodes
 from coarse.collectives.shape import Collective, GroupShape
 from coarse.protocol.dtypes import DType, Op
+from coarse.protocol.halves import narrowed, widen
 from coarse.session import current
-from coarse.storage.reduce import narrowed, widen
 from tests.support.claims import raises, report_claims
 
 CAPACITY_BYTES = 96 << 20

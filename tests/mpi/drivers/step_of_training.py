@@ -107,7 +107,7 @@ def record_reducer() -> None:
         def __getattr__(self, name: str):
             return getattr(self._reducer, name)
 
-        def memory_of(self, descriptor):
+        def memory_of(self, descriptor, num_exact=0):
             buckets.append((descriptor.name, descriptor.num_elements))
             return self._reducer.memory_of(descriptor)
 

@@ -17,6 +17,9 @@ HERE = Path(__file__).parent
 EXAMPLES = REPOSITORY / "experiments" / "strategies"
 SERVER = f"{EXAMPLES / 'hierarchical.py'}:HierarchicalServer"
 BY_LOAD = f"{EXAMPLES / 'load_aware.py'}:LoadAware"
+TOP_K = f"{EXAMPLES / 'top_k.py'}:TopKGradients"
+DELAYED = f"{EXAMPLES / 'delayed.py'}:Delayed"
+SENDING = REPOSITORY / "tests" / "support" / "sending_strategies.py"
 DILOCO = f"{EXAMPLES / 'diloco.py'}:DiLoCo"
 PAGE = (REPOSITORY / "docs" / "strategies.md").read_text()
 PROGRAMS = dict(re.findall(r"^```python\n# (\w+\.py)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL))
@@ -56,12 +59,41 @@ def test_steps_alone_and_exchanges_are_those_of_one_process(options, tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("what", "mode", "options"),
+    [
+        ("top-k", TOP_K, "share = 0.1"),
+        ("late", DELAYED, "bound = 2"),
+        ("late", f"{SENDING}:Shared", "bound = 1\nhold_back = false"),
+        *(
+            pytest.param(*row, marks=pytest.mark.test_all)
+            for row in (
+                ("float16", f"{SENDING}:Halves", ""),
+                ("bfloat16", f"{SENDING}:Halves", 'element = "bfloat16"'),
+                ("late", f"{SENDING}:Shared", "bound = 2\nhold_back = true"),
+                ("late", f"{SENDING}:ByWorkers", "bound = 2"),
+                ("top-k", f"{SENDING}:Shared", "share = 0.1\nhold_back = true"),
+                ("top-k", f"{SENDING}:Shared", "share = 0.1\nhold_back = false"),
+                ("top-k", f"{SENDING}:ByWorkers", "share = 0.1"),
+            )
+        ),
+    ],
+)
+def test_wires_and_late_sums_are_those_of_one_process(what, mode, options, tmp_path):
+    live("sent.py", what, mode=mode, tmp_path=tmp_path, settings=f"[strategy]\n{options}\n")
+
+
+@pytest.mark.parametrize(
     ("mode", "options", "num_nodes"),
     [
         (SERVER, {}, 2),
         pytest.param(BY_LOAD, {}, 2, marks=pytest.mark.test_all),
         pytest.param(BY_LOAD, {}, 1, marks=pytest.mark.test_all),
         pytest.param(DILOCO, {"every": 2}, 1, marks=pytest.mark.test_all),
+        pytest.param(
+            TOP_K, {"share": 0.05, "encode_gb_per_s": 10.0, "decode_gb_per_s": 20.0}, 2, marks=pytest.mark.test_all
+        ),
+        pytest.param(f"{SENDING}:Halves", {"element": "bfloat16"}, 2, marks=pytest.mark.test_all),
+        pytest.param(f"{SENDING}:ByWorkers", {"share": 0.05}, 1, marks=pytest.mark.test_all),
     ],
 )
 def test_an_emulated_iteration_takes_as_long_as_the_simulated_one(mode, options, num_nodes, monkeypatch):

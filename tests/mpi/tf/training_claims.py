@@ -26,6 +26,7 @@ NAMES = {
     "draws": "tests.mpi.tf.draw_claims",
     "files": "tests.mpi.tf.file_claims",
     "devices": "tests.mpi.tf.device_claims",
+    "sent": "tests.mpi.tf.sent_claims",
 }
 """The modules that may be named."""
 

@@ -52,7 +52,7 @@ def force_split(name: str = "") -> None:
     class ForcedReducer(dual.DualReducer):
         """Splits in the first round too."""
 
-        def memory_of(self, descriptor: Descriptor) -> np.ndarray:
+        def memory_of(self, descriptor: Descriptor, num_exact: int = 0) -> np.ndarray:
             array = super().memory_of(descriptor)
             buckets = [one for one, _ in self._buckets]
             self._round.begin(self._chooser.next_round(buckets))

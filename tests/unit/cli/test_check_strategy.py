@@ -12,7 +12,23 @@ from tests.support.launch import REPOSITORY
 HEAD = """
 import itertools
 from dataclasses import dataclass, replace
-from coarse.strategy import By, Coarse, ConfigError, Exchanges, Round, Strategy, central, on_each_node, ring_of_all
+from coarse.strategy import By, Cast, Coarse, ConfigError, Exchanges, Round, Strategy, TopK, Wire, central
+from coarse.strategy import on_each_node, ring_of_all
+import random
+import numpy as np
+
+class Writes(Cast):
+    def encode(self, values, worker, num_workers, state):
+        values *= 2
+        return super().encode(values, worker, num_workers, state)
+
+class Draws(Cast):
+    def decode(self, total, num_values, num_workers):
+        return super().decode(total, num_values, num_workers) + random.random()
+
+class Short(Cast):
+    def encode(self, values, worker, num_workers, state):
+        return np.zeros(len(values) + 1, np.float16), None
 
 @dataclass(frozen=True, kw_only=True)
 class Mine(Coarse):
@@ -70,6 +86,18 @@ WRONG = {
         "    def round(self, number, decided): return decided if number % 7 == 6 else decided.of_nobody()",
         "and period says that rounds repeat after 2",
     ),
+    "a wire that is none": ("def wire(self, tensor): return 'fp16'", "wire must return a Wire whose element is one of"),
+    "a wire that writes to gradients": (
+        "def wire(self, tensor): return Writes()", "Mine.wire: encode raised ValueError: .*read-only",
+    ),
+    "a wire that draws": ("def wire(self, tensor): return Draws()", "two ranks read other values of one sum"),
+    "a wire of another size": (
+        "def wire(self, tensor): return Short()", r"Short.encode must return float16\[1\], got float16\[2\]",
+    ),
+    "late updates": (
+        "exchanges = Exchanges.UPDATES\n    lag = 2", "exchanges updates, and its sums come 2 rounds late",
+    ),
+    "a lag that is none": ("lag = -1", "lag must be a whole number from 0 to 64, got -1"),
     "gradients left out": ("def round(self, number, decided): return decided.of_nobody()", "leaves gradients out"),
 }  # fmt: skip
 
@@ -100,10 +128,21 @@ def test_a_strategy_that_is_right_is_planned_summed_and_simulated(tmp_path):
     path.write_text(f"{HEAD}    every: int = 3\n")
     done = checked(path, "--set", "every=4")
     assert done.exit_code == 0, done.output
-    assert len(done.stdout.splitlines()) == 6
+    assert len(done.stdout.splitlines()) == 7
+    assert "values travel as they are; sums come in their round" in done.stdout
     assert "9,000 plans are right" in done.stdout
     assert done.stdout.count("(simulated)") == 2
     assert checked(path, "--set", "ever=4").exit_code == 2
+
+
+def test_a_wire_is_measured_and_what_it_loses_is_said(tmp_path):
+    path = tmp_path / "wired_of_a_test.py"
+    path.write_text(f"{HEAD}    lag = 3\n    def wire(self, tensor): return Cast() if tensor.nbytes > 40 else None\n")
+    done = checked(path)
+    assert done.exit_code == 0, done.output
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("what travels")]
+    assert re.search(r"0\.5 of the bytes at 2 workers, a first sum is off by 0\.000", line)
+    assert re.search(r"encodes [\d.]+ GB/s and decodes [\d.]+ \(measured\); sums come 3 rounds late", line)
 
 
 def test_what_a_strategy_refuses_is_no_fault(tmp_path):
@@ -119,7 +158,16 @@ def test_a_name_of_another_form_is_refused():
     assert CliRunner().invoke(check.app, ["--strategy", "mine.py"]).exit_code == 2
 
 
-@pytest.mark.parametrize("example", ["hierarchical:HierarchicalServer", "load_aware:LoadAware", "diloco:DiLoCo"])
+@pytest.mark.parametrize(
+    "example",
+    [
+        "hierarchical:HierarchicalServer",
+        "load_aware:LoadAware",
+        "diloco:DiLoCo",
+        "top_k:TopKGradients",
+        "delayed:Delayed",
+    ],
+)
 def test_examples_are_right(example):
     name, _, kind = example.partition(":")
     path = REPOSITORY / "experiments" / "strategies" / f"{name}.py"

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from coarse.protocol.dtypes import DType
+from coarse.protocol.halves import widened
 from coarse.protocol.odc import EVERYTHING, NO_TOKENS, OdcDeclaration, OdcLayout, OdcUnit, Sum
 from coarse.protocol.odc_records import OdcCommitted, OdcFailed
-from coarse.storage.reduce import widened
 from coarse.storage.wide_sum import WideSum
 from tests.support.odc_cluster import OdcCluster, minibatch, placement_of
 

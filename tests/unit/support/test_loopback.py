@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coarse.protocol.dtypes import DType, Op
+from coarse.protocol.halves import narrowed, widen
 from coarse.protocol.plan import Placement
 from coarse.protocol.records import key_of
 from coarse.simulation.checks.loopback import Loopback
-from coarse.storage.reduce import narrowed, widen
 from coarse.strategy.routing import RoutingTable
 from tests.support.strategies import strategy_of
 

@@ -9,6 +9,7 @@ import numpy as np
 from coarse.client.paged.line import NodeLine
 from coarse.protocol.codec import decode, encode
 from coarse.protocol.dtypes import DType
+from coarse.protocol.halves import widen
 from coarse.protocol.paged_records import PagedAsk, PagedBeat, PagedData, PagedState
 from coarse.protocol.plan import Placement
 from coarse.proxy.paged.places import MemoryLayout, PacketPlan, RootPlaces
@@ -34,7 +35,6 @@ from coarse.storage.paged.instructions import (
 from coarse.storage.paged.kernels import kernel_of
 from coarse.storage.paged.layout import DiskLayout
 from coarse.storage.paged.store import Buffers, PagedStore
-from coarse.storage.reduce import widen
 from coarse.strategy.builtin import Coarse
 from coarse.transport.many_to_one.tree import plan_tree
 from tests.unit.proxy.paged.training import MODEL, Event, Training

@@ -12,6 +12,7 @@ import numpy as np
 from coarse.client.paged.copying import copy_packets, unit_exponents
 from coarse.client.paged.line import Copy, NodeLine, Pulled
 from coarse.protocol.dtypes import DType
+from coarse.protocol.halves import narrowed, widen
 from coarse.protocol.paged_records import (
     PagedBeat,
     PagedCommitted,
@@ -25,7 +26,6 @@ from coarse.storage.fixed_point import adder_of
 from coarse.storage.paged.declaration import Declaration
 from coarse.storage.paged.kernels import kernel_of
 from coarse.storage.paged.operations import GRADIENTS, CommitNow, EndPass, Operation, Push, Step
-from coarse.storage.reduce import narrowed, widen
 
 MODEL = 0
 MOST_EVENTS = 200_000

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from coarse.protocol.dtypes import DType
+from coarse.protocol.halves import narrowed
 from coarse.storage.paged.layout import PagedModel, PagedTensor, PagedUnit
 from coarse.storage.paged.optimizer import Rules
-from coarse.storage.reduce import narrowed
 from tests.unit.storage.paged.memory_disk import MemoryDisk
 from tests.unit.storage.paged.node import Node, Training
 

@@ -119,7 +119,7 @@ class Doubled:
     def __init__(self) -> None:
         self.memories: list[np.ndarray] = []
 
-    def memory_of(self, descriptor):
+    def memory_of(self, descriptor, num_exact=0):
         memory = np.zeros(descriptor.shape, DType(descriptor.dtype).storage)
         self.memories.append(memory)
         return memory

@@ -19,6 +19,7 @@ class FakeRounds:
 
     def __init__(self, bucket_bytes: int = 64) -> None:
         self.num_workers, self.rank, self.bucket_bytes = SIZE, 0, bucket_bytes
+        self.tells_gradients = False
         self.calls: list[tuple[object, ...]] = []
         self._under_way = None
         self._pushed: dict[int, list[np.ndarray]] = {}

@@ -27,7 +27,7 @@ class OneRank:
         self.stalls = []
         self.cancellable = set()
 
-    def memory_of(self, descriptor):
+    def memory_of(self, descriptor, num_exact=0):
         return np.zeros(descriptor.shape, DType(descriptor.dtype).storage)
 
     def start(self, index):

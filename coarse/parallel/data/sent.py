@@ -1,0 +1,227 @@
+"""Buckets that travel as a strategy's wire says, or whose sums come some rounds late; before any reducer."""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from coarse.errors import InFlightError
+from coarse.parallel.data.reducer import DualSync, Flight, Reducer, Rounds
+from coarse.protocol.dtypes import DType
+from coarse.protocol.records import Descriptor
+from coarse.session import is_initialized
+from coarse.strategy.sent import SentBucket, name_in_turn, wire_of
+from coarse.strategy.strategy import Strategy
+
+if TYPE_CHECKING:
+    from coarse.parallel.data.pass_timer import PassTimer
+
+
+class WiredReducer:
+    """Buckets whose values stay in the worker's own memory; what a wire makes of them is another reducer's bucket."""
+
+    takes_gpus = False
+
+    def __init__(self, reducer: Reducer, strategy: Strategy, worker: int, num_workers: int) -> None:
+        """`reducer` sums what travels."""
+        self._reducer = reducer
+        self._strategy = strategy
+        self._worker = worker
+        self._num_workers = num_workers
+        self._buckets: list[tuple[SentBucket, np.ndarray, np.ndarray] | None] = []
+        """By index a bucket, its values, and what travels of it; None where values do."""
+
+    @property
+    def rounds(self) -> Rounds | None:
+        """See Reducer."""
+        return self._reducer.rounds
+
+    @property
+    def timer(self) -> "PassTimer | None":
+        """See Reducer."""
+        return self._reducer.timer
+
+    @property
+    def dual_sync(self) -> DualSync | None:
+        """See Reducer; its bytes are those that travel."""
+        return self._reducer.dual_sync
+
+    def memory_of(self, descriptor: Descriptor, num_exact: int = 0) -> np.ndarray:
+        """See Reducer."""
+        wire = wire_of(self._strategy, descriptor, num_exact)
+        if wire is None:
+            self._buckets.append(None)
+            return self._reducer.memory_of(descriptor, num_exact)
+        bucket = SentBucket(descriptor, wire, self._worker, self._num_workers, num_exact)
+        values = np.zeros(descriptor.shape, DType(descriptor.dtype).storage)
+        self._buckets.append((bucket, values, self._reducer.memory_of(bucket.sent)))
+        return values
+
+    def use(self, descriptor: Descriptor, array: np.ndarray) -> None:
+        """See Reducer: not called, since it takes no GPU's memory."""
+        raise AssertionError("a bucket with a wire lies on the host")
+
+    def start(self, index: int) -> Flight:
+        """See Reducer."""
+        found = self._buckets[index]
+        if found is None:
+            return self._reducer.start(index)
+        bucket, values, sent = found
+        bucket.encode(values, sent)
+        return _Landing(self._reducer.start(index), lambda: bucket.decode(sent, values))
+
+    def cancel(self, index: int) -> bool:
+        """See Reducer."""
+        was_taken_back = self._reducer.cancel(index)
+        found = self._buckets[index]
+        if was_taken_back and found is not None:
+            found[0].take_back()
+        return was_taken_back
+
+    def drop(self) -> None:
+        """See Reducer; what wires keep of buckets is forgotten."""
+        self._buckets.clear()
+        self._reducer.drop()
+
+    def close(self) -> None:
+        """See Reducer."""
+        self._buckets.clear()
+        self._reducer.close()
+
+
+class LateReducer:
+    """Buckets whose sums are taken `lag` rounds after they were given: rounds take turns at as many reducers and one.
+
+    All of them submit to one stream and follow one chooser, so that workers' collectives keep one order. Buckets of
+    counts alone, or of anything else that must be exact, are not late.
+    """
+
+    takes_gpus = False
+
+    def __init__(self, reducers: Sequence[Reducer]) -> None:
+        """`reducers`: alike, one more than rounds by which sums are late; the first takes the first round."""
+        self._reducers = reducers
+        self._lag = len(reducers) - 1
+        self._number = 0
+        """Of the round that is under way."""
+        self._buckets: list[tuple[np.ndarray, list[np.ndarray]]] = []
+        """By index the memory of the owner, and that of each reducer."""
+        self._first: list[int] = []
+        """By bucket the round in which it is started first."""
+        self._is_exact: list[bool] = []
+        self._flights: dict[tuple[int, int], Flight] = {}
+        """By reducer and bucket what was started last."""
+        self._begun: set[int] = set()
+        """Buckets of the round that is under way which were started."""
+
+    @property
+    def rounds(self) -> Rounds | None:
+        """See Reducer."""
+        return self
+
+    @property
+    def timer(self) -> "PassTimer | None":
+        """See Reducer."""
+        return self._reducers[0].timer
+
+    @property
+    def dual_sync(self) -> DualSync | None:
+        """See Reducer."""
+        return self._reducers[0].dual_sync
+
+    def memory_of(self, descriptor: Descriptor, num_exact: int = 0) -> np.ndarray:
+        """See Reducer."""
+        shared = [
+            reducer.memory_of(descriptor._replace(name=name_in_turn(descriptor.name, turn)))
+            for turn, reducer in enumerate(self._reducers)
+        ]
+        own = np.zeros(descriptor.shape, DType(descriptor.dtype).storage)
+        self._buckets.append((own, shared))
+        self._first.append(self._number)
+        self._is_exact.append(num_exact == descriptor.num_elements)
+        return own
+
+    def use(self, descriptor: Descriptor, array: np.ndarray) -> None:
+        """See Reducer: not called, since it takes no GPU's memory."""
+        raise AssertionError("a bucket whose sums are late lies on the host")
+
+    def start(self, index: int) -> Flight:
+        """See Reducer: the flight brings an earlier round's sum, or zeros before there is one."""
+        turn, (own, shared) = self._turn(self._number), self._buckets[index]
+        if index in self._begun:
+            raise InFlightError(
+                f"another gradient came for bucket {index} after it was sent, and its sum comes {self._lag} rounds "
+                "late; count all backward passes in backward_passes_per_step"
+            )
+        self._begun.add(index)
+        shared[turn][...] = own
+        begun = self._flights[turn, index] = self._reducers[turn].start(index)
+        if self._is_exact[index]:
+            return _Landing(begun, lambda: np.copyto(own, shared[turn]))
+        if self._number < self._first[index] + self._lag:
+            return _Landing(None, lambda: own.fill(0))
+        late = self._turn(self._number - self._lag)
+        return _Landing(self._flights[late, index], lambda: np.copyto(own, shared[late]))
+
+    def cancel(self, index: int) -> bool:
+        """See Reducer."""
+        was_taken_back = self._reducers[self._turn(self._number)].cancel(index)
+        if was_taken_back:
+            self._begun.discard(index)
+        return was_taken_back
+
+    def all_started(self) -> None:
+        """See Rounds."""
+        if (rounds := self._reducers[self._turn(self._number)].rounds) is not None:
+            rounds.all_started()
+
+    def begin_round(self) -> None:
+        """See Rounds: the reducer whose sums were taken has the next turn."""
+        if self._number >= self._lag and (rounds := self._reducers[self._turn(self._number + 1)].rounds) is not None:
+            rounds.begin_round()
+        self._begun.clear()
+        self._number += 1
+
+    def drop(self) -> None:
+        """See Reducer: sums that were not taken are waited for and forgotten."""
+        self._land()
+        self._buckets.clear()
+        self._is_exact.clear()
+        self._first.clear()
+        for reducer in self._reducers:
+            reducer.drop()
+
+    def close(self) -> None:
+        """See Reducer and drop."""
+        self._land()
+        self._buckets.clear()
+        for reducer in self._reducers:
+            reducer.close()
+
+    def _land(self) -> None:
+        for flight in self._flights.values() if is_initialized() else ():
+            flight.wait()
+        self._flights.clear()
+        self._begun.clear()
+        self._number = 0
+
+    def _turn(self, number: int) -> int:
+        return number % len(self._reducers)
+
+
+class _Landing:
+    """A flight, and what is done once when it has landed."""
+
+    def __init__(self, flight: Flight | None, land: Callable[[], object]) -> None:
+        """Without a flight, it has landed."""
+        self._flight = flight
+        self._land = land
+        self._has_landed = False
+
+    def wait(self) -> None:
+        """See Flight."""
+        if self._flight is not None:
+            self._flight.wait()
+        if not self._has_landed:
+            self._land()
+            self._has_landed = True

@@ -1,0 +1,199 @@
+# Pure: no MPI, threads, clock or environment.
+"""Wires: what travels of a bucket instead of its values, and how the sum is read from what came.
+
+Devices and workers add what travels element by element, whatever it means. So a cast is summed as it is, and what
+cannot be added, such as a worker's largest values and their places, lies in a row of each worker's own: the sum of
+disjoint rows is all of them.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from coarse.errors import ConfigError
+from coarse.protocol.dtypes import DType
+from coarse.protocol.halves import narrowed, widen
+
+COHORT_WORKERS = 64
+"""Half types count so many exactly, also as a share of any number of workers: they tell 63/n from 64/n."""
+
+_FLOATS = ("float16", "bfloat16", "float32", "float64")
+
+
+class Wire:
+    """Rule of what travels of a bucket's values. Subclass it as a frozen dataclass; all methods are pure.
+
+    Buckets of float32 and float64 have one, those of other types travel as they are.
+    """
+
+    element: str = "float32"
+    """Type of the elements that travel and are added: float16, bfloat16, float32, float64, int32 or int64."""
+    encode_bytes_per_s: float = math.inf
+    """Bytes of values that a worker encodes in a second, for predictions; `coarse check --strategy` measures them."""
+    decode_bytes_per_s: float = math.inf
+    """Bytes of values that a worker decodes in a second, for predictions."""
+
+    def num_elements(self, num_values: int, num_workers: int) -> int:
+        """Return how many elements travel of so many values."""
+        return num_values
+
+    def encode(self, values: np.ndarray, worker: int, num_workers: int, state: Any) -> tuple[np.ndarray, Any]:  # noqa: ANN401
+        """Return what a worker contributes, and the next state of the bucket on this worker.
+
+        Args:
+            values: This worker's values, (n,) float32 or float64; not to be written to.
+            worker: This worker's number.
+            num_workers: How many contribute.
+            state: What the last call returned for the bucket; None at first.
+
+        Returns:
+            (m,) of `element`, with m by `num_elements`; bfloat16 as uint16, see `narrowed`.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no encode()")
+
+    def decode(self, total: np.ndarray, num_values: int, num_workers: int) -> np.ndarray:
+        """Return the sum of all workers' values.
+
+        Args:
+            total: The sum of what workers encoded, (m,) of `element`; of one worker's alone, where a wire feeds back.
+            num_values: n.
+            num_workers: How many contributed.
+
+        Returns:
+            (n,) float32 or float64.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no decode()")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cast(Wire):
+    """Values in a narrower type, which devices add in float32 and round once."""
+
+    element: str = "float16"
+
+    def __post_init__(self) -> None:
+        if self.element not in _FLOATS:
+            raise ConfigError(
+                f"values are cast to one of {', '.join(_FLOATS)}, got {self.element!r}; correct it", key="element"
+            )
+
+    def encode(self, values: np.ndarray, worker: int, num_workers: int, state: Any) -> tuple[np.ndarray, Any]:  # noqa: ANN401
+        """See Wire."""
+        return narrowed(values.astype(np.float32, copy=False), DType[self.element.upper()]), None
+
+    def decode(self, total: np.ndarray, num_values: int, num_workers: int) -> np.ndarray:
+        """See Wire."""
+        return widen(total, DType[self.element.upper()])
+
+
+class Rows(Wire):
+    """A row of int32 for each worker, of any meaning: first a mark that it contributed, then what `pack` returned."""
+
+    element: str = "int32"
+
+    def row_elements(self, num_values: int) -> int:
+        """Return how many int32 `pack` returns of so many values."""
+        raise NotImplementedError(f"{type(self).__name__} has no row_elements()")
+
+    def pack(self, values: np.ndarray) -> np.ndarray:
+        """Return a row of values, (n,) float32: (k,) int32 with k by `row_elements`. `array.view(np.int32)` has the
+        bits of any array of 4 bytes."""
+        raise NotImplementedError(f"{type(self).__name__} has no pack()")
+
+    def add(self, row: np.ndarray, total: np.ndarray) -> None:
+        """Add the values of a row, (k,) int32, to the sum, (n,) float32."""
+        raise NotImplementedError(f"{type(self).__name__} has no add()")
+
+    def num_elements(self, num_values: int, num_workers: int) -> int:
+        """See Wire."""
+        return num_workers * (1 + self.row_elements(num_values))
+
+    def encode(self, values: np.ndarray, worker: int, num_workers: int, state: Any) -> tuple[np.ndarray, Any]:  # noqa: ANN401
+        """See Wire."""
+        rows = np.zeros((num_workers, 1 + self.row_elements(len(values))), np.int32)
+        rows[worker, 0] = 1
+        rows[worker, 1:] = self.pack(values.astype(np.float32, copy=False))
+        return rows.reshape(-1), None
+
+    def decode(self, total: np.ndarray, num_values: int, num_workers: int) -> np.ndarray:
+        """See Wire: rows are added in the order of workers, so that all have equal bits."""
+        values = np.zeros(num_values, np.float32)
+        for row in total.reshape(num_workers, -1):
+            if row[0]:
+                self.add(row[1:], values)
+        return values
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopK(Rows):
+    """Each worker's largest values by magnitude, and their places (Lin et al., Deep Gradient Compression, 2018)."""
+
+    share: float = 0.01
+    """Of a bucket's values; at least one travels."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.share <= 1:
+            raise ConfigError(f"a share of values is above 0 and at most 1, got {self.share}", key="share")
+
+    def num_kept(self, num_values: int) -> int:
+        """Return how many values of a bucket travel."""
+        return min(num_values, max(1, round(self.share * num_values)))
+
+    def row_elements(self, num_values: int) -> int:
+        """See Rows: places, and values."""
+        return 2 * self.num_kept(num_values)
+
+    def pack(self, values: np.ndarray) -> np.ndarray:
+        """See Rows: places rise."""
+        count = self.num_kept(len(values))
+        places = np.arange(len(values))
+        if count < len(values):
+            places = np.sort(np.argpartition(np.abs(values), len(values) - count)[len(values) - count :])
+        return np.concatenate([places.astype(np.int32), values[places].view(np.int32)])
+
+    def add(self, row: np.ndarray, total: np.ndarray) -> None:
+        """See Rows."""
+        places, values = row.reshape(2, -1)
+        total[places] += values.view(np.float32)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Feedback(Wire):
+    """Another wire, with what it loses of a worker's values added to those of the next round (error feedback).
+
+    What is lost of values that are no numbers, or infinite, is forgotten.
+    """
+
+    inner: Wire
+
+    @property
+    def element(self) -> str:  # type: ignore[override]
+        return self.inner.element
+
+    @property
+    def encode_bytes_per_s(self) -> float:  # type: ignore[override]
+        return self.inner.encode_bytes_per_s
+
+    @property
+    def decode_bytes_per_s(self) -> float:  # type: ignore[override]
+        return self.inner.decode_bytes_per_s
+
+    def num_elements(self, num_values: int, num_workers: int) -> int:
+        """See Wire."""
+        return self.inner.num_elements(num_values, num_workers)
+
+    def encode(self, values: np.ndarray, worker: int, num_workers: int, state: Any) -> tuple[np.ndarray, Any]:  # noqa: ANN401
+        """See Wire."""
+        lost, of_inner = (None, None) if state is None else state
+        wanted = values if lost is None else values + lost
+        encoded, of_inner = self.inner.encode(wanted, worker, num_workers, of_inner)
+        with np.errstate(invalid="ignore", over="ignore"):
+            lost = wanted - self.inner.decode(encoded, len(values), num_workers)
+        np.nan_to_num(lost, copy=False, nan=0.0, posinf=0.0, neginf=0.0)
+        return encoded, (lost, of_inner)
+
+    def decode(self, total: np.ndarray, num_values: int, num_workers: int) -> np.ndarray:
+        """See Wire."""
+        return self.inner.decode(total, num_values, num_workers)
