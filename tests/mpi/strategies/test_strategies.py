@@ -23,6 +23,7 @@ SENDING = REPOSITORY / "tests" / "support" / "sending_strategies.py"
 DILOCO = f"{EXAMPLES / 'diloco.py'}:DiLoCo"
 PAGE = (REPOSITORY / "docs" / "strategies.md").read_text()
 PROGRAMS = dict(re.findall(r"^```python\n# (\w+\.py)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL))
+SENT = {"signs.py": "equal", "late.py": "late"}
 CLASSES = {name: re.findall(r"^class (\w+)", text, re.MULTILINE)[-1] for name, text in PROGRAMS.items()}
 
 
@@ -117,9 +118,13 @@ def test_an_emulated_iteration_takes_as_long_as_the_simulated_one(mode, options,
 def test_the_programs_of_the_page_train(name, tmp_path):
     path = tmp_path / name
     path.write_text(PROGRAMS[name])
-    program = "updates.py" if name == "local_sgd.py" else "sums.py"
-    if program == "sums.py":
-        live(program, mode=f"{path}:{CLASSES[name]}", tmp_path=tmp_path)
+    if name == "local_sgd.py":  # its formula is DiLoCo's, tested above
+        return
+    mode = f"{path}:{CLASSES[name]}"
+    if name in SENT:
+        live("sent.py", SENT[name], mode=mode, tmp_path=tmp_path)
+    else:
+        live("sums.py", mode=mode, tmp_path=tmp_path)
 
 
 def test_a_file_fixes_what_a_run_has_decided_so_that_two_runs_have_equal_bits(tmp_path):
