@@ -1,11 +1,13 @@
 """`coarse check --strategy`: what is wrong with a strategy, before any rank starts."""
 
+import inspect
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 from coarse.errors import CoarseError, ConfigError
@@ -19,17 +21,25 @@ from coarse.simulation.checks.sums import NUM_ORDERS, require_sums
 from coarse.simulation.checks.wires import require_wires
 from coarse.simulation.report import Report
 from coarse.simulation.scenario import Scenario
+from coarse.simulation.sharded.modes import ShardedPolicy
+from coarse.simulation.sharded.scenario import ShardedScenario
 from coarse.simulation.training import simulate
-from coarse.strategy.named import mode_name, strategy_named
+from coarse.strategy.named import found_in_module, mode_name, sharding_named, strategy_named
 from coarse.strategy.rounds import first_to_devices
+from coarse.strategy.sharding import SIMULATED, Sharding, gathers, keeps_of
 from coarse.strategy.strategy import Strategy, require_lag, require_round_of
 
 _MACHINE, _MODEL, _BATCH = "aws-p3", "resnet50", 64
 _CLUSTERS = ((4, 1), (8, 2))
 """Workers, and nodes, of jobs that are simulated."""
+_SHARDED_MACHINE, _SHARDED_MODEL, _SHARDED_BATCH, _SHARDED_GPUS = "fcdp-a40-10gbe", "gpt-10b", 8, 8
 _ROUNDS, _BUCKETS = 1_000, 4
 _PROCESS_LAYOUTS = 300
 """So many layouts two processes plan each."""
+
+
+Checks = tuple[tuple[str, Callable[[], str]], ...]
+"""(What is held, what says how it came out), in order."""
 
 
 class Finding(NamedTuple):
@@ -47,11 +57,60 @@ def findings(mode: str, options: Mapping[str, object]) -> Iterator[Finding]:
         ConfigError: no such class, or options that it does not take.
     """
 
+    found = found_in_module(mode) if ":" in mode else None
+    if inspect.isclass(found) and issubclass(found, Sharding):
+        yield from _run(_checks_of_sharding(mode, options))
+    else:
+        yield from _run(_checks_of_strategy(mode, options))
+
+
+def _run(checks: Checks) -> Iterator[Finding]:
+    for what, check in checks:
+        try:
+            yield Finding(what, check(), is_right=True)
+        except CoarseError as wrong:
+            yield Finding(what, str(wrong), is_right=False)
+            return
+
+
+def _checks_of_sharding(mode: str, options: Mapping[str, object]) -> Checks:
+    sharding = sharding_named(mode, SIMULATED, options=options)
+
+    def uses() -> str:
+        kept = " and ".join(
+            f"{'trained' if is_trainable else 'frozen'} units: {keeps_of(sharding, is_trainable=is_trainable)}"
+            for is_trainable in (True, False)
+        )
+        return f"{len(list(gathers(sharding)))} gathers can be carried out; what is kept of {kept}"
+
+    def simulated(num_nodes: int, lora_rank: int) -> str:
+        scenario = ShardedScenario(
+            machine=replace(machine_named(_SHARDED_MACHINE), num_nodes=num_nodes), model_name=_SHARDED_MODEL,
+            policy=ShardedPolicy(sharding=sharding), batch=_SHARDED_BATCH, num_nodes=num_nodes,
+            gpus_per_node=_SHARDED_GPUS, lora_rank=lora_rank,
+        )  # fmt: skip
+        report = scenario.run()
+        crossed = report.crossing_nbytes() / num_nodes / GIB
+        return f"{report.iteration_s:.4g} s an iteration, {crossed:.3g} GiB leave a node (simulated)"
+
+    return (
+        ("every use of a unit", uses),
+        *(
+            (
+                f"{_SHARDED_MODEL}{' with LoRA' if rank else ''}, {nodes} x {_SHARDED_GPUS} GPUs of {_SHARDED_MACHINE}",
+                partial(simulated, nodes, rank),
+            )
+            for nodes, rank in ((1, 0), (2, 0), (2, 8))
+        ),
+    )
+
+
+def _checks_of_strategy(mode: str, options: Mapping[str, object]) -> Checks:
     def make() -> Strategy:
         return strategy_named(mode, options=options)
 
     make()
-    checks: tuple[tuple[str, Callable[[], str]], ...] = (
+    return (
         (f"plans on {NUM_LAYOUTS:,} layouts, asked by two ranks", lambda: f"{require_plans(make):,} plans are right"),
         ("rounds of updates, and their period", lambda: _rounds(make())),
         ("plans of two processes, whose hashes differ", lambda: _by_processes(mode, options)),
@@ -65,12 +124,6 @@ def findings(mode: str, options: Mapping[str, object]) -> Iterator[Finding]:
             for w, n in _CLUSTERS
         ),
     )
-    for what, check in checks:
-        try:
-            yield Finding(what, check(), is_right=True)
-        except CoarseError as wrong:
-            yield Finding(what, str(wrong), is_right=False)
-            return
 
 
 def _rounds(strategy: Strategy) -> str:

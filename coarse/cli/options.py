@@ -61,7 +61,7 @@ MACHINE_HELP = f"A preset ({', '.join(preset_names())}), or the path of a machin
 
 
 T = TypeVar("T")
-M = TypeVar("M", bound=str)
+M = TypeVar("M")
 
 
 def require_jitter(seed: int | None, *, has_jitter: bool) -> int:

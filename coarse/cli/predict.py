@@ -65,14 +65,14 @@ from coarse.simulation.paged.capacity import MODES as LUWU_MODES
 from coarse.simulation.paged.scenario import PEAK_SHARE, PagedScenario
 from coarse.simulation.paged.scenario import modes_of as luwu_modes_of
 from coarse.simulation.report import mean_durations
-from coarse.simulation.sharded.modes import SimulatedMode
 from coarse.simulation.sites import STEPWISE_RANKS
 from coarse.strategy.named import BUILT_IN, mode_name
+from coarse.strategy.sharding import SIMULATED, Sharding, name_of
 
 _BATCH = 2
 TRACE = ".trace.json"
 """Behind the name of a mode: its trace."""
-_ALL_MODES = ",".join((*BUILT_IN, *SimulatedMode, ALL))
+_ALL_MODES = ",".join((*BUILT_IN, *SIMULATED, ALL))
 _LUWU_MODES = ",".join(LUWU_MODES)
 _TAKEN = {"machine", "model", "batch", "workers", "modes", "out", "prefetch", "peak_share"}
 """Options of predictions of LuWu and its baselines."""
@@ -224,16 +224,16 @@ class _Outcome:
 
 def _predicted(scenarios: Scenarios, modes: str | None, out: Path, toml: TomlFile, ranges: Ranges | None) -> Run:
     """All modes, one after the other; a mode that nobody asked for by name may be impossible on the machine."""
-    chosen = tuple(any_modes_of(modes))
+    chosen = tuple(any_modes_of(modes, scenarios.question.options))
     must_have = modes is not None and ALL not in modes.split(",")
     notes = [*_notes(scenarios), *_source_note(toml), ranges.note() if ranges else NO_RANGES]
-    if any(isinstance(mode, SimulatedMode) for mode in chosen):
+    if any(isinstance(mode, Sharding) for mode in chosen):
         notes.append(SHARDED_NOTE)
     _clear(out)
     with shown_tasks() as tasks:
 
         def outcome(mode: AnyMode) -> _Outcome:
-            if isinstance(mode, SimulatedMode):
+            if isinstance(mode, Sharding):
                 return _sharded_outcome(scenarios, mode, tasks, ranges)
             return _outcome(scenarios, mode, out, tasks, ranges)
 
@@ -269,12 +269,12 @@ def _outcome(scenarios: Scenarios, mode: str, out: Path, tasks: Tasks, ranges: R
     )
 
 
-def _sharded_outcome(scenarios: Scenarios, mode: SimulatedMode, tasks: Tasks, ranges: Ranges | None) -> _Outcome:
+def _sharded_outcome(scenarios: Scenarios, mode: Sharding, tasks: Tasks, ranges: Ranges | None) -> _Outcome:
     """One sharded mode's numbers."""
     found = sharded_outcome(scenarios, mode)
     result = found.result
     if ranges is not None:
-        on_range = tasks.begin(f"{mode}: ranges")
+        on_range = tasks.begin(f"{name_of(mode)}: ranges")
         result = replace(result, samples_s=sharded_samples_s(ranges, scenarios, mode, on_range))
     return _Outcome(result=result, timeline=None, memory_bytes=found.memory_bytes, notes=[])
 

@@ -21,11 +21,13 @@ from coarse.cli.wrong_input import wrong_input_ends_with_2
 from coarse.collectives.shape import Collective
 from coarse.errors import ConfigError
 from coarse.hardware.presets import machine_named
-from coarse.simulation.sharded.modes import Schedule, ShardedPolicy, SimulatedMode
+from coarse.simulation.sharded.modes import Schedule, ShardedPolicy
 from coarse.simulation.sharded.scenario import CACHE_SHARE, PEAK_SHARE, ShardedScenario
+from coarse.strategy.named import options_from, sharding_named
+from coarse.strategy.sharding import SIMULATED, Sharding, ZeroPP
 
 _GPT_SEQUENCE = 256
-_ALL_MODES = ",".join(SimulatedMode)
+_ALL_MODES = ",".join(SIMULATED)
 app = typer.Typer(add_completion=False)
 
 
@@ -38,7 +40,7 @@ def shard(
     batch: Annotated[int, typer.Option(help="Samples per GPU; 0: each mode's largest power of two that fits.")] = 8,
     nodes: Annotated[int, typer.Option(help="Nodes of the cluster.")] = 2,
     gpus: Annotated[int, typer.Option(help="GPUs per node; 0: all.")] = 0,
-    modes: Annotated[str, typer.Option(help=f"Of {_ALL_MODES}.")] = _ALL_MODES,
+    modes: Annotated[str, typer.Option(help=f"Of {_ALL_MODES}, MODULE:CLASS or FILE.py:CLASS.")] = _ALL_MODES,
     collective: Annotated[str, typer.Option(help="hierarchical, as live, or ring.")] = Collective.HIERARCHICAL.value,
     schedule: Annotated[
         str, typer.Option(help="fsdp2, as live, or overlapped: reductions beside compute, and no root unit that stays.")
@@ -49,6 +51,9 @@ def shard(
     recompute: Annotated[bool, typer.Option(help="Whether backward computes forward again.")] = False,
     in_flight: Annotated[int, typer.Option(help="Units that may be gathered at once.")] = 2,
     quantised: Annotated[bool, typer.Option(help="Whether zeropp gathers int8 in forward.")] = False,
+    options: Annotated[
+        list[str] | None, typer.Option("--set", help="An option of a class of yours: NAME=VALUE or CLASS.NAME=VALUE.")
+    ] = None,
     tau: Annotated[float, typer.Option(help="Share of GPU memory below which fcdp keeps shards there.")] = CACHE_SHARE,
     out: Annotated[Path, typer.Option(help="The file of rows.")] = Path("results/shard.json"),
 ) -> None:
@@ -56,8 +61,9 @@ def shard(
     with wrong_input_ends_with_2():
         where = machine_named(machine)
         where = replace(where, num_nodes=max(where.num_nodes, nodes))
-        chosen = [one_of("modes", name.strip(), SimulatedMode) for name in modes.split(",")]
-        policy = ShardedPolicy(mode=chosen[0], collective=one_of("collective", collective, Collective))
+        names = [name.strip() for name in modes.split(",")]
+        chosen = [sharding_named(name, SIMULATED, options=options_from(options or (), name)) for name in names]
+        policy = ShardedPolicy(sharding=chosen[0], collective=one_of("collective", collective, Collective))
         own = own_model(model, sequence) if is_own(model) else None
         if own and own.times:
             raise ConfigError(
@@ -76,10 +82,11 @@ def shard(
 
 
 def _rows(
-    asked: ShardedScenario, modes: dict[SimulatedMode, None], quantised: bool, tau: float, *, at_largest_batch: bool
+    asked: ShardedScenario, modes: dict[Sharding, None], quantised: bool, tau: float, *, at_largest_batch: bool
 ) -> Iterator[ShardedRow]:
     for mode in modes:
-        policy = replace(asked.policy, mode=mode, quantised=quantised and mode is SimulatedMode.ZEROPP)
+        sharding = ZeroPP(quantised=quantised) if type(mode) is ZeroPP else mode
+        policy = replace(asked.policy, sharding=sharding)
         yield predicted(replace(asked, policy=policy), threshold=tau, at_largest_batch=at_largest_batch)
 
 

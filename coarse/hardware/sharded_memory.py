@@ -6,7 +6,6 @@ in GPU memory (ZeRO++), W/g of everything for subgroups (MiCS, hybrid), all para
 takes nothing here (FCDP).
 """
 
-import enum
 from dataclasses import dataclass
 
 from coarse.errors import ConfigError
@@ -14,22 +13,10 @@ from coarse.hardware.accelerator import MemoryAccount, MemoryRow
 from coarse.hardware.models import Kernels, Model, Precision
 from coarse.hardware.quantities import require_positive
 from coarse.protocol.units import GIB
+from coarse.strategy.sharding import States
 
 _MASTER_BYTES = 4
 _ADAM_BYTES = 8
-
-
-class StatesHeld(enum.StrEnum):
-    """Where parameters and states lie between their uses."""
-
-    REPLICATED = "replicated"
-    """Parameters everywhere, gradients and optimizer states sharded over all GPUs (ZeRO-2)."""
-    SHARDED = "sharded"
-    """Everything over all GPUs (ZeRO-3, FCDP)."""
-    SECONDARY = "secondary"
-    """And the parameters once more over the GPUs of each node (ZeRO++)."""
-    SUBGROUP = "subgroup"
-    """Everything over the GPUs of each node (MiCS, hybrid sharding)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +26,7 @@ class ShardedTraining:
     model: Model
     num_gpus: int
     num_nodes: int
-    held: StatesHeld
+    held: States
     trainable_numel: int | None = None
     """Parameters that have gradients and optimizer states beside frozen ones (LoRA); None: all of the model's."""
     precision: Precision = Precision.FP16
@@ -98,13 +85,13 @@ def _states(training: ShardedTraining) -> tuple[MemoryRow, ...]:
         frozen = training.model.num_parameters
     parameters = (frozen + training.trained_numel) * itemsize
     over_node = training.num_gpus // training.num_nodes
-    over = over_node if training.held is StatesHeld.SUBGROUP else training.num_gpus
+    over = over_node if training.held is States.SUBGROUP else training.num_gpus
     rows = [
-        MemoryRow("parameters", parameters if training.held is StatesHeld.REPLICATED else parameters // over),
+        MemoryRow("parameters", parameters if training.held is States.REPLICATED else parameters // over),
         MemoryRow("gradients", training.trained_numel * itemsize // over),
         MemoryRow("optimizer states", training.trained_numel * (_MASTER_BYTES + _ADAM_BYTES) // over),
     ]
-    if training.held is StatesHeld.SECONDARY:
+    if training.held is States.SECONDARY:
         rows.append(MemoryRow("secondary shards", round(training.secondary_growth * parameters / over_node)))
     return tuple(rows)
 

@@ -13,12 +13,15 @@ from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 from coarse.errors import ConfigError
 from coarse.protocol.config import MODES, FixedRouting, MeasuredRouting, require_mode
 from coarse.strategy.builtin import POLICY_STRATEGIES, Allreduce, Coarse, Dense
+from coarse.strategy.sharding import SHARDINGS, Sharding, require_sharding
 from coarse.strategy.strategy import Strategy
+
+_Rule = TypeVar("_Rule", Strategy, Sharding)
 
 DENSE, ALLREDUCE, COARSE = BUILT_IN = MODES
 """Modes that are coarse's own."""
@@ -58,11 +61,37 @@ def strategy_named(
         kind: type[Strategy] = {DENSE: Dense, ALLREDUCE: Allreduce}.get(mode) or POLICY_STRATEGIES[policy]
     else:
         require_mode(mode)
-        kind = class_named(mode)
+        kind = class_named(mode, Strategy)
     if issubclass(kind, Coarse):
         of_job = {"routing": routing, "collective": collective, "hold_back": hold_back}
         given = {**{name: value for name, value in of_job.items() if value is not None}, **given}
     return _made(kind, given, mode)
+
+
+def sharding_named(
+    mode: object, names: Sequence[str], *, options: Mapping[str, object] | None = None
+) -> Sharding:
+    """Return a sharded mode.
+
+    Args:
+        mode: One of `names`, MODULE:CLASS or FILE.py:CLASS; or a Sharding, as it is.
+        names: Those of coarse's own that may be meant.
+        options: Fields of a user's class.
+
+    Raises:
+        ConfigError: no such mode, module or class, an option that it does not take, or gathers that cannot be made.
+    """
+    if isinstance(mode, Sharding):
+        return require_sharding(mode, type(mode).__name__)
+    text = str(mode)
+    if ":" in text:
+        kind = class_named(text, Sharding)
+    elif text in names:
+        kind = SHARDINGS[text]
+    else:
+        known = ", ".join(map(repr, names))
+        raise ConfigError(f"mode must be one of {known}, MODULE:CLASS or FILE.py:CLASS, got {mode!r}", key="mode")
+    return require_sharding(_made(kind, dict(options or {}), text), text)
 
 
 def mode_name(mode: str) -> str:
@@ -101,8 +130,18 @@ def _value_of(text: str) -> object:
         return text
 
 
-def class_named(mode: str) -> type[Strategy]:
-    """Return the class that a mode names; its module is looked for in the working folder, too."""
+def class_named(mode: str, of: type[_Rule]) -> type[_Rule]:
+    """Return the class derived from `of` that a mode names; its module is looked for in the working folder, too."""
+    found = found_in_module(mode)
+    if inspect.isclass(found) and issubclass(found, of):
+        return found
+    raise ConfigError(
+        f"mode {mode}: {mode_name(mode)} is {found!r}; derive a class from coarse.strategy.{of.__name__}", key="mode"
+    )
+
+
+def found_in_module(mode: str) -> object:
+    """Return what a mode names; ConfigError for a module that is not found, or that memory devices cannot load."""
     module_name, _, name = mode.rpartition(":")
     require_no_script(mode, getattr(sys.modules.get("__main__"), "__file__", None))
     before = {heavy for heavy in HEAVY if heavy in sys.modules}
@@ -124,10 +163,6 @@ def class_named(mode: str) -> type[Strategy]:
             "standard library, numpy and coarse.strategy alone",
             key="mode",
         )
-    if not (inspect.isclass(found) and issubclass(found, Strategy)):
-        raise ConfigError(
-            f"mode {mode}: {name} is {found!r}; derive a class from coarse.strategy.Strategy", key="mode"
-        )
     return found
 
 
@@ -142,8 +177,8 @@ def require_no_script(mode: str, script: str | None) -> None:
         )
 
 
-def digest_of(strategy: Strategy) -> str:
-    """Return a digest of a strategy's class, options and module; "" of coarse's own."""
+def digest_of(strategy: Strategy | Sharding) -> str:
+    """Return a digest of a rule's class, options and module; "" of coarse's own."""
     kind = type(strategy)
     if kind.__module__.startswith("coarse."):
         return ""
@@ -153,7 +188,7 @@ def digest_of(strategy: Strategy) -> str:
     return hashlib.sha256(f"{kind.__qualname__}\0{options}\0{source}".encode()).hexdigest()
 
 
-def _made(kind: type[Strategy], options: Mapping[str, Any], mode: str) -> Strategy:
+def _made(kind: type[_Rule], options: Mapping[str, Any], mode: str) -> _Rule:
     """An instance with some options; ConfigError where the class does not take one, or lacks one."""
     known: dict[str, Any] = {item.name: item for item in fields(kind) if item.init} if is_dataclass(kind) else {}
     for name, value in options.items():

@@ -5,9 +5,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cache
 
-from coarse.simulation.sharded.modes import Schedule, ShardedPolicy, SimulatedMode
+from coarse.simulation.sharded.modes import Schedule, ShardedPolicy
 from coarse.simulation.sharded.report import ShardedReport
 from coarse.simulation.sharded.scenario import ShardedScenario
+from coarse.strategy.sharding import Fcdp, Fsdp, Sharding, ZeroPP
 from experiments.coarse_paper.inputs import Taken
 from experiments.fcdp_paper.inputs import CENTRAL, Inputs, Network, machine_with
 
@@ -29,9 +30,11 @@ class System(enum.StrEnum):
     """With FCDP-Cache."""
 
     @property
-    def mode(self) -> SimulatedMode:
+    def sharding(self) -> Sharding:
         """How it shards."""
-        return {"ZeRO-3": SimulatedMode.FSDP, "ZeRO++": SimulatedMode.ZEROPP}.get(self.value, SimulatedMode.FCDP)
+        if self in (System.ZERO3, System.ZEROPP):
+            return Fsdp() if self is System.ZERO3 else ZeroPP()
+        return Fcdp(comm=self is not System.SCHED)
 
 
 _taken = Taken(CENTRAL)
@@ -55,9 +58,8 @@ class Cell:
         """What is simulated."""
         inputs = self.inputs
         policy = ShardedPolicy(
-            mode=self.system.mode,
+            sharding=self.system.sharding,
             collective=inputs.collective,
-            comm=self.system in (System.COMM, System.FCDP),
             keeps_adapters=inputs.keeps_adapters,
         )
         found = ShardedScenario(

@@ -11,7 +11,8 @@ from dataclasses import replace
 from coarse.collectives.shape import Collective
 from coarse.protocol.units import GIB
 from coarse.simulation.sharded.iteration import simulate_sharded
-from coarse.simulation.sharded.modes import ShardedPolicy, SimulatedMode
+from coarse.simulation.sharded.modes import ShardedPolicy
+from coarse.strategy.sharding import Fcdp, Fsdp, Hybrid, Sharding, Zero2, ZeroPP, name_of
 from experiments.coarse_paper.claims import ClaimRow, Given, Listed, Number, Order, Unit, claim_row
 from experiments.coarse_paper.script import main
 from experiments.fcdp_paper.cells import MODELS, Cell, System, taken_inputs
@@ -135,39 +136,39 @@ def _worked() -> Iterator[ClaimRow]:
 def _volumes() -> Iterator[ClaimRow]:
     """Table I's forward and backward, in units of (N-1)/N W per node, of simulated hierarchical collectives."""
     for mode, paper, stated, is_lora in (
-        (SimulatedMode.ZERO2, "0, W, and W after the step", (0, 1, 1), False),
-        (SimulatedMode.FSDP, "W, W, and W for gradients", (1, 1, 1), False),
-        (SimulatedMode.ZEROPP, "W, 0, and W for gradients", (1, 0, 1), False),
-        (SimulatedMode.FCDP, "W, 0, and W for gradients", (1, 0, 1), False),
-        (SimulatedMode.FCDP, "W_t (about 0), 0", (0, 0, 0), True),
-        (SimulatedMode.HYBRID, "W, W", (1, 1, 1), False),
+        (Zero2(), "0, W, and W after the step", (0, 1, 1), False),
+        (Fsdp(), "W, W, and W for gradients", (1, 1, 1), False),
+        (ZeroPP(), "W, 0, and W for gradients", (1, 0, 1), False),
+        (Fcdp(), "W, 0, and W for gradients", (1, 0, 1), False),
+        (Fcdp(), "W_t (about 0), 0", (0, 0, 0), True),
+        (Hybrid(), "W, W", (1, 1, 1), False),
     ):
         ours = _passes(mode, is_lora)
         near = all(abs(a - b) < 0.01 for a, b in zip(ours, stated, strict=True))
-        label = "MiCS" if mode is SimulatedMode.HYBRID else mode.value
+        label = "MiCS" if mode == Hybrid() else name_of(mode)
         yield claim_row(
             f"{label}{' with LoRA' if is_lora else ''}: what leaves a node over (N-1)/N W, pass by pass",
             "Table I, VI-B, VI-C", paper, Order(near), ours, Unit.TIMES, inputs=("shapes",),
             why="with a node as subgroup nothing is gathered between nodes, as Sec. VI-A says of S = g; gradients are "
             "all-reduced across, 2W. Table I's W and W hold for subgroups of several nodes",
         )  # fmt: skip
-    gathers = [sum(_passes(mode, False)) for mode in (SimulatedMode.FSDP, SimulatedMode.FCDP)]
+    gathers = [sum(_passes(mode, False)) for mode in (Fsdp(), Fcdp())]
     yield claim_row(
         "FCDP over ZeRO-3, all that leaves nodes", "VI-B", "-33 %", Number(0.667, 0.667), [gathers[1] / gathers[0]],
         Unit.CHANGE, inputs=("shapes",),
     )  # fmt: skip
 
 
-def _passes(mode: SimulatedMode, is_lora: bool) -> tuple[float, float, float]:
+def _passes(mode: Sharding, is_lora: bool) -> tuple[float, float, float]:
     """Forward's gathers, backward's, and gradients or what is gathered after the step."""
     cell = Cell(model="gpt-10b", num_nodes=2, is_lora=is_lora)
-    policy = ShardedPolicy(mode=mode, collective=Collective.HIERARCHICAL)
+    policy = ShardedPolicy(sharding=mode, collective=Collective.HIERARCHICAL)
     scenario = replace(cell.scenario(), policy=policy, bucket_numel=0)
     report = simulate_sharded(scenario.job())
     unit = sum(each.nbytes for each in scenario.units) * (cell.num_nodes - 1)  # of all nodes
     forward, backward = report.crossing_nbytes("forward gather"), report.crossing_nbytes("backward gather")
     reduced, after = report.crossing_nbytes("reduce-scatter"), report.crossing_nbytes("gather after the step")
-    if mode is SimulatedMode.ZERO2:
+    if mode == Zero2():
         return forward / unit, reduced / unit, after / unit
     return forward / unit, backward / unit, reduced / unit
 

@@ -12,10 +12,11 @@ from functools import cache
 from coarse.collectives.shape import Collective
 from coarse.simulation.sharded.iteration import simulate_sharded
 from coarse.simulation.sharded.job import ShardedJob
-from coarse.simulation.sharded.modes import Schedule, ShardedPolicy, SimulatedMode
+from coarse.simulation.sharded.modes import Schedule, ShardedPolicy
 from coarse.simulation.sharded.report import ShardedReport
 from coarse.simulation.sharded.routes import Routes
 from coarse.simulation.sharded.units import Unit
+from coarse.strategy.sharding import Fsdp
 from experiments.coarse_paper.claims import ClaimRow, Number, Order, claim_row
 from experiments.coarse_paper.claims import Unit as Shown
 from experiments.coarse_paper.script import main
@@ -52,7 +53,7 @@ def simulated(*, batch: int, prefetch: bool = True, limit: int = 2) -> ShardedRe
         ShardedJob(
             units=blocks(batch),
             routes=Routes(machine=a100_cluster(NUM_HOSTS), num_nodes=NUM_HOSTS, gpus_per_node=GPUS_PER_HOST),
-            policy=ShardedPolicy(mode=SimulatedMode.FSDP, collective=Collective.RING),
+            policy=ShardedPolicy(sharding=Fsdp(), collective=Collective.RING),
             schedule=Schedule.OVERLAPPED,
             backward_prefetch=prefetch,
             in_flight_limit=limit,

@@ -11,8 +11,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from coarse.parallel.sharded.modes import ShardedMode
-
 
 @dataclass(frozen=True, kw_only=True)
 class Volume:
@@ -55,7 +53,7 @@ def crossing(nbytes: float, shape: TrainedShape, *, is_ring: bool) -> float:
 
 
 def iteration_volume(
-    mode: ShardedMode, shape: TrainedShape, *, is_ring: bool = False, gathered_part: float = 1.0
+    mode: str, shape: TrainedShape, *, is_ring: bool = False, gathered_part: float = 1.0
 ) -> Volume:
     """What one training iteration moves between nodes, when caches are warm (VI-B, VI-C).
 
@@ -63,11 +61,11 @@ def iteration_volume(
         is_ring: the collective is a ring in which each node is left once.
         gathered_part: what int8 gathers leave of forward's volume (zeropp's qwZ: about 1/2 of bf16, 1/4 of float32).
     """
-    if mode is ShardedMode.HYBRID:
+    if mode == "hybrid":
         across = 2 * (shape.num_nodes - 1) / shape.num_nodes * shape.gradient_nbytes
         return Volume(all_reduce=across)
     whole = shape.parameter_nbytes
-    if mode is ShardedMode.ODC:  # each worker for itself, without what nodes may keep: docs/odc.md
+    if mode == "odc":  # each worker for itself, without what nodes may keep: docs/odc.md
         workers_of_node = shape.num_workers / shape.num_nodes
         far, far_again, gradients = (
             workers_of_node * crossing(nbytes, shape, is_ring=False)
@@ -75,26 +73,26 @@ def iteration_volume(
         )
         return Volume(forward_gather=far, backward_gather=far_again, reduce_scatter=gradients)
     reduce_scatter = crossing(shape.gradient_nbytes, shape, is_ring=is_ring)
-    if mode is ShardedMode.FCDP:
+    if mode == "fcdp":
         forward = crossing(shape.trainable_nbytes, shape, is_ring=is_ring)
         return Volume(forward_gather=forward, reduce_scatter=reduce_scatter)
     forward = gathered_part * crossing(whole, shape, is_ring=is_ring)
-    backward = 0.0 if mode is ShardedMode.ZEROPP else crossing(whole - shape.root_nbytes, shape, is_ring=is_ring)
+    backward = 0.0 if mode == "zeropp" else crossing(whole - shape.root_nbytes, shape, is_ring=is_ring)
     return Volume(forward_gather=forward, backward_gather=backward, reduce_scatter=reduce_scatter)
 
 
-def accelerator_nbytes(mode: ShardedMode, shape: TrainedShape, *, shard_group: int | None = None) -> float:
+def accelerator_nbytes(mode: str, shape: TrainedShape, *, shard_group: int | None = None) -> float:
     """Bytes of parameters that stay on each worker's accelerator (Table I, VI-A).
 
     `shard_group` is hybrid's number of workers that hold one copy together; by default those of a node.
     """
     per_node = shape.num_workers // shape.num_nodes
-    if mode is ShardedMode.HYBRID:
+    if mode == "hybrid":
         return shape.parameter_nbytes / (shard_group or per_node)
-    secondary = shape.parameter_nbytes / per_node if mode is ShardedMode.ZEROPP else 0.0
+    secondary = shape.parameter_nbytes / per_node if mode == "zeropp" else 0.0
     return shape.parameter_nbytes / shape.num_workers + secondary
 
 
-def host_nbytes(mode: ShardedMode, shape: TrainedShape) -> float:
+def host_nbytes(mode: str, shape: TrainedShape) -> float:
     """Bytes of each node's host memory that hold gathered parameters: fcdp's one copy of W (VI-A)."""
-    return shape.parameter_nbytes if mode is ShardedMode.FCDP else 0.0
+    return shape.parameter_nbytes if mode == "fcdp" else 0.0

@@ -6,8 +6,8 @@ from typing import Any
 
 from coarse.errors import CapacityError
 from coarse.protocol.units import GIB
-from coarse.simulation.sharded.modes import SimulatedMode
 from coarse.simulation.sharded.scenario import ShardedScenario
+from coarse.strategy.sharding import Keeps, keeps_any
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,16 +52,17 @@ def predicted(scenario: ShardedScenario, *, threshold: float, at_largest_batch: 
         memory = scenario.require_fit()
     except CapacityError as error:
         needed = scenario.account().total_bytes / GIB
-        return ShardedRow(mode=scenario.policy.mode.value, batch=0, memory_gib=needed, note=str(error))
+        return ShardedRow(mode=scenario.policy.mode, batch=0, memory_gib=needed, note=str(error))
     memory_bytes = memory.total_bytes
-    if scenario.policy.mode is SimulatedMode.FCDP:
+    if keeps_any(scenario.policy.sharding, Keeps.HOST_COPY):
         scenario = scenario.with_gpu_cache(threshold)
         memory_bytes += scenario.cached_bytes
         num_cached, num_units = scenario.policy.num_cached_units, len(scenario.units)
-        note = f"fcdp keeps {num_cached} of {num_units} units gathered on the GPU, below tau = {threshold:g}"
+        mode = scenario.policy.mode
+        note = f"{mode} keeps {num_cached} of {num_units} units gathered on the GPU, below tau = {threshold:g}"
     report = scenario.run()
     return ShardedRow(
-        mode=scenario.policy.mode.value,
+        mode=scenario.policy.mode,
         batch=scenario.batch,
         samples_per_s=scenario.batch * scenario.num_gpus / report.iteration_s,
         iteration_s=report.iteration_s,

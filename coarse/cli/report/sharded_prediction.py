@@ -1,20 +1,22 @@
 """Sharded modes in the table of data-parallel ones: the same model, machine, GPUs and compute times."""
 
-from collections.abc import Callable, Iterator
+import inspect
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from coarse.cli.report.prediction import Scenarios
 from coarse.cli.report.ranges import Ranges
 from coarse.cli.report.run import Result
 from coarse.errors import ConfigError
-from coarse.simulation.sharded.modes import ShardedPolicy, SimulatedMode
+from coarse.simulation.sharded.modes import ShardedPolicy
 from coarse.simulation.sharded.scenario import CACHE_SHARE, ShardedScenario
-from coarse.strategy.named import BUILT_IN, mode_name
+from coarse.strategy.named import BUILT_IN, found_in_module, mode_name, options_from, sharding_named
+from coarse.strategy.sharding import SIMULATED, Keeps, Sharding, keeps_any, name_of
 
 ALL = "all"
 """Every mode, data-parallel and sharded."""
 
-AnyMode = str | SimulatedMode
+AnyMode = str | Sharding
 """A data-parallel mode by its name, or a sharded one."""
 
 
@@ -32,27 +34,36 @@ class ShardedOutcome:
     memory_bytes: int
 
 
-def any_modes_of(text: str | None) -> Iterator[AnyMode]:
-    """The modes of a comma-separated list, each once: data-parallel ones without a list, every one by "all"."""
+def any_modes_of(text: str | None, options: Sequence[str] = ()) -> Iterator[AnyMode]:
+    """The modes of a comma-separated list, each once: data-parallel ones without a list, every one by "all". `options`
+    are those of classes of a user's own, such as "Mine.every=8"."""
     names = list(BUILT_IN if text is None else dict.fromkeys(part.strip() for part in text.split(",")))
     if ALL in names:
         own = [name for name in names if ":" in name]
-        names = list(dict.fromkeys((*BUILT_IN, *(mode.value for mode in SimulatedMode), *own)))
+        names = list(dict.fromkeys((*BUILT_IN, *SIMULATED, *own)))
     shown = [mode_name(name) for name in names]
     if twice := [name for name in shown if shown.count(name) > 1]:
         raise ConfigError(f"--modes has two classes of the name {twice[0]!r}; name one otherwise", key="modes")
-    sharded = {mode.value: mode for mode in SimulatedMode}
     for name in names:
-        if name not in BUILT_IN and name not in sharded and ":" not in name:
-            known = ", ".join((*BUILT_IN, *sharded))
+        if name not in BUILT_IN and name not in SIMULATED and ":" not in name:
+            known = ", ".join((*BUILT_IN, *SIMULATED))
             raise ConfigError(
                 f"--modes must be one of {known}, {ALL}, or a strategy as MODULE:CLASS or FILE.py:CLASS, got {name!r}",
                 key="modes",
             )
-        yield sharded.get(name, name)
+        yield _mode_of(name, options)
 
 
-def sharded_scenario(scenarios: Scenarios, mode: SimulatedMode) -> ShardedScenario:
+def _mode_of(name: str, options: Sequence[str]) -> AnyMode:
+    if name in SIMULATED:
+        return sharding_named(name, SIMULATED)
+    found = found_in_module(name) if ":" in name else None
+    if inspect.isclass(found) and issubclass(found, Sharding):
+        return sharding_named(name, SIMULATED, options=options_from(options, name))
+    return name
+
+
+def sharded_scenario(scenarios: Scenarios, mode: Sharding) -> ShardedScenario:
     """The scenario of one sharded mode, over all workers, with the compute times of the data-parallel ones."""
     asked, profile = scenarios.question, scenarios.profile
     if asked.slow_downs or asked.degradations or asked.jitter:
@@ -66,23 +77,23 @@ def sharded_scenario(scenarios: Scenarios, mode: SimulatedMode) -> ShardedScenar
         own_model=scenarios.model,
         profile=profile,
         precision=profile.precision,
-        policy=ShardedPolicy(mode=mode),
+        policy=ShardedPolicy(sharding=mode),
         batch=asked.batch,
         num_nodes=asked.nodes,
         gpus_per_node=asked.workers // asked.nodes,
         ring_slow_down=scenarios.ring_slow_down,
     )
-    return found.with_gpu_cache(CACHE_SHARE) if mode is SimulatedMode.FCDP else found
+    return found.with_gpu_cache(CACHE_SHARE) if keeps_any(mode, Keeps.HOST_COPY) else found
 
 
 def sharded_samples_s(
-    ranges: Ranges, scenarios: Scenarios, mode: SimulatedMode, on_progress: Callable[[float], None] = lambda _: None
+    ranges: Ranges, scenarios: Scenarios, mode: Sharding, on_progress: Callable[[float], None] = lambda _: None
 ) -> tuple[float, ...]:
     """Seconds of a sharded mode's iteration at each point of its inputs."""
     return ranges.everywhere(scenarios, lambda other: sharded_scenario(other, mode).run().iteration_s, on_progress)
 
 
-def sharded_outcome(scenarios: Scenarios, mode: SimulatedMode) -> ShardedOutcome:
+def sharded_outcome(scenarios: Scenarios, mode: Sharding) -> ShardedOutcome:
     """One sharded mode's numbers.
 
     Raises:
@@ -94,7 +105,7 @@ def sharded_outcome(scenarios: Scenarios, mode: SimulatedMode) -> ShardedOutcome
     links = sorted(zip(scenario.machine.links, report.link_nbytes, strict=True), key=lambda use: -use[1])
     return ShardedOutcome(
         result=Result(
-            name=mode.value,
+            name=name_of(mode),
             policy="-",
             iteration_s=report.iteration_s,
             compute_s=report.compute_s,

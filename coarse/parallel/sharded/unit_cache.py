@@ -17,30 +17,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import Enum, auto
 
 from coarse.errors import ConfigError
-from coarse.parallel.sharded.modes import Keeps, ModeRules
-
-
-class Source(Enum):
-    """Where a gather takes the unit from."""
-
-    ALL_WORKERS = auto()
-    """From every worker's shard, between nodes; nothing is kept."""
-    ALL_WORKERS_KEEPING = auto()
-    """From every worker's shard, between nodes; what is gathered is kept."""
-    NODE_BUFFER = auto()
-    """From the copy in this node's memory device; nothing moves between nodes."""
-    SECONDARY_SHARDS = auto()
-    """From the secondary shards of this node's workers; nothing moves between nodes."""
+from coarse.strategy.sharding import Gather, Keeps, Sharding, Use
 
 
 class UnitCache:
     """What is kept of one unit, seen by one worker. See [Note: clean and dirty]."""
 
-    def __init__(self, rules: ModeRules) -> None:
-        self._rules = rules
+    def __init__(self, sharding: Sharding) -> None:
+        self._sharding = sharding
         self._is_clean = False
 
     @property
@@ -52,15 +38,11 @@ class UnitCache:
         """Some worker's shard has changed, or what was kept is lost."""
         self._is_clean = False
 
-    def on_gather(self, *, in_backward: bool) -> Source:
-        """The unit is about to be gathered; where from."""
-        if self._rules.keeps is Keeps.NOWHERE:
-            return Source.ALL_WORKERS
-        if self._is_clean and (in_backward or self._rules.reuses_in_forward):
-            is_in_node = self._rules.keeps is Keeps.NODE_BUFFER
-            return Source.NODE_BUFFER if is_in_node else Source.SECONDARY_SHARDS
-        self._is_clean = True
-        return Source.ALL_WORKERS_KEEPING
+    def on_gather(self, *, in_backward: bool, is_trainable: bool = True) -> Gather:
+        """The unit is about to be gathered; how."""
+        found = self._sharding.gather(Use(in_backward, self._is_clean, is_trainable))
+        self._is_clean |= found.keep is not Keeps.NOTHING
+        return found
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -90,7 +90,7 @@ class _Iteration:
         """Slot -> chains that have not ended."""
         self._is_kept = dict.fromkeys((unit.name for unit in job.units), False)
         """Whether forward has left what backward is served from."""
-        self._after_store: dict[str, Action] = {}
+        self._after_store: dict[str, list[Action]] = {}
         self._bucket_nbytes = 0
         self._num_reducing = 0
         self._to_reduce: deque[Unit] = deque()
@@ -130,7 +130,7 @@ class _Iteration:
         self._left_to_gather[number] = 1 + len(begins)
         for unit, begin in begins:
             if slot.is_backward and self._moves.keeps and not self._is_kept[unit.name]:
-                self._after_store[unit.name] = begin
+                self._after_store.setdefault(unit.name, []).append(begin)
             else:
                 begin()
         self._gathered(number)
@@ -176,8 +176,8 @@ class _Iteration:
 
     def _stored(self, name: str) -> None:
         self._is_kept[name] = True
-        if name in self._after_store:
-            self._after_store.pop(name)()
+        for begin in self._after_store.pop(name, ()):
+            begin()
 
     def _reduce_next(self) -> None:
         """Reduce what backward has left, one unit after the other where each is waited for."""

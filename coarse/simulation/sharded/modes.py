@@ -13,21 +13,7 @@ from coarse.collectives.shape import Collective
 from coarse.errors import ConfigError
 from coarse.simulation.sharded.routes import Phase, Routes
 from coarse.simulation.sharded.units import Unit
-
-
-class SimulatedMode(enum.StrEnum):
-    """Who keeps what."""
-
-    ZERO2 = "zero2"
-    """Parameters are everywhere; gradients and optimizer states are sharded."""
-    FSDP = "fsdp"
-    """ZeRO-3."""
-    HYBRID = "hybrid"
-    """Sharded within each node and repeated across (HSDP; MiCS with a node as its subgroup)."""
-    ZEROPP = "zeropp"
-    """ZeRO++: a second shard of every unit on each GPU, from which the node gathers in backward (hpZ)."""
-    FCDP = "fcdp"
-    """The second shards lie in the host's memory."""
+from coarse.strategy.sharding import Keeps, Sharding, Source, States, Use, keeps_any, keeps_of, name_of
 
 
 class Schedule(enum.StrEnum):
@@ -55,15 +41,11 @@ Chain = tuple[tuple[Stream, Phase], ...]
 
 @dataclass(frozen=True, kw_only=True)
 class ShardedPolicy:
-    """A mode and its options."""
+    """A mode, and what else decides what moves."""
 
-    mode: SimulatedMode
+    sharding: Sharding
     collective: Collective = Collective.HIERARCHICAL
     """By default that of `fully_shard`."""
-    quantised: bool = False
-    """zeropp: int8 in forward's gather, half of fp16's bytes (qwZ)."""
-    comm: bool = True
-    """fcdp: frozen parameters, once gathered, are never gathered from other nodes again (FCDP-Comm)."""
     num_cached_units: int = 0
     """fcdp: how many units, in forward order, stay gathered on the GPU from forward to backward (FCDP-Cache, IV-D)."""
     keeps_adapters: bool = False
@@ -71,12 +53,20 @@ class ShardedPolicy:
     does with all tensors below its stage3_param_persistence_threshold."""
 
     def __post_init__(self) -> None:
-        if self.quantised and self.mode is not SimulatedMode.ZEROPP:
-            raise ConfigError(f"quantised gathers belong to the mode zeropp, got {self.mode}", key="quantised")
+        if not self.sharding.meets:
+            raise ConfigError(
+                f"mode {name_of(self.sharding)!r} has no collectives, and those are simulated; ask for another",
+                key="modes",
+            )
         if self.num_cached_units < 0:
             raise ConfigError(
                 f"num_cached_units must be at least 0, got {self.num_cached_units}", key="num_cached_units"
             )
+
+    @property
+    def mode(self) -> str:
+        """The mode's name."""
+        return name_of(self.sharding)
 
 
 class Moves:
@@ -84,55 +74,39 @@ class Moves:
 
     def __init__(self, policy: ShardedPolicy, routes: Routes) -> None:
         self._policy = policy
+        self._sharding = policy.sharding
         self._routes = routes
 
     @property
     def keeps(self) -> bool:
-        """Whether backward is served from what forward has left."""
-        return self._policy.mode in (SimulatedMode.ZEROPP, SimulatedMode.FCDP)
+        """Whether something is served from what forward has left."""
+        return keeps_any(self._sharding, Keeps.SECOND_SHARDS, Keeps.HOST_COPY)
 
     def forward_gather(self, unit: Unit) -> tuple[Chain, ...]:
         """What must arrive before a unit's forward; frozen parameters are those of a warm cache."""
-        policy, unit = self._policy, self._without_kept(unit)
-        match policy.mode:
-            case SimulatedMode.ZERO2:
-                return ()
-            case SimulatedMode.HYBRID:
-                return (self._within(unit.nbytes),)
-            case SimulatedMode.ZEROPP if policy.quantised:
-                return (self._gather(-(-unit.nbytes // 2)),)
-            case SimulatedMode.FCDP if policy.comm:
-                return self._gather(unit.trainable_nbytes), self._from_node(unit.frozen_nbytes)
-            case _:
-                return (self._gather(unit.nbytes),)
+        return self._gathered(self._parts(unit))
 
     def stored(self, unit: Unit, *, is_kept: bool) -> Chain:
         """What forward leaves to do: what was gathered from other nodes is kept on the host, if not on the GPU."""
-        if self._policy.mode is not SimulatedMode.FCDP or is_kept:
-            return ()
-        unit = self._without_kept(unit)
-        nbytes = unit.trainable_nbytes if self._policy.comm else unit.nbytes
-        return ((Stream.STORE, self._routes.host_copies(nbytes, to_host=True)),)
-
-    def backward_gather(self, unit: Unit, *, is_kept: bool) -> tuple[Chain, ...]:
-        """What must arrive before a unit's backward."""
         if is_kept:
             return ()
-        unit = self._without_kept(unit)
-        match self._policy.mode:
-            case SimulatedMode.ZERO2:
-                return ()
-            case SimulatedMode.FSDP:
-                return (self._gather(unit.nbytes),)
-            case SimulatedMode.HYBRID | SimulatedMode.ZEROPP:
-                return (self._within(unit.nbytes),)
-            case SimulatedMode.FCDP:
-                return (self._from_node(unit.nbytes),)
+        stored = [
+            nbytes
+            for use, nbytes in self._parts(unit)
+            if self._sharding.gather(use).keep is Keeps.HOST_COPY
+        ]
+        return ((Stream.STORE, self._routes.host_copies(sum(stored), to_host=True)),) if stored else ()
+
+    def backward_gather(self, unit: Unit, *, is_kept: bool) -> tuple[Chain, ...]:
+        """What must arrive before a unit's backward: what forward has kept equals the parameters."""
+        if is_kept:
+            return ()
+        return self._gathered([(self._use(use.is_trainable, in_backward=True), n) for use, n in self._parts(unit)])
 
     def reduced(self, nbytes: int) -> Chain:
         """What backward leaves to do: the sum of so many bytes of gradients, of which every GPU keeps its shard."""
         routes = self._routes
-        if self._policy.mode is SimulatedMode.HYBRID:
+        if self._sharding.mesh_dims == 2:
             return (
                 (Stream.WITHIN, routes.within(nbytes)),
                 (Stream.BETWEEN, routes.rails(nbytes, num_passes=2)),
@@ -143,16 +117,44 @@ class Moves:
 
     def after_step(self, units: Sequence[Unit]) -> Chain:
         """What follows the optimizer's step: what has changed is gathered where parameters stay gathered."""
-        if self._policy.mode is SimulatedMode.ZERO2:
-            return self._gather(sum(unit.trainable_nbytes for unit in units))
+        if self._sharding.states is States.REPLICATED:
+            return self._from_all(sum(unit.trainable_nbytes for unit in units))
         kept = sum(unit.trainable_nbytes - self._without_kept(unit).trainable_nbytes for unit in units)
-        return self._within(kept) if self._policy.mode is SimulatedMode.HYBRID else self._gather(kept)
+        return self._within(kept) if self._sharding.mesh_dims == 2 else self._from_all(kept)
+
+    def _parts(self, unit: Unit) -> list[tuple[Use, int]]:
+        """(Use in forward, bytes) of a unit's trainable parameters, and of its frozen ones."""
+        unit = self._without_kept(unit)
+        return [(self._use(True), unit.trainable_nbytes), (self._use(False), unit.frozen_nbytes)]
+
+    def _use(self, is_trainable: bool, *, in_backward: bool = False) -> Use:
+        """A use of parameters that change in each step, or never; clean is what is kept of them and equals them."""
+        is_kept = keeps_of(self._sharding, is_trainable=is_trainable) is not Keeps.NOTHING
+        return Use(in_backward, is_kept and (in_backward or not is_trainable), is_trainable)
+
+    def _gathered(self, parts: Sequence[tuple[Use, int]]) -> tuple[Chain, ...]:
+        """One chain where all parts come the same way."""
+        by_way: dict[tuple[Source, int], int] = {}
+        for use, nbytes in parts:
+            found = self._sharding.gather(use)
+            way = found.source, found.bits
+            by_way[way] = by_way.get(way, 0) + nbytes
+        return tuple(
+            self._chain(source, nbytes if bits == 16 else -(-nbytes // 2))
+            for (source, bits), nbytes in by_way.items()
+            if source is not Source.HELD
+        )
+
+    def _chain(self, source: Source, nbytes: int) -> Chain:
+        if source is Source.ALL:
+            return self._from_all(nbytes)
+        return self._within(nbytes) if source is Source.NODE else self._from_node(nbytes)
 
     def _without_kept(self, unit: Unit) -> Unit:
         """The unit without adapters that stay gathered."""
         return replace(unit, trainable_nbytes=0) if self._policy.keeps_adapters and unit.frozen_nbytes else unit
 
-    def _gather(self, nbytes: int) -> Chain:
+    def _from_all(self, nbytes: int) -> Chain:
         """From all GPUs."""
         if self._policy.collective is Collective.RING:
             return ((Stream.BETWEEN, self._routes.ring(nbytes)),)

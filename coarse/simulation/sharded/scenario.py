@@ -9,11 +9,11 @@ from coarse.hardware.compute import ComputeProfile
 from coarse.hardware.gpt import adapter_numel, gpt, gpt_shape, logits_numel
 from coarse.hardware.machine import Machine
 from coarse.hardware.models import Model, Precision
-from coarse.hardware.sharded_memory import ShardedTraining, StatesHeld, largest_power_of_two, sharded_account
+from coarse.hardware.sharded_memory import ShardedTraining, largest_power_of_two, sharded_account
 from coarse.protocol.units import GIB
 from coarse.simulation.sharded.iteration import simulate_sharded
 from coarse.simulation.sharded.job import ShardedJob
-from coarse.simulation.sharded.modes import Schedule, ShardedPolicy, SimulatedMode
+from coarse.simulation.sharded.modes import Schedule, ShardedPolicy
 from coarse.simulation.sharded.report import ShardedReport
 from coarse.simulation.sharded.routes import Routes
 from coarse.simulation.sharded.units import ComputeRate, Unit, by_block, units_in_profile, units_of
@@ -24,13 +24,6 @@ LOGIT_BYTES = 10
 """Per logit: five fp16 numbers, which are logits, their shifted copy, log-probabilities, and two gradients."""
 CACHE_SHARE = 0.8
 """FCDP's tau, where nobody says another: the share of a GPU's memory in use below which units stay gathered there."""
-_HELD = {
-    SimulatedMode.ZERO2: StatesHeld.REPLICATED,
-    SimulatedMode.FSDP: StatesHeld.SHARDED,
-    SimulatedMode.FCDP: StatesHeld.SHARDED,
-    SimulatedMode.ZEROPP: StatesHeld.SECONDARY,
-    SimulatedMode.HYBRID: StatesHeld.SUBGROUP,
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +127,7 @@ class ShardedScenario:
             model=self.model,
             num_gpus=self.num_gpus,
             num_nodes=self.num_nodes,
-            held=_HELD[self.policy.mode],
+            held=self.policy.sharding.states,
             trainable_numel=None if adapters is None else sum(adapters.values()),
             precision=self.precision,
             logit_bytes_per_sample=0 if self.own_model else self.logit_bytes * logits_numel(self.sequence),

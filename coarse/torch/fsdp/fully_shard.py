@@ -11,10 +11,10 @@ from torch.distributed.fsdp import CPUOffloadPolicy
 
 import coarse
 from coarse.errors import CapacityError, ConfigError
-from coarse.parallel.sharded.modes import Keeps, ShardedMode, rules_of
 from coarse.parallel.sharded.unit_cache import AcceleratorCache
 from coarse.protocol.odc import Sum
 from coarse.storage.wide_sum import DEFAULT_TOP
+from coarse.strategy.sharding import Keeps, Sharding, name_of
 from coarse.torch.fsdp import mesh as meshes
 from coarse.torch.fsdp.account import DeviceAccount
 from coarse.torch.fsdp.accounting import watch_memory
@@ -36,7 +36,7 @@ _Model = TypeVar("_Model", bound=nn.Module | Sequence[nn.Module])
 
 def fully_shard(
     model: _Model,
-    mode: str = "fsdp",
+    mode: str | Sharding = "fsdp",
     *,
     units: Sequence[type[nn.Module]] | Callable[[nn.Module], bool] | None = None,
     collective: str = "hierarchical",
@@ -54,7 +54,8 @@ def fully_shard(
     Args:
         model: what to shard, on the meta device too; a list becomes one unit. Make its optimizer afterwards.
         mode: "fsdp", "hybrid", "zeropp" or "fcdp": what each moves and keeps stands in docs/sharded.md; "odc": see
-            docs/odc.md and `end_minibatch`.
+            docs/odc.md and `end_minibatch`. MODULE:CLASS, FILE.py:CLASS or an instance: a coarse.strategy.Sharding of
+            one's own (docs/strategies.md).
         units: classes of modules to gather one by one, or a function that chooses them; by default repeated blocks.
         collective: "hierarchical" moves each byte once between two nodes; "ring" from worker to worker.
         cache: fcdp: an AcceleratorCache, which keeps units on the accelerator as long as less than its tau is in use.
@@ -84,17 +85,17 @@ def fully_shard(
     require_same(everyone, plan.statement(), "what is sharded")
     with noting_replaced(modules_of(model)):
         call = shard_groups().next_call(everyone.ranks)
-        if plan.mode is ShardedMode.ODC:
-            shard_on_demand(plan, call)
-        else:
+        if plan.sharding.meets:
             _take_buffers(_shard(plan, call))
+        else:
+            shard_on_demand(plan, call)
     _count_memory(model, account, fsdp2_options)
     return model
 
 
 def _planned(request: Request, model: nn.Module | Sequence[nn.Module]) -> Plan:
     plan = request.plan_for(model)
-    require_one_mode(modules_of(model), plan.mode)
+    require_one_mode(modules_of(model), plan.sharding)
     return plan
 
 
@@ -132,7 +133,7 @@ def _count_memory(
 def _shard(plan: Plan, call: str) -> list[ShardedUnit]:
     """Have FSDP2 shard each unit, from within, and take over its collectives."""
     request = plan.request
-    mesh = meshes.default_mesh(plan.mode) if request.mesh is None else request.mesh
+    mesh = meshes.default_mesh(plan.sharding) if request.mesh is None else request.mesh
     group = shard_groups().group_of(meshes.shard_group_ranks(mesh), request.collective)
     replicas = meshes.replica_group_ranks(mesh)
     replica_group = shard_groups().group_of(replicas, "ring") if len(replicas) > 1 else None
@@ -148,11 +149,10 @@ def _shard(plan: Plan, call: str) -> list[ShardedUnit]:
             unit.name,
             fsdp,
             group,
-            rules_of(plan.mode),
+            plan.sharding,
             call=call,
             replicas=replica_group,
             account=request.account,
-            quantised=request.quantised,
             reads=request.node_reads,
         )
         watch_forwards(own)
@@ -168,7 +168,7 @@ def _take_buffers(units: Sequence[ShardedUnit]) -> None:
     Raises:
         CapacityError: with the bytes of all of them.
     """
-    buffered = [unit for unit in units if unit.rules.keeps is Keeps.NODE_BUFFER]
+    buffered = [unit for unit in units if unit.keeps is Keeps.HOST_COPY]
     try:
         for unit in buffered:
             unit.take_buffer(unit.fsdp.gathered_nbytes())
@@ -177,6 +177,6 @@ def _take_buffers(units: Sequence[ShardedUnit]) -> None:
             unit.release_buffer()
         total_bytes = sum(unit.fsdp.gathered_nbytes() for unit in buffered)
         raise CapacityError(
-            f"mode 'fcdp' keeps a copy of the gathered model on every node, {total_bytes} bytes in all in "
-            f"{len(buffered)} units, for which a node's memory devices have no room: {refused}"
+            f"mode {name_of(buffered[0].sharding)!r} keeps a copy of the gathered model on every node, {total_bytes} "
+            f"bytes in all in {len(buffered)} units, for which a node's memory devices have no room: {refused}"
         ) from refused

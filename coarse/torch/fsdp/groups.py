@@ -14,7 +14,7 @@ import torch.distributed as dist
 import coarse
 from coarse import errors
 from coarse.errors import CoarseError, ConfigError, MismatchError
-from coarse.parallel.sharded.modes import Phase
+from coarse.parallel.sharded.transfers import Phase
 from coarse.session import current
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 import coarse
 from coarse.errors import ConfigError
-from coarse.parallel.sharded.modes import ShardedMode, rules_of
 from coarse.session import current
+from coarse.strategy.sharding import Keeps, Sharding, keeps_any, name_of
 
 
 def join() -> None:
@@ -28,14 +28,14 @@ def nodes_of_workers() -> tuple[int, ...]:
     return tuple(current().placement.client_nodes)
 
 
-def default_mesh(mode: ShardedMode) -> DeviceMesh:
+def default_mesh(sharding: Sharding) -> DeviceMesh:
     """All workers: in one dimension, or nodes times the workers of each (hybrid).
 
     Raises:
         ConfigError: hybrid, and a node with more workers than another.
     """
     device_type = default_device_type()
-    if rules_of(mode).mesh_dims == 1:
+    if sharding.mesh_dims == 1:
         return init_device_mesh(device_type, (dist.get_world_size(),), mesh_dim_names=("shard",))
     rows = workers_by_node(nodes_of_workers())
     return DeviceMesh(device_type, torch.tensor(rows, device="cpu"), mesh_dim_names=("replicate", "shard"))
@@ -59,22 +59,22 @@ def workers_by_node(node_by_worker: Sequence[int]) -> list[list[int]]:
     return [[rank for rank, node in enumerate(node_by_worker) if node == known] for known in counts]
 
 
-def require_fitting(mesh: DeviceMesh | None, mode: ShardedMode, node_by_worker: Sequence[int]) -> None:
+def require_fitting(mesh: DeviceMesh | None, sharding: Sharding, node_by_worker: Sequence[int]) -> None:
     """Return where the mesh, or the default one, has the mode's dimensions and its groups fit the nodes.
 
     Raises:
         ConfigError: with the mesh, the nodes, and what to do.
     """
-    wanted_dims = rules_of(mode).mesh_dims
+    wanted_dims, has_second = sharding.mesh_dims, keeps_any(sharding, Keeps.SECOND_SHARDS)
     if mesh is None:
-        if mode in (ShardedMode.HYBRID, ShardedMode.ZEROPP):
+        if wanted_dims == 2 or has_second:
             workers_by_node(node_by_worker)
         return
     if mesh.ndim != wanted_dims:
         kinds = {1: "one dimension, the workers that share each parameter", 2: "two, replicas times shards"}
         other = "use mode 'hybrid'" if mesh.ndim == 2 else "give a mesh of replicas times shards, or none"
         raise ConfigError(
-            f"mode {str(mode)!r} wants a mesh of {kinds[wanted_dims]}; got shape {tuple(mesh.shape)}: {other}",
+            f"mode {name_of(sharding)!r} wants a mesh of {kinds[wanted_dims]}; got shape {tuple(mesh.shape)}: {other}",
             key="mesh",
         )
     ranks = mesh.mesh.flatten().tolist()
@@ -83,7 +83,7 @@ def require_fitting(mesh: DeviceMesh | None, mode: ShardedMode, node_by_worker: 
     if wanted_dims == 2:
         for row in mesh.mesh.tolist():
             _require_whole_nodes(row, node_by_worker)
-    elif mode is ShardedMode.ZEROPP:
+    elif has_second:
         workers_by_node([node_by_worker[rank] for rank in ranks])
 
 

@@ -10,10 +10,12 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy
 
 from coarse.errors import ConfigError
-from coarse.parallel.sharded.modes import NodeReads, ShardedMode, mode_named
+from coarse.parallel.sharded.transfers import NodeReads
 from coarse.parallel.sharded.unit_cache import AcceleratorCache
 from coarse.protocol.odc import Sum
 from coarse.storage.wide_sum import DEFAULT_TOP
+from coarse.strategy.named import digest_of, sharding_named
+from coarse.strategy.sharding import LIVE, Keeps, Sharding, ZeroPP, keeps_any, name_of
 from coarse.torch.fsdp import mesh as meshes
 from coarse.torch.fsdp.account import DeviceAccount
 from coarse.torch.fsdp.groups import require_same_ranks
@@ -42,24 +44,31 @@ class Request:
 
     def plan_for(self, model: nn.Module | Sequence[nn.Module]) -> Plan:
         """What is to be done; ConfigError for what cannot work. Several modules are one unit."""
-        mode = mode_named(self.mode)
+        sharding = self.sharding()
         if self.collective not in COLLECTIVES:
             raise ConfigError(f"collective must be one of {COLLECTIVES}, got {self.collective!r}", key="collective")
-        if mode is ShardedMode.ODC:
-            self._check_on_demand()
+        if sharding.meets:
+            self._check_cache(sharding)
         else:
-            self._check_cache(mode)
-        self._check_reads(mode)
-        if self.quantised and mode is not ShardedMode.ZEROPP:
-            raise ConfigError(f"quantised gathers belong to mode 'zeropp', got {str(mode)!r}", key="quantised")
+            self._check_on_demand()
+        self._check_reads(sharding)
         modules = modules_of(model)
         for module in modules:
             require_no_ddp(module)
             require_unsharded(module)
         require_same_ranks()
-        meshes.require_fitting(self.mesh, mode, meshes.nodes_of_workers())
+        meshes.require_fitting(self.mesh, sharding, meshes.nodes_of_workers())
         units = [PlannedUnit("", modules)] if len(modules) > 1 else plan_units(modules[0], self.units)
-        return Plan(mode=mode, units=tuple(units), request=self)
+        return Plan(sharding=sharding, units=tuple(units), request=self)
+
+    def sharding(self) -> Sharding:
+        """The mode that is meant."""
+        found = sharding_named(self.mode, LIVE)
+        if not self.quantised:
+            return found
+        if type(found) is not ZeroPP:
+            raise ConfigError(f"quantised gathers belong to mode 'zeropp', got {name_of(found)!r}", key="quantised")
+        return ZeroPP(quantised=True)
 
     def options(self) -> str:
         """What of the arguments all workers must have alike, beside the mode and the units."""
@@ -81,14 +90,16 @@ class Request:
         is_alone = isinstance(self.cache, AcceleratorCache)
         return NodeReads.WHOLE if is_alone or device_type != "cpu" else NodeReads.PARTS
 
-    def _check_reads(self, mode: ShardedMode) -> None:
+    def _check_reads(self, sharding: Sharding) -> None:
         if self.reads is None:
             return
         if self.reads not in tuple(NodeReads):
             known = [str(one) for one in NodeReads]
             raise ConfigError(f"reads must be one of {known}, got {self.reads!r}", key="reads")
-        if mode is not ShardedMode.FCDP:
-            raise ConfigError(f"reads belongs to mode 'fcdp', which has a host copy; got {str(mode)!r}", key="reads")
+        if not keeps_any(sharding, Keeps.HOST_COPY):
+            raise ConfigError(
+                f"reads belongs to mode 'fcdp', which has a host copy; got {name_of(sharding)!r}", key="reads"
+            )
         if self.reads == NodeReads.PARTS and self.cache is not None:
             raise ConfigError(
                 "reads='parts' gathers among a node's workers, and with a cache each worker decides for itself what it "
@@ -119,15 +130,17 @@ class Request:
                 key="offload_policy",
             )
 
-    def _check_cache(self, mode: ShardedMode) -> None:
+    def _check_cache(self, sharding: Sharding) -> None:
         if self.sum != Sum.INT64 or self.sum_top != DEFAULT_TOP:
-            raise ConfigError(f"sum and sum_top belong to mode 'odc', got {str(mode)!r}", key="sum")
+            raise ConfigError(f"sum and sum_top belong to mode 'odc', got {name_of(sharding)!r}", key="sum")
         if self.cache is None:
             return
         if not isinstance(self.cache, AcceleratorCache):
             raise ConfigError(f"cache is a coarse.torch.AcceleratorCache, got {self.cache!r}", key="cache")
-        if mode is not ShardedMode.FCDP:
-            raise ConfigError(f"cache belongs to mode 'fcdp', which has a host copy; got {str(mode)!r}", key="cache")
+        if not keeps_any(sharding, Keeps.HOST_COPY):
+            raise ConfigError(
+                f"cache belongs to mode 'fcdp', which has a host copy; got {name_of(sharding)!r}", key="cache"
+            )
         if self.account is None or self.account.capacity_bytes is None:
             raise ConfigError(
                 "cache has to know how much memory the accelerator has; pass account=DeviceAccount(capacity_bytes)",
@@ -147,13 +160,15 @@ def modules_of(model: nn.Module | Sequence[nn.Module]) -> tuple[nn.Module, ...]:
 class Plan:
     """A request that can work on this worker."""
 
-    mode: ShardedMode
+    sharding: Sharding
     units: tuple[PlannedUnit, ...]
     request: Request
 
     def statement(self) -> list[str]:
         """What all workers must have alike, line by line."""
-        lines = [f"mode {self.mode} {self.request.options()}"]
+        lines = [f"mode {name_of(self.sharding)} {self.request.options()}"]
+        if own := digest_of(self.sharding):
+            lines.append(f"mode {name_of(self.sharding)}, whose file and options have the digest {own}")
         for unit in self.units:
             lines.append(f"unit {unit.name or 'root'} of {len(unit.modules)} modules")
             lines += [

@@ -12,9 +12,9 @@ from torch.utils.hooks import RemovableHandle
 
 import coarse
 from coarse.errors import ConfigError
-from coarse.parallel.sharded.unit_cache import Source
 from coarse.protocol.clock import WallClock
 from coarse.protocol.trace import Trace
+from coarse.strategy.sharding import Gather, Keeps, Source
 from coarse.torch.fsdp.unit import units_of
 
 if TYPE_CHECKING:
@@ -22,10 +22,9 @@ if TYPE_CHECKING:
 
 _COMPUTE, _TRANSFERS = 0, 1
 _CATEGORIES = {
-    Source.ALL_WORKERS: "gather between nodes",
-    Source.ALL_WORKERS_KEEPING: "gather between nodes, kept",
-    Source.NODE_BUFFER: "host load",
-    Source.SECONDARY_SHARDS: "gather on the node",
+    Source.ALL: "gather between nodes",
+    Source.HOST: "host load",
+    Source.NODE: "gather on the node",
 }
 
 
@@ -72,13 +71,14 @@ class TransferRecorder:
         """Seconds on the clock of the trace."""
         return self._clock.now_s()
 
-    def on_gather(self, what: str, source: Source, pending: Pending) -> None:
+    def on_gather(self, what: str, how: Gather, pending: Pending) -> None:
         """A gather was submitted."""
         submitted_s = self.now_s()
+        category = _CATEGORIES[how.source] + (", kept" if how.keep is not Keeps.NOTHING else "")
 
         def ended(over: Pending) -> None:
             if over.failure is None:
-                self._transferred(what, _CATEGORIES[source], submitted_s)
+                self._transferred(what, category, submitted_s)
 
         pending.when_over(ended)
 

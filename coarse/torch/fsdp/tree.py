@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from coarse.parallel.sharded.modes import Keeps, Phase
 from coarse.parallel.sharded.passes import ChangeWatch, Passes
+from coarse.parallel.sharded.transfers import Phase
 from coarse.protocol.dtypes import DType, Op
+from coarse.strategy.sharding import Keeps
 from coarse.torch.fsdp.fsdp2 import backward_task
 from coarse.torch.fsdp.groups import require_same
 from coarse.torch.fsdp.prefetching import EnteredUnits
@@ -62,7 +63,7 @@ class UnitTree:
         """MismatchError on all workers where they mean other units; see [Note: units by name]."""
         for indices in self._by_group():
             members = [self._units[index] for index in indices]
-            is_matched = any(unit.rules.keeps is Keeps.NODE_BUFFER for unit in members)
+            is_matched = any(unit.keeps is Keeps.HOST_COPY for unit in members)
             calls = [f"made by {unit.call}" for unit in members]
             lines = [
                 f"{unit.name}, {call}" if is_matched else unit.name for unit, call in zip(members, calls, strict=True)
@@ -82,7 +83,7 @@ class UnitTree:
         has_stepped = False
         for indices in self._by_group():
             members = [self._units[index] for index in indices]
-            if any(unit.rules.watches_changes or unit.fsdp.is_gathered() for unit in members):
+            if any(unit.keeps is not Keeps.NOTHING or unit.fsdp.is_gathered() for unit in members):
                 agreed = _agree(members[0].group, changed[indices], self._identity)
                 for unit, is_changed in zip(members, agreed.tolist(), strict=True):
                     if is_changed:

@@ -11,9 +11,10 @@ from torch import nn
 
 from coarse.errors import ConfigError
 from coarse.parallel.sharded.memory_ledger import MemoryKind
-from coarse.parallel.sharded.modes import Keeps, ModeRules, NodeReads, Phase
 from coarse.parallel.sharded.passes import Mark
-from coarse.parallel.sharded.unit_cache import Source, UnitCache
+from coarse.parallel.sharded.transfers import NodeReads, Phase
+from coarse.parallel.sharded.unit_cache import UnitCache
+from coarse.strategy.sharding import Gather, Keeps, Sharding, Source, Use, gathers, keeps_of, reuses_in_forward
 from coarse.torch.fsdp.checksum import checksum
 from coarse.torch.fsdp.fsdp2 import Fsdp2Unit, bound_to, gather_by_torch, is_in_backward
 from coarse.torch.fsdp.quantised import QuantisationError, dequantise, quantise
@@ -34,7 +35,7 @@ class TransferListener(Protocol):
         """Seconds on its clock."""
         ...
 
-    def on_gather(self, what: str, source: Source, pending: Pending) -> None:
+    def on_gather(self, what: str, how: Gather, pending: Pending) -> None:
         """A gather was submitted."""
         ...
 
@@ -51,12 +52,11 @@ class ShardedUnit:
         name: str,
         fsdp: Fsdp2Unit,
         group: WorkerGroup,
-        rules: ModeRules,
+        sharding: Sharding,
         *,
         call: str,
         replicas: WorkerGroup | None = None,
         account: DeviceAccount | None = None,
-        quantised: bool = False,
         reads: NodeReads = NodeReads.PARTS,
     ) -> None:
         self._reads = reads
@@ -67,16 +67,17 @@ class ShardedUnit:
         """What tells it from other units of its size: its call, then its name in the tree once that is known. Every
         transfer says it, so that workers that mean other units find out."""
         self.fsdp = fsdp
-        self.rules = rules
+        self.sharding = sharding
         self.group = group
-        self.quantisation = QuantisationError() if quantised else None
+        is_narrowed = any(gather.bits == 8 for _, gather in gathers(sharding))
+        self.quantisation = QuantisationError() if is_narrowed else None
         """What int8 gathers cost; None where they are exact."""
         self.recorder: TransferListener | None = None
         """Is told of transfers, while somebody records them."""
         self._transfers = Transfers(group)
         self._replicas = replicas
         self._account = account
-        self._cache = UnitCache(rules)
+        self._cache = UnitCache(sharding)
         self._buffer: NodeBuffer | None = None
         self._secondary: torch.Tensor | None = None
         self._mark_outside: Mark | None = None
@@ -107,6 +108,16 @@ class ShardedUnit:
             self._buffer = None
 
     @property
+    def is_trainable(self) -> bool:
+        """Whether it has parameters that are trained."""
+        return self.fsdp.trainable_nbytes() > 0
+
+    @property
+    def keeps(self) -> Keeps:
+        """What the mode keeps of it."""
+        return keeps_of(self.sharding, is_trainable=self.is_trainable)
+
+    @property
     def is_clean(self) -> bool:
         """Whether what is kept equals the parameters."""
         return self._cache.is_clean
@@ -115,7 +126,7 @@ class ShardedUnit:
 
     def mark(self) -> Mark:
         """The mark of this worker's shards now; without a checksum where nothing is kept that could be stale."""
-        shards = self.fsdp.shards() if self.rules.watches_changes or self.fsdp.is_gathered() else ()
+        shards = self.fsdp.shards() if self.keeps is not Keeps.NOTHING or self.fsdp.is_gathered() else ()
         self._served_versions = self.fsdp.versions()
         return Mark(self._served_versions, checksum(shards))
 
@@ -126,7 +137,7 @@ class ShardedUnit:
             ConfigError: they were written to after the forward of the whole tree had begun, and what it would meet was
                 gathered before.
         """
-        is_kept = self.rules.reuses_in_forward and self.is_clean
+        is_kept = self.is_clean and reuses_in_forward(self.sharding, is_trainable=self.is_trainable)
         if (is_kept or self.fsdp.is_gathered()) and self.fsdp.versions() != self._served_versions:
             raise ConfigError(
                 f"parameters of {self.name} were changed within a forward, after it had gathered them; change them "
@@ -157,47 +168,46 @@ class ShardedUnit:
     def gather(self, out: torch.Tensor, own: torch.Tensor) -> PendingWork:
         """Fill `out`, (p*n,), with the unit, of which `own`, (n,), is this worker's shard; returns at once."""
         in_backward = is_in_backward()
-        if self.rules.keeps is Keeps.NODE_BUFFER and (self._buffer is None or self._buffer.nbytes < out.nbytes):
+        if self.keeps is Keeps.HOST_COPY and (self._buffer is None or self._buffer.nbytes < out.nbytes):
             self.take_buffer(out.nbytes)  # parameters were given another type
-        source = self._source(in_backward)
+        how = self._how(in_backward)
         what = (Phase.BACKWARD_GATHER if in_backward else Phase.FORWARD_GATHER).of(self.name)
-        work = self._work(source, out, own, what)
+        work = self._work(how, out, own, what)
         if self.recorder is not None:
-            self.recorder.on_gather(what, source, work.pending)
+            self.recorder.on_gather(what, how, work.pending)
         return work
 
-    def _source(self, in_backward: bool) -> Source:
+    def _how(self, in_backward: bool) -> Gather:
         if in_backward or self.fsdp.is_in_forward():
-            source = self._cache.on_gather(in_backward=in_backward)
-            if source in (Source.ALL_WORKERS, Source.ALL_WORKERS_KEEPING):
+            how = self._cache.on_gather(in_backward=in_backward, is_trainable=self.is_trainable)
+            if self._is_from_shards(how):
                 self._served_versions = self.fsdp.versions()
-            return source
+            return how
         self._mark_outside = self.mark()
-        return Source.ALL_WORKERS
+        return Gather(self.sharding.gather(Use()).source)
 
-    def _work(self, source: Source, out: torch.Tensor, own: torch.Tensor, what: str) -> PendingWork:
-        if source is Source.NODE_BUFFER:
+    def _is_from_shards(self, how: Gather) -> bool:
+        """Whether a gather takes the parameters themselves, and not what was kept of them."""
+        return how.source is Source.ALL or (how.source is Source.NODE and self.sharding.mesh_dims == 2)
+
+    def _work(self, how: Gather, out: torch.Tensor, own: torch.Tensor, what: str) -> PendingWork:
+        if how.source is Source.HOST:
             assert self._buffer is not None
             if self._reads is NodeReads.PARTS and out.nbytes % len(self.group.node_ranks) == 0:
                 return self._transfers.read_part(out, self._buffer, what, self.identity)
             return self._transfers.read(out, self._buffer, what)
-        if source is Source.SECONDARY_SHARDS:
+        if not self._is_from_shards(how):
             assert self._secondary is not None
             return self._transfers.gather_near(out, self._secondary, what, self.identity)
-        if source is Source.ALL_WORKERS:
-            return self._transfers.gather(out, own, what, self.identity)
-        if self.rules.keeps is Keeps.NODE_BUFFER:
+        if how.keep is Keeps.HOST_COPY:
             return self._transfers.gather(out, own, what, self.identity, keep=self._buffer)
-        return self._gather_keeping_part(out, own, what)
+        work = self._gather(how, out, own, what)
+        return work.then(lambda: self._keep_part(out)) if how.keep is Keeps.SECOND_SHARDS else work
 
-    def _gather_keeping_part(self, out: torch.Tensor, own: torch.Tensor, what: str) -> PendingWork:
-        """Gather, and keep the 1/L of `out` that this worker holds for its node."""
-        members = self.group.node_ranks
-        part_nbytes = out.nbytes // len(members)
-        begin = members.index(self.group.rank) * part_nbytes
-        part = out.view(torch.uint8)[begin : begin + part_nbytes]
-        if self.quantisation is None or not out.is_floating_point():
-            return self._transfers.gather(out, own, what, self.identity).then(lambda: self._keep_part(part))
+    def _gather(self, how: Gather, out: torch.Tensor, own: torch.Tensor, what: str) -> PendingWork:
+        """Gather from all of the group, as it is or as int8."""
+        if how.bits == 16 or self.quantisation is None or not out.is_floating_point():
+            return self._transfers.gather(out, own, what, self.identity)
         sent = quantise(own)
         self.quantisation.note(own, sent)
         arriving = empty_beside(out, (self.group.size * sent.numel(),), torch.uint8)
@@ -205,12 +215,15 @@ class ShardedUnit:
         def finish() -> None:
             for row, place in zip(arriving.view(self.group.size, -1), out.view(self.group.size, -1), strict=True):
                 dequantise(row, place)
-            self._keep_part(part)
 
         return self._transfers.gather(arriving, sent, what, self.identity).then(finish)
 
-    def _keep_part(self, part: torch.Tensor) -> None:
-        """Copy (n,) uint8 as this worker's secondary shard."""
+    def _keep_part(self, out: torch.Tensor) -> None:
+        """Copy the 1/L of a gathered unit that this worker holds for its node."""
+        members = self.group.node_ranks
+        nbytes = out.nbytes // len(members)
+        begin = members.index(self.group.rank) * nbytes
+        part = out.view(torch.uint8)[begin : begin + nbytes]
         if self._secondary is None or self._secondary.nbytes != part.nbytes:
             self._secondary = empty_beside(part, part.shape, part.dtype)
             if self._account is not None:

@@ -11,7 +11,7 @@ from torch import nn
 import coarse
 import coarse.torch as ct
 from coarse import CoarseError, MismatchError, OutOfDeviceMemoryError
-from coarse.parallel.sharded.modes import ShardedMode
+from coarse.strategy.sharding import LIVE
 from coarse.torch.fsdp.groups import shard_groups
 from tests.support.volumes import TrainedShape, accelerator_nbytes
 
@@ -105,13 +105,13 @@ def each_mode_keeps_what_the_formulas_say() -> None:
         trainable_nbytes=WHOLE,
         gradient_nbytes=WHOLE,
     )
-    for mode in ShardedMode:
+    for mode in LIVE:
         training = Training.start(mode)
         training.step()
         used = training.account.ledger.used_by_kind()
         kept_bytes = used.pop("shards") + used.pop("caches", 0)
         assert kept_bytes == accelerator_nbytes(mode, shape), (mode, kept_bytes)
-        of_each_shard = NUM_WORKERS // NODE_WORKERS if mode is ShardedMode.HYBRID else 1
+        of_each_shard = NUM_WORKERS // NODE_WORKERS if mode == "hybrid" else 1
         assert used == {"optimizer states": of_each_shard * STATES}, (mode, used)
 
 

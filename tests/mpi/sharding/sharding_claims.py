@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 import coarse.torch as ct
-from tests.mpi.sharding import equality_claims, memory_claims, mode_claims, situation_claims
+from tests.mpi.sharding import equality_claims, memory_claims, mode_claims, own_mode_claims, situation_claims
 from tests.support.claims import report_claims
 
 if __name__ == "__main__":
@@ -21,7 +21,8 @@ if __name__ == "__main__":
         "situations": situation_claims.claims(),
         "broken rules": situation_claims.mutated(),
         "modes": equality_claims.claims(folder),
-        "two nodes": [*mode_claims.claims(folder), *memory_claims.CLAIMS],  # last: the others go on without a worker
+        # last: the others go on without a worker
+        "two nodes": [*own_mode_claims.CLAIMS, *mode_claims.claims(folder), *memory_claims.CLAIMS],
     }
     for name, claims in groups.items():
         (folder / name).mkdir(exist_ok=True)

@@ -11,7 +11,7 @@ from tests.support.layouts import partition_table
 
 HERE = Path(__file__).parent
 NUM_WORKERS = 4
-GROUPS = {"two nodes": 69} | (
+GROUPS = {"two nodes": 73} | (
     {"modes": 46, "situations": 75, "broken rules": 8}
     if takes_all()
     else {"modes": 26, "situations": 43, "broken rules": 4}

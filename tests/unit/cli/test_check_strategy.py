@@ -154,6 +154,20 @@ def test_what_a_strategy_refuses_is_no_fault(tmp_path):
     assert done.stdout.splitlines()[-1].endswith("refused: wants one node")
 
 
+def test_a_sharded_mode_is_checked_and_simulated(tmp_path):
+    path = REPOSITORY / "experiments" / "strategies" / "frozen_on_host.py"
+    done = CliRunner().invoke(check.app, ["--strategy", f"{path}:FrozenOnHost", "--set", "quantised=true"])
+    assert done.exit_code == 0, done.output
+    assert "trained units: second shards and frozen units: host copy" in done.stdout
+    assert done.stdout.count("(simulated)") == 3
+    assert len(path.read_text().splitlines()) <= 40
+    wrong = tmp_path / "wrong_sharding_of_a_test.py"
+    wrong.write_text("from coarse.strategy import *\nclass Mine(Sharding):\n    def gather(self, use): return 3\n")
+    done = CliRunner().invoke(check.app, ["--strategy", f"{wrong}:Mine"])
+    assert done.exit_code == 2
+    assert "a Gather of a Source and Keeps is wanted" in done.output
+
+
 def test_a_name_of_another_form_is_refused():
     assert CliRunner().invoke(check.app, ["--strategy", "mine.py"]).exit_code == 2
 

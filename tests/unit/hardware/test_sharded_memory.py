@@ -7,9 +7,10 @@ import pytest
 from coarse.errors import ConfigError
 from coarse.hardware.gpt import GPT_SHAPES, adapter_numel, gpt
 from coarse.hardware.models import uniform
-from coarse.hardware.sharded_memory import ShardedTraining, StatesHeld, largest_power_of_two, sharded_account
+from coarse.hardware.sharded_memory import ShardedTraining, largest_power_of_two, sharded_account
+from coarse.strategy.sharding import States
 
-TRAINING = ShardedTraining(model=gpt("gpt-30b", 256), num_gpus=32, num_nodes=4, held=StatesHeld.SHARDED)
+TRAINING = ShardedTraining(model=gpt("gpt-30b", 256), num_gpus=32, num_nodes=4, held=States.SHARDED)
 
 
 def row(training, name, batch=1):
@@ -22,7 +23,7 @@ def test_states_of_full_sharding_are_16_bytes_of_a_gpus_parameters():
 
 
 def test_a_secondary_copy_takes_a_nodes_share_more():
-    more = replace(TRAINING, held=StatesHeld.SECONDARY)
+    more = replace(TRAINING, held=States.SECONDARY)
     extra = sharded_account(more, 4).total_bytes - sharded_account(TRAINING, 4).total_bytes
     assert extra == pytest.approx(2 * TRAINING.model.num_parameters / 8, rel=1e-6)  # VI-A: about 7.5 GB
     doubled = replace(more, secondary_growth=2.0)
@@ -30,9 +31,9 @@ def test_a_secondary_copy_takes_a_nodes_share_more():
 
 
 def test_subgroups_hold_as_many_times_more_as_there_are_nodes():
-    subgroup = replace(TRAINING, held=StatesHeld.SUBGROUP)
+    subgroup = replace(TRAINING, held=States.SUBGROUP)
     assert row(subgroup, "parameters") == pytest.approx(4 * row(TRAINING, "parameters"), rel=1e-6)
-    replicated = replace(TRAINING, held=StatesHeld.REPLICATED)
+    replicated = replace(TRAINING, held=States.REPLICATED)
     assert row(replicated, "parameters") == 2 * TRAINING.model.num_parameters
     assert row(replicated, "optimizer states") == row(TRAINING, "optimizer states")
 

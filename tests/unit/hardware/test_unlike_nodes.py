@@ -18,9 +18,10 @@ from coarse.hardware.wire import Wire
 from coarse.protocol.toml import TomlFile
 from coarse.simulation.paged.scenario import PagedScenario
 from coarse.simulation.scenario import Scenario
-from coarse.simulation.sharded.modes import ShardedPolicy, SimulatedMode
+from coarse.simulation.sharded.modes import ShardedPolicy
 from coarse.simulation.sharded.scenario import ShardedScenario
 from coarse.simulation.training import simulate
+from coarse.strategy.sharding import Fcdp
 
 P3 = replace(load_preset("aws-p3"), num_nodes=4)
 SLOW_WIRE = Wire(name="old nic", bytes_per_s=P3.network.bytes_per_s / 3, latency_s=40e-6, duplex_bytes_per_s=1e9)
@@ -172,7 +173,7 @@ def test_a_network_wire_of_some_nodes_needs_one_of_the_others():
 def test_sharded_training_goes_at_the_pace_of_the_slowest_node_that_it_uses():
     def forward_s(*groups: UnlikeNodes) -> float:
         machine = replace(load_preset("fcdp-a40-10gbe"), num_nodes=4, unlike_nodes=groups)
-        policy = ShardedPolicy(mode=SimulatedMode.FCDP)
+        policy = ShardedPolicy(sharding=Fcdp())
         asked = ShardedScenario(
             machine=machine, model_name="gpt-10b", policy=policy, batch=8, num_nodes=2, gpus_per_node=8
         )

@@ -5,10 +5,11 @@ from coarse.hardware.topology_tree import HOST, Place, PlaceKind, Tree
 from coarse.hardware.wire import Wire
 from coarse.simulation.sharded.iteration import simulate_sharded
 from coarse.simulation.sharded.job import ShardedJob
-from coarse.simulation.sharded.modes import Schedule, ShardedPolicy, SimulatedMode
+from coarse.simulation.sharded.modes import Schedule, ShardedPolicy
 from coarse.simulation.sharded.report import ShardedReport
 from coarse.simulation.sharded.routes import Routes
 from coarse.simulation.sharded.units import Unit
+from coarse.strategy.sharding import Sharding
 
 
 def cluster(
@@ -50,7 +51,7 @@ def units(
 
 
 def simulated(
-    mode: SimulatedMode,
+    mode: Sharding,
     machine: Machine | None = None,
     *,
     of: tuple[Unit, ...] | None = None,
@@ -65,7 +66,7 @@ def simulated(
         ShardedJob(
             units=of or units(),
             routes=routes,
-            policy=ShardedPolicy(mode=mode, **(policy or {})),
+            policy=ShardedPolicy(sharding=mode, **(policy or {})),
             schedule=schedule,
             **settings,
         )

@@ -7,18 +7,18 @@ import pytest
 
 from coarse.collectives.shape import Collective
 from coarse.errors import ConfigError
-from coarse.parallel.sharded.modes import COLLECTIVE_MODES
-from coarse.simulation.sharded.modes import Schedule, ShardedPolicy, SimulatedMode
+from coarse.simulation.sharded.modes import Schedule, ShardedPolicy
 from coarse.simulation.sharded.report import rate_over_time
+from coarse.strategy.sharding import COLLECTIVE, SHARDINGS, SIMULATED, Fcdp, Fsdp, Hybrid, OnDemand, Zero2, ZeroPP
 from tests.support.volumes import TrainedShape, iteration_volume
 from tests.unit.simulation.sharded_jobs import cluster, simulated, spans, units
 
-MODES = list(SimulatedMode)
+MODES = [SHARDINGS[name]() for name in SIMULATED]
 LORA = {"of": units(nbytes=2, frozen_nbytes=18)}
 
 
 def test_fsdp_gathers_the_next_unit_while_one_computes():
-    report = simulated(SimulatedMode.FSDP)  # a gather or reduction sends 10 of 20 bytes over 10 bytes/s
+    report = simulated(Fsdp())  # a gather or reduction sends 10 of 20 bytes over 10 bytes/s
     assert spans(report, "forward gather") == [("u0", 0, 1), ("u1", 1, 2)]
     assert spans(report, "backward gather") == [("u1", 2, 3), ("u0", 3, 4)]
     assert spans(report, "compute") == [("u0", 1, 2), ("u1", 2, 3), ("u1", 3, 5), ("u0", 5, 7)]
@@ -27,20 +27,20 @@ def test_fsdp_gathers_the_next_unit_while_one_computes():
 
 
 def test_one_unit_in_flight_hides_nothing_but_a_reduction():
-    report = simulated(SimulatedMode.FSDP, in_flight_limit=1)
+    report = simulated(Fsdp(), in_flight_limit=1)
     assert spans(report, "compute") == [("u0", 1, 2), ("u1", 3, 4), ("u1", 5, 7), ("u0", 9, 11)]
     assert report.iteration_s == 12
 
 
 def test_without_prefetch_backward_waits_for_a_reduction_and_then_for_a_gather():
-    report = simulated(SimulatedMode.FSDP, backward_prefetch=False)
+    report = simulated(Fsdp(), backward_prefetch=False)
     assert spans(report, "reduce-scatter") == [("u1", 6, 7), ("u0", 10, 11)]
     assert spans(report, "backward gather") == [("u1", 3, 4), ("u0", 7, 8)]
     assert report.iteration_s == 11
 
 
 def test_fcdp_loads_in_backward_what_forward_has_stored():
-    report = simulated(SimulatedMode.FCDP)  # 20 bytes to and from the host over 20 bytes/s
+    report = simulated(Fcdp())  # 20 bytes to and from the host over 20 bytes/s
     assert spans(report, "store") == [("u0", 2, 3), ("u1", 3, 4)]
     assert spans(report, "backward gather") == [("u0", 3, 4), ("u1", 4, 5)]
     assert spans(report, "compute") == [("u0", 1, 2), ("u1", 2, 3), ("u1", 5, 7), ("u0", 7, 9)]
@@ -51,22 +51,22 @@ ROOT = (replace(units(1)[0], name="embedding", is_of_root=True), *units(1))
 
 
 def test_as_fsdp2_has_it_the_root_stays_until_backward_has_ended_and_compute_waits_for_reductions():
-    report = simulated(SimulatedMode.FSDP, of=ROOT, schedule=Schedule.FSDP2)
+    report = simulated(Fsdp(), of=ROOT, schedule=Schedule.FSDP2)
     assert spans(report, "forward gather") == [("root", 0, 1), ("u0", 1, 2)]
     assert spans(report, "backward gather") == [("u0", 2, 3)]
     assert spans(report, "compute") == [("embedding", 1, 2), ("u0", 2, 3), ("u0", 3, 5), ("embedding", 6, 8)]
     assert spans(report, "reduce-scatter") == [("u0", 5, 6), ("root", 8, 9)]
     assert report.iteration_s == 9
-    assert simulated(SimulatedMode.FSDP, of=ROOT).iteration_s == 8  # a gather more, beside compute
+    assert simulated(Fsdp(), of=ROOT).iteration_s == 8  # a gather more, beside compute
 
 
 def test_buckets_of_gradients_are_none_of_fsdp2s():
     with pytest.raises(ConfigError, match="reduces the gradients of each unit by itself"):
-        simulated(SimulatedMode.FSDP, schedule=Schedule.FSDP2, bucket_nbytes=100)
+        simulated(Fsdp(), schedule=Schedule.FSDP2, bucket_nbytes=100)
 
 
 def test_units_that_stay_on_the_gpu_are_neither_stored_nor_loaded():
-    report = simulated(SimulatedMode.FCDP, policy={"num_cached_units": 1})
+    report = simulated(Fcdp(), policy={"num_cached_units": 1})
     assert [unit for unit, _, _ in spans(report, "store")] == ["u1"]
     assert [unit for unit, _, _ in spans(report, "backward gather")] == ["u1"]
 
@@ -74,11 +74,11 @@ def test_units_that_stay_on_the_gpu_are_neither_stored_nor_loaded():
 @pytest.mark.parametrize(
     ("mode", "forward", "backward", "reduced", "after"),
     [
-        (SimulatedMode.ZERO2, 0, 0, 40, 40),
-        (SimulatedMode.FSDP, 40, 40, 40, 0),
-        (SimulatedMode.HYBRID, 0, 0, 80, 0),
-        (SimulatedMode.ZEROPP, 40, 0, 40, 0),
-        (SimulatedMode.FCDP, 40, 0, 40, 0),
+        (Zero2(), 0, 0, 40, 40),
+        (Fsdp(), 40, 40, 40, 0),
+        (Hybrid(), 0, 0, 80, 0),
+        (ZeroPP(), 40, 0, 40, 0),
+        (Fcdp(), 40, 0, 40, 0),
     ],
 )
 @pytest.mark.parametrize("collective", list(Collective))
@@ -98,10 +98,10 @@ def test_simulated_bytes_are_those_of_the_formulas_that_live_runs_are_held_again
         num_nodes=2, num_workers=4, parameter_nbytes=sum(unit.nbytes for unit in of), trainable_nbytes=120,
         gradient_nbytes=120, root_nbytes=of[0].nbytes if schedule is Schedule.FSDP2 else 0,
     )  # fmt: skip
-    for mode in COLLECTIVE_MODES:
+    for mode in COLLECTIVE:
         wanted = iteration_volume(mode, shape, is_ring=collective is Collective.RING)
         policy = {"collective": collective}
-        report = simulated(SimulatedMode(mode.value), machine, of=of, policy=policy, schedule=schedule)
+        report = simulated(SHARDINGS[mode](), machine, of=of, policy=policy, schedule=schedule)
         forward, backward, reduced = (
             report.crossing_nbytes(name) / 2 for name in ("forward gather", "backward gather", "reduce-scatter")
         )
@@ -112,16 +112,16 @@ def test_simulated_bytes_are_those_of_the_formulas_that_live_runs_are_held_again
 def test_a_ring_leaves_nodes_with_more_bytes_than_rails_do():
     machine = cluster(num_nodes=2, gpus_per_node=2)
     ring, rails = (
-        simulated(SimulatedMode.FSDP, machine, policy={"collective": collective}).crossing_nbytes("forward gather")
+        simulated(Fsdp(), machine, policy={"collective": collective}).crossing_nbytes("forward gather")
         for collective in (Collective.RING, Collective.HIERARCHICAL)
     )
     assert (ring, rails) == (2 * 2 * 15, 2 * 2 * 10)  # units, nodes, and 3/4 or 1/2 of 20 bytes
 
 
 def test_frozen_parameters_cross_for_zero3_and_not_for_fcdp_comm():
-    whole = simulated(SimulatedMode.FSDP, **LORA)
-    sched = simulated(SimulatedMode.FCDP, policy={"comm": False}, **LORA)
-    comm = simulated(SimulatedMode.FCDP, **LORA)
+    whole = simulated(Fsdp(), **LORA)
+    sched = simulated(Fcdp(comm=False), **LORA)
+    comm = simulated(Fcdp(), **LORA)
     names = ("forward gather", "backward gather", "reduce-scatter")
     assert [whole.crossing_nbytes(name) for name in names] == [40, 40, 4]
     assert [sched.crossing_nbytes(name) for name in names] == [40, 0, 4]
@@ -129,7 +129,7 @@ def test_frozen_parameters_cross_for_zero3_and_not_for_fcdp_comm():
 
 
 def test_adapters_that_stay_gathered_cross_once_after_the_step():
-    report = simulated(SimulatedMode.FCDP, policy={"keeps_adapters": True}, **LORA)
+    report = simulated(Fcdp(), policy={"keeps_adapters": True}, **LORA)
     assert report.crossing_nbytes("forward gather") == 0
     assert report.crossing_nbytes("gather after the step") == 4
     (gather,) = spans(report, "gather after the step")
@@ -138,21 +138,21 @@ def test_adapters_that_stay_gathered_cross_once_after_the_step():
 
 
 def test_a_bucket_that_never_fills_is_reduced_after_the_last_unit():
-    report = simulated(SimulatedMode.FSDP, bucket_nbytes=10**6)
+    report = simulated(Fsdp(), bucket_nbytes=10**6)
     assert len(spans(report, "reduce-scatter")) == 1
-    assert report.crossing_nbytes("reduce-scatter") == simulated(SimulatedMode.FSDP).crossing_nbytes("reduce-scatter")
-    assert report.iteration_s > simulated(SimulatedMode.FSDP).iteration_s
+    assert report.crossing_nbytes("reduce-scatter") == simulated(Fsdp()).crossing_nbytes("reduce-scatter")
+    assert report.iteration_s > simulated(Fsdp()).iteration_s
 
 
 def test_quantised_gathers_move_half_in_forward():
-    report = simulated(SimulatedMode.ZEROPP, policy={"quantised": True})
+    report = simulated(ZeroPP(quantised=True))
     assert (report.crossing_nbytes("forward gather"), report.crossing_nbytes("reduce-scatter")) == (20, 40)
 
 
 @pytest.mark.parametrize("network", [1.0, 10.0, 100.0])
 @pytest.mark.parametrize("gpus_per_node", [1, 2])
 def test_a_lower_limit_never_speeds_up_what_one_stream_does(gpus_per_node, network):
-    for mode in (SimulatedMode.FSDP, SimulatedMode.ZERO2, SimulatedMode.HYBRID):
+    for mode in (Fsdp(), Zero2(), Hybrid()):
         times_s = times_by_limit(mode, Collective.RING, gpus_per_node, network)
         assert all(fast <= slow * (1 + 1e-9) for slow, fast in pairwise(times_s)), mode
 
@@ -192,13 +192,13 @@ def test_one_node_sends_nothing_to_others(mode):
 
 
 def test_rates_over_time_add_up_to_the_bytes_that_crossed():
-    report = simulated(SimulatedMode.FSDP)
+    report = simulated(Fsdp())
     rates = rate_over_time(report, [0.0, 0.5, 2.5, report.iteration_s])
     assert sum(rate * s for rate, s in zip(rates, (0.5, 2.0, 5.5), strict=True)) == pytest.approx(120)
 
 
 def test_options_of_other_modes_are_refused():
-    with pytest.raises(ConfigError, match="zeropp"):
-        ShardedPolicy(mode=SimulatedMode.FCDP, quantised=True)
+    with pytest.raises(ConfigError, match="'odc' has no collectives"):
+        ShardedPolicy(sharding=OnDemand())
     with pytest.raises(ConfigError, match="at least 1 unit"):
-        simulated(SimulatedMode.FSDP, in_flight_limit=0)
+        simulated(Fsdp(), in_flight_limit=0)

@@ -8,15 +8,16 @@ from coarse.collectives.shape import Collective
 from coarse.errors import CapacityError, ConfigError
 from coarse.hardware.gpt import gpt
 from coarse.hardware.presets import load_preset
-from coarse.simulation.sharded.modes import Schedule, ShardedPolicy, SimulatedMode
+from coarse.simulation.sharded.modes import Schedule, ShardedPolicy
 from coarse.simulation.sharded.scenario import ShardedScenario
 from coarse.simulation.sharded.units import ComputeRate, units_of
+from coarse.strategy.sharding import Fcdp, Fsdp
 from tests.unit.simulation.sharded_jobs import simulated, units
 
 SCENARIO = ShardedScenario(
     machine=load_preset("fcdp-a40-10gbe"),
     model_name="gpt-10b",
-    policy=ShardedPolicy(mode=SimulatedMode.FCDP),
+    policy=ShardedPolicy(sharding=Fcdp()),
     batch=8,
     num_nodes=2,
     gpus_per_node=8,
@@ -62,7 +63,7 @@ def test_tau_fills_the_gpu_and_never_passes_it():
 
 
 def test_fcdp_holds_what_zero3_holds_and_a_batch_too_large_is_refused_with_one_that_fits():
-    zero3 = replace(SCENARIO, policy=ShardedPolicy(mode=SimulatedMode.FSDP))
+    zero3 = replace(SCENARIO, policy=ShardedPolicy(sharding=Fsdp()))
     assert zero3.account().total_bytes == SCENARIO.account().total_bytes
     largest = SCENARIO.largest_batch()
     assert replace(SCENARIO, batch=largest).require_fit()
@@ -71,7 +72,7 @@ def test_fcdp_holds_what_zero3_holds_and_a_batch_too_large_is_refused_with_one_t
 
 
 def test_an_iteration_takes_its_network_bound():
-    policy = ShardedPolicy(mode=SimulatedMode.FSDP, collective=Collective.RING)
+    policy = ShardedPolicy(sharding=Fsdp(), collective=Collective.RING)
     report = replace(SCENARIO, policy=policy, schedule=Schedule.OVERLAPPED).run()
     bound_s = 3 * 15 / 16 * 2 * SCENARIO.model.num_parameters / 1.186e9
     assert bound_s < report.iteration_s < 1.01 * bound_s
@@ -85,4 +86,4 @@ def test_what_makes_no_sense_is_refused(wrong):
 
 def test_units_of_one_name_are_refused():
     with pytest.raises(ConfigError, match="different names"):
-        simulated(SimulatedMode.FSDP, of=units(1) * 2)
+        simulated(Fsdp(), of=units(1) * 2)

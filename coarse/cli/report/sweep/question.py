@@ -35,8 +35,8 @@ from coarse.hardware.quantities import LARGEST, SMALLEST
 from coarse.protocol.config import COLLECTIVES
 from coarse.protocol.toml import TomlFile
 from coarse.simulation.paged.capacity import MODES as LUWU_MODES
-from coarse.simulation.sharded.modes import SimulatedMode
 from coarse.strategy.named import BUILT_IN, mode_name, options_from
+from coarse.strategy.sharding import SIMULATED, Sharding, name_of
 
 SETTINGS: dict[str, type] = {
     "machine": str, "model": str, "sequence": int, "step": int, "gpu": str, "peak_share": float, "iteration_s": float,
@@ -75,7 +75,7 @@ class Cell:
     @property
     def name(self) -> str:
         """The mode as rows have it."""
-        return self.mode.value if isinstance(self.mode, SimulatedMode) else mode_name(self.mode)
+        return name_of(self.mode) if isinstance(self.mode, Sharding) else mode_name(self.mode)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,7 +201,7 @@ def simulated(cell: Cell) -> Row:
         asked = _question(cell.settings)
         scenarios = asked.scenarios(changed_machine(cell.toml, cell.changes))
         ranges = ranges_of(cell.toml, cell.intervals, cell.num_samples, 0, cell.changes, scenarios.factors)
-        if isinstance(cell.mode, SimulatedMode):
+        if isinstance(cell.mode, Sharding):
             result, samples_s = _sharded(scenarios, cell.mode, ranges)
         else:
             result, samples_s = _data_parallel(scenarios, cell.mode, ranges)
@@ -225,7 +225,7 @@ def _data_parallel(scenarios: Scenarios, mode: str, ranges: Ranges | None) -> tu
     return result_of(scenario, job, report), ranges.iterations_s(scenarios, mode, job) if ranges else ()
 
 
-def _sharded(scenarios: Scenarios, mode: SimulatedMode, ranges: Ranges | None) -> tuple[Result, tuple[float, ...]]:
+def _sharded(scenarios: Scenarios, mode: Sharding, ranges: Ranges | None) -> tuple[Result, tuple[float, ...]]:
     outcome = sharded_outcome(scenarios, mode)
     return outcome.result, sharded_samples_s(ranges, scenarios, mode) if ranges else ()
 
@@ -238,11 +238,10 @@ def _question(settings: Mapping[str, Value]) -> Question:
         for key, value in settings.items()
         if key not in ("modes", "straggler", "options")
     }
-    options = text_of(settings.get("options", "none"))
     return Question(
         **plain,
         slow_downs=tuple(_slow_downs(text_of(settings.get("straggler", "none")))),
-        options=() if options == "none" else tuple(options.split("+")),
+        options=_options(settings),
     )
 
 
@@ -257,11 +256,16 @@ def _modes(settings: Mapping[str, Value]) -> Iterator[AnyMode]:
     for name in () if text is None else map(str.strip, text.split(",")):
         if name in LUWU_MODES:
             raise ConfigError(
-                f"--modes of a sweep are of {', '.join((*BUILT_IN, *SimulatedMode))}, got {name!r}; ask coarse "
+                f"--modes of a sweep are of {', '.join((*BUILT_IN, *SIMULATED))}, got {name!r}; ask coarse "
                 "predict for it at each point",
                 key="modes",
             )
-    return any_modes_of(text)
+    return any_modes_of(text, _options(settings))
+
+
+def _options(settings: Mapping[str, Value]) -> tuple[str, ...]:
+    text = text_of(settings.get("options", "none"))
+    return () if text == "none" else tuple(text.split("+"))
 
 
 def _file_of(model: str) -> Path | None:

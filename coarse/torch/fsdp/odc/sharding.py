@@ -9,9 +9,9 @@ from torch import nn
 
 from coarse.client.odc.model import OdcModel
 from coarse.errors import CapacityError, ConfigError
-from coarse.parallel.sharded.modes import ShardedMode
 from coarse.protocol.odc import EVERYTHING, OdcDeclaration, Sum
 from coarse.session import current
+from coarse.strategy.sharding import Sharding, name_of
 from coarse.torch.fsdp import mesh as meshes
 from coarse.torch.fsdp.fsdp2 import Fsdp2Unit, bound_to
 from coarse.torch.fsdp.groups import settle, shard_groups
@@ -33,7 +33,7 @@ def shard_on_demand(plan: Plan, call: str) -> None:
         CapacityError: a memory device has no room for what it would hold.
     """
     request = plan.request
-    mesh = meshes.default_mesh(plan.mode) if request.mesh is None else request.mesh
+    mesh = meshes.default_mesh(plan.sharding) if request.mesh is None else request.mesh
     members = meshes.shard_group_ranks(mesh)
     modules = [module for unit in plan.units for module in unit.modules]
     inner = list(dict.fromkeys(tree for module in modules for tree in trees_in(module)))
@@ -74,7 +74,7 @@ def shard_on_demand(plan: Plan, call: str) -> None:
         _watch(own)
 
 
-def require_one_mode(modules: Sequence[nn.Module], mode: ShardedMode) -> None:
+def require_one_mode(modules: Sequence[nn.Module], sharding: Sharding) -> None:
     """Return where what is sharded within these modules already is of a mode that goes with this one.
 
     Raises:
@@ -83,11 +83,11 @@ def require_one_mode(modules: Sequence[nn.Module], mode: ShardedMode) -> None:
     for module in modules:
         for name, part in module.named_modules():
             bound = bound_to(part)
-            if bound is not None and isinstance(bound, OnDemandUnit) != (mode is ShardedMode.ODC):
+            if bound is not None and isinstance(bound, OnDemandUnit) == sharding.meets:
                 theirs = "mode 'odc'" if isinstance(bound, OnDemandUnit) else "another mode than 'odc'"
                 raise ConfigError(
-                    f"{name} was sharded in {theirs}, and the module around it in mode {str(mode)!r}; use one for the "
-                    "whole model", key="mode",
+                    f"{name} was sharded in {theirs}, and the module around it in mode {name_of(sharding)!r}; use one "
+                    "for the whole model", key="mode",
                 )  # fmt: skip
 
 

@@ -13,9 +13,11 @@ from coarse.errors import CapacityError, ConfigError
 from coarse.hardware.compute import profile_at_peak_share
 from coarse.hardware.models import Precision
 from coarse.protocol.config import MODES
-from coarse.simulation.sharded.modes import SimulatedMode
+from coarse.strategy.sharding import SHARDINGS, SIMULATED, Fcdp, Fsdp, Zero2
+from tests.support.launch import REPOSITORY
 
 QUESTION = Question(machine="fcdp-a40-10gbe", model="bert-large", gpu="v100", batch=4, workers=4, nodes=2)
+ALL_SHARDED = [SHARDINGS[name]() for name in SIMULATED]
 
 
 def called(*arguments):
@@ -34,7 +36,7 @@ def everything(tmp_path_factory):
 
 def test_one_table_has_every_mode_that_is_possible_and_says_why_others_are_not(everything):
     run, output = everything
-    assert [row["name"] for row in run["rows"]] == [*list(MODES)[1:], *SimulatedMode]
+    assert [row["name"] for row in run["rows"]] == [*list(MODES)[1:], *SIMULATED]
     assert any(note.startswith("Left out dense: ") for note in run["notes"])
     assert "gather a block of layers at a time" in output
 
@@ -46,7 +48,7 @@ def test_all_modes_compute_alike_and_have_ranges(everything):
     assert all(min(row["samples_s"]) < row["iteration_s"] < max(row["samples_s"]) for row in run["rows"])
 
 
-@pytest.mark.parametrize("mode", SimulatedMode)
+@pytest.mark.parametrize("mode", ALL_SHARDED, ids=SIMULATED)
 def test_a_share_of_the_peak_gives_what_units_of_as_many_operations_give(mode):
     scenarios = QUESTION.scenarios()
     profile = profile_at_peak_share(scenarios.model, scenarios.machine.accelerator, 4, Precision.FP16, 0.2)
@@ -56,21 +58,21 @@ def test_a_share_of_the_peak_gives_what_units_of_as_many_operations_give(mode):
     assert [unit.trainable_nbytes for unit in by_profile.units] == [unit.trainable_nbytes for unit in by_share.units]
 
 
-@pytest.mark.parametrize("mode", SimulatedMode)
+@pytest.mark.parametrize("mode", ALL_SHARDED, ids=SIMULATED)
 def test_gpus_that_compute_beside_collectives_take_longer_by_at_most_the_stated_factor(mode):
     alone, beside = (
         sharded_scenario(replace(QUESTION, ring_slow_down=factor).scenarios(), mode).run() for factor in (1.0, 1.4)
     )
     assert alone.compute_s <= beside.compute_s <= 1.4 * alone.compute_s
     assert alone.iteration_s <= beside.iteration_s <= 1.4 * alone.iteration_s
-    assert mode is SimulatedMode.ZERO2 or alone.compute_s < beside.compute_s  # whose compute is never beside one
+    assert mode == Zero2() or alone.compute_s < beside.compute_s  # whose compute is never beside one
     spans = [end_s - begin_s for _, begin_s, end_s in beside.computed]
     assert sum(spans) == pytest.approx(beside.compute_s)
 
 
 def test_a_units_seconds_are_those_of_its_layers():
     scenarios = QUESTION.scenarios()
-    units = sharded_scenario(scenarios, SimulatedMode.FSDP).units
+    units = sharded_scenario(scenarios, Fsdp()).units
     assert sum(unit.forward_s for unit in units) == pytest.approx(scenarios.profile.total_forward_s)
     assert sum(unit.backward_s for unit in units) == pytest.approx(scenarios.profile.total_backward_s)
     assert sum(unit.nbytes for unit in units) == 4 * scenarios.model.num_parameters
@@ -79,17 +81,30 @@ def test_a_units_seconds_are_those_of_its_layers():
 
 def test_without_a_list_the_data_parallel_modes_are_asked_for_and_names_may_be_mixed():
     assert list(any_modes_of(None)) == list(MODES)
-    assert list(any_modes_of("fcdp, allreduce,fcdp")) == [SimulatedMode.FCDP, "allreduce"]
-    assert list(any_modes_of("all")) == [*MODES, *SimulatedMode]
+    assert list(any_modes_of("fcdp, allreduce,fcdp")) == [Fcdp(), "allreduce"]
+    assert list(any_modes_of("all")) == [*MODES, *ALL_SHARDED]
     with pytest.raises(ConfigError, match=r"dense, allreduce, coarse, zero2, .* all, or a strategy .* got 'fcpd'"):
         list(any_modes_of("fcpd"))
 
 
+def test_a_sharded_mode_of_ones_own_stands_in_the_table(tmp_path):
+    own = f"{REPOSITORY / 'experiments' / 'strategies' / 'frozen_on_host.py'}:FrozenOnHost"
+    (mode,) = any_modes_of(own, ["FrozenOnHost.quantised=true"])
+    assert mode.quantised
+    done = called("--machine", "fcdp-a40-10gbe", "--model", "resnet50", "--gpu", "v100", "--batch", 8, "--workers", 4,
+                  "--nodes", 2, "--samples", 0, "--modes", f"zeropp,{own},allreduce", "--set", "quantised=true",
+                  "--out", tmp_path)  # fmt: skip
+    assert done.exit_code == 0, done.output
+    rows = {row["name"]: row["iteration_s"] for row in json.loads((tmp_path / "run.json").read_text())["rows"]}
+    assert list(rows) == ["zeropp", "FrozenOnHost", "allreduce"]
+    assert rows["FrozenOnHost"] < rows["zeropp"]  # nothing is frozen, and it gathers int8
+
+
 def test_what_a_sharded_mode_cannot_do_is_refused():
     with pytest.raises(ConfigError, match="leave --straggler, --jitter and --degrade out"):
-        sharded_outcome(replace(QUESTION, slow_downs=((1, 2.0),)).scenarios(), SimulatedMode.FSDP)
+        sharded_outcome(replace(QUESTION, slow_downs=((1, 2.0),)).scenarios(), Fsdp())
     with pytest.raises(CapacityError, match="needs"):
-        sharded_outcome(replace(QUESTION, batch=4096).scenarios(), SimulatedMode.FSDP)
+        sharded_outcome(replace(QUESTION, batch=4096).scenarios(), Fsdp())
 
 
 def test_a_mode_asked_for_by_name_that_does_not_fit_ends_with_2(tmp_path):

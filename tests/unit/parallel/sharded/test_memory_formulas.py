@@ -3,23 +3,15 @@
 import pytest
 
 from coarse.hardware.models import uniform
-from coarse.hardware.sharded_memory import ShardedTraining, StatesHeld, sharded_account
-from coarse.parallel.sharded.modes import ShardedMode
+from coarse.hardware.sharded_memory import ShardedTraining, sharded_account
+from coarse.strategy.sharding import LIVE, SHARDINGS
 from tests.support.volumes import TrainedShape, accelerator_nbytes
 
-HELD = {
-    ShardedMode.FSDP: StatesHeld.SHARDED,
-    ShardedMode.HYBRID: StatesHeld.SUBGROUP,
-    ShardedMode.ZEROPP: StatesHeld.SECONDARY,
-    ShardedMode.FCDP: StatesHeld.SHARDED,
-    ShardedMode.ODC: StatesHeld.SHARDED,
-}
 
-
-@pytest.mark.parametrize("mode", ShardedMode)
+@pytest.mark.parametrize("mode", LIVE)
 def test_both_say_the_same(mode):
     model = uniform(num_layers=4, parameters_per_layer=4096)
-    training = ShardedTraining(model=model, num_gpus=16, num_nodes=2, held=HELD[mode])
+    training = ShardedTraining(model=model, num_gpus=16, num_nodes=2, held=SHARDINGS[mode].states)
     rows = {row.name: row.nbytes for row in sharded_account(training, 1).rows}
     whole = model.num_parameters * training.precision.itemsize
     shape = TrainedShape(

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 
 from coarse.errors import ConfigError
-from coarse.parallel.sharded.modes import ShardedMode, mode_named, rules_of
 from coarse.parallel.sharded.passes import ChangeWatch, Mark
-from coarse.parallel.sharded.unit_cache import AcceleratorCache, Source, UnitCache
+from coarse.parallel.sharded.unit_cache import AcceleratorCache, UnitCache
+from coarse.strategy.sharding import SHARDINGS, Gather, Keeps, Source
 
 EVENTS = ("change", "forward", "backward")
 
 
-def sources(mode: ShardedMode, events: tuple[str, ...]) -> list[Source]:
-    cache, found = UnitCache(rules_of(mode)), []
+def gathers_of(mode, events):
+    cache, found = UnitCache(SHARDINGS[mode]()), []
     for event in events:
         if event == "change":
             cache.on_changed()
@@ -23,43 +23,36 @@ def sources(mode: ShardedMode, events: tuple[str, ...]) -> list[Source]:
     return found
 
 
-@pytest.mark.parametrize("mode", [ShardedMode.FSDP, ShardedMode.HYBRID])
-def test_zero_3_always_gathers_from_all_workers(mode):
+@pytest.mark.parametrize(("mode", "source"), [("fsdp", Source.ALL), ("hybrid", Source.NODE)])
+def test_zero_3_always_gathers_from_all_workers_that_share_it(mode, source):
     for events in itertools.product(EVENTS, repeat=4):
-        assert set(sources(mode, events)) <= {Source.ALL_WORKERS}
+        assert set(gathers_of(mode, events)) <= {Gather(source)}
 
 
-@pytest.mark.parametrize("mode", [ShardedMode.ZEROPP, ShardedMode.FCDP])
-def test_nothing_is_taken_from_what_was_kept_before_the_last_change(mode):
+@pytest.mark.parametrize(("mode", "keeps"), [("zeropp", Keeps.SECOND_SHARDS), ("fcdp", Keeps.HOST_COPY)])
+def test_nothing_is_taken_from_what_was_kept_before_the_last_change(mode, keeps):
     for events in itertools.product(EVENTS, repeat=6):
-        cache, is_kept = UnitCache(rules_of(mode)), False
+        cache, is_kept = UnitCache(SHARDINGS[mode]()), False
         for event in events:
             if event == "change":
                 cache.on_changed()
                 is_kept = False
                 continue
-            source = cache.on_gather(in_backward=event == "backward")
-            assert is_kept or source is Source.ALL_WORKERS_KEEPING
+            found = cache.on_gather(in_backward=event == "backward")
+            assert is_kept or found == Gather(Source.ALL, keeps)
             is_kept = True
 
 
 def test_fcdp_gathers_from_all_workers_once_for_each_change():
     for events in itertools.product(EVENTS, repeat=6):
         bursts = [list(run) for is_change, run in itertools.groupby(events, lambda e: e == "change") if not is_change]
-        assert sources(ShardedMode.FCDP, events).count(Source.ALL_WORKERS_KEEPING) == len(bursts)
+        assert gathers_of("fcdp", events).count(Gather(Source.ALL, Keeps.HOST_COPY)) == len(bursts)
 
 
 def test_zeropp_gathers_every_forward_from_all_workers_and_no_backward_after_one():
-    steps = ("change", "forward", "backward") * 3
-    assert sources(ShardedMode.ZEROPP, steps) == [Source.ALL_WORKERS_KEEPING, Source.SECONDARY_SHARDS] * 3
-    assert sources(ShardedMode.ZEROPP, ("forward", "forward")) == [Source.ALL_WORKERS_KEEPING] * 2
-
-
-def test_a_mode_is_known_by_its_name_and_another_is_refused_with_all_names():
-    assert [mode_named(str(mode)) for mode in ShardedMode] == list(ShardedMode)
-    for wrong in ("FSDP", "", None, 3):
-        with pytest.raises(ConfigError, match="'fsdp', 'hybrid', 'zeropp', 'fcdp'"):
-            mode_named(wrong)
+    steps, first = ("change", "forward", "backward") * 3, Gather(Source.ALL, Keeps.SECOND_SHARDS)
+    assert gathers_of("zeropp", steps) == [first, Gather(Source.NODE)] * 3
+    assert gathers_of("zeropp", ("forward", "forward")) == [first] * 2
 
 
 def test_a_unit_has_changed_where_any_part_of_its_mark_has():

@@ -1,0 +1,265 @@
+# Pure: no MPI, threads, clock or environment.
+"""Sharded modes as objects: which transfers a unit needs in forward and backward, and what stays between.
+
+`fully_shard` and the simulator read the same ones. Sources: ZeRO-3 (FSDP), hybrid sharding (FSDP 3.2.2; MiCS), ZeRO++
+(hpZ, qwZ), FCDP (table I and section IV), ODC.
+"""
+
+import enum
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from typing import ClassVar, NamedTuple
+
+from coarse.errors import ConfigError
+
+
+class Source(enum.StrEnum):
+    """Where a unit's parameters come from."""
+
+    HELD = "held"
+    """Nothing moves: each worker has them."""
+    ALL = "all workers"
+    """From all workers' shards, between nodes."""
+    NODE = "the node's workers"
+    """From shards within the node: a worker's own in a mesh of two dimensions, else the second ones that it keeps."""
+    HOST = "the node's memory"
+    """From the copy in the node's memory devices."""
+
+
+class Keeps(enum.StrEnum):
+    """What stays of a unit that was gathered, until its parameters change."""
+
+    NOTHING = "nothing"
+    SECOND_SHARDS = "second shards"
+    """1/L of it with each of a node's L workers."""
+    HOST_COPY = "host copy"
+    """All of it, once in the memory devices of each node."""
+
+
+class States(enum.StrEnum):
+    """Where parameters and optimizer states lie between their uses; for accounts of memory."""
+
+    REPLICATED = "replicated"
+    """Parameters everywhere, gradients and optimizer states sharded over all GPUs (ZeRO-2)."""
+    SHARDED = "sharded"
+    """Everything over all GPUs (ZeRO-3, FCDP)."""
+    SECONDARY = "secondary"
+    """And the parameters once more over the GPUs of each node (ZeRO++)."""
+    SUBGROUP = "subgroup"
+    """Everything over the GPUs of each node (MiCS, hybrid sharding)."""
+
+
+class Use(NamedTuple):
+    """A unit, or its trainable or frozen part, is about to be used."""
+
+    in_backward: bool = False
+    is_clean: bool = False
+    """True if what is kept of it equals its parameters."""
+    is_trainable: bool = True
+
+
+class Gather(NamedTuple):
+    """How a unit is gathered for a use."""
+
+    source: Source
+    keep: Keeps = Keeps.NOTHING
+    bits: int = 16
+    """16: as it is; 8: int8 with a scale for each block (ZeRO++'s qwZ), from all workers."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sharding:
+    """Which transfers a unit needs, and what stays. Subclass it as a frozen dataclass, whose fields are its options.
+
+    Its methods are pure, and asked on all workers alike.
+    """
+
+    states: ClassVar[States] = States.SHARDED
+    """What accounts of memory count; `SECONDARY` where second shards are kept, `SUBGROUP` with a mesh of two
+    dimensions."""
+    mesh_dims: ClassVar[int] = 1
+    """1: shards over all workers; 2: over the workers of a node, repeated across, whose gradients are summed across."""
+    meets: ClassVar[bool] = True
+    """False if workers fetch and push each for itself and meet once a minibatch (ODC)."""
+
+    def gather(self, use: Use) -> Gather:
+        """Return how a unit is gathered."""
+        raise NotImplementedError(f"{type(self).__name__} has no gather(); return a coarse.strategy.Gather")
+
+    def __str__(self) -> str:
+        return name_of(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Zero2(Sharding):
+    """Parameters are everywhere; what the optimizer has changed is gathered after its step. Simulated alone."""
+
+    states: ClassVar[States] = States.REPLICATED
+
+    def gather(self, use: Use) -> Gather:
+        """See Sharding."""
+        return Gather(Source.HELD)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fsdp(Sharding):
+    """ZeRO-3: every unit is gathered from all workers in forward and again in backward."""
+
+    def gather(self, use: Use) -> Gather:
+        """See Sharding."""
+        return Gather(Source.ALL)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hybrid(Sharding):
+    """Sharded within a node or a subgroup, repeated across; gradients are summed across too (HSDP, MiCS)."""
+
+    states: ClassVar[States] = States.SUBGROUP
+    mesh_dims: ClassVar[int] = 2
+
+    def gather(self, use: Use) -> Gather:
+        """See Sharding."""
+        return Gather(Source.NODE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ZeroPP(Sharding):
+    """After forward's gather each worker keeps 1/L of the unit, from which its node gathers in backward (hpZ)."""
+
+    states: ClassVar[States] = States.SECONDARY
+    quantised: bool = False
+    """Gather int8 in forward (qwZ)."""
+
+    def gather(self, use: Use) -> Gather:
+        """See Sharding."""
+        if use.in_backward and use.is_clean:
+            return Gather(Source.NODE)
+        return Gather(Source.ALL, Keeps.SECOND_SHARDS, 8 if self.quantised else 16)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fcdp(Sharding):
+    """Gathered units stay in the node's memory devices until their parameters change."""
+
+    comm: bool = True
+    """Read them there in forward too, so that frozen ones are never gathered between nodes again (FCDP-Comm)."""
+
+    def gather(self, use: Use) -> Gather:
+        """See Sharding."""
+        if use.is_clean and (use.in_backward or self.comm):
+            return Gather(Source.HOST)
+        return Gather(Source.ALL, Keeps.HOST_COPY)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnDemand(Sharding):
+    """ODC: workers fetch shards and push gradients each for itself, and meet once a minibatch. Live alone."""
+
+    meets: ClassVar[bool] = False
+
+    def gather(self, use: Use) -> Gather:
+        """See Sharding."""
+        return Gather(Source.ALL)
+
+
+SHARDINGS: dict[str, type[Sharding]] = {
+    "zero2": Zero2,
+    "fsdp": Fsdp,
+    "hybrid": Hybrid,
+    "zeropp": ZeroPP,
+    "fcdp": Fcdp,
+    "odc": OnDemand,
+}
+"""coarse's own, by their names."""
+SIMULATED = tuple(name for name in SHARDINGS if name != "odc")
+"""Those that the simulator of collectives runs; ODC's rule of when is another."""
+LIVE = tuple(name for name in SHARDINGS if name != "zero2")
+"""Those of `fully_shard`."""
+COLLECTIVE = tuple(name for name in LIVE if name in SIMULATED)
+"""Those that are both."""
+
+
+def name_of(sharding: Sharding) -> str:
+    """Return a mode's name: one of coarse's own, or that of its class."""
+    return next((name for name, kind in SHARDINGS.items() if kind is type(sharding)), type(sharding).__name__)
+
+
+def gathers(sharding: Sharding, *, is_trainable: bool | None = None) -> Iterator[tuple[Use, Gather]]:
+    """Yield every use, of trainable or frozen parameters or both, and how the unit is gathered for it."""
+    kinds = (True, False) if is_trainable is None else (is_trainable,)
+    for in_backward, is_clean, trained in product((False, True), (False, True), kinds):
+        use = Use(in_backward, is_clean, trained)
+        yield use, sharding.gather(use)
+
+
+def keeps_of(sharding: Sharding, *, is_trainable: bool) -> Keeps:
+    """Return what a mode keeps of trainable, or frozen, units; NOTHING where it keeps nothing in any use."""
+    found = {gather.keep for _, gather in gathers(sharding, is_trainable=is_trainable)} - {Keeps.NOTHING}
+    return found.pop() if found else Keeps.NOTHING
+
+
+def keeps_any(sharding: Sharding, *kinds: Keeps) -> bool:
+    """Return whether a mode keeps one of these of trainable units or of frozen ones."""
+    return any(keeps_of(sharding, is_trainable=is_trainable) in kinds for is_trainable in (True, False))
+
+
+def reuses_in_forward(sharding: Sharding, *, is_trainable: bool = True) -> bool:
+    """Return whether forward too is served from what is kept while no parameter has changed (FCDP-Comm)."""
+    return sharding.gather(Use(is_clean=True, is_trainable=is_trainable)).source in (Source.NODE, Source.HOST)
+
+
+def require_sharding(sharding: object, mode: str) -> Sharding:
+    """Return a sharding whose every gather can be carried out.
+
+    Raises:
+        ConfigError: it is none, or one of its uses wants what it does not keep; it says which.
+    """
+    if not isinstance(sharding, Sharding):
+        raise ConfigError(f"mode {mode}: {sharding!r} is no coarse.strategy.Sharding", key="mode")
+    name = type(sharding).__name__
+    try:
+        every = dict(gathers(sharding))
+    except Exception as error:
+        said = f"{name}.gather raised {type(error).__name__}: {error}; correct the mode"
+        raise ConfigError(said, key="mode") from error
+    for use, found in every.items():
+        if wrong := "" if _is_gather(found) else "a Gather of a Source and Keeps is wanted":
+            raise _wrong(name, use, found, wrong)
+    for use, found in every.items():
+        kept = {every[other].keep for other in every if other.is_trainable == use.is_trainable} - {Keeps.NOTHING}
+        if len(kept) > 1:
+            raise _wrong(name, use, found, f"one kind of copy is kept, and these are {', '.join(sorted(kept))}")
+        if wrong := _misfit(sharding, use, found, next(iter(kept), Keeps.NOTHING)):
+            raise _wrong(name, use, found, wrong)
+    return sharding
+
+
+def _is_gather(found: object) -> bool:
+    return isinstance(found, Gather) and isinstance(found.source, Source) and isinstance(found.keep, Keeps)
+
+
+def _wrong(name: str, use: Use, found: object, why: str) -> ConfigError:
+    return ConfigError(f"{name}.gather({use}) returned {found}: {why}; correct the mode", key="mode")
+
+
+def _misfit(sharding: Sharding, use: Use, found: Gather, own: Keeps) -> str:
+    """Why a gather cannot be carried out where `own` is kept; "" where it can."""
+    if found.bits not in (8, 16):
+        return f"bits are 16 or 8, got {found.bits!r}"
+    if found.bits == 8 and (found.source is not Source.ALL or found.keep is Keeps.HOST_COPY):
+        return "int8 is gathered from all workers, and not into the node's memory"
+    if (found.source is Source.HELD) != (sharding.states is States.REPLICATED):
+        return "HELD is for states that are REPLICATED, and no other source is"
+    if sharding.mesh_dims == 2:
+        if found.source is Source.ALL or Keeps.SECOND_SHARDS in (found.keep, own):
+            return "with a mesh of two dimensions each node has all shards, and keeps no second ones"
+    elif found.source is Source.NODE and not (use.is_clean and own is Keeps.SECOND_SHARDS):
+        return "a node has second shards where these are kept and clean"
+    if found.source is Source.HOST and not (use.is_clean and own is Keeps.HOST_COPY):
+        return "the node's memory has a copy where one is kept and clean"
+    if found.keep is not Keeps.NOTHING and found.source not in (Source.ALL, Source.NODE):
+        return "what is kept is what was gathered"
+    if sharding.states is not States.SECONDARY and own is Keeps.SECOND_SHARDS:
+        return "second shards take memory: set states = States.SECONDARY"
+    return ""
