@@ -67,12 +67,12 @@ from coarse.simulation.paged.scenario import modes_of as luwu_modes_of
 from coarse.simulation.report import mean_durations
 from coarse.simulation.sites import STEPWISE_RANKS
 from coarse.strategy.named import BUILT_IN, mode_name
-from coarse.strategy.sharding import SIMULATED, Sharding, name_of
+from coarse.strategy.sharding import PREDICTED, Sharding, name_of
 
 _BATCH = 2
 TRACE = ".trace.json"
 """Behind the name of a mode: its trace."""
-_ALL_MODES = ",".join((*BUILT_IN, *SIMULATED, ALL))
+_ALL_MODES = ",".join((*BUILT_IN, *PREDICTED, ALL))
 _LUWU_MODES = ",".join(LUWU_MODES)
 _TAKEN = {"machine", "model", "batch", "workers", "modes", "out", "prefetch", "peak_share"}
 """Options of predictions of LuWu and its baselines."""

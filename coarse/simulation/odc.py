@@ -14,7 +14,8 @@ from itertools import zip_longest
 from typing import Any
 
 from coarse.client.odc.protocol import Fetch, OdcClient
-from coarse.hardware.links import Link
+from coarse.hardware.links import Link, path_alone_s
+from coarse.hardware.machine import Machine
 from coarse.protocol.odc import NO_TOKENS, OdcDeclaration, OdcLayout, Spots
 from coarse.protocol.odc_records import OdcRows, OdcShards, OdcSums
 from coarse.protocol.plan import Placement
@@ -25,6 +26,9 @@ from coarse.proxy.odc_steps import OdcAdd, OdcAddInOrder, OdcDone, OdcMerge, Odc
 from coarse.simulation.engine import Engine
 
 _MODEL = 0
+_PROBE_BYTES = 1 << 30
+_NO_TIME = 1e15
+"""Bytes/s of what takes no time."""
 Waits = Iterator["float | Callable[[], bool]"]
 """What a worker's program yields: seconds to compute, or what it waits for."""
 
@@ -37,17 +41,40 @@ class OdcRates:
     """Of a worker that reads a unit out of its node's memory."""
     add_bytes_per_s: float = 0.0
     """Of a device that adds a piece's row."""
-    node_bytes_per_s: float = 1e15
+    node_bytes_per_s: float = _NO_TIME
     """Of each node's link, in each direction."""
     node_latency_s: float = 0.0
+
+    @classmethod
+    def of(cls, machine: Machine, num_nodes: int, gpus_per_node: int) -> "OdcRates":
+        """Return the rates of a machine, whose GPUs are the workers and whose nodes have a memory device each.
+
+        All GPUs of a node read at once, each by its way from the host's memory; a node sends and receives over the way
+        between the first GPUs of two nodes; a device adds as its adders do.
+        """
+        engine, nbytes = Engine(machine.links), _PROBE_BYTES
+        for gpu in range(gpus_per_node):
+            engine.move(("read", gpu), machine.host_path(f"gpu{gpu}", to_host=False), nbytes, lambda: None)
+        engine.run()
+        between: list[Link] = []
+        if num_nodes > 1:
+            path = machine.path("gpu0", f"gpu{len(machine.tree.gpus)}")
+            between = [machine.links[link] for link in path]
+        latency_s = path_alone_s(between, 0)
+        return cls(
+            read_bytes_per_s=nbytes / engine.now_s,
+            add_bytes_per_s=machine.memory_device.adder_bytes_per_s,
+            node_bytes_per_s=nbytes / (path_alone_s(between, nbytes) - latency_s) if between else _NO_TIME,
+            node_latency_s=latency_s,
+        )
 
 
 @dataclass(frozen=True)
 class Microbatch:
-    """Seconds of one unit's forward and of its backward, the same for all units."""
+    """Seconds of each unit's forward and of its backward: by unit, or one number for each of them."""
 
-    forward_s: float
-    backward_s: float
+    forward_s: float | tuple[float, ...]
+    backward_s: float | tuple[float, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,14 +152,16 @@ class SimulatedOdc:
                 self._ended_s.append(0.0)
             self._ended_s[number] = self._engine.now_s
 
-    def _pass(self, client: OdcClient, units: Sequence[int], seconds: float, *, is_backward: bool) -> Waits:
+    def _pass(
+        self, client: OdcClient, units: Sequence[int], seconds: float | tuple[float, ...], *, is_backward: bool
+    ) -> Waits:
         """Through all units; each is fetched while the one before it is computed."""
         fetch = client.fetch(units[0])
         for unit, following in zip_longest(units, units[1:]):
             yield from self._read(client, unit, fetch)
             if following is not None:
                 fetch = client.fetch(following)
-            yield seconds
+            yield seconds[unit] if isinstance(seconds, tuple) else seconds
             if is_backward:
                 yield from self._push(client, unit)
 

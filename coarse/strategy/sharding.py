@@ -176,6 +176,8 @@ SIMULATED = tuple(name for name in SHARDINGS if name != "odc")
 """Those that the simulator of collectives runs; ODC's rule of when is another."""
 LIVE = tuple(name for name in SHARDINGS if name != "zero2")
 """Those of `fully_shard`."""
+PREDICTED = (*SIMULATED, "odc")
+"""Those of `coarse predict`."""
 COLLECTIVE = tuple(name for name in LIVE if name in SIMULATED)
 """Those that are both."""
 

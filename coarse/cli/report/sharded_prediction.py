@@ -9,9 +9,11 @@ from coarse.cli.report.ranges import Ranges
 from coarse.cli.report.run import Result
 from coarse.errors import ConfigError
 from coarse.simulation.sharded.modes import ShardedPolicy
+from coarse.simulation.sharded.on_demand import OnDemandReport, simulate_on_demand
+from coarse.simulation.sharded.report import ShardedReport
 from coarse.simulation.sharded.scenario import CACHE_SHARE, ShardedScenario
 from coarse.strategy.named import BUILT_IN, found_in_module, mode_name, options_from, sharding_named
-from coarse.strategy.sharding import SIMULATED, Keeps, Sharding, keeps_any, name_of
+from coarse.strategy.sharding import PREDICTED, SIMULATED, Fsdp, Keeps, Sharding, keeps_any, name_of
 
 ALL = "all"
 """Every mode, data-parallel and sharded."""
@@ -22,7 +24,7 @@ AnyMode = str | Sharding
 
 NOTE = (
     "Sharded modes gather a block of layers at a time, in the precision of the compute, and take the same times of "
-    "compute; data-parallel ones synchronise gradients in fp32. LuWu's modes and odc ask for other inputs."
+    "compute; data-parallel ones synchronise gradients in fp32. LuWu's modes ask for other inputs."
 )
 
 
@@ -45,8 +47,8 @@ def any_modes_of(text: str | None, options: Sequence[str] = ()) -> Iterator[AnyM
     if twice := [name for name in shown if shown.count(name) > 1]:
         raise ConfigError(f"--modes has two classes of the name {twice[0]!r}; name one otherwise", key="modes")
     for name in names:
-        if name not in BUILT_IN and name not in SIMULATED and ":" not in name:
-            known = ", ".join((*BUILT_IN, *SIMULATED))
+        if name not in BUILT_IN and name not in PREDICTED and ":" not in name:
+            known = ", ".join((*BUILT_IN, *PREDICTED))
             raise ConfigError(
                 f"--modes must be one of {known}, {ALL}, or a strategy as MODULE:CLASS or FILE.py:CLASS, got {name!r}",
                 key="modes",
@@ -55,8 +57,8 @@ def any_modes_of(text: str | None, options: Sequence[str] = ()) -> Iterator[AnyM
 
 
 def _mode_of(name: str, options: Sequence[str]) -> AnyMode:
-    if name in SIMULATED:
-        return sharding_named(name, SIMULATED)
+    if name in PREDICTED:
+        return sharding_named(name, PREDICTED)
     found = found_in_module(name) if ":" in name else None
     if inspect.isclass(found) and issubclass(found, Sharding):
         return sharding_named(name, SIMULATED, options=options_from(options, name))
@@ -77,7 +79,7 @@ def sharded_scenario(scenarios: Scenarios, mode: Sharding) -> ShardedScenario:
         own_model=scenarios.model,
         profile=profile,
         precision=profile.precision,
-        policy=ShardedPolicy(sharding=mode),
+        policy=ShardedPolicy(sharding=mode if mode.meets else Fsdp()),  # odc holds what fsdp does
         batch=asked.batch,
         num_nodes=asked.nodes,
         gpus_per_node=asked.workers // asked.nodes,
@@ -90,7 +92,14 @@ def sharded_samples_s(
     ranges: Ranges, scenarios: Scenarios, mode: Sharding, on_progress: Callable[[float], None] = lambda _: None
 ) -> tuple[float, ...]:
     """Seconds of a sharded mode's iteration at each point of its inputs."""
-    return ranges.everywhere(scenarios, lambda other: sharded_scenario(other, mode).run().iteration_s, on_progress)
+    def iteration_s(other: Scenarios) -> float:
+        return _run(sharded_scenario(other, mode), mode).iteration_s
+
+    return ranges.everywhere(scenarios, iteration_s, on_progress)
+
+
+def _run(scenario: ShardedScenario, mode: Sharding) -> ShardedReport | OnDemandReport:
+    return scenario.run() if mode.meets else simulate_on_demand(scenario)
 
 
 def sharded_outcome(scenarios: Scenarios, mode: Sharding) -> ShardedOutcome:
@@ -101,8 +110,11 @@ def sharded_outcome(scenarios: Scenarios, mode: Sharding) -> ShardedOutcome:
     """
     scenario = sharded_scenario(scenarios, mode)
     memory = scenario.require_fit()
-    report = scenario.run()
-    links = sorted(zip(scenario.machine.links, report.link_nbytes, strict=True), key=lambda use: -use[1])
+    report = _run(scenario, mode)
+    if isinstance(report, OnDemandReport):
+        uses = [("a node to others", report.sent_nbytes)]
+    else:
+        uses = [(link.name, nbytes) for link, nbytes in zip(scenario.machine.links, report.link_nbytes, strict=True)]
     return ShardedOutcome(
         result=Result(
             name=name_of(mode),
@@ -111,7 +123,7 @@ def sharded_outcome(scenarios: Scenarios, mode: Sharding) -> ShardedOutcome:
             compute_s=report.compute_s,
             exposed_s=max(0.0, report.exposed_s),
             idle_s=0.0,
-            link_bytes=tuple((link.name, nbytes) for link, nbytes in links if nbytes > 0),
+            link_bytes=tuple(use for use in sorted(uses, key=lambda use: -use[1]) if use[1] > 0),
         ),
         memory_bytes=memory.total_bytes + scenario.cached_bytes,
     )

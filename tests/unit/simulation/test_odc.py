@@ -1,9 +1,11 @@
 """On-demand communication on a virtual clock: the paper's formula, bytes by the tables, a slow worker, full slots."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 
+from coarse.hardware.presets import load_preset
 from coarse.protocol.dtypes import DType
 from coarse.protocol.odc import EVERYTHING, OdcDeclaration, OdcUnit, Sum
 from coarse.simulation.odc import Microbatch, OdcRates, OdcRun, SimulatedOdc
@@ -54,6 +56,24 @@ def test_a_slow_network_costs_what_its_rate_says_and_less_with_a_cache():
     plain, kept = (run((0, 0, 1, 1), work, rates, cache_bytes=cache) for cache in (0, EVERYTHING))
     assert plain.ended_s[0] >= plain.sent_bytes[0] / 1e6
     assert plain.ended_s[0] / kept.ended_s[0] > 3
+
+
+def test_units_may_take_unlike_times():
+    work, rates = Microbatch((1.0, 2.0, 3.0), (2.0, 4.0, 6.0)), OdcRates()
+    units = tuple(OdcUnit(4 * ELEMENTS, (ELEMENTS,), int(DType.FLOAT32)) for _ in range(NUM_UNITS))
+    declaration = OdcDeclaration(members=(0, 1), units=units, sum=Sum.INT64, cache_bytes=0, top=18, num_slots=4)
+    found = SimulatedOdc(placement_of((0, 1), (0, 1)), declaration, rates).run([[[work], [work]]])
+    assert found.ended_s == pytest.approx((18.0,))
+
+
+def test_rates_of_a_machine_are_those_of_its_links():
+    machine = replace(load_preset("fcdp-a40-10gbe"), num_nodes=2)
+    one, many = (OdcRates.of(machine, 2, gpus) for gpus in (1, 8))
+    assert one.node_bytes_per_s == pytest.approx(many.node_bytes_per_s)
+    assert one.node_bytes_per_s == pytest.approx(min(link.bytes_per_s for link in machine.links), rel=0.01)
+    assert many.read_bytes_per_s <= one.read_bytes_per_s  # GPUs share the way from the host's memory
+    assert one.add_bytes_per_s == machine.memory_device.adder_bytes_per_s
+    assert OdcRates.of(machine, 1, 1).node_latency_s == 0
 
 
 def test_full_slots_hold_their_worker_and_nobody_else():

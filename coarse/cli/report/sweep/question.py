@@ -36,7 +36,7 @@ from coarse.protocol.config import COLLECTIVES
 from coarse.protocol.toml import TomlFile
 from coarse.simulation.paged.capacity import MODES as LUWU_MODES
 from coarse.strategy.named import BUILT_IN, mode_name, options_from
-from coarse.strategy.sharding import SIMULATED, Sharding, name_of
+from coarse.strategy.sharding import PREDICTED, Sharding, name_of
 
 SETTINGS: dict[str, type] = {
     "machine": str, "model": str, "sequence": int, "step": int, "gpu": str, "peak_share": float, "iteration_s": float,
@@ -256,7 +256,7 @@ def _modes(settings: Mapping[str, Value]) -> Iterator[AnyMode]:
     for name in () if text is None else map(str.strip, text.split(",")):
         if name in LUWU_MODES:
             raise ConfigError(
-                f"--modes of a sweep are of {', '.join((*BUILT_IN, *SIMULATED))}, got {name!r}; ask coarse "
+                f"--modes of a sweep are of {', '.join((*BUILT_IN, *PREDICTED))}, got {name!r}; ask coarse "
                 "predict for it at each point",
                 key="modes",
             )

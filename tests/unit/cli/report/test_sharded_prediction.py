@@ -87,6 +87,20 @@ def test_without_a_list_the_data_parallel_modes_are_asked_for_and_names_may_be_m
         list(any_modes_of("fcpd"))
 
 
+def test_odc_sends_what_its_table_says_and_is_never_faster_than_its_link():
+    """Docs/odc.md: a node sends 2 M L (N-1)/N W of shards, and M L (N-1)/N W of gradients; here M is 1, L 2, N 2."""
+    scenarios = QUESTION.scenarios()
+    (mode,) = any_modes_of("odc")
+    found = sharded_outcome(scenarios, mode)
+    ((_, sent_nbytes),) = found.result.link_bytes
+    whole = 4 * scenarios.model.num_parameters
+    assert sent_nbytes == pytest.approx(3 * 2 / 2 * whole, rel=0.01)
+    assert found.memory_bytes == sharded_outcome(scenarios, Fsdp()).memory_bytes
+    compute_s = sharded_outcome(scenarios, Fsdp()).result.compute_s
+    assert found.result.compute_s == pytest.approx(compute_s)
+    assert found.result.iteration_s >= sent_nbytes / min(link.bytes_per_s for link in scenarios.machine.links)
+
+
 def test_a_sharded_mode_of_ones_own_stands_in_the_table(tmp_path):
     own = f"{REPOSITORY / 'experiments' / 'strategies' / 'frozen_on_host.py'}:FrozenOnHost"
     (mode,) = any_modes_of(own, ["FrozenOnHost.quantised=true"])
