@@ -245,7 +245,7 @@ def describe(array: np.ndarray, name: str, op: Op, priority: int) -> Descriptor:
     synchronised."""
     dtype = int(_wire_type_of(array, name))
     known = current().require_client().protocol.named.get(name) if type(name) is str else None
-    wanted = (dtype, op, array.shape, priority, "", 0)
+    wanted = (dtype, op, array.shape, priority, "", 0, 0)
     if known is not None and type(priority) is int and known.descriptor[1:] == wanted:
         return known.descriptor
     return checked(Descriptor(name, dtype, _checked_op(name, op), array.shape, priority))

@@ -237,6 +237,8 @@ class ClientProtocol:
         elif offset >= 0:
             state.device, state.offset, state.phase = route, offset, KeyPhase.IDLE
         self.keys[key] = self.named[name] = state
+        if self.placement.is_planned_by_others:
+            descriptor = descriptor._replace(plan=self.placement.digest_of(descriptor.tensor(key), self.facts))
         register = Register(
             self.client, key, self.epoch, descriptor, state.device, state.offset
         )

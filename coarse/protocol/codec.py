@@ -57,7 +57,7 @@ RING_HEADER_BYTES = _RING.size
 _LENGTH = struct.Struct("<I")
 _ALIGNMENT = 64
 """What lies behind a record begins at a multiple of it."""
-_REGION = struct.Struct("<BBBBIIQqqiHHq")
+_REGION = struct.Struct("<BBBBIIQqqiHHqI")
 _EXTENTS = tuple(struct.Struct(f"<{num_dimensions}Q") for num_dimensions in range(65))
 """By number of dimensions, of which numpy and torch have 64 at most."""
 _PUSH_KIND, _READY_KIND, _REGISTER_KIND, _LOCATED_KIND = 1, 2, 3, 4
@@ -114,12 +114,12 @@ def decode(frame: bytes) -> Record:
 
 def _encode_region(record: Register | Located) -> bytes:
     client, key, epoch, descriptor, device, offset = record
-    name, dtype, op, shape, priority, parts, hint = descriptor
+    name, dtype, op, shape, priority, parts, hint, plan = descriptor
     kind = _REGISTER_KIND if type(record) is Register else _LOCATED_KIND
     text, of = name.encode(), parts.encode()
     try:
         head = _REGION.pack(
-            kind, dtype, op, len(shape), client, epoch, key, offset, priority, device, len(text), len(of), hint
+            kind, dtype, op, len(shape), client, epoch, key, offset, priority, device, len(text), len(of), hint, plan
         )
         return head + _EXTENTS[len(shape)].pack(*shape) + text + of
     except (struct.error, IndexError) as error:
@@ -128,14 +128,14 @@ def _encode_region(record: Register | Located) -> bytes:
 
 
 def _decode_region(frame: bytes) -> Register | Located:
-    kind, dtype, op, num_dimensions, client, epoch, key, offset, priority, device, text, of, hint = (
+    kind, dtype, op, num_dimensions, client, epoch, key, offset, priority, device, text, of, hint, plan = (
         _REGION.unpack_from(frame)
     )
     extents = _EXTENTS[num_dimensions]
     at = _REGION.size + extents.size
     shape = extents.unpack_from(frame, _REGION.size)
     name, parts = frame[at : at + text].decode(), frame[at + text : at + text + of].decode()
-    descriptor = Descriptor(name, dtype, op, shape, priority, parts, hint)
+    descriptor = Descriptor(name, dtype, op, shape, priority, parts, hint, plan)
     record_type = Register if kind == _REGISTER_KIND else Located
     return record_type(client, key, epoch, descriptor, device, offset)
 

@@ -4,6 +4,7 @@ All ranks compute the same plan from the same facts, so nothing about it travels
 routing and partitioning, IV-A for sync groups).
 """
 
+import zlib
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple, Protocol
@@ -194,6 +195,18 @@ class Placement:
             self._known.clear()
         self._known[tensor] = facts, carried_out[1]
         return carried_out[1]
+
+    @cached_property
+    def is_planned_by_others(self) -> bool:
+        """Whether the strategy is not coarse's own, so that ranks tell one another what they have planned."""
+        return not type(self.planner).__module__.startswith("coarse.")
+
+    def digest_of(self, tensor: Tensor, facts: tuple[Facts, ...]) -> int:
+        """Return 32 bits of the plan of a tensor, never 0; 0 of coarse's own strategies."""
+        if not self.is_planned_by_others:
+            return 0
+        plan = self.plan_of(tensor, facts)
+        return zlib.crc32(repr((plan.homes, plan.members_by_block, plan.contributors_by_device)).encode()) or 1
 
     def describe(self, endpoint: int) -> str:
         """An endpoint by name, for people."""

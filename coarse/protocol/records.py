@@ -47,6 +47,8 @@ class Descriptor(NamedTuple):
     """Of a group of tensors end to end: how many they are, and a digest of their types and shapes."""
     hint: int = 0
     """What the strategy chose for it among all buckets of its model."""
+    plan: int = 0
+    """Digest of the client's plan, of a strategy that is not coarse's own; 0 else, and before it registers."""
 
     def is_alike(self, other: "Descriptor") -> bool:
         """Whether one contribution can be added to the other."""

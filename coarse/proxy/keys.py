@@ -67,7 +67,16 @@ class KeyState:
                     f"{mine.name!r}: rank {reference.client} has {mine} but rank {client} has {theirs}; "
                     "all ranks must push a name with one shape, dtype and op"
                 )
+            if mine.plan != theirs.plan:
+                return _planned_otherwise(mine.name, f"rank {client}", f"rank {reference.client}")
         return None
+
+    def misplanned(self, facts: tuple[Facts, ...], placement: Placement, device: int) -> str | None:
+        """How this device's plan differs from that of all clients, or None."""
+        descriptor = self.located[min(self.located)].descriptor
+        if descriptor.plan in (0, placement.digest_of(descriptor.tensor(self.key), facts)):
+            return None
+        return _planned_otherwise(descriptor.name, f"memory device {device}", "the workers")
 
     def settle(
         self, facts: tuple[Facts, ...], placement: Placement, device: int
@@ -157,3 +166,10 @@ class KeyState:
         skip = element * self._itemsize
         located = self.located
         return tuple([Region(located[c].device, located[c].offset + skip) for c in clients])
+
+
+def _planned_otherwise(name: str, who: str, others: str) -> str:
+    return (
+        f"{name!r}: on {who} the strategy's plan() gives another plan than on {others}; let it depend on its arguments "
+        "alone, and not on the rank, a hash, the clock or chance: coarse check --strategy"
+    )

@@ -94,6 +94,12 @@ class Synchronisation:
         state.failed = failed
         return [Send(client, failed) for client in sorted(state.served)]
 
+    def _fail_everywhere(self, failed: Failed) -> list[Instruction]:
+        """Fail a key here and at all other devices."""
+        num_clients, num_devices = self._placement.num_clients, self._placement.num_devices
+        others = [num_clients + device for device in range(num_devices) if device != self._device]
+        return [*(Send(endpoint, failed) for endpoint in others), *self.on_failed(failed)]
+
     def excuse(self, client: int, round_: int) -> list[Instruction]:
         """A client has joined: from now on it counts as zero. Rounds that are over are ignored."""
         if round_ < self._round:
@@ -226,6 +232,8 @@ class Synchronisation:
                 return []
             if state.failed is not None:
                 return []
+            if text := state.misplanned(facts, self._placement, self._device):
+                return self._fail_everywhere(Failed(state.key, state.epoch, "MismatchError", text))
             for chunk in state.settle(facts, self._placement, self._device):
                 steps += self._take_chunk(state, chunk)
         for push in state.take_early():

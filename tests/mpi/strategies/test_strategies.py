@@ -155,6 +155,22 @@ def test_decisions_that_cannot_be_written_are_said_and_every_rank_leaves(tmp_pat
     assert "have not ended" not in done.stderr
 
 
+@pytest.mark.parametrize(("rank", "said"), [(1, "rank 1"), (3, "memory device 1")])
+def test_a_plan_that_one_rank_makes_otherwise_is_an_error_on_every_worker(rank, said, tmp_path):
+    """A worker's, and a memory device's; with different homes, adders and numbers of shards."""
+    path = tmp_path / "by_rank.py"
+    path.write_text(
+        "import os\nfrom dataclasses import dataclass\nfrom coarse.strategy import Coarse, ring_of_all\n\n"
+        "@dataclass(frozen=True, kw_only=True)\nclass ByRank(Coarse):\n"
+        "    def plan(self, tensor, cluster, facts):\n"
+        f"        is_other = os.environ['OMPI_COMM_WORLD_RANK'] == '{rank}' and tensor.num_elements == 1000\n"
+        "        return ring_of_all(tensor, cluster, [int(is_other)] * 2, 256 if is_other else 1 << 20)\n"
+    )
+    environ = {"COARSE_MODE": f"{path}:ByRank", "COARSE_PARTITION": "2:2", "COARSE_STALL_TIMEOUT_S": "20"}
+    done = mpirun(4, HERE / "other_plan.py", said, env=environ, timeout_s=60.0)
+    assert done.returncode == 0, done.stderr
+
+
 def test_two_ranks_with_two_versions_of_a_file_are_refused(tmp_path):
     path = tmp_path / "mine.py"
     path.write_text((EXAMPLES / "hierarchical.py").read_text())

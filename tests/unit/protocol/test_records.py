@@ -29,7 +29,7 @@ RECORDS = typing.get_args(Record)
 U16, U32, U64 = (st.integers(0, 2**bits - 1) for bits in (16, 32, 64))
 NARROW = {
     "client": U16,
-    **dict.fromkeys(("epoch", "round", "first", "last", "shard", "step"), U32),
+    **dict.fromkeys(("epoch", "round", "first", "last", "shard", "step", "plan"), U32),
     **dict.fromkeys(("key", "version"), U64),
     **dict.fromkeys(("dtype", "op"), st.integers(0, 255)),
     "device": st.integers(-1, 2**31 - 1),
