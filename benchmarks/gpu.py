@@ -30,7 +30,7 @@ from torch.nn import functional
 import coarse
 import coarse.torch as ct
 from benchmarks.provenance import provenance
-from coarse.storage.gpu.available import gpus
+from coarse.gpu.available import gpus
 from experiments.gpt.model import Block, GptShape
 
 if TYPE_CHECKING:  # importing it starts MPI, which is for ranks

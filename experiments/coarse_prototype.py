@@ -23,9 +23,9 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))  # so that the script 
 from coarse.emulation.launch import ALLOWED_OVERRUN_SHARE, EmulatedResult, first_dilation
 from coarse.emulation.order import RunOrder
 from coarse.errors import CoarseError, ConfigError
+from coarse.gpu.available import gpus
 from coarse.simulation.report import WorkerIteration
 from coarse.simulation.training import simulate
-from coarse.storage.gpu.available import gpus
 
 if TYPE_CHECKING:  # importing it starts MPI, which is for ranks
     from mpi4py import MPI

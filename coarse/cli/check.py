@@ -16,6 +16,7 @@ import coarse
 from coarse.cli.own_mode import SetOptions
 from coarse.cli.wrong_input import wrong_input_ends_with_2
 from coarse.errors import CapacityError, ConfigError, GpuError, UnsupportedError
+from coarse.gpu.available import gpus
 from coarse.launch.mpirun import missing_defaults, mpirun_version, parameter_files, usable_mpirun
 from coarse.protocol.config import Config, load_config, require_mode
 from coarse.protocol.distribution import VERSION
@@ -25,7 +26,6 @@ from coarse.protocol.place import Anywhere
 from coarse.protocol.units import GIB, MIB
 from coarse.session import require_processor
 from coarse.storage.device_file import open_device_file
-from coarse.storage.gpu.available import gpus
 from coarse.storage.lent import why_not_here
 from coarse.storage.numa import memory_nodes
 from coarse.storage.region import available_bytes, total_bytes

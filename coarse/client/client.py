@@ -18,10 +18,10 @@ from coarse.client.protocol import ClientKey, KeyPhase, ToDevice
 from coarse.client.refusals import ANSWER_S, error_of, not_taken, require_fit, stalled, unregistered
 from coarse.client.regions import KeyRegions
 from coarse.errors import CapacityError, CoarseError, DeadRankError, InFlightError, MismatchError, NotInitializedError
+from coarse.gpu.interface import is_on_gpu
 from coarse.protocol.plan import runs_of
 from coarse.protocol.records import Allocate, Descriptor, Free
 from coarse.protocol.units import MIB
-from coarse.storage.gpu.interface import is_on_gpu
 from coarse.storage.region import DeviceMemory
 
 if TYPE_CHECKING:  # few jobs need it

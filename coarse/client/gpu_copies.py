@@ -22,10 +22,10 @@ from coarse.client.pinned_ranges import PinnedRanges
 from coarse.client.protocol import ClientKey, ToDevice
 from coarse.client.regions import KeyRegions
 from coarse.errors import CapacityError, CoarseError, GpuError
+from coarse.gpu.available import gpus
+from coarse.gpu.interface import AnyArray, Event, GpuArray, Stream, address_of, is_on_gpu
 from coarse.protocol.plan import runs_of
 from coarse.protocol.units import MIB
-from coarse.storage.gpu.available import gpus
-from coarse.storage.gpu.interface import AnyArray, Event, GpuArray, Stream, address_of, is_on_gpu
 
 _Departure = tuple[Event, Callable[[], None]]
 _PIECE_BYTES = 16 * MIB

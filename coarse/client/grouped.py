@@ -15,10 +15,10 @@ import numpy as np
 from coarse.client.client import Client
 from coarse.client.handle import Handle
 from coarse.errors import StallError
+from coarse.gpu.available import empty_like, gpus
+from coarse.gpu.interface import AnyArray, is_on_gpu
 from coarse.protocol.dtypes import DType, Op
 from coarse.protocol.records import Descriptor
-from coarse.storage.gpu.available import empty_like, gpus
-from coarse.storage.gpu.interface import AnyArray, is_on_gpu
 
 
 class Pack(NamedTuple):

@@ -22,10 +22,10 @@ from coarse.client.protocol import ClientKey, KeyPhase, ToDevice
 from coarse.client.refusals import not_kept
 from coarse.client.regions import KeyRegions
 from coarse.errors import CoarseError
+from coarse.gpu.interface import address_of, is_on_gpu
 from coarse.protocol.dtypes import STORAGE
 from coarse.protocol.plan import mask_of, runs_of
 from coarse.protocol.records import Lend, Reach, Reclaim
-from coarse.storage.gpu.interface import address_of, is_on_gpu
 from coarse.storage.lent import allow_others, is_lendable
 
 _ANSWER_S = 10.0

@@ -10,13 +10,13 @@ from coarse.client.client import Client
 from coarse.client.probing import ProbeCopy, Probing
 from coarse.client.protocol import ToDevice
 from coarse.errors import CapacityError
+from coarse.gpu.available import gpus
+from coarse.gpu.interface import is_on_gpu
+from coarse.gpu.staging import host_staging
 from coarse.protocol.clock import Clock
 from coarse.protocol.plan import Cluster, Facts
 from coarse.protocol.records import Probe
 from coarse.protocol.units import MIB
-from coarse.storage.gpu.available import gpus
-from coarse.storage.gpu.interface import is_on_gpu
-from coarse.storage.gpu.staging import host_staging
 from coarse.strategy.strategy import Strategy
 
 _PINGS = 10

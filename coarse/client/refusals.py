@@ -7,9 +7,9 @@ import numpy as np
 
 from coarse import errors
 from coarse.errors import CoarseError, DeadRankError, InFlightError, NotKeptError, StallError
+from coarse.gpu.interface import AnyArray, is_on_gpu
 from coarse.protocol.dtypes import STORAGE
 from coarse.protocol.records import Descriptor, Failed
-from coarse.storage.gpu.interface import AnyArray, is_on_gpu
 
 ANSWER_S = 1.0
 """How long devices are given to say for whom they wait."""

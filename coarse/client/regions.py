@@ -5,10 +5,10 @@ from collections.abc import Mapping
 import numpy as np
 
 from coarse.client.protocol import ClientKey, KeyPhase
+from coarse.gpu.available import gpus
+from coarse.gpu.interface import address_of, is_on_gpu
 from coarse.protocol.dtypes import STORAGE
 from coarse.protocol.records import Descriptor
-from coarse.storage.gpu.available import gpus
-from coarse.storage.gpu.interface import address_of, is_on_gpu
 from coarse.storage.region import DeviceMemory
 
 

@@ -17,15 +17,8 @@ import numpy as np
 from coarse.client.protocol import ToDevice
 from coarse.client.states import DeviceStates, label
 from coarse.errors import CapacityError, CoarseError, DeadRankError, SnapshotError, StallError
-from coarse.protocol.snapshot_records import (
-    Held,
-    HeldEntry,
-    SnapshotBegin,
-    SnapshotFailed,
-    SnapshotTouch,
-    fragments,
-    shortened,
-)
+from coarse.protocol.fragments import fragments, shortened
+from coarse.protocol.snapshot_records import Held, HeldEntry, SnapshotBegin, SnapshotFailed, SnapshotTouch
 from coarse.protocol.units import MIB
 from coarse.storage.snapshots.filesystem import require_safetensors
 from coarse.storage.snapshots.manifest import check_metadata

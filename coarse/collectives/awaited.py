@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from coarse.storage.gpu.interface import Event
+from coarse.gpu.interface import Event
 
 if TYPE_CHECKING:  # importing it starts MPI
     from mpi4py import MPI

@@ -6,11 +6,11 @@ import numpy as np
 
 from coarse.client.client import Client
 from coarse.client.handle import Handle
+from coarse.gpu.available import gpus
+from coarse.gpu.interface import AnyArray
 from coarse.protocol.dtypes import DType
 from coarse.protocol.halves import narrowed
 from coarse.protocol.records import Descriptor
-from coarse.storage.gpu.available import gpus
-from coarse.storage.gpu.interface import AnyArray
 
 
 def stored(value: float, descriptor: Descriptor) -> np.generic:

@@ -12,10 +12,6 @@ for everybody.
 import json
 from typing import Any, NamedTuple
 
-FRAGMENT_CHARACTERS = 16 * 1024
-"""So that a record fits a ring, whatever JSON makes of its characters."""
-_REASON_CHARACTERS = 2000
-
 
 class SnapshotBegin(NamedTuple):
     """A fragment of what a client's device shall hold; all fragments together are JSON."""
@@ -137,15 +133,3 @@ class Held(NamedTuple):
             for name, dtype, shape, offset, is_staged in entries
         )
         return cls(folder, step, metadata, what, found, staging_offset)
-
-
-def fragments(text: str) -> list[tuple[bool, str]]:
-    """A text in pieces that fit records: (whether it is the last, piece) each."""
-    step = FRAGMENT_CHARACTERS
-    pieces = [text[begin : begin + step] for begin in range(0, len(text), step)] or [""]
-    return [(index == len(pieces) - 1, piece) for index, piece in enumerate(pieces)]
-
-
-def shortened(reason: str) -> str:
-    """A reason that fits a record."""
-    return reason if len(reason) <= _REASON_CHARACTERS else f"{reason[:_REASON_CHARACTERS]} ..."

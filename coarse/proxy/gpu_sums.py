@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from coarse.gpu.buffers import GpuBuffers, Lent
+from coarse.gpu.interface import AnyArray, Event, Gpus
 from coarse.protocol.dtypes import DType, Op
 from coarse.proxy.instructions import Reduce, Region, RingReduce
 from coarse.proxy.ring_buffers import ArrayOf
-from coarse.storage.gpu.buffers import GpuBuffers, Lent
-from coarse.storage.gpu.interface import AnyArray, Event, Gpus
 from coarse.storage.reduce import identity
 
 MOST_UNDER_WAY = 2

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from coarse.gpu.available import gpus
 from coarse.protocol.clock import Clock
 from coarse.protocol.codec import decode, encode
 from coarse.protocol.dtypes import DType
@@ -42,7 +43,6 @@ from coarse.proxy.protocol import ProxyProtocol
 from coarse.proxy.ring_buffers import ArrayOf, RingBuffers
 from coarse.proxy.snapshot_writer import SnapshotWriter
 from coarse.proxy.work import UrgentFirst, Work
-from coarse.storage.gpu.available import gpus
 from coarse.storage.gpu_memory import GpuDeviceMemory
 from coarse.storage.lent import why_not
 from coarse.storage.reduce import Elements

@@ -6,6 +6,7 @@ See [Note: snapshot records] in snapshot_records.py.
 
 from dataclasses import dataclass, field
 
+from coarse.protocol.fragments import shortened
 from coarse.protocol.plan import Placement
 from coarse.protocol.snapshot_records import (
     Held,
@@ -15,7 +16,6 @@ from coarse.protocol.snapshot_records import (
     SnapshotJoined,
     SnapshotLeft,
     SnapshotPart,
-    shortened,
 )
 from coarse.proxy.snapshot_steps import CommitParts, DropFolder, MakeFolder, SnapshotStep
 

@@ -7,6 +7,7 @@ See [Note: snapshot records] in snapshot_records.py.
 from collections.abc import Callable, Iterable
 
 from coarse.protocol.dtypes import DType
+from coarse.protocol.fragments import fragments, shortened
 from coarse.protocol.plan import Placement
 from coarse.protocol.snapshot_records import (
     Held,
@@ -21,8 +22,6 @@ from coarse.protocol.snapshot_records import (
     SnapshotLeft,
     SnapshotPart,
     SnapshotTouch,
-    fragments,
-    shortened,
 )
 from coarse.proxy.instructions import Instruction, Send
 from coarse.proxy.snapshot_coordinator import SnapshotCoordinator, ToAllDevices

@@ -12,8 +12,8 @@ from typing import cast
 import numpy as np
 
 from coarse.errors import CapacityError, ConfigError, GpuError
-from coarse.storage.gpu.available import gpus
-from coarse.storage.gpu.interface import GpuArray, GpuInfo, GpuOffer, address_of
+from coarse.gpu.available import gpus
+from coarse.gpu.interface import GpuArray, GpuInfo, GpuOffer, address_of
 from coarse.storage.region import DeviceMemory, MemoryFile, PageSource, create_memory_file, total_bytes
 
 _STEP_BYTES = 2 << 20

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from coarse.errors import LentMemoryError
-from coarse.storage.gpu.interface import address_of
+from coarse.gpu.interface import address_of
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _YAMA = Path("/proc/sys/kernel/yama/ptrace_scope")

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from coarse.errors import CapacityError
-from coarse.storage.gpu.interface import GpuOffer
+from coarse.gpu.interface import GpuOffer
 
 _HEADROOM_BYTES = 64 * 1024 * 1024
 """What `reserve` leaves to the rest of the machine."""

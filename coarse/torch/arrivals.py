@@ -8,9 +8,9 @@ import numpy as np
 import torch
 
 from coarse.collectives.awaited import Awaited, Copied
-from coarse.storage.gpu.available import gpus
-from coarse.storage.gpu.interface import Event
-from coarse.storage.gpu.staging import Stage, host_staging
+from coarse.gpu.available import gpus
+from coarse.gpu.interface import Event
+from coarse.gpu.staging import Stage, host_staging
 from coarse.torch.on_gpu import goes_by_gpu, gpu_bytes_of, gpu_of, in_its_stream
 from coarse.torch.tensors import bytes_of
 

@@ -9,11 +9,11 @@ from typing import cast
 import numpy as np
 import torch
 
+from coarse.gpu.available import gpus, gpus_if_any
+from coarse.gpu.interface import GpuArray
+from coarse.gpu.interface import is_on_gpu as is_array_on_gpu
 from coarse.protocol.distribution import how_to_install
 from coarse.protocol.dtypes import DType
-from coarse.storage.gpu.available import gpus, gpus_if_any
-from coarse.storage.gpu.interface import GpuArray
-from coarse.storage.gpu.interface import is_on_gpu as is_array_on_gpu
 
 
 def is_on_gpu(tensor: torch.Tensor) -> bool:

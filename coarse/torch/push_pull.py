@@ -9,10 +9,10 @@ import torch
 from coarse import arrays
 from coarse.client.handle import Handle as ArrayHandle
 from coarse.errors import ConfigError
+from coarse.gpu.interface import is_on_gpu as is_array_on_gpu
 from coarse.protocol.dtypes import Op
 from coarse.protocol.records import Descriptor
 from coarse.session import current
-from coarse.storage.gpu.interface import is_on_gpu as is_array_on_gpu
 from coarse.torch.compression import NoCompression, checked_compression
 from coarse.torch.device_state import before_writing_to
 from coarse.torch.differentiable import differentiable

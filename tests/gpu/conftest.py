@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from coarse.errors import ConfigError
-from coarse.storage.gpu.available import gpus
+from coarse.gpu.available import gpus
 
 HERE = Path(__file__).parent
 

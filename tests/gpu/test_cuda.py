@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from coarse.errors import CapacityError, GpuError
+from coarse.gpu.available import gpus
+from coarse.gpu.interface import HANDLE_BYTES, GpuArray, address_of, is_on_gpu
 from coarse.protocol.dtypes import DType, Op
-from coarse.storage.gpu.available import gpus
-from coarse.storage.gpu.host_arrays import HostArrays
-from coarse.storage.gpu.interface import HANDLE_BYTES, GpuArray, address_of, is_on_gpu
 from tests.mpi.arrays.gpu_claims import on_host
+from tests.support.host_arrays import HostArrays
 
 NUM_ELEMENTS = 100_003
 
@@ -128,7 +128,7 @@ def test_a_gpu_has_no_more_than_it_has():
 OWNER = """
 import sys
 import numpy as np
-from coarse.storage.gpu.available import gpus
+from coarse.gpu.available import gpus
 memory = gpus().allocate(0, 4096)
 stream = gpus().stream(0)
 stream.arrays.copy(memory, np.full(4096, 7, np.uint8))

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from coarse.errors import ConfigError
-from coarse.storage.gpu.available import gpus
+from coarse.gpu.available import gpus
 from tests.gpu.jobs import REPOSITORY, run_job
 from tests.support.claims import claims_of, read_reports
 from tests.support.layouts import partition_table

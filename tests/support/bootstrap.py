@@ -21,7 +21,7 @@ def run() -> None:
     if "COARSE_TEST_GPUS" in os.environ:
         import json
 
-        from coarse.storage.gpu.available import use
+        from coarse.gpu.available import use
         from tests.support.gpu_stand_in import StandInGpus
 
         use(StandInGpus(**json.loads(os.environ["COARSE_TEST_GPUS"])))

@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 
 from coarse.errors import CapacityError, GpuError
+from coarse.gpu.interface import HANDLE_BYTES, GpuInfo
 from coarse.protocol.dtypes import DType, Op
-from coarse.storage.gpu.host_arrays import HostArrays
-from coarse.storage.gpu.interface import HANDLE_BYTES, GpuInfo
+from tests.support.host_arrays import HostArrays
 
 _lock = threading.RLock()
 """Held by whoever gives a stream something, or has one do something."""

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 import coarse
-from coarse.storage.gpu.available import gpus
+from coarse.gpu.available import gpus
 from coarse.torch import on_gpu
 from tests.support.gpu_stand_in import StandInArray, StandInGpus
 

@@ -16,9 +16,9 @@ from coarse.client.odc.protocol import Fetch, OdcClient
 from coarse.client.protocol import ToDevice
 from coarse.client.refusals import ANSWER_S
 from coarse.errors import CapacityError, CoarseError, InFlightError, StallError
+from coarse.protocol.fragments import fragments
 from coarse.protocol.odc import NO_TOKENS, OdcDeclaration, OdcLayout, Spot, Spots
 from coarse.protocol.odc_records import OdcCommitted, OdcOpen, OdcQuery
-from coarse.protocol.snapshot_records import fragments
 from coarse.storage.odc_sums import sums_in
 from coarse.storage.wide_sum import WideSum
 

@@ -22,6 +22,7 @@ from coarse.client.paged.inquiry import Inquiry
 from coarse.client.paged.line import Agreement, GradientRoom, NodeLine, Pulled, Pushed, Timeline
 from coarse.client.protocol import ToDevice
 from coarse.errors import CoarseError, DeadRankError, StallError, UnsupportedError
+from coarse.protocol.fragments import fragments, shortened
 from coarse.protocol.paged_records import (
     PagedBeat,
     PagedClose,
@@ -37,7 +38,6 @@ from coarse.protocol.paged_records import (
     PagedState,
     PagedStatus,
 )
-from coarse.protocol.snapshot_records import fragments, shortened
 from coarse.storage.allocator import RegionAllocator
 from coarse.storage.paged.declaration import Declaration
 from coarse.storage.paged.layout import ALIGN_ELEMENTS

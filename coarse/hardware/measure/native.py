@@ -10,7 +10,7 @@ from collections.abc import Collection
 import numpy as np
 
 from coarse.errors import MeasurementError
-from coarse.storage.gpu.interface import address_of
+from coarse.gpu.interface import address_of
 from coarse.storage.machine_code import executable
 from coarse.storage.pool.memory import LINE_BYTES
 

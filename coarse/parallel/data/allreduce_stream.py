@@ -11,12 +11,12 @@ from coarse.collectives.awaited import Copied
 from coarse.collectives.opening import greet
 from coarse.collectives.progress import Pending, ProgressThread, Waits
 from coarse.collectives.worker_ring import WorkerRing
+from coarse.gpu.available import gpus
+from coarse.gpu.interface import Event, GpuArray, is_on_gpu
+from coarse.gpu.staging import host_staging
 from coarse.protocol.dtypes import DType, Op
 from coarse.protocol.halves import narrowed, widened
 from coarse.protocol.records import Descriptor
-from coarse.storage.gpu.available import gpus
-from coarse.storage.gpu.interface import Event, GpuArray, is_on_gpu
-from coarse.storage.gpu.staging import host_staging
 
 _OPENING = "the opening of the workers' communicator"
 _LANE = 0

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from coarse.errors import InFlightError
+from coarse.gpu.interface import is_on_gpu
 from coarse.protocol.records import Descriptor
 from coarse.session import is_initialized
-from coarse.storage.gpu.interface import is_on_gpu
 from coarse.strategy.strategy import Strategy
 
 if TYPE_CHECKING:  # it starts MPI, which only init() may

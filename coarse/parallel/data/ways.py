@@ -8,11 +8,11 @@ import numpy as np
 
 from coarse.client.client import Client
 from coarse.errors import CapacityError
+from coarse.gpu.available import gpus
+from coarse.gpu.interface import is_on_gpu
 from coarse.protocol.dtypes import DType, Op
 from coarse.protocol.records import Descriptor
 from coarse.protocol.units import KIB, MIB
-from coarse.storage.gpu.available import gpus
-from coarse.storage.gpu.interface import is_on_gpu
 
 if TYPE_CHECKING:  # it starts MPI, which only init() may
     from coarse.parallel.data.allreduce_stream import AllreduceStream

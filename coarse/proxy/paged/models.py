@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from coarse.errors import CoarseError, ConfigError
+from coarse.protocol.fragments import fragments, shortened
 from coarse.protocol.paged_records import (
     TO_CLIENT,
     TO_DEVICE,
@@ -28,7 +29,6 @@ from coarse.protocol.paged_records import (
     PagedTree,
 )
 from coarse.protocol.plan import Placement
-from coarse.protocol.snapshot_records import fragments, shortened
 from coarse.proxy.instructions import Instruction, Send
 from coarse.proxy.paged.places import MemoryLayout, PacketPlan, RootPlaces
 from coarse.proxy.paged.served import Out, ServedModel

@@ -5,6 +5,7 @@ import base64
 from functools import cached_property
 
 from coarse.protocol.dtypes import DType
+from coarse.protocol.fragments import fragments
 from coarse.protocol.paged_records import (
     PagedAsk,
     PagedBeat,
@@ -17,7 +18,6 @@ from coarse.protocol.paged_records import (
     PagedRecord,
     PagedState,
 )
-from coarse.protocol.snapshot_records import fragments
 from coarse.proxy.paged.arrivals import Arrivals
 from coarse.proxy.paged.commits import Commits, versions_from_json, versions_to_json
 from coarse.proxy.paged.places import ChildPackets, PacketPlan, PushedValues, RootPlaces

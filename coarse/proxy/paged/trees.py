@@ -13,9 +13,9 @@ from typing import Any
 
 from coarse import errors
 from coarse.errors import CapacityError, CoarseError
+from coarse.protocol.fragments import fragments
 from coarse.protocol.paged_records import PagedAsk, PagedBeat, PagedData, PagedOpened, PagedTree
 from coarse.protocol.plan import Placement
-from coarse.protocol.snapshot_records import fragments
 from coarse.proxy.instructions import Instruction, Send
 from coarse.proxy.paged.places import ClientPlaces, MemoryLayout, PacketPlan
 from coarse.proxy.paged.served import Out

@@ -9,7 +9,7 @@ import platform
 import numpy as np
 
 from coarse.errors import UnsupportedError
-from coarse.storage.gpu.interface import address_of
+from coarse.gpu.interface import address_of
 from coarse.storage.machine_code import executable
 from coarse.storage.pool.memory import LINE_BYTES
 from coarse.storage.processor import cpu_flags

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 
 from coarse.collectives.awaited import Awaited, Copied
-from coarse.storage.gpu.available import gpus
-from coarse.storage.gpu.interface import Event
-from coarse.storage.gpu.staging import Stage, host_staging
+from coarse.gpu.available import gpus
+from coarse.gpu.interface import Event
+from coarse.gpu.staging import Stage, host_staging
 from coarse.torch.arrivals import Arrival, arrival_of
 from coarse.torch.c10d.reduction import Array
 from coarse.torch.on_gpu import (

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from coarse.errors import ConfigError
+from coarse.gpu.interface import is_on_gpu
 from coarse.parallel.data.alike import Entries
 from coarse.parallel.data.choice import reducer_of
 from coarse.parallel.data.reducer import Flight, Reducer
@@ -16,7 +17,6 @@ from coarse.parallel.data.switch import Switch
 from coarse.protocol.dtypes import DType, Op
 from coarse.protocol.records import Descriptor
 from coarse.session import current, is_initialized
-from coarse.storage.gpu.interface import is_on_gpu
 from coarse.strategy.strategy import Strategy
 from coarse.torch.c10d.reduction import Operation
 from coarse.torch.collectives.parameters import require_same_among

@@ -16,10 +16,10 @@ import torch
 import torch.distributed as dist
 
 from coarse.collectives.awaited import Copied
+from coarse.gpu.available import gpus
+from coarse.gpu.interface import Event
 from coarse.protocol.dtypes import Op
 from coarse.session import current
-from coarse.storage.gpu.available import gpus
-from coarse.storage.gpu.interface import Event
 from coarse.torch.arrivals import Arrival, arrival_of
 from coarse.torch.on_gpu import goes_by_gpu, gpu_bytes_of, gpu_of, in_its_stream, is_on_gpu
 from coarse.torch.tensors import wire_type_of

@@ -9,7 +9,7 @@ import time
 from mpi4py import MPI
 
 import coarse
-from coarse.storage.gpu.available import use
+from coarse.gpu.available import use
 from tests.support.claims import report_error
 from tests.support.gpu_stand_in import StandInGpus
 

@@ -9,8 +9,8 @@ import time
 import numpy as np
 
 import coarse
-from coarse.storage.gpu.available import gpus
-from coarse.storage.gpu.interface import GpuArray
+from coarse.gpu.available import gpus
+from coarse.gpu.interface import GpuArray
 from tests.support.claims import report_error
 
 

@@ -1,6 +1,6 @@
 """What push and pull promise of arrays on GPUs, checked on every worker against sums that each works out for itself.
 
-By the interface of `coarse.storage.gpu` alone, so that it runs on CUDA's GPUs (tests/gpu) and on stand-ins.
+By the interface of `coarse.gpu` alone, so that it runs on CUDA's GPUs (tests/gpu) and on stand-ins.
 """
 
 import sys
@@ -8,9 +8,9 @@ import sys
 import numpy as np
 
 import coarse
+from coarse.gpu.available import gpus
+from coarse.gpu.interface import GpuArray, is_on_gpu
 from coarse.session import current
-from coarse.storage.gpu.available import gpus
-from coarse.storage.gpu.interface import GpuArray, is_on_gpu
 from tests.mpi.arrays.array_claims import combined, contribution, expected, kinds_of, mine, same
 from tests.support.claims import raises, report_claims
 

@@ -14,7 +14,7 @@ import numpy as np
 from mpi4py import MPI
 
 import coarse
-from coarse.storage.gpu.available import gpus
+from coarse.gpu.available import gpus
 from tests.support.claims import report_error
 
 folder = Path(sys.argv[1])

@@ -13,8 +13,8 @@ import coarse
 import coarse.torch as ct
 from coarse.client.gpu_copies import GpuCopies
 from coarse.errors import CoarseError, GpuError
-from coarse.storage.gpu.available import gpus
-from coarse.storage.gpu.staging import Stage, host_staging
+from coarse.gpu.available import gpus
+from coarse.gpu.staging import Stage, host_staging
 from tests.mpi.sharding.runs import MODES, ends_of, started
 from tests.support.claims import Claim, raises, report_claims, takes_all, waiting_at_most
 from tests.support.gpu_torch import collectives_on_gpu, is_stand_in, start

@@ -13,7 +13,7 @@ import torch.distributed as dist
 import coarse
 import coarse.torch as ct
 from coarse.errors import CoarseError, GpuError
-from coarse.storage.gpu.staging import Stage, host_staging
+from coarse.gpu.staging import Stage, host_staging
 from tests.support.claims import raises, report_claims
 from tests.support.gpu_torch import cuda, is_stand_in, start
 

@@ -9,8 +9,8 @@ import torch
 
 import coarse
 import coarse.torch as ct
+from coarse.gpu.interface import is_on_gpu
 from coarse.session import current
-from coarse.storage.gpu.interface import is_on_gpu
 from coarse.torch import on_gpu
 from tests.mpi.torch.forced_split import force_split
 from tests.support.claims import raises, report_claims, waiting_at_most

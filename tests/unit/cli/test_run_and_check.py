@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 import coarse
 from coarse.cli import check, run
-from coarse.storage.gpu.available import use
+from coarse.gpu.available import use
 from coarse.storage.numa import memory_nodes
 from tests.support.gpu_stand_in import StandInGpus
 
@@ -141,7 +141,7 @@ def test_a_check_says_which_gpu_each_device_has(folder, two_gpus):
 
 def test_a_check_without_gpus_says_why(folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", None)
-    monkeypatch.delitem(sys.modules, "coarse.storage.gpu.cupy_gpus", raising=False)
+    monkeypatch.delitem(sys.modules, "coarse.gpu.cupy_gpus", raising=False)
     use(None)
     status, output = status_with(folder, "2:2", "check")
     use(None)

@@ -11,11 +11,11 @@ from coarse.client.client import Client
 from coarse.client.link import DeviceLink
 from coarse.client.protocol import ClientProtocol
 from coarse.errors import GpuError, StallError
+from coarse.gpu.available import use
 from coarse.protocol.clock import WallClock
 from coarse.protocol.dtypes import DType, Op
 from coarse.protocol.plan import Placement
 from coarse.protocol.records import Descriptor, Leave, Push, Ready, Registered, Tables, key_of
-from coarse.storage.gpu.available import use
 from coarse.storage.gpu_memory import create_on_gpu, own_memory
 from coarse.storage.region import DeviceMemory, create_memory_file
 from coarse.strategy.builtin import Coarse

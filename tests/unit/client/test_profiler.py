@@ -7,10 +7,10 @@ import pytest
 
 from coarse.client.profiler import measured_facts
 from coarse.errors import CapacityError
+from coarse.gpu.available import gpus, use
+from coarse.gpu.interface import is_on_gpu
 from coarse.protocol.config import FixedRouting, MeasuredRouting
 from coarse.protocol.plan import Cluster
-from coarse.storage.gpu.available import gpus, use
-from coarse.storage.gpu.interface import is_on_gpu
 from coarse.strategy.builtin import Coarse
 from tests.support.gpu_stand_in import StandInGpus
 

@@ -3,7 +3,8 @@
 import pytest
 
 from coarse.protocol.dtypes import DType
-from coarse.protocol.snapshot_records import FRAGMENT_CHARACTERS, Held, HeldEntry, fragments
+from coarse.protocol.fragments import FRAGMENT_CHARACTERS, fragments
+from coarse.protocol.snapshot_records import Held, HeldEntry
 
 ENTRIES = (
     HeldEntry("w", int(DType.FLOAT32), (2, 3), 64, False),

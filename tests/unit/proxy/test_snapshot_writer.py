@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from coarse.protocol.dtypes import DType
+from coarse.protocol.fragments import fragments
 from coarse.protocol.plan import Placement
 from coarse.protocol.snapshot_records import (
     Held,
@@ -16,7 +17,6 @@ from coarse.protocol.snapshot_records import (
     SnapshotEnded,
     SnapshotGrant,
     SnapshotTouch,
-    fragments,
 )
 from coarse.protocol.units import MIB
 from coarse.proxy import snapshot_writer

@@ -7,6 +7,7 @@ import pytest
 
 from coarse.protocol.codec import decode, encode
 from coarse.protocol.dtypes import DType
+from coarse.protocol.fragments import fragments
 from coarse.protocol.plan import Placement
 from coarse.protocol.snapshot_records import (
     Held,
@@ -17,7 +18,6 @@ from coarse.protocol.snapshot_records import (
     SnapshotFailed,
     SnapshotGrant,
     SnapshotTouch,
-    fragments,
 )
 from coarse.proxy.instructions import Send
 from coarse.proxy.snapshot_steps import (

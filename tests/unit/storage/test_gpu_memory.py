@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from coarse.errors import CapacityError, ConfigError, GpuError
+from coarse.gpu.available import use
+from coarse.gpu.interface import HANDLE_BYTES, address_of
 from coarse.protocol.partition import RankPlace, Role
 from coarse.protocol.place import GpuMemory
 from coarse.storage.device_file import open_device_file
-from coarse.storage.gpu.available import use
-from coarse.storage.gpu.interface import HANDLE_BYTES, address_of
 from coarse.storage.gpu_memory import create_on_gpu, map_memory, own_memory
 from coarse.storage.region import create_memory_file, total_bytes
 from tests.support.gpu_stand_in import StandInArray, StandInGpus
@@ -90,7 +90,7 @@ def test_what_a_gpu_cannot_be_is_refused_with_file_line_and_rank(gpus, number, n
 
 def test_without_cuda_a_device_on_a_gpu_is_refused(monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", None)
-    monkeypatch.delitem(sys.modules, "coarse.storage.gpu.cupy_gpus", raising=False)
+    monkeypatch.delitem(sys.modules, "coarse.gpu.cupy_gpus", raising=False)
     use(None)
     wanted = r"^p\.toml:7: memory of rank 1 is 'cuda:0': GPUs need CuPy.*coarse-cxl\[cuda\]"
     with pytest.raises(ConfigError, match=wanted):
@@ -99,7 +99,7 @@ def test_without_cuda_a_device_on_a_gpu_is_refused(monkeypatch):
 
 OWNER = """
 import sys
-from coarse.storage.gpu.available import use
+from coarse.gpu.available import use
 from coarse.storage.gpu_memory import create_on_gpu
 from tests.support.gpu_stand_in import StandInGpus
 use(StandInGpus(2))

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from coarse.errors import LentMemoryError
+from coarse.gpu.interface import address_of
 from coarse.storage import lent
-from coarse.storage.gpu.interface import address_of
 from coarse.storage.lent import LentArray, is_lendable, why_not, why_not_here
 
 pytestmark = pytest.mark.skipif(bool(why_not_here()), reason="the kernel lets no process reach another's memory here")

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from coarse.gpu.available import use
 from coarse.protocol.dtypes import DType
-from coarse.storage.gpu.available import use
 from coarse.torch import on_gpu
 from tests.support.gpu_stand_in import StandInGpus
 
@@ -58,7 +58,7 @@ def test_a_tensor_that_is_not_contiguous_is_copied_and_another_is_not(gpus):
 def test_without_cupy_tensors_on_a_gpu_take_the_host_s_way_and_a_warning_says_so_once(monkeypatch):
     monkeypatch.setattr(on_gpu, "is_on_gpu", lambda tensor: True)
     monkeypatch.setitem(sys.modules, "cupy", None)
-    monkeypatch.delitem(sys.modules, "coarse.storage.gpu.cupy_gpus", raising=False)
+    monkeypatch.delitem(sys.modules, "coarse.gpu.cupy_gpus", raising=False)
     on_gpu._warn_of_detour.cache_clear()
     use(None)
     with pytest.warns(RuntimeWarning, match=r"copied to the host and back .* pip install 'coarse-cxl\[cuda\]'"):

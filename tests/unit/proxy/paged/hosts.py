@@ -16,6 +16,7 @@ import pytest
 from coarse.client.paged.line import NodeLine
 from coarse.protocol.clock import VirtualClock
 from coarse.protocol.codec import decode, encode
+from coarse.protocol.fragments import fragments
 from coarse.protocol.paged_records import (
     PagedClose,
     PagedClosed,
@@ -26,7 +27,6 @@ from coarse.protocol.paged_records import (
 )
 from coarse.protocol.plan import Placement
 from coarse.protocol.records import Tag
-from coarse.protocol.snapshot_records import fragments
 from coarse.proxy.instructions import Instruction, Send
 from coarse.proxy.paged import hands, links, opening
 from coarse.proxy.paged.hands import PagedHands

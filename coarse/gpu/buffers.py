@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from coarse.storage.gpu.interface import GpuArray, Gpus
+from coarse.gpu.interface import GpuArray, Gpus
 
 _LEAST_BYTES = 1 << 16
 

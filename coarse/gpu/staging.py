@@ -12,9 +12,9 @@ from functools import cache
 import numpy as np
 
 from coarse.errors import CapacityError, GpuError
-from coarse.storage.gpu.available import gpus
-from coarse.storage.gpu.buffers import GpuBuffers
-from coarse.storage.gpu.interface import Event, GpuArray, Stream
+from coarse.gpu.available import gpus
+from coarse.gpu.buffers import GpuBuffers
+from coarse.gpu.interface import Event, GpuArray, Stream
 
 
 class Stage:

@@ -5,8 +5,8 @@ from typing import cast
 import numpy as np
 
 from coarse.errors import ConfigError
+from coarse.gpu.interface import DLPACK_OF_CUDA, AnyArray, GpuArray, Gpus, is_on_gpu
 from coarse.protocol.distribution import how_to_install
-from coarse.storage.gpu.interface import DLPACK_OF_CUDA, AnyArray, GpuArray, Gpus, is_on_gpu
 
 _found: list[Gpus | ConfigError] = []
 """At most one: what `gpus` gives, or raises."""
@@ -65,7 +65,7 @@ def use(chosen: Gpus | None) -> None:
 
 def _cuda_gpus() -> Gpus:
     try:
-        from coarse.storage.gpu.cupy_gpus import open_cuda
+        from coarse.gpu.cupy_gpus import open_cuda
     except ImportError as error:
         raise ConfigError(
             f"GPUs need CuPy, which cannot be imported ({error}); {how_to_install('cuda')}, or for CUDA 13 "

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from coarse.storage.gpu.buffers import GpuBuffers
+from coarse.gpu.buffers import GpuBuffers
 from tests.support.gpu_stand_in import StandInGpus
 
 

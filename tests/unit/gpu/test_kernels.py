@@ -8,9 +8,9 @@ import subprocess
 import numpy as np
 import pytest
 
+from coarse.gpu.kernels import NAME, OPTIONS, fold_source
 from coarse.protocol.dtypes import DType, Op
-from coarse.storage.gpu.host_arrays import HostArrays
-from coarse.storage.gpu.kernels import NAME, OPTIONS, fold_source
+from tests.support.host_arrays import HostArrays
 
 GPU_WORDS = """
 #include <cstring>

@@ -6,9 +6,9 @@ import sys
 import pytest
 
 from coarse.errors import ConfigError
-from coarse.storage.gpu import available
-from coarse.storage.gpu.available import gpus, gpus_if_any, use
-from coarse.storage.gpu.interface import lack_of_sharing
+from coarse.gpu import available
+from coarse.gpu.available import gpus, gpus_if_any, use
+from coarse.gpu.interface import lack_of_sharing
 from tests.support.gpu_stand_in import StandInGpus
 
 
@@ -21,7 +21,7 @@ def _none_chosen():
 
 def test_without_cupy_an_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", None)
-    monkeypatch.delitem(sys.modules, "coarse.storage.gpu.cupy_gpus", raising=False)
+    monkeypatch.delitem(sys.modules, "coarse.gpu.cupy_gpus", raising=False)
     with pytest.raises(ConfigError, match=r"GPUs need CuPy, .*pip install 'coarse-cxl\[cuda\]'"):
         gpus()
     assert gpus_if_any() is None

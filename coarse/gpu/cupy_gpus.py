@@ -12,9 +12,9 @@ import numpy as np
 from cupy.cuda import runtime
 
 from coarse.errors import CapacityError, ConfigError, GpuError
+from coarse.gpu.interface import AnyArray, Event, GpuArray, GpuInfo, address_of, is_on_gpu, lack_of_sharing
+from coarse.gpu.kernels import NAME, OPTIONS, fold_source
 from coarse.protocol.dtypes import DType, Op
-from coarse.storage.gpu.interface import AnyArray, Event, GpuArray, GpuInfo, address_of, is_on_gpu, lack_of_sharing
-from coarse.storage.gpu.kernels import NAME, OPTIONS, fold_source
 
 _SUCCESS, _OUT_OF_MEMORY, _NOT_READY = 0, 2, 600
 """cudaError_t: cudaSuccess, cudaErrorMemoryAllocation, cudaErrorNotReady."""

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from coarse.errors import GpuError
-from coarse.storage.gpu.available import use
-from coarse.storage.gpu.staging import HostStaging
+from coarse.gpu.available import use
+from coarse.gpu.staging import HostStaging
 from tests.support.gpu_stand_in import StandInGpus
 
 NUM_BYTES = 1000
