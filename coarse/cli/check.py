@@ -30,7 +30,7 @@ from coarse.storage.lent import why_not_here
 from coarse.storage.numa import memory_nodes
 from coarse.storage.region import available_bytes, total_bytes
 from coarse.strategy.composition import placement_of, strategy_of
-from coarse.strategy.named import options_from
+from coarse.strategy.named import options_from, require_classes
 from coarse.transport.mpi_library import HOW_TO_GET_MPI, is_open_mpi, loaded_library
 
 app = typer.Typer(add_completion=False)
@@ -75,6 +75,7 @@ def _check_strategy(mode: str, options: Sequence[str]) -> None:
     from coarse.cli.check_strategy import findings  # the simulator takes time to import
 
     require_mode(mode)
+    require_classes(options, [mode])
     for finding in findings(mode, options_from(options, mode)):
         print(f"{finding.what}: {'' if finding.is_right else 'wrong: '}{finding.said}", flush=True)
         if not finding.is_right:

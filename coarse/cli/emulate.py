@@ -29,7 +29,7 @@ from coarse.hardware.models import Precision
 from coarse.simulation.adaptation import PROFILE_EVERY, keep_tables
 from coarse.simulation.report import mean_durations
 from coarse.simulation.training import simulate
-from coarse.strategy.named import BUILT_IN, COARSE, mode_name, options_from
+from coarse.strategy.named import BUILT_IN, COARSE, mode_name, options_from, require_classes
 
 app = typer.Typer(add_completion=False)
 
@@ -100,6 +100,7 @@ def _decided(
     console: Console, tasks: Tasks, order: RunOrder, modes: str | None, options: Sequence[str]
 ) -> list[RunOrder]:
     """The order in each mode that is possible: all are decided before any of them runs."""
+    require_classes(options, (modes or "").split(","))
 
     def in_mode(mode: str) -> RunOrder:
         one = replace(order, mode=mode, options={} if mode in BUILT_IN else options_from(options, mode))

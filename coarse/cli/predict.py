@@ -66,7 +66,7 @@ from coarse.simulation.paged.scenario import PEAK_SHARE, PagedScenario
 from coarse.simulation.paged.scenario import modes_of as luwu_modes_of
 from coarse.simulation.report import mean_durations
 from coarse.simulation.sites import STEPWISE_RANKS
-from coarse.strategy.named import BUILT_IN, mode_name
+from coarse.strategy.named import BUILT_IN, mode_name, require_classes
 from coarse.strategy.sharding import PREDICTED, Sharding, name_of
 
 _BATCH = 2
@@ -224,6 +224,7 @@ class _Outcome:
 
 def _predicted(scenarios: Scenarios, modes: str | None, out: Path, toml: TomlFile, ranges: Ranges | None) -> Run:
     """All modes, one after the other; a mode that nobody asked for by name may be impossible on the machine."""
+    require_classes(scenarios.question.options, (modes or "").split(","))
     chosen = tuple(any_modes_of(modes, scenarios.question.options))
     must_have = modes is not None and ALL not in modes.split(",")
     notes = [*_notes(scenarios), *_source_note(toml), ranges.note() if ranges else NO_RANGES]

@@ -23,7 +23,7 @@ from coarse.errors import ConfigError
 from coarse.hardware.presets import machine_named
 from coarse.simulation.sharded.modes import Schedule, ShardedPolicy
 from coarse.simulation.sharded.scenario import CACHE_SHARE, PEAK_SHARE, ShardedScenario
-from coarse.strategy.named import options_from, sharding_named
+from coarse.strategy.named import options_from, require_classes, sharding_named
 from coarse.strategy.sharding import SIMULATED, Sharding, ZeroPP
 
 _GPT_SEQUENCE = 256
@@ -62,6 +62,7 @@ def shard(
         where = machine_named(machine)
         where = replace(where, num_nodes=max(where.num_nodes, nodes))
         names = [name.strip() for name in modes.split(",")]
+        require_classes(options or (), names)
         chosen = [sharding_named(name, SIMULATED, options=options_from(options or (), name)) for name in names]
         policy = ShardedPolicy(sharding=chosen[0], collective=one_of("collective", collective, Collective))
         own = own_model(model, sequence) if is_own(model) else None

@@ -36,6 +36,8 @@ class Gradient:
     """Seconds from the start of backward until its last part is there."""
     dtype: DType = DTYPE
     """Type of what travels."""
+    is_encoded: bool = False
+    """Whether something else than its values travels."""
     encode_s: float = 0.0
     """Seconds in which a worker makes of it what travels, amid backward."""
     decode_s: float = 0.0
@@ -63,6 +65,7 @@ class Gradient:
             self,
             num_elements=sent.num_elements,
             dtype=DType(sent.dtype),
+            is_encoded=True,
             encode_s=self.nbytes / wire.encode_bytes_per_s,
             decode_s=self.nbytes / wire.decode_bytes_per_s,
         )
@@ -152,6 +155,12 @@ class Job:
             for turn in range(self.num_turns)
             for position, (gradient, hint) in enumerate(pairs)
         ]
+
+    @property
+    def encodes_for_nothing(self) -> bool:
+        """Whether wires make something else of gradients, in no time."""
+        wired = [gradient for gradient in self.gradients if gradient.is_encoded]
+        return bool(wired) and not any(gradient.encode_s or gradient.decode_s for gradient in wired)
 
     def places_by(self, by: By) -> tuple[int, ...]:
         """Places among `descriptors` of what devices, or workers, sum."""

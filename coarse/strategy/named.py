@@ -6,6 +6,7 @@ import inspect
 import json
 import sys
 import tomllib
+import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from difflib import get_close_matches
@@ -115,10 +116,24 @@ def options_from(texts: Iterable[str], mode: str) -> dict[str, object]:
     return found
 
 
+def require_classes(texts: Iterable[str], modes: Iterable[str]) -> None:
+    """Refuse an option of a class that none of the modes names."""
+    known = {mode_name(mode) for mode in modes if ":" in mode}
+    for text in texts:
+        kind = text.partition("=")[0].strip().rpartition(".")[0]
+        if kind and kind not in known:
+            raise ConfigError(
+                f"--set {text} is an option of {kind}, and modes name {', '.join(sorted(known)) or 'no class'}; "
+                "correct it",
+                key="set",
+            )
+
+
 def strategy_text(texts: Sequence[str] | None, mode: str | None) -> str | None:
     """Return what texts such as "every=8" state as COARSE_STRATEGY has it; None without texts."""
     if not texts:
         return None
+    require_classes(texts, [mode or ""])
     options = options_from(texts, mode or "")
     return ", ".join(f"{name} = {json.dumps(value)}" for name, value in options.items())
 
@@ -135,9 +150,12 @@ def class_named(mode: str, of: type[_Rule]) -> type[_Rule]:
     found = found_in_module(mode)
     if inspect.isclass(found) and issubclass(found, of):
         return found
-    raise ConfigError(
-        f"mode {mode}: {mode_name(mode)} is {found!r}; derive a class from coarse.strategy.{of.__name__}", key="mode"
-    )
+    remedy = f"derive a class from coarse.strategy.{of.__name__}"
+    if inspect.isclass(found) and issubclass(found, Sharding):
+        remedy = "a Sharding is named in ct.fully_shard(model, mode=...), coarse shard and coarse predict"
+    elif inspect.isclass(found) and issubclass(found, Strategy):
+        remedy = "a Strategy is the job's: coarse run --mode, or the optimizer's: ct.DistributedOptimizer(strategy=...)"
+    raise ConfigError(f"mode {mode}: {mode_name(mode)} is {found!r}; {remedy}", key="mode")
 
 
 def found_in_module(mode: str) -> object:
@@ -157,6 +175,13 @@ def found_in_module(mode: str) -> object:
             f"mode {mode}: {error}; name a class in a module that is found from this folder, and not in the script",
             key="mode",
         ) from error  # fmt: skip
+    except Exception as error:
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        raise ConfigError(
+            f"mode {mode}: its module cannot be loaded: {type(error).__name__}: {error} ({Path(where.filename).name}, "
+            f"line {where.lineno}); correct it",
+            key="mode",
+        ) from error
     if brought := [heavy for heavy in HEAVY if heavy in sys.modules and heavy not in before]:
         raise ConfigError(
             f"mode {mode}: its module imports {', '.join(brought)}, which memory devices do not load; import the "

@@ -57,7 +57,7 @@ def sent_of(descriptor: Descriptor, wire: Wire, num_workers: int, num_exact: int
             key="mode",
         )
     shape = (num_elements + num_exact * _columns(dtype, num_workers),)
-    op = Op.SUM if dtype.is_integer else Op(descriptor.op)
+    op = Op(descriptor.op) if wire.is_linear and not dtype.is_integer else Op.SUM
     return descriptor._replace(dtype=int(dtype), op=int(op), shape=shape)
 
 
@@ -84,17 +84,16 @@ class SentBucket:
         self._num_values = descriptor.num_elements - num_exact
         self._dtype = DType(self.sent.dtype)
         self._num_columns = _columns(self._dtype, num_workers)
-        self._divisor = num_workers if descriptor.op == Op.AVERAGE and self._dtype.is_integer else 1
+        self._divisor = num_workers if descriptor.op == Op.AVERAGE and self.sent.op == Op.SUM else 1
         self._scale = num_workers if self.sent.op == Op.AVERAGE else 1
         self._state: Any = None
         self._state_before: Any = None
 
     def encode(self, values: np.ndarray, out: np.ndarray) -> None:
         """Write what travels of a bucket's values and counts, (n,), to `out`, (m,)."""
-        self._state_before = self._state
-        encoded, self._state = self._wire.encode(
-            values[: self._num_values], self._worker, self._num_workers, self._state
-        )
+        self._state_before, given = self._state, values[: self._num_values]
+        given.flags.writeable = False  # of this view alone
+        encoded, self._state = self._wire.encode(given, self._worker, self._num_workers, self._state)
         num_sent = len(out) - self._num_exact * self._num_columns
         if not isinstance(encoded, np.ndarray) or encoded.shape != (num_sent,) or encoded.dtype != out.dtype:
             came = f"{encoded.dtype}{list(encoded.shape)}" if isinstance(encoded, np.ndarray) else repr(encoded)
@@ -114,10 +113,12 @@ class SentBucket:
         """Write the combined values and counts to `out`, (n,)."""
         num_sent = len(total) - self._num_exact * self._num_columns
         values = self._wire.decode(total[:num_sent], self._num_values, self._num_workers)
-        if not isinstance(values, np.ndarray) or values.shape != (self._num_values,):
+        is_array = isinstance(values, np.ndarray) and values.dtype in (np.float32, np.float64)
+        if not is_array or values.shape != (self._num_values,):
+            came = f"{values.dtype}{list(values.shape)}" if isinstance(values, np.ndarray) else repr(values)
             raise ConfigError(
-                f"{type(self._wire).__name__}.decode must return an array of {self._num_values} values, got "
-                f"{getattr(values, 'shape', values)}; correct the wire",
+                f"{type(self._wire).__name__}.decode must return {self._num_values} values of float32 or float64, got "
+                f"{came}; correct the wire",
                 key="mode",
             )
         out[: self._num_values] = values
@@ -143,7 +144,7 @@ class SentBucket:
             out[:] = np.where(totals >= _ABSENT, np.nan, totals / self._divisor)
             return
         wide = widen(rows.reshape(-1), self._dtype).reshape(rows.shape).astype(np.float64)
-        out[:] = np.round(wide * self._scale).sum(1) / self._scale
+        out[:] = np.round(wide * self._scale).sum(1) / (self._scale * self._divisor)
 
 
 def _columns(dtype: DType, num_workers: int) -> int:

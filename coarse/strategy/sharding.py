@@ -220,6 +220,8 @@ def require_sharding(sharding: object, mode: str) -> Sharding:
     if not isinstance(sharding, Sharding):
         raise ConfigError(f"mode {mode}: {sharding!r} is no coarse.strategy.Sharding", key="mode")
     name = type(sharding).__name__
+    if sharding.mesh_dims not in (1, 2):
+        raise ConfigError(f"{name}.mesh_dims is 1 or 2, got {sharding.mesh_dims!r}; correct the mode", key="mode")
     try:
         every = dict(gathers(sharding))
     except Exception as error:
@@ -255,7 +257,7 @@ def _misfit(sharding: Sharding, use: Use, found: Gather, own: Keeps) -> str:
         return "HELD is for states that are REPLICATED, and no other source is"
     if sharding.mesh_dims == 2:
         if found.source is Source.ALL or Keeps.SECOND_SHARDS in (found.keep, own):
-            return "with a mesh of two dimensions each node has all shards, and keeps no second ones"
+            return "with mesh_dims = 2 each node has all shards: gather from Source.NODE, and keep no second ones"
     elif found.source is Source.NODE and not (use.is_clean and own is Keeps.SECOND_SHARDS):
         return "a node has second shards where these are kept and clean"
     if found.source is Source.HOST and not (use.is_clean and own is Keeps.HOST_COPY):

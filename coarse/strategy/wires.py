@@ -8,7 +8,7 @@ disjoint rows is all of them.
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -30,6 +30,9 @@ class Wire:
 
     element: str = "float32"
     """Type of the elements that travel and are added: float16, bfloat16, float32, float64, int32 or int64."""
+    is_linear: bool = False
+    """True if `decode` of a mean is the mean of what it gives of each: then devices divide by the workers where
+    gradients are averaged, before they round. Else elements are summed, and what `decode` returns is divided."""
     encode_bytes_per_s: float = math.inf
     """Bytes of values that a worker encodes in a second, for predictions; `coarse check --strategy` measures them."""
     decode_bytes_per_s: float = math.inf
@@ -45,7 +48,7 @@ class Wire:
         Args:
             values: This worker's values, (n,) float32 or float64; not to be written to.
             worker: This worker's number.
-            num_workers: How many contribute.
+            num_workers: Workers of the job.
             state: What the last call returned for the bucket; None at first.
 
         Returns:
@@ -54,12 +57,14 @@ class Wire:
         raise NotImplementedError(f"{type(self).__name__} has no encode()")
 
     def decode(self, total: np.ndarray, num_values: int, num_workers: int) -> np.ndarray:
-        """Return the sum of all workers' values.
+        """Return the sum of all workers' values. It has no state: what it wants to know must travel.
 
         Args:
-            total: The sum of what workers encoded, (m,) of `element`; of one worker's alone, where a wire feeds back.
+            total: The sum of what workers encoded, (m,) of `element`; their mean where `is_linear` and gradients are
+                averaged. Of one worker alone under `Feedback`, and without those that have joined: who has to know how
+                many contributed sends a 1.
             num_values: n.
-            num_workers: How many contributed.
+            num_workers: Workers of the job, as in `encode`.
 
         Returns:
             (n,) float32 or float64.
@@ -72,6 +77,7 @@ class Cast(Wire):
     """Values in a narrower type, which devices add in float32 and round once."""
 
     element: str = "float16"
+    is_linear: ClassVar[bool] = True  # type: ignore[misc]
 
     def __post_init__(self) -> None:
         if self.element not in _FLOATS:
@@ -171,6 +177,10 @@ class Feedback(Wire):
     @property
     def element(self) -> str:  # type: ignore[override]
         return self.inner.element
+
+    @property
+    def is_linear(self) -> bool:  # type: ignore[override]
+        return self.inner.is_linear
 
     @property
     def encode_bytes_per_s(self) -> float:  # type: ignore[override]

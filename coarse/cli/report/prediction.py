@@ -300,8 +300,13 @@ def predict(
 
 
 def profile_notes(name: str, job: Job, iteration_times_s: Sequence[float], profiles: Sequence[Profile]) -> list[str]:
-    """What became of a job whose links changed as it ran, or that profiled: a sentence on each."""
+    """What a job leaves out, and what became of one whose links changed, or that profiled: a sentence on each."""
     notes = []
+    if job.encodes_for_nothing:
+        notes.append(
+            f"{name}: what its wire takes to encode and decode is left out; state encode_bytes_per_s and "
+            "decode_bytes_per_s (coarse check --strategy measures them)."
+        )
     if job.jitter is not None:
         mean_ms, least_ms, most_ms = (of(iteration_times_s) * 1e3 for of in (fmean, min, max))
         notes.append(

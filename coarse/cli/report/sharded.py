@@ -7,7 +7,7 @@ from typing import Any
 from coarse.errors import CapacityError
 from coarse.protocol.units import GIB
 from coarse.simulation.sharded.scenario import ShardedScenario
-from coarse.strategy.sharding import Keeps, keeps_any
+from coarse.strategy.sharding import Fcdp
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +54,7 @@ def predicted(scenario: ShardedScenario, *, threshold: float, at_largest_batch: 
         needed = scenario.account().total_bytes / GIB
         return ShardedRow(mode=scenario.policy.mode, batch=0, memory_gib=needed, note=str(error))
     memory_bytes = memory.total_bytes
-    if keeps_any(scenario.policy.sharding, Keeps.HOST_COPY):
+    if isinstance(scenario.policy.sharding, Fcdp):
         scenario = scenario.with_gpu_cache(threshold)
         memory_bytes += scenario.cached_bytes
         num_cached, num_units = scenario.policy.num_cached_units, len(scenario.units)

@@ -13,7 +13,7 @@ from coarse.simulation.sharded.on_demand import OnDemandReport, simulate_on_dema
 from coarse.simulation.sharded.report import ShardedReport
 from coarse.simulation.sharded.scenario import CACHE_SHARE, ShardedScenario
 from coarse.strategy.named import BUILT_IN, found_in_module, mode_name, options_from, sharding_named
-from coarse.strategy.sharding import PREDICTED, SIMULATED, Fsdp, Keeps, Sharding, keeps_any, name_of
+from coarse.strategy.sharding import PREDICTED, SIMULATED, Fcdp, Fsdp, Sharding, name_of
 
 ALL = "all"
 """Every mode, data-parallel and sharded."""
@@ -85,7 +85,7 @@ def sharded_scenario(scenarios: Scenarios, mode: Sharding) -> ShardedScenario:
         gpus_per_node=asked.workers // asked.nodes,
         ring_slow_down=scenarios.ring_slow_down,
     )
-    return found.with_gpu_cache(CACHE_SHARE) if keeps_any(mode, Keeps.HOST_COPY) else found
+    return found.with_gpu_cache(CACHE_SHARE) if isinstance(mode, Fcdp) else found
 
 
 def sharded_samples_s(

@@ -18,6 +18,7 @@ from coarse.strategy.strategy import Strategy
 _WORKERS = (1, 2, 3, 8)
 _SIZES = (1, 10, 4_097)
 _TIMED_ELEMENTS, _TIMES = 1 << 20, 3
+_SUMMED_ELEMENTS, _SUMS = 1 << 14, 50
 _ROUNDS = 3
 _NUM_COUNTS = 2
 
@@ -31,6 +32,8 @@ class WireFigures(NamedTuple):
     decode_bytes_per_s: float
     error: float
     """Norm of what the first sum lacks, of that of the sum."""
+    error_of_many: float
+    """The same of 50 sums of equal values together: near 0 where what is lost comes later, or was chance."""
 
 
 def require_wires(make: Callable[[], Strategy]) -> WireFigures | None:
@@ -52,8 +55,8 @@ def require_wires(make: Callable[[], Strategy]) -> WireFigures | None:
     except Exception as error:
         where = traceback.extract_tb(error.__traceback__)[-1]
         raise WrongStrategy(
-            f"{type(strategy).__name__}.wire: {where.name} raised {type(error).__name__}: {error}; its arrays are not "
-            "to be written to, and buckets have any number of values from 1",
+            f"{type(strategy).__name__}.wire: {where.name} (line {where.lineno}) raised {type(error).__name__}: "
+            f"{error}; correct the wire",
             key="mode",
         ) from error
 
@@ -124,7 +127,21 @@ def _figures(strategy: Strategy) -> WireFigures | None:
     encode_s = min(_seconds(lambda: buckets[0].encode(values[0], encoded)) for _ in range(_TIMES))
     decode_s = min(_seconds(lambda: buckets[0].decode(total, found)) for _ in range(_TIMES))
     nbytes = values[0].nbytes
-    return WireFigures(buckets[0].sent.nbytes / nbytes, nbytes / encode_s, nbytes / decode_s, error)
+    share = buckets[0].sent.nbytes / nbytes
+    return WireFigures(share, nbytes / encode_s, nbytes / decode_s, error, _error_of_many(strategy))
+
+
+def _error_of_many(strategy: Strategy) -> float:
+    """What 50 sums of equal values lack together."""
+    buckets, size = _buckets(strategy, _SUMMED_ELEMENTS, 2), _SUMMED_ELEMENTS
+    rng = np.random.default_rng(2)
+    values = [_values(rng, size) for _ in buckets]
+    wanted = np.mean([given[:size] for given in values], 0)
+    summed, found = np.zeros(size), np.empty(size + _NUM_COUNTS, np.float32)
+    for _ in range(_SUMS if buckets else 0):
+        buckets[-1].decode(_total(buckets, values), found)
+        summed += found[:size]
+    return float(np.linalg.norm(summed - _SUMS * wanted) / np.linalg.norm(_SUMS * wanted)) if buckets else 0.0
 
 
 def _seconds(function: Callable[[], object]) -> float:

@@ -9,6 +9,8 @@ import pytest
 
 from coarse.emulation.order import RunOrder
 from coarse.simulation.training import simulate
+from coarse.strategy.named import sharding_named
+from coarse.strategy.sharding import LIVE, gathers
 from tests.mpi.emulation.emulated_runs import require_of_run
 from tests.support.launch import REPOSITORY, mpirun
 from tests.support.layouts import partition_table
@@ -19,11 +21,12 @@ SERVER = f"{EXAMPLES / 'hierarchical.py'}:HierarchicalServer"
 BY_LOAD = f"{EXAMPLES / 'load_aware.py'}:LoadAware"
 TOP_K = f"{EXAMPLES / 'top_k.py'}:TopKGradients"
 DELAYED = f"{EXAMPLES / 'delayed.py'}:Delayed"
+FROZEN_ON_HOST = f"{EXAMPLES / 'frozen_on_host.py'}:FrozenOnHost"
 SENDING = REPOSITORY / "tests" / "support" / "sending_strategies.py"
 DILOCO = f"{EXAMPLES / 'diloco.py'}:DiLoCo"
 PAGE = (REPOSITORY / "docs" / "strategies.md").read_text()
 PROGRAMS = dict(re.findall(r"^```python\n# (\w+\.py)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL))
-SENT = {"signs.py": "equal", "late.py": "late"}
+SENT = {"signs.py": "equal", "random_places.py": "equal", "late.py": "late"}
 CLASSES = {name: re.findall(r"^class (\w+)", text, re.MULTILINE)[-1] for name, text in PROGRAMS.items()}
 
 
@@ -121,7 +124,9 @@ def test_the_programs_of_the_page_train(name, tmp_path):
     if name == "local_sgd.py":  # its formula is DiLoCo's, tested above
         return
     mode = f"{path}:{CLASSES[name]}"
-    if name in SENT:
+    if name == "frozen_on_host.py":  # as the example of experiments/strategies, which trains elsewhere
+        assert list(gathers(sharding_named(mode, LIVE))) == list(gathers(sharding_named(FROZEN_ON_HOST, LIVE)))
+    elif name in SENT:
         live("sent.py", SENT[name], mode=mode, tmp_path=tmp_path)
     else:
         live("sums.py", mode=mode, tmp_path=tmp_path)

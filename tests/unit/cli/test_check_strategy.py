@@ -26,6 +26,10 @@ class Draws(Cast):
     def decode(self, total, num_values, num_workers):
         return super().decode(total, num_values, num_workers) + random.random()
 
+class Doubled(Cast):
+    def decode(self, total, num_values, num_workers):
+        return super().decode(total, num_values, num_workers) * np.float32(2)
+
 class Short(Cast):
     def encode(self, values, worker, num_workers, state):
         return np.zeros(len(values) + 1, np.float16), None
@@ -88,11 +92,14 @@ WRONG = {
     ),
     "a wire that is none": ("def wire(self, tensor): return 'fp16'", "wire must return a Wire whose element is one of"),
     "a wire that writes to gradients": (
-        "def wire(self, tensor): return Writes()", "Mine.wire: encode raised ValueError: .*read-only",
+        "def wire(self, tensor): return Writes()", "Mine.wire: encode .* raised ValueError: .*read-only",
     ),
     "a wire that draws": ("def wire(self, tensor): return Draws()", "two ranks read other values of one sum"),
     "a wire of another size": (
         "def wire(self, tensor): return Short()", r"Short.encode must return float16\[1\], got float16\[2\]",
+    ),
+    "a decision that raises": (
+        "def decide(self, view): return view.nothing", r"decide .*line \d+. raised AttributeError",
     ),
     "late updates": (
         "exchanges = Exchanges.UPDATES\n    lag = 2", "exchanges updates, and its sums come 2 rounds late",
@@ -135,13 +142,34 @@ def test_a_strategy_that_is_right_is_planned_summed_and_simulated(tmp_path):
     assert checked(path, "--set", "ever=4").exit_code == 2
 
 
+def test_a_module_that_cannot_be_loaded_and_a_class_that_nobody_names_are_said(tmp_path):
+    path = tmp_path / "not_frozen_of_a_test.py"
+    head = "from dataclasses import dataclass\nfrom coarse.strategy import Coarse\n"
+    path.write_text(f"{head}@dataclass\nclass Mine(Coarse): pass\n")
+    done = checked(path)
+    assert done.exit_code == 2
+    assert "cannot be loaded: TypeError: cannot inherit non-frozen dataclass" in " ".join(done.output.split())
+    path = tmp_path / "named_of_a_test.py"
+    path.write_text(f"{HEAD}    every: int = 3\n")
+    done = checked(path, "--set", "Mnie.every=4")
+    assert done.exit_code == 2
+    assert "is an option of Mnie, and modes name Mine" in " ".join(done.output.split())
+
+
+def test_a_wire_that_gives_twice_the_sum_shows_after_many_rounds(tmp_path):
+    path = tmp_path / "double_of_a_test.py"
+    path.write_text(f"{HEAD}    def wire(self, tensor): return Doubled()\n")
+    (line,) = [line for line in checked(path).stdout.splitlines() if line.startswith("what travels")]
+    assert "and 50 of equal values by 1;" in line
+
+
 def test_a_wire_is_measured_and_what_it_loses_is_said(tmp_path):
     path = tmp_path / "wired_of_a_test.py"
     path.write_text(f"{HEAD}    lag = 3\n    def wire(self, tensor): return Cast() if tensor.nbytes > 40 else None\n")
     done = checked(path)
     assert done.exit_code == 0, done.output
     (line,) = [line for line in done.stdout.splitlines() if line.startswith("what travels")]
-    assert re.search(r"0\.5 of the bytes at 2 workers, a first sum is off by 0\.000", line)
+    assert re.search(r"0\.5 of the bytes at 2 workers, a first sum is off by 0\.000\d+ and 50 of", line)
     assert re.search(r"encodes [\d.]+ GB/s and decodes [\d.]+ \(measured\); sums come 3 rounds late", line)
 
 

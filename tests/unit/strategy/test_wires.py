@@ -185,7 +185,8 @@ class Odd(Wire):
         (Odd(encoded=[1, 2, 3]), r"encode must return int32\[3\], got \[1, 2, 3\]"),
         (Odd(encoded=np.zeros(3)), r"encode must return int32\[3\], got float64\[3\]"),
         (Odd(encoded=np.zeros(4, np.int32)), r"encode must return int32\[3\], got int32\[4\]"),
-        (Odd(encoded=np.zeros(3, np.int32), decoded=np.zeros(2)), "decode must return an array of 5 values"),
+        (Odd(encoded=np.zeros(3, np.int32), decoded=np.zeros(2)), r"return 5 values of float32 .* got float64\[2\]"),
+        (Odd(encoded=np.zeros(3, np.int32), decoded=np.zeros(5, np.float16)), r"got float16\[5\]"),
     ],
 )
 def test_a_wire_that_returns_something_else_is_refused_in_a_sentence(wire, said):
@@ -197,6 +198,30 @@ def test_a_wire_that_returns_something_else_is_refused_in_a_sentence(wire, said)
 
     with pytest.raises(ConfigError, match=said):
         there_and_back()
+
+
+class Marked(Wire):
+    """Its one more element counts who gave; floats that are no linear function are summed, not averaged."""
+
+    def num_elements(self, num_values, num_workers):
+        return num_values + 1
+
+    def encode(self, values, worker, num_workers, state):
+        assert not values.flags.writeable
+        return np.append(values, np.float32(1)), None
+
+    def decode(self, total, num_values, num_workers):
+        assert total[-1] in (1, 3)
+        return total[:-1]
+
+
+@pytest.mark.parametrize("wire", [Marked(), Feedback(inner=Marked())])
+def test_decode_has_the_sum_whatever_travels_and_its_result_is_averaged(wire):
+    buckets = [SentBucket(bucket(2 + 1), wire, worker, 3, 1) for worker in range(3)]
+    found, given = np.empty(3, np.float32), [np.array([worker, 3, 1], np.float32) for worker in range(3)]
+    buckets[0].decode(summed(buckets, given), found)
+    assert found.tolist() == [1, 3, 1]
+    assert given[0].flags.writeable
 
 
 @pytest.mark.parametrize("wrong", [3, TopK, type("W", (Wire,), {"element": "uint8"})()])
