@@ -264,12 +264,11 @@ def module_named(name: str) -> ModuleType:
     for module in list(sys.modules.values()):
         if getattr(module, "__file__", None) == str(path) and module.__name__ != "__main__":
             return module
-    spec = spec_from_file_location(path.stem, path)
+    name = path.stem if path.stem not in sys.modules else f"{path.stem} at {path}"
+    spec = spec_from_file_location(name, path)
     assert spec is not None, "a path that ends in .py has a loader"
     assert spec.loader is not None, "a path that ends in .py has a loader"
     module = module_from_spec(spec)
-    if spec.name in sys.modules:
-        module.__name__ = spec.name = f"{spec.name} at {path}"
     sys.modules[spec.name] = module  # where dataclasses look for it
     try:
         spec.loader.exec_module(module)

@@ -183,3 +183,16 @@ def test_a_strategys_file_is_relative_to_the_configurations(tmp_path):
     path.write_text('mode = "mine.py:Mine"\n[strategy]\nevery = 4\n')
     config = load_config(path, {})
     assert (config.mode, config.strategy) == (f"{tmp_path / 'mine.py'}:Mine", {"every": 4})
+
+
+def test_two_files_of_one_name_are_two_modules(tmp_path):
+    found = []
+    for number in (1, 2):
+        (tmp_path / str(number)).mkdir()
+        path = tmp_path / str(number) / "twin_of_a_test.py"
+        path.write_text(
+            "from dataclasses import dataclass\nfrom coarse.strategy import Coarse\n\n"
+            f"@dataclass(frozen=True, kw_only=True)\nclass Mine(Coarse):\n    number: int = {number}\n"
+        )
+        found.append(strategy_named(f"{path}:Mine"))
+    assert [strategy.number for strategy in found] == [1, 2]
