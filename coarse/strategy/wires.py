@@ -16,9 +16,6 @@ from coarse.errors import ConfigError
 from coarse.protocol.dtypes import DType
 from coarse.protocol.halves import narrowed, widen
 
-COHORT_WORKERS = 64
-"""Half types count so many exactly, also as a share of any number of workers: they tell 63/n from 64/n."""
-
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
@@ -87,7 +84,9 @@ class Cast(Wire):
 
     def encode(self, values: np.ndarray, worker: int, num_workers: int, state: Any) -> tuple[np.ndarray, Any]:  # noqa: ANN401
         """See Wire."""
-        return narrowed(values.astype(np.float32, copy=False), DType[self.element.upper()]), None
+        dtype = DType[self.element.upper()]
+        wide = values.astype(np.float32, copy=False) if dtype is DType.BFLOAT16 else values
+        return narrowed(wide, dtype), None
 
     def decode(self, total: np.ndarray, num_values: int, num_workers: int) -> np.ndarray:
         """See Wire."""

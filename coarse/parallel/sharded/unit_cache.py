@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from coarse.errors import ConfigError
-from coarse.strategy.sharding import Gather, Keeps, Sharding, Use
+from coarse.strategy.sharding import Gather, Keeps, Sharding, Use, keeps_of
 
 
 class UnitCache:
@@ -27,21 +27,25 @@ class UnitCache:
 
     def __init__(self, sharding: Sharding) -> None:
         self._sharding = sharding
-        self._is_clean = False
+        self._kept = Keeps.NOTHING
+        """What is kept and equals the parameters."""
 
     @property
     def is_clean(self) -> bool:
         """Whether something is kept and equals the parameters."""
-        return self._is_clean
+        return self._kept is not Keeps.NOTHING
 
     def on_changed(self) -> None:
         """Some worker's shard has changed, or what was kept is lost."""
-        self._is_clean = False
+        self._kept = Keeps.NOTHING
 
     def on_gather(self, *, in_backward: bool, is_trainable: bool = True) -> Gather:
-        """The unit is about to be gathered; how."""
-        found = self._sharding.gather(Use(in_backward, self._is_clean, is_trainable))
-        self._is_clean |= found.keep is not Keeps.NOTHING
+        """The unit is about to be gathered; how. A copy of another kind counts as none: it may have been frozen since,
+        or be trained again."""
+        is_clean = self.is_clean and self._kept is keeps_of(self._sharding, is_trainable=is_trainable)
+        found = self._sharding.gather(Use(in_backward, is_clean, is_trainable))
+        if found.keep is not Keeps.NOTHING:
+            self._kept = found.keep
         return found
 
 

@@ -40,14 +40,16 @@ def an_own_mode_trains_with_the_bits_of_fsdp() -> None:
             assert losses(mode, make) == wanted, mode
 
 
-def a_part_of_a_model_that_is_thawed_is_kept_as_the_mode_says() -> None:
+def a_part_that_is_thawed_and_frozen_again_is_kept_as_the_mode_says() -> None:
     found = {}
     for mode in ("fsdp", OWN):
         model = ct.fully_shard(adapted(), mode)
         found[mode] = []
-        for step in range(4):
-            if step == 2:
-                model.blocks[1].base.requires_grad_(True)
+        for step in range(8):
+            if step in (2, 4, 6):
+                model.blocks[1].base.requires_grad_(step != 4)
+            if step == 5:
+                model.blocks[0].requires_grad_(False)
             optimizer = optimizer_of(model)
             found[mode].append(train(model, optimizer, step))
     assert found["fsdp"] == found[OWN]
@@ -82,7 +84,7 @@ def what_cannot_be_carried_out_is_refused() -> None:
         ct.fully_shard(Stack(), OWN, quantised=True)
     with raises(ConfigError, "cannot be read"):
         ct.fully_shard(Stack(), "nowhere.py:Mine")
-    with raises(ConfigError, "derive a class from coarse.strategy.Sharding"):
+    with raises(ConfigError, "a Strategy is the job's"):
         ct.fully_shard(Stack(), "coarse.strategy:Coarse")
     with raises(MismatchError, "mode Mine", "digest"):
         ct.fully_shard(Stack(), Mine(of_frozen=ct.rank() != 1))
@@ -91,7 +93,7 @@ def what_cannot_be_carried_out_is_refused() -> None:
 
 CLAIMS = [
     an_own_mode_trains_with_the_bits_of_fsdp,
-    a_part_of_a_model_that_is_thawed_is_kept_as_the_mode_says,
+    a_part_that_is_thawed_and_frozen_again_is_kept_as_the_mode_says,
     an_own_mode_moves_what_it_says,
     what_cannot_be_carried_out_is_refused,
 ]

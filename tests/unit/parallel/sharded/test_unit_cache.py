@@ -8,8 +8,11 @@ import pytest
 from coarse.errors import ConfigError
 from coarse.parallel.sharded.passes import ChangeWatch, Mark
 from coarse.parallel.sharded.unit_cache import AcceleratorCache, UnitCache
-from coarse.strategy.sharding import SHARDINGS, Gather, Keeps, Source
+from coarse.strategy.named import sharding_named
+from coarse.strategy.sharding import LIVE, SHARDINGS, Gather, Keeps, Source
+from tests.support.launch import REPOSITORY
 
+FROZEN_ON_HOST = f"{REPOSITORY / 'experiments' / 'strategies' / 'frozen_on_host.py'}:FrozenOnHost"
 EVENTS = ("change", "forward", "backward")
 
 
@@ -47,6 +50,19 @@ def test_fcdp_gathers_from_all_workers_once_for_each_change():
     for events in itertools.product(EVENTS, repeat=6):
         bursts = [list(run) for is_change, run in itertools.groupby(events, lambda e: e == "change") if not is_change]
         assert gathers_of("fcdp", events).count(Gather(Source.ALL, Keeps.HOST_COPY)) == len(bursts)
+
+
+def test_a_copy_of_another_kind_counts_as_none():
+    """A unit that was trained and is frozen now, and the other way round."""
+    mode = sharding_named(FROZEN_ON_HOST, LIVE)
+    for is_trainable, first, other in (
+        (True, Keeps.SECOND_SHARDS, Keeps.HOST_COPY), (False, Keeps.HOST_COPY, Keeps.SECOND_SHARDS)
+    ):  # fmt: skip
+        cache = UnitCache(mode)
+        assert cache.on_gather(in_backward=False, is_trainable=is_trainable) == Gather(Source.ALL, first)
+        assert cache.on_gather(in_backward=True, is_trainable=not is_trainable) == Gather(Source.ALL, other)
+        again = cache.on_gather(in_backward=True, is_trainable=not is_trainable)
+        assert again.source in (Source.HOST, Source.NODE)
 
 
 def test_zeropp_gathers_every_forward_from_all_workers_and_no_backward_after_one():
