@@ -63,7 +63,10 @@ def shard(
         where = replace(where, num_nodes=max(where.num_nodes, nodes))
         names = [name.strip() for name in modes.split(",")]
         require_classes(options or (), names)
-        chosen = [sharding_named(name, SIMULATED, options=options_from(options or (), name)) for name in names]
+        chosen = [
+            sharding_named(name, SIMULATED, options=options_from(options or (), name), asked="--modes")
+            for name in names
+        ]
         policy = ShardedPolicy(sharding=chosen[0], collective=one_of("collective", collective, Collective))
         own = own_model(model, sequence) if is_own(model) else None
         if own and own.times:

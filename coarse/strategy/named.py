@@ -70,7 +70,7 @@ def strategy_named(
 
 
 def sharding_named(
-    mode: object, names: Sequence[str], *, options: Mapping[str, object] | None = None
+    mode: object, names: Sequence[str], *, options: Mapping[str, object] | None = None, asked: str = "mode"
 ) -> Sharding:
     """Return a sharded mode.
 
@@ -78,6 +78,7 @@ def sharding_named(
         mode: One of `names`, MODULE:CLASS or FILE.py:CLASS; or a Sharding, as it is.
         names: Those of coarse's own that may be meant.
         options: Fields of a user's class.
+        asked: For errors, where the mode was named.
 
     Raises:
         ConfigError: no such mode, module or class, an option that it does not take, or gathers that cannot be made.
@@ -91,7 +92,7 @@ def sharding_named(
         kind = SHARDINGS[text]
     else:
         known = ", ".join(map(repr, names))
-        raise ConfigError(f"mode must be one of {known}, MODULE:CLASS or FILE.py:CLASS, got {mode!r}", key="mode")
+        raise ConfigError(f"{asked} must be one of {known}, MODULE:CLASS or FILE.py:CLASS, got {mode!r}", key="mode")
     return require_sharding(_made(kind, dict(options or {}), text), text)
 
 

@@ -1,11 +1,12 @@
 """`coarse check --strategy` on strategies that are right, and on one for each thing that can be wrong."""
 
 import re
+from functools import partial
 
 import pytest
 from typer.testing import CliRunner
 
-from coarse.cli import check
+from coarse.cli import check, check_strategy
 from coarse.simulation.checks import plans, sums
 from tests.support.launch import REPOSITORY
 
@@ -115,12 +116,15 @@ def checked(path, *options):
 
 @pytest.fixture(autouse=True)
 def _few(monkeypatch):
+    monkeypatch.setattr(check_strategy, "_PROCESS_LAYOUTS", 60)
     monkeypatch.setattr(sums, "NUM_ORDERS", 10)
 
 
 @pytest.mark.parametrize("wrong", WRONG)
-def test_what_is_wrong_is_said_in_a_sentence(wrong, tmp_path):
+def test_what_is_wrong_is_said_in_a_sentence(wrong, tmp_path, monkeypatch):
     body, said = WRONG[wrong]
+    if wrong != "it takes no cluster":  # which counts them
+        monkeypatch.setattr(check_strategy, "require_plans", partial(plans.require_plans, count=300))
     path = tmp_path / f"wrong_{re.sub(r'[^a-z]', '_', wrong)}.py"
     path.write_text(f"{HEAD}    {body}\n")
     done = checked(path)

@@ -186,7 +186,7 @@ def test_eager_reductions_run_at_once(operations, rounds):
 
 
 def test_what_comes_again_goes_bucket_by_bucket_in_eager_mode_too(operations, rounds):
-    found = operations.reduce(Op.SUM, many(), come_again=True)
+    found = operations.reduce(Op.SUM, many(), exact=())
     num_buckets = len(rounds.calls) // 2
     assert num_buckets > 3
     assert rounds.calls == [(kind, bucket) for kind in ("push", "take") for bucket in range(num_buckets)]
