@@ -1,15 +1,12 @@
 """`coarse check --strategy`: what is wrong with a strategy, before any rank starts."""
 
-import inspect
 import json
 import os
 import subprocess
 import sys
-import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import NamedTuple
 
 from coarse.errors import CoarseError, ConfigError
@@ -26,9 +23,9 @@ from coarse.simulation.scenario import Scenario
 from coarse.simulation.sharded.modes import ShardedPolicy
 from coarse.simulation.sharded.scenario import ShardedScenario
 from coarse.simulation.training import simulate
-from coarse.strategy.named import found_in_module, mode_name, sharding_named, strategy_named
+from coarse.strategy.named import mode_name, names_sharding, place_of, sharding_named, strategy_named
 from coarse.strategy.rounds import first_to_devices
-from coarse.strategy.sharding import SIMULATED, Sharding, gathers, keeps_of
+from coarse.strategy.sharding import SIMULATED, gathers, keeps_of
 from coarse.strategy.strategy import Strategy, require_lag, require_round_of
 
 _MACHINE, _MODEL, _BATCH = "aws-p3", "resnet50", 64
@@ -59,11 +56,7 @@ def findings(mode: str, options: Mapping[str, object]) -> Iterator[Finding]:
         ConfigError: no such class, or options that it does not take.
     """
 
-    found = found_in_module(mode) if ":" in mode else None
-    if inspect.isclass(found) and issubclass(found, Sharding):
-        yield from _run(_checks_of_sharding(mode, options))
-    else:
-        yield from _run(_checks_of_strategy(mode, options))
+    yield from _run(_checks_of_sharding(mode, options) if names_sharding(mode) else _checks_of_strategy(mode, options))
 
 
 def _run(checks: Checks) -> Iterator[Finding]:
@@ -74,10 +67,8 @@ def _run(checks: Checks) -> Iterator[Finding]:
             yield Finding(what, str(wrong), is_right=False)
             return
         except Exception as error:
-            where = traceback.extract_tb(error.__traceback__)[-1]
-            at = f"{where.name} ({Path(where.filename).name}, line {where.lineno})"
-            said = f"{at} raised {type(error).__name__}: {error}"
-            yield Finding(what, said, is_right=False)
+            function, line = place_of(error)
+            yield Finding(what, f"{function} ({line}) raised {type(error).__name__}: {error}", is_right=False)
             return
 
 
@@ -156,7 +147,7 @@ def _rounds(strategy: Strategy) -> str:
 
 
 def _wires(make: Callable[[], Strategy]) -> str:
-    """What a wire does to a bucket here, and by how much sums are late."""
+    """Measure a wire on a bucket here, and say by how much sums are late."""
     lag = require_lag(make())
     late = f"sums come {lag} rounds late" if lag else "sums come in their round"
     found = require_wires(make)

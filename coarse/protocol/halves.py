@@ -6,7 +6,7 @@ import numpy as np
 from coarse.protocol.dtypes import DType
 
 _BLOCK_BYTES = 256 * 1024
-"""Of a conversion; its scratch then stays in the cache."""
+"""Block of a conversion, whose scratch then stays in the cache."""
 AS_THEY_COME = np.errstate(over="ignore", invalid="ignore")
 """Infinities and NaNs are results like others (loss scaling looks for them), no reason to warn."""
 

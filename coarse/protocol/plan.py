@@ -198,7 +198,7 @@ class Placement:
 
     @cached_property
     def is_planned_by_others(self) -> bool:
-        """Whether the strategy is not coarse's own, so that ranks tell one another what they have planned."""
+        """True if the strategy is not coarse's own, so that ranks tell one another what they have planned."""
         return not type(self.planner).__module__.startswith("coarse.")
 
     def digest_of(self, tensor: Tensor, facts: tuple[Facts, ...]) -> int:

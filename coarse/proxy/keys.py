@@ -72,7 +72,7 @@ class KeyState:
         return None
 
     def misplanned(self, facts: tuple[Facts, ...], placement: Placement, device: int) -> str | None:
-        """How this device's plan differs from that of all clients, or None."""
+        """Return how this device's plan differs from that of all clients, or None."""
         descriptor = self.located[min(self.located)].descriptor
         if descriptor.plan in (0, placement.digest_of(descriptor.tensor(self.key), facts)):
             return None

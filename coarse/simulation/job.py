@@ -36,8 +36,10 @@ class Gradient:
     """Seconds from the start of backward until its last part is there."""
     dtype: DType = DTYPE
     """Type of what travels."""
+    op: Op = Op.AVERAGE
+    """Operation by which what travels is combined."""
     is_encoded: bool = False
-    """Whether something else than its values travels."""
+    """True if something else than its values travels."""
     encode_s: float = 0.0
     """Seconds in which a worker makes of it what travels, amid backward."""
     decode_s: float = 0.0
@@ -50,9 +52,8 @@ class Gradient:
 
     def descriptor(self, priority: int, hint: int = 0, turn: int = 0) -> Descriptor:
         """As clients register it."""
-        op = Op.SUM if self.dtype.is_integer else Op.AVERAGE
         name, shape = name_in_turn(self.name, turn), (self.num_elements,)
-        return Descriptor(name, int(self.dtype), int(op), shape, priority, hint=hint)
+        return Descriptor(name, int(self.dtype), int(self.op), shape, priority, hint=hint)
 
     def sent(self, strategy: Strategy, num_workers: int) -> "Gradient":
         """Return it as it travels by a strategy."""
@@ -65,6 +66,7 @@ class Gradient:
             self,
             num_elements=sent.num_elements,
             dtype=DType(sent.dtype),
+            op=Op(sent.op),
             is_encoded=True,
             encode_s=self.nbytes / wire.encode_bytes_per_s,
             decode_s=self.nbytes / wire.decode_bytes_per_s,
@@ -76,9 +78,9 @@ class StepMoments(NamedTuple):
 
     forward_s: float
     ready_s: tuple[float, ...]
-    """By gradient from the end of forward until what travels of it is there."""
+    """Seconds from the end of forward until what travels of each gradient is there."""
     backward_s: float
-    """What is made of gradients included."""
+    """Encoding included."""
     decode_s: float
     """Seconds that pass between the last sum and the step."""
 
@@ -146,7 +148,7 @@ class Job:
         return self.lag + 1
 
     def descriptors(self) -> list[Descriptor]:
-        """As clients register gradients, turn by turn, with the hints of the job's strategy."""
+        """Return what clients register, turn by turn, with the hints of the job's strategy."""
         nbytes = [gradient.nbytes for gradient in self.gradients]
         hints = require_hints(self.strategy, self.strategy.hints(nbytes, self.placement.cluster, self.facts), nbytes)
         pairs = list(zip(self.gradients, hints, strict=True))
@@ -158,7 +160,7 @@ class Job:
 
     @property
     def encodes_for_nothing(self) -> bool:
-        """Whether wires make something else of gradients, in no time."""
+        """Return whether wires make something else of gradients, in no time."""
         wired = [gradient for gradient in self.gradients if gradient.is_encoded]
         return bool(wired) and not any(gradient.encode_s or gradient.decode_s for gradient in wired)
 

@@ -45,7 +45,7 @@ class _Training:
             self._engine.set_rate(link, bytes_per_s, at_s)
         self._begun = [_Begun(self._engine.now_s)] * len(job.simulated_workers)
         self._under_way: list[dict[int, _Begun]] = [{} for _ in job.simulated_workers]
-        """By worker and turn the iteration whose gradients were pushed last."""
+        """Iteration whose gradients were pushed last, by worker and turn."""
         self._ended: list[WorkerIteration] = []
         self._num_synced = 0
         self._syncs: list[Sync] = []

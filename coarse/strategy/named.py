@@ -159,6 +159,18 @@ def class_named(mode: str, of: type[_Rule]) -> type[_Rule]:
     raise ConfigError(f"mode {mode}: {mode_name(mode)} is {found!r}; {remedy}", key="mode")
 
 
+def place_of(error: BaseException) -> tuple[str, str]:
+    """Return the function in which an error was raised, and its file and line for people."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return frame.name, f"{Path(frame.filename).name}, line {frame.lineno}"
+
+
+def names_sharding(mode: str) -> bool:
+    """Return whether a mode names a class of sharded modes in a user's module."""
+    found = found_in_module(mode) if ":" in mode else None
+    return inspect.isclass(found) and issubclass(found, Sharding)
+
+
 def found_in_module(mode: str) -> object:
     """Return what a mode names; ConfigError for a module that is not found, or that memory devices cannot load."""
     module_name, _, name = mode.rpartition(":")
@@ -177,12 +189,9 @@ def found_in_module(mode: str) -> object:
             key="mode",
         ) from error  # fmt: skip
     except Exception as error:
-        where = traceback.extract_tb(error.__traceback__)[-1]
-        raise ConfigError(
-            f"mode {mode}: its module cannot be loaded: {type(error).__name__}: {error} ({Path(where.filename).name}, "
-            f"line {where.lineno}); correct it",
-            key="mode",
-        ) from error
+        _, line = place_of(error)
+        said = f"its module cannot be loaded: {type(error).__name__}: {error} ({line}); correct it"
+        raise ConfigError(f"mode {mode}: {said}", key="mode") from error
     if brought := [heavy for heavy in HEAVY if heavy in sys.modules and heavy not in before]:
         raise ConfigError(
             f"mode {mode}: its module imports {', '.join(brought)}, which memory devices do not load; import the "

@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""What workers and devices exchange for a bucket whose strategy has a wire; live and simulated."""
+"""Buckets behind a strategy's wires, as workers and devices exchange them; live and simulated."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ from coarse.strategy.wires import Wire
 COHORT_RANKS = 64
 """Half types count so many exactly, also as a share of any number of ranks: they tell 63/n from 64/n."""
 _ABSENT = 1 << 20
-"""What stands for a count of NaN among whole numbers: more than there are workers."""
+"""Count of NaN among whole numbers: more than there are workers."""
 _WIRED = (DType.FLOAT32, DType.FLOAT64)
 _ELEMENTS = tuple(kind.label for kind in DType if kind is not DType.UINT8)
 
@@ -34,7 +34,7 @@ def wire_of(strategy: Strategy, descriptor: Descriptor, num_exact: int = 0) -> W
     """
     num_values = descriptor.num_elements - num_exact
     is_wired = descriptor.dtype in _WIRED and descriptor.op in (Op.SUM, Op.AVERAGE) and num_values > 0
-    if type(strategy).wire is Strategy.wire or not is_wired:
+    if not (strategy.has_wires and is_wired):
         return None
     found: Any = strategy.wire(Tensor(key_of(descriptor.name), num_values, DType(descriptor.dtype).itemsize))
     if found is None or (isinstance(found, Wire) and found.element in _ELEMENTS):
@@ -148,5 +148,5 @@ class SentBucket:
 
 
 def _columns(dtype: DType, num_workers: int) -> int:
-    """How many elements count one thing of all workers: half types count few."""
+    """Return how many elements count one thing of all workers: half types count few."""
     return -(-num_workers // COHORT_RANKS) if dtype.itemsize <= 2 else 1

@@ -15,7 +15,7 @@ from coarse.errors import ConfigError
 
 
 class Source(enum.StrEnum):
-    """Where a unit's parameters come from."""
+    """Source of a unit's parameters."""
 
     HELD = "held"
     """Nothing moves: each worker has them."""
@@ -28,7 +28,7 @@ class Source(enum.StrEnum):
 
 
 class Keeps(enum.StrEnum):
-    """What stays of a unit that was gathered, until its parameters change."""
+    """Copy that stays of a unit that was gathered, until its parameters change."""
 
     NOTHING = "nothing"
     SECOND_SHARDS = "second shards"
@@ -38,7 +38,7 @@ class Keeps(enum.StrEnum):
 
 
 class States(enum.StrEnum):
-    """Where parameters and optimizer states lie between their uses; for accounts of memory."""
+    """Place of parameters and optimizer states between their uses; for accounts of memory."""
 
     REPLICATED = "replicated"
     """Parameters everywhere, gradients and optimizer states sharded over all GPUs (ZeRO-2)."""
@@ -60,7 +60,7 @@ class Use(NamedTuple):
 
 
 class Gather(NamedTuple):
-    """How a unit is gathered for a use."""
+    """Rule by which a unit is gathered for a use."""
 
     source: Source
     keep: Keeps = Keeps.NOTHING
@@ -70,13 +70,13 @@ class Gather(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Sharding:
-    """Which transfers a unit needs, and what stays. Subclass it as a frozen dataclass, whose fields are its options.
+    """Rule of which transfers a unit needs, and what stays.
 
-    Its methods are pure, and asked on all workers alike.
+    Subclass it as a frozen dataclass, whose fields are its options. Methods are pure, and asked on all workers alike.
     """
 
     states: ClassVar[States] = States.SHARDED
-    """What accounts of memory count; `SECONDARY` where second shards are kept, `SUBGROUP` with a mesh of two
+    """Account of memory; `SECONDARY` where second shards are kept, `SUBGROUP` with a mesh of two
     dimensions."""
     mesh_dims: ClassVar[int] = 1
     """1: shards over all workers; 2: over the workers of a node, repeated across, whose gradients are summed across."""
@@ -98,7 +98,6 @@ class Zero2(Sharding):
     states: ClassVar[States] = States.REPLICATED
 
     def gather(self, use: Use) -> Gather:
-        """See Sharding."""
         return Gather(Source.HELD)
 
 
@@ -107,7 +106,6 @@ class Fsdp(Sharding):
     """ZeRO-3: every unit is gathered from all workers in forward and again in backward."""
 
     def gather(self, use: Use) -> Gather:
-        """See Sharding."""
         return Gather(Source.ALL)
 
 
@@ -119,7 +117,6 @@ class Hybrid(Sharding):
     mesh_dims: ClassVar[int] = 2
 
     def gather(self, use: Use) -> Gather:
-        """See Sharding."""
         return Gather(Source.NODE)
 
 
@@ -132,7 +129,6 @@ class ZeroPP(Sharding):
     """Gather int8 in forward (qwZ)."""
 
     def gather(self, use: Use) -> Gather:
-        """See Sharding."""
         if use.in_backward and use.is_clean:
             return Gather(Source.NODE)
         return Gather(Source.ALL, Keeps.SECOND_SHARDS, 8 if self.quantised else 16)
@@ -146,7 +142,6 @@ class Fcdp(Sharding):
     """Read them there in forward too, so that frozen ones are never gathered between nodes again (FCDP-Comm)."""
 
     def gather(self, use: Use) -> Gather:
-        """See Sharding."""
         if use.is_clean and (use.in_backward or self.comm):
             return Gather(Source.HOST)
         return Gather(Source.ALL, Keeps.HOST_COPY)
@@ -159,7 +154,6 @@ class OnDemand(Sharding):
     meets: ClassVar[bool] = False
 
     def gather(self, use: Use) -> Gather:
-        """See Sharding."""
         return Gather(Source.ALL)
 
 

@@ -181,6 +181,11 @@ class Strategy:
         return None
 
     @property
+    def has_wires(self) -> bool:
+        """True if `wire` may say that something else than values travels."""
+        return type(self).wire is not Strategy.wire
+
+    @property
     def lag(self) -> int:
         """Rounds by which the sums that a step applies are late: with 1 a step applies those of the step before, which
         travel beside it. The first `lag` steps find zeros, and change nothing (coarse.torch)."""

@@ -83,13 +83,11 @@ class Cast(Wire):
             )
 
     def encode(self, values: np.ndarray, worker: int, num_workers: int, state: Any) -> tuple[np.ndarray, Any]:  # noqa: ANN401
-        """See Wire."""
         dtype = DType[self.element.upper()]
         wide = values.astype(np.float32, copy=False) if dtype is DType.BFLOAT16 else values
         return narrowed(wide, dtype), None
 
     def decode(self, total: np.ndarray, num_values: int, num_workers: int) -> np.ndarray:
-        """See Wire."""
         return widen(total, DType[self.element.upper()])
 
 
@@ -112,18 +110,16 @@ class Rows(Wire):
         raise NotImplementedError(f"{type(self).__name__} has no add()")
 
     def num_elements(self, num_values: int, num_workers: int) -> int:
-        """See Wire."""
         return num_workers * (1 + self.row_elements(num_values))
 
     def encode(self, values: np.ndarray, worker: int, num_workers: int, state: Any) -> tuple[np.ndarray, Any]:  # noqa: ANN401
-        """See Wire."""
         rows = np.zeros((num_workers, 1 + self.row_elements(len(values))), np.int32)
         rows[worker, 0] = 1
         rows[worker, 1:] = self.pack(values.astype(np.float32, copy=False))
         return rows.reshape(-1), None
 
     def decode(self, total: np.ndarray, num_values: int, num_workers: int) -> np.ndarray:
-        """See Wire: rows are added in the order of workers, so that all have equal bits."""
+        """Return the sum of all rows, added in the order of workers, so that all have equal bits."""
         values = np.zeros(num_values, np.float32)
         for row in total.reshape(num_workers, -1):
             if row[0]:
@@ -136,7 +132,7 @@ class TopK(Rows):
     """Each worker's largest values by magnitude, and their places (Lin et al., Deep Gradient Compression, 2018)."""
 
     share: float = 0.01
-    """Of a bucket's values; at least one travels."""
+    """Share of a bucket's values that travels; at least one does."""
 
     def __post_init__(self) -> None:
         if not 0 < self.share <= 1:
@@ -147,11 +143,11 @@ class TopK(Rows):
         return min(num_values, max(1, round(self.share * num_values)))
 
     def row_elements(self, num_values: int) -> int:
-        """See Rows: places, and values."""
+        """Return twice the number of values that travel: places, and values."""
         return 2 * self.num_kept(num_values)
 
     def pack(self, values: np.ndarray) -> np.ndarray:
-        """See Rows: places rise."""
+        """Return places, which rise, and the values there."""
         count = self.num_kept(len(values))
         places = np.arange(len(values))
         if count < len(values):
@@ -159,7 +155,6 @@ class TopK(Rows):
         return np.concatenate([places.astype(np.int32), values[places].view(np.int32)])
 
     def add(self, row: np.ndarray, total: np.ndarray) -> None:
-        """See Rows."""
         places, values = row.reshape(2, -1)
         total[places] += values.view(np.float32)
 
@@ -190,11 +185,9 @@ class Feedback(Wire):
         return self.inner.decode_bytes_per_s
 
     def num_elements(self, num_values: int, num_workers: int) -> int:
-        """See Wire."""
         return self.inner.num_elements(num_values, num_workers)
 
     def encode(self, values: np.ndarray, worker: int, num_workers: int, state: Any) -> tuple[np.ndarray, Any]:  # noqa: ANN401
-        """See Wire."""
         lost, of_inner = (None, None) if state is None else state
         wanted = values if lost is None else values + lost
         encoded, of_inner = self.inner.encode(wanted, worker, num_workers, of_inner)
@@ -204,5 +197,4 @@ class Feedback(Wire):
         return encoded, (lost, of_inner)
 
     def decode(self, total: np.ndarray, num_values: int, num_workers: int) -> np.ndarray:
-        """See Wire."""
         return self.inner.decode(total, num_values, num_workers)

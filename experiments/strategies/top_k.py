@@ -21,9 +21,9 @@ class TopKGradients(Coarse):
 
     share: float = 0.01
     feedback: bool = True
-    """Whether values that were held back are added to those of the next round."""
+    """True to add values that were held back to those of the next round."""
     encode_gb_per_s: float = math.inf
-    """Of a bucket's values, as `coarse check --strategy` measures it on a host."""
+    """Rate of a bucket's values, as `coarse check --strategy` measures it on a host."""
     decode_gb_per_s: float = math.inf
 
     def wire(self, tensor: Tensor) -> Wire:

@@ -62,7 +62,7 @@ class Rounds:
         self.rank = runtime.client_index
         self.bucket_bytes = runtime.config.bucket_bytes
         self.tells_gradients = changes_sums(runtime.strategy)
-        """Whether the job's strategy treats gradients otherwise than what else is summed."""
+        """True if the job's strategy treats gradients otherwise than what else is summed."""
         self.recorder: Recorder | None = None
         """What wants to know when buckets are pushed and taken."""
 

@@ -1,6 +1,5 @@
 """Sharded modes in the table of data-parallel ones: the same model, machine, GPUs and compute times."""
 
-import inspect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -12,7 +11,7 @@ from coarse.simulation.sharded.modes import ShardedPolicy
 from coarse.simulation.sharded.on_demand import OnDemandReport, simulate_on_demand
 from coarse.simulation.sharded.report import ShardedReport
 from coarse.simulation.sharded.scenario import CACHE_SHARE, ShardedScenario
-from coarse.strategy.named import BUILT_IN, found_in_module, mode_name, options_from, sharding_named
+from coarse.strategy.named import BUILT_IN, mode_name, names_sharding, options_from, sharding_named
 from coarse.strategy.sharding import PREDICTED, SIMULATED, Fcdp, Fsdp, Sharding, name_of
 
 ALL = "all"
@@ -59,8 +58,7 @@ def any_modes_of(text: str | None, options: Sequence[str] = ()) -> Iterator[AnyM
 def _mode_of(name: str, options: Sequence[str]) -> AnyMode:
     if name in PREDICTED:
         return sharding_named(name, PREDICTED)
-    found = found_in_module(name) if ":" in name else None
-    if inspect.isclass(found) and issubclass(found, Sharding):
+    if names_sharding(name):
         return sharding_named(name, SIMULATED, options=options_from(options, name))
     return name
 

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from coarse.parallel.data.reducer import DeviceReducer, Reducer, may_share
-from coarse.parallel.data.sent import LateReducer, WiredReducer
+from coarse.parallel.data.sent import WiredReducer, in_turns
 from coarse.parallel.data.switch import Switch
 from coarse.strategy.strategy import Strategy, require_lag
 
@@ -38,13 +38,13 @@ def reducer_of(
 
 
 def changes_sums(strategy: Strategy) -> bool:
-    """Whether a strategy's gradients travel otherwise than as they are, or late."""
-    return type(strategy).wire is not Strategy.wire or require_lag(strategy) > 0
+    """Return whether a strategy's gradients travel otherwise than as they are, or late."""
+    return strategy.has_wires or require_lag(strategy) > 0
 
 
 def wired(reducer: Reducer, runtime: "Runtime", strategy: Strategy) -> Reducer:
     """The reducer behind a strategy's wires; itself without any."""
-    if type(strategy).wire is Strategy.wire:
+    if not strategy.has_wires:
         return reducer
     worker = runtime.require_client().protocol.client
     return WiredReducer(reducer, strategy, worker, runtime.placement.num_clients)
@@ -54,8 +54,7 @@ def _by_rounds(runtime: "Runtime", prefix: str, gpu: int | None, strategy: Strat
     """The reducer of a strategy without wires: several in turns, where sums come late."""
     client, turns = runtime.require_client(), range(lag + 1)
     if strategy.uses_devices and not times_rounds(runtime, strategy):
-        made: list[Reducer] = [DeviceReducer(client) for _ in turns]
-        return made[0] if len(made) == 1 else LateReducer(made)
+        return in_turns([DeviceReducer(client) for _ in turns])
     from coarse.parallel.data.allreduce import AllreduceReducer  # what calls MPI, and what decides by simulation
     from coarse.parallel.data.allreduce_stream import AllreduceStream
     from coarse.parallel.data.dual import DualReducer
@@ -63,11 +62,10 @@ def _by_rounds(runtime: "Runtime", prefix: str, gpu: int | None, strategy: Strat
 
     stream = AllreduceStream(runtime.worker_comm, client.link, by_ring=runtime.config.worker_collective == "ring")
     if not strategy.uses_devices:
-        made = [AllreduceReducer(stream, client.protocol.client, client.count_push) for _ in turns]
-    else:
-        chooser = SplitChooser(runtime, stream, prefix, gpu, strategy)
-        made = [DualReducer(runtime, stream, chooser, f"{prefix}late {turn}/" if turn else prefix) for turn in turns]
-    return made[0] if len(made) == 1 else LateReducer(made)
+        return in_turns([AllreduceReducer(stream, client.protocol.client, client.count_push) for _ in turns])
+    chooser = SplitChooser(runtime, stream, prefix, gpu, strategy)
+    prefixes = [f"{prefix}late {turn}/" if turn else prefix for turn in turns]
+    return in_turns([DualReducer(runtime, stream, chooser, each) for each in prefixes])
 
 
 def times_rounds(runtime: "Runtime", strategy: Strategy) -> bool:

@@ -1,7 +1,7 @@
 """Buckets that travel as a strategy's wire says, or whose sums come some rounds late; before any reducer."""
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -29,25 +29,22 @@ class WiredReducer:
         self._worker = worker
         self._num_workers = num_workers
         self._buckets: list[tuple[SentBucket, np.ndarray, np.ndarray] | None] = []
-        """By index a bucket, its values, and what travels of it; None where values do."""
+        """Bucket, its values, and what travels of it; None where values do."""
 
     @property
     def rounds(self) -> Rounds | None:
-        """See Reducer."""
         return self._reducer.rounds
 
     @property
     def timer(self) -> "PassTimer | None":
-        """See Reducer."""
         return self._reducer.timer
 
     @property
     def dual_sync(self) -> DualSync | None:
-        """See Reducer; its bytes are those that travel."""
+        """Return what was decided, in bytes that travel."""
         return self._reducer.dual_sync
 
     def memory_of(self, descriptor: Descriptor, num_exact: int = 0) -> np.ndarray:
-        """See Reducer."""
         wire = wire_of(self._strategy, descriptor, num_exact)
         if wire is None:
             self._buckets.append(None)
@@ -58,11 +55,10 @@ class WiredReducer:
         return values
 
     def use(self, descriptor: Descriptor, array: np.ndarray) -> None:
-        """See Reducer: not called, since it takes no GPU's memory."""
+        """Refuse: it takes no GPU's memory."""
         raise AssertionError("a bucket with a wire lies on the host")
 
     def start(self, index: int) -> Flight:
-        """See Reducer."""
         found = self._buckets[index]
         if found is None:
             return self._reducer.start(index)
@@ -71,7 +67,6 @@ class WiredReducer:
         return _Landing(self._reducer.start(index), lambda: bucket.decode(sent, values))
 
     def cancel(self, index: int) -> bool:
-        """See Reducer."""
         was_taken_back = self._reducer.cancel(index)
         found = self._buckets[index]
         if was_taken_back and found is not None:
@@ -79,14 +74,30 @@ class WiredReducer:
         return was_taken_back
 
     def drop(self) -> None:
-        """See Reducer; what wires keep of buckets is forgotten."""
+        """Drop the reducer's buckets; states of wires are forgotten."""
         self._buckets.clear()
         self._reducer.drop()
 
     def close(self) -> None:
-        """See Reducer."""
         self._buckets.clear()
         self._reducer.close()
+
+
+class _LateBucket(NamedTuple):
+    """One bucket of a LateReducer."""
+
+    own: np.ndarray
+    """Memory of the owner."""
+    shared: list[np.ndarray]
+    """Memory of each reducer."""
+    first: int
+    """Round in which it is started first."""
+    is_exact: bool
+
+
+def in_turns(reducers: Sequence[Reducer]) -> Reducer:
+    """Return one reducer of several that are alike, which take turns; the only one as it is."""
+    return reducers[0] if len(reducers) == 1 else LateReducer(reducers)
 
 
 class LateReducer:
@@ -103,51 +114,41 @@ class LateReducer:
         self._reducers = reducers
         self._lag = len(reducers) - 1
         self._number = 0
-        """Of the round that is under way."""
-        self._buckets: list[tuple[np.ndarray, list[np.ndarray]]] = []
-        """By index the memory of the owner, and that of each reducer."""
-        self._first: list[int] = []
-        """By bucket the round in which it is started first."""
-        self._is_exact: list[bool] = []
+        """Number of the round that is under way."""
+        self._buckets: list[_LateBucket] = []
         self._flights: dict[tuple[int, int], Flight] = {}
-        """By reducer and bucket what was started last."""
+        """Last flight of each reducer's bucket."""
         self._begun: set[int] = set()
         """Buckets of the round that is under way which were started."""
 
     @property
     def rounds(self) -> Rounds | None:
-        """See Reducer."""
         return self
 
     @property
     def timer(self) -> "PassTimer | None":
-        """See Reducer."""
         return self._reducers[0].timer
 
     @property
     def dual_sync(self) -> DualSync | None:
-        """See Reducer."""
         return self._reducers[0].dual_sync
 
     def memory_of(self, descriptor: Descriptor, num_exact: int = 0) -> np.ndarray:
-        """See Reducer."""
         shared = [
             reducer.memory_of(descriptor._replace(name=name_in_turn(descriptor.name, turn)))
             for turn, reducer in enumerate(self._reducers)
         ]
         own = np.zeros(descriptor.shape, DType(descriptor.dtype).storage)
-        self._buckets.append((own, shared))
-        self._first.append(self._number)
-        self._is_exact.append(num_exact == descriptor.num_elements)
+        self._buckets.append(_LateBucket(own, shared, self._number, num_exact == descriptor.num_elements))
         return own
 
     def use(self, descriptor: Descriptor, array: np.ndarray) -> None:
-        """See Reducer: not called, since it takes no GPU's memory."""
+        """Refuse: it takes no GPU's memory."""
         raise AssertionError("a bucket whose sums are late lies on the host")
 
     def start(self, index: int) -> Flight:
-        """See Reducer: the flight brings an earlier round's sum, or zeros before there is one."""
-        turn, (own, shared) = self._turn(self._number), self._buckets[index]
+        """Give a bucket; the flight brings an earlier round's sum, or zeros before there is one."""
+        turn, (own, shared, first, is_exact) = self._turn(self._number), self._buckets[index]
         if index in self._begun:
             raise InFlightError(
                 f"another gradient came for bucket {index} after it was sent, and its sum comes {self._lag} rounds "
@@ -156,53 +157,49 @@ class LateReducer:
         self._begun.add(index)
         shared[turn][...] = own
         begun = self._flights[turn, index] = self._reducers[turn].start(index)
-        if self._is_exact[index]:
+        if is_exact:
             return _Landing(begun, lambda: np.copyto(own, shared[turn]))
-        if self._number < self._first[index] + self._lag:
+        if self._number < first + self._lag:
             return _Landing(None, lambda: own.fill(0))
         late = self._turn(self._number - self._lag)
         return _Landing(self._flights[late, index], lambda: np.copyto(own, shared[late]))
 
     def cancel(self, index: int) -> bool:
-        """See Reducer."""
         was_taken_back = self._reducers[self._turn(self._number)].cancel(index)
         if was_taken_back:
             self._begun.discard(index)
         return was_taken_back
 
     def all_started(self) -> None:
-        """See Rounds."""
         if (rounds := self._reducers[self._turn(self._number)].rounds) is not None:
             rounds.all_started()
 
     def begin_round(self) -> None:
-        """See Rounds: the reducer whose sums were taken has the next turn."""
+        """Begin the next round, in which the reducer whose sums were taken has its turn."""
         if self._number >= self._lag and (rounds := self._reducers[self._turn(self._number + 1)].rounds) is not None:
             rounds.begin_round()
         self._begun.clear()
         self._number += 1
 
     def drop(self) -> None:
-        """See Reducer: sums that were not taken are waited for and forgotten."""
+        """Wait for sums that were not taken, and forget them."""
         self._land()
-        self._buckets.clear()
-        self._is_exact.clear()
-        self._first.clear()
         for reducer in self._reducers:
             reducer.drop()
 
     def close(self) -> None:
-        """See Reducer and drop."""
+        """Drop all, and close the reducers."""
         self._land()
-        self._buckets.clear()
         for reducer in self._reducers:
             reducer.close()
 
     def _land(self) -> None:
+        """Wait for what was started, and forget all buckets."""
         for flight in self._flights.values() if is_initialized() else ():
             flight.wait()
         self._flights.clear()
         self._begun.clear()
+        self._buckets.clear()
         self._number = 0
 
     def _turn(self, number: int) -> int:
@@ -219,7 +216,6 @@ class _Landing:
         self._has_landed = False
 
     def wait(self) -> None:
-        """See Flight."""
         if self._flight is not None:
             self._flight.wait()
         if not self._has_landed:

@@ -1,6 +1,5 @@
 """Wires of a strategy on random buckets: whether what they make can be summed and read, how fast, and what is lost."""
 
-import traceback
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -12,6 +11,7 @@ from coarse.protocol.dtypes import DType, Op
 from coarse.protocol.halves import narrowed, widen
 from coarse.protocol.records import Descriptor
 from coarse.simulation.checks.plans import WrongStrategy
+from coarse.strategy.named import place_of
 from coarse.strategy.sent import SentBucket, wire_of
 from coarse.strategy.strategy import Strategy
 
@@ -24,7 +24,7 @@ _NUM_COUNTS = 2
 
 
 class WireFigures(NamedTuple):
-    """What a wire does to a bucket of 4 MiB of two workers; seconds measured in this process."""
+    """Figures of a wire on a bucket of 4 MiB of two workers; seconds measured in this process."""
 
     sent_share: float
     """Bytes that travel, of those of the values."""
@@ -33,7 +33,7 @@ class WireFigures(NamedTuple):
     error: float
     """Norm of what the first sum lacks, of that of the sum."""
     error_of_many: float
-    """The same of 50 sums of equal values together: near 0 where what is lost comes later, or was chance."""
+    """Error of 50 sums of equal values together: near 0 where what is lost comes later, or was chance."""
 
 
 def require_wires(make: Callable[[], Strategy]) -> WireFigures | None:
@@ -43,7 +43,7 @@ def require_wires(make: Callable[[], Strategy]) -> WireFigures | None:
         WrongStrategy: what it makes cannot be summed or read, or differs between two ranks that are asked the same.
     """
     strategy, other = make(), make()
-    if type(strategy).wire is Strategy.wire:
+    if not strategy.has_wires:
         return None
     try:
         for num_workers in _WORKERS:
@@ -53,12 +53,9 @@ def require_wires(make: Callable[[], Strategy]) -> WireFigures | None:
     except ConfigError:
         raise
     except Exception as error:
-        where = traceback.extract_tb(error.__traceback__)[-1]
-        raise WrongStrategy(
-            f"{type(strategy).__name__}.wire: {where.name} (line {where.lineno}) raised {type(error).__name__}: "
-            f"{error}; correct the wire",
-            key="mode",
-        ) from error
+        function, line = place_of(error)
+        said = f"{function} ({line}) raised {type(error).__name__}: {error}; correct the wire"
+        raise WrongStrategy(f"{type(strategy).__name__}.wire: {said}", key="mode") from error
 
 
 def _buckets(strategy: Strategy, size: int, num_workers: int) -> list[SentBucket]:
@@ -99,7 +96,7 @@ def _values(rng: np.random.Generator, size: int) -> np.ndarray:
 
 
 def _total(buckets: list[SentBucket], values: list[np.ndarray]) -> np.ndarray:
-    """What devices make of what all workers send."""
+    """Combine what all workers send, as devices do."""
     sent = buckets[0].sent
     dtype, op = DType(sent.dtype), Op(sent.op)
     total = np.zeros(sent.shape, dtype.accumulator)
@@ -132,7 +129,7 @@ def _figures(strategy: Strategy) -> WireFigures | None:
 
 
 def _error_of_many(strategy: Strategy) -> float:
-    """What 50 sums of equal values lack together."""
+    """Return what 50 sums of equal values lack together."""
     buckets, size = _buckets(strategy, _SUMMED_ELEMENTS, 2), _SUMMED_ELEMENTS
     rng = np.random.default_rng(2)
     values = [_values(rng, size) for _ in buckets]

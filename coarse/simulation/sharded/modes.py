@@ -79,7 +79,7 @@ class Moves:
 
     @property
     def keeps(self) -> bool:
-        """Whether something is served from what forward has left."""
+        """Return whether something is served from what forward has left."""
         return keeps_any(self._sharding, Keeps.SECOND_SHARDS, Keeps.HOST_COPY)
 
     def forward_gather(self, unit: Unit) -> tuple[Chain, ...]:

@@ -18,7 +18,7 @@ MOST_WORKERS = 128
 _MINIBATCHES = 2
 """The second is shown."""
 _NUM_SLOTS = 4
-"""As live."""
+"""Pieces of a worker that may be under way, as live."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +28,7 @@ class OnDemandReport:
     iteration_s: float
     compute_s: float
     sent_nbytes: float
-    """By the busiest node, to others."""
+    """Bytes of the busiest node to others."""
 
     @property
     def exposed_s(self) -> float:

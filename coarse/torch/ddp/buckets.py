@@ -91,7 +91,7 @@ class Bucket:
     has_sparse: bool = False
     """Whether some rank had a sparse gradient, by the last result."""
     has_sum: bool = True
-    """Whether anybody took part in the last result; at first nobody has, where a strategy's sums come late."""
+    """True if anybody took part in the last result; at first nobody has, where a strategy's sums come late."""
     was_disturbed: bool = field(init=False, default=False)
     """Whether anybody but a device wrote to the gradients, or put others in their place, between the last `seal` and
     `open`. A write through `.data` leaves no trace."""

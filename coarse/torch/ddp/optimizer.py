@@ -463,7 +463,7 @@ def _check_of_all(process_set: ProcessSet) -> None:
 
 
 def _check_wires(strategy: Strategy, compression: type[NoCompression]) -> None:
-    if compression.wire_dtype is not None and type(strategy).wire is not Strategy.wire:
+    if compression.wire_dtype is not None and strategy.has_wires:
         raise ConfigError(
             f"{type(strategy).__name__} says what travels of gradients, and compression says {compression.__name__}; "
             "leave one of the two out",

@@ -109,12 +109,12 @@ class ShardedUnit:
 
     @property
     def is_trainable(self) -> bool:
-        """Whether it has parameters that are trained."""
+        """Return whether it has parameters that are trained."""
         return self.fsdp.trainable_nbytes() > 0
 
     @property
     def keeps(self) -> Keeps:
-        """What the mode keeps of it."""
+        """Return what the mode keeps of it."""
         return keeps_of(self.sharding, is_trainable=self.is_trainable)
 
     @property
@@ -187,7 +187,7 @@ class ShardedUnit:
         return Gather(self.sharding.gather(Use()).source)
 
     def _is_from_shards(self, how: Gather) -> bool:
-        """Whether a gather takes the parameters themselves, and not what was kept of them."""
+        """Return whether a gather takes the parameters themselves, and not what was kept of them."""
         return how.source is Source.ALL or (how.source is Source.NODE and self.sharding.mesh_dims == 2)
 
     def _work(self, how: Gather, out: torch.Tensor, own: torch.Tensor, what: str) -> PendingWork:
