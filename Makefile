@@ -104,7 +104,7 @@ test-compiled: compiled
 
 # Larger cases of the model checks of many-to-one push and pull, and of on-demand communication (eight minutes); not a part of `make test`.
 test-model: $(INSTALLED)
-	COARSE_TEST_MODEL=1 PYTHONPATH=. $(BIN)/python -m pytest -q -s tests/unit/transport/many_to_one/test_model.py \
+	COARSE_TEST_MODEL=1 PYTHONPATH=. $(BIN)/python -m pytest -q -s tests/unit/luwu/many_to_one/test_model.py \
 	    tests/unit/odc/test_model.py
 
 # Balanced parts beside the best ones that prtpy finds by search, which is installed under .versions for it (200 MB); not a

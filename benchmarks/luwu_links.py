@@ -25,8 +25,8 @@ from benchmarks.luwu_ranks import run_ranks
 from benchmarks.provenance import provenance
 
 if TYPE_CHECKING:  # imported by ranks alone
-    from coarse.client.paged.model import RemoteModel
-    from coarse.transport.datagrams import DatagramLink
+    from coarse.luwu.client.model import RemoteModel
+    from coarse.luwu.datagrams import DatagramLink
 
 RESULT = Path(__file__).parent / "results" / "luwu-links.json"
 RANKS = (("worker", "a"), ("memory_device", "a"), ("worker", "b"), ("memory_device", "b"), ("memory_device", "o"))
@@ -100,7 +100,7 @@ def start(rounds: int) -> None:
 
 def blasted_bytes_per_s(payload_bytes: int) -> float:
     """Two processes that send datagrams without end, and one that receives them, from memory to memory."""
-    from coarse.transport.datagrams import DatagramLink
+    from coarse.luwu.datagrams import DatagramLink
 
     receivers = [DatagramLink() for _ in range(NUM_SENDERS)]
     senders = []
@@ -133,7 +133,7 @@ def blast(link: DatagramLink, port: int, payload_bytes: int) -> None:
     """Send without end, as large pieces as the kernel takes."""
     import numpy as np
 
-    from coarse.transport.many_to_one.frames import HEADER_BYTES
+    from coarse.luwu.many_to_one.frames import HEADER_BYTES
 
     link.connect("127.0.0.1", port)
     each = payload_bytes - HEADER_BYTES
@@ -197,9 +197,9 @@ def opened(options: dict[str, Any]) -> RemoteModel:
 
     import numpy as np
 
+    from coarse.luwu.store.declaration import Declaration
+    from coarse.luwu.store.layout import PagedModel, PagedTensor, PagedUnit
     from coarse.session import current
-    from coarse.storage.paged.declaration import Declaration
-    from coarse.storage.paged.layout import PagedModel, PagedTensor, PagedUnit
 
     units = tuple(PagedUnit(f"{n}", (PagedTensor(f"{n}.w", (UNIT_ELEMENTS,)),)) for n in range(NUM_UNITS))
     runtime = current()

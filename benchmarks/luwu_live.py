@@ -221,8 +221,8 @@ def losses_in_memory() -> list[float]:
 
 def fill(model: torch.nn.Module, initialise: Callable[[torch.nn.Module], None]) -> None:
     """First values in the order in which a model in the network has them made."""
-    from coarse.torch.paged.first_values import FirstValues
-    from coarse.torch.paged.plan import plan_model
+    from coarse.luwu.torch.first_values import FirstValues
+    from coarse.luwu.torch.plan import plan_model
 
     plan = plan_model(model, None)
     first = FirstValues(plan, initialise)

@@ -15,8 +15,8 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))  # so that the script 
 
 from benchmarks.luwu_peers import figure_10, ratios, scaling, small_leads
 from benchmarks.provenance import provenance
-from coarse.simulation.paged.cluster import PagedCluster, PagedTraining
-from coarse.simulation.paged.training import simulate
+from coarse.luwu.simulation.cluster import PagedCluster, PagedTraining
+from coarse.luwu.simulation.training import simulate
 
 RESULT = Path(__file__).parent / "results" / "luwu-paper.json"
 SEQUENCE = 1024

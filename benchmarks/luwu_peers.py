@@ -14,10 +14,10 @@ from functools import cache
 from coarse.hardware.gpt import OPT_SHAPES
 from coarse.hardware.machine import Machine
 from coarse.hardware.presets import machine_named
-from coarse.simulation.paged.baselines import simulate_baseline
-from coarse.simulation.paged.capacity import LUWU, MODES
-from coarse.simulation.paged.moves import Baseline
-from coarse.simulation.paged.scenario import ModeStep, PagedScenario
+from coarse.luwu.simulation.baselines import simulate_baseline
+from coarse.luwu.simulation.capacity import LUWU, MODES
+from coarse.luwu.simulation.moves import Baseline
+from coarse.luwu.simulation.scenario import ModeStep, PagedScenario
 
 TOLERANCE = 0.2
 NUM_WORKERS = 8

@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from coarse.odc.layout import EVERYTHING, OdcDeclaration, OdcUnit, Sum
+from coarse.odc.simulation.machines import Microbatch, OdcRates, SimulatedOdc
 from coarse.parallel.packing.costs import Cost
 from coarse.parallel.packing.plans import MinibatchPlan
 from coarse.parallel.packing.sampler import Sampling
 from coarse.protocol.dtypes import DType
-from coarse.protocol.odc import EVERYTHING, OdcDeclaration, OdcUnit, Sum
 from coarse.protocol.plan import Placement
 from coarse.simulation.lockstep import LockstepTimes, lockstep_s
-from coarse.simulation.odc import Microbatch, OdcRates, SimulatedOdc
 from coarse.strategy.builtin import Coarse
 
 FORWARD_SHARE = 1 / 3

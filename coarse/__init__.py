@@ -28,7 +28,6 @@ from coarse.arrays import (
     workers_comm,
 )
 from coarse.client.handle import Handle
-from coarse.client.snapshots import SnapshotHandle
 from coarse.errors import (
     CapacityError,
     CheckpointError,
@@ -52,7 +51,8 @@ from coarse.protocol.config import Config, FixedRouting, Launch, MeasuredRouting
 from coarse.protocol.distribution import VERSION as __version__
 from coarse.protocol.dtypes import Op
 from coarse.session import init, is_initialized, shutdown
-from coarse.storage.snapshots.restore import Checkpoint
+from coarse.snapshots.client import SnapshotHandle
+from coarse.snapshots.files.restore import Checkpoint
 
 Average, Sum, Min, Max = Op.AVERAGE, Op.SUM, Op.MIN, Op.MAX
 

@@ -24,16 +24,16 @@ from coarse.client.client import Client
 from coarse.client.grouped import GroupHandle, packs_of
 from coarse.client.handle import Handle
 from coarse.client.protocol import ToDevice
-from coarse.client.snapshots import ClientSnapshots, SnapshotHandle
-from coarse.client.states import StateArray, label
 from coarse.errors import CheckpointError
 from coarse.gpu.available import empty_like, gpu_array_of
 from coarse.gpu.interface import AnyArray, is_on_gpu
 from coarse.protocol.dtypes import DType, Op, dtype_of
 from coarse.protocol.records import URGENT, Descriptor, StatisticsRequest
 from coarse.session import current
-from coarse.storage.snapshots.pieces import StoredTensor
-from coarse.storage.snapshots.restore import Checkpoint, read_checkpoint
+from coarse.snapshots.client import ClientSnapshots, SnapshotHandle
+from coarse.snapshots.files.pieces import StoredTensor
+from coarse.snapshots.files.restore import Checkpoint, read_checkpoint
+from coarse.snapshots.states import StateArray, label
 
 if TYPE_CHECKING:
     from mpi4py import MPI

@@ -19,10 +19,12 @@ from coarse.client.client import Client
 from coarse.client.link import DeviceLink
 from coarse.client.profiler import measured_facts
 from coarse.client.protocol import ClientProtocol
-from coarse.client.snapshots import ClientSnapshots
-from coarse.client.states import DeviceStates
 from coarse.collectives.shared import SharedByGroups
 from coarse.errors import CapacityError, CoarseError, ConfigError, DeadRankError, GpuError, UnsupportedError
+from coarse.pool.memory import Pool
+from coarse.pool.opening import PoolPlan, check_signature, map_pool, pool_files, sign
+from coarse.pool.shadow import PoolUser
+from coarse.pool.transport import PoolTransport
 from coarse.protocol.clock import Clock, WallClock
 from coarse.protocol.config import Config
 from coarse.protocol.partition import PartitionTable
@@ -31,10 +33,10 @@ from coarse.protocol.place import Anywhere
 from coarse.protocol.plan import Facts, Placement
 from coarse.proxy.protocol import ProxyProtocol
 from coarse.proxy.service import ProxyService
+from coarse.snapshots.client import ClientSnapshots
+from coarse.snapshots.states import DeviceStates
 from coarse.storage.device_file import open_device_file
 from coarse.storage.gpu_memory import GpuDeviceMemory
-from coarse.storage.pool.memory import Pool
-from coarse.storage.pool.shadow import PoolUser
 from coarse.storage.region import MemoryFile
 from coarse.strategy.composition import placement_of, strategy_of
 from coarse.strategy.decisions import Decisions
@@ -54,8 +56,6 @@ from coarse.transport.device_transport import DeviceTransport
 from coarse.transport.mailbox import Mailbox
 from coarse.transport.mpi import MpiTransport
 from coarse.transport.node import NodeShare, open_node
-from coarse.transport.pool.opening import PoolPlan, check_signature, map_pool, pool_files, sign
-from coarse.transport.pool.transport import PoolTransport
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,7 +25,7 @@ from coarse.protocol.units import MIB
 from coarse.storage.region import DeviceMemory
 
 if TYPE_CHECKING:  # few jobs need it
-    from coarse.client.paged.model import RemoteModel
+    from coarse.luwu.client.model import RemoteModel
 
 _COPY_BYTES = 4 * MIB
 """A large tensor is announced in pieces of this size, so that devices add while the rest is copied."""
@@ -69,7 +69,7 @@ class Client:
 
     def new_model(self) -> "RemoteModel":
         """A model in the network, to be opened by all workers."""
-        from coarse.client.paged.model import RemoteModel
+        from coarse.luwu.client.model import RemoteModel
 
         return RemoteModel(self.next_model(), self.link, self.memories)
 

@@ -34,7 +34,7 @@ from coarse.protocol.records import (
     Tables,
     key_of,
 )
-from coarse.protocol.snapshot_records import SnapshotCopied, SnapshotEnded, SnapshotGrant
+from coarse.snapshots.records import SnapshotCopied, SnapshotEnded, SnapshotGrant
 
 
 class ToDevice(NamedTuple):

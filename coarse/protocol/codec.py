@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from coarse.errors import CoarseError
-from coarse.protocol.odc_records import ODC_RECORDS
-from coarse.protocol.paged_records import PAGED_RECORDS
+from coarse.luwu.records import PAGED_RECORDS
+from coarse.odc.records import ODC_RECORDS
 from coarse.protocol.records import (
     Allocate,
     Allocated,
@@ -48,7 +48,7 @@ from coarse.protocol.records import (
     Table,
     Tables,
 )
-from coarse.protocol.snapshot_records import SNAPSHOT_RECORDS
+from coarse.snapshots.records import SNAPSHOT_RECORDS
 
 _PUSH = struct.Struct("<BBHIIIQI")
 _READY = struct.Struct("<BBxxIQI")

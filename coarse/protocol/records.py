@@ -8,11 +8,11 @@ import functools
 import hashlib
 from typing import NamedTuple
 
+from coarse.luwu.records import PagedRecord
+from coarse.odc.records import OdcRecord
 from coarse.protocol.dtypes import STORAGE, DType, Op
-from coarse.protocol.odc_records import OdcRecord
-from coarse.protocol.paged_records import PagedRecord
 from coarse.protocol.plan import Facts, Tensor
-from coarse.protocol.snapshot_records import SnapshotRecord
+from coarse.snapshots.records import SnapshotRecord
 
 
 class Tag(enum.IntEnum):

@@ -3,11 +3,11 @@
 
 from typing import NamedTuple
 
+from coarse.luwu.steps import PagedStep
+from coarse.odc.steps import OdcStep
 from coarse.protocol.dtypes import STORAGE
 from coarse.protocol.records import Record, RingChunk
-from coarse.proxy.odc_steps import OdcStep
-from coarse.proxy.paged_steps import PagedStep
-from coarse.proxy.snapshot_steps import SnapshotStep
+from coarse.snapshots.steps import SnapshotStep
 
 
 class Region(NamedTuple):

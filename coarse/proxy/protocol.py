@@ -8,6 +8,8 @@ device, which tells all others; shards are announced straight to the devices tha
 
 from collections.abc import Callable
 
+from coarse.luwu.device.models import DeviceModels
+from coarse.odc.device.models import DeviceOdc
 from coarse.protocol.plan import Placement
 from coarse.protocol.records import (
     Allocate,
@@ -35,10 +37,8 @@ from coarse.protocol.records import (
 )
 from coarse.proxy.instructions import Finished, Instruction, Reduce, Reserve, RingId, Send
 from coarse.proxy.membership import Membership
-from coarse.proxy.odc.models import DeviceOdc
-from coarse.proxy.paged.models import DeviceModels
-from coarse.proxy.snapshots import DeviceSnapshots
 from coarse.proxy.synchronisation import Synchronisation
+from coarse.snapshots.device import DeviceSnapshots
 from coarse.storage.allocator import DeviceAllocator
 from coarse.storage.versions import VersionTable
 

@@ -15,10 +15,13 @@ from typing import Any
 import numpy as np
 
 from coarse.gpu.available import gpus
+from coarse.luwu.device.executor import PagedHands
+from coarse.luwu.device.links import TreeLinks
+from coarse.odc.device.executor import OdcHands
+from coarse.odc.layout import Spot
 from coarse.protocol.clock import Clock
 from coarse.protocol.codec import decode, encode
 from coarse.protocol.dtypes import DType
-from coarse.protocol.odc import Spot
 from coarse.protocol.plan import Placement
 from coarse.protocol.records import (
     Died,
@@ -36,13 +39,10 @@ from coarse.proxy.device import Device, ReduceWork
 from coarse.proxy.gpu_sums import GpuSums
 from coarse.proxy.instructions import Reduce, Region, Reserve, RingFinish, RingReduce, RingSend, Send, added_bytes
 from coarse.proxy.loans import Lender, Loans
-from coarse.proxy.odc.hands import OdcHands
-from coarse.proxy.paged.hands import PagedHands
-from coarse.proxy.paged.links import TreeLinks
 from coarse.proxy.protocol import ProxyProtocol
 from coarse.proxy.ring_buffers import ArrayOf, RingBuffers
-from coarse.proxy.snapshot_writer import SnapshotWriter
 from coarse.proxy.work import UrgentFirst, Work
+from coarse.snapshots.executor import SnapshotWriter
 from coarse.storage.gpu_memory import GpuDeviceMemory
 from coarse.storage.lent import why_not
 from coarse.storage.reduce import Elements

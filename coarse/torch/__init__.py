@@ -25,9 +25,7 @@ from coarse import (
     statistics,
 )
 from coarse.errors import CoarseError as HorovodInternalError
-from coarse.parallel.data.switch import Switch
-from coarse.parallel.sharded.unit_cache import AcceleratorCache
-from coarse.torch.collectives.allreduce import (
+from coarse.horovod.allreduce import (
     Adasum,
     Product,
     allreduce,
@@ -40,7 +38,7 @@ from coarse.torch.collectives.allreduce import (
     grouped_allreduce_async_,
     sparse_allreduce_async,
 )
-from coarse.torch.collectives.builds import (
+from coarse.horovod.builds import (
     ccl_built,
     cross_rank,
     cross_size,
@@ -55,17 +53,7 @@ from coarse.torch.collectives.builds import (
     nccl_built,
     rocm_built,
 )
-from coarse.torch.collectives.objects import allgather_object, broadcast_object
-from coarse.torch.collectives.parameters import broadcast_parameters
-from coarse.torch.collectives.process_sets import (
-    ProcessSet,
-    add_process_set,
-    barrier,
-    global_process_set,
-    init,
-    remove_process_set,
-)
-from coarse.torch.collectives.rows import (
+from coarse.horovod.rows import (
     allgather,
     allgather_async,
     alltoall,
@@ -81,17 +69,29 @@ from coarse.torch.collectives.rows import (
     reducescatter,
     reducescatter_async,
 )
-from coarse.torch.collectives.sync_batch_norm import SyncBatchNorm
+from coarse.horovod.sync_batch_norm import SyncBatchNorm
+from coarse.luwu.switch import Switch
+from coarse.parallel.sharded.unit_cache import AcceleratorCache
+from coarse.snapshots.training import restore, snapshot
 from coarse.torch.compression import Compression
 from coarse.torch.ddp.cross_barrier import CrossBarrier
 from coarse.torch.ddp.optimizer import DistributedOptimizer
 from coarse.torch.ddp.optimizer_state import broadcast_optimizer_state
-from coarse.torch.ddp.snapshot import restore, snapshot
 from coarse.torch.ddp.updates import UpdateOptimizer as _UpdateOptimizer  # noqa: F401 (DistributedOptimizer makes them)
 from coarse.torch.fsdp.account import DeviceAccount
 from coarse.torch.fsdp.activations import saved_tensors_counted
 from coarse.torch.fsdp.cuda_account import account_on
 from coarse.torch.fsdp.groups import bytes_between_nodes
+from coarse.torch.groups.objects import allgather_object, broadcast_object
+from coarse.torch.groups.parameters import broadcast_parameters
+from coarse.torch.groups.process_sets import (
+    ProcessSet,
+    add_process_set,
+    barrier,
+    global_process_set,
+    init,
+    remove_process_set,
+)
 from coarse.torch.process_group import register as _register_backend
 from coarse.torch.push_pull import (
     Handle,
@@ -111,11 +111,11 @@ from coarse.torch.push_pull import (
 )
 
 if TYPE_CHECKING:
+    from coarse.luwu.torch.model_in_network import model_in_network
+    from coarse.luwu.torch.offloaded import OffloadedOptimizer
+    from coarse.odc.torch.minibatch import end_minibatch, minibatch_scale, publish
     from coarse.torch.fsdp.fully_shard import fully_shard, release_caches
-    from coarse.torch.fsdp.odc.minibatch import end_minibatch, minibatch_scale, publish
     from coarse.torch.fsdp.recording import TransferRecorder
-    from coarse.torch.paged.model_in_network import model_in_network
-    from coarse.torch.paged.offloaded import OffloadedOptimizer
 
 __all__ = [
     "AcceleratorCache",
@@ -215,12 +215,12 @@ __all__ = [
 ]
 
 _LATER = {
-    "end_minibatch": "coarse.torch.fsdp.odc.minibatch",
+    "end_minibatch": "coarse.odc.torch.minibatch",
     "fully_shard": "coarse.torch.fsdp.fully_shard",
-    "minibatch_scale": "coarse.torch.fsdp.odc.minibatch",
-    "publish": "coarse.torch.fsdp.odc.minibatch",
-    "model_in_network": "coarse.torch.paged.model_in_network",
-    "OffloadedOptimizer": "coarse.torch.paged.offloaded",
+    "minibatch_scale": "coarse.odc.torch.minibatch",
+    "publish": "coarse.odc.torch.minibatch",
+    "model_in_network": "coarse.luwu.torch.model_in_network",
+    "OffloadedOptimizer": "coarse.luwu.torch.offloaded",
     "release_caches": "coarse.torch.fsdp.fully_shard",
     "TransferRecorder": "coarse.torch.fsdp.recording",
 }

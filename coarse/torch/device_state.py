@@ -12,8 +12,8 @@ from weakref import WeakKeyDictionary, WeakSet
 import torch
 
 from coarse.arrays import before_overwrite, state_array_of
-from coarse.client.states import DeviceStates, StateArray
 from coarse.session import current, is_initialized
+from coarse.snapshots.states import DeviceStates, StateArray
 from coarse.torch.tensors import has_wire_type, tensor_of, wire_type_of
 
 _asking: WeakSet[torch.nn.Module] = WeakSet()

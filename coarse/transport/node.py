@@ -16,8 +16,8 @@ import numpy as np
 from mpi4py import MPI
 
 from coarse.errors import StallError
+from coarse.pool.memory import Pool
 from coarse.storage.gpu_memory import map_memory, own_memory
-from coarse.storage.pool.memory import Pool
 from coarse.storage.region import DeviceMemory, MemoryFile, create_memory_file
 from coarse.transport.descriptors import receive_descriptor, send_descriptor, take_senders
 from coarse.transport.mailbox import control_bytes

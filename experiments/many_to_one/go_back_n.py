@@ -6,8 +6,7 @@ in switch.py. The receiving ends are Receivers, whose `heartbeat` the driver sen
 window is sent (appendix B), and of whose heartbeats Ack and Credit alone are read.
 """
 
-from coarse.protocol.plan import mask_of, runs_of
-from coarse.transport.many_to_one.packets import (
+from coarse.luwu.many_to_one.packets import (
     NOTHING_CAME,
     Beat,
     Data,
@@ -16,7 +15,8 @@ from coarse.transport.many_to_one.packets import (
     Take,
     Transmit,
 )
-from coarse.transport.many_to_one.switch import PARENT
+from coarse.luwu.many_to_one.switch import PARENT
+from coarse.protocol.plan import mask_of, runs_of
 
 SILENCE_S = 2.0
 """How long Ack stands still before packets are sent again: "several seconds"."""

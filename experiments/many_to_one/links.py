@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from coarse.luwu.many_to_one.packets import NOTHING_CAME, Beat, Data, Message
+from coarse.luwu.many_to_one.sender import Sender
 from coarse.simulation.engine import Engine
-from coarse.transport.many_to_one.packets import NOTHING_CAME, Beat, Data, Message
-from coarse.transport.many_to_one.sender import Sender
 from experiments.many_to_one.timers import Timer
 
 

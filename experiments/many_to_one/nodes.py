@@ -1,11 +1,11 @@
 # Pure: no MPI, threads, clock or environment.
-"""Workers, the optimizer and switches: they carry out what the machines of coarse/transport/many_to_one want."""
+"""Workers, the optimizer and switches: they carry out what the machines of coarse/luwu/many_to_one want."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from coarse.transport.many_to_one.all_reduce import AllReducingSwitch
-from coarse.transport.many_to_one.packets import (
+from coarse.luwu.many_to_one.all_reduce import AllReducingSwitch
+from coarse.luwu.many_to_one.packets import (
     Beat,
     Complete,
     Data,
@@ -16,9 +16,9 @@ from coarse.transport.many_to_one.packets import (
     Take,
     Transmit,
 )
-from coarse.transport.many_to_one.receiver import BEATS_PER_WINDOW, Receiver
-from coarse.transport.many_to_one.sender import Sender
-from coarse.transport.many_to_one.switch import PARENT, AddingSwitch, BroadcastingSwitch
+from coarse.luwu.many_to_one.receiver import BEATS_PER_WINDOW, Receiver
+from coarse.luwu.many_to_one.sender import Sender
+from coarse.luwu.many_to_one.switch import PARENT, AddingSwitch, BroadcastingSwitch
 from experiments.many_to_one.go_back_n import GoBackAddingSwitch, GoBackBroadcastingSwitch, GoBackSender
 from experiments.many_to_one.links import Wires
 from experiments.many_to_one.timers import Do, RoundTripTimer, SilenceTimer, Timer

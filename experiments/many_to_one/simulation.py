@@ -7,7 +7,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from coarse.transport.many_to_one.switch import PARENT
+from coarse.luwu.many_to_one.switch import PARENT
 from experiments.many_to_one.go_back_n import SILENCE_S
 from experiments.many_to_one.links import Network, Node, Wires
 from experiments.many_to_one.nodes import End, GoBackSwitch, Job, Switch, TurningSwitch

@@ -3,10 +3,10 @@
 
 from collections.abc import Callable, Sequence
 
+from coarse.luwu.many_to_one.packets import Beat, Data, Instruction, Probe
+from coarse.luwu.many_to_one.round_trips import RoundTrips
+from coarse.luwu.many_to_one.sender import Sender
 from coarse.simulation.engine import Engine
-from coarse.transport.many_to_one.packets import Beat, Data, Instruction, Probe
-from coarse.transport.many_to_one.round_trips import RoundTrips
-from coarse.transport.many_to_one.sender import Sender
 from experiments.many_to_one.go_back_n import GoBackSender
 
 Do = Callable[[Sequence[Instruction]], None]

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import numpy as np
 
+from coarse.pool.history import History, history_bytes
+from coarse.pool.memory import Pool
+from coarse.pool.shadow import HostCache, PoolUser, ShadowedPool, cache_bytes
 from coarse.protocol.clock import VirtualClock
-from coarse.storage.pool.history import History, history_bytes
-from coarse.storage.pool.memory import Pool
-from coarse.storage.pool.shadow import HostCache, PoolUser, ShadowedPool, cache_bytes
 
 NAMES = ("device 0", "device 1", "device 2", "device 3")
 

@@ -7,16 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from coarse.client.odc.protocol import Fetch, OdcClient
+from coarse.odc.client.protocol import Fetch, OdcClient
+from coarse.odc.device.executor import OdcHands
+from coarse.odc.device.models import DeviceOdc
+from coarse.odc.layout import NO_TOKENS, OdcDeclaration, OdcLayout, Spot, Spots
+from coarse.odc.records import OdcCommitted, OdcOpen
+from coarse.odc.sums import sums_in
+from coarse.odc.wide_sum import WideSum
 from coarse.protocol.dtypes import DType
-from coarse.protocol.odc import NO_TOKENS, OdcDeclaration, OdcLayout, Spot, Spots
-from coarse.protocol.odc_records import OdcCommitted, OdcOpen
 from coarse.protocol.plan import Placement
 from coarse.proxy.instructions import Instruction, Send
-from coarse.proxy.odc.hands import OdcHands
-from coarse.proxy.odc.models import DeviceOdc
-from coarse.storage.odc_sums import sums_in
-from coarse.storage.wide_sum import WideSum
 from coarse.strategy.builtin import Coarse
 
 MODEL = 3

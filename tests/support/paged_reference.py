@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from coarse.storage.fixed_point import adder_of
-from coarse.storage.paged.declaration import Declaration
-from coarse.storage.paged.kernels import Kernel, kernel_of
+from coarse.luwu.store.declaration import Declaration
+from coarse.luwu.store.fixed_point import adder_of
+from coarse.luwu.store.kernels import Kernel, kernel_of
 
 Loss = Callable[[nn.Module, int, int, int], torch.Tensor]
 """Of a model, a worker, a step and a pass."""

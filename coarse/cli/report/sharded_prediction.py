@@ -7,8 +7,8 @@ from coarse.cli.report.prediction import Scenarios
 from coarse.cli.report.ranges import Ranges
 from coarse.cli.report.run import Result
 from coarse.errors import ConfigError
+from coarse.odc.simulation.on_demand import OnDemandReport, simulate_on_demand
 from coarse.simulation.sharded.modes import ShardedPolicy
-from coarse.simulation.sharded.on_demand import OnDemandReport, simulate_on_demand
 from coarse.simulation.sharded.report import ShardedReport
 from coarse.simulation.sharded.scenario import CACHE_SHARE, ShardedScenario
 from coarse.strategy.named import BUILT_IN, mode_name, names_sharding, options_from, sharding_named

@@ -11,8 +11,8 @@ import numpy as np
 
 from coarse.errors import MeasurementError
 from coarse.gpu.interface import address_of
+from coarse.pool.memory import LINE_BYTES
 from coarse.storage.machine_code import executable
-from coarse.storage.pool.memory import LINE_BYTES
 
 MACHINE = "x86_64"
 

@@ -2,9 +2,9 @@
 
 from typing import TYPE_CHECKING
 
+from coarse.luwu.switch import Switch
 from coarse.parallel.data.reducer import DeviceReducer, Reducer, may_share
 from coarse.parallel.data.sent import WiredReducer, in_turns
-from coarse.parallel.data.switch import Switch
 from coarse.strategy.strategy import Strategy, require_lag
 
 if TYPE_CHECKING:  # it starts MPI, which only init() may
@@ -24,8 +24,8 @@ def reducer_of(
     names. Where buckets are on a GPU, `gpu`, its copies count in what is measured. `as_it_is`: what is summed are no
     gradients, and strategies' wires and lags not for it."""
     if switch is not None:
+        from coarse.luwu.switch_stream import SwitchStream
         from coarse.parallel.data.allreduce import AllreduceReducer
-        from coarse.parallel.data.switch_stream import SwitchStream
 
         client = runtime.require_client()
         return AllreduceReducer(

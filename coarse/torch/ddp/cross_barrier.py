@@ -16,10 +16,10 @@ from torch import nn
 from coarse.errors import ConfigError, InFlightError
 from coarse.parallel.data.flight import BucketPhase
 from coarse.protocol.dtypes import Op
-from coarse.torch.collectives.process_sets import global_process_set
 from coarse.torch.compression import NoCompression
 from coarse.torch.ddp.buckets import Bucket
 from coarse.torch.ddp.optimizer import DistributedOptimizer
+from coarse.torch.groups.process_sets import global_process_set
 from coarse.torch.tensors import NamedTensors
 from coarse.torch.wrappers import is_compiled, is_compiled_in_place, modules_hooked
 

@@ -10,14 +10,13 @@ import numpy as np
 import torch
 
 from coarse.errors import ConfigError
+from coarse.luwu.switch import Switch
 from coarse.parallel.data.bucket_plan import hinted
-from coarse.parallel.data.switch import Switch
 from coarse.protocol.dtypes import Op
 from coarse.protocol.records import Descriptor
 from coarse.session import current
 from coarse.strategy.composition import on_workers
 from coarse.strategy.strategy import Exchanges, Strategy, require_rounds
-from coarse.torch.collectives.process_sets import ProcessSet, global_process_set
 from coarse.torch.compression import NoCompression, checked_compression
 from coarse.torch.ddp.buckets import Bucket, BucketOfCopies, BucketOfViews, places_of, plan_buckets
 from coarse.torch.ddp.claims import claims_of
@@ -27,6 +26,7 @@ from coarse.torch.ddp.gradients import GradientExchange
 from coarse.torch.ddp.peers import peers_of
 from coarse.torch.ddp.sparse_gradients import Named, SparseGradients
 from coarse.torch.device_state import DeviceState
+from coarse.torch.groups.process_sets import ProcessSet, global_process_set
 from coarse.torch.on_gpu import gpu_array_of, gpu_of, zeros_on_gpu
 from coarse.torch.tensors import NamedTensors, format_of, names_of, signature, torch_type_of
 

@@ -10,7 +10,7 @@ from coarse.parallel.data.alike import require_same
 from coarse.parallel.data.byte_stream import require_one_root, stream_from
 from coarse.session import current
 from coarse.torch.broadcasting import broadcast_tensors
-from coarse.torch.collectives.objects import blank, pack, unpack
+from coarse.torch.groups.objects import blank, pack, unpack
 
 
 def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int = 0) -> None:

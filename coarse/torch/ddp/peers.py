@@ -9,24 +9,24 @@ import torch
 
 from coarse.errors import ConfigError
 from coarse.gpu.interface import is_on_gpu
+from coarse.luwu.switch import Switch
 from coarse.parallel.data.alike import Entries
 from coarse.parallel.data.choice import reducer_of
 from coarse.parallel.data.reducer import Flight, Reducer
 from coarse.parallel.data.roll_call import RollCall
-from coarse.parallel.data.switch import Switch
 from coarse.protocol.dtypes import DType, Op
 from coarse.protocol.records import Descriptor
 from coarse.session import current, is_initialized
 from coarse.strategy.strategy import Strategy
 from coarse.torch.c10d.reduction import Operation
-from coarse.torch.collectives.parameters import require_same_among
-from coarse.torch.collectives.process_sets import ProcessSet, global_process_set, group_of, members_of
+from coarse.torch.groups.parameters import require_same_among
+from coarse.torch.groups.process_sets import ProcessSet, global_process_set, group_of, members_of
 from coarse.torch.on_gpu import tensor_on_gpu
 from coarse.torch.tensors import tensor_of
 
 if TYPE_CHECKING:  # it starts MPI, which only init() may
     from coarse.runtime import Runtime
-    from coarse.torch.collectives.group import Arriving, Group
+    from coarse.torch.groups.group import Arriving, Group
 
 _OPERATION_OF = {int(Op.SUM): Operation.SUM, int(Op.AVERAGE): Operation.AVERAGE}
 

@@ -18,7 +18,7 @@ from coarse.session import current, is_initialized
 from coarse.torch.ddp.peers import Peers
 
 if TYPE_CHECKING:  # it starts MPI, which only init() may
-    from coarse.torch.collectives.group import Arriving
+    from coarse.torch.groups.group import Arriving
 
 Named = Sequence[tuple[str, torch.Tensor]]
 """Parameters with their names, in one order on all ranks."""

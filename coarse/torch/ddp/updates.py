@@ -22,11 +22,11 @@ from coarse.protocol.dtypes import DType, Op
 from coarse.session import current
 from coarse.strategy.rounds import By, Round, first_to_devices
 from coarse.strategy.strategy import Exchanges, Strategy, require_round_of
-from coarse.torch.collectives.process_sets import ProcessSet, global_process_set
 from coarse.torch.ddp.claims import claims_of
 from coarse.torch.ddp.closure import Closure
 from coarse.torch.ddp.optimizer import OPTIMIZERS, DistributedOptimizer, strategy_for
 from coarse.torch.ddp.peers import peers_of
+from coarse.torch.groups.process_sets import ProcessSet, global_process_set
 from coarse.torch.tensors import NamedTensors, format_of, names_of, tensor_of
 
 ANCHOR, OUTER, STEPS = "coarse_anchor", "coarse_outer", "coarse_steps"

@@ -11,9 +11,10 @@ from torch.distributed.fsdp import CPUOffloadPolicy
 
 import coarse
 from coarse.errors import CapacityError, ConfigError
+from coarse.odc.layout import Sum
+from coarse.odc.torch.sharding import require_one_mode, shard_on_demand
+from coarse.odc.wide_sum import DEFAULT_TOP
 from coarse.parallel.sharded.unit_cache import AcceleratorCache
-from coarse.protocol.odc import Sum
-from coarse.storage.wide_sum import DEFAULT_TOP
 from coarse.strategy.sharding import Keeps, Sharding, name_of
 from coarse.torch.fsdp import mesh as meshes
 from coarse.torch.fsdp.account import DeviceAccount
@@ -22,7 +23,6 @@ from coarse.torch.fsdp.fsdp2 import Fsdp2Unit
 from coarse.torch.fsdp.fsdp2_hooks import require_hooks
 from coarse.torch.fsdp.groups import require_same, settle, shard_groups
 from coarse.torch.fsdp.kept_units import KeptUnits
-from coarse.torch.fsdp.odc.sharding import require_one_mode, shard_on_demand
 from coarse.torch.fsdp.plan import Plan, Request, modules_of
 from coarse.torch.fsdp.stale_optimizers import noting_replaced
 from coarse.torch.fsdp.tree import watch_forwards

@@ -10,10 +10,10 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy
 
 from coarse.errors import ConfigError
+from coarse.odc.layout import Sum
+from coarse.odc.wide_sum import DEFAULT_TOP
 from coarse.parallel.sharded.transfers import NodeReads
 from coarse.parallel.sharded.unit_cache import AcceleratorCache
-from coarse.protocol.odc import Sum
-from coarse.storage.wide_sum import DEFAULT_TOP
 from coarse.strategy.named import digest_of, sharding_named
 from coarse.strategy.sharding import LIVE, Keeps, Sharding, ZeroPP, keeps_any, name_of
 from coarse.torch.fsdp import mesh as meshes

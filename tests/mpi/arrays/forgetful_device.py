@@ -5,8 +5,8 @@ import inspect
 import numpy as np
 
 import coarse
-from coarse.transport.pool import ring
-from coarse.transport.pool.ring import RingReader, RingWriter
+from coarse.pool import ring
+from coarse.pool.ring import RingReader, RingWriter
 from tests.support.checked_pool import Forgetful
 
 OMITTED = "self._pool.flush(offset, piece)"

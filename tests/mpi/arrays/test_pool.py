@@ -57,7 +57,7 @@ def test_a_flush_that_a_device_leaves_out_ends_the_job_and_is_named(tmp_path):
     completed = mpirun(4, HERE / "forgetful_device.py", env=configured(tmp_path, "checked"))
     assert completed.returncode != 0
     assert "CoherenceError" in completed.stderr
-    assert "transport/pool/ring.py:" in completed.stderr
+    assert "coarse/pool/ring.py:" in completed.stderr
     assert "has not flushed; call flush after that store" in completed.stderr
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coarse.storage.snapshots.restore import read_checkpoint
+from coarse.snapshots.files.restore import read_checkpoint
 from tests.mpi.arrays.snapshot_claims import CLAIMS
 from tests.support.claims import read_reports
 from tests.support.launch import mpirun

@@ -7,10 +7,10 @@ import numpy as np
 
 import coarse
 import coarse.torch as ct
-from coarse.client.paged.model import RemoteModel
+from coarse.luwu.client.model import RemoteModel
+from coarse.luwu.store.declaration import Declaration
+from coarse.luwu.store.layout import PagedModel, PagedTensor, PagedUnit
 from coarse.session import current
-from coarse.storage.paged.declaration import Declaration
-from coarse.storage.paged.layout import PagedModel, PagedTensor, PagedUnit
 from tests.support.claims import Claim, report_claims
 
 SWITCH, OPTIMIZER = 2, 3

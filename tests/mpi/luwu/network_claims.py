@@ -20,7 +20,7 @@ from torch import nn
 import coarse
 import coarse.torch as ct
 from coarse.errors import ConfigError, MismatchError
-from coarse.torch.paged.optimizer import NetworkOptimizer
+from coarse.luwu.torch.optimizer import NetworkOptimizer
 from tests.mpi.luwu.models import Net, loss_of
 from tests.support.claims import Claim, in_test_all, raises, report_claims
 from tests.support.paged_reference import Reference, added_as_integers

@@ -17,7 +17,7 @@ from torch import nn
 import coarse
 import coarse.torch as ct
 from coarse.errors import ConfigError, MismatchError, StallError
-from coarse.storage.fixed_point import adder_of
+from coarse.luwu.store.fixed_point import adder_of
 from tests.mpi.luwu.models import Net, loss_of
 from tests.support.claims import Claim, raises, report_claims, waiting_at_most
 

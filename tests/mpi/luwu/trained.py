@@ -13,8 +13,8 @@ from torch import nn
 
 import coarse
 import coarse.torch as ct
-from coarse.storage.paged.kernels import kernel_of
-from coarse.torch.paged.optimizer import NetworkOptimizer
+from coarse.luwu.store.kernels import kernel_of
+from coarse.luwu.torch.optimizer import NetworkOptimizer
 from tests.mpi.luwu.models import loss_of
 from tests.support.paged_reference import Loss, Reference
 

@@ -12,9 +12,9 @@ from torch import nn
 import coarse
 import coarse.torch as ct
 from coarse.errors import NotKeptError, UnsupportedError
-from coarse.proxy.paged.stages import STAGES
-from coarse.storage.paged.kernels import kernel_of
-from coarse.torch.paged import fused
+from coarse.luwu.device.stages import STAGES
+from coarse.luwu.store.kernels import kernel_of
+from coarse.luwu.torch import fused
 from tests.mpi.luwu import offloaded_claims, shape_claims
 from tests.mpi.luwu.models import WIDTH, Net, loss_of
 from tests.mpi.luwu.trained import ADAMW, FOLDER, in_network, require_equal, train

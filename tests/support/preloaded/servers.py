@@ -10,9 +10,9 @@ from pathlib import Path
 _COARSE = (
     "numpy.random", "coarse", "coarse.client.profiler", "coarse.strategy.routing", "coarse.collectives.node_memory",
     "coarse.collectives.progress", "coarse.strategy.composition", "coarse.protocol.partition_file",
-    "coarse.proxy.service", "coarse.storage.device_file", "coarse.storage.machine_code", "coarse.storage.pool.memory",
-    "coarse.storage.pool.shadow", "coarse.storage.processor", "coarse.transport.descriptors",
-    "coarse.transport.device_transport", "coarse.transport.pool.transport",
+    "coarse.proxy.service", "coarse.storage.device_file", "coarse.storage.machine_code", "coarse.pool.memory",
+    "coarse.pool.shadow", "coarse.storage.processor", "coarse.transport.descriptors",
+    "coarse.transport.device_transport", "coarse.pool.transport",
 )  # fmt: skip
 """Most of what a job's ranks import, without MPI, which each rank initialises by its import."""
 LIBRARIES = {

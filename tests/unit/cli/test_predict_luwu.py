@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 from coarse.cli import predict
 from coarse.hardware.gpt import gpt
 from coarse.hardware.presets import preset_path
-from coarse.simulation.paged.capacity import MODES
+from coarse.luwu.simulation.capacity import MODES
 
 
 def called(*arguments):

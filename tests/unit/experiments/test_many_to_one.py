@@ -2,7 +2,7 @@
 
 import pytest
 
-from coarse.transport.many_to_one.packets import WIRE_MODULUS
+from coarse.luwu.many_to_one.packets import WIRE_MODULUS
 from experiments.many_to_one.links import Network
 from experiments.many_to_one.simulation import Outcome, simulate
 from tests.support.layouts import parameters

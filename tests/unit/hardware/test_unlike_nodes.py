@@ -15,8 +15,8 @@ from coarse.hardware.network_tree import TreeLevel
 from coarse.hardware.presets import load_preset, preset_path
 from coarse.hardware.unlike_nodes import UnlikeNodes, node_ranges
 from coarse.hardware.wire import Wire
+from coarse.luwu.simulation.scenario import PagedScenario
 from coarse.protocol.toml import TomlFile
-from coarse.simulation.paged.scenario import PagedScenario
 from coarse.simulation.scenario import Scenario
 from coarse.simulation.sharded.modes import ShardedPolicy
 from coarse.simulation.sharded.scenario import ShardedScenario

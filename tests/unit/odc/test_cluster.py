@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
+from coarse.odc.layout import EVERYTHING, NO_TOKENS, OdcDeclaration, OdcLayout, OdcUnit, Sum
+from coarse.odc.records import OdcCommitted, OdcFailed
+from coarse.odc.wide_sum import WideSum
 from coarse.protocol.dtypes import DType
 from coarse.protocol.halves import widened
-from coarse.protocol.odc import EVERYTHING, NO_TOKENS, OdcDeclaration, OdcLayout, OdcUnit, Sum
-from coarse.protocol.odc_records import OdcCommitted, OdcFailed
-from coarse.storage.wide_sum import WideSum
 from tests.support.odc_cluster import OdcCluster, minibatch, placement_of
 
 LAYOUTS = [

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from coarse.client.odc.protocol import OdcClient
-from coarse.protocol.odc import EVERYTHING
-from coarse.proxy.odc.served import ServedOdc
+from coarse.odc.client.protocol import OdcClient
+from coarse.odc.device.served import ServedOdc
+from coarse.odc.layout import EVERYTHING
 from tests.support.model_check import Outcome, explore
 from tests.support.odc_cluster import placement_of
 from tests.unit.odc import world

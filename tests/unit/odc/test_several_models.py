@@ -5,11 +5,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from coarse.client.odc.model import OdcModel, Other
-from coarse.client.odc.protocol import OdcClient
+from coarse.odc.client.model import OdcModel, Other
+from coarse.odc.client.protocol import OdcClient
+from coarse.odc.layout import NO_TOKENS, OdcDeclaration, OdcLayout, OdcUnit, Sum
+from coarse.odc.records import OdcCommitted, OdcPublish
 from coarse.protocol.dtypes import DType
-from coarse.protocol.odc import NO_TOKENS, OdcDeclaration, OdcLayout, OdcUnit, Sum
-from coarse.protocol.odc_records import OdcCommitted, OdcPublish
 from tests.support.odc_cluster import placement_of
 
 UNITS = (OdcUnit(8, (2,), int(DType.FLOAT32)),) * 2

@@ -9,9 +9,10 @@ from collections.abc import Iterator
 from dataclasses import is_dataclass
 from typing import Any
 
-from coarse.client.odc.protocol import OdcClient
-from coarse.protocol.odc import OdcDeclaration, OdcLayout, OdcUnit, Spot, Spots
-from coarse.protocol.odc_records import (
+from coarse.odc.client.protocol import OdcClient
+from coarse.odc.device.served import ServedOdc
+from coarse.odc.layout import OdcDeclaration, OdcLayout, OdcUnit, Spot, Spots
+from coarse.odc.records import (
     OdcAdded,
     OdcEnd,
     OdcFetch,
@@ -23,10 +24,9 @@ from coarse.protocol.odc_records import (
     OdcSummed,
     OdcSums,
 )
+from coarse.odc.steps import OdcAdd, OdcDone, OdcMerge, OdcSend, OdcStore
 from coarse.protocol.plan import Placement
 from coarse.proxy.instructions import Instruction, Send
-from coarse.proxy.odc.served import ServedOdc
-from coarse.proxy.odc_steps import OdcAdd, OdcDone, OdcMerge, OdcSend, OdcStore
 from tests.support.model_check import Violation
 
 SHARED = (OdcLayout, Spots, OdcDeclaration, Placement)

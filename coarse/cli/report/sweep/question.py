@@ -32,9 +32,9 @@ from coarse.hardware.machine_field import changed_machine, field_names, has_time
 from coarse.hardware.models import MODELS, Precision
 from coarse.hardware.presets import accelerator_named, machine_path
 from coarse.hardware.quantities import LARGEST, SMALLEST
+from coarse.luwu.simulation.capacity import MODES as LUWU_MODES
 from coarse.protocol.config import COLLECTIVES
 from coarse.protocol.toml import TomlFile
-from coarse.simulation.paged.capacity import MODES as LUWU_MODES
 from coarse.strategy.named import BUILT_IN, mode_name, options_from
 from coarse.strategy.sharding import PREDICTED, Sharding, name_of
 

@@ -6,14 +6,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from coarse.luwu.store.fixed_point import adder_of
+from coarse.luwu.switch import Switch
 from coarse.parallel.data.alike import first_difference
 from coarse.parallel.data.byte_stream import capacity_of, cut
-from coarse.parallel.data.switch import Switch
 from coarse.protocol.dtypes import DType, Op
-from coarse.storage.fixed_point import adder_of
-from coarse.torch.collectives.objects import blank, pack, unpack
 from coarse.torch.ddp import buckets
 from coarse.torch.ddp.buckets import BucketOfCopies, BucketOfViews, plan_buckets
+from coarse.torch.groups.objects import blank, pack, unpack
 from coarse.torch.tensors import array_of, bytes_of, format_of, is_dense, names_of, tensor_of, wire_type_of
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from coarse.errors import ConfigError
-from coarse.torch.fsdp.odc.placeholder import GradientPlaceholder
+from coarse.odc.torch.placeholder import GradientPlaceholder
 
 
 @pytest.fixture

@@ -1,0 +1,1 @@
+"""Answers of `coarse predict` for models in the network."""

@@ -1,0 +1,97 @@
+# Pure: no MPI, threads, clock or environment.
+"""What a training in the network runs on, and what it trains: rates, all stated by the caller."""
+
+from dataclasses import dataclass
+
+from coarse.luwu.store.layout import ALIGN_ELEMENTS, PagedModel, PagedTensor, PagedUnit, step_bytes
+from coarse.protocol.dtypes import DType
+
+_STATES = 2
+_FORWARD_FLOPS = 2
+"""Of a parameter and token."""
+_BYTES_PER_PULL = 2
+"""Workers compute in bfloat16."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PagedCluster:
+    """Workers behind a switch that adds and copies, and one optimizer node."""
+
+    num_workers: int
+    worker_flops_per_s: float
+    """What a worker attains, not its peak."""
+    link_bytes_per_s: float
+    """Of each worker, and of the optimizer node, in each direction."""
+    num_disks: int
+    disk_bytes_per_s: float
+    """Of one disk, in each direction, both at once."""
+    sums_bytes: int = 0
+    """Of the optimizer node's memory, for sums of gradients whose update has to wait."""
+    updates_per_s: float = 10e9
+    """Elements that the optimizer node steps."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PagedTraining:
+    """A model of equal blocks and a micro-batch."""
+
+    num_blocks: int
+    block_elements: int
+    tokens: int
+    """Of a worker's micro-batch."""
+    chunks_per_block: int = 12
+    flops_per_token: int = 6
+    """Of a parameter: forward two, backward four; 8 where backward computes forward again."""
+    input_elements: int = 0
+    """Of a block's input, which goes to the host in forward and comes back in backward (LuWu, figure 5); 0: none."""
+
+    @property
+    def num_parameters(self) -> int:
+        """Of all blocks."""
+        return self.num_blocks * self.block_elements
+
+    def forward_s(self, cluster: PagedCluster) -> float:
+        """Of a block."""
+        return _FORWARD_FLOPS * self.block_elements * self.tokens / cluster.worker_flops_per_s
+
+    def backward_s(self, cluster: PagedCluster) -> float:
+        """Of a block."""
+        return self.forward_s(cluster) * (self.flops_per_token / _FORWARD_FLOPS - 1)
+
+    def compute_s(self, cluster: PagedCluster) -> float:
+        """Of a step."""
+        return self.num_blocks * (self.forward_s(cluster) + self.backward_s(cluster))
+
+    @property
+    def input_bytes(self) -> int:
+        """Of a block."""
+        return _BYTES_PER_PULL * self.input_elements
+
+    def network_s(self, cluster: PagedCluster) -> float:
+        """Of a step, the busier direction: every parameter is pulled twice."""
+        return max(self.link_s(cluster).values())
+
+    def link_s(self, cluster: PagedCluster) -> dict[str, float]:
+        """Of a step, by direction: gradients up, parameters down twice; blocks' inputs pass the same bus, each way."""
+        nbytes, inputs = _BYTES_PER_PULL * self.num_parameters, self.num_blocks * self.input_bytes
+        rate = cluster.link_bytes_per_s
+        return {"up": (nbytes + inputs) / rate, "down": (2 * nbytes + inputs) / rate}
+
+    def disk_s(self, cluster: PagedCluster) -> float:
+        """Of a step, the busier direction."""
+        return max(self.disks_s(cluster).values())
+
+    def disks_s(self, cluster: PagedCluster) -> dict[str, float]:
+        """Of a step, by direction: two pulls and the states are read, all is written."""
+        rate = cluster.disk_bytes_per_s * cluster.num_disks
+        read, written = step_bytes(self.model(), 0)
+        return {"reads": read / rate, "writes": written / rate}
+
+    def model(self) -> PagedModel:
+        """As an optimizer node keeps it."""
+        units = tuple(
+            PagedUnit(f"{number}", (PagedTensor(f"{number}.w", (self.block_elements,)),))
+            for number in range(self.num_blocks)
+        )
+        chunk = -(-self.block_elements // self.chunks_per_block // ALIGN_ELEMENTS) * ALIGN_ELEMENTS
+        return PagedModel(units=units, pulled=DType.BFLOAT16, num_states=_STATES, chunk_elements=chunk)

@@ -1,0 +1,197 @@
+# Pure: no MPI, threads, clock or environment.
+"""What LuWu's baselines move and compute in a step, and the least that a step takes by it: arithmetic alone.
+
+By P parameters of a unit, N workers, and 2 bytes of each in bfloat16:
+
+- zero3: each unit is gathered in forward and in backward, 2P (N-1)/N each, and its gradients are reduce-scattered, as
+  much again. The optimizer steps a worker's shard in the GPU's memory, by 28 bytes a parameter (ZeRO, section 3.1).
+- zero-infinity: before a gather each worker reads its shard from its disks (2P/N) and brings it to the GPU; gradients
+  go the way back. Then the CPU steps the shard: 14 bytes a parameter are read, gradients and three float32 states, and
+  14 written, parameters in bfloat16 and the states (LuWu, figure 2a).
+- sharp: zero-infinity whose gathers and reductions a switch does: in a gather a worker sends 2P/N and receives
+  2P (N-1)/N; in a reduction it sends 2P, of which its shard comes back (LuWu 4.4).
+- switchml: all states on each GPU, in float32. After backward 4P go to the switch and 4P come back, in packets that the
+  CPU makes and takes, between two copies over PCIe (LuWu 2.2 and figure 4).
+
+In all of them each unit's input goes to the host in forward and comes back in backward (LuWu, figure 5a).
+"""
+
+import enum
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from coarse.luwu.simulation.cluster import PagedTraining
+
+BF16_BYTES, FP32_BYTES = 2, 4
+STATE_BYTES = 12
+"""Of a parameter: a master copy and two states, in float32."""
+GPU_STEP_BYTES = 28
+"""Of a parameter that a GPU steps: 16 read, 12 written."""
+PACKET_BYTES = 1024
+"""Of a packet's gradients: what a switch with folded pipes adds at once (SwitchML; LuWu 4.1 has them folded)."""
+
+
+class Baseline(enum.StrEnum):
+    """Who keeps what, and who adds."""
+
+    ZERO_INFINITY = "zero-infinity"
+    ZERO3 = "zero3"
+    SWITCHML = "switchml"
+    SHARP = "sharp"
+
+    @property
+    def has_disks(self) -> bool:
+        """Whether states lie on each worker's disks."""
+        return self in (Baseline.ZERO_INFINITY, Baseline.SHARP)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BaselineCluster:
+    """What the workers of a baseline have; all stated by the caller."""
+
+    num_workers: int
+    worker_flops_per_s: float
+    """What a worker attains in bfloat16, not its peak."""
+    float32_share: float = 0.5
+    """Of that what it attains in float32: TF32's share of bfloat16's peak on an A100 (data sheet)."""
+    gpu_memory_bytes_per_s: float
+    link_bytes_per_s: float
+    """Of a worker's network card, each way."""
+    pcie_bytes_per_s: float
+    """Between a GPU and its host, each way."""
+    disk_bytes_per_s: float
+    """Of a worker's disks, each way."""
+    disk_share: float = 0.68
+    """Of it what their reads and writes attain together: calibrated on the optimizer's 37 % of ZeRO-Infinity's step at
+    OPT-175B and micro-batch 16 (LuWu 2.1)."""
+    updates_per_s: float = 1e9
+    """Parameters that a worker's CPU steps: an assumption, which never bounds here."""
+    packets_per_s: float = 12.2e6
+    """Packets that a worker's CPU sends, and as many that it receives: an assumption, the 100 Gbit/s of the card."""
+    interference: float = 0.3
+    """Share of a collective that takes the GPU's time where both run at once (LuWu, figure 3a)."""
+    prefetch: bool = False
+
+    @property
+    def attained_disk_bytes_per_s(self) -> float:
+        """Of a worker's disks, each way."""
+        return self.disk_bytes_per_s * self.disk_share
+
+
+@dataclass(frozen=True)
+class Move:
+    """One thing after which the next may begin; it takes its resources at once."""
+
+    took_s: dict[str, float]
+    """By resource."""
+    sent_bytes: float = 0.0
+    """By the network."""
+    received_bytes: float = 0.0
+    takes_gpu_s: float = 0.0
+    """Of the GPU's time, by kernels that add and copy."""
+
+
+Way = tuple[Move, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moves:
+    """A step's: those of each unit, then the optimizer's, in equal parts."""
+
+    num_units: int
+    before_forward: Way
+    forward_s: float
+    after_forward: Way
+    before_backward: Way
+    backward_s: float
+    after_backward: Way
+    step_part: Way
+    num_step_parts: int
+
+    @property
+    def _of_unit(self) -> tuple[Move, ...]:
+        return (*self.before_forward, *self.after_forward, *self.before_backward, *self.after_backward)
+
+    def least_s(self, *, prefetch: bool) -> float:
+        """The least that a step takes: units' moves one after the other, or at best the busiest resource's; then, as
+        nothing of it may begin before, the optimizer's, whose parts overlap."""
+        compute_s = self.forward_s + self.backward_s
+        if prefetch:
+            busy_s = _busy_s(self._of_unit)
+            busy_s["gpu"] = busy_s.get("gpu", 0.0) + compute_s
+            unit_s = max(busy_s.values())
+        else:
+            unit_s = compute_s + sum(max(move.took_s.values()) for move in self._of_unit)
+        part = [max(move.took_s.values()) for move in self.step_part]
+        busiest_s = max(_busy_s(self.step_part).values())
+        return self.num_units * unit_s + max(sum(part), self.num_step_parts * busiest_s)
+
+
+def _busy_s(way: Iterable[Move]) -> dict[str, float]:
+    """By resource."""
+    busy_s: dict[str, float] = {}
+    for move in way:
+        for resource, took_s in (*move.took_s.items(), ("gpu", move.takes_gpu_s)):
+            busy_s[resource] = busy_s.get(resource, 0.0) + took_s
+    return busy_s
+
+
+def moves_of(mode: Baseline, cluster: BaselineCluster, training: PagedTraining) -> Moves:
+    """Of one worker."""
+    pace = cluster.worker_flops_per_s * (cluster.float32_share if mode is Baseline.SWITCHML else 1.0)
+    forward_s = 2 * training.block_elements * training.tokens / pace
+    itemsize = FP32_BYTES if mode is Baseline.SWITCHML else BF16_BYTES
+    input_s = itemsize * training.input_elements / cluster.pcie_bytes_per_s
+    kept, back = ((Move({name: input_s}),) if input_s else () for name in ("pcie out", "pcie in"))
+    gathered, reduced = _collectives(mode, cluster, training)
+    step_part, num_parts = _step(mode, cluster, training)
+    return Moves(
+        num_units=training.num_blocks, before_forward=gathered, forward_s=forward_s, after_forward=kept,
+        before_backward=(*gathered, *back), backward_s=forward_s * (training.flops_per_token / 2 - 1),
+        after_backward=reduced, step_part=step_part, num_step_parts=num_parts,
+    )  # fmt: skip
+
+
+def _collectives(mode: Baseline, cluster: BaselineCluster, training: PagedTraining) -> tuple[Way, Way]:
+    """What a unit's parameters pass before they are computed, and what its gradients pass after it."""
+    if mode is Baseline.SWITCHML:
+        return (), ()
+    nbytes = BF16_BYTES * training.block_elements
+    shard = nbytes / cluster.num_workers
+    others = nbytes - shard
+    if mode is Baseline.SHARP and cluster.num_workers > 1:
+        gather, reduction = _collective(cluster, shard, others, 0.0), _collective(cluster, nbytes, shard, 0.0)
+    else:
+        gather = reduction = _collective(cluster, others, others, cluster.interference if cluster.prefetch else 0.0)
+    if not mode.has_disks:
+        return (gather,), (reduction,)
+    disk_s, pcie_s = shard / cluster.attained_disk_bytes_per_s, shard / cluster.pcie_bytes_per_s
+    return (
+        (Move({"reads": disk_s}), Move({"pcie in": pcie_s}), gather),
+        (reduction, Move({"pcie out": pcie_s}), Move({"writes": disk_s})),
+    )
+
+
+def _collective(cluster: BaselineCluster, sent: float, received: float, interference: float) -> Move:
+    took_s = {"up": sent / cluster.link_bytes_per_s, "down": received / cluster.link_bytes_per_s}
+    return Move(took_s, sent, received, interference * max(took_s.values()))
+
+
+def _step(mode: Baseline, cluster: BaselineCluster, training: PagedTraining) -> tuple[Way, int]:
+    """A part of the optimizer's way once all gradients are where they belong, and how many parts there are."""
+    num = training.num_parameters
+    on_gpu_s = GPU_STEP_BYTES * num / cluster.gpu_memory_bytes_per_s
+    if mode is Baseline.SWITCHML:
+        sums = FP32_BYTES * num
+        wire_s, pcie_s = sums / cluster.link_bytes_per_s, sums / cluster.pcie_bytes_per_s
+        packets_s = sums / PACKET_BYTES / cluster.packets_per_s
+        exchange = Move({"up": wire_s, "down": wire_s, "cpu": packets_s}, sums, sums)
+        return (Move({"pcie out": pcie_s}), exchange, Move({"pcie in": pcie_s}), Move({"gpu": on_gpu_s})), 1
+    if not mode.has_disks:
+        return (Move({"gpu": on_gpu_s / cluster.num_workers}),), 1
+    shard = training.block_elements / cluster.num_workers
+    disk_s = (STATE_BYTES + BF16_BYTES) * shard / cluster.attained_disk_bytes_per_s
+    return (
+        (Move({"reads": disk_s}), Move({"cpu": shard / cluster.updates_per_s}), Move({"writes": disk_s})),
+        training.num_blocks,
+    )

@@ -1,0 +1,213 @@
+# Pure: no MPI, threads, clock or environment.
+"""A training in the network in virtual time: the optimizer node's machine, over disks and links that take their time.
+
+What is read, updated and written, and in which order, is decided by the PagedOptimizer and the queues that serve live
+workers. All workers do the same at the same time, so one stands for them; the switch adds and copies, so that a block
+crosses the optimizer node's link once each way, however many workers there are.
+"""
+
+import json
+from collections import deque
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from functools import partial
+
+from coarse.luwu.simulation.cluster import PagedCluster, PagedTraining
+from coarse.luwu.store.commit import Commit, UnitVersion
+from coarse.luwu.store.instructions import (
+    AddSum,
+    Consumed,
+    Instruction,
+    Offer,
+    Prepared,
+    ReadImage,
+    ReadPulled,
+    Sync,
+    Update,
+    WriteImage,
+)
+from coarse.luwu.store.layout import DiskLayout
+from coarse.luwu.store.operations import GRADIENTS, EndPass, Freeze, Operation, OperationLog, Pull, Push, Step
+from coarse.luwu.store.optimizer import PagedOptimizer, Rules
+from coarse.luwu.store.queues import FolderQueues, Priority
+from coarse.simulation.engine import Engine
+
+DEPTH = 4
+"""Reads and writes of one disk that run at once."""
+BLOCKS_HELD = 2
+"""That a worker has parameters of, and as many whose gradients wait to leave."""
+_BUFFERS_PER_DISK = 4
+_SETTINGS = json.dumps([{"lr": 1e-3}])
+_WARM_UP_STEPS = 2
+_PRIORITIES = {
+    ReadPulled: Priority.READ_PARAMETERS, ReadImage: Priority.READ_STATES, WriteImage: Priority.WRITE_STATES,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """A step once all is under way (kind: simulated)."""
+
+    step_s: float
+    compute_s: float
+    """Of which each worker computed so long."""
+
+
+class SimulatedTraining:
+    """One training, step after step."""
+
+    def __init__(self, cluster: PagedCluster, training: PagedTraining, num_steps: int) -> None:
+        self._cluster, self._training = cluster, training
+        self._num_steps = num_steps
+        model = self._model = training.model()
+        self._layout = DiskLayout(model, 0, cluster.num_disks)
+        self._chunks_per_block = model.num_chunks(0)
+        num_in_memory = cluster.sums_bytes // (4 * training.block_elements)
+        versions = tuple(UnitVersion(0, 0, (0,)) for _ in model.units)
+        self._optimizer = PagedOptimizer(
+            model, 0, Rules(in_backward=True), num_buffers=_BUFFERS_PER_DISK * cluster.num_disks,
+            num_window=BLOCKS_HELD * self._chunks_per_block,
+            in_memory=range(min(training.num_blocks, num_in_memory)),
+            resumed=Commit(sequence=0, run="", step=0, units=versions, workers=(b"",)),
+        )  # fmt: skip
+        self._log = OperationLog(1)
+        self._queues: list[FolderQueues[Instruction]] = [FolderQueues(DEPTH) for _ in range(cluster.num_disks)]
+        self._engine = Engine([])
+        self._chunks_there = 0
+        """Of the pulls, in order."""
+        self._order = [*range(training.num_blocks), *reversed(range(training.num_blocks))]
+        self._num_pulled = self._num_computed = 0
+        """Blocks, over all steps."""
+        self._is_computing = False
+        self._leaving: deque[int] = deque()
+        """Pushes that are not consumed, and of each how many chunks are left."""
+        self._num_pushes = 0
+        self.step_ends_s: list[float] = []
+
+    def run(self) -> StepTimes:
+        """Until all steps were made; the last ones count."""
+        self._go_on()
+        self._engine.run()
+        ends = self.step_ends_s
+        assert len(ends) == self._num_steps, "the training stands still"
+        step_s = (ends[-1] - ends[_WARM_UP_STEPS - 1]) / (self._num_steps - _WARM_UP_STEPS)
+        return StepTimes(step_s, self._training.compute_s(self._cluster))
+
+    # --- the worker
+
+    def _go_on(self) -> None:
+        """Pull ahead, and compute what is there."""
+        while self._num_pulled < min(self._num_computed + BLOCKS_HELD, len(self._order) * self._num_steps):
+            place = self._num_pulled % len(self._order)
+            self._ask(Pull(self._order[place]))
+            if place >= self._training.num_blocks:
+                self._move_input("down")
+            self._num_pulled += 1
+        is_there = self._chunks_there >= self._chunks_per_block * (self._num_computed + 1)
+        if self._is_computing or not is_there or len(self._leaving) >= BLOCKS_HELD:
+            return
+        place = self._num_computed % len(self._order)
+        is_backward = place >= self._training.num_blocks
+        took_s = (self._training.backward_s if is_backward else self._training.forward_s)(self._cluster)
+        self._is_computing = True
+        self._work("worker", took_s, partial(self._computed, place, is_backward=is_backward))
+
+    def _computed(self, place: int, *, is_backward: bool) -> None:
+        self._is_computing = False
+        self._num_computed += 1
+        if not is_backward:
+            self._move_input("up")
+            return
+        if place == self._training.num_blocks:
+            self._ask(Freeze(_SETTINGS, 1))
+        unit = self._order[place]
+        push = self._num_pushes
+        self._num_pushes += 1
+        self._ask(Push(unit, GRADIENTS, True), present=1)
+        self._leaving.append(self._chunks_per_block)
+        for chunk, (begin, end) in enumerate(self._model.chunks(unit)):
+            took_s = 2 * (end - begin) / self._cluster.link_bytes_per_s
+            self._work("up", took_s, partial(self._arrived, push, chunk))
+        if place == len(self._order) - 1:
+            step = len(self.step_ends_s) + 1
+            self._ask(EndPass())
+            self._ask(Step(step, _SETTINGS, 1.0, 1))
+            self.step_ends_s.append(self._engine.now_s)
+
+    def _move_input(self, direction: str) -> None:
+        """A block's input goes to the host, or comes back beside its parameters; nothing but the bus waits for it."""
+        if self._training.input_bytes:
+            took_s = self._training.input_bytes / self._cluster.link_bytes_per_s
+            self._work(direction, took_s, lambda: None)
+
+    def _ask(self, operation: Operation, present: int = 0) -> None:
+        asked, is_first = self._log.on_asked(0, operation, present)
+        self._carry(self._optimizer.on_asked(asked, is_first=is_first))
+
+    # --- the optimizer node
+
+    def _carry(self, instructions: list[Instruction]) -> None:
+        for one in instructions:
+            match one:
+                case ReadPulled() | ReadImage() | WriteImage():
+                    folder = self._layout.place(one.unit, one.chunk, 0).folder
+                    self._queues[folder].put(_PRIORITIES[type(one)], one)
+                    self._begin(folder)
+                case AddSum():
+                    self._carry(self._optimizer.on_added(one, 0.0))
+                case Update():
+                    begin, end = self._model.elements(one.unit, one.chunk)
+                    self._work("kernel", (end - begin) / self._cluster.updates_per_s, partial(self._done, one))
+                case Offer(number, unit, chunk):
+                    begin, end = self._model.elements(unit, chunk)
+                    took_s = 2 * (end - begin) / self._cluster.link_bytes_per_s
+                    self._work("down", took_s, partial(self._pulled, number))
+                case Consumed():
+                    self._leaving[0] -= 1
+                    if not self._leaving[0]:
+                        self._leaving.popleft()
+                case Sync():
+                    self._done(one)
+                case Prepared():
+                    self._carry(self._optimizer.on_committed())
+                case _:
+                    raise AssertionError(one)
+
+    def _arrived(self, push: int, chunk: int) -> None:
+        self._carry(self._optimizer.on_full(push, chunk))
+
+    def _pulled(self, number: int) -> None:
+        self._chunks_there += 1
+        self._carry(self._optimizer.on_freed(number + 1))
+
+    def _done(self, one: Instruction) -> None:
+        self._carry(self._optimizer.on_done(one))
+
+    def _begin(self, folder: int) -> None:
+        for one in self._queues[folder].start():
+            assert isinstance(one, ReadPulled | ReadImage | WriteImage)
+            image = self._model.image(one.unit, one.chunk)
+            nbytes = {ReadPulled: image.pull_nbytes, ReadImage: image.nbytes - image.update_begin}.get(
+                type(one), image.nbytes
+            )
+            took_s = nbytes / self._cluster.disk_bytes_per_s
+            self._work((folder, isinstance(one, WriteImage)), took_s, partial(self._accessed, folder, one))
+
+    def _accessed(self, folder: int, one: Instruction) -> None:
+        self._queues[folder].end()
+        self._begin(folder)
+        self._done(one)
+
+    def _work(self, processor: Hashable, took_s: float, do: Callable[[], None]) -> None:
+        """Something that takes its turn at a processor, a link's direction or a disk's; then the worker goes on."""
+
+        def done() -> None:
+            do()
+            self._go_on()
+
+        self._engine.work(processor, took_s, done)
+
+
+def simulate(cluster: PagedCluster, training: PagedTraining, *, num_steps: int = 5) -> StepTimes:
+    """How long a step takes once all is under way."""
+    return SimulatedTraining(cluster, training, num_steps).run()

@@ -1,0 +1,138 @@
+# Pure: no MPI, threads, clock or environment.
+"""A chunk's image in memory: its arrays, and a header that says what it is and whether all of it is there."""
+
+import struct
+import zlib
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from coarse.errors import StorageError
+from coarse.luwu.store.layout import ChunkImage
+from coarse.protocol.distribution import how_to_install
+from coarse.protocol.halves import narrowed
+
+Checksum = Callable[[Any], int]
+"""Of (n,) uint8, 32 bits; without the GIL where n is large."""
+CHECKSUMS: Final = ("crc32c", "crc32")
+"""By name, the fastest first."""
+_HEADER = struct.Struct("<8sIIQIIII")
+_MAGIC: Final = b"coarsepg"
+_CRC = struct.Struct("<I")
+
+
+def checksum_named(name: str) -> Checksum:
+    """The checksum of a name; StorageError where its package is not installed, or there is none of that name."""
+    if name == "crc32":
+        return zlib.crc32
+    if name == "crc32c":
+        try:
+            found: Checksum = import_module("crc32c").crc32c
+            return found
+        except ImportError as error:
+            raise StorageError(
+                f"these folders were written with checksums by the package crc32c, which is not there ({error}); "
+                f"install it with: {how_to_install('storage')}"
+            ) from error
+    raise StorageError(f"there is no checksum {name!r}; read the folders by the release of coarse that wrote them")
+
+
+def best_checksum() -> str:
+    """The name of the fastest checksum that there is here."""
+    try:
+        import_module("crc32c")
+    except ImportError:
+        return "crc32"
+    return "crc32c"
+
+
+class Stamp(NamedTuple):
+    """What a header says that its chunk is."""
+
+    unit: int
+    chunk: int
+    version: int
+    """The training step that made it."""
+
+
+class Image:
+    """Views of one chunk's bytes in a buffer; see [Note: a chunk's image] in layout.py."""
+
+    def __init__(self, layout: ChunkImage, buffer: np.ndarray) -> None:
+        """`buffer`: (n,) uint8 that begins at a block; the whole image, or what a pull reads of it."""
+        self.layout = layout
+        self.bytes = buffer[: layout.nbytes]
+
+    @property
+    def pulled(self) -> np.ndarray:
+        """(n,) of the storage type of what workers pull."""
+        return self.bytes[: self.layout.pulled_bytes].view(self.layout.pulled.storage)
+
+    @property
+    def master(self) -> np.ndarray:
+        """(n,) float32: the parameters."""
+        if not self.layout.has_master:
+            return self.pulled
+        return self._behind_header(0)
+
+    @property
+    def states(self) -> list[np.ndarray]:
+        """Optimizer state, (n,) float32 each."""
+        return [self._behind_header(self.layout.has_master + place) for place in range(self.layout.num_states)]
+
+    def refresh_pulled(self) -> None:
+        """What workers pull becomes the master copy, rounded to nearest."""
+        if self.layout.has_master:
+            self.pulled[:] = narrowed(self.master, self.layout.pulled)
+
+    def seal(self, stamp: Stamp, checksum: Checksum) -> None:
+        """Write the header."""
+        head = _HEADER.pack(
+            _MAGIC, stamp.unit, stamp.chunk, stamp.version, self.layout.num_elements,
+            checksum(self._pull_part()), checksum(self._state_part()), 0,
+        )  # fmt: skip
+        self._header()[: len(head)] = np.frombuffer(head, np.uint8)
+        self._header()[len(head) : len(head) + _CRC.size] = np.frombuffer(_CRC.pack(zlib.crc32(head)), np.uint8)
+
+    def check(self, stamp: Stamp, checksum: Checksum, where: str, *, pulled: bool, states: bool) -> None:
+        """StorageError unless these parts, and the header, are those of a chunk that was sealed so.
+
+        `where` is the place for people: the folder and the offset.
+        """
+        raw = self._header()[: _HEADER.size + _CRC.size].tobytes()
+        magic, unit, chunk, version, num_elements, pull_sum, state_sum, _ = _HEADER.unpack_from(raw)
+        is_header = magic == _MAGIC and _CRC.unpack_from(raw, _HEADER.size)[0] == zlib.crc32(raw[: _HEADER.size])
+        if not is_header:
+            raise _torn(stamp, where, "it has no header")
+        if (unit, chunk, num_elements) != (stamp.unit, stamp.chunk, self.layout.num_elements):
+            raise _torn(stamp, where, f"it is chunk {chunk} of unit {unit}, of {num_elements} elements")
+        if version != stamp.version:
+            raise _torn(stamp, where, f"it is of step {version}")
+        if pulled and checksum(self._pull_part()) != pull_sum:
+            raise _torn(stamp, where, "its parameters have another checksum")
+        if states and checksum(self._state_part()) != state_sum:
+            raise _torn(stamp, where, "its states have another checksum")
+
+    def _behind_header(self, place: int) -> np.ndarray:
+        nbytes = 4 * self.layout.num_elements
+        begin = self.layout.pull_nbytes + place * nbytes
+        return self.bytes[begin : begin + nbytes].view(np.float32)
+
+    def _pull_part(self) -> np.ndarray:
+        return self.bytes[: self.layout.pulled_bytes]
+
+    def _state_part(self) -> np.ndarray:
+        begin = self.layout.pull_nbytes
+        return self.bytes[begin : begin + self.layout.state_bytes]
+
+    def _header(self) -> np.ndarray:
+        return self.bytes[self.layout.header : self.layout.pull_nbytes]
+
+
+def _torn(stamp: Stamp, where: str, what: str) -> StorageError:
+    return StorageError(
+        f"{where}: wanted chunk {stamp.chunk} of unit {stamp.unit} as step {stamp.version} left it, but {what}: the "
+        "file was written to by something else, or the disk has lost it; go on from a saved model"
+    )

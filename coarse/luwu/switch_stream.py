@@ -1,0 +1,255 @@
+"""Buckets that a switch adds: workers push them, and get the sums back."""
+
+import math
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from coarse.client.client import Client
+from coarse.collectives.progress import Job, Pending, ProgressThread, Waits
+from coarse.errors import ConfigError, StallError
+from coarse.luwu.client.exponents import exponents_of_model
+from coarse.luwu.many_to_one.tree import plan_roles
+from coarse.luwu.store.declaration import ALL_REDUCE, WIRES, Declaration
+from coarse.luwu.store.fixed_point import ZERO_EXPONENT, FixedPoint, format_of
+from coarse.luwu.store.layout import PagedModel, PagedTensor, PagedUnit
+from coarse.luwu.store.packed_chunk import chunk_exponents, decode_blocks, encode_blocks
+from coarse.luwu.switch import Switch
+from coarse.protocol.dtypes import DType, Op
+from coarse.protocol.halves import narrowed, widened
+from coarse.protocol.plan import Placement
+from coarse.protocol.records import Descriptor
+from coarse.storage.reduce import scale
+
+if TYPE_CHECKING:
+    from coarse.luwu.client.model import RemoteModel
+
+_ADDING, _AGREEING = range(2)
+"""Lanes."""
+_GIVEN_UP = "an all-reduce was not finished"
+
+
+class _Until:
+    """Something that a job waits for; see Awaited."""
+
+    def __init__(self, is_over: Callable[[], bool]) -> None:
+        self.is_over = is_over
+
+    def missing(self) -> tuple[int, ...]:
+        """Who is lacked is asked of the root, by who waits."""
+        return ()
+
+
+class _Open:
+    """The buckets that are all-reduced, until there are others."""
+
+    def __init__(self, client: Client, switch: Switch, placement: Placement, descriptors: Sequence[Descriptor]) -> None:
+        wire = WIRES[switch.sum]
+        nodes, switches = plan_roles([switch.tree(placement).root], switch.below, placement)
+        units = tuple(
+            PagedUnit(one.name, (PagedTensor(one.name, (math.prod(one.shape),)),)) for one in descriptors
+        )
+        self.declaration = Declaration(
+            model=PagedModel(units=units, pulled=wire, num_states=0), optimizer=ALL_REDUCE, groups=(), group_of=(),
+            sum="integers" if wire.is_integer else "float32", num_workers=placement.num_clients, storage=None,
+            gradients=wire, nodes=nodes, network=switch.network, loss=switch.loss, switches=switches,
+        )  # fmt: skip
+        self.unit_of = {one.name: unit for unit, one in enumerate(descriptors)}
+        self.values = [np.zeros(unit.num_elements, wire.storage) for unit in units]
+        """By unit, what is pushed and pulled."""
+        self.sums: RemoteModel = client.new_model()
+        self.maxima: RemoteModel | None = client.new_model() if wire.is_integer else None
+        """By which exponents are agreed on."""
+        self._of_exponents = exponents_of_model(self.declaration)
+        self.num_exponents = [unit.num_elements for unit in self._of_exponents.model.units]
+        """By unit, with what aligns them."""
+        self.is_open = False
+        self._refusal: BaseException | None = None
+
+    def open(self) -> None:
+        """All workers come to it."""
+        try:
+            self.sums.open(self.declaration)
+            if self.maxima is not None:
+                self.maxima.open(self._of_exponents)
+        except BaseException as error:
+            self._refusal = error
+            raise
+        self.is_open = True
+
+    def opened(self) -> Waits:
+        """Wait until it is open; raises why it will not be."""
+        yield _Until(lambda: self.is_open or self._refusal is not None)
+        if self._refusal is not None:
+            raise self._refusal
+
+    def close(self, reason: str) -> None:
+        """All workers leave."""
+        self.sums.close(reason)
+        if self.maxima is not None:
+            self.maxima.close(reason)
+
+
+class SwitchFlight:
+    """A bucket that is on its way."""
+
+    def __init__(self, pending: Pending, agreed: Pending | None, opened: _Open) -> None:
+        """`agreed`: what is awaited before, where exponents are agreed on."""
+        self.pending = pending
+        self._agreed = agreed
+        self._opened = opened
+
+    def wait(self) -> None:
+        """See Flight."""
+        try:
+            self.pending.wait()
+        except StallError as stalled:
+            if self.pending.is_over or not self._opened.is_open:
+                raise
+            is_agreed = self._agreed is None or self._agreed.is_over
+            awaited = self._opened.sums if is_agreed else self._opened.maxima
+            assert awaited is not None
+            raise awaited.stalled(self.pending.what) from stalled
+
+
+class SwitchStream:
+    """A thread with two lanes: in one workers agree on a bucket's exponents while in the other the one before it is
+    added."""
+
+    takes_gpus = False
+
+    def __init__(self, client: Client, switch: Switch, placement: Placement) -> None:
+        """
+        Raises:
+            ConfigError: devices that there are not, or that make no tree.
+        """
+        switch.tree(placement)
+        self._client = client
+        self._switch = switch
+        self._placement = placement
+        self._form: FixedPoint | None = None
+        if WIRES[switch.sum].is_integer:
+            self._form = format_of(switch.sum, placement.num_clients)
+        self._thread = ProgressThread(client.link, "coarse-switch")
+        self._now: _Open | None = None
+        self._flights: deque[Pending] = deque()
+        """Of which some may not be over."""
+        self._is_closed = False
+        client.before_leaving.append(self.close)
+
+    def open(self) -> None:
+        """See Stream."""
+
+    def prepare(self, descriptors: Sequence[Descriptor]) -> None:
+        """See Stream.
+
+        Raises:
+            ConfigError: a bucket of a type that float32 does not hold.
+        """
+        for one in descriptors:
+            if DType(one.dtype).accumulator != np.float32:
+                raise ConfigError(
+                    f"a switch adds float32, and {one.name!r} is {DType(one.dtype).label}; convert the parameters, or "
+                    "leave switch out",
+                    key="switch",
+                )
+        before, self._now = self._now, _Open(self._client, self._switch, self._placement, descriptors)
+        self._submit(_ADDING, partial(_follow, before, self._now), "the opening of the switch")
+
+    def submit(self, descriptor: Descriptor, array: np.ndarray) -> SwitchFlight:
+        """See Stream."""
+        opened = self._now
+        assert opened is not None
+        unit = opened.unit_of[descriptor.name]
+        values = widened(array, DType(descriptor.dtype))
+        agreed: Pending | None = None
+        exponents = np.empty(0, np.int32)
+        if opened.maxima is not None:
+            exponents = np.full(opened.num_exponents[unit], ZERO_EXPONENT, np.int32)
+            agree = partial(_agree, opened, unit, values, exponents)
+            agreed = self._submit(_AGREEING, agree, f"the exponents of {descriptor.name!r}")
+        add = partial(self._add, opened, unit, descriptor, values, array, exponents, agreed)
+        return SwitchFlight(self._submit(_ADDING, add, f"the all-reduce of {descriptor.name!r}"), agreed, opened)
+
+    def close(self) -> None:
+        """See Stream; shutdown does it, too."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        is_idle = all(one.is_over and one.failure is None for one in self._flights)
+        self._thread.close()
+        with suppress(ValueError):
+            self._client.before_leaving.remove(self.close)
+        if self._now is not None and self._now.is_open:
+            self._now.close("" if is_idle else _GIVEN_UP)
+
+    def _submit(self, lane: int, job: Job, what: str) -> Pending:
+        while self._flights and self._flights[0].is_over and self._flights[0].failure is None:
+            self._flights.popleft()
+        pending = self._thread.submit(lane, job, what)
+        self._flights.append(pending)
+        return pending
+
+    def _add(
+        self,
+        opened: _Open,
+        unit: int,
+        descriptor: Descriptor,
+        values: np.ndarray,  # (n,) float32
+        array: np.ndarray,  # (n,) of the descriptor's type, overwritten; it may be the same memory
+        exponents: np.ndarray,
+        agreed: Pending | None,
+    ) -> Waits:
+        """Have a bucket added."""
+        yield from opened.opened()
+        num_elements, sent, form = len(values), opened.values[unit], self._form
+        if form is None:
+            sent[:num_elements] = values
+        else:
+            assert agreed is not None
+            yield _Until(lambda: agreed.is_over)
+            agreed.is_done()  # or what went wrong
+            encode_blocks(form, values, exponents, sent)
+        yield from _reduced(opened.sums, unit, sent)
+        total = values if values is array else np.empty_like(values)
+        if form is None:
+            total[:] = sent[:num_elements]
+        else:
+            decode_blocks(form, sent, exponents, total)
+        if descriptor.op == Op.AVERAGE:
+            scale(total, self._placement.num_clients, total)
+        if total is not array:
+            array[:] = narrowed(total, DType(descriptor.dtype))
+        self._client.link.reduced_bytes += total.nbytes
+
+
+def _follow(before: _Open | None, opened: _Open) -> None:
+    """Others than before are all-reduced from now on."""
+    if before is not None:
+        before.close("")
+    opened.open()
+
+
+def _agree(
+    opened: _Open,
+    unit: int,
+    values: np.ndarray,  # (n,) float32
+    exponents: np.ndarray,  # (m,) int32, overwritten
+) -> Waits:
+    """Agree on the exponents of a bucket."""
+    assert opened.maxima is not None
+    yield from opened.opened()
+    own = chunk_exponents(values)
+    exponents[: len(own)] = own
+    yield from _reduced(opened.maxima, unit, exponents)
+
+
+def _reduced(model: "RemoteModel", unit: int, values: np.ndarray) -> Waits:
+    """Combine a unit's values of all workers, in place."""
+    pulled = model.all_reduce(unit, values)
+    yield _Until(lambda: pulled.is_done or not model.is_sound)
+    model.require_sound()

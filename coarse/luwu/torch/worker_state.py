@@ -1,0 +1,124 @@
+"""A worker's own state, which is committed with each step: generators, buffers, and what the script has it carry."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import nn
+
+from coarse.errors import StorageError
+from coarse.torch.groups.objects import dumps, loads
+
+
+class Stateful(Protocol):
+    """What can be carried: a scheduler, a sampler, a counter of the script's."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain values, tensors and arrays."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any], /) -> Any:  # noqa: ANN401
+        """Be as `state_dict` said."""
+        ...
+
+
+class WorkerState:
+    """Takes a worker's state at a step, and puts it back where a run goes on.
+
+    What is stepped with the optimizer is right only after the step: schedulers, and the settings that they write into
+    the optimizer's groups. So these are read when the next forward begins, and all else at the step itself.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self._carried: dict[str, Stateful] = {}
+        self._restored: dict[str, Any] = {}
+
+    def carry(self, name: str, what: Stateful) -> None:
+        """Have something carried; it is put where it was at the step that is gone on from, if it was carried then."""
+        for method in ("state_dict", "load_state_dict"):
+            if not callable(getattr(what, method, None)):
+                raise TypeError(f"{name!r} has no {method}(); give what has both, such as a scheduler")
+        self._carried[name] = what
+        if name in self._restored.get("carried", {}):
+            what.load_state_dict(self._restored["carried"][name])
+            self.restore_generators()
+
+    def take(self) -> dict[str, Any]:
+        """All that is right at the step itself."""
+        carried = {name: what.state_dict() for name, what in self._carried.items() if not _is_scheduler(what)}
+        buffers = {name: buffer.clone() for name, buffer in kept_buffers(self._model).items()}
+        return {"generators": _generators(), "carried": carried, "buffers": buffers}
+
+    def sealed(self, taken: Mapping[str, Any], settings: list[dict[str, Any]]) -> bytes:
+        """The bytes of what was taken, with what is right only now."""
+        schedulers = {name: what.state_dict() for name, what in self._carried.items() if _is_scheduler(what)}
+        carried = {**taken["carried"], **schedulers}
+        return dumps({**taken, "carried": carried, "settings": settings}, "the state of this worker")
+
+    def restore(self, raw: bytes) -> list[dict[str, Any]]:
+        """Go on from some bytes: generators and buffers at once, the rest when it is carried; return the optimizer's
+        settings."""
+        self._restored = loads(raw)
+        put_into_buffers(self._model, self._restored.get("buffers", {}), "the committed step")
+        self.restore_generators()
+        settings: list[dict[str, Any]] = self._restored["settings"]
+        return settings
+
+    def restore_generators(self) -> None:
+        """Put the generators where they were."""
+        if (generators := self._restored.get("generators")) is None:
+            return
+        torch.set_rng_state(generators["torch"])
+        version, internal, gauss = generators["random"]
+        random.setstate((version, tuple(internal), gauss))
+        kind, keys, *rest = generators["numpy"]
+        np.random.set_state((kind, keys, *rest))
+
+    @property
+    def is_late(self) -> bool:
+        """Whether something is right only when the next forward begins."""
+        return any(_is_scheduler(what) for what in self._carried.values())
+
+
+def kept_buffers(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Return by name the buffers that a state dict has."""
+    return {
+        f"{prefix}.{name}" if prefix else name: buffer
+        for prefix, module in model.named_modules()
+        for name, buffer in module._buffers.items()
+        if buffer is not None and name not in module._non_persistent_buffers_set
+    }
+
+
+def put_into_buffers(model: nn.Module, values: Mapping[str, torch.Tensor], source: str) -> None:
+    """Have a model's buffers hold values; StorageError, before any is written, where they do not fit."""
+    buffers = kept_buffers(model)
+    for name, value in values.items():
+        if name not in buffers or buffers[name].shape != value.shape:
+            has = f"one of shape {list(buffers[name].shape)}" if name in buffers else "none of that name"
+            raise StorageError(
+                f"{source} has a buffer {name!r} of shape {list(value.shape)}, and the model has {has}; go on with the "
+                "model that it was written by"
+            )
+    with torch.no_grad():
+        for name, value in values.items():
+            buffers[name].copy_(value)
+
+
+def _is_scheduler(what: Stateful) -> bool:
+    return isinstance(what, torch.optim.lr_scheduler.LRScheduler | torch.optim.lr_scheduler.ReduceLROnPlateau)
+
+
+def _generators() -> dict[str, Any]:
+    version, internal, gauss = random.getstate()
+    kind, keys, place, has_gauss, cached = np.random.get_state()
+    return {
+        "torch": torch.get_rng_state(),
+        "random": [version, list(internal), gauss],
+        "numpy": [kind, keys, place, has_gauss, cached],
+    }

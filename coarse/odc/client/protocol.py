@@ -1,0 +1,311 @@
+# Pure: no MPI, threads, clock or environment.
+"""A worker's state machine of on-demand communication: publish, fetch, push pieces, end the minibatch (ODC, 2026).
+
+[Note: versions] Minibatches are counted alike by all. A worker publishes each unit once in each, and a fetch in
+minibatch k waits for publication k of every owner. No publication k + 1 can come before: it follows the end of
+minibatch k, which no worker has reached that may still fetch. So one place for each shard is enough.
+
+[Note: several models] A worker that waits for the end of a minibatch of one model may not have published another one,
+whose optimizer is to step afterwards, and others may want that one before they come to the end: it had no microbatch.
+So it publishes the other one once a worker is `ahead` in it that has not ended the minibatch that is waited for. Where
+that worker has ended it, it wants nothing before all have, and is ahead because it has stepped since: word of the end
+is still under way. A worker says that it has published before it says that it ends; so who is known to be ahead, and is
+then found not to have ended, was ahead before.
+
+[Note: contents] A publication says in which minibatch its bytes last changed. Where a node keeps shards, it fetches
+those only that have changed since, so frozen ones once.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from coarse.client.protocol import ToDevice
+from coarse.odc.layout import NO_TOKENS, NUM_LANDINGS, OdcLayout
+from coarse.odc.records import (
+    OdcAdded,
+    OdcCommitted,
+    OdcCopied,
+    OdcEnd,
+    OdcFailed,
+    OdcFetch,
+    OdcFetched,
+    OdcOpened,
+    OdcPublish,
+    OdcPush,
+    OdcStatus,
+)
+
+
+@dataclass(eq=False)
+class Fetch:
+    """One unit on its way to a worker."""
+
+    unit: int
+    landing: int = -1
+    """Its landing place; -1: it needs none, or has none yet."""
+    asked: set[int] = field(default_factory=set)
+    """Owners whose shards were asked for."""
+    landed: set[int] = field(default_factory=set)
+    """Owners whose shards lie in the landing place."""
+    is_over: bool = False
+    """Whether nobody wants it any more; its landing place is free once all that was asked for has come."""
+
+
+class OdcClient:
+    """One worker, one model. Records to be sent gather in `out`."""
+
+    def __init__(self, client: int, model: int, layout: OdcLayout) -> None:
+        self.client = client
+        self.model = model
+        self.layout = layout
+        self.node = layout.node_of(client)
+        self.device = layout.device_of(client)
+        self.minibatch = 0
+        self.out: list[ToDevice] = []
+        self.opened: set[int] = set()
+        """Devices that know where all regions are."""
+        self.bases: tuple[int, ...] = ()
+        """See OdcOpened."""
+        self.failed: OdcFailed | None = None
+        self.statuses: dict[tuple[int, int], OdcStatus] = {}
+        """(Device, token) -> what it has heard."""
+        num_units = len(layout.declaration.units)
+        self.published = {member: [-1] * num_units for member in layout.members}
+        """By owner and unit the minibatch of the last publication."""
+        self._num_published = [0] * num_units
+        """Owners that have published a unit in this minibatch."""
+        self.contents = {member: [-1] * num_units for member in layout.members}
+        self._copied: dict[tuple[int, int], int] = {}
+        """(Owner, unit) -> contents that the node keeps."""
+        self._asked_copies: dict[tuple[int, int], int] = {}
+        self._fetches: list[Fetch] = []
+        self._landings = list(range(NUM_LANDINGS))
+        self._slots = {slot: 0 for slot in range(layout.declaration.num_slots)}
+        """By slot how many devices have still to add what lies in it."""
+        self._taken: set[int] = set()
+        """Slots that are being filled."""
+        self.counts = [0] * num_units
+        self.has_ended = False
+        self.committed: OdcCommitted | None = None
+        self._far = layout.far(self.node)
+        self._is_far = frozenset(self._far)
+        self._num_uncopied = [len(self._far)] * num_units
+        """Owners elsewhere whose contents of a unit the node does not keep."""
+
+    # --- publishing
+
+    def publish(self, first: int, last: int, changed: list[bool]) -> None:
+        """Units [first, last) of this worker lie in its region, for this minibatch; `changed`: by unit whether they
+        did since the last publication."""
+        contents = []
+        for unit in range(first, last):
+            assert self.published[self.client][unit] < self.minibatch, "a unit is published once in a minibatch"
+            if changed[unit - first]:
+                self.contents[self.client][unit] = self.minibatch
+            self.published[self.client][unit] = self.minibatch
+            self._num_published[unit] += 1
+            contents.append(self.contents[self.client][unit])
+        self._tell(OdcPublish(self.client, self.model, self.minibatch, first, last, tuple(contents)))
+
+    def is_published(self, unit: int) -> bool:
+        """Whether this worker's shard of a unit is, in this minibatch."""
+        return self.published[self.client][unit] == self.minibatch
+
+    def have_all_published(self, unit: int) -> bool:
+        """Whether every owner has published a unit in this minibatch."""
+        return self._num_published[unit] == len(self.published)
+
+    def ahead(self) -> tuple[int, ...]:
+        """Owners that have published a unit in this minibatch, as far as this worker knows, that it has not itself."""
+        lacking = [
+            unit for unit, num in enumerate(self._num_published) if num and not self.is_published(unit)
+        ]  # fmt: skip
+        if not lacking:
+            return ()
+        return tuple(
+            owner for owner, units in self.published.items() if any(units[unit] == self.minibatch for unit in lacking)
+        )
+
+    def unpublished_by(self, unit: int) -> tuple[int, ...]:
+        """Owners that have not published a unit in this minibatch, as far as this worker knows."""
+        return tuple(owner for owner, units in self.published.items() if units[unit] != self.minibatch)
+
+    # --- fetching
+
+    def fetch(self, unit: int) -> Fetch:
+        """Begin to fetch a unit; `end_fetch` it once it `is_fetched` and was read."""
+        fetch = Fetch(unit)
+        self._fetches.append(fetch)
+        self._ask()
+        return fetch
+
+    def is_fetched(self, fetch: Fetch) -> bool:
+        """Whether every owner's shard can be read."""
+        if not self.have_all_published(fetch.unit):
+            return False
+        if fetch.unit in self.layout.kept:
+            return not self._num_uncopied[fetch.unit]
+        return len(fetch.landed) == len(self._far)
+
+    def hurry(self, fetch: Fetch) -> None:
+        """A fetch is waited for. Where it has no place to land, one that was to be read later gives up its own, and is
+        fetched again."""
+        if fetch.landing >= 0 or fetch.unit in self.layout.kept or not self._far:
+            return
+        for other in self._fetches:
+            if other.landing >= 0 and not other.is_over and len(other.landed) == len(self._far):
+                self._landings.append(other.landing)
+                other.landing, other.asked, other.landed = -1, set(), set()
+                self._fetches.remove(fetch)
+                self._fetches.insert(0, fetch)
+                self._ask()
+                return
+
+    def end_fetch(self, fetch: Fetch) -> None:
+        """A unit was read, or nobody wants it any more; another may land in its place."""
+        fetch.is_over = True
+        self._let_go(fetch)
+
+    def _let_go(self, fetch: Fetch) -> None:
+        if not fetch.is_over or len(fetch.landed) < len(fetch.asked):
+            return
+        self._fetches.remove(fetch)
+        if fetch.landing >= 0:
+            self._landings.append(fetch.landing)
+            self._ask()
+
+    def _has_copy(self, owner: int, unit: int) -> bool:
+        return self._copied.get((owner, unit)) == self.contents[owner][unit]
+
+    def _ask(self) -> None:
+        """Ask for shards of other nodes that are published and were not asked for."""
+        for fetch in [fetch for fetch in self._fetches if not fetch.is_over]:
+            self._ask_of(fetch, self._far)
+
+    def _ask_of(self, fetch: Fetch, owners: Sequence[int]) -> None:
+        if fetch.unit in self.layout.kept:
+            if self._num_uncopied[fetch.unit]:
+                self._ask_node(fetch.unit, owners)
+        elif self._far:
+            self._ask_for(fetch, owners)
+
+    def _ask_node(self, unit: int, owners: Sequence[int]) -> None:
+        by_device: dict[int, list[int]] = {}
+        for owner in owners:
+            contents = self.contents[owner][unit]
+            is_here = self._has_copy(owner, unit) or self._asked_copies.get((owner, unit)) == contents
+            if self.published[owner][unit] == self.minibatch and not is_here:
+                self._asked_copies[owner, unit] = contents
+                agent = self.layout.agent(self.node, owner)
+                by_device.setdefault(self.layout.device_of(agent), []).append(owner)
+        for device, asked in by_device.items():
+            self._send_fetch(device, unit, asked, -1)
+
+    def _ask_for(self, fetch: Fetch, owners: Sequence[int]) -> None:
+        if fetch.landing < 0:
+            if not self._landings:
+                return
+            fetch.landing, owners = self._landings.pop(0), self._far
+        asked = [
+            owner for owner in owners
+            if owner not in fetch.asked and self.published[owner][fetch.unit] == self.minibatch
+        ]  # fmt: skip
+        if asked:
+            fetch.asked.update(asked)
+            self._send_fetch(self.device, fetch.unit, asked, fetch.landing)
+
+    def _send_fetch(self, device: int, unit: int, owners: list[int], landing: int) -> None:
+        contents = tuple(self.contents[owner][unit] for owner in owners)
+        fetch = OdcFetch(self.client, self.model, self.minibatch, unit, tuple(owners), contents, landing)
+        self.out.append(ToDevice(device, fetch))
+
+    # --- pushing
+
+    def take_slot(self) -> int | None:
+        """A staging slot to put a piece in; None while devices have not added what lies in all of them."""
+        for slot, left in self._slots.items():
+            if not left and slot not in self._taken:
+                self._taken.add(slot)
+                return slot
+        return None
+
+    def push(self, unit: int, mask: int, slot: int) -> None:
+        """A piece of a unit lies in a slot that was taken."""
+        assert not self.has_ended, "a piece after the end of its minibatch"
+        self._taken.remove(slot)
+        self._slots[slot] = self.layout.num_answers(self.client, unit)
+        push = OdcPush(self.client, self.model, self.minibatch, unit, self.counts[unit], mask, slot)
+        self.counts[unit] += 1
+        self.out += [ToDevice(device, push) for device in self.layout.told(self.client, unit)]
+
+    # --- ending
+
+    def end(self, tokens: float = NO_TOKENS) -> None:
+        """This worker has pushed all its pieces of this minibatch."""
+        assert not self.has_ended, "a minibatch ends once"
+        self.has_ended = True
+        self._tell(OdcEnd(self.client, self.model, self.minibatch, tokens, tuple(self.counts)))
+
+    def take_committed(self) -> OdcCommitted:
+        """What all have ended; the next minibatch begins."""
+        committed = self.committed
+        assert committed is not None, "not all have ended this minibatch"
+        self.committed = None
+        self.has_ended = False
+        self.counts = [0] * len(self.counts)
+        self.minibatch += 1
+        self._num_published = [
+            sum(minibatch == self.minibatch for minibatch in of_unit)
+            for of_unit in zip(*self.published.values(), strict=True)
+        ]
+        return committed
+
+    # --- events
+
+    def on_record(self, record: Any) -> None:  # noqa: ANN401
+        """A record of a device has come."""
+        match record:
+            case OdcPublish():
+                self._take_publication(record)
+            case OdcFetched():
+                for fetch in self._fetches:
+                    if fetch.unit == record.unit and set(record.owners) <= fetch.asked - fetch.landed:
+                        fetch.landed.update(record.owners)
+                        self._let_go(fetch)
+                        break
+            case OdcCopied():
+                for owner, contents in zip(record.owners, record.contents, strict=True):
+                    had = self._has_copy(owner, record.unit)
+                    self._copied[owner, record.unit] = contents
+                    self._num_uncopied[record.unit] += had - self._has_copy(owner, record.unit)
+            case OdcAdded():
+                self._slots[record.slot] -= 1
+            case OdcCommitted():
+                self.committed = record
+            case OdcOpened():
+                self.opened.add(record.device)
+                self.bases = record.bases
+            case OdcFailed():
+                self.failed = self.failed or record
+            case OdcStatus():
+                self.statuses[record.device, record.token] = record
+            case _:
+                raise AssertionError(f"a worker was sent {record}")
+
+    def _take_publication(self, record: OdcPublish) -> None:
+        owner = record.client
+        for unit in range(record.first, record.last):
+            had = self._has_copy(owner, unit)
+            self.published[owner][unit] = record.minibatch
+            self.contents[owner][unit] = record.contents[unit - record.first]
+            self._num_published[unit] += record.minibatch == self.minibatch
+            if owner in self._is_far:
+                self._num_uncopied[unit] += had - self._has_copy(owner, unit)
+        if owner in self._is_far:
+            for fetch in [fetch for fetch in self._fetches if not fetch.is_over]:
+                if record.first <= fetch.unit < record.last:
+                    self._ask_of(fetch, (owner,))
+
+    def _tell(self, record: OdcPublish | OdcEnd) -> None:
+        self.out.append(ToDevice(self.device, record))

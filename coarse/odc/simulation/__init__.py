@@ -1,0 +1,1 @@
+"""On-demand communication on clusters that are stated, by the machines that run live."""

@@ -1,0 +1,84 @@
+# Pure: no MPI, threads, clock or environment.
+"""Mode odc on a machine: minibatches of one microbatch, by the machines that run live."""
+
+from dataclasses import dataclass
+
+from coarse.errors import ConfigError
+from coarse.odc.layout import OdcDeclaration, OdcUnit, Sum
+from coarse.odc.simulation.machines import Microbatch, OdcRates, SimulatedOdc
+from coarse.odc.wide_sum import DEFAULT_TOP
+from coarse.protocol.dtypes import DType
+from coarse.protocol.plan import Placement
+from coarse.simulation.sharded.scenario import ShardedScenario
+from coarse.simulation.sharded.units import Unit
+from coarse.strategy.builtin import Coarse
+
+MOST_WORKERS = 128
+"""Each of them is simulated, and every piece of each."""
+_MINIBATCHES = 2
+"""The second is shown."""
+_NUM_SLOTS = 4
+"""Pieces of a worker that may be under way, as live."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnDemandReport:
+    """One minibatch."""
+
+    iteration_s: float
+    compute_s: float
+    sent_nbytes: float
+    """Bytes of the busiest node to others."""
+
+    @property
+    def exposed_s(self) -> float:
+        """Seconds that no computation hides."""
+        return self.iteration_s - self.compute_s
+
+
+def simulate_on_demand(scenario: ShardedScenario) -> OnDemandReport:
+    """Simulate minibatches of a scenario in mode odc, with a memory device on each node, int64 sums and no cache.
+
+    Raises:
+        ConfigError: more workers than are simulated.
+    """
+    num_workers, num_nodes = scenario.num_gpus, scenario.num_nodes
+    if num_workers > MOST_WORKERS:
+        raise ConfigError(
+            f"mode odc is simulated worker by worker, up to {MOST_WORKERS}, got {num_workers}; ask for fewer",
+            key="workers",
+        )
+    nodes = tuple(worker // scenario.gpus_per_node for worker in range(num_workers))
+    placement = Placement(
+        client_nodes=nodes,
+        device_nodes=tuple(range(num_nodes)),
+        local_proxies=nodes,
+        ranks=tuple(range(num_workers + num_nodes)),
+        planner=Coarse(),
+        num_sync_groups=1,
+    )
+    dtype = DType.BFLOAT16 if scenario.precision.itemsize == 2 else DType.FLOAT32
+    units = scenario.units
+    declaration = OdcDeclaration(
+        members=tuple(range(num_workers)),
+        units=tuple(_declared(unit, num_workers, dtype) for unit in units),
+        sum=Sum.INT64,
+        cache_bytes=0,
+        top=DEFAULT_TOP,
+        num_slots=_NUM_SLOTS,
+    )
+    rates = OdcRates.of(scenario.machine, num_nodes, scenario.gpus_per_node)
+    work = Microbatch(tuple(unit.forward_s for unit in units), tuple(unit.backward_s for unit in units))
+    compute_s = sum(unit.forward_s + unit.backward_s for unit in units)
+    run = SimulatedOdc(placement, declaration, rates).run([[[work]] * num_workers] * _MINIBATCHES)
+    return OnDemandReport(
+        iteration_s=run.ended_s[-1] - run.ended_s[-2],
+        compute_s=compute_s,
+        sent_nbytes=max(run.sent_bytes) / _MINIBATCHES,
+    )
+
+
+def _declared(unit: Unit, num_workers: int, dtype: DType) -> OdcUnit:
+    """A unit as its workers state it: shards and rows of equal size."""
+    shard, trained = (-(-nbytes // (num_workers * dtype.itemsize)) for nbytes in (unit.nbytes, unit.trainable_nbytes))
+    return OdcUnit(shard * dtype.itemsize, (trained,) if trained else (), int(dtype))

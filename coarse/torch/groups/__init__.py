@@ -1,0 +1,1 @@
+"""Groups of workers: process sets, what they communicate by, and objects and parameters among them."""

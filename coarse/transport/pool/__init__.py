@@ -1,1 +1,0 @@
-"""Messages between memory devices over a pool that their hosts share."""

@@ -1,0 +1,101 @@
+"""On-demand communication on a virtual clock: the paper's formula, bytes by the tables, a slow worker, full slots."""
+
+import itertools
+from dataclasses import replace
+
+import pytest
+
+from coarse.hardware.presets import load_preset
+from coarse.odc.layout import EVERYTHING, OdcDeclaration, OdcUnit, Sum
+from coarse.odc.simulation.machines import Microbatch, OdcRates, OdcRun, SimulatedOdc
+from coarse.protocol.dtypes import DType
+from tests.support.odc_cluster import placement_of
+
+NUM_UNITS = 3
+ELEMENTS = 1000
+
+
+def run(nodes: tuple[int, ...], work: list[list[list[float]]], rates: OdcRates | None = None, **options: int) -> OdcRun:
+    """`work`: seconds of each microbatch, a third of which is forward."""
+    settings = {"cache_bytes": 0, "num_slots": 4, **options}
+    declaration = OdcDeclaration(
+        members=tuple(range(len(nodes))), sum=Sum.INT64, top=18,
+        units=tuple(OdcUnit(4 * ELEMENTS, (ELEMENTS,), int(DType.FLOAT32)) for _ in range(NUM_UNITS)), **settings,
+    )  # fmt: skip
+    placement = placement_of(nodes, tuple(sorted(set(nodes))))
+    job = SimulatedOdc(placement, declaration, rates or OdcRates())
+    per_unit = [
+        [[Microbatch(s / NUM_UNITS / 3, 2 * s / NUM_UNITS / 3) for s in own] for own in minibatch] for minibatch in work
+    ]
+    return job.run(per_unit)
+
+
+def test_a_minibatch_takes_the_slowest_workers_sum():
+    """ODC: max_d sum_m sum_l T, where communication takes no time."""
+    work = [[[3.0, 1.0], [5.0], [], [1.0, 1.0, 1.0]], [[1.0], [1.0], [9.0], []]]
+    for nodes in ((0, 0, 0, 0), (0, 0, 1, 1)):
+        for cache_bytes in (0, EVERYTHING):
+            found = run(nodes, work, cache_bytes=cache_bytes)
+            assert found.ended_s == pytest.approx((5.0, 14.0))
+            assert found.computed_s == pytest.approx((5.0, 6.0, 9.0, 3.0))
+            assert found.idle_share == pytest.approx(1 - 23.0 / (4 * 14.0))
+
+
+def test_bytes_between_nodes_are_those_of_the_table():
+    """Docs/odc.md, The node cache: N = 2, L = 2, M = 4."""
+    work = [[[1.0] * 4] * 4]
+    shards = NUM_UNITS * 4 * ELEMENTS * 4  # W
+    found = run((0, 0, 1, 1), work)
+    assert found.sent_bytes == pytest.approx([4 * 2 * (2 + 1) * shards / 2] * 2)
+    kept = run((0, 0, 1, 1), work, cache_bytes=EVERYTHING)
+    assert kept.sent_bytes == pytest.approx([shards / 2 + 4 * shards / 2] * 2)
+
+
+def test_a_slow_network_costs_what_its_rate_says_and_less_with_a_cache():
+    work, rates = [[[0.0] * 4] * 4], OdcRates(node_bytes_per_s=1e6)
+    plain, kept = (run((0, 0, 1, 1), work, rates, cache_bytes=cache) for cache in (0, EVERYTHING))
+    assert plain.ended_s[0] >= plain.sent_bytes[0] / 1e6
+    assert plain.ended_s[0] / kept.ended_s[0] > 3
+
+
+def test_units_may_take_unlike_times():
+    work, rates = Microbatch((1.0, 2.0, 3.0), (2.0, 4.0, 6.0)), OdcRates()
+    units = tuple(OdcUnit(4 * ELEMENTS, (ELEMENTS,), int(DType.FLOAT32)) for _ in range(NUM_UNITS))
+    declaration = OdcDeclaration(members=(0, 1), units=units, sum=Sum.INT64, cache_bytes=0, top=18, num_slots=4)
+    found = SimulatedOdc(placement_of((0, 1), (0, 1)), declaration, rates).run([[[work], [work]]])
+    assert found.ended_s == pytest.approx((18.0,))
+
+
+def test_rates_of_a_machine_are_those_of_its_links():
+    machine = replace(load_preset("fcdp-a40-10gbe"), num_nodes=2)
+    one, many = (OdcRates.of(machine, 2, gpus) for gpus in (1, 8))
+    assert one.node_bytes_per_s == pytest.approx(many.node_bytes_per_s)
+    assert one.node_bytes_per_s == pytest.approx(min(link.bytes_per_s for link in machine.links), rel=0.01)
+    assert many.read_bytes_per_s <= one.read_bytes_per_s  # GPUs share the way from the host's memory
+    assert one.add_bytes_per_s == machine.memory_device.adder_bytes_per_s
+    assert OdcRates.of(machine, 1, 1).node_latency_s == 0
+
+
+def test_full_slots_hold_their_worker_and_nobody_else():
+    """The device takes a second for each unit's piece, of two rows; the other worker has none."""
+    rates = OdcRates(add_bytes_per_s=2 * 4 * ELEMENTS)
+    few, many = (run((0, 0), [[[0.0] * 4, [1.0]]], rates, num_slots=slots) for slots in (1, 12))
+    assert few.ended_s[0] == pytest.approx(many.ended_s[0], rel=0.3)
+    assert few.ended_s[0] >= 4 * NUM_UNITS
+
+
+def test_a_constantly_slower_worker_gains_nothing_and_random_stalls_do():
+    """Of two workers one is three times as slow: max of sums equals sum of maxima. Stalls of the same mean that hit
+    either in turn are evened out."""
+    slower = [[[1.0] * 6, [3.0] * 6]]
+    in_turn = [[[1.0, 3.0] * 3, [3.0, 1.0] * 3]]
+    lockstep = sum(max(pair) for pair in zip(*slower[0], strict=True))
+    assert run((0, 0), slower).ended_s[0] == pytest.approx(lockstep)
+    assert lockstep == sum(max(pair) for pair in zip(*in_turn[0], strict=True))
+    assert run((0, 0), in_turn).ended_s[0] == pytest.approx(lockstep * 2 / 3)
+
+
+def test_minibatches_follow_one_another_for_any_counts():
+    for counts in itertools.product((0, 1, 3), repeat=3):
+        work = [[[1.0] * count for count in counts], [[1.0] * count for count in reversed(counts)]]
+        assert run((0, 0, 1), work).ended_s == pytest.approx((max(counts), 2 * max(counts)))
