@@ -197,6 +197,7 @@ def opened(options: dict[str, Any]) -> RemoteModel:
 
     import numpy as np
 
+    from coarse.luwu.client.model import new_model
     from coarse.luwu.store.declaration import Declaration
     from coarse.luwu.store.layout import PagedModel, PagedTensor, PagedUnit
     from coarse.session import current
@@ -208,7 +209,7 @@ def opened(options: dict[str, Any]) -> RemoteModel:
         group_of=((0,),) * NUM_UNITS, num_workers=runtime.placement.num_clients, storage=None,
         memory_bytes=1 << 30, run=uuid.uuid4().hex, nodes=(OPTIMIZER,), **options,
     )  # fmt: skip
-    model = runtime.require_client().new_model()
+    model = new_model(runtime.require_client())
     model.open(declaration)
     for unit in range(NUM_UNITS):
         values = np.zeros(UNIT_ELEMENTS, np.float32) if model.client == 0 else None

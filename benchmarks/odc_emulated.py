@@ -22,8 +22,8 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))  # so that the script 
 
 from benchmarks.odc_simulated import Job
 from benchmarks.provenance import provenance
-from coarse.odc.layout import Sum
 from coarse.parallel.packing.costs import QWEN_1_5B
+from coarse.strategy.sharding import Sum
 from experiments.long_tail.lengths import draw_lengths
 
 RESULTS = Path(__file__).parent / "results" / "odc-emulated.json"

@@ -24,11 +24,11 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.odc_simulated import Job
 from benchmarks.provenance import provenance
-from coarse.odc.layout import Sum
 from coarse.parallel.packing.costs import QWEN_7B
 from coarse.parallel.packing.partitions import get_seqlen_balanced_partitions
 from coarse.parallel.packing.plans import MinibatchPlan
 from coarse.protocol.dtypes import DType
+from coarse.strategy.sharding import Sum
 from experiments.long_tail.lengths import MEAN_TOKENS, SIGMAS, draw_lengths
 
 RESULTS = Path(__file__).parent / "results" / "odc-paper.json"

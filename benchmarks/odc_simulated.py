@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from coarse.odc.layout import EVERYTHING, OdcDeclaration, OdcUnit, Sum
+from coarse.odc.layout import EVERYTHING, OdcDeclaration, OdcUnit
 from coarse.odc.simulation.machines import Microbatch, OdcRates, SimulatedOdc
 from coarse.parallel.packing.costs import Cost
 from coarse.parallel.packing.plans import MinibatchPlan
@@ -17,6 +17,7 @@ from coarse.protocol.dtypes import DType
 from coarse.protocol.plan import Placement
 from coarse.simulation.lockstep import LockstepTimes, lockstep_s
 from coarse.strategy.builtin import Coarse
+from coarse.strategy.sharding import Sum
 
 FORWARD_SHARE = 1 / 3
 NO_TIME = 1e15

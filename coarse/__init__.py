@@ -3,7 +3,12 @@
     import coarse
     coarse.init()                                  # under mpirun; memory devices never return
     total = coarse.push_pull(array, "gradient")    # the average over all workers
+
+Snapshots are imported when they are first asked for.
 """
+
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 from coarse.arrays import (
     barrier,
@@ -20,9 +25,7 @@ from coarse.arrays import (
     push_pull,
     push_pull_async,
     rank,
-    restore,
     size,
-    snapshot,
     state_array,
     statistics,
     workers_comm,
@@ -51,8 +54,11 @@ from coarse.protocol.config import Config, FixedRouting, Launch, MeasuredRouting
 from coarse.protocol.distribution import VERSION as __version__
 from coarse.protocol.dtypes import Op
 from coarse.session import init, is_initialized, shutdown
-from coarse.snapshots.client import SnapshotHandle
-from coarse.snapshots.files.restore import Checkpoint
+
+if TYPE_CHECKING:
+    from coarse.snapshots.client import SnapshotHandle
+    from coarse.snapshots.face import restore, snapshot
+    from coarse.snapshots.files.restore import Checkpoint
 
 Average, Sum, Min, Max = Op.AVERAGE, Op.SUM, Op.MIN, Op.MAX
 
@@ -112,3 +118,23 @@ __all__ = [
     "statistics",
     "workers_comm",
 ]
+
+_LATER = {
+    "Checkpoint": "coarse.snapshots.files.restore",
+    "SnapshotHandle": "coarse.snapshots.client",
+    "restore": "coarse.snapshots.face",
+    "snapshot": "coarse.snapshots.face",
+}
+"""By name, the module that has it."""
+
+
+def __getattr__(name: str) -> object:
+    """What is imported when it is first asked for."""
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = globals()[name] = getattr(import_module(_LATER[name]), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LATER})

@@ -21,20 +21,15 @@ from coarse.client.profiler import measured_facts
 from coarse.client.protocol import ClientProtocol
 from coarse.collectives.shared import SharedByGroups
 from coarse.errors import CapacityError, CoarseError, ConfigError, DeadRankError, GpuError, UnsupportedError
-from coarse.pool.memory import Pool
-from coarse.pool.opening import PoolPlan, check_signature, map_pool, pool_files, sign
-from coarse.pool.shadow import PoolUser
-from coarse.pool.transport import PoolTransport
 from coarse.protocol.clock import Clock, WallClock
 from coarse.protocol.config import Config
+from coarse.protocol.features import part_of
 from coarse.protocol.partition import PartitionTable
 from coarse.protocol.partition_file import stated_or_default
 from coarse.protocol.place import Anywhere
 from coarse.protocol.plan import Facts, Placement
 from coarse.proxy.protocol import ProxyProtocol
 from coarse.proxy.service import ProxyService
-from coarse.snapshots.client import ClientSnapshots
-from coarse.snapshots.states import DeviceStates
 from coarse.storage.device_file import open_device_file
 from coarse.storage.gpu_memory import GpuDeviceMemory
 from coarse.storage.region import MemoryFile
@@ -51,11 +46,14 @@ from coarse.transport.agreement import (
     gather_hosts,
     made_by_all,
 )
+from coarse.transport.carrier import Carrier
 from coarse.transport.comm_world import WHOLE, lack_of_threads
 from coarse.transport.device_transport import DeviceTransport
 from coarse.transport.mailbox import Mailbox
 from coarse.transport.mpi import MpiTransport
 from coarse.transport.node import NodeShare, open_node
+
+_POOL = "coarse.pool.carrier:PoolCarrier"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,13 +130,13 @@ class LiveParts:
         nodes = sorted({place.node for place in at.partition.places})
         comm = at.world.Split(nodes.index(here), at.world_rank)
         comm.Set_name(f"node{nodes.index(here)}")
-        plan = self.pool_plan(at)
+        carrier = self.carrier(at)
         files, others, error = {}, {}, None
         try:
             if at.device_index is not None:
                 files[at.device_index] = _open_own_memory(at, here, at.device_index)
-            if plan is not None and comm.Get_rank() == 0:
-                others = pool_files(plan, claims=nodes.index(here) == 0)
+            if carrier is not None and comm.Get_rank() == 0:
+                others = carrier.files(claims=nodes.index(here) == 0)
         except CoarseError as refused:
             error = refused
         try:
@@ -162,15 +160,16 @@ class LiveParts:
                 opened.callback(memory.close)
             for descriptor in share.others.values():
                 opened.callback(os.close, descriptor)
-            if plan is not None and at.device_index is not None:
-                share = replace(share, pool=_signed_pool(at, plan, share))
+            if carrier is not None:
+                carrier.open(share.others)
+                share = replace(share, carrier=carrier)
         except (CapacityError, ConfigError, GpuError, UnsupportedError) as refused:
             lack = refused
         agree(at.world, lack)
         assert share is not None
         comm.Free()  # the node's ranks have met
-        if plan is not None:
-            agree(at.world, _other_pool(at, plan, share))
+        if carrier is not None:
+            agree(at.world, carrier.check())
         return share
 
     def mailbox(self, at: Opening, endpoint: int, share: NodeShare) -> Mailbox:
@@ -185,24 +184,25 @@ class LiveParts:
 
     def service(self, at: Opening, protocol: ProxyProtocol, mailbox: Mailbox, share: NodeShare) -> ProxyService:
         """What serves this memory device."""
-        transport = self.carrier(at, share) if at.devices_send else None
+        transport = self.transport(at, share)
         return ProxyService(
             protocol, at.placement, mailbox, share.memories, transport, at.clock, process_ids=share.process_ids
         )
 
-    def carrier(self, at: Opening, share: NodeShare) -> DeviceTransport:
-        """What carries this device's messages to the others: the pool where there is one, else MPI."""
-        if share.pool is None:
-            return MpiTransport(at.devices, at.ranks_of_devices)
-        plan = self.pool_plan(at)
-        assert plan is not None
-        return PoolTransport(share.pool, plan.places, at.require_device(), len(plan.hosts))
+    def transport(self, at: Opening, share: NodeShare) -> DeviceTransport | None:
+        """This device's way to the others; None where it sends them nothing."""
+        if not at.devices_send:
+            return None
+        return MpiTransport(at.devices, at.ranks_of_devices) if share.carrier is None else share.carrier.transport()
 
-    def pool_plan(self, at: Opening) -> PoolPlan | None:
-        """Who takes which part of the pool; None where devices send by MPI, or not at all."""
+    def carrier(self, at: Opening) -> Carrier | None:
+        """What carries devices' messages to one another; None where that is MPI, or they send none."""
         if at.config.pool is None or not at.devices_send:
             return None
-        return PoolPlan(settings=at.config.pool, hosts=self.device_hosts(at))
+        devices = range(len(at.partition.devices))
+        names = tuple(at.placement.describe(at.placement.num_clients + device) for device in devices)
+        made: Carrier = part_of(_POOL)(at.config.pool, self.device_hosts(at), names, at.device_index, at.run, at.clock)
+        return made
 
     def device_hosts(self, at: Opening) -> tuple[int, ...]:
         """By device the number of the host whose caches it uses."""
@@ -263,7 +263,6 @@ class Runtime:
             self.client = self._make_client(share, opened)
             self.groups = None if self.client is None else SharedByGroups(self.client, groups_comm, at.placement)
             """What all groups of workers share in this process; None where this rank is no worker."""
-            self._snapshots = self._make_snapshots()
             agree(at.world, None)  # every endpoint has its doorbell now
             self._leaving(opened)
             self._opened = opened.pop_all()
@@ -332,11 +331,6 @@ class Runtime:
         assert self.groups is not None
         return self.groups
 
-    def require_snapshots(self) -> ClientSnapshots:
-        """The snapshots of this worker."""
-        assert self._snapshots is not None
-        return self._snapshots
-
     def close(self) -> None:
         """Leave: tell the devices; a device in this process serves until all workers have left."""
         if not self.is_closed:
@@ -401,8 +395,6 @@ class Runtime:
         opened.callback(self._join_service)
         if self.client is not None:
             opened.callback(self.client.leave)
-        if self._snapshots is not None:
-            opened.callback(self._snapshots.finish)
         if self.groups is not None:
             opened.callback(self.groups.close)
 
@@ -425,12 +417,6 @@ class Runtime:
         protocol = ClientProtocol(index, at.placement)
         link = DeviceLink(protocol, at.placement, mailbox, at.clock, at.config.stall_timeout_s)
         return Client(link, share.memories)
-
-    def _make_snapshots(self) -> ClientSnapshots | None:
-        if self.client is None or self.client_index is None:
-            return None
-        states = DeviceStates(self.client, self.placement.local_proxies[self.client_index])
-        return ClientSnapshots(states, self.placement.num_clients)
 
 
 def end_job() -> None:
@@ -474,26 +460,6 @@ def _open_own_memory(at: Opening, node: str, device: int) -> MemoryFile:
         at.config.device_capacity_bytes,
         [place for place in at.partition.places if place.node != node],
     )
-
-
-def _signed_pool(at: Opening, plan: PoolPlan, share: NodeShare) -> Pool:
-    """The pool as this device uses it; the first device writes the job's name into it."""
-    names = tuple(at.placement.describe(at.placement.num_clients + device) for device in range(len(plan.hosts)))
-    pool = map_pool(plan, share.others, PoolUser(at.require_device(), plan.hosts, names), at.clock)
-    if at.device_index == 0:
-        sign(pool, at.run)
-    return pool
-
-
-def _other_pool(at: Opening, plan: PoolPlan, share: NodeShare) -> ConfigError | None:
-    """What is wrong where this device's pool is not the first device's; all devices have theirs."""
-    if share.pool is None:
-        return None
-    try:
-        check_signature(share.pool, at.run, plan.settings.path, f"rank {at.world_rank}")
-    except ConfigError as error:
-        return error
-    return None
 
 
 def _node_of(partition: PartitionTable, rank: int) -> str:

@@ -33,6 +33,7 @@ from coarse.cli.own_model.source import is_traced
 from coarse.cli.progress import Tasks, shown_tasks
 from coarse.cli.report.chakra import stale_files
 from coarse.cli.report.command import show
+from coarse.cli.report.luwu import show_luwu
 from coarse.cli.report.perfetto import write_trace
 from coarse.cli.report.prediction import (
     Question,
@@ -57,7 +58,6 @@ from coarse.hardware.degradation import parse_degradation
 from coarse.hardware.gpt import OPT_SHAPES
 from coarse.hardware.machine import Machine
 from coarse.hardware.presets import lines_without_source, machine_named, machine_path
-from coarse.luwu.report.predicted import show_luwu
 from coarse.luwu.simulation.capacity import MODES as LUWU_MODES
 from coarse.luwu.simulation.scenario import PEAK_SHARE, PagedScenario
 from coarse.luwu.simulation.scenario import modes_of as luwu_modes_of

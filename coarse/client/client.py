@@ -5,7 +5,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TypeVar
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from coarse.client.link import DeviceLink
 from coarse.client.protocol import ClientKey, KeyPhase, ToDevice
 from coarse.client.refusals import ANSWER_S, error_of, not_taken, require_fit, stalled, unregistered
 from coarse.client.regions import KeyRegions
+from coarse.client.states import DeviceStates
 from coarse.errors import CapacityError, CoarseError, DeadRankError, InFlightError, MismatchError, NotInitializedError
 from coarse.gpu.interface import is_on_gpu
 from coarse.protocol.plan import runs_of
@@ -24,9 +25,7 @@ from coarse.protocol.records import Allocate, Descriptor, Free
 from coarse.protocol.units import MIB
 from coarse.storage.region import DeviceMemory
 
-if TYPE_CHECKING:  # few jobs need it
-    from coarse.luwu.client.model import RemoteModel
-
+Part = TypeVar("Part")
 _COPY_BYTES = 4 * MIB
 """A large tensor is announced in pieces of this size, so that devices add while the rest is copied."""
 
@@ -49,6 +48,8 @@ class Client:
         self._has_left = False
         self.before_leaving: list[Callable[[], None]] = []
         """What is to be done while devices still serve this worker."""
+        self.states = DeviceStates(self.protocol.client, self.protocol.local_proxy, self.allocate)
+        self._parts: dict[object, object] = {}
         self._num_models = 0
         self.counters: defaultdict[str, dict[str, float]] = defaultdict(_no_counts)
         """Key's name -> pushes, bytes pushed and pulled by copying, seconds waited."""
@@ -67,11 +68,12 @@ class Client:
         self.copies.close()
         self.link.leave()
 
-    def new_model(self) -> "RemoteModel":
-        """A model in the network, to be opened by all workers."""
-        from coarse.luwu.client.model import RemoteModel
-
-        return RemoteModel(self.next_model(), self.link, self.memories)
+    def part(self, make: Callable[["Client"], Part]) -> Part:
+        """Return this worker's part of a feature, which `make` makes when it is first asked for."""
+        found = self._parts.get(make)
+        if found is None:
+            found = self._parts[make] = make(self)
+        return found  # type: ignore[return-value]
 
     def next_model(self) -> int:
         """A number for the next model that all workers open."""

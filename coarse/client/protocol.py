@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from coarse.client.refusals import error_of, not_resumed, not_taken
+from coarse.protocol.codec import feature_of
 from coarse.protocol.plan import Facts, Placement, SyncPlan, mask_of
 from coarse.protocol.records import (
     Allocated,
@@ -34,7 +35,6 @@ from coarse.protocol.records import (
     Tables,
     key_of,
 )
-from coarse.snapshots.records import SnapshotCopied, SnapshotEnded, SnapshotGrant
 
 
 class ToDevice(NamedTuple):
@@ -148,16 +148,22 @@ class ClientProtocol:
         """The epoch whose table was announced last."""
         self._profiled = 0
         """The epoch up to which `end_profile` was called."""
-        self.copied_snapshot = -1
-        """The last snapshot whose values this client's device has copied."""
-        self.ended_snapshots: dict[int, str] = {}
-        """Snapshot -> why it was given up; empty where it is on the disk."""
+        self._listeners: dict[type, Callable[[Any], None]] = {}
+        """By class of a feature's record, what takes it."""
+        self._unheard: dict[type, list[Record]] = {}
+        """What devices have told this client of features that it has not used yet."""
         self.models: dict[int, Callable[[Any], None]] = {}
         """By number of a model in the network, what takes records of it."""
 
     def next_token(self) -> int:
         """A number that no other request of this client has."""
         return next(self._tokens)  # from several threads
+
+    def listen(self, kind: type, listener: Callable[[Any], None]) -> None:
+        """Give records of a feature's class to `listener`, those first that have come before."""
+        self._listeners[kind] = listener
+        for record in self._unheard.pop(kind, []):
+            listener(record)
 
     # --- facts
 
@@ -450,7 +456,7 @@ class ClientProtocol:
                 self.left.append(record.client)
             case Died():
                 self.died = self.died or record
-            case Echo() | Allocated() | SnapshotGrant() | StatisticsReply() | Reached():
+            case Echo() | Allocated() | StatisticsReply() | Reached():
                 self.answers[record.token] = record
             case Reclaimed() if record.token in self._unwanted:
                 self._unwanted.discard(record.token)
@@ -458,14 +464,13 @@ class ClientProtocol:
                 self.answers[record.token] = record
                 lent = self.keys.get(record.key)
                 self._done_then[record.token] = lent.all_shards & ~lent.awaited if lent is not None else 0
-            case SnapshotCopied():
-                self.copied_snapshot = record.snapshot
-            case SnapshotEnded():
-                self.ended_snapshots[record.snapshot] = record.reason
+            case _ if (of_kind := self._listeners.get(type(record))) is not None:
+                of_kind(record)
             case _ if (listener := self.models.get(getattr(record, "model", -1))) is not None:
                 listener(record)
             case _:
-                raise AssertionError(f"a client was sent {record}")
+                feature_of(record)  # else it is nobody's
+                self._unheard.setdefault(type(record), []).append(record)
 
     def _on_registered(self, registered: Registered) -> None:
         state = self.keys[registered.key]

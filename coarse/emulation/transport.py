@@ -13,17 +13,17 @@ from coarse.emulation.adder import Adder
 from coarse.emulation.envelope import FabricPort, Submission
 from coarse.emulation.mailbox import EmulatedMailbox
 from coarse.protocol.codec import RING_HEADER_BYTES, decode_ring_header
-from coarse.protocol.records import RingChunk, Tag
+from coarse.protocol.records import RingChunk
 from coarse.proxy.protocol import ProxyProtocol
 from coarse.transport.device_transport import DeviceTransport
 
-Arrival = tuple[int, Tag, np.ndarray]
+Arrival = tuple[int, int, np.ndarray]
 
 
 class EmulatedTransport:
     """See DeviceTransport: one device's messages to the others."""
 
-    carries_packets = False
+    carries_features = False
     """The fabric has tokens for chunks of rings alone."""
 
     def __init__(
@@ -42,7 +42,7 @@ class EmulatedTransport:
         self._ready: deque[tuple[float, Arrival]] = deque()
         box.on_token[FabricPort.DEVICES] = self._on_token
 
-    def send(self, device: int, tag: Tag, payload: np.ndarray) -> None:
+    def send(self, device: int, tag: int, payload: np.ndarray) -> None:
         """See DeviceTransport: with a token through the fabric."""
         self._carrier.send(device, tag, payload)
         box, frame = self._box, payload[:RING_HEADER_BYTES].tobytes()

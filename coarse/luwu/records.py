@@ -10,6 +10,8 @@ operations, each for all of them and in one order, and bytes move as packets thr
 
 from typing import NamedTuple
 
+from coarse.protocol.codec import register_records
+
 
 class PagedOpen(NamedTuple):
     """A worker joins a model; worker 0's fragments are its declaration."""
@@ -203,10 +205,11 @@ PagedRecord = (
     PagedOpen | PagedOpened | PagedFailed | PagedAsk | PagedData | PagedBeat | PagedNorm | PagedState | PagedPrepared
     | PagedCommitted | PagedLook | PagedLooked | PagedQuery | PagedStatus | PagedTree | PagedClose | PagedClosed
 )  # fmt: skip
-PAGED_RECORDS: tuple[type, ...] = (
+RECORDS: tuple[type, ...] = (
     PagedOpen, PagedOpened, PagedFailed, PagedAsk, PagedData, PagedBeat, PagedNorm, PagedState, PagedPrepared,
     PagedCommitted, PagedLook, PagedLooked, PagedQuery, PagedStatus, PagedTree, PagedClose, PagedClosed,
 )  # fmt: skip
+register_records("luwu", RECORDS)
 TO_DEVICE: tuple[type, ...] = (PagedOpen, PagedAsk, PagedState, PagedLook, PagedQuery, PagedClose)
 """Those of workers, which their own device passes on where the node is elsewhere."""
 TO_CLIENT: tuple[type, ...] = (

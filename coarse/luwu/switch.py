@@ -1,18 +1,26 @@
-# Pure: no MPI, threads, clock or environment.
 """What adds buckets in the network: a memory device in place of SwitchML's or SHARP's switch."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from coarse.errors import ConfigError
 from coarse.luwu.many_to_one.tree import Tree, plan_tree
 from coarse.luwu.store.declaration import SUMS, WIRES, require_network
 from coarse.luwu.store.fixed_point import EXPONENT_BLOCK
+from coarse.parallel.data.reducer import Reducer, ReducerSource
+from coarse.protocol.features import part_of
 from coarse.protocol.plan import Placement
+
+if TYPE_CHECKING:  # it starts MPI, which only init() may
+    from coarse.runtime import Runtime
+
+
+_STREAM = "coarse.luwu.switch_stream:SwitchStream"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Switch:
+class Switch(ReducerSource):
     """An all-reduce through a tree of switches: workers push, the root adds, and the sums go back (NSDI 2021, SwitchML;
     COM-HPC 2016, SHARP). All workers say the same.
     """
@@ -39,6 +47,15 @@ class Switch:
     def block_elements(self) -> int:
         """Elements that share an exponent, so that a large one takes the others' precision; 1: none do."""
         return EXPONENT_BLOCK if WIRES[self.sum].is_integer else 1
+
+    def reducer(self, runtime: "Runtime") -> Reducer:
+        """Return what sums buckets through it."""
+        from coarse.parallel.data.allreduce import AllreduceReducer
+
+        client = runtime.require_client()
+        return AllreduceReducer(
+            part_of(_STREAM)(client, self, runtime.placement), client.protocol.client, client.count_push, "a switch"
+        )
 
     def tree(self, placement: Placement) -> Tree:
         """Through which the workers of a job are added.

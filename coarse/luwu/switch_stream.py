@@ -5,7 +5,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,6 +12,7 @@ from coarse.client.client import Client
 from coarse.collectives.progress import Job, Pending, ProgressThread, Waits
 from coarse.errors import ConfigError, StallError
 from coarse.luwu.client.exponents import exponents_of_model
+from coarse.luwu.client.model import RemoteModel, new_model
 from coarse.luwu.many_to_one.tree import plan_roles
 from coarse.luwu.store.declaration import ALL_REDUCE, WIRES, Declaration
 from coarse.luwu.store.fixed_point import ZERO_EXPONENT, FixedPoint, format_of
@@ -24,9 +24,6 @@ from coarse.protocol.halves import narrowed, widened
 from coarse.protocol.plan import Placement
 from coarse.protocol.records import Descriptor
 from coarse.storage.reduce import scale
-
-if TYPE_CHECKING:
-    from coarse.luwu.client.model import RemoteModel
 
 _ADDING, _AGREEING = range(2)
 """Lanes."""
@@ -61,8 +58,8 @@ class _Open:
         self.unit_of = {one.name: unit for unit, one in enumerate(descriptors)}
         self.values = [np.zeros(unit.num_elements, wire.storage) for unit in units]
         """By unit, what is pushed and pulled."""
-        self.sums: RemoteModel = client.new_model()
-        self.maxima: RemoteModel | None = client.new_model() if wire.is_integer else None
+        self.sums: RemoteModel = new_model(client)
+        self.maxima: RemoteModel | None = new_model(client) if wire.is_integer else None
         """By which exponents are agreed on."""
         self._of_exponents = exponents_of_model(self.declaration)
         self.num_exponents = [unit.num_elements for unit in self._of_exponents.model.units]

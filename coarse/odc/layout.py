@@ -10,12 +10,12 @@ places of its own.
 import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from enum import StrEnum
 from functools import cached_property
 from typing import NamedTuple, Self
 
 from coarse.protocol.dtypes import DType
 from coarse.protocol.plan import Placement
+from coarse.strategy.sharding import Sum
 
 _ALIGNMENT = 64
 NUM_LANDINGS = 2
@@ -24,17 +24,6 @@ NO_TOKENS = -1.0
 """What a worker says that does not say by how many tokens its losses were summed."""
 EVERYTHING = -1
 """Of `cache_bytes`: as much as it takes."""
-
-
-class Sum(StrEnum):
-    """How pieces are added."""
-
-    INT64 = "int64"
-    """As integers over a window of 80 bits: the same bits in whatever order they come."""
-    FLOAT32 = "float32"
-    """As they come."""
-    WORKER_ORDER = "worker-order"
-    """The n-th pieces of all workers in the workers' order, as a collective would; all push equally many."""
 
 
 class OdcUnit(NamedTuple):

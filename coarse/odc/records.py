@@ -9,6 +9,8 @@ behind them.
 
 from typing import NamedTuple
 
+from coarse.protocol.codec import register_records
+
 
 class OdcOpen(NamedTuple):
     """A worker's part of a sharded model: where its region begins; fragments of the declaration's JSON."""
@@ -215,11 +217,8 @@ class OdcStatus(NamedTuple):
 
 ODC_BULK: tuple[type, ...] = (OdcShards, OdcRows, OdcSums)
 """Records with bytes behind them."""
-ODC_RECORDS: tuple[type, ...] = (
+RECORDS: tuple[type, ...] = (
     OdcOpen, OdcOpened, OdcPublish, OdcFetch, OdcRequest, OdcFetched, OdcCopied, OdcPush, OdcAdded, OdcEnd, OdcSummed,
     OdcCommitted, OdcFailed, OdcQuery, OdcStatus, *ODC_BULK,
 )  # fmt: skip
-OdcRecord = (
-    OdcOpen | OdcOpened | OdcPublish | OdcFetch | OdcRequest | OdcFetched | OdcCopied | OdcPush | OdcAdded | OdcEnd
-    | OdcSummed | OdcCommitted | OdcFailed | OdcQuery | OdcStatus | OdcShards | OdcRows | OdcSums
-)  # fmt: skip
+register_records("odc", RECORDS)

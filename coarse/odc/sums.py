@@ -3,9 +3,10 @@
 
 import numpy as np
 
-from coarse.odc.layout import OdcDeclaration, Sum
+from coarse.odc.layout import OdcDeclaration
 from coarse.odc.wide_sum import WideSum
 from coarse.protocol.dtypes import DType
+from coarse.strategy.sharding import Sum
 
 
 def sums_in(declaration: OdcDeclaration, unit: int, raw: np.ndarray) -> WideSum | np.ndarray:

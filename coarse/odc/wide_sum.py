@@ -17,8 +17,9 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from coarse.strategy.sharding import SUM_TOP
+
 WORD_BITS: Final = 40
-DEFAULT_TOP: Final = 18
 MOST_ADDENDS: Final = 1 << 20
 _BLOCK: Final = 8192
 """Elements that are added at once: all temporaries stay in a core's first cache."""
@@ -69,7 +70,7 @@ class WideSum:
     """The sums of n elements, as they lie in memory: (2, n) int64, upper words and then lower ones."""
 
     words: np.ndarray
-    top: int = DEFAULT_TOP
+    top: int = SUM_TOP
 
     def add(self, values: np.ndarray, *, is_first: bool) -> list[Found]:
         """Add (n,) of float32 or float64; `is_first`: whatever the sum was before is forgotten.

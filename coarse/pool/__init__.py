@@ -1,1 +1,1 @@
-"""Memory that hosts share without coherence between their caches: messages over it, and a sanitizer for its users."""
+"""Messages between memory devices over a pool that their hosts share."""

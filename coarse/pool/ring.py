@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from coarse.errors import CoherenceError
-from coarse.pool.memory import LINE_BYTES, Pool, whole_lines
+from coarse.pool.shared.memory import Pool, whole_lines
+from coarse.protocol.units import LINE_BYTES
 
 _MAGIC = 0xC0A25E01
 _TAIL, _HEAD, _DATA = 0, LINE_BYTES, 2 * LINE_BYTES

@@ -4,15 +4,14 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from coarse.pool.memory import Pool
 from coarse.pool.ring import RingPlace, RingReader, RingWriter
-from coarse.protocol.records import Tag
+from coarse.pool.shared.memory import Pool
 
 
 class PoolTransport:
     """See DeviceTransport: one device's rings to and from all others."""
 
-    carries_packets = True
+    carries_features = True
 
     def __init__(self, pool: Pool, places: dict[tuple[int, int], RingPlace], device: int, num_devices: int) -> None:
         """`places` are by (writer, reader); no device may send before all have been made."""
@@ -25,19 +24,19 @@ class PoolTransport:
         self.sent_bytes = [0] * num_devices
         self.received_bytes = [0] * num_devices
 
-    def send(self, device: int, tag: Tag, payload: np.ndarray) -> None:
+    def send(self, device: int, tag: int, payload: np.ndarray) -> None:
         """See DeviceTransport."""
         self._writers[device].send(int(tag), payload)
         self.sent_bytes[device] += payload.nbytes
 
-    def poll(self) -> Iterator[tuple[int, Tag, np.ndarray]]:
+    def poll(self) -> Iterator[tuple[int, int, np.ndarray]]:
         """See DeviceTransport."""
         for writer in self._writers.values():
             writer.advance()
         for device, reader in self._readers.items():
             for tag, payload in reader.take():
                 self.received_bytes[device] += payload.nbytes
-                yield device, Tag(tag), payload
+                yield device, tag, payload
 
     def take_lost(self) -> list[int]:
         """None: a pool says nothing of the dead; their launcher does."""

@@ -2,19 +2,18 @@
 
 The two records that a training step repeats (Push, Ready) have a fixed binary form, and so have those of a name's
 first use (Register, Located), which may be thousands at once. The others are rare and travel as JSON, so that nothing
-on the wire is ever executed.
+on the wire is ever executed. Records of features travel by name, "luwu.PagedAsk": no order of imports matters to it.
 """
 
 import json
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
-from coarse.errors import CoarseError
-from coarse.luwu.records import PAGED_RECORDS
-from coarse.odc.records import ODC_RECORDS
+from coarse.errors import CoarseError, ConfigError
+from coarse.protocol.features import part_of, spec_of
 from coarse.protocol.records import (
     Allocate,
     Allocated,
@@ -48,7 +47,6 @@ from coarse.protocol.records import (
     Table,
     Tables,
 )
-from coarse.snapshots.records import SNAPSHOT_RECORDS
 
 _PUSH = struct.Struct("<BBHIIIQI")
 _READY = struct.Struct("<BBxxIQI")
@@ -60,13 +58,16 @@ _ALIGNMENT = 64
 _REGION = struct.Struct("<BBBBIIQqqiHHqI")
 _EXTENTS = tuple(struct.Struct(f"<{num_dimensions}Q") for num_dimensions in range(65))
 """By number of dimensions, of which numpy and torch have 64 at most."""
-_PUSH_KIND, _READY_KIND, _REGISTER_KIND, _LOCATED_KIND = 1, 2, 3, 4
+_PUSH_KIND, _READY_KIND, _REGISTER_KIND, _LOCATED_KIND, _NAMED_KIND = 1, 2, 3, 4, 5
 _COLD: tuple[type, ...] = (
     Deregister, Registered, Failed, Query, Status, Join, Joined, JoinFailed, Table, Tables, Probe,
     Echo, Allocate, Allocated, Free, Reach, Reached, Lend, Reclaim, Reclaimed, StatisticsRequest, StatisticsReply,
-    Leave, Died, *SNAPSHOT_RECORDS, *PAGED_RECORDS, *ODC_RECORDS,
+    Leave, Died,
 )  # fmt: skip
 _COLD_KIND = {kind: index + 16 for index, kind in enumerate(_COLD)}
+_of_features: dict[str, type] = {}
+"""Records of features that were imported, by FEATURE.RECORD."""
+_names: dict[type, str] = {}
 _TO_JSON = json.JSONEncoder(separators=(",", ":")).encode
 _FROM_JSON = json.JSONDecoder().decode
 
@@ -88,7 +89,11 @@ def encode(record: Record) -> bytes:
         return _READY.pack(_READY_KIND, record.present, record.first, record.key, record.last)
     if type(record) is Register or type(record) is Located:
         return _encode_region(record)
-    return bytes([_COLD_KIND[type(record)]]) + _TO_JSON(record).encode()
+    cold = _COLD_KIND.get(type(record))
+    if cold is None:
+        name = _names[type(record)].encode()
+        return bytes([_NAMED_KIND, len(name)]) + name + _TO_JSON(record).encode()
+    return bytes([cold]) + _TO_JSON(record).encode()
 
 
 def decode(frame: bytes) -> Record:
@@ -102,14 +107,52 @@ def decode(frame: bytes) -> Record:
         return Ready(key, first, last, bool(present))
     if kind in (_REGISTER_KIND, _LOCATED_KIND):
         return _decode_region(frame)
+    if kind == _NAMED_KIND:
+        end = 2 + frame[1]
+        return _made(_named(frame[2:end].decode()), frame[end:])
     if not 16 <= kind < 16 + len(_COLD):
         raise CoarseError(
             f"a record of unknown kind {kind} came; do all ranks run the same release?"
         )
-    record_type = _COLD[kind - 16]
-    fields: list[Any] = [_frozen(value) if type(value) is list else value for value in _FROM_JSON(frame[1:].decode())]
-    record: Record = record_type(*fields)
+    return _made(_COLD[kind - 16], frame[1:])
+
+
+def _made(kind: type, text: bytes) -> Record:
+    fields: list[Any] = [_frozen(value) if type(value) is list else value for value in _FROM_JSON(text.decode())]
+    record: Record = kind(*fields)
     return record
+
+
+def register_records(feature: str, kinds: Iterable[type]) -> None:
+    """Let records of a feature travel; the module that has them calls it."""
+    for kind in kinds:
+        _of_features[f"{feature}.{kind.__name__}"] = kind
+        _names[kind] = f"{feature}.{kind.__name__}"
+
+
+def feature_of(record: Record) -> str:
+    """Return the name of the feature that a record is of.
+
+    Raises:
+        CoarseError: the kernel knows no such record, and no feature.
+    """
+    name = _names.get(type(record))
+    if name is None:
+        raise CoarseError(f"a record {record} came that no feature knows; do all ranks run the same release?")
+    return name.partition(".")[0]
+
+
+def _named(name: str) -> type:
+    """Return the class of a feature's record, whose module is imported where it has not been."""
+    if name not in _of_features:
+        feature = name.partition(".")[0]
+        try:
+            register_records(feature, part_of(spec_of(feature).records))
+        except ConfigError as error:
+            raise CoarseError(f"a record {name!r} came: {error}") from None
+    if name not in _of_features:
+        raise CoarseError(f"a record {name!r} came, which is unknown here; do all ranks run the same release?")
+    return _of_features[name]
 
 
 def _encode_region(record: Register | Located) -> bytes:

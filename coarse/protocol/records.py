@@ -6,17 +6,14 @@ A record is a NamedTuple; codec.py has its bytes.
 import enum
 import functools
 import hashlib
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from coarse.luwu.records import PagedRecord
-from coarse.odc.records import OdcRecord
 from coarse.protocol.dtypes import STORAGE, DType, Op
 from coarse.protocol.plan import Facts, Tensor
-from coarse.snapshots.records import SnapshotRecord
 
 
 class Tag(enum.IntEnum):
-    """Every MPI tag in the program."""
+    """MPI tags of the kernel; those of features are above (coarse.protocol.features)."""
 
     RECORD = 1
     RING = 2
@@ -26,9 +23,6 @@ class Tag(enum.IntEnum):
     SLICE = 6
     STATEMENT = 7
     WORKERS = 8
-    PACKETS = 9
-    LOOKED = 10
-    BULK = 11
 
 
 URGENT = 1 << 30
@@ -346,8 +340,11 @@ class RingChunk(NamedTuple):
     present: bool
 
 
-Record = (
+FeatureRecord = tuple[Any, ...]
+"""A NamedTuple of a feature (coarse.protocol.features)."""
+KernelRecord = (
     Push | Ready | Register | Deregister | Registered | Located | Failed | Query | Status | Join | Joined | JoinFailed
     | Table | Tables | Probe | Echo | Allocate | Allocated | Free | Reach | Reached | Lend | Reclaim | Reclaimed
-    | StatisticsRequest | StatisticsReply | Leave | Died | SnapshotRecord | PagedRecord | OdcRecord
+    | StatisticsRequest | StatisticsReply | Leave | Died
 )  # fmt: skip
+Record = KernelRecord | FeatureRecord

@@ -3,6 +3,8 @@
 KIB = 1024
 MIB = 1024 * KIB
 GIB = 1024 * MIB
+LINE_BYTES = 64
+"""Of a processor's cache line."""
 
 _BYTES_PER_GBIT = 1e9 / 8
 

@@ -78,9 +78,8 @@ class Device:
         protocol: ProxyProtocol,
         driver: DeviceDriver,
         memory: DeviceBytes | None,
-        carriers: Mapping[type, Callable[[Any], None]] | None = None,
     ) -> None:
-        """Without `memory` only sizes move. `carriers` take the instructions that not every driver knows."""
+        """Without `memory` only sizes move."""
         self.protocol = protocol
         self._driver = driver
         self._memory = memory
@@ -93,8 +92,11 @@ class Device:
             RingReceive: _nothing if memory is None else memory.receive,
             RingFinish: self._finish_ring,
             Finished: self._finish,
-            **(carriers or {}),
         }
+
+    def add_carriers(self, carriers: Mapping[type, Callable[[Any], None]]) -> None:
+        """Take what carries out a feature's instructions."""
+        self._carriers.update(carriers)
 
     def on_record(self, record: Record) -> None:
         """A record of a client or of another device has come."""

@@ -1,13 +1,10 @@
 # Pure: no MPI, threads, clock or environment.
 """What a proxy's protocol asks its driver to do. Data, not calls: a test can compare it."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from coarse.luwu.steps import PagedStep
-from coarse.odc.steps import OdcStep
 from coarse.protocol.dtypes import STORAGE
 from coarse.protocol.records import Record, RingChunk
-from coarse.snapshots.steps import SnapshotStep
 
 
 class Region(NamedTuple):
@@ -113,7 +110,8 @@ class Finished(NamedTuple):
     """All clients have left: the service may end."""
 
 
+FeatureInstruction = tuple[Any, ...]
+"""A NamedTuple of a feature, which its own executor carries out."""
 Instruction = (
-    Send | Reserve | Reduce | RingReduce | RingSend | RingReceive | RingFinish | Finished | SnapshotStep | PagedStep
-    | OdcStep
-)
+    Send | Reserve | Reduce | RingReduce | RingSend | RingReceive | RingFinish | Finished | FeatureInstruction
+)  # fmt: skip

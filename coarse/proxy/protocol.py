@@ -8,8 +8,8 @@ device, which tells all others; shards are announced straight to the devices tha
 
 from collections.abc import Callable
 
-from coarse.luwu.device.models import DeviceModels
-from coarse.odc.device.models import DeviceOdc
+from coarse.protocol.codec import feature_of
+from coarse.protocol.features import part_of, spec_of
 from coarse.protocol.plan import Placement
 from coarse.protocol.records import (
     Allocate,
@@ -35,10 +35,10 @@ from coarse.protocol.records import (
     Table,
     Tables,
 )
+from coarse.proxy.feature import Attached, FeatureMachine
 from coarse.proxy.instructions import Finished, Instruction, Reduce, Reserve, RingId, Send
 from coarse.proxy.membership import Membership
 from coarse.proxy.synchronisation import Synchronisation
-from coarse.snapshots.device import DeviceSnapshots
 from coarse.storage.allocator import DeviceAllocator
 from coarse.storage.versions import VersionTable
 
@@ -54,19 +54,20 @@ class ProxyProtocol:
     ) -> None:
         """`keys`: where the regions of keys are apart from all else, and their bytes (see DeviceAllocator)."""
         self.device = device
-        self._placement = placement
+        self.placement = placement
         self._allocator = DeviceAllocator(capacity_bytes, keys)
         self._arenas: set[int] = set()
         """Where the unused rest of each arena begins."""
         self._reservations: dict[int, tuple[int, Callable[[str], list[Instruction]]]] = {}
         self._requests = 0
-        self.dead: set[int] = set()
-        """World ranks that are known to be gone."""
+        self.dead: dict[int, str] = {}
+        """World ranks that are known to be gone, and what is known of each."""
         self._membership = Membership(device, placement)
         self._sync = Synchronisation(device, placement)
-        self.snapshots = DeviceSnapshots(device, placement, self._allocator.free)
-        self.models = DeviceModels(device, placement, self.allocate, self._allocator.free)
-        self.odc = DeviceOdc(device, placement)
+        self._left: list[int] = []
+        self._machines: dict[str, FeatureMachine] = {}
+        """By name, the features of which a record has come."""
+        self.on_attached: Attached | None = None
         self._handlers: dict[type, Callable[..., list[Instruction]]] = {
             Push: self._sync.on_push,
             Register: self._on_register,
@@ -84,16 +85,30 @@ class ProxyProtocol:
             Allocate: self._on_allocate,
             Free: self._on_free,
             Died: self._on_died,
-            **self.snapshots.handlers,
-            **self.models.handlers,
-            **self.odc.handlers,
         }
 
     # --- events
 
     def on_record(self, record: Record) -> list[Instruction]:
         """A record of a client or of another device has come."""
-        return self._handlers[type(record)](record)
+        handler = self._handlers.get(type(record))
+        if handler is not None:
+            return handler(record)
+        attached = self.attach(feature_of(record))
+        return [*attached, *self._handlers[type(record)](record)]
+
+    def attach(self, feature: str) -> list[Instruction]:
+        """Make a feature's machine here, unless that has been done, and tell it who has left and died so far."""
+        if feature in self._machines:
+            return []
+        machine: FeatureMachine = part_of(spec_of(feature).machine)(self)
+        self._machines[feature] = machine
+        self._handlers.update(machine.handlers)
+        if self.on_attached is not None:
+            self.on_attached(feature, machine)
+        left = [step for client in self._left for step in machine.on_leave(client)]
+        dead = [step for rank, text in self.dead.items() for step in machine.on_dead(rank, text)]
+        return [*([] if self.dead else left), *dead]
 
     def on_reserved(self, request: int, refusal: str) -> list[Instruction]:
         """The driver has made a region real, or could not: then `refusal` says why."""
@@ -136,16 +151,16 @@ class ProxyProtocol:
         """A rank is gone: all are told but itself, and nobody waits for it to leave."""
         if rank in self.dead:
             return []
-        self.dead.add(rank)
-        self.models.on_dead()
-        clients = range(self._placement.num_clients)
+        self.dead[rank] = text
+        clients = range(self.placement.num_clients)
         for client in clients:
-            if self._placement.ranks[client] == rank:
+            if self.placement.ranks[client] == rank:
                 self._membership.on_leave(client)
-        here = self._placement.clients_on(self._placement.device_nodes[self.device])
+        here = self.placement.clients_on(self.placement.device_nodes[self.device])
         sends = [*(Send(c, Died(rank, text)) for c in here), *self._to_other_devices(Died(rank, text))]
-        told = [send for send in sends if self._placement.ranks[send.endpoint] not in self.dead]
-        return [*told, *self.snapshots.on_dead(rank, text), *self._finished()]
+        told = [send for send in sends if self.placement.ranks[send.endpoint] not in self.dead]
+        follows = [step for machine in self._machines.values() for step in machine.on_dead(rank, text)]
+        return [*told, *follows, *self._finished()]
 
     def allocate(
         self, nbytes: int, answer: Callable[[int, str], list[Instruction]], *, is_of_key: bool = False
@@ -161,6 +176,10 @@ class ProxyProtocol:
             lambda refusal: answer(-1 if refusal else offset, refusal),
         )
         return [Reserve(self._requests, offset, max(nbytes, 1))]
+
+    def free(self, offset: int) -> None:
+        """Give back what `allocate` found."""
+        self._allocator.free(offset)
 
     @property
     def versions(self) -> VersionTable:
@@ -280,10 +299,11 @@ class ProxyProtocol:
         self._membership.on_leave(leave.client)
         forwarded += [Send(client, leave) for client in self._membership.own_clients if client != leave.client]
         self._membership.on_resigned(leave.client)
-        failed = [*self._sync.on_leave(leave.client), *self._failed_join(), *self.odc.on_leave(leave.client)]
+        self._left.append(leave.client)
+        of_features = [step for machine in self._machines.values() for step in machine.on_leave(leave.client)]
+        failed = [*self._sync.on_leave(leave.client), *self._failed_join(), *of_features]
         told = [] if self.dead else failed  # who waits knows of a death, for which this client may have left
-        ended_snapshots = self.snapshots.on_leave(leave.client)  # first: nobody ends before its last Leave
-        return [*ended_snapshots, *forwarded, *told, *self._finished()]
+        return [*forwarded, *told, *self._finished()]
 
     def _finished(self) -> list[Instruction]:
         return [Finished()] if self._membership.all_left else []
@@ -300,7 +320,7 @@ class ProxyProtocol:
 
     def _on_status(self, status: Status) -> list[Instruction]:
         """To the client where it is of this node, else to its own device, which passes it on."""
-        nodes = self._placement
+        nodes = self.placement
         if nodes.client_nodes[status.client] == nodes.device_nodes[self.device]:
             return [Send(status.client, status)]
         return [Send(nodes.num_clients + nodes.local_proxies[status.client], status)]
@@ -315,11 +335,11 @@ class ProxyProtocol:
         if client not in self._membership.own_clients:
             return []
         sends = self._to_other_devices(record)
-        here = self._placement.device_nodes[self.device]
-        near = [self._placement.num_clients + d for d in self._placement.devices_on(here)]
+        here = self.placement.device_nodes[self.device]
+        near = [self.placement.num_clients + d for d in self.placement.devices_on(here)]
         return [send for send in sends if not are_near_told or send.endpoint not in near]
 
     def _to_other_devices(self, record: Record) -> list[Send]:
-        first = self._placement.num_clients
-        devices = range(self._placement.num_devices)
+        first = self.placement.num_clients
+        devices = range(self.placement.num_devices)
         return [Send(first + d, record) for d in devices if d != self.device]

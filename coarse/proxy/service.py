@@ -15,13 +15,10 @@ from typing import Any
 import numpy as np
 
 from coarse.gpu.available import gpus
-from coarse.luwu.device.executor import PagedHands
-from coarse.luwu.device.links import TreeLinks
-from coarse.odc.device.executor import OdcHands
-from coarse.odc.layout import Spot
 from coarse.protocol.clock import Clock
 from coarse.protocol.codec import decode, encode
 from coarse.protocol.dtypes import DType
+from coarse.protocol.features import kind_of_message, part_of, spec_of, tag_of
 from coarse.protocol.plan import Placement
 from coarse.protocol.records import (
     Died,
@@ -36,13 +33,14 @@ from coarse.protocol.records import (
     Tag,
 )
 from coarse.proxy.device import Device, ReduceWork
+from coarse.proxy.executor import FeatureExecutor, ServiceKit
+from coarse.proxy.feature import FeatureMachine
 from coarse.proxy.gpu_sums import GpuSums
 from coarse.proxy.instructions import Reduce, Region, Reserve, RingFinish, RingReduce, RingSend, Send, added_bytes
 from coarse.proxy.loans import Lender, Loans
 from coarse.proxy.protocol import ProxyProtocol
 from coarse.proxy.ring_buffers import ArrayOf, RingBuffers
 from coarse.proxy.work import UrgentFirst, Work
-from coarse.snapshots.executor import SnapshotWriter
 from coarse.storage.gpu_memory import GpuDeviceMemory
 from coarse.storage.lent import why_not
 from coarse.storage.reduce import Elements
@@ -156,37 +154,29 @@ class ProxyService:
         self._is_near = [
             node == here for node in (*placement.client_nodes, *placement.device_nodes)
         ]
-        self._snapshots = SnapshotWriter(protocol.snapshots, memories[protocol.device], self._wake)
-        num_devices_here = len(placement.devices_on(here))
-        self._paged = PagedHands(protocol.models, memories[protocol.device], self._wake, clock, num_devices_here)
-        self._links = TreeLinks(
-            protocol.models, memories[protocol.device], protocol.device,
-            self._send_message if transport is not None and transport.carries_packets else None,
-            mailbox, clock, self._paged.take_looked,
-        )  # fmt: skip
-        self._odc = OdcHands(protocol.odc, self._bytes_of, self._send_bulk, lambda steps: self._device.carry_out(steps))
-        carriers = self._snapshots.carriers | self._paged.carriers | self._links.carriers | self._odc.carriers
-        self._device = Device(protocol, self, self._rings, carriers)
+        self._executors: dict[str, FeatureExecutor] = {}
+        """By name, the features that have been attached."""
+        self._device = Device(protocol, self, self._rings)
+        protocol.on_attached = self._on_attached
 
     def serve(self) -> None:
         """Serve until all clients have left."""
         while self._is_needed:
             self._take_records()
-            self._device.carry_out(self._snapshots.take_results())
-            self._device.carry_out(self._paged.take_results())
             if self._transport is not None:
                 self._take_messages(self._transport)
-            if self._links.take(self._device.carry_out):
-                self._last_arrival_s = self._clock.now_s()
+            for executor in [*self._executors.values()]:
+                if executor.poll():
+                    self._last_arrival_s = self._clock.now_s()
             has_gone_on = self._gpu_sums is not None and self._gpu_sums.go_on()
-            work = None if self._snapshots.has_urgent else self._next_work()
+            work = None if any(one.has_urgent_work for one in self._executors.values()) else self._next_work()
             if work is not None:
                 self._add(work)
             if work is not None or has_gone_on:
                 self._ring_late_bells()
-            elif self._snapshots.has_copies:
+            elif (busy := self._next_with_work()) is not None:
                 self._ring_bells()
-                self._device.carry_out(self._snapshots.copy_next())
+                busy.work()
             elif self._is_needed:
                 self._ring_bells()
                 for endpoint in self._mailbox.sleep(self._sleep_s()):
@@ -200,7 +190,40 @@ class ProxyService:
     def _is_needed(self) -> bool:
         """Whether there is anything to do, or to come."""
         is_on_gpu = self._gpu_sums is not None and self._gpu_sums.is_busy
-        return not self._finished or self._snapshots.is_writing or is_on_gpu
+        return not self._finished or is_on_gpu or any(one.is_pending for one in self._executors.values())
+
+    def _next_with_work(self) -> FeatureExecutor | None:
+        """Return a feature that has background work, one that somebody waits for first."""
+        busy = [one for one in self._executors.values() if one.has_work]
+        return next((one for one in busy if one.has_urgent_work), busy[0] if busy else None)
+
+    def _on_attached(self, feature: str, machine: FeatureMachine) -> None:
+        """Make the executor of a feature whose first record has come."""
+        reference = spec_of(feature).executor
+        if not reference:
+            return
+        send: Callable[[int, int, np.ndarray], None] | None = None
+        if self._transport is not None and self._transport.carries_features:
+            def send(device: int, number: int, payload: np.ndarray) -> None:
+                self._send_message(device, tag_of(feature, number), payload)
+
+        kit = ServiceKit(
+            device=self._protocol.device,
+            placement=self._placement,
+            clock=self._clock,
+            memories=self._memories,
+            sleeper=self._mailbox,
+            wake=self._wake,
+            carry_out=self._device.carry_out,
+            send=send,
+        )
+        executor: FeatureExecutor = part_of(reference)(machine, kit)
+        self._executors[feature] = executor
+        self._device.add_carriers(executor.carriers)
+
+    def _executor_of(self, feature: str) -> FeatureExecutor:
+        self._device.carry_out(self._protocol.attach(feature))
+        return self._executors[feature]
 
     def _open_gpu(self, memory: DeviceMemory) -> GpuSums | None:
         if not isinstance(memory, GpuDeviceMemory):
@@ -265,7 +288,10 @@ class ProxyService:
         return longest_s if next_s is None else min(longest_s, next_s)
 
     def _longest_sleep_s(self) -> float:
-        return self._links.longest_sleep_s(self._longest_of_carriers_s())
+        longest_s = self._longest_of_carriers_s()
+        for executor in self._executors.values():
+            longest_s = executor.longest_sleep_s(longest_s)
+        return longest_s
 
     def _longest_of_carriers_s(self) -> float:
         """Neither MPI nor a GPU wakes anybody up, so a device that may hear by them looks often."""
@@ -316,18 +342,15 @@ class ProxyService:
 
     def _take_messages(self, transport: DeviceTransport) -> None:
         for source, tag, payload in transport.poll():
-            if tag is Tag.RECORD:
+            if tag == Tag.RECORD:
                 self._on_record(decode(payload.tobytes()))
                 continue
             self._last_arrival_s = self._clock.now_s()
-            if tag is Tag.PACKETS:
-                self._links.on_packets(source, payload, self._device.carry_out)
-            elif tag is Tag.BULK:
-                self._odc.take(payload)
-            elif tag is Tag.LOOKED:
-                self._device.carry_out(self._links.on_looked(payload))
-            else:
+            if tag == Tag.RING:
                 self._device.on_chunk(self._rings.keep(payload))
+            else:
+                feature, number = kind_of_message(tag)
+                self._executor_of(feature).on_message(source, number, payload)
         for device in transport.take_lost():
             self._on_dead(self._placement.num_clients + device)
 
@@ -366,13 +389,7 @@ class ProxyService:
         """See DeviceDriver."""
         self._send_message(send.device, Tag.RING, self._rings.frame_of(send))
 
-    def _bytes_of(self, spot: Spot, nbytes: int) -> np.ndarray:
-        return self._memories[spot.device].view(spot.offset, nbytes)
-
-    def _send_bulk(self, device: int, frame: np.ndarray) -> None:
-        self._send_message(device, Tag.BULK, frame)
-
-    def _send_message(self, device: int, tag: Tag, payload: np.ndarray) -> None:
+    def _send_message(self, device: int, tag: int, payload: np.ndarray) -> None:
         """By MPI, which does not wake a device of this node."""
         assert self._transport is not None
         self._transport.send(device, tag, payload)
@@ -416,7 +433,8 @@ class ProxyService:
         rings = self._rings
         found: dict[str, float] = {"folded_bytes": rings.added_bytes, "folds": rings.num_reduced}
         found |= {"records": self._num_records, "fold_s": rings.reduce_s}
-        found["odc_added_bytes"] = self._odc.added_bytes
+        for executor in self._executors.values():
+            found |= executor.statistics()
         found["cpu_s"] = usage.user + usage.system
         found["memory_used_bytes"] = self._protocol.used_bytes
         found["results"] = self._protocol.versions.num_results
@@ -435,5 +453,9 @@ class ProxyService:
         counts = (self._transport.sent_bytes, self._transport.received_bytes)
         is_far = [not near for near in self._is_near[self._placement.num_clients :]]
         sent, received = (sum(compress(by_device, is_far)) for by_device in counts)
-        by_datagrams = [self._links.carried(device) for device in compress(range(len(is_far)), is_far)]
-        return sent + sum(count for count, _ in by_datagrams), received + sum(count for _, count in by_datagrams)
+        otherwise = [
+            executor.carried(device)
+            for executor in self._executors.values()
+            for device in compress(range(len(is_far)), is_far)
+        ]
+        return sent + sum(count for count, _ in otherwise), received + sum(count for _, count in otherwise)

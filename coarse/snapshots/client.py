@@ -14,15 +14,25 @@ from typing import Any
 
 import numpy as np
 
+from coarse.client.client import Client
 from coarse.client.protocol import ToDevice
+from coarse.client.states import label
 from coarse.errors import CapacityError, CoarseError, DeadRankError, SnapshotError, StallError
 from coarse.protocol.fragments import fragments, shortened
 from coarse.protocol.units import MIB
 from coarse.snapshots.files.filesystem import require_safetensors
 from coarse.snapshots.files.manifest import check_metadata
 from coarse.snapshots.files.pieces import StoredTensor, share_of
-from coarse.snapshots.records import Held, HeldEntry, SnapshotBegin, SnapshotFailed, SnapshotTouch
-from coarse.snapshots.states import DeviceStates, label
+from coarse.snapshots.records import (
+    Held,
+    HeldEntry,
+    SnapshotBegin,
+    SnapshotCopied,
+    SnapshotEnded,
+    SnapshotFailed,
+    SnapshotGrant,
+    SnapshotTouch,
+)
 
 _LONGEST_WRITE_S = 3600.0
 _TOUCH_BYTES = 256 * MIB
@@ -57,16 +67,26 @@ class SnapshotHandle:
 class ClientSnapshots:
     """Takes the snapshots of one worker, one after another."""
 
-    def __init__(self, states: DeviceStates, num_clients: int) -> None:
-        self.states = states
-        self._client = states.client
-        self._link = states.client.link
-        self._num_clients = num_clients
+    def __init__(self, client: Client) -> None:
+        self.states = client.states
+        self._client = client
+        self._link = client.link
+        self._num_clients = client.protocol.placement.num_clients
+        self._copied = -1
+        """The last snapshot whose values this client's device has copied."""
+        self._ended: dict[int, str] = {}
+        """Snapshot -> why it was given up; empty where it is on the disk."""
         self._number = -1
         self._is_observed = True
         """Whether anybody has asked how the last snapshot ended."""
         self._uncopied: dict[str, int] = {}
         """State arrays in this worker's share that no grant was had for -> their keys."""
+        with self._link.lock:
+            client.protocol.listen(SnapshotGrant, self._on_grant)
+            client.protocol.listen(SnapshotCopied, self._on_copied)
+            client.protocol.listen(SnapshotEnded, self._on_ended)
+        client.states.guards.append(self.before_overwrite)
+        client.before_leaving.append(self.finish)
 
     def begin(
         self,
@@ -99,13 +119,11 @@ class ClientSnapshots:
 
     def before_overwrite(self, names: Collection[str] | None) -> None:
         """Return once these state arrays, or all, may be overwritten."""
-        if names is not None:
-            self.states.require_known(names)
         if not self._uncopied:
             return
         self._read()
         protocol = self._link.protocol
-        if protocol.copied_snapshot >= self._number or self._number in protocol.ended_snapshots:
+        if self._copied >= self._number or self._number in self._ended:
             self._uncopied.clear()
         wanted = [name for name in names or [*self._uncopied] if name in self._uncopied]
         for batch in self._batches(wanted):
@@ -120,11 +138,11 @@ class ClientSnapshots:
         """Whether a snapshot is on the disk or has been given up, or never will be because a rank is gone."""
         with self._link.lock:
             self._link.look()
-        return number in self._link.protocol.ended_snapshots or self._link.has_failed
+        return number in self._ended or self._link.has_failed
 
     def wait_for(self, number: int, timeout_s: float | None) -> None:
         """Return once a snapshot is on the disk; see SnapshotHandle.wait."""
-        ended = self._link.protocol.ended_snapshots
+        ended = self._ended
         limit_s = _LONGEST_WRITE_S if timeout_s is None else timeout_s
         try:
             is_ended = self._link.wait_until(lambda: number in ended, limit_s)
@@ -153,6 +171,17 @@ class ClientSnapshots:
         except (SnapshotError, StallError) as error:
             if not is_observed:
                 warnings.warn(str(error), RuntimeWarning, stacklevel=4)
+
+    # --- what its device says
+
+    def _on_grant(self, grant: SnapshotGrant) -> None:
+        self._link.protocol.answers[grant.token] = grant
+
+    def _on_copied(self, copied: SnapshotCopied) -> None:
+        self._copied = copied.snapshot
+
+    def _on_ended(self, ended: SnapshotEnded) -> None:
+        self._ended[ended.snapshot] = ended.reason
 
     # --- within
 

@@ -14,7 +14,6 @@ from coarse.snapshots.records import (
     SnapshotFailed,
     SnapshotFolder,
     SnapshotJoined,
-    SnapshotLeft,
     SnapshotPart,
 )
 from coarse.snapshots.steps import CommitParts, DropFolder, MakeFolder, SnapshotStep
@@ -76,9 +75,9 @@ class SnapshotCoordinator:
                 )
         return self._end_if_left(joined.snapshot)
 
-    def on_left(self, left: SnapshotLeft) -> list[SnapshotStep | ToAllDevices]:
+    def on_left(self, client: int) -> list[SnapshotStep | ToAllDevices]:
         """A worker has shut down: snapshots that it has not joined will never be complete."""
-        self._left.add(left.client)
+        self._left.add(client)
         return [step for snapshot in sorted(self._runs) for step in self._end_if_left(snapshot)]
 
     def on_folder_made(

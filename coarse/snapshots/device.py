@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable
 from coarse.protocol.dtypes import DType
 from coarse.protocol.fragments import fragments, shortened
 from coarse.protocol.plan import Placement
-from coarse.proxy.instructions import Instruction, Send
+from coarse.proxy.feature import DeviceKit, FeatureMachine, Steps
+from coarse.proxy.instructions import Send
 from coarse.snapshots.coordinator import SnapshotCoordinator, ToAllDevices
 from coarse.snapshots.files.snapshot import (
     CopyNow,
@@ -31,7 +32,6 @@ from coarse.snapshots.records import (
     SnapshotFolder,
     SnapshotGrant,
     SnapshotJoined,
-    SnapshotLeft,
     SnapshotPart,
     SnapshotTouch,
 )
@@ -43,11 +43,10 @@ from coarse.snapshots.steps import (
     WritePart,
 )
 
-Steps = list[Instruction]
-ToCoordinator = SnapshotJoined | SnapshotPart | SnapshotFailed | SnapshotLeft
+ToCoordinator = SnapshotJoined | SnapshotPart | SnapshotFailed
 
 
-class DeviceSnapshots:
+class DeviceSnapshots(FeatureMachine):
     """One SnapshotMachine for each client of a device, and the coordinator on its device."""
 
     def __init__(self, device: int, placement: Placement, free: Callable[[int], None]) -> None:
@@ -73,7 +72,6 @@ class DeviceSnapshots:
             SnapshotJoined: self._to_coordinator,
             SnapshotPart: self._to_coordinator,
             SnapshotFailed: self._to_coordinator,
-            SnapshotLeft: self._to_coordinator,
         }
         """What to do with each kind of record."""
 
@@ -117,8 +115,8 @@ class DeviceSnapshots:
         return [step for n in known for step in self._fail(n, reason)]
 
     def on_leave(self, client: int) -> Steps:
-        """A client has shut down; its own device, which has heard of all its snapshots, says so."""
-        return self._to_coordinator(SnapshotLeft(client)) if client in self._protocols else []
+        """A client has shut down, and takes part in no snapshot that it has not joined."""
+        return [] if self._coordinator is None else self._say(self._coordinator.on_left(client))
 
     # --- records
 
@@ -226,8 +224,6 @@ class DeviceSnapshots:
                 return self._say(self._coordinator.on_part(record))
             case SnapshotFailed():
                 return self._say(self._coordinator.on_failed(record))
-            case SnapshotLeft():
-                return self._say(self._coordinator.on_left(record))
 
     def _say(self, said: list[SnapshotStep | ToAllDevices]) -> Steps:
         """The coordinator's words to all devices; the others hear them before own clients do."""
@@ -249,3 +245,8 @@ def nbytes_of(entry: HeldEntry) -> int:
     for extent in entry.shape:
         count *= extent
     return count * DType(entry.dtype).itemsize
+
+
+def machine_of(kit: DeviceKit) -> DeviceSnapshots:
+    """Make a device's part of snapshots."""
+    return DeviceSnapshots(kit.device, kit.placement, kit.free)

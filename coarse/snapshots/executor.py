@@ -6,13 +6,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
+from typing import Any
 
 import numpy as np
 
 from coarse.errors import SnapshotError
 from coarse.protocol.dtypes import DType
 from coarse.protocol.units import MIB
-from coarse.snapshots.device import DeviceSnapshots, Steps, nbytes_of
+from coarse.proxy.executor import FeatureExecutor, ServiceKit
+from coarse.proxy.feature import Steps
+from coarse.snapshots.device import DeviceSnapshots, nbytes_of
 from coarse.snapshots.files.checkpoint import (
     begin_checkpoint,
     commit_checkpoint,
@@ -28,7 +31,6 @@ from coarse.snapshots.steps import (
     DropFolder,
     HurryCopies,
     MakeFolder,
-    SnapshotStep,
     WritePart,
 )
 from coarse.storage.region import DeviceMemory, available_bytes
@@ -51,16 +53,21 @@ class _Copy:
     num_copied: int = 0
 
 
-class SnapshotWriter:
-    """The hands of a DeviceSnapshots. All but the jobs runs in the service's thread."""
+class SnapshotExecutor(FeatureExecutor):
+    """Executor of a DeviceSnapshots."""
 
     def __init__(
-        self, protocol: DeviceSnapshots, memory: DeviceMemory, wake: Callable[[], None]
+        self,
+        protocol: DeviceSnapshots,
+        memory: DeviceMemory,
+        wake: Callable[[], None],
+        carry_out: Callable[[Steps], None],
     ) -> None:
-        """`wake` ends the sleep of the service's thread; it is called by the other one."""
+        """`wake` ends the sleep of the service's thread, and any thread calls it; `carry_out` does what follows."""
         self._protocol = protocol
         self._memory = memory
         self._wake = wake
+        self._carry_out = carry_out
         self._background: deque[_Copy] = deque()
         self._urgent: deque[_Copy] = deque()
         self._copies: dict[int, dict[int, np.ndarray]] = {}
@@ -69,7 +76,7 @@ class SnapshotWriter:
         self._results: deque[Callable[[], Steps]] = deque()
         self._num_pending = 0
         self._thread: threading.Thread | None = None
-        self.carriers: dict[type[SnapshotStep], Callable[..., None]] = {
+        self.carriers: dict[type, Callable[[Any], None]] = {
             CopyEntry: self._begin_copy,
             HurryCopies: self._hurry,
             MakeFolder: self._make_folder,
@@ -81,30 +88,32 @@ class SnapshotWriter:
         """What to do with each kind of step."""
 
     @property
-    def has_urgent(self) -> bool:
-        """Whether a client waits for a copy."""
+    def has_urgent_work(self) -> bool:
+        """True if a client waits for a copy."""
         return bool(self._urgent)
 
     @property
-    def has_copies(self) -> bool:
-        """Whether anything is left to copy."""
+    def has_work(self) -> bool:
+        """True if anything is left to copy."""
         return bool(self._urgent or self._background)
 
     @property
-    def is_writing(self) -> bool:
-        """Whether files are being written."""
+    def is_pending(self) -> bool:
+        """True if files are being written."""
         return self._num_pending > 0
 
-    def take_results(self) -> Steps:
-        """What follows from the files that have been written."""
-        steps: Steps = []
+    def poll(self) -> bool:
+        """Carry out what follows from the files that have been written."""
         while self._results:
             self._num_pending -= 1
-            steps += self._results.popleft()()
-        return steps
+            self._carry_out(self._results.popleft()())
+        return False
 
-    def copy_next(self) -> Steps:
+    def work(self) -> None:
         """Copy one block of the most urgent entry."""
+        self._carry_out(self._copy_next())
+
+    def _copy_next(self) -> Steps:
         queue = self._urgent or self._background
         copy = queue[0]
         client, snapshot, key, offset, nbytes = copy.entry
@@ -217,6 +226,11 @@ class SnapshotWriter:
             self._results.append(job())
             del job  # with the copies that it wrote
             self._wake()
+
+
+def executor_of(snapshots: DeviceSnapshots, kit: ServiceKit) -> SnapshotExecutor:
+    """Make a device's executor of snapshots."""
+    return SnapshotExecutor(snapshots, kit.memory, kit.wake, kit.carry_out)
 
 
 def _reason(error: Exception) -> str:

@@ -6,12 +6,13 @@ tells the coordinator, which is the device of worker 0, who has begun (SnapshotJ
 coordinator makes the folder and tells all devices (SnapshotFolder); each writes one part for each
 of its workers and reports it (SnapshotPart). The coordinator commits them and says so to all
 devices, which say it to their workers (SnapshotEnded). Whatever goes wrong anywhere is said to the
-coordinator (SnapshotFailed, or SnapshotLeft by the device of a worker that shuts down), which ends the snapshot
-for everybody.
+coordinator (SnapshotFailed), which ends the snapshot for everybody; so does the end of a worker that has not joined it.
 """
 
 import json
 from typing import Any, NamedTuple
+
+from coarse.protocol.codec import register_records
 
 
 class SnapshotBegin(NamedTuple):
@@ -75,12 +76,6 @@ class SnapshotFailed(NamedTuple):
     reason: str
 
 
-class SnapshotLeft(NamedTuple):
-    """To the coordinator: a client has shut down, and takes part in no snapshot that it has not joined."""
-
-    client: int
-
-
 class SnapshotEnded(NamedTuple):
     """A snapshot is on the disk, or has been given up for this reason."""
 
@@ -88,14 +83,11 @@ class SnapshotEnded(NamedTuple):
     reason: str
 
 
-SnapshotRecord = (
-    SnapshotBegin | SnapshotJoined | SnapshotFolder | SnapshotTouch | SnapshotGrant
-    | SnapshotCopied | SnapshotPart | SnapshotFailed | SnapshotLeft | SnapshotEnded
-)  # fmt: skip
-SNAPSHOT_RECORDS: tuple[type, ...] = (
+RECORDS: tuple[type, ...] = (
     SnapshotBegin, SnapshotJoined, SnapshotFolder, SnapshotTouch, SnapshotGrant, SnapshotCopied,
-    SnapshotPart, SnapshotFailed, SnapshotLeft, SnapshotEnded,
+    SnapshotPart, SnapshotFailed, SnapshotEnded,
 )  # fmt: skip
+register_records("snapshots", RECORDS)
 
 
 class HeldEntry(NamedTuple):

@@ -22,10 +22,11 @@ from typing import Any
 import numpy as np
 import torch
 
-import coarse.arrays
+from coarse.arrays import before_overwrite
 from coarse.errors import CheckpointError, UnsupportedError
 from coarse.protocol.dtypes import DType
 from coarse.session import current
+from coarse.snapshots import face
 from coarse.snapshots.client import SnapshotHandle
 from coarse.snapshots.files.pieces import StoredTensor
 from coarse.snapshots.files.restore import Checkpoint, read_checkpoint
@@ -80,7 +81,7 @@ def snapshot(
         )
     if optimizer is not None:
         own["optimizer"] = _pack_optimizer(optimizer, _names_of(optimizer, model), tensors)
-    taken = current().require_snapshots().states.arrays
+    taken = current().require_client().states.arrays
     given: dict[str, StoredTensor] = {}
     unlike: list[str] = []
     for name, tensor in tensors.items():
@@ -95,7 +96,7 @@ def snapshot(
         if stored_name != name:
             own["elsewhere"][name] = stored_name
     everything = {**(metadata or {}), _OWN: own}
-    return coarse.arrays.snapshot(path, step=step, metadata=everything, tensors=given, unlike=unlike)
+    return face.snapshot(path, step=step, metadata=everything, tensors=given, unlike=unlike)
 
 
 def restore(
@@ -118,7 +119,7 @@ def restore(
     state = None
     if optimizer is not None:
         state = source.optimizer_state(optimizer, _names_of(optimizer, model))
-    coarse.arrays.before_overwrite()
+    before_overwrite()
     with torch.no_grad():
         for name, tensor in wanted.items():
             tensor.copy_(values[name])

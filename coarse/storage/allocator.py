@@ -8,15 +8,15 @@ copies between them and regions that begin there are up to three times as slow, 
 
 from bisect import bisect_left
 
+from coarse.protocol.units import LINE_BYTES
+
 PAGE_BYTES = 4096
 _SKEW_BYTES = PAGE_BYTES // 2
-_LINE_BYTES = 64
-"""Of a processor's cache: what two workers write never lies in one line."""
 
 
 def lines_of(nbytes: int) -> int:
-    """The bytes of a small region: whole lines of the cache, and one at least."""
-    return -(-max(nbytes, 1) // _LINE_BYTES) * _LINE_BYTES
+    """The bytes of a small region: whole lines of the cache, and one at least, so that no two workers write one."""
+    return -(-max(nbytes, 1) // LINE_BYTES) * LINE_BYTES
 
 
 class RegionAllocator:
@@ -67,8 +67,8 @@ class RegionAllocator:
         if nbytes >= PAGE_BYTES:
             offset = self._first_fit(wanted_bytes, PAGE_BYTES, _SKEW_BYTES)
         else:
-            offset = self._first_fit(lines_of(nbytes), _LINE_BYTES, 0)
-        return self._first_fit(wanted_bytes, _LINE_BYTES, 0) if offset is None else offset
+            offset = self._first_fit(lines_of(nbytes), LINE_BYTES, 0)
+        return self._first_fit(wanted_bytes, LINE_BYTES, 0) if offset is None else offset
 
     def _first_fit(self, nbytes: int, align_bytes: int, skew_bytes: int) -> int | None:
         """Take bytes whose offset is a multiple of `align_bytes`, and `skew_bytes` more."""

@@ -68,6 +68,21 @@ class Gather(NamedTuple):
     """16: as it is; 8: int8 with a scale for each block (ZeRO++'s qwZ), from all workers."""
 
 
+class Sum(enum.StrEnum):
+    """How pieces are added."""
+
+    INT64 = "int64"
+    """As integers over a window of 80 bits: the same bits in whatever order they come."""
+    FLOAT32 = "float32"
+    """As they come."""
+    WORKER_ORDER = "worker-order"
+    """The n-th pieces of all workers in the workers' order, as a collective would; all push equally many."""
+
+
+SUM_TOP = 18
+"""Of `Sum.INT64`: by default gradients lie below 2**18 in size."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Sharding:
     """Rule of which transfers a unit needs, and what stays.
@@ -80,8 +95,13 @@ class Sharding:
     dimensions."""
     mesh_dims: ClassVar[int] = 1
     """1: shards over all workers; 2: over the workers of a node, repeated across, whose gradients are summed across."""
-    meets: ClassVar[bool] = True
-    """False if workers fetch and push each for itself and meet once a minibatch (ODC)."""
+    shards_by: ClassVar[str] = ""
+    """What carries it out on torch modules, as MODULE:NAME, where workers do not meet to gather (ODC)."""
+
+    @property
+    def meets(self) -> bool:
+        """False if workers fetch and push each for itself and meet once a minibatch."""
+        return not self.shards_by
 
     def gather(self, use: Use) -> Gather:
         """Return how a unit is gathered."""
@@ -149,9 +169,9 @@ class Fcdp(Sharding):
 
 @dataclass(frozen=True, kw_only=True)
 class OnDemand(Sharding):
-    """ODC: workers fetch shards and push gradients each for itself, and meet once a minibatch. Live alone."""
+    """ODC: workers fetch shards and push gradients each for itself, and meet once a minibatch."""
 
-    meets: ClassVar[bool] = False
+    shards_by: ClassVar[str] = "coarse.odc.torch.sharding:shard_on_demand"
 
     def gather(self, use: Use) -> Gather:
         return Gather(Source.ALL)

@@ -5,7 +5,8 @@ ct.init()
 ct.broadcast_parameters(model.named_parameters(), root_rank=0)
 optimizer = ct.DistributedOptimizer(optimizer, model.named_parameters())
 
-What shards a model is imported when it is first asked for: torch's FSDP takes as long to import as half of torch.
+What shards a model, and features, are imported when they are first asked for: torch's FSDP takes as long to import as
+half of torch.
 """
 
 from importlib import import_module
@@ -25,54 +26,7 @@ from coarse import (
     statistics,
 )
 from coarse.errors import CoarseError as HorovodInternalError
-from coarse.horovod.allreduce import (
-    Adasum,
-    Product,
-    allreduce,
-    allreduce_,
-    allreduce_async,
-    allreduce_async_,
-    grouped_allreduce,
-    grouped_allreduce_,
-    grouped_allreduce_async,
-    grouped_allreduce_async_,
-    sparse_allreduce_async,
-)
-from coarse.horovod.builds import (
-    ccl_built,
-    cross_rank,
-    cross_size,
-    cuda_built,
-    ddl_built,
-    gloo_built,
-    gloo_enabled,
-    is_homogeneous,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    nccl_built,
-    rocm_built,
-)
-from coarse.horovod.rows import (
-    allgather,
-    allgather_async,
-    alltoall,
-    alltoall_async,
-    broadcast,
-    broadcast_,
-    broadcast_async,
-    broadcast_async_,
-    grouped_allgather,
-    grouped_allgather_async,
-    grouped_reducescatter,
-    grouped_reducescatter_async,
-    reducescatter,
-    reducescatter_async,
-)
-from coarse.horovod.sync_batch_norm import SyncBatchNorm
-from coarse.luwu.switch import Switch
 from coarse.parallel.sharded.unit_cache import AcceleratorCache
-from coarse.snapshots.training import restore, snapshot
 from coarse.torch.compression import Compression
 from coarse.torch.ddp.cross_barrier import CrossBarrier
 from coarse.torch.ddp.optimizer import DistributedOptimizer
@@ -111,9 +65,56 @@ from coarse.torch.push_pull import (
 )
 
 if TYPE_CHECKING:
+    from coarse.horovod.allreduce import (
+        Adasum,
+        Product,
+        allreduce,
+        allreduce_,
+        allreduce_async,
+        allreduce_async_,
+        grouped_allreduce,
+        grouped_allreduce_,
+        grouped_allreduce_async,
+        grouped_allreduce_async_,
+        sparse_allreduce_async,
+    )
+    from coarse.horovod.builds import (
+        ccl_built,
+        cross_rank,
+        cross_size,
+        cuda_built,
+        ddl_built,
+        gloo_built,
+        gloo_enabled,
+        is_homogeneous,
+        mpi_built,
+        mpi_enabled,
+        mpi_threads_supported,
+        nccl_built,
+        rocm_built,
+    )
+    from coarse.horovod.rows import (
+        allgather,
+        allgather_async,
+        alltoall,
+        alltoall_async,
+        broadcast,
+        broadcast_,
+        broadcast_async,
+        broadcast_async_,
+        grouped_allgather,
+        grouped_allgather_async,
+        grouped_reducescatter,
+        grouped_reducescatter_async,
+        reducescatter,
+        reducescatter_async,
+    )
+    from coarse.horovod.sync_batch_norm import SyncBatchNorm
+    from coarse.luwu.switch import Switch
     from coarse.luwu.torch.model_in_network import model_in_network
     from coarse.luwu.torch.offloaded import OffloadedOptimizer
     from coarse.odc.torch.minibatch import end_minibatch, minibatch_scale, publish
+    from coarse.snapshots.training import restore, snapshot
     from coarse.torch.fsdp.fully_shard import fully_shard, release_caches
     from coarse.torch.fsdp.recording import TransferRecorder
 
@@ -215,14 +216,31 @@ __all__ = [
 ]
 
 _LATER = {
-    "end_minibatch": "coarse.odc.torch.minibatch",
-    "fully_shard": "coarse.torch.fsdp.fully_shard",
-    "minibatch_scale": "coarse.odc.torch.minibatch",
-    "publish": "coarse.odc.torch.minibatch",
-    "model_in_network": "coarse.luwu.torch.model_in_network",
-    "OffloadedOptimizer": "coarse.luwu.torch.offloaded",
-    "release_caches": "coarse.torch.fsdp.fully_shard",
-    "TransferRecorder": "coarse.torch.fsdp.recording",
+    name: module
+    for module, names in {
+        "coarse.horovod.allreduce": (
+            "Adasum Product allreduce allreduce_ allreduce_async allreduce_async_ grouped_allreduce "
+            "grouped_allreduce_ grouped_allreduce_async grouped_allreduce_async_ sparse_allreduce_async"
+        ),
+        "coarse.horovod.builds": (
+            "ccl_built cross_rank cross_size cuda_built ddl_built gloo_built gloo_enabled is_homogeneous "
+            "mpi_built mpi_enabled mpi_threads_supported nccl_built rocm_built"
+        ),
+        "coarse.horovod.rows": (
+            "allgather allgather_async alltoall alltoall_async broadcast broadcast_ broadcast_async "
+            "broadcast_async_ grouped_allgather grouped_allgather_async grouped_reducescatter "
+            "grouped_reducescatter_async reducescatter reducescatter_async"
+        ),
+        "coarse.horovod.sync_batch_norm": "SyncBatchNorm",
+        "coarse.luwu.switch": "Switch",
+        "coarse.luwu.torch.model_in_network": "model_in_network",
+        "coarse.luwu.torch.offloaded": "OffloadedOptimizer",
+        "coarse.odc.torch.minibatch": "end_minibatch minibatch_scale publish",
+        "coarse.snapshots.training": "restore snapshot",
+        "coarse.torch.fsdp.fully_shard": "fully_shard release_caches",
+        "coarse.torch.fsdp.recording": "TransferRecorder",
+    }.items()
+    for name in names.split()
 }
 """By name, the module that has it."""
 

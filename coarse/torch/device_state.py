@@ -12,8 +12,8 @@ from weakref import WeakKeyDictionary, WeakSet
 import torch
 
 from coarse.arrays import before_overwrite, state_array_of
+from coarse.client.states import DeviceStates, StateArray
 from coarse.session import current, is_initialized
-from coarse.snapshots.states import DeviceStates, StateArray
 from coarse.torch.tensors import has_wire_type, tensor_of, wire_type_of
 
 _asking: WeakSet[torch.nn.Module] = WeakSet()
@@ -80,7 +80,7 @@ class DeviceState:
         wire, shape = wire_type_of(tensor, name), tuple(tensor.shape)
         own = self._own.get(name)
         if own is None or (own.dtype, own.array.shape) != (wire, shape):
-            arrays, unused = current().require_snapshots().states.arrays, _unused_arrays()
+            arrays, unused = current().require_client().states.arrays, _unused_arrays()
             known = arrays.get(name)
             fits = known is None or (name in unused and (known.dtype, known.array.shape) == (wire, shape))
             array_name = name if fits else f"{self._prefix}{name}"
@@ -98,7 +98,7 @@ _unused: WeakKeyDictionary[DeviceStates, set[str]] = WeakKeyDictionary()
 
 def _unused_arrays() -> set[str]:
     """Names of arrays whose optimizer has been closed; the next one for tensors of these names takes them over."""
-    return _unused.setdefault(current().require_snapshots().states, set())
+    return _unused.setdefault(current().require_client().states, set())
 
 
 def _ask(*_: object) -> None:
@@ -117,7 +117,7 @@ def let_ask(model: torch.nn.Module) -> None:
 
 def before_writing_to(tensors: Iterable[torch.Tensor]) -> None:
     """Return once these tensors, or views of them, may be written to: see [Note: who writes]."""
-    states = current().require_snapshots().states
+    states = current().require_client().states
     if not states.arrays:
         return
     plain = (t for t in tensors if t.device.type == "cpu" and t.layout is torch.strided)
@@ -137,7 +137,7 @@ def is_movable(tensor: torch.Tensor) -> bool:
 
 def state_of(tensor: torch.Tensor) -> StateArray | None:
     """The state array that a movable tensor is; None where it lies elsewhere."""
-    state = current().require_snapshots().states.at(tensor.data_ptr())
+    state = current().require_client().states.at(tensor.data_ptr())
     if state is None or state.array.shape != tuple(tensor.shape):
         return None
     return state if state.dtype is wire_type_of(tensor, state.name) else None

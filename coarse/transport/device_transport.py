@@ -5,8 +5,6 @@ from typing import Protocol
 
 import numpy as np
 
-from coarse.protocol.records import Tag
-
 
 class DeviceTransport(Protocol):
     """Tagged messages between devices; only the thread of a device's service calls it.
@@ -15,8 +13,8 @@ class DeviceTransport(Protocol):
     """
 
     @property
-    def carries_packets(self) -> bool:
-        """Whether frames of models in the network may go this way."""
+    def carries_features(self) -> bool:
+        """Whether messages of features may go this way."""
         ...
 
     @property
@@ -29,11 +27,11 @@ class DeviceTransport(Protocol):
         """By device that they came from."""
         ...
 
-    def send(self, device: int, tag: Tag, payload: np.ndarray) -> None:
+    def send(self, device: int, tag: int, payload: np.ndarray) -> None:
         """Start sending (n,) uint8 to a device; the buffer must not be changed afterwards."""
         ...
 
-    def poll(self) -> Iterator[tuple[int, Tag, np.ndarray]]:
+    def poll(self) -> Iterator[tuple[int, int, np.ndarray]]:
         """Whatever has come: (device it is from, tag, its bytes)."""
         ...
 

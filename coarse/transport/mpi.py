@@ -15,7 +15,6 @@ from typing import NamedTuple
 import numpy as np
 from mpi4py import MPI
 
-from coarse.protocol.records import Tag
 from coarse.protocol.units import MIB
 
 _MOST_RECEIVING_BYTES = 64 * MIB
@@ -25,7 +24,7 @@ _MOST_RECEIVING_BYTES = 64 * MIB
 class _Arriving(NamedTuple):
     """A message that comes in."""
 
-    tag: Tag
+    tag: int
     request: MPI.Request
     payload: np.ndarray
 
@@ -33,8 +32,8 @@ class _Arriving(NamedTuple):
 class MpiTransport:
     """See DeviceTransport: between the devices' ranks on a communicator of their own."""
 
-    carries_packets = True
-    """Whether frames of models in the network may go this way."""
+    carries_features = True
+    """Whether messages of features may go this way."""
 
     def __init__(self, comm: MPI.Comm, rank_of_device: tuple[int, ...]) -> None:
         self._comm = comm
@@ -54,7 +53,7 @@ class MpiTransport:
         self.received_bytes = [0] * len(rank_of_device)
         """By device that they came from."""
 
-    def send(self, device: int, tag: Tag, payload: np.ndarray) -> None:
+    def send(self, device: int, tag: int, payload: np.ndarray) -> None:
         """Start sending (n,) uint8 to a device; the buffer must not be changed afterwards."""
         if device in self._lost:
             return
@@ -66,7 +65,7 @@ class MpiTransport:
         self._sending.append((device, request, payload))
         self.sent_bytes[device] += payload.nbytes
 
-    def poll(self) -> Iterator[tuple[int, Tag, np.ndarray]]:
+    def poll(self) -> Iterator[tuple[int, int, np.ndarray]]:
         """Whatever has come: (device it is from, tag, its bytes)."""
         self._sending = [sent for sent in self._sending if not self._has_ended(*sent)]
         has_more = True
@@ -90,7 +89,7 @@ class MpiTransport:
                 if message is None:
                     return
                 payload = np.empty(status.Get_count(MPI.BYTE), np.uint8)
-                source, tag = status.Get_source(), Tag(status.Get_tag())
+                source, tag = status.Get_source(), status.Get_tag()
                 request = message.Irecv([payload, MPI.BYTE])
                 self._receiving[self._device_of[source]].append(_Arriving(tag, request, payload))
                 self._receiving_bytes += payload.nbytes

@@ -16,9 +16,9 @@ import numpy as np
 from mpi4py import MPI
 
 from coarse.errors import StallError
-from coarse.pool.memory import Pool
 from coarse.storage.gpu_memory import map_memory, own_memory
 from coarse.storage.region import DeviceMemory, MemoryFile, create_memory_file
+from coarse.transport.carrier import Carrier
 from coarse.transport.descriptors import receive_descriptor, send_descriptor, take_senders
 from coarse.transport.mailbox import control_bytes
 
@@ -34,8 +34,8 @@ class NodeShare:
     """World rank -> process id, this node's ranks."""
     others: dict[str, int]
     """Label -> descriptor of what else the ranks share; whoever opened the node closes them."""
-    pool: Pool | None = None
-    """Of a memory device, where devices send by memory that their nodes share."""
+    carrier: Carrier | None = None
+    """What devices send by, where that is not MPI."""
 
 
 def open_node(

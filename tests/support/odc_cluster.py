@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from coarse.odc.client.protocol import Fetch, OdcClient
-from coarse.odc.device.executor import OdcHands
+from coarse.odc.device.executor import OdcExecutor
 from coarse.odc.device.models import DeviceOdc
 from coarse.odc.layout import NO_TOKENS, OdcDeclaration, OdcLayout, Spot, Spots
 from coarse.odc.records import OdcCommitted, OdcOpen
@@ -56,7 +56,7 @@ class OdcCluster:
         self.memories = [noise.integers(0, 255, end, np.uint8) for end in ends]
         self.spots = Spots(self.layout, bases)
         self.devices = [DeviceOdc(device, placement) for device in range(placement.num_devices)]
-        self.hands = [self._hands(device) for device in range(placement.num_devices)]
+        self.executors = [self._executor(device) for device in range(placement.num_devices)]
         text = declaration.to_text()
         for member in declaration.members:
             opens = OdcOpen(member, MODEL, bases[member], True, text)
@@ -66,12 +66,11 @@ class OdcCluster:
             client.opened == set(self.layout.devices_on(client.node)) for client in self.clients.values()
         ), "a device does not know of all regions"
 
-    def _hands(self, device: int) -> OdcHands:
-        hands = OdcHands(
+    def _executor(self, device: int) -> OdcExecutor:
+        return OdcExecutor(
             self.devices[device], self.bytes_of, lambda to, frame: self._send_bulk(device, to, frame),
             lambda steps: self.carry_out(device, steps),
         )  # fmt: skip
-        return hands
 
     def bytes_of(self, spot: Spot, nbytes: int) -> np.ndarray:
         """Bytes of a device's memory."""
@@ -93,7 +92,7 @@ class OdcCluster:
                 assert near, f"device {device} cannot reach worker {step.endpoint} of another node"
                 self._post(self.placement.num_clients + device, step.endpoint, step.record)
             else:
-                self.hands[device].carriers[type(step)](step)
+                self.executors[device].carriers[type(step)](step)
 
     def _post(self, sender: int, receiver: int, what: Any) -> None:
         self.channels.setdefault((sender, receiver), deque()).append(what)
@@ -107,12 +106,13 @@ class OdcCluster:
 
     def deliver(self, channel: tuple[int, int]) -> None:
         """Hand over the first of what is under way."""
-        _, receiver = channel
+        sender, receiver = channel
         what = self.channels[channel].popleft()
         if receiver < self.placement.num_clients:
             self.clients[receiver].on_record(what)
         elif isinstance(what, np.ndarray):
-            self.hands[receiver - self.placement.num_clients].take(what)
+            first = self.placement.num_clients
+            self.executors[receiver - first].on_message(sender - first, 0, what)
         else:
             device = receiver - self.placement.num_clients
             self.carry_out(device, self.devices[device].handlers[type(what)](what))

@@ -13,8 +13,7 @@ from coarse.hardware.machine_text import annotated_text
 from coarse.hardware.measure.noise import noise_note
 from coarse.hardware.topology_tree import PlaceKind, Tree
 from coarse.hardware.wire import Wire
-from coarse.pool.memory import LINE_BYTES
-from coarse.protocol.units import GIB
+from coarse.protocol.units import GIB, LINE_BYTES
 
 _RISE = 0.02
 """By less than this part a rate does not rise."""

@@ -10,8 +10,8 @@ from collections.abc import Callable
 import numpy as np
 
 from coarse.hardware.measure.native import Native
-from coarse.pool.memory import LINE_BYTES
 from coarse.protocol.clock import Clock
+from coarse.protocol.units import LINE_BYTES
 
 LOAD, STORE, COPY, STORE_FLUSHED, LOAD_FLUSHED = range(5)
 """Kinds of streams."""

@@ -11,7 +11,7 @@ import numpy as np
 
 from coarse.errors import MeasurementError
 from coarse.gpu.interface import address_of
-from coarse.pool.memory import LINE_BYTES
+from coarse.protocol.units import LINE_BYTES
 from coarse.storage.machine_code import executable
 
 MACHINE = "x86_64"

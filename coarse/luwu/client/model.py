@@ -11,11 +11,13 @@ import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
 
 from coarse import errors
+from coarse.client.client import Client
 from coarse.client.link import DeviceLink
 from coarse.client.protocol import ToDevice
 from coarse.errors import CoarseError, DeadRankError, StallError, UnsupportedError
@@ -212,7 +214,7 @@ class RemoteModel:
             flying = next((pushed for pushed, room in self._flying if room.device == line.device), None)
             if flying is None:
                 return None
-            self._wait(partial(_is_done, flying), f"room for the gradients of {self._name(unit)}")
+            self._wait(partial(attrgetter("is_done"), flying), f"room for the gradients of {self._name(unit)}")
             self._land()
 
     def push_gradients(
@@ -473,10 +475,6 @@ class RemoteModel:
                     self._link.tell_waiting()
 
 
-def _is_done(pushed: Pushed) -> bool:
-    return pushed.is_done
-
-
 class _Asking:
     """Holds the link's lock, and sends what was asked for."""
 
@@ -496,3 +494,8 @@ class _Asking:
         if model.has_copies:  # for the thread that carries
             model._link.tell_waiting()
         model._link.lock.release()
+
+
+def new_model(client: Client) -> RemoteModel:
+    """Make a model in the network, to be opened by all workers."""
+    return RemoteModel(client.next_model(), client.link, client.memories)

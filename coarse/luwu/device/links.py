@@ -5,13 +5,13 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from coarse.errors import CoarseError, UnsupportedError
 from coarse.luwu.datagrams import DatagramLink, address_of, own_addresses, own_place
-from coarse.luwu.device.models import DeviceModels, Steps
+from coarse.luwu.device.models import DeviceModels
 from coarse.luwu.device.values import add_values
 from coarse.luwu.many_to_one.frames import (
     HEADER_BYTES,
@@ -39,11 +39,12 @@ from coarse.luwu.store.fixed_point import COMBINE
 from coarse.protocol.clock import Clock
 from coarse.protocol.codec import decode, encode
 from coarse.protocol.dtypes import DType
-from coarse.protocol.records import Tag
+from coarse.proxy.feature import Steps
 from coarse.proxy.instructions import Send
 from coarse.storage.region import DeviceMemory
-from coarse.transport.mailbox import Mailbox
 
+PACKETS, LOOKED = 0, 1
+"""Messages between devices: frames of trees, and values that a worker of another host looks at."""
 MPI_PAYLOAD_BYTES = 1 << 16
 """Of a packet over MPI, which has no datagrams to fill."""
 _UNBOUNDED_BYTES = 1 << 40
@@ -72,6 +73,18 @@ class _Timer:
         self.due_s = now_s + self.trips.timeout_s
 
 
+class Sleeper(Protocol):
+    """Ends a sleep when a descriptor is readable."""
+
+    def wake_on(self, descriptor: int) -> None:
+        """Watch a descriptor from now on."""
+        ...
+
+    def ignore(self, descriptor: int) -> None:
+        """Watch it no more."""
+        ...
+
+
 class TreeLinks:
     """One device's links. All of it runs in the service's thread."""
 
@@ -80,8 +93,8 @@ class TreeLinks:
         models: DeviceModels,
         memory: DeviceMemory,
         device: int,
-        send: Callable[[int, Tag, np.ndarray], None] | None,
-        mailbox: Mailbox,
+        send: Callable[[int, int, np.ndarray], None] | None,
+        sleeper: Sleeper,
         clock: Clock,
         take_looked: Callable[[int, int], np.ndarray],
     ) -> None:
@@ -91,7 +104,7 @@ class TreeLinks:
         self._memory = memory
         self._device = device
         self._send_message = send
-        self._mailbox = mailbox
+        self._sleeper = sleeper
         self._clock = clock
         self._take_looked = take_looked
         self._results: deque[Callable[[], Steps]] = deque()
@@ -190,7 +203,7 @@ class TreeLinks:
                 described[peer] = {}
                 if step.network == "udp":
                     link = DatagramLink(step.loss, (step.model, step.root, self._device, peer))
-                    self._mailbox.wake_on(link.fileno())
+                    self._sleeper.wake_on(link.fileno())
                     described[peer] = {"port": link.port, **here}
                 self._links[step.model, step.root, peer] = link
         except OSError as refused:
@@ -225,7 +238,7 @@ class TreeLinks:
                 self._timers.pop((hop, is_up), None)
             if link is not None:
                 self._closed_bytes[hop[2]] = carried
-                self._mailbox.ignore(link.fileno())
+                self._sleeper.ignore(link.fileno())
                 link.close()
 
     # --- frames
@@ -277,7 +290,7 @@ class TreeLinks:
         if not payloads:
             text = header_of(step.frame)
             text += beyond_bytes(message, MPI_PAYLOAD_BYTES) if isinstance(message, Beat) else b""
-            self._send_message(step.device, Tag.PACKETS, np.frombuffer(text, np.uint8))
+            self._send_message(step.device, PACKETS, np.frombuffer(text, np.uint8))
             return
         assert isinstance(message, Data)
         begin = message.begin
@@ -292,7 +305,7 @@ class TreeLinks:
                 end = begin + count
                 frame = step.frame._replace(message=message.part(begin, end))
                 header = np.frombuffer(header_of(frame), np.uint8)
-                self._send_message(step.device, Tag.PACKETS, np.concatenate((header, values)))
+                self._send_message(step.device, PACKETS, np.concatenate((header, values)))
                 begin = end
 
     def _ask_the_silent(self, carry_out: Callable[[Steps], None]) -> None:
@@ -333,4 +346,4 @@ class TreeLinks:
         record = encode(step.record)
         head = np.frombuffer(_LENGTH.pack(len(record)) + record, np.uint8)
         assert self._send_message is not None
-        self._send_message(step.device, Tag.LOOKED, np.concatenate((head, values.view(np.uint8))))
+        self._send_message(step.device, LOOKED, np.concatenate((head, values.view(np.uint8))))

@@ -48,9 +48,9 @@ from coarse.luwu.store.declaration import Declaration, staging_slot_bytes, windo
 from coarse.luwu.store.layout import BLOCK_BYTES
 from coarse.protocol.fragments import fragments, shortened
 from coarse.protocol.plan import Placement
-from coarse.proxy.instructions import Instruction, Send
+from coarse.proxy.feature import DeviceKit, FeatureMachine, Steps
+from coarse.proxy.instructions import Send
 
-Steps = list[Instruction]
 Allocate = Callable[[int, Callable[[int, str], Steps]], Steps]
 
 
@@ -74,7 +74,7 @@ class _Model:
     is_closed: bool = False
 
 
-class DeviceModels:
+class DeviceModels(FeatureMachine):
     """What a device does for models in the network."""
 
     def __init__(self, device: int, placement: Placement, allocate: Allocate, free: Callable[[int], None]) -> None:
@@ -155,10 +155,11 @@ class DeviceModels:
     def _to_all(self, number: int, make: Callable[[int], Any]) -> Steps:
         return [self._to_client(number, client, make(client)) for client in range(self._placement.num_clients)]
 
-    def on_dead(self) -> None:
+    def on_dead(self, rank: int, text: str) -> Steps:
         """A rank is gone: nothing that was not committed will be."""
         for model in self._models.values():
             model.is_closing = True
+        return []
 
     # --- opening
 
@@ -358,3 +359,8 @@ class DeviceModels:
 
 ToAll = -1
 """In place of a worker, in a record that is copied for each."""
+
+
+def machine_of(kit: DeviceKit) -> DeviceModels:
+    """Make a device's part of models in the network."""
+    return DeviceModels(kit.device, kit.placement, kit.allocate, kit.free)

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from coarse.luwu.client.exponents import ExponentAgreement, exponents_of_model
-from coarse.luwu.client.model import RemoteModel
+from coarse.luwu.client.model import RemoteModel, new_model
 from coarse.luwu.store.declaration import Declaration
 from coarse.luwu.store.layout import CHUNK_ELEMENTS
 from coarse.luwu.torch.declared import Options, declare, grouped, settings_of, statement
@@ -106,11 +106,11 @@ def _open(
     require_same(statement(declaration), "model's")
     runtime = current()
     client = runtime.require_client()
-    remote = client.new_model()
+    remote = new_model(client)
     try:
         remote.open(declaration)
         if declaration.is_packed:
-            _agree_on_exponents(remote, client.new_model())
+            _agree_on_exponents(remote, new_model(client))
         divisor = 1 if op is Op.SUM else runtime.placement.num_clients
         made = _attach(model, plan, remote, defaults, per_parameter, divisor)
         _begin(model, made, first)

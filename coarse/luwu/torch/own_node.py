@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from coarse.errors import CoarseError
-from coarse.luwu.device.executor import PagedHands
+from coarse.luwu.device.folder_work import FolderWork
 from coarse.luwu.device.models import DeviceModels
 from coarse.protocol.clock import Clock
 from coarse.protocol.plan import Placement
@@ -53,7 +53,7 @@ class OwnNode:
             return placed(0, f"{nbytes} bytes do not fit") if offset is None else placed(offset, "")
 
         self._models = DeviceModels(DEVICE, _ALONE, allocate, allocator.free)
-        self.hands = PagedHands(self._models, self.memory, self._woken.set, clock, num_processes_here)
+        self.hands = FolderWork(self._models, self.memory, self._woken.set, clock, num_processes_here)
         self._thread = threading.Thread(target=self._serve, name="coarse-own-node", daemon=True)
         self._thread.start()
 
@@ -119,8 +119,9 @@ class OwnNode:
     def _carry_out(self, steps: list[Instruction]) -> None:
         for step in steps:
             if isinstance(step, Send):
+                record: Any = step.record
                 with self.lock:
-                    self.models[step.record.model](step.record)  # type: ignore[union-attr]
+                    self.models[record.model](record)
                     self.tell_waiting()
             else:
                 self.hands.carriers[type(step)](step)

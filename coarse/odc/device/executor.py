@@ -1,4 +1,3 @@
-# Pure: no MPI, threads, clock or environment.
 """What a device's driver does for on-demand communication: adds where it is, sends and takes bytes between nodes."""
 
 from collections.abc import Callable
@@ -8,21 +7,24 @@ import numpy as np
 
 from coarse.odc.device.models import DeviceOdc
 from coarse.odc.device.odc_bytes import BytesOf, OdcBytes
+from coarse.odc.layout import Spot
 from coarse.odc.records import OdcRows, OdcShards, OdcSums
 from coarse.odc.steps import OdcAdd, OdcAddInOrder, OdcDone, OdcMark, OdcMerge, OdcSend, OdcSetAside, OdcStore
 from coarse.protocol.codec import decode_bulk, encode_bulk
-from coarse.proxy.instructions import Instruction
+from coarse.proxy.executor import FeatureExecutor, ServiceKit
+from coarse.proxy.feature import Steps
 
-CarryOut = Callable[[list[Instruction]], None]
+CarryOut = Callable[[Steps], None]
+_BULK = 0
 
 
-class OdcHands:
+class OdcExecutor(FeatureExecutor):
     """Carries out a device's steps on real bytes, one after another."""
 
     def __init__(
         self, odc: DeviceOdc, bytes_of: BytesOf, send: Callable[[int, np.ndarray], None], carry_out: CarryOut
     ) -> None:
-        """`send` brings (n,) uint8 to `take` of another device; `carry_out` does what follows."""
+        """`send` brings (n,) uint8 to `on_message` of another device; `carry_out` does what follows."""
         self._odc = odc
         self._bytes = OdcBytes(bytes_of, lambda model: odc.layout(model).declaration)
         self._carry_out = carry_out
@@ -37,19 +39,31 @@ class OdcHands:
             OdcMark: self._bytes.mark,
         }
 
-    def take(self, frame: np.ndarray) -> None:
-        """A record with bytes behind it has come from another device."""
-        record, self._bytes.message = decode_bulk(frame)
+    def on_message(self, device: int, number: int, payload: np.ndarray) -> None:
+        """Take a record with bytes behind it, from another device."""
+        record, self._bytes.message = decode_bulk(payload)
         assert isinstance(record, OdcShards | OdcRows | OdcSums)
         found = self._bytes.found(record.num_found) if isinstance(record, OdcSums) else []
         self._carry_out(self._odc.on_bulk(record, found))
 
-    @property
-    def added_bytes(self) -> int:
-        """Of all rows that were added."""
-        return self._bytes.added_bytes
+    def statistics(self) -> dict[str, float]:
+        """Count bytes of all rows that were added."""
+        return {"odc_added_bytes": self._bytes.added_bytes}
 
     def _add(self, add: OdcAdd) -> None:
         found = self._bytes.add(add)
         if found:
             self._odc.on_found(add, found)
+
+
+def executor_of(odc: DeviceOdc, kit: ServiceKit) -> OdcExecutor:
+    """Make a device's executor of on-demand communication."""
+
+    def bytes_of(spot: Spot, nbytes: int) -> np.ndarray:
+        return kit.memories[spot.device].view(spot.offset, nbytes)
+
+    def send(device: int, frame: np.ndarray) -> None:
+        assert kit.send is not None
+        kit.send(device, _BULK, frame)
+
+    return OdcExecutor(odc, bytes_of, send, kit.carry_out)

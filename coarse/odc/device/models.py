@@ -27,9 +27,8 @@ from coarse.odc.records import (
 from coarse.odc.steps import OdcAdd, OdcDone
 from coarse.odc.wide_sum import Found
 from coarse.protocol.plan import Placement
-from coarse.proxy.instructions import Instruction, Send
-
-Steps = list[Instruction]
+from coarse.proxy.feature import DeviceKit, FeatureMachine, Steps
+from coarse.proxy.instructions import Send
 
 
 @dataclass(eq=False)
@@ -41,7 +40,7 @@ class _Opening:
     """Where its region begins, once the last fragment has come."""
 
 
-class DeviceOdc:
+class DeviceOdc(FeatureMachine):
     """What a device does for models under on-demand communication."""
 
     def __init__(self, device: int, placement: Placement) -> None:
@@ -138,3 +137,8 @@ class DeviceOdc:
         for record in self._early.pop(model, []):
             steps += self._on_record(record)
         return steps
+
+
+def machine_of(kit: DeviceKit) -> DeviceOdc:
+    """Make a device's part of on-demand communication."""
+    return DeviceOdc(kit.device, kit.placement)

@@ -13,7 +13,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
-from coarse.odc.layout import NO_TOKENS, OdcLayout, Spot, Spots, Sum
+from coarse.odc.layout import NO_TOKENS, OdcLayout, Spot, Spots
 from coarse.odc.records import (
     OdcAdded,
     OdcCommitted,
@@ -45,6 +45,7 @@ from coarse.odc.steps import (
 )
 from coarse.odc.wide_sum import Found
 from coarse.proxy.instructions import Instruction, Send
+from coarse.strategy.sharding import Sum
 
 Steps = list[Instruction]
 

@@ -4,14 +4,14 @@
 from dataclasses import dataclass
 
 from coarse.errors import ConfigError
-from coarse.odc.layout import OdcDeclaration, OdcUnit, Sum
+from coarse.odc.layout import OdcDeclaration, OdcUnit
 from coarse.odc.simulation.machines import Microbatch, OdcRates, SimulatedOdc
-from coarse.odc.wide_sum import DEFAULT_TOP
 from coarse.protocol.dtypes import DType
 from coarse.protocol.plan import Placement
 from coarse.simulation.sharded.scenario import ShardedScenario
 from coarse.simulation.sharded.units import Unit
 from coarse.strategy.builtin import Coarse
+from coarse.strategy.sharding import SUM_TOP, Sum
 
 MOST_WORKERS = 128
 """Each of them is simulated, and every piece of each."""
@@ -64,7 +64,7 @@ def simulate_on_demand(scenario: ShardedScenario) -> OnDemandReport:
         units=tuple(_declared(unit, num_workers, dtype) for unit in units),
         sum=Sum.INT64,
         cache_bytes=0,
-        top=DEFAULT_TOP,
+        top=SUM_TOP,
         num_slots=_NUM_SLOTS,
     )
     rates = OdcRates.of(scenario.machine, num_nodes, scenario.gpus_per_node)

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from torch import nn
-
-from coarse.errors import CapacityError, ConfigError
+from coarse.errors import CapacityError
 from coarse.odc.client.model import OdcModel
-from coarse.odc.layout import EVERYTHING, OdcDeclaration, Sum
+from coarse.odc.layout import EVERYTHING, OdcDeclaration
 from coarse.odc.torch.minibatch import watch_optimizers
 from coarse.odc.torch.tree import OdcTree, trees_in
 from coarse.odc.torch.unit import OnDemandUnit
 from coarse.session import current
-from coarse.strategy.sharding import Sharding, name_of
+from coarse.strategy.sharding import Sum
 from coarse.torch.fsdp import mesh as meshes
-from coarse.torch.fsdp.fsdp2 import Fsdp2Unit, bound_to
+from coarse.torch.fsdp.fsdp2 import Fsdp2Unit
 from coarse.torch.fsdp.groups import settle, shard_groups
 
 if TYPE_CHECKING:
@@ -42,7 +39,7 @@ def shard_on_demand(plan: Plan, call: str) -> None:
     for unit in plan.units:
         root = Fsdp2Unit(unit.modules, {"mesh": mesh, **request.fsdp2_options})
         if root.has_parameters:
-            sharded.append(OnDemandUnit(unit.name, root, len(sharded), request.account))
+            sharded.append(OnDemandUnit(unit.name, root, len(sharded), request.account, plan.sharding))
     assert root is not None
     declaration = OdcDeclaration(
         members=members, units=tuple(unit.shape() for unit in sharded), sum=Sum(request.sum),
@@ -72,23 +69,6 @@ def shard_on_demand(plan: Plan, call: str) -> None:
     watch_optimizers()
     for own in sharded:
         _watch(own)
-
-
-def require_one_mode(modules: Sequence[nn.Module], sharding: Sharding) -> None:
-    """Return where what is sharded within these modules already is of a mode that goes with this one.
-
-    Raises:
-        ConfigError: mode odc within another, or the other way round.
-    """
-    for module in modules:
-        for name, part in module.named_modules():
-            bound = bound_to(part)
-            if bound is not None and isinstance(bound, OnDemandUnit) == sharding.meets:
-                theirs = "mode 'odc'" if isinstance(bound, OnDemandUnit) else "another mode than 'odc'"
-                raise ConfigError(
-                    f"{name} was sharded in {theirs}, and the module around it in mode {name_of(sharding)!r}; use one "
-                    "for the whole model", key="mode",
-                )  # fmt: skip
 
 
 def _cache_bytes(cache: object) -> int:

@@ -26,6 +26,7 @@ from coarse.torch.tensors import bytes_of, wire_type_of
 
 if TYPE_CHECKING:
     from coarse.odc.client.protocol import Fetch
+    from coarse.strategy.sharding import Sharding
     from coarse.torch.fsdp.account import DeviceAccount
     from coarse.torch.fsdp.fsdp2 import Fsdp2Unit
 
@@ -45,11 +46,14 @@ class Tree(Protocol):
 class OnDemandUnit:
     """What is fetched together. `tree` is the one that it belongs to, which may become part of another."""
 
-    def __init__(self, given_name: str, fsdp: Fsdp2Unit, place: int, account: DeviceAccount | None) -> None:
+    def __init__(
+        self, given_name: str, fsdp: Fsdp2Unit, place: int, account: DeviceAccount | None, sharding: Sharding
+    ) -> None:
         """`place` is its number in its model."""
         self._given_name = given_name
         self.fsdp = fsdp
         self.place = place
+        self.sharding = sharding
         self.tree: Tree
         self.model: OdcModel
         self._account = account

@@ -2,8 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from coarse.luwu.switch import Switch
-from coarse.parallel.data.reducer import DeviceReducer, Reducer, may_share
+from coarse.parallel.data.reducer import DeviceReducer, Reducer, ReducerSource, may_share
 from coarse.parallel.data.sent import WiredReducer, in_turns
 from coarse.strategy.strategy import Strategy, require_lag
 
@@ -14,23 +13,17 @@ if TYPE_CHECKING:  # it starts MPI, which only init() may
 def reducer_of(
     runtime: "Runtime",
     prefix: str,
-    switch: Switch | None = None,
+    source: ReducerSource | None = None,
     *,
     gpu: int | None = None,
     strategy: Strategy | None = None,
     as_it_is: bool = False,
 ) -> Reducer:
-    """That of a switch, or the one that a strategy, by default the job's, asks for; `prefix` stands before its keys'
+    """That of a source, or the one that a strategy, by default the job's, asks for; `prefix` stands before its keys'
     names. Where buckets are on a GPU, `gpu`, its copies count in what is measured. `as_it_is`: what is summed are no
     gradients, and strategies' wires and lags not for it."""
-    if switch is not None:
-        from coarse.luwu.switch_stream import SwitchStream
-        from coarse.parallel.data.allreduce import AllreduceReducer
-
-        client = runtime.require_client()
-        return AllreduceReducer(
-            SwitchStream(client, switch, runtime.placement), client.protocol.client, client.count_push, "a switch"
-        )
+    if source is not None:
+        return source.reducer(runtime)
     strategy = strategy or runtime.strategy
     if as_it_is or not changes_sums(strategy):
         return _by_rounds(runtime, prefix, gpu, strategy, 0)

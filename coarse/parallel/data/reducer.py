@@ -185,3 +185,16 @@ class DeviceReducer:
 def may_share(runtime: "Runtime", strategy: Strategy) -> bool:
     """Whether there are workers that could sum a part, and the strategy lets them."""
     return strategy.shares and runtime.placement.num_clients > 1
+
+
+class ReducerSource:
+    """What sums buckets of all workers in place of what the strategy says, such as a switch."""
+
+    @property
+    def block_elements(self) -> int:
+        """Count the elements that share a precision, so that a large one takes the others'; 1: none do."""
+        return 1
+
+    def reducer(self, runtime: "Runtime") -> Reducer:
+        """Return what sums the buckets of this worker."""
+        raise NotImplementedError

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from coarse.errors import ConfigError
-from coarse.luwu.switch import Switch
 from coarse.parallel.data.bucket_plan import hinted
+from coarse.parallel.data.reducer import ReducerSource
 from coarse.protocol.dtypes import Op
 from coarse.protocol.records import Descriptor
 from coarse.session import current
@@ -102,7 +102,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         gradients_in_device_memory: bool = True,
         prefix: str = "",
         parameters_in_device_memory: bool = False,
-        switch: Switch | None = None,
+        switch: ReducerSource | None = None,
         strategy: Strategy | None = None,
     ) -> None:
         if isinstance(compression, Op):

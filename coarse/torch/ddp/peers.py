@@ -9,10 +9,9 @@ import torch
 
 from coarse.errors import ConfigError
 from coarse.gpu.interface import is_on_gpu
-from coarse.luwu.switch import Switch
 from coarse.parallel.data.alike import Entries
 from coarse.parallel.data.choice import reducer_of
-from coarse.parallel.data.reducer import Flight, Reducer
+from coarse.parallel.data.reducer import Flight, Reducer, ReducerSource
 from coarse.parallel.data.roll_call import RollCall
 from coarse.protocol.dtypes import DType, Op
 from coarse.protocol.records import Descriptor
@@ -65,7 +64,7 @@ class Peers(Protocol):
     """This worker's number among them; 0 where it is none of them."""
     is_member: bool
     """Whether this worker is one of them; the others step alone."""
-    switch: Switch | None
+    switch: ReducerSource | None
     """What adds their buckets, in place of what the configuration says."""
     label: str
     """What stands before the numbers of their optimizers."""
@@ -101,7 +100,7 @@ class AllWorkers:
     is_member = True
     label = ""
 
-    def __init__(self, runtime: "Runtime", switch: Switch | None = None) -> None:
+    def __init__(self, runtime: "Runtime", switch: ReducerSource | None = None) -> None:
         """`switch`: what adds their buckets in place of what the configuration says."""
         assert runtime.client_index is not None
         self._runtime = runtime
@@ -143,7 +142,7 @@ class Members:
     def __init__(self, runtime: "Runtime", process_set: ProcessSet) -> None:
         """ConfigError where the set was not added."""
         self._set = process_set
-        self.switch: Switch | None = None
+        self.switch: ReducerSource | None = None
         self.is_member = process_set.process_set_id is not None and process_set.included()
         if self.is_member or process_set.process_set_id is None:
             group_of(process_set)
@@ -262,14 +261,14 @@ class _MembersMeeting:
         self.end()
 
 
-def peers_of(process_set: ProcessSet, switch: Switch | None = None) -> Peers:
+def peers_of(process_set: ProcessSet, switch: ReducerSource | None = None) -> Peers:
     """The members of a process set; `switch` is what adds the buckets of all workers.
 
     Raises:
         ConfigError: the set was not added, or is to use a switch and is not that of all workers.
         TypeError: what is no process set, or no switch.
     """
-    if switch is not None and not isinstance(switch, Switch):
+    if switch is not None and not isinstance(switch, ReducerSource):
         raise TypeError(f"switch must be a Switch, got {type(switch).__name__} {switch!r}")
     if not isinstance(process_set, ProcessSet):
         raise TypeError(f"process_set must be a ProcessSet, got {type(process_set).__name__} {process_set!r}")

@@ -379,7 +379,7 @@ def gather_by_torch(out: torch.Tensor, own: torch.Tensor, group: dist.ProcessGro
     return gather(out, own, group=group, async_op=True)
 
 
-def bound_to(module: nn.Module) -> object:
+def bound_to(module: nn.Module) -> Any:  # noqa: ANN401
     """What `Fsdp2Unit.bind` bound to the unit of a module; None where the module is none."""
     return getattr(module._get_fsdp_state(), "_coarse_bound", None) if is_sharded(module) else None  # type: ignore[operator]
 

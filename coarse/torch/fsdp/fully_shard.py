@@ -11,11 +11,9 @@ from torch.distributed.fsdp import CPUOffloadPolicy
 
 import coarse
 from coarse.errors import CapacityError, ConfigError
-from coarse.odc.layout import Sum
-from coarse.odc.torch.sharding import require_one_mode, shard_on_demand
-from coarse.odc.wide_sum import DEFAULT_TOP
 from coarse.parallel.sharded.unit_cache import AcceleratorCache
-from coarse.strategy.sharding import Keeps, Sharding, name_of
+from coarse.protocol.features import part_of
+from coarse.strategy.sharding import SUM_TOP, Keeps, Sharding, Sum, name_of
 from coarse.torch.fsdp import mesh as meshes
 from coarse.torch.fsdp.account import DeviceAccount
 from coarse.torch.fsdp.accounting import watch_memory
@@ -27,6 +25,7 @@ from coarse.torch.fsdp.plan import Plan, Request, modules_of
 from coarse.torch.fsdp.stale_optimizers import noting_replaced
 from coarse.torch.fsdp.tree import watch_forwards
 from coarse.torch.fsdp.unit import ShardedUnit, units_of
+from coarse.torch.fsdp.units import require_one_mode
 
 if TYPE_CHECKING:
     from coarse.collectives.group import WorkerGroup
@@ -46,7 +45,7 @@ def fully_shard(
     account: DeviceAccount | None = None,
     mesh: DeviceMesh | None = None,
     sum: str = Sum.INT64,
-    sum_top: int = DEFAULT_TOP,
+    sum_top: int = SUM_TOP,
     **fsdp2_options: object,
 ) -> _Model:
     """The model, sharded in place by torch's FSDP2 over coarse's collectives and caches; all workers call it alike.
@@ -88,7 +87,7 @@ def fully_shard(
         if plan.sharding.meets:
             _take_buffers(_shard(plan, call))
         else:
-            shard_on_demand(plan, call)
+            part_of(plan.sharding.shards_by)(plan, call)
     _count_memory(model, account, fsdp2_options)
     return model
 

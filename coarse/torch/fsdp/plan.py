@@ -10,12 +10,10 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy
 
 from coarse.errors import ConfigError
-from coarse.odc.layout import Sum
-from coarse.odc.wide_sum import DEFAULT_TOP
 from coarse.parallel.sharded.transfers import NodeReads
 from coarse.parallel.sharded.unit_cache import AcceleratorCache
 from coarse.strategy.named import digest_of, sharding_named
-from coarse.strategy.sharding import LIVE, Keeps, Sharding, ZeroPP, keeps_any, name_of
+from coarse.strategy.sharding import LIVE, SUM_TOP, Keeps, Sharding, Sum, ZeroPP, keeps_any, name_of
 from coarse.torch.fsdp import mesh as meshes
 from coarse.torch.fsdp.account import DeviceAccount
 from coarse.torch.fsdp.groups import require_same_ranks
@@ -40,7 +38,7 @@ class Request:
     mesh: DeviceMesh | None
     fsdp2_options: Mapping[str, object]
     sum: str = Sum.INT64
-    sum_top: int = DEFAULT_TOP
+    sum_top: int = SUM_TOP
 
     def plan_for(self, model: nn.Module | Sequence[nn.Module]) -> Plan:
         """What is to be done; ConfigError for what cannot work. Several modules are one unit."""
@@ -131,7 +129,7 @@ class Request:
             )
 
     def _check_cache(self, sharding: Sharding) -> None:
-        if self.sum != Sum.INT64 or self.sum_top != DEFAULT_TOP:
+        if self.sum != Sum.INT64 or self.sum_top != SUM_TOP:
             raise ConfigError(f"sum and sum_top belong to mode 'odc', got {name_of(sharding)!r}", key="sum")
         if self.cache is None:
             return

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from torch import nn
 
 from coarse.errors import ConfigError
-from coarse.torch.fsdp.fsdp2 import is_sharded
+from coarse.strategy.sharding import Sharding, name_of
+from coarse.torch.fsdp.fsdp2 import bound_to, is_sharded
 from coarse.torch.wrappers import compiled_from, is_compiled, modules_hooked
 
 Units = Sequence[type[nn.Module]] | Callable[[nn.Module], bool] | None
@@ -171,6 +172,23 @@ def _sharded_twice(name: str) -> ConfigError:
     return ConfigError(
         f"{name} is sharded already; call fully_shard once for each module, or once for the whole model", key="model"
     )
+
+
+def require_one_mode(modules: Sequence[nn.Module], sharding: Sharding) -> None:
+    """Return where what is sharded within these modules already is of a mode that goes with this one.
+
+    Raises:
+        ConfigError: a mode in which workers meet for gathers within one in which they do not, or the other way round.
+    """
+    for module in modules:
+        for name, part in module.named_modules():
+            bound = bound_to(part)
+            if bound is not None and bound.sharding.meets != sharding.meets:
+                raise ConfigError(
+                    f"{name} was sharded in mode {name_of(bound.sharding)!r}, and the module around it in mode "
+                    f"{name_of(sharding)!r}; use one for the whole model",
+                    key="mode",
+                )
 
 
 def require_unsharded(model: nn.Module) -> None:

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from coarse.horovod.rows import allgather_async, broadcast_async_
 from coarse.session import current
+from coarse.torch.groups.moving import allgather_async, broadcast_async_
 from coarse.torch.groups.process_sets import ProcessSet, global_process_set, members_of
 from coarse.torch.tensors import bytes_of, on_host
 

@@ -5,10 +5,10 @@ from collections.abc import Mapping
 import torch
 
 from coarse.errors import MismatchError
-from coarse.horovod.rows import broadcast_async_
 from coarse.parallel.data.alike import Entries, first_difference, require_same
 from coarse.session import current
 from coarse.torch.broadcasting import broadcast_tensors
+from coarse.torch.groups.moving import broadcast_async_
 from coarse.torch.groups.objects import allgather_object
 from coarse.torch.groups.process_sets import ProcessSet, global_process_set
 from coarse.torch.tensors import NamedTensors, require_whole, signature

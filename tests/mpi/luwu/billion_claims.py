@@ -7,7 +7,7 @@ import numpy as np
 
 import coarse
 import coarse.torch as ct
-from coarse.luwu.client.model import RemoteModel
+from coarse.luwu.client.model import RemoteModel, new_model
 from coarse.luwu.store.declaration import Declaration
 from coarse.luwu.store.layout import PagedModel, PagedTensor, PagedUnit
 from coarse.session import current
@@ -28,7 +28,7 @@ def opened() -> RemoteModel:
         num_workers=coarse.size(), storage=None, memory_bytes=256 << 20, run=uuid.uuid4().hex, nodes=(OPTIMIZER,),
         switches=((SWITCH, (0, 1)),), network="udp", loss=0.1,
     )  # fmt: skip
-    model = runtime.require_client().new_model()
+    model = new_model(runtime.require_client())
     model.open(declaration)
     return model
 

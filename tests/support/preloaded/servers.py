@@ -10,8 +10,8 @@ from pathlib import Path
 _COARSE = (
     "numpy.random", "coarse", "coarse.client.profiler", "coarse.strategy.routing", "coarse.collectives.node_memory",
     "coarse.collectives.progress", "coarse.strategy.composition", "coarse.protocol.partition_file",
-    "coarse.proxy.service", "coarse.storage.device_file", "coarse.storage.machine_code", "coarse.pool.memory",
-    "coarse.pool.shadow", "coarse.storage.processor", "coarse.transport.descriptors",
+    "coarse.proxy.service", "coarse.storage.device_file", "coarse.storage.machine_code", "coarse.pool.shared.memory",
+    "coarse.pool.shared.shadow", "coarse.storage.processor", "coarse.transport.descriptors",
     "coarse.transport.device_transport", "coarse.pool.transport",
 )  # fmt: skip
 """Most of what a job's ranks import, without MPI, which each rank initialises by its import."""

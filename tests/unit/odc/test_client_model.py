@@ -7,8 +7,9 @@ import pytest
 
 from coarse.odc.client.model import OdcModel, _explained
 from coarse.odc.client.protocol import Fetch
-from coarse.odc.layout import EVERYTHING, OdcDeclaration, OdcLayout, OdcUnit, Sum
+from coarse.odc.layout import EVERYTHING, OdcDeclaration, OdcLayout, OdcUnit
 from coarse.protocol.dtypes import DType
+from coarse.strategy.sharding import Sum
 from tests.support.odc_cluster import placement_of
 
 HERE, ELSEWHERE, KEPT, PASSING = 0, 1, 0, 1

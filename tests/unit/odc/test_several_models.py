@@ -7,9 +7,10 @@ import pytest
 
 from coarse.odc.client.model import OdcModel, Other
 from coarse.odc.client.protocol import OdcClient
-from coarse.odc.layout import NO_TOKENS, OdcDeclaration, OdcLayout, OdcUnit, Sum
+from coarse.odc.layout import NO_TOKENS, OdcDeclaration, OdcLayout, OdcUnit
 from coarse.odc.records import OdcCommitted, OdcPublish
 from coarse.protocol.dtypes import DType
+from coarse.strategy.sharding import Sum
 from tests.support.odc_cluster import placement_of
 
 UNITS = (OdcUnit(8, (2,), int(DType.FLOAT32)),) * 2

@@ -6,9 +6,10 @@ from dataclasses import replace
 import pytest
 
 from coarse.hardware.presets import load_preset
-from coarse.odc.layout import EVERYTHING, OdcDeclaration, OdcUnit, Sum
+from coarse.odc.layout import EVERYTHING, OdcDeclaration, OdcUnit
 from coarse.odc.simulation.machines import Microbatch, OdcRates, OdcRun, SimulatedOdc
 from coarse.protocol.dtypes import DType
+from coarse.strategy.sharding import Sum
 from tests.support.odc_cluster import placement_of
 
 NUM_UNITS = 3

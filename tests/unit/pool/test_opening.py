@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from coarse.errors import CapacityError, ConfigError
-from coarse.pool.memory import LINE_BYTES, CoherentLines, MappedPool
 from coarse.pool.opening import POOL, PoolPlan, check_signature, pool_files, sign
+from coarse.pool.shared.memory import CoherentLines, MappedPool
 from coarse.protocol.config import PoolSettings
+from coarse.protocol.units import LINE_BYTES
 
 
 def plan(path="pool", hosts=(0, 1, 1), **settings):

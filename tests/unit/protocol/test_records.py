@@ -14,18 +14,20 @@ from coarse.protocol.codec import (
     encode_ring_header,
 )
 from coarse.protocol.dtypes import DType, Op
+from coarse.protocol.features import all_specs, part_of, spec_of
 from coarse.protocol.records import (
     Descriptor,
+    KernelRecord,
     Push,
     Ready,
-    Record,
     Register,
     RingChunk,
     Tag,
     key_of,
 )
 
-RECORDS = typing.get_args(Record)
+FEATURES = [spec.name for spec in all_specs()]
+RECORDS = (*typing.get_args(KernelRecord), *(kind for name in FEATURES for kind in part_of(spec_of(name).records)))
 U16, U32, U64 = (st.integers(0, 2**bits - 1) for bits in (16, 32, 64))
 NARROW = {
     "client": U16,
@@ -95,7 +97,7 @@ def test_what_a_step_repeats_takes_few_bytes():
     assert len(encode(Ready(2**64 - 1, 0, 1, True))) <= 24
 
 
-@pytest.mark.parametrize("kind", [0, 5, 15, 16 + len(codec._COLD), 255])
+@pytest.mark.parametrize("kind", [0, 6, 15, 16 + len(codec._COLD), 255])
 def test_bytes_of_no_record_are_refused_by_their_kind(kind):
     with pytest.raises(CoarseError, match=f"unknown kind {kind} "):
         decode(bytes([kind]) + b"[]")

@@ -36,7 +36,7 @@ def test_a_death_is_told_once_however_often_it_is_heard():
     protocol.on_dead(4, "device 1 died")
     assert protocol.on_dead(4, "device 1 died") == []
     assert protocol.on_record(Died(4, "somebody else saw it too")) == []
-    assert protocol.dead == {4}
+    assert protocol.dead == {4: "device 1 died"}
 
 
 def test_what_another_device_saw_is_passed_on_to_the_clients_here():

@@ -9,6 +9,7 @@ from coarse.protocol.codec import decode, encode
 from coarse.protocol.dtypes import DType
 from coarse.protocol.fragments import fragments
 from coarse.protocol.plan import Placement
+from coarse.protocol.records import Leave
 from coarse.proxy.instructions import Send
 from coarse.snapshots.device import DeviceSnapshots
 from coarse.snapshots.records import (
@@ -82,11 +83,14 @@ class Job:
             self.to_device(client, SnapshotBegin(client, snapshot, is_last, text))
 
     def leave(self, client: int) -> None:
-        """As the machine of its own device does on its Leave, which comes after all that it began."""
+        """Its Leave comes to its own device after all that it began, and to the others after what follows from that."""
         device = self.local_proxies[client]
         while self.wires.get((client, self.num_clients + device)):
             self._deliver(client, self.num_clients + device)
         self.follow(device, self.devices[device].on_leave(client))
+        for other in range(len(self.devices)):
+            if other != device:
+                self.post(self.num_clients + device, self.num_clients + other, Leave(client))
 
     def overwrite(self, client: int, key: int, value: int) -> None:
         """Ask, wait for the grant with whatever else happens meanwhile, and write."""
@@ -132,7 +136,9 @@ class Job:
         record = decode(self.wires[sender, receiver].popleft())
         if receiver >= self.num_clients:
             device = receiver - self.num_clients
-            self.follow(device, self.devices[device].handlers[type(record)](record))
+            machine = self.devices[device]
+            left = isinstance(record, Leave)
+            self.follow(device, machine.on_leave(record.client) if left else machine.handlers[type(record)](record))
             return
         match record:
             case SnapshotGrant():

@@ -13,7 +13,7 @@ from coarse.protocol.units import MIB
 from coarse.proxy.instructions import Send
 from coarse.snapshots import executor
 from coarse.snapshots.device import DeviceSnapshots
-from coarse.snapshots.executor import SnapshotWriter
+from coarse.snapshots.executor import SnapshotExecutor
 from coarse.snapshots.files.restore import read_checkpoint
 from coarse.snapshots.records import (
     Held,
@@ -46,7 +46,7 @@ class Device:
         self.memory = memory
         self.woken = threading.Semaphore(0)
         self.protocol = DeviceSnapshots(0, placement, lambda offset: None)
-        self.writer = SnapshotWriter(self.protocol, memory, self.woken.release)
+        self.executor = SnapshotExecutor(self.protocol, memory, self.woken.release, self.follow)
         self.said: list[object] = []
 
     def values(self, key: int) -> np.ndarray:
@@ -68,16 +68,16 @@ class Device:
             if isinstance(step, Send):
                 self.said.append(step.record)
             else:
-                self.writer.carriers[type(step)](step)
+                self.executor.carriers[type(step)](step)
 
     def run(self) -> None:
         """Copy and write until the snapshot has ended."""
         while not any(isinstance(record, SnapshotEnded) for record in self.said):
-            if self.writer.has_copies:
-                self.follow(self.writer.copy_next())
+            if self.executor.has_work:
+                self.executor.work()
             else:
                 assert self.woken.acquire(timeout=10)
-                self.follow(self.writer.take_results())
+                self.executor.poll()
 
 
 @pytest.fixture
@@ -95,10 +95,10 @@ def device() -> Iterator[Device]:
 def test_a_granted_entry_is_held_as_it_was_and_copied_before_the_others(device, tmp_path):
     device.begin(str(tmp_path / "checkpoint"))
     device.tell(SnapshotTouch(0, 7, (2,)))
-    assert device.writer.has_urgent
+    assert device.executor.has_urgent_work
     num_blocks = 0
-    while device.writer.has_urgent:
-        device.follow(device.writer.copy_next())
+    while device.executor.has_urgent_work:
+        device.executor.work()
         num_blocks += 1
     assert SnapshotGrant(0, 7) in device.said
     assert SnapshotCopied(0) not in device.said
@@ -119,7 +119,7 @@ def test_a_machine_without_room_for_the_copies_refuses_the_snapshot(device, tmp_
     device.run()
     assert SnapshotGrant(0, 7) in device.said  # whoever waited goes on
     assert f"{ENTRY_BYTES} bytes" in device.said[-1].reason
-    assert not device.writer.has_copies
+    assert not device.executor.has_work
 
 
 def test_files_that_cannot_be_written_end_the_snapshot_with_the_reason(device, tmp_path):
@@ -127,4 +127,4 @@ def test_files_that_cannot_be_written_end_the_snapshot_with_the_reason(device, t
     device.begin(str(tmp_path / "file" / "checkpoint"))
     device.run()
     assert "NotADirectoryError" in device.said[-1].reason or "FileExists" in device.said[-1].reason
-    assert not device.writer.has_copies
+    assert not device.executor.has_work

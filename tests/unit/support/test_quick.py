@@ -9,8 +9,8 @@ from tests.support.sources import imported_names, module_of, parts_in
 
 SOURCES = {
     Path("tests/unit/strategy/test_routing.py"): "from coarse.strategy.routing import derive_table\n",
-    Path("tests/unit/client/odc/test_protocol.py"): "import coarse.odc.layout\n",
-    Path("tests/unit/proxy/test_queues.py"): "def test_late():\n    from coarse.protocol import odc\n",
+    Path("tests/unit/odc/client/test_protocol.py"): "import coarse.odc.layout\n",
+    Path("tests/unit/proxy/test_queues.py"): "def test_late():\n    from coarse.odc import layout\n",
     Path("tests/unit/test_session.py"): "from tests.support.claims import raises\n",
     Path("tests/unit/experiments/test_rows.py"): "from experiments.rows import Row\n",
 }
@@ -22,8 +22,8 @@ FOLDERS = frozenset(parent for path in SOURCES for parent in path.parents)
     [
         ([], []),
         (["coarse/strategy/routing.py"], ["tests/unit/strategy"]),
-        (["coarse/odc/client/publish.py"], ["tests/unit/client/odc"]),
-        (["coarse/odc/layout.py"], ["tests/unit/client/odc/test_protocol.py", "tests/unit/proxy/test_queues.py"]),
+        (["coarse/odc/client/publish.py"], ["tests/unit/odc/client"]),
+        (["coarse/odc/layout.py"], ["tests/unit/odc", "tests/unit/proxy/test_queues.py"]),
         (["coarse/session.py", "docs/design.md"], []),
         (["tests/support/claims.py"], ["tests/unit/test_session.py"]),
         (["tests/unit/proxy/test_queues.py"], ["tests/unit/proxy/test_queues.py"]),

@@ -115,7 +115,7 @@ class Status:
         return self.source
 
     def Get_tag(self):
-        return int(Tag.BULK)
+        return int(Tag.RING)
 
 
 class Comm(CommOfOneDead):

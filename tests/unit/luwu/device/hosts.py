@@ -1,6 +1,6 @@
 """Hosts with workers, switches and optimizer nodes in one process, without MPI, threads or sockets.
 
-Devices are those of the product: DeviceModels, PagedHands whose threads are a list of jobs, and TreeLinks whose kernel
+Devices are those of the product: DeviceModels, FolderWork whose threads are a list of jobs, and TreeLinks whose kernel
 is `Wires`. Time goes on when nothing else can happen.
 """
 
@@ -15,10 +15,9 @@ import pytest
 
 from coarse.luwu import datagrams
 from coarse.luwu.client.line import NodeLine
-from coarse.luwu.device import executor as hands
-from coarse.luwu.device import links, opening
-from coarse.luwu.device.executor import PagedHands
-from coarse.luwu.device.links import TreeLinks
+from coarse.luwu.device import folder_work, links, opening
+from coarse.luwu.device.folder_work import FolderWork
+from coarse.luwu.device.links import PACKETS, TreeLinks
 from coarse.luwu.device.models import DeviceModels
 from coarse.luwu.many_to_one.frames import frame_of
 from coarse.luwu.many_to_one.sender import Sender
@@ -36,7 +35,6 @@ from coarse.protocol.clock import VirtualClock
 from coarse.protocol.codec import decode, encode
 from coarse.protocol.fragments import fragments
 from coarse.protocol.plan import Placement
-from coarse.protocol.records import Tag
 from coarse.proxy.instructions import Instruction, Send
 from coarse.storage.allocator import RegionAllocator
 from tests.unit.luwu.device.training import MODEL, Event, Program, Training
@@ -100,12 +98,12 @@ class HostDevice:
         self.jobs: list[Event] = []
         self.sleeper = Sleeper()
         self.num_woken = 0
-        self.hands = PagedHands(self.models, self.memory, self._wake, hosts.clock, 1)
+        self.folder_work = FolderWork(self.models, self.memory, self._wake, hosts.clock, 1)
         self.links = TreeLinks(
             self.models, self.memory, number, partial(hosts.send, number), self.sleeper, hosts.clock,
-            self.hands.take_looked,
+            self.folder_work.take_looked,
         )  # fmt: skip
-        self._carriers = self.hands.carriers | self.links.carriers
+        self._carriers = self.folder_work.carriers | self.links.carriers
         self.sent_bytes: Counter[tuple[int, bool]] = Counter()
         """Of packets, by device and whether they are pushed."""
 
@@ -130,7 +128,7 @@ class HostDevice:
 
     def finish(self) -> None:
         self.num_woken = 0
-        self.carry(self.hands.take_results())
+        self.carry(self.folder_work.take_results())
 
     def take(self) -> None:
         self.links.take(self.carry)
@@ -178,11 +176,11 @@ class Hosts(Training):
         patch.setattr(links, "own_addresses", lambda: [])
         patch.setattr(opening, "MemoryDisk", MemoryDisk)
         self.devices = [HostDevice(self, number) for number in range(placement.num_devices)]
-        jobs = {device.hands._finish: device.jobs for device in self.devices}
-        patch.setattr(hands, "_Threads", lambda name, number, done: Jobs(jobs[done], name, number, done))
+        jobs = {device.folder_work._finish: device.jobs for device in self.devices}
+        patch.setattr(folder_work, "_Threads", lambda name, number, done: Jobs(jobs[done], name, number, done))
         self.records: dict[tuple[int, int], deque[bytes]] = {}
         """By endpoints, from and to."""
-        self.messages: dict[tuple[int, int, Tag], deque[np.ndarray]] = {}
+        self.messages: dict[tuple[int, int, int], deque[np.ndarray]] = {}
         """By devices, from and to, and tag."""
         self.stamps: dict[tuple[int, int, int], Stamps] = {}
         """By devices, from and to, and root."""
@@ -228,8 +226,8 @@ class Hosts(Training):
             assert self.placement.client_nodes[worker] == self.placement.device_nodes[device]
         self.records.setdefault((source, target), deque()).append(encode(record))
 
-    def send(self, source: int, target: int, tag: Tag, raw: np.ndarray) -> None:
-        if tag is Tag.PACKETS:
+    def send(self, source: int, target: int, tag: int, raw: np.ndarray) -> None:
+        if tag == PACKETS:
             root = frame_of(raw.data).root
             self.stamps.setdefault((source, target, root), Stamps()).note(raw.tobytes())
         self.messages.setdefault((source, target, tag), deque()).append(raw.copy())
@@ -256,9 +254,9 @@ class Hosts(Training):
         else:
             self.devices[target - self.placement.num_clients].on_record(record)
 
-    def take_message(self, source: int, target: int, tag: Tag) -> None:
+    def take_message(self, source: int, target: int, tag: int) -> None:
         raw, device = self.messages[source, target, tag].popleft(), self.devices[target]
-        if tag is Tag.PACKETS:
+        if tag == PACKETS:
             device.links.on_packets(source, raw, device.carry)
         else:
             device.carry(device.links.on_looked(raw))

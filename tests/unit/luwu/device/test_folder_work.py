@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from coarse.luwu.device import opening
-from coarse.luwu.device.executor import PagedHands
+from coarse.luwu.device.folder_work import FolderWork
 from coarse.luwu.device.models import DeviceModels, Steps
 from coarse.luwu.records import (
     PagedAsk,
@@ -61,7 +61,7 @@ class Driver:
         )
         memory = DeviceMemory(create_memory_file("hands", CAPACITY_BYTES), CAPACITY_BYTES)
         self.is_awake = threading.Event()
-        self.hands = PagedHands(self.models, memory, self.is_awake.set, self.clock, 1)
+        self.hands = FolderWork(self.models, memory, self.is_awake.set, self.clock, 1)
         self.got: list[object] = []
 
     def give(self, record: object) -> None:

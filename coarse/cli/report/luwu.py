@@ -12,8 +12,8 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from coarse.cli.report.luwu_inputs import Input, inputs_of
 from coarse.errors import CapacityError
-from coarse.luwu.report.inputs import Input, inputs_of
 from coarse.luwu.simulation.capacity import Limit, Need
 from coarse.luwu.simulation.scenario import ModeStep, PagedScenario
 from coarse.protocol.units import GIB

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from coarse.pool.memory import LINE_BYTES
+from coarse.protocol.units import LINE_BYTES
 
 MOST_USERS = 16
 """Processes that may use one checked pool."""

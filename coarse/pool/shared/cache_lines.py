@@ -10,7 +10,7 @@ import numpy as np
 
 from coarse.errors import UnsupportedError
 from coarse.gpu.interface import address_of
-from coarse.pool.memory import LINE_BYTES
+from coarse.protocol.units import LINE_BYTES
 from coarse.storage.machine_code import executable
 from coarse.storage.processor import cpu_flags
 

@@ -10,8 +10,7 @@ from typing import Protocol
 
 import numpy as np
 
-LINE_BYTES = 64
-"""What a cache moves at a time, on x86-64 and most ARM cores."""
+from coarse.protocol.units import LINE_BYTES
 
 
 def whole_lines(nbytes: int) -> int:

@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 
 from coarse.errors import CoherenceError
-from coarse.pool.history import MOST_USERS, History, Written
-from coarse.pool.memory import LINE_BYTES
+from coarse.pool.shared.history import MOST_USERS, History, Written
 from coarse.protocol.clock import Clock
+from coarse.protocol.units import LINE_BYTES
 
 LATE_S = 5.0
 """From then on a store that is not flushed, or was not asked for, is one too many, whoever knows of it."""

@@ -1,1 +1,0 @@
-"""Answers of `coarse predict` for models in the network."""

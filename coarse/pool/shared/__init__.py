@@ -1,0 +1,1 @@
+"""Memory that several hosts share without coherence between their caches, and a sanitizer for its users."""

@@ -1,0 +1,120 @@
+"""Features beside the kernel of clients and memory devices, by name; all else of them is text until it is used.
+
+A feature adds records, a machine to each memory device that decides what follows from them, an executor that carries
+that out, and a part of the worker's that sends them. A device attaches a feature when its first record comes, so that
+a job without it imports nothing of it (docs/design.md, "Features beside the kernel").
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from coarse.errors import ConfigError
+
+_TAGS_BEGIN = 16
+_TAGS_EACH = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeatureSpec:
+    """A feature: where its parts are, as MODULE:NAME."""
+
+    name: str
+    """Stands before the names of its records on the wire."""
+    records: str
+    """Tuple of NamedTuple classes."""
+    machine: str
+    """Called with a DeviceKit, gives a FeatureMachine (coarse.proxy.feature)."""
+    executor: str = ""
+    """Called with that machine and a ServiceKit, gives a FeatureExecutor (coarse.proxy.executor)."""
+
+
+_specs: dict[str, FeatureSpec] = {
+    spec.name: spec
+    for spec in (
+        FeatureSpec(
+            name="snapshots",
+            records="coarse.snapshots.records:RECORDS",
+            machine="coarse.snapshots.device:machine_of",
+            executor="coarse.snapshots.executor:executor_of",
+        ),
+        FeatureSpec(
+            name="odc",
+            records="coarse.odc.records:RECORDS",
+            machine="coarse.odc.device.models:machine_of",
+            executor="coarse.odc.device.executor:executor_of",
+        ),
+        FeatureSpec(
+            name="luwu",
+            records="coarse.luwu.records:RECORDS",
+            machine="coarse.luwu.device.models:machine_of",
+            executor="coarse.luwu.device.executor:executor_of",
+        ),
+    )
+}
+
+
+def spec_of(name: str) -> FeatureSpec:
+    """Return the feature of a name.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    if name not in _specs:
+        raise ConfigError(
+            f"a feature {name!r} was asked for, and {[*_specs]} are known; name its MODULE:SPEC in `features` on all "
+            "ranks",
+            key="features",
+        )
+    return _specs[name]
+
+
+def all_specs() -> Iterator[FeatureSpec]:
+    """Give all features that are known here, coarse's own first."""
+    yield from _specs.values()
+
+
+def use_features(references: tuple[str, ...]) -> None:
+    """Add the features of others that a job names, as MODULE:SPEC; the same in the same order on all ranks.
+
+    Raises:
+        ConfigError: a module or its name is not there, is no FeatureSpec, or has the name of another feature.
+    """
+    for reference in references:
+        try:
+            spec = part_of(reference)
+        except (ImportError, AttributeError, ValueError) as error:
+            raise ConfigError(
+                f"the feature {reference!r} cannot be imported ({error}); write MODULE:SPEC, and have the module where "
+                "all ranks import from",
+                key="features",
+            ) from error
+        if not isinstance(spec, FeatureSpec):
+            raise ConfigError(
+                f"the feature {reference!r} should be a FeatureSpec, got {type(spec).__name__}; name one",
+                key="features",
+            )
+        if _specs.setdefault(spec.name, spec) != spec:
+            raise ConfigError(
+                f"the feature {reference!r} is named {spec.name!r}, as another one; rename it", key="features"
+            )
+
+
+def part_of(reference: str) -> Any:  # noqa: ANN401
+    """Import what MODULE:NAME says."""
+    module, _, name = reference.partition(":")
+    return getattr(import_module(module), name)
+
+
+def tag_of(name: str, number: int) -> int:
+    """Return the MPI tag of a feature's messages of one kind, `number` from 0 to 7, from device to device."""
+    if not 0 <= number < _TAGS_EACH:
+        raise ValueError(f"a feature has {_TAGS_EACH} kinds of messages, got number {number}")
+    return _TAGS_BEGIN + _TAGS_EACH * [*_specs].index(name) + number
+
+
+def kind_of_message(tag: int) -> tuple[str, int]:
+    """Return the feature whose tag this is, and the number that `tag_of` was given."""
+    place, number = divmod(tag - _TAGS_BEGIN, _TAGS_EACH)
+    return [*_specs][place], number

@@ -1,0 +1,91 @@
+"""The part of a feature on a live memory device that acts, and what it may ask of the device's service."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from coarse.protocol.clock import Clock
+from coarse.protocol.plan import Placement
+from coarse.proxy.feature import FeatureMachine, Steps
+from coarse.storage.region import DeviceMemory
+from coarse.transport.mailbox import Mailbox
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServiceKit:
+    """What a feature's executor may ask of the service that it is a part of."""
+
+    device: int
+    placement: Placement
+    clock: Clock
+    memories: Mapping[int, DeviceMemory]
+    """By device of this node its memory, which holds this device's own."""
+    sleeper: Mailbox
+    """Ends the service's sleep when a descriptor is readable (`wake_on`, `ignore`)."""
+    wake: Callable[[], None]
+    """Ends the service's sleep now; any thread may call it."""
+    carry_out: Callable[[Steps], None]
+    send: Callable[[int, int, np.ndarray], None] | None
+    """Sends (n,) uint8 to a device as a message of a number from 0 to 7, for `on_message` there; None where devices
+    send nothing, or no messages of features."""
+
+    @property
+    def memory(self) -> DeviceMemory:
+        """Return this device's own memory."""
+        return self.memories[self.device]
+
+    @property
+    def num_devices_here(self) -> int:
+        """Count the memory devices of this node."""
+        return len(self.placement.devices_on(self.placement.device_nodes[self.device]))
+
+
+class FeatureExecutor:
+    """Carries out a machine's instructions. All but what it does in threads of its own runs in the service's thread."""
+
+    carriers: Mapping[type, Callable[[Any], None]]
+    """By class of an instruction, what does it."""
+
+    def on_message(self, device: int, number: int, payload: np.ndarray) -> None:
+        """Take what another device has sent."""
+        raise NotImplementedError
+
+    def poll(self) -> bool:
+        """Have carried out what follows from what has ended or come, and never wait; True if anything came by ways
+        of the feature's own, so that the service had better look again soon."""
+        return False
+
+    def work(self) -> None:
+        """Do one piece of background work."""
+
+    @property
+    def is_pending(self) -> bool:
+        """True if something is under way that the service must not end before."""
+        return False
+
+    @property
+    def has_work(self) -> bool:
+        """True if `work` has something to do when nothing is to be summed."""
+        return False
+
+    @property
+    def has_urgent_work(self) -> bool:
+        """True if somebody waits for what `work` does, so that it goes before sums."""
+        return False
+
+    def longest_sleep_s(self, otherwise_s: float) -> float:
+        """Return how many seconds the service may sleep, `otherwise_s` at most."""
+        return otherwise_s
+
+    def statistics(self) -> Mapping[str, float]:
+        """Return the feature's counters, for `coarse.statistics`."""
+        return {}
+
+    def carried(self, device: int) -> tuple[int, int]:
+        """Count bytes sent to a device, and received from it, by ways of the feature's own."""
+        return 0, 0
+
+
+MakeExecutor = Callable[[FeatureMachine, ServiceKit], FeatureExecutor]

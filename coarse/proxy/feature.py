@@ -1,0 +1,48 @@
+# Pure: no MPI, threads, clock or environment.
+"""The part of a feature on one memory device that decides, and what it may ask of its device."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from coarse.protocol.plan import Placement
+from coarse.proxy.instructions import Instruction
+
+Steps = list[Instruction]
+
+
+class DeviceKit(Protocol):
+    """What a feature's machine may ask of its device; ProxyProtocol is one."""
+
+    device: int
+    placement: Placement
+
+    def allocate(self, nbytes: int, answer: Callable[[int, str], Steps], *, is_of_key: bool = False) -> Steps:
+        """Find room for a region and have it made real; `answer` gets its offset, or a refusal."""
+        ...
+
+    def free(self, offset: int) -> None:
+        """Give back what `allocate` found."""
+        ...
+
+
+class FeatureMachine:
+    """A feature on one memory device: records and events in, instructions out. Pure.
+
+    A device makes it when the feature's first record comes, and tells it then who has left and died before.
+    """
+
+    handlers: Mapping[type, Callable[..., Steps]]
+    """By class of a record, what follows from one."""
+
+    def on_leave(self, client: int) -> Steps:
+        """Return what follows when a worker has shut down; it is dropped where a death is known."""
+        return []
+
+    def on_dead(self, rank: int, text: str) -> Steps:
+        """Return what follows when a rank is gone."""
+        return []
+
+
+MakeMachine = Callable[[DeviceKit], FeatureMachine]
+Attached = Callable[[str, Any], None]
+"""Told the name of a feature and its machine before that is handed anything."""
