@@ -184,15 +184,13 @@ class LiveParts:
 
     def service(self, at: Opening, protocol: ProxyProtocol, mailbox: Mailbox, share: NodeShare) -> ProxyService:
         """What serves this memory device."""
-        transport = self.transport(at, share)
+        transport = self.transport(at, share) if at.devices_send else None
         return ProxyService(
             protocol, at.placement, mailbox, share.memories, transport, at.clock, process_ids=share.process_ids
         )
 
-    def transport(self, at: Opening, share: NodeShare) -> DeviceTransport | None:
-        """This device's way to the others; None where it sends them nothing."""
-        if not at.devices_send:
-            return None
+    def transport(self, at: Opening, share: NodeShare) -> DeviceTransport:
+        """This device's way to the others."""
         return MpiTransport(at.devices, at.ranks_of_devices) if share.carrier is None else share.carrier.transport()
 
     def carrier(self, at: Opening) -> Carrier | None:

@@ -144,14 +144,12 @@ class EmulatedParts(LiveParts):
         """See LiveParts: sums and chunks take as long as the links and the adder's rate say."""
         assert isinstance(mailbox, EmulatedMailbox)
         adder = Adder(self.pace, self.job.site.adder_bytes_per_s)
-        carrier = self.transport(at, share)
-        assert carrier is not None
         return ProxyService(
             protocol,
             at.placement,
             mailbox,
             share.memories,
-            EmulatedTransport(carrier, protocol, mailbox, adder),
+            EmulatedTransport(self.transport(at, share), protocol, mailbox, adder),
             at.clock,
             EmulatedWork(protocol.device, mailbox, adder),
         )

@@ -11,7 +11,6 @@ import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -214,7 +213,7 @@ class RemoteModel:
             flying = next((pushed for pushed, room in self._flying if room.device == line.device), None)
             if flying is None:
                 return None
-            self._wait(partial(attrgetter("is_done"), flying), f"room for the gradients of {self._name(unit)}")
+            self._wait(partial(getattr, flying, "is_done"), f"room for the gradients of {self._name(unit)}")
             self._land()
 
     def push_gradients(
