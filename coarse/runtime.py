@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mpi4py import MPI
 
@@ -19,11 +20,10 @@ from coarse.client.client import Client
 from coarse.client.link import DeviceLink
 from coarse.client.profiler import measured_facts
 from coarse.client.protocol import ClientProtocol
-from coarse.collectives.shared import SharedByGroups
 from coarse.errors import CapacityError, CoarseError, ConfigError, DeadRankError, GpuError, UnsupportedError
 from coarse.protocol.clock import Clock, WallClock
 from coarse.protocol.config import Config
-from coarse.protocol.features import part_of
+from coarse.protocol.features import part_of, use_features
 from coarse.protocol.partition import PartitionTable
 from coarse.protocol.partition_file import stated_or_default
 from coarse.protocol.place import Anywhere
@@ -52,6 +52,9 @@ from coarse.transport.device_transport import DeviceTransport
 from coarse.transport.mailbox import Mailbox
 from coarse.transport.mpi import MpiTransport
 from coarse.transport.node import NodeShare, open_node
+
+if TYPE_CHECKING:  # few jobs need it
+    from coarse.collectives.shared import SharedByGroups
 
 _POOL = "coarse.pool.carrier:PoolCarrier"
 
@@ -251,16 +254,17 @@ class Runtime:
             self.client_index, self.device_index = at.client_index, at.device_index
             self.worker_comm = at.workers
             """The workers' communicator, for the one thread of a worker that calls MPI while it trains."""
-            self._users_comm, groups_comm = (
+            self._users_comm, self.groups_comm = (
                 MPI.COMM_NULL if self.client_index is None else at.workers.Dup() for _ in range(2)
             )
-            for communicator in (self._users_comm, groups_comm):
+            """Of the workers' communicator for groups nobody else makes use."""
+            for communicator in (self._users_comm, self.groups_comm):
                 opened.callback(self._free, communicator)
             share = self._parts.share(at, opened)
             self._service = self._make_service(share, opened)
             self.client = self._make_client(share, opened)
-            self.groups = None if self.client is None else SharedByGroups(self.client, groups_comm, at.placement)
-            """What all groups of workers share in this process; None where this rank is no worker."""
+            self.groups: SharedByGroups | None = None
+            """What all groups of workers share in this process; None before there are any (coarse.parallel.groups)."""
             agree(at.world, None)  # every endpoint has its doorbell now
             self._leaving(opened)
             self._opened = opened.pop_all()
@@ -323,11 +327,6 @@ class Runtime:
         """A communicator of the workers that coarse itself does not use."""
         assert isinstance(self._users_comm, MPI.Intracomm)
         return self._users_comm
-
-    def require_groups(self) -> SharedByGroups:
-        """What all groups of workers share in this process."""
-        assert self.groups is not None
-        return self.groups
 
     def close(self) -> None:
         """Leave: tell the devices; a device in this process serves until all workers have left."""
@@ -393,8 +392,6 @@ class Runtime:
         opened.callback(self._join_service)
         if self.client is not None:
             opened.callback(self.client.leave)
-        if self.groups is not None:
-            opened.callback(self.groups.close)
 
     def _join_service(self) -> None:
         """A device of this process serves until all workers have left or one has died: its end has no other limit."""
@@ -430,6 +427,7 @@ def _agreed(config: Config | Mapping[str, object] | str | Path | None, parts: Li
     agree(world, lack_of_threads())
     hosts = gather_hosts(world)
     settled = agree_on_config(world, config)
+    made_by_all(world, lambda: use_features(settled.features))
     strategy = parts.strategy(world, settled)
     partition = parts.partition(world, hosts, settled)
     placement = parts.placement(partition, settled, strategy)

@@ -4,6 +4,7 @@ import hashlib
 import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import ExitStack
 from functools import partial
 from typing import TypeVar
 
@@ -47,7 +48,7 @@ class Client:
         """Key -> its name, also where this worker has only asked for it."""
         self._has_left = False
         self.before_leaving: list[Callable[[], None]] = []
-        """What is to be done while devices still serve this worker."""
+        """What is to be done while devices still serve this worker, the last first."""
         self.states = DeviceStates(self.protocol.client, self.protocol.local_proxy, self.allocate)
         self._parts: dict[object, object] = {}
         self._num_models = 0
@@ -56,11 +57,10 @@ class Client:
 
     def leave(self) -> None:
         """Say to all that this worker has shut down; nothing can be pushed afterwards."""
-        try:
-            while self.before_leaving:
-                self.before_leaving.pop()()
-        finally:
-            self._leave()
+        with ExitStack() as ending:
+            ending.callback(self._leave)
+            for each in self.before_leaving:
+                ending.callback(each)
 
     def _leave(self) -> None:
         self._has_left = True

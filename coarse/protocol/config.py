@@ -4,7 +4,7 @@ import math
 import re
 import tomllib
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -134,6 +134,8 @@ class Config:
     """None is MPI between nodes."""
     decision: str | None = None
     """Path of a file that fixes measured facts and decided rounds; where it is not there, the run writes it."""
+    features: Sequence[str] = ()
+    """Further features of memory devices, as MODULE:SPEC; see docs/features.md."""
     bucket_bytes: int = 25 * MIB
     """Neighbouring gradients of an optimizer are fused up to this (an eighth of the model if that is less)."""
     stall_timeout_s: float = 60.0
@@ -151,6 +153,9 @@ class Config:
             _require_text_or_none(key, getattr(self, key))
         if self.device_capacity_bytes is not None:
             _require_int("device_capacity_bytes", self.device_capacity_bytes, 1)
+        if not isinstance(self.features, list | tuple) or not all(isinstance(name, str) for name in self.features):
+            raise _wrong("features", 'a list of texts such as ["mine.counting:SPEC"]', self.features)
+        object.__setattr__(self, "features", tuple(self.features))
         for key in ("num_sync_groups", "bucket_bytes"):
             _require_int(key, getattr(self, key), 1)
         for key in ("stall_timeout_s", "startup_timeout_s"):

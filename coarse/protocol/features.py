@@ -5,7 +5,7 @@ that out, and a part of the worker's that sends them. A device attaches a featur
 a job without it imports nothing of it (docs/design.md, "Features beside the kernel").
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -70,13 +70,9 @@ def spec_of(name: str) -> FeatureSpec:
     return _specs[name]
 
 
-def all_specs() -> Iterator[FeatureSpec]:
-    """Give all features that are known here, coarse's own first."""
-    yield from _specs.values()
-
-
-def use_features(references: tuple[str, ...]) -> None:
-    """Add the features of others that a job names, as MODULE:SPEC; the same in the same order on all ranks.
+def use_features(references: Iterable[str]) -> tuple[FeatureSpec, ...]:
+    """Add the features of others that a job names, as MODULE:SPEC, and return all that are known then; the same in the
+    same order on all ranks.
 
     Raises:
         ConfigError: a module or its name is not there, is no FeatureSpec, or has the name of another feature.
@@ -99,6 +95,7 @@ def use_features(references: tuple[str, ...]) -> None:
             raise ConfigError(
                 f"the feature {reference!r} is named {spec.name!r}, as another one; rename it", key="features"
             )
+    return (*_specs.values(),)
 
 
 def part_of(reference: str) -> Any:  # noqa: ANN401

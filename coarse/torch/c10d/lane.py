@@ -8,6 +8,7 @@ from itertools import count
 from coarse.collectives.opening import communicators
 from coarse.collectives.progress import Pending
 from coarse.errors import NotInitializedError
+from coarse.parallel.groups import shared_by_groups
 from coarse.session import current
 from coarse.torch.c10d.steps import GroupSteps, Steps
 from coarse.torch.c10d.watched import watched
@@ -26,8 +27,7 @@ class GroupLane:
     def __init__(self, workers: tuple[int, ...], name: str) -> None:
         """Open a group of these workers (`coarse.rank()`, in the group's order), which all of them do together."""
         runtime = current()
-        groups = runtime.groups
-        assert groups is not None
+        groups = shared_by_groups(runtime)
         self._link = runtime.require_client().link
         self._progress = groups.progress
         self._lane = ("c10d", groups.next_lane())

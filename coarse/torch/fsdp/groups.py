@@ -14,6 +14,7 @@ import torch.distributed as dist
 import coarse
 from coarse import errors
 from coarse.errors import CoarseError, ConfigError, MismatchError
+from coarse.parallel.groups import shared_by_groups
 from coarse.parallel.sharded.transfers import Phase
 from coarse.session import current
 
@@ -46,7 +47,7 @@ class ShardGroups:
 
         key = (ranks, collective)
         if key not in self._groups:
-            self._groups[key] = WorkerGroup(self.runtime.require_groups(), ranks, Collective(collective))
+            self._groups[key] = WorkerGroup(shared_by_groups(self.runtime), ranks, Collective(collective))
         return self._groups[key]
 
 

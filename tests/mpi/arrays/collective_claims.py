@@ -11,6 +11,7 @@ import numpy as np
 import coarse
 from coarse.collectives.schedule import bytes_between_nodes
 from coarse.collectives.shape import Collective, GroupShape
+from coarse.parallel.groups import shared_by_groups
 from coarse.protocol.dtypes import DType, Op
 from coarse.protocol.halves import narrowed, widen
 from coarse.session import current
@@ -25,7 +26,7 @@ LARGE = (2 << 20) + 200_004
 def group_of(collective=Collective.HIERARCHICAL, ranks=None):
     from coarse.collectives.group import WorkerGroup
 
-    return WorkerGroup(current().require_groups(), everybody() if ranks is None else ranks, collective)
+    return WorkerGroup(shared_by_groups(current()), everybody() if ranks is None else ranks, collective)
 
 
 def everybody():

@@ -13,6 +13,7 @@ import numpy as np
 
 import coarse
 from coarse.collectives.shape import Collective
+from coarse.parallel.groups import shared_by_groups
 from coarse.protocol.dtypes import DType, Op
 from coarse.session import current
 from tests.support.claims import report_error
@@ -22,7 +23,7 @@ coarse.init()
 from coarse.collectives.group import WorkerGroup  # noqa: E402  it starts MPI, which only init() may
 
 (folder / f"pid{current().world_rank}").write_text(str(os.getpid()))
-group = WorkerGroup(current().require_groups(), tuple(range(coarse.size())), collective)
+group = WorkerGroup(shared_by_groups(current()), tuple(range(coarse.size())), collective)
 arrays = [np.ones(1 << 20, np.float32) for _ in range(4)]
 try:
     for step in range(1000):

@@ -18,6 +18,7 @@ from coarse.collectives.schedule import bytes_between_nodes
 from coarse.collectives.shape import Collective, GroupShape
 from coarse.launch.cluster.interfaces import crossed
 from coarse.launch.cluster.plan import NODE_INTERFACE
+from coarse.parallel.groups import shared_by_groups
 from coarse.protocol.dtypes import DType
 from coarse.session import current
 from tests.support.claims import report_claims
@@ -101,7 +102,7 @@ def collectives_cross_the_interface_with_what_their_formulas_say() -> None:
     full = np.ones(NUM_BYTES // 8, np.float32)
     own = full[: len(full) // coarse.size()].copy()
     for collective in Collective:
-        group = WorkerGroup(current().require_groups(), everybody, collective)
+        group = WorkerGroup(shared_by_groups(current()), everybody, collective)
         group.barrier()
         before = crossed(Path("/proc/net/dev").read_text(), NODE_INTERFACE)
         group.barrier()

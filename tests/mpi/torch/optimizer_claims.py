@@ -348,7 +348,7 @@ def optimizers_of_one_model_take_over_the_arrays_of_closed_ones() -> None:
         loss_of(model, batch(step, ct.rank())).backward()
         optimizer.step()
         optimizer.close()
-        nums_arrays.append(len(current().require_snapshots().states.arrays))
+        nums_arrays.append(len(current().require_client().states.arrays))
     assert len(set(nums_arrays)) == 1, nums_arrays
 
 

@@ -9,6 +9,7 @@ import torch
 
 import coarse
 import coarse.torch as ct
+from coarse.snapshots.files.restore import read_checkpoint
 from tests.support.claims import raises, report_claims
 
 folder: Path
@@ -134,7 +135,7 @@ def state_in_device_memory_is_not_copied_by_the_call() -> None:
     )
     model(torch.ones(300)).sum().backward()
     optimizer.step()
-    states = coarse.session.current().require_snapshots().states
+    states = coarse.session.current().require_client().states
     for parameter in model.parameters():
         assert states.at(parameter.data_ptr()) is not None
         for value in inner.state[parameter].values():
@@ -244,7 +245,7 @@ def writes_of_others_than_the_optimizer_wait_until_a_snapshot_has_copied() -> No
                 weight.data.fill_(2.0)
         write()
         handle.wait()
-        tensors = coarse.arrays.read_checkpoint(folder / name).tensors
+        tensors = read_checkpoint(folder / name).tensors
         for stored in others:
             assert (tensors[f"model/{stored}"].array == 1.0).all(), (name, stored)
         coarse.barrier()

@@ -6,12 +6,13 @@ import sys
 PROGRAM = """
 import numpy as np
 import coarse
+from coarse.parallel.groups import shared_by_groups
 from coarse.session import current
 
 coarse.init()
 from coarse.collectives.group import WorkerGroup
 
-group = WorkerGroup(current().require_groups(), (0,))
+group = WorkerGroup(shared_by_groups(current()), (0,))
 own = np.arange(100, dtype=np.uint8)
 for gather in (group.gather_on_node, group.all_gather):
     out = np.zeros(100, np.uint8)

@@ -14,7 +14,7 @@ from coarse.protocol.codec import (
     encode_ring_header,
 )
 from coarse.protocol.dtypes import DType, Op
-from coarse.protocol.features import all_specs, part_of, spec_of
+from coarse.protocol.features import part_of, use_features
 from coarse.protocol.records import (
     Descriptor,
     KernelRecord,
@@ -26,8 +26,7 @@ from coarse.protocol.records import (
     key_of,
 )
 
-FEATURES = [spec.name for spec in all_specs()]
-RECORDS = (*typing.get_args(KernelRecord), *(kind for name in FEATURES for kind in part_of(spec_of(name).records)))
+RECORDS = (*typing.get_args(KernelRecord), *(kind for spec in use_features(()) for kind in part_of(spec.records)))
 U16, U32, U64 = (st.integers(0, 2**bits - 1) for bits in (16, 32, 64))
 NARROW = {
     "client": U16,

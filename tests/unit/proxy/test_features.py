@@ -1,0 +1,157 @@
+"""Features beside the kernel: attached by their first record, told what went before, named by text alone."""
+
+import numpy as np
+import pytest
+
+from coarse.errors import CoarseError, ConfigError
+from coarse.protocol import codec, features
+from coarse.protocol.codec import decode, encode, feature_of, register_records
+from coarse.protocol.features import FeatureSpec, kind_of_message, part_of, spec_of, tag_of, use_features
+from coarse.protocol.plan import Placement
+from coarse.protocol.records import Died, Leave, Tag
+from coarse.proxy.executor import FeatureExecutor
+from coarse.proxy.feature import FeatureMachine
+from coarse.proxy.instructions import Send
+from coarse.proxy.protocol import ProxyProtocol
+from coarse.strategy.builtin import Coarse
+from tests.support.tally import Count, Gone, Tally, Tell
+
+TALLY = "tests.support.tally:SPEC"
+PLACEMENT = Placement(
+    client_nodes=(0, 0), device_nodes=(0, 0), local_proxies=(0, 1), ranks=(0, 1, 2, 3), planner=Coarse(),
+    num_sync_groups=1,
+)  # fmt: skip
+
+
+@pytest.fixture
+def known(monkeypatch):
+    """What is registered here is forgotten afterwards."""
+    monkeypatch.setattr(features, "_specs", dict(features._specs))
+    monkeypatch.setattr(codec, "_of_features", dict(codec._of_features))
+    use_features((TALLY,))
+
+
+@pytest.mark.parametrize("spec", use_features(()), ids=lambda spec: spec.name)
+def test_every_part_that_a_feature_names_is_there(spec):
+    assert all(hasattr(kind, "_fields") for kind in part_of(spec.records))
+    machine = part_of(spec.machine)(ProxyProtocol(0, PLACEMENT, 1 << 20))
+    assert isinstance(machine, FeatureMachine)
+    assert not set(machine.handlers) - set(part_of(spec.records))
+    assert callable(part_of(spec.executor))
+
+
+def test_a_feature_is_attached_by_its_first_record(known):
+    protocol = ProxyProtocol(0, PLACEMENT, 1 << 20)
+    attached = []
+    protocol.on_attached = lambda name, machine: attached.append((name, type(machine)))
+    assert protocol.on_record(Count(0, 5)) == [Send(0, Gone((), ())), Tell(5)]
+    protocol.on_record(Count(0, 6))
+    assert attached == [("tally", Tally)]
+
+
+@pytest.mark.parametrize("is_attached", [False, True])
+def test_leaves_and_deaths_before_it_are_told_to_it(known, is_attached):
+    protocol = ProxyProtocol(0, PLACEMENT, 1 << 20)
+    if is_attached:
+        protocol.attach("tally")
+    protocol.on_record(Leave(1))
+    protocol.on_record(Died(3, "device 1 died"))
+    assert Send(0, Gone((1,), (3,))) in protocol.on_record(Count(0, 5))
+
+
+class Loud(FeatureMachine):
+    """Answers a leave and a death."""
+
+    def __init__(self, kit):
+        self.handlers = {Count: lambda count: []}
+
+    def on_leave(self, client):
+        return [Tell(client)]
+
+    def on_dead(self, rank, text):
+        return [Tell(100 + rank)]
+
+
+@pytest.mark.parametrize(
+    ("before", "told"),
+    [([Leave(1)], [1]), ([Died(1, "it died")], [101]), ([Leave(1), Died(3, "it died")], [103])],
+    ids=["a leave", "a death", "who waits knows of the death"],
+)
+def test_what_follows_from_them_is_carried_out_before_the_first_record_is(known, monkeypatch, before, told):
+    monkeypatch.setattr("tests.support.tally.Tally", Loud)
+    protocol = ProxyProtocol(0, PLACEMENT, 1 << 20)
+    for record in before:
+        protocol.on_record(record)
+    assert protocol.on_record(Count(0, 5)) == [Tell(number) for number in told]
+
+
+def test_a_record_is_known_by_its_name_and_its_module_is_imported_for_it(known, monkeypatch):
+    frame = encode(Count(3, 4))
+    assert frame[:2] + frame[2:13] == bytes([5, 11]) + b"tally.Count"
+    monkeypatch.setattr(codec, "_of_features", {})
+    assert decode(frame) == Count(3, 4)
+    assert feature_of(decode(frame)) == "tally"
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("tally.Nothing", "'tally.Nothing' came, which is unknown here"), ("nobody.Count", "a feature 'nobody' was")],
+)
+def test_a_record_that_nobody_knows_is_named(known, name, said):
+    with pytest.raises(CoarseError, match=said):
+        decode(bytes([5, len(name)]) + name.encode() + b"[1,2]")
+
+
+def test_a_record_of_no_feature_is_refused():
+    with pytest.raises(CoarseError, match="no feature knows"):
+        ProxyProtocol(0, PLACEMENT, 1 << 20).on_record(Tell(1))
+
+
+def test_messages_of_features_have_tags_that_nothing_else_has(known):
+    pairs = [(spec.name, number) for spec in use_features(()) for number in range(8)]
+    tags = [tag_of(*pair) for pair in pairs]
+    assert [kind_of_message(tag) for tag in tags] == pairs
+    assert not {*tags} & {int(tag) for tag in Tag}
+    assert len({*tags}) == len(pairs)
+    with pytest.raises(ValueError, match="8 kinds"):
+        tag_of("tally", 8)
+
+
+@pytest.mark.parametrize(
+    ("reference", "said"),
+    [
+        ("no.such.module:SPEC", "cannot be imported"),
+        ("tests.support.tally:NOTHING", "cannot be imported"),
+        ("tests.support.tally", "cannot be imported"),
+        ("tests.support.tally:Tally", "should be a FeatureSpec, got type"),
+        ("tests.unit.proxy.test_features:OTHER", "is named 'luwu', as another one"),
+    ],
+)
+def test_what_is_no_feature_is_refused_in_a_sentence(known, monkeypatch, reference, said):
+    module = __import__("sys").modules
+    monkeypatch.setitem(module, "tests.unit.proxy.test_features", __import__("types").SimpleNamespace(OTHER=OTHER))
+    with pytest.raises(ConfigError, match=said) as refused:
+        use_features((reference,))
+    assert refused.value.key == "features"
+
+
+OTHER = FeatureSpec(name="luwu", records="a:B", machine="c:D")
+
+
+def test_the_same_feature_may_be_named_again(known):
+    use_features((TALLY, TALLY))
+    assert spec_of("tally").machine == "tests.support.tally:Tally"
+
+
+def test_an_executor_has_nothing_to_do_unless_it_says_so():
+    executor = FeatureExecutor()
+    assert not any((executor.poll(), executor.is_pending, executor.has_work, executor.has_urgent_work))
+    assert executor.longest_sleep_s(0.3) == 0.3
+    assert (executor.statistics(), executor.carried(0)) == ({}, (0, 0))
+    with pytest.raises(NotImplementedError):
+        executor.on_message(0, 0, np.zeros(1, np.uint8))
+
+
+def test_records_are_registered_by_their_own_module_too():
+    register_records("tally", (Count,))
+    assert feature_of(Count(0, 0)) == "tally"
