@@ -58,6 +58,7 @@ from coarse.hardware.degradation import parse_degradation
 from coarse.hardware.gpt import OPT_SHAPES
 from coarse.hardware.machine import Machine
 from coarse.hardware.presets import lines_without_source, machine_named, machine_path
+from coarse.luwu.simulation.capacity import LUWU
 from coarse.luwu.simulation.capacity import MODES as LUWU_MODES
 from coarse.luwu.simulation.scenario import PEAK_SHARE, PagedScenario
 from coarse.luwu.simulation.scenario import modes_of as luwu_modes_of
@@ -74,6 +75,7 @@ TRACE = ".trace.json"
 """Behind the name of a mode: its trace."""
 _ALL_MODES = ",".join((*BUILT_IN, *PREDICTED, ALL))
 _LUWU_MODES = ",".join(LUWU_MODES)
+_BASELINES = set(LUWU_MODES) - {LUWU}
 _TAKEN = {"machine", "model", "batch", "workers", "modes", "out", "prefetch", "peak_share"}
 """Options of predictions of LuWu and its baselines."""
 _Model = Annotated[
@@ -178,10 +180,11 @@ def _samples(batch: int | None, model: str, step: int | None) -> int:
 
 
 def _is_luwu(model: str, modes: str | None) -> bool:
-    """Whether LuWu and its baselines are asked for: by a mode of theirs, or, without modes, by an OPT."""
+    """Whether LuWu and its baselines are asked for: by luwu alone, by a baseline, or by an OPT."""
     if modes is None:
         return model in OPT_SHAPES
-    return any(part.strip() in LUWU_MODES for part in modes.split(",")) or model in OPT_SHAPES
+    asked = [part.strip() for part in modes.split(",")]
+    return all(name in LUWU_MODES for name in asked) or model in OPT_SHAPES or any(name in _BASELINES for name in asked)
 
 
 def _predict_luwu(

@@ -95,13 +95,12 @@ class Sharding:
     dimensions."""
     mesh_dims: ClassVar[int] = 1
     """1: shards over all workers; 2: over the workers of a node, repeated across, whose gradients are summed across."""
+    meets: ClassVar[bool] = True
+    """False if workers fetch and push each for itself, so that no gathers are simulated; then the next two say how."""
     shards_by: ClassVar[str] = ""
-    """What carries it out on torch modules, as MODULE:NAME, where workers do not meet to gather (ODC)."""
-
-    @property
-    def meets(self) -> bool:
-        """False if workers fetch and push each for itself and meet once a minibatch."""
-        return not self.shards_by
+    """What shards a torch model, as MODULE:NAME."""
+    predicts_by: ClassVar[str] = ""
+    """What simulates it, as MODULE:NAME: of a ShardedScenario it makes a PredictedIteration."""
 
     def gather(self, use: Use) -> Gather:
         """Return how a unit is gathered."""
@@ -171,7 +170,21 @@ class Fcdp(Sharding):
 class OnDemand(Sharding):
     """ODC: workers fetch shards and push gradients each for itself, and meet once a minibatch."""
 
+    meets: ClassVar[bool] = False
     shards_by: ClassVar[str] = "coarse.odc.torch.sharding:shard_on_demand"
+    predicts_by: ClassVar[str] = "coarse.odc.simulation.on_demand:simulate_on_demand"
+
+    def gather(self, use: Use) -> Gather:
+        return Gather(Source.ALL)
+
+
+@dataclass(frozen=True, kw_only=True)
+class InNetwork(Sharding):
+    """LuWu: parameters and states lie on an optimizer node's disks, and workers pull and push units. Live it is
+    `ct.model_in_network`."""
+
+    meets: ClassVar[bool] = False
+    predicts_by: ClassVar[str] = "coarse.luwu.simulation.any_model:predict_in_network"
 
     def gather(self, use: Use) -> Gather:
         return Gather(Source.ALL)
@@ -184,13 +197,14 @@ SHARDINGS: dict[str, type[Sharding]] = {
     "zeropp": ZeroPP,
     "fcdp": Fcdp,
     "odc": OnDemand,
+    "luwu": InNetwork,
 }
 """coarse's own, by their names."""
-SIMULATED = tuple(name for name in SHARDINGS if name != "odc")
-"""Those that the simulator of collectives runs; ODC's rule of when is another."""
-LIVE = tuple(name for name in SHARDINGS if name != "zero2")
+SIMULATED = tuple(name for name, kind in SHARDINGS.items() if kind.meets)
+"""Those that the simulator of collectives runs; the others' rule of when is another."""
+LIVE = tuple(name for name, kind in SHARDINGS.items() if name != "zero2" and (kind.meets or kind.shards_by))
 """Those of `fully_shard`."""
-PREDICTED = (*SIMULATED, "odc")
+PREDICTED = tuple(SHARDINGS)
 """Those of `coarse predict`."""
 COLLECTIVE = tuple(name for name in LIVE if name in SIMULATED)
 """Those that are both."""

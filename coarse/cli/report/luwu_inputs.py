@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from coarse.hardware.machine import Machine
 from coarse.hardware.presets import machine_named
 from coarse.luwu.simulation.capacity import HOST_BYTES, NUM_SLOTS, OVERHEAD_BYTES
+from coarse.luwu.simulation.cluster import SUMS_BYTES
 from coarse.luwu.simulation.moves import GPU_STEP_BYTES, PACKET_BYTES
-from coarse.luwu.simulation.scenario import PEAK_SHARE, SUMS_BYTES, PagedScenario
+from coarse.luwu.simulation.scenario import PEAK_SHARE, PagedScenario
 
 PAPER, DATA_SHEET, ASSUMED, STATED = "paper", "data sheet", "assumed", "stated"
 _PRESET = "luwu"

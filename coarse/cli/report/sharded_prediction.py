@@ -7,9 +7,9 @@ from coarse.cli.report.prediction import Scenarios
 from coarse.cli.report.ranges import Ranges
 from coarse.cli.report.run import Result
 from coarse.errors import ConfigError
-from coarse.odc.simulation.on_demand import OnDemandReport, simulate_on_demand
+from coarse.protocol.features import part_of
 from coarse.simulation.sharded.modes import ShardedPolicy
-from coarse.simulation.sharded.report import ShardedReport
+from coarse.simulation.sharded.report import PredictedIteration, ShardedReport
 from coarse.simulation.sharded.scenario import CACHE_SHARE, ShardedScenario
 from coarse.strategy.named import BUILT_IN, mode_name, names_sharding, options_from, sharding_named
 from coarse.strategy.sharding import PREDICTED, SIMULATED, Fcdp, Fsdp, Sharding, name_of
@@ -23,7 +23,8 @@ AnyMode = str | Sharding
 
 NOTE = (
     "Sharded modes gather a block of layers at a time, in the precision of the compute, and take the same times of "
-    "compute; data-parallel ones synchronise gradients in fp32. LuWu's modes ask for other inputs."
+    "compute; data-parallel ones synchronise gradients in fp32. luwu moves bfloat16, and its states lie on the "
+    "optimizer node's disks; LuWu's baselines are asked for by themselves."
 )
 
 
@@ -77,7 +78,7 @@ def sharded_scenario(scenarios: Scenarios, mode: Sharding) -> ShardedScenario:
         own_model=scenarios.model,
         profile=profile,
         precision=profile.precision,
-        policy=ShardedPolicy(sharding=mode if mode.meets else Fsdp()),  # odc holds what fsdp does
+        policy=ShardedPolicy(sharding=mode if mode.meets else Fsdp()),  # the others hold what fsdp does
         batch=asked.batch,
         num_nodes=asked.nodes,
         gpus_per_node=asked.workers // asked.nodes,
@@ -96,8 +97,11 @@ def sharded_samples_s(
     return ranges.everywhere(scenarios, iteration_s, on_progress)
 
 
-def _run(scenario: ShardedScenario, mode: Sharding) -> ShardedReport | OnDemandReport:
-    return scenario.run() if mode.meets else simulate_on_demand(scenario)
+def _run(scenario: ShardedScenario, mode: Sharding) -> ShardedReport | PredictedIteration:
+    if mode.meets:
+        return scenario.run()
+    found: PredictedIteration = part_of(mode.predicts_by)(scenario)
+    return found
 
 
 def sharded_outcome(scenarios: Scenarios, mode: Sharding) -> ShardedOutcome:
@@ -107,10 +111,11 @@ def sharded_outcome(scenarios: Scenarios, mode: Sharding) -> ShardedOutcome:
         CapacityError: a GPU's memory is too small for it.
     """
     scenario = sharded_scenario(scenarios, mode)
-    memory = scenario.require_fit()
     report = _run(scenario, mode)
-    if isinstance(report, OnDemandReport):
-        uses = [("a node to others", report.sent_nbytes)]
+    own = report.memory if isinstance(report, PredictedIteration) else None
+    memory = scenario.require_fit() if own is None else own
+    if isinstance(report, PredictedIteration):
+        uses = [*report.uses]
     else:
         uses = [(link.name, nbytes) for link, nbytes in zip(scenario.machine.links, report.link_nbytes, strict=True)]
     return ShardedOutcome(

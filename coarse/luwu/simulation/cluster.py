@@ -1,7 +1,9 @@
 # Pure: no MPI, threads, clock or environment.
 """What a training in the network runs on, and what it trains: rates, all stated by the caller."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from coarse.luwu.store.layout import ALIGN_ELEMENTS, PagedModel, PagedTensor, PagedUnit, step_bytes
 from coarse.protocol.dtypes import DType
@@ -9,8 +11,12 @@ from coarse.protocol.dtypes import DType
 _STATES = 2
 _FORWARD_FLOPS = 2
 """Of a parameter and token."""
-_BYTES_PER_PULL = 2
+BYTES_PER_PULL = 2
 """Workers compute in bfloat16."""
+SUMS_BYTES = 10**12
+"""Of the optimizer node's memory for sums that wait: an assumption; LuWu does not state it."""
+CHUNKS_PER_BLOCK = 48
+"""Of a block, or of the largest one: by so much work on disks and links overlaps."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +35,57 @@ class PagedCluster:
     """Of the optimizer node's memory, for sums of gradients whose update has to wait."""
     updates_per_s: float = 10e9
     """Elements that the optimizer node steps."""
+
+    def disks_s(self, model: PagedModel) -> dict[str, float]:
+        """Return the seconds of a step by direction: two pulls and the states are read, all is written."""
+        rate = self.disk_bytes_per_s * self.num_disks
+        read, written = step_bytes(model, 0)
+        return {"reads": read / rate, "writes": written / rate}
+
+
+class Trained(Protocol):
+    """A model's blocks, and what computing each takes."""
+
+    @property
+    def num_blocks(self) -> int:
+        """Count the blocks."""
+        ...
+
+    @property
+    def input_bytes(self) -> int:
+        """Return the bytes of a block's input, which go to the host in forward and come back in backward."""
+        ...
+
+    def elements(self, block: int) -> int:
+        """Count a block's parameters."""
+        ...
+
+    def forward_s(self, cluster: PagedCluster, block: int) -> float:
+        """Return a block's seconds of forward."""
+        ...
+
+    def backward_s(self, cluster: PagedCluster, block: int) -> float:
+        """Return a block's seconds of backward."""
+        ...
+
+    def compute_s(self, cluster: PagedCluster) -> float:
+        """Return a step's seconds of compute."""
+        ...
+
+    def model(self) -> PagedModel:
+        """Return the blocks as an optimizer node keeps them."""
+        ...
+
+
+def model_of_blocks(elements: Sequence[int], chunks_per_block: int) -> PagedModel:
+    """Return blocks of so many parameters as an optimizer node keeps them; the largest has so many chunks."""
+    units = tuple(
+        PagedUnit(f"{number}", (PagedTensor(f"{number}.w", (count,)),)) for number, count in enumerate(elements)
+    )
+    chunk = -(-max(elements) // chunks_per_block // ALIGN_ELEMENTS) * ALIGN_ELEMENTS
+    return PagedModel(
+        units=units, pulled=DType.BFLOAT16, num_states=_STATES, chunk_elements=max(chunk, ALIGN_ELEMENTS)
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,11 +107,15 @@ class PagedTraining:
         """Of all blocks."""
         return self.num_blocks * self.block_elements
 
-    def forward_s(self, cluster: PagedCluster) -> float:
+    def elements(self, block: int) -> int:
+        """Of a block."""
+        return self.block_elements
+
+    def forward_s(self, cluster: PagedCluster, block: int = 0) -> float:
         """Of a block."""
         return _FORWARD_FLOPS * self.block_elements * self.tokens / cluster.worker_flops_per_s
 
-    def backward_s(self, cluster: PagedCluster) -> float:
+    def backward_s(self, cluster: PagedCluster, block: int = 0) -> float:
         """Of a block."""
         return self.forward_s(cluster) * (self.flops_per_token / _FORWARD_FLOPS - 1)
 
@@ -65,7 +126,7 @@ class PagedTraining:
     @property
     def input_bytes(self) -> int:
         """Of a block."""
-        return _BYTES_PER_PULL * self.input_elements
+        return BYTES_PER_PULL * self.input_elements
 
     def network_s(self, cluster: PagedCluster) -> float:
         """Of a step, the busier direction: every parameter is pulled twice."""
@@ -73,7 +134,7 @@ class PagedTraining:
 
     def link_s(self, cluster: PagedCluster) -> dict[str, float]:
         """Of a step, by direction: gradients up, parameters down twice; blocks' inputs pass the same bus, each way."""
-        nbytes, inputs = _BYTES_PER_PULL * self.num_parameters, self.num_blocks * self.input_bytes
+        nbytes, inputs = BYTES_PER_PULL * self.num_parameters, self.num_blocks * self.input_bytes
         rate = cluster.link_bytes_per_s
         return {"up": (nbytes + inputs) / rate, "down": (2 * nbytes + inputs) / rate}
 
@@ -83,15 +144,8 @@ class PagedTraining:
 
     def disks_s(self, cluster: PagedCluster) -> dict[str, float]:
         """Of a step, by direction: two pulls and the states are read, all is written."""
-        rate = cluster.disk_bytes_per_s * cluster.num_disks
-        read, written = step_bytes(self.model(), 0)
-        return {"reads": read / rate, "writes": written / rate}
+        return cluster.disks_s(self.model())
 
     def model(self) -> PagedModel:
         """As an optimizer node keeps it."""
-        units = tuple(
-            PagedUnit(f"{number}", (PagedTensor(f"{number}.w", (self.block_elements,)),))
-            for number in range(self.num_blocks)
-        )
-        chunk = -(-self.block_elements // self.chunks_per_block // ALIGN_ELEMENTS) * ALIGN_ELEMENTS
-        return PagedModel(units=units, pulled=DType.BFLOAT16, num_states=_STATES, chunk_elements=chunk)
+        return model_of_blocks([self.block_elements] * self.num_blocks, self.chunks_per_block)

@@ -8,17 +8,15 @@ from coarse.errors import CapacityError, ConfigError
 from coarse.hardware.gpt import gpt, gpt_shape
 from coarse.hardware.machine import Disks, Machine
 from coarse.hardware.models import Model
+from coarse.luwu.simulation.any_model import require_optimizer_node
 from coarse.luwu.simulation.baselines import simulate_baseline
 from coarse.luwu.simulation.capacity import LUWU, MODES, Capacity, Need
-from coarse.luwu.simulation.cluster import PagedCluster, PagedTraining
+from coarse.luwu.simulation.cluster import CHUNKS_PER_BLOCK, SUMS_BYTES, PagedCluster, PagedTraining
 from coarse.luwu.simulation.moves import BF16_BYTES, Baseline, BaselineCluster, moves_of
 from coarse.luwu.simulation.training import simulate
 
 PEAK_SHARE = 183 / 312
 """Of an A100's peak in bfloat16 what LuWu attains with OPT-175B (LuWu, figure 11a), where compute bounds it."""
-SUMS_BYTES = 10**12
-"""Of the optimizer node's memory for sums that wait: an assumption; LuWu does not state it."""
-CHUNKS_PER_BLOCK = 48
 MOST = 1 << 16
 
 
@@ -79,16 +77,7 @@ class PagedScenario:
             raise ConfigError(
                 f"{self.machine.name} has no network between its nodes; name a machine with network_wire", key="machine"
             )
-        if self.machine.tree_levels or self.machine.unlike_nodes:
-            raise ConfigError(
-                f"{self.machine.name} states [[tree_level]]s or [[node]]s, and LuWu's predictions take equal nodes on "
-                "a network that holds nobody back; name a machine without them",
-                key="machine",
-            )
-        if self.machine.disks is None:
-            raise ConfigError(
-                f"{self.machine.name} states no [disks]; add them to its file, or take the machine luwu", key="machine"
-            )
+        require_optimizer_node(self.machine)
 
     @property
     def disks(self) -> Disks:

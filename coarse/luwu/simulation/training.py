@@ -11,8 +11,9 @@ from collections import deque
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate
 
-from coarse.luwu.simulation.cluster import PagedCluster, PagedTraining
+from coarse.luwu.simulation.cluster import PagedCluster, Trained
 from coarse.luwu.store.commit import Commit, UnitVersion
 from coarse.luwu.store.instructions import (
     AddSum,
@@ -56,26 +57,27 @@ class StepTimes:
 class SimulatedTraining:
     """One training, step after step."""
 
-    def __init__(self, cluster: PagedCluster, training: PagedTraining, num_steps: int) -> None:
+    def __init__(self, cluster: PagedCluster, training: Trained, num_steps: int) -> None:
         self._cluster, self._training = cluster, training
         self._num_steps = num_steps
         model = self._model = training.model()
         self._layout = DiskLayout(model, 0, cluster.num_disks)
-        self._chunks_per_block = model.num_chunks(0)
-        num_in_memory = cluster.sums_bytes // (4 * training.block_elements)
+        self._num_chunks = [model.num_chunks(block) for block in range(training.num_blocks)]
+        sums_bytes = accumulate(4 * training.elements(block) for block in range(training.num_blocks))
+        num_in_memory = sum(nbytes <= cluster.sums_bytes for nbytes in sums_bytes)
         versions = tuple(UnitVersion(0, 0, (0,)) for _ in model.units)
         self._optimizer = PagedOptimizer(
             model, 0, Rules(in_backward=True), num_buffers=_BUFFERS_PER_DISK * cluster.num_disks,
-            num_window=BLOCKS_HELD * self._chunks_per_block,
-            in_memory=range(min(training.num_blocks, num_in_memory)),
+            num_window=BLOCKS_HELD * max(self._num_chunks),
+            in_memory=range(num_in_memory),
             resumed=Commit(sequence=0, run="", step=0, units=versions, workers=(b"",)),
         )  # fmt: skip
         self._log = OperationLog(1)
         self._queues: list[FolderQueues[Instruction]] = [FolderQueues(DEPTH) for _ in range(cluster.num_disks)]
         self._engine = Engine([])
-        self._chunks_there = 0
-        """Of the pulls, in order."""
         self._order = [*range(training.num_blocks), *reversed(range(training.num_blocks))]
+        self._chunks_ahead = 0
+        """That have been pulled and are of blocks that were not computed, which may be below those of the next one."""
         self._num_pulled = self._num_computed = 0
         """Blocks, over all steps."""
         self._is_computing = False
@@ -103,13 +105,15 @@ class SimulatedTraining:
             if place >= self._training.num_blocks:
                 self._move_input("down")
             self._num_pulled += 1
-        is_there = self._chunks_there >= self._chunks_per_block * (self._num_computed + 1)
+        place = self._num_computed % len(self._order)
+        unit = self._order[place]
+        is_there = self._chunks_ahead >= self._num_chunks[unit]
         if self._is_computing or not is_there or len(self._leaving) >= BLOCKS_HELD:
             return
-        place = self._num_computed % len(self._order)
         is_backward = place >= self._training.num_blocks
-        took_s = (self._training.backward_s if is_backward else self._training.forward_s)(self._cluster)
+        took_s = (self._training.backward_s if is_backward else self._training.forward_s)(self._cluster, unit)
         self._is_computing = True
+        self._chunks_ahead -= self._num_chunks[unit]
         self._work("worker", took_s, partial(self._computed, place, is_backward=is_backward))
 
     def _computed(self, place: int, *, is_backward: bool) -> None:
@@ -124,7 +128,7 @@ class SimulatedTraining:
         push = self._num_pushes
         self._num_pushes += 1
         self._ask(Push(unit, GRADIENTS, True), present=1)
-        self._leaving.append(self._chunks_per_block)
+        self._leaving.append(self._num_chunks[unit])
         for chunk, (begin, end) in enumerate(self._model.chunks(unit)):
             took_s = 2 * (end - begin) / self._cluster.link_bytes_per_s
             self._work("up", took_s, partial(self._arrived, push, chunk))
@@ -177,7 +181,7 @@ class SimulatedTraining:
         self._carry(self._optimizer.on_full(push, chunk))
 
     def _pulled(self, number: int) -> None:
-        self._chunks_there += 1
+        self._chunks_ahead += 1
         self._carry(self._optimizer.on_freed(number + 1))
 
     def _done(self, one: Instruction) -> None:
@@ -208,6 +212,6 @@ class SimulatedTraining:
         self._engine.work(processor, took_s, done)
 
 
-def simulate(cluster: PagedCluster, training: PagedTraining, *, num_steps: int = 5) -> StepTimes:
+def simulate(cluster: PagedCluster, training: Trained, *, num_steps: int = 5) -> StepTimes:
     """How long a step takes once all is under way."""
     return SimulatedTraining(cluster, training, num_steps).run()

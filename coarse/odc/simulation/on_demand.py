@@ -1,13 +1,12 @@
 # Pure: no MPI, threads, clock or environment.
 """Mode odc on a machine: minibatches of one microbatch, by the machines that run live."""
 
-from dataclasses import dataclass
-
 from coarse.errors import ConfigError
 from coarse.odc.layout import OdcDeclaration, OdcUnit
 from coarse.odc.simulation.machines import Microbatch, OdcRates, SimulatedOdc
 from coarse.protocol.dtypes import DType
 from coarse.protocol.plan import Placement
+from coarse.simulation.sharded.report import PredictedIteration
 from coarse.simulation.sharded.scenario import ShardedScenario
 from coarse.simulation.sharded.units import Unit
 from coarse.strategy.builtin import Coarse
@@ -21,22 +20,7 @@ _NUM_SLOTS = 4
 """Pieces of a worker that may be under way, as live."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class OnDemandReport:
-    """One minibatch."""
-
-    iteration_s: float
-    compute_s: float
-    sent_nbytes: float
-    """Bytes of the busiest node to others."""
-
-    @property
-    def exposed_s(self) -> float:
-        """Seconds that no computation hides."""
-        return self.iteration_s - self.compute_s
-
-
-def simulate_on_demand(scenario: ShardedScenario) -> OnDemandReport:
+def simulate_on_demand(scenario: ShardedScenario) -> PredictedIteration:
     """Simulate minibatches of a scenario in mode odc, with a memory device on each node, int64 sums and no cache.
 
     Raises:
@@ -71,10 +55,10 @@ def simulate_on_demand(scenario: ShardedScenario) -> OnDemandReport:
     work = Microbatch(tuple(unit.forward_s for unit in units), tuple(unit.backward_s for unit in units))
     compute_s = sum(unit.forward_s + unit.backward_s for unit in units)
     run = SimulatedOdc(placement, declaration, rates).run([[[work]] * num_workers] * _MINIBATCHES)
-    return OnDemandReport(
+    return PredictedIteration(
         iteration_s=run.ended_s[-1] - run.ended_s[-2],
         compute_s=compute_s,
-        sent_nbytes=max(run.sent_bytes) / _MINIBATCHES,
+        uses=(("a node to others", max(run.sent_bytes) / _MINIBATCHES),),
     )
 
 

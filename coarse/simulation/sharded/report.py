@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from coarse.hardware.accelerator import MemoryAccount
 from coarse.simulation.sharded.job import UnitPass
 from coarse.simulation.sharded.modes import Stream
 
@@ -46,6 +47,23 @@ class ShardedReport:
     def crossing_nbytes(self, *words: str) -> int:
         """Bytes that left nodes, of all nodes together, in moves named by one of the words; all, without words."""
         return sum(one.crossing_nbytes for one in self.moved if not words or one.what in words)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictedIteration:
+    """What a mode says of an iteration that is not run as gathers and reductions of groups (`Sharding.predicts_by`)."""
+
+    iteration_s: float
+    compute_s: float
+    uses: tuple[tuple[str, float], ...]
+    """Ways and their bytes."""
+    memory: MemoryAccount | None = None
+    """What a GPU holds; None: what it holds in mode fsdp."""
+
+    @property
+    def exposed_s(self) -> float:
+        """Seconds that no computation hides."""
+        return self.iteration_s - self.compute_s
 
 
 def rate_over_time(report: ShardedReport, edges_s: Sequence[float]) -> list[float]:

@@ -115,7 +115,7 @@ def test_a_picture_of_an_earlier_prediction_does_not_stay(tmp_path):
     ("arguments", "words"),
     [
         (("--modes", "luwu"), "unknown GPT 'resnet50'"),
-        (("--modes", "luwu,dense", "--model", "resnet50"), "got 'dense'; ask for other modes by themselves"),
+        (("--modes", "zero3,dense", "--model", "resnet50"), "got 'dense'; ask for other modes by themselves"),
         (("--modes", "zero3", "--model", "bert-large"), "unknown GPT 'bert-large'; there are"),
         (("--modes", "luwu", "--model", "8x512x7"), "hidden must be a multiple of the heads, got 512 and 7"),
         (("--model", "opt-30b", "--nodes", 2), "--nodes means nothing for LuWu's modes; leave it out"),
@@ -133,3 +133,24 @@ def test_what_makes_no_sense_ends_with_2(arguments, words, tmp_path):
     done = called(*arguments, "--out", tmp_path)
     assert done.exit_code == 2
     assert words in " ".join(done.output.split())
+
+
+def test_luwu_stands_in_one_table_with_modes_of_all_kinds(tmp_path):
+    disks = preset_path("luwu").read_text().partition("[disks]")[2].partition("\n\n")[0]
+    machine = tmp_path / "mine.toml"
+    machine.write_text(f"{preset_path('aws-p3').read_text()}\n[disks]{disks}\n")
+    own = "experiments/strategies/hierarchical.py:HierarchicalServer"
+    asked = ("--modes", f"coarse,fcdp,luwu,odc,{own}", "--samples", 0, "--workers", 4, "--nodes", 2, "--out", tmp_path)
+    done = called("--machine", machine, "--model", "resnet50", "--policy", "devices", *asked)
+    assert done.exit_code == 0, done.output
+    results = {row["name"]: row for row in json.loads((tmp_path / "run.json").read_text())["rows"]}
+    assert list(results) == ["coarse", "fcdp", "luwu", "odc", "HierarchicalServer"]
+    assert results["luwu"]["compute_s"] == pytest.approx(results["fcdp"]["compute_s"])
+    assert results["luwu"]["iteration_s"] >= results["luwu"]["compute_s"]
+    assert "luwu moves bfloat16" in " ".join(done.output.split())
+
+
+def test_luwu_beside_others_wants_a_machine_with_disks(tmp_path):
+    done = called("--machine", "aws-p3", "--model", "resnet50", "--modes", "coarse,luwu", "--out", tmp_path)
+    assert done.exit_code == 2
+    assert "mode luwu: aws-p3 states no [disks]" in done.output
