@@ -2,14 +2,15 @@
 
 from typing import TYPE_CHECKING
 
-from coarse.collectives.shared import SharedByGroups
-
-if TYPE_CHECKING:  # it starts MPI, which only init() may
+if TYPE_CHECKING:
+    from coarse.collectives.shared import SharedByGroups
     from coarse.runtime import Runtime
 
 
-def shared_by_groups(runtime: "Runtime") -> SharedByGroups:
+def shared_by_groups(runtime: "Runtime") -> "SharedByGroups":
     """Return what groups of a worker share; it ends when the worker leaves."""
+    from coarse.collectives.shared import SharedByGroups  # which needs MPI; an import must not start it
+
     if runtime.groups is None:
         client = runtime.require_client()
         runtime.groups = SharedByGroups(client, runtime.groups_comm, runtime.placement)

@@ -24,8 +24,9 @@ class GroupLane:
     round, makes no circle.
     """
 
-    def __init__(self, workers: tuple[int, ...], name: str) -> None:
-        """Open a group of these workers (`coarse.rank()`, in the group's order), which all of them do together."""
+    def __init__(self, workers: tuple[int, ...], name: str, num_facts: int = 0) -> None:
+        """Open a group of these workers (`coarse.rank()`, in the group's order), which all of them do together; see
+        GroupSteps for `num_facts`."""
         runtime = current()
         groups = shared_by_groups(runtime)
         self._link = runtime.require_client().link
@@ -38,7 +39,7 @@ class GroupLane:
 
         def open_group() -> None:
             comms = communicators(groups.worker_comm, workers, zlib.crc32(name.encode()) % _NUM_TAGS)
-            opened.append(GroupSteps(*comms, workers, f"process group {name!r}"))
+            opened.append(GroupSteps(*comms, workers, f"process group {name!r}", num_facts))
 
         self._progress.submit(self._lane, open_group, f"the opening of process group {name!r}", workers).wait()
         self.steps = opened[0]

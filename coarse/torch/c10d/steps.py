@@ -39,23 +39,30 @@ class GroupSteps:
         messages: another one like it, on which users choose the tags.
         workers: `coarse.rank()` of each rank.
         name: for errors.
+        num_facts: numbers that each rank tells in every statement beside what it calls.
     """
 
-    def __init__(self, comm: MPI.Intracomm, messages: MPI.Intracomm, workers: tuple[int, ...], name: str) -> None:
+    def __init__(
+        self, comm: MPI.Intracomm, messages: MPI.Intracomm, workers: tuple[int, ...], name: str, num_facts: int = 0
+    ) -> None:
         self._comm = comm
         self._messages = messages
         self._workers = workers
         self._name = name
+        self._num_facts = num_facts
+        self.num_meetings = 0
+        """How often all ranks have told one another what they call."""
         self.reduced_bytes = 0
         """What MPI was given to combine."""
         self.rank = comm.Get_rank()
         self.size = comm.Get_size()
 
-    # --- collectives; uint8 arrays are bytes of any type
+    # --- collectives; uint8 arrays are bytes of any type. `has_met`: `meet` was called for it
 
-    def all_reduce(self, array: Array, reduction: Reduction) -> Steps:
+    def all_reduce(self, array: Array, reduction: Reduction, *, has_met: bool = False) -> Steps:
         """Combine array (n,) in place on all ranks."""
-        yield from self._agree(CallKind.ALL_REDUCE, array, reduction=reduction)
+        if not has_met:
+            yield from self._agree(CallKind.ALL_REDUCE, array, reduction=reduction)
         wide = reduction.to_wire(array)
         self.reduced_bytes += wide.nbytes
         if self.size > 1:
@@ -75,10 +82,13 @@ class GroupSteps:
             yield Requests([self._comm.Ireduce(MPI.IN_PLACE, wide, op, root)])
         reduction.from_wire(wide, array, self.size)
 
-    def reduce_scatter(self, out: Array, full: Array, counts: Sequence[int], reduction: Reduction) -> Steps:
+    def reduce_scatter(
+        self, out: Array, full: Array, counts: Sequence[int], reduction: Reduction, *, has_met: bool = False
+    ) -> Steps:
         """Combine full (sum of counts,), and give rank r its counts[r] elements as out."""
-        digest = zlib.crc32(np.array(counts, np.int64).tobytes()) if len(set(counts)) > 1 else 0
-        yield from self._agree(CallKind.REDUCE_SCATTER, full, reduction=reduction, split=digest)
+        if not has_met:
+            digest = zlib.crc32(np.array(counts, np.int64).tobytes()) if len(set(counts)) > 1 else 0
+            yield from self._agree(CallKind.REDUCE_SCATTER, full, reduction=reduction, split=digest)
         wide = reduction.to_wire(full)
         self.reduced_bytes += wide.nbytes
         if self.size == 1:
@@ -88,15 +98,19 @@ class GroupSteps:
             yield Requests([self._comm.Ireduce_scatter(wide, combined, counts, _OPS[reduction.wire_operation])])
         reduction.from_wire(combined, out, self.size)
 
-    def broadcast(self, data: Array, element: int, root: int) -> Steps:
+    def broadcast(self, data: Array, element: int, root: int, *, has_met: bool = False) -> Steps:
         """Overwrite data (n,) uint8 with the root's."""
-        yield from self._agree(CallKind.BROADCAST, data, element=element, root=root)
+        if not has_met:
+            yield from self._agree(CallKind.BROADCAST, data, element=element, root=root)
         if self.size > 1:
             yield Requests([self._comm.Ibcast([data, MPI.BYTE], root)])
 
-    def all_gather(self, out: Array, own: Array, element: int, kind: CallKind = CallKind.ALL_GATHER) -> Steps:
+    def all_gather(
+        self, out: Array, own: Array, element: int, kind: CallKind = CallKind.ALL_GATHER, *, has_met: bool = False
+    ) -> Steps:
         """Fill out (p*n,) uint8 with all ranks' own (n,), which may be a part of it."""
-        yield from self._agree(kind, own, element=element)
+        if not has_met:
+            yield from self._agree(kind, own, element=element)
         place = out[self.rank * own.size : (self.rank + 1) * own.size]
         if own.size and place.ctypes.data != own.ctypes.data:
             place[:] = own
@@ -131,6 +145,10 @@ class GroupSteps:
                 f"{self._name}: rank {source} sends {lengths[source, 0, target]} bytes to rank {target}, which "
                 f"expects {lengths[target, 1, source]}; give all_to_all the sizes that the other ranks do"
             )
+        yield from self.exchange(out, received, own, sent)
+
+    def exchange(self, out: Array, received: Sequence[int], own: Array, sent: Sequence[int]) -> Steps:
+        """Do what `all_to_all` does among ranks that know from `meet` how many bytes each sends."""
         yield Requests([self._comm.Ialltoallv(_parts(own, sent), _parts(out, received))])
 
     def barrier(self) -> Steps:
@@ -165,6 +183,34 @@ class GroupSteps:
 
     # --- [Note: statements]
 
+    def meet(
+        self, statement: CallStatement, facts: Sequence[int]
+    ) -> Generator[Awaited, None, tuple[str | None, np.ndarray]]:
+        """Tell all ranks of a call, and facts of it: why their calls do not fit together, or None, and by rank its
+        facts, (p, num_facts) int64, zeros where a rank has told fewer."""
+        self.num_meetings += 1
+        rows = np.zeros((self.size, NUM_FIELDS + self._num_facts), np.int64)
+        rows[self.rank, :NUM_FIELDS] = statement.as_row()
+        rows[self.rank, NUM_FIELDS : NUM_FIELDS + len(facts)] = facts
+        messages = Messages()
+        for distance in range(1, self.size):
+            source = (self.rank - distance) % self.size
+            target = (self.rank + distance) % self.size
+            coming = self._comm.Irecv(rows[source], source, int(Tag.STATEMENT))
+            messages.add(coming, self._workers[source], rows)
+            going = self._comm.Isend(rows[self.rank], target, int(Tag.STATEMENT))
+            messages.add(going, self._workers[target], rows)
+        yield messages
+        return disagreement(rows[:, :NUM_FIELDS], self.rank), rows[:, NUM_FIELDS:]
+
+    def require_one_call(self, why: str | None) -> None:
+        """Raise MismatchError where `meet` has found that calls do not fit together."""
+        if why is not None:
+            raise MismatchError(
+                f"{self._name}: rank {self.rank} and others differ: {why}; "
+                "let all ranks of the group call the same collective with tensors of one size and type"
+            )
+
     def _agree(
         self,
         kind: CallKind,
@@ -175,33 +221,29 @@ class GroupSteps:
         root: int = -1,
         split: int = 0,
     ) -> Steps:
-        if reduction is not None:
-            element = element_number(reduction.element)
-        statement = CallStatement(
-            kind=kind,
-            element=element,
-            op=-1 if reduction is None else int(reduction.operation),
-            root=root,
-            nbytes=0 if array is None else array.nbytes,
-            split=split,
-        )
-        rows = np.empty((self.size, NUM_FIELDS), np.int64)
-        rows[self.rank] = statement.as_row()
-        messages = Messages()
-        for distance in range(1, self.size):
-            source = (self.rank - distance) % self.size
-            target = (self.rank + distance) % self.size
-            coming = self._comm.Irecv(rows[source], source, int(Tag.STATEMENT))
-            messages.add(coming, self._workers[source], rows)
-            going = self._comm.Isend(rows[self.rank], target, int(Tag.STATEMENT))
-            messages.add(going, self._workers[target], rows)
-        yield messages
-        why = disagreement(rows, self.rank)
-        if why is not None:
-            raise MismatchError(
-                f"{self._name}: rank {self.rank} and others differ: {why}; "
-                "let all ranks of the group call the same collective with tensors of one size and type"
-            )
+        statement = statement_of(kind, array, element=element, reduction=reduction, root=root, split=split)
+        why, _ = yield from self.meet(statement, ())
+        self.require_one_call(why)
+
+
+def statement_of(
+    kind: CallKind,
+    array: Array | None,
+    *,
+    element: int = -1,
+    reduction: Reduction | None = None,
+    root: int = -1,
+    split: int = 0,
+) -> CallStatement:
+    """Return what a rank says of a collective of `array`, of elements of this number or those of a reduction."""
+    return CallStatement(
+        kind=kind,
+        element=element if reduction is None else element_number(reduction.element),
+        op=-1 if reduction is None else int(reduction.operation),
+        root=root,
+        nbytes=0 if array is None else array.nbytes,
+        split=split,
+    )
 
 
 class _Arrival:

@@ -19,15 +19,18 @@ from coarse.torch.c10d.lane import GroupLane
 from coarse.torch.c10d.reduction import Operation
 from coarse.torch.c10d.sparse import settled, sum_sparse, sum_those_that_are_sparse
 from coarse.torch.c10d.staging import Copies, Target, brought, element_label, read, require_dense
-from coarse.torch.c10d.steps import Steps
+from coarse.torch.c10d.statement import CallKind, CallStatement
+from coarse.torch.c10d.steps import Steps, statement_of
 from coarse.torch.names import OrderedNames
 from coarse.torch.on_gpu import use_in_this_stream
 
 T = TypeVar("T")
 _TEXT_BYTES = 512
 """Room for what a rank says of its call where ranks differ."""
-_NUM_FACTS = 4
-"""What a member tells of a call beside its counts."""
+_NUM_FACTS = 5
+"""What a member tells of a call beside its counts; nothing but zeros where it calls a barrier, or sums sparse ones."""
+_HAS_FACTS = 1
+"""The first of them."""
 
 
 class Arriving(Generic[T]):
@@ -72,7 +75,7 @@ class Group:
         assert worker is not None
         self._rank, self._size = workers.index(worker), len(workers)
         self._timeout = timedelta(seconds=current().config.stall_timeout_s)
-        self._lane = GroupLane(workers, name)
+        self._lane = GroupLane(workers, name, _NUM_FACTS + self._size)
         self._names = OrderedNames(worker)
 
     def close(self) -> None:
@@ -87,16 +90,19 @@ class Group:
         real, reduction = reduction_of(tensor, operation)
         copies = Copies()
         target = copies.target(real, is_read=True)
-        combine = self._lane.steps.all_reduce(target.array.view(reduction.storage), reduction)
-        return self._alike(tensor, key, combine, copies, target, timeout)
+        array = target.array.view(reduction.storage)
+        combine = self._lane.steps.all_reduce(array, reduction, has_met=True)
+        statement = statement_of(CallKind.ALL_REDUCE, array, reduction=reduction)
+        return self._alike(tensor, key, statement, combine, copies, target, timeout)
 
     def copy_from(self, root: int, tensor: torch.Tensor, key: str) -> Arriving[torch.Tensor]:
         """The tensor of the member `root`, written into the others'."""
         require_dense([tensor], key)
         copies = Copies()
         target = copies.target(tensor, is_read=root == self._rank)
-        copy = self._lane.steps.broadcast(target.array, number_of(tensor), root)
-        return self._alike(tensor, key, copy, copies, target)
+        copy = self._lane.steps.broadcast(target.array, number_of(tensor), root, has_met=True)
+        statement = statement_of(CallKind.BROADCAST, target.array, element=number_of(tensor), root=root)
+        return self._alike(tensor, key, statement, copy, copies, target)
 
     def gather_rows(self, tensor: torch.Tensor, key: str) -> Arriving[torch.Tensor]:
         """All members' tensors end to end along the first dimension, in which alone they may differ."""
@@ -106,7 +112,7 @@ class Group:
         mine = copies.read(own)
 
         def steps(found: list[torch.Tensor]) -> Steps:
-            counts = yield from self._meet(key, own, [own.shape[0]])
+            counts = yield from self._meet(CallStatement(kind=CallKind.ALL_GATHER), key, own, [own.shape[0]])
             rows: list[int] = counts[:, 0].tolist()
             gathered = torch.empty((sum(rows), *own.shape[1:]), dtype=own.dtype, device="cpu")
             yield from copies.arrive()
@@ -128,13 +134,13 @@ class Group:
         mine = copies.read(own)
 
         def steps(found: list[tuple[torch.Tensor, torch.Tensor]]) -> Steps:
-            counts = yield from self._meet(key, own, splits)
+            counts = yield from self._meet(CallStatement(kind=CallKind.ALL_TO_ALL), key, own, splits)
             rows: list[int] = counts[:, self._rank].tolist()
             out = torch.empty((sum(rows), *own.shape[1:]), dtype=own.dtype, device="cpu")
             row_bytes = _row_bytes(own)
             received, sent = [n * row_bytes for n in rows], [n * row_bytes for n in splits]
             yield from copies.arrive()
-            yield from self._lane.steps.all_to_all(read(out), received, mine, sent, number_of(own))
+            yield from self._lane.steps.exchange(read(out), received, mine, sent)
             yield from copies.deliver([])
             found.append((brought(out, tensor), torch.tensor(rows, dtype=torch.int64, device="cpu")))
 
@@ -148,14 +154,16 @@ class Group:
         mine, rows = copies.read(own), rows_of(own.shape[0], self._size)
 
         def steps(found: list[torch.Tensor]) -> Steps:
-            yield from self._meet(key, own, [own.shape[0]], are_equal=True)
             out = torch.empty((rows[self._rank], *own.shape[1:]), dtype=own.dtype, device="cpu")
             real, reduction = reduction_of(out, operation)
+            statement = statement_of(CallKind.REDUCE_SCATTER, mine, reduction=reduction)
+            yield from self._meet(statement, key, own, [own.shape[0]], are_equal=True)
             scale = own[:1].numel() * (2 if own.is_complex() else 1)
             target = read(real).view(reduction.storage)
             yield from copies.arrive()
             full = mine.view(reduction.storage)
-            yield from self._lane.steps.reduce_scatter(target, full, [scale * count for count in rows], reduction)
+            counts = [scale * count for count in rows]
+            yield from self._lane.steps.reduce_scatter(target, full, counts, reduction, has_met=True)
             yield from copies.deliver([])
             found.append(brought(out, tensor))
 
@@ -213,6 +221,7 @@ class Group:
         self,
         tensor: torch.Tensor,
         key: str,
+        statement: CallStatement,
         data: Steps,
         copies: Copies,
         target: Target,
@@ -223,7 +232,7 @@ class Group:
         target.note_overwritten()
 
         def steps(found: list[torch.Tensor]) -> Steps:
-            yield from self._meet(key, own, [rows], are_equal=True)
+            yield from self._meet(statement, key, own, [rows], are_equal=True)
             yield from copies.arrive()
             yield from data
             yield from copies.deliver([target])
@@ -240,22 +249,22 @@ class Group:
         return Arriving(pending, found, partial(self._names.waited_for, number))
 
     def _meet(
-        self, key: str, own: torch.Tensor, counts: Sequence[int], *, are_equal: bool = False
+        self, statement: CallStatement, key: str, own: torch.Tensor, counts: Sequence[int], *, are_equal: bool = False
     ) -> Generator[Awaited, None, np.ndarray]:
-        """Tell all members of a call; all of their counts, (size, size) int64, zeros where there are fewer.
+        """Tell all members of a call, once; all of their counts, (size, size) int64, zeros where there are fewer.
 
         `are_equal`: members must have the same counts.
         """
         row_shape = zlib.crc32(json.dumps(list(own.shape[1:])).encode())
-        header = np.zeros(_NUM_FACTS + self._size, np.int64)
-        header[:_NUM_FACTS] = zlib.crc32(key.encode()), number_of(own), own.dim(), row_shape
-        header[_NUM_FACTS : _NUM_FACTS + len(counts)] = counts
-        headers = np.empty((self._size, len(header)), np.int64)
-        yield from self._lane.steps.all_gather(_bytes(headers), _bytes(header), -1)
-        alike = headers if are_equal else headers[:, :_NUM_FACTS]
+        facts = (_HAS_FACTS, zlib.crc32(key.encode()), number_of(own), own.dim(), row_shape, *counts)
+        why, told = yield from self._lane.steps.meet(statement, facts)
+        if not told[:, 0].all():  # who calls a barrier tells no more
+            self._lane.steps.require_one_call(why)
+        alike = told if are_equal else told[:, :_NUM_FACTS]
         if (alike != alike[0]).any():
             yield from self._differ(key, own)
-        return headers[:, _NUM_FACTS:]
+        self._lane.steps.require_one_call(why)
+        return told[:, _NUM_FACTS:]
 
     def _differ(self, key: str, own: torch.Tensor) -> Steps:
         """Raise MismatchError with what each member calls."""
@@ -277,7 +286,7 @@ class Group:
         as the one with most has."""
         padded = np.zeros((self._size, max(rows) * row_bytes), np.uint8)
         padded[self._rank, : mine.size] = mine
-        yield from self._lane.steps.all_gather(padded.reshape(-1), padded[self._rank], -1)
+        yield from self._lane.steps.all_gather(padded.reshape(-1), padded[self._rank], -1, has_met=True)
         begin = 0
         for member, count in enumerate(rows):
             nbytes = count * row_bytes

@@ -8,6 +8,7 @@ import torch
 
 import coarse
 import coarse.torch as ct
+from coarse.torch.groups.process_sets import group_of
 from tests.mpi.torch.drawn import RANK, SIZE, TYPES, drawn, of_all, require_equal
 from tests.support.claims import raises
 
@@ -250,7 +251,51 @@ def process_sets_call_among_themselves() -> None:
         ct.add_process_set([0, SIZE])
 
 
+def each_collective_of_a_process_set_meets_once_before_its_data() -> None:
+    process_set = ct.add_process_set(range(SIZE)) if SIZE > 1 else ct.global_process_set
+    steps = group_of(process_set)._lane.steps
+    own = torch.ones(SIZE, 2)
+    calls = {
+        "allreduce": lambda: ct.allreduce_async(own, op=ct.Product, process_set=process_set),
+        "broadcast": lambda: ct.broadcast_async(own, 0, process_set=process_set),
+        "allgather": lambda: ct.allgather_async(own[: RANK + 1], process_set=process_set),
+        "alltoall": lambda: ct.alltoall_async(own, [1] * SIZE, process_set=process_set),
+        "reducescatter": lambda: ct.reducescatter_async(own, op=ct.Sum, process_set=process_set),
+    }
+    for kind, call in calls.items():
+        before = steps.num_meetings
+        call().wait()
+        assert steps.num_meetings == before + 1, kind
+    if SIZE > 1:
+        ct.remove_process_set(process_set)
+
+
+def members_that_mean_other_collectives_by_one_name_are_told() -> None:
+    if SIZE == 1:
+        return
+    from coarse.torch.c10d.reduction import Operation  # which needs MPI
+
+    group, tensor = group_of(ct.global_process_set), torch.ones(SIZE, 2)
+    with raises(coarse.MismatchError, "all_reduce", "broadcast"):
+        if RANK == 0:
+            group.copy_from(0, tensor, "one").wait()
+        else:
+            group.reduce_in_place(tensor, Operation.SUM, "one").wait()
+    with raises(coarse.MismatchError, "reduction"):
+        group.reduce_in_place(tensor, Operation.SUM if RANK == 0 else Operation.MAX, "two").wait()
+    with raises(coarse.MismatchError, "root 0", "root 1"):
+        group.copy_from(min(RANK, 1), tensor, "three").wait()
+    with raises(coarse.MismatchError, "barrier"):
+        if RANK == 0:
+            group.barrier()
+        else:
+            group.gather_rows(tensor, "four").wait()
+    assert ct.allgather_async(torch.tensor([RANK])).wait().tolist() == list(range(SIZE))
+
+
 CLAIMS = [
+    each_collective_of_a_process_set_meets_once_before_its_data,
+    members_that_mean_other_collectives_by_one_name_are_told,
     an_allgather_takes_any_number_of_rows,
     a_broadcast_takes_any_type_and_may_be_asynchronous,
     an_alltoall_splits_as_it_is_told,
