@@ -7,14 +7,15 @@ import hashlib
 import os
 import secrets
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
 from mpi4py import MPI
 
-from coarse import errors
-from coarse.errors import CoarseError, ConfigError
+from coarse.errors import ConfigError
+from coarse.protocol.agreement import settled
 from coarse.protocol.config import Config, load_config
 from coarse.protocol.plan import Cluster
 from coarse.protocol.statement import Statement, settle
@@ -25,27 +26,17 @@ Made = TypeVar("Made")
 
 def agree(world: MPI.Comm, error: Exception | None) -> None:
     """Raise on all ranks what any rank found wrong, in the words of the lowest."""
-    said = "" if error is None else f"{type(error).__name__}\0{error}"
-    for rank, text in enumerate(_gather_texts(world, said)):
-        if not text:
-            continue
-        if error is not None and rank == world.Get_rank():
+
+    def check() -> None:
+        if error is not None:
             raise error
-        kind, message = text.split("\0", 1)
-        found: type[CoarseError] = getattr(errors, kind, ConfigError)
-        raise found(f"rank {rank} reports: {message}")
+
+    made_by_all(world, check)
 
 
 def made_by_all(world: MPI.Comm, make: Callable[[], Made]) -> Made:
     """What every rank makes for itself, or an error on all of them."""
-    made, error = None, None
-    try:
-        made = make()
-    except (CoarseError, OSError) as refused:
-        error = refused
-    agree(world, error)
-    assert made is not None
-    return made
+    return settled(make, partial(_gather_texts, world), range(world.Get_size()), world.Get_rank())
 
 
 def agree_on_config(

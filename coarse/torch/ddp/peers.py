@@ -9,10 +9,10 @@ import torch
 
 from coarse.errors import ConfigError
 from coarse.gpu.interface import is_on_gpu
-from coarse.parallel.data.alike import Entries
 from coarse.parallel.data.choice import reducer_of
 from coarse.parallel.data.reducer import Flight, Reducer, ReducerSource
 from coarse.parallel.data.roll_call import RollCall
+from coarse.protocol.agreement import Entries
 from coarse.protocol.dtypes import DType, Op
 from coarse.protocol.records import Descriptor
 from coarse.session import current, is_initialized

@@ -5,17 +5,16 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Sequence
-from itertools import zip_longest
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import torch.distributed as dist
 
 import coarse
-from coarse import errors
-from coarse.errors import CoarseError, ConfigError, MismatchError
+from coarse.errors import ConfigError, MismatchError
 from coarse.parallel.groups import shared_by_groups
 from coarse.parallel.sharded.transfers import Phase
+from coarse.protocol.agreement import first_lines_apart, settled
 from coarse.session import current
 
 if TYPE_CHECKING:
@@ -80,22 +79,7 @@ def bytes_between_nodes() -> dict[str, tuple[int, int]]:
 
 def settle(group: WorkerGroup, check: Callable[[], Found]) -> Found:
     """What `check` returns; where it raises on any member, all raise alike, in the words of the lowest."""
-    found, error = None, None
-    try:
-        found = check()
-    except CoarseError as refused:
-        error = refused
-    said = "" if error is None else f"{type(error).__name__}\0{error}"
-    for rank, text in enumerate(_gather_texts(group, said, "agreement on errors")):
-        if not text:
-            continue
-        if error is not None and rank == group.rank:
-            raise error
-        kind, _, message = text.partition("\0")
-        raised: type[CoarseError] = getattr(errors, kind, ConfigError)
-        raise raised(f"rank {group.ranks[rank]} reports: {message}")
-    assert found is not None
-    return found
+    return settled(check, lambda text: _gather_texts(group, text, "agreement on errors"), group.ranks, group.rank)
 
 
 def require_same(group: WorkerGroup, statement: Sequence[str], what: str) -> None:
@@ -108,9 +92,7 @@ def require_same(group: WorkerGroup, statement: Sequence[str], what: str) -> Non
         return
     num_bytes = max(int(other.split(" ")[1]) for other in found)
     lines = [told.split("\n") for told in _gather_texts(group, text, f"what differs in {what}", num_bytes)]
-    first, other = lines[0], lines[differing]
-    place = next(place for place, pair in enumerate(zip_longest(first, other)) if pair[0] != pair[1])
-    said = [told[place] if place < len(told) else "nothing more" for told in (first, other)]
+    said = first_lines_apart(lines[0], lines[differing])
     raise MismatchError(
         f"{what} differs between workers: rank {group.ranks[0]} has {said[0]!r}, rank {group.ranks[differing]} has "
         f"{said[1]!r}; build and shard the same model on all workers, in the same order"

@@ -5,7 +5,8 @@ from collections.abc import Mapping
 import torch
 
 from coarse.errors import MismatchError
-from coarse.parallel.data.alike import Entries, first_difference, require_same
+from coarse.parallel.data.alike import require_same
+from coarse.protocol.agreement import Entries, first_difference
 from coarse.session import current
 from coarse.torch.broadcasting import broadcast_tensors
 from coarse.torch.groups.moving import broadcast_async_

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from coarse.luwu.store.fixed_point import adder_of
 from coarse.luwu.switch import Switch
-from coarse.parallel.data.alike import first_difference
 from coarse.parallel.data.byte_stream import capacity_of, cut
+from coarse.protocol.agreement import first_difference
 from coarse.protocol.dtypes import DType, Op
 from coarse.torch.ddp import buckets
 from coarse.torch.ddp.buckets import BucketOfCopies, BucketOfViews, plan_buckets
