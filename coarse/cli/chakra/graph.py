@@ -1,4 +1,3 @@
-# Pure: no MPI, threads, clock or environment.
 """The graph of a trace's nodes: that it is one, and the order in which they may run."""
 
 import heapq

@@ -1,30 +1,15 @@
-# Pure: no MPI, threads, clock or environment.
-"""Chakra's messages: a node with its attributes, to and from bytes.
+"""Chakra's nodes with their attributes, to and from the bytes of a file.
 
-Numbers of fields, types of nodes and of collectives are those of MLCommons' schema (mlcommons/chakra,
-schema/protobuf/et_def.proto). Fields that a step of training does not need (lists, outputs, storage) are passed over.
+Types of nodes and of collectives are those of MLCommons' schema (mlcommons/chakra, schema/protobuf/et_def.proto). A
+file has messages one after another, each behind its length. protobuf comes with the extra `report`, so it is imported
+where bytes are made or read.
 """
 
-import struct
+import io
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import NamedTuple
-
-from coarse.cli.chakra.wire import (
-    Wire,
-    WireError,
-    bytes_field,
-    delimited,
-    double_field,
-    fields,
-    packed,
-    read_varint,
-    signed,
-    unpacked,
-    varint_field,
-)
+from typing import Any, NamedTuple
 
 VERSION = "1.0.0"
 """Of the schema, as it stands in the first message."""
@@ -108,160 +93,104 @@ class TraceFileError(ValueError):
         super().__init__(f"record {record} (byte {offset}): {reason}")
 
 
-def encoded(nodes: Iterable[Node], about: Mapping[str, Value]) -> Iterator[bytes]:
-    """A file's pieces: the metadata with its attributes, then each node."""
-    attributes = (bytes_field(2, _of_attribute(name, value)) for name, value in about.items())
-    yield delimited(bytes_field(1, VERSION.encode()) + b"".join(attributes))
+def encoded(nodes: Iterable[Node], about: Mapping[str, Value]) -> bytes:
+    """Return a file: the metadata with its attributes, then each node."""
+    from google.protobuf import proto
+
+    from coarse.cli.chakra import schema
+
+    file = io.BytesIO()
+    attributes = [schema.Attribute(**_of_attribute(name, value)) for name, value in about.items()]
+    proto.serialize_length_prefixed(schema.Metadata(version=VERSION, attr=attributes), file)
     for node in nodes:
-        yield delimited(_of_node(node))
+        message = schema.NodeMessage(
+            id=node.id, name=node.name, type=node.type, ctrl_deps=node.ctrl_deps, data_deps=node.data_deps,
+            start_time_micros=node.start_us, duration_micros=node.duration_us,
+            attr=[schema.Attribute(**_of_attribute(name, value)) for name, value in node.attributes.items()],
+        )  # fmt: skip
+        proto.serialize_length_prefixed(message, file)
+    return file.getvalue()
 
 
 def decoded(data: bytes) -> Iterator[Node]:
-    """The nodes of a file.
+    """Give the nodes of a file.
 
     Raises:
         TraceFileError: bytes that are no messages, or that end within one.
     """
-    for record, offset, message in _records(data):
-        if record > 1:
-            with _named(record, offset):
-                node = _node(message, record)
-            yield node
+    from coarse.cli.chakra import schema
+
+    file = io.BytesIO(data)
+    if _read(file, schema.Metadata, 1) is None:
+        return
+    record = 2
+    while (message := _read(file, schema.NodeMessage, record)) is not None:
+        yield _node(message, record)
+        record += 1
 
 
 def metadata_of(data: bytes) -> Mapping[str, Value]:
-    """The attributes of a file's first message, as far as they are no lists.
+    """Return the attributes of a file's first message, as far as they are no lists.
 
     Raises:
         TraceFileError: bytes that do not begin with it.
     """
-    attributes: dict[str, Value] = {}
-    for record, offset, message in _records(data):
-        with _named(record, offset):
-            for number, wire, value in fields(message):
-                if number > 2 or wire is not Wire.BYTES:
-                    raise WireError(f"a trace begins with its metadata (version, attributes), got a field {number}")
-                if number == 2:
-                    attributes |= _attribute(_bytes(number, value))
-        return attributes
-    raise TraceFileError(1, 0, "the file is empty, and a trace begins with its metadata")
+    from google.protobuf.unknown_fields import UnknownFieldSet
+
+    from coarse.cli.chakra import schema
+
+    metadata = _read(io.BytesIO(data), schema.Metadata, 1)
+    if metadata is None:
+        raise TraceFileError(1, 0, "the file is empty, and a trace begins with its metadata")
+    others = [each.field_number for each in UnknownFieldSet(metadata)]
+    if others:
+        reason = f"a trace begins with its metadata (version, attributes), got a field {others[0]}"
+        raise TraceFileError(1, 0, reason)
+    return _attributes(metadata.attr)
 
 
-def _records(data: bytes) -> Iterator[tuple[int, int, bytes]]:
-    """(number from 1, offset, message) of each record."""
-    at, record = 0, 0
-    while at < len(data):
-        record += 1
-        begin = at
-        with _named(record, begin):
-            length, at = read_varint(data, at)
-            if at + length > len(data):
-                raise WireError(f"it has {length} bytes, and the file ends after {len(data) - at} of them")
-        yield record, begin, data[at : at + length]
-        at += length
+def _read(file: io.BytesIO, kind: Any, record: int) -> Any:  # noqa: ANN401
+    """Return the next message, None at the file's end."""
+    from google.protobuf import proto
+    from google.protobuf.message import DecodeError
 
-
-@contextmanager
-def _named(record: int, offset: int) -> Iterator[None]:
-    """Turn wrong bytes into an error that says where they are."""
+    offset = file.tell()
     try:
-        yield
-    except (WireError, UnicodeDecodeError, struct.error) as error:
-        raise TraceFileError(record, offset, str(error)) from error
+        return proto.parse_length_prefixed(kind, file)
+    except (DecodeError, EOFError, ValueError) as error:
+        begins = "a trace begins with its metadata, and " if record == 1 else ""
+        raise TraceFileError(record, offset, f"{begins}this ends too early, or is no message ({error})") from error
 
 
-def _of_node(node: Node) -> bytes:
-    parts = [varint_field(1, node.id)] if node.id else []
-    parts += [bytes_field(2, node.name.encode()), varint_field(3, node.type)]
-    for number, deps in ((4, node.ctrl_deps), (5, node.data_deps)):
-        if deps:
-            parts.append(bytes_field(number, packed(deps)))
-    for number, value in ((6, node.start_us), (7, node.duration_us)):
-        if value:
-            parts.append(varint_field(number, value))
-    parts += [bytes_field(10, _of_attribute(name, value)) for name, value in node.attributes.items()]
-    return b"".join(parts)
-
-
-def _of_attribute(name: str, value: Value) -> bytes:
-    named = bytes_field(1, name.encode())
+def _of_attribute(name: str, value: Value) -> dict[str, Any]:
+    """Return the fields of an attribute."""
     match value:
         case bool():
-            return named + varint_field(27, value)
+            return {"name": name, "bool_val": value}
         case float():
-            return named + double_field(3, value)
+            return {"name": name, "double_val": value}
         case str():
-            return named + bytes_field(29, value.encode())
+            return {"name": name, "string_val": value}
         case Int64(number):
-            return named + varint_field(9, number)
+            return {"name": name, "int64_val": number}
         case _:
-            return named + varint_field(13, value)
+            return {"name": name, "uint64_val": value}
 
 
-def _node(message: bytes, record: int) -> Node:
-    numbers: dict[int, int] = {}
-    deps: dict[int, list[int]] = {4: [], 5: []}
-    attributes: dict[str, Value] = {}
-    name, shapes, types = "", "", ""
-    for number, _, value in fields(message):
-        if number in (1, 3, 6, 7):
-            numbers[number] = _int(number, value)
-        elif number == 2:
-            name = _bytes(number, value).decode()
-        elif number in deps:
-            deps[number] += [value] if isinstance(value, int) else unpacked(value)
-        elif number == 8:
-            shapes, types = _shapes_and_types(_bytes(number, value))
-        elif number == 10:
-            attributes |= _attribute(_bytes(number, value))
+def _node(message: Any, record: int) -> Node:  # noqa: ANN401
     return Node(
-        id=numbers.get(1, 0), name=name, type=numbers.get(3, 0), ctrl_deps=tuple(deps[4]), data_deps=tuple(deps[5]),
-        start_us=numbers.get(6, 0), duration_us=numbers.get(7, 0), input_shapes=shapes, input_types=types,
-        attributes=attributes, record=record,
+        id=message.id, name=message.name, type=message.type, ctrl_deps=tuple(message.ctrl_deps),
+        data_deps=tuple(message.data_deps), start_us=message.start_time_micros, duration_us=message.duration_micros,
+        input_shapes=message.inputs.shapes, input_types=message.inputs.types, attributes=_attributes(message.attr),
+        record=record,
     )  # fmt: skip
 
 
-def _shapes_and_types(message: bytes) -> tuple[str, str]:
-    texts = {number: value for number, _, value in fields(message) if number in (2, 3)}
-    return _bytes(2, texts.get(2, b"")).decode(), _bytes(3, texts.get(3, b"")).decode()
-
-
-_SIGNED = (7, 9)
-_UNSIGNED = (11, 13)
-_ZIGZAG = (15, 17)
-_FIXED = {3: "<d", 5: "<f", 19: "<I", 21: "<Q", 23: "<i", 25: "<q"}
-
-
-def _attribute(message: bytes) -> dict[str, Value]:
-    """Its name and value; nothing of a list, and of one without a value zero, which protobuf leaves out."""
-    name = ""
-    value: Value | None = None
-    for number, _, found in fields(message):
-        if number == 1:
-            name = _bytes(number, found).decode()
-        elif number in _SIGNED:
-            value = signed(_int(number, found))
-        elif number in _UNSIGNED:
-            value = _int(number, found)
-        elif number in _ZIGZAG:
-            raw = _int(number, found)
-            value = raw >> 1 ^ -(raw & 1)
-        elif number in _FIXED:
-            (value,) = struct.unpack(_FIXED[number], _bytes(number, found))
-        elif number == 27:
-            value = bool(_int(number, found))
-        elif number == 29:
-            value = _bytes(number, found).decode()
-    return {} if value is None else {name: value}
-
-
-def _int(number: int, value: int | bytes) -> int:
-    if not isinstance(value, int):
-        raise WireError(f"field {number} must be a whole number, got {len(value)} bytes")
-    return value
-
-
-def _bytes(number: int, value: int | bytes) -> bytes:
-    if isinstance(value, int):
-        raise WireError(f"field {number} must be bytes, got the number {value}")
-    return value
+def _attributes(messages: Iterable[Any]) -> dict[str, Value]:
+    """Return names and values; nothing of a list, and nothing of one without a value."""
+    found: dict[str, Value] = {}
+    for each in messages:
+        kind = each.WhichOneof("value")
+        if kind not in (None, "bool_list"):
+            found[each.name] = getattr(each, kind)
+    return found

@@ -47,7 +47,7 @@ def write_chakra(run: Run, folder: Path) -> Iterator[Path]:
         for rank, worker in enumerate(workers):
             path = folder / f"{mode}.{rank}.et"
             unfinished = path.with_name(f"{path.name}.tmp")
-            unfinished.write_bytes(b"".join(encoded(graph_of(worker), about)))
+            unfinished.write_bytes(encoded(graph_of(worker), about))
             yield unfinished.replace(path)
 
 

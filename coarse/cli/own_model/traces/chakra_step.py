@@ -1,4 +1,3 @@
-# Pure: no MPI, threads, clock or environment.
 """A step of a Chakra trace: the gradients that its collectives sum, and when compute had them.
 
 [Note: a graph as a step] The graph runs as on a worker whose communication takes no time: one compute node at a time on
