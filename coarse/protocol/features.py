@@ -28,6 +28,8 @@ class FeatureSpec:
     """Called with a DeviceKit, gives a FeatureMachine (coarse.proxy.feature)."""
     executor: str = ""
     """Called with that machine and a ServiceKit, gives a FeatureExecutor (coarse.proxy.executor)."""
+    costs: str = ""
+    """By class of an instruction what it costs (coarse.protocol.costs), for drivers that keep modelled time."""
 
 
 _specs: dict[str, FeatureSpec] = {
@@ -38,18 +40,21 @@ _specs: dict[str, FeatureSpec] = {
             records="coarse.snapshots.records:RECORDS",
             machine="coarse.snapshots.device:machine_of",
             executor="coarse.snapshots.executor:executor_of",
+            costs="coarse.snapshots.costs:COSTS",
         ),
         FeatureSpec(
             name="odc",
             records="coarse.odc.records:RECORDS",
             machine="coarse.odc.device.models:machine_of",
             executor="coarse.odc.device.executor:executor_of",
+            costs="coarse.odc.costs:COSTS",
         ),
         FeatureSpec(
             name="luwu",
             records="coarse.luwu.records:RECORDS",
             machine="coarse.luwu.device.models:machine_of",
             executor="coarse.luwu.device.executor:executor_of",
+            costs="coarse.luwu.costs:COSTS",
         ),
     )
 }

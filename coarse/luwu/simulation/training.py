@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
 
+from coarse.luwu.costs import COSTS
 from coarse.luwu.simulation.cluster import PagedCluster, Trained
 from coarse.luwu.store.commit import Commit, UnitVersion
 from coarse.luwu.store.instructions import (
@@ -31,6 +32,7 @@ from coarse.luwu.store.layout import DiskLayout
 from coarse.luwu.store.operations import GRADIENTS, EndPass, Freeze, Operation, OperationLog, Pull, Push, Step
 from coarse.luwu.store.optimizer import PagedOptimizer, Rules
 from coarse.luwu.store.queues import FolderQueues, Priority
+from coarse.protocol.costs import Way, cost_of
 from coarse.simulation.engine import Engine
 
 DEPTH = 4
@@ -160,8 +162,8 @@ class SimulatedTraining:
                 case AddSum():
                     self._carry(self._optimizer.on_added(one, 0.0))
                 case Update():
-                    begin, end = self._model.elements(one.unit, one.chunk)
-                    self._work("kernel", (end - begin) / self._cluster.updates_per_s, partial(self._done, one))
+                    elements = cost_of(COSTS, one, self._model).amount
+                    self._work("kernel", elements / self._cluster.updates_per_s, partial(self._done, one))
                 case Offer(number, unit, chunk):
                     begin, end = self._model.elements(unit, chunk)
                     took_s = 2 * (end - begin) / self._cluster.link_bytes_per_s
@@ -190,12 +192,9 @@ class SimulatedTraining:
     def _begin(self, folder: int) -> None:
         for one in self._queues[folder].start():
             assert isinstance(one, ReadPulled | ReadImage | WriteImage)
-            image = self._model.image(one.unit, one.chunk)
-            nbytes = {ReadPulled: image.pull_nbytes, ReadImage: image.nbytes - image.update_begin}.get(
-                type(one), image.nbytes
-            )
+            way, nbytes = cost_of(COSTS, one, self._model)
             took_s = nbytes / self._cluster.disk_bytes_per_s
-            self._work((folder, isinstance(one, WriteImage)), took_s, partial(self._accessed, folder, one))
+            self._work((folder, way is Way.WRITES), took_s, partial(self._accessed, folder, one))
 
     def _accessed(self, folder: int, one: Instruction) -> None:
         self._queues[folder].end()

@@ -16,11 +16,13 @@ from typing import Any
 from coarse.hardware.links import Link, path_alone_s
 from coarse.hardware.machine import Machine
 from coarse.odc.client.protocol import Fetch, OdcClient
+from coarse.odc.costs import COSTS
 from coarse.odc.device.models import DeviceOdc
 from coarse.odc.device.served import ServedOdc
 from coarse.odc.layout import NO_TOKENS, OdcDeclaration, OdcLayout, Spots
 from coarse.odc.records import OdcRows, OdcShards, OdcSums
-from coarse.odc.steps import OdcAdd, OdcAddInOrder, OdcDone, OdcMerge, OdcSend, OdcStore
+from coarse.odc.steps import OdcDone, OdcSend
+from coarse.protocol.costs import Way, cost_of
 from coarse.protocol.plan import Placement
 from coarse.proxy.instructions import Instruction, Send
 from coarse.simulation.engine import Engine
@@ -267,22 +269,16 @@ class SimulatedOdc:
 
     def _seconds(self, step: Instruction) -> float:
         """What a step takes of its device."""
-        rate, declaration = self._rates.add_bytes_per_s, self._declaration
-        if not rate:
+        if isinstance(step, Send):
             return 0.0
-        if isinstance(step, OdcAdd):
-            return declaration.piece_nbytes(step.unit, step.mask) / rate
-        if isinstance(step, OdcAddInOrder):
-            return len(step.sources) * declaration.piece_nbytes(step.unit, step.mask) / rate
-        if isinstance(step, OdcMerge):
-            return declaration.sum_nbytes(step.unit) / rate
-        return step.nbytes / rate if isinstance(step, OdcStore) else 0.0
+        way, nbytes = cost_of(COSTS, step, self._declaration)
+        return nbytes / self._rates.add_bytes_per_s if way is Way.ADDS and self._rates.add_bytes_per_s else 0.0
 
     def _send(self, device: int, step: OdcSend) -> None:
         """Bytes cross both nodes' links, and arrive in the order in which they were sent."""
         nodes = self._placement.device_nodes
         path = (self._nodes[nodes[device]], len(self._nodes) + self._nodes[nodes[step.device]])
-        nbytes = sum(nbytes for _, nbytes in step.payload)
+        _, nbytes = cost_of(COSTS, step, self._declaration)
         record: OdcShards | OdcRows | OdcSums = step.record
         under_way = self._under_way[device, step.device]
         under_way.append([])

@@ -4,15 +4,25 @@ import numpy as np
 import pytest
 
 from coarse.errors import CoarseError, ConfigError
+from coarse.luwu.costs import COSTS as LUWU_COSTS
+from coarse.luwu.steps import StoreWork
+from coarse.luwu.store.instructions import Look, Place, ReadSum, WriteImage
+from coarse.luwu.store.layout import PagedModel, PagedTensor, PagedUnit
 from coarse.protocol import codec, features
+from coarse.protocol.clock import VirtualClock
 from coarse.protocol.codec import decode, encode, feature_of, register_records
+from coarse.protocol.costs import Way, cost_of
+from coarse.protocol.dtypes import DType
 from coarse.protocol.features import FeatureSpec, kind_of_message, part_of, spec_of, tag_of, use_features
 from coarse.protocol.plan import Placement
 from coarse.protocol.records import Died, Leave, Tag
-from coarse.proxy.executor import FeatureExecutor
+from coarse.proxy.executor import FeatureExecutor, ServiceKit
 from coarse.proxy.feature import FeatureMachine
 from coarse.proxy.instructions import Send
 from coarse.proxy.protocol import ProxyProtocol
+from coarse.snapshots.costs import COSTS as SNAPSHOT_COSTS
+from coarse.snapshots.records import HeldEntry
+from coarse.snapshots.steps import CopyEntry, WritePart
 from coarse.strategy.builtin import Coarse
 from tests.support.tally import Count, Gone, Tally, Tell
 
@@ -20,6 +30,12 @@ TALLY = "tests.support.tally:SPEC"
 PLACEMENT = Placement(
     client_nodes=(0, 0), device_nodes=(0, 0), local_proxies=(0, 1), ranks=(0, 1, 2, 3), planner=Coarse(),
     num_sync_groups=1,
+)  # fmt: skip
+
+
+KIT = ServiceKit(
+    device=0, placement=PLACEMENT, clock=VirtualClock(), memories={0: None}, sleeper=None, wake=lambda: None,
+    carry_out=lambda steps: None, send=None,
 )  # fmt: skip
 
 
@@ -38,6 +54,27 @@ def test_every_part_that_a_feature_names_is_there(spec):
     assert isinstance(machine, FeatureMachine)
     assert not set(machine.handlers) - set(part_of(spec.records))
     assert callable(part_of(spec.executor))
+
+
+@pytest.mark.parametrize("spec", use_features(()), ids=lambda spec: spec.name)
+def test_every_instruction_of_a_feature_has_a_cost(spec):
+    costs = part_of(spec.costs)
+    machine = part_of(spec.machine)(ProxyProtocol(0, PLACEMENT, 1 << 20))
+    executor = part_of(spec.executor)(machine, KIT)
+    assert set(executor.carriers) <= set(costs)
+    with pytest.raises(CoarseError, match="no cost is stated of Tell"):
+        cost_of(costs, Tell(1), None)
+
+
+def test_costs_are_amounts_over_ways():
+    entry = HeldEntry("w", int(DType.FLOAT32), (5, 2), 0, False)
+    assert cost_of(SNAPSHOT_COSTS, WritePart(0, 0, "", (entry, entry)), None) == (Way.WRITES, 80)
+    assert cost_of(SNAPSHOT_COSTS, CopyEntry(0, 0, 0, 0, 40), None) == (Way.COPIES, 40)
+    model = PagedModel(units=(PagedUnit("u", (PagedTensor("w", (1000,)),)),), num_states=2)
+    image = model.image(0, 0)
+    assert cost_of(LUWU_COSTS, StoreWork(0, ReadSum(0, 0, 0)), model) == (Way.READS, 4 * 1024)  # of aligned elements
+    assert cost_of(LUWU_COSTS, WriteImage(0, 0, 0, Place(0, None)), model) == (Way.WRITES, image.nbytes)
+    assert cost_of(LUWU_COSTS, Look(1, 0, 0, 0, None, (0,)), model).amount == 0
 
 
 def test_a_feature_is_attached_by_its_first_record(known):
