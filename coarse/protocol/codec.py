@@ -91,8 +91,7 @@ def encode(record: Record) -> bytes:
         return _encode_region(record)
     cold = _COLD_KIND.get(type(record))
     if cold is None:
-        name = _names[type(record)].encode()
-        return bytes([_NAMED_KIND, len(name)]) + name + _TO_JSON(record).encode()
+        return _encode_named(record)
     return bytes([cold]) + _TO_JSON(record).encode()
 
 
@@ -117,6 +116,18 @@ def decode(frame: bytes) -> Record:
     return _made(_COLD[kind - 16], frame[1:])
 
 
+def _encode_named(record: Record) -> bytes:
+    name = _names.get(type(record))
+    if name is None:
+        raise CoarseError(
+            f"a {type(record).__name__} is no record that anybody has registered; call register_records below its class"
+        )
+    try:
+        return bytes([_NAMED_KIND, len(name)]) + name.encode() + _TO_JSON(record).encode()
+    except (TypeError, ValueError) as error:
+        raise CoarseError(f"{name}: a record holds numbers, texts, None, and tuples of them: {error}") from None
+
+
 def _made(kind: type, text: bytes) -> Record:
     fields: list[Any] = [_frozen(value) if type(value) is list else value for value in _FROM_JSON(text.decode())]
     record: Record = kind(*fields)
@@ -124,8 +135,16 @@ def _made(kind: type, text: bytes) -> Record:
 
 
 def register_records(feature: str, kinds: Iterable[type]) -> None:
-    """Let records of a feature travel; the module that has them calls it."""
-    for kind in kinds:
+    """Let records of a feature travel; the module that has them calls it.
+
+    Raises:
+        ConfigError: something that is no NamedTuple class.
+    """
+    for kind in kinds if isinstance(kinds, tuple | list) else (kinds,):
+        if not (isinstance(kind, type) and issubclass(kind, tuple) and hasattr(kind, "_fields")):
+            raise ConfigError(
+                f"a record of the feature {feature!r} must be a NamedTuple class, got {kind!r}", key="features"
+            )
         _of_features[f"{feature}.{kind.__name__}"] = kind
         _names[kind] = f"{feature}.{kind.__name__}"
 

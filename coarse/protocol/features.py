@@ -5,6 +5,7 @@ that out, and a part of the worker's that sends them. A device attaches a featur
 a job without it imports nothing of it (docs/design.md, "Features beside the kernel").
 """
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib import import_module
@@ -80,27 +81,38 @@ def use_features(references: Iterable[str]) -> tuple[FeatureSpec, ...]:
     same order on all ranks.
 
     Raises:
-        ConfigError: a module or its name is not there, is no FeatureSpec, or has the name of another feature.
+        ConfigError: a part cannot be imported, is no FeatureSpec, or has the name of another feature.
     """
     for reference in references:
-        try:
-            spec = part_of(reference)
-        except (ImportError, AttributeError, ValueError) as error:
-            raise ConfigError(
-                f"the feature {reference!r} cannot be imported ({error}); write MODULE:SPEC, and have the module where "
-                "all ranks import from",
-                key="features",
-            ) from error
+        spec = _imported(reference, f"the feature {reference!r}")
         if not isinstance(spec, FeatureSpec):
             raise ConfigError(
                 f"the feature {reference!r} should be a FeatureSpec, got {type(spec).__name__}; name one",
+                key="features",
+            )
+        if not re.fullmatch(r"[a-z][a-z0-9_]{0,30}", spec.name):
+            raise ConfigError(
+                f"the feature {reference!r} is named {spec.name!r}; a name has small letters, digits and _, 31 at most",
                 key="features",
             )
         if _specs.setdefault(spec.name, spec) != spec:
             raise ConfigError(
                 f"the feature {reference!r} is named {spec.name!r}, as another one; rename it", key="features"
             )
+        for part in filter(None, (spec.records, spec.machine, spec.executor, spec.costs)):
+            _imported(part, f"{part!r} of the feature {spec.name!r}")
     return (*_specs.values(),)
+
+
+def _imported(reference: str, what: str) -> Any:  # noqa: ANN401
+    try:
+        return part_of(reference)
+    except Exception as error:  # a module of somebody else's may raise anything
+        raise ConfigError(
+            f"{what} cannot be imported ({type(error).__name__}: {error}); write MODULE:NAME, and have the module "
+            "where all ranks import from",
+            key="features",
+        ) from error
 
 
 def part_of(reference: str) -> Any:  # noqa: ANN401

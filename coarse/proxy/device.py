@@ -8,7 +8,7 @@ ring's chunk has, `reduce` when a sum's turn has come. docs/design.md (A driver)
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from coarse.errors import LentMemoryError
+from coarse.errors import CoarseError, LentMemoryError
 from coarse.protocol.records import Record, RingChunk
 from coarse.proxy.instructions import (
     Finished,
@@ -95,7 +95,14 @@ class Device:
         }
 
     def add_carriers(self, carriers: Mapping[type, Callable[[Any], None]]) -> None:
-        """Take what carries out a feature's instructions."""
+        """Take what carries out a feature's instructions.
+
+        Raises:
+            CoarseError: others have carriers of one of them.
+        """
+        if taken := self._carriers.keys() & carriers.keys():
+            named = sorted(kind.__name__ for kind in taken)
+            raise CoarseError(f"a feature's executor carries out {named}, which others do; leave them to them")
         self._carriers.update(carriers)
 
     def on_record(self, record: Record) -> None:
@@ -132,7 +139,11 @@ class Device:
         """Carry out what the protocol has answered."""
         carriers = self._carriers
         for instruction in instructions:
-            carriers[type(instruction)](instruction)
+            carrier = carriers.get(type(instruction))
+            if carrier is None:
+                kind = type(instruction).__name__
+                raise CoarseError(f"nothing here carries out a {kind}; add it to the carriers of an executor")
+            carrier(instruction)
 
     def _reserve(self, reserve: Reserve) -> None:
         self.carry_out(self.protocol.on_reserved(reserve.request, self._driver.reserve(reserve)))

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -27,9 +28,20 @@ class ServiceKit:
     wake: Callable[[], None]
     """Ends the service's sleep now; any thread may call it."""
     carry_out: Callable[[Steps], None]
-    send: Callable[[int, int, np.ndarray], None] | None
-    """Sends (n,) uint8 to a device as a message of a number from 0 to 7, for `on_message` there; None where devices
-    send nothing, or no messages of features."""
+    """In the service's thread alone: in carriers, `poll`, `work` and `on_message`."""
+    can_send: bool
+    """False where devices of this job send one another no messages of features: one node without rings, emulated
+    links."""
+    give: Callable[[int, int, np.ndarray], None]
+    """Sends (n,) uint8 to a device, as `send` does, that nobody changes or frees any more; it is not copied."""
+
+    def send(self, device: int, number: int, payload: np.ndarray) -> None:
+        """Send a copy of (n,) uint8 to a device as a message of a number from 0 to 7, for `on_message` there.
+
+        Raises:
+            UnsupportedError: devices of this job send none (`can_send`).
+        """
+        self.give(device, number, payload.copy())
 
     @property
     def memory(self) -> DeviceMemory:
@@ -45,12 +57,12 @@ class ServiceKit:
 class FeatureExecutor:
     """Carries out a machine's instructions. All but what it does in threads of its own runs in the service's thread."""
 
-    carriers: Mapping[type, Callable[[Any], None]]
+    carriers: Mapping[type, Callable[[Any], None]] = MappingProxyType({})
     """By class of an instruction, what does it."""
 
     def on_message(self, device: int, number: int, payload: np.ndarray) -> None:
-        """Take what another device has sent."""
-        raise NotImplementedError
+        """Take what another device has sent; the array is this executor's own."""
+        raise NotImplementedError(f"{type(self).__name__} was sent a message, and has no on_message")
 
     def poll(self) -> bool:
         """Have carried out what follows from what has ended or come, and never wait; True if anything came by ways

@@ -2,12 +2,15 @@
 """The part of a feature on one memory device that decides, and what it may ask of its device."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from types import MappingProxyType
+from typing import Any, Protocol, TypeVar
 
+from coarse.errors import CoarseError
 from coarse.protocol.plan import Placement
 from coarse.proxy.instructions import Instruction
 
 Steps = list[Instruction]
+Answer = TypeVar("Answer")
 
 
 class DeviceKit(Protocol):
@@ -31,7 +34,7 @@ class FeatureMachine:
     A device makes it when the feature's first record comes, and tells it then who has left and died before.
     """
 
-    handlers: Mapping[type, Callable[..., Steps]]
+    handlers: Mapping[type, Callable[..., Steps]] = MappingProxyType({})
     """By class of a record, what follows from one."""
 
     def on_leave(self, client: int) -> Steps:
@@ -41,6 +44,20 @@ class FeatureMachine:
     def on_dead(self, rank: int, text: str) -> Steps:
         """Return what follows when a rank is gone."""
         return []
+
+
+def asked(feature: str, where: str, do: Callable[..., Answer], *arguments: object) -> Answer:
+    """Return what a part of a feature answers.
+
+    Raises:
+        CoarseError: whatever it raises, with the feature's name.
+    """
+    try:
+        return do(*arguments)
+    except CoarseError:
+        raise
+    except Exception as error:
+        raise CoarseError(f"the feature {feature!r} on {where} raised {error!r}; correct the feature") from error
 
 
 MakeMachine = Callable[[DeviceKit], FeatureMachine]

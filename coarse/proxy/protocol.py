@@ -7,7 +7,9 @@ device, which tells all others; shards are announced straight to the devices tha
 """
 
 from collections.abc import Callable
+from functools import partial
 
+from coarse.errors import CoarseError
 from coarse.protocol.codec import feature_of
 from coarse.protocol.features import part_of, spec_of
 from coarse.protocol.plan import Placement
@@ -35,7 +37,7 @@ from coarse.protocol.records import (
     Table,
     Tables,
 )
-from coarse.proxy.feature import Attached, FeatureMachine
+from coarse.proxy.feature import Attached, FeatureMachine, asked
 from coarse.proxy.instructions import Finished, Instruction, Reduce, Reserve, RingId, Send
 from coarse.proxy.membership import Membership
 from coarse.proxy.synchronisation import Synchronisation
@@ -94,21 +96,40 @@ class ProxyProtocol:
         handler = self._handlers.get(type(record))
         if handler is not None:
             return handler(record)
-        attached = self.attach(feature_of(record))
-        return [*attached, *self._handlers[type(record)](record)]
+        feature = feature_of(record)
+        attached = self.attach(feature)
+        handler = self._handlers.get(type(record))
+        if handler is None:
+            kind = type(record).__name__
+            raise CoarseError(f"the feature {feature!r} has no handler of {kind}; add one to its machine")
+        return [*attached, *handler(record)]
 
     def attach(self, feature: str) -> list[Instruction]:
         """Make a feature's machine here, unless that has been done, and tell it who has left and died so far."""
         if feature in self._machines:
             return []
-        machine: FeatureMachine = part_of(spec_of(feature).machine)(self)
+        where = f"memory device {self.device}"
+        machine: FeatureMachine = asked(feature, where, part_of(spec_of(feature).machine), self)
+        if taken := self._handlers.keys() & machine.handlers.keys():
+            named = sorted(kind.__name__ for kind in taken)
+            raise CoarseError(f"the feature {feature!r} handles {named}, which others do; leave them to them")
         self._machines[feature] = machine
-        self._handlers.update(machine.handlers)
+        for kind, handle in machine.handlers.items():
+            self._handlers[kind] = partial(_handled, feature, where, handle)
         if self.on_attached is not None:
             self.on_attached(feature, machine)
-        left = [step for client in self._left for step in machine.on_leave(client)]
-        dead = [step for rank, text in self.dead.items() for step in machine.on_dead(rank, text)]
+        left = [step for client in self._left for step in asked(feature, where, machine.on_leave, client)]
+        dead = [step for rank, text in self.dead.items() for step in asked(feature, where, machine.on_dead, rank, text)]
         return [*([] if self.dead else left), *dead]
+
+    def _told(self, event: str, *arguments: object) -> list[Instruction]:
+        """Tell all features of a leave or a death, and return what follows."""
+        where = f"memory device {self.device}"
+        return [
+            step
+            for name, machine in self._machines.items()
+            for step in asked(name, where, getattr(machine, event), *arguments)
+        ]
 
     def on_reserved(self, request: int, refusal: str) -> list[Instruction]:
         """The driver has made a region real, or could not: then `refusal` says why."""
@@ -159,8 +180,7 @@ class ProxyProtocol:
         here = self.placement.clients_on(self.placement.device_nodes[self.device])
         sends = [*(Send(c, Died(rank, text)) for c in here), *self._to_other_devices(Died(rank, text))]
         told = [send for send in sends if self.placement.ranks[send.endpoint] not in self.dead]
-        follows = [step for machine in self._machines.values() for step in machine.on_dead(rank, text)]
-        return [*told, *follows, *self._finished()]
+        return [*told, *self._told("on_dead", rank, text), *self._finished()]
 
     def allocate(
         self, nbytes: int, answer: Callable[[int, str], list[Instruction]], *, is_of_key: bool = False
@@ -300,7 +320,7 @@ class ProxyProtocol:
         forwarded += [Send(client, leave) for client in self._membership.own_clients if client != leave.client]
         self._membership.on_resigned(leave.client)
         self._left.append(leave.client)
-        of_features = [step for machine in self._machines.values() for step in machine.on_leave(leave.client)]
+        of_features = self._told("on_leave", leave.client)
         failed = [*self._sync.on_leave(leave.client), *self._failed_join(), *of_features]
         told = [] if self.dead else failed  # who waits knows of a death, for which this client may have left
         return [*forwarded, *told, *self._finished()]
@@ -343,3 +363,14 @@ class ProxyProtocol:
         first = self.placement.num_clients
         devices = range(self.placement.num_devices)
         return [Send(first + d, record) for d in devices if d != self.device]
+
+
+def _handled(feature: str, where: str, handle: Callable[..., object], record: Record) -> list[Instruction]:
+    """Return what follows from a feature's record."""
+    steps = asked(feature, where, handle, record)
+    if not isinstance(steps, list):
+        raise CoarseError(
+            f"the feature {feature!r} on {where} answered {type(record).__name__} with {steps!r}; return a list of "
+            "instructions"
+        )
+    return steps

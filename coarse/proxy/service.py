@@ -18,7 +18,6 @@ from coarse.gpu.available import gpus
 from coarse.protocol.clock import Clock
 from coarse.protocol.codec import decode, encode
 from coarse.protocol.dtypes import DType
-from coarse.protocol.features import kind_of_message, part_of, spec_of, tag_of
 from coarse.protocol.plan import Placement
 from coarse.protocol.records import (
     Died,
@@ -32,9 +31,8 @@ from coarse.protocol.records import (
     StatisticsRequest,
     Tag,
 )
+from coarse.proxy.attached import AttachedFeatures
 from coarse.proxy.device import Device, ReduceWork
-from coarse.proxy.executor import FeatureExecutor, ServiceKit
-from coarse.proxy.feature import FeatureMachine
 from coarse.proxy.gpu_sums import GpuSums
 from coarse.proxy.instructions import Reduce, Region, Reserve, RingFinish, RingReduce, RingSend, Send, added_bytes
 from coarse.proxy.loans import Lender, Loans
@@ -154,10 +152,12 @@ class ProxyService:
         self._is_near = [
             node == here for node in (*placement.client_nodes, *placement.device_nodes)
         ]
-        self._executors: dict[str, FeatureExecutor] = {}
-        """By name, the features that have been attached."""
         self._device = Device(protocol, self, self._rings)
-        protocol.on_attached = self._on_attached
+        carries_features = transport is not None and transport.carries_features
+        self._features = AttachedFeatures(
+            protocol, placement, self._device, memories, clock, mailbox, self._wake,
+            self._send_message if carries_features else None,
+        )  # fmt: skip
 
     def serve(self) -> None:
         """Serve until all clients have left."""
@@ -165,18 +165,17 @@ class ProxyService:
             self._take_records()
             if self._transport is not None:
                 self._take_messages(self._transport)
-            for executor in [*self._executors.values()]:
-                if executor.poll():
-                    self._last_arrival_s = self._clock.now_s()
+            if self._features.poll():
+                self._last_arrival_s = self._clock.now_s()
             has_gone_on = self._gpu_sums is not None and self._gpu_sums.go_on()
-            work = None if any(one.has_urgent_work for one in self._executors.values()) else self._next_work()
+            work = None if self._features.is_urgent else self._next_work()
             if work is not None:
                 self._add(work)
             if work is not None or has_gone_on:
                 self._ring_late_bells()
-            elif (busy := self._next_with_work()) is not None:
+            elif self._features.has_work:
                 self._ring_bells()
-                busy.work()
+                self._features.work()
             elif self._is_needed:
                 self._ring_bells()
                 for endpoint in self._mailbox.sleep(self._sleep_s()):
@@ -190,40 +189,7 @@ class ProxyService:
     def _is_needed(self) -> bool:
         """Whether there is anything to do, or to come."""
         is_on_gpu = self._gpu_sums is not None and self._gpu_sums.is_busy
-        return not self._finished or is_on_gpu or any(one.is_pending for one in self._executors.values())
-
-    def _next_with_work(self) -> FeatureExecutor | None:
-        """Return a feature that has background work, one that somebody waits for first."""
-        busy = [one for one in self._executors.values() if one.has_work]
-        return next((one for one in busy if one.has_urgent_work), busy[0] if busy else None)
-
-    def _on_attached(self, feature: str, machine: FeatureMachine) -> None:
-        """Make the executor of a feature whose first record has come."""
-        reference = spec_of(feature).executor
-        if not reference:
-            return
-        send: Callable[[int, int, np.ndarray], None] | None = None
-        if self._transport is not None and self._transport.carries_features:
-            def send(device: int, number: int, payload: np.ndarray) -> None:
-                self._send_message(device, tag_of(feature, number), payload)
-
-        kit = ServiceKit(
-            device=self._protocol.device,
-            placement=self._placement,
-            clock=self._clock,
-            memories=self._memories,
-            sleeper=self._mailbox,
-            wake=self._wake,
-            carry_out=self._device.carry_out,
-            send=send,
-        )
-        executor: FeatureExecutor = part_of(reference)(machine, kit)
-        self._executors[feature] = executor
-        self._device.add_carriers(executor.carriers)
-
-    def _executor_of(self, feature: str) -> FeatureExecutor:
-        self._device.carry_out(self._protocol.attach(feature))
-        return self._executors[feature]
+        return not self._finished or is_on_gpu or self._features.keep(are_all_gone=self._finished)
 
     def _open_gpu(self, memory: DeviceMemory) -> GpuSums | None:
         if not isinstance(memory, GpuDeviceMemory):
@@ -288,10 +254,7 @@ class ProxyService:
         return longest_s if next_s is None else min(longest_s, next_s)
 
     def _longest_sleep_s(self) -> float:
-        longest_s = self._longest_of_carriers_s()
-        for executor in self._executors.values():
-            longest_s = executor.longest_sleep_s(longest_s)
-        return longest_s
+        return self._features.longest_sleep_s(self._longest_of_carriers_s())
 
     def _longest_of_carriers_s(self) -> float:
         """Neither MPI nor a GPU wakes anybody up, so a device that may hear by them looks often."""
@@ -349,8 +312,7 @@ class ProxyService:
             if tag == Tag.RING:
                 self._device.on_chunk(self._rings.keep(payload))
             else:
-                feature, number = kind_of_message(tag)
-                self._executor_of(feature).on_message(source, number, payload)
+                self._features.on_message(source, tag, payload)
         for device in transport.take_lost():
             self._on_dead(self._placement.num_clients + device)
 
@@ -433,8 +395,6 @@ class ProxyService:
         rings = self._rings
         found: dict[str, float] = {"folded_bytes": rings.added_bytes, "folds": rings.num_reduced}
         found |= {"records": self._num_records, "fold_s": rings.reduce_s}
-        for executor in self._executors.values():
-            found |= executor.statistics()
         found["cpu_s"] = usage.user + usage.system
         found["memory_used_bytes"] = self._protocol.used_bytes
         found["results"] = self._protocol.versions.num_results
@@ -444,7 +404,7 @@ class ProxyService:
         found["mpi_sent_bytes"] = 0 if transport is None else sum(transport.sent_bytes)
         found["mpi_received_bytes"] = 0 if transport is None else sum(transport.received_bytes)
         found["between_nodes_sent_bytes"], found["between_nodes_received_bytes"] = self.carried_between_nodes()
-        return found
+        return self._features.statistics() | found
 
     def carried_between_nodes(self) -> tuple[int, int]:
         """Bytes sent to and received from devices of other nodes: records, chunks of rings, packets of models."""
@@ -453,9 +413,5 @@ class ProxyService:
         counts = (self._transport.sent_bytes, self._transport.received_bytes)
         is_far = [not near for near in self._is_near[self._placement.num_clients :]]
         sent, received = (sum(compress(by_device, is_far)) for by_device in counts)
-        otherwise = [
-            executor.carried(device)
-            for executor in self._executors.values()
-            for device in compress(range(len(is_far)), is_far)
-        ]
+        otherwise = [self._features.carried(device) for device in compress(range(len(is_far)), is_far)]
         return sent + sum(count for count, _ in otherwise), received + sum(count for _, count in otherwise)

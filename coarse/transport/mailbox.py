@@ -157,7 +157,10 @@ class Mailbox:
     def post(self, peer: int, frame: bytes) -> None:
         """Write a frame; its reader is woken by the next `ring_bells`."""
         if len(frame) > MAX_FRAME_BYTES:
-            raise CoarseError(f"a record of {len(frame)} bytes is above {MAX_FRAME_BYTES}; use shorter names")
+            raise CoarseError(
+                f"a record of {len(frame)} bytes is above {MAX_FRAME_BYTES}; use shorter names, and bring bytes by "
+                "device memory"
+            )
         queue = self._waiting.get(peer)
         if queue or not self._outbound[peer].write(frame):
             self._waiting.setdefault(peer, deque()).append(frame)

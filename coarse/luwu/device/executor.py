@@ -18,8 +18,9 @@ class LuwuExecutor(FeatureExecutor):
         self._carry_out = kit.carry_out
         self._work = FolderWork(models, kit.memory, kit.wake, kit.clock, kit.num_devices_here)
         self._links = TreeLinks(
-            models, kit.memory, kit.device, kit.send, kit.sleeper, kit.clock, self._work.take_looked
-        )
+            models, kit.memory, kit.device, kit.give if kit.can_send else None, kit.sleeper, kit.clock,
+            self._work.take_looked,
+        )  # fmt: skip
         self.carriers: dict[type, Callable[[Any], None]] = self._work.carriers | self._links.carriers
 
     def on_message(self, device: int, number: int, payload: np.ndarray) -> None:

@@ -62,8 +62,4 @@ def executor_of(odc: DeviceOdc, kit: ServiceKit) -> OdcExecutor:
     def bytes_of(spot: Spot, nbytes: int) -> np.ndarray:
         return kit.memories[spot.device].view(spot.offset, nbytes)
 
-    def send(device: int, frame: np.ndarray) -> None:
-        assert kit.send is not None
-        kit.send(device, _BULK, frame)
-
-    return OdcExecutor(odc, bytes_of, send, kit.carry_out)
+    return OdcExecutor(odc, bytes_of, lambda device, frame: kit.give(device, _BULK, frame), kit.carry_out)

@@ -1,5 +1,8 @@
 """Features beside the kernel: attached by their first record, told what went before, named by text alone."""
 
+from dataclasses import replace
+from typing import NamedTuple
+
 import numpy as np
 import pytest
 
@@ -35,7 +38,7 @@ PLACEMENT = Placement(
 
 KIT = ServiceKit(
     device=0, placement=PLACEMENT, clock=VirtualClock(), memories={0: None}, sleeper=None, wake=lambda: None,
-    carry_out=lambda steps: None, send=None,
+    carry_out=lambda steps: None, can_send=False, give=lambda device, number, payload: None,
 )  # fmt: skip
 
 
@@ -161,18 +164,25 @@ def test_messages_of_features_have_tags_that_nothing_else_has(known):
         ("tests.support.tally:NOTHING", "cannot be imported"),
         ("tests.support.tally", "cannot be imported"),
         ("tests.support.tally:Tally", "should be a FeatureSpec, got type"),
+        ("tests.unit.proxy.test_features:DOTTED", "is named 'a.b'; a name has small letters"),
+        ("tests.unit.proxy.test_features:LACKING", "'tests.support.tally:NONE' of the feature 'lacking' cannot be"),
         ("tests.unit.proxy.test_features:OTHER", "is named 'luwu', as another one"),
     ],
 )
 def test_what_is_no_feature_is_refused_in_a_sentence(known, monkeypatch, reference, said):
     module = __import__("sys").modules
-    monkeypatch.setitem(module, "tests.unit.proxy.test_features", __import__("types").SimpleNamespace(OTHER=OTHER))
+    monkeypatch.setitem(module, "tests.unit.proxy.test_features", __import__("types").SimpleNamespace(**OWN))
     with pytest.raises(ConfigError, match=said) as refused:
         use_features((reference,))
     assert refused.value.key == "features"
 
 
-OTHER = FeatureSpec(name="luwu", records="a:B", machine="c:D")
+PARTS = {"records": "tests.support.tally:RECORDS", "machine": "tests.support.tally:Tally"}
+OWN = {
+    "OTHER": FeatureSpec(name="luwu", **PARTS),
+    "DOTTED": FeatureSpec(name="a.b", **PARTS),
+    "LACKING": FeatureSpec(name="lacking", **{**PARTS, "machine": "tests.support.tally:NONE"}),
+}
 
 
 def test_the_same_feature_may_be_named_again(known):
@@ -185,10 +195,89 @@ def test_an_executor_has_nothing_to_do_unless_it_says_so():
     assert not any((executor.poll(), executor.is_pending, executor.has_work, executor.has_urgent_work))
     assert executor.longest_sleep_s(0.3) == 0.3
     assert (executor.statistics(), executor.carried(0)) == ({}, (0, 0))
-    with pytest.raises(NotImplementedError):
+    with pytest.raises(NotImplementedError, match="FeatureExecutor was sent a message, and has no on_message"):
         executor.on_message(0, 0, np.zeros(1, np.uint8))
 
 
 def test_records_are_registered_by_their_own_module_too():
     register_records("tally", (Count,))
     assert feature_of(Count(0, 0)) == "tally"
+
+
+class Plain:
+    """No record."""
+
+
+class Unregistered(NamedTuple):
+    """A record that nobody has registered."""
+
+    number: int
+
+
+@pytest.mark.parametrize("records", [(Plain,), Plain, (Count(0, 1),)], ids=["a class", "no tuple", "a record"])
+def test_what_is_no_record_is_refused_where_it_is_registered(records):
+    with pytest.raises(ConfigError, match="'mine' must be a NamedTuple class"):
+        register_records("mine", records)
+
+
+@pytest.mark.parametrize("value", [np.float32(1), np.zeros(2), b"bytes", {1, 2}], ids=str)
+def test_what_no_record_can_hold_is_refused_by_the_records_name(value):
+    with pytest.raises(CoarseError, match=r"tally\.Count: a record holds numbers, texts"):
+        encode(Count(0, value))
+
+
+def test_a_record_that_nobody_has_registered_is_refused_by_name():
+    with pytest.raises(CoarseError, match=r"Unregistered is no record .* call register_records"):
+        encode(Unregistered(1))
+
+
+def raising(*_):
+    raise ZeroDivisionError("oh")
+
+
+class Faulty(FeatureMachine):
+    """Does one thing wrong."""
+
+    wrong = ""
+
+    def __init__(self, kit):
+        if self.wrong == "making":
+            raising()
+        answer = {"handling": raising, "nothing": lambda _: None}.get(self.wrong, lambda _: [])
+        self.handlers = {} if self.wrong == "no handler" else {Leave if self.wrong == "taken" else Count: answer}
+        if self.wrong == "no handlers":
+            del self.handlers
+
+    def on_leave(self, client):
+        return raising() if self.wrong == "leaving" else []
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ("making", "the feature 'tally' on memory device 0 raised ZeroDivisionError"),
+        ("handling", "the feature 'tally' on memory device 0 raised ZeroDivisionError"),
+        ("leaving", "the feature 'tally' on memory device 0 raised ZeroDivisionError"),
+        ("nothing", "'tally' on memory device 0 answered Count with None; return a list"),
+        ("no handler", "the feature 'tally' has no handler of Count"),
+        ("no handlers", "the feature 'tally' has no handler of Count"),
+        ("taken", "the feature 'tally' handles .'Leave'., which others do"),
+    ],
+)
+def test_a_machine_that_does_something_wrong_is_named(known, monkeypatch, wrong, said):
+    monkeypatch.setattr("tests.support.tally.Tally", Faulty)
+    monkeypatch.setattr(Faulty, "wrong", wrong)
+    protocol = ProxyProtocol(0, PLACEMENT, 1 << 20)
+    protocol.on_record(Leave(1))
+    with pytest.raises(CoarseError, match=said):
+        protocol.on_record(Count(0, 5))
+
+
+def test_what_is_sent_is_copied_unless_it_is_given_up():
+    given = []
+    kit = replace(KIT, can_send=True, give=lambda device, number, payload: given.append(payload))
+    payload = np.ones(3, np.uint8)
+    kit.send(1, 0, payload)
+    kit.give(1, 0, payload)
+    payload[:] = 9
+    assert [one.tolist() for one in given] == [[1, 1, 1], [9, 9, 9]]
