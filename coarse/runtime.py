@@ -46,9 +46,8 @@ from coarse.transport.agreement import (
     gather_hosts,
     made_by_all,
 )
-from coarse.transport.carrier import Carrier
 from coarse.transport.comm_world import WHOLE, lack_of_threads
-from coarse.transport.device_transport import DeviceTransport
+from coarse.transport.device_transport import Carrier, DeviceTransport
 from coarse.transport.mailbox import Mailbox
 from coarse.transport.mpi import MpiTransport
 from coarse.transport.node import NodeShare, open_node

@@ -12,7 +12,7 @@ from coarse.protocol.config import PoolSettings
 
 
 class PoolCarrier:
-    """The pool as one rank uses it (coarse.transport.carrier.Carrier)."""
+    """The pool as one rank uses it (coarse.transport.device_transport.Carrier)."""
 
     def __init__(
         self, settings: PoolSettings, hosts: tuple[int, ...], names: tuple[str, ...], device: int | None, run: str,

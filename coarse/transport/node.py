@@ -18,8 +18,8 @@ from mpi4py import MPI
 from coarse.errors import StallError
 from coarse.storage.gpu_memory import map_memory, own_memory
 from coarse.storage.region import DeviceMemory, MemoryFile, create_memory_file
-from coarse.transport.carrier import Carrier
 from coarse.transport.descriptors import receive_descriptor, send_descriptor, take_senders
+from coarse.transport.device_transport import Carrier
 from coarse.transport.mailbox import control_bytes
 
 
