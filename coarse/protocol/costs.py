@@ -1,4 +1,4 @@
-"""What an instruction of a feature costs its device, in bytes over a way or elements at a processor.
+"""Costs of a feature's instructions to its device, in bytes over a way or elements at a processor.
 
 A feature's table stands where its spec says (`FeatureSpec.costs`), and drivers that keep modelled time read it: each
 turns amounts into seconds by the rates of its machine. Records themselves cost what the kernel's do.
@@ -12,7 +12,7 @@ from coarse.errors import CoarseError
 
 
 class Way(enum.StrEnum):
-    """What is kept busy."""
+    """Resource that is kept busy."""
 
     NOTHING = "nothing"
     ADDS = "adds"
@@ -30,7 +30,7 @@ class Way(enum.StrEnum):
 
 
 class Cost(NamedTuple):
-    """How much of which."""
+    """Amount over one way."""
 
     way: Way
     amount: int
@@ -38,7 +38,7 @@ class Cost(NamedTuple):
 
 FREE = Cost(Way.NOTHING, 0)
 Costs = Mapping[type, Callable[[Any, Any], Cost]]
-"""By class of an instruction its cost, of one and of what the feature knows of sizes (a declaration, a model)."""
+"""Function that returns a cost, by class of an instruction: of one, with its feature's sizes (declaration, model)."""
 
 
 def free(_: object, __: object) -> Cost:

@@ -30,7 +30,7 @@ class FeatureSpec:
     executor: str = ""
     """Called with that machine and a ServiceKit, gives a FeatureExecutor (coarse.proxy.executor)."""
     costs: str = ""
-    """By class of an instruction what it costs (coarse.protocol.costs), for drivers that keep modelled time."""
+    """Costs of instructions by their class (coarse.protocol.costs), for drivers that keep modelled time."""
 
 
 _specs: dict[str, FeatureSpec] = {

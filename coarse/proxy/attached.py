@@ -18,7 +18,7 @@ from coarse.storage.region import DeviceMemory
 from coarse.transport.mailbox import Mailbox
 
 _SAID_AFTER_S = 30.0
-"""How long a device waits for a feature beyond all workers before it says so."""
+"""Seconds for which a device stays for a feature after all workers before it says so."""
 SendMessage = Callable[[int, int, np.ndarray], None]
 """Sends (n,) uint8, which is not changed any more, to a device under a tag."""
 

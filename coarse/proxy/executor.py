@@ -16,13 +16,13 @@ from coarse.transport.mailbox import Mailbox
 
 @dataclass(frozen=True, kw_only=True)
 class ServiceKit:
-    """What a feature's executor may ask of the service that it is a part of."""
+    """Requests of a feature's executor to the service that it is a part of."""
 
     device: int
     placement: Placement
     clock: Clock
     memories: Mapping[int, DeviceMemory]
-    """By device of this node its memory, which holds this device's own."""
+    """Memory of each device of this node, this device's own among them."""
     sleeper: Mailbox
     """Ends the service's sleep when a descriptor is readable (`wake_on`, `ignore`)."""
     wake: Callable[[], None]
@@ -58,7 +58,7 @@ class FeatureExecutor:
     """Carries out a machine's instructions. All but what it does in threads of its own runs in the service's thread."""
 
     carriers: Mapping[type, Callable[[Any], None]] = MappingProxyType({})
-    """By class of an instruction, what does it."""
+    """Function that carries out an instruction, by its class."""
 
     def on_message(self, device: int, number: int, payload: np.ndarray) -> None:
         """Take what another device has sent; the array is this executor's own."""

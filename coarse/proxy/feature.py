@@ -14,7 +14,7 @@ Answer = TypeVar("Answer")
 
 
 class DeviceKit(Protocol):
-    """What a feature's machine may ask of its device; ProxyProtocol is one."""
+    """Requests of a feature's machine to its device; ProxyProtocol is one."""
 
     device: int
     placement: Placement
@@ -35,7 +35,7 @@ class FeatureMachine:
     """
 
     handlers: Mapping[type, Callable[..., Steps]] = MappingProxyType({})
-    """By class of a record, what follows from one."""
+    """Function that returns what follows from a record, by its class."""
 
     def on_leave(self, client: int) -> Steps:
         """Return what follows when a worker has shut down; it is dropped where a death is known."""

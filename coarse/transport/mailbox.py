@@ -161,8 +161,14 @@ class Mailbox:
                 f"a record of {len(frame)} bytes is above {MAX_FRAME_BYTES}; use shorter names, and bring bytes by "
                 "device memory"
             )
+        ring = self._outbound.get(peer)
+        if ring is None:
+            raise CoarseError(
+                f"a record for endpoint {peer}, and this node has {sorted(self._outbound)}; tell a device of it, "
+                "which hands it on"
+            )
         queue = self._waiting.get(peer)
-        if queue or not self._outbound[peer].write(frame):
+        if queue or not ring.write(frame):
             self._waiting.setdefault(peer, deque()).append(frame)
         self._unrung.add(peer)
 

@@ -22,7 +22,7 @@ from coarse.simulation.sharded.scenario import ShardedScenario
 from coarse.simulation.sharded.units import Unit
 
 _KEPT_ROWS = ("activations", "logits and loss", "framework")
-"""Of the account of sharded training, what a GPU holds in this mode too."""
+"""Rows of sharded training's account that a GPU holds in this mode too."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,7 @@ class TrainedUnits:
 
     units: tuple[Unit, ...]
     itemsize: int
-    """Of a parameter in `Unit.nbytes`."""
+    """Bytes of a parameter in `Unit.nbytes`."""
     input_bytes: int = 0
 
     @property

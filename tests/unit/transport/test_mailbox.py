@@ -130,6 +130,12 @@ def test_a_frame_that_no_ring_can_hold_is_refused():
         writer.post(1, bytes(MAX_FRAME_BYTES + 1))
 
 
+def test_a_frame_for_an_endpoint_of_another_node_says_who_is_here():
+    said = r"endpoint 7, and this node has \[1\]; tell a device of it"
+    with mailboxes() as (writer, _), pytest.raises(CoarseError, match=said):
+        writer.post(7, b"x")
+
+
 def test_every_pair_has_a_ring_of_its_own():
     with mailboxes(4) as made:
         for me, mailbox in enumerate(made):
