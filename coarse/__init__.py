@@ -7,7 +7,6 @@
 Snapshots are imported when they are first asked for.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 from coarse.arrays import (
@@ -53,6 +52,7 @@ from coarse.errors import (
 from coarse.protocol.config import Config, FixedRouting, Launch, MeasuredRouting, PoolSettings
 from coarse.protocol.distribution import VERSION as __version__
 from coarse.protocol.dtypes import Op
+from coarse.protocol.features import later
 from coarse.session import init, is_initialized, shutdown
 
 if TYPE_CHECKING:
@@ -126,15 +126,4 @@ _LATER = {
     "snapshot": "coarse.snapshots.face",
 }
 """By name, the module that has it."""
-
-
-def __getattr__(name: str) -> object:
-    """What is imported when it is first asked for."""
-    if name not in _LATER:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = globals()[name] = getattr(import_module(_LATER[name]), name)
-    return found
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_LATER})
+__getattr__, __dir__ = later(__name__, globals(), _LATER)

@@ -256,7 +256,7 @@ class Runtime:
             self._users_comm, self.groups_comm = (
                 MPI.COMM_NULL if self.client_index is None else at.workers.Dup() for _ in range(2)
             )
-            """Of the workers' communicator for groups nobody else makes use."""
+            """Communicator of the workers that groups alone use."""
             for communicator in (self._users_comm, self.groups_comm):
                 opened.callback(self._free, communicator)
             share = self._parts.share(at, opened)

@@ -183,8 +183,8 @@ def _is_luwu(model: str, modes: str | None) -> bool:
     """Whether LuWu and its baselines are asked for: by luwu alone, by a baseline, or by an OPT."""
     if modes is None:
         return model in OPT_SHAPES
-    asked = [part.strip() for part in modes.split(",")]
-    return all(name in LUWU_MODES for name in asked) or model in OPT_SHAPES or any(name in _BASELINES for name in asked)
+    asked = {part.strip() for part in modes.split(",")}
+    return model in OPT_SHAPES or asked == {LUWU} or bool(asked & _BASELINES)
 
 
 def _predict_luwu(

@@ -6,7 +6,7 @@ a job without it imports nothing of it (docs/design.md, "Features beside the ker
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -119,6 +119,21 @@ def part_of(reference: str) -> Any:  # noqa: ANN401
     """Import what MODULE:NAME says."""
     module, _, name = reference.partition(":")
     return getattr(import_module(module), name)
+
+
+def later(
+    package: str, names: MutableMapping[str, object], modules: Mapping[str, str]
+) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
+    """Return `__getattr__` and `__dir__` of a package some of whose names are imported when they are first asked for;
+    `names` are its globals, and `modules` say by name which module has it."""
+
+    def get(name: str) -> object:
+        if name not in modules:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        found = names[name] = part_of(f"{modules[name]}:{name}")
+        return found
+
+    return get, lambda: sorted({*names, *modules})
 
 
 def tag_of(name: str, number: int) -> int:

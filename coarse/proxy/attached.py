@@ -39,6 +39,7 @@ class AttachedFeatures:
     ) -> None:
         """`send` is None where messages of features cannot go to other devices."""
         self._protocol = protocol
+        self._number = protocol.device
         self._placement = placement
         self._device = device
         self._memories = memories
@@ -54,7 +55,7 @@ class AttachedFeatures:
         """Have all carry out what has ended or come; True if anything has come by ways of their own."""
         has_come = False
         for name, executor in [*self._executors.items()]:
-            has_come |= asked(name, self._where, executor.poll)
+            has_come |= asked(name, self._number, executor.poll)
         return has_come
 
     @property
@@ -71,7 +72,7 @@ class AttachedFeatures:
         """Do one piece of it, of a feature for which somebody waits first."""
         busy = [(name, one) for name, one in self._executors.items() if one.has_work]
         name, first = next((pair for pair in busy if pair[1].has_urgent_work), busy[0])
-        asked(name, self._where, first.work)
+        asked(name, self._number, first.work)
 
     def keep(self, *, are_all_gone: bool) -> bool:
         """Return whether a feature has something under way; say which, once the workers have all gone for long."""
@@ -83,8 +84,8 @@ class AttachedFeatures:
             elif now_s - self._alone_since_s > _SAID_AFTER_S:
                 self._alone_since_s = float("inf")
                 print(
-                    f"coarse: all workers have left, and {self._where} stays for the features {names}, which have "
-                    "something under way (is_pending)",
+                    f"coarse: all workers have left, and memory device {self._number} stays for the features {names}, "
+                    "which have something under way (is_pending)",
                     file=sys.stderr, flush=True,
                 )  # fmt: skip
         return bool(names)
@@ -96,7 +97,7 @@ class AttachedFeatures:
         executor = self._executors.get(name)
         if executor is None:
             raise CoarseError(f"a message of the feature {name!r} came, which has no executor; name one in its spec")
-        asked(name, self._where, executor.on_message, source, number, payload)
+        asked(name, self._number, executor.on_message, source, number, payload)
 
     def longest_sleep_s(self, otherwise_s: float) -> float:
         """Return how many seconds the service may sleep."""
@@ -113,17 +114,13 @@ class AttachedFeatures:
         counts = [one.carried(device) for one in self._executors.values()]
         return sum(sent for sent, _ in counts), sum(received for _, received in counts)
 
-    @property
-    def _where(self) -> str:
-        return f"memory device {self._protocol.device}"
-
     def _on_attached(self, name: str, machine: FeatureMachine) -> None:
         """Make the executor of a feature whose first record has come."""
         reference = spec_of(name).executor
         if not reference:
             return
         kit = ServiceKit(
-            device=self._protocol.device,
+            device=self._number,
             placement=self._placement,
             clock=self._clock,
             memories=self._memories,
@@ -133,8 +130,8 @@ class AttachedFeatures:
             can_send=self._send is not None,
             give=partial(self._give, name),
         )
-        executor: FeatureExecutor = asked(name, self._where, part_of(reference), machine, kit)
-        carriers = {kind: partial(asked, name, self._where, carry) for kind, carry in executor.carriers.items()}
+        executor: FeatureExecutor = asked(name, self._number, part_of(reference), machine, kit)
+        carriers = {kind: partial(asked, name, self._number, carry) for kind, carry in executor.carriers.items()}
         self._executors[name] = executor
         self._device.add_carriers(carriers)
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from coarse.protocol.clock import Clock
 from coarse.protocol.plan import Placement
-from coarse.proxy.feature import FeatureMachine, Steps
+from coarse.proxy.feature import Steps
 from coarse.storage.region import DeviceMemory
 from coarse.transport.mailbox import Mailbox
 
@@ -99,5 +99,3 @@ class FeatureExecutor:
         """Count bytes sent to a device, and received from it, by ways of the feature's own."""
         return 0, 0
 
-
-MakeExecutor = Callable[[FeatureMachine, ServiceKit], FeatureExecutor]

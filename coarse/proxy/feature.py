@@ -3,7 +3,7 @@
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from coarse.errors import CoarseError
 from coarse.protocol.plan import Placement
@@ -46,7 +46,7 @@ class FeatureMachine:
         return []
 
 
-def asked(feature: str, where: str, do: Callable[..., Answer], *arguments: object) -> Answer:
+def asked(feature: str, device: int, do: Callable[..., Answer], *arguments: object) -> Answer:
     """Return what a part of a feature answers.
 
     Raises:
@@ -57,9 +57,9 @@ def asked(feature: str, where: str, do: Callable[..., Answer], *arguments: objec
     except CoarseError:
         raise
     except Exception as error:
-        raise CoarseError(f"the feature {feature!r} on {where} raised {error!r}; correct the feature") from error
+        said = f"the feature {feature!r} on memory device {device} raised {error!r}; correct the feature"
+        raise CoarseError(said) from error
 
 
-MakeMachine = Callable[[DeviceKit], FeatureMachine]
-Attached = Callable[[str, Any], None]
+Attached = Callable[[str, FeatureMachine], None]
 """Told the name of a feature and its machine before that is handed anything."""

@@ -108,27 +108,25 @@ class ProxyProtocol:
         """Make a feature's machine here, unless that has been done, and tell it who has left and died so far."""
         if feature in self._machines:
             return []
-        where = f"memory device {self.device}"
-        machine: FeatureMachine = asked(feature, where, part_of(spec_of(feature).machine), self)
+        machine: FeatureMachine = asked(feature, self.device, part_of(spec_of(feature).machine), self)
         if taken := self._handlers.keys() & machine.handlers.keys():
             named = sorted(kind.__name__ for kind in taken)
             raise CoarseError(f"the feature {feature!r} handles {named}, which others do; leave them to them")
         self._machines[feature] = machine
         for kind, handle in machine.handlers.items():
-            self._handlers[kind] = partial(_handled, feature, where, handle)
+            self._handlers[kind] = partial(_handled, feature, self.device, handle)
         if self.on_attached is not None:
             self.on_attached(feature, machine)
-        left = [step for client in self._left for step in asked(feature, where, machine.on_leave, client)]
-        dead = [step for rank, text in self.dead.items() for step in asked(feature, where, machine.on_dead, rank, text)]
+        left = [step for client in self._left for step in asked(feature, self.device, machine.on_leave, client)]
+        dead = [step for each in self.dead.items() for step in asked(feature, self.device, machine.on_dead, *each)]
         return [*([] if self.dead else left), *dead]
 
     def _told(self, event: str, *arguments: object) -> list[Instruction]:
         """Tell all features of a leave or a death, and return what follows."""
-        where = f"memory device {self.device}"
         return [
             step
             for name, machine in self._machines.items()
-            for step in asked(name, where, getattr(machine, event), *arguments)
+            for step in asked(name, self.device, getattr(machine, event), *arguments)
         ]
 
     def on_reserved(self, request: int, refusal: str) -> list[Instruction]:
@@ -365,12 +363,12 @@ class ProxyProtocol:
         return [Send(first + d, record) for d in devices if d != self.device]
 
 
-def _handled(feature: str, where: str, handle: Callable[..., object], record: Record) -> list[Instruction]:
+def _handled(feature: str, device: int, handle: Callable[..., object], record: Record) -> list[Instruction]:
     """Return what follows from a feature's record."""
-    steps = asked(feature, where, handle, record)
+    steps = asked(feature, device, handle, record)
     if not isinstance(steps, list):
         raise CoarseError(
-            f"the feature {feature!r} on {where} answered {type(record).__name__} with {steps!r}; return a list of "
-            "instructions"
+            f"the feature {feature!r} on memory device {device} answered {type(record).__name__} with {steps!r}; "
+            "return a list of instructions"
         )
     return steps

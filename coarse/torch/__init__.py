@@ -9,7 +9,6 @@ What shards a model, and features, are imported when they are first asked for: t
 half of torch.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 from coarse import (
@@ -27,6 +26,7 @@ from coarse import (
 )
 from coarse.errors import CoarseError as HorovodInternalError
 from coarse.parallel.sharded.unit_cache import AcceleratorCache
+from coarse.protocol.features import later
 from coarse.torch.compression import Compression
 from coarse.torch.ddp.cross_barrier import CrossBarrier
 from coarse.torch.ddp.optimizer import DistributedOptimizer
@@ -243,18 +243,7 @@ _LATER = {
     for name in names.split()
 }
 """By name, the module that has it."""
-
-
-def __getattr__(name: str) -> object:
-    """What is imported when it is first asked for."""
-    if name not in _LATER:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = globals()[name] = getattr(import_module(_LATER[name]), name)
-    return found
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_LATER})
+__getattr__, __dir__ = later(__name__, globals(), _LATER)
 
 
 _register_backend()

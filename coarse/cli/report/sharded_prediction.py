@@ -92,14 +92,13 @@ def sharded_samples_s(
 ) -> tuple[float, ...]:
     """Seconds of a sharded mode's iteration at each point of its inputs."""
     def iteration_s(other: Scenarios) -> float:
-        return _run(sharded_scenario(other, mode), mode).iteration_s
+        scenario = sharded_scenario(other, mode)
+        return (scenario.run() if mode.meets else _predicted(scenario, mode)).iteration_s
 
     return ranges.everywhere(scenarios, iteration_s, on_progress)
 
 
-def _run(scenario: ShardedScenario, mode: Sharding) -> ShardedReport | PredictedIteration:
-    if mode.meets:
-        return scenario.run()
+def _predicted(scenario: ShardedScenario, mode: Sharding) -> PredictedIteration:
     found: PredictedIteration = part_of(mode.predicts_by)(scenario)
     return found
 
@@ -111,13 +110,14 @@ def sharded_outcome(scenarios: Scenarios, mode: Sharding) -> ShardedOutcome:
         CapacityError: a GPU's memory is too small for it.
     """
     scenario = sharded_scenario(scenarios, mode)
-    report = _run(scenario, mode)
-    own = report.memory if isinstance(report, PredictedIteration) else None
-    memory = scenario.require_fit() if own is None else own
-    if isinstance(report, PredictedIteration):
-        uses = [*report.uses]
+    report: ShardedReport | PredictedIteration
+    if mode.meets:
+        memory = scenario.require_fit()
+        report = scenario.run()
+        uses = [*zip((link.name for link in scenario.machine.links), report.link_nbytes, strict=True)]
     else:
-        uses = [(link.name, nbytes) for link, nbytes in zip(scenario.machine.links, report.link_nbytes, strict=True)]
+        report = _predicted(scenario, mode)
+        memory, uses = report.memory, [*report.uses]
     return ShardedOutcome(
         result=Result(
             name=name_of(mode),

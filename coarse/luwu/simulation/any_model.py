@@ -8,14 +8,21 @@ memory device adds for its workers and hands on what comes, so that a unit cross
 
 from dataclasses import dataclass, replace
 
-from coarse.errors import CapacityError, ConfigError
+from coarse.errors import CapacityError
 from coarse.hardware.accelerator import MemoryAccount, MemoryRow
-from coarse.hardware.machine import Disks, Machine
-from coarse.luwu.simulation.capacity import HELD_UNITS, NUM_SLOTS
-from coarse.luwu.simulation.cluster import BYTES_PER_PULL, CHUNKS_PER_BLOCK, SUMS_BYTES, PagedCluster, model_of_blocks
-from coarse.luwu.simulation.moves import BF16_BYTES, STATE_BYTES
+from coarse.hardware.machine import Disks
+from coarse.luwu.simulation.capacity import HELD_UNITS, optimizer_disks_bytes
+from coarse.luwu.simulation.cluster import (
+    BYTES_PER_PULL,
+    CHUNKS_PER_BLOCK,
+    PagedCluster,
+    cluster_of,
+    model_of_blocks,
+    require_optimizer_node,
+)
+from coarse.luwu.simulation.moves import BF16_BYTES
 from coarse.luwu.simulation.training import simulate
-from coarse.luwu.store.layout import PagedModel
+from coarse.luwu.store.layout import PagedModel, step_bytes
 from coarse.protocol.units import GIB
 from coarse.simulation.sharded.report import PredictedIteration
 from coarse.simulation.sharded.scenario import ShardedScenario
@@ -38,6 +45,11 @@ class TrainedUnits:
     def num_blocks(self) -> int:
         """Count the units."""
         return len(self.units)
+
+    @property
+    def num_parameters(self) -> int:
+        """Count the parameters of all units."""
+        return sum(map(self.elements, range(self.num_blocks)))
 
     def elements(self, block: int) -> int:
         """Count a unit's parameters."""
@@ -67,60 +79,23 @@ def predict_in_network(scenario: ShardedScenario) -> PredictedIteration:
         ConfigError: the machine states no disks of an optimizer node, or other than equal nodes.
         CapacityError: a GPU, or the optimizer node's disks, have no room.
     """
-    machine, num_nodes = scenario.machine, scenario.num_nodes
-    disks = require_optimizer_node(machine)
+    disks = require_optimizer_node(scenario.machine)
     training = TrainedUnits(units=with_parameters(scenario.units), itemsize=scenario.precision.itemsize)
     memory = _account(scenario, training)
     _require_room(scenario, training, disks, memory)
-    cluster = PagedCluster(
-        num_workers=scenario.num_gpus, worker_flops_per_s=0.0, link_bytes_per_s=_link_bytes_per_s(machine, num_nodes),
-        num_disks=disks.num_optimizer_disks, sums_bytes=SUMS_BYTES,
-        disk_bytes_per_s=disks.optimizer_bytes_per_s / disks.num_optimizer_disks,
-    )  # fmt: skip
+    cluster = cluster_of(scenario.machine, scenario.num_gpus, is_spread=scenario.num_nodes > 1)
     times = simulate(cluster, training)
-    nbytes = BYTES_PER_PULL * sum(map(training.elements, range(training.num_blocks)))
-    read, written = (seconds * disks.optimizer_bytes_per_s for seconds in cluster.disks_s(training.model()).values())
+    nbytes = BYTES_PER_PULL * training.num_parameters
+    read, written = step_bytes(training.model(), 0)
     return PredictedIteration(
         iteration_s=times.step_s,
         compute_s=times.compute_s,
         uses=(
             ("the optimizer node to workers", 2.0 * nbytes), ("workers to the optimizer node", float(nbytes)),
-            ("the optimizer node's disks, read", read), ("the optimizer node's disks, written", written),
+            ("the optimizer node's disks, read", float(read)), ("the optimizer node's disks, written", float(written)),
         ),
         memory=memory,
     )  # fmt: skip
-
-
-def require_optimizer_node(machine: Machine) -> Disks:
-    """Return the disks of the machine's optimizer node.
-
-    Raises:
-        ConfigError: it states none, or nodes or a network that are not all alike.
-    """
-    if machine.tree_levels or machine.unlike_nodes:
-        raise ConfigError(
-            f"{machine.name} states [[tree_level]]s or [[node]]s, and LuWu's predictions take equal nodes on a network "
-            "that holds nobody back; name a machine without them",
-            key="machine",
-        )
-    if machine.disks is None:
-        raise ConfigError(
-            f"{machine.name} states no [disks]; add them to its file, or take the machine luwu", key="machine"
-        )
-    return machine.disks
-
-
-def _link_bytes_per_s(machine: Machine, num_nodes: int) -> float:
-    """Return the rate of a worker's link to the optimizer node: its GPU's wire, and between nodes the network."""
-    tree = machine.tree
-    wire = tree.by_name[tree.gpus[0]].wire.bytes_per_s
-    if num_nodes == 1:
-        return wire
-    if machine.network is None:  # a pool carries messages of memory devices, and no datagrams of trees
-        raise ConfigError(
-            f"{machine.name} has no network between its nodes; name a machine with network_wire", key="machine"
-        )
-    return min(wire, machine.network.bytes_per_s)
 
 
 def with_parameters(units: tuple[Unit, ...]) -> tuple[Unit, ...]:
@@ -156,8 +131,7 @@ def _require_room(scenario: ShardedScenario, training: TrainedUnits, disks: Disk
             f"{scenario.model_name} with luwu at batch {scenario.batch} per GPU needs {memory.total_bytes / GIB:.2f} "
             f"GiB ({rows}) but the GPU has {scenario.capacity_bytes / GIB:.2f} GiB; lower the batch"
         )
-    num_parameters = sum(map(training.elements, range(training.num_blocks)))
-    nbytes = NUM_SLOTS * (STATE_BYTES + BF16_BYTES) * num_parameters
+    nbytes = optimizer_disks_bytes(training.num_parameters)
     if nbytes > disks.optimizer_capacity_bytes:
         raise CapacityError(
             f"{scenario.model_name} with luwu needs {nbytes / GIB:.1f} GiB of the optimizer node's disks, which have "

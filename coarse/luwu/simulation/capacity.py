@@ -32,6 +32,11 @@ OVERHEAD_BYTES = GIB
 _MOST_BATCH = 1 << 12
 
 
+def optimizer_disks_bytes(num_parameters: int) -> int:
+    """Return the bytes that a model takes of the optimizer node's disks."""
+    return NUM_SLOTS * (STATE_BYTES + BF16_BYTES) * num_parameters
+
+
 @dataclass(frozen=True)
 class Need:
     """Of one place."""
@@ -120,8 +125,7 @@ class Capacity:
             nbytes = (STATE_BYTES + 2 * BF16_BYTES) * shard  # states, parameters, gradients
             yield Need("a worker's disks", nbytes, disks.worker_capacity_bytes)
         if mode == LUWU:
-            nbytes = NUM_SLOTS * (STATE_BYTES + BF16_BYTES) * num
-            yield Need("the optimizer node's disks", nbytes, disks.optimizer_capacity_bytes)
+            yield Need("the optimizer node's disks", optimizer_disks_bytes(num), disks.optimizer_capacity_bytes)
 
     def _gpu_bytes(self, mode: str, model: Model, batch: int) -> int:
         num, itemsize, states = model.num_parameters, BF16_BYTES, 0

@@ -5,6 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from coarse.errors import ConfigError
+from coarse.hardware.machine import Disks, Machine
+from coarse.hardware.wire import Wire
 from coarse.luwu.store.layout import ALIGN_ELEMENTS, PagedModel, PagedTensor, PagedUnit, step_bytes
 from coarse.protocol.dtypes import DType
 
@@ -41,6 +44,59 @@ class PagedCluster:
         rate = self.disk_bytes_per_s * self.num_disks
         read, written = step_bytes(model, 0)
         return {"reads": read / rate, "writes": written / rate}
+
+
+def require_optimizer_node(machine: Machine) -> Disks:
+    """Return the disks of the machine's optimizer node.
+
+    Raises:
+        ConfigError: it states none, or nodes or a network that are not all alike.
+    """
+    if machine.tree_levels or machine.unlike_nodes:
+        raise ConfigError(
+            f"{machine.name} states [[tree_level]]s or [[node]]s, and LuWu's predictions take equal nodes on a network "
+            "that holds nobody back; name a machine without them",
+            key="machine",
+        )
+    if machine.disks is None:
+        raise ConfigError(
+            f"{machine.name} states no [disks]; add them to its file, or take the machine luwu", key="machine"
+        )
+    return machine.disks
+
+
+def cluster_of(machine: Machine, num_workers: int, *, is_spread: bool, flops_per_s: float = 0.0) -> PagedCluster:
+    """Return a machine's workers and its optimizer node, whose card reaches the GPU by itself.
+
+    Args:
+        is_spread: the network lies between workers and optimizer node.
+        flops_per_s: what a worker attains, where its seconds are not given.
+
+    Raises:
+        ConfigError: see `require_optimizer_node`; or there is no network.
+    """
+    disks, tree = require_optimizer_node(machine), machine.tree
+    link_bytes_per_s = tree.by_name[tree.gpus[0]].wire.bytes_per_s
+    if is_spread:
+        link_bytes_per_s = min(link_bytes_per_s, require_network(machine).bytes_per_s)
+    return PagedCluster(
+        num_workers=num_workers, worker_flops_per_s=flops_per_s, link_bytes_per_s=link_bytes_per_s,
+        num_disks=disks.num_optimizer_disks, sums_bytes=SUMS_BYTES,
+        disk_bytes_per_s=disks.optimizer_bytes_per_s / disks.num_optimizer_disks,
+    )  # fmt: skip
+
+
+def require_network(machine: Machine) -> Wire:
+    """Return the network between a machine's nodes; a pool carries messages of memory devices, and no datagrams.
+
+    Raises:
+        ConfigError: it states none.
+    """
+    if machine.network is None:
+        raise ConfigError(
+            f"{machine.name} has no network between its nodes; name a machine with network_wire", key="machine"
+        )
+    return machine.network
 
 
 class Trained(Protocol):

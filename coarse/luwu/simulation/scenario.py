@@ -8,10 +8,16 @@ from coarse.errors import CapacityError, ConfigError
 from coarse.hardware.gpt import gpt, gpt_shape
 from coarse.hardware.machine import Disks, Machine
 from coarse.hardware.models import Model
-from coarse.luwu.simulation.any_model import require_optimizer_node
 from coarse.luwu.simulation.baselines import simulate_baseline
 from coarse.luwu.simulation.capacity import LUWU, MODES, Capacity, Need
-from coarse.luwu.simulation.cluster import CHUNKS_PER_BLOCK, SUMS_BYTES, PagedCluster, PagedTraining
+from coarse.luwu.simulation.cluster import (
+    CHUNKS_PER_BLOCK,
+    PagedCluster,
+    PagedTraining,
+    cluster_of,
+    require_network,
+    require_optimizer_node,
+)
 from coarse.luwu.simulation.moves import BF16_BYTES, Baseline, BaselineCluster, moves_of
 from coarse.luwu.simulation.training import simulate
 
@@ -73,10 +79,7 @@ class PagedScenario:
         if not 0.0 < self.peak_share <= 1.0:
             raise ConfigError(f"peak_share must lie in (0, 1], got {self.peak_share}; set it", key="peak_share")
         gpt_shape(self.model_name)
-        if self.machine.network is None:
-            raise ConfigError(
-                f"{self.machine.name} has no network between its nodes; name a machine with network_wire", key="machine"
-            )
+        require_network(self.machine)
         require_optimizer_node(self.machine)
 
     @property
@@ -154,14 +157,8 @@ class PagedScenario:
 
     @property
     def luwu_cluster(self) -> PagedCluster:
-        """For luwu, whose card reaches the GPU by itself."""
-        disks = self.disks
-        return PagedCluster(
-            num_workers=self.num_workers, worker_flops_per_s=self._flops_per_s,
-            link_bytes_per_s=min(self._network_bytes_per_s, self._gpu_wire_bytes_per_s),
-            num_disks=disks.num_optimizer_disks, sums_bytes=SUMS_BYTES,
-            disk_bytes_per_s=disks.optimizer_bytes_per_s / disks.num_optimizer_disks,
-        )  # fmt: skip
+        """For luwu: each worker is a node, and the network is between any two."""
+        return cluster_of(self.machine, self.num_workers, is_spread=True, flops_per_s=self._flops_per_s)
 
     @property
     def baseline_cluster(self) -> BaselineCluster:

@@ -25,6 +25,7 @@ def simulate_on_demand(scenario: ShardedScenario) -> PredictedIteration:
 
     Raises:
         ConfigError: more workers than are simulated.
+        CapacityError: a GPU's memory is too small.
     """
     num_workers, num_nodes = scenario.num_gpus, scenario.num_nodes
     if num_workers > MOST_WORKERS:
@@ -32,6 +33,7 @@ def simulate_on_demand(scenario: ShardedScenario) -> PredictedIteration:
             f"mode odc is simulated worker by worker, up to {MOST_WORKERS}, got {num_workers}; ask for fewer",
             key="workers",
         )
+    memory = scenario.require_fit()
     nodes = tuple(worker // scenario.gpus_per_node for worker in range(num_workers))
     placement = Placement(
         client_nodes=nodes,
@@ -59,6 +61,7 @@ def simulate_on_demand(scenario: ShardedScenario) -> PredictedIteration:
         iteration_s=run.ended_s[-1] - run.ended_s[-2],
         compute_s=compute_s,
         uses=(("a node to others", max(run.sent_bytes) / _MINIBATCHES),),
+        memory=memory,
     )
 
 

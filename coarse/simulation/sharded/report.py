@@ -57,8 +57,8 @@ class PredictedIteration:
     compute_s: float
     uses: tuple[tuple[str, float], ...]
     """Ways and their bytes."""
-    memory: MemoryAccount | None = None
-    """What a GPU holds; None: what it holds in mode fsdp."""
+    memory: MemoryAccount
+    """Account of a GPU, in which it fits."""
 
     @property
     def exposed_s(self) -> float:
