@@ -10,48 +10,39 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from coarse.cli.options import (
-    MACHINE_HELP,
-    Collective,
-    Degrade,
-    HoldBack,
-    PolicyOption,
-    ProfileEvery,
-    of_possible_modes,
-)
+from coarse.cli.options import MACHINE_HELP, Asked, of_possible_modes, with_options
 from coarse.cli.own_mode import OWN_MODE, SetOptions
 from coarse.cli.progress import Tasks, shown_tasks
-from coarse.cli.report.prediction import modes_of, one_of, profile_notes, require_policy
+from coarse.cli.report.prediction import modes_of, profile_notes
 from coarse.cli.wrong_input import wrong_input_ends_with_2
 from coarse.emulation.launch import emulate as emulate_order
 from coarse.emulation.order import RunOrder
-from coarse.hardware.models import Precision
+from coarse.errors import ConfigError
 from coarse.simulation.adaptation import PROFILE_EVERY, keep_tables
+from coarse.simulation.question import JobQuestion
 from coarse.simulation.report import mean_durations
 from coarse.simulation.training import simulate
 from coarse.strategy.named import BUILT_IN, COARSE, mode_name, options_from, require_classes
 
+_LEAST_ITERATIONS = 2
 app = typer.Typer(add_completion=False)
 
 
 @app.command()
+@with_options(
+    JobQuestion,
+    defaults={"batch": 64, "workers": 2, "profile_every": PROFILE_EVERY},
+    helps={
+        "machine": MACHINE_HELP,
+        "model": "resnet50 or bert-large.",
+        "nodes": "Nodes of the modelled machine; all ranks run here.",
+        "iterations": "The first is not counted.",
+    },
+)
 def emulate(
-    machine: Annotated[str, typer.Option(help=MACHINE_HELP)] = "aws-p3",
-    model: Annotated[str, typer.Option(help="resnet50 or bert-large.")] = "resnet50",
-    gpu: Annotated[str | None, typer.Option(help="Whose compute is replayed; by default the machine's.")] = None,
-    batch: Annotated[int, typer.Option(min=1, help="Samples per worker and iteration.")] = 64,
-    precision: Annotated[str, typer.Option(help="Of the replayed compute: fp32 or fp16.")] = "fp32",
-    workers: Annotated[int, typer.Option(min=1, help="Worker GPUs.")] = 2,
-    devices: Annotated[int, typer.Option(min=0, help="Memory devices; 0 for as many as workers.")] = 0,
-    nodes: Annotated[int, typer.Option(min=1, help="Nodes of the modelled machine; all ranks run here.")] = 1,
+    asked: Asked,
     modes: Annotated[str | None, typer.Option(help=f"Of {','.join(BUILT_IN)} (by default all), {OWN_MODE}.")] = None,
-    policy: PolicyOption = "auto",
     options: SetOptions = None,
-    collective: Collective = None,
-    hold_back: HoldBack = False,
-    iterations: Annotated[int, typer.Option(min=2, help="The first is not counted.")] = 3,
-    degrade: Degrade = None,
-    profile_every: ProfileEvery = PROFILE_EVERY,
     dilation: Annotated[float, typer.Option(min=0.0, help="Wall seconds per emulated second; 0 to choose.")] = 0.0,
     checked_pool: Annotated[
         Path | None, typer.Option(help="A file by which devices send, as over a pool without coherence, checked.")
@@ -60,26 +51,14 @@ def emulate(
     """Run a training job's synchronisation live on emulated links, and hold it against the simulator."""
     console = Console()
     with wrong_input_ends_with_2():
-        require_policy(policy)
-        order = RunOrder(
-            machine=machine,
-            model=model,
-            gpu=gpu,
-            batch=batch,
-            precision=one_of("precision", precision, Precision),
-            mode=COARSE,
-            num_workers=workers,
-            num_devices=devices,
-            num_iterations=iterations,
-            dilation=dilation,
-            num_nodes=nodes,
-            collective=collective,
-            hold_back=hold_back,
-            degradations=tuple(degrade or ()),
-            profile_every=profile_every,
-            policy=policy,
-            checked_pool=None if checked_pool is None else str(checked_pool.resolve()),
-        )
+        pool = None if checked_pool is None else str(checked_pool.resolve())
+        order = RunOrder(**asked, mode=COARSE, dilation=dilation, checked_pool=pool)
+        if order.num_iterations < _LEAST_ITERATIONS:
+            raise ConfigError(
+                f"--iterations must be at least {_LEAST_ITERATIONS}, of which the first is not counted, got "
+                f"{order.num_iterations}",
+                key="iterations",
+            )
         with shown_tasks() as tasks:
             rows = [_row(console, tasks, decided) for decided in _decided(console, tasks, order, modes, options or ())]
     _show(console, order, rows)

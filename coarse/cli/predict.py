@@ -14,21 +14,15 @@ from coarse.cli.options import (
     MACHINE_HELP,
     OWN_MODEL_HELP,
     TRACE_HELP,
-    Collective,
-    Degrade,
-    HoldBack,
+    Asked,
     Intervals,
-    Jittered,
-    PolicyOption,
-    ProfileEvery,
-    RingSlowDown,
     Samples,
-    Seed,
-    Step,
     of_possible_modes,
-    require_jitter,
+    require_seed,
+    stated_keys,
+    with_options,
 )
-from coarse.cli.own_mode import OWN_MODE, SetOptions
+from coarse.cli.own_mode import OWN_MODE
 from coarse.cli.own_model.source import is_traced
 from coarse.cli.progress import Tasks, shown_tasks
 from coarse.cli.report.chakra import stale_files
@@ -36,13 +30,12 @@ from coarse.cli.report.command import show
 from coarse.cli.report.luwu import show_luwu
 from coarse.cli.report.perfetto import write_trace
 from coarse.cli.report.prediction import (
-    Question,
     Scenarios,
     places_of,
     predict,
     profile_notes,
     result_of,
-    slow_down,
+    scenarios_of,
 )
 from coarse.cli.report.ranges import NO_RANGES, Ranges, ranges_of
 from coarse.cli.report.run import RUN_FILE, Result, Run, write_run
@@ -54,7 +47,6 @@ from coarse.cli.wrong_input import wrong_input_ends_with_2
 from coarse.errors import ConfigError
 from coarse.hardware.accelerator import Optimizer
 from coarse.hardware.compute import PEAK_SHARE as OWN_PEAK_SHARE
-from coarse.hardware.degradation import parse_degradation
 from coarse.hardware.gpt import OPT_SHAPES
 from coarse.hardware.machine import Machine
 from coarse.hardware.presets import lines_without_source, machine_named, machine_path
@@ -62,15 +54,15 @@ from coarse.luwu.simulation.capacity import LUWU
 from coarse.luwu.simulation.capacity import MODES as LUWU_MODES
 from coarse.luwu.simulation.scenario import PEAK_SHARE, PagedScenario
 from coarse.luwu.simulation.scenario import modes_of as luwu_modes_of
+from coarse.protocol.fields import options_of
 from coarse.protocol.toml import TomlFile
 from coarse.protocol.units import GIB
-from coarse.simulation.adaptation import PROFILE_EVERY
+from coarse.simulation.question import Question
 from coarse.simulation.report import mean_durations
 from coarse.simulation.sites import STEPWISE_RANKS
 from coarse.strategy.named import BUILT_IN, mode_name, require_classes
 from coarse.strategy.sharding import PREDICTED, Sharding, name_of
 
-_BATCH = 2
 TRACE = ".trace.json"
 """Behind the name of a mode: its trace."""
 _ALL_MODES = ",".join((*BUILT_IN, *PREDICTED, ALL))
@@ -78,105 +70,57 @@ _LUWU_MODES = ",".join(LUWU_MODES)
 _BASELINES = set(LUWU_MODES) - {LUWU}
 _TAKEN = {"machine", "model", "batch", "workers", "modes", "out", "prefetch", "peak_share"}
 """Options of predictions of LuWu and its baselines."""
-_Model = Annotated[
-    str,
-    typer.Option(
-        help=f"resnet50, bert-large, {OWN_MODEL_HELP}, {TRACE_HELP}, or of LuWu's modes opt-1.3b to opt-1t, or "
-        "LAYERSxHIDDENxHEADS."
-    ),
-]
-_PeakShare = Annotated[
-    float | None,
-    typer.Option(
-        help=f"Share of the GPU's peak at which LuWu's modes ({PEAK_SHARE:.3f}) or a model of your own "
-        f"({OWN_PEAK_SHARE:g}) compute."
-    ),
-]
-_Batch = Annotated[
-    int | None, typer.Option(help="Samples per worker and iteration: 2; of a trace what its step computed.")
-]
-_IterationS = Annotated[
-    float | None, typer.Option(help="Seconds of forward and backward on one GPU, as you measured them.")
-]
-_Modes = Annotated[
-    str | None,
-    typer.Option(
-        help=f"Of {_ALL_MODES}, {OWN_MODE}, or of {_LUWU_MODES}; by default the data-parallel ones that model and "
-        "machine can do."
-    ),
-]
 _Out = Annotated[Path, typer.Option(help="The folder for rows, traces, pictures and page.")]
 app = typer.Typer(add_completion=False)
 
 
 @app.command()
+@with_options(
+    Question,
+    optional=("machine", "batch", "workers", "seed"),
+    helps={
+        "machine": f"{MACHINE_HELP} By default aws-p3; of OPT models luwu.",
+        "model": f"resnet50, bert-large, {OWN_MODEL_HELP}, {TRACE_HELP}, or of LuWu's modes opt-1.3b to opt-1t, or "
+        "LAYERSxHIDDENxHEADS.",
+        "batch": "Samples per worker and iteration: 2; of a trace what its step computed.",
+        "workers": "Ranks that compute: 4, or of LuWu's modes one a node.",
+        "modes": f"Of {_ALL_MODES}, {OWN_MODE}, or of {_LUWU_MODES}; by default the data-parallel ones that model and "
+        "machine can do.",
+        "peak_share": f"Share of the GPU's peak at which LuWu's modes ({PEAK_SHARE:.3f}) or a model of your own "
+        f"({OWN_PEAK_SHARE:g}) compute.",
+    },
+)
 def predict_command(
     context: typer.Context,
-    machine: Annotated[str | None, typer.Option(help=f"{MACHINE_HELP} By default aws-p3; of OPT models luwu.")] = None,
-    model: _Model = "resnet50",
-    sequence: Annotated[int | None, typer.Option(help="Tokens of a sample of a model of your own.")] = None,
-    gpu: Annotated[str | None, typer.Option(help="Whose compute times; by default the machine's own.")] = None,
-    step: Step = None,
-    batch: _Batch = None,
-    precision: Annotated[str, typer.Option(help="fp32 or fp16.")] = "fp32",
-    workers: Annotated[int | None, typer.Option(help="Ranks that compute: 4, or of LuWu's modes one a node.")] = None,
-    devices: Annotated[int, typer.Option(help="Memory devices; 0: as many as workers.")] = 0,
-    nodes: Annotated[int, typer.Option(help="Nodes that workers and devices are spread over.")] = 1,
-    modes: _Modes = None,
+    asked: Asked,
     prefetch: Annotated[
         bool, typer.Option(help="Of LuWu's baselines: whether a unit comes while another is computed.")
     ] = False,
-    peak_share: _PeakShare = None,
-    iteration_s: _IterationS = None,
-    policy: PolicyOption = "auto",
-    options: SetOptions = None,
-    collective: Collective = None,
-    hold_back: HoldBack = False,
-    ring_slow_down: RingSlowDown = None,
-    straggler: Annotated[list[str] | None, typer.Option(help="3=1.5: worker 3 computes 1.5 times longer.")] = None,
-    jitter: Jittered = 0.0,
-    seed: Seed = None,
-    optimizer: Annotated[str, typer.Option(help="Whose states take memory: sgd, sgd-momentum or adam.")] = "adam",
-    iterations: Annotated[int, typer.Option(help="Of which the last is shown.")] = 3,
-    degrade: Degrade = None,
-    profile_every: ProfileEvery = PROFILE_EVERY,
-    nvlink: Annotated[bool, typer.Option(help="Whether NVLinks, if the machine has any, are on.")] = True,
     interval: Intervals = None,
     samples: Samples = None,
     out: _Out = Path("results/predict"),
 ) -> None:
     """Simulate a training job on a machine: a table, a trace per mode for Perfetto, pictures and a page."""
     with wrong_input_ends_with_2():
-        batch_size = _samples(batch, model, step)
-        if _is_luwu(model, modes):
+        if _is_luwu(asked["model"], asked.get("modes")):
             _require_only(context, _TAKEN, "LuWu's modes")
-            _predict_luwu(machine or "luwu", model, workers, modes or _LUWU_MODES, out, batch=batch_size,
-                          prefetch=prefetch, peak_share=peak_share)  # fmt: skip
+            _predict_luwu(asked, out, prefetch=prefetch)
             return
         _require_only(context, {param.name for param in context.command.params} - {"prefetch"}, "these modes")
-        asked = Question(
-            machine=machine or "aws-p3", model=model, gpu=gpu, step=step, batch=batch_size, precision=precision,
-            workers=4 if workers is None else workers, devices=devices, nodes=nodes, policy=policy,
-            options=tuple(options or ()),
-            slow_downs=tuple(slow_down(text) for text in straggler or ()),
-            jitter=jitter, seed=require_jitter(seed, has_jitter=jitter != 0),
-            sequence=sequence, peak_share=peak_share, iteration_s=iteration_s,
-            collective=collective, hold_back=hold_back, ring_slow_down=ring_slow_down,
-            optimizer=optimizer, nvlink=nvlink, num_iterations=iterations,
-            degradations=tuple(map(parse_degradation, degrade or ())), profile_every=profile_every,
-        )  # fmt: skip
-        toml, scenarios = TomlFile.read(machine_path(asked.machine)), asked.scenarios()
-        ranges = ranges_of(toml, interval or (), samples, asked.workers, factors=scenarios.factors)
+        require_seed(has_seed="seed" in asked, has_jitter=asked["jitter"] != 0)
+        question = Question(**{**asked, "batch": _batch(asked)})
+        toml, scenarios = TomlFile.read(machine_path(question.machine)), scenarios_of(question)
+        ranges = ranges_of(toml, interval or (), samples, question.num_workers, factors=scenarios.factors)
         console = Console()
-        show(_predicted(scenarios, modes, out, toml, ranges), out, console)
+        show(_predicted(scenarios, out, toml, ranges), out, console)
         console.print(f"wrote {(out / RUN_FILE).as_posix()}", highlight=False, markup=False, soft_wrap=True)
 
 
-def _samples(batch: int | None, model: str, step: int | None) -> int:
-    """Of a worker and iteration: as asked, else one traced step, else _BATCH."""
-    if batch is not None:
-        return batch
-    return 1 if is_traced(model, step) else _BATCH
+def _batch(asked: Asked) -> int:
+    """Return the samples of a worker and iteration: as asked, else what a step of a trace computed."""
+    is_step = is_traced(asked["model"], asked.get("step"))
+    batch: int = asked.get("batch", 1 if is_step else options_of(Question)["batch"].default)
+    return batch
 
 
 def _is_luwu(model: str, modes: str | None) -> bool:
@@ -187,24 +131,22 @@ def _is_luwu(model: str, modes: str | None) -> bool:
     return model in OPT_SHAPES or asked == {LUWU} or bool(asked & _BASELINES)
 
 
-def _predict_luwu(
-    machine: str, model: str, workers: int | None, modes: str, out: Path, *, batch: int, prefetch: bool,
-    peak_share: float | None,
-) -> None:  # fmt: skip
+def _predict_luwu(asked: Asked, out: Path, *, prefetch: bool) -> None:
     """Show LuWu and its baselines; ConfigError where an option makes no sense for them."""
-    chosen = luwu_modes_of(modes)
-    where, num_workers = _a_worker_on_each_node(machine, workers)
-    share = PEAK_SHARE if peak_share is None else peak_share
-    scenario = PagedScenario(machine=where, model_name=model, num_workers=num_workers, batch=batch,
-                             prefetch=prefetch, peak_share=share)  # fmt: skip
+    chosen = luwu_modes_of(asked.get("modes", _LUWU_MODES))
+    where, num_workers = _a_worker_on_each_node(asked.get("machine", "luwu"), asked.get("num_workers"))
+    scenario = PagedScenario(
+        machine=where, model_name=asked["model"], num_workers=num_workers, batch=_batch(asked), prefetch=prefetch,
+        peak_share=asked.get("peak_share", PEAK_SHARE),
+    )  # fmt: skip
     show_luwu(scenario, chosen, out, Console())
 
 
 def _require_only(context: typer.Context, taken: Collection[str | None], whose: str) -> None:
     """ConfigError where an option was given that means nothing for the modes."""
+    stated = stated_keys(context)
     for param in context.command.params:
-        source = context.get_parameter_source(param.name or "")
-        if param.name not in taken and source is not None and source.name == "COMMANDLINE":
+        if param.name in stated and param.name not in taken:
             option = param.opts[0]
             raise ConfigError(f"{option} means nothing for {whose}; leave it out", key=option.lstrip("-"))
 
@@ -225,8 +167,9 @@ class _Outcome:
     notes: list[str]
 
 
-def _predicted(scenarios: Scenarios, modes: str | None, out: Path, toml: TomlFile, ranges: Ranges | None) -> Run:
+def _predicted(scenarios: Scenarios, out: Path, toml: TomlFile, ranges: Ranges | None) -> Run:
     """All modes, one after the other; a mode that nobody asked for by name may be impossible on the machine."""
+    modes = scenarios.question.modes
     require_classes(scenarios.question.options, (modes or "").split(","))
     chosen = tuple(any_modes_of(modes, scenarios.question.options))
     must_have = modes is not None and ALL not in modes.split(",")
@@ -297,8 +240,9 @@ def _clear(out: Path) -> None:
 
 def _title(scenarios: Scenarios) -> str:
     asked = scenarios.question
-    nodes = f" on {asked.nodes} nodes" if asked.nodes > 1 else ""
-    return f"{scenarios.model.name}, batch {asked.batch}, {asked.workers} workers{nodes} of {scenarios.machine.name}"
+    nodes = f" on {asked.num_nodes} nodes" if asked.num_nodes > 1 else ""
+    workers = f"{asked.num_workers} workers{nodes}"
+    return f"{scenarios.model.name}, batch {asked.batch}, {workers} of {scenarios.machine.name}"
 
 
 def _memory_note(scenarios: Scenarios, outcomes: list[_Outcome]) -> str:
@@ -315,9 +259,9 @@ def _notes(scenarios: Scenarios) -> tuple[str, ...]:
     profile = scenarios.profile
     compute = f"Compute times ({profile.gpu}, {profile.precision}): {profile.basis}; {profile.source}."
     own = scenarios.own.notes if scenarios.own else ()
-    used = [group for group in scenarios.machine.unlike_nodes if group.first < scenarios.question.nodes]
+    used = [group for group in scenarios.machine.unlike_nodes if group.first < scenarios.question.num_nodes]
     unlike = [f"Nodes unlike the others: {', '.join(group.text() for group in used)}."] if used else []
-    if scenarios.question.workers <= STEPWISE_RANKS:
+    if scenarios.question.num_workers <= STEPWISE_RANKS:
         return *own, compute, *unlike
     one = (
         f"Above {STEPWISE_RANKS} workers one, as slow as the slowest and on the slowest of the ways, stands for all; "
@@ -345,15 +289,16 @@ def _ring_text(scenarios: Scenarios) -> str:
 
 def _inputs(scenarios: Scenarios) -> dict[str, str]:
     asked, profile = scenarios.question, scenarios.profile
-    slow_downs = ", ".join(f"{worker}={factor:g}" for worker, factor in asked.slow_downs)
-    degraded = ", ".join(f"{each.link}={each.factor:g}@{each.at_s:g}" for each in asked.degradations)
+    devices = asked.num_devices or "as many as workers"
+    slow_downs = ", ".join(f"{worker}={factor:g}" for worker, factor in asked.slow_downs.items())
+    degraded = ", ".join(f"{each.link}={each.factor:g}@{each.at_s:g}" for each in asked.changes_of_links)
     return {
         "command": shlex.join(["coarse", *sys.argv[1:]]),
         "machine": f"{scenarios.machine.name} ({asked.machine})",
         "model": f"{scenarios.model.name}, batch {asked.batch} per worker, {profile.precision}",
         **({"model's numbers": " ".join(scenarios.own.notes)} if scenarios.own else {}),
         "compute times": f"{profile.gpu} ({profile.basis}): {profile.source}",
-        "workers, devices, nodes": f"{asked.workers}, {asked.devices or 'as many as workers'}, {asked.nodes}",
+        "workers, devices, nodes": f"{asked.num_workers}, {devices}, {asked.num_nodes}",
         "policy": asked.policy,
         "collective": asked.collective or "as live: in place, or a ring where one worker stands for all",
         "workers' ring": _ring_text(scenarios),

@@ -13,9 +13,8 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from coarse.cli.options import MACHINE_HELP, OWN_MODEL_HELP
+from coarse.cli.options import MACHINE_HELP, OWN_MODEL_HELP, one_of
 from coarse.cli.own_model.source import is_own, own_model
-from coarse.cli.report.prediction import one_of
 from coarse.cli.report.sharded import HEAD, ShardedRow, document, predicted
 from coarse.cli.wrong_input import wrong_input_ends_with_2
 from coarse.collectives.shape import Collective

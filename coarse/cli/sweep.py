@@ -2,7 +2,7 @@
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -16,18 +16,14 @@ from coarse.cli.options import (
     MACHINE_HELP,
     OWN_MODEL_HELP,
     TRACE_HELP,
-    Collective,
-    HoldBack,
+    Asked,
     Intervals,
-    Jittered,
-    PolicyOption,
-    RingSlowDown,
     Samples,
-    Seed,
-    Step,
-    require_jitter,
+    require_seed,
+    stated_keys,
+    with_options,
 )
-from coarse.cli.own_mode import OWN_MODE, SetOptions
+from coarse.cli.own_mode import OWN_MODE
 from coarse.cli.own_model.source import is_traced
 from coarse.cli.progress import shown_tasks
 from coarse.cli.report.ranges import NUM_SAMPLES
@@ -45,7 +41,7 @@ from coarse.cli.report.sweep.rows import (
 )
 from coarse.cli.wrong_input import wrong_input_ends_with_2
 from coarse.errors import ConfigError
-from coarse.simulation.adaptation import PROFILE_EVERY
+from coarse.simulation.question import Question
 
 _MOST_TABLE_LINES = 40
 _MOST_REASONS = 5
@@ -53,13 +49,6 @@ _MOST_PROCESSES = 1024
 _MOST_CHARACTERS = 1 << 24
 """Of a list of points."""
 _Parquet = Annotated[bool, typer.Option(help="Write rows.parquet too; needs pyarrow.")]
-_Modes = Annotated[
-    str | None,
-    typer.Option(
-        help=f"Of dense, allreduce, coarse (by default all three), zero2, fsdp, hybrid, zeropp, fcdp, {OWN_MODE}."
-    ),
-]
-
 app = typer.Typer(add_completion=False)
 
 
@@ -76,8 +65,19 @@ class Shown(StrEnum):
 
 
 @app.command()
+@with_options(
+    Question,
+    without=("degrade",),
+    optional=("seed",),
+    helps={
+        "machine": MACHINE_HELP,
+        "model": f"resnet50, bert-large, {OWN_MODEL_HELP}, {TRACE_HELP}.",
+        "modes": f"Of dense, allreduce, coarse (by default all three), zero2, fsdp, hybrid, zeropp, fcdp, {OWN_MODE}.",
+    },
+)
 def sweep(
     context: typer.Context,
+    asked: Asked,
     vary: Annotated[
         list[str] | None,
         typer.Option(
@@ -86,31 +86,6 @@ def sweep(
         ),
     ] = None,
     points: _Points = None,
-    machine: Annotated[str, typer.Option(help=MACHINE_HELP)] = "aws-p3",
-    model: Annotated[str, typer.Option(help=f"resnet50, bert-large, {OWN_MODEL_HELP}, {TRACE_HELP}.")] = "resnet50",
-    sequence: Annotated[int | None, typer.Option(help="Tokens of a sample of a model of your own.")] = None,
-    step: Step = None,
-    gpu: Annotated[str | None, typer.Option(help="Whose compute times; by default the machine's own.")] = None,
-    peak_share: Annotated[float | None, typer.Option(help="Of the GPU's peak, as of coarse predict.")] = None,
-    iteration_s: Annotated[float | None, typer.Option(help="Seconds as measured, as of coarse predict.")] = None,
-    batch: Annotated[int, typer.Option(help="Samples per worker and iteration.")] = 2,
-    precision: Annotated[str, typer.Option(help="fp32 or fp16.")] = "fp32",
-    workers: Annotated[int, typer.Option(help="Ranks that compute.")] = 4,
-    devices: Annotated[int, typer.Option(help="Memory devices; 0: as many as workers.")] = 0,
-    nodes: Annotated[int, typer.Option(help="Nodes that workers and devices are spread over.")] = 1,
-    modes: _Modes = None,
-    policy: PolicyOption = "auto",
-    options: SetOptions = None,
-    collective: Collective = None,
-    hold_back: HoldBack = False,
-    ring_slow_down: RingSlowDown = None,
-    straggler: Annotated[list[str] | None, typer.Option(help="3=1.5: worker 3 computes 1.5 times longer.")] = None,
-    jitter: Jittered = 0.0,
-    seed: Seed = None,
-    optimizer: Annotated[str, typer.Option(help="Whose states take memory: sgd, sgd-momentum or adam.")] = "adam",
-    iterations: Annotated[int, typer.Option(help="Of which the last is shown.")] = 3,
-    profile_every: Annotated[int, typer.Option(help="As of coarse predict.")] = PROFILE_EVERY,
-    nvlink: Annotated[bool, typer.Option(help="Whether NVLinks, if the machine has any, are on.")] = True,
     show: Annotated[Shown, typer.Option(help="What is drawn and compared.")] = Shown.ITERATION,
     processes: Annotated[int, typer.Option(help="That compute side by side; 0: one a core.")] = 0,
     interval: Intervals = None,
@@ -125,50 +100,54 @@ def sweep(
             raise ConfigError(f"--processes must lie in 0..{_MOST_PROCESSES}, got {processes}", key="processes")
         if parquet:
             require_parquet()
-        asked = _asked(context, vary or [], points)
-        console, cells = Console(), list(asked.cells())
-        with Folder(out, asked.record(), (_key(cell) for cell in cells), restart=restart) as folder:
+        question = _asked(stated_keys(context), asked, vary or [], points, interval or (), samples)
+        console, cells = Console(), list(question.cells())
+        with Folder(out, question.record(), (_key(cell) for cell in cells), restart=restart) as folder:
             _compute(folder, cells, processes or len(os.sched_getaffinity(0)))
             path, rows = folder.finish(), folder.in_order()
-            wrote = [path, *([write_parquet(out, asked.keys, rows)] if parquet else [])]
-            wrote += _show(asked, rows, show, out, console)
+            wrote = [path, *([write_parquet(out, question.keys, rows)] if parquet else [])]
+            wrote += _show(question, rows, show, out, console)
         for path in wrote:
             _say(console, f"wrote {path.as_posix()}")
         if all(row.reason for row in rows):
             raise ConfigError(f"no point can run: {rows[0].mode}: {rows[0].reason}")
 
 
-def _asked(context: typer.Context, vary: Sequence[str], points: Path | None) -> Sweep:
+def _asked(
+    stated: Collection[str],
+    asked: Asked,
+    vary: Sequence[str],
+    points: Path | None,
+    intervals: Sequence[str],
+    num_samples: int | None,
+) -> Sweep:
     """The question of a command line; ConfigError where an option and a varied key are the same."""
     axes = [axis_of(text, WHOLE) for text in vary]
-    base = {key: value for key, value in context.params.items() if key in SETTINGS and value is not None}
-    for key in ("straggler", "options"):
-        base[key] = "+".join(base.get(key, ())) or "none"
+    base = {key: asked[option.name] for key, option in SETTINGS.items() if option.name in asked}
+    for key, option in SETTINGS.items():
+        if option.kind is tuple:
+            base[key] = "+".join(base.get(key, ())) or "none"
     listed = _listed(points)
-    given = {
-        key for key in SETTINGS
-        if (source := context.get_parameter_source(key)) is not None and source.name == "COMMANDLINE"
-    }  # fmt: skip
-    if "batch" not in given and is_traced(str(base.get("model", "")), context.params["step"]):
+    given = SETTINGS.keys() & stated
+    if "batch" not in given and is_traced(asked["model"], asked.get("step")):
         base["batch"] = 1  # what the traced step computed
     for key in (*(listed[0] if listed else ()), *(key for key, _ in axes)):
         if key in given:
-            option = f"--{key.replace('_', '-')}"
-            raise ConfigError(f"{key} is varied, and {option} states it too; leave {option} out", key=key)
+            flag = SETTINGS[key].flag
+            raise ConfigError(f"{key} is varied, and {flag} states it too; leave {flag} out", key=key)
     for key, values in axes:
         if key == "modes":
             base[key] = "+".join(map(text_of, values))
     varied = {*(listed[0] if listed else ()), *(key for key, _ in axes)}
-    require_jitter(0 if {"seed"} & (given | varied) else None, has_jitter=bool({"jitter"} & (given | varied)))
+    require_seed(has_seed="seed" in given | varied, has_jitter="jitter" in given | varied)
     grid = points_of(listed, [axis for axis in axes if axis[0] != "modes"])
     if not (listed or axes):
         raise ConfigError("nothing is varied; write --vary KEY=VALUES, or --list FILE.csv", key="vary")
-    samples = context.params["samples"]
     return Sweep(
         base={key: value for key, value in base.items() if key not in grid[0]},
         points=grid,
-        intervals=tuple(context.params["interval"] or ()),
-        num_samples=NUM_SAMPLES if samples is None else samples,
+        intervals=tuple(intervals),
+        num_samples=NUM_SAMPLES if num_samples is None else num_samples,
     )
 
 

@@ -7,45 +7,26 @@ from functools import cached_property
 
 from coarse.errors import ConfigError
 from coarse.hardware.compute import profile_for
-from coarse.hardware.degradation import parse_degradation
 from coarse.hardware.models import Precision, model_named
 from coarse.hardware.presets import machine_named
+from coarse.protocol.fields import from_mapping
 from coarse.protocol.partition import PartitionTable, RankPlace, Role
 from coarse.protocol.place import Anywhere, GpuMemory
 from coarse.simulation.adaptation import Decide
 from coarse.simulation.job import Job
+from coarse.simulation.question import JobQuestion
 from coarse.simulation.scenario import Scenario
 from coarse.strategy.named import BUILT_IN, strategy_named
 from coarse.strategy.rounds import By, Round, first_to_devices
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunOrder:
-    """One emulated run; a machine is a preset's name or the path of a TOML file."""
+class RunOrder(JobQuestion):
+    """One emulated run: a question about one mode, and what was decided. All ranks run on this host."""
 
-    machine: str
-    model: str
-    gpu: str | None
-    """Whose compute is replayed; None for the machine's own."""
-    batch: int
-    precision: str
     mode: str
-    num_workers: int
-    num_devices: int
-    num_iterations: int
-    dilation: float
-    num_nodes: int = 1
-    """Of the modelled machine; the ranks all run on this host."""
-    collective: str | None = None
-    """How the mode coarse's devices sum; None: as live."""
-    hold_back: bool = False
-    """Whether all-reduce waits for the end of backward, as COARSE's evaluation has it (II-B)."""
-    degradations: tuple[str, ...] = ()
-    """What happens to links, as users write it: see hardware/degradation.py."""
-    profile_every: int = 0
-    """Iterations after which the mode coarse measures again; 0: never."""
-    policy: str = "auto"
-    """By which the mode coarse decides."""
+    dilation: float = 0.0
+    """Wall seconds per emulated second; 0 to choose."""
     options: Mapping[str, object] = field(default_factory=dict)
     """Of a strategy that is not coarse's own."""
     by: tuple[str, ...] = ()
@@ -75,21 +56,16 @@ class RunOrder:
         """The question that the run answers."""
         model, machine = model_named(self.model), machine_named(self.machine)
         machine = replace(machine, num_nodes=max(machine.num_nodes, self.num_nodes))
+        periods = 1 if self.period == 1 else 2 * self.period
         return Scenario(
+            **{**self.job_options(), "num_iterations": max(self.num_iterations, periods)},
             machine=machine,
             model=model,
             profile=profile_for(model, machine, self.gpu, self.batch, Precision(self.precision)),
             mode=self.mode,
-            num_workers=self.num_workers,
-            num_devices=self.num_devices,
-            num_nodes=self.num_nodes,
-            policy=self.policy,
             options=self.options,
-            collective=self.collective,
             hold_back=self.hold_back or None,
-            num_iterations=self.num_iterations if self.period == 1 else max(self.num_iterations, 2 * self.period),
-            profile_every=self.profile_every,
-            degradations=tuple(map(parse_degradation, self.degradations)),
+            degradations=self.changes_of_links,
         )
 
     def decided(self) -> "RunOrder":
@@ -159,8 +135,4 @@ def order_json(order: RunOrder) -> str:
 
 def parse_run_order(text: str) -> RunOrder:
     """What `order_json` wrote."""
-    found = json.loads(text)
-    found["facts"] = tuple(tuple(row) for row in found["facts"])
-    found["by"] = tuple(found["by"])
-    found["degradations"] = tuple(found["degradations"])
-    return RunOrder(**found)
+    return from_mapping(RunOrder, json.loads(text), lambda _: "the order of an emulated run")

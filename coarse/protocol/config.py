@@ -4,14 +4,15 @@ import math
 import re
 import tomllib
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, asdict, dataclass, field, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TypeVar
+from typing import Annotated
 
 from coarse.errors import ConfigError
-from coarse.protocol.toml import KeyPath, TomlFile, Where, refuse_unknown_keys
+from coarse.protocol.fields import Says, check, from_mapping, options_of
+from coarse.protocol.toml import TomlFile, Where
 from coarse.protocol.units import KIB, MIB
 
 MODES = ("dense", "allreduce", "coarse")
@@ -22,150 +23,214 @@ LIVE_COLLECTIVE = "in_place"
 WORKER_COLLECTIVES = ("mpi", "ring")
 ROUTING_POLICIES = ("measured", "fixed")
 COHERENCES = ("hardware", "software", "checked")
-
-Section = TypeVar("Section")
+_HOSTS = "a list of different host names, of letters, digits, '.', '-' and '_'"
+_SECONDS = "a number of seconds above 0"
 
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredRouting:
     """Routing tables that the profiler derives from measurements (COARSE III-E)."""
 
-    tie_tolerance: float = 0.1
-    """Relative difference up to which two proxies count as equal; the local one is then taken."""
-    min_partition_bytes: int = 256 * KIB
-    max_partition_bytes: int = 8 * MIB
-    profile_every_steps: int | None = None
-    """Optimizer steps after which routes, and the two ways of dual synchronisation, are measured again."""
+    tie_tolerance: Annotated[float, Says(
+        "Devices whose times differ relatively by no more than this count as equal; the local one is taken.",
+        low=0,
+    )] = 0.1
+    min_partition_bytes: Annotated[int, Says(
+        "The smallest partition size, and the smallest copy that is measured.",
+        low=1,
+    )] = 256 * KIB
+    max_partition_bytes: Annotated[int, Says(
+        "The largest partition size, and the largest copy that is measured.",
+    )] = 8 * MIB
+    profile_every_steps: Annotated[int | None, Says(
+        'After so many steps of a `DistributedOptimizer` in the mode `"coarse"`, all workers measure routes and the '
+        "two ways of dual synchronisation again, and decide again. Without it they do so at the start alone.",
+        low=1,
+    )] = None
 
     def __post_init__(self) -> None:
-        _require_number("tie_tolerance", self.tie_tolerance, "a number of at least 0", 0.0)
-        _require_int("min_partition_bytes", self.min_partition_bytes, 1)
-        _require_int("max_partition_bytes", self.max_partition_bytes, self.min_partition_bytes)
-        if self.profile_every_steps is not None:
-            _require_int("profile_every_steps", self.profile_every_steps, 1)
+        check(self)
+        if self.max_partition_bytes < self.min_partition_bytes:
+            raise ConfigError(
+                f"max_partition_bytes must be a whole number of at least {self.min_partition_bytes}, which is "
+                f"min_partition_bytes, got {self.max_partition_bytes}",
+                key="max_partition_bytes",
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
 class FixedRouting:
     """One routing table that the user states; nothing is measured."""
 
-    threshold_bytes: int
-    """Tensors larger than this go to the bandwidth proxy."""
-    partition_bytes: int
-    latency_proxy: int | None = None
-    """Device index; None is each client's local proxy."""
-    bandwidth_proxy: int | None = None
-    """Device index; None is each client's local proxy."""
+    threshold_bytes: Annotated[int, Says(
+        "Tensors larger than this go to the bandwidth proxy.",
+        low=0,
+    )]
+    partition_bytes: Annotated[int, Says(
+        "The partition size.",
+        low=1,
+    )]
+    latency_proxy: Annotated[int | None, Says(
+        "Device index; without it, each worker's local proxy.",
+        low=0,
+    )] = None
+    bandwidth_proxy: Annotated[int | None, Says(
+        "Device index; without it, each worker's local proxy.",
+        low=0,
+    )] = None
 
     def __post_init__(self) -> None:
-        _require_int("threshold_bytes", self.threshold_bytes, 0)
-        _require_int("partition_bytes", self.partition_bytes, 1)
-        if self.latency_proxy is not None:
-            _require_int("latency_proxy", self.latency_proxy, 0)
-        if self.bandwidth_proxy is not None:
-            _require_int("bandwidth_proxy", self.bandwidth_proxy, 0)
+        check(self)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Launch:
     """What starts beside the workers."""
 
-    devices: int | None = None
-    """Memory devices of each node, for `torchrun`, which starts workers alone, and `coarse run` without --devices."""
-    hosts: tuple[str, ...] | None = None
-    """The nodes' host names in the order in which `torchrun` counts them, where there are several."""
-    alone: bool = False
-    """Whether each of several processes may train by itself, though a launcher started them together."""
+    devices: Annotated[int | None, Says(
+        "Memory devices of each node, where nobody else says how many: for [`torchrun`](cluster.md#torchrun), which "
+        "starts workers alone, and for `coarse run` without `--devices`.",
+        low=1,
+    )] = None
+    hosts: Annotated[tuple[str, ...] | None, Says(
+        "The nodes' host names as a list, in the order in which [`torchrun`](cluster.md#torchrun) counts its nodes, "
+        "where there are several.",
+        wanted=_HOSTS,
+    )] = None
+    alone: Annotated[bool, Says(
+        "Whether each of several processes may train by itself. Without it `init()` refuses, with ConfigError, where "
+        "the innermost launcher (torchrun, mpirun, srun) says that it started several processes and MPI has joined "
+        "none of them.",
+    )] = False
 
     def __post_init__(self) -> None:
-        if self.devices is not None:
-            _require_int("devices", self.devices, 1)
+        check(self)
         if self.hosts is not None:
-            object.__setattr__(self, "hosts", _host_names(self.hosts))
-        if not isinstance(self.alone, bool):
-            raise _wrong("alone", "true or false", self.alone)
+            _require_host_names(self.hosts)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PoolSettings:
     """Memory that all nodes have mapped, by which memory devices of different nodes send instead of by MPI."""
 
-    path: str
-    """A devdax device, or a file that exists, under the same path on all nodes."""
-    coherence: str = "software"
-    """Whether the hardware keeps it coherent between hosts, or flushes do; "checked" finds flushes that are missing."""
-    offset_bytes: int = 0
-    """Where in the file or device the pool begins."""
-    ring_bytes: int = MIB
-    """Of what one device has under way to another."""
+    path: Annotated[str, Says(
+        "A devdax device, or a file that exists, under the same path on all nodes.",
+        wanted="the path of a file or devdax device",
+    )]
+    coherence: Annotated[str, Says(
+        '`"hardware"`: it is coherent between hosts; `"software"`: flushes keep it so; `"checked"`: the same, and a '
+        "checker finds flushes that are missing.",
+        choices=COHERENCES,
+    )] = "software"
+    offset_bytes: Annotated[int, Says(
+        "Where in the file or device the pool begins.",
+        low=0,
+    )] = 0
+    ring_bytes: Annotated[int, Says(
+        "What one device has under way to another.",
+        low=4 * KIB,
+    )] = MIB
 
     def __post_init__(self) -> None:
-        if not isinstance(self.path, str) or not self.path:
-            raise _wrong("path", "the path of a file or devdax device", self.path)
-        _require_choice("coherence", self.coherence, COHERENCES)
-        _require_int("offset_bytes", self.offset_bytes, 0)
-        _require_int("ring_bytes", self.ring_bytes, 4 * KIB)
+        check(self)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
     """Everything that a user may set; the same on every rank."""
 
-    mode: str = "coarse"
-    """Who sums what, where and when: one of MODES, or a Strategy of one's own, MODULE:CLASS or FILE.py:CLASS."""
-    strategy: Mapping[str, object] = field(default_factory=dict)
-    """Options of a strategy of one's own: fields of its class."""
-    policy: str = "auto"
-    """How the mode coarse decides which gradients the devices add, and which the workers (COARSE III-F)."""
-    partition: str | None = None
-    """Path of a partition table (ends in .toml), or text such as "2:2"; None is half and half."""
-    device_capacity_bytes: int | None = None
-    """Bytes that one memory device may hold; None lets it grow while the machine has memory."""
-    collective: str = LIVE_COLLECTIVE
-    """How the proxies of one node synchronise; between nodes it is always a ring."""
-    worker_collective: str = "mpi"
-    """How the workers sum what they sum themselves: by MPI's all-reduce, or by the ring of COARSE III-F."""
-    lend_from_bytes: int = 16 * MIB
-    """From this size on devices read and write a tensor in ordinary memory where it lies; 0: all are copied."""
-    num_sync_groups: int = 2
-    routing: MeasuredRouting | FixedRouting = field(default_factory=MeasuredRouting)
-    launch: Launch = field(default_factory=Launch)
-    pool: PoolSettings | None = None
-    """None is MPI between nodes."""
-    decision: str | None = None
-    """Path of a file that fixes measured facts and decided rounds; where it is not there, the run writes it."""
-    features: Sequence[str] = ()
-    """Further features of memory devices, as MODULE:SPEC; see docs/features.md."""
-    bucket_bytes: int = 25 * MIB
-    """Neighbouring gradients of an optimizer are fused up to this (an eighth of the model if that is less)."""
-    stall_timeout_s: float = 60.0
-    startup_timeout_s: float = 60.0
+    mode: Annotated[str, Says(
+        '`"coarse"`: memory devices synchronise gradients, and the workers some of them if that is faster. `"dense"`: '
+        "one memory device does all. `\"allreduce\"`: the workers' MPI all-reduce does, for `DistributedOptimizer`. "
+        "See [modes.md](modes.md). Or a strategy of your own, as `MODULE:CLASS` or `FILE.py:CLASS`: see "
+        "[strategies.md](strategies.md).",
+    )] = "coarse"
+    strategy: Annotated[Mapping[str, object], Says(
+        "Options of a strategy of your own: fields of its class, in a file the table `[strategy]`. See "
+        "[strategies.md](strategies.md).",
+        wanted="options by name, in a file the table [strategy]",
+    )] = field(default_factory=dict)
+    policy: Annotated[str, Says(
+        'How the mode `"coarse"` decides which gradients of a `DistributedOptimizer` the memory devices add and which '
+        'the workers (dual synchronisation): `"auto"` by simulating the iteration, `"paper"` by the formula of COARSE '
+        'III-F, `"devices"` all by the devices. Other modes have nothing to decide. See '
+        "[modes.md](modes.md#dual-synchronisation).",
+        choices=POLICIES,
+    )] = "auto"
+    partition: Annotated[str | None, Says(
+        'Which rank is a worker and which a memory device: `"W:D"`, one role per rank '
+        '(`"worker,worker,memory_device"`), or the path of a table, which ends in `.toml`. In a configuration file '
+        "the path is relative to that file. Without it each node is divided half and half, workers first; an odd rank "
+        "is a worker, and a lone rank has both roles.",
+    )] = None
+    device_capacity_bytes: Annotated[int | None, Says(
+        "Bytes that one memory device may hold. They are asked for at start: CapacityError if the machine does not "
+        "have them for all its devices. Without it a device grows while the machine has memory.",
+        low=1,
+    )] = None
+    collective: Annotated[str, Says(
+        'How the devices of one node synchronise. `"in_place"`: one device per shard adds the contributions where '
+        'they lie. `"ring"`: the devices form a ring over MPI, as between nodes, where it is always a ring. In the '
+        'mode `"dense"` it must be `"in_place"`.',
+        choices=COLLECTIVES,
+    )] = LIVE_COLLECTIVE
+    worker_collective: Annotated[str, Says(
+        'How the workers sum what they sum themselves (mode `"allreduce"`, and their share under dual '
+        "synchronisation). `\"mpi\"`: MPI's all-reduce. `\"ring\"`: the ring of COARSE III-F, the same state machine "
+        "that emulation and simulation carry out; its sums have the same bits in every run. It has no effect where the "
+        "workers sum nothing.",
+        choices=WORKER_COLLECTIVES,
+    )] = "mpi"
+    lend_from_bytes: Annotated[int, Says(
+        "From this size on, tensors in ordinary memory are not copied to devices and back: devices read and write "
+        "them where they lie. `0`: all are copied. See [modes.md](modes.md#tensors-in-ordinary-memory).",
+        low=0,
+    )] = 16 * MIB
+    num_sync_groups: Annotated[int, Says(
+        "Shards are dealt to so many groups; the rings of adjacent groups run in opposite directions. It has no "
+        "effect where nothing runs in rings.",
+        low=1,
+    )] = 2
+    routing: Annotated[MeasuredRouting | FixedRouting, Says(
+        "How each worker chooses the device for a tensor: see below.",
+        wanted="MeasuredRouting(...) or FixedRouting(...)",
+    )] = field(default_factory=MeasuredRouting)
+    launch: Annotated[Launch, Says(
+        "What starts beside the workers: see below.",
+    )] = field(default_factory=Launch)
+    pool: Annotated[PoolSettings | None, Says(
+        "Memory that all nodes have mapped, by which memory devices send to one another instead of by MPI: see below.",
+    )] = None
+    decision: Annotated[str | None, Says(
+        "A file that fixes what is measured and decided: each worker's facts, and who sums which bucket of each "
+        "optimizer. Where it is not there, the run writes it at its end; where it is, nothing is measured, and the "
+        "rounds are its from the first step. So two runs by one file have equal bits, with `worker_collective = "
+        '"ring"` where workers sum a part. A file of another cluster or model is a ConfigError.',
+    )] = None
+    features: Annotated[Sequence[str], Says(
+        "Features of your own that memory devices load when their first record comes, as `MODULE:SPEC`: see "
+        "[features.md](features.md).",
+        wanted='a list of texts such as ["mine.counting:SPEC"]',
+    )] = ()
+    bucket_bytes: Annotated[int, Says(
+        "`DistributedOptimizer` fuses neighbouring gradients into buckets of up to this, and of up to an eighth of "
+        "the model (but 4 MiB at least) if that is less.",
+        low=1,
+    )] = 25 * MIB
+    stall_timeout_s: Annotated[float, Says(
+        "How long a `wait` may last before StallError names the ranks that are missing.",
+        low=math.ulp(0.0), wanted=_SECONDS,
+    )] = 60.0
+    startup_timeout_s: Annotated[float, Says(
+        "How long start-up may wait for the node's other ranks to call `init()`, and then for their memory and "
+        "routing tables; StallError names the ranks that have not come. Raise it where a worker loads data for "
+        "minutes before `init()`. Light device ranks wait as long as it takes.",
+        low=math.ulp(0.0), wanted=_SECONDS,
+    )] = 60.0
 
     def __post_init__(self) -> None:
         require_mode(self.mode)
-        if not isinstance(self.strategy, Mapping) or not all(isinstance(name, str) for name in self.strategy):
-            raise _wrong("strategy", "options by name, in a file the table [strategy]", self.strategy)
-        _require_choice("policy", self.policy, POLICIES)
-        _require_choice("collective", self.collective, COLLECTIVES)
-        _require_choice("worker_collective", self.worker_collective, WORKER_COLLECTIVES)
-        _require_int("lend_from_bytes", self.lend_from_bytes, 0)
-        for key in ("partition", "decision"):
-            _require_text_or_none(key, getattr(self, key))
-        if self.device_capacity_bytes is not None:
-            _require_int("device_capacity_bytes", self.device_capacity_bytes, 1)
-        if not isinstance(self.features, list | tuple) or not all(isinstance(name, str) for name in self.features):
-            raise _wrong("features", 'a list of texts such as ["mine.counting:SPEC"]', self.features)
-        object.__setattr__(self, "features", tuple(self.features))
-        for key in ("num_sync_groups", "bucket_bytes"):
-            _require_int(key, getattr(self, key), 1)
-        for key in ("stall_timeout_s", "startup_timeout_s"):
-            _require_number(key, getattr(self, key), "a number of seconds above 0", math.ulp(0.0))
-        if not isinstance(self.routing, MeasuredRouting | FixedRouting):
-            raise _wrong("routing", "MeasuredRouting(...) or FixedRouting(...)", self.routing)
-        if not isinstance(self.launch, Launch):
-            raise _wrong("launch", "Launch(...), in a file the table [launch]", self.launch)
-        if not isinstance(self.pool, PoolSettings | None):
-            raise _wrong("pool", "PoolSettings(...), in a file the table [pool]", self.pool)
+        check(self)
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, object], source: str = "argument") -> "Config":
@@ -255,61 +320,33 @@ def _config_from(mapping: Mapping[str, object], where: Where) -> Config:
     routing = values.get("routing")
     if isinstance(routing, Mapping):
         values["routing"] = _routing_from(routing, where)
-    launch = values.get("launch")
-    if isinstance(launch, Mapping):
-        values["launch"] = _section_from(Launch, launch, ("launch",), where)
-    pool = values.get("pool")
-    if isinstance(pool, Mapping):
-        values["pool"] = _section_from(PoolSettings, pool, ("pool",), where)
-    return _section_from(Config, values, (), where)
+    return from_mapping(Config, values, where)
 
 
 def _routing_from(mapping: Mapping[str, object], where: Where) -> MeasuredRouting | FixedRouting:
     values = dict(mapping)
     policy = values.pop("policy", "measured")
-    try:
-        _require_choice("policy", policy, ROUTING_POLICIES)
-    except ConfigError as error:
-        raise ConfigError(f"{where(('routing', 'policy'))}: {error}", key="policy") from None
+    if policy not in ROUTING_POLICIES:
+        raise ConfigError(
+            f"{where(('routing', 'policy'))}: policy must be one of {', '.join(ROUTING_POLICIES)}, got {policy!r}",
+            key="policy",
+        )
     if policy == "measured":
-        stated = sorted(set(values) & {item.name for item in fields(FixedRouting)})
+        stated = sorted(set(values) & options_of(FixedRouting).keys())
         if stated:
             raise ConfigError(
                 f"{where(('routing', stated[0]))}: {stated[0]!r} belongs to fixed routing, but the "
                 'routing is measured; add policy = "fixed"',
                 key=stated[0],
             )
-        return _section_from(MeasuredRouting, values, ("routing",), where)
-    return _section_from(FixedRouting, values, ("routing",), where)
+        return from_mapping(MeasuredRouting, values, where, ("routing",))
+    return from_mapping(FixedRouting, values, where, ("routing",))
 
 
-def _section_from(
-    kind: Callable[..., Section], values: Mapping[str, object], path: KeyPath, where: Where
-) -> Section:
-    known = fields(kind)  # type: ignore[arg-type]
-    refuse_unknown_keys(values, (item.name for item in known), path, where)
-    for item in known:
-        absent = item.name not in values
-        if absent and item.default is MISSING and item.default_factory is MISSING:
-            dotted = ".".join(str(part) for part in (*path, item.name))
-            raise ConfigError(f"{where(path)}: {dotted!r} is missing; set it", key=item.name)
-    try:
-        return kind(**values)
-    except ConfigError as error:
-        raise ConfigError(f"{where((*path, error.key or ''))}: {error}", key=error.key) from None
-
-
-def _wrong(key: str, wanted: str, value: object) -> ConfigError:
-    return ConfigError(f"{key} must be {wanted}, got {value!r}", key=key)
-
-
-def _host_names(value: object) -> tuple[str, ...]:
-    """Different names, of which a file has a list; to mpirun a comma or a colon would end one."""
-    names = tuple(value) if isinstance(value, list | tuple) else ()
-    are_names = all(isinstance(name, str) and re.fullmatch(r"\w[\w.-]*", name) for name in names)
-    if not names or not are_names or len(set(names)) < len(names):
-        raise _wrong("hosts", "a list of different host names, of letters, digits, '.', '-' and '_'", value)
-    return names
+def _require_host_names(names: Sequence[str]) -> None:
+    """Refuse names that are twice there or that mpirun, to which a comma or a colon ends one, would read otherwise."""
+    if not all(re.fullmatch(r"\w[\w.-]*", name) for name in names) or len(set(names)) < len(names):
+        raise ConfigError(f"hosts must be {_HOSTS}, got {list(names)!r}", key="hosts")
 
 
 def require_mode(mode: object) -> None:
@@ -325,24 +362,3 @@ def require_mode(mode: object) -> None:
             f"{mode!r}{hint}",
             key="mode",
         )
-
-
-def _require_choice(key: str, value: object, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise _wrong(key, " or ".join(repr(choice) for choice in choices), value)
-
-
-def _require_text_or_none(key: str, value: object) -> None:
-    if value is not None and not (isinstance(value, str) and value):
-        raise _wrong(key, "text that is not empty", value)
-
-
-def _require_int(key: str, value: object, at_least: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < at_least:
-        raise _wrong(key, f"a whole number of at least {at_least}", value)
-
-
-def _require_number(key: str, value: object, wanted: str, at_least: float) -> None:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not (is_number and at_least <= value < math.inf):  # type: ignore[operator]
-        raise _wrong(key, wanted, value)

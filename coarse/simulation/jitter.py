@@ -18,7 +18,7 @@ import numpy as np
 from coarse.errors import ConfigError
 
 MAX_SHARE = 10.0
-_MAX_SEED = 2**63 - 1
+MAX_SEED = 2**63 - 1
 _REMEMBERED_ITERATIONS = 64
 
 
@@ -37,7 +37,7 @@ class Jitter:
                 f"mean, got {self.share:g}; for 10 % write 0.1",
                 key="jitter",
             )
-        if not 0 <= self.seed <= _MAX_SEED:
+        if not 0 <= self.seed <= MAX_SEED:
             raise ConfigError(f"seed must lie in 0..2^63-1, got {self.seed}; choose another", key="seed")
 
     def factors(self, num_workers: int, iteration: int) -> tuple[float, ...]:

@@ -14,12 +14,14 @@ from coarse.hardware.machine import Machine
 from coarse.hardware.models import Model
 from coarse.hardware.placement import EndpointPlacement, place
 from coarse.hardware.wiring import PathKind
-from coarse.protocol.config import COLLECTIVES, LIVE_COLLECTIVE, MeasuredRouting
+from coarse.protocol.config import LIVE_COLLECTIVE, MeasuredRouting
+from coarse.protocol.fields import check
 from coarse.protocol.plan import Cluster, Facts, Placement
 from coarse.protocol.units import MIB
 from coarse.simulation.jitter import Jitter
 from coarse.simulation.job import Gradient, Job, gradients_of
 from coarse.simulation.profiling import measured_facts, probe_s
+from coarse.simulation.question import JobOptions
 from coarse.simulation.ring_order import in_ring_order
 from coarse.simulation.site_of_one import site_of_one
 from coarse.simulation.sites import STEPWISE_RANKS, Site, coarse_site, dense_site, placement_of
@@ -32,20 +34,18 @@ from coarse.strategy.strategy import Access, Exchanges, Strategy, require_lag
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scenario:
-    """One training job on one machine; frozen, so that sweeps are `dataclasses.replace`."""
+class Scenario(JobOptions):
+    """One training job on one machine; frozen, so that sweeps are `dataclasses.replace`.
+
+    Without memory devices there are as many as workers, and one for the mode dense. Without `collective` devices sum in
+    place, or in a ring where one worker stands for all.
+    """
 
     machine: Machine
     model: Model
     profile: ComputeProfile
     mode: str
     """A name of `strategy.named.BUILT_IN`, or MODULE:CLASS or FILE.py:CLASS."""
-    num_workers: int
-    num_devices: int = 0
-    """Memory devices; by default as many as workers (one for the mode dense)."""
-    num_nodes: int = 1
-    policy: str = "auto"
-    """How the mode coarse decides what goes to the memory devices."""
     options: Mapping[str, object] = field(default_factory=dict)
     """Fields of a strategy that is not coarse's own."""
     worker_ring: PathKind = "auto"
@@ -62,21 +62,16 @@ class Scenario:
     bucket_bytes: int = 25 * MIB
     routing: MeasuredRouting = field(default_factory=MeasuredRouting)
     num_sync_groups: int = 2
-    collective: str | None = None
-    """How the mode coarse's devices sum: "in_place", live training's default, or "ring" (COARSE IV-A). None: in place,
-    or in a ring where one worker stands for all."""
     slow_downs: tuple[float, ...] = ()
     jitter: Jitter | None = None
     """By how much every iteration's compute takes longer by chance."""
-    num_iterations: int = 3
-    profile_every: int = 0
-    """Iterations after which the mode coarse profiles again and decides anew; 0: never."""
     degradations: tuple[Degradation, ...] = ()
     """What happens to links while the job runs; nobody is told but by measurement."""
     stepwise_ranks: int = STEPWISE_RANKS
     """Up to so many workers each is simulated; beyond, the first stands for all (see macro.py)."""
 
     def __post_init__(self) -> None:
+        check(self)
         if self.profile.model != self.model.name:
             raise ConfigError(
                 f"the compute times are those of {self.profile.model!r} but the model is {self.model.name!r}; "
@@ -89,11 +84,6 @@ class Scenario:
                 "leave dense out, or ask for one node (--nodes 1)",
                 key="num_nodes",
             )
-        if self.collective not in (None, *COLLECTIVES):
-            raise ConfigError(
-                f"collective must be one of {', '.join(COLLECTIVES)}, got {self.collective!r}; correct it",
-                key="collective",
-            )
         if self.one_stands_for_all and self.mode not in BUILT_IN:
             raise ConfigError(
                 f"beyond {self.stepwise_ranks} workers one stands for all, in plans of coarse's own strategies alone, "
@@ -105,10 +95,6 @@ class Scenario:
                 f"beyond {self.stepwise_ranks} workers one stands for all in a ring, got {self.num_workers} with "
                 f"collective {self.collective!r}; use the ring, or fewer workers",
                 key="collective",
-            )
-        if self.profile_every < 0:
-            raise ConfigError(
-                f"a job profiles every so many iterations, 0 for never, got {self.profile_every}", key="profile_every"
             )
         if self.one_stands_for_all and (self.profile_every or self.degradations):
             raise ConfigError(

@@ -10,6 +10,8 @@ from coarse.cli.own_model.traces.file import SUFFIXES, json_of, trace_in
 from coarse.errors import ConfigError
 from coarse.hardware.model_config import MODEL_TYPES, model_of_config
 from coarse.hardware.models import MODELS, Model
+from coarse.protocol.fields import options_of
+from coarse.simulation.question import Question
 
 _COUNTED = (
     "parameters and FLOPs are counted from its sizes (derived), activations by what kernels usually keep (assumption)"
@@ -19,7 +21,6 @@ _OF_CONFIG = (
     "a model of as many FLOPs without it, or a trace"
 )
 """What to do about a model that transformers built and that does not run."""
-MAX_SEQUENCE = 1 << 24
 
 
 def is_own(text: str) -> bool:
@@ -40,8 +41,7 @@ def own_model(text: str, sequence: int | None, step: int | None = None) -> OwnMo
     Raises:
         ConfigError: what is none of these, what cannot be counted, or a sequence that is missing; with the remedy.
     """
-    if sequence is not None and not 1 <= sequence <= MAX_SEQUENCE:
-        raise ConfigError(f"--sequence must lie in 1..{MAX_SEQUENCE}, got {sequence}; correct it", key="sequence")
+    options_of(Question)["sequence"].check(sequence, "--sequence")
     if not is_own(text):
         raise ConfigError(
             f"unknown model {text!r}; there are {', '.join(MODELS)}, a config.json of Hugging Face, a trace of a "

@@ -67,7 +67,7 @@ def _mode_of(name: str, options: Sequence[str]) -> AnyMode:
 def sharded_scenario(scenarios: Scenarios, mode: Sharding) -> ShardedScenario:
     """The scenario of one sharded mode, over all workers, with the compute times of the data-parallel ones."""
     asked, profile = scenarios.question, scenarios.profile
-    if asked.slow_downs or asked.degradations or asked.jitter:
+    if asked.stragglers or asked.degradations or asked.jitter:
         raise ConfigError(
             "sharded modes are simulated with equal workers and unchanging links; leave --straggler, --jitter and "
             "--degrade out"
@@ -80,8 +80,8 @@ def sharded_scenario(scenarios: Scenarios, mode: Sharding) -> ShardedScenario:
         precision=profile.precision,
         policy=ShardedPolicy(sharding=mode if mode.meets else Fsdp()),  # the others hold what fsdp does
         batch=asked.batch,
-        num_nodes=asked.nodes,
-        gpus_per_node=asked.workers // asked.nodes,
+        num_nodes=asked.num_nodes,
+        gpus_per_node=asked.num_workers // asked.num_nodes,
         ring_slow_down=scenarios.ring_slow_down,
     )
     return found.with_gpu_cache(CACHE_SHARE) if isinstance(mode, Fcdp) else found

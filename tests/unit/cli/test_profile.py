@@ -5,11 +5,12 @@ from dataclasses import replace
 from typer.testing import CliRunner
 
 from coarse.cli.profile import app
-from coarse.cli.report.prediction import Question
+from coarse.cli.report.prediction import scenarios_of
 from coarse.hardware.machine_file import load_machine
 from coarse.hardware.measure import pair
 from coarse.hardware.measure.measured import HOW, Measurements, labelled_text, machine_of, rising
 from coarse.protocol.units import MIB
+from coarse.simulation.question import Question
 from coarse.simulation.training import simulate
 
 FOUND = Measurements(
@@ -59,7 +60,7 @@ def test_a_push_takes_what_a_copy_and_a_record_took():
 def test_predictions_run_on_a_saved_machine(tmp_path):
     path = tmp_path / "machine.toml"
     path.write_text(labelled_text(machine_of(FOUND, "mine"), FOUND))
-    scenarios = Question(machine=str(path), model="resnet50", workers=2, policy="devices").scenarios()
+    scenarios = scenarios_of(Question(machine=str(path), model="resnet50", num_workers=2, policy="devices"))
     assert scenarios.profile.basis == "assumption"
     assert simulate(scenarios.of("coarse").job()).iteration_s > scenarios.profile.total_forward_s
 

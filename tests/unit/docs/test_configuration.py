@@ -2,17 +2,16 @@
 
 import dataclasses
 import re
-from dataclasses import MISSING, fields
+from dataclasses import fields
 from pathlib import Path
 
-import pytest
-
 import coarse
-from coarse.protocol.config import Config, FixedRouting, Launch, MeasuredRouting, PoolSettings
+from coarse.protocol.config import Config, Launch, MeasuredRouting, PoolSettings
+from coarse.protocol.fields import options_of
 from coarse.protocol.partition_file import RANK_KEYS
+from tests.support import option_tables
 
-PAGE = (Path(__file__).parents[3] / "docs" / "configuration.md").read_text()
-UNITS = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+PAGE = option_tables.PAGE.read_text()
 
 
 def rows() -> dict[str, str]:
@@ -20,29 +19,13 @@ def rows() -> dict[str, str]:
     return dict(re.findall(r"^\| `(\w+)` \| (.+?) \|", PAGE, re.MULTILINE))
 
 
-def value_of(cell: str) -> object:
-    """The value that a default's cell stands for."""
-    if cell == "none":
-        return None
-    if found := re.fullmatch(r"(\d+) (\w+)", cell):
-        return int(found[1]) * UNITS[found[2]]
-    names = {"MeasuredRouting": MeasuredRouting, "Launch": Launch, "false": False, "true": True}
-    return eval(cell.strip("`"), names)
-
-
-@pytest.mark.parametrize("section", [Config, MeasuredRouting, FixedRouting, Launch])
-def test_every_setting_stands_in_the_page_with_its_default(section):
-    for field in fields(section):
-        cell = rows()[field.name]
-        if field.default is MISSING and field.default_factory is MISSING:
-            assert cell == "must be given"
-        else:
-            default = field.default if field.default_factory is MISSING else field.default_factory()
-            assert value_of(cell) == default, field.name
+def test_the_tables_of_the_page_are_what_the_settings_say():
+    assert option_tables.with_tables(PAGE) == PAGE, "run python -m tests.support.option_tables"
+    assert all(option.says for section in option_tables.SECTIONS for option in options_of(section).values())
 
 
 def test_the_page_names_no_setting_that_does_not_exist():
-    known = {field.name for section in (Config, MeasuredRouting, FixedRouting, Launch) for field in fields(section)}
+    known = {name for section in option_tables.SECTIONS for name in options_of(section)}
     assert {name for name in rows() if not name.isupper()} <= known | set(RANK_KEYS)
 
 

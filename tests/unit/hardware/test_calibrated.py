@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coarse.cli.report.prediction import Question
+from coarse.cli.report.prediction import scenarios_of
 from coarse.errors import CapacityError, ConfigError
 from coarse.hardware.machine_file import load_machine
 from coarse.hardware.measure.calibrated import (
@@ -24,6 +24,7 @@ from coarse.hardware.measure.calibrated import (
 from coarse.hardware.measure.memory import LEAST_BYTES, range_bytes
 from coarse.hardware.presets import load_preset
 from coarse.hardware.topology_tree import PlaceKind
+from coarse.simulation.question import Question
 from coarse.simulation.training import simulate
 
 GB, NS, MIB = 1e9, 1e-9, 1 << 20
@@ -147,7 +148,7 @@ def test_predictions_run_on_a_saved_machine_and_a_slower_device_takes_longer(tmp
         slower = replace(FOUND, streams=tuple(streams(n + 1, *(x / factor for x in (8, 6, 5))) for n in range(2)))
         path = tmp_path / "machine.toml"
         path.write_text(calibrated_text(slower, load_preset("cxl-cz120"), "mine"))
-        scenarios = Question(machine=str(path), model="resnet50", workers=2, policy="devices").scenarios()
+        scenarios = scenarios_of(Question(machine=str(path), model="resnet50", num_workers=2, policy="devices"))
         seconds.append(simulate(scenarios.of("coarse").job()).iteration_s)
     assert seconds[1] > 2 * seconds[0]
 

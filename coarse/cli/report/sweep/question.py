@@ -8,18 +8,9 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from coarse.cli.own_model.source import MAX_SEQUENCE, own_model
+from coarse.cli.own_model.source import own_model
 from coarse.cli.own_model.traces.file import SUFFIXES
-from coarse.cli.report.prediction import (
-    MAX_WORKERS,
-    Question,
-    Scenarios,
-    one_of,
-    predict,
-    require_policy,
-    result_of,
-    slow_down,
-)
+from coarse.cli.report.prediction import Scenarios, predict, result_of, scenarios_of
 from coarse.cli.report.ranges import Ranges, ranges_of
 from coarse.cli.report.run import Result
 from coarse.cli.report.sharded_prediction import AnyMode, any_modes_of, sharded_outcome, sharded_samples_s
@@ -29,30 +20,23 @@ from coarse.errors import CoarseError, ConfigError
 from coarse.hardware.accelerator import Optimizer
 from coarse.hardware.compute import THROUGHPUTS
 from coarse.hardware.machine_field import changed_machine, field_names, has_times, is_machine_field
-from coarse.hardware.models import MODELS, Precision
+from coarse.hardware.models import MODELS
 from coarse.hardware.presets import accelerator_named, machine_path
-from coarse.hardware.quantities import LARGEST, SMALLEST
 from coarse.luwu.simulation.capacity import MODES as LUWU_MODES
-from coarse.protocol.config import COLLECTIVES
+from coarse.protocol.fields import Option, options_of
 from coarse.protocol.toml import TomlFile
+from coarse.simulation.question import Question, slow_down
 from coarse.strategy.named import BUILT_IN, mode_name, options_from
 from coarse.strategy.sharding import PREDICTED, Sharding, name_of
 
-SETTINGS: dict[str, type] = {
-    "machine": str, "model": str, "sequence": int, "step": int, "gpu": str, "peak_share": float, "iteration_s": float,
-    "batch": int, "precision": str, "workers": int, "devices": int, "nodes": int, "modes": str, "policy": str,
-    "options": str,
-    "collective": str, "hold_back": bool, "ring_slow_down": float, "straggler": str, "jitter": float, "seed": int,
-    "optimizer": str, "nvlink": bool, "iterations": int, "profile_every": int,
-}  # fmt: skip
-"""Of `coarse predict`, by the names of its options."""
-WHOLE = (*(key for key, kind in SETTINGS.items() if kind is int), "num_nodes", "disks.num_optimizer_disks")
+SETTINGS = {option.key: option for option in options_of(Question).values() if option.says and option.says.is_swept}
+"""Options of `coarse predict`, by the names that rows have."""
+WHOLE = (*(key for key, option in SETTINGS.items() if option.kind is int), "num_nodes", "disks.num_optimizer_disks")
 """Keys whose values are whole numbers."""
-_LIMITS = {"sequence": (1, MAX_SEQUENCE), "peak_share": (SMALLEST, 1.0), "iteration_s": (SMALLEST, LARGEST)}
-"""The least and the most of settings that a question checks with its model alone."""
+_NONE = "none"
+"""A list without elements; those of others have + between."""
 _FORMAT = 5
 """Of the record of a question."""
-_KIND_NAMES = {int: "a whole number", float: "a number", bool: "true or false"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,7 +162,7 @@ class Sweep:
         elif key == "gpu" and not self._values_of("iteration_s"):
             _check_gpu(text_of(value))
         if key in SETTINGS:
-            _check_setting(key, value)
+            _check_setting(key, value, SETTINGS[key].flag if key in self.base else key)
             return
         for toml in self.machines.values():
             changed_machine(toml, {key: value})
@@ -199,7 +183,7 @@ def simulated(cell: Cell) -> Row:
     """The row of a cell: its iteration, or why it is impossible; deterministic."""
     try:
         asked = _question(cell.settings)
-        scenarios = asked.scenarios(changed_machine(cell.toml, cell.changes))
+        scenarios = scenarios_of(asked, changed_machine(cell.toml, cell.changes))
         ranges = ranges_of(cell.toml, cell.intervals, cell.num_samples, 0, cell.changes, scenarios.factors)
         if isinstance(cell.mode, Sharding):
             result, samples_s = _sharded(scenarios, cell.mode, ranges)
@@ -211,7 +195,7 @@ def simulated(cell: Cell) -> Row:
         values=cell.values,
         mode=cell.name,
         iteration_s=result.iteration_s,
-        samples_per_s=asked.batch * asked.workers / result.iteration_s,
+        samples_per_s=asked.batch * asked.num_workers / result.iteration_s,
         exposed_s=result.exposed_s,
         compute_s=result.compute_s,
         samples_s=samples_s,
@@ -232,22 +216,15 @@ def _sharded(scenarios: Scenarios, mode: Sharding, ranges: Ranges | None) -> tup
 
 def _question(settings: Mapping[str, Value]) -> Question:
     """The question of `coarse predict` that settings state; what is missing is as there."""
-    named = {"iterations": "num_iterations"}
-    plain: dict[str, Any] = {
-        named.get(key, key): text_of(value) if SETTINGS[key] is str else value
-        for key, value in settings.items()
-        if key not in ("modes", "straggler", "options")
-    }
-    return Question(
-        **plain,
-        slow_downs=tuple(_slow_downs(text_of(settings.get("straggler", "none")))),
-        options=_options(settings),
-    )
+    stated = {key: value for key, value in settings.items() if key != "modes"}
+    return Question(**{SETTINGS[key].name: _typed(SETTINGS[key], value) for key, value in stated.items()})
 
 
-def _slow_downs(text: str) -> Iterator[tuple[int, float]]:
-    if text != "none":
-        yield from map(slow_down, text.split("+"))
+def _typed(option: Option, value: Value) -> Any:  # noqa: ANN401
+    """A value as the question's field has it."""
+    if option.kind is tuple:
+        return () if value == _NONE else tuple(text_of(value).split("+"))
+    return text_of(value) if option.kind is str else value
 
 
 def _modes(settings: Mapping[str, Value]) -> Iterator[AnyMode]:
@@ -264,8 +241,8 @@ def _modes(settings: Mapping[str, Value]) -> Iterator[AnyMode]:
 
 
 def _options(settings: Mapping[str, Value]) -> tuple[str, ...]:
-    text = text_of(settings.get("options", "none"))
-    return () if text == "none" else tuple(text.split("+"))
+    texts: tuple[str, ...] = _typed(SETTINGS["options"], settings.get("options", _NONE))
+    return texts
 
 
 def _file_of(model: str) -> Path | None:
@@ -286,30 +263,13 @@ def _check_gpu(text: str) -> None:
                               key="gpu") from None  # fmt: skip
 
 
-def _check_setting(key: str, value: Value) -> None:
-    kind, text = SETTINGS[key], text_of(value)
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if kind is not str and type(value) is not kind and not (kind is float and is_number):
-        raise ConfigError(f"{key} must be {_KIND_NAMES[kind]}, got {text}; correct it", key=key)
+def _check_setting(key: str, value: Value, name: str) -> None:
+    """ConfigError where a value is wrong by itself; `name` is the option's in errors."""
+    typed = _typed(SETTINGS[key], value)
+    SETTINGS[key].check(typed, name)
     if key == "modes":
         list(_modes({"modes": value}))
-    elif key in _LIMITS:
-        least, most = _LIMITS[key]
-        if not least <= float(value) <= most:
-            raise ConfigError(f"{key} must lie in {least:g}..{most:g}, got {text}; correct it", key=key)
-    elif key == "collective":
-        if text not in COLLECTIVES:
-            raise ConfigError(f"collective must be one of {', '.join(COLLECTIVES)}, got {text!r}; correct it", key=key)
     elif key == "straggler":
-        most = max((worker for worker, _ in _slow_downs(text)), default=0)
-        _question({"machine": "", "model": "", "workers": min(max(1, most + 1), MAX_WORKERS), key: value})
-    elif key in ("policy", "precision", "optimizer"):
-        if key == "policy":
-            require_policy(text)
-        else:
-            one_of(key, text, Precision if key == "precision" else Optimizer)
+        list(map(slow_down, typed))
     elif key == "options":
-        options_from(() if text == "none" else text.split("+"), "")
-    elif key not in ("machine", "model", "gpu", "step"):
-        workers = {"workers": min(max(1, int(value)), MAX_WORKERS)} if key == "nodes" else {}
-        _question({"machine": "", "model": "", **workers, key: value})
+        options_from(typed, "")

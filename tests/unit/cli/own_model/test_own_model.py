@@ -242,7 +242,7 @@ def test_a_file_that_is_no_configuration_ends_with_2_and_its_path(text, tmp_path
         (("--model", "GPT2", "--sequence", "0"), "--sequence must lie in"),
         (("--model", "GPT2", "--sequence", "33"), "1 to 32 tokens, got 33"),
         (("--model", "GPT2", "--sequence", "8", "--peak-share", "1.5"), "--peak-share must lie in"),
-        (("--model", "GPT2", "--sequence", "8", "--iteration-s", "0"), "--iteration-s must be"),
+        (("--model", "GPT2", "--sequence", "8", "--iteration-s", "0"), "--iteration-s must lie in"),
         (("--model", "GPT2", "--sequence", "8", "--iteration-s", "1", "--peak-share", "0.5"), "leave one out"),
         (("--model", "GPT2", "--sequence", "8", "--gpu", "h9000"), "the peak of 'h9000' is not known"),
         (("--model", "GPT2", "--sequence", "8", "--modes", "luwu"), "--sequence means nothing for LuWu's modes"),

@@ -115,7 +115,7 @@ def test_sharded_training_of_a_trace_is_refused(trace, tmp_path):
         (("--gpu", "v100"), "--gpu means nothing for a trace, which has the times"),
         (("--step", 3), "--step is of traces with ProfilerStep marks, and this is a Chakra trace"),
         (("--iteration-s", 1, "--peak-share", 0.5), "--peak-share means nothing beside --iteration-s"),
-        (("--iteration-s", 0), "--iteration-s must be the seconds"),
+        (("--iteration-s", 0), "--iteration-s must lie in"),
     ],
 )
 def test_options_that_a_trace_leaves_no_meaning_are_refused(trace, option, said):

@@ -7,16 +7,17 @@ import pytest
 from typer.testing import CliRunner
 
 from coarse.cli import predict
-from coarse.cli.report.prediction import Question
+from coarse.cli.report.prediction import scenarios_of
 from coarse.cli.report.sharded_prediction import any_modes_of, sharded_outcome, sharded_scenario
 from coarse.errors import CapacityError, ConfigError
 from coarse.hardware.compute import profile_at_peak_share
 from coarse.hardware.models import Precision
 from coarse.protocol.config import MODES
+from coarse.simulation.question import Question
 from coarse.strategy.sharding import SHARDINGS, SIMULATED, Fcdp, Fsdp, Zero2
 from tests.support.launch import REPOSITORY
 
-QUESTION = Question(machine="fcdp-a40-10gbe", model="bert-large", gpu="v100", batch=4, workers=4, nodes=2)
+QUESTION = Question(machine="fcdp-a40-10gbe", model="bert-large", gpu="v100", batch=4, num_workers=4, num_nodes=2)
 ALL_SHARDED = [SHARDINGS[name]() for name in SIMULATED]
 
 
@@ -50,7 +51,7 @@ def test_all_modes_compute_alike_and_have_ranges(everything):
 
 @pytest.mark.parametrize("mode", ALL_SHARDED, ids=SIMULATED)
 def test_a_share_of_the_peak_gives_what_units_of_as_many_operations_give(mode):
-    scenarios = QUESTION.scenarios()
+    scenarios = scenarios_of(QUESTION)
     profile = profile_at_peak_share(scenarios.model, scenarios.machine.accelerator, 4, Precision.FP16, 0.2)
     by_profile = sharded_scenario(replace(scenarios, profile=profile), mode)
     by_share = replace(by_profile, profile=None, peak_share=0.2)
@@ -61,7 +62,7 @@ def test_a_share_of_the_peak_gives_what_units_of_as_many_operations_give(mode):
 @pytest.mark.parametrize("mode", ALL_SHARDED, ids=SIMULATED)
 def test_gpus_that_compute_beside_collectives_take_longer_by_at_most_the_stated_factor(mode):
     alone, beside = (
-        sharded_scenario(replace(QUESTION, ring_slow_down=factor).scenarios(), mode).run() for factor in (1.0, 1.4)
+        sharded_scenario(scenarios_of(replace(QUESTION, ring_slow_down=factor)), mode).run() for factor in (1.0, 1.4)
     )
     assert alone.compute_s <= beside.compute_s <= 1.4 * alone.compute_s
     assert alone.iteration_s <= beside.iteration_s <= 1.4 * alone.iteration_s
@@ -71,7 +72,7 @@ def test_gpus_that_compute_beside_collectives_take_longer_by_at_most_the_stated_
 
 
 def test_a_units_seconds_are_those_of_its_layers():
-    scenarios = QUESTION.scenarios()
+    scenarios = scenarios_of(QUESTION)
     units = sharded_scenario(scenarios, Fsdp()).units
     assert sum(unit.forward_s for unit in units) == pytest.approx(scenarios.profile.total_forward_s)
     assert sum(unit.backward_s for unit in units) == pytest.approx(scenarios.profile.total_backward_s)
@@ -89,7 +90,7 @@ def test_without_a_list_the_data_parallel_modes_are_asked_for_and_names_may_be_m
 
 def test_odc_sends_what_its_table_says_and_is_never_faster_than_its_link():
     """Docs/odc.md: a node sends 2 M L (N-1)/N W of shards, and M L (N-1)/N W of gradients; here M is 1, L 2, N 2."""
-    scenarios = QUESTION.scenarios()
+    scenarios = scenarios_of(QUESTION)
     (mode,) = any_modes_of("odc")
     found = sharded_outcome(scenarios, mode)
     ((_, sent_nbytes),) = found.result.link_bytes
@@ -116,9 +117,9 @@ def test_a_sharded_mode_of_ones_own_stands_in_the_table(tmp_path):
 
 def test_what_a_sharded_mode_cannot_do_is_refused():
     with pytest.raises(ConfigError, match="leave --straggler, --jitter and --degrade out"):
-        sharded_outcome(replace(QUESTION, slow_downs=((1, 2.0),)).scenarios(), Fsdp())
+        sharded_outcome(scenarios_of(replace(QUESTION, stragglers=("1=2",))), Fsdp())
     with pytest.raises(CapacityError, match="needs"):
-        sharded_outcome(replace(QUESTION, batch=4096).scenarios(), Fsdp())
+        sharded_outcome(scenarios_of(replace(QUESTION, batch=4096)), Fsdp())
 
 
 def test_a_mode_asked_for_by_name_that_does_not_fit_ends_with_2(tmp_path):

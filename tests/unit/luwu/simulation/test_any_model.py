@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from coarse.cli.report.prediction import Question
+from coarse.cli.report.prediction import scenarios_of
 from coarse.cli.report.sharded_prediction import sharded_outcome, sharded_scenario
 from coarse.errors import CapacityError, ConfigError
 from coarse.hardware.machine import Disks
@@ -12,6 +12,7 @@ from coarse.luwu.simulation.any_model import TrainedUnits, predict_in_network, w
 from coarse.luwu.simulation.cluster import PagedCluster, PagedTraining
 from coarse.luwu.simulation.training import simulate
 from coarse.protocol.units import GIB
+from coarse.simulation.question import Question
 from coarse.simulation.sharded.units import Unit
 from coarse.strategy.sharding import InNetwork
 
@@ -31,8 +32,8 @@ def unit(name, numel, forward_s=1e-3, backward_s=2e-3):
 
 
 def scenario(disks=DISKS, **changes):
-    asked = Question(machine="aws-p3", model="bert-large", workers=8, nodes=2, **changes)
-    scenarios = asked.scenarios()
+    asked = Question(machine="aws-p3", model="bert-large", num_workers=8, num_nodes=2, **changes)
+    scenarios = scenarios_of(asked)
     scenarios = replace(scenarios, machine=replace(scenarios.machine, disks=disks))
     return scenarios, sharded_scenario(scenarios, InNetwork())
 
