@@ -23,7 +23,8 @@ from coarse.simulation.scenario import Scenario
 from coarse.simulation.sharded.modes import ShardedPolicy
 from coarse.simulation.sharded.scenario import ShardedScenario
 from coarse.simulation.training import simulate
-from coarse.strategy.named import mode_name, names_sharding, place_of, sharding_named, strategy_named
+from coarse.strategy.named import mode_name, place_of, strategy_named
+from coarse.strategy.named_sharding import names_sharding, sharding_named
 from coarse.strategy.rounds import first_to_devices
 from coarse.strategy.sharding import SIMULATED, gathers, keeps_of
 from coarse.strategy.strategy import Strategy, require_lag, require_round_of

@@ -3,7 +3,7 @@
 import shlex
 import sys
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -24,28 +24,21 @@ from coarse.cli.options import (
 )
 from coarse.cli.own_mode import OWN_MODE
 from coarse.cli.own_model.source import is_traced
-from coarse.cli.progress import Tasks, shown_tasks
+from coarse.cli.progress import shown_tasks
 from coarse.cli.report.chakra import stale_files
 from coarse.cli.report.command import show
 from coarse.cli.report.luwu import show_luwu
+from coarse.cli.report.outcome import Outcome, Simulated, outcome_of
 from coarse.cli.report.perfetto import write_trace
-from coarse.cli.report.prediction import (
-    Scenarios,
-    places_of,
-    predict,
-    profile_notes,
-    result_of,
-    scenarios_of,
-)
+from coarse.cli.report.prediction import Scenarios, places_of, profile_notes, scenarios_of
 from coarse.cli.report.ranges import NO_RANGES, Ranges, ranges_of
-from coarse.cli.report.run import RUN_FILE, Result, Run, write_run
-from coarse.cli.report.sharded_prediction import ALL, AnyMode, any_modes_of, sharded_outcome, sharded_samples_s
+from coarse.cli.report.run import RUN_FILE, Run, write_run
+from coarse.cli.report.sharded_prediction import ALL, AnyMode, any_modes_of
 from coarse.cli.report.sharded_prediction import NOTE as SHARDED_NOTE
 from coarse.cli.report.simulated import timeline_of
 from coarse.cli.report.timeline import Timeline
 from coarse.cli.wrong_input import wrong_input_ends_with_2
 from coarse.errors import ConfigError
-from coarse.hardware.accelerator import Optimizer
 from coarse.hardware.compute import PEAK_SHARE as OWN_PEAK_SHARE
 from coarse.hardware.gpt import OPT_SHAPES
 from coarse.hardware.machine import Machine
@@ -60,8 +53,8 @@ from coarse.protocol.units import GIB
 from coarse.simulation.question import Question
 from coarse.simulation.report import mean_durations
 from coarse.simulation.sites import STEPWISE_RANKS
-from coarse.strategy.named import BUILT_IN, mode_name, require_classes
-from coarse.strategy.sharding import PREDICTED, Sharding, name_of
+from coarse.strategy.named import BUILT_IN, require_classes
+from coarse.strategy.sharding import PREDICTED, Sharding
 
 TRACE = ".trace.json"
 """Behind the name of a mode: its trace."""
@@ -158,15 +151,6 @@ def _a_worker_on_each_node(name: str, workers: int | None) -> tuple[Machine, int
     return replace(machine, num_nodes=max(machine.num_nodes, num_workers)), num_workers
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Outcome:
-    result: Result
-    timeline: Timeline | None
-    """None of sharded modes, whose timelines `coarse shard` does not draw either."""
-    memory_bytes: int
-    notes: list[str]
-
-
 def _predicted(scenarios: Scenarios, out: Path, toml: TomlFile, ranges: Ranges | None) -> Run:
     """All modes, one after the other; a mode that nobody asked for by name may be impossible on the machine."""
     modes = scenarios.question.modes
@@ -176,13 +160,17 @@ def _predicted(scenarios: Scenarios, out: Path, toml: TomlFile, ranges: Ranges |
     notes = [*_notes(scenarios), *_source_note(toml), ranges.note() if ranges else NO_RANGES]
     if any(isinstance(mode, Sharding) for mode in chosen):
         notes.append(SHARDED_NOTE)
+    timelines: list[Timeline] = []
+    of_runs: list[str] = []
     _clear(out)
     with shown_tasks() as tasks:
 
-        def outcome(mode: AnyMode) -> _Outcome:
-            if isinstance(mode, Sharding):
-                return _sharded_outcome(scenarios, mode, tasks, ranges)
-            return _outcome(scenarios, mode, out, tasks, ranges)
+        def outcome(mode: AnyMode) -> Outcome:
+            found = outcome_of(scenarios, mode, ranges, tasks.begin)
+            if found.run is not None:
+                timelines.append(_timeline(found.result.name, found.run, out))
+                of_runs.extend(_notes_on(found.result.name, found.run))
+            return replace(found, run=None)  # which may be large
 
         outcomes = of_possible_modes(chosen, outcome, must_have=must_have, on_left_out=notes.append)
     run = Run(
@@ -190,40 +178,23 @@ def _predicted(scenarios: Scenarios, out: Path, toml: TomlFile, ranges: Ranges |
         title=_title(scenarios),
         inputs=_inputs(scenarios),
         results=tuple(outcome.result for outcome in outcomes),
-        timelines=tuple(outcome.timeline for outcome in outcomes if outcome.timeline is not None),
-        notes=(*(note for one in outcomes for note in one.notes), _memory_note(scenarios, outcomes), *notes),
+        timelines=tuple(timelines),
+        notes=(*of_runs, _memory_note(scenarios, outcomes), *notes),
     )
     write_run(run, out)
     return run
 
 
-def _outcome(scenarios: Scenarios, mode: str, out: Path, tasks: Tasks, ranges: Ranges | None) -> _Outcome:
-    """One mode's numbers and timeline; its trace is written."""
-    scenario = scenarios.of(mode)
-    memory_bytes = scenario.gpu_memory(Optimizer(scenarios.question.optimizer)).total_bytes
-    name = mode_name(mode)
-    job, report = predict(scenario, tasks.begin(f"{name}: plan"), tasks.begin(f"{name}: simulate"))
-    write_trace(job, report, out / f"{name}{TRACE}", name)
-    result = result_of(scenario, job, report)
-    if ranges is not None:
-        on_range = tasks.begin(f"{name}: ranges")
-        result = replace(result, samples_s=ranges.iterations_s(scenarios, mode, job, on_range))
-    return _Outcome(
-        result=result,
-        timeline=timeline_of(job, report, name, places_of(scenario)),
-        memory_bytes=memory_bytes,
-        notes=profile_notes(name, job, mean_durations(report.iterations), report.profiles),
-    )
+def _timeline(name: str, run: Simulated, out: Path) -> Timeline:
+    """The timeline of a data-parallel mode; its trace is written."""
+    write_trace(run.job, run.report, out / f"{name}{TRACE}", name)
+    return timeline_of(run.job, run.report, name, places_of(run.scenario))
 
 
-def _sharded_outcome(scenarios: Scenarios, mode: Sharding, tasks: Tasks, ranges: Ranges | None) -> _Outcome:
-    """One sharded mode's numbers."""
-    found = sharded_outcome(scenarios, mode)
-    result = found.result
-    if ranges is not None:
-        on_range = tasks.begin(f"{name_of(mode)}: ranges")
-        result = replace(result, samples_s=sharded_samples_s(ranges, scenarios, mode, on_range))
-    return _Outcome(result=result, timeline=None, memory_bytes=found.memory_bytes, notes=[])
+def _notes_on(name: str, run: Simulated) -> list[str]:
+    """Sentences on what a data-parallel mode's run leaves out, and what became of it."""
+    report = run.report
+    return profile_notes(name, run.job, mean_durations(report.iterations), report.profiles)
 
 
 def _clear(out: Path) -> None:
@@ -245,7 +216,7 @@ def _title(scenarios: Scenarios) -> str:
     return f"{scenarios.model.name}, batch {asked.batch}, {workers} of {scenarios.machine.name}"
 
 
-def _memory_note(scenarios: Scenarios, outcomes: list[_Outcome]) -> str:
+def _memory_note(scenarios: Scenarios, outcomes: list[Outcome]) -> str:
     """What the modes need of a GPU's memory, by the account of `hardware.accelerator`."""
     needs = ", ".join(f"{outcome.result.name} {outcome.memory_bytes / GIB:.1f}" for outcome in outcomes)
     gpu = scenarios.machine.accelerator

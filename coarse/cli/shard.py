@@ -22,7 +22,8 @@ from coarse.errors import ConfigError
 from coarse.hardware.presets import machine_named
 from coarse.simulation.sharded.modes import Schedule, ShardedPolicy
 from coarse.simulation.sharded.scenario import CACHE_SHARE, PEAK_SHARE, ShardedScenario
-from coarse.strategy.named import options_from, require_classes, sharding_named
+from coarse.strategy.named import options_from, require_classes
+from coarse.strategy.named_sharding import sharding_named
 from coarse.strategy.sharding import SIMULATED, Sharding, ZeroPP
 
 _GPT_SEQUENCE = 256

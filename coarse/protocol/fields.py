@@ -6,7 +6,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from functools import cache
 from types import NoneType, UnionType
 from typing import Annotated, Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
@@ -94,7 +94,7 @@ class Option:
         if self.kind in (int, float) and not says.low <= value <= says.high:  # type: ignore[operator]
             limits = f"be {self.wanted}" if says.high == math.inf else f"lie in {_short(says.low)}..{_short(says.high)}"
             raise ConfigError(f"{name} must {limits}, got {value!r}", key=self.name)
-        if self.kind is float and math.isinf(value):  # type: ignore[arg-type]
+        if self.kind is float and math.isinf(value) and says.low > -math.inf:  # type: ignore[arg-type]
             raise ConfigError(f"{name} must be {self.wanted}, got {value!r}", key=self.name)
 
     def _is_of_kind(self, value: object) -> bool:
@@ -103,7 +103,7 @@ class Option:
         if self.kind is int:
             return isinstance(value, int) and not isinstance(value, bool)
         if self.kind is str:
-            return isinstance(value, str) and value != ""
+            return isinstance(value, str) and (value != "" or self.default == "")
         if self.kind is tuple:
             is_whole = isinstance(value, tuple) and bool(value or self.default == ())
             return is_whole and (self.item is not str or all(isinstance(each, str) and each for each in value))  # type: ignore[attr-defined]
@@ -117,9 +117,25 @@ def options_of(kind: type) -> Mapping[str, Option]:
     return _options_of(kind)
 
 
+def plain_options_of(kind: type) -> dict[str, Option]:
+    """Return the options of a user's dataclass that `__init__` takes; whole numbers, numbers, truths and texts are
+    checked by their types where nothing is said of them."""
+    found = {}
+    for item in fields(kind):
+        option = options_of(kind)[item.name]
+        if option.says is None and option.kind in _TYPE_NAMES:
+            option = replace(option, says=Says(""))
+        if item.init:
+            found[item.name] = option
+    return found
+
+
 @cache
 def _options_of(kind: Any) -> Mapping[str, Option]:  # noqa: ANN401
-    hints = get_type_hints(kind, include_extras=True)
+    try:
+        hints = get_type_hints(kind, include_extras=True)
+    except NameError:  # a name for type checkers alone
+        hints = dict.fromkeys((item.name for item in fields(kind)), object)
     found = {}
     for item in fields(kind):
         hint, says = hints[item.name], None

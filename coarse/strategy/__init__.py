@@ -2,6 +2,7 @@
 """Who sums what, where and when: strategies, the plans and rounds that they return, and what they decide by."""
 
 from coarse.errors import ConfigError
+from coarse.protocol.fields import Says
 from coarse.protocol.plan import Block, Cluster, Facts, Plan, Tensor
 from coarse.strategy.builtin import Allreduce, Auto, Coarse, Dense, Paper
 from coarse.strategy.plans import central, on_each_node, ring_of_all
@@ -33,6 +34,7 @@ __all__ = [
     "Round",
     "RoutingTable",
     "Rows",
+    "Says",
     "Sharding",
     "Source",
     "States",

@@ -8,7 +8,7 @@ import sys
 import tomllib
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import MISSING, is_dataclass
 from difflib import get_close_matches
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
@@ -18,11 +18,11 @@ from typing import Any, TypeVar
 
 from coarse.errors import ConfigError
 from coarse.protocol.config import MODES, FixedRouting, MeasuredRouting, require_mode
+from coarse.protocol.fields import plain_options_of
 from coarse.strategy.builtin import POLICY_STRATEGIES, Allreduce, Coarse, Dense
-from coarse.strategy.sharding import SHARDINGS, Sharding, require_sharding
 from coarse.strategy.strategy import Strategy
 
-_Rule = TypeVar("_Rule", Strategy, Sharding)
+Rule = TypeVar("Rule")
 
 DENSE, ALLREDUCE, COARSE = BUILT_IN = MODES
 """Modes that are coarse's own."""
@@ -66,34 +66,7 @@ def strategy_named(
     if issubclass(kind, Coarse):
         of_job = {"routing": routing, "collective": collective, "hold_back": hold_back}
         given = {**{name: value for name, value in of_job.items() if value is not None}, **given}
-    return _made(kind, given, mode)
-
-
-def sharding_named(
-    mode: object, names: Sequence[str], *, options: Mapping[str, object] | None = None, asked: str = "mode"
-) -> Sharding:
-    """Return a sharded mode.
-
-    Args:
-        mode: One of `names`, MODULE:CLASS or FILE.py:CLASS; or a Sharding, as it is.
-        names: Those of coarse's own that may be meant.
-        options: Fields of a user's class.
-        asked: For errors, where the mode was named.
-
-    Raises:
-        ConfigError: no such mode, module or class, an option that it does not take, or gathers that cannot be made.
-    """
-    if isinstance(mode, Sharding):
-        return require_sharding(mode, type(mode).__name__)
-    text = str(mode)
-    if ":" in text:
-        kind = class_named(text, Sharding)
-    elif text in names:
-        kind = SHARDINGS[text]
-    else:
-        known = ", ".join(map(repr, names))
-        raise ConfigError(f"{asked} must be one of {known}, MODULE:CLASS or FILE.py:CLASS, got {mode!r}", key="mode")
-    return require_sharding(_made(kind, dict(options or {}), text), text)
+    return made(kind, given, mode)
 
 
 def mode_name(mode: str) -> str:
@@ -146,16 +119,12 @@ def _value_of(text: str) -> object:
         return text
 
 
-def class_named(mode: str, of: type[_Rule]) -> type[_Rule]:
+def class_named(mode: str, of: type[Rule]) -> type[Rule]:
     """Return the class derived from `of` that a mode names; its module is looked for in the working folder, too."""
     found = found_in_module(mode)
     if inspect.isclass(found) and issubclass(found, of):
         return found
-    remedy = f"derive a class from coarse.strategy.{of.__name__}"
-    if inspect.isclass(found) and issubclass(found, Sharding):
-        remedy = "a Sharding is named in ct.fully_shard(model, mode=...), coarse shard and coarse predict"
-    elif inspect.isclass(found) and issubclass(found, Strategy):
-        remedy = "a Strategy is the job's: coarse run --mode, or the optimizer's: ct.DistributedOptimizer(strategy=...)"
+    remedy = getattr(found, "named_in", f"derive a class from coarse.strategy.{of.__name__}")
     raise ConfigError(f"mode {mode}: {mode_name(mode)} is {found!r}; {remedy}", key="mode")
 
 
@@ -163,12 +132,6 @@ def place_of(error: BaseException) -> tuple[str, str]:
     """Return the function in which an error was raised, and its file and line for people."""
     frame = traceback.extract_tb(error.__traceback__)[-1]
     return frame.name, f"{Path(frame.filename).name}, line {frame.lineno}"
-
-
-def names_sharding(mode: str) -> bool:
-    """Return whether a mode names a class of sharded modes in a user's module."""
-    found = found_in_module(mode) if ":" in mode else None
-    return inspect.isclass(found) and issubclass(found, Sharding)
 
 
 def found_in_module(mode: str) -> object:
@@ -212,7 +175,7 @@ def require_no_script(mode: str, script: str | None) -> None:
         )
 
 
-def digest_of(strategy: Strategy | Sharding) -> str:
+def digest_of(strategy: object) -> str:
     """Return a digest of a rule's class, options and module; "" of coarse's own."""
     kind = type(strategy)
     if kind.__module__.startswith("coarse."):
@@ -223,20 +186,18 @@ def digest_of(strategy: Strategy | Sharding) -> str:
     return hashlib.sha256(f"{kind.__qualname__}\0{options}\0{source}".encode()).hexdigest()
 
 
-def _made(kind: type[_Rule], options: Mapping[str, Any], mode: str) -> _Rule:
-    """An instance with some options; ConfigError where the class does not take one, or lacks one."""
-    known: dict[str, Any] = {item.name: item for item in fields(kind) if item.init} if is_dataclass(kind) else {}
+def made(kind: type[Rule], options: Mapping[str, Any], mode: str) -> Rule:
+    """Return an instance of a user's class with some options; ConfigError where it does not take one, or lacks one."""
+    known = plain_options_of(kind) if is_dataclass(kind) else {}
     for name, value in options.items():
         if name not in known:
             near = get_close_matches(name, known, 1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             wanted = ", ".join(known) or "none (is it a dataclass?)"
             raise ConfigError(f"strategy {mode} has no option {name!r}; it has {wanted}{hint}", key="strategy")
-        wrong = _misfit_type(known[name].type, value)
-        if wrong:
-            raise ConfigError(f"strategy {mode}: {name} must be {wrong}, got {value!r}", key="strategy")
-    for name, item in known.items():
-        if name not in options and item.default is MISSING and item.default_factory is MISSING:
+        known[name].check(value, f"strategy {mode}: {name}")
+    for name, option in known.items():
+        if name not in options and option.default is MISSING:
             raise ConfigError(f"strategy {mode} wants its option {name!r}; set it in [strategy]", key="strategy")
     try:
         return kind(**options)
@@ -244,24 +205,6 @@ def _made(kind: type[_Rule], options: Mapping[str, Any], mode: str) -> _Rule:
         raise
     except (TypeError, ValueError) as error:
         raise ConfigError(f"strategy {mode}: {error}", key="strategy") from error
-
-
-_KINDS: dict[str, tuple[tuple[type, ...], str]] = {
-    "int": ((int,), "a whole number"),
-    "float": ((int, float), "a number"),
-    "bool": ((bool,), "true or false"),
-    "str": ((str,), "text"),
-}
-
-
-def _misfit_type(annotation: object, value: object) -> str:
-    """What a plain option must be where a value is none; "" where it is, or may be anything."""
-    name = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
-    if name not in _KINDS:
-        return ""
-    kinds, wanted = _KINDS[name]
-    fits = isinstance(value, kinds) and (name == "bool" or not isinstance(value, bool))
-    return "" if fits else wanted
 
 
 def module_named(name: str) -> ModuleType:

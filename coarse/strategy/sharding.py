@@ -90,6 +90,8 @@ class Sharding:
     Subclass it as a frozen dataclass, whose fields are its options. Methods are pure, and asked on all workers alike.
     """
 
+    named_in: ClassVar[str] = "a Sharding is named in ct.fully_shard(model, mode=...), coarse shard and coarse predict"
+    """Places where such a rule is named, for errors."""
     states: ClassVar[States] = States.SHARDED
     """Account of memory; `SECONDARY` where second shards are kept, `SUBGROUP` with a mesh of two
     dimensions."""

@@ -99,6 +99,10 @@ class Strategy:
     its module may import the standard library, numpy and `coarse.strategy` alone.
     """
 
+    named_in: ClassVar[str] = (
+        "a Strategy is the job's: coarse run --mode, or the optimizer's: ct.DistributedOptimizer(strategy=...)"
+    )
+    """Places where such a rule is named, for errors."""
     access: ClassVar[Access] = Access.COPY
     """Way of workers' bytes into device memory."""
     exchanges: ClassVar[Exchanges] = Exchanges.GRADIENTS

@@ -11,7 +11,8 @@ from coarse.protocol.features import part_of
 from coarse.simulation.sharded.modes import ShardedPolicy
 from coarse.simulation.sharded.report import PredictedIteration, ShardedReport
 from coarse.simulation.sharded.scenario import CACHE_SHARE, ShardedScenario
-from coarse.strategy.named import BUILT_IN, mode_name, names_sharding, options_from, sharding_named
+from coarse.strategy.named import BUILT_IN, mode_name, options_from
+from coarse.strategy.named_sharding import names_sharding, sharding_named
 from coarse.strategy.sharding import PREDICTED, SIMULATED, Fcdp, Fsdp, Sharding, name_of
 
 ALL = "all"

@@ -12,7 +12,8 @@ from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, Offlo
 from coarse.errors import ConfigError
 from coarse.parallel.sharded.transfers import NodeReads
 from coarse.parallel.sharded.unit_cache import AcceleratorCache
-from coarse.strategy.named import digest_of, sharding_named
+from coarse.strategy.named import digest_of
+from coarse.strategy.named_sharding import sharding_named
 from coarse.strategy.sharding import LIVE, SUM_TOP, Keeps, Sharding, Sum, ZeroPP, keeps_any, name_of
 from coarse.torch.fsdp import mesh as meshes
 from coarse.torch.fsdp.account import DeviceAccount

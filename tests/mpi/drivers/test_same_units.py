@@ -12,7 +12,7 @@ from coarse.simulation.sharded.job import ShardedJob
 from coarse.simulation.sharded.modes import ShardedPolicy
 from coarse.simulation.sharded.routes import Routes
 from coarse.simulation.sharded.units import Unit
-from coarse.strategy.named import sharding_named
+from coarse.strategy.named_sharding import sharding_named
 from coarse.strategy.sharding import COLLECTIVE
 from tests.support.claims import takes_all
 from tests.support.launch import REPOSITORY, mpirun

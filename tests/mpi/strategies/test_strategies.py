@@ -9,7 +9,7 @@ import pytest
 
 from coarse.emulation.order import RunOrder
 from coarse.simulation.training import simulate
-from coarse.strategy.named import sharding_named
+from coarse.strategy.named_sharding import sharding_named
 from coarse.strategy.sharding import LIVE, gathers
 from tests.mpi.emulation.emulated_runs import require_of_run
 from tests.support.launch import REPOSITORY, mpirun

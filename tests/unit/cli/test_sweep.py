@@ -17,6 +17,7 @@ from coarse.cli.report.sweep import pool
 from coarse.cli.report.sweep import rows as rows_file
 from coarse.errors import ConfigError
 
+MINE = Path(__file__).parents[3] / "experiments" / "strategies" / "diloco.py"
 FAST = ("--policy", "devices", "--modes", "allreduce,coarse", "--iterations", "1", "--processes", "1")
 WORKERS, LATENCY = ("--vary", "workers=1,2"), ("--vary", "wire.cci.latency_us=1,5000")
 
@@ -279,6 +280,14 @@ def test_a_model_of_ones_own_is_swept_and_its_file_is_part_of_the_question(tmp_p
     assert f"file of {model} was" in done.stderr
 
 
+def test_an_option_of_a_strategy_of_ones_own_is_varied(tmp_path):
+    asked = ("--modes", f"allreduce,{MINE}:DiLoCo", *FAST[4:], "--vary", "DiLoCo.every=1,4")
+    assert called(*asked, "--out", tmp_path).exit_code == 0
+    rows = {(row["DiLoCo.every"], row["mode"]): row["iteration_s"] for row in rows_of(tmp_path)}
+    assert rows["1", "allreduce"] == rows["4", "allreduce"]
+    assert float(rows["4", "DiLoCo"]) < float(rows["1", "DiLoCo"])
+
+
 def test_measured_seconds_are_told_from_those_of_an_iteration(tmp_path):
     done = called(*FAST, "--vary", "iteration_s=0.1,1", "--out", tmp_path)
     assert done.exit_code == 0, done.output
@@ -315,6 +324,8 @@ BAD = {
     ("--vary", "modes=dens"): ("dense, allreduce, coarse",),
     ("--vary", "batch=1,2", "--modes", "luwu"): ("dense, allreduce, coarse", "'luwu'", "ask coarse predict"),
     ("--vary", "machine=aws-p4"): ("aws-p4", "did you mean"),
+    ("--vary", "DiLoCo.evry=1", "--modes", f"{MINE}:DiLoCo"): ("has no option 'evry'", "did you mean 'every'?"),
+    ("--vary", "DiLoCo.every=0", "--modes", f"{MINE}:DiLoCo"): ("every must be at least 1, got 0",),
     ("--vary", "workers=1", "--vary", "workers=2"): ("workers is varied twice",),
     ("--vary", "workers=1", "--workers", "2"): ("leave --workers out",),
     ("--vary", "workers=1", "--batch", "0"): ("--batch must lie in 1..",),

@@ -24,7 +24,7 @@ class Outer:
     name: Annotated[str, Says("A name.", choices=("a", "b"))]
     num_ranks: Annotated[int, Says("Ranks.", low=1, high=8, key="ranks")] = 2
     every: Annotated[int | None, Says("Steps.", low=1)] = None
-    factor: Annotated[float, Says("A factor.")] = 1.0
+    factor: Annotated[float, Says("A factor.", low=0)] = 1.0
     is_on: Annotated[bool, Says("A switch.", flag="--on")] = False
     names: Annotated[Sequence[str], Says("Names.")] = ()
     hosts: Annotated[tuple[str, ...] | None, Says("Hosts.")] = None
@@ -50,9 +50,9 @@ def where(path):
         ({"num_ranks": True}, "num_ranks must be a whole number, got True"),
         ({"num_ranks": 2.0}, r"num_ranks must be a whole number, got 2\.0"),
         ({"every": 0}, "every must be a whole number of at least 1, got 0"),
-        ({"factor": math.inf}, "factor must be a number, got inf"),
-        ({"factor": math.nan}, "factor must be a number, got nan"),
-        ({"factor": "1"}, "factor must be a number, got '1'"),
+        ({"factor": math.inf}, "factor must be a number of at least 0, got inf"),
+        ({"factor": math.nan}, "factor must be a number of at least 0, got nan"),
+        ({"factor": "1"}, "factor must be a number of at least 0, got '1'"),
         ({"is_on": 1}, "is_on must be true or false, got 1"),
         ({"names": "ab"}, "names must be .*, got 'ab'"),
         ({"names": ["a", ""]}, r"names must be .*, got \('a', ''\)"),

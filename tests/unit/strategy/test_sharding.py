@@ -6,7 +6,7 @@ import pytest
 
 from coarse.errors import ConfigError
 from coarse.strategy import Gather, Keeps, Sharding, Source, States, Use
-from coarse.strategy.named import sharding_named
+from coarse.strategy.named_sharding import sharding_named
 from coarse.strategy.sharding import (
     LIVE,
     SHARDINGS,

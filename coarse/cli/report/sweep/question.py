@@ -10,14 +10,13 @@ from typing import Any
 
 from coarse.cli.own_model.source import own_model
 from coarse.cli.own_model.traces.file import SUFFIXES
-from coarse.cli.report.prediction import Scenarios, predict, result_of, scenarios_of
-from coarse.cli.report.ranges import Ranges, ranges_of
-from coarse.cli.report.run import Result
-from coarse.cli.report.sharded_prediction import AnyMode, any_modes_of, sharded_outcome, sharded_samples_s
+from coarse.cli.report.outcome import name_of_mode, outcome_of
+from coarse.cli.report.prediction import scenarios_of
+from coarse.cli.report.ranges import ranges_of
+from coarse.cli.report.sharded_prediction import AnyMode, any_modes_of
 from coarse.cli.report.sweep.points import Point, Value, text_of
 from coarse.cli.report.sweep.rows import Row
 from coarse.errors import CoarseError, ConfigError
-from coarse.hardware.accelerator import Optimizer
 from coarse.hardware.compute import THROUGHPUTS
 from coarse.hardware.machine_field import changed_machine, field_names, has_times, is_machine_field
 from coarse.hardware.models import MODELS
@@ -26,8 +25,10 @@ from coarse.luwu.simulation.capacity import MODES as LUWU_MODES
 from coarse.protocol.fields import Option, options_of
 from coarse.protocol.toml import TomlFile
 from coarse.simulation.question import Question, slow_down
-from coarse.strategy.named import BUILT_IN, mode_name, options_from
-from coarse.strategy.sharding import PREDICTED, Sharding, name_of
+from coarse.strategy.named import BUILT_IN, class_named, made, mode_name, options_from
+from coarse.strategy.named_sharding import names_sharding
+from coarse.strategy.sharding import PREDICTED, Sharding
+from coarse.strategy.strategy import Strategy
 
 SETTINGS = {option.key: option for option in options_of(Question).values() if option.says and option.says.is_swept}
 """Options of `coarse predict`, by the names that rows have."""
@@ -59,7 +60,7 @@ class Cell:
     @property
     def name(self) -> str:
         """The mode as rows have it."""
-        return name_of(self.mode) if isinstance(self.mode, Sharding) else mode_name(self.mode)
+        return name_of_mode(self.mode)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +80,7 @@ class Sweep:
     def __post_init__(self) -> None:
         keys = self.keys
         for key in keys:
-            if key not in SETTINGS and not is_machine_field(key):
+            if key not in SETTINGS and not self._own_modes(key) and not is_machine_field(key):
                 raise self._unknown(key)
         names = dict.fromkeys(text_of(value) for value in self._values_of("machine"))
         machines = {name: TomlFile.read(machine_path(name)) for name in names}
@@ -100,8 +101,12 @@ class Sweep:
         """Every mode of every point, in order."""
         for point in self.points:
             settings = {**self.base, **{key: value for key, value in point.items() if key in SETTINGS}}
+            own = {key: text_of(value) for key, value in point.items() if self._own_modes(key)}
+            changes = {key: value for key, value in point.items() if key not in SETTINGS and key not in own}
+            if own:
+                options = (*_options(settings), *(f"{key}={text}" for key, text in own.items()))
+                settings["options"] = "+".join(options)
             for mode in _modes(settings):
-                changes = {key: value for key, value in point.items() if key not in SETTINGS}
                 toml = self.machines[text_of(settings["machine"])]
                 yield Cell(
                     settings=settings,
@@ -133,8 +138,9 @@ class Sweep:
 
     def notes(self) -> Iterator[str]:
         """What a reader should know of the varied keys."""
-        for key in self.keys:
-            if key not in SETTINGS and any(has_times(toml, key) for toml in self.machines.values()):
+        of_machine = [key for key in self.keys if key not in SETTINGS and not self._own_modes(key)]
+        for key in of_machine:
+            if any(has_times(toml, key) for toml in self.machines.values()):
                 yield (
                     f"{key}: the machine's file also has a table of measured times for this wire, so a transfer alone "
                     "gets no faster than that table by a higher rate."
@@ -147,8 +153,19 @@ class Sweep:
         stated = {text_of(point[key]): point[key] for point in self.points if key in point}
         return tuple(stated.values())
 
+    def _own_modes(self, key: str) -> list[str]:
+        """The modes of a user's own of which a key such as Mine.every is an option."""
+        kind, _, option = key.partition(".")
+        texts = (text_of(value).replace("+", ",") for value in self._values_of("modes"))
+        names = (name.strip() for text in texts for name in text.split(","))
+        return [name for name in names if option and ":" in name and mode_name(name) == kind]
+
     def _check(self, key: str, value: Value) -> None:
         """ConfigError where a value is wrong by itself, whatever the other settings are."""
+        for own in self._own_modes(key):
+            options = options_from((f"{key}={text_of(value)}",), own)
+            made(class_named(own, Sharding if names_sharding(own) else Strategy), options, own)
+            return
         if key == "model" and text_of(value) not in MODELS:
             lengths, steps = self._values_of("sequence"), self._values_of("step")
             given = [int(values[0]) if values and type(values[0]) is int else None for values in (lengths, steps)]
@@ -185,10 +202,7 @@ def simulated(cell: Cell) -> Row:
         asked = _question(cell.settings)
         scenarios = scenarios_of(asked, changed_machine(cell.toml, cell.changes))
         ranges = ranges_of(cell.toml, cell.intervals, cell.num_samples, 0, cell.changes, scenarios.factors)
-        if isinstance(cell.mode, Sharding):
-            result, samples_s = _sharded(scenarios, cell.mode, ranges)
-        else:
-            result, samples_s = _data_parallel(scenarios, cell.mode, ranges)
+        result = outcome_of(scenarios, cell.mode, ranges, record=False).result
     except CoarseError as error:
         return Row(values=cell.values, mode=cell.name, reason=" ".join(str(error).split()))
     return Row(
@@ -198,20 +212,8 @@ def simulated(cell: Cell) -> Row:
         samples_per_s=asked.batch * asked.num_workers / result.iteration_s,
         exposed_s=result.exposed_s,
         compute_s=result.compute_s,
-        samples_s=samples_s,
+        samples_s=result.samples_s,
     )
-
-
-def _data_parallel(scenarios: Scenarios, mode: str, ranges: Ranges | None) -> tuple[Result, tuple[float, ...]]:
-    scenario = scenarios.of(mode)
-    scenario.gpu_memory(Optimizer(scenarios.question.optimizer))
-    job, report = predict(scenario, lambda _: None, lambda _: None, record=False)
-    return result_of(scenario, job, report), ranges.iterations_s(scenarios, mode, job) if ranges else ()
-
-
-def _sharded(scenarios: Scenarios, mode: Sharding, ranges: Ranges | None) -> tuple[Result, tuple[float, ...]]:
-    outcome = sharded_outcome(scenarios, mode)
-    return outcome.result, sharded_samples_s(ranges, scenarios, mode) if ranges else ()
 
 
 def _question(settings: Mapping[str, Value]) -> Question:

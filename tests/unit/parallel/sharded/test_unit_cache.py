@@ -8,7 +8,7 @@ import pytest
 from coarse.errors import ConfigError
 from coarse.parallel.sharded.passes import ChangeWatch, Mark
 from coarse.parallel.sharded.unit_cache import AcceleratorCache, UnitCache
-from coarse.strategy.named import sharding_named
+from coarse.strategy.named_sharding import sharding_named
 from coarse.strategy.sharding import LIVE, SHARDINGS, Gather, Keeps, Source
 from tests.support.launch import REPOSITORY
 
