@@ -1,6 +1,6 @@
 """`coarse emulate`: real processes and real bytes over the links of a machine that is not here."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
@@ -18,6 +18,7 @@ from coarse.cli.wrong_input import wrong_input_ends_with_2
 from coarse.emulation.launch import emulate as emulate_order
 from coarse.emulation.order import RunOrder
 from coarse.errors import ConfigError
+from coarse.protocol.clock import WallClock
 from coarse.simulation.adaptation import PROFILE_EVERY, keep_tables
 from coarse.simulation.question import JobQuestion
 from coarse.simulation.report import mean_durations
@@ -43,7 +44,6 @@ def emulate(
     asked: Asked,
     modes: Annotated[str | None, typer.Option(help=f"Of {','.join(BUILT_IN)} (by default all), {OWN_MODE}.")] = None,
     options: SetOptions = None,
-    dilation: Annotated[float, typer.Option(min=0.0, help="Wall seconds per emulated second; 0 to choose.")] = 0.0,
     checked_pool: Annotated[
         Path | None, typer.Option(help="A file by which devices send, as over a pool without coherence, checked.")
     ] = None,
@@ -52,7 +52,7 @@ def emulate(
     console = Console()
     with wrong_input_ends_with_2():
         pool = None if checked_pool is None else str(checked_pool.resolve())
-        order = RunOrder(**asked, mode=COARSE, dilation=dilation, checked_pool=pool)
+        order = RunOrder(**asked, mode=COARSE, checked_pool=pool)
         if order.num_iterations < _LEAST_ITERATIONS:
             raise ConfigError(
                 f"--iterations must be at least {_LEAST_ITERATIONS}, of which the first is not counted, got "
@@ -68,7 +68,7 @@ def _show(console: Console, order: RunOrder, rows: Sequence[tuple[str, ...]]) ->
     nodes = f", {order.num_nodes} nodes" if order.num_nodes > 1 else ""
     title = f"{order.model}, batch {order.batch}, {order.num_workers} workers on {order.machine}{nodes} (emulated)"
     table = Table(title=title, title_justify="left")
-    for heading in ("mode", "iteration", "exposed", "dilation", "overran", "simulated", "emulated / simulated"):
+    for heading in ("mode", "iteration", "exposed", "late", "simulated", "emulated / simulated", "took here"):
         table.add_column(heading, justify="left" if heading == "mode" else "right")
     for row in rows:
         table.add_row(*row)
@@ -99,29 +99,21 @@ def _decided(
 def _row(console: Console, tasks: Tasks, order: RunOrder) -> tuple[str, ...]:
     job = order.job()
     simulated_s = fmean(mean_durations(simulate(job, decide=order.decide() or keep_tables).iterations)[order.period :])
-    ends: list[Callable[[], None]] = []
-
-    def announce(dilation: float, late_share: float | None) -> None:
-        """Why this pace, and how long that is: a user who waits wants to know both."""
-        why = "this machine's pace" if not order.dilation else "as asked"
-        if late_share is not None:
-            why = f"slower, since {late_share:.1%} of transfers were late at the last pace"
-        about_s = dilation * simulated_s * job.num_iterations
-        text = f"1 emulated second in {dilation:.3g} s ({why}), {about_s:.0f} s in all and the ranks' start"
-        while ends:
-            ends.pop()()
-        ends.append(tasks.begin_unmeasured(f"{order.mode}: {order.num_ranks} ranks, {text}"))
-
-    emulated = emulate_order(order, on_try=announce)
-    ends.pop()()
+    end, clock = tasks.begin_unmeasured(f"{mode_name(order.mode)}: {order.num_ranks} ranks"), WallClock()
+    began_s = clock.now_s()
+    try:
+        emulated = emulate_order(order)
+    finally:
+        end()
+    took_s = clock.now_s() - began_s
     for note in profile_notes(mode_name(order.mode), job, mean_durations(emulated.iterations), emulated.profiles):
         console.print(note, highlight=False)
     return (
         mode_name(order.mode),
         f"{emulated.iteration_s * 1e3:.2f} ms",
         f"{emulated.exposed_s * 1e3:.2f} ms",
-        f"{emulated.order.dilation:.3g}",
-        f"{emulated.overrun_share:.2%} of {emulated.num_transfers}",
+        f"{emulated.num_late} of {emulated.num_transfers}",
         f"{simulated_s * 1e3:.2f} ms",
-        f"{emulated.iteration_s / simulated_s:.3f}",
+        f"{emulated.iteration_s / simulated_s:.6f}",
+        f"{took_s:.1f} s",
     )

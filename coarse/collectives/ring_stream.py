@@ -16,13 +16,13 @@ class RingStream:
     """Takes gradients in the order in which they are given; the neighbour's chunks may come earlier."""
 
     def __init__(self, worker: int, members: tuple[int, ...], num_elements: Sequence[int]) -> None:
-        """`num_elements` of each gradient by its position."""
+        """`num_elements` of each gradient by its position; there may come more while it runs."""
         self.worker = worker
         self._members = members
         self._num_elements = num_elements
         self._waiting: deque[int] = deque()
         """Positions that were given and are not finished; the first is under way."""
-        self._versions = [0] * len(num_elements)
+        self._versions: dict[int, int] = {}
         self._runs: dict[RingId, RingRun] = {}
         self._finished: list[int] = []
 
@@ -48,8 +48,9 @@ class RingStream:
 
     def _begin(self) -> list[Instruction]:
         position = self._waiting[0]
-        ring = RingId(position, 0, self._versions[position], 0)
-        self._versions[position] += 1
+        version = self._versions.get(position, 0)
+        ring = RingId(position, 0, version, 0)
+        self._versions[position] = version + 1
         run = self._run(ring)
         return run.on_reduced(0, present=True) + self._finish_if_done(ring, run)
 

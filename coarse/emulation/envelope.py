@@ -14,13 +14,11 @@ from coarse.protocol.plan import Facts, Placement
 from coarse.protocol.records import Descriptor, Located, Record, Register, Registered, Table, Tables
 
 _SUBMISSION = struct.Struct("<dQHHHBxi")
-_DELIVERY = struct.Struct("<dB7x")
-RUN_SECONDS = struct.Struct("<d")
-"""The frame of FabricPort.CLOCK."""
+_DELIVERY = struct.Struct("<dBxH4x")
 
 
 class FabricPort(enum.IntEnum):
-    """Which links a transfer takes; each sender has a port for each."""
+    """What a submission takes: links, of which each sender has a port for each way; a processor; or other workers."""
 
     PUSH = 1
     PULL = 2
@@ -30,8 +28,17 @@ class FabricPort(enum.IntEnum):
     """Between devices, asked for by the one that reads: it has a port of its own for what it fetches."""
     WRITE = 7
     """Between devices, through the port of the one that writes; it hears itself when the bytes are there."""
-    CLOCK = 5
-    """No transfer: worker 0 says how old the run is (see run_clock.py), and whether it goes (`nbytes` 1)."""
+    RECORD = 5
+    """No bytes: a record for the endpoint, behind what was submitted for it before."""
+    ADDER = 8
+    """The adder of the device `source`; its endpoint hears when the bytes are added."""
+    ALL_REDUCE = 9
+    """The worker `source` begins an all-reduce of `nbytes` in elements of `target` bytes, and hears when it has the
+    sum."""
+    MEET = 10
+    """The worker `source` goes on when all workers have come."""
+    RUN = 11
+    """The same, and emulated time begins anew at 0: what was measured before the run is no part of it."""
 
     def queue(self, source: int, target: int) -> tuple[int, int]:
         """In which queue of which sender, or reader, a transfer waits for its turn."""
@@ -67,11 +74,13 @@ class FabricDelivery(NamedTuple):
 
     due_s: float
     way: FabricPort
+    peer: int
+    """Endpoint that submitted it."""
     frame: bytes
 
     def pack(self) -> bytes:
         """Its bytes."""
-        return _DELIVERY.pack(self.due_s, self.way) + self.frame
+        return _DELIVERY.pack(self.due_s, self.way, self.peer) + self.frame
 
 
 def unpack_submission(data: bytes) -> Submission:
@@ -82,8 +91,8 @@ def unpack_submission(data: bytes) -> Submission:
 
 def unpack_delivery(data: bytes) -> FabricDelivery:
     """The delivery of some bytes."""
-    due_s, way = _DELIVERY.unpack_from(data)
-    return FabricDelivery(due_s, FabricPort(way), data[_DELIVERY.size :])
+    due_s, way, peer = _DELIVERY.unpack_from(data)
+    return FabricDelivery(due_s, FabricPort(way), peer, data[_DELIVERY.size :])
 
 
 class KeyPlaces:

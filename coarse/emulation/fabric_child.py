@@ -1,9 +1,10 @@
-"""The fabric process as its parent, worker 0, has it: started, awaited, and asked how punctual it was."""
+"""The fabric process as its parent, worker 0, has it: started, awaited, and asked for its account."""
 
 import json
 import subprocess
 import sys
 
+from coarse.emulation.fabric import FabricReport
 from coarse.emulation.failure import fabric_error
 from coarse.emulation.site_file import FabricOrder, order_text
 from coarse.errors import FabricError
@@ -32,7 +33,7 @@ class FabricChild:
 
     @property
     def process_id(self) -> int:
-        """Its number; its entry in /proc stays until `take_punctuality`."""
+        """Its number; its entry in /proc stays until `take_report`."""
         return self._process.pid
 
     def await_ready(self) -> None:
@@ -41,9 +42,8 @@ class FabricChild:
         if self._process.stdout.readline() != "ready\n":
             raise fabric_error(self.process_id, self._rank)
 
-    def take_punctuality(self, since_s: float) -> tuple[int, int, float]:
-        """After all ranks have left: transfers that began at an emulated time or later, how many of them
-        overran, and by how many emulated seconds at worst."""
+    def take_report(self) -> FabricReport:
+        """Return the account of the run, after all ranks have left."""
         try:
             text, _ = self._process.communicate(timeout=_ENDING_S)
         except subprocess.TimeoutExpired:
@@ -55,6 +55,4 @@ class FabricChild:
             ) from None
         if self._process.returncode:
             raise fabric_error(self.process_id, self._rank, self._process.returncode)
-        begins_s, lates_s = json.loads(text)
-        counted = [late_s for begin_s, late_s in zip(begins_s, lates_s, strict=True) if begin_s >= since_s]
-        return len(counted), sum(late_s > 0 for late_s in counted), max(counted, default=0.0)
+        return FabricReport(*json.loads(text))

@@ -1,8 +1,9 @@
 """A worker's gradients in an emulated job: real arrays of the real shapes, which memory devices sum."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
+from mpi4py import MPI
 
 from coarse.client.client import Client
 from coarse.client.handle import Handle
@@ -11,6 +12,7 @@ from coarse.gpu.interface import AnyArray
 from coarse.protocol.dtypes import DType
 from coarse.protocol.halves import narrowed
 from coarse.protocol.records import Descriptor
+from coarse.storage.region import DeviceMemory
 
 
 def stored(value: float, descriptor: Descriptor) -> np.generic:
@@ -78,3 +80,74 @@ class GradientsOnGpu(Gradients):
         host = np.empty(descriptor.shape, DType(descriptor.dtype).storage)
         self._on_gpu.append(gpus().empty(self._gpu, host.shape, host.dtype))
         return host
+
+
+class WorkerSums:
+    """What workers sum themselves: each reads what all others contribute, in memory that all have mapped.
+
+    [Note: two of each] A worker may be in its next iteration while another still reads. It cannot be in the one after
+    that: there it would have waited for a sum to which the other has contributed. So contributions take turns at two
+    places.
+    """
+
+    def __init__(
+        self,
+        comm: MPI.Comm,
+        client: Client,
+        memories: Mapping[int, DeviceMemory],
+        descriptors: Sequence[Descriptor],
+    ) -> None:
+        """A collective of the workers."""
+        self._client = client
+        self._arrays: list[list[list[np.ndarray]]] = []
+        """By turn, worker and place (n,) of the type in which workers sum."""
+        self._sums = [np.empty(each.num_elements, _accumulator(each)) for each in descriptors]
+        self._worker = comm.Get_rank()
+        self._num_filled = 0
+        nbytes = sum(array.nbytes for array in self._sums)
+        self._offset: int | None = None
+        if nbytes:
+            self._offset, _ = client.allocate(0, 2 * nbytes)
+            offsets = np.empty(comm.Get_size(), np.int64)
+            comm.Allgather(np.array([self._offset], np.int64), offsets)
+            for turn in range(2):
+                begins = [int(offset) + turn * nbytes for offset in offsets]
+                self._arrays.append([_cut(memories[0].view(begin, nbytes), descriptors) for begin in begins])
+
+    def fill(self, value: float) -> None:
+        """Contribute a value to all of them, in the turn of the next `take`."""
+        if self._arrays:
+            for array in self._arrays[self._num_filled % 2][self._worker]:
+                array.fill(value)
+
+    def take(self, places: Sequence[int]) -> None:
+        """Sum these places, of which all workers have contributed theirs; see [Note: two of each]."""
+        if not places:
+            return
+        turn = self._arrays[self._num_filled % 2]
+        self._num_filled += 1
+        for place in places:
+            np.sum([of_worker[place] for of_worker in turn], axis=0, out=self._sums[place])
+
+    def values(self, place: int) -> np.ndarray:
+        """The sum of a place."""
+        return self._sums[place]
+
+    def close(self) -> None:
+        """Give the memory back."""
+        if self._offset is not None:
+            self._client.free(0, self._offset)
+
+
+def _accumulator(descriptor: Descriptor) -> np.dtype:
+    return DType(descriptor.dtype).accumulator
+
+
+def _cut(region: np.ndarray, descriptors: Sequence[Descriptor]) -> list[np.ndarray]:
+    """(nbytes,) uint8 as one (n,) array for each descriptor."""
+    arrays, begin = [], 0
+    for descriptor in descriptors:
+        nbytes = descriptor.num_elements * _accumulator(descriptor).itemsize
+        arrays.append(region[begin : begin + nbytes].view(_accumulator(descriptor)))
+        begin += nbytes
+    return arrays

@@ -1,4 +1,4 @@
-"""Starts an emulated run, and again with more dilation where this machine could not keep up."""
+"""Starts an emulated run, and tells what came out of it."""
 
 import contextlib
 import json
@@ -7,8 +7,8 @@ import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from types import FrameType
@@ -22,33 +22,18 @@ from coarse.launch.mpirun import ONE_MACHINE, AppContext, MpirunJob, mpirun_argv
 from coarse.launch.watch import Watch
 from coarse.launch.watched import STARTUP
 from coarse.protocol.plan import Facts
-from coarse.protocol.records import Descriptor, key_of
 from coarse.simulation.adaptation import Profile
-from coarse.simulation.job import Job
 from coarse.simulation.report import WorkerIteration, profile_share
-from coarse.simulation.training import simulate
-from coarse.strategy.rounds import By
 from coarse.transport.launcher import environ_of_new_job
 
-ALLOWED_OVERRUN_SHARE = 0.01
+ALLOWED_LATE_SHARE = 0.01
 """Of all transfers; above it the links were not what they claim to be, and nothing is reported."""
-_LEAST_DILATION = 20.0
-_MOST_TRIES = 4
-_SLOWER = 2.5
-"""How much more dilation the next try gets."""
-_BYTES_PER_S = 4e9
-_DEVICE_PASSES, _RING_PASSES = 6, 3
-"""What a worker's gradients cost here: copies and sums of their bytes, by devices that exchange them over MPI and by
-workers that read one another's regions; and at what rate this machine does them."""
-_WALL_S_PER_TRANSFER = 2e-4
 _POLL_S = 1.0
 _ENDING_S = 5.0
 """How long mpirun may take to end once there is a result."""
 _ORDER, _RESULT, _PRINTED = "order.json", "result.json", "printed.txt"
 """Files of a run; what its ranks and mpirun print is shown where they cannot say better what went wrong."""
 _NUM_PRINTED = 40
-_ROOM = 4
-"""How many times longer than that gradients are under way, so that waiting is not late."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +43,8 @@ class EmulatedResult:
     order: RunOrder
     iterations: tuple[WorkerIteration, ...]
     num_transfers: int
-    num_overrun: int
+    num_late: int
+    """Transfers that were submitted after their emulated time had passed."""
     worst_late_s: float
     start_profile_s: float = 0.0
     """What measuring all took, before the first iteration."""
@@ -73,9 +59,9 @@ class EmulatedResult:
         return profile_share(self.iterations, self.profiles)
 
     @property
-    def overrun_share(self) -> float:
-        """Share of transfers that were handed on late."""
-        return self.num_overrun / max(1, self.num_transfers)
+    def late_share(self) -> float:
+        """Share of transfers that were submitted too late."""
+        return self.num_late / max(1, self.num_transfers)
 
     @property
     def iteration_s(self) -> float:
@@ -93,58 +79,24 @@ class EmulatedResult:
         return tuple(row for row in self.iterations if row.iteration >= period) or self.iterations
 
 
-OnTry = Callable[[float, float | None], None]
-"""Told the dilation of a run that begins, and the share of transfers that were late in the one before, if any."""
-
-
-def emulate(order: RunOrder, *, on_try: OnTry = lambda *_: None) -> EmulatedResult:
-    """Run a decided order; a dilation of 0 is chosen, and raised until at most 1 % of transfers overrun.
+def emulate(order: RunOrder) -> EmulatedResult:
+    """Run a decided order.
 
     Raises:
-        OverrunError: this machine could not keep up with the dilation that was asked for, or with any tried.
+        OverrunError: more than 1 % of transfers were submitted after their emulated time had passed.
         CoarseError: a rank failed; its own message stands above.
     """
-    is_auto = not order.dilation
-    tries = _MOST_TRIES if is_auto else 1
-    dilation = order.dilation or first_dilation(order.job())
-    late_share = None
-    for number in range(tries):
-        trial = replace(order, dilation=dilation * _SLOWER**number)
-        on_try(trial.dilation, late_share)
-        result = run_order(trial)
-        late_share = result.overrun_share
-        if result.overrun_share <= ALLOWED_OVERRUN_SHARE:
-            return result
+    result = run_order(order)
+    if result.late_share <= ALLOWED_LATE_SHARE:
+        return result
     raise OverrunError(
-        f"{result.overrun_share:.1%} of {result.num_transfers} transfers were handed on late at a dilation of "
-        f"{trial.dilation:g}, and at most {ALLOWED_OVERRUN_SHARE:.0%} may be; give a larger --dilation, fewer "
-        "workers or a smaller model, or leave this machine alone meanwhile"
+        f"{result.late_share:.1%} of {result.num_transfers} transfers were submitted after their emulated time had "
+        f"passed, and at most {ALLOWED_LATE_SHARE:.0%} may be; no result. Please report the command that you gave"
     )
 
 
-def first_dilation(job: Job) -> float:
-    """How many times longer than in emulated time this machine needs, by a rough count of its work."""
-    nbytes = sum(gradient.nbytes for gradient in job.gradients) * job.num_workers
-    to_devices = job.gradients_by(By.DEVICES)
-    passes = _DEVICE_PASSES if to_devices else _RING_PASSES
-    descriptors = job.descriptors()
-    num_shards = sum(_num_shards(job, descriptors[position]) for position in to_devices)
-    num_transfers = num_shards * job.num_workers or job.num_workers
-    cores = len(os.sched_getaffinity(0))
-    work_s = (nbytes * passes / _BYTES_PER_S + num_transfers * _WALL_S_PER_TRANSFER) / cores
-    idle_s = job.forward_s if to_devices else job.forward_s + job.backward_s
-    period = job.strategy.period
-    under_way_s = period * (simulate(replace(job, num_iterations=period)).iteration_s - idle_s)
-    return max(_LEAST_DILATION, _ROOM * work_s / under_way_s)
-
-
-def _num_shards(job: Job, descriptor: Descriptor) -> int:
-    """Shards of a gradient that devices sum."""
-    return job.placement.plan_of(descriptor.tensor(key_of(descriptor.name)), job.facts).num_shards
-
-
 def run_order(order: RunOrder) -> EmulatedResult:
-    """Run a decided order once, however late its transfers are.
+    """Run a decided order, however late its transfers are.
 
     Raises:
         FabricError, DeadRankError: the fabric process or a rank ended in mid-run; the whole run has ended.
@@ -162,7 +114,7 @@ def run_order(order: RunOrder) -> EmulatedResult:
         order=order,
         iterations=tuple(WorkerIteration(**row) for row in found["iterations"]),
         num_transfers=found["num_transfers"],
-        num_overrun=found["num_overrun"],
+        num_late=found["num_late"],
         worst_late_s=found["worst_late_s"],
         start_profile_s=found["start_profile_s"],
         measured_facts=tuple(map(tuple, found["measured_facts"])),

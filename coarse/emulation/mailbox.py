@@ -1,30 +1,35 @@
-"""A mailbox whose pushes and results take the way through the fabric; all other records go as they did.
+"""A mailbox in emulated time: what is sent goes through the fabric, and arrives when the modelled machine is done.
 
-[Note: probes] A probe goes over the links of any way and comes back to the endpoint that sent it. Probes are sent
-only while nothing else is under way, so whatever the fabric delivers then is one.
+[Note: holds] An endpoint that keeps something for later keeps its moment, too: emulated time goes no further until it
+has been submitted. So what a GPU copies, or a chunk whose bytes are still on their way by MPI, comes in time.
 """
 
 import contextlib
 import os
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 
-from coarse.emulation.envelope import RUN_SECONDS, FabricPort, KeyPlaces, Submission, unpack_delivery
+from coarse.emulation.envelope import FabricDelivery, FabricPort, KeyPlaces, Submission, unpack_delivery
 from coarse.emulation.failure import fabric_error
-from coarse.emulation.pace import Pace
+from coarse.emulation.horizon import Word, signed
 from coarse.protocol.codec import decode, encode
 from coarse.protocol.plan import Placement
-from coarse.protocol.records import Push, Ready, Record
+from coarse.protocol.records import Died, Push, Ready, Record
 from coarse.transport.mailbox import Mailbox
 
-OnToken = Callable[[FabricPort, bytes, float], None]
+Then = Callable[[float], None]
+"""(emulated time at which something is over)"""
+_NUMBER_BYTES = 8
+_TAKEN, _BOUND = 1, 2
+"""Word offsets within an endpoint's status block, beside its asleep mark: see horizon.py."""
 
 
 class EmulatedMailbox(Mailbox):
     """One endpoint's end of its rings; the fabric is one endpoint more.
 
-    `now_s` is the emulated time of what is being done: that of the record which was handed out last.
-    What is sent begins then.
+    `now_s` is the emulated time of what is being done: of a device that of the record which was handed out last, of a
+    worker its own clock. What is sent begins then.
     """
 
     def __init__(
@@ -36,32 +41,41 @@ class EmulatedMailbox(Mailbox):
         run: str,
         *,
         placement: Placement,
-        pace: Pace,
     ) -> None:
         """`num_endpoints` and `peers` count the fabric, which is the last endpoint."""
-        super().__init__(endpoint, num_endpoints, peers, control, run, is_punctual=True)
+        super().__init__(endpoint, num_endpoints, peers, control, run)
         self._peers = peers
         self._fabric = num_endpoints - 1
         self._num_clients = placement.num_clients
         self._is_device = endpoint >= placement.num_clients
-        self._pace = pace
         self.places = KeyPlaces(endpoint, placement)
         """What keys are and where they lie, as far as records of them have passed."""
         self.now_s = 0.0
         self._earlier = threading.local()
         """The moment of `as_of`, in the thread that is within."""
-        self.on_token: dict[FabricPort, OnToken] = {}
-        """Who takes deliveries that are no records: of each way."""
-        self.on_probe: OnToken | None = None
-        """While it is set, takes all deliveries: see [Note: probes]."""
+        self._words = self._status[endpoint]
+        self._bounds = self._words.cast("B").cast("d")
+        self._num_taken = 0
+        self._bound_s, self._listens = 0.0, False
+        self._holds: Counter[float] = Counter()
+        """Moments that are kept: see [Note: holds]."""
+        self._publishing = threading.Lock()
+        self._then: dict[int, Then] = {}
+        """By number, who waits for something that this endpoint has submitted."""
+        self._num_spent = 0
+        self.on_message: Callable[[FabricDelivery], None] | None = None
+        """Takes what another device has sent."""
 
     def watch_fabric(self, process_id: int, rank: int) -> None:
         """Let every wait end with FabricError, in the name of a rank, once the fabric process has ended."""
         self._fabric_process = process_id, rank
         self.watch(os.pidfd_open(process_id), self._fabric)
 
+    # --- sending
+
     def send(self, peer: int, record: Record) -> None:
-        """As Mailbox.send; shards that are announced travel one by one, from and to where the key lies."""
+        """As Mailbox.send; shards that are announced travel one by one, from and to where the key lies. A death is told
+        at once, past the fabric: time may stand still for it."""
         if isinstance(record, Push) and record.present:
             client, device = record.client, self.places.device(record.key, record.client)
             for shard in range(record.first, record.last):
@@ -72,14 +86,69 @@ class EmulatedMailbox(Mailbox):
             for shard in range(record.first, record.last):
                 one_ready = record._replace(first=shard, last=shard + 1)
                 self._submit_shard(FabricPort.PULL, device, peer, peer, record.key, shard, encode(one_ready))
+        elif isinstance(record, Died):
+            super().send(peer, record)
         else:
             self.places.note(record, peer)
-            super().send(peer, record)
+            self._submit(FabricPort.RECORD, 0, 0, 0, peer, encode(record))
 
-    def moment_s(self) -> float:
-        """See Mailbox: the emulated time at which what is sent begins."""
+    def send_to_all(self, record: Record) -> None:
+        """As Mailbox.send_to_all; the fabric is nobody to tell."""
+        for peer in self._peers[:-1]:
+            self.send(peer, record)
+        self.ring_bells()
+
+    def send_message(self, nbytes: int, source: int, target: int, endpoint: int, frame: bytes, priority: int) -> None:
+        """Bytes of a device are on their way to another, which hears of them by `on_message`."""
+        self._submit(FabricPort.DEVICES, nbytes, source, target, endpoint, frame, priority)
+
+    def spend(
+        self, way: FabricPort, nbytes: int, source: int, target: int, then: Then, *, at_s: float | None = None,
+        priority: int = 0,
+    ) -> None:  # fmt: skip
+        """Have something take its emulated time, of which this endpoint alone has to hear.
+
+        Args:
+            way: What it takes.
+            nbytes: How much.
+            source: Client or device index, as the way has it.
+            target: The same.
+            then: Called with the emulated time at which it is over.
+            at_s: Emulated time from which on it may begin; by default that of what is being done.
+            priority: Of several that wait at a port the largest goes first.
+        """
+        self._num_spent += 1
+        self._then[self._num_spent] = then
+        frame = self._num_spent.to_bytes(_NUMBER_BYTES, "little")
+        self._submit(way, nbytes, source, target, self.endpoint, frame, priority, at_s)
+
+    def _submit(
+        self, way: FabricPort, nbytes: int, source: int, target: int, endpoint: int, frame: bytes, priority: int = 0,
+        at_s: float | None = None,
+    ) -> None:  # fmt: skip
+        """Tell the fabric; `ring_bells` wakes it."""
+        begin_s = self.at_s() if at_s is None else at_s
+        submission = Submission(begin_s, nbytes, source, target, endpoint, way, priority, frame)
+        self.post(self._fabric, submission.pack())
+
+    def _submit_shard(
+        self, way: FabricPort, source: int, target: int, endpoint: int, key: int, shard: int, frame: bytes
+    ) -> None:
+        nbytes, priority = self.places.nbytes(key, shard), self.places.descriptor(key).priority
+        self._submit(way, nbytes, source, target, endpoint, frame, priority)
+
+    # --- emulated time
+
+    def at_s(self) -> float:
+        """Return the emulated time at which what this thread sends begins."""
         earlier_s: float | None = getattr(self._earlier, "s", None)
         return self.now_s if earlier_s is None else earlier_s
+
+    def moment_s(self) -> float:
+        """See Mailbox: the emulated time of what is being done, at which time is held until `as_of` is left."""
+        moment_s = self.at_s()
+        self.hold(moment_s)
+        return moment_s
 
     @contextlib.contextmanager
     def as_of(self, moment_s: float) -> Iterator[None]:
@@ -90,44 +159,92 @@ class EmulatedMailbox(Mailbox):
             yield
         finally:
             self._earlier.s = before_s
+            self.release(moment_s)
 
-    def send_to_all(self, record: Record) -> None:
-        """As Mailbox.send_to_all; the fabric is nobody to tell."""
-        for peer in self._peers[:-1]:
-            self.send(peer, record)
-        self.ring_bells()
+    def go_back_to(self, moment_s: float) -> None:
+        """Go on with what was held since a moment."""
+        self.now_s = moment_s
+        self.release(moment_s)
 
-    def submit(self, submission: Submission) -> None:
-        """Bytes are on their way; the fabric tells the endpoint that they matter to when they have come.
+    def hold(self, moment_s: float) -> None:
+        """Let emulated time go no further than a moment: see [Note: holds]."""
+        with self._publishing:
+            self._holds[moment_s] += 1
 
-        `ring_bells` wakes the fabric."""
-        self.post(self._fabric, submission.pack())
+    def release(self, moment_s: float) -> None:
+        """Give up a hold, if there is one of that moment."""
+        with self._publishing:
+            if moment_s not in self._holds:
+                return
+            self._holds[moment_s] -= 1
+            if not self._holds[moment_s]:
+                del self._holds[moment_s]
+        if not self._is_device:  # a device publishes when it looks for records
+            self._publish()
 
-    def set_run_clock(self, at_s: float, run_s: float, *, goes: bool) -> None:
-        """Tell the fabric how old the run is at an emulated time, and whether it goes on."""
-        self.submit(Submission(at_s, int(goes), 0, 0, self.endpoint, FabricPort.CLOCK, 0, RUN_SECONDS.pack(run_s)))
-        self.ring_bells()
+    def go_on_until(self, emulated_s: float) -> None:
+        """Compute: nothing is submitted before then."""
+        self.now_s = max(self.now_s, emulated_s)
+        self._publish(self.now_s, listens=False)
+
+    def begin_run(self) -> None:
+        """Go on at 0, where emulated time begins anew: see FabricPort.RUN."""
+        self.now_s = 0.0
+        self._publish(0.0, listens=False)
+
+    @contextlib.contextmanager
+    def away(self) -> Iterator[None]:
+        """Within, this endpoint waits for others by other means than the fabric, and submits nothing."""
+        self._publish(float("inf"), listens=False)
+        try:
+            yield
+        finally:
+            self.go_on_until(self.now_s)
+
+    def _publish(self, bound_s: float | None = None, *, listens: bool = False) -> None:
+        """Say what may still be submitted, and what has been taken in: see [Note: words] in horizon.py."""
+        with self._publishing:
+            if bound_s is not None:
+                self._bound_s, self._listens = bound_s, listens
+            if self._waiting.get(self._fabric):  # what was submitted has to be there first
+                return
+            bound_s = min(self._bound_s, min(self._holds, default=self._bound_s))
+            word = signed(bound_s, listens=self._listens)
+            if self._bounds[_BOUND] == word and self._words[_TAKEN] == self._num_taken:
+                return
+            self._bounds[_BOUND] = word
+            self._words[_TAKEN] = self._num_taken
+        with self._fence:
+            pass
+        self._ring(self._fabric)
+
+    # --- reading
 
     def records(self) -> Iterator[Record]:
         """As Mailbox.records; `now_s` is then the time at which the record's bytes arrived."""
+        if self._is_device:  # all that was read before has been answered
+            self.ring_bells()
+            self._publish(float("inf"), listens=True)
         for peer, frame in self.frames():
             if peer != self._fabric:
-                self.now_s = max(self.now_s, self._pace.now_s()) if self._is_device else self.now_s
-                record = decode(frame)
-                self.places.note(record, peer)
-                yield record
+                yield decode(frame)
                 continue
+            self._num_taken += 1
             delivery = unpack_delivery(frame)
             self.now_s = delivery.due_s if self._is_device else max(self.now_s, delivery.due_s)
-            if self.on_probe is not None:
-                self.on_probe(delivery.way, delivery.frame, delivery.due_s)
-            elif delivery.way in (FabricPort.PUSH, FabricPort.PULL):
-                yield decode(delivery.frame)
+            if delivery.peer == self.endpoint:
+                self._then.pop(int.from_bytes(delivery.frame, "little"))(delivery.due_s)
+            elif delivery.way is FabricPort.DEVICES:
+                assert self.on_message is not None
+                self.on_message(delivery)
             else:
-                self.on_token[delivery.way](delivery.way, delivery.frame, delivery.due_s)
+                record = decode(delivery.frame)
+                self.places.note(record, delivery.peer)
+                yield record
 
     def sleep(self, timeout_s: float) -> list[int]:
-        """As Mailbox.sleep; FabricError once the fabric process has ended."""
+        """As Mailbox.sleep, while emulated time goes on; FabricError once the fabric process has ended."""
+        self._publish(float("inf"), listens=True)
         return self._without_fabric(super().sleep(timeout_s))
 
     def take_ended(self) -> list[int]:
@@ -139,8 +256,27 @@ class EmulatedMailbox(Mailbox):
             raise fabric_error(*self._fabric_process)
         return dead
 
-    def _submit_shard(
-        self, way: FabricPort, source: int, target: int, endpoint: int, key: int, shard: int, frame: bytes
-    ) -> None:
-        nbytes, priority = self.places.nbytes(key, shard), self.places.descriptor(key).priority
-        self.submit(Submission(self.moment_s(), nbytes, source, target, endpoint, way, priority, frame))
+
+class FabricMailbox(Mailbox):
+    """The fabric's own: it wakes up where an endpoint's words have changed, too."""
+
+    def __init__(self, num_endpoints: int, control: memoryview, run: str) -> None:
+        super().__init__(num_endpoints, num_endpoints + 1, tuple(range(num_endpoints)), control, run)
+        self._of_endpoints = [self._status[endpoint] for endpoint in range(num_endpoints)]
+        self._bounds = [words.cast("B").cast("d") for words in self._of_endpoints]
+        self._seen: list[Word] = []
+
+    def word(self, endpoint: int) -> Word:
+        """Return an endpoint's words, in the order of [Note: words] in horizon.py."""
+        num_taken = self._of_endpoints[endpoint][_TAKEN]
+        return num_taken, self._bounds[endpoint][_BOUND]
+
+    def look(self) -> None:
+        """Sleep only until words are others than now."""
+        self._seen = self._words()
+
+    def _words(self) -> list[Word]:
+        return [self.word(endpoint) for endpoint in range(len(self._of_endpoints))]
+
+    def _has_frames(self) -> bool:
+        return self._words() != self._seen or super()._has_frames()

@@ -1,4 +1,4 @@
-"""What an emulated run is told, as JSON: the scenario, what was decided for it, and the dilation."""
+"""What an emulated run is told, as JSON: the scenario, and what was decided for it."""
 
 import json
 from collections.abc import Mapping
@@ -25,8 +25,6 @@ class RunOrder(JobQuestion):
     """One emulated run: a question about one mode, and what was decided. All ranks run on this host."""
 
     mode: str
-    dilation: float = 0.0
-    """Wall seconds per emulated second; 0 to choose."""
     options: Mapping[str, object] = field(default_factory=dict)
     """Of a strategy that is not coarse's own."""
     by: tuple[str, ...] = ()

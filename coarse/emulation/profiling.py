@@ -2,34 +2,31 @@
 
 import json
 from dataclasses import replace
+from functools import partial
+from operator import setitem
 
 import numpy as np
 from mpi4py import MPI
 
 from coarse.client.link import DeviceLink
-from coarse.emulation.envelope import FabricPort, Submission
+from coarse.emulation.envelope import FabricPort
 from coarse.emulation.mailbox import EmulatedMailbox
-from coarse.emulation.pace import Pace
 from coarse.simulation.adaptation import Decide, Measuring, Result, Seconds, drive
 from coarse.simulation.job import Job
 from coarse.simulation.volleys import Volley
 from coarse.strategy.rounds import By, Round
 
-_AHEAD_WALL_S = 0.001
-"""So far ahead a volley is announced: the fabric then knows all of its transfers when they begin."""
-_NUMBER_BYTES = 4
 WAYS = {"push": FabricPort.PUSH, "pull": FabricPort.PULL, "devices": FabricPort.DEVICES, "workers": FabricPort.WORKERS}
 
 
 class EmulatedProfiler:
     """One worker's part; all workers measure alike, each volley by the worker that owns it, and all hear of it."""
 
-    def __init__(self, comm: MPI.Comm, link: DeviceLink, box: EmulatedMailbox, pace: Pace) -> None:
+    def __init__(self, comm: MPI.Comm, link: DeviceLink, box: EmulatedMailbox) -> None:
         """`comm` is the workers'; nothing else may be under way between them."""
         self._comm = comm
         self._link = link
         self._box = box
-        self._pace = pace
         self._spent_s = 0.0
 
     def carry_out(self, measuring: Measuring[Result]) -> tuple[Result, float]:
@@ -62,31 +59,27 @@ class EmulatedProfiler:
         return found.tobytes()
 
     def _measure(self, volley: Volley) -> Seconds:
+        """All workers are at one emulated time, before it and after."""
         seconds = np.empty(len(volley.sends))
         if volley.owner == self._comm.Get_rank():
+            begin_s = self._box.now_s
             seconds[:] = self._fire(volley)
-        self._comm.Bcast(seconds, root=volley.owner)
+            self._comm.Bcast(seconds, root=volley.owner)
+        else:
+            begin_s = self._box.now_s
+            with self._box.away():
+                self._comm.Bcast(seconds, root=volley.owner)
+        self._box.go_on_until(begin_s + float(seconds.max()))
         self._spent_s += float(seconds.max())
         return tuple(seconds.tolist())
 
     def _fire(self, volley: Volley) -> Seconds:
-        """Send all at one emulated time, and wait until all have arrived: see [Note: probes] in mailbox.py."""
-        box, num_sends = self._box, len(volley.sends)
+        """Send all at one emulated time, and wait until all have arrived."""
+        box, num_sends, begin_s = self._box, len(volley.sends), self._box.now_s
         arrivals_s: dict[int, float] = {}
-
-        def arrived(_: FabricPort, frame: bytes, due_s: float) -> None:
-            arrivals_s[int.from_bytes(frame, "little")] = due_s
-
-        begin_s = max(box.now_s, self._pace.now_s() + _AHEAD_WALL_S / self._pace.dilation)
         with self._link.lock:
-            box.on_probe = arrived
             for number, send in enumerate(volley.sends):
-                frame = number.to_bytes(_NUMBER_BYTES, "little")
-                way = WAYS[send.way]
-                box.submit(
-                    Submission(begin_s, volley.nbytes, send.source, send.target, box.endpoint, way, 0, frame)
-                )
+                box.spend(WAYS[send.way], volley.nbytes, send.source, send.target, partial(setitem, arrivals_s, number))
             self._link.ring_bells()
         self._link.wait_for(lambda: len(arrivals_s) == num_sends, None, "what it measures of the links")
-        box.on_probe = None
         return tuple(arrivals_s[number] - begin_s for number in range(num_sends))

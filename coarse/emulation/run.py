@@ -40,9 +40,7 @@ def run_rank(order: RunOrder) -> dict[str, object] | None:
     """This rank's part of a run: what worker 0 has to report; None on all other ranks."""
     job = order.job()
     pool = {} if order.checked_pool is None else {"pool": {"path": order.checked_pool, "coherence": "checked"}}
-    rank = EmulatedRank(
-        job, order.partition(job), dilation=order.dilation, decide=order.decide(), settings=pool
-    )
+    rank = EmulatedRank(job, order.partition(job), decide=order.decide(), settings=pool)
     runtime = rank.runtime
     runtime.start()
     if runtime.is_device_only:
@@ -52,17 +50,12 @@ def run_rank(order: RunOrder) -> dict[str, object] | None:
     worker = EmulatedWorker(rank, order.gpu_of(runtime.client_index))
     rows = gather_rows(runtime.worker_comm, worker.train())
     runtime.close()
-    counted_s = min((row.begin_s for row in rows if row.iteration), default=0.0)
-    punctuality = rank.take_punctuality(counted_s)
-    if punctuality is None:
+    report = rank.take_report()
+    if report is None:
         return None
-    num_transfers, num_overrun, worst_late_s = punctuality
     return {
         "kind": "emulated",
-        "dilation": order.dilation,
-        "num_transfers": num_transfers,
-        "num_overrun": num_overrun,
-        "worst_late_s": worst_late_s,
+        **report._asdict(),
         "start_profile_s": rank.parts.start_profile_s,
         "measured_facts": [list(row) for row in rank.parts.measured_facts],
         "profiles": [asdict(profile) for profile in worker.profiles],

@@ -10,13 +10,13 @@ import numpy as np
 from mpi4py import MPI
 
 from coarse.client.client import Client
-from coarse.emulation.adder import Adder, EmulatedWork
+from coarse.emulation.fabric import FabricReport
 from coarse.emulation.fabric_child import FabricChild
 from coarse.emulation.mailbox import EmulatedMailbox
-from coarse.emulation.pace import Pace
 from coarse.emulation.profiling import EmulatedProfiler
 from coarse.emulation.site_file import FabricOrder
 from coarse.emulation.transport import EmulatedTransport
+from coarse.emulation.work import EmulatedWork
 from coarse.errors import ConfigError
 from coarse.protocol.config import Config
 from coarse.protocol.partition import PartitionTable
@@ -35,7 +35,7 @@ from coarse.transport.node import NodeShare
 class EmulatedParts(LiveParts):
     """A rank's parts in emulated time; one host, however many nodes the machine has."""
 
-    def __init__(self, job: Job, partition: PartitionTable, *, dilation: float, decide: Decide | None) -> None:
+    def __init__(self, job: Job, partition: PartitionTable, *, decide: Decide | None) -> None:
         self.job = job
         """As decided last."""
         self.fabric: FabricChild | None = None
@@ -43,7 +43,6 @@ class EmulatedParts(LiveParts):
         self.box: EmulatedMailbox | None = None
         """Of a worker."""
         self.memories: Mapping[int, DeviceMemory] = {}
-        self.pace = Pace(0.0, dilation)
         self.profiler: EmulatedProfiler | None = None
         self.adaptation: Adaptation | None = None
         """Of a worker whose job measures its tables."""
@@ -80,10 +79,7 @@ class EmulatedParts(LiveParts):
     def share(self, at: Opening, opened: ExitStack) -> NodeShare:
         """See LiveParts; worker 0 starts the fabric, for which the mailboxes' segment has an endpoint more."""
         share = super().share(at, opened)
-        origin = np.array([at.clock.now_s()])
-        at.world.Bcast(origin, root=0)
         self.memories = share.memories
-        self.pace = Pace(float(origin[0]), self.pace.dilation)
         nbytes = control_bytes(len(at.placement.ranks) + 1)
         owner = np.zeros(2, np.int64)
         root = at.placement.ranks[0]
@@ -98,20 +94,19 @@ class EmulatedParts(LiveParts):
         at.world.Barrier()
         process = np.zeros(1, np.int64)
         if at.world_rank == root:
-            self.fabric = FabricChild(self._order(at, share, float(origin[0])), descriptor, root)
+            self.fabric = FabricChild(self._order(at, share), descriptor, root)
             process[0] = self.fabric.process_id
         at.world.Bcast(process, root=root)
         self._fabric_process = int(process[0])
         os.close(descriptor)
         return share
 
-    def _order(self, at: Opening, share: NodeShare, origin_s: float) -> FabricOrder:
+    def _order(self, at: Opening, share: NodeShare) -> FabricOrder:
         return FabricOrder(
             site=self.job.site,
             run=at.run,
             process_ids=tuple(share.process_ids[rank] for rank in at.placement.ranks),
-            origin_s=origin_s,
-            dilation=self.pace.dilation,
+            num_workers=at.placement.num_clients,
             rate_changes=self.job.rate_changes,
         )
 
@@ -131,7 +126,6 @@ class EmulatedParts(LiveParts):
             self._control,
             at.run,
             placement=at.placement,
-            pace=self.pace,
         )
         if endpoint == at.client_index:
             self.box = box
@@ -143,15 +137,14 @@ class EmulatedParts(LiveParts):
     def service(self, at: Opening, protocol: ProxyProtocol, mailbox: Mailbox, share: NodeShare) -> ProxyService:
         """See LiveParts: sums and chunks take as long as the links and the adder's rate say."""
         assert isinstance(mailbox, EmulatedMailbox)
-        adder = Adder(self.pace, self.job.site.adder_bytes_per_s)
         return ProxyService(
             protocol,
             at.placement,
             mailbox,
             share.memories,
-            EmulatedTransport(self.transport(at, share), protocol, mailbox, adder),
+            EmulatedTransport(self.transport(at, share), protocol, mailbox),
             at.clock,
-            EmulatedWork(protocol.device, mailbox, adder),
+            EmulatedWork(protocol.device, mailbox),
         )
 
     def ease(self, at: Opening, client: Client) -> None:
@@ -162,7 +155,7 @@ class EmulatedParts(LiveParts):
         """See LiveParts: the job's, measured by all workers when they first profile."""
         if self._decide is not None and self.adaptation is None:
             assert self.box is not None
-            self.profiler = EmulatedProfiler(at.workers, client.link, self.box, self.pace)
+            self.profiler = EmulatedProfiler(at.workers, client.link, self.box)
             self.adaptation = Adaptation(self.job, self.profiler.agree_on(self._decide))
             self.measured_facts, self.start_profile_s = self.profiler.carry_out(self.adaptation.measure_all())
             self.job = self.adaptation.job
@@ -177,7 +170,6 @@ class EmulatedRank:
         job: Job,
         partition: PartitionTable,
         *,
-        dilation: float,
         decide: Decide | None = None,
         settings: Mapping[str, object] | None = None,
     ) -> None:
@@ -185,19 +177,19 @@ class EmulatedRank:
 
         `settings` add to the configuration that follows from the job.
         """
-        self.parts = EmulatedParts(job, partition, dilation=dilation, decide=decide)
+        self.parts = EmulatedParts(job, partition, decide=decide)
         of_job = {"num_sync_groups": job.placement.num_sync_groups, "stall_timeout_s": 300.0}
         self.runtime = Runtime({**of_job, **(settings or {})}, self.parts)
         if self.parts.fabric is not None:
             self.parts.fabric.await_ready()
         self.runtime.world.Barrier()
 
-    def take_punctuality(self, since_s: float) -> tuple[int, int, float] | None:
-        """On worker 0 after the runtime's `close`: as FabricChild.take_punctuality; None on all others."""
-        return None if self.parts.fabric is None else self.parts.fabric.take_punctuality(since_s)
+    def take_report(self) -> FabricReport | None:
+        """On worker 0 after the runtime's `close`: as FabricChild.take_report; None on all others."""
+        return None if self.parts.fabric is None else self.parts.fabric.take_report()
 
-    def look(self, iteration: int, run_s: float) -> Profile:
-        """Measure again, with nothing under way; all workers alike.
+    def look(self, iteration: int) -> Profile:
+        """Measure again, with nothing under way; all workers alike, at one emulated time.
 
         The parts' `job` is decided anew where links have changed. Its tables are used once the runtime's `profile` has
         been called.
@@ -209,6 +201,8 @@ class EmulatedRank:
         before = self.parts.job
         num_changed, seconds = profiler.carry_out(adaptation.look())
         self.parts.job = adaptation.job
+        assert self.parts.box is not None
+        end_s = self.parts.box.now_s
         return Profile.between(
-            before, self.parts.job, iteration=iteration, begin_s=run_s, end_s=run_s + seconds, num_changed=num_changed
+            before, self.parts.job, iteration=iteration, begin_s=end_s - seconds, end_s=end_s, num_changed=num_changed
         )

@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""What the fabric process is told on its standard input, as JSON: links, paths, processes and the pace."""
+"""What the fabric process is told on its standard input, as JSON: links, paths, processes and changes."""
 
 import json
 from dataclasses import dataclass
@@ -19,9 +19,8 @@ class FabricOrder:
     run: str
     process_ids: tuple[int, ...]
     """Of every endpoint."""
-    origin_s: float
-    """Seconds of the system's monotonic clock at emulated time 0."""
-    dilation: float
+    num_workers: int
+    """Endpoints that are workers; they come first."""
     rate_changes: tuple[RateChange, ...] = ()
     """At seconds of the run, in order."""
 
@@ -38,8 +37,7 @@ def order_text(order: FabricOrder) -> str:
             "adder_bytes_per_s": site.adder_bytes_per_s,
             "run": order.run,
             "process_ids": order.process_ids,
-            "origin_s": order.origin_s,
-            "dilation": order.dilation,
+            "num_workers": order.num_workers,
             "rate_changes": order.rate_changes,
         }
     )
@@ -72,7 +70,6 @@ def parse_order(text: str) -> FabricOrder:
         site=site,
         run=found["run"],
         process_ids=tuple(found["process_ids"]),
-        origin_s=found["origin_s"],
-        dilation=found["dilation"],
+        num_workers=found["num_workers"],
         rate_changes=tuple(RateChange(*change) for change in found["rate_changes"]),
     )

@@ -1,23 +1,22 @@
 """A worker that replays its compute, while real gradients of the real shapes are synchronised; and its rows."""
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 from mpi4py import MPI
 
 from coarse.client.client import Client
 from coarse.client.handle import Handle
-from coarse.emulation.gradients import Gradients, GradientsOnGpu, stored
+from coarse.emulation.envelope import FabricPort
+from coarse.emulation.gradients import Gradients, GradientsOnGpu, WorkerSums, stored
+from coarse.emulation.mailbox import Then
 from coarse.emulation.runtime import EmulatedRank
-from coarse.emulation.worker_ring import EmulatedWorkerRing
 from coarse.errors import CoarseError
 from coarse.protocol.dtypes import DType, Op
-from coarse.protocol.records import Descriptor
 from coarse.simulation.adaptation import Profile
 from coarse.simulation.report import WorkerIteration, with_idle_times
 from coarse.strategy.rounds import By, SetOut, WorkerRounds
-
-_BELLS = "the workers' own ring"
 
 
 class EmulatedWorker:
@@ -35,7 +34,6 @@ class EmulatedWorker:
         self._client: Client = runtime.require_client()
         assert rank.parts.box is not None
         self._box = rank.parts.box
-        self._run_s = 0.0
         self.profiles: list[Profile] = []
         """Meetings at which the job was profiled as it ran."""
         self._open_keys()
@@ -44,29 +42,28 @@ class EmulatedWorker:
         """All iterations; checks every sum. Kind: emulated."""
         rows = []
         every = self._job.profile_every
+        self._meet(FabricPort.RUN)
+        self._box.begin_run()
         for iteration in range(self._job.num_iterations):
             if iteration and every and iteration % every == 0:
+                self._meet()
                 self._profile_again(iteration)
             self._fill(iteration)
-            self._runtime.worker_comm.Barrier()
-            self._start_alike()
-            self._set_run_clock(self._box.now_s, goes=True)
             rows.append(self._iterate(iteration))
-            self._end_alike(rows[-1])
             self._check(iteration)
-            self._runtime.worker_comm.Barrier()  # a neighbour may still read what the next fill overwrites
+        self._meet()
         return rows
 
     def _profile_again(self, iteration: int) -> None:
         """Measure; where that changes tables or split, all names are deregistered and register anew by these."""
-        profile = self._rank.look(iteration, self._run_s)
-        self._run_s = profile.end_s
+        profile = self._rank.look(iteration)
         self.profiles.append(profile)
         if profile.is_new:
             self._close_keys()
             self._job = self._rank.parts.job
             self._runtime.profile()
             self._open_keys()
+            self._meet()
 
     # --- one iteration
 
@@ -79,73 +76,60 @@ class EmulatedWorker:
         rounds = WorkerRounds()
         rounds.begin(job.round_at(iteration))
         handles: list[Handle] = []
+        summed: list[int] = []
         for position, after_s in enumerate(moments.ready_s):
-            ready_s = min(forward_end_s + after_s, backward_end_s)
-            self._compute_until(ready_s)
-            self._set_out(rounds.on_ready(position), ready_s, handles)
-        self._compute_until(backward_end_s)
-        self._set_out(rounds.on_backward_end(), backward_end_s, handles)
-        if self._ring is not None:
-            self._client.link.wait_for(lambda: self._ring is None or self._ring.is_done, None, _BELLS)
+            box.go_on_until(min(forward_end_s + after_s, backward_end_s))
+            self._set_out(rounds.on_ready(position), handles, summed)
+        box.go_on_until(backward_end_s)
+        self._set_out(rounds.on_backward_end(), handles, summed)
+        self._client.link.wait_for(lambda: not self._under_way, None, "the workers' own all-reduces")
         for handle in handles:
             handle.wait()
-        end_s = max(box.now_s, backward_end_s) + moments.decode_s
-        self._compute_until(end_s)
+        self._sums.take(summed)
+        box.go_on_until(max(box.now_s, backward_end_s) + moments.decode_s)
         return WorkerIteration(
             worker=self._worker,
             iteration=iteration,
             begin_s=begin_s,
             forward_end_s=forward_end_s,
             backward_end_s=backward_end_s,
-            end_s=end_s,
+            end_s=box.now_s,
         )
 
-    def _compute_until(self, emulated_s: float) -> None:
-        """Replayed compute: until then this worker only takes in what comes, as its ring goes on beside compute."""
-        left_s = self._rank.parts.pace.wall_s_until(emulated_s)
-        if left_s > 0:
-            self._client.link.wait_until(lambda: False, left_s)
-        self._box.now_s = max(self._box.now_s, emulated_s)
+    def _set_out(self, buckets: Sequence[SetOut], handles: list[Handle], summed: list[int]) -> None:
+        """Push what the devices sum, and begin what the workers sum, all at one emulated time."""
+        for position, by in buckets:
+            place = self._places[position]
+            if by is By.DEVICES:
+                handles.append(self._gradients.push(place))
+                continue
+            summed.append(place)
+            self._under_way.add(place)
+            descriptor = self._descriptors[position]
+            itemsize = DType(descriptor.dtype).accumulator.itemsize
+            nbytes = descriptor.num_elements * itemsize
+            self._spend(FabricPort.ALL_REDUCE, partial(self._on_summed, place), nbytes, itemsize)
 
-    def _set_out(self, buckets: Sequence[SetOut], ready_s: float, handles: list[Handle]) -> None:
-        """Push what the devices sum, and give the workers' ring what it sums, all at one emulated time."""
-        ring, link = self._ring, self._client.link
-        with self._box.as_of(ready_s):
-            for position, by in buckets:
-                if by is By.DEVICES:
-                    handles.append(self._gradients.push(self._places[position]))
-                    continue
-                assert ring is not None
-                with link.lock:
-                    ring.push(self._places[position])
-                    link.ring_bells()
+    def _on_summed(self, place: int, _: float) -> None:
+        self._under_way.remove(place)
 
-    def _start_alike(self) -> None:
-        """All workers begin an iteration at one emulated time: the latest of theirs."""
-        self._box.now_s = self._latest(max(self._box.now_s, self._rank.parts.pace.now_s()))
+    def _spend(self, way: FabricPort, then: Then, nbytes: int = 0, target: int = 0) -> None:
+        with self._client.link.lock:
+            self._box.spend(way, nbytes, self._worker, target, then)
+            self._client.link.ring_bells()
 
-    def _end_alike(self, row: WorkerIteration) -> None:
-        """The run is older by this iteration, and stands until the next."""
-        end_s = self._latest(row.end_s)
-        self._run_s += end_s - row.begin_s
-        self._set_run_clock(end_s, goes=False)
-
-    def _latest(self, emulated_s: float) -> float:
-        latest = np.array([emulated_s])
-        self._runtime.worker_comm.Allreduce(MPI.IN_PLACE, latest, MPI.MAX)
-        return float(latest[0])
-
-    def _set_run_clock(self, at_s: float, *, goes: bool) -> None:
-        if self._worker == 0 and self._job.rate_changes:
-            with self._client.link.lock:
-                self._box.set_run_clock(at_s, self._run_s, goes=goes)
+    def _meet(self, way: FabricPort = FabricPort.MEET) -> None:
+        """Go on at one emulated time with all workers: the latest of theirs."""
+        met: list[float] = []
+        self._spend(way, met.append)
+        self._client.link.wait_for(lambda: bool(met), None, "the other workers")
+        self._box.go_on_until(met[0])
 
     # --- real bytes
 
     def _fill(self, iteration: int) -> None:
         self._gradients.fill(self._worker + 1 + iteration)
-        for array in self._ring_arrays:
-            array.fill(self._worker + 1 + iteration)
+        self._sums.fill(self._worker + 1 + iteration)
 
     def _check(self, iteration: int) -> None:
         num_workers = self._job.num_workers
@@ -154,7 +138,7 @@ class EmulatedWorker:
             if by is By.NOBODY:
                 continue
             is_device, place, descriptor = by is By.DEVICES, self._places[position], self._descriptors[position]
-            array = self._gradients.values(place) if is_device else self._ring_arrays[place]
+            array = self._gradients.values(place) if is_device else self._sums.values(place)
             share = total / num_workers if is_device and descriptor.op == Op.AVERAGE else total
             wanted = stored(share, descriptor) if is_device else share
             if array.size and not (array[0] == array[-1] == wanted and (array == array[0]).all()):
@@ -173,43 +157,17 @@ class EmulatedWorker:
             if self._gpu is None
             else GradientsOnGpu(self._client, of_devices, self._gpu)
         )
-        self._ring = self._open_ring([self._descriptors[at] for at in by_workers])
+        self._under_way: set[int] = set()
+        """Places of all-reduces of which this worker waits for the sum."""
+        self._sums = WorkerSums(
+            self._runtime.worker_comm, self._client, self._rank.parts.memories,
+            [self._descriptors[at] for at in by_workers],
+        )  # fmt: skip
 
     def _close_keys(self) -> None:
         """Give all regions back; no neighbour reads them any more."""
         self._gradients.close()
-        if self._ring is not None:
-            self._client.free(0, self._ring_offset)
-
-    def _open_ring(self, descriptors: Sequence[Descriptor]) -> EmulatedWorkerRing | None:
-        """Regions of the ring's gradients, and where the previous worker has its own."""
-        self._ring_arrays: list[np.ndarray] = []
-        if not descriptors:
-            return None
-        comm = self._runtime.worker_comm
-        nbytes = sum(map(_ring_nbytes, descriptors))
-        self._ring_offset, region = self._client.allocate(0, nbytes)
-        offsets = np.empty(self._job.num_workers, np.int64)
-        comm.Allgather(np.array([self._ring_offset], np.int64), offsets)
-        previous = self._rank.parts.memories[0].view(int(offsets[self._worker - 1]), nbytes)
-        self._ring_arrays = _cut(region, descriptors)
-        return EmulatedWorkerRing(
-            self._worker, self._job.num_workers, self._box, self._ring_arrays, _cut(previous, descriptors)
-        )
-
-
-def _cut(region: np.ndarray, descriptors: Sequence[Descriptor]) -> list[np.ndarray]:
-    """(nbytes,) uint8 as one (n,) array for each descriptor, of the type in which workers sum it."""
-    arrays, begin = [], 0
-    for descriptor in descriptors:
-        nbytes = _ring_nbytes(descriptor)
-        arrays.append(region[begin : begin + nbytes].view(DType(descriptor.dtype).accumulator))
-        begin += nbytes
-    return arrays
-
-
-def _ring_nbytes(descriptor: Descriptor) -> int:
-    return descriptor.num_elements * DType(descriptor.dtype).accumulator.itemsize
+        self._sums.close()
 
 
 _FIELDS = ("worker", "iteration", "begin_s", "forward_end_s", "backward_end_s", "end_s", "idle_s")

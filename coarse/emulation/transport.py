@@ -1,72 +1,90 @@
-"""Chunks of rings in emulated time: their bytes go as live, and count once links and adder would be through.
+"""What devices send one another in emulated time: bytes go as live, and count once the links would be through.
 
-The fabric carries a token for each chunk. A chunk is handed on when bytes and token have both come, and, where it is
-to be added, when the device's adder has added it.
+The fabric carries a token for each message. A message is handed on when bytes and token have both come and, where it is
+a chunk that is to be added, when the device's adder has added it.
 """
 
+import struct
 from collections import deque
 from collections.abc import Iterator
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
-from coarse.emulation.adder import Adder
-from coarse.emulation.envelope import FabricPort, Submission
+from coarse.emulation.envelope import FabricDelivery, FabricPort
 from coarse.emulation.mailbox import EmulatedMailbox
 from coarse.protocol.codec import RING_HEADER_BYTES, decode_ring_header
-from coarse.protocol.records import RingChunk
+from coarse.protocol.records import RingChunk, Tag
 from coarse.proxy.protocol import ProxyProtocol
 from coarse.transport.device_transport import DeviceTransport
 
 Arrival = tuple[int, int, np.ndarray]
+_NUMBER = struct.Struct("<Q")
+
+
+class _Message(NamedTuple):
+    """The n-th message of a device to this one."""
+
+    source: int
+    number: int
 
 
 class EmulatedTransport:
     """See DeviceTransport: one device's messages to the others."""
 
     carries_features = False
-    """The fabric has tokens for chunks of rings alone."""
+    """Features' instructions have no emulated times yet."""
 
-    def __init__(
-        self, carrier: DeviceTransport, proxy: ProxyProtocol, box: EmulatedMailbox, adder: Adder
-    ) -> None:
+    def __init__(self, carrier: DeviceTransport, proxy: ProxyProtocol, box: EmulatedMailbox) -> None:
         """`carrier` moves the bytes; `proxy` says which chunks are added."""
         self._carrier = carrier
         self._first_device = box.endpoint - proxy.device
         self._proxy = proxy
         self._box = box
-        self._adder = adder
-        self._arrived: dict[RingChunk, Arrival] = {}
-        """Chunks whose bytes have come."""
-        self._told: dict[RingChunk, float] = {}
-        """Chunks whose token has come, and when they arrived in emulated time."""
+        self._num_sent: dict[int, int] = {}
+        self._num_come: dict[int, int] = {}
+        """Messages of a device whose bytes have come: what one sends another comes in its order."""
+        self._come: dict[_Message, Arrival] = {}
+        """Messages whose bytes have come, and not their token."""
+        self._told: dict[_Message, float] = {}
+        """Messages whose token has come, and when they arrived in emulated time; those times are held."""
         self._ready: deque[tuple[float, Arrival]] = deque()
-        box.on_token[FabricPort.DEVICES] = self._on_token
+        """Messages to be handed on, and when; those times are held."""
+        box.on_message = self._on_token
 
     def send(self, device: int, tag: int, payload: np.ndarray) -> None:
-        """See DeviceTransport: with a token through the fabric."""
+        """See DeviceTransport: with a token through the fabric. A ring's chunk travels without its header."""
         self._carrier.send(device, tag, payload)
-        box, frame = self._box, payload[:RING_HEADER_BYTES].tobytes()
-        priority = box.places.descriptor(decode_ring_header(frame).key).priority
-        nbytes, endpoint = payload.nbytes - RING_HEADER_BYTES, self._first_device + device
-        way = FabricPort.DEVICES
-        box.submit(Submission(box.moment_s(), nbytes, self._proxy.device, device, endpoint, way, priority, frame))
+        box, nbytes, priority = self._box, payload.nbytes, 0
+        if tag == Tag.RING:
+            nbytes -= RING_HEADER_BYTES
+            priority = box.places.descriptor(_header(payload).key).priority
+        number = self._num_sent[device] = self._num_sent.get(device, -1) + 1
+        endpoint = self._first_device + device
+        box.send_message(nbytes, self._proxy.device, device, endpoint, _NUMBER.pack(number), priority)
 
     def poll(self) -> Iterator[Arrival]:
-        """See DeviceTransport: what is done with a chunk begins at its emulated time."""
+        """See DeviceTransport: what is done with a message begins at its emulated time."""
         for arrival in self._carrier.poll():
-            header = decode_ring_header(arrival[2][:RING_HEADER_BYTES].tobytes())
-            self._arrived[header] = arrival
-            if header in self._told:
-                self._take_in(header, self._told.pop(header))
-        self._adder.run_due()
+            source = arrival[0]
+            number = self._num_come[source] = self._num_come.get(source, -1) + 1
+            message = _Message(source, number)
+            if message in self._told:
+                due_s = self._told.pop(message)
+                self._box.go_back_to(due_s)
+                self._take_in(arrival, due_s)
+            else:
+                self._come[message] = arrival
         while self._ready:
-            self._box.now_s, arrival = self._ready.popleft()
+            due_s, arrival = self._ready.popleft()
+            self._box.go_back_to(due_s)
             yield arrival
 
     @property
     def is_busy(self) -> bool:
-        """Whether a send is under way, or a chunk has half come."""
-        return self._carrier.is_busy or bool(self._told or self._arrived)
+        """Whether a send is under way, or a message has half come."""
+        return self._carrier.is_busy or bool(self._told or self._come)
 
     @property
     def has_unwritten(self) -> bool:
@@ -91,21 +109,29 @@ class EmulatedTransport:
         """See DeviceTransport."""
         self._carrier.close()
 
-    def _on_token(self, _: FabricPort, frame: bytes, due_s: float) -> None:
-        header = decode_ring_header(frame)
-        if header in self._arrived:
-            self._take_in(header, due_s)
+    def _on_token(self, delivery: FabricDelivery) -> None:
+        (number,) = _NUMBER.unpack(delivery.frame)
+        message = _Message(delivery.peer - self._first_device, number)
+        if message in self._come:
+            self._take_in(self._come.pop(message), delivery.due_s)
         else:
-            self._told[header] = due_s
+            self._told[message] = delivery.due_s
+            self._box.hold(delivery.due_s)
 
-    def _take_in(self, header: RingChunk, due_s: float) -> None:
-        arrival = self._arrived.pop(header)
-        nbytes = arrival[2].nbytes - RING_HEADER_BYTES if self._proxy.adds(header) else 0
-
-        def taken(at_s: float) -> None:
-            self._ready.append((at_s, arrival))
-
-        if nbytes:
-            self._adder.add(nbytes, due_s, taken)
+    def _take_in(self, arrival: Arrival, due_s: float) -> None:
+        """A message is here; one that is added has to be added first."""
+        _, tag, payload = arrival
+        if tag == Tag.RING and self._proxy.adds(_header(payload)):
+            device, nbytes = self._proxy.device, payload.nbytes - RING_HEADER_BYTES
+            given = partial(self._give, arrival)
+            self._box.spend(FabricPort.ADDER, nbytes, device, device, given, at_s=due_s)
         else:
-            self._adder.at(due_s, taken)
+            self._give(arrival, due_s)
+
+    def _give(self, arrival: Arrival, at_s: float) -> None:
+        self._ready.append((at_s, arrival))
+        self._box.hold(at_s)
+
+
+def _header(payload: np.ndarray) -> RingChunk:
+    return decode_ring_header(payload[:RING_HEADER_BYTES].tobytes())

@@ -27,6 +27,13 @@ class Engine:
         """When each processor has done what it was given."""
         self.now_s = 0.0
         self.num_events = 0
+        self._before_s = self._last_s = math.inf
+        """Time before which `run` ends, and the last one before that."""
+
+    def end_before(self, before_s: float) -> None:
+        """Have `run` end, or go on, where the next event is at this time or later."""
+        self._before_s = before_s
+        self._last_s = before_s if before_s == math.inf else math.nextafter(before_s, -math.inf)
 
     def at(self, at_s: float, action: Action) -> None:
         """Do something at a time that is not past."""
@@ -93,15 +100,16 @@ class Engine:
         self._ports.fabric.set_rate(link, bytes_per_s, at_s)
 
     def run(self) -> None:
-        """Until nothing is due and nothing moves."""
+        """Until nothing is due and nothing moves, or what does comes later: see `end_before`."""
         ports, due, moving = self._ports, self._due, self._moving
         while True:
-            ended = ports.next_ended(due[0][0] if due else math.inf)
+            is_due = due and due[0][0] < self._before_s
+            ended = ports.next_ended(due[0][0] if is_due else self._last_s)
             if ended:
                 for self.now_s, transfer in ended:
                     self.num_events += 1
                     moving.pop(transfer)()
-            elif due:
+            elif is_due:
                 self.now_s, _, action = heapq.heappop(due)
                 self.num_events += 1
                 action()

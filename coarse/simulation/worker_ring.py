@@ -1,7 +1,7 @@
 # Pure: no MPI, threads, clock or environment.
 """All-reduce by the workers themselves, on simulated links."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from coarse.collectives.ring_stream import RingStream
@@ -9,36 +9,35 @@ from coarse.proxy.instructions import Instruction, RingId, RingSend
 from coarse.simulation.engine import Action, Engine
 from coarse.simulation.job import Job
 from coarse.simulation.proxied import OnSynced
+from coarse.simulation.sites import Path
 
 
-class WorkerRing:
-    """A communication stream per worker."""
+class AllReduces:
+    """A communication stream per worker: all-reduces one after the other, as a worker begins them."""
 
     def __init__(
         self,
         engine: Engine,
-        job: Job,
-        positions: Sequence[int],
-        on_synced: OnSynced,
-        num_members: int | None = None,
+        paths: Mapping[tuple[int, int], Path],
+        num_members: int,
+        num_elements: Sequence[int],
+        itemsizes: Sequence[int],
     ) -> None:
-        """`positions`: places among the job's descriptors of those that workers sum. `num_members`: how many workers'
-        streams are simulated, if not all."""
+        """By place: elements of each all-reduce, and bytes of an element as workers sum it. `paths` as
+        Site.between_workers."""
         self.engine = engine
-        self.paths = job.site.between_workers
-        self._on_synced = on_synced
-        members = tuple(range(num_members or job.num_workers))
-        self._positions = tuple(positions)
-        self._places = {position: place for place, position in enumerate(positions)}
-        gradients = [job.gradients[position % len(job.gradients)] for position in positions]
-        num_elements = [gradient.num_elements for gradient in gradients]
-        self._itemsizes = [gradient.dtype.accumulator.itemsize for gradient in gradients]
-        """Workers widen half types before they sum them."""
+        self.paths = paths
+        members = tuple(range(num_members))
+        self._itemsizes = itemsizes
         self._streams = [RingStream(worker, members, num_elements) for worker in members]
 
-    def push(self, worker: int, position: int) -> None:
-        """A worker gives a gradient to its stream."""
-        self._carry_out(worker, self._streams[worker].push(self._places[position]))
+    def begin(self, worker: int, place: int) -> None:
+        """A worker gives a place to its stream."""
+        self._carry_out(worker, self._streams[worker].push(place))
+
+    def on_ended(self, worker: int, place: int) -> None:
+        """A worker has the sum of a place."""
+        raise NotImplementedError
 
     def send(self, worker: int, send: RingSend) -> None:
         """A worker's chunk goes to the next."""
@@ -55,7 +54,37 @@ class WorkerRing:
             if isinstance(step, RingSend):
                 self.send(worker, step)
         for place in self._streams[worker].take_finished():
-            self._on_synced(worker, self._positions[place])
+            self.on_ended(worker, place)
 
     def _on_chunk(self, worker: int, ring: RingId, step: int) -> None:
         self._carry_out(worker, self._streams[worker].on_chunk(ring, step))
+
+
+class WorkerRing(AllReduces):
+    """All-reduces of a job's gradients."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        job: Job,
+        positions: Sequence[int],
+        on_synced: OnSynced,
+        num_members: int | None = None,
+    ) -> None:
+        """`positions`: places among the job's descriptors of those that workers sum. `num_members`: how many workers'
+        streams are simulated, if not all."""
+        self._on_synced = on_synced
+        self._positions = tuple(positions)
+        self._places = {position: place for place, position in enumerate(positions)}
+        gradients = [job.gradients[position % len(job.gradients)] for position in positions]
+        num_elements = [gradient.num_elements for gradient in gradients]
+        itemsizes = [gradient.dtype.accumulator.itemsize for gradient in gradients]
+        super().__init__(engine, job.site.between_workers, num_members or job.num_workers, num_elements, itemsizes)
+
+    def push(self, worker: int, position: int) -> None:
+        """A worker gives a gradient to its stream."""
+        self.begin(worker, self._places[position])
+
+    def on_ended(self, worker: int, place: int) -> None:
+        """See AllReduces."""
+        self._on_synced(worker, self._positions[place])

@@ -16,17 +16,19 @@ def main() -> None:
     for (machine, nodes), model, policy in CASES:
         order = RunOrder(
             machine=machine, model=model, gpu=None, batch=4, precision="fp32", mode="coarse", num_workers=2,
-            num_devices=0, num_iterations=3, dilation=1.0, num_nodes=nodes, policy=policy,
+            num_devices=0, num_iterations=3, num_nodes=nodes, policy=policy,
         )  # fmt: skip
         print(json.dumps(told(order.decided())))
 
 
 def told(order: RunOrder) -> dict[str, object]:
     """A decided order, its round as the number of gradients that go to devices."""
-    keys = ("machine", "model", "gpu", "batch", "precision", "mode", "num_workers", "num_devices", "num_iterations",
-            "dilation", "num_nodes", "collective", "hold_back", "degradations", "profile_every", "policy")  # fmt: skip
+    keys = ("machine", "model", "gpu", "batch", "precision", "mode", "num_workers", "num_devices", "num_iterations")
+    others = ("num_nodes", "collective", "hold_back", "degradations", "profile_every", "policy")
+    asked: dict[str, object] = {key: getattr(order, key) for key in keys}
+    asked |= {"dilation": 1.0, **{key: getattr(order, key) for key in others}}
     decided = {"num_proxy_gradients": order.num_to_devices, "tables": order.facts}
-    return {key: getattr(order, key) for key in keys} | decided | {"checked_pool": None, "num_gpus": 0}
+    return asked | decided | {"checked_pool": None, "num_gpus": 0}
 
 
 if __name__ == "__main__":

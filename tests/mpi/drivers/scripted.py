@@ -118,7 +118,7 @@ def opened(kind: str, collective: str) -> tuple[Runtime, EmulatedRank | None]:
         round=Round(by=()),
     )
     partition_table = PartitionTable(places=places, local_proxies=place.local_proxies)
-    rank = EmulatedRank(job, partition_table, dilation=1.0, settings=settings)
+    rank = EmulatedRank(job, partition_table, settings=settings)
     return rank.runtime, rank
 
 
@@ -132,7 +132,7 @@ def main() -> None:
         (folder / f"{runtime.client_index}.json").write_text(json.dumps(found))
     runtime.close()
     if rank is not None:
-        rank.take_punctuality(0.0)
+        rank.take_report()
 
 
 if __name__ == "__main__":

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from coarse.emulation.launch import run_order
 from coarse.emulation.order import RunOrder
 from coarse.simulation.training import simulate
 from coarse.strategy.named_sharding import sharding_named
 from coarse.strategy.sharding import LIVE, gathers
-from tests.mpi.emulation.emulated_runs import require_of_run
+from tests.support.emulated import durations
 from tests.support.launch import REPOSITORY, mpirun
 from tests.support.layouts import partition_table
 
@@ -101,19 +102,16 @@ def test_wires_and_late_sums_are_those_of_one_process(what, mode, options, tmp_p
     ],
 )
 def test_an_emulated_iteration_takes_as_long_as_the_simulated_one(mode, options, num_nodes, monkeypatch):
-    """Within 0.3 %."""
+    """To the last bit."""
     monkeypatch.setitem(os.environ, "OMPI_ALLOW_RUN_AS_ROOT", "1")
     monkeypatch.setitem(os.environ, "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
     order = RunOrder(
         machine="aws-p3", model="resnet50", gpu="v100", batch=64, precision="fp32", mode=mode, num_workers=2,
-        num_devices=2, num_iterations=2, dilation=25.0, num_nodes=num_nodes, options=options,
+        num_devices=2, num_iterations=2, num_nodes=num_nodes, options=options,
     ).decided()  # fmt: skip
-    simulated = simulate(order.job())
-
-    def takes_as_long(emulated):
-        assert emulated.iteration_s == pytest.approx(simulated.iteration_s, rel=0.003)
-
-    require_of_run(order, takes_as_long)
+    emulated = run_order(order)
+    assert durations(emulated) == durations(simulate(order.job()))
+    assert emulated.num_late == 0
 
 
 @pytest.mark.test_all

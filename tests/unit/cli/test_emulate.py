@@ -12,16 +12,14 @@ ASKED = ("--machine", "aws-p3", "--collective", "ring", "--batch", "16", "--mode
 LOST = ("--iterations", "9", "--profile-every", "3", "--degrade", "socket0 crossing=0.1@0.2")
 
 
-def simulated_run(order: RunOrder, *, on_try) -> EmulatedResult:
-    """What a run on a machine that is always in time would measure."""
-    on_try(20.0, None)
-    on_try(50.0, 0.031)
+def simulated_run(order: RunOrder) -> EmulatedResult:
+    """What a run takes."""
     report = simulate(order.job(), decide=order.decide())
     return EmulatedResult(
         order=order,
         iterations=report.iterations,
         num_transfers=1,
-        num_overrun=0,
+        num_late=0,
         worst_late_s=0.0,
         profiles=report.profiles,
     )
@@ -34,11 +32,11 @@ def test_a_link_that_degrades_is_noticed_and_held_against_the_simulator(monkeypa
     output = " ".join(done.output.split())
     assert "Milliseconds of the iterations of coarse, in order: 4 of 46.26, " in output
     assert "decided anew before iteration 6 (100% of the bytes to devices local)" in output
-    assert "1.000" in output
+    assert "1.000000" in output
+    assert "0 of 1" in output
     said = " ".join(done.stderr.split())
     assert "coarse: decide by simulation ..." in said
-    assert "coarse: 4 ranks, 1 emulated second in 20 s (this machine's pace), " in said
-    assert "1 emulated second in 50 s (slower, since 3.1% of transfers were late at the last pace), " in said
+    assert "coarse: 4 ranks ..." in said
 
 
 @pytest.mark.parametrize(("arguments", "wanted"), [

@@ -1,9 +1,8 @@
-"""Dilation is raised until the machine keeps up, or the run is refused."""
+"""An emulated run as its caller sees it."""
 
 import os
 import signal
 import tempfile
-from dataclasses import replace
 
 import pytest
 
@@ -15,7 +14,7 @@ from coarse.simulation.report import WorkerIteration
 
 ORDER = RunOrder(
     machine="aws-p3", model="resnet50", gpu="v100", batch=64, precision="fp32", mode="coarse", num_workers=2,
-    num_devices=2, num_iterations=2, dilation=0.0, policy="devices",
+    num_devices=2, num_iterations=2, policy="devices",
 ).decided()  # fmt: skip
 
 
@@ -28,48 +27,21 @@ def rows(*durations_s):
     )
 
 
-@pytest.fixture
-def machine(monkeypatch):
-    """A machine that keeps up from a dilation on; the dilations that were tried."""
-    tried = []
-
-    def keeps_up_from(least):
-        def run(order):
-            tried.append(order.dilation)
-            num_overrun = 0 if order.dilation >= least else 500
-            return EmulatedResult(
-                order=order, iterations=rows(0.9, 0.5), num_transfers=1000, num_overrun=num_overrun, worst_late_s=0.0
-            )
-
-        monkeypatch.setattr(launch, "run_order", run)
-        return tried
-
-    return keeps_up_from
+def ended(order, num_late):
+    return EmulatedResult(
+        order=order, iterations=rows(0.9, 0.5), num_transfers=1000, num_late=num_late, worst_late_s=0.0
+    )
 
 
-def test_dilation_rises_until_transfers_are_in_time(machine):
-    tried = machine(200.0)
-    assert emulate(ORDER).order.dilation >= 200.0
-    assert tried == sorted(tried)
-    assert len(tried) > 1
-
-
-def test_a_dilation_that_was_asked_for_is_kept_or_refused(machine):
-    tried = machine(20.0)
-    with pytest.raises(OverrunError, match=r"50\.0% of 1000 transfers.*--dilation"):
-        emulate(replace(ORDER, dilation=7.0))
-    assert tried == [7.0]
-
-
-def test_a_machine_that_never_keeps_up_is_no_result(machine):
-    machine(float("inf"))
-    with pytest.raises(OverrunError):
-        emulate(ORDER)
-
-
-def test_the_first_iteration_does_not_count(machine):
-    machine(0.0)
+def test_the_first_iteration_does_not_count(monkeypatch):
+    monkeypatch.setattr(launch, "run_order", lambda order: ended(order, 10))
     assert emulate(ORDER).iteration_s == pytest.approx(0.5)
+
+
+def test_a_run_of_which_more_than_a_hundredth_was_late_is_no_result(monkeypatch):
+    monkeypatch.setattr(launch, "run_order", lambda order: ended(order, 11))
+    with pytest.raises(OverrunError, match=r"1\.1% of 1000 transfers were submitted after their emulated time"):
+        emulate(ORDER)
 
 
 def test_a_signal_at_any_time_and_another_one_after_it_leave_no_folder(tmp_path, monkeypatch):
@@ -86,7 +58,7 @@ def test_a_signal_at_any_time_and_another_one_after_it_leave_no_folder(tmp_path,
 
     monkeypatch.setattr(launch, "_run_ranks", interrupted)
     with pytest.raises(SystemExit) as ended:
-        launch.run_order(replace(ORDER, dilation=1.0))
+        launch.run_order(ORDER)
     assert ended.value.code == 128 + signal.SIGTERM
     assert [folder.parent for folder in found] == [tmp_path]
     assert not list(tmp_path.iterdir())

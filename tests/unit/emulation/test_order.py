@@ -11,7 +11,7 @@ from coarse.strategy.builtin import Auto, tables_of
 
 ORDER = RunOrder(
     machine="aws-p3", model="resnet50", gpu=None, batch=64, precision="fp32", mode="coarse", num_workers=4,
-    num_devices=4, num_iterations=2, dilation=0.0, num_nodes=2,
+    num_devices=4, num_iterations=2, num_nodes=2,
 )  # fmt: skip
 
 

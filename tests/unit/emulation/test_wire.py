@@ -26,9 +26,10 @@ def test_a_submission_comes_as_it_was_sent(begin_s, nbytes, source, target, endp
     assert unpack_submission(sent.pack()) == sent
 
 
-@given(TIMES, WAYS, st.binary(max_size=200))
-def test_a_delivery_comes_as_it_was_sent(due_s, way, frame):
-    assert unpack_delivery(FabricDelivery(due_s, way, frame).pack()) == FabricDelivery(due_s, way, frame)
+@given(TIMES, WAYS, st.integers(0, 2**16 - 1), st.binary(max_size=200))
+def test_a_delivery_comes_as_it_was_sent(due_s, way, peer, frame):
+    sent = FabricDelivery(due_s, way, peer, frame)
+    assert unpack_delivery(sent.pack()) == sent
 
 
 def test_the_fabric_gets_the_site_that_the_ranks_have():
@@ -48,8 +49,7 @@ def test_the_fabric_gets_the_site_that_the_ranks_have():
         site=site,
         run="r",
         process_ids=(7, 8),
-        origin_s=1.5,
-        dilation=20.0,
+        num_workers=1,
         rate_changes=(RateChange(0.5, 1, 1e8), RateChange(2.0, 0, 1e9)),
     )
     assert parse_order(order_text(order)) == order
@@ -67,7 +67,6 @@ def order():
         num_workers=2,
         num_devices=2,
         num_iterations=2,
-        dilation=10.0,
     )
 
 

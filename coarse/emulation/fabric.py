@@ -1,0 +1,209 @@
+# Pure: no MPI, threads, clock or environment.
+"""Links, adders and the workers' all-reduces of a modelled machine, on submissions of processes: see horizon.py."""
+
+import heapq
+import math
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import count
+from typing import NamedTuple
+
+from coarse.emulation.envelope import FabricDelivery, FabricPort, Submission
+from coarse.hardware.degradation import RateChange
+from coarse.simulation.engine import Engine
+from coarse.simulation.sites import Path, Site
+from coarse.simulation.worker_ring import AllReduces
+
+Deliver = Callable[[int, FabricDelivery], bool]
+"""Hands a delivery to an endpoint; whether that may react to it at once."""
+_Pair = tuple[int, int]
+"""(endpoint that submits, endpoint that it is for)"""
+_Waiting = tuple[float, int, int, Submission]
+"""(emulated seconds, endpoint that submitted, number, submission): the least goes first, whoever is read first."""
+
+
+class _Parked(NamedTuple):
+    """A record that waits for transfers of its pair which were submitted before it."""
+
+    behind: set[int]
+    submission: Submission
+
+
+class FabricReport(NamedTuple):
+    """Account of a run's transfers."""
+
+    num_transfers: int
+    num_late: int
+    """Transfers that were submitted after their emulated time had passed."""
+    worst_late_s: float
+
+
+class FabricModel:
+    """The machine, advanced as far as the horizon."""
+
+    def __init__(
+        self, site: Site, num_workers: int, deliver: Deliver, rate_changes: Sequence[RateChange] = ()
+    ) -> None:
+        """`rate_changes` come true at seconds of the run, which begins when all workers say so (FabricPort.RUN)."""
+        self._site = site
+        self._deliver = deliver
+        self._rate_changes = rate_changes
+        self._moves: list[_Waiting] = []
+        self._records: list[_Waiting] = []
+        self._numbers = count()
+        self._limit_s = 0.0
+        self._under_way: dict[_Pair, set[int]] = {}
+        """Transfers of a pair that have not arrived."""
+        self._parked: dict[_Pair, deque[_Parked]] = {}
+        self._behind: dict[int, set[int]] = {}
+        """Of a record that was submitted, and not handed on: transfers that go before it."""
+        self._met: list[tuple[int, Submission]] = []
+        """Workers that have come to a meeting."""
+        self._num_workers = num_workers
+        self._begin_time(Engine(site.links))
+        self._num_transfers = self._num_late = 0
+        self._worst_late_s = 0.0
+
+    def submit(self, peer: int, submission: Submission) -> None:
+        """Take what an endpoint submits."""
+        number, pair = next(self._numbers), (peer, submission.endpoint)
+        if submission.way is FabricPort.RECORD:
+            self._behind[number] = set(self._under_way.get(pair, ()))
+            heapq.heappush(self._records, (submission.begin_s, peer, number, submission))
+            return
+        self._num_transfers += 1
+        if submission.begin_s < self._engine.now_s:
+            self._num_late += 1
+            self._worst_late_s = max(self._worst_late_s, self._engine.now_s - submission.begin_s)
+        if peer != submission.endpoint:
+            self._under_way.setdefault(pair, set()).add(number)
+        heapq.heappush(self._moves, (submission.begin_s, peer, number, submission))
+
+    def advance(self, horizon_s: float) -> None:
+        """Let everything happen before a time at which somebody may still submit: see [Note: strictly before]."""
+        self._limit_s = horizon_s
+        moves, records = self._moves, self._records
+        while True:
+            engine = self._engine
+            move_s = moves[0][0] if moves else math.inf
+            record_s = records[0][0] if records else math.inf
+            until_s = math.nextafter(min(move_s, record_s), math.inf)
+            engine.end_before(min(self._limit_s, until_s))
+            engine.run()
+            if records and record_s <= min(move_s, self._limit_s):
+                _, peer, number, submission = heapq.heappop(records)
+                self._take_record(record_s, peer, number, submission)
+            elif moves and move_s < self._limit_s:
+                _, peer, number, submission = heapq.heappop(moves)
+                engine.at(max(move_s, engine.now_s), partial(self._begin, peer, number, submission))
+            else:
+                return
+
+    def report(self) -> FabricReport:
+        """Return the account so far."""
+        return FabricReport(self._num_transfers, self._num_late, self._worst_late_s)
+
+    # --- records without bytes
+
+    def _take_record(self, record_s: float, peer: int, number: int, submission: Submission) -> None:
+        pair = peer, submission.endpoint
+        behind = self._behind.pop(number) & self._under_way.get(pair, set())
+        parked = self._parked.get(pair)
+        if behind or parked:
+            self._parked.setdefault(pair, deque()).append(_Parked(behind, submission))
+            return
+        self._hand_on(peer, submission, max(record_s, self._engine.now_s))
+
+    def _arrived(self, peer: int, number: int, submission: Submission) -> None:
+        """A transfer has come; records that were sent after it may follow."""
+        self._hand_on(peer, submission, self._engine.now_s)
+        pair = peer, submission.endpoint
+        if pair in self._under_way:
+            self._under_way[pair].discard(number)
+        parked = self._parked.get(pair, deque())
+        for each in parked:
+            each.behind.discard(number)
+        while parked and not parked[0].behind:
+            self._hand_on(peer, parked.popleft().submission, self._engine.now_s)
+
+    # --- all others
+
+    def _begin(self, peer: int, number: int, submission: Submission) -> None:
+        """A submission's time has come."""
+        arrived = partial(self._arrived, peer, number, submission)
+        match submission.way:
+            case FabricPort.ADDER:
+                seconds = submission.nbytes / self._site.adder_bytes_per_s
+                self._engine.work(("adder", submission.source), seconds, arrived)
+            case FabricPort.ALL_REDUCE:
+                self._all_reduces.submit(peer, submission)
+            case FabricPort.MEET | FabricPort.RUN:
+                self._meet(peer, submission)
+            case way:
+                port = way.queue(submission.source, submission.target)
+                path, nbytes = self._path(submission), submission.nbytes
+                self._engine.move(port, path, nbytes, arrived, priority=submission.priority)
+
+    def _meet(self, peer: int, submission: Submission) -> None:
+        """All go on when the last has come."""
+        self._met.append((peer, submission))
+        if len(self._met) == self._num_workers:
+            met, self._met = self._met, []
+            if submission.way is FabricPort.RUN:
+                self._begin_time(Engine(self._site.links))
+                for at_s, link, bytes_per_s in self._rate_changes:
+                    self._engine.set_rate(link, bytes_per_s, at_s)
+            for each, submitted in met:
+                self._hand_on(each, submitted, self._engine.now_s)
+
+    def _begin_time(self, engine: Engine) -> None:
+        """Go on with links on which nothing moves, at 0."""
+        self._engine = engine
+        self._all_reduces = _SubmittedAllReduces(engine, self._site, self._num_workers, self._hand_on)
+
+    def _hand_on(self, peer: int, submission: Submission, due_s: float) -> None:
+        delivery = FabricDelivery(due_s, submission.way, peer, submission.frame)
+        if self._deliver(submission.endpoint, delivery) and due_s < self._limit_s:
+            self._limit_s = due_s
+            self._engine.end_before(due_s)
+
+    def _path(self, submission: Submission) -> Path:
+        source, target = submission.source, submission.target
+        match submission.way:
+            case FabricPort.PUSH:
+                return self._site.push[source, target]
+            case FabricPort.PULL:
+                return self._site.pull[target, source]
+            case FabricPort.DEVICES | FabricPort.FETCH | FabricPort.WRITE:
+                return self._site.between_devices[source, target]
+            case FabricPort.WORKERS:
+                return self._site.between_workers[source, target]
+        raise AssertionError(f"{submission} takes no way")
+
+
+class _SubmittedAllReduces(AllReduces):
+    """All-reduces of which each worker tells as it begins them; the n-th of one is the n-th of all."""
+
+    def __init__(
+        self, engine: Engine, site: Site, num_workers: int, hand_on: Callable[[int, Submission, float], None]
+    ) -> None:
+        self._num_elements: list[int] = []
+        self._sizes: list[int] = []
+        self._submitted: list[list[Submission]] = [[] for _ in range(num_workers)]
+        self._hand_on = hand_on
+        super().__init__(engine, site.between_workers, num_workers, self._num_elements, self._sizes)
+
+    def submit(self, worker: int, submission: Submission) -> None:
+        """A worker begins its next one: `nbytes` in elements of `target` bytes."""
+        own = self._submitted[worker]
+        place = len(own)
+        own.append(submission)
+        if place == len(self._sizes):
+            self._sizes.append(submission.target)
+            self._num_elements.append(submission.nbytes // submission.target)
+        self.begin(worker, place)
+
+    def on_ended(self, worker: int, place: int) -> None:
+        """See AllReduces."""
+        self._hand_on(worker, self._submitted[worker][place], self.engine.now_s)

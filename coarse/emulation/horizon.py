@@ -1,0 +1,65 @@
+# Pure: no MPI, threads, clock or environment.
+"""The horizon of an emulated run: how far the fabric may go, since nobody will submit anything for an earlier time.
+
+Emulated time is virtual. Each endpoint publishes two words in mapped memory: a bound, the least emulated time at which
+it may still submit anything, and how many deliveries it has taken in. The fabric goes to the least bound and no
+further, so nothing comes too late, whatever else the machine does, and nobody waits for a clock.
+
+[Note: words] An endpoint that listens may react to a delivery that it has not taken in yet, at the time of that
+delivery: then the first such time is its bound, if that is less. Whether it listens is the sign of the bound, so that
+both change at once. It submits first, then writes the bound, then the count; the fabric reads the count, then the
+bound, then what was submitted. x86-64 keeps stores in order, and loads. So a bound that the fabric sees is one before
+which all has been read, and a delivery that counts as taken in has a bound that its taker knew of.
+
+[Note: strictly before] A transfer begins or ends only before the horizon, and not at it: another may begin at the same
+time, and the order of the two must not depend on who was read first. A record without bytes is handed on at the horizon
+too, since whoever holds it may wait for the answer.
+"""
+
+import math
+from collections import deque
+from collections.abc import Callable, Sequence
+
+Word = tuple[int, float]
+"""(deliveries that an endpoint has taken in, its signed bound), read in this order."""
+
+
+def signed(bound_s: float, *, listens: bool) -> float:
+    """Return a bound as its word has it: see [Note: words]."""
+    return math.copysign(bound_s, -1.0 if listens else 1.0)
+
+
+class Horizon:
+    """Bounds of all endpoints, as the fabric knows them."""
+
+    def __init__(self, num_endpoints: int, read: Callable[[int], Word]) -> None:
+        """`read` returns an endpoint's words."""
+        self._read = read
+        self._untaken: list[deque[float]] = [deque() for _ in range(num_endpoints)]
+        """By endpoint the times of deliveries that it has not taken in."""
+        self._num_taken = [0] * num_endpoints
+        self._listens = [True] * num_endpoints
+        self._alive = set(range(num_endpoints))
+
+    def least_s(self) -> float:
+        """Read all words, and return the least time at which anybody may still submit; infinity where nobody may."""
+        return min(map(self._bound_s, self._alive), default=math.inf)
+
+    def delivered(self, endpoint: int, due_s: float) -> bool:
+        """Note a delivery, no earlier than those before it; return whether its endpoint may react to it at once."""
+        self._untaken[endpoint].append(due_s)
+        return self._listens[endpoint]
+
+    def remove(self, endpoints: Sequence[int]) -> None:
+        """Forget endpoints that have left or died."""
+        self._alive.difference_update(endpoints)
+
+    def _bound_s(self, endpoint: int) -> float:
+        num_taken, word = self._read(endpoint)
+        untaken = self._untaken[endpoint]
+        while self._num_taken[endpoint] < num_taken:
+            self._num_taken[endpoint] += 1
+            untaken.popleft()
+        listens = self._listens[endpoint] = math.copysign(1.0, word) < 0
+        bound_s = abs(word)
+        return min(bound_s, untaken[0]) if listens and untaken else bound_s

@@ -1,0 +1,60 @@
+"""A device's sums in emulated time: each has its turn once links and adder have taken as long as they would."""
+
+from collections import deque
+from functools import partial
+
+from coarse.emulation.envelope import FabricPort
+from coarse.emulation.mailbox import EmulatedMailbox, Then
+from coarse.proxy.device import ReduceWork
+from coarse.proxy.instructions import Reduce, added_bytes
+from coarse.proxy.reduce_run import Add, Move, ReduceRun
+
+
+class EmulatedWork:
+    """See coarse.proxy.work.Work: each sum waits for its bytes' ways and for the adder."""
+
+    def __init__(self, device: int, box: EmulatedMailbox) -> None:
+        self._device = device
+        self._box = box
+        self._ready: deque[tuple[float, ReduceWork]] = deque()
+        """Sums whose turn has come, and when; those times are held."""
+
+    def give(self, work: ReduceWork) -> None:
+        """See Work: it begins at the time of what is being done."""
+        if isinstance(work, Reduce):
+            run = ReduceRun(self._device, work)
+            self._follow(work, run, run.begin(), self._box.at_s())
+        else:
+            self._add(added_bytes(work), partial(self._end, work), self._box.at_s())
+
+    def take(self) -> ReduceWork | None:
+        """See Work."""
+        if not self._ready:
+            return None
+        due_s, work = self._ready.popleft()
+        self._box.go_back_to(due_s)
+        return work
+
+    def wall_s_until_next(self) -> float | None:
+        """See Work: what comes, comes by the mailbox."""
+        return None
+
+    def _follow(self, work: Reduce, run: ReduceRun, steps: list[Move] | list[Add], at_s: float) -> None:
+        for step in steps:
+            if isinstance(step, Add):
+                self._add(step.nbytes, lambda due_s: self._follow(work, run, run.on_added(), due_s), at_s)
+                continue
+            way = FabricPort.FETCH if step.is_fetch else FabricPort.WRITE
+            self._box.spend(
+                way, step.nbytes, step.source, step.target,
+                lambda due_s: self._follow(work, run, run.on_moved(), due_s), at_s=at_s, priority=work.priority,
+            )  # fmt: skip
+        if run.is_done:
+            self._end(work, at_s)
+
+    def _add(self, nbytes: int, then: Then, at_s: float) -> None:
+        self._box.spend(FabricPort.ADDER, nbytes, self._device, self._device, then, at_s=at_s)
+
+    def _end(self, work: ReduceWork, at_s: float) -> None:
+        self._ready.append((at_s, work))
+        self._box.hold(at_s)
