@@ -150,9 +150,9 @@ bench-idle: $(INSTALLED)
 bench-simulator: compiled
 	$(BIN)/python benchmarks/simulator_speed.py
 
-# How punctual emulated links are here; and the simulator against emulated runs (half an hour).
+# Emulated transfers beside their links; and emulated runs beside the simulator (ten minutes).
 bench-emulation: $(INSTALLED)
-	$(BIN)/mpirun -n 2 $(BIN)/python benchmarks/emulation.py
+	$(BIN)/mpirun -n 4 $(BIN)/python benchmarks/emulation.py
 
 bench-simulator-accuracy: $(INSTALLED)
 	$(BIN)/python benchmarks/simulator.py

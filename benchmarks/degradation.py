@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # so that the script runs from any folder
 
-from coarse.emulation.launch import ALLOWED_OVERRUN_SHARE, EmulatedResult, run_order
+from coarse.emulation.launch import ALLOWED_LATE_SHARE, EmulatedResult, run_order
 from coarse.emulation.order import RunOrder
 from coarse.hardware.degradation import at_share
 from coarse.simulation.adaptation import PROFILE_EVERY, Profile
@@ -28,7 +28,7 @@ COST_LIMIT = 0.01
 """Share of the time that profiling may take."""
 NEAR_BEST = 0.05
 """How much longer than that of the best possible job an iteration may take, once the loss was noticed."""
-NUM_ITERATIONS, EMULATED_ITERATIONS, DILATION = 60, 22, 120.0
+NUM_ITERATIONS, EMULATED_ITERATIONS = 60, 22
 DEGRADED_FROM = 4.5
 """Iterations after which the link degrades, counted in healthy ones."""
 
@@ -65,7 +65,6 @@ def main() -> None:
     parser.add_argument("--iterations", type=int, default=NUM_ITERATIONS)
     parser.add_argument("--profile-every", type=int, default=PROFILE_EVERY)
     parser.add_argument("--emulated-iterations", type=int, default=EMULATED_ITERATIONS, help="0 emulates nothing")
-    parser.add_argument("--dilation", type=float, default=DILATION, help="of emulated runs")
     options = parser.parse_args()
     rows = []
     for case in CASES:
@@ -73,7 +72,7 @@ def main() -> None:
         rows.append(simulated_row(case, asked))
         print(rows[-1], file=sys.stderr, flush=True)
         if options.emulated_iterations and case.is_emulated:
-            live = replace(asked, num_iterations=options.emulated_iterations, dilation=options.dilation)
+            live = replace(asked, num_iterations=options.emulated_iterations)
             rows.append(emulated_row(case, live, rows[-1]))
             print(rows[-1], file=sys.stderr, flush=True)
     report(rows, options.profile_every)
@@ -91,7 +90,6 @@ def order_of(case: Case, num_iterations: int, profile_every: int) -> RunOrder:
         num_workers=case.workers,
         num_devices=case.workers,
         num_iterations=num_iterations,
-        dilation=0.0,
         collective="ring",
         policy=case.policy,
     ).decided()
@@ -117,8 +115,7 @@ def emulated_row(case: Case, asked: RunOrder, simulated: dict[str, object]) -> d
     lost = [s for number, s in enumerate(mean_durations(result.iterations)) if DEGRADED_FROM + 1 < number < change]
     row = row_of("emulated", case, asked, result, median(lost), float(str(simulated["best_s"])))
     return row | {
-        "dilation": result.order.dilation,
-        "overrun_share": result.overrun_share,
+        "late_share": result.late_share,
         "start_profile_s": result.start_profile_s,
         "simulated_after_s": simulated["after_s"],
     }
@@ -172,7 +169,7 @@ def is_kept(row: dict[str, object]) -> bool:
 
     An emulated run of which more transfers were late than may be keeps nothing.
     """
-    if float(str(row.get("overrun_share", 0.0))) > ALLOWED_OVERRUN_SHARE:
+    if float(str(row.get("late_share", 0.0))) > ALLOWED_LATE_SHARE:
         return False
     until, share = row["iterations_until_changed"], row["profile_share"]
     after_s, best_s = float(str(row["after_s"])), float(str(row["best_s"]))
@@ -191,7 +188,7 @@ def report(rows: list[dict[str, object]], profile_every: int) -> None:
             *(f"{float(str(row[key])) * 1e3:.1f}" for key in ("before_s", "without_s", "after_s", "best_s")),
             str(row["iterations_until_changed"]),
             f"{float(str(row['profile_share'])):.2%}",
-            f"{float(str(row['overrun_share'])):.1%}" if "overrun_share" in row else "-",
+            f"{float(str(row['late_share'])):.1%}" if "late_share" in row else "-",
             "yes" if is_kept(row) else "no",
         ]
         for row in rows
@@ -199,7 +196,7 @@ def report(rows: list[dict[str, object]], profile_every: int) -> None:
     columns = ["", "before", "unnoticed", "noticed", "told at once", "iterations until", "cost", "late", "kept"]
     print_table(f"Milliseconds of an iteration, profiled every {profile_every}", columns, lines)
     num_kept = sum(map(is_kept, rows))
-    print(f"\n{num_kept} of {len(rows)} kept; of an emulated run at most {ALLOWED_OVERRUN_SHARE:.0%} may be late")
+    print(f"\n{num_kept} of {len(rows)} kept; of an emulated run at most {ALLOWED_LATE_SHARE:.0%} may be late")
     result = provenance("degradation.py", sys.argv[1:], 1) | {
         "kind": "simulated and emulated",
         "command": " ".join(["python", "benchmarks/degradation.py", *sys.argv[1:]]),

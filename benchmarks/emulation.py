@@ -1,136 +1,115 @@
-"""How well emulated links keep their time: transfers of known durations, one at a time, seen from a rank.
+"""Emulated transfers beside what the machine's links say: pushes and pulls, alone and both at once.
 
-mpirun -n 2 python benchmarks/emulation.py
+mpirun -n 4 python benchmarks/emulation.py
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+import time
 from pathlib import Path
-
-import numpy as np
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # so that the script runs from any folder
 
-from benchmarks.targets import MEDIAN_LIMIT, PERCENTILE_LIMIT
+from benchmarks.targets import MOST_ERROR
 from benchmarks.world import abort_on_error
-from coarse.emulation.envelope import FabricPort, Submission
+from coarse.emulation.envelope import FabricPort
+from coarse.emulation.order import RunOrder
 from coarse.emulation.runtime import EmulatedRank
-from coarse.hardware.links import Link
-from coarse.protocol.clock import WallClock
-from coarse.protocol.partition import PartitionTable, RankPlace, Role
-from coarse.protocol.plan import Placement
-from coarse.simulation.job import Job
+from coarse.hardware.fabric import Fabric
+from coarse.hardware.links import path_alone_s
+from coarse.protocol.units import KIB
 from coarse.simulation.sites import Site
-from coarse.strategy.builtin import Coarse
-from coarse.strategy.rounds import Round
 
-DURATIONS_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
-"""Wall seconds."""
-_BYTES_PER_S = 1e9
-
-
-def link_job() -> Job:
-    """A job of one worker, whose messages to itself take a link of 1 GB/s."""
-    site = Site(
-        links=(Link(name="link", latency_s=0.0, bytes_per_s=_BYTES_PER_S),),
-        push={},
-        pull={},
-        between_devices={},
-        between_workers={(0, 0): (0,)},
-        adder_bytes_per_s=1e9,
-    )
-    placement = Placement(
-        client_nodes=(0,), device_nodes=(0,), local_proxies=(0,), ranks=(0, 1), planner=Coarse(collective="ring")
-    )
-    return Job(
-        site=site, placement=placement, facts=(), gradients=(), forward_s=0.0, backward_s=0.0, round=Round(by=())
-    )
+MACHINES = ("cxl-cz120", "cxl-niagara2", "aws-p3")
+SIZES = tuple(4 * KIB << shift for shift in range(0, 15, 2))
+"""4 KiB to 64 MiB."""
+BOTH = "both at once"
 
 
-def one_worker_one_device() -> PartitionTable:
-    """Rank 0 works, rank 1 is the memory device that a runtime needs."""
-    roles = (Role.WORKER, Role.MEMORY_DEVICE)
-    places = tuple(RankPlace(rank=rank, roles=role, node="node0", switch="s") for rank, role in enumerate(roles))
-    return PartitionTable(places=places, local_proxies=(0,))
-
-
-def relative_errors(rank: EmulatedRank, duration_s: float, num_transfers: int) -> np.ndarray:
-    """Return (num_transfers,) float64: how much longer than its duration each transfer took by the wall clock."""
-    link, box, pace, clock = rank.runtime.require_client().link, rank.parts.box, rank.parts.pace, WallClock()
+def emulated_s(rank: EmulatedRank, ways: tuple[FabricPort, ...], device: int, nbytes: int) -> float:
+    """Return the seconds until transfers of worker 0 that begin together have ended."""
+    link, box = rank.runtime.require_client().link, rank.parts.box
     assert box is not None
-    nbytes = round(duration_s / pace.dilation * _BYTES_PER_S)
-    arrivals: list[float] = []
-    box.on_probe = lambda way, frame, due_s: arrivals.append(clock.now_s())
-    errors = np.empty(num_transfers)
-    for number in range(num_transfers):
-        arrivals.clear()
-        began_s = clock.now_s()
-        with link.lock:
-            box.submit(Submission(pace.now_s(), nbytes, 0, 0, box.endpoint, FabricPort.WORKERS, 0, b""))
-            link.ring_bells()
-        link.wait_for(lambda: bool(arrivals), 60.0, "a transfer")
-        errors[number] = (arrivals[0] - began_s) / duration_s - 1
-    box.on_probe = None
-    return errors
+    ends_s: list[float] = []
+    begin_s = box.now_s
+    with link.lock:
+        for way in ways:
+            ends = (0, device) if way is FabricPort.PUSH else (device, 0)
+            box.spend(way, nbytes, *ends, ends_s.append)
+        link.ring_bells()
+    link.wait_for(lambda: len(ends_s) == len(ways), 60.0, "transfers")
+    return max(ends_s) - begin_s
+
+
+def expected_s(site: Site, ways: tuple[FabricPort, ...], device: int, nbytes: int) -> float:
+    """Return the same as latency and rate of the links say; of several transfers, as the links are shared fairly."""
+    paths = [site.push[0, device] if way is FabricPort.PUSH else site.pull[0, device] for way in ways]
+    if len(paths) == 1:
+        return path_alone_s([site.links[link] for link in paths[0]], nbytes)
+    fabric = Fabric(site.links)
+    for number, path in enumerate(paths):
+        fabric.start(number, path, nbytes, 0.0)
+    ended_s = 0.0
+    while (due_s := fabric.next_s()) is not None:
+        ended_s = max([ended_s, *(at_s for at_s, _ in fabric.advance(due_s))])
+    return ended_s
+
+
+def rows_of(machine: str) -> list[dict[str, object]]:
+    """All transfers on one machine; none on ranks other than worker 0."""
+    order = RunOrder(machine=machine, mode="coarse", num_workers=2, num_devices=2, policy="devices").decided()
+    job = order.job()
+    rank = EmulatedRank(job, order.partition(job))
+    runtime = rank.runtime
+    runtime.start()
+    rows: list[dict[str, object]] = []
+    if runtime.client_index == 0:
+        device = job.placement.local_proxies[0]
+        for name, ways in (
+            ("push", (FabricPort.PUSH,)), ("pull", (FabricPort.PULL,)), (BOTH, (FabricPort.PUSH, FabricPort.PULL))
+        ):  # fmt: skip
+            for nbytes in SIZES:
+                began_s = time.perf_counter()
+                found_s, wanted_s = emulated_s(rank, ways, device, nbytes), expected_s(job.site, ways, device, nbytes)
+                rows.append({
+                    "machine": machine, "transfers": name, "nbytes": nbytes, "emulated_s": found_s,
+                    "expected_s": wanted_s, "error": abs(found_s / wanted_s - 1),
+                    "wall_s": time.perf_counter() - began_s,
+                })  # fmt: skip
+    if runtime.client_index is not None:
+        assert rank.parts.box is not None
+        with rank.parts.box.away():
+            runtime.worker_comm.Barrier()
+    runtime.close()
+    rank.take_report()
+    return rows
 
 
 def main() -> None:
-    """Worker 0 measures, prints and writes benchmarks/results/emulation.json."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--dilation", type=float, default=20.0)
-    parser.add_argument("--transfers", type=int, default=200, help="of each duration")
-    options = parser.parse_args()
+    """Worker 0 prints and writes benchmarks/results/emulation.json."""
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     with abort_on_error():
-        rank = EmulatedRank(link_job(), one_worker_one_device(), dilation=options.dilation)
-        runtime = rank.runtime
-        runtime.start()
-        if runtime.is_device_only:
-            runtime.close()
-            return
-        rows = []
-        for duration_s in DURATIONS_S:
-            errors = np.abs(relative_errors(rank, duration_s, options.transfers))
-            rows.append(
-                {
-                    "wall_s": duration_s,
-                    "median_error": float(np.median(errors)),
-                    "percentile_99_error": float(np.percentile(errors, 99)),
-                    "num_transfers": options.transfers,
-                }
-            )
-        runtime.close()
-        rank.take_punctuality(0.0)
-        report(options.dilation, rows)
+        rows = [row for machine in MACHINES for row in rows_of(machine)]
+        if rows:
+            report(rows)
 
 
-def report(dilation: float, rows: list[dict[str, float]]) -> None:
-    """The table, the floor, and the file."""
+def report(rows: list[dict[str, object]]) -> None:
+    """The table and the file."""
     from benchmarks.provenance import provenance
     from benchmarks.rendering import print_table, write_json
 
-    def keeps(row: dict[str, float]) -> bool:
-        return row["median_error"] <= MEDIAN_LIMIT and row["percentile_99_error"] <= PERCENTILE_LIMIT
-
-    lines = [
-        [
-            f"{row['wall_s'] * 1e3:g} ms",
-            f"{row['median_error']:.2%}",
-            f"{row['percentile_99_error']:.2%}",
-            "yes" if keeps(row) else "no",
-        ]
-        for row in rows
-    ]
-    columns = ["wall time of a transfer", "median error", "99th percentile", "at most 2 % and 5 %"]
-    title = f"Emulated transfers against the time that they should take (dilation {dilation:g}, measured)"
-    print_table(title, columns, lines)
-    kept = [row["wall_s"] for row in rows if keeps(row)]
-    failed = [row["wall_s"] for row in rows if not keeps(row)]
-    floor_s = min((wall_s for wall_s in kept if wall_s > max(failed, default=0.0)), default=None)
-    floor = "none of these" if floor_s is None else f"{floor_s * 1e3:g} ms"
-    print(f"\nthe floor below which this machine cannot follow: {floor}")
-    result = provenance("emulation.py", sys.argv[1:], 2) | {"dilation": dilation, "floor_wall_s": floor_s, "rows": rows}
+    errors: dict[tuple[str, str], list[float]] = {}
+    for row in rows:
+        errors.setdefault((str(row["machine"]), str(row["transfers"])), []).append(float(str(row["error"])))
+    lines = [[machine, name, str(len(found)), f"{max(found):.1e}"] for (machine, name), found in errors.items()]
+    title = "Emulated transfers of 4 KiB to 64 MiB beside latency and rate of their links (emulated)"
+    print_table(title, ["machine", "transfers", "sizes", "worst error"], lines)
+    worst = max(float(str(row["error"])) for row in rows)
+    print(f"\nworst relative error {worst:.1e}, wanted at most {MOST_ERROR:g}")
+    result = provenance("emulation.py", sys.argv[1:], 4) | {"kind": "emulated", "worst_error": worst, "rows": rows}
     print(f"written to {write_json('emulation', result)}")
 
 
