@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 
-from coarse.errors import ConfigError
 from coarse.hardware.compute import profile_for
 from coarse.hardware.models import Precision, model_named
 from coarse.hardware.presets import machine_named
@@ -69,12 +68,6 @@ class RunOrder(JobQuestion):
     def decided(self) -> "RunOrder":
         """The same run with what its strategy chose."""
         job = self.scenario().job()
-        if job.lag:
-            raise ConfigError(
-                f"sums of {self.mode} come {job.lag} rounds late, and an emulated run ends each round before it begins "
-                "the next; predict it, or run it",
-                key="mode",
-            )
         return replace(
             self,
             by=tuple(by.value for by in job.round.by),

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 from mpi4py import MPI
@@ -14,6 +15,7 @@ from coarse.emulation.mailbox import Then
 from coarse.emulation.runtime import EmulatedRank
 from coarse.errors import CoarseError
 from coarse.protocol.dtypes import DType, Op
+from coarse.protocol.records import Descriptor
 from coarse.simulation.adaptation import Profile
 from coarse.simulation.report import WorkerIteration, with_idle_times
 from coarse.strategy.rounds import By, SetOut, WorkerRounds
@@ -48,9 +50,9 @@ class EmulatedWorker:
             if iteration and every and iteration % every == 0:
                 self._meet()
                 self._profile_again(iteration)
-            self._fill(iteration)
             rows.append(self._iterate(iteration))
-            self._check(iteration)
+        for late in list(self._begun):
+            self._apply(late)
         self._meet()
         return rows
 
@@ -73,20 +75,18 @@ class EmulatedWorker:
         begin_s = box.now_s
         forward_end_s = begin_s + moments.forward_s
         backward_end_s = forward_end_s + moments.backward_s
-        rounds = WorkerRounds()
+        self._fill(iteration)
+        rounds, begun = WorkerRounds(), _Begun()
+        self._begun[iteration] = begun
         rounds.begin(job.round_at(iteration))
-        handles: list[Handle] = []
-        summed: list[int] = []
         for position, after_s in enumerate(moments.ready_s):
             box.go_on_until(min(forward_end_s + after_s, backward_end_s))
-            self._set_out(rounds.on_ready(position), handles, summed)
+            self._set_out(rounds.on_ready(position), iteration, begun)
         box.go_on_until(backward_end_s)
-        self._set_out(rounds.on_backward_end(), handles, summed)
-        self._client.link.wait_for(lambda: not self._under_way, None, "the workers' own all-reduces")
-        for handle in handles:
-            handle.wait()
-        self._sums.take(summed)
-        box.go_on_until(max(box.now_s, backward_end_s) + moments.decode_s)
+        self._set_out(rounds.on_backward_end(), iteration, begun)
+        if (applied := iteration - job.lag) >= 0:
+            self._apply(applied)
+            box.go_on_until(box.now_s + moments.decode_s)
         return WorkerIteration(
             worker=self._worker,
             iteration=iteration,
@@ -96,22 +96,29 @@ class EmulatedWorker:
             end_s=box.now_s,
         )
 
-    def _set_out(self, buckets: Sequence[SetOut], handles: list[Handle], summed: list[int]) -> None:
+    def _set_out(self, buckets: Sequence[SetOut], iteration: int, begun: "_Begun") -> None:
         """Push what the devices sum, and begin what the workers sum, all at one emulated time."""
+        turn = self._turn(iteration)
         for position, by in buckets:
             place = self._places[position]
             if by is By.DEVICES:
-                handles.append(self._gradients.push(place))
+                begun.handles.append(turn.gradients.push(place))
                 continue
-            summed.append(place)
-            self._under_way.add(place)
-            descriptor = self._descriptors[position]
+            begun.summed.append(place)
+            begun.under_way.add(place)
+            descriptor = turn.descriptors[position]
             itemsize = DType(descriptor.dtype).accumulator.itemsize
             nbytes = descriptor.num_elements * itemsize
-            self._spend(FabricPort.ALL_REDUCE, partial(self._on_summed, place), nbytes, itemsize)
+            self._spend(FabricPort.ALL_REDUCE, partial(begun.on_summed, place), nbytes, itemsize)
 
-    def _on_summed(self, place: int, _: float) -> None:
-        self._under_way.remove(place)
+    def _apply(self, iteration: int) -> None:
+        """Wait for all sums of an iteration, and check them."""
+        begun = self._begun.pop(iteration)
+        self._client.link.wait_for(lambda: not begun.under_way, None, "the workers' own all-reduces")
+        for handle in begun.handles:
+            handle.wait()
+        self._turn(iteration).sums.take(begun.summed)
+        self._check(iteration)
 
     def _spend(self, way: FabricPort, then: Then, nbytes: int = 0, target: int = 0) -> None:
         with self._client.link.lock:
@@ -127,18 +134,23 @@ class EmulatedWorker:
 
     # --- real bytes
 
+    def _turn(self, iteration: int) -> "_Turn":
+        return self._turns[iteration % len(self._turns)]
+
     def _fill(self, iteration: int) -> None:
-        self._gradients.fill(self._worker + 1 + iteration)
-        self._sums.fill(self._worker + 1 + iteration)
+        turn = self._turn(iteration)
+        turn.gradients.fill(self._worker + 1 + iteration)
+        turn.sums.fill(self._worker + 1 + iteration)
 
     def _check(self, iteration: int) -> None:
+        turn = self._turn(iteration)
         num_workers = self._job.num_workers
         total = sum(worker + 1 + iteration for worker in range(num_workers))
         for position, by in enumerate(self._job.round_at(iteration).by):
             if by is By.NOBODY:
                 continue
-            is_device, place, descriptor = by is By.DEVICES, self._places[position], self._descriptors[position]
-            array = self._gradients.values(place) if is_device else self._sums.values(place)
+            is_device, place, descriptor = by is By.DEVICES, self._places[position], turn.descriptors[position]
+            array = turn.gradients.values(place) if is_device else turn.sums.values(place)
             share = total / num_workers if is_device and descriptor.op == Op.AVERAGE else total
             wanted = stored(share, descriptor) if is_device else share
             if array.size and not (array[0] == array[-1] == wanted and (array == array[0]).all()):
@@ -146,28 +158,57 @@ class EmulatedWorker:
                 raise CoarseError(f"rank {self._worker}: the sum of {name!r} is {array[:3]}, wanted {wanted}")
 
     def _open_keys(self) -> None:
-        """Regions of all gradients, on the side that synchronises each."""
+        """Regions of all gradients, on the side that synchronises each, for each turn."""
         job = self._job
-        self._descriptors = job.descriptors()
         by_devices, by_workers = (job.gradients_by(by) for by in (By.DEVICES, By.WORKERS))
         self._places = {at: place for them in (by_devices, by_workers) for place, at in enumerate(them)}
-        of_devices = [self._descriptors[at] for at in by_devices]
-        self._gradients = (
-            Gradients(self._client, of_devices)
-            if self._gpu is None
-            else GradientsOnGpu(self._client, of_devices, self._gpu)
+        self._begun: dict[int, _Begun] = {}
+        """Iterations whose sums are still to be applied."""
+        every, count = job.descriptors(), len(job.gradients)
+        self._turns = [
+            self._opened(every[turn * count : (turn + 1) * count], by_devices, by_workers)
+            for turn in range(job.num_turns)
+        ]
+
+    def _opened(
+        self, descriptors: Sequence[Descriptor], by_devices: Sequence[int], by_workers: Sequence[int]
+    ) -> "_Turn":
+        of_devices, of_workers = ([descriptors[at] for at in them] for them in (by_devices, by_workers))
+        client, gpu, memories = self._client, self._gpu, self._rank.parts.memories
+        return _Turn(
+            descriptors,
+            Gradients(client, of_devices) if gpu is None else GradientsOnGpu(client, of_devices, gpu),
+            WorkerSums(self._runtime.worker_comm, client, memories, of_workers),
         )
-        self._under_way: set[int] = set()
-        """Places of all-reduces of which this worker waits for the sum."""
-        self._sums = WorkerSums(
-            self._runtime.worker_comm, self._client, self._rank.parts.memories,
-            [self._descriptors[at] for at in by_workers],
-        )  # fmt: skip
 
     def _close_keys(self) -> None:
         """Give all regions back; no neighbour reads them any more."""
-        self._gradients.close()
-        self._sums.close()
+        for turn in self._turns:
+            turn.gradients.close()
+            turn.sums.close()
+
+
+class _Turn(NamedTuple):
+    """Arrays of the iterations of one turn: with late sums several are under way."""
+
+    descriptors: Sequence[Descriptor]
+    gradients: Gradients
+    sums: WorkerSums
+
+
+class _Begun:
+    """Sums of an iteration that are under way."""
+
+    def __init__(self) -> None:
+        self.handles: list[Handle] = []
+        self.summed: list[int] = []
+        """Places of what the workers sum."""
+        self.under_way: set[int] = set()
+        """Those of which this worker waits for the sum."""
+
+    def on_summed(self, place: int, _: float) -> None:
+        """This worker has the sum of a place."""
+        self.under_way.remove(place)
 
 
 _FIELDS = ("worker", "iteration", "begin_s", "forward_end_s", "backward_end_s", "end_s", "idle_s")

@@ -94,6 +94,7 @@ def test_wires_and_late_sums_are_those_of_one_process(what, mode, options, tmp_p
         pytest.param(BY_LOAD, {}, 2, marks=pytest.mark.test_all),
         pytest.param(BY_LOAD, {}, 1, marks=pytest.mark.test_all),
         pytest.param(DILOCO, {"every": 2}, 1, marks=pytest.mark.test_all),
+        (DELAYED, {"bound": 2}, 1),
         pytest.param(
             TOP_K, {"share": 0.05, "encode_gb_per_s": 10.0, "decode_gb_per_s": 20.0}, 2, marks=pytest.mark.test_all
         ),
