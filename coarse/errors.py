@@ -116,7 +116,7 @@ class GpuError(CoarseError, RuntimeError):
 
 
 class OverrunError(CoarseError, RuntimeError):
-    """An emulated run whose links took longer than their model says, because this machine could not keep up."""
+    """An emulated run whose transfers were submitted after their emulated times had passed: it has no result."""
 
 
 class FabricError(CoarseError, RuntimeError):

@@ -8,7 +8,7 @@ from benchmarks.simulator import ON_TWO_NODES, cell_in, cell_of, known_rows, ord
 
 
 def cells(*arguments: str) -> list[tuple[object, ...]]:
-    return [cell_of(order) for order in orders(parse_options(arguments))]
+    return [cell_of(order) for order in orders(parse_options(["--built-in-only", *arguments]))]
 
 
 def test_no_cell_is_asked_for_twice_and_all_of_a_choice_are_among_those_of_the_whole():
@@ -38,9 +38,16 @@ def test_a_bad_option_is_refused_with_what_is_allowed(arguments, complaint, caps
     assert complaint in capsys.readouterr().err
 
 
-def test_what_was_refused_or_had_other_iterations_runs_again(tmp_path):
-    row = {"machine": "aws-p3", "model": "resnet50", "workers": 2, "mode": "dense", "emulated_s": 0.2}
-    rows = [row, row | {"workers": 4, "emulated_s": None}, row | {"mode": "coarse", "nodes": 2, "iterations": 3}]
+def test_strategies_of_files_run_beside_the_built_in_modes():
+    chosen = parse_options(["--models", "resnet50", "--machines", "aws-p3", "--modes", "dense", "--workers", "2"])
+    names = {cell_of(order)[-1] for order in orders(chosen)}
+    assert names == {"dense", "HierarchicalServer", "LoadAware", "DiLoCo", "TopKGradients"}
+
+
+def test_what_is_of_an_older_kind_or_had_other_iterations_runs_again(tmp_path):
+    row = {"machine": "aws-p3", "model": "resnet50", "workers": 2, "mode": "dense", "iterations": 2, "late": 0}
+    old = {key: value for key, value in row.items() if key != "late"}
+    rows = [row, old | {"workers": 4}, row | {"mode": "coarse", "nodes": 2, "iterations": 3}]
     path = tmp_path / "simulator.json"
     path.write_text(json.dumps({"rows": rows}))
     assert [cell_in(known) for known in known_rows(path, 2)] == [("aws-p3", "resnet50", 1, 2, "dense")]
