@@ -15,7 +15,8 @@ from typing import NamedTuple
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # so that the script runs from any folder
 
-from coarse.emulation.launch import ALLOWED_LATE_SHARE, EmulatedResult, run_order
+from coarse.emulation.account import ALLOWED_LATE_SHARE
+from coarse.emulation.launch import EmulatedResult, run_order
 from coarse.emulation.order import RunOrder
 from coarse.hardware.degradation import at_share
 from coarse.simulation.adaptation import PROFILE_EVERY, Profile

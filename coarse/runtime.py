@@ -56,6 +56,7 @@ if TYPE_CHECKING:  # few jobs need it
     from coarse.collectives.shared import SharedByGroups
 
 _POOL = "coarse.pool.carrier:PoolCarrier"
+_EMULATED = "coarse.emulation.live:TrainingParts"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,6 +185,14 @@ class LiveParts:
                 mailbox.watch(os.pidfd_open(share.process_ids[ranks[peer]]), peer)
         return mailbox
 
+    def client(self, at: Opening, protocol: ClientProtocol, mailbox: Mailbox, share: NodeShare) -> Client:
+        """What a worker pushes and pulls by."""
+        link = DeviceLink(protocol, at.placement, mailbox, at.clock, at.config.stall_timeout_s)
+        return Client(link, share.memories)
+
+    def require_groups(self) -> None:
+        """Refuse groups of workers where there can be none."""
+
     def service(self, at: Opening, protocol: ProxyProtocol, mailbox: Mailbox, share: NodeShare) -> ProxyService:
         """What serves this memory device."""
         transport = self.transport(at, share) if at.devices_send else None
@@ -240,11 +249,11 @@ class Runtime:
         self, config: Config | Mapping[str, object] | str | Path | None, parts: LiveParts | None = None
     ) -> None:
         """All ranks open theirs together; `parts` makes what differs between drivers."""
-        self._parts = LiveParts() if parts is None else parts
         self._thread: threading.Thread | None = None
         self.is_closed = False
         with ExitStack() as opened:
-            self._at = at = _agreed(config, self._parts)
+            self._at, self._parts = _agreed(config, parts)
+            at = self._at
             for communicator in (at.world, at.workers, at.devices):
                 opened.callback(self._free, communicator)
             self.world, self.world_rank = at.world, at.world_rank
@@ -311,6 +320,10 @@ class Runtime:
             client.link.tell(protocol.on_profiled(self._parts.facts(self._at, client)))
         client.link.wait_for(lambda: protocol.has_all_tables, self.config.startup_timeout_s, "all workers' facts")
         protocol.end_profile()
+
+    def require_groups(self) -> None:
+        """UnsupportedError where this job has no groups of workers: sharded modes, process sets, torch.distributed."""
+        self._parts.require_groups()
 
     def require_client(self) -> Client:
         """The client of this worker."""
@@ -409,8 +422,7 @@ class Runtime:
         mailbox = self._parts.mailbox(at, index, share)
         opened.callback(mailbox.close)
         protocol = ClientProtocol(index, at.placement)
-        link = DeviceLink(protocol, at.placement, mailbox, at.clock, at.config.stall_timeout_s)
-        return Client(link, share.memories)
+        return self._parts.client(at, protocol, mailbox, share)
 
 
 def end_job() -> None:
@@ -420,19 +432,22 @@ def end_job() -> None:
     WHOLE.Abort(1)
 
 
-def _agreed(config: Config | Mapping[str, object] | str | Path | None, parts: LiveParts) -> Opening:
-    """What all ranks have agreed on before any opens its memory; a collective of all."""
+def _agreed(
+    config: Config | Mapping[str, object] | str | Path | None, given: LiveParts | None
+) -> tuple[Opening, LiveParts]:
+    """What all ranks have agreed on before any opens its memory, and what makes their parts; a collective of all."""
     world = WHOLE.Dup()
     agree(world, lack_of_threads())
     hosts = gather_hosts(world)
     settled = agree_on_config(world, config)
     made_by_all(world, lambda: use_features(settled.features))
+    parts = given or (LiveParts() if settled.emulate is None else part_of(_EMULATED)(settled))
     strategy = parts.strategy(world, settled)
     partition = parts.partition(world, hosts, settled)
     placement = parts.placement(partition, settled, strategy)
     rank = world.Get_rank()
     is_worker, is_device = (index is not None for index in (partition.client_of(rank), partition.device_of(rank)))
-    return Opening(
+    opening = Opening(
         world=world,
         workers=world.Split(0 if is_worker else MPI.UNDEFINED, rank),
         devices=world.Split(0 if is_device else MPI.UNDEFINED, rank),
@@ -444,6 +459,7 @@ def _agreed(config: Config | Mapping[str, object] | str | Path | None, parts: Li
         run=broadcast_run_name(world),
         clock=WallClock(),
     )
+    return opening, parts
 
 
 def _open_own_memory(at: Opening, node: str, device: int) -> MemoryFile:

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # so that the script runs from any folder
 
-from coarse.emulation.launch import ALLOWED_LATE_SHARE, EmulatedResult
+from coarse.emulation.account import ALLOWED_LATE_SHARE
+from coarse.emulation.launch import EmulatedResult
 from coarse.emulation.order import RunOrder
 from coarse.errors import CoarseError, ConfigError
 from coarse.gpu.available import gpus

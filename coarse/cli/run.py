@@ -1,5 +1,6 @@
 """`coarse run`: a training job as one mpirun, workers and light memory-device ranks together."""
 
+import json
 import os
 import shlex
 import subprocess
@@ -28,6 +29,11 @@ from coarse.transport.launcher import environ_of_new_job
 
 app = typer.Typer(add_completion=False)
 
+_MACHINE_HELP = (
+    "A machine that is not here, a preset of coarse predict or a machine file: what the script communicates takes the "
+    "time that its links and memory devices say, and what it computes this core's CPU time over a scale."
+)
+_SCALE_HELP = "How many times faster that machine's accelerator computes than one core here; by default measured."
 _DEVICES_HELP = (
     "Ranks that are memory devices, by default what [launch] of the configuration says, or 2; with --cluster on each "
     "node, or M."
@@ -59,6 +65,10 @@ def run(
     verbose: Annotated[bool, typer.Option("--verbose", help="Print the mpirun line, on standard error.")] = False,
     cluster: Annotated[str | None, typer.Option(metavar="NxM", help=_CLUSTER_HELP)] = None,
     rate: Annotated[str | None, typer.Option(help="Of each node's link, such as 100mbit (kbit, mbit, gbit).")] = None,
+    machine: Annotated[str | None, typer.Option(help=_MACHINE_HELP)] = None,
+    nodes: Annotated[int | None, typer.Option(help="Nodes of that machine; all ranks run here.")] = None,
+    compute_scale: Annotated[float | None, typer.Option(help=_SCALE_HELP)] = None,
+    out: Annotated[Path | None, typer.Option(help="The folder for what an emulated run gives.")] = None,
 ) -> None:
     """Start workers and light memory-device ranks in one mpirun, and end with its status.
 
@@ -67,7 +77,13 @@ def run(
     with wrong_input_ends_with_2():
         config_path = str(config.resolve()) if config else None
         strategy = strategy_text(options, mode)
-        configured = _configured(config_path, mode, policy, strategy)
+        emulate = _emulated(machine, nodes, compute_scale, out)
+        configured = _configured(config_path, mode, policy, strategy, emulate)
+        if configured.emulate is not None and cluster is not None:
+            raise ConfigError(
+                "--machine emulates the links between nodes, and --cluster makes real ones; give one of the two",
+                key="machine",
+            )
         if not module:
             require_no_script(configured.mode, script)
         strategy_of(configured)
@@ -81,6 +97,8 @@ def run(
             mode=mode,
             policy=policy,
             strategy=strategy,
+            emulate=emulate,
+            is_emulated=configured.emulate is not None,
             config_path=config_path,
             replaces=replaces,
         )
@@ -90,14 +108,24 @@ def run(
         if cluster is None:
             _run_here(request, dry_run=dry_run, verbose=verbose)
         else:
-            nodes = ClusterRun(
+            in_box = ClusterRun(
                 request,
                 cluster,
                 limit,
                 devices_per_node=devices or (default_devices if stated is None else None),
                 is_stated=stated is not None,
             )
-            _run_in_cluster(nodes, dry_run=dry_run, verbose=verbose)
+            _run_in_cluster(in_box, dry_run=dry_run, verbose=verbose)
+
+
+def _emulated(machine: str | None, nodes: int | None, compute_scale: float | None, out: Path | None) -> str | None:
+    """What the options state of [emulate], as COARSE_EMULATE has it; None where they state nothing."""
+    stated = {
+        "machine": machine if machine is None or not machine.endswith(".toml") else str(Path(machine).resolve()),
+        "nodes": nodes, "compute_scale": compute_scale, "out": None if out is None else str(out.resolve()),
+    }  # fmt: skip
+    given = [f"{key} = {json.dumps(value)}" for key, value in stated.items() if value is not None]
+    return ", ".join(given) or None
 
 
 def _limit_of_links(rate: str | None, cluster: str | None, workers: int | None) -> LinkRate | None:
@@ -138,10 +166,13 @@ def _run_in_cluster(nodes: ClusterRun, *, dry_run: bool, verbose: bool) -> None:
         raise typer.Exit(nodes.run())
 
 
-def _configured(config_path: str | None, mode: str | None, policy: str | None, strategy: str | None) -> Config:
+def _configured(
+    config_path: str | None, mode: str | None, policy: str | None, strategy: str | None, emulate: str | None
+) -> Config:
     """The configuration that every rank will read; refuses what every rank would refuse later."""
     chosen = {
         "COARSE_CONFIG": config_path, "COARSE_MODE": mode, "COARSE_POLICY": policy, "COARSE_STRATEGY": strategy,
+        "COARSE_EMULATE": emulate,
     }  # fmt: skip
     exports = {name: value for name, value in chosen.items() if value is not None}
     return load_config(None, {**environ_of_new_job(os.environ, STARTUP), **exports})

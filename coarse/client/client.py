@@ -278,7 +278,7 @@ class Client:
         self, key: int, out: np.ndarray | None, timeout_s: float | None
     ) -> tuple[np.ndarray, bool]:
         """Wait for a key's result, copying what is ready while the rest is under way, unless `out` is its region."""
-        began_s = self.link.clock.now_s()
+        began_s = self.link.job_clock.now_s()
         copying = None
         is_done = partial(self.protocol.take, key)
         if out is None or out is not self._regions.arrays.get(key):
@@ -295,7 +295,7 @@ class Client:
             raise self._stalled_at(key, timeout_s)
         with self._lock:
             state = self.protocol.keys[key]
-            self.counters[state.descriptor.name]["wait_s"] += self.link.clock.now_s() - began_s
+            self.counters[state.descriptor.name]["wait_s"] += self.link.job_clock.now_s() - began_s
         taken = out if copying is None else copying.out
         assert taken is not None
         self.copies.land(key, taken)

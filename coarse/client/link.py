@@ -8,6 +8,8 @@ thread only, and who reads besides (in `done()`, say) rings it for the one that 
 import contextlib
 import threading
 from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager
+from typing import Protocol
 
 from coarse.client.protocol import ClientProtocol, ToDevice
 from coarse.errors import CoarseError, DeadRankError, StallError
@@ -15,6 +17,15 @@ from coarse.protocol.clock import Clock
 from coarse.protocol.plan import Placement
 from coarse.protocol.records import Died, Record
 from coarse.transport.mailbox import Mailbox
+
+
+class Flight(Protocol):
+    """Something under way."""
+
+    def wait(self) -> object:
+        """Return once it is over."""
+        ...
+
 
 _LONGEST_SLEEP_S = 0.1
 _LONGEST_WRITE_S = 1.0
@@ -34,6 +45,8 @@ class DeviceLink:
     ) -> None:
         self.protocol = protocol
         self.clock = clock
+        self.job_clock = clock
+        """Clock by which what the job does is timed; `clock` is for waits that last too long."""
         self.lock = threading.RLock()
         self.stall_timeout_s = stall_timeout_s
         self.reduced_bytes = 0
@@ -215,6 +228,15 @@ class DeviceLink:
             if self._num_listeners:
                 with self.lock:
                     self._arrived.notify()  # one takes the place at the doorbell
+
+    def as_all_reduce(self, flight: Flight, name: str, nbytes: int, itemsize: int) -> Flight:
+        """Return what an all-reduce is waited for by that this worker has begun with all others: `nbytes` in elements
+        of `itemsize` bytes, as they travel."""
+        return flight
+
+    def elsewhere(self) -> AbstractContextManager[None]:
+        """Return a context within which this worker waits for others by other means than records."""
+        return contextlib.nullcontext()
 
     def _listen(self, timeout_s: float) -> None:
         self._num_listeners += 1

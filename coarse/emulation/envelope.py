@@ -37,6 +37,8 @@ class FabricPort(enum.IntEnum):
     sum."""
     MEET = 10
     """The worker `source` goes on when all workers have come."""
+    TIMER = 12
+    """Nothing: its endpoint hears when emulated time has come there."""
     RUN = 11
     """The same, and emulated time begins anew at 0: what was measured before the run is no part of it."""
 

@@ -37,6 +37,8 @@ class FabricReport(NamedTuple):
     num_late: int
     """Transfers that were submitted after their emulated time had passed."""
     worst_late_s: float
+    link_bytes: tuple[float, ...]
+    """Bytes that each link has carried since the run began, by its position."""
 
 
 class FabricModel:
@@ -72,8 +74,8 @@ class FabricModel:
             self._behind[number] = set(self._under_way.get(pair, ()))
             heapq.heappush(self._records, (submission.begin_s, peer, number, submission))
             return
-        self._num_transfers += 1
-        if submission.begin_s < self._engine.now_s:
+        self._num_transfers += submission.way is not FabricPort.TIMER
+        if submission.begin_s < self._engine.now_s and submission.way is not FabricPort.TIMER:
             self._num_late += 1
             self._worst_late_s = max(self._worst_late_s, self._engine.now_s - submission.begin_s)
         if peer != submission.endpoint:
@@ -102,7 +104,8 @@ class FabricModel:
 
     def report(self) -> FabricReport:
         """Return the account so far."""
-        return FabricReport(self._num_transfers, self._num_late, self._worst_late_s)
+        moved = tuple(float(self._engine.bytes_moved(link)) for link in range(len(self._site.links)))
+        return FabricReport(self._num_transfers, self._num_late, self._worst_late_s, moved)
 
     # --- records without bytes
 
@@ -140,6 +143,8 @@ class FabricModel:
                 self._all_reduces.submit(peer, submission)
             case FabricPort.MEET | FabricPort.RUN:
                 self._meet(peer, submission)
+            case FabricPort.TIMER:
+                arrived()
             case way:
                 port = way.queue(submission.source, submission.target)
                 path, nbytes = self._path(submission), submission.nbytes

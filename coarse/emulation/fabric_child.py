@@ -55,4 +55,5 @@ class FabricChild:
             ) from None
         if self._process.returncode:
             raise fabric_error(self.process_id, self._rank, self._process.returncode)
-        return FabricReport(*json.loads(text))
+        num_transfers, num_late, worst_late_s, link_bytes = json.loads(text)
+        return FabricReport(num_transfers, num_late, worst_late_s, tuple(link_bytes))

@@ -14,6 +14,7 @@ from statistics import fmean
 from types import FrameType
 from typing import Any
 
+from coarse.emulation.account import ALLOWED_LATE_SHARE
 from coarse.emulation.failure import Ends, first_failure
 from coarse.emulation.order import RunOrder, order_json
 from coarse.errors import CoarseError, OverrunError
@@ -26,8 +27,6 @@ from coarse.simulation.adaptation import Profile
 from coarse.simulation.report import WorkerIteration, profile_share
 from coarse.transport.launcher import environ_of_new_job
 
-ALLOWED_LATE_SHARE = 0.01
-"""Of all transfers; above it the links were not what they claim to be, and nothing is reported."""
 _POLL_S = 1.0
 _ENDING_S = 5.0
 """How long mpirun may take to end once there is a result."""

@@ -55,7 +55,9 @@ def run_rank(order: RunOrder) -> dict[str, object] | None:
         return None
     return {
         "kind": "emulated",
-        **report._asdict(),
+        "num_transfers": report.num_transfers,
+        "num_late": report.num_late,
+        "worst_late_s": report.worst_late_s,
         "start_profile_s": rank.parts.start_profile_s,
         "measured_facts": [list(row) for row in rank.parts.measured_facts],
         "profiles": [asdict(profile) for profile in worker.profiles],

@@ -35,9 +35,13 @@ from coarse.transport.node import NodeShare
 class EmulatedParts(LiveParts):
     """A rank's parts in emulated time; one host, however many nodes the machine has."""
 
-    def __init__(self, job: Job, partition: PartitionTable, *, decide: Decide | None) -> None:
-        self.job = job
-        """As decided last."""
+    job: Job
+    """As decided last."""
+
+    def __init__(self, job: Job | None, partition: PartitionTable | None, *, decide: Decide | None) -> None:
+        """None where they follow from a configuration: then a part of this class makes them."""
+        if job is not None:
+            self.job = job
         self.fabric: FabricChild | None = None
         """Of worker 0, which starts it."""
         self.box: EmulatedMailbox | None = None
@@ -62,6 +66,7 @@ class EmulatedParts(LiveParts):
     def partition(self, world: MPI.Comm, hosts: list[str], config: Config) -> PartitionTable:
         """See LiveParts: the job's."""
         wanted = self._wanted_partition
+        assert wanted is not None
         if len(wanted.places) != world.Get_size():
             raise ConfigError(
                 f"the job has {wanted.num_workers} workers and {wanted.num_devices} memory devices but "

@@ -21,6 +21,10 @@ DEVICE_MODULE = "coarse.launch.device"
 """What a memory-device rank runs: it serves, and imports neither the user's script nor torch."""
 
 _DEFAULT_RANKS = 2
+_THREADS = (
+    "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS",
+)  # fmt: skip
+"""Variables that keep numpy, torch and TensorFlow to one core."""
 _REPLACEABLE = frozenset({"gloo", "nccl", "mpi"})
 _LOOPBACK = "127.0.0.1"
 
@@ -39,6 +43,10 @@ class TrainingRun:
     policy: str | None = None
     strategy: str | None = None
     """Options of a strategy of one's own, as COARSE_STRATEGY has them."""
+    emulate: str | None = None
+    """Settings of [emulate], as COARSE_EMULATE has them."""
+    is_emulated: bool = False
+    """Whether the job is emulated, by these or by the configuration: then one core stands for an accelerator."""
     config_path: str | None = None
     replaces: str | None = None
     """Backends of torch.distributed in whose place coarse is taken, with commas between them."""
@@ -128,12 +136,14 @@ class TrainingRun:
             "COARSE_MODE": self.mode,
             "COARSE_POLICY": self.policy,
             "COARSE_STRATEGY": self.strategy,
+            "COARSE_EMULATE": self.emulate,
             "COARSE_CONFIG": self.config_path,
             "COARSE_REPLACES": self.replaces,
             "COARSE_WORKERS": ",".join(map(str, self.table.workers)),
             "PYTHONPATH": paths if self.hosts else None,  # which mpirun keeps to this host
         }
-        return {name: value for name, value in chosen.items() if value is not None}
+        threads = dict.fromkeys(_THREADS, "1") if self.is_emulated else {}
+        return {name: value for name, value in chosen.items() if value is not None} | threads
 
 
 def _require_module(name: str) -> None:

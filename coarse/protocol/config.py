@@ -136,6 +136,31 @@ class PoolSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class EmulateSettings:
+    """A machine that is not here, whose links, memory devices and network take the time that its file says."""
+
+    machine: Annotated[str, Says(
+        "A preset of `coarse predict`, or the path of a machine file.",
+    )]
+    nodes: Annotated[int, Says(
+        "Nodes of that machine over which workers and memory devices are spread; all ranks run on this host.",
+        low=1,
+    )] = 1
+    compute_scale: Annotated[float | None, Says(
+        "How many times faster its accelerator computes than one core here. Without it: measured here, against 0.3 of "
+        "the accelerator's float32 peak.",
+        low=math.ulp(0.0),
+        wanted="a number above 0: how many times faster the accelerator computes than one core here",
+    )] = None
+    out: Annotated[str, Says(
+        "The folder for what comes out.",
+    )] = "results/emulated"
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Config:
     """Everything that a user may set; the same on every rank."""
 
@@ -201,6 +226,9 @@ class Config:
     pool: Annotated[PoolSettings | None, Says(
         "Memory that all nodes have mapped, by which memory devices send to one another instead of by MPI: see below.",
     )] = None
+    emulate: Annotated[EmulateSettings | None, Says(
+        "A machine on whose links and memory devices the job is emulated: see below.",
+    )] = None
     decision: Annotated[str | None, Says(
         "A file that fixes what is measured and decided: each worker's facts, and who sums which bucket of each "
         "optimizer. Where it is not there, the run writes it at its end; where it is, nothing is measured, and the "
@@ -258,8 +286,8 @@ class Config:
 def load_config(
     source: Config | Mapping[str, object] | str | Path | None, environ: Mapping[str, str]
 ) -> Config:
-    """The configuration in force: the argument, else the file that COARSE_CONFIG names, else the
-    defaults; COARSE_PARTITION, COARSE_MODE, COARSE_POLICY and COARSE_STRATEGY then override what it says."""
+    """The configuration in force: the argument, else the file that COARSE_CONFIG names, else the defaults; then
+    COARSE_PARTITION, COARSE_MODE, COARSE_POLICY, COARSE_STRATEGY and COARSE_EMULATE override what it says."""
     if remark := skipped_file(source, environ):
         warnings.warn(remark, stacklevel=2)
     config = _config_given(source if source is not None else environ.get("COARSE_CONFIG") or Config())
@@ -267,19 +295,24 @@ def load_config(
         if (variable := f"COARSE_{key.upper()}") in environ:
             config = _overridden(config, key, environ[variable], variable)
     if "COARSE_STRATEGY" in environ:
-        options = _options_in(environ["COARSE_STRATEGY"])
+        options = _options_in("COARSE_STRATEGY", environ, "every = 8, lr = 0.7")
         config = replace(config, strategy={**config.strategy, **options})
+    if "COARSE_EMULATE" in environ:
+        stated = {} if config.emulate is None else asdict(config.emulate)
+        stated |= _options_in("COARSE_EMULATE", environ, 'machine = "cxl-cz120", nodes = 1')
+        config = replace(config, emulate=from_mapping(EmulateSettings, stated, lambda _: "COARSE_EMULATE"))
     return config
 
 
-def _options_in(text: str) -> Mapping[str, object]:
-    """Options as a TOML table in one line, such as "every = 8, lr = 0.7"."""
+def _options_in(variable: str, environ: Mapping[str, str], example: str) -> Mapping[str, object]:
+    """Options as a TOML table in one line."""
+    text = environ[variable]
     try:
         options: Mapping[str, object] = tomllib.loads(f"options = {{{text}}}")["options"]
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(
-            f"COARSE_STRATEGY must be options such as every = 8, lr = 0.7, got {text!r} ({error}); correct it",
-            key="strategy",
+            f"{variable} must be options such as {example}, got {text!r} ({error}); correct it",
+            key=variable.removeprefix("COARSE_").lower(),
         ) from None
     return options
 

@@ -8,7 +8,9 @@ from typing import Any
 from coarse.errors import ConfigError
 from coarse.protocol.config import Config
 
-VARIABLES = {"mode": "COARSE_MODE", "policy": "COARSE_POLICY", "strategy": "COARSE_STRATEGY"}
+VARIABLES = {
+    "mode": "COARSE_MODE", "policy": "COARSE_POLICY", "strategy": "COARSE_STRATEGY", "emulate": "COARSE_EMULATE",
+}  # fmt: skip
 """Settings that an environment variable may state by itself."""
 
 

@@ -117,7 +117,8 @@ class Adaptation:
             for probe in probing.probes():
                 self._seconds[client][probe] = max((yield probe_volley(client, probe)))
         measured, job = self._facts(), self.job
-        used = job.strategy.measured_again(job.facts, measured, job.placement.cluster)
+        again = job.strategy.measured_again
+        used = again(job.facts, measured, job.placement.cluster) if job.facts else measured
         self.job = replace(job, facts=used)
         return measured
 

@@ -12,25 +12,24 @@ from coarse.hardware.compute import ComputeProfile
 from coarse.hardware.degradation import Degradation, rate_changes
 from coarse.hardware.machine import Machine
 from coarse.hardware.models import Model
-from coarse.hardware.placement import EndpointPlacement, place
+from coarse.hardware.placement import EndpointPlacement
 from coarse.hardware.wiring import PathKind
 from coarse.protocol.config import LIVE_COLLECTIVE, MeasuredRouting
 from coarse.protocol.fields import check
 from coarse.protocol.plan import Cluster, Facts, Placement
 from coarse.protocol.units import MIB
+from coarse.simulation.cluster import ModelledCluster
 from coarse.simulation.jitter import Jitter
 from coarse.simulation.job import Gradient, Job, gradients_of
 from coarse.simulation.profiling import measured_facts, probe_s
 from coarse.simulation.question import JobOptions
-from coarse.simulation.ring_order import in_ring_order
-from coarse.simulation.site_of_one import site_of_one
-from coarse.simulation.sites import STEPWISE_RANKS, Site, coarse_site, dense_site, placement_of
+from coarse.simulation.sites import STEPWISE_RANKS, Site
 from coarse.simulation.training import simulate
 from coarse.simulation.view import Simulate, alone, decide, decided_job
 from coarse.strategy.named import BUILT_IN, DENSE, strategy_named
 from coarse.strategy.rounds import Round, first_to_devices
 from coarse.strategy.routing import RoutingTable, local_tables
-from coarse.strategy.strategy import Access, Exchanges, Strategy, require_lag
+from coarse.strategy.strategy import Exchanges, Strategy, require_lag
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,9 +153,8 @@ class Scenario(JobOptions):
 
     def job_by(self, facts: tuple[Facts, ...]) -> Job:
         """The job with given facts; the devices sum all gradients."""
-        placement = placement_of(self.machine, self.places, self.strategy, num_sync_groups=self.num_sync_groups)
-        self.strategy.check(placement.cluster)
-        return self._build(self._site(self.places), placement, facts)
+        site = self.cluster.site(one_stands_for_all=self.one_stands_for_all)
+        return self._build(site, self.cluster.placement, facts)
 
     def decide(self, job: Job, run: Simulate = simulate) -> Job:
         """The job as the strategy decides it on the links that it has."""
@@ -172,13 +170,18 @@ class Scenario(JobOptions):
         return tuple(replace(bucket, ready_s=self.profile.total_backward_s) for bucket in found)  # after the step
 
     @cached_property
+    def cluster(self) -> ModelledCluster:
+        """The job's ranks on the machine."""
+        return ModelledCluster(
+            machine=self.machine, strategy=self.strategy, num_workers=self.num_workers, num_devices=self.num_devices,
+            num_nodes=self.num_nodes, worker_ring=self.worker_ring, copies=self.copies, device_ring=self.device_ring,
+            num_sync_groups=self.num_sync_groups,
+        )  # fmt: skip
+
+    @property
     def places(self) -> EndpointPlacement:
         """Which endpoints of the machine play workers and memory devices, in the order of their rings."""
-        num_devices = self.strategy.num_devices(self.num_devices, self.num_workers)
-        if self.strategy.access is Access.COHERENT:
-            return place(self.machine, num_workers=self.num_workers, num_devices=num_devices)
-        places = place(self.machine, num_workers=self.num_workers, num_devices=num_devices, num_nodes=self.num_nodes)
-        return in_ring_order(self.machine, places, workers=self.worker_ring, devices=self._device_ring)
+        return self.cluster.places
 
     @property
     def slow_down_of_workers(self) -> tuple[float, ...]:
@@ -189,10 +192,6 @@ class Scenario(JobOptions):
         machine = self.machine
         nodes = [machine.compute_slow_down(machine.node_of(worker)) for worker in self.places.workers]
         return tuple(factor * of_node for factor, of_node in zip(own, nodes, strict=True))
-
-    @property
-    def _device_ring(self) -> PathKind:
-        return self.device_ring or ("cci" if self.machine.cci and self.machine.cci_wire else "auto")
 
     def gpu_memory(self, optimizer: Optimizer = Optimizer.ADAM) -> MemoryAccount:
         """What one worker's GPU holds at the peak of an iteration; CapacityError where that is more than it has.
@@ -208,14 +207,6 @@ class Scenario(JobOptions):
             parameters_on_device=self.strategy.uses_devices,
         )
         return require_fit(training, self.profile.batch, self.machine.accelerator.memory_bytes)
-
-    def _site(self, places: EndpointPlacement) -> Site:
-        if self.strategy.access is Access.COHERENT:
-            return dense_site(self.machine, places)
-        ways = {"device_ring": self._device_ring, "worker_ring": self.worker_ring, "copies": self.copies}
-        if self.one_stands_for_all:
-            return site_of_one(self.machine, places, **ways, num_sync_groups=self.num_sync_groups)
-        return coarse_site(self.machine, places, **ways)
 
     def _build(self, site: Site, placement: Placement, facts: tuple[Facts, ...]) -> Job:
         gradients, period, lag = self.gradients, self.strategy.period, require_lag(self.strategy)

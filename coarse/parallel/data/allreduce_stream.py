@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 from mpi4py import MPI
 
-from coarse.client.link import DeviceLink
+from coarse.client.link import DeviceLink, Flight
 from coarse.collectives.awaited import Copied
 from coarse.collectives.opening import greet
 from coarse.collectives.progress import Pending, ProgressThread, Waits
@@ -42,17 +42,20 @@ class AllreduceStream:
         """Return once the workers have a communicator for this stream; it may be called again after a StallError."""
         if self._opening is None:
             self._opening = self._progress.submit(_LANE, self._duplicate, _OPENING)
-        self._opening.wait()
+        with self._link.elsewhere():
+            self._opening.wait()
 
     def prepare(self, descriptors: Sequence[Descriptor]) -> None:
         """See Stream: nothing is kept of them."""
 
-    def submit(self, descriptor: Descriptor, array: np.ndarray) -> "Pending | _GpuFlight":
+    def submit(self, descriptor: Descriptor, array: np.ndarray) -> Flight:
         """Reduce an array by the descriptor's operation, after all that was submitted before. To be waited for; after a
         StallError it may be waited for again."""
         what = f"the all-reduce of {descriptor.name!r}"
         if not is_on_gpu(array):
-            return self._progress.submit(_LANE, partial(self._reduce, descriptor, array), what)
+            itemsize = DType(descriptor.dtype).accumulator.itemsize
+            pending = self._progress.submit(_LANE, partial(self._reduce, descriptor, array), what)
+            return self._link.as_all_reduce(pending, descriptor.name, descriptor.num_elements * itemsize, itemsize)
         flight = _GpuFlight(array)
 
         def on_host() -> Waits:

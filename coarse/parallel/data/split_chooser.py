@@ -44,7 +44,7 @@ class SplitChooser:
     ) -> None:
         """`gpu`: where buckets are, if not in device memory. `strategy`: who decides, by default the job's."""
         self._strategy = strategy or runtime.strategy
-        self.timer = PassTimer(runtime.require_client().link.clock)
+        self.timer = PassTimer(runtime.require_client().link.job_clock)
         self.dual_sync: DualSync | None = None
         self._runtime = runtime
         self._client = runtime.require_client()

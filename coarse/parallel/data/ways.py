@@ -65,7 +65,7 @@ def _forget(client: Client, descriptor: Descriptor) -> None:
 
 
 def _fastest_s(client: Client, start: Callable[[], Wait]) -> Generator[Wait, None, float]:
-    clock, seconds = client.link.clock, []
+    clock, seconds = client.link.job_clock, []
     for _ in range(1 + _TRIES):
         began_s = clock.now_s()
         yield start()

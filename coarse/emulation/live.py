@@ -1,0 +1,347 @@
+"""A user's training on a machine that is not here: live ranks whose communication takes emulated time.
+
+[Note: own work] A worker's clock stands at the emulated time at which it left coarse last, and the CPU time that it
+spends until it enters again is added then. Within coarse no compute counts: a wait ends at the later of its begin and
+of what it waited for.
+"""
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from mpi4py import MPI
+
+from coarse.client.client import Client
+from coarse.client.handle import Handle
+from coarse.client.link import DeviceLink, Flight
+from coarse.client.protocol import ClientProtocol
+from coarse.emulation.account import WorkerLog, read_logs, report_of
+from coarse.emulation.compute import ComputeClock, flops_per_cpu_s, scale_of
+from coarse.emulation.envelope import FabricPort
+from coarse.emulation.mailbox import EmulatedMailbox
+from coarse.emulation.runtime import EmulatedParts
+from coarse.errors import ConfigError, UnsupportedError
+from coarse.gpu.interface import is_on_gpu
+from coarse.hardware.presets import machine_named
+from coarse.protocol.clock import Clock
+from coarse.protocol.config import Config, EmulateSettings
+from coarse.protocol.partition import PartitionTable
+from coarse.protocol.place import GpuMemory
+from coarse.protocol.plan import Facts, Placement
+from coarse.protocol.records import Descriptor
+from coarse.runtime import LiveParts, Opening
+from coarse.simulation.adaptation import keep_tables
+from coarse.simulation.cluster import ModelledCluster
+from coarse.simulation.job import Job
+from coarse.strategy.rounds import Round
+from coarse.strategy.strategy import Strategy
+from coarse.transport.agreement import made_by_all
+from coarse.transport.mailbox import Mailbox
+from coarse.transport.node import NodeShare
+
+_POLL_S = 10e-6
+"""Emulated seconds that a look at something which is not there takes, so that loops of looks end."""
+_STALL_FACTOR = 10.0
+"""How many times longer than live a wait may last: ranks share this machine's cores, and all compute for real."""
+
+
+class WorkerClock:
+    """The emulated clock of one worker's process: see [Note: own work]."""
+
+    def __init__(self, box: EmulatedMailbox, compute: ComputeClock) -> None:
+        self._box = box
+        self._compute = compute
+        self._depth = 0
+        self.computed_s = self.waited_s = 0.0
+
+    def now_s(self) -> float:
+        """See Clock."""
+        return self._box.now_s + self._compute.peek()
+
+    @contextlib.contextmanager
+    def own_work(self) -> Iterator[None]:
+        """Within, what runs is coarse's and no compute."""
+        self._depth += 1
+        if self._depth == 1:
+            seconds = self._compute.stop()
+            self.computed_s += seconds
+            self._box.now_s += seconds
+        try:
+            yield
+        finally:
+            self._depth -= 1
+            if not self._depth:
+                self._box.go_on_until(self._box.now_s)
+                self._compute.start()
+
+    @contextlib.contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Within, this worker waits: the time that passes is no compute, and exposed."""
+        with self.own_work():
+            began_s = self._box.now_s
+            try:
+                yield
+            finally:
+                self.waited_s += self._box.now_s - began_s
+
+
+class EmulatedLink(DeviceLink):
+    """A worker's line to the devices, in emulated time."""
+
+    def __init__(
+        self,
+        protocol: ClientProtocol,
+        placement: Placement,
+        box: EmulatedMailbox,
+        clock: Clock,
+        stall_timeout_s: float,
+        worker_clock: WorkerClock,
+        log: WorkerLog,
+    ) -> None:
+        super().__init__(protocol, placement, box, clock, stall_timeout_s)
+        self._box = box
+        self.worker_clock = self.job_clock = worker_clock
+        self._log = log
+
+    def note(self, name: str) -> None:
+        """Something of a name begins."""
+        clock = self.worker_clock
+        self._log.note(clock.now_s(), name, clock.computed_s, clock.waited_s)
+
+    def wait_until(self, is_done: Callable[[], bool], timeout_s: float | None = None) -> bool:
+        """See DeviceLink."""
+        with self.worker_clock.waiting():
+            return super().wait_until(is_done, timeout_s)
+
+    def as_all_reduce(self, flight: Flight, name: str, nbytes: int, itemsize: int) -> Flight:
+        """See DeviceLink: it is over once it would be on the machine, and has been done here."""
+        ended = _AllReduce(self, flight)
+        with self.worker_clock.own_work(), self.lock:
+            self.note(name)
+            self._box.spend(FabricPort.ALL_REDUCE, nbytes, self.protocol.client, itemsize, ended.on_ended)
+            self.ring_bells()
+        return ended
+
+    @contextlib.contextmanager
+    def elsewhere(self) -> Iterator[None]:
+        """See DeviceLink: emulated time goes on meanwhile, and this worker goes on from there."""
+        with self.worker_clock.waiting():
+            with self._box.away():
+                yield
+            self.catch_up()
+
+    def pass_time(self, seconds: float) -> None:
+        """Let emulated seconds pass for this worker."""
+        self._box.go_on_until(self._box.now_s + seconds)
+
+    def begin_run(self) -> None:
+        """Begin emulated time anew with all other workers."""
+        met: list[float] = []
+        with self.worker_clock.own_work():
+            with self.lock:
+                self._box.spend(FabricPort.RUN, 0, self.protocol.client, 0, met.append)
+                self.ring_bells()
+            self.wait_for(lambda: bool(met), None, "the other workers")
+            self._box.begin_run()
+
+    def catch_up(self) -> None:
+        """Return once all that has happened by this worker's clock is here."""
+        here: list[float] = []
+        with self.lock:
+            self._box.spend(FabricPort.TIMER, 0, self.protocol.client, 0, here.append)
+            self.ring_bells()
+        self.wait_for(lambda: bool(here), None, "the emulated machine")
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Within, emulated time goes no further than this worker's clock, though it waits."""
+        moment_s = self._box.moment_s()
+        try:
+            yield
+        finally:
+            self._box.release(moment_s)
+
+
+class _AllReduce:
+    """An all-reduce of the workers: the machine's time first, then the bytes, which all have begun by then."""
+
+    def __init__(self, link: EmulatedLink, flight: Flight) -> None:
+        self._link = link
+        self._flight = flight
+        self._has_ended = False
+
+    def on_ended(self, _: float) -> None:
+        """The machine would have the sum."""
+        self._has_ended = True
+
+    def wait(self) -> object:
+        """See Flight."""
+        self._link.wait_for(lambda: self._has_ended, None, "the workers' all-reduce")
+        with self._link.worker_clock.own_work(), self._link.held():
+            return self._flight.wait()
+
+
+class EmulatedClient(Client):
+    """A worker's client, whose calls are coarse's own work."""
+
+    link: EmulatedLink
+
+    def push_pull(
+        self, descriptor: Descriptor, array: np.ndarray | None, out: np.ndarray | None, *, present: bool = True,
+        is_waited: bool = False,
+    ) -> Handle:  # fmt: skip
+        """See Client."""
+        if is_on_gpu(array) or is_on_gpu(out):
+            raise UnsupportedError(
+                f"rank {self.protocol.client}: {descriptor.name!r} is on a GPU, and emulated runs compute on the CPU; "
+                "leave out --machine, or run the model on the CPU"
+            )
+        with self.link.worker_clock.own_work():
+            self.link.note(descriptor.name)
+            return super().push_pull(descriptor, array, out, present=present, is_waited=is_waited)
+
+    def take(self, key: int, out: np.ndarray | None, timeout_s: float | None) -> tuple[np.ndarray, bool]:
+        """See Client."""
+        with self.link.worker_clock.own_work():
+            return super().take(key, out, timeout_s)
+
+    def is_complete(self, key: int) -> bool:
+        """See Client: a look that finds nothing takes a moment, and what has come by then is seen."""
+        with self.link.worker_clock.own_work():
+            self.link.catch_up()
+            found = super().is_complete(key)
+            if not found:
+                self.link.pass_time(_POLL_S)
+            return found
+
+
+class TrainingParts(EmulatedParts):
+    """A rank's parts where a user's script trains: see EmulatedParts."""
+
+    def __init__(self, config: Config) -> None:
+        """The machine is named by the configuration, and looked up by `strategy`."""
+        assert config.emulate is not None
+        self._settings: EmulateSettings = config.emulate
+        self._scale = 1.0
+        self._has_begun = False
+        super().__init__(None, None, decide=None)
+
+    def strategy(self, world: MPI.Comm, config: Config) -> Strategy:
+        """See LiveParts: the configuration's."""
+        return LiveParts.strategy(self, world, config)
+
+    def partition(self, world: MPI.Comm, hosts: list[str], config: Config) -> PartitionTable:
+        """See LiveParts: the configuration's; all on this host, and nobody in two roles."""
+        partition = LiveParts.partition(self, world, hosts, config)
+        made_by_all(world, lambda: _require_emulated(partition, hosts, config))
+        return partition
+
+    def placement(self, partition: PartitionTable, config: Config, strategy: Strategy) -> Placement:
+        """See LiveParts: planned by the modelled nodes."""
+        self.job = _job_on(self._settings, partition, config, strategy)
+        self._decide = keep_tables if strategy.probes else None
+        return super().placement(partition, config, strategy)
+
+    def share(self, at: Opening, opened: ExitStack) -> NodeShare:
+        """See EmulatedParts; at the end worker 0 says what came out."""
+        share = super().share(at, opened)
+        self._scale = self._settled_scale(at)
+        if self.fabric is not None:
+            self.fabric.await_ready()
+            opened.callback(self._say, at)
+        return share
+
+    def client(self, at: Opening, protocol: ClientProtocol, mailbox: Mailbox, share: NodeShare) -> Client:
+        """See LiveParts."""
+        assert isinstance(mailbox, EmulatedMailbox)
+        clock = WorkerClock(mailbox, ComputeClock(self._scale))
+        stall_s = _STALL_FACTOR * at.config.stall_timeout_s
+        log = WorkerLog(_log_of(at.run, protocol.client))
+        link = EmulatedLink(protocol, at.placement, mailbox, at.clock, stall_s, clock, log)
+        client = EmulatedClient(link, share.memories)
+        client.before_leaving.append(lambda: log.write(clock.now_s()))
+        return client
+
+    def facts(self, at: Opening, client: Client) -> Facts:
+        """See EmulatedParts: measured when all first profile, before the run begins."""
+        facts = super().facts(at, client)
+        if not self._has_begun:
+            self._has_begun = True
+            assert isinstance(client.link, EmulatedLink)
+            client.link.begin_run()
+        return facts
+
+    def require_groups(self) -> None:
+        """See LiveParts."""
+        raise UnsupportedError(
+            "emulation has no costs for groups of workers (sharded modes, process sets, torch.distributed): their time "
+            "would be missing from the result; leave out --machine, or predict the mode (coarse predict --modes)"
+        )
+
+    def _settled_scale(self, at: Opening) -> float:
+        """As stated, or measured by the first rank; the same on all."""
+        scale = np.array([self._settings.compute_scale or 0.0])
+        if at.world_rank == 0 and not scale[0]:
+            scale[0] = scale_of(machine_named(self._settings.machine).accelerator, flops_per_cpu_s())
+        at.world.Bcast(scale, root=0)
+        return float(scale[0])
+
+    def _say(self, at: Opening) -> None:
+        """Print the account of the run and write it, once all ranks have left."""
+        assert self.fabric is not None
+        paths = [_log_of(at.run, worker) for worker in range(at.placement.num_clients)]
+        if not paths[0].exists():
+            return  # this worker has failed, and said why
+        fabric = self.fabric.take_report()
+        are_whole = all(path.exists() for path in paths)  # else others have failed, and said why
+        logs = read_logs(paths) if are_whole else []
+        for path in paths:
+            path.unlink(missing_ok=True)
+        if not are_whole:
+            return
+        report = report_of(self._settings, self._scale, logs, fabric, [link.name for link in self.job.site.links])
+        print(report.text(), flush=True)
+        report.write(Path(self._settings.out))
+
+
+def _job_on(settings: EmulateSettings, partition: PartitionTable, config: Config, strategy: Strategy) -> Job:
+    """The job's links and places, without gradients: these are the script's."""
+    machine = machine_named(settings.machine)
+    machine = replace(machine, num_nodes=max(machine.num_nodes, settings.nodes))
+    cluster = ModelledCluster(
+        machine=machine, strategy=strategy, num_workers=partition.num_workers, num_devices=partition.num_devices,
+        is_exact=True, num_nodes=settings.nodes, num_sync_groups=config.num_sync_groups,
+    )  # fmt: skip
+    return Job(
+        site=cluster.site(), placement=cluster.placement, facts=(), gradients=(), forward_s=0.0, backward_s=0.0,
+        round=Round(by=()),
+    )  # fmt: skip
+
+
+def _require_emulated(partition: PartitionTable, hosts: list[str], config: Config) -> None:
+    """ConfigError for what an emulated run cannot have."""
+    if len(set(hosts)) > 1:
+        raise ConfigError(
+            f"an emulated run has all ranks on one host, got {sorted(set(hosts))}; state its nodes by --nodes",
+            key="emulate",
+        )
+    if both := sorted(set(partition.workers) & set(partition.devices)):
+        raise ConfigError(
+            f"ranks {both} are worker and memory device at once, and an emulated run tells their times apart; give "
+            "each role ranks of its own, as --workers 2 --devices 2 does",
+            key="partition",
+        )
+    if config.pool is not None:
+        raise ConfigError("an emulated run has no [pool] of this host's; state one in the machine's file", key="pool")
+    if any(isinstance(place.memory, GpuMemory) for place in partition.places):
+        raise ConfigError(
+            "memory devices of an emulated run lie in this host's memory; leave cuda: out", key="partition"
+        )
+
+
+def _log_of(run: str, worker: int) -> Path:
+    return Path("/dev/shm") / f"coarse-{run}-emulated-{worker}-{os.getuid()}.json"
