@@ -46,6 +46,7 @@ def with_options(
     optional: Collection[str] = (),
     defaults: Mapping[str, object] | None = None,
     helps: Mapping[str, str] | None = None,
+    are_last: bool = False,
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command an option for each field of a dataclass that says something.
 
@@ -58,6 +59,7 @@ def with_options(
         optional: Keys that have no default here.
         defaults: By key, instead of the dataclass's.
         helps: By key, instead of what the dataclass says.
+        are_last: Show them after the command's own options.
     """
     options = [each for each in options_of(kind).values() if each.says is not None and each.key not in without]
     options.sort(key=lambda option: option.key not in ("machine", "model"))
@@ -71,8 +73,9 @@ def with_options(
         signature = inspect.signature(command)
         first, others = _with_context(signature)
         made = [_parameter(option, option.key in optional, defaults or {}, helps or {}) for option in options]
-        called.__signature__ = signature.replace(parameters=[*first, *made, *others])  # type: ignore[attr-defined]
-        called.__annotations__ = {parameter.name: parameter.annotation for parameter in (*first, *made, *others)}
+        every = [*first, *others, *made] if are_last else [*first, *made, *others]
+        called.__signature__ = signature.replace(parameters=every)  # type: ignore[attr-defined]
+        called.__annotations__ = {parameter.name: parameter.annotation for parameter in every}
         return called
 
     return decorated

@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from coarse.cli.options import Asked, with_options
 from coarse.cli.own_mode import OWN_MODE, SetOptions
 from coarse.cli.wrong_input import wrong_input_ends_with_2
 from coarse.errors import ConfigError
@@ -22,7 +23,7 @@ from coarse.launch.mpirun import free_port, run_forwarding_signals
 from coarse.launch.training_run import TrainingRun, chosen_partition
 from coarse.launch.watch import Watch
 from coarse.launch.watched import STARTUP
-from coarse.protocol.config import Config, load_config
+from coarse.protocol.config import Config, EmulateSettings, load_config
 from coarse.strategy.composition import strategy_of
 from coarse.strategy.named import BUILT_IN, require_no_script, strategy_text
 from coarse.transport.launcher import environ_of_new_job
@@ -33,7 +34,6 @@ _MACHINE_HELP = (
     "A machine that is not here, a preset of coarse predict or a machine file: what the script communicates takes the "
     "time that its links and memory devices say, and what it computes this core's CPU time over a scale."
 )
-_SCALE_HELP = "How many times faster that machine's accelerator computes than one core here; by default measured."
 _DEVICES_HELP = (
     "Ranks that are memory devices, by default what [launch] of the configuration says, or 2; with --cluster on each "
     "node, or M."
@@ -48,7 +48,14 @@ _CLUSTER_HELP = (
 
 
 @app.command(context_settings={"allow_interspersed_args": False})
+@with_options(
+    EmulateSettings,
+    optional=("machine", "nodes", "compute_scale", "out"),
+    helps={"machine": _MACHINE_HELP, "out": "The folder for what an emulated run gives; results/emulated by default."},
+    are_last=True,
+)
 def run(
+    asked: Asked,
     script: Annotated[str, typer.Argument(help="The Python file that every worker runs; with -m, a module.")],
     arguments: Annotated[list[str] | None, typer.Argument(help="Its arguments.")] = None,
     module: Annotated[bool, typer.Option("-m", "--module", help="Run a module, as python -m does.")] = False,
@@ -65,10 +72,6 @@ def run(
     verbose: Annotated[bool, typer.Option("--verbose", help="Print the mpirun line, on standard error.")] = False,
     cluster: Annotated[str | None, typer.Option(metavar="NxM", help=_CLUSTER_HELP)] = None,
     rate: Annotated[str | None, typer.Option(help="Of each node's link, such as 100mbit (kbit, mbit, gbit).")] = None,
-    machine: Annotated[str | None, typer.Option(help=_MACHINE_HELP)] = None,
-    nodes: Annotated[int | None, typer.Option(help="Nodes of that machine; all ranks run here.")] = None,
-    compute_scale: Annotated[float | None, typer.Option(help=_SCALE_HELP)] = None,
-    out: Annotated[Path | None, typer.Option(help="The folder for what an emulated run gives.")] = None,
 ) -> None:
     """Start workers and light memory-device ranks in one mpirun, and end with its status.
 
@@ -77,13 +80,9 @@ def run(
     with wrong_input_ends_with_2():
         config_path = str(config.resolve()) if config else None
         strategy = strategy_text(options, mode)
-        emulate = _emulated(machine, nodes, compute_scale, out)
+        emulate = _emulated(asked)
         configured = _configured(config_path, mode, policy, strategy, emulate)
-        if configured.emulate is not None and cluster is not None:
-            raise ConfigError(
-                "--machine emulates the links between nodes, and --cluster makes real ones; give one of the two",
-                key="machine",
-            )
+        _require_one_network(configured, cluster)
         if not module:
             require_no_script(configured.mode, script)
         strategy_of(configured)
@@ -107,25 +106,25 @@ def run(
             raise typer.Exit(subprocess.run([sys.executable, *program, *request.arguments], check=False).returncode)
         if cluster is None:
             _run_here(request, dry_run=dry_run, verbose=verbose)
-        else:
-            in_box = ClusterRun(
-                request,
-                cluster,
-                limit,
-                devices_per_node=devices or (default_devices if stated is None else None),
-                is_stated=stated is not None,
-            )
-            _run_in_cluster(in_box, dry_run=dry_run, verbose=verbose)
+            return
+        per_node = devices or (default_devices if stated is None else None)
+        in_box = ClusterRun(request, cluster, limit, devices_per_node=per_node, is_stated=stated is not None)
+        _run_in_cluster(in_box, dry_run=dry_run, verbose=verbose)
 
 
-def _emulated(machine: str | None, nodes: int | None, compute_scale: float | None, out: Path | None) -> str | None:
+def _emulated(asked: Asked) -> str | None:
     """What the options state of [emulate], as COARSE_EMULATE has it; None where they state nothing."""
-    stated = {
-        "machine": machine if machine is None or not machine.endswith(".toml") else str(Path(machine).resolve()),
-        "nodes": nodes, "compute_scale": compute_scale, "out": None if out is None else str(out.resolve()),
-    }  # fmt: skip
-    given = [f"{key} = {json.dumps(value)}" for key, value in stated.items() if value is not None]
-    return ", ".join(given) or None
+    paths = {"machine": asked.get("machine", "").endswith(".toml"), "out": "out" in asked}
+    stated = {key: str(Path(value).resolve()) if paths.get(key) else value for key, value in asked.items()}
+    return ", ".join(f"{key} = {json.dumps(value)}" for key, value in stated.items()) or None
+
+
+def _require_one_network(configured: Config, cluster: str | None) -> None:
+    if configured.emulate is not None and cluster is not None:
+        raise ConfigError(
+            "--machine emulates the links between nodes, and --cluster makes real ones; give one of the two",
+            key="machine",
+        )
 
 
 def _limit_of_links(rate: str | None, cluster: str | None, workers: int | None) -> LinkRate | None:

@@ -7,9 +7,11 @@ of what it waited for.
 
 import contextlib
 import os
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +29,7 @@ from coarse.emulation.runtime import EmulatedParts
 from coarse.errors import ConfigError, UnsupportedError
 from coarse.gpu.interface import is_on_gpu
 from coarse.hardware.presets import machine_named
-from coarse.protocol.clock import Clock
+from coarse.protocol.clock import Clock, WallClock, replace_sleep
 from coarse.protocol.config import Config, EmulateSettings
 from coarse.protocol.partition import PartitionTable
 from coarse.protocol.place import GpuMemory
@@ -264,6 +266,7 @@ class TrainingParts(EmulatedParts):
         link = EmulatedLink(protocol, at.placement, mailbox, at.clock, stall_s, clock, log)
         client = EmulatedClient(link, share.memories)
         client.before_leaving.append(lambda: log.write(clock.now_s()))
+        replace_sleep(partial(_sleep, link))  # what a script models by sleeping is emulated
         return client
 
     def facts(self, at: Opening, client: Client) -> Facts:
@@ -341,6 +344,16 @@ def _require_emulated(partition: PartitionTable, hosts: list[str], config: Confi
         raise ConfigError(
             "memory devices of an emulated run lie in this host's memory; leave cuda: out", key="partition"
         )
+
+
+def _sleep(link: EmulatedLink, seconds: float) -> None:
+    """Let emulated time pass for the main thread; other threads sleep really."""
+    if threading.current_thread() is not threading.main_thread():
+        WallClock().sleep_s(seconds)
+        return
+    WallClock().sleep_s(min(seconds, 0.0))  # refuses what it always refuses
+    with link.worker_clock.own_work():
+        link.pass_time(seconds)
 
 
 def _log_of(run: str, worker: int) -> Path:

@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator
 from coarse.emulation.envelope import FabricDelivery, FabricPort, KeyPlaces, Submission, unpack_delivery
 from coarse.emulation.failure import fabric_error
 from coarse.emulation.horizon import Word, signed
-from coarse.protocol.codec import decode, encode
+from coarse.errors import UnsupportedError
+from coarse.protocol.codec import decode, encode, feature_of, is_of_feature
 from coarse.protocol.plan import Placement
 from coarse.protocol.records import Died, Push, Ready, Record
 from coarse.transport.mailbox import Mailbox
@@ -88,6 +89,11 @@ class EmulatedMailbox(Mailbox):
                 self._submit_shard(FabricPort.PULL, device, peer, peer, record.key, shard, encode(one_ready))
         elif isinstance(record, Died):
             super().send(peer, record)
+        elif is_of_feature(record):
+            raise UnsupportedError(
+                f"emulation has no costs for {type(record).__name__} of the feature {feature_of(record)!r}: its time "
+                "would be missing from the result; leave out --machine, or predict the mode (coarse predict --modes)"
+            )
         else:
             self.places.note(record, peer)
             self._submit(FabricPort.RECORD, 0, 0, 0, peer, encode(record))

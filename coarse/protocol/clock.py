@@ -2,7 +2,15 @@
 """The clock that everything asks; nothing else in the package reads the time or sleeps."""
 
 import time
+from collections.abc import Callable
 from typing import Protocol
+
+_sleep = time.sleep  # an emulated job puts its own in this place, for scripts
+
+
+def replace_sleep(sleep: Callable[[float], None]) -> None:
+    """Have the script's `time.sleep` be another; coarse's own stays."""
+    time.sleep = sleep  # type: ignore[assignment]
 
 
 class Clock(Protocol):
@@ -22,7 +30,7 @@ class WallClock:
 
     def sleep_s(self, seconds: float) -> None:
         """Do nothing for a while."""
-        time.sleep(seconds)
+        _sleep(seconds)
 
 
 class VirtualClock:

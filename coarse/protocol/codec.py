@@ -149,6 +149,11 @@ def register_records(feature: str, kinds: Iterable[type]) -> None:
         _names[kind] = f"{feature}.{kind.__name__}"
 
 
+def is_of_feature(record: Record) -> bool:
+    """Return whether a record is none of the kernel's."""
+    return type(record) in _names
+
+
 def feature_of(record: Record) -> str:
     """Return the name of the feature that a record is of.
 

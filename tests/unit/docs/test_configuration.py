@@ -46,7 +46,7 @@ def test_the_file_in_the_page_states_the_defaults(tmp_path):
         field.name
         for section in (Config, MeasuredRouting, Launch, PoolSettings)
         for field in fields(section)
-        if field.name not in ("routing", "launch", "pool", "strategy")
+        if field.name not in ("routing", "launch", "pool", "strategy", "emulate")
     }
     defaults = Config().to_mapping()
     given = ("partition", "device_capacity_bytes", "decision")
