@@ -190,9 +190,6 @@ class LiveParts:
         link = DeviceLink(protocol, at.placement, mailbox, at.clock, at.config.stall_timeout_s)
         return Client(link, share.memories)
 
-    def require_groups(self) -> None:
-        """Refuse groups of workers where there can be none."""
-
     def service(self, at: Opening, protocol: ProxyProtocol, mailbox: Mailbox, share: NodeShare) -> ProxyService:
         """What serves this memory device."""
         transport = self.transport(at, share) if at.devices_send else None
@@ -320,10 +317,6 @@ class Runtime:
             client.link.tell(protocol.on_profiled(self._parts.facts(self._at, client)))
         client.link.wait_for(lambda: protocol.has_all_tables, self.config.startup_timeout_s, "all workers' facts")
         protocol.end_profile()
-
-    def require_groups(self) -> None:
-        """UnsupportedError where this job has no groups of workers: sharded modes, process sets, torch.distributed."""
-        self._parts.require_groups()
 
     def require_client(self) -> Client:
         """The client of this worker."""

@@ -234,6 +234,9 @@ class DeviceLink:
         of `itemsize` bytes, as they travel."""
         return flight
 
+    def require_costs(self, what: str) -> None:
+        """UnsupportedError where an emulated job has no times of something that groups of workers do."""
+
     def elsewhere(self) -> AbstractContextManager[None]:
         """Return a context within which this worker waits for others by other means than records."""
         return contextlib.nullcontext()

@@ -240,6 +240,7 @@ class WorkerGroup:
         self, kind: CollectiveKind, what: str, nbytes: int, job: Callable[[], Waits], keeps: int = 0,
         dtype: DType = DType.UINT8, op: Op = Op.SUM, alike: str = "", after: Awaited | None = None,
     ) -> Pending:  # fmt: skip
+        self._parts.shared.client.link.require_costs(what)
         header = Header.of(kind, self._number(), what, nbytes, alike)._replace(dtype=dtype, op=op, keeps=keeps)
         members = self.node_ranks if kind is CollectiveKind.GATHER_ON_NODE else range(self.size)
 

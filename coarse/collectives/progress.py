@@ -146,6 +146,10 @@ class ProgressThread:
 
     def wait(self, pending: Pending, timeout_s: float | None) -> None:
         """See Pending.wait."""
+        with self._link.elsewhere():
+            self._wait(pending, timeout_s)
+
+    def _wait(self, pending: Pending, timeout_s: float | None) -> None:
         link = self._link
         limit_s = link.stall_timeout_s if timeout_s is None else timeout_s
         began_s = link.clock.now_s()  # or when the last look found everybody here

@@ -14,8 +14,6 @@ from coarse.protocol.config import EmulateSettings
 
 ALLOWED_LATE_SHARE = 0.01
 """Of all transfers; above it the links were not what they claim to be, and there is no result."""
-_NOT_COUNTED = 2
-"""First iterations, in which names are met."""
 RUN_FILE = "run.json"
 
 
@@ -63,16 +61,19 @@ def read_logs(paths: Sequence[Path]) -> list[list[_Push]]:
 
 
 def iterations_of(logs: Sequence[Sequence[_Push]]) -> list[Iteration]:
-    """Return all iterations: from one push to the next of the name that is pushed most often, the first such."""
-    counts = Counter(push.name for push in logs[0])
+    """Return the iterations of the later half of the run, in which a job has measured and decided what it will.
+
+    An iteration goes from one push to the next of the name that is pushed most often then, the first such.
+    """
+    later = [log[len(log) // 2 :] for log in logs]
+    counts = Counter(push.name for push in later[0])
     if not counts:
         return []
     most = max(counts.values())
-    mark = next(push.name for push in logs[0] if counts[push.name] == most)
+    mark = next(push.name for push in later[0] if counts[push.name] == most)
     rows = []
-    for worker, log in enumerate(logs):
-        marks = [push for push in log if push.name == mark]
-        for begin, end in pairwise(marks):
+    for worker, log in enumerate(later):
+        for begin, end in pairwise(push for push in log if push.name == mark):
             computed_s, waited_s = end.computed_s - begin.computed_s, end.waited_s - begin.waited_s
             rows.append(Iteration(worker, begin.at_s, end.at_s, computed_s, waited_s))
     return rows
@@ -87,7 +88,7 @@ class TrainingReport:
     compute_scale: float
     is_scale_measured: bool
     iterations: tuple[Iteration, ...]
-    """Those that count: without the first of each worker."""
+    """Those of the later half of the run."""
     num_transfers: int
     num_late: int
     link_bytes: tuple[tuple[str, float], ...]
@@ -119,7 +120,8 @@ class TrainingReport:
         means = ", ".join(f"{name} {seconds * 1e3:.4g} ms" for name, seconds in rows.items())
         busiest = f"; most bytes on {self.link_bytes[0][0]}" if self.link_bytes else ""
         lines.append(f"coarse: {means} (emulated; {spread} ms from the 10th to the 90th percentile){busiest}")
-        lines.append(f"coarse: {len(self.iterations)} iterations, {self.num_transfers} transfers, {self.num_late} late")
+        counted = f"{len(self.iterations)} iterations of the run's later half"
+        lines.append(f"coarse: {counted}; {self.num_transfers} transfers, {self.num_late} late")
         return "\n".join(lines)
 
     def write(self, folder: Path) -> None:
@@ -153,18 +155,13 @@ def report_of(
     link_names: Sequence[str],
 ) -> TrainingReport:
     """Return the account of a run from its workers' logs and the fabric's."""
-    every = iterations_of(logs)
-    counted: list[Iteration] = []
-    for worker in range(len(logs)):
-        own = [row for row in every if row.worker == worker]
-        counted += own[_NOT_COUNTED:] or own
     named = zip(link_names, fabric.link_bytes, strict=True)
     return TrainingReport(
         machine=settings.machine,
         num_workers=len(logs),
         compute_scale=scale,
         is_scale_measured=settings.compute_scale is None,
-        iterations=tuple(counted),
+        iterations=tuple(iterations_of(logs)),
         num_transfers=fabric.num_transfers,
         num_late=fabric.num_late,
         link_bytes=tuple(sorted(((name, nbytes) for name, nbytes in named if nbytes), key=lambda use: -use[1])),

@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from mpi4py import MPI
@@ -45,6 +46,7 @@ from coarse.transport.agreement import made_by_all
 from coarse.transport.mailbox import Mailbox
 from coarse.transport.node import NodeShare
 
+T = TypeVar("T")
 _POLL_S = 10e-6
 """Emulated seconds that a look at something which is not there takes, so that loops of looks end."""
 _STALL_FACTOR = 10.0
@@ -108,6 +110,7 @@ class EmulatedLink(DeviceLink):
         self._box = box
         self.worker_clock = self.job_clock = worker_clock
         self._log = log
+        self._is_held = False
 
     def note(self, name: str) -> None:
         """Something of a name begins."""
@@ -128,9 +131,20 @@ class EmulatedLink(DeviceLink):
             self.ring_bells()
         return ended
 
+    def require_costs(self, what: str) -> None:
+        """See DeviceLink: groups have none yet."""
+        raise UnsupportedError(
+            f"rank {self.protocol.client}: emulation has no costs for {what} of a group of workers (sharded modes, "
+            "process sets, torch.distributed): its time would be missing from the result; leave out --machine, or "
+            "predict the mode (coarse predict --modes)"
+        )
+
     @contextlib.contextmanager
     def elsewhere(self) -> Iterator[None]:
         """See DeviceLink: emulated time goes on meanwhile, and this worker goes on from there."""
+        if self._is_held:
+            yield
+            return
         with self.worker_clock.waiting():
             with self._box.away():
                 yield
@@ -143,12 +157,11 @@ class EmulatedLink(DeviceLink):
     def begin_run(self) -> None:
         """Begin emulated time anew with all other workers."""
         met: list[float] = []
-        with self.worker_clock.own_work():
-            with self.lock:
-                self._box.spend(FabricPort.RUN, 0, self.protocol.client, 0, met.append)
-                self.ring_bells()
-            self.wait_for(lambda: bool(met), None, "the other workers")
-            self._box.begin_run()
+        with self.lock:
+            self._box.spend(FabricPort.RUN, 0, self.protocol.client, 0, met.append)
+            self.ring_bells()
+        self.wait_for(lambda: bool(met), None, "the other workers")
+        self._box.begin_run()
 
     def catch_up(self) -> None:
         """Return once all that has happened by this worker's clock is here."""
@@ -162,9 +175,12 @@ class EmulatedLink(DeviceLink):
     def held(self) -> Iterator[None]:
         """Within, emulated time goes no further than this worker's clock, though it waits."""
         moment_s = self._box.moment_s()
+        self._is_held = True
         try:
             yield
         finally:
+            self._is_held = False
+            self._box.go_on_until(moment_s)  # or it would be known as one that listens
             self._box.release(moment_s)
 
 
@@ -205,6 +221,13 @@ class EmulatedClient(Client):
         with self.link.worker_clock.own_work():
             self.link.note(descriptor.name)
             return super().push_pull(descriptor, array, out, present=present, is_waited=is_waited)
+
+    def part(self, make: Callable[[Client], T]) -> T:
+        """See Client: features have no emulated times yet."""
+        raise UnsupportedError(
+            f"rank {self.protocol.client}: emulation has no costs for {make.__module__}: its time would be missing "
+            "from the result; leave out --machine, or predict the mode (coarse predict --modes)"
+        )
 
     def take(self, key: int, out: np.ndarray | None, timeout_s: float | None) -> tuple[np.ndarray, bool]:
         """See Client."""
@@ -271,19 +294,13 @@ class TrainingParts(EmulatedParts):
 
     def facts(self, at: Opening, client: Client) -> Facts:
         """See EmulatedParts: measured when all first profile, before the run begins."""
-        facts = super().facts(at, client)
-        if not self._has_begun:
-            self._has_begun = True
-            assert isinstance(client.link, EmulatedLink)
-            client.link.begin_run()
+        assert isinstance(client.link, EmulatedLink)
+        with client.link.worker_clock.own_work():  # workers measure at equal times
+            facts = super().facts(at, client)
+            if not self._has_begun:
+                self._has_begun = True
+                client.link.begin_run()
         return facts
-
-    def require_groups(self) -> None:
-        """See LiveParts."""
-        raise UnsupportedError(
-            "emulation has no costs for groups of workers (sharded modes, process sets, torch.distributed): their time "
-            "would be missing from the result; leave out --machine, or predict the mode (coarse predict --modes)"
-        )
 
     def _settled_scale(self, at: Opening) -> float:
         """As stated, or measured by the first rank; the same on all."""

@@ -12,7 +12,6 @@ def shared_by_groups(runtime: "Runtime") -> "SharedByGroups":
     from coarse.collectives.shared import SharedByGroups  # which needs MPI; an import must not start it
 
     if runtime.groups is None:
-        runtime.require_groups()
         client = runtime.require_client()
         runtime.groups = SharedByGroups(client, runtime.groups_comm, runtime.placement)
         client.before_leaving.append(runtime.groups.close)

@@ -42,8 +42,7 @@ class AllreduceStream:
         """Return once the workers have a communicator for this stream; it may be called again after a StallError."""
         if self._opening is None:
             self._opening = self._progress.submit(_LANE, self._duplicate, _OPENING)
-        with self._link.elsewhere():
-            self._opening.wait()
+        self._opening.wait()
 
     def prepare(self, descriptors: Sequence[Descriptor]) -> None:
         """See Stream: nothing is kept of them."""

@@ -78,6 +78,7 @@ class GroupLane:
     ) -> Pending:
         if self._is_closed:
             raise NotInitializedError(f"{what} was called on a process group that has been destroyed")
+        self._link.require_costs(what)
 
         def job() -> Steps:
             reduced_before = self.steps.reduced_bytes

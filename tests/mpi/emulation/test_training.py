@@ -1,0 +1,156 @@
+"""Scripts that train on a machine that is not here: their times, their bits, and what is refused."""
+
+import json
+from functools import partial
+
+import pytest
+
+from coarse.emulation.account import RUN_FILE
+from coarse.hardware.presets import load_preset
+from coarse.protocol.dtypes import DType, Op
+from coarse.protocol.records import Descriptor, key_of
+from coarse.simulation.cluster import ModelledCluster
+from coarse.simulation.devices import SimulatedDevices
+from coarse.simulation.engine import Engine
+from coarse.simulation.profiling import measured_facts
+from coarse.strategy.builtin import Coarse, Dense
+from tests.mpi.emulation.pushes import SIZES
+from tests.support.launch import REPOSITORY, mpirun
+
+pytestmark = pytest.mark.mpi
+HERE = REPOSITORY / "tests" / "mpi" / "emulation"
+NO_COMPUTE = 1e15
+"""A scale by which compute takes no time."""
+NUM_WORKERS = 2
+
+
+def emulated(folder, script, *arguments, machine="cxl-cz120", devices=2, num_ranks=None, settings="", **environ):
+    """How a job on an emulated machine ended; settings are those of [emulate]."""
+    stated = f'machine = "{machine}", out = "{folder}"' + (f", {settings}" if settings else "")
+    env = {"COARSE_EMULATE": stated, "COARSE_PARTITION": f"{NUM_WORKERS}:{devices}", "COARSE_POLICY": "devices"}
+    return mpirun(
+        num_ranks or NUM_WORKERS + devices, HERE / script, *arguments, env={**env, **environ}, preloaded="torch"
+    )
+
+
+def simulated_s(machine, strategy, num_devices, in_order):
+    """When each worker has the sums of all arrays: pushed at once, or each when it has the one before."""
+    cluster = ModelledCluster(
+        machine=load_preset(machine), strategy=strategy, num_workers=NUM_WORKERS, num_devices=num_devices, is_exact=True
+    )
+    placement, site, engine = cluster.placement, cluster.site(), Engine(cluster.site().links)
+    ends_s, begun = [0.0] * NUM_WORKERS, [0] * NUM_WORKERS
+    descriptors = [Descriptor(f"a{n}", int(DType.FLOAT32), int(Op.AVERAGE), (size,), 0) for n, size in enumerate(SIZES)]
+    keys = [key_of(descriptor.name) for descriptor in descriptors]
+
+    def push_next(client):
+        begun[client] += 1
+        devices.push(client, keys[begun[client] - 1])
+
+    def on_pulled(client, _):
+        ends_s[client] = engine.now_s
+        if in_order and begun[client] < len(keys):
+            push_next(client)
+
+    devices = SimulatedDevices(engine, site, placement, on_pulled)
+    facts = measured_facts(site, placement.cluster, strategy) if strategy.probes else ((),) * NUM_WORKERS
+    for client, protocol in enumerate(devices.clients):
+        devices.deliver(protocol.on_profiled(facts[client]))
+    for protocol in devices.clients:
+        for descriptor in descriptors:
+            devices.deliver(protocol.register(descriptor))
+    for client in range(NUM_WORKERS):
+        for _ in range(1 if in_order else len(keys)):
+            engine.at(0.0, partial(push_next, client))
+    engine.run()
+    return ends_s
+
+
+@pytest.mark.parametrize(("kind", "in_order"), [("wait_for_each", True), ("wait_for_all", False)])
+@pytest.mark.parametrize(("mode", "strategy", "devices"), [("coarse", Coarse(), 2), ("dense", Dense(), 1)])
+@pytest.mark.parametrize("machine", ["cxl-cz120", pytest.param("cxl-niagara2", marks=pytest.mark.test_all)])
+def test_pushes_take_what_the_simulation_of_their_links_says(
+    kind, in_order, mode, strategy, devices, machine, tmp_path
+):
+    done = emulated(
+        tmp_path, "pushes.py", tmp_path, kind, machine=machine, devices=devices,
+        settings=f"compute_scale = {NO_COMPUTE!r}", COARSE_MODE=mode,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    expected_s = simulated_s(machine, strategy, devices, in_order)
+    for rank in range(NUM_WORKERS):
+        rounds = json.loads((tmp_path / f"{rank}.json").read_text())
+        for sums, _ in rounds:
+            assert sums == [1.5] * len(SIZES)
+        assert [seconds for _, seconds in rounds[1:]] == pytest.approx([expected_s[rank]] * 2, rel=1e-9)
+    assert json.loads((tmp_path / RUN_FILE).read_text())["num_late"] == 0
+
+
+def test_who_looks_until_it_is_there_sees_it_when_it_is(tmp_path):
+    done = emulated(tmp_path, "pushes.py", tmp_path, "look_until_done", settings=f"compute_scale = {NO_COMPUTE!r}")
+    assert done.returncode == 0, done.stderr
+    expected_s = simulated_s("cxl-cz120", Coarse(), 2, in_order=False)
+    for rank in range(NUM_WORKERS):
+        last = json.loads((tmp_path / f"{rank}.json").read_text())[-1]
+        assert 0 <= last[1] - expected_s[rank] < 1e-3  # a look takes 10 us, and there are many
+
+
+def test_sleep_is_emulated_and_the_slowest_is_waited_for(tmp_path):
+    done = emulated(tmp_path, "pushes.py", tmp_path, "sleep_between", settings=f"compute_scale = {NO_COMPUTE!r}")
+    assert done.returncode == 0, done.stderr
+    transfers_s = simulated_s("cxl-cz120", Coarse(), 2, in_order=True)
+    slowest_s = 100.0 * NUM_WORKERS * len(SIZES)
+    for rank in range(NUM_WORKERS):
+        for _, seconds in json.loads((tmp_path / f"{rank}.json").read_text()):
+            assert slowest_s <= seconds <= slowest_s + 2 * transfers_s[rank]
+
+
+@pytest.mark.parametrize(("mode", "devices"), [("coarse", 2), ("allreduce", 2), ("dense", 1)])
+def test_weights_are_those_of_a_live_run_to_the_bit_and_the_account_is_whole(mode, devices, tmp_path):
+    live, there = tmp_path / "live", tmp_path / "there"
+    partition = f"{NUM_WORKERS}:{devices}"
+    env = {"COARSE_PARTITION": partition, "COARSE_POLICY": "devices", "COARSE_MODE": mode}
+    done = mpirun(NUM_WORKERS + devices, HERE / "trained.py", live, env=env, preloaded="torch")
+    assert done.returncode == 0, done.stderr
+    done = emulated(tmp_path, "trained.py", there, devices=devices, COARSE_MODE=mode)
+    assert done.returncode == 0, done.stderr
+    assert there.read_text() == live.read_text()
+    run = json.loads((tmp_path / RUN_FILE).read_text())
+    assert (run["kind"], run["num_late"]) == ("emulated", 0)
+    for row in run["iterations"]:
+        assert row["end_s"] - row["begin_s"] == pytest.approx(row["compute_s"] + row["exposed_s"], rel=1e-6)
+        assert min(row["compute_s"], row["exposed_s"]) > 0
+    assert "(emulated; " in done.stdout
+
+
+def test_a_worker_that_is_killed_ends_the_job_and_is_named(tmp_path):
+    done = emulated(tmp_path, "trained.py", tmp_path / "weights", DIES="1")
+    assert done.returncode != 0
+    assert "DeadRankError" in done.stderr
+    assert "worker 1 (MPI rank 1) died" in done.stderr
+    assert not (tmp_path / RUN_FILE).exists()
+
+
+@pytest.mark.parametrize(("changes", "said"), [
+    ({"machine": "cxl-cz121"}, "cxl-cz120"),
+    ({"settings": "compute_scale = -1.0"}, "compute_scale must be a number above 0"),
+    ({"settings": "nodes = 2"}, "network"),
+    ({"settings": "node = 2"}, "unknown key 'node'; did you mean nodes"),
+    ({"COARSE_PARTITION": "both,both,both,both"}, "worker and memory device at once"),
+])  # fmt: skip
+def test_what_cannot_be_emulated_is_refused_on_all_ranks(changes, said, tmp_path):
+    done = emulated(tmp_path, "trained.py", tmp_path / "weights", **changes)
+    assert done.returncode != 0
+    assert "ConfigError" in done.stderr
+    assert said in done.stderr
+
+
+@pytest.mark.parametrize(("what", "said"), [
+    ("process set", "of a group of workers"),
+    ("fsdp", "of a group of workers"),
+    ("snapshots", "emulation has no costs for coarse.snapshots"),
+])  # fmt: skip
+def test_what_has_no_emulated_time_is_refused_by_name(what, said, tmp_path):
+    done = emulated(tmp_path, "refused.py", what)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("refused: ") == done.stdout.count(said) == NUM_WORKERS

@@ -1,0 +1,74 @@
+"""What is said of an emulated training: its iterations, what they consist of, and when there is no result."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from coarse.emulation.account import RUN_FILE, Iteration, WorkerLog, iterations_of, read_logs, report_of
+from coarse.emulation.fabric import FabricReport
+from coarse.protocol.config import EmulateSettings
+
+SETTINGS = EmulateSettings(machine="cxl-cz120", compute_scale=50.0)
+FABRIC = FabricReport(200, 0, 0.0, (10.0, 0.0, 30.0))
+LINKS = ["a", "b", "c"]
+
+
+def log_of(path, *, num_steps, slow=1.0):
+    """A worker whose steps compute for 2 s and wait for 1 s, after it has pushed a name often at the start."""
+    log = WorkerLog(path)
+    for number in range(3):
+        log.note(0.1 * number, "measured", 0.0, 0.1 * number)
+    for number in range(num_steps):
+        at_s, computed_s, waited_s = 10 + 3.0 * slow * number, 2.0 * slow * number, 1.0 * slow * number
+        log.note(at_s, "last layer", computed_s, waited_s)
+        log.note(at_s + slow, "first layer", computed_s + slow, waited_s)
+    log.write(100.0)
+
+
+@pytest.fixture
+def logs(tmp_path):
+    """Two workers' logs, as they were written and read."""
+    paths = [tmp_path / f"{worker}.json" for worker in range(2)]
+    for path in paths:
+        log_of(path, num_steps=6)
+    return read_logs(paths)
+
+
+def test_an_iteration_goes_from_one_push_to_the_next_of_a_name_and_what_came_before_training_is_left_out(logs):
+    rows = iterations_of(logs)
+    assert {row.worker for row in rows} == {0, 1}
+    assert all(row.begin_s >= 10 for row in rows)
+    assert {(row.end_s - row.begin_s, row.compute_s, row.exposed_s) for row in rows} == {(3.0, 2.0, 1.0)}
+
+
+def test_the_account_has_means_and_spread_and_the_links_in_order_of_their_bytes(logs, tmp_path):
+    report = report_of(SETTINGS, 50.0, logs, FABRIC, LINKS)
+    text = report.text()
+    assert "emulated on cxl-cz120: 2 workers; compute is this core's CPU time over 50, as stated" in text
+    assert "iteration 3000 ms, compute 2000 ms, exposed 1000 ms (emulated; 3000, 3000 ms" in text
+    assert "most bytes on c" in text
+    report.write(tmp_path / "new" / "out")
+    run = json.loads((tmp_path / "new" / "out" / RUN_FILE).read_text())
+    assert (run["kind"], run["link_bytes"]) == ("emulated", [["c", 30.0], ["a", 10.0]])
+    assert Iteration(**run["iterations"][0]) == report.iterations[0]
+
+
+def test_a_scale_that_was_measured_is_called_an_assumption(logs):
+    report = report_of(replace(SETTINGS, compute_scale=None), 47.123, logs, FABRIC, LINKS)
+    assert "over 47.1 (an assumption: 0.3 of the accelerator's peak" in report.text()
+
+
+def test_more_than_a_hundredth_of_late_transfers_is_no_result(logs):
+    report = report_of(SETTINGS, 50.0, logs, FABRIC._replace(num_late=3), LINKS)
+    assert "1.5% of 200 transfers were submitted after their emulated time had passed" in report.text()
+    assert "iteration" not in report.text()
+    assert "iteration" in report_of(SETTINGS, 50.0, logs, FABRIC._replace(num_late=2), LINKS).text()
+
+
+def test_a_script_that_repeats_nothing_has_no_iterations(tmp_path):
+    log = WorkerLog(tmp_path / "0.json")
+    log.note(1.0, "once", 0.0, 0.0)
+    log.write(2.0)
+    text = report_of(SETTINGS, 50.0, read_logs([tmp_path / "0.json"]), FABRIC, LINKS).text()
+    assert "no name was pushed often enough" in text
