@@ -47,6 +47,8 @@ class DeviceLink:
         self.clock = clock
         self.job_clock = clock
         """Clock by which what the job does is timed; `clock` is for waits that last too long."""
+        self.pace = 1.0
+        """Seconds of `job_clock` for each that passes here."""
         self.lock = threading.RLock()
         self.stall_timeout_s = stall_timeout_s
         self.reduced_bytes = 0

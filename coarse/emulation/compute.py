@@ -20,13 +20,13 @@ class ComputeClock:
 
     def __init__(self, scale: float) -> None:
         """`scale`: how many times faster the accelerator computes than one core here."""
-        self._scale = scale
+        self.scale = scale
         self._mark_s: float | None = None
         """CPU seconds at which the stretch began; None within calls of coarse."""
 
     def peek(self) -> float:
         """Return the emulated seconds of the stretch so far."""
-        return 0.0 if self._mark_s is None else (time.process_time() - self._mark_s) / self._scale
+        return 0.0 if self._mark_s is None else (time.process_time() - self._mark_s) / self.scale
 
     def stop(self) -> float:
         """End the stretch; return its emulated seconds."""

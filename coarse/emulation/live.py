@@ -59,6 +59,8 @@ class WorkerClock:
     def __init__(self, box: EmulatedMailbox, compute: ComputeClock) -> None:
         self._box = box
         self._compute = compute
+        self.pace = 1.0 / compute.scale
+        """Emulated seconds of compute for each that passes here."""
         self._depth = 0
         self.computed_s = self.waited_s = 0.0
 
@@ -109,6 +111,7 @@ class EmulatedLink(DeviceLink):
         super().__init__(protocol, placement, box, clock, stall_timeout_s)
         self._box = box
         self.worker_clock = self.job_clock = worker_clock
+        self.pace = worker_clock.pace
         self._log = log
         self._is_held = False
 

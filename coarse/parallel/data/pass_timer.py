@@ -22,8 +22,10 @@ class RoundTimes:
 class PassTimer:
     """Notes times in one round after the other, while it runs."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, pace: float = 1.0) -> None:
+        """`pace`: seconds of the clock for each that passes here."""
         self._clock = clock
+        self._pace = pace
         self.is_running = False
         self._border_s = 0.0
         self._stepped_s: float | None = None
@@ -45,7 +47,8 @@ class PassTimer:
 
     def on_gradient(self, ago_s: float = 0.0) -> None:
         """Backward has a gradient, and has had it for so long; what is said late counts when it was."""
-        at_s = self._clock.now_s() - ago_s
+        since_s = self._border_s if self._stepped_s is None else self._stepped_s
+        at_s = max(since_s, self._clock.now_s() - ago_s * self._pace)
         self._first_s = at_s if self._first_s is None else min(self._first_s, at_s)
         self._last_s = at_s if self._last_s is None else max(self._last_s, at_s)
 

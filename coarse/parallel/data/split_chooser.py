@@ -44,7 +44,8 @@ class SplitChooser:
     ) -> None:
         """`gpu`: where buckets are, if not in device memory. `strategy`: who decides, by default the job's."""
         self._strategy = strategy or runtime.strategy
-        self.timer = PassTimer(runtime.require_client().link.job_clock)
+        link = runtime.require_client().link
+        self.timer = PassTimer(link.job_clock, link.pace)
         self.dual_sync: DualSync | None = None
         self._runtime = runtime
         self._client = runtime.require_client()
