@@ -15,7 +15,7 @@ from coarse.client.protocol import ClientProtocol, ToDevice
 from coarse.errors import CoarseError, DeadRankError, StallError
 from coarse.protocol.clock import Clock
 from coarse.protocol.plan import Placement
-from coarse.protocol.records import Died, Record
+from coarse.protocol.records import Descriptor, Died, Record
 from coarse.transport.mailbox import Mailbox
 
 
@@ -231,9 +231,8 @@ class DeviceLink:
                 with self.lock:
                     self._arrived.notify()  # one takes the place at the doorbell
 
-    def as_all_reduce(self, flight: Flight, name: str, nbytes: int, itemsize: int) -> Flight:
-        """Return what an all-reduce is waited for by that this worker has begun with all others: `nbytes` in elements
-        of `itemsize` bytes, as they travel."""
+    def as_all_reduce(self, flight: Flight, descriptor: Descriptor) -> Flight:
+        """Return what an all-reduce is waited for by that this worker has begun with all others."""
         return flight
 
     def require_costs(self, what: str) -> None:

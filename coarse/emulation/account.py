@@ -2,8 +2,8 @@
 
 import json
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean, quantiles
@@ -17,13 +17,20 @@ ALLOWED_LATE_SHARE = 0.01
 RUN_FILE = "run.json"
 
 
-class _Push(NamedTuple):
-    """A push, and what a worker had computed and waited by then, in emulated seconds."""
+class Push(NamedTuple):
+    """A push, or an all-reduce that begins; what a worker had computed and waited by then, in emulated seconds."""
 
     at_s: float
-    name: str
     computed_s: float
     waited_s: float
+    left_s: float
+    """When its last wait before ended."""
+    name: str
+    num_elements: int
+    dtype: int
+    op: int
+    is_workers: bool
+    """True if the workers sum it themselves."""
 
 
 class WorkerLog:
@@ -31,17 +38,25 @@ class WorkerLog:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._pushes: list[_Push] = []
+        self._pushes: list[Push] = []
 
-    def note(self, at_s: float, name: str, computed_s: float, waited_s: float) -> None:
+    def note(self, push: Push) -> None:
         """A push begins."""
-        self._pushes.append(_Push(at_s, name, computed_s, waited_s))
+        self._pushes.append(push)
 
-    def write(self, end_s: float) -> None:
+    def write(self) -> None:
         """Write all of them, whole or not at all; the worker leaves."""
         unfinished = self._path.with_suffix(".part")
-        unfinished.write_text(json.dumps({"end_s": end_s, "pushes": self._pushes}))
+        unfinished.write_text(json.dumps(self._pushes))
         unfinished.rename(self._path)
+
+
+class OwnStep(NamedTuple):
+    """Iterations of a run, simulated with their own times of compute."""
+
+    simulated_s: float
+    emulated_s: float
+    """Means over the same iterations."""
 
 
 class Iteration(NamedTuple):
@@ -53,14 +68,21 @@ class Iteration(NamedTuple):
     compute_s: float
     exposed_s: float
     """Seconds of waits for communication."""
+    backward_s: float
+    """Seconds of compute until the first wait."""
+    forward_s: float
+    """Seconds from that wait's end to the iteration's, whatever they are: the optimizer's step, what it exchanges
+    besides, forward."""
+    pushes: tuple[Push, ...]
+    """Those before that wait."""
 
 
-def read_logs(paths: Sequence[Path]) -> list[list[_Push]]:
+def read_logs(paths: Sequence[Path]) -> list[list[Push]]:
     """Return each worker's pushes, in order."""
-    return [[_Push(*row) for row in json.loads(path.read_text())["pushes"]] for path in paths]
+    return [[Push(*row) for row in json.loads(path.read_text())] for path in paths]
 
 
-def iterations_of(logs: Sequence[Sequence[_Push]]) -> list[Iteration]:
+def iterations_of(logs: Sequence[Sequence[Push]]) -> list[Iteration]:
     """Return the iterations of the later half of the run, in which a job has measured and decided what it will.
 
     An iteration goes from one push to the next of the name that is pushed most often then, the first such.
@@ -73,9 +95,23 @@ def iterations_of(logs: Sequence[Sequence[_Push]]) -> list[Iteration]:
     mark = next(push.name for push in later[0] if counts[push.name] == most)
     rows = []
     for worker, log in enumerate(later):
-        for begin, end in pairwise(push for push in log if push.name == mark):
-            computed_s, waited_s = end.computed_s - begin.computed_s, end.waited_s - begin.waited_s
-            rows.append(Iteration(worker, begin.at_s, end.at_s, computed_s, waited_s))
+        marks = [number for number, push in enumerate(log) if push.name == mark]
+        for first, past in pairwise(marks):
+            begin, end = log[first], log[past]
+            pushes = tuple(push for push in log[first:past] if push.waited_s == begin.waited_s)
+            after = log[first + len(pushes)]  # the first after a wait
+            rows.append(
+                Iteration(
+                    worker=worker,
+                    begin_s=begin.at_s,
+                    end_s=end.at_s,
+                    compute_s=end.computed_s - begin.computed_s,
+                    exposed_s=end.waited_s - begin.waited_s,
+                    backward_s=after.computed_s - begin.computed_s - (after.at_s - after.left_s),
+                    forward_s=end.at_s - after.left_s,
+                    pushes=pushes,
+                )
+            )
     return rows
 
 
@@ -93,6 +129,8 @@ class TrainingReport:
     num_late: int
     link_bytes: tuple[tuple[str, float], ...]
     """Bytes on each link in the whole run, the most first."""
+    simulated: OwnStep | str = ""
+    """The last iterations, simulated; or why not."""
 
     @property
     def durations_s(self) -> list[float]:
@@ -120,6 +158,14 @@ class TrainingReport:
         means = ", ".join(f"{name} {seconds * 1e3:.4g} ms" for name, seconds in rows.items())
         busiest = f"; most bytes on {self.link_bytes[0][0]}" if self.link_bytes else ""
         lines.append(f"coarse: {means} (emulated; {spread} ms from the 10th to the 90th percentile){busiest}")
+        if isinstance(self.simulated, str):
+            lines += [f"coarse: not simulated: {self.simulated}"] if self.simulated else []
+        else:
+            ratio = self.simulated.emulated_s / self.simulated.simulated_s
+            lines.append(
+                f"coarse: {self.simulated.simulated_s * 1e3:.4g} ms simulated, of the last iterations' own steps; "
+                f"emulated over simulated {ratio:.3f}"
+            )
         counted = f"{len(self.iterations)} iterations of the run's later half"
         lines.append(f"coarse: {counted}; {self.num_transfers} transfers, {self.num_late} late")
         return "\n".join(lines)
@@ -127,8 +173,10 @@ class TrainingReport:
     def write(self, folder: Path) -> None:
         """Write run.json."""
         folder.mkdir(parents=True, exist_ok=True)
-        found: dict[str, Any] = {"kind": "emulated", **asdict(self)}
-        found["iterations"] = [row._asdict() for row in self.iterations]
+        plain = replace(self, iterations=(), simulated="")
+        found: dict[str, Any] = {"kind": "emulated", **asdict(plain)}
+        found["iterations"] = [row._replace(pushes=())._asdict() for row in self.iterations]
+        found["simulated"] = self.simulated if isinstance(self.simulated, str) else self.simulated._asdict()
         (folder / RUN_FILE).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
     def _pace(self) -> str:
@@ -150,19 +198,22 @@ class TrainingReport:
 def report_of(
     settings: EmulateSettings,
     scale: float,
-    logs: Sequence[Sequence[_Push]],
+    logs: Sequence[Sequence[Push]],
     fabric: FabricReport,
     link_names: Sequence[str],
+    simulated: Callable[[Sequence[Iteration]], OwnStep | str] = lambda _: "",
 ) -> TrainingReport:
-    """Return the account of a run from its workers' logs and the fabric's."""
+    """Return the account of a run from its workers' logs and the fabric's; `simulated` gives its own step's."""
+    iterations = tuple(iterations_of(logs))
     named = zip(link_names, fabric.link_bytes, strict=True)
     return TrainingReport(
         machine=settings.machine,
         num_workers=len(logs),
         compute_scale=scale,
         is_scale_measured=settings.compute_scale is None,
-        iterations=tuple(iterations_of(logs)),
+        iterations=iterations,
         num_transfers=fabric.num_transfers,
         num_late=fabric.num_late,
         link_bytes=tuple(sorted(((name, nbytes) for name, nbytes in named if nbytes), key=lambda use: -use[1])),
+        simulated=simulated(iterations),
     )

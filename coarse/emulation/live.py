@@ -22,16 +22,18 @@ from coarse.client.client import Client
 from coarse.client.handle import Handle
 from coarse.client.link import DeviceLink, Flight
 from coarse.client.protocol import ClientProtocol
-from coarse.emulation.account import WorkerLog, read_logs, report_of
+from coarse.emulation.account import Push, WorkerLog, read_logs, report_of
 from coarse.emulation.compute import ComputeClock, flops_per_cpu_s, scale_of
 from coarse.emulation.envelope import FabricPort
 from coarse.emulation.mailbox import EmulatedMailbox
+from coarse.emulation.own_step import own_step
 from coarse.emulation.runtime import EmulatedParts
 from coarse.errors import ConfigError, UnsupportedError
 from coarse.gpu.interface import is_on_gpu
 from coarse.hardware.presets import machine_named
 from coarse.protocol.clock import Clock, WallClock, replace_sleep
 from coarse.protocol.config import Config, EmulateSettings
+from coarse.protocol.dtypes import DType
 from coarse.protocol.partition import PartitionTable
 from coarse.protocol.place import GpuMemory
 from coarse.protocol.plan import Facts, Placement
@@ -40,6 +42,7 @@ from coarse.runtime import LiveParts, Opening
 from coarse.simulation.adaptation import keep_tables
 from coarse.simulation.cluster import ModelledCluster
 from coarse.simulation.job import Job
+from coarse.strategy.named import BUILT_IN
 from coarse.strategy.rounds import Round
 from coarse.strategy.strategy import Strategy
 from coarse.transport.agreement import made_by_all
@@ -62,7 +65,7 @@ class WorkerClock:
         self.pace = 1.0 / compute.scale
         """Emulated seconds of compute for each that passes here."""
         self._depth = 0
-        self.computed_s = self.waited_s = 0.0
+        self.computed_s = self.waited_s = self.left_s = 0.0
 
     def now_s(self) -> float:
         """See Clock."""
@@ -92,7 +95,8 @@ class WorkerClock:
             try:
                 yield
             finally:
-                self.waited_s += self._box.now_s - began_s
+                self.left_s = self._box.now_s
+                self.waited_s += self.left_s - began_s
 
 
 class EmulatedLink(DeviceLink):
@@ -115,21 +119,28 @@ class EmulatedLink(DeviceLink):
         self._log = log
         self._is_held = False
 
-    def note(self, name: str) -> None:
-        """Something of a name begins."""
+    def note(self, descriptor: Descriptor, *, is_workers: bool) -> None:
+        """Something begins that devices, or the workers, sum."""
         clock = self.worker_clock
-        self._log.note(clock.now_s(), name, clock.computed_s, clock.waited_s)
+        self._log.note(
+            Push(
+                clock.now_s(), clock.computed_s, clock.waited_s, clock.left_s, descriptor.name,
+                descriptor.num_elements, descriptor.dtype, descriptor.op, is_workers,
+            )
+        )  # fmt: skip
 
     def wait_until(self, is_done: Callable[[], bool], timeout_s: float | None = None) -> bool:
         """See DeviceLink."""
         with self.worker_clock.waiting():
             return super().wait_until(is_done, timeout_s)
 
-    def as_all_reduce(self, flight: Flight, name: str, nbytes: int, itemsize: int) -> Flight:
+    def as_all_reduce(self, flight: Flight, descriptor: Descriptor) -> Flight:
         """See DeviceLink: it is over once it would be on the machine, and has been done here."""
         ended = _AllReduce(self, flight)
+        itemsize = DType(descriptor.dtype).accumulator.itemsize
+        nbytes = descriptor.num_elements * itemsize
         with self.worker_clock.own_work(), self.lock:
-            self.note(name)
+            self.note(descriptor, is_workers=True)
             self._box.spend(FabricPort.ALL_REDUCE, nbytes, self.protocol.client, itemsize, ended.on_ended)
             self.ring_bells()
         return ended
@@ -222,7 +233,7 @@ class EmulatedClient(Client):
                 "leave out --machine, or run the model on the CPU"
             )
         with self.link.worker_clock.own_work():
-            self.link.note(descriptor.name)
+            self.link.note(descriptor, is_workers=False)
             return super().push_pull(descriptor, array, out, present=present, is_waited=is_waited)
 
     def part(self, make: Callable[[Client], T]) -> T:
@@ -291,7 +302,7 @@ class TrainingParts(EmulatedParts):
         log = WorkerLog(_log_of(at.run, protocol.client))
         link = EmulatedLink(protocol, at.placement, mailbox, at.clock, stall_s, clock, log)
         client = EmulatedClient(link, share.memories)
-        client.before_leaving.append(lambda: log.write(clock.now_s()))
+        client.before_leaving.append(log.write)
         replace_sleep(partial(_sleep, link))  # what a script models by sleeping is emulated
         return client
 
@@ -326,7 +337,10 @@ class TrainingParts(EmulatedParts):
             path.unlink(missing_ok=True)
         if not are_whole:
             return
-        report = report_of(self._settings, self._scale, logs, fabric, [link.name for link in self.job.site.links])
+        links = [link.name for link in self.job.site.links]
+        is_known = at.config.mode in BUILT_IN
+        simulated = partial(own_step, self.job, num_workers=len(logs)) if is_known else lambda _: "a strategy of a file"
+        report = report_of(self._settings, self._scale, logs, fabric, links, simulated)
         print(report.text(), flush=True)
         report.write(Path(self._settings.out))
 

@@ -52,9 +52,8 @@ class AllreduceStream:
         StallError it may be waited for again."""
         what = f"the all-reduce of {descriptor.name!r}"
         if not is_on_gpu(array):
-            itemsize = DType(descriptor.dtype).accumulator.itemsize
             pending = self._progress.submit(_LANE, partial(self._reduce, descriptor, array), what)
-            return self._link.as_all_reduce(pending, descriptor.name, descriptor.num_elements * itemsize, itemsize)
+            return self._link.as_all_reduce(pending, descriptor)
         flight = _GpuFlight(array)
 
         def on_host() -> Waits:

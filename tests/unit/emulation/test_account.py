@@ -5,9 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from coarse.emulation.account import RUN_FILE, Iteration, WorkerLog, iterations_of, read_logs, report_of
+from coarse.emulation.account import RUN_FILE, OwnStep, Push, WorkerLog, iterations_of, read_logs, report_of
 from coarse.emulation.fabric import FabricReport
 from coarse.protocol.config import EmulateSettings
+from coarse.protocol.dtypes import DType, Op
 
 SETTINGS = EmulateSettings(machine="cxl-cz120", compute_scale=50.0)
 FABRIC = FabricReport(200, 0, 0.0, (10.0, 0.0, 30.0))
@@ -18,12 +19,16 @@ def log_of(path, *, num_steps, slow=1.0):
     """A worker whose steps compute for 2 s and wait for 1 s, after it has pushed a name often at the start."""
     log = WorkerLog(path)
     for number in range(3):
-        log.note(0.1 * number, "measured", 0.0, 0.1 * number)
+        log.note(push("measured", 0.1 * number, 0.0, 0.1 * number, 0.1 * number))
     for number in range(num_steps):
         at_s, computed_s, waited_s = 10 + 3.0 * slow * number, 2.0 * slow * number, 1.0 * slow * number
-        log.note(at_s, "last layer", computed_s, waited_s)
-        log.note(at_s + slow, "first layer", computed_s + slow, waited_s)
-    log.write(100.0)
+        log.note(push("last layer", at_s, computed_s, waited_s, at_s - 0.75))
+        log.note(push("first layer", at_s + slow, computed_s + slow, waited_s, at_s - 0.75))
+    log.write()
+
+
+def push(name, at_s, computed_s, waited_s, left_s):
+    return Push(at_s, computed_s, waited_s, left_s, name, 10, int(DType.FLOAT32), int(Op.AVERAGE), False)
 
 
 @pytest.fixture
@@ -40,6 +45,8 @@ def test_an_iteration_goes_from_one_push_to_the_next_of_a_name_and_what_came_bef
     assert {row.worker for row in rows} == {0, 1}
     assert all(row.begin_s >= 10 for row in rows)
     assert {(row.end_s - row.begin_s, row.compute_s, row.exposed_s) for row in rows} == {(3.0, 2.0, 1.0)}
+    assert {(row.backward_s, row.forward_s) for row in rows} == {(1.25, 0.75)}
+    assert {tuple(each.name for each in row.pushes) for row in rows} == {("last layer", "first layer")}
 
 
 def test_the_account_has_means_and_spread_and_the_links_in_order_of_their_bytes(logs, tmp_path):
@@ -51,7 +58,7 @@ def test_the_account_has_means_and_spread_and_the_links_in_order_of_their_bytes(
     report.write(tmp_path / "new" / "out")
     run = json.loads((tmp_path / "new" / "out" / RUN_FILE).read_text())
     assert (run["kind"], run["link_bytes"]) == ("emulated", [["c", 30.0], ["a", 10.0]])
-    assert Iteration(**run["iterations"][0]) == report.iterations[0]
+    assert run["iterations"][0] == report.iterations[0]._asdict() | {"pushes": []}
 
 
 def test_a_scale_that_was_measured_is_called_an_assumption(logs):
@@ -68,7 +75,13 @@ def test_more_than_a_hundredth_of_late_transfers_is_no_result(logs):
 
 def test_a_script_that_repeats_nothing_has_no_iterations(tmp_path):
     log = WorkerLog(tmp_path / "0.json")
-    log.note(1.0, "once", 0.0, 0.0)
-    log.write(2.0)
+    log.note(push("once", 1.0, 0.0, 0.0, 0.0))
+    log.write()
     text = report_of(SETTINGS, 50.0, read_logs([tmp_path / "0.json"]), FABRIC, LINKS).text()
     assert "no name was pushed often enough" in text
+
+
+def test_the_own_step_is_shown_beside_or_why_there_is_none(logs):
+    shown = report_of(SETTINGS, 50.0, logs, FABRIC, LINKS, lambda rows: OwnStep(2.5, 3.0)).text()
+    assert "2500 ms simulated, of the last iterations' own steps; emulated over simulated 1.200" in shown
+    assert "not simulated: chance" in report_of(SETTINGS, 50.0, logs, FABRIC, LINKS, lambda rows: "chance").text()

@@ -1,0 +1,67 @@
+# Pure: no MPI, threads, clock or environment.
+"""The step that an emulated run has shown, as a job for the simulator: its buckets, at the times when they were there.
+
+What comes after the first wait of an iteration counts as forward: the optimizer's step and the data, too.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from statistics import fmean
+
+from coarse.emulation.account import Iteration, OwnStep
+from coarse.protocol.dtypes import DType, Op
+from coarse.simulation.job import Gradient, Job
+from coarse.simulation.training import simulate
+from coarse.strategy.rounds import By, Round
+
+_MOST_STEPS = 8
+"""So many iterations are simulated: the last ones."""
+_NUM_ITERATIONS = 3
+
+
+def own_step(job: Job, iterations: Sequence[Iteration], num_workers: int) -> OwnStep | str:
+    """Simulate the last iterations, each by itself.
+
+    Args:
+        job: Links, places and facts.
+        iterations: Counted ones of all workers.
+        num_workers: Their number.
+
+    Returns:
+        The means, or why there are none.
+    """
+    by_worker = [[row for row in iterations if row.worker == worker][-_MOST_STEPS:] for worker in range(num_workers)]
+    simulated, emulated = [], []
+    for rows in zip(*by_worker, strict=False):
+        if len({tuple(push.name for push in row.pushes) for row in rows}) > 1:
+            return "workers pushed other names"
+        asked = _job_of(job, rows)
+        simulated.append(simulate(asked).iteration_s)
+        emulated.append(fmean(row.end_s - row.begin_s for row in rows))
+    return OwnStep(fmean(simulated), fmean(emulated)) if simulated else "there are too few iterations"
+
+
+def _job_of(job: Job, rows: Sequence[Iteration]) -> Job:
+    """One iteration of all workers: the first one's times, scaled by how much more the others computed."""
+    first = rows[0]
+    backward_s = max(first.backward_s, first.pushes[-1].at_s - first.begin_s)
+    gradients = tuple(
+        Gradient(
+            name=push.name,
+            num_elements=push.num_elements,
+            ready_s=min(push.at_s - first.begin_s, backward_s),
+            dtype=DType(push.dtype),
+            op=Op(push.op),
+        )
+        for push in first.pushes
+    )
+    return replace(
+        job,
+        facts=job.facts or ((),) * len(rows),
+        gradients=gradients,
+        round=Round(by=tuple(By.WORKERS if push.is_workers else By.DEVICES for push in first.pushes), hold_back=False),
+        forward_s=first.forward_s,
+        backward_s=backward_s,
+        slow_downs=tuple((row.forward_s + row.backward_s) / (first.forward_s + backward_s) for row in rows),
+        num_iterations=_NUM_ITERATIONS,
+    )
