@@ -10,7 +10,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from coarse.cli.options import MACHINE_HELP, Asked, of_possible_modes, with_options
+from coarse.cli.fields import Asked, with_options
+from coarse.cli.options import MACHINE_HELP, of_possible_modes
 from coarse.cli.own_mode import OWN_MODE, SetOptions
 from coarse.cli.progress import Tasks, shown_tasks
 from coarse.cli.report.prediction import modes_of, profile_notes

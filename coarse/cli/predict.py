@@ -10,17 +10,16 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from coarse.cli.fields import Asked, with_options
 from coarse.cli.options import (
     MACHINE_HELP,
     OWN_MODEL_HELP,
     TRACE_HELP,
-    Asked,
     Intervals,
     Samples,
     of_possible_modes,
     require_seed,
     stated_keys,
-    with_options,
 )
 from coarse.cli.own_mode import OWN_MODE
 from coarse.cli.own_model.source import is_traced

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from coarse.cli.options import Asked, with_options
+from coarse.cli.fields import Asked, with_options
 from coarse.cli.own_mode import OWN_MODE, SetOptions
 from coarse.cli.wrong_input import wrong_input_ends_with_2
 from coarse.errors import ConfigError
@@ -50,7 +50,7 @@ _CLUSTER_HELP = (
 @app.command(context_settings={"allow_interspersed_args": False})
 @with_options(
     EmulateSettings,
-    optional=("machine", "nodes", "compute_scale", "out"),
+    optional=("machine", "nodes", "compute_scale", "compute", "save_compute", "out"),
     helps={"machine": _MACHINE_HELP, "out": "The folder for what an emulated run gives; results/emulated by default."},
     are_last=True,
 )
@@ -113,9 +113,9 @@ def run(
 
 
 def _emulated(asked: Asked) -> str | None:
-    """What the options state of [emulate], as COARSE_EMULATE has it; None where they state nothing."""
-    paths = {"machine": asked.get("machine", "").endswith(".toml"), "out": "out" in asked}
-    stated = {key: str(Path(value).resolve()) if paths.get(key) else value for key, value in asked.items()}
+    """Settings of [emulate] that the options state, as COARSE_EMULATE has them; None where they state nothing."""
+    paths = {"out", "compute", "save_compute"} | ({"machine"} if asked.get("machine", "").endswith(".toml") else set())
+    stated = {key: str(Path(value).resolve()) if key in paths else value for key, value in asked.items()}
     return ", ".join(f"{key} = {json.dumps(value)}" for key, value in stated.items()) or None
 
 

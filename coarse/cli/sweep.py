@@ -12,17 +12,8 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from coarse.cli.options import (
-    MACHINE_HELP,
-    OWN_MODEL_HELP,
-    TRACE_HELP,
-    Asked,
-    Intervals,
-    Samples,
-    require_seed,
-    stated_keys,
-    with_options,
-)
+from coarse.cli.fields import Asked, with_options
+from coarse.cli.options import MACHINE_HELP, OWN_MODEL_HELP, TRACE_HELP, Intervals, Samples, require_seed, stated_keys
 from coarse.cli.own_mode import OWN_MODE
 from coarse.cli.own_model.source import is_traced
 from coarse.cli.progress import shown_tasks

@@ -49,6 +49,8 @@ class DeviceLink:
         """Clock by which what the job does is timed; `clock` is for waits that last too long."""
         self.pace = 1.0
         """Seconds of `job_clock` for each that passes here."""
+        self.point: Callable[[str], None] | None = None
+        """Told of the points of a training step that an emulated job names its compute by; None in a live one."""
         self.lock = threading.RLock()
         self.stall_timeout_s = stall_timeout_s
         self.reduced_bytes = 0

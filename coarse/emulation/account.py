@@ -9,11 +9,14 @@ from pathlib import Path
 from statistics import fmean, quantiles
 from typing import Any, NamedTuple
 
+from coarse.emulation.compute import Stretches
 from coarse.emulation.fabric import FabricReport
 from coarse.protocol.config import EmulateSettings
 
 ALLOWED_LATE_SHARE = 0.01
-"""Of all transfers; above it the links were not what they claim to be, and there is no result."""
+"""Share of all transfers; above it the links were not what they claim to be, and there is no result."""
+ALLOWED_MISSING_SHARE = 0.05
+"""Share of a run's compute in stretches that a file of compute times lacks; above it there is no result."""
 RUN_FILE = "run.json"
 
 
@@ -24,7 +27,7 @@ class Push(NamedTuple):
     computed_s: float
     waited_s: float
     left_s: float
-    """When its last wait before ended."""
+    """End of its last wait before."""
     name: str
     num_elements: int
     dtype: int
@@ -33,12 +36,23 @@ class Push(NamedTuple):
     """True if the workers sum it themselves."""
 
 
-class WorkerLog:
-    """Pushes of one worker, kept until it leaves."""
+class Logged(NamedTuple):
+    """One worker's log."""
 
-    def __init__(self, path: Path) -> None:
+    pushes: list[Push]
+    stretches_s: dict[str, list[float]]
+    """See Stretches.measured_s."""
+    missing_s: float
+    first_missing: str
+
+
+class WorkerLog:
+    """Pushes and stretches of one worker, kept until it leaves."""
+
+    def __init__(self, path: Path, stretches: Stretches) -> None:
         self._path = path
         self._pushes: list[Push] = []
+        self._stretches = stretches
 
     def note(self, push: Push) -> None:
         """A push begins."""
@@ -47,7 +61,9 @@ class WorkerLog:
     def write(self) -> None:
         """Write all of them, whole or not at all; the worker leaves."""
         unfinished = self._path.with_suffix(".part")
-        unfinished.write_text(json.dumps(self._pushes))
+        stretches = self._stretches
+        logged = Logged(self._pushes, stretches.measured_s, stretches.missing_s, stretches.first_missing)
+        unfinished.write_text(json.dumps(logged))
         unfinished.rename(self._path)
 
 
@@ -77,17 +93,18 @@ class Iteration(NamedTuple):
     """Those before that wait."""
 
 
-def read_logs(paths: Sequence[Path]) -> list[list[Push]]:
-    """Return each worker's pushes, in order."""
-    return [[Push(*row) for row in json.loads(path.read_text())] for path in paths]
+def read_logs(paths: Sequence[Path]) -> list[Logged]:
+    """Return each worker's log."""
+    logs = [Logged(*json.loads(path.read_text())) for path in paths]
+    return [log._replace(pushes=[Push(*row) for row in log.pushes]) for log in logs]
 
 
-def iterations_of(logs: Sequence[Sequence[Push]]) -> list[Iteration]:
+def iterations_of(logs: Sequence[Logged]) -> list[Iteration]:
     """Return the iterations of the later half of the run, in which a job has measured and decided what it will.
 
     An iteration goes from one push to the next of the name that is pushed most often then, the first such.
     """
-    later = [log[len(log) // 2 :] for log in logs]
+    later = [log.pushes[len(log.pushes) // 2 :] for log in logs]
     counts = Counter(push.name for push in later[0])
     if not counts:
         return []
@@ -123,6 +140,11 @@ class TrainingReport:
     num_workers: int
     compute_scale: float
     is_scale_measured: bool
+    compute_file: str | None = None
+    """Times of compute that count instead."""
+    missing_share: float = 0.0
+    """Share of the workers' compute in stretches that the file lacks."""
+    first_missing: str = ""
     iterations: tuple[Iteration, ...]
     """Those of the later half of the run."""
     num_transfers: int
@@ -146,6 +168,13 @@ class TrainingReport:
                 *lines,
                 f"coarse: {share} their emulated time had passed, and at most {ALLOWED_LATE_SHARE:.0%} may be; no "
                 "result. The training itself is complete and right",
+            ))  # fmt: skip
+        if self.missing_share > ALLOWED_MISSING_SHARE:
+            return "\n".join((
+                *lines,
+                f"coarse: {self.missing_share:.1%} of the compute lies in stretches that the file lacks, first "
+                f"{self.first_missing!r}, and at most {ALLOWED_MISSING_SHARE:.0%} may; no result. The training itself "
+                "is complete and right; save the times of this job by --save-compute, or leave out --compute",
             ))  # fmt: skip
         if not self.iterations:
             return "\n".join((*lines, "coarse: no name was pushed often enough to tell iterations apart"))
@@ -180,6 +209,8 @@ class TrainingReport:
         (folder / RUN_FILE).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
     def _pace(self) -> str:
+        if self.compute_file is not None:
+            return f"compute is as {self.compute_file} says"
         if not self.is_scale_measured:
             return f"compute is this core's CPU time over {self.compute_scale:g}, as stated"
         return (
@@ -195,10 +226,15 @@ class TrainingReport:
         return tenths[0], tenths[-1]
 
 
+def _missing_share(logs: Sequence[Logged]) -> float:
+    computed_s = sum(log.pushes[-1].computed_s for log in logs if log.pushes)
+    return sum(log.missing_s for log in logs) / computed_s if computed_s else 0.0
+
+
 def report_of(
     settings: EmulateSettings,
     scale: float,
-    logs: Sequence[Sequence[Push]],
+    logs: Sequence[Logged],
     fabric: FabricReport,
     link_names: Sequence[str],
     simulated: Callable[[Sequence[Iteration]], OwnStep | str] = lambda _: "",
@@ -210,7 +246,10 @@ def report_of(
         machine=settings.machine,
         num_workers=len(logs),
         compute_scale=scale,
-        is_scale_measured=settings.compute_scale is None,
+        is_scale_measured=settings.compute_scale is None and settings.compute is None,
+        compute_file=settings.compute,
+        missing_share=_missing_share(logs),
+        first_missing=next((log.first_missing for log in logs if log.first_missing), ""),
         iterations=iterations,
         num_transfers=fabric.num_transfers,
         num_late=fabric.num_late,

@@ -1,18 +1,20 @@
-"""What a worker computes, in emulated seconds: this core's CPU time over a scale.
+"""Compute of a worker in emulated seconds: this core's CPU time over a scale, or the times of a file.
 
-CPU time of a process hardly moves where others want the same cores, and wall time does. What coarse itself does on
-behalf of a call is left out.
+CPU time of a process hardly moves where others want the same cores, and wall time does. Time within coarse's own calls
+is left out.
 """
 
 import time
 
 import numpy as np
 
+from coarse.emulation.compute_file import ComputeTimes, stretch
 from coarse.hardware.compute import PEAK_SHARE
 from coarse.hardware.machine import Accelerator
 
 _SIDE = 512
 _LEAST_CPU_S = 0.2
+_START = "start"
 
 
 class ComputeClock:
@@ -37,6 +39,46 @@ class ComputeClock:
     def start(self) -> None:
         """Begin a stretch."""
         self._mark_s = time.process_time()
+
+
+class Stretches:
+    """A worker's compute from one point to the next: measured, or as a file has it."""
+
+    def __init__(self, given: ComputeTimes | None) -> None:
+        """`given`: times of a file; None where all are measured."""
+        self.given = given
+        self.measured_s: dict[str, list[float]] = {}
+        """Emulated seconds of each pass, by stretch."""
+        self.missing_s = 0.0
+        """Seconds of stretches that the file lacks."""
+        self.first_missing = ""
+        self._since_s = 0.0
+        """Seconds measured since the last point."""
+        self._last = _START
+
+    def begin(self) -> None:
+        """The run begins: what came before has no time in it."""
+        self.measured_s = {}
+        self.missing_s, self.first_missing = 0.0, ""
+        self._since_s, self._last = 0.0, _START
+
+    def pass_time(self, measured_s: float, point: str | None) -> float:
+        """Take in seconds that were measured, up to a point if it has a name; return those that count now."""
+        self._since_s += measured_s
+        if point is None:
+            return measured_s if self.given is None else 0.0
+        last, since_s = self._last, self._since_s
+        name = stretch(last, point)
+        self._last, self._since_s = point, 0.0
+        if self.given is None:
+            self.measured_s.setdefault(name, []).append(since_s)
+            return measured_s
+        given_s = self.given.between_s(last, point)
+        if given_s is not None:
+            return given_s
+        self.missing_s += since_s
+        self.first_missing = self.first_missing or name
+        return since_s
 
 
 def flops_per_cpu_s() -> float:

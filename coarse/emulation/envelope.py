@@ -18,7 +18,7 @@ _DELIVERY = struct.Struct("<dBxH4x")
 
 
 class FabricPort(enum.IntEnum):
-    """What a submission takes: links, of which each sender has a port for each way; a processor; or other workers."""
+    """Needs of a submission: links, of which each sender has a port for each way; a processor; or other workers."""
 
     PUSH = 1
     PULL = 2

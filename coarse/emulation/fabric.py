@@ -59,7 +59,7 @@ class FabricModel:
         """Transfers of a pair that have not arrived."""
         self._parked: dict[_Pair, deque[_Parked]] = {}
         self._behind: dict[int, set[int]] = {}
-        """Of a record that was submitted, and not handed on: transfers that go before it."""
+        """Transfers that go before a record that was submitted and not handed on."""
         self._met: list[tuple[int, Submission]] = []
         """Workers that have come to a meeting."""
         self._num_workers = num_workers
@@ -151,7 +151,7 @@ class FabricModel:
                 self._engine.move(port, path, nbytes, arrived, priority=submission.priority)
 
     def _meet(self, peer: int, submission: Submission) -> None:
-        """All go on when the last has come."""
+        """Workers at one point: they go on when the last has come."""
         self._met.append((peer, submission))
         if len(self._met) == self._num_workers:
             met, self._met = self._met, []

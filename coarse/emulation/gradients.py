@@ -83,7 +83,7 @@ class GradientsOnGpu(Gradients):
 
 
 class WorkerSums:
-    """What workers sum themselves: each reads what all others contribute, in memory that all have mapped.
+    """Sums by the workers: each reads what all others contribute, in memory that all have mapped.
 
     [Note: two of each] A worker may be in its next iteration while another still reads. It cannot be in the one after
     that: there it would have waited for a sum to which the other has contributed. So contributions take turns at two

@@ -36,7 +36,7 @@ class Horizon:
         """`read` returns an endpoint's words."""
         self._read = read
         self._untaken: list[deque[float]] = [deque() for _ in range(num_endpoints)]
-        """By endpoint the times of deliveries that it has not taken in."""
+        """Times of deliveries that an endpoint has not taken in, by endpoint."""
         self._num_taken = [0] * num_endpoints
         self._listens = [True] * num_endpoints
         self._alive = set(range(num_endpoints))

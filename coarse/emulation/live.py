@@ -23,7 +23,8 @@ from coarse.client.handle import Handle
 from coarse.client.link import DeviceLink, Flight
 from coarse.client.protocol import ClientProtocol
 from coarse.emulation.account import Push, WorkerLog, read_logs, report_of
-from coarse.emulation.compute import ComputeClock, flops_per_cpu_s, scale_of
+from coarse.emulation.compute import ComputeClock, Stretches, flops_per_cpu_s, scale_of
+from coarse.emulation.compute_file import ComputeTimes, read_compute_times, write_compute_times
 from coarse.emulation.envelope import FabricPort
 from coarse.emulation.mailbox import EmulatedMailbox
 from coarse.emulation.own_step import own_step
@@ -59,24 +60,25 @@ _STALL_FACTOR = 10.0
 class WorkerClock:
     """The emulated clock of one worker's process: see [Note: own work]."""
 
-    def __init__(self, box: EmulatedMailbox, compute: ComputeClock) -> None:
+    def __init__(self, box: EmulatedMailbox, compute: ComputeClock, stretches: Stretches) -> None:
         self._box = box
         self._compute = compute
-        self.pace = 1.0 / compute.scale
+        self._stretches = stretches
+        self.pace = 1.0 / compute.scale if stretches.given is None else 0.0
         """Emulated seconds of compute for each that passes here."""
         self._depth = 0
         self.computed_s = self.waited_s = self.left_s = 0.0
 
     def now_s(self) -> float:
         """See Clock."""
-        return self._box.now_s + self._compute.peek()
+        return self._box.now_s + (self._compute.peek() if self._stretches.given is None else 0.0)
 
     @contextlib.contextmanager
-    def own_work(self) -> Iterator[None]:
-        """Within, what runs is coarse's and no compute."""
+    def own_work(self, point: str | None = None) -> Iterator[None]:
+        """Within, what runs is coarse's and no compute. `point`: name of the point at which compute has stopped."""
         self._depth += 1
         if self._depth == 1:
-            seconds = self._compute.stop()
+            seconds = self._stretches.pass_time(self._compute.stop(), point)
             self.computed_s += seconds
             self._box.now_s += seconds
         try:
@@ -87,10 +89,15 @@ class WorkerClock:
                 self._box.go_on_until(self._box.now_s)
                 self._compute.start()
 
+    def begin_run(self) -> None:
+        """Emulated time begins anew."""
+        self._stretches.begin()
+        self.computed_s = self.waited_s = 0.0
+
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
         """Within, this worker waits: the time that passes is no compute, and exposed."""
-        with self.own_work():
+        with self.own_work("wait"):
             began_s = self._box.now_s
             try:
                 yield
@@ -116,6 +123,7 @@ class EmulatedLink(DeviceLink):
         self._box = box
         self.worker_clock = self.job_clock = worker_clock
         self.pace = worker_clock.pace
+        self.point = self._pass_point
         self._log = log
         self._is_held = False
 
@@ -139,11 +147,15 @@ class EmulatedLink(DeviceLink):
         ended = _AllReduce(self, flight)
         itemsize = DType(descriptor.dtype).accumulator.itemsize
         nbytes = descriptor.num_elements * itemsize
-        with self.worker_clock.own_work(), self.lock:
+        with self.worker_clock.own_work(f"push {descriptor.name}"), self.lock:
             self.note(descriptor, is_workers=True)
             self._box.spend(FabricPort.ALL_REDUCE, nbytes, self.protocol.client, itemsize, ended.on_ended)
             self.ring_bells()
         return ended
+
+    def _pass_point(self, name: str) -> None:
+        with self.worker_clock.own_work(name):
+            pass
 
     def require_costs(self, what: str) -> None:
         """See DeviceLink: groups have none yet."""
@@ -176,6 +188,7 @@ class EmulatedLink(DeviceLink):
             self.ring_bells()
         self.wait_for(lambda: bool(met), None, "the other workers")
         self._box.begin_run()
+        self.worker_clock.begin_run()
 
     def catch_up(self) -> None:
         """Return once all that has happened by this worker's clock is here."""
@@ -232,7 +245,7 @@ class EmulatedClient(Client):
                 f"rank {self.protocol.client}: {descriptor.name!r} is on a GPU, and emulated runs compute on the CPU; "
                 "leave out --machine, or run the model on the CPU"
             )
-        with self.link.worker_clock.own_work():
+        with self.link.worker_clock.own_work(f"push {descriptor.name}"):
             self.link.note(descriptor, is_workers=False)
             return super().push_pull(descriptor, array, out, present=present, is_waited=is_waited)
 
@@ -266,6 +279,7 @@ class TrainingParts(EmulatedParts):
         assert config.emulate is not None
         self._settings: EmulateSettings = config.emulate
         self._scale = 1.0
+        self._times: ComputeTimes | None = None
         self._has_begun = False
         super().__init__(None, None, decide=None)
 
@@ -277,6 +291,9 @@ class TrainingParts(EmulatedParts):
         """See LiveParts: the configuration's; all on this host, and nobody in two roles."""
         partition = LiveParts.partition(self, world, hosts, config)
         made_by_all(world, lambda: _require_emulated(partition, hosts, config))
+        if self._settings.compute is not None:
+            path, accelerator = Path(self._settings.compute), machine_named(self._settings.machine).accelerator.name
+            self._times = made_by_all(world, lambda: read_compute_times(path, accelerator))
         return partition
 
     def placement(self, partition: PartitionTable, config: Config, strategy: Strategy) -> Placement:
@@ -297,9 +314,10 @@ class TrainingParts(EmulatedParts):
     def client(self, at: Opening, protocol: ClientProtocol, mailbox: Mailbox, share: NodeShare) -> Client:
         """See LiveParts."""
         assert isinstance(mailbox, EmulatedMailbox)
-        clock = WorkerClock(mailbox, ComputeClock(self._scale))
+        stretches = Stretches(self._times)
+        clock = WorkerClock(mailbox, ComputeClock(self._scale), stretches)
         stall_s = _STALL_FACTOR * at.config.stall_timeout_s
-        log = WorkerLog(_log_of(at.run, protocol.client))
+        log = WorkerLog(_log_of(at.run, protocol.client), stretches)
         link = EmulatedLink(protocol, at.placement, mailbox, at.clock, stall_s, clock, log)
         client = EmulatedClient(link, share.memories)
         client.before_leaving.append(log.write)
@@ -317,8 +335,8 @@ class TrainingParts(EmulatedParts):
         return facts
 
     def _settled_scale(self, at: Opening) -> float:
-        """As stated, or measured by the first rank; the same on all."""
-        scale = np.array([self._settings.compute_scale or 0.0])
+        """The scale as stated, or that of the file of compute times, or measured by the first rank; the same on all."""
+        scale = np.array([self._settings.compute_scale or (self._times.scale if self._times is not None else 0.0)])
         if at.world_rank == 0 and not scale[0]:
             scale[0] = scale_of(machine_named(self._settings.machine).accelerator, flops_per_cpu_s())
         at.world.Bcast(scale, root=0)
@@ -341,6 +359,10 @@ class TrainingParts(EmulatedParts):
         is_known = at.config.mode in BUILT_IN
         simulated = partial(own_step, self.job, num_workers=len(logs)) if is_known else lambda _: "a strategy of a file"
         report = report_of(self._settings, self._scale, logs, fabric, links, simulated)
+        if self._settings.save_compute is not None:
+            accelerator = machine_named(self._settings.machine).accelerator.name
+            measured = [log.stretches_s for log in logs]
+            write_compute_times(Path(self._settings.save_compute), accelerator, self._scale, measured)
         print(report.text(), flush=True)
         report.write(Path(self._settings.out))
 

@@ -62,7 +62,7 @@ class EmulatedMailbox(Mailbox):
         """Moments that are kept: see [Note: holds]."""
         self._publishing = threading.Lock()
         self._then: dict[int, Then] = {}
-        """By number, who waits for something that this endpoint has submitted."""
+        """Who waits, by number, for something that this endpoint has submitted."""
         self._num_spent = 0
         self.on_message: Callable[[FabricDelivery], None] | None = None
         """Takes what another device has sent."""
@@ -75,8 +75,8 @@ class EmulatedMailbox(Mailbox):
     # --- sending
 
     def send(self, peer: int, record: Record) -> None:
-        """As Mailbox.send; shards that are announced travel one by one, from and to where the key lies. A death is told
-        at once, past the fabric: time may stand still for it."""
+        """See Mailbox.send; shards that are announced travel one by one, from and to where the key lies. A death is
+        told at once, past the fabric: time may stand still for it."""
         if isinstance(record, Push) and record.present:
             client, device = record.client, self.places.device(record.key, record.client)
             for shard in range(record.first, record.last):
@@ -99,7 +99,7 @@ class EmulatedMailbox(Mailbox):
             self._submit(FabricPort.RECORD, 0, 0, 0, peer, encode(record))
 
     def send_to_all(self, record: Record) -> None:
-        """As Mailbox.send_to_all; the fabric is nobody to tell."""
+        """See Mailbox.send_to_all; the fabric is nobody to tell."""
         for peer in self._peers[:-1]:
             self.send(peer, record)
         self.ring_bells()
@@ -249,7 +249,7 @@ class EmulatedMailbox(Mailbox):
                 yield record
 
     def sleep(self, timeout_s: float) -> list[int]:
-        """As Mailbox.sleep, while emulated time goes on; FabricError once the fabric process has ended."""
+        """See Mailbox.sleep, while emulated time goes on; FabricError once the fabric process has ended."""
         self._publish(float("inf"), listens=True)
         return self._without_fabric(super().sleep(timeout_s))
 

@@ -1,6 +1,6 @@
 """The step that an emulated run has shown, as a job for the simulator: its buckets, at the times when they were there.
 
-What comes after the first wait of an iteration counts as forward: the optimizer's step and the data, too.
+All that comes after the first wait of an iteration counts as forward: the optimizer's step and the data, too.
 """
 
 from collections.abc import Sequence

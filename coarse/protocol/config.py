@@ -152,12 +152,25 @@ class EmulateSettings:
         low=math.ulp(0.0),
         wanted="a number above 0: how many times faster the accelerator computes than one core here",
     )] = None
+    compute: Annotated[str | None, Says(
+        "A file of compute times, which `save_compute` has written: they count instead of CPU time. So two runs are "
+        "equal, and modes are compared by the same compute.",
+    )] = None
+    save_compute: Annotated[str | None, Says(
+        "A file for the medians of this run's compute times.",
+    )] = None
     out: Annotated[str, Says(
         "The folder for what comes out.",
     )] = "results/emulated"
 
     def __post_init__(self) -> None:
         check(self)
+        if self.compute is not None and self.save_compute is not None:
+            raise ConfigError(
+                f"save_compute writes what is measured, and compute = {self.compute!r} measures nothing; give one of "
+                "the two",
+                key="save_compute",
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -81,7 +81,7 @@ class JobQuestion(JobOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class Question(JobQuestion):
-    """What somebody wants predicted: a job, its compute times, and what disturbs it."""
+    """A question to the simulator: a job, its compute times, and what disturbs it."""
 
     modes: Annotated[str | None, Says(
         "Modes with commas between; by default all that coarse has.",

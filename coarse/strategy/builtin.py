@@ -14,7 +14,6 @@ from coarse.strategy.dual_sync import IterationTimes, best_proxy_bytes, split_ke
 from coarse.strategy.plans import central, on_each_node, ring_of_all
 from coarse.strategy.rounds import By, Round, first_to_devices
 from coarse.strategy.routing import ProxyProfile, RoutingTable, derive_table, local_tables, proxy_for
-from coarse.strategy.split_search import best_round
 from coarse.strategy.strategy import Access, Strategy, View
 
 SMALLEST_BYTES = 4 * KIB
@@ -178,6 +177,8 @@ class Auto(Coarse):
     tries: ClassVar[bool] = True
 
     def decide(self, view: View) -> Round:
+        from coarse.strategy.split_search import best_round  # who decides needs it, and no memory device
+
         count, worth_s = len(view.nbytes), 0.0
         everything = first_to_devices(count, count)
         if view.least_gain:

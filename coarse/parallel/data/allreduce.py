@@ -6,6 +6,7 @@ from typing import Protocol
 
 import numpy as np
 
+from coarse.parallel.data.pass_timer import PassTimer
 from coarse.parallel.data.reducer import Flight, QueuedFlight, Rounds
 from coarse.protocol.dtypes import DType
 from coarse.protocol.records import Descriptor
@@ -43,13 +44,18 @@ class AllreduceReducer:
     that are started once more. So it never follows from which gradient came first.
     """
 
-    timer = None
     dual_sync = None
 
     def __init__(
-        self, stream: Stream, rank: int, count: Callable[[Descriptor], None], whose: str = 'mode "allreduce"'
+        self,
+        stream: Stream,
+        rank: int,
+        count: Callable[[Descriptor], None],
+        whose: str = 'mode "allreduce"',
+        timer: PassTimer | None = None,
     ) -> None:
         """`whose`: for people, what reduces buckets in order."""
+        self.timer = timer
         self._whose = whose
         self._stream = stream
         self._rank = rank

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from coarse.parallel.data.pass_timer import timer_of_points
 from coarse.parallel.data.reducer import DeviceReducer, Reducer, ReducerSource, may_share
 from coarse.parallel.data.sent import WiredReducer, in_turns
 from coarse.strategy.strategy import Strategy, require_lag
@@ -47,7 +48,7 @@ def _by_rounds(runtime: "Runtime", prefix: str, gpu: int | None, strategy: Strat
     """The reducer of a strategy without wires: several in turns, where sums come late."""
     client, turns = runtime.require_client(), range(lag + 1)
     if strategy.uses_devices and not times_rounds(runtime, strategy):
-        return in_turns([DeviceReducer(client) for _ in turns])
+        return in_turns([DeviceReducer(client, timer_of_points(client.link)) for _ in turns])
     from coarse.parallel.data.allreduce import AllreduceReducer  # what calls MPI, and what decides by simulation
     from coarse.parallel.data.allreduce_stream import AllreduceStream
     from coarse.parallel.data.dual import DualReducer
@@ -55,7 +56,9 @@ def _by_rounds(runtime: "Runtime", prefix: str, gpu: int | None, strategy: Strat
 
     stream = AllreduceStream(runtime.worker_comm, client.link, by_ring=runtime.config.worker_collective == "ring")
     if not strategy.uses_devices:
-        return in_turns([AllreduceReducer(stream, client.protocol.client, client.count_push) for _ in turns])
+        timer = timer_of_points(client.link)
+        rank, count = client.protocol.client, client.count_push
+        return in_turns([AllreduceReducer(stream, rank, count, timer=timer) for _ in turns])
     chooser = SplitChooser(runtime, stream, prefix, gpu, strategy)
     prefixes = [f"{prefix}late {turn}/" if turn else prefix for turn in turns]
     return in_turns([DualReducer(runtime, stream, chooser, each) for each in prefixes])

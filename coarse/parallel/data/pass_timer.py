@@ -1,8 +1,13 @@
 """When forward ends, when backward has gradients, and how long a whole step takes, of one worker."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from coarse.protocol.clock import Clock
+
+if TYPE_CHECKING:
+    from coarse.client.link import DeviceLink
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,11 +27,15 @@ class RoundTimes:
 class PassTimer:
     """Notes times in one round after the other, while it runs."""
 
-    def __init__(self, clock: Clock, pace: float = 1.0) -> None:
-        """`pace`: seconds of the clock for each that passes here."""
+    def __init__(self, clock: Clock, pace: float = 1.0, point: Callable[[str], None] | None = None) -> None:
+        """`pace`: seconds of the clock for each that passes here. `point`: told of the points of each round, timed or
+        not; the clock then stands still in between."""
         self._clock = clock
         self._pace = pace
-        self.is_running = False
+        self._point = point
+        self._is_forward = True
+        self.is_running = point is not None
+        """Whether anybody wants to know."""
         self._border_s = 0.0
         self._stepped_s: float | None = None
         self._first_s: float | None = None
@@ -42,23 +51,32 @@ class PassTimer:
 
     def on_stepped(self) -> None:
         """The optimizer has stepped."""
+        self._is_forward = True
+        if self._point is not None:
+            self._point("step")
         if self._first_s is None:
             self._stepped_s = self._clock.now_s()
 
     def on_gradient(self, ago_s: float = 0.0) -> None:
         """Backward has a gradient, and has had it for so long; what is said late counts when it was."""
+        if self._point is not None and self._is_forward:
+            self._point("backward")
+        self._is_forward = False
         since_s = self._border_s if self._stepped_s is None else self._stepped_s
         at_s = max(since_s, self._clock.now_s() - ago_s * self._pace)
         self._first_s = at_s if self._first_s is None else min(self._first_s, at_s)
         self._last_s = at_s if self._last_s is None else max(self._last_s, at_s)
 
     def on_bucket(self, index: int) -> None:
-        """A bucket is complete."""
+        """A bucket is complete, by the gradient that came last."""
+        if self._point is not None:
+            self._point(f"bucket {index}")
+            self.on_gradient()
         self._ready_s[index] = self._clock.now_s()
 
     def end_round(self, num_buckets: int) -> RoundTimes | None:
         """What the round took; None where no step, no gradient or not every bucket was seen."""
-        self.is_running = False
+        self.is_running = self._point is not None
         first_s, last_s, stepped_s = self._first_s, self._last_s, self._stepped_s
         if first_s is None or last_s is None or stepped_s is None or len(self._ready_s) != num_buckets:
             return None
@@ -69,3 +87,8 @@ class PassTimer:
             step_s=self._clock.now_s() - self._border_s,
             ready_s=tuple(max(0.0, at_s) for at_s in ready_s),
         )
+
+
+def timer_of_points(link: "DeviceLink") -> PassTimer | None:
+    """Return a timer for reducers that have none, where an emulated job is told of points; None in a live one."""
+    return None if link.point is None else PassTimer(link.job_clock, link.pace, link.point)

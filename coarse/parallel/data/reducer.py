@@ -134,9 +134,9 @@ class DeviceReducer:
     to devices and back, in place, by streams."""
 
     takes_gpus = True
-    timer: "PassTimer | None" = None
 
-    def __init__(self, client: "Client") -> None:
+    def __init__(self, client: "Client", timer: "PassTimer | None" = None) -> None:
+        self.timer = timer
         self._client = client
         self._buckets: list[tuple[Descriptor, np.ndarray]] = []
 

@@ -45,7 +45,7 @@ class SplitChooser:
         """`gpu`: where buckets are, if not in device memory. `strategy`: who decides, by default the job's."""
         self._strategy = strategy or runtime.strategy
         link = runtime.require_client().link
-        self.timer = PassTimer(link.job_clock, link.pace)
+        self.timer = PassTimer(link.job_clock, link.pace, link.point)
         self.dual_sync: DualSync | None = None
         self._runtime = runtime
         self._client = runtime.require_client()

@@ -2,6 +2,7 @@
 
 import json
 from functools import partial
+from statistics import median
 
 import pytest
 
@@ -123,6 +124,30 @@ def test_weights_are_those_of_a_live_run_to_the_bit_and_the_account_is_whole(mod
     assert "(emulated; " in done.stdout
 
 
+def test_runs_by_a_file_of_compute_times_are_equal_and_other_modes_compute_by_it_too(tmp_path):
+    times, runs = tmp_path / "step.json", {}
+    settings = f'save_compute = "{times}"'
+    for kind, mode, devices in (
+        ("saved", "coarse", 2), ("first", "coarse", 2), ("again", "coarse", 2), ("allreduce", "allreduce", 2),
+        ("dense", "dense", 1),
+    ):  # fmt: skip
+        folder = tmp_path / kind
+        done = emulated(
+            folder, "trained.py", tmp_path / "weights", devices=devices, settings=settings, COARSE_MODE=mode
+        )
+        assert done.returncode == 0, done.stderr
+        runs[kind] = (folder / RUN_FILE).read_text()
+        settings = f'compute = "{times}"'
+    assert runs["first"] == runs["again"] != runs["saved"]
+    found = {kind: json.loads(text) for kind, text in runs.items()}
+    shares = [found[kind]["missing_share"] for kind in ("first", "allreduce", "dense")]
+    assert shares == [0.0, pytest.approx(0.0, abs=0.05), pytest.approx(0.0, abs=0.05)]
+    computed_s = {kind: [row["compute_s"] for row in run["iterations"]] for kind, run in found.items()}
+    assert len(computed_s["first"]) > NUM_WORKERS
+    for mode in ("allreduce", "dense"):
+        assert median(computed_s[mode]) == pytest.approx(median(computed_s["first"]), rel=0.5)  # a small model
+
+
 def test_a_worker_that_is_killed_ends_the_job_and_is_named(tmp_path):
     done = emulated(tmp_path, "trained.py", tmp_path / "weights", DIES="1")
     assert done.returncode != 0
@@ -135,6 +160,8 @@ def test_a_worker_that_is_killed_ends_the_job_and_is_named(tmp_path):
     ({"machine": "cxl-cz121"}, "cxl-cz120"),
     ({"settings": "compute_scale = -1.0"}, "compute_scale must be a number above 0"),
     ({"settings": "nodes = 2"}, "network"),
+    ({"settings": 'compute = "/none.json"'}, "no compute times in /none.json"),
+    ({"settings": 'compute = "a", save_compute = "b"'}, "give one of the two"),
     ({"settings": "node = 2"}, "unknown key 'node'; did you mean nodes"),
     ({"COARSE_PARTITION": "both,both,both,both"}, "worker and memory device at once"),
 ])  # fmt: skip

@@ -1,5 +1,6 @@
 """The progress thread: order within lanes, lanes beside each other, and how failures reach who waits."""
 
+import contextlib
 import threading
 
 import pytest
@@ -28,6 +29,9 @@ class Link:
 
     def left_error(self, left, what):
         return DeadRankError(f"{what} needs {left}", rank=left[0])
+
+    def elsewhere(self):
+        return contextlib.nullcontext()
 
     def wait_until(self, is_done, timeout_s):
         if self.dead is not None and not is_done():

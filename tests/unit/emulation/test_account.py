@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from coarse.emulation.account import RUN_FILE, OwnStep, Push, WorkerLog, iterations_of, read_logs, report_of
+from coarse.emulation.compute import Stretches
 from coarse.emulation.fabric import FabricReport
 from coarse.protocol.config import EmulateSettings
 from coarse.protocol.dtypes import DType, Op
@@ -17,7 +18,7 @@ LINKS = ["a", "b", "c"]
 
 def log_of(path, *, num_steps, slow=1.0):
     """A worker whose steps compute for 2 s and wait for 1 s, after it has pushed a name often at the start."""
-    log = WorkerLog(path)
+    log = WorkerLog(path, Stretches(None))
     for number in range(3):
         log.note(push("measured", 0.1 * number, 0.0, 0.1 * number, 0.1 * number))
     for number in range(num_steps):
@@ -74,7 +75,7 @@ def test_more_than_a_hundredth_of_late_transfers_is_no_result(logs):
 
 
 def test_a_script_that_repeats_nothing_has_no_iterations(tmp_path):
-    log = WorkerLog(tmp_path / "0.json")
+    log = WorkerLog(tmp_path / "0.json", Stretches(None))
     log.note(push("once", 1.0, 0.0, 0.0, 0.0))
     log.write()
     text = report_of(SETTINGS, 50.0, read_logs([tmp_path / "0.json"]), FABRIC, LINKS).text()
@@ -85,3 +86,14 @@ def test_the_own_step_is_shown_beside_or_why_there_is_none(logs):
     shown = report_of(SETTINGS, 50.0, logs, FABRIC, LINKS, lambda rows: OwnStep(2.5, 3.0)).text()
     assert "2500 ms simulated, of the last iterations' own steps; emulated over simulated 1.200" in shown
     assert "not simulated: chance" in report_of(SETTINGS, 50.0, logs, FABRIC, LINKS, lambda rows: "chance").text()
+
+
+def test_compute_of_a_file_is_said_and_a_file_that_lacks_much_gives_no_result(logs):
+    settings = EmulateSettings(machine="cxl-cz120", compute="step.json")
+    few, many = ([log._replace(missing_s=seconds, first_missing="a -> b") for log in logs] for seconds in (0.5, 0.6))
+    text = report_of(settings, 50.0, few, FABRIC, LINKS).text()
+    assert "2 workers; compute is as step.json says" in text
+    assert "iteration 3000 ms" in text
+    text = report_of(settings, 50.0, many, FABRIC, LINKS).text()
+    assert "5.5% of the compute lies in stretches that the file lacks, first 'a -> b'" in text
+    assert "iteration 3000" not in text

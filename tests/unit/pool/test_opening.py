@@ -93,7 +93,7 @@ def test_too_many_devices_are_not_checked():
     ("settings", "said"),
     [
         ({"path": ""}, "path must be"),
-        ({"path": "x", "coherence": "some"}, "coherence must be 'hardware' or 'software' or 'checked', got 'some'"),
+        ({"path": "x", "coherence": "some"}, "coherence must be one of hardware, software, checked, got 'some'"),
         ({"path": "x", "ring_bytes": 10}, "ring_bytes must be a whole number of at least 4096"),
     ],
 )

@@ -48,3 +48,26 @@ def test_a_gradient_of_which_the_timer_hears_late_counts_when_it_was_there():
     times = times_of([(11, "stepped"), (15, "gradient1"), (15, "0"), *last])
     assert (times.forward_s, times.backward_s) == (3.0, 1.5)
     assert times.ready_s == (1.0, 4.0)
+
+
+def test_points_of_every_round_are_told_timed_or_not_and_a_clock_that_stands_still_between_them_will_do():
+    clock, points = VirtualClock(), []
+
+    def passed(point):
+        points.append(point)
+        clock.advance_to(clock.now_s() + 1.0)
+
+    timer = PassTimer(clock, 0.0, passed)
+    found = []
+    for is_timed in (False, True):
+        if is_timed:
+            timer.begin_round()
+        assert timer.is_running
+        timer.on_stepped()
+        for index in range(2):
+            timer.on_gradient(0.5)
+            timer.on_gradient()
+            timer.on_bucket(index)
+        found.append(timer.end_round(2))
+    assert points == ["step", "backward", "bucket 0", "bucket 1"] * 2
+    assert (found[1].forward_s, found[1].backward_s, found[1].ready_s) == (1.0, 2.0, (1.0, 2.0))

@@ -51,7 +51,7 @@ class Machine:
 
     def __init__(self, config, *, devices_s, workers_s):
         self.clock = VirtualClock()
-        self.link = SimpleNamespace(clock=self.clock, job_clock=self.clock, pace=1.0)
+        self.link = SimpleNamespace(clock=self.clock, job_clock=self.clock, pace=1.0, point=None)
         self.protocol = SimpleNamespace(epoch=1)
         self.strategy = strategy_of(config)
         self.decisions = Decisions(None, Cluster(worker_nodes=(0, 0), device_nodes=(0,), local_devices=(0, 0)))
