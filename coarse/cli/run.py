@@ -5,9 +5,10 @@ import os
 import shlex
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -41,6 +42,10 @@ _DEVICES_HELP = (
 _REPLACES_HELP = (
     "Backends of torch.distributed, such as gloo,nccl, in whose place coarse is taken where a script asks for them."
 )
+_MODES_HELP = (
+    "With --machine: some modes, such as coarse,allreduce,dense. The script runs in each by the same times of compute, "
+    "and they are printed and drawn beside each other."
+)
 _CLUSTER_HELP = (
     f"A cluster in a box: N nodes (at most {MOST_NODES}), each with M workers and with memory devices, as network "
     "namespaces of this machine. Needs root."
@@ -65,6 +70,7 @@ def run(
     mode: Annotated[
         str | None, typer.Option(help=f"Overrides the configuration's mode: {', '.join(BUILT_IN)}, {OWN_MODE}.")
     ] = None,
+    modes: Annotated[str | None, typer.Option(help=_MODES_HELP)] = None,
     policy: Annotated[str | None, typer.Option(help="Overrides the configuration's policy.")] = None,
     options: SetOptions = None,
     replaces: Annotated[str | None, typer.Option(metavar="BACKENDS", help=_REPLACES_HELP)] = None,
@@ -79,28 +85,28 @@ def run(
     """
     with wrong_input_ends_with_2():
         config_path = str(config.resolve()) if config else None
-        strategy = strategy_text(options, mode)
-        emulate = _emulated(asked)
-        configured = _configured(config_path, mode, policy, strategy, emulate)
-        _require_one_network(configured, cluster)
-        if not module:
-            require_no_script(configured.mode, script)
-        strategy_of(configured)
-        stated, default_devices = configured.partition, configured.launch.devices
         limit = _limit_of_links(rate, cluster, workers)
-        request = TrainingRun(
-            script=script,
-            is_module=module,
-            arguments=tuple(arguments or ()),
-            partition=chosen_partition(stated, workers, None if cluster else devices, default_devices),
-            mode=mode,
-            policy=policy,
-            strategy=strategy,
-            emulate=emulate,
-            is_emulated=configured.emulate is not None,
-            config_path=config_path,
-            replaces=replaces,
-        )
+
+        def requested(mode: str | None, asked: Asked, every: Sequence[str]) -> tuple[TrainingRun, Config]:
+            strategy, emulate = strategy_text(options, mode, every), _emulated(asked)
+            configured = _configured(config_path, mode, policy, strategy, emulate)
+            _require_one_network(configured, cluster)
+            if not module:
+                require_no_script(configured.mode, script)
+            strategy_of(configured)
+            stated = chosen_partition(
+                configured.partition, workers, None if cluster else devices, configured.launch.devices
+            )
+            return TrainingRun(
+                script=script, is_module=module, arguments=tuple(arguments or ()), partition=stated, mode=mode,
+                policy=policy, strategy=strategy, emulate=emulate, is_emulated=configured.emulate is not None,
+                config_path=config_path, replaces=replaces,
+            ), configured  # fmt: skip
+
+        if modes is not None:
+            _run_in_modes(modes, mode, asked, requested, dry_run=dry_run, verbose=verbose)
+        request, configured = requested(mode, asked, [mode or ""])
+        stated, default_devices = configured.partition, configured.launch.devices
         if "--help" in request.arguments and not dry_run:  # once, and not by each worker
             program = ("-m", script) if module else (script,)
             raise typer.Exit(subprocess.run([sys.executable, *program, *request.arguments], check=False).returncode)
@@ -134,6 +140,36 @@ def _limit_of_links(rate: str | None, cluster: str | None, workers: int | None) 
     if cluster is not None and workers is not None:
         raise ConfigError(f"--workers and --cluster {cluster} both say how many workers; leave out --workers")
     return None if rate is None else rate_from_text(rate)
+
+
+def _run_in_modes(
+    text: str,
+    mode: str | None,
+    asked: Asked,
+    requested: Callable[[str | None, Asked, Sequence[str]], tuple[TrainingRun, Config]],
+    *,
+    dry_run: bool,
+    verbose: bool,
+) -> NoReturn:
+    from coarse.cli.several_modes import modes_in, run_in
+
+    _, configured = requested(None, asked, text.split(","))
+    modes = modes_in(text, mode, configured)
+    requests = {each: requested(each, asked, modes) for each in modes}  # all are possible before any runs
+    if dry_run:
+        for request, _ in requests.values():
+            _show(shlex.join(request.argv()), dry_run=True, verbose=False)
+        raise typer.Exit(0)
+
+    def run_one(mode: str, asked: Asked) -> int:
+        request, _ = requested(mode, asked, modes)
+        try:
+            _run_here(request, dry_run=False, verbose=verbose)
+        except typer.Exit as ended:
+            return ended.exit_code
+        return 0
+
+    raise typer.Exit(run_in(modes, asked, configured, run_one))
 
 
 def _run_here(request: TrainingRun, *, dry_run: bool, verbose: bool) -> None:

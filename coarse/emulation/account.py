@@ -10,8 +10,9 @@ from statistics import fmean, quantiles
 from typing import Any, NamedTuple
 
 from coarse.emulation.compute import Stretches
+from coarse.emulation.compute_file import ComputeTimes
 from coarse.emulation.fabric import FabricReport
-from coarse.protocol.config import EmulateSettings
+from coarse.protocol.config import Config, EmulateSettings
 
 ALLOWED_LATE_SHARE = 0.01
 """Share of all transfers; above it the links were not what they claim to be, and there is no result."""
@@ -137,11 +138,15 @@ class TrainingReport:
     """The account of an emulated training (kind: emulated)."""
 
     machine: str
+    mode: str
+    policy: str
     num_workers: int
     compute_scale: float
     is_scale_measured: bool
     compute_file: str | None = None
     """Times of compute that count instead."""
+    compute_of: str = ""
+    """The program that had them."""
     missing_share: float = 0.0
     """Share of the workers' compute in stretches that the file lacks."""
     first_missing: str = ""
@@ -199,18 +204,39 @@ class TrainingReport:
         lines.append(f"coarse: {counted}; {self.num_transfers} transfers, {self.num_late} late")
         return "\n".join(lines)
 
+    @property
+    def has_result(self) -> bool:
+        """Whether the times mean anything."""
+        is_late = self.num_late > ALLOWED_LATE_SHARE * self.num_transfers
+        return bool(self.iterations) and not is_late and self.missing_share <= ALLOWED_MISSING_SHARE
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return what `coarse report` draws: one mode, means over workers; nothing without a result."""
+        if not self.has_result:
+            return []
+        seconds = {
+            "iteration_s": fmean(self.durations_s),
+            "compute_s": fmean(row.compute_s for row in self.iterations),
+            "exposed_s": fmean(row.exposed_s for row in self.iterations),
+            "idle_s": 0.0,
+        }
+        return [{"name": self.mode, "policy": self.policy, **seconds, "link_bytes": []}]
+
     def write(self, folder: Path) -> None:
-        """Write run.json."""
+        """Write run.json, which `coarse report` draws."""
         folder.mkdir(parents=True, exist_ok=True)
         plain = replace(self, iterations=(), simulated="")
         found: dict[str, Any] = {"kind": "emulated", **asdict(plain)}
         found["iterations"] = [row._replace(pushes=())._asdict() for row in self.iterations]
+        found["title"] = f"{self.num_workers} workers on {self.machine} (emulated)"
+        found["inputs"] = {"machine": self.machine, "compute": self._pace()}
+        found |= {"rows": self.rows(), "notes": [], "timelines": []}
         found["simulated"] = self.simulated if isinstance(self.simulated, str) else self.simulated._asdict()
         (folder / RUN_FILE).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
     def _pace(self) -> str:
         if self.compute_file is not None:
-            return f"compute is as {self.compute_file} says"
+            return f"compute is as {self.compute_file} has it of {self.compute_of!r}"
         if not self.is_scale_measured:
             return f"compute is this core's CPU time over {self.compute_scale:g}, as stated"
         return (
@@ -237,17 +263,23 @@ def report_of(
     logs: Sequence[Logged],
     fabric: FabricReport,
     link_names: Sequence[str],
-    simulated: Callable[[Sequence[Iteration]], OwnStep | str] = lambda _: "",
+    simulated: Callable[[Sequence[Iteration]], OwnStep | str],
+    config: Config,
+    times: ComputeTimes | None = None,
 ) -> TrainingReport:
-    """Return the account of a run from its workers' logs and the fabric's; `simulated` gives its own step's."""
+    """Return the account of a run from its workers' logs and the fabric's; `simulated` gives its own step's, and
+    `times` are those that counted instead of CPU time."""
     iterations = tuple(iterations_of(logs))
     named = zip(link_names, fabric.link_bytes, strict=True)
     return TrainingReport(
         machine=settings.machine,
+        mode=config.mode,
+        policy=config.policy if config.mode == "coarse" else "",
         num_workers=len(logs),
         compute_scale=scale,
         is_scale_measured=settings.compute_scale is None and settings.compute is None,
         compute_file=settings.compute,
+        compute_of=times.script if times is not None else "",
         missing_share=_missing_share(logs),
         first_missing=next((log.first_missing for log in logs if log.first_missing), ""),
         iterations=iterations,

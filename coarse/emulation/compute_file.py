@@ -7,6 +7,8 @@ by one file are equal.
 
 import json
 import math
+import shlex
+import sys
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -22,6 +24,8 @@ _TO = " -> "
 class ComputeTimes(NamedTuple):
     """A file's contents."""
 
+    script: str
+    """The program whose compute it is, and its arguments."""
     accelerator: str
     """Name of the machine's accelerator, whose seconds these are."""
     scale: float
@@ -43,15 +47,21 @@ def stretch(last: str, point: str) -> str:
     return f"{last}{_TO}{point}"
 
 
-def read_compute_times(path: Path, accelerator: str | None = None) -> ComputeTimes:
+def own_script() -> str:
+    """Return what this process runs, as files of compute times say it."""
+    return shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+
+
+def read_compute_times(path: Path, accelerator: str | None = None, script: str | None = None) -> ComputeTimes:
     """Return what a file holds.
 
     Args:
         path: The file.
         accelerator: Name of the one that the job is emulated with; None for any.
+        script: The program that is run, with arguments or without; None for any.
 
     Raises:
-        ConfigError: there is no such file, it holds something else, or times of another accelerator.
+        ConfigError: there is no such file, it holds something else, or times of another accelerator or program.
     """
     try:
         read: Any = json.loads(path.read_text(encoding="utf-8"))
@@ -65,6 +75,8 @@ def read_compute_times(path: Path, accelerator: str | None = None) -> ComputeTim
         raise _refusal(path, f'its "kind" is not "{_KIND}"')
     fields: list[Any] = [read.get(key) for key in ComputeTimes._fields]
     times = ComputeTimes(*fields)
+    if not isinstance(times.script, str) or not times.script:
+        raise _refusal(path, 'it lacks the name of a "script"')
     if not isinstance(times.accelerator, str) or not _is_time(times.scale) or not times.scale:
         raise _refusal(path, 'it lacks the name of an "accelerator", or a "scale" above 0')
     for key in ("stretches_s", "points_s"):
@@ -74,6 +86,12 @@ def read_compute_times(path: Path, accelerator: str | None = None) -> ComputeTim
         for name, seconds in found.items():
             if not _is_time(seconds):
                 raise _refusal(path, f"{name!r} takes {seconds!r}, and seconds from 0 were wanted")
+    if script is not None and _program(times.script) != _program(script):
+        raise ConfigError(
+            f"{path} has times of {_program(times.script)}, and this is {_program(script)}; save its own by "
+            "--save-compute",
+            key="compute",
+        )
     if accelerator is not None and times.accelerator != accelerator:
         raise ConfigError(
             f"{path} has times of {times.accelerator}, and the machine's accelerator is {accelerator}; save some for "
@@ -84,12 +102,13 @@ def read_compute_times(path: Path, accelerator: str | None = None) -> ComputeTim
 
 
 def write_compute_times(
-    path: Path, accelerator: str, scale: float, workers: Iterable[Mapping[str, list[float]]]
+    path: Path, script: str, accelerator: str, scale: float, workers: Iterable[Mapping[str, list[float]]]
 ) -> None:
     """Write the medians of what workers have measured, whole or not at all.
 
     Args:
         path: The file.
+        script: See ComputeTimes.
         accelerator: Name of the machine's.
         scale: How many times faster than a core here it was taken to compute.
         workers: Of each worker, by stretch, the emulated seconds of each of its passes.
@@ -102,6 +121,7 @@ def write_compute_times(
             points[name.rpartition(_TO)[2]] += measured
     found = {
         "kind": _KIND,
+        "script": script,
         "accelerator": accelerator,
         "scale": scale,
         "stretches_s": {name: median(measured) for name, measured in stretches.items()},
@@ -111,6 +131,11 @@ def write_compute_times(
     unfinished = path.with_name(path.name + ".part")
     unfinished.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     unfinished.rename(path)
+
+
+def _program(script: str) -> str:
+    """The program without its arguments."""
+    return next(iter(shlex.split(script)), "")
 
 
 def _is_time(value: object) -> bool:

@@ -24,7 +24,7 @@ from coarse.client.link import DeviceLink, Flight
 from coarse.client.protocol import ClientProtocol
 from coarse.emulation.account import Push, WorkerLog, read_logs, report_of
 from coarse.emulation.compute import ComputeClock, Stretches, flops_per_cpu_s, scale_of
-from coarse.emulation.compute_file import ComputeTimes, read_compute_times, write_compute_times
+from coarse.emulation.compute_file import ComputeTimes, own_script, read_compute_times, write_compute_times
 from coarse.emulation.envelope import FabricPort
 from coarse.emulation.mailbox import EmulatedMailbox
 from coarse.emulation.own_step import own_step
@@ -293,7 +293,8 @@ class TrainingParts(EmulatedParts):
         made_by_all(world, lambda: _require_emulated(partition, hosts, config))
         if self._settings.compute is not None:
             path, accelerator = Path(self._settings.compute), machine_named(self._settings.machine).accelerator.name
-            self._times = made_by_all(world, lambda: read_compute_times(path, accelerator))
+            script = own_script() if world.Get_rank() in partition.workers else None
+            self._times = made_by_all(world, lambda: read_compute_times(path, accelerator, script))
         return partition
 
     def placement(self, partition: PartitionTable, config: Config, strategy: Strategy) -> Placement:
@@ -358,11 +359,11 @@ class TrainingParts(EmulatedParts):
         links = [link.name for link in self.job.site.links]
         is_known = at.config.mode in BUILT_IN
         simulated = partial(own_step, self.job, num_workers=len(logs)) if is_known else lambda _: "a strategy of a file"
-        report = report_of(self._settings, self._scale, logs, fabric, links, simulated)
+        report = report_of(self._settings, self._scale, logs, fabric, links, simulated, at.config, self._times)
         if self._settings.save_compute is not None:
             accelerator = machine_named(self._settings.machine).accelerator.name
             measured = [log.stretches_s for log in logs]
-            write_compute_times(Path(self._settings.save_compute), accelerator, self._scale, measured)
+            write_compute_times(Path(self._settings.save_compute), own_script(), accelerator, self._scale, measured)
         print(report.text(), flush=True)
         report.write(Path(self._settings.out))
 

@@ -103,12 +103,15 @@ def require_classes(texts: Iterable[str], modes: Iterable[str]) -> None:
             )
 
 
-def strategy_text(texts: Sequence[str] | None, mode: str | None) -> str | None:
-    """Return what texts such as "every=8" state as COARSE_STRATEGY has it; None without texts."""
+def strategy_text(texts: Sequence[str] | None, mode: str | None, modes: Sequence[str] | None = None) -> str | None:
+    """Return what texts such as "every=8" state as COARSE_STRATEGY has it; None without texts. `modes` are all that
+    they may be for."""
     if not texts:
         return None
-    require_classes(texts, [mode or ""])
+    require_classes(texts, modes or [mode or ""])
     options = options_from(texts, mode or "")
+    if modes is not None and len(modes) > 1 and (mode is None or mode in BUILT_IN):
+        return None
     return ", ".join(f"{name} = {json.dumps(value)}" for name, value in options.items())
 
 

@@ -1,11 +1,15 @@
 """Scripts that train on a machine that is not here: their times, their bits, and what is refused."""
 
 import json
+import os
+import subprocess
+import sys
 from functools import partial
 from statistics import median
 
 import pytest
 
+from coarse.cli.report.run import read_run
 from coarse.emulation.account import RUN_FILE
 from coarse.hardware.presets import load_preset
 from coarse.protocol.dtypes import DType, Op
@@ -146,6 +150,24 @@ def test_runs_by_a_file_of_compute_times_are_equal_and_other_modes_compute_by_it
     assert len(computed_s["first"]) > NUM_WORKERS
     for mode in ("allreduce", "dense"):
         assert median(computed_s[mode]) == pytest.approx(median(computed_s["first"]), rel=0.5)  # a small model
+
+
+def test_modes_are_compared_by_the_same_times_of_compute(tmp_path):
+    command = [
+        sys.executable, "-m", "coarse", "run", "--machine", "cxl-cz120", "--modes", "coarse,allreduce", "--out",
+        str(tmp_path / "out"), str(HERE / "trained.py"), str(tmp_path / "weights"),
+    ]  # fmt: skip
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=120, check=True, cwd=tmp_path,
+        env={**os.environ, "COARSE_POLICY": "devices"},
+    )  # fmt: skip
+    compared = read_run(tmp_path / "out")
+    assert [(row.name, row.policy) for row in compared.results] == [("coarse", "devices"), ("allreduce", "")]
+    assert all(row.iteration_s == pytest.approx(row.compute_s + row.exposed_s) for row in compared.results)
+    for mode in ("coarse", "allreduce"):
+        assert json.loads((tmp_path / "out" / mode / RUN_FILE).read_text())["compute_of"].startswith("trained.py")
+    assert "speed-up over coarse" in done.stdout
+    assert (tmp_path / "out" / "comparison.png").stat().st_size > 0
 
 
 def test_a_worker_that_is_killed_ends_the_job_and_is_named(tmp_path):

@@ -202,3 +202,26 @@ def test_a_run_by_the_mpirun_of_another_mpi_is_refused_with_what_it_is(folder, m
     status, output = status_with(folder, "2:2", "run", "--dry-run", "train.py")
     assert status == 2
     assert f"{mpirun} belongs to Open MPI 4.1.8" in output
+
+
+@pytest.mark.parametrize(("options", "said"), [
+    (("--modes", "coarse,dense"), "give --machine too"),
+    (("--machine", "cxl-cz120", "--modes", "coarse", "--mode", "dense"), "give one of the two"),
+    (("--machine", "cxl-cz120", "--modes", "coarse", "--save-compute", "a"), "leave out --save-compute"),
+    (("--machine", "cxl-cz120", "--modes", "coarse,dens"), "dens"),
+    (("--machine", "cxl-cz120", "--save-compute", "a", "--compute", "b"), "give one of the two"),
+    (("--machine", "cxl-cz120", "--cluster", "2x2"), "give one of the two"),
+])  # fmt: skip
+def test_options_of_an_emulated_run_that_do_not_go_together_are_refused(folder, monkeypatch, options, said):
+    monkeypatch.setenv("COLUMNS", "1000")
+    done = CliRunner().invoke(run.app, ["--dry-run", *options, "train.py"])
+    assert done.exit_code == 2
+    assert said in done.output
+
+
+def test_modes_of_an_emulated_run_are_as_many_lines(folder):
+    done = CliRunner().invoke(
+        run.app, ["--dry-run", "--machine", "cxl-cz120", "--modes", "coarse,allreduce", "train.py"]
+    )
+    assert done.exit_code == 0
+    assert re.findall(r"COARSE_MODE=(\w+)", done.output) == ["coarse", "allreduce"]

@@ -5,10 +5,12 @@ from dataclasses import replace
 
 import pytest
 
+from coarse.cli.report.run import read_run
 from coarse.emulation.account import RUN_FILE, OwnStep, Push, WorkerLog, iterations_of, read_logs, report_of
 from coarse.emulation.compute import Stretches
+from coarse.emulation.compute_file import ComputeTimes
 from coarse.emulation.fabric import FabricReport
-from coarse.protocol.config import EmulateSettings
+from coarse.protocol.config import Config, EmulateSettings
 from coarse.protocol.dtypes import DType, Op
 
 SETTINGS = EmulateSettings(machine="cxl-cz120", compute_scale=50.0)
@@ -32,6 +34,12 @@ def push(name, at_s, computed_s, waited_s, left_s):
     return Push(at_s, computed_s, waited_s, left_s, name, 10, int(DType.FLOAT32), int(Op.AVERAGE), False)
 
 
+def report_on(logs, *, settings=SETTINGS, fabric=FABRIC, simulated=lambda rows: "", times=None):
+    """The account of a job in mode coarse."""
+    scale = settings.compute_scale or 47.123
+    return report_of(settings, scale, logs, fabric, LINKS, simulated, Config(), times)
+
+
 @pytest.fixture
 def logs(tmp_path):
     """Two workers' logs, as they were written and read."""
@@ -51,7 +59,7 @@ def test_an_iteration_goes_from_one_push_to_the_next_of_a_name_and_what_came_bef
 
 
 def test_the_account_has_means_and_spread_and_the_links_in_order_of_their_bytes(logs, tmp_path):
-    report = report_of(SETTINGS, 50.0, logs, FABRIC, LINKS)
+    report = report_on(logs)
     text = report.text()
     assert "emulated on cxl-cz120: 2 workers; compute is this core's CPU time over 50, as stated" in text
     assert "iteration 3000 ms, compute 2000 ms, exposed 1000 ms (emulated; 3000, 3000 ms" in text
@@ -60,40 +68,46 @@ def test_the_account_has_means_and_spread_and_the_links_in_order_of_their_bytes(
     run = json.loads((tmp_path / "new" / "out" / RUN_FILE).read_text())
     assert (run["kind"], run["link_bytes"]) == ("emulated", [["c", 30.0], ["a", 10.0]])
     assert run["iterations"][0] == report.iterations[0]._asdict() | {"pushes": []}
+    drawn = read_run(tmp_path / "new" / "out")
+    assert drawn.kind == "emulated"
+    (row,) = drawn.results
+    assert (row.name, row.policy, row.iteration_s, row.exposed_s) == ("coarse", "auto", 3.0, 1.0)
 
 
 def test_a_scale_that_was_measured_is_called_an_assumption(logs):
-    report = report_of(replace(SETTINGS, compute_scale=None), 47.123, logs, FABRIC, LINKS)
+    report = report_on(logs, settings=replace(SETTINGS, compute_scale=None))
     assert "over 47.1 (an assumption: 0.3 of the accelerator's peak" in report.text()
 
 
 def test_more_than_a_hundredth_of_late_transfers_is_no_result(logs):
-    report = report_of(SETTINGS, 50.0, logs, FABRIC._replace(num_late=3), LINKS)
+    report = report_on(logs, fabric=FABRIC._replace(num_late=3))
     assert "1.5% of 200 transfers were submitted after their emulated time had passed" in report.text()
+    assert report.rows() == []
     assert "iteration" not in report.text()
-    assert "iteration" in report_of(SETTINGS, 50.0, logs, FABRIC._replace(num_late=2), LINKS).text()
+    assert "iteration" in report_on(logs, fabric=FABRIC._replace(num_late=2)).text()
 
 
 def test_a_script_that_repeats_nothing_has_no_iterations(tmp_path):
     log = WorkerLog(tmp_path / "0.json", Stretches(None))
     log.note(push("once", 1.0, 0.0, 0.0, 0.0))
     log.write()
-    text = report_of(SETTINGS, 50.0, read_logs([tmp_path / "0.json"]), FABRIC, LINKS).text()
+    text = report_on(read_logs([tmp_path / "0.json"])).text()
     assert "no name was pushed often enough" in text
 
 
 def test_the_own_step_is_shown_beside_or_why_there_is_none(logs):
-    shown = report_of(SETTINGS, 50.0, logs, FABRIC, LINKS, lambda rows: OwnStep(2.5, 3.0)).text()
+    shown = report_on(logs, simulated=lambda rows: OwnStep(2.5, 3.0)).text()
     assert "2500 ms simulated, of the last iterations' own steps; emulated over simulated 1.200" in shown
-    assert "not simulated: chance" in report_of(SETTINGS, 50.0, logs, FABRIC, LINKS, lambda rows: "chance").text()
+    assert "not simulated: chance" in report_on(logs, simulated=lambda rows: "chance").text()
 
 
 def test_compute_of_a_file_is_said_and_a_file_that_lacks_much_gives_no_result(logs):
     settings = EmulateSettings(machine="cxl-cz120", compute="step.json")
     few, many = ([log._replace(missing_s=seconds, first_missing="a -> b") for log in logs] for seconds in (0.5, 0.6))
-    text = report_of(settings, 50.0, few, FABRIC, LINKS).text()
-    assert "2 workers; compute is as step.json says" in text
+    times = ComputeTimes("train.py", "A40", 50.0, {}, {})
+    text = report_on(few, settings=settings, times=times).text()
+    assert "2 workers; compute is as step.json has it of 'train.py'" in text
     assert "iteration 3000 ms" in text
-    text = report_of(settings, 50.0, many, FABRIC, LINKS).text()
+    text = report_on(many, settings=settings).text()
     assert "5.5% of the compute lies in stretches that the file lacks, first 'a -> b'" in text
     assert "iteration 3000" not in text

@@ -48,7 +48,7 @@ def test_stretches_go_from_one_named_point_to_the_next_whatever_lies_between():
 
 def test_times_of_a_file_count_at_named_points_and_what_it_lacks_as_measured():
     times = {"start -> push a": 10.0, "push a -> wait": 0.0}
-    stretches = Stretches(ComputeTimes("A40", 50.0, times, {"push a": 20.0}))
+    stretches = Stretches(ComputeTimes("train.py", "A40", 50.0, times, {"push a": 20.0}))
     counted = [stretches.pass_time(*each) for each in ((1.0, None), (2.0, "push a"), (3.0, "wait"), (4.0, None))]
     assert counted == [0.0, 10.0, 0.0, 0.0]
     assert [stretches.pass_time(*each) for each in ((5.0, "b"), (6.0, "push a"), (7.0, "c"))] == [9.0, 20.0, 7.0]

@@ -1,0 +1,108 @@
+"""`coarse run --machine NAME --modes ...`: a script in one mode after the other, by the same times of compute."""
+
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from coarse.cli.fields import Asked
+from coarse.errors import ConfigError
+from coarse.protocol.config import Config, require_mode
+from coarse.strategy.named import mode_name
+
+TIMES_FILE = "compute.json"
+_MEASURED = "measured"
+_MEANS = ("iteration_s", "compute_s", "exposed_s")
+
+
+def modes_in(text: str, mode: str | None, configured: Config) -> list[str]:
+    """Return the modes of a list with commas; ConfigError where another option says the opposite."""
+    if mode is not None:
+        raise ConfigError(f"--modes {text} and --mode {mode} both say which mode; give one of the two", key="modes")
+    emulate = configured.emulate
+    if emulate is None:
+        raise ConfigError("--modes compares modes on a machine that is not here; give --machine too", key="modes")
+    if emulate.save_compute is not None:
+        raise ConfigError(f"--modes keeps its times of compute in {TIMES_FILE}; leave out --save-compute", key="modes")
+    modes = list(dict.fromkeys(part.strip() for part in text.split(",")))
+    for each in modes:
+        require_mode(each)
+    return modes
+
+
+def run_in(modes: Sequence[str], asked: Asked, configured: Config, run: Callable[[str, Asked], int]) -> int:
+    """Run a script once in the first mode for its times of compute, where no file has them, and then in each by these.
+
+    Args:
+        modes: Some.
+        asked: Settings of [emulate] that the command line states.
+        configured: With those of all sources.
+        run: Runs the script in a mode by settings, and returns the status.
+
+    Returns:
+        The first status that is not 0, else 0; then the modes have been printed and drawn beside each other.
+    """
+    assert configured.emulate is not None
+    folder, times = Path(configured.emulate.out), configured.emulate.compute
+    if times is None:
+        times = str((folder / TIMES_FILE).absolute())
+        _announce(f"mode {modes[0]}, for the times of compute")
+        if status := run(modes[0], {**asked, "save_compute": times, "out": str(folder / _MEASURED)}):
+            return status
+    for number, mode in enumerate(modes):
+        _announce(f"mode {mode} ({number + 1} of {len(modes)})")
+        if status := run(mode, {**asked, "compute": times, "out": str(folder / mode_name(mode))}):
+            return status
+    _show(modes, folder)
+    return 0
+
+
+def _announce(what: str) -> None:
+    print(f"coarse: {what}", file=sys.stderr, flush=True)
+
+
+def _show(modes: Sequence[str], folder: Path) -> None:
+    from rich.console import Console
+
+    from coarse.cli.report.command import show  # which draws, and takes its time
+    from coarse.cli.report.run import Result, Run, write_run
+
+    documents = {mode_name(mode): json.loads((folder / mode_name(mode) / "run.json").read_text()) for mode in modes}
+    without = [name for name, document in documents.items() if not document["rows"]]
+    compared = {name: document for name, document in documents.items() if document["rows"]}
+    if not compared:
+        return
+    counts = {name: len(_of_workers(document)) for name, document in compared.items()}
+    count = min(counts.values())
+    results = []
+    for name, document in compared.items():
+        last = _of_workers(document)[-count:]
+        iteration_s, compute_s, exposed_s = (fmean(row[key] for rows in last for row in rows) for key in _MEANS)
+        results.append(
+            Result(
+                name=name, policy=document["rows"][0]["policy"], iteration_s=iteration_s, compute_s=compute_s,
+                exposed_s=exposed_s, idle_s=0.0,
+            )
+        )  # fmt: skip
+    first = next(iter(compared.values()))
+    run = Run(
+        kind=first["kind"],
+        title=f"{first['title']}, the last {count} iterations",
+        inputs=first["inputs"],
+        results=tuple(results),
+        timelines=(),
+        notes=tuple(f"Left out {name}: its run has no result." for name in without),
+    )
+    write_run(run, folder)
+    show(run, folder, Console())
+
+
+def _of_workers(document: Mapping[str, Any]) -> list[tuple[dict[str, float], ...]]:
+    """Iterations of all workers, one after the other, as far as all have them."""
+    by_worker: dict[int, list[dict[str, float]]] = {}
+    for row in document["iterations"]:
+        by_worker.setdefault(row["worker"], []).append({**row, "iteration_s": row["end_s"] - row["begin_s"]})
+    count = min(map(len, by_worker.values()))
+    return list(zip(*(rows[-count:] for rows in by_worker.values()), strict=True))
