@@ -14,6 +14,7 @@ from coarse.strategy.named import mode_name
 
 TIMES_FILE = "compute.json"
 _MEASURED = "measured"
+_ACCOUNT = "run.json"
 _MEANS = ("iteration_s", "compute_s", "exposed_s")
 
 
@@ -48,42 +49,55 @@ def run_in(modes: Sequence[str], asked: Asked, configured: Config, run: Callable
     folder, times = Path(configured.emulate.out), configured.emulate.compute
     if times is None:
         times = str((folder / TIMES_FILE).absolute())
+        Path(times).unlink(missing_ok=True)
         _announce(f"mode {modes[0]}, for the times of compute")
         if status := run(modes[0], {**asked, "save_compute": times, "out": str(folder / _MEASURED)}):
             return status
-    for number, mode in enumerate(modes):
+        _require_written(Path(times), modes[0])
+    accounts = {mode: folder / _folder_of(mode) / _ACCOUNT for mode in modes}
+    for number, (mode, account) in enumerate(accounts.items()):
+        account.unlink(missing_ok=True)
         _announce(f"mode {mode} ({number + 1} of {len(modes)})")
-        if status := run(mode, {**asked, "compute": times, "out": str(folder / mode_name(mode))}):
+        if status := run(mode, {**asked, "compute": times, "out": str(account.parent)}):
             return status
-    _show(modes, folder)
+        _require_written(account, mode)
+    _show({mode: json.loads(account.read_text(encoding="utf-8")) for mode, account in accounts.items()}, folder)
     return 0
+
+
+def _folder_of(mode: str) -> str:
+    return mode.replace("/", "-").replace(":", "-")
+
+
+def _require_written(path: Path, mode: str) -> None:
+    """ConfigError where a run that ended well has left no file: one of an earlier run is not taken for it."""
+    if not path.exists():
+        raise ConfigError(f"mode {mode}: the script has ended and {path} was not written; does it call init()?")
 
 
 def _announce(what: str) -> None:
     print(f"coarse: {what}", file=sys.stderr, flush=True)
 
 
-def _show(modes: Sequence[str], folder: Path) -> None:
+def _show(documents: Mapping[str, Mapping[str, Any]], folder: Path) -> None:
     from rich.console import Console
 
     from coarse.cli.report.command import show  # which draws, and takes its time
     from coarse.cli.report.run import Result, Run, write_run
 
-    documents = {mode_name(mode): json.loads((folder / mode_name(mode) / "run.json").read_text()) for mode in modes}
-    without = [name for name, document in documents.items() if not document["rows"]]
-    compared = {name: document for name, document in documents.items() if document["rows"]}
+    without = [mode_name(mode) for mode, document in documents.items() if not document["rows"]]
+    compared = {mode: document for mode, document in documents.items() if document["rows"]}
     if not compared:
         return
-    counts = {name: len(_of_workers(document)) for name, document in compared.items()}
-    count = min(counts.values())
+    count = min(len(_of_workers(document)) for document in compared.values())
     results = []
-    for name, document in compared.items():
+    for mode, document in compared.items():
         last = _of_workers(document)[-count:]
         iteration_s, compute_s, exposed_s = (fmean(row[key] for rows in last for row in rows) for key in _MEANS)
         results.append(
             Result(
-                name=name, policy=document["rows"][0]["policy"], iteration_s=iteration_s, compute_s=compute_s,
-                exposed_s=exposed_s, idle_s=0.0,
+                name=mode_name(mode), policy=document["rows"][0]["policy"], iteration_s=iteration_s,
+                compute_s=compute_s, exposed_s=exposed_s, idle_s=0.0,
             )
         )  # fmt: skip
     first = next(iter(compared.values()))
