@@ -72,7 +72,10 @@ def simulated_s(machine, strategy, num_devices, in_order):
 
 
 @pytest.mark.parametrize(("kind", "in_order"), [("wait_for_each", True), ("wait_for_all", False)])
-@pytest.mark.parametrize(("mode", "strategy", "devices"), [("coarse", Coarse(), 2), ("dense", Dense(), 1)])
+@pytest.mark.parametrize(
+    ("mode", "strategy", "devices"),
+    [("coarse", Coarse(), 2), pytest.param("dense", Dense(), 1, marks=pytest.mark.test_all)],
+)
 @pytest.mark.parametrize("machine", ["cxl-cz120", pytest.param("cxl-niagara2", marks=pytest.mark.test_all)])
 def test_pushes_take_what_the_simulation_of_their_links_says(
     kind, in_order, mode, strategy, devices, machine, tmp_path
@@ -132,8 +135,7 @@ def test_runs_by_a_file_of_compute_times_are_equal_and_other_modes_compute_by_it
     times, runs = tmp_path / "step.json", {}
     settings = f'save_compute = "{times}"'
     for kind, mode, devices in (
-        ("saved", "coarse", 2), ("first", "coarse", 2), ("again", "coarse", 2), ("allreduce", "allreduce", 2),
-        ("dense", "dense", 1),
+        ("saved", "coarse", 2), ("first", "coarse", 2), ("again", "coarse", 2), ("dense", "dense", 1),
     ):  # fmt: skip
         folder = tmp_path / kind
         done = emulated(
@@ -144,12 +146,10 @@ def test_runs_by_a_file_of_compute_times_are_equal_and_other_modes_compute_by_it
         settings = f'compute = "{times}"'
     assert runs["first"] == runs["again"] != runs["saved"]
     found = {kind: json.loads(text) for kind, text in runs.items()}
-    shares = [found[kind]["missing_share"] for kind in ("first", "allreduce", "dense")]
-    assert shares == [0.0, pytest.approx(0.0, abs=0.05), pytest.approx(0.0, abs=0.05)]
+    assert [found[kind]["missing_share"] for kind in ("first", "dense")] == [0.0, pytest.approx(0.0, abs=0.05)]
     computed_s = {kind: [row["compute_s"] for row in run["iterations"]] for kind, run in found.items()}
     assert len(computed_s["first"]) > NUM_WORKERS
-    for mode in ("allreduce", "dense"):
-        assert median(computed_s[mode]) == pytest.approx(median(computed_s["first"]), rel=0.5)  # a small model
+    assert median(computed_s["dense"]) == pytest.approx(median(computed_s["first"]), rel=0.5)  # a small model
 
 
 def test_modes_are_compared_by_the_same_times_of_compute(tmp_path):
