@@ -111,8 +111,7 @@ def run(
             program = ("-m", script) if module else (script,)
             raise typer.Exit(subprocess.run([sys.executable, *program, *request.arguments], check=False).returncode)
         if cluster is None:
-            _run_here(request, dry_run=dry_run, verbose=verbose)
-            return
+            raise typer.Exit(_run_here(request, dry_run=dry_run, verbose=verbose))
         per_node = devices or (default_devices if stated is None else None)
         in_box = ClusterRun(request, cluster, limit, devices_per_node=per_node, is_stated=stated is not None)
         _run_in_cluster(in_box, dry_run=dry_run, verbose=verbose)
@@ -163,25 +162,23 @@ def _run_in_modes(
 
     def run_one(mode: str, asked: Asked) -> int:
         request, _ = requested(mode, asked, modes)
-        try:
-            _run_here(request, dry_run=False, verbose=verbose)
-        except typer.Exit as ended:
-            return ended.exit_code
-        return 0
+        return _run_here(request, dry_run=False, verbose=verbose)
 
     raise typer.Exit(run_in(modes, asked, configured, run_one))
 
 
-def _run_here(request: TrainingRun, *, dry_run: bool, verbose: bool) -> None:
+def _run_here(request: TrainingRun, *, dry_run: bool, verbose: bool) -> int:
+    """Return the status of the job; 0 of a dry run."""
     request = replace(request, meeting_port=free_port())
     if (num_nodes := os.environ.get("SLURM_NNODES", "1")) != "1":
         remark = f"coarse: all ranks are on this machine, one of the {num_nodes} nodes of the allocation"
         print(f"{remark}; mpirun starts some on each (docs/cluster.md)", file=sys.stderr, flush=True)
     argv = request.argv()
     _show(shlex.join(argv), dry_run=dry_run, verbose=verbose)
-    if not dry_run:
-        watch = Watch(Departures(request.num_ranks, request.light_ranks()))
-        raise typer.Exit(run_forwarding_signals(argv, os.environ, watch))
+    if dry_run:
+        return 0
+    watch = Watch(Departures(request.num_ranks, request.light_ranks()))
+    return run_forwarding_signals(argv, os.environ, watch)
 
 
 def _show(line: str, *, dry_run: bool, verbose: bool) -> None:

@@ -8,13 +8,13 @@ from statistics import fmean
 from typing import Any
 
 from coarse.cli.fields import Asked
+from coarse.cli.report.run import RUN_FILE, Result, Run, write_run
 from coarse.errors import ConfigError
 from coarse.protocol.config import Config, require_mode
 from coarse.strategy.named import mode_name
 
 TIMES_FILE = "compute.json"
 _MEASURED = "measured"
-_ACCOUNT = "run.json"
 _MEANS = ("iteration_s", "compute_s", "exposed_s")
 
 
@@ -54,7 +54,7 @@ def run_in(modes: Sequence[str], asked: Asked, configured: Config, run: Callable
         if status := run(modes[0], {**asked, "save_compute": times, "out": str(folder / _MEASURED)}):
             return status
         _require_written(Path(times), modes[0])
-    accounts = {mode: folder / _folder_of(mode) / _ACCOUNT for mode in modes}
+    accounts = {mode: folder / _folder_of(mode) / RUN_FILE for mode in modes}
     for number, (mode, account) in enumerate(accounts.items()):
         account.unlink(missing_ok=True)
         _announce(f"mode {mode} ({number + 1} of {len(modes)})")
@@ -83,16 +83,16 @@ def _show(documents: Mapping[str, Mapping[str, Any]], folder: Path) -> None:
     from rich.console import Console
 
     from coarse.cli.report.command import show  # which draws, and takes its time
-    from coarse.cli.report.run import Result, Run, write_run
 
     without = [mode_name(mode) for mode, document in documents.items() if not document["rows"]]
     compared = {mode: document for mode, document in documents.items() if document["rows"]}
     if not compared:
         return
-    count = min(len(_of_workers(document)) for document in compared.values())
+    iterations = {mode: _of_workers(document) for mode, document in compared.items()}
+    count = min(map(len, iterations.values()))
     results = []
     for mode, document in compared.items():
-        last = _of_workers(document)[-count:]
+        last = iterations[mode][-count:]
         iteration_s, compute_s, exposed_s = (fmean(row[key] for rows in last for row in rows) for key in _MEANS)
         results.append(
             Result(

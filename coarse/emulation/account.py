@@ -13,6 +13,7 @@ from coarse.emulation.compute import Stretches
 from coarse.emulation.compute_file import ComputeTimes
 from coarse.emulation.fabric import FabricReport
 from coarse.protocol.config import Config, EmulateSettings
+from coarse.protocol.whole_file import write_whole
 
 ALLOWED_LATE_SHARE = 0.01
 """Share of all transfers; above it the links were not what they claim to be, and there is no result."""
@@ -61,11 +62,9 @@ class WorkerLog:
 
     def write(self) -> None:
         """Write all of them, whole or not at all; the worker leaves."""
-        unfinished = self._path.with_suffix(".part")
         stretches = self._stretches
         logged = Logged(self._pushes, stretches.measured_s, stretches.missing_s, stretches.first_missing)
-        unfinished.write_text(json.dumps(logged))
-        unfinished.rename(self._path)
+        write_whole(self._path, json.dumps(logged))
 
 
 class OwnStep(NamedTuple):
@@ -167,29 +166,10 @@ class TrainingReport:
     def text(self) -> str:
         """Lines for people."""
         lines = [f"coarse: emulated on {self.machine}: {self.num_workers} workers; {self._pace()}"]
-        if self.num_late > ALLOWED_LATE_SHARE * self.num_transfers:
-            share = f"{self.num_late / self.num_transfers:.1%} of {self.num_transfers} transfers were submitted after"
-            return "\n".join((
-                *lines,
-                f"coarse: {share} their emulated time had passed, and at most {ALLOWED_LATE_SHARE:.0%} may be; no "
-                "result. The training itself is complete and right",
-            ))  # fmt: skip
-        if self.missing_share > ALLOWED_MISSING_SHARE:
-            return "\n".join((
-                *lines,
-                f"coarse: {self.missing_share:.1%} of the compute lies in stretches that the file lacks, first "
-                f"{self.first_missing!r}, and at most {ALLOWED_MISSING_SHARE:.0%} may; no result. The training itself "
-                "is complete and right; save the times of this job by --save-compute, or leave out --compute",
-            ))  # fmt: skip
-        if not self.iterations:
-            return "\n".join((*lines, "coarse: no name was pushed often enough to tell iterations apart"))
+        if reason := self._no_result():
+            return "\n".join((*lines, f"coarse: {reason}"))
         spread = ", ".join(f"{seconds * 1e3:.4g}" for seconds in self._ends(self.durations_s))
-        rows = {
-            "iteration": fmean(self.durations_s),
-            "compute": fmean(row.compute_s for row in self.iterations),
-            "exposed": fmean(row.exposed_s for row in self.iterations),
-        }
-        means = ", ".join(f"{name} {seconds * 1e3:.4g} ms" for name, seconds in rows.items())
+        means = ", ".join(f"{name} {seconds * 1e3:.4g} ms" for name, seconds in self._means_s().items())
         busiest = f"; most bytes on {self.link_bytes[0][0]}" if self.link_bytes else ""
         lines.append(f"coarse: {means} (emulated; {spread} ms from the 10th to the 90th percentile){busiest}")
         if isinstance(self.simulated, str):
@@ -204,23 +184,12 @@ class TrainingReport:
         lines.append(f"coarse: {counted}; {self.num_transfers} transfers, {self.num_late} late")
         return "\n".join(lines)
 
-    @property
-    def has_result(self) -> bool:
-        """Whether the times mean anything."""
-        is_late = self.num_late > ALLOWED_LATE_SHARE * self.num_transfers
-        return bool(self.iterations) and not is_late and self.missing_share <= ALLOWED_MISSING_SHARE
-
     def rows(self) -> list[dict[str, Any]]:
         """Return what `coarse report` draws: one mode, means over workers; nothing without a result."""
-        if not self.has_result:
+        if self._no_result():
             return []
-        seconds = {
-            "iteration_s": fmean(self.durations_s),
-            "compute_s": fmean(row.compute_s for row in self.iterations),
-            "exposed_s": fmean(row.exposed_s for row in self.iterations),
-            "idle_s": 0.0,
-        }
-        return [{"name": self.mode, "policy": self.policy, **seconds, "link_bytes": []}]
+        seconds = {f"{name}_s": mean_s for name, mean_s in self._means_s().items()}
+        return [{"name": self.mode, "policy": self.policy, **seconds, "idle_s": 0.0, "link_bytes": []}]
 
     def write(self, folder: Path) -> None:
         """Write run.json, which `coarse report` draws."""
@@ -233,6 +202,29 @@ class TrainingReport:
         found |= {"rows": self.rows(), "notes": [], "timelines": []}
         found["simulated"] = self.simulated if isinstance(self.simulated, str) else self.simulated._asdict()
         (folder / RUN_FILE).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+
+    def _no_result(self) -> str | None:
+        """Why the times mean nothing; None where they do."""
+        if self.num_late > ALLOWED_LATE_SHARE * self.num_transfers:
+            return (
+                f"{self.num_late / self.num_transfers:.1%} of {self.num_transfers} transfers were submitted after "
+                f"their emulated time had passed, and at most {ALLOWED_LATE_SHARE:.0%} may be; no result. The training "
+                "itself is complete and right"
+            )
+        if self.missing_share > ALLOWED_MISSING_SHARE:
+            return (
+                f"{self.missing_share:.1%} of the compute lies in stretches that the file lacks, first "
+                f"{self.first_missing!r}, and at most {ALLOWED_MISSING_SHARE:.0%} may; no result. The training itself "
+                "is complete and right; save the times of this job by --save-compute, or leave out --compute"
+            )
+        return None if self.iterations else "no name was pushed often enough to tell iterations apart"
+
+    def _means_s(self) -> dict[str, float]:
+        return {
+            "iteration": fmean(self.durations_s),
+            "compute": fmean(row.compute_s for row in self.iterations),
+            "exposed": fmean(row.exposed_s for row in self.iterations),
+        }
 
     def _pace(self) -> str:
         if self.compute_file is not None:

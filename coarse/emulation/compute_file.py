@@ -16,6 +16,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from coarse.errors import ConfigError
+from coarse.protocol.whole_file import write_whole
 
 _KIND = "compute times"
 _TO = " -> "
@@ -128,9 +129,7 @@ def write_compute_times(
         "points_s": {name: median(measured) for name, measured in points.items()},
     }
     path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(path.name + ".part")
-    unfinished.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    unfinished.rename(path)
+    write_whole(path, json.dumps(found, indent=1) + "\n")
 
 
 def _program(script: str) -> str:

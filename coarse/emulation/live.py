@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -31,6 +31,7 @@ from coarse.emulation.own_step import own_step
 from coarse.emulation.runtime import EmulatedParts
 from coarse.errors import ConfigError, UnsupportedError
 from coarse.gpu.interface import is_on_gpu
+from coarse.hardware.machine import Machine
 from coarse.hardware.presets import machine_named
 from coarse.protocol.clock import Clock, WallClock, replace_sleep
 from coarse.protocol.config import Config, EmulateSettings
@@ -283,6 +284,10 @@ class TrainingParts(EmulatedParts):
         self._has_begun = False
         super().__init__(None, None, decide=None)
 
+    @cached_property
+    def _machine(self) -> Machine:
+        return machine_named(self._settings.machine)
+
     def strategy(self, world: MPI.Comm, config: Config) -> Strategy:
         """See LiveParts: the configuration's."""
         return LiveParts.strategy(self, world, config)
@@ -292,14 +297,14 @@ class TrainingParts(EmulatedParts):
         partition = LiveParts.partition(self, world, hosts, config)
         made_by_all(world, lambda: _require_emulated(partition, hosts, config))
         if self._settings.compute is not None:
-            path, accelerator = Path(self._settings.compute), machine_named(self._settings.machine).accelerator.name
+            path, accelerator = Path(self._settings.compute), self._machine.accelerator.name
             script = own_script() if world.Get_rank() in partition.workers else None
             self._times = made_by_all(world, lambda: read_compute_times(path, accelerator, script))
         return partition
 
     def placement(self, partition: PartitionTable, config: Config, strategy: Strategy) -> Placement:
         """See LiveParts: planned by the modelled nodes."""
-        self.job = _job_on(self._settings, partition, config, strategy)
+        self.job = _job_on(self._machine, self._settings.nodes, partition, config, strategy)
         self._decide = keep_tables if strategy.probes else None
         return super().placement(partition, config, strategy)
 
@@ -339,7 +344,7 @@ class TrainingParts(EmulatedParts):
         """The scale as stated, or that of the file of compute times, or measured by the first rank; the same on all."""
         scale = np.array([self._settings.compute_scale or (self._times.scale if self._times is not None else 0.0)])
         if at.world_rank == 0 and not scale[0]:
-            scale[0] = scale_of(machine_named(self._settings.machine).accelerator, flops_per_cpu_s())
+            scale[0] = scale_of(self._machine.accelerator, flops_per_cpu_s())
         at.world.Bcast(scale, root=0)
         return float(scale[0])
 
@@ -361,20 +366,19 @@ class TrainingParts(EmulatedParts):
         simulated = partial(own_step, self.job, num_workers=len(logs)) if is_known else lambda _: "a strategy of a file"
         report = report_of(self._settings, self._scale, logs, fabric, links, simulated, at.config, self._times)
         if self._settings.save_compute is not None:
-            accelerator = machine_named(self._settings.machine).accelerator.name
+            accelerator = self._machine.accelerator.name
             measured = [log.stretches_s for log in logs]
             write_compute_times(Path(self._settings.save_compute), own_script(), accelerator, self._scale, measured)
         print(report.text(), flush=True)
         report.write(Path(self._settings.out))
 
 
-def _job_on(settings: EmulateSettings, partition: PartitionTable, config: Config, strategy: Strategy) -> Job:
+def _job_on(machine: Machine, num_nodes: int, partition: PartitionTable, config: Config, strategy: Strategy) -> Job:
     """The job's links and places, without gradients: these are the script's."""
-    machine = machine_named(settings.machine)
-    machine = replace(machine, num_nodes=max(machine.num_nodes, settings.nodes))
     cluster = ModelledCluster(
-        machine=machine, strategy=strategy, num_workers=partition.num_workers, num_devices=partition.num_devices,
-        is_exact=True, num_nodes=settings.nodes, num_sync_groups=config.num_sync_groups,
+        machine=replace(machine, num_nodes=max(machine.num_nodes, num_nodes)), strategy=strategy,
+        num_workers=partition.num_workers, num_devices=partition.num_devices,
+        is_exact=True, num_nodes=num_nodes, num_sync_groups=config.num_sync_groups,
     )  # fmt: skip
     return Job(
         site=cluster.site(), placement=cluster.placement, facts=(), gradients=(), forward_s=0.0, backward_s=0.0,

@@ -8,10 +8,11 @@ times in microseconds. A process of the trace is a rank, a thread one of its lan
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
+
+from coarse.protocol.whole_file import write_whole
 
 US_PER_S = 1e6
 
@@ -116,6 +117,4 @@ def _read(path: Path) -> list[dict[str, Any]]:
 
 def _write(path: Path, events: Sequence[Mapping[str, Any]]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    unfinished.write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}))
-    unfinished.replace(path)
+    write_whole(path, json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}))

@@ -109,9 +109,9 @@ def strategy_text(texts: Sequence[str] | None, mode: str | None, modes: Sequence
     if not texts:
         return None
     require_classes(texts, modes or [mode or ""])
-    options = options_from(texts, mode or "")
     if modes is not None and len(modes) > 1 and (mode is None or mode in BUILT_IN):
         return None
+    options = options_from(texts, mode or "")
     return ", ".join(f"{name} = {json.dumps(value)}" for name, value in options.items())
 
 

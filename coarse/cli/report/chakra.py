@@ -20,6 +20,7 @@ from coarse.cli.own_model.traces.perfetto_step import SentGradient, WorkerStep, 
 from coarse.cli.own_model.traces.step import ROUNDING
 from coarse.cli.report.run import DEMO_FILE, RUN_FILE, Run, settled
 from coarse.errors import ConfigError
+from coarse.protocol.whole_file import write_whole
 
 _FP32_BYTES = 4
 _SUMMING = ("single", "dense", "allreduce", "coarse", "switchml", "sharp")
@@ -46,9 +47,7 @@ def write_chakra(run: Run, folder: Path) -> Iterator[Path]:
         about = {"kind": run.kind, "mode": mode, "run": run.title}
         for rank, worker in enumerate(workers):
             path = folder / f"{mode}.{rank}.et"
-            unfinished = path.with_name(f"{path.name}.tmp")
-            unfinished.write_bytes(encoded(graph_of(worker), about))
-            yield unfinished.replace(path)
+            yield write_whole(path, encoded(graph_of(worker), about))
 
 
 def graph_of(worker: RankedStep) -> Iterator[Node]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from coarse.cli.report.timeline import Row, Span, Timeline
 from coarse.errors import ConfigError
+from coarse.protocol.whole_file import write_whole
 
 RUN_FILE = "run.json"
 DEMO_FILE = "rows.json"
@@ -100,9 +101,7 @@ class Picture:
 def write_run(run: Run, folder: Path) -> Path:
     """The run's file, whole or absent."""
     folder.mkdir(parents=True, exist_ok=True)
-    unfinished = folder / f"{RUN_FILE}.tmp"
-    unfinished.write_text(json.dumps(run.to_mapping()), encoding="utf-8")
-    return unfinished.replace(folder / RUN_FILE)
+    return write_whole(folder / RUN_FILE, json.dumps(run.to_mapping()))
 
 
 def read_run(folder: Path) -> Run:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from coarse.errors import ConfigError
+from coarse.protocol.whole_file import write_whole
 
 ROWS_FILE, QUESTION_FILE, PARQUET_FILE, PICTURE_FILE = "rows.csv", "question.json", "rows.parquet", "crossover.png"
 KIND = "simulated"
@@ -136,7 +137,7 @@ class Folder:
         if not path.exists():
             if (self.path / ROWS_FILE).exists():
                 raise ConfigError(f"{self.path / ROWS_FILE} is of no known question; {remedy}", key="out")
-            _replace(path, json.dumps(self._record, indent=1) + "\n")
+            write_whole(path, json.dumps(self._record, indent=1) + "\n")
             return
         try:
             before = json.loads(path.read_text(encoding="utf-8"))
@@ -160,7 +161,7 @@ class Folder:
 
     def _write_rows(self) -> Path:
         lines = (_line(cells) for cells in (columns(self._keys), *(row.cells() for row in self.in_order())))
-        return _replace(self.path / ROWS_FILE, "".join(lines))
+        return write_whole(self.path / ROWS_FILE, "".join(lines))
 
 
 def require_parquet() -> None:
@@ -208,13 +209,6 @@ def _cells(line: str) -> list[str]:
         return next(csv.reader([line.replace("\0", "?")]), [])
     except csv.Error:
         return []
-
-
-def _replace(path: Path, text: str) -> Path:
-    """Write a file, whole or not at all."""
-    unfinished = path.with_name(f"{path.name}.tmp")
-    unfinished.write_text(text, encoding="utf-8")
-    return unfinished.replace(path)
 
 
 def _short(value: object) -> str:
