@@ -49,14 +49,14 @@ def size() -> int:
 
 def local_rank() -> int:
     """This worker's number among the workers of its node."""
-    placement = current().placement
-    return placement.clients_on(placement.client_nodes[rank()]).index(rank())
+    cluster = current().placement.cluster
+    return cluster.workers_on(cluster.worker_nodes[rank()]).index(rank())
 
 
 def local_size() -> int:
     """How many workers this node has."""
-    placement = current().placement
-    return len(placement.clients_on(placement.client_nodes[rank()]))
+    cluster = current().placement.cluster
+    return len(cluster.workers_on(cluster.worker_nodes[rank()]))
 
 
 def workers_comm() -> "MPI.Intracomm":

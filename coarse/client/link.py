@@ -14,6 +14,7 @@ from typing import Protocol
 from coarse.client.protocol import ClientProtocol, ToDevice
 from coarse.errors import CoarseError, DeadRankError, StallError
 from coarse.protocol.clock import Clock
+from coarse.protocol.joint import Joint, Meeting
 from coarse.protocol.plan import Placement
 from coarse.protocol.records import Descriptor, Died, Record
 from coarse.transport.mailbox import Mailbox
@@ -27,6 +28,39 @@ class Flight(Protocol):
         ...
 
 
+class Due(Protocol):
+    """The emulated time that something takes besides what it takes here."""
+
+    def awaited(self, pending: "Awaitable", timeout_s: float | None) -> AbstractContextManager[None]:
+        """Return a context that is entered once the time is over, or once `pending` has failed, and within which
+        emulated time stands still.
+
+        Raises:
+            StallError: not over after `timeout_s`, in seconds that pass here (None: stall_timeout_s).
+            DeadRankError: a rank that this worker may need is gone.
+        """
+        ...
+
+    def has_come(self) -> bool:
+        """Return whether the time is over."""
+        ...
+
+
+class Awaitable(Protocol):
+    """What a Due belongs to."""
+
+    what: str
+    failure: BaseException | None
+    members: Collection[int] | None
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether it has been done, or has failed."""
+        ...
+
+
+FUTURES_THREADS = "coarse-futures"
+"""Begin of the names of threads that run the callbacks of futures."""
 _LONGEST_SLEEP_S = 0.1
 _LONGEST_WRITE_S = 1.0
 """For how long a rank that ends waits for a thread that holds its rings."""
@@ -233,12 +267,27 @@ class DeviceLink:
                 with self.lock:
                     self._arrived.notify()  # one takes the place at the doorbell
 
-    def as_all_reduce(self, flight: Flight, descriptor: Descriptor) -> Flight:
-        """Return what an all-reduce is waited for by that this worker has begun with all others."""
-        return flight
+    def join(
+        self, meeting: Meeting, joints: Sequence[Joint], what: str, descriptor: Descriptor | None = None
+    ) -> Due | None:
+        """Tell of calls that this worker makes now with others, in the thread that makes them.
 
-    def require_costs(self, what: str) -> None:
-        """UnsupportedError where an emulated job has no times of something that groups of workers do."""
+        Args:
+            meeting: Where they meet.
+            joints: The calls, one after the other.
+            what: Name in errors and accounts.
+            descriptor: Description of what all workers sum, if it has one.
+
+        Returns:
+            The emulated time that they take, all together; None in a live job.
+        """
+        return None
+
+    def note_mode(self, name: str, **options: object) -> None:
+        """Note the mode in which groups of workers do something, for an emulated job's account."""
+
+    def note_thread(self, thread: threading.Thread) -> None:
+        """Note a thread that works for coarse alone: what it does is no compute."""
 
     def elsewhere(self) -> AbstractContextManager[None]:
         """Return a context within which this worker waits for others by other means than records."""

@@ -8,7 +8,7 @@ from mpi4py import MPI
 
 from coarse.collectives import headers
 from coarse.collectives.awaited import Awaited
-from coarse.collectives.headers import CollectiveKind, Header
+from coarse.collectives.headers import Header
 from coarse.collectives.hierarchical import Hierarchical
 from coarse.collectives.node_memory import NodeBuffer, NodeRegion, agree_on_region
 from coarse.collectives.opening import Opened
@@ -19,6 +19,7 @@ from coarse.collectives.shared import SharedByGroups
 from coarse.collectives.slice_sum import SliceSum
 from coarse.errors import CoarseError, ConfigError
 from coarse.protocol.dtypes import DType, Op
+from coarse.protocol.joint import CollectiveKind, Joint
 
 
 class WorkerGroup:
@@ -48,7 +49,7 @@ class WorkerGroup:
         self.size = len(self.ranks)
         self.rank = self.ranks.index(worker)
         self.collective = Collective(collective)
-        shape = GroupShape(tuple(placement.client_nodes[r] for r in self.ranks))
+        shape = GroupShape(tuple(placement.cluster.worker_nodes[r] for r in self.ranks))
         if self.collective is Collective.HIERARCHICAL:
             shape.require_even()
         self.num_nodes = shape.num_nodes
@@ -56,6 +57,7 @@ class WorkerGroup:
         """The members of this one's node, as group ranks."""
         self._progress = shared.progress
         self._lane = shared.next_lane()
+        self._meeting = shared.meeting(self.ranks)
         self._parts = Opened(shared, shape, self.rank, self.ranks, self.collective)
         self._lanes: set[Hashable] = {self._lane}
         self._num_jobs = 0
@@ -136,16 +138,21 @@ class WorkerGroup:
         def read() -> None:
             flat[:] = kept.array[: flat.nbytes]
 
-        return self._progress.submit(self._lane, read, what)
+        joint = Joint(CollectiveKind.READ_WHOLE, flat.nbytes)
+        due = self._parts.shared.client.link.join(self._meeting, (joint,), what)
+        return self._progress.submit(self._lane, read, what, due=due)
 
     def count_node_read(self, what: str, nbytes: int) -> None:
         """Note bytes that this member reads from the node's buffers."""
         self._parts.shared.node_reads[what] += nbytes
 
     def gather_on_node(
-        self, out: np.ndarray, own: np.ndarray, *, what: str, alike: str = "", after: Awaited | None = None
-    ) -> Pending:
-        """As all_gather, among the members of this one's node alone, in order of `node_ranks`."""
+        self, out: np.ndarray, own: np.ndarray, *, what: str, alike: str = "", after: Awaited | None = None,
+        from_host: bool = False,
+    ) -> Pending:  # fmt: skip
+        """As all_gather, among the members of this one's node alone, in order of `node_ranks`.
+
+        `from_host`: `own` is a part of what a node's buffer holds, as emulated machines have to know."""
         flat, mine, node = _bytes(out, "out"), _bytes(own, "own"), self._parts.node
         _require_size(what, "out", flat.nbytes, node.num_members * mine.nbytes)
 
@@ -154,7 +161,9 @@ class WorkerGroup:
             if node.num_members > 1:
                 yield from self._near.gather_near(flat, mine.nbytes, what)
 
-        return self._submit_agreed(CollectiveKind.GATHER_ON_NODE, what, flat.nbytes, gather, alike=alike, after=after)
+        moves = CollectiveKind.READ_PARTS if from_host else None
+        kind = CollectiveKind.GATHER_ON_NODE
+        return self._submit_agreed(kind, what, flat.nbytes, gather, alike=alike, after=after, moves=moves)
 
     def reduce_scatter(
         self,
@@ -239,8 +248,10 @@ class WorkerGroup:
     def _submit_agreed(
         self, kind: CollectiveKind, what: str, nbytes: int, job: Callable[[], Waits], keeps: int = 0,
         dtype: DType = DType.UINT8, op: Op = Op.SUM, alike: str = "", after: Awaited | None = None,
+        moves: CollectiveKind | None = None,
     ) -> Pending:  # fmt: skip
-        self._parts.shared.client.link.require_costs(what)
+        """Submit a job that begins once all members have said that they make the same call; `moves`: the collective
+        that it is on a machine with hosts and accelerators, if not `kind`."""
         header = Header.of(kind, self._number(), what, nbytes, alike)._replace(dtype=dtype, op=op, keeps=keeps)
         members = self.node_ranks if kind is CollectiveKind.GATHER_ON_NODE else range(self.size)
 
@@ -250,12 +261,24 @@ class WorkerGroup:
                 yield after
             yield from job()
 
+        joint = Joint(
+            moves or kind,
+            nbytes // len(members) if kind in _GATHERS else nbytes,
+            dtype.itemsize,
+            is_ring=self.collective is Collective.RING,
+            is_kept=bool(keeps),
+        )
+        due = self._parts.shared.client.link.join(self._meeting, (joint,), what)
         work: Job = agreed
-        return self._progress.submit(self._lane, work, what, [self.ranks[member] for member in members])
+        return self._progress.submit(self._lane, work, what, [self.ranks[member] for member in members], due)
 
     def _number(self) -> int:
         self._num_jobs += 1
         return self._num_jobs
+
+
+_GATHERS = (CollectiveKind.ALL_GATHER, CollectiveKind.GATHER_ON_NODE)
+"""Collectives whose bytes are those of all members together."""
 
 
 def _checked_ranks(ranks: tuple[int, ...], worker: int, num_workers: int) -> tuple[int, ...]:

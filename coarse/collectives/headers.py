@@ -1,6 +1,5 @@
 """What members tell each other before a collective moves anything, so that a difference is an error and no hang."""
 
-import enum
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -11,21 +10,11 @@ from coarse.collectives.node_memory import HEADERS
 from coarse.collectives.progress import Waits
 from coarse.errors import MismatchError
 from coarse.protocol.dtypes import DType, Op
+from coarse.protocol.joint import CollectiveKind
 from coarse.protocol.records import Tag, key_of
 
 if TYPE_CHECKING:  # importing it starts MPI
     from coarse.collectives.wire import GroupWire
-
-
-class CollectiveKind(enum.IntEnum):
-    """Which collective."""
-
-    ALL_GATHER = 0
-    GATHER_ON_NODE = 1
-    REDUCE_SCATTER = 2
-    ALL_REDUCE = 3
-    BARRIER = 4
-    NODE_BUFFER = 5
 
 
 class Header(NamedTuple):

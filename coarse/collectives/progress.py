@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Generator, Hashable
 from typing import TYPE_CHECKING
 
-from coarse.client.link import DeviceLink
+from coarse.client.link import DeviceLink, Due
 from coarse.errors import CapacityError, DeadRankError, MismatchError, StallError
 
 if TYPE_CHECKING:  # it starts MPI, which only init() may
@@ -42,8 +42,12 @@ Job = Callable[[], Waits | None]
 class Pending:
     """A job that was submitted; `wait` ends when its arrays may be used again."""
 
-    def __init__(self, thread: "ProgressThread", what: str, members: Collection[int] | None) -> None:
+    def __init__(
+        self, thread: "ProgressThread", what: str, members: Collection[int] | None, due: Due | None = None
+    ) -> None:
         self.what = what
+        self.due = due
+        """The emulated time that it takes."""
         self.members = members
         """The workers that it needs; None: all."""
         self.failure: BaseException | None = None
@@ -64,6 +68,10 @@ class Pending:
         if self.failure is not None:
             raise self.failure
         return self._is_done
+
+    def has_come(self) -> bool:
+        """Whether it is over in emulated time, too; to be asked by whoever computes."""
+        return self.is_over and (self.due is None or self.failure is not None or self.due.has_come())
 
     def wait(self, timeout_s: float | None = None) -> None:
         """Return once it is done.
@@ -125,13 +133,14 @@ class ProgressThread:
         self._thread: threading.Thread | None = None
 
     def submit(
-        self, lane: Hashable, job: Job, what: str, members: Collection[int] | None = None
+        self, lane: Hashable, job: Job, what: str, members: Collection[int] | None = None, due: Due | None = None
     ) -> Pending:
         """Carry a job out after all others of its lane; `what` names it in errors.
 
-        `members` are the workers that it needs (None: all): once one of them has shut down, who waits hears so.
+        `members` are the workers that it needs (None: all): once one of them has shut down, who waits hears so. `due`:
+        the emulated time that it takes.
         """
-        pending = Pending(self, what, members)
+        pending = Pending(self, what, members, due)
         with self.changed:
             failure = _given_up(what) if self._is_closed else self._failures.get(lane)
             if failure is None:
@@ -139,6 +148,7 @@ class ProgressThread:
                 if self._thread is None:
                     self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
                     self._thread.start()
+                    self._link.note_thread(self._thread)
                 self.changed.notify_all()
         if failure is not None:
             pending.end(failure)
@@ -146,7 +156,8 @@ class ProgressThread:
 
     def wait(self, pending: Pending, timeout_s: float | None) -> None:
         """See Pending.wait."""
-        with self._link.elsewhere():
+        due = pending.due
+        with self._link.elsewhere() if due is None else due.awaited(pending, timeout_s):
             self._wait(pending, timeout_s)
 
     def _wait(self, pending: Pending, timeout_s: float | None) -> None:

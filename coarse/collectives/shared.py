@@ -9,6 +9,7 @@ from coarse.client.client import Client
 from coarse.collectives.node_memory import NodeDevices
 from coarse.collectives.progress import ProgressThread
 from coarse.collectives.wire import Traffic
+from coarse.protocol.joint import Meeting
 from coarse.protocol.plan import Placement
 from coarse.protocol.records import Tag
 
@@ -23,12 +24,13 @@ class SharedByGroups:
         self.placement = placement
         self.worker_comm = worker_comm
         self.progress = ProgressThread(client.link, "coarse-collectives", self._drive)
-        self.devices = NodeDevices(client, placement.devices_on(placement.client_nodes[index]))
+        self.devices = NodeDevices(client, placement.cluster.devices_on(placement.cluster.worker_nodes[index]))
         self.traffic = Traffic()
         """What all groups have carried between nodes."""
         self.node_reads: Counter[str] = Counter()
         """By purpose the bytes that this worker has read from buffers in the node's memory."""
         self._num_groups = 0
+        self._num_alike: Counter[tuple[int, ...]] = Counter()
 
     def _drive(self) -> None:
         """Have MPI go on: it does whenever one looks for a message, here for one that nobody sends."""
@@ -39,6 +41,11 @@ class SharedByGroups:
         """A lane of the progress thread that no other group has."""
         self._num_groups += 1
         return self._num_groups
+
+    def meeting(self, workers: tuple[int, ...]) -> Meeting:
+        """Return where a new group of these workers meets, the same on all of them."""
+        self._num_alike[workers] += 1
+        return Meeting(workers, self._num_alike[workers])
 
     def close(self) -> None:
         """Give up what is under way: this worker leaves the job."""

@@ -13,6 +13,8 @@ from coarse.emulation.compute import Stretches
 from coarse.emulation.compute_file import ComputeTimes
 from coarse.emulation.fabric import FabricReport
 from coarse.protocol.config import Config, EmulateSettings
+from coarse.protocol.dtypes import DType, Op
+from coarse.protocol.joint import CollectiveKind, Joint
 from coarse.protocol.whole_file import write_whole
 
 ALLOWED_LATE_SHARE = 0.01
@@ -20,6 +22,9 @@ ALLOWED_LATE_SHARE = 0.01
 ALLOWED_MISSING_SHARE = 0.05
 """Share of a run's compute in stretches that a file of compute times lacks; above it there is no result."""
 RUN_FILE = "run.json"
+MOST_STEPS = 8
+"""So many iterations are simulated: the last ones."""
+_SUMMED_AS = {4: DType.FLOAT32, 8: DType.FLOAT64}
 
 
 class Push(NamedTuple):
@@ -36,6 +41,31 @@ class Push(NamedTuple):
     op: int
     is_workers: bool
     """True if the workers sum it themselves."""
+    kind: int = 0
+    """CollectiveKind of what groups of workers do; 0 for all else."""
+
+    @classmethod
+    def of_call(
+        cls, at_s: float, computed_s: float, waited_s: float, left_s: float, name: str, joint: Joint
+    ) -> "Push":
+        """Return a joint call's."""
+        dtype = _SUMMED_AS.get(joint.itemsize, DType.UINT8)
+        is_ring = joint.kind is CollectiveKind.ALL_REDUCE and joint.is_ring
+        numel = joint.nbytes // DType(dtype).itemsize
+        return cls(at_s, computed_s, waited_s, left_s, name, numel, dtype, Op.SUM, is_ring, joint.kind)
+
+    @property
+    def nbytes(self) -> int:
+        """Return the bytes of its elements, as they are sent."""
+        return self.num_elements * DType(self.dtype).itemsize
+
+
+class Waited(NamedTuple):
+    """The begin of a wait for joint calls; what a worker had computed by then, in emulated seconds."""
+
+    at_s: float
+    computed_s: float
+    point: str
 
 
 class Logged(NamedTuple):
@@ -46,6 +76,11 @@ class Logged(NamedTuple):
     """See Stretches.measured_s."""
     missing_s: float
     first_missing: str
+    mode: str
+    """Mode of what groups of workers did; "" where there are none."""
+    options: dict[str, Any]
+    """Its options."""
+    waits: list[Waited]
 
 
 class WorkerLog:
@@ -54,16 +89,24 @@ class WorkerLog:
     def __init__(self, path: Path, stretches: Stretches) -> None:
         self._path = path
         self._pushes: list[Push] = []
+        self._waits: list[Waited] = []
+        self.mode = ""
+        self.options: dict[str, object] = {}
         self._stretches = stretches
 
     def note(self, push: Push) -> None:
         """A push begins."""
         self._pushes.append(push)
 
+    def note_wait(self, waited: Waited) -> None:
+        """A wait begins."""
+        self._waits.append(waited)
+
     def write(self) -> None:
         """Write all of them, whole or not at all; the worker leaves."""
         stretches = self._stretches
-        logged = Logged(self._pushes, stretches.measured_s, stretches.missing_s, stretches.first_missing)
+        missing = stretches.missing_s, stretches.first_missing
+        logged = Logged(self._pushes, stretches.measured_s, *missing, self.mode, self.options, self._waits)
         write_whole(self._path, json.dumps(logged))
 
 
@@ -96,7 +139,10 @@ class Iteration(NamedTuple):
 def read_logs(paths: Sequence[Path]) -> list[Logged]:
     """Return each worker's log."""
     logs = [Logged(*json.loads(path.read_text())) for path in paths]
-    return [log._replace(pushes=[Push(*row) for row in log.pushes]) for log in logs]
+    return [
+        log._replace(pushes=[Push(*row) for row in log.pushes], waits=[Waited(*row) for row in log.waits])
+        for log in logs
+    ]
 
 
 def iterations_of(logs: Sequence[Logged]) -> list[Iteration]:
@@ -262,11 +308,12 @@ def report_of(
     """Return the account of a run from its workers' logs and the fabric's; `simulated` gives its own step's, and
     `times` are those that counted instead of CPU time."""
     iterations = tuple(iterations_of(logs))
+    mode = config.mode if any(push.kind == 0 for log in logs for push in log.pushes) else logs[0].mode or config.mode
     named = zip(link_names, fabric.link_bytes, strict=True)
     return TrainingReport(
         machine=settings.machine,
-        mode=config.mode,
-        policy=config.policy if config.mode == "coarse" else "",
+        mode=mode,
+        policy=config.policy if mode == "coarse" else "",
         num_workers=len(logs),
         compute_scale=scale,
         is_scale_measured=settings.compute_scale is None and settings.compute is None,

@@ -4,6 +4,8 @@ CPU time of a process hardly moves where others want the same cores, and wall ti
 is left out.
 """
 
+import contextlib
+import threading
 import time
 
 import numpy as np
@@ -23,12 +25,14 @@ class ComputeClock:
     def __init__(self, scale: float) -> None:
         """`scale`: how many times faster the accelerator computes than one core here."""
         self.scale = scale
+        self._own_threads: dict[int, float] = {}
+        """Clock of each thread that works for coarse alone, and its last reading: it may end."""
         self._mark_s: float | None = None
         """CPU seconds at which the stretch began; None within calls of coarse."""
 
     def peek(self) -> float:
         """Return the emulated seconds of the stretch so far."""
-        return 0.0 if self._mark_s is None else (time.process_time() - self._mark_s) / self.scale
+        return 0.0 if self._mark_s is None else max(0.0, self._spent_s() - self._mark_s) / self.scale
 
     def stop(self) -> float:
         """End the stretch; return its emulated seconds."""
@@ -38,7 +42,18 @@ class ComputeClock:
 
     def start(self) -> None:
         """Begin a stretch."""
-        self._mark_s = time.process_time()
+        self._mark_s = self._spent_s()
+
+    def leave_out(self, thread: threading.Thread) -> None:
+        """Count no time of a thread from now on, which is alive."""
+        assert thread.ident is not None
+        self._own_threads[time.pthread_getcpuclockid(thread.ident)] = 0.0
+
+    def _spent_s(self) -> float:
+        for clock in self._own_threads:
+            with contextlib.suppress(OSError):
+                self._own_threads[clock] = time.clock_gettime(clock)
+        return time.process_time() - sum(self._own_threads.values())
 
 
 class Stretches:

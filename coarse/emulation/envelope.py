@@ -15,6 +15,8 @@ from coarse.protocol.records import Descriptor, Located, Record, Register, Regis
 
 _SUBMISSION = struct.Struct("<dQHHHBxi")
 _DELIVERY = struct.Struct("<dBxH4x")
+NUMBER_BYTES = 8
+"""Length of the number, at a frame's begin, by which an endpoint knows what it has submitted for itself."""
 
 
 class FabricPort(enum.IntEnum):
@@ -32,9 +34,9 @@ class FabricPort(enum.IntEnum):
     """No bytes: a record for the endpoint, behind what was submitted for it before."""
     ADDER = 8
     """The adder of the device `source`; its endpoint hears when the bytes are added."""
-    ALL_REDUCE = 9
-    """The worker `source` begins an all-reduce of `nbytes` in elements of `target` bytes, and hears when it has the
-    sum."""
+    JOINT = 9
+    """The worker `source` makes a call with others, which follows the number in the frame (coarse.protocol.joint), and
+    hears when it is over."""
     MEET = 10
     """The worker `source` goes on when all workers have come."""
     TIMER = 12

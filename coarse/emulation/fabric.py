@@ -1,5 +1,5 @@
 # Pure: no MPI, threads, clock or environment.
-"""Links, adders and the workers' all-reduces of a modelled machine, on submissions of processes: see horizon.py."""
+"""Links, adders and the workers' joint calls of a modelled machine, on submissions of processes: see horizon.py."""
 
 import heapq
 import math
@@ -10,10 +10,10 @@ from itertools import count
 from typing import NamedTuple
 
 from coarse.emulation.envelope import FabricDelivery, FabricPort, Submission
+from coarse.emulation.joints import JointCalls
 from coarse.hardware.degradation import RateChange
 from coarse.simulation.engine import Engine
 from coarse.simulation.sites import Path, Site
-from coarse.simulation.worker_ring import AllReduces
 
 Deliver = Callable[[int, FabricDelivery], bool]
 """Hands a delivery to an endpoint; whether that may react to it at once."""
@@ -45,9 +45,10 @@ class FabricModel:
     """The machine, advanced as far as the horizon."""
 
     def __init__(
-        self, site: Site, num_workers: int, deliver: Deliver, rate_changes: Sequence[RateChange] = ()
+        self, site: Site, worker_nodes: Sequence[int], deliver: Deliver, rate_changes: Sequence[RateChange] = ()
     ) -> None:
-        """`rate_changes` come true at seconds of the run, which begins when all workers say so (FabricPort.RUN)."""
+        """`worker_nodes` are of the modelled machine. `rate_changes` come true at seconds of the run, which begins when
+        all workers say so (FabricPort.RUN)."""
         self._site = site
         self._deliver = deliver
         self._rate_changes = rate_changes
@@ -62,7 +63,7 @@ class FabricModel:
         """Transfers that go before a record that was submitted and not handed on."""
         self._met: list[tuple[int, Submission]] = []
         """Workers that have come to a meeting."""
-        self._num_workers = num_workers
+        self._worker_nodes = worker_nodes
         self._begin_time(Engine(site.links))
         self._num_transfers = self._num_late = 0
         self._worst_late_s = 0.0
@@ -139,8 +140,8 @@ class FabricModel:
             case FabricPort.ADDER:
                 seconds = submission.nbytes / self._site.adder_bytes_per_s
                 self._engine.work(("adder", submission.source), seconds, arrived)
-            case FabricPort.ALL_REDUCE:
-                self._all_reduces.submit(peer, submission)
+            case FabricPort.JOINT:
+                self._joints.submit(peer, submission)
             case FabricPort.MEET | FabricPort.RUN:
                 self._meet(peer, submission)
             case FabricPort.TIMER:
@@ -153,7 +154,7 @@ class FabricModel:
     def _meet(self, peer: int, submission: Submission) -> None:
         """Workers at one point: they go on when the last has come."""
         self._met.append((peer, submission))
-        if len(self._met) == self._num_workers:
+        if len(self._met) == len(self._worker_nodes):
             met, self._met = self._met, []
             if submission.way is FabricPort.RUN:
                 self._begin_time(Engine(self._site.links))
@@ -165,7 +166,7 @@ class FabricModel:
     def _begin_time(self, engine: Engine) -> None:
         """Go on with links on which nothing moves, at 0."""
         self._engine = engine
-        self._all_reduces = _SubmittedAllReduces(engine, self._site, self._num_workers, self._hand_on)
+        self._joints = JointCalls(engine, self._site, self._worker_nodes, self._hand_on)
 
     def _hand_on(self, peer: int, submission: Submission, due_s: float) -> None:
         delivery = FabricDelivery(due_s, submission.way, peer, submission.frame)
@@ -185,30 +186,3 @@ class FabricModel:
             case FabricPort.WORKERS:
                 return self._site.between_workers[source, target]
         raise AssertionError(f"{submission} takes no way")
-
-
-class _SubmittedAllReduces(AllReduces):
-    """All-reduces of which each worker tells as it begins them; the n-th of one is the n-th of all."""
-
-    def __init__(
-        self, engine: Engine, site: Site, num_workers: int, hand_on: Callable[[int, Submission, float], None]
-    ) -> None:
-        self._num_elements: list[int] = []
-        self._sizes: list[int] = []
-        self._submitted: list[list[Submission]] = [[] for _ in range(num_workers)]
-        self._hand_on = hand_on
-        super().__init__(engine, site.between_workers, num_workers, self._num_elements, self._sizes)
-
-    def submit(self, worker: int, submission: Submission) -> None:
-        """A worker begins its next one: `nbytes` in elements of `target` bytes."""
-        own = self._submitted[worker]
-        place = len(own)
-        own.append(submission)
-        if place == len(self._sizes):
-            self._sizes.append(submission.target)
-            self._num_elements.append(submission.nbytes // submission.target)
-        self.begin(worker, place)
-
-    def on_ended(self, worker: int, place: int) -> None:
-        """See AllReduces."""
-        self._hand_on(worker, self._submitted[worker][place], self.engine.now_s)

@@ -28,7 +28,7 @@ class FabricProcess:
         self._mailbox = mailbox
         self._alive = set(range(num_endpoints))
         self._horizon = Horizon(num_endpoints, mailbox.word)
-        self.model = FabricModel(order.site, order.num_workers, self._deliver, order.rate_changes)
+        self.model = FabricModel(order.site, order.worker_nodes, self._deliver, order.rate_changes)
 
     def serve(self) -> None:
         """Until all endpoints are gone."""

@@ -1,14 +1,8 @@
-"""A user's training on a machine that is not here: live ranks whose communication takes emulated time.
+"""A user's training on a machine that is not here: live ranks whose communication takes emulated time."""
 
-[Note: own work] A worker's clock stands at the emulated time at which it left coarse last, and the CPU time that it
-spends until it enters again is added then. Within coarse no compute counts: a wait ends at the later of its begin and
-of what it waited for.
-"""
-
-import contextlib
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import cached_property, partial
@@ -20,22 +14,22 @@ from mpi4py import MPI
 
 from coarse.client.client import Client
 from coarse.client.handle import Handle
-from coarse.client.link import DeviceLink, Flight
 from coarse.client.protocol import ClientProtocol
-from coarse.emulation.account import Push, WorkerLog, read_logs, report_of
+from coarse.emulation.account import Iteration, Logged, OwnStep, WorkerLog, read_logs, report_of
 from coarse.emulation.compute import ComputeClock, Stretches, flops_per_cpu_s, scale_of
 from coarse.emulation.compute_file import ComputeTimes, own_script, read_compute_times, write_compute_times
-from coarse.emulation.envelope import FabricPort
+from coarse.emulation.link import POLL_S, EmulatedLink, WorkerClock
 from coarse.emulation.mailbox import EmulatedMailbox
+from coarse.emulation.own_sharded_step import is_of_groups, own_sharded_step
 from coarse.emulation.own_step import own_step
 from coarse.emulation.runtime import EmulatedParts
 from coarse.errors import ConfigError, UnsupportedError
 from coarse.gpu.interface import is_on_gpu
+from coarse.gpu.staging import host_staging
 from coarse.hardware.machine import Machine
 from coarse.hardware.presets import machine_named
-from coarse.protocol.clock import Clock, WallClock, replace_sleep
+from coarse.protocol.clock import WallClock, replace_sleep
 from coarse.protocol.config import Config, EmulateSettings
-from coarse.protocol.dtypes import DType
 from coarse.protocol.partition import PartitionTable
 from coarse.protocol.place import GpuMemory
 from coarse.protocol.plan import Facts, Placement
@@ -52,183 +46,8 @@ from coarse.transport.mailbox import Mailbox
 from coarse.transport.node import NodeShare
 
 T = TypeVar("T")
-_POLL_S = 10e-6
-"""Emulated seconds that a look at something which is not there takes, so that loops of looks end."""
 _STALL_FACTOR = 10.0
 """How many times longer than live a wait may last: ranks share this machine's cores, and all compute for real."""
-
-
-class WorkerClock:
-    """The emulated clock of one worker's process: see [Note: own work]."""
-
-    def __init__(self, box: EmulatedMailbox, compute: ComputeClock, stretches: Stretches) -> None:
-        self._box = box
-        self._compute = compute
-        self._stretches = stretches
-        self.pace = 1.0 / compute.scale if stretches.given is None else 0.0
-        """Emulated seconds of compute for each that passes here."""
-        self._depth = 0
-        self.computed_s = self.waited_s = self.left_s = 0.0
-
-    def now_s(self) -> float:
-        """See Clock."""
-        return self._box.now_s + (self._compute.peek() if self._stretches.given is None else 0.0)
-
-    @contextlib.contextmanager
-    def own_work(self, point: str | None = None) -> Iterator[None]:
-        """Within, what runs is coarse's and no compute. `point`: name of the point at which compute has stopped."""
-        self._depth += 1
-        if self._depth == 1:
-            seconds = self._stretches.pass_time(self._compute.stop(), point)
-            self.computed_s += seconds
-            self._box.now_s += seconds
-        try:
-            yield
-        finally:
-            self._depth -= 1
-            if not self._depth:
-                self._box.go_on_until(self._box.now_s)
-                self._compute.start()
-
-    def begin_run(self) -> None:
-        """Emulated time begins anew."""
-        self._stretches.begin()
-        self.computed_s = self.waited_s = 0.0
-
-    @contextlib.contextmanager
-    def waiting(self) -> Iterator[None]:
-        """Within, this worker waits: the time that passes is no compute, and exposed."""
-        with self.own_work("wait"):
-            began_s = self._box.now_s
-            try:
-                yield
-            finally:
-                self.left_s = self._box.now_s
-                self.waited_s += self.left_s - began_s
-
-
-class EmulatedLink(DeviceLink):
-    """A worker's line to the devices, in emulated time."""
-
-    def __init__(
-        self,
-        protocol: ClientProtocol,
-        placement: Placement,
-        box: EmulatedMailbox,
-        clock: Clock,
-        stall_timeout_s: float,
-        worker_clock: WorkerClock,
-        log: WorkerLog,
-    ) -> None:
-        super().__init__(protocol, placement, box, clock, stall_timeout_s)
-        self._box = box
-        self.worker_clock = self.job_clock = worker_clock
-        self.pace = worker_clock.pace
-        self.point = self._pass_point
-        self._log = log
-        self._is_held = False
-
-    def note(self, descriptor: Descriptor, *, is_workers: bool) -> None:
-        """Something begins that devices, or the workers, sum."""
-        clock = self.worker_clock
-        self._log.note(
-            Push(
-                clock.now_s(), clock.computed_s, clock.waited_s, clock.left_s, descriptor.name,
-                descriptor.num_elements, descriptor.dtype, descriptor.op, is_workers,
-            )
-        )  # fmt: skip
-
-    def wait_until(self, is_done: Callable[[], bool], timeout_s: float | None = None) -> bool:
-        """See DeviceLink."""
-        with self.worker_clock.waiting():
-            return super().wait_until(is_done, timeout_s)
-
-    def as_all_reduce(self, flight: Flight, descriptor: Descriptor) -> Flight:
-        """See DeviceLink: it is over once it would be on the machine, and has been done here."""
-        ended = _AllReduce(self, flight)
-        itemsize = DType(descriptor.dtype).accumulator.itemsize
-        nbytes = descriptor.num_elements * itemsize
-        with self.worker_clock.own_work(f"push {descriptor.name}"), self.lock:
-            self.note(descriptor, is_workers=True)
-            self._box.spend(FabricPort.ALL_REDUCE, nbytes, self.protocol.client, itemsize, ended.on_ended)
-            self.ring_bells()
-        return ended
-
-    def _pass_point(self, name: str) -> None:
-        with self.worker_clock.own_work(name):
-            pass
-
-    def require_costs(self, what: str) -> None:
-        """See DeviceLink: groups have none yet."""
-        raise UnsupportedError(
-            f"rank {self.protocol.client}: emulation has no costs for {what} of a group of workers (sharded modes, "
-            "process sets, torch.distributed): its time would be missing from the result; leave out --machine, or "
-            "predict the mode (coarse predict --modes)"
-        )
-
-    @contextlib.contextmanager
-    def elsewhere(self) -> Iterator[None]:
-        """See DeviceLink: emulated time goes on meanwhile, and this worker goes on from there."""
-        if self._is_held:
-            yield
-            return
-        with self.worker_clock.waiting():
-            with self._box.away():
-                yield
-            self.catch_up()
-
-    def pass_time(self, seconds: float) -> None:
-        """Let emulated seconds pass for this worker."""
-        self._box.go_on_until(self._box.now_s + seconds)
-
-    def begin_run(self) -> None:
-        """Begin emulated time anew with all other workers."""
-        met: list[float] = []
-        with self.lock:
-            self._box.spend(FabricPort.RUN, 0, self.protocol.client, 0, met.append)
-            self.ring_bells()
-        self.wait_for(lambda: bool(met), None, "the other workers")
-        self._box.begin_run()
-        self.worker_clock.begin_run()
-
-    def catch_up(self) -> None:
-        """Return once all that has happened by this worker's clock is here."""
-        here: list[float] = []
-        with self.lock:
-            self._box.spend(FabricPort.TIMER, 0, self.protocol.client, 0, here.append)
-            self.ring_bells()
-        self.wait_for(lambda: bool(here), None, "the emulated machine")
-
-    @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
-        """Within, emulated time goes no further than this worker's clock, though it waits."""
-        moment_s = self._box.moment_s()
-        self._is_held = True
-        try:
-            yield
-        finally:
-            self._is_held = False
-            self._box.go_on_until(moment_s)  # or it would be known as one that listens
-            self._box.release(moment_s)
-
-
-class _AllReduce:
-    """An all-reduce of the workers: the machine's time first, then the bytes, which all have begun by then."""
-
-    def __init__(self, link: EmulatedLink, flight: Flight) -> None:
-        self._link = link
-        self._flight = flight
-        self._has_ended = False
-
-    def on_ended(self, _: float) -> None:
-        """The machine would have the sum."""
-        self._has_ended = True
-
-    def wait(self) -> object:
-        """See Flight."""
-        self._link.wait_for(lambda: self._has_ended, None, "the workers' all-reduce")
-        with self._link.worker_clock.own_work(), self._link.held():
-            return self._flight.wait()
 
 
 class EmulatedClient(Client):
@@ -268,7 +87,7 @@ class EmulatedClient(Client):
             self.link.catch_up()
             found = super().is_complete(key)
             if not found:
-                self.link.pass_time(_POLL_S)
+                self.link.pass_time(POLL_S)
             return found
 
 
@@ -327,6 +146,10 @@ class TrainingParts(EmulatedParts):
         link = EmulatedLink(protocol, at.placement, mailbox, at.clock, stall_s, clock, log)
         client = EmulatedClient(link, share.memories)
         client.before_leaving.append(log.write)
+        host_staging().refusal = (
+            f"rank {protocol.client}: tensors on a GPU have no emulated times, since emulated runs compute on the CPU; "
+            "leave out --machine, or run the model on the CPU"
+        )
         replace_sleep(partial(_sleep, link))  # what a script models by sleeping is emulated
         return client
 
@@ -348,6 +171,14 @@ class TrainingParts(EmulatedParts):
         at.world.Bcast(scale, root=0)
         return float(scale[0])
 
+    def _own_step(self, mode: str, logs: Sequence[Logged], iterations: Sequence[Iteration]) -> OwnStep | str:
+        """The last iterations, simulated; or why not."""
+        if is_of_groups(iterations):
+            return own_sharded_step(self.job, logs, iterations)
+        if mode not in BUILT_IN:
+            return "a strategy of a file"
+        return own_step(self.job, iterations, len(logs))
+
     def _say(self, at: Opening) -> None:
         """Print the account of the run and write it, once all ranks have left."""
         assert self.fabric is not None
@@ -362,8 +193,7 @@ class TrainingParts(EmulatedParts):
         if not are_whole:
             return
         links = [link.name for link in self.job.site.links]
-        is_known = at.config.mode in BUILT_IN
-        simulated = partial(own_step, self.job, num_workers=len(logs)) if is_known else lambda _: "a strategy of a file"
+        simulated = partial(self._own_step, at.config.mode, logs)
         report = report_of(self._settings, self._scale, logs, fabric, links, simulated, at.config, self._times)
         if self._settings.save_compute is not None:
             accelerator = self._machine.accelerator.name

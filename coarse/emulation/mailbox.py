@@ -10,18 +10,18 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 
-from coarse.emulation.envelope import FabricDelivery, FabricPort, KeyPlaces, Submission, unpack_delivery
+from coarse.emulation.envelope import NUMBER_BYTES, FabricDelivery, FabricPort, KeyPlaces, Submission, unpack_delivery
 from coarse.emulation.failure import fabric_error
 from coarse.emulation.horizon import Word, signed
 from coarse.errors import UnsupportedError
 from coarse.protocol.codec import decode, encode, feature_of, is_of_feature
+from coarse.protocol.joint import Joint, Meeting, pack_call
 from coarse.protocol.plan import Placement
 from coarse.protocol.records import Died, Push, Ready, Record
 from coarse.transport.mailbox import Mailbox
 
 Then = Callable[[float], None]
 """(emulated time at which something is over)"""
-_NUMBER_BYTES = 8
 _TAKEN, _BOUND = 1, 2
 """Word offsets within an endpoint's status block, beside its asleep mark: see horizon.py."""
 
@@ -110,7 +110,7 @@ class EmulatedMailbox(Mailbox):
 
     def spend(
         self, way: FabricPort, nbytes: int, source: int, target: int, then: Then, *, at_s: float | None = None,
-        priority: int = 0,
+        priority: int = 0, content: bytes = b"",
     ) -> None:  # fmt: skip
         """Have something take its emulated time, of which this endpoint alone has to hear.
 
@@ -122,11 +122,16 @@ class EmulatedMailbox(Mailbox):
             then: Called with the emulated time at which it is over.
             at_s: Emulated time from which on it may begin; by default that of what is being done.
             priority: Of several that wait at a port the largest goes first.
+            content: More that the fabric has to know.
         """
         self._num_spent += 1
         self._then[self._num_spent] = then
-        frame = self._num_spent.to_bytes(_NUMBER_BYTES, "little")
+        frame = self._num_spent.to_bytes(NUMBER_BYTES, "little") + content
         self._submit(way, nbytes, source, target, self.endpoint, frame, priority, at_s)
+
+    def join(self, meeting: Meeting, joint: Joint, then: Then) -> None:
+        """Make a call with other workers: see coarse.protocol.joint; `then` as of `spend`."""
+        self.spend(FabricPort.JOINT, 0, self.endpoint, 0, then, content=pack_call(meeting, joint))
 
     def _submit(
         self, way: FabricPort, nbytes: int, source: int, target: int, endpoint: int, frame: bytes, priority: int = 0,
@@ -239,7 +244,7 @@ class EmulatedMailbox(Mailbox):
             delivery = unpack_delivery(frame)
             self.now_s = delivery.due_s if self._is_device else max(self.now_s, delivery.due_s)
             if delivery.peer == self.endpoint:
-                self._then.pop(int.from_bytes(delivery.frame, "little"))(delivery.due_s)
+                self._then.pop(int.from_bytes(delivery.frame[:NUMBER_BYTES], "little"))(delivery.due_s)
             elif delivery.way is FabricPort.DEVICES:
                 assert self.on_message is not None
                 self.on_message(delivery)

@@ -7,14 +7,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from statistics import fmean
 
-from coarse.emulation.account import Iteration, OwnStep
+from coarse.emulation.account import MOST_STEPS, Iteration, OwnStep
 from coarse.protocol.dtypes import DType, Op
 from coarse.simulation.job import Gradient, Job
 from coarse.simulation.training import simulate
 from coarse.strategy.rounds import By, Round
 
-_MOST_STEPS = 8
-"""So many iterations are simulated: the last ones."""
 _NUM_ITERATIONS = 3
 
 
@@ -29,7 +27,7 @@ def own_step(job: Job, iterations: Sequence[Iteration], num_workers: int) -> Own
     Returns:
         The means, or why there are none.
     """
-    by_worker = [[row for row in iterations if row.worker == worker][-_MOST_STEPS:] for worker in range(num_workers)]
+    by_worker = [[row for row in iterations if row.worker == worker][-MOST_STEPS:] for worker in range(num_workers)]
     simulated, emulated = [], []
     for rows in zip(*by_worker, strict=False):
         if len({tuple(push.name for push in row.pushes) for row in rows}) > 1:

@@ -111,7 +111,7 @@ class EmulatedParts(LiveParts):
             site=self.job.site,
             run=at.run,
             process_ids=tuple(share.process_ids[rank] for rank in at.placement.ranks),
-            num_workers=at.placement.num_clients,
+            worker_nodes=at.placement.cluster.worker_nodes,
             rate_changes=self.job.rate_changes,
         )
 

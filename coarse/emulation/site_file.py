@@ -19,8 +19,8 @@ class FabricOrder:
     run: str
     process_ids: tuple[int, ...]
     """Of every endpoint."""
-    num_workers: int
-    """Endpoints that are workers; they come first."""
+    worker_nodes: tuple[int, ...]
+    """Nodes of the modelled machine on which the workers are, who are the first endpoints."""
     rate_changes: tuple[RateChange, ...] = ()
     """At seconds of the run, in order."""
 
@@ -34,10 +34,11 @@ def order_text(order: FabricOrder) -> str:
         {
             "links": links,
             "ways": ways,
+            "hosts": [site.to_host, site.from_host],
             "adder_bytes_per_s": site.adder_bytes_per_s,
             "run": order.run,
             "process_ids": order.process_ids,
-            "num_workers": order.num_workers,
+            "worker_nodes": order.worker_nodes,
             "rate_changes": order.rate_changes,
         }
     )
@@ -65,11 +66,13 @@ def parse_order(text: str) -> FabricOrder:
         between_devices=ways["between_devices"],
         between_workers=ways["between_workers"],
         adder_bytes_per_s=found["adder_bytes_per_s"],
+        to_host=tuple(map(tuple, found["hosts"][0])),
+        from_host=tuple(map(tuple, found["hosts"][1])),
     )
     return FabricOrder(
         site=site,
         run=found["run"],
         process_ids=tuple(found["process_ids"]),
-        num_workers=found["num_workers"],
+        worker_nodes=tuple(found["worker_nodes"]),
         rate_changes=tuple(RateChange(*change) for change in found["rate_changes"]),
     )

@@ -15,6 +15,7 @@ from coarse.emulation.mailbox import Then
 from coarse.emulation.runtime import EmulatedRank
 from coarse.errors import CoarseError
 from coarse.protocol.dtypes import DType, Op
+from coarse.protocol.joint import OWN_GROUP, CollectiveKind, Joint, Meeting
 from coarse.protocol.records import Descriptor
 from coarse.simulation.adaptation import Profile
 from coarse.simulation.report import WorkerIteration, with_idle_times
@@ -36,6 +37,7 @@ class EmulatedWorker:
         self._client: Client = runtime.require_client()
         assert rank.parts.box is not None
         self._box = rank.parts.box
+        self._meeting = Meeting(tuple(range(self._job.num_workers)), OWN_GROUP)
         self.profiles: list[Profile] = []
         """Meetings at which the job was profiled as it ran."""
         self._open_keys()
@@ -108,8 +110,10 @@ class EmulatedWorker:
             begun.under_way.add(place)
             descriptor = turn.descriptors[position]
             itemsize = DType(descriptor.dtype).accumulator.itemsize
-            nbytes = descriptor.num_elements * itemsize
-            self._spend(FabricPort.ALL_REDUCE, partial(begun.on_summed, place), nbytes, itemsize)
+            joint = Joint(CollectiveKind.ALL_REDUCE, descriptor.num_elements * itemsize, itemsize)
+            with self._client.link.lock:
+                self._box.join(self._meeting, joint, partial(begun.on_summed, place))
+                self._client.link.ring_bells()
 
     def _apply(self, iteration: int) -> None:
         """Wait for all sums of an iteration, and check them."""

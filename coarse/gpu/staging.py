@@ -11,7 +11,7 @@ from functools import cache
 
 import numpy as np
 
-from coarse.errors import CapacityError, GpuError
+from coarse.errors import CapacityError, GpuError, UnsupportedError
 from coarse.gpu.available import gpus
 from coarse.gpu.buffers import GpuBuffers
 from coarse.gpu.interface import Event, GpuArray, Stream
@@ -64,9 +64,13 @@ class HostStaging:
         self._written: deque[tuple[np.ndarray, Event]] = deque()
         """(Memory, event) of copies to the host: a call that is given up before they end lets go of the memory."""
         self._may_pin = True
+        self.refusal: str | None = None
+        """Why a job has no times of copies between GPUs and hosts, where it is emulated."""
 
     def stage(self, gpu: int, nbytes: int) -> Stage:
-        """Host memory for so many bytes of a GPU."""
+        """Host memory for so many bytes of a GPU; UnsupportedError in an emulated job."""
+        if self.refusal is not None:
+            raise UnsupportedError(self.refusal)
         return Stage(self, gpu, nbytes)
 
     def take(self, gpu: int, nbytes: int) -> tuple[np.ndarray, bool]:

@@ -6,18 +6,18 @@ from coarse.session import current
 
 def cross_rank() -> int:
     """This worker's node, by number."""
-    placement = current().placement
-    return placement.nodes.index(placement.client_nodes[arrays.rank()])
+    cluster = current().placement.cluster
+    return cluster.nodes.index(cluster.worker_nodes[arrays.rank()])
 
 
 def cross_size() -> int:
     """How many nodes have workers."""
-    return len(current().placement.nodes)
+    return len(current().placement.cluster.nodes)
 
 
 def is_homogeneous() -> bool:
     """Whether all nodes have equally many workers."""
-    nodes = current().placement.client_nodes
+    nodes = current().placement.cluster.worker_nodes
     return len({nodes.count(node) for node in nodes}) == 1
 
 

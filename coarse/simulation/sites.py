@@ -37,6 +37,10 @@ class Site:
     """(worker, worker) -> links of the workers' own ring."""
     adder_bytes_per_s: float
     """Of every device's near-memory adders: bytes read and added."""
+    to_host: tuple[Path, ...] = ()
+    """Links of each worker's stores to the memory of its host."""
+    from_host: tuple[Path, ...] = ()
+    """The same of loads."""
     device_hops: tuple[Hop, ...] = ()
     """Where one stands for all: every kind of hop in the ring of devices; () where all hops are alike."""
     worker_hops: tuple[Hop, ...] = ()
@@ -49,7 +53,8 @@ class Site:
         known = range(len(self.links))
         ways = (self.push, self.pull, self.between_devices, self.between_workers)
         hops = dict(enumerate(hop.path for hop in (*self.device_hops, *self.worker_hops)))
-        for way in (*ways, hops):
+        hosts = dict(enumerate((*self.to_host, *self.from_host)))
+        for way in (*ways, hops, hosts):
             for ends, path in way.items():
                 if any(link not in known for link in path):
                     raise ValueError(f"the path {path} of {ends} names links that are not among {len(self.links)}")
@@ -72,6 +77,8 @@ def coarse_site(
         pull={(c, d): path_of(machine, places.devices[d], places.workers[c], copies) for c, d in pairs},
         between_devices=_ring_paths(machine, places.devices, device_ring),
         between_workers=_ring_paths(machine, places.workers, worker_ring),
+        to_host=_host_paths(machine, places.workers, to_host=True),
+        from_host=_host_paths(machine, places.workers, to_host=False),
     )
 
 
@@ -85,7 +92,9 @@ def dense_site(machine: Machine, places: EndpointPlacement) -> Site:
         push={(c, 0): shared.path(worker, device, kind="store") for c, worker in enumerate(places.workers)},
         pull={(c, 0): shared.path(device, worker, kind="load") for c, worker in enumerate(places.workers)},
         between_devices={},
-        between_workers={},
+        between_workers=_ring_paths(shared, places.workers, "auto"),
+        to_host=_host_paths(shared, places.workers, to_host=True),
+        from_host=_host_paths(shared, places.workers, to_host=False),
     )
 
 
@@ -113,6 +122,11 @@ def _ring_paths(machine: Machine, members: Sequence[str], kind: PathKind) -> dic
     """(member, member) -> links."""
     everybody = range(len(members))
     return {(a, b): path_of(machine, members[a], members[b], kind) for a in everybody for b in everybody if a != b}
+
+
+def _host_paths(machine: Machine, members: Sequence[str], *, to_host: bool) -> tuple[Path, ...]:
+    """Links between each member and the memory of its host."""
+    return tuple(machine.host_path(member, to_host=to_host) for member in members)
 
 
 def path_of(machine: Machine, source: str, target: str, kind: PathKind) -> Path:

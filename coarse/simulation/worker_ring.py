@@ -19,17 +19,17 @@ class AllReduces:
         self,
         engine: Engine,
         paths: Mapping[tuple[int, int], Path],
-        num_members: int,
+        members: Sequence[int],
         num_elements: Sequence[int],
         itemsizes: Sequence[int],
     ) -> None:
-        """By place: elements of each all-reduce, and bytes of an element as workers sum it. `paths` as
+        """By place: elements of each all-reduce, and bytes of an element as `members` sum it. `paths` as
         Site.between_workers."""
         self.engine = engine
         self.paths = paths
-        members = tuple(range(num_members))
+        ring = tuple(members)
         self._itemsizes = itemsizes
-        self._streams = [RingStream(worker, members, num_elements) for worker in members]
+        self._streams = {worker: RingStream(worker, ring, num_elements) for worker in ring}
 
     def begin(self, worker: int, place: int) -> None:
         """A worker gives a place to its stream."""
@@ -79,7 +79,8 @@ class WorkerRing(AllReduces):
         gradients = [job.gradients[position % len(job.gradients)] for position in positions]
         num_elements = [gradient.num_elements for gradient in gradients]
         itemsizes = [gradient.dtype.accumulator.itemsize for gradient in gradients]
-        super().__init__(engine, job.site.between_workers, num_members or job.num_workers, num_elements, itemsizes)
+        members = range(num_members or job.num_workers)
+        super().__init__(engine, job.site.between_workers, members, num_elements, itemsizes)
 
     def push(self, worker: int, position: int) -> None:
         """A worker gives a gradient to its stream."""

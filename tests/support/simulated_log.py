@@ -13,9 +13,9 @@ from coarse.simulation import worker_ring
 from coarse.simulation.devices import SimulatedDevices, SimulatedDriver
 from coarse.simulation.job import DTYPE, Job
 from coarse.simulation.sharded import iteration
+from coarse.simulation.sharded.chains import Stream
 from coarse.simulation.sharded.iteration import simulate_sharded
 from coarse.simulation.sharded.job import ShardedJob
-from coarse.simulation.sharded.modes import Stream
 from coarse.simulation.sharded.report import ShardedReport
 from coarse.simulation.training import _Training, simulate
 from coarse.strategy.rounds import By

@@ -16,6 +16,7 @@ from coarse.gpu.interface import Event, GpuArray, is_on_gpu
 from coarse.gpu.staging import host_staging
 from coarse.protocol.dtypes import DType, Op
 from coarse.protocol.halves import narrowed, widened
+from coarse.protocol.joint import OWN_GROUP, CollectiveKind, Joint, Meeting
 from coarse.protocol.records import Descriptor
 
 _OPENING = "the opening of the workers' communicator"
@@ -52,8 +53,8 @@ class AllreduceStream:
         StallError it may be waited for again."""
         what = f"the all-reduce of {descriptor.name!r}"
         if not is_on_gpu(array):
-            pending = self._progress.submit(_LANE, partial(self._reduce, descriptor, array), what)
-            return self._link.as_all_reduce(pending, descriptor)
+            due = self._link.join(*_call(descriptor, self._comm.Get_size()), what, descriptor)
+            return self._progress.submit(_LANE, partial(self._reduce, descriptor, array), what, due=due)
         flight = _GpuFlight(array)
 
         def on_host() -> Waits:
@@ -121,6 +122,13 @@ class _GpuFlight:
         self.pending.wait()
         assert self._landed is not None
         gpus().current_stream(self._gpu).wait_for(self._landed)
+
+
+def _call(descriptor: Descriptor, num_workers: int) -> tuple[Meeting, tuple[Joint]]:
+    """Where all workers meet, and what they do there."""
+    itemsize = DType(descriptor.dtype).accumulator.itemsize
+    joint = Joint(CollectiveKind.ALL_REDUCE, descriptor.num_elements * itemsize, itemsize)
+    return Meeting(tuple(range(num_workers)), OWN_GROUP), (joint,)
 
 
 def _widened(descriptor: Descriptor, array: np.ndarray) -> np.ndarray:

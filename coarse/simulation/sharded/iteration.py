@@ -14,62 +14,42 @@ from functools import partial
 
 from coarse.simulation.compute import Compute
 from coarse.simulation.engine import Action, Engine
+from coarse.simulation.sharded.chains import Chain, Stream
 from coarse.simulation.sharded.job import ShardedJob, UnitPass, slots_of
-from coarse.simulation.sharded.modes import Chain, Moves, Schedule, Stream
+from coarse.simulation.sharded.modes import Moves, Schedule
+from coarse.simulation.sharded.queues import PhaseQueue, Submitted, run_chain
 from coarse.simulation.sharded.report import Moved, ShardedReport
-from coarse.simulation.sharded.routes import Phase, crossing_nbytes
+from coarse.simulation.sharded.routes import crossing_nbytes
 from coarse.simulation.sharded.units import Unit
 
 _COLLECTIVE = (Stream.BETWEEN, Stream.WITHIN)
 """Streams whose phases run on the processors that compute; copies from and to the host do not."""
 
 
-class _Queue:
-    """A stream's jobs, one after the other."""
+class _Queue(PhaseQueue):
+    """A stream's phases, which are reported, and share the processor with compute if they are collectives."""
 
     def __init__(self, stream: Stream, engine: Engine, compute: Compute, report: ShardedReport) -> None:
+        super().__init__(engine, stream)
         self._stream = stream
         self._compute = compute if stream in _COLLECTIVE else None
-        self._engine = engine
         self._report = report
-        self._waiting: list[tuple[Phase, str, str, Action]] = []
-        self._is_busy = False
 
-    def submit(self, phase: Phase, what: str, unit: str, action: Action) -> None:
-        """Run a phase after those before it, then do something."""
-        self._waiting.append((phase, what, unit, action))
-        if not self._is_busy:
-            self._begin()
-
-    def _begin(self) -> None:
-        self._is_busy = True
-        phase, what, unit, action = self._waiting.pop(0)
+    def on_begun(self) -> None:
+        """See PhaseQueue."""
         if self._compute is not None:
             self._compute.on_ring_begun()
-        begin_s, left = self._engine.now_s, [len(phase)]
 
-        def arrived() -> None:
-            left[0] -= 1
-            if left[0] == 0:
-                self._end(phase, what, unit, begin_s, action)
-
-        for number, flow in enumerate(phase):
-            self._engine.move_in_turns((self._stream, number), flow.path, flow.nbytes, flow.num_turns, arrived)
-
-    def _end(self, phase: Phase, what: str, unit: str, begin_s: float, action: Action) -> None:
-        end_s = self._engine.now_s
+    def on_ended(self, submitted: Submitted, begin_s: float) -> None:
+        """See PhaseQueue."""
         if self._compute is not None:
             self._compute.on_ring_ended()
         self._report.moved.append(
             Moved(
-                stream=self._stream, what=what, unit=unit, begin_s=begin_s, end_s=end_s,
-                crossing_nbytes=crossing_nbytes(phase),
+                stream=self._stream, what=submitted.what, unit=submitted.unit, begin_s=begin_s,
+                end_s=self._engine.now_s, crossing_nbytes=crossing_nbytes(submitted.phase),
             )
         )  # fmt: skip
-        action()
-        self._is_busy = bool(self._waiting)
-        if self._waiting:
-            self._begin()
 
 
 class _Iteration:
@@ -82,7 +62,9 @@ class _Iteration:
         self._slots = tuple(slots_of(job))
         self.report = ShardedReport()
         self._compute_times = Compute(self._engine, job.ring_slow_down)
-        self._queues = {stream: _Queue(stream, self._engine, self._compute_times, self.report) for stream in Stream}
+        self._queues: dict[Stream, PhaseQueue] = {
+            stream: _Queue(stream, self._engine, self._compute_times, self.report) for stream in Stream
+        }
         self._num_asked = 0
         self._num_computed = 0
         self._is_computing = False
@@ -204,14 +186,7 @@ class _Iteration:
             self._chain(chain, "gather after the step", "all", lambda: None)
 
     def _chain(self, chain: Chain, what: str, unit: str, action: Action) -> None:
-        """The moves of a chain, one after the other; those without bytes are left out."""
-        moves = [(stream, phase) for stream, phase in chain if phase]
-        if not moves:
-            action()
-            return
-        (stream, phase), *rest = moves
-        following = partial(self._chain, tuple(rest), what, unit, action)
-        self._queues[stream].submit(phase, what, unit, following)
+        run_chain(self._queues, chain, what, unit, action)
 
 
 def simulate_sharded(job: ShardedJob) -> ShardedReport:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from coarse.errors import ConfigError
 from coarse.hardware.links import Link
 from coarse.simulation.sharded.modes import Schedule, ShardedPolicy
-from coarse.simulation.sharded.routes import Routes
+from coarse.simulation.sharded.routes import Routes, SiteRoutes
 from coarse.simulation.sharded.units import Unit, root_of
 
 
@@ -17,7 +17,7 @@ class ShardedJob:
 
     units: tuple[Unit, ...]
     """In forward order."""
-    routes: Routes
+    routes: Routes | SiteRoutes
     policy: ShardedPolicy
     in_flight_limit: int = 2
     backward_prefetch: bool = True
@@ -47,7 +47,7 @@ class ShardedJob:
     @property
     def links(self) -> tuple[Link, ...]:
         """All links of the machine."""
-        return self.routes.machine.links
+        return self.routes.links
 
     @property
     def samples_per_s_of(self) -> float:

@@ -11,7 +11,16 @@ from dataclasses import dataclass, replace
 
 from coarse.collectives.shape import Collective
 from coarse.errors import ConfigError
-from coarse.simulation.sharded.routes import Phase, Routes
+from coarse.simulation.sharded.chains import (
+    Chain,
+    gather_from_all,
+    gather_from_host,
+    gather_within,
+    reduce_by_replicas,
+    reduce_scatter,
+    store_on_host,
+)
+from coarse.simulation.sharded.routes import GroupRoutes
 from coarse.simulation.sharded.units import Unit
 from coarse.strategy.sharding import Keeps, Sharding, Source, States, Use, keeps_any, keeps_of, name_of
 
@@ -24,19 +33,6 @@ class Schedule(enum.StrEnum):
     end of backward, and compute waits for each reduce-scatter, whose result FSDP2 uses at once."""
     OVERLAPPED = "overlapped"
     """As the papers' systems: every layer is gathered for itself, and reductions run beside compute."""
-
-
-class Stream(enum.StrEnum):
-    """What does one thing after the other on every GPU, beside the others."""
-
-    BETWEEN = "between nodes"
-    WITHIN = "within a node"
-    STORE = "to the host"
-    LOAD = "from the host"
-
-
-Chain = tuple[tuple[Stream, Phase], ...]
-"""Moves of which each begins when the one before has ended and its stream has come to it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +68,7 @@ class ShardedPolicy:
 class Moves:
     """The chains of one policy on one cluster."""
 
-    def __init__(self, policy: ShardedPolicy, routes: Routes) -> None:
+    def __init__(self, policy: ShardedPolicy, routes: GroupRoutes) -> None:
         self._policy = policy
         self._sharding = policy.sharding
         self._routes = routes
@@ -95,7 +91,7 @@ class Moves:
             for use, nbytes in self._parts(unit)
             if self._sharding.gather(use).keep is Keeps.HOST_COPY
         ]
-        return ((Stream.STORE, self._routes.host_copies(sum(stored), to_host=True)),) if stored else ()
+        return store_on_host(self._routes, sum(stored)) if stored else ()
 
     def backward_gather(self, unit: Unit, *, is_kept: bool) -> tuple[Chain, ...]:
         """What must arrive before a unit's backward: what forward has kept equals the parameters."""
@@ -105,22 +101,16 @@ class Moves:
 
     def reduced(self, nbytes: int) -> Chain:
         """What backward leaves to do: the sum of so many bytes of gradients, of which every GPU keeps its shard."""
-        routes = self._routes
         if self._sharding.mesh_dims == 2:
-            return (
-                (Stream.WITHIN, routes.within(nbytes)),
-                (Stream.BETWEEN, routes.rails(nbytes, num_passes=2)),
-            )
-        if self._policy.collective is Collective.RING:
-            return ((Stream.BETWEEN, routes.ring(nbytes)),)
-        return ((Stream.WITHIN, routes.within(nbytes)), (Stream.BETWEEN, routes.rails(nbytes)))
+            return reduce_by_replicas(self._routes, nbytes)
+        return reduce_scatter(self._routes, nbytes, is_ring=self._policy.collective is Collective.RING)
 
     def after_step(self, units: Sequence[Unit]) -> Chain:
         """What follows the optimizer's step: what has changed is gathered where parameters stay gathered."""
         if self._sharding.states is States.REPLICATED:
             return self._from_all(sum(unit.trainable_nbytes for unit in units))
         kept = sum(unit.trainable_nbytes - self._without_kept(unit).trainable_nbytes for unit in units)
-        return self._within(kept) if self._sharding.mesh_dims == 2 else self._from_all(kept)
+        return gather_within(self._routes, kept) if self._sharding.mesh_dims == 2 else self._from_all(kept)
 
     def _parts(self, unit: Unit) -> list[tuple[Use, int]]:
         """(Use in forward, bytes) of a unit's trainable parameters, and of its frozen ones."""
@@ -148,7 +138,8 @@ class Moves:
     def _chain(self, source: Source, nbytes: int) -> Chain:
         if source is Source.ALL:
             return self._from_all(nbytes)
-        return self._within(nbytes) if source is Source.NODE else self._from_node(nbytes)
+        gather = gather_within if source is Source.NODE else gather_from_host
+        return gather(self._routes, nbytes)
 
     def _without_kept(self, unit: Unit) -> Unit:
         """The unit without adapters that stay gathered."""
@@ -156,14 +147,4 @@ class Moves:
 
     def _from_all(self, nbytes: int) -> Chain:
         """From all GPUs."""
-        if self._policy.collective is Collective.RING:
-            return ((Stream.BETWEEN, self._routes.ring(nbytes)),)
-        return (Stream.BETWEEN, self._routes.rails(nbytes)), *self._within(nbytes)
-
-    def _within(self, nbytes: int) -> Chain:
-        """From the GPUs of the node."""
-        return ((Stream.WITHIN, self._routes.within(nbytes)),)
-
-    def _from_node(self, nbytes: int) -> Chain:
-        """From the node's copy on the host: each GPU loads its part, and the node gathers (FCDP IV-C)."""
-        return (Stream.LOAD, self._routes.host_copies(nbytes, to_host=False)), *self._within(nbytes)
+        return gather_from_all(self._routes, nbytes, is_ring=self._policy.collective is Collective.RING)

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from coarse.hardware.accelerator import MemoryAccount
+from coarse.simulation.sharded.chains import Stream
 from coarse.simulation.sharded.job import UnitPass
-from coarse.simulation.sharded.modes import Stream
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,14 +6,17 @@ pieces one after the other at its share of the links, and the collective ends wi
 hold up in lockstep thus ends too early, but nothing waits for it alone.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import NamedTuple
 
+from coarse.collectives.shape import GroupShape
 from coarse.errors import ConfigError
+from coarse.hardware.links import Link
 from coarse.hardware.machine import Machine
-from coarse.simulation.sites import Path
+from coarse.simulation.sites import Path, Site
 
 
 class Flow(NamedTuple):
@@ -31,8 +34,96 @@ Phase = tuple[Flow, ...]
 """Flows that begin together; the phase ends with the last of them."""
 
 
+class GroupRoutes:
+    """The ways among a group's members, whose numbers mean something to `path` alone."""
+
+    @cached_property
+    def nodes(self) -> tuple[tuple[int, ...], ...]:
+        """Return the members of each node, in order."""
+        raise NotImplementedError
+
+    def path(self, source: int, target: int) -> Path:
+        """Return links from a member to another."""
+        raise NotImplementedError
+
+    def host_path(self, member: int, *, to_host: bool) -> Path:
+        """Return links between a member and the memory of its host."""
+        raise NotImplementedError
+
+    @cached_property
+    def members(self) -> tuple[int, ...]:
+        """Return all members, in the order of their ring."""
+        return tuple(member for node in self.nodes for member in node)
+
+    def ring(self, nbytes: int, *, num_passes: int = 1) -> Phase:
+        """All-gather or reduce-scatter of `nbytes` in all in one ring, or both; it leaves each node once."""
+        return self._ring(self.members, nbytes, num_passes)
+
+    def within(self, nbytes: int) -> Phase:
+        """The same in a ring of each node."""
+        return tuple(flow for node in self.nodes for flow in self._ring(node, nbytes))
+
+    def rails(self, nbytes: int, *, num_passes: int = 1) -> Phase:
+        """Rings of the GPUs in the same position on all nodes, each of which moves its part of `nbytes` once or twice.
+
+        Once is the part of a hierarchical all-gather or reduce-scatter that leaves the nodes; twice is an all-reduce.
+        """
+        part = _part(nbytes, len(self.nodes[0]))
+        return tuple(flow for rail in self._rails for flow in self._ring(rail, part, num_passes))
+
+    def host_copies(self, nbytes: int, *, to_host: bool) -> Phase:
+        """Every GPU's part of a node's one copy of `nbytes`, to the host's memory or from it."""
+        if not nbytes:
+            return ()
+        part = _part(nbytes, len(self.nodes[0]))
+        return tuple(Flow(path, part, 1, False) for path in self._host_paths[to_host])
+
+    def line(self, order: Sequence[int], nbytes: int) -> Phase:
+        """Transfers of `nbytes` from each of these members to the next, in pieces that follow each other."""
+        return tuple(self._flow(a, b, nbytes) for a, b in pairwise(order)) if nbytes else ()
+
+    def pairs(self, nbytes: Mapping[tuple[int, int], int]) -> Phase:
+        """Transfers by (source, target), all at the same time."""
+        return tuple(self._flow(a, b, each) for (a, b), each in nbytes.items() if each and a != b)
+
+    @cached_property
+    def _rails(self) -> list[tuple[int, ...]]:
+        return list(zip(*self.nodes, strict=True))
+
+    @cached_property
+    def _host_paths(self) -> dict[bool, tuple[Path, ...]]:
+        ways = (True, False)
+        return {way: tuple(self.host_path(member, to_host=way) for member in self.members) for way in ways}
+
+    @cached_property
+    def _node_of(self) -> dict[int, int]:
+        return {member: number for number, node in enumerate(self.nodes) for member in node}
+
+    def _flow(self, source: int, target: int, nbytes: int) -> Flow:
+        return Flow(self.path(source, target), nbytes, 1, self._node_of[source] != self._node_of[target])
+
+    def _ring(self, members: Sequence[int], nbytes: int, num_passes: int = 1) -> Phase:
+        if not nbytes or len(members) < 2:
+            return ()
+        hops = self._hops.get(tuple(members))
+        if hops is None:
+            hops = self._hops[tuple(members)] = tuple(self._hops_of(members))
+        piece, num_turns = _part(nbytes, len(members)), num_passes * (len(members) - 1)
+        return tuple(Flow(path, piece, num_turns, crosses) for path, crosses in hops)
+
+    @cached_property
+    def _hops(self) -> dict[tuple[int, ...], tuple[tuple[Path, bool], ...]]:
+        """Of the rings that have been asked for."""
+        return {}
+
+    def _hops_of(self, members: Sequence[int]) -> Iterator[tuple[Path, bool]]:
+        """Every member's way to its next, and whether it leaves the node."""
+        for source, target in zip(members, [*members[1:], members[0]], strict=True):
+            yield self.path(source, target), self._node_of[source] != self._node_of[target]
+
+
 @dataclass(frozen=True, kw_only=True)
-class Routes:
+class Routes(GroupRoutes):
     """The first GPUs of each node of a machine."""
 
     machine: Machine
@@ -53,63 +144,59 @@ class Routes:
         """Of all nodes."""
         return self.num_nodes * self.gpus_per_node
 
-    def ring(self, nbytes: int) -> Phase:
-        """All-gather or reduce-scatter of `nbytes` in all, in one ring that leaves each node once."""
-        members = [gpu for node in range(self.num_nodes) for gpu in self._node(node)]
-        return self._ring(members, nbytes)
-
-    def within(self, nbytes: int) -> Phase:
-        """The same in a ring of each node."""
-        return tuple(flow for node in range(self.num_nodes) for flow in self._ring(self._node(node), nbytes))
+    @property
+    def links(self) -> tuple[Link, ...]:
+        """Return all links of the machine."""
+        return self.machine.links
 
     @cached_property
-    def _rails(self) -> list[list[str]]:
-        return [[self._node(node)[gpu] for node in range(self.num_nodes)] for gpu in range(self.gpus_per_node)]
+    def nodes(self) -> tuple[tuple[int, ...], ...]:
+        """See GroupRoutes: numbers of GPUs on the machine."""
+        firsts = (node * len(self.machine.tree.gpus) for node in range(self.num_nodes))
+        return tuple(tuple(range(first, first + self.gpus_per_node)) for first in firsts)
 
-    def rails(self, nbytes: int, *, num_passes: int = 1) -> Phase:
-        """Rings of the GPUs in the same position on all nodes, each of which moves its part of `nbytes` once or twice.
+    def path(self, source: int, target: int) -> Path:
+        """See GroupRoutes."""
+        return self.machine.path(f"gpu{source}", f"gpu{target}")
 
-        Once is the part of a hierarchical all-gather or reduce-scatter that leaves the nodes; twice is an all-reduce.
-        """
-        part = _part(nbytes, self.gpus_per_node)
-        return tuple(flow for rail in self._rails for flow in self._ring(rail, part, num_passes))
+    def host_path(self, member: int, *, to_host: bool) -> Path:
+        """See GroupRoutes."""
+        return self.machine.host_path(f"gpu{member}", to_host=to_host)
 
-    def host_copies(self, nbytes: int, *, to_host: bool) -> Phase:
-        """Every GPU's part of a node's one copy of `nbytes`, to the host's memory or from it."""
-        if not nbytes:
-            return ()
-        part = _part(nbytes, self.gpus_per_node)
-        return tuple(Flow(path, part, 1, False) for path in self._host_paths[to_host])
 
-    @cached_property
-    def _host_paths(self) -> dict[bool, tuple[Path, ...]]:
-        gpus = [gpu for node in range(self.num_nodes) for gpu in self._node(node)]
-        ways = (True, False)
-        return {to_host: tuple(self.machine.host_path(gpu, to_host=to_host) for gpu in gpus) for to_host in ways}
+@dataclass(frozen=True, kw_only=True)
+class SiteRoutes(GroupRoutes):
+    """Workers of a job's site."""
 
-    def _node(self, node: int) -> Sequence[str]:
-        first = node * len(self.machine.tree.gpus)
-        return [f"gpu{number}" for number in range(first, first + self.gpus_per_node)]
+    site: Site
+    workers: tuple[int, ...]
+    """In the order of their ring."""
+    worker_nodes: tuple[int, ...]
+    """Of all workers of the job."""
 
-    def _ring(self, members: Sequence[str], nbytes: int, num_passes: int = 1) -> Phase:
-        if not nbytes or len(members) < 2:
-            return ()
-        hops = self._hops.get(tuple(members))
-        if hops is None:
-            hops = self._hops[tuple(members)] = tuple(self._hops_of(members))
-        piece, num_turns = _part(nbytes, len(members)), num_passes * (len(members) - 1)
-        return tuple(Flow(path, piece, num_turns, crosses) for path, crosses in hops)
+    @property
+    def links(self) -> tuple[Link, ...]:
+        """Return all links of the site."""
+        return self.site.links
 
     @cached_property
-    def _hops(self) -> dict[tuple[str, ...], tuple[tuple[Path, bool], ...]]:
-        """Of the rings that have been asked for."""
-        return {}
+    def members(self) -> tuple[int, ...]:
+        """See GroupRoutes."""
+        return self.workers
 
-    def _hops_of(self, members: Sequence[str]) -> Iterator[tuple[Path, bool]]:
-        """Every member's way to its next, and whether it leaves the node."""
-        for source, target in zip(members, [*members[1:], members[0]], strict=True):
-            crosses = self.machine.node_of(source) != self.machine.node_of(target)
-            yield self.machine.path(source, target), crosses
+    @cached_property
+    def nodes(self) -> tuple[tuple[int, ...], ...]:
+        """See GroupRoutes."""
+        shape = GroupShape(tuple(self.worker_nodes[worker] for worker in self.workers))
+        return tuple(tuple(self.workers[rank] for rank in ranks) for ranks in shape.members_by_node)
+
+    def path(self, source: int, target: int) -> Path:
+        """See GroupRoutes."""
+        return self.site.between_workers[source, target]
+
+    def host_path(self, member: int, *, to_host: bool) -> Path:
+        """See GroupRoutes."""
+        return (self.site.to_host if to_host else self.site.from_host)[member]
 
 
 def crossing_nbytes(phase: Phase) -> int:

@@ -6,6 +6,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
+from coarse.protocol.joint import CollectiveKind, Joint
 from coarse.torch.c10d.arguments import (
     Given,
     GivenLists,
@@ -24,8 +25,8 @@ from coarse.torch.c10d.arguments import (
     timeout_of,
 )
 from coarse.torch.c10d.lane import GroupLane
-from coarse.torch.c10d.reduction import Array, Reduction
-from coarse.torch.c10d.sparse import sum_sparse
+from coarse.torch.c10d.reduction import Array, Reduction, combined
+from coarse.torch.c10d.sparse import gather_of, sum_sparse, summand
 from coarse.torch.c10d.staging import Copies, Target, Targets, require_dense
 from coarse.torch.c10d.steps import Steps
 from coarse.torch.c10d.work import CoarseWork
@@ -47,12 +48,15 @@ class Collectives:
         copies = Copies()
         if any(tensor.is_sparse for tensor in tensors):
             op = operation_of(opts)
-            summed = [sum_sparse(self._lane.steps, t, op) for t in tensors]
-            return self._launch("all_reduce", tensors, summed, opts, copies)
+            owns = [summand(tensor, op) for tensor in tensors]
+            summed = [sum_sparse(self._lane.steps, t, own) for t, own in zip(tensors, owns, strict=True)]
+            joints = [gather_of(own) for own in owns]
+            return self._launch("all_reduce", tensors, summed, joints, opts, copies)
         reduced = [self._reduced(tensor, opts, "all_reduce", copies) for tensor in tensors]
         targets = [target for target, _ in reduced]
         steps = [self._lane.steps.all_reduce(target.array.view(how.storage), how) for target, how in reduced]
-        return self._launch("all_reduce", tensors, steps, opts, copies, targets)
+        joints = [combined(CollectiveKind.ALL_REDUCE, target.array, how) for target, how in reduced]
+        return self._launch("all_reduce", tensors, steps, joints, opts, copies, targets)
 
     allreduce_coalesced = allreduce
 
@@ -61,7 +65,8 @@ class Collectives:
         tensors, root, copies = listed(tensors), root_of(opts), Copies()
         target, reduction = self._reduced(only(tensors, "reduce"), opts if op is None else op, "reduce", copies)
         steps = self._lane.steps.reduce(target.array.view(reduction.storage), root, reduction)
-        return self._launch("reduce", tensors, [steps], opts, copies, [target] if root == self._rank else [])
+        joints = [combined(CollectiveKind.REDUCE, target.array, reduction, root)]
+        return self._launch("reduce", tensors, [steps], joints, opts, copies, [target] if root == self._rank else [])
 
     def reduce_scatter(
         self, outputs: Given, inputs: GivenLists, opts: object = dist.ReduceOp.SUM
@@ -72,8 +77,8 @@ class Collectives:
         require_count(parts, self._size, "reduce_scatter: input")
         require_alike([output, *parts], "reduce_scatter")
         counts, copies = [part.numel() for part in parts], Copies()
-        target, steps = self._scattered(output, copies.joined(parts), counts, opts, copies)
-        return self._launch("reduce_scatter", outputs, [steps], opts, copies, [target])
+        target, steps, joint = self._scattered(output, copies.joined(parts), counts, opts, copies)
+        return self._launch("reduce_scatter", outputs, [steps], [joint], opts, copies, [target])
 
     def reduce_scatter_single(
         self, output: torch.Tensor, full: torch.Tensor, opts: object = dist.ReduceOp.SUM
@@ -87,15 +92,16 @@ class Collectives:
         self, outputs: Tensors, fulls: Tensors, opts: object = dist.ReduceOp.SUM
     ) -> CoarseWork:
         """`reduce_scatter_single` of several tensors."""
-        targets, steps, copies = [], [], Copies()
+        targets, steps, joints, copies = [], [], [], Copies()
         for output, full in zip(outputs, fulls, strict=True):
             require_alike([output, full], "reduce_scatter_single")
             require_numel(full, output.numel() * self._size, "reduce_scatter_single: input")
             counts = [output.numel()] * self._size
-            target, one = self._scattered(output, copies.read(full), counts, opts, copies)
+            target, one, joint = self._scattered(output, copies.read(full), counts, opts, copies)
             targets.append(target)
             steps.append(one)
-        return self._launch("reduce_scatter_single", outputs, steps, opts, copies, targets)
+            joints.append(joint)
+        return self._launch("reduce_scatter_single", outputs, steps, joints, opts, copies, targets)
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
@@ -109,13 +115,15 @@ class Collectives:
         copies = Copies()
         target = copies.target(tensor, is_read=root == self._rank)
         steps = self._lane.steps.broadcast(target.array, number_of(tensor), root)
-        return self._launch("broadcast", tensors, [steps], opts, copies, [] if root == self._rank else [target])
+        joints = [Joint(CollectiveKind.BROADCAST, target.array.nbytes, root=root)]
+        return self._launch("broadcast", tensors, [steps], joints, opts, copies, [] if root == self._rank else [target])
 
     def allgather(self, outputs: GivenLists, inputs: Given, opts: object = None) -> CoarseWork:
         """Fill each rank's list of tensors with all ranks' tensors, which have one size."""
         parts, own, copies = only(nested(outputs), "all_gather"), only(listed(inputs), "all_gather"), Copies()
         target, steps = self._gathered(parts, own, copies)
-        return self._launch("all_gather", [parts], [steps], opts, copies, [target])
+        joints = [Joint(CollectiveKind.ALL_GATHER, own.nbytes)]
+        return self._launch("all_gather", [parts], [steps], joints, opts, copies, [target])
 
     def allgather_coalesced(self, outputs: Sequence[Tensors], inputs: Tensors, opts: object = None) -> CoarseWork:
         """Fill the list that each rank has for rank r with r's tensors, whose sizes are the same on all ranks."""
@@ -125,7 +133,8 @@ class Collectives:
             self._gathered([parts[position] for parts in outputs], own, copies) for position, own in enumerate(inputs)
         ]
         targets, steps = [target for target, _ in gathered], [one for _, one in gathered]
-        return self._launch("all_gather_coalesced", outputs, steps, opts, copies, targets)
+        joints = [Joint(CollectiveKind.ALL_GATHER, own.nbytes) for own in inputs]
+        return self._launch("all_gather_coalesced", outputs, steps, joints, opts, copies, targets)
 
     def all_gather_single(self, output: torch.Tensor, own: torch.Tensor, opts: object = None) -> CoarseWork:
         """Fill output (p*n elements) with all ranks' own (n)."""
@@ -142,7 +151,8 @@ class Collectives:
             target = copies.target(output, is_read=False)
             targets.append(target)
             steps.append(self._lane.steps.all_gather(target.array, copies.read(own), number_of(own)))
-        return self._launch("all_gather_single", outputs, steps, opts, copies, targets)
+        joints = [Joint(CollectiveKind.ALL_GATHER, own.nbytes) for own in owns]
+        return self._launch("all_gather_single", outputs, steps, joints, opts, copies, targets)
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
@@ -158,7 +168,8 @@ class Collectives:
             targets = [copies.targets(parts)]
         out = targets[0].array if targets else None
         steps = self._lane.steps.gather(out, copies.read(own), number_of(own), root)
-        return self._launch("gather", targets and nested(outputs), [steps], opts, copies, targets)
+        joints = [Joint(CollectiveKind.GATHER, own.nbytes, root=root)]
+        return self._launch("gather", targets and nested(outputs), [steps], joints, opts, copies, targets)
 
     def scatter(self, outputs: Given, inputs: GivenLists, opts: object = 0) -> CoarseWork:
         """Fill each rank's tensor with the root's tensor in its place."""
@@ -174,7 +185,8 @@ class Collectives:
             full = copies.joined(parts)
         target = copies.target(output, is_read=False)
         steps = self._lane.steps.scatter(target.array, full, number_of(output), root)
-        return self._launch("scatter", outputs, [steps], opts, copies, [target])
+        joints = [Joint(CollectiveKind.SCATTER, output.nbytes, root=root)]
+        return self._launch("scatter", outputs, [steps], joints, opts, copies, [target])
 
     # --- all to all
 
@@ -188,7 +200,8 @@ class Collectives:
         target, own = copies.targets(outputs), copies.joined(inputs)
         sent = [tensor.numel() * tensor.element_size() for tensor in inputs]
         steps = self._lane.steps.all_to_all(target.array, target.nbytes, own, sent, number_of(inputs[0]))
-        return self._launch("all_to_all", outputs, [steps], opts, copies, [target])
+        joints = [Joint(CollectiveKind.ALL_TO_ALL, own.nbytes, parts=tuple(sent))]
+        return self._launch("all_to_all", outputs, [steps], joints, opts, copies, [target])
 
     def all_to_all_single(
         self,
@@ -205,7 +218,8 @@ class Collectives:
         copies = Copies()
         target = copies.target(output, is_read=False)
         steps = self._lane.steps.all_to_all(target.array, received, copies.read(own), sent, number_of(own))
-        return self._launch("all_to_all_single", [output], [steps], opts, copies, [target])
+        joints = [Joint(CollectiveKind.ALL_TO_ALL, own.nbytes, parts=tuple(sent))]
+        return self._launch("all_to_all_single", [output], [steps], joints, opts, copies, [target])
 
     alltoall_base = all_to_all_single
 
@@ -226,20 +240,21 @@ class Collectives:
 
     def _scattered(
         self, output: torch.Tensor, full: Array, counts: list[int], op: object, copies: Copies
-    ) -> tuple[Target, Steps]:
+    ) -> tuple[Target, Steps, Joint]:
         real, reduction = reduction_of(output, op)
         scale = 2 if output.is_complex() else 1
         target, storage = copies.target(real, is_read=False), reduction.storage
         steps = self._lane.steps.reduce_scatter(
             target.array.view(storage), full.view(storage), [scale * count for count in counts], reduction
         )
-        return target, steps
+        return target, steps, combined(CollectiveKind.REDUCE_SCATTER, full, reduction)
 
     def _launch(
         self,
         what: str,
         tensors: Sequence[object],
         steps: Sequence[Steps],
+        joints: Sequence[Joint],
         options: object,
         copies: Copies,
         targets: Sequence[Target | Targets] = (),
@@ -248,4 +263,5 @@ class Collectives:
         for target in targets:
             target.note_overwritten()
         limit = timeout_of(options, self._timeout)
-        return CoarseWork(self._lane.submit(what, copies.then(steps), limit, lambda: copies.deliver(targets)), tensors)
+        pending = self._lane.submit(what, copies.then(steps), joints, limit, lambda: copies.deliver(targets))
+        return CoarseWork(pending, tensors)

@@ -8,6 +8,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import Backend
 
 from coarse.autoload import BACKEND_NAME
+from coarse.protocol.joint import CollectiveKind, Joint
 from coarse.session import current
 from coarse.torch.c10d.arguments import Given, listed, only
 from coarse.torch.c10d.collectives import Collectives
@@ -53,8 +54,9 @@ class CoarseProcessGroup(Collectives, _base_class()):  # type: ignore[misc]  # w
         require_dense([tensor], "send")
         copies = Copies()
         steps = self._lane.steps.send(copies.read(tensor), target, _checked_tag(tag))
+        message = self._lane.message(CollectiveKind.SEND, self._rank, target, tensor.nbytes, tag)
         pending = self._lane.post(
-            f"send to rank {target}", copies.then([steps]), self._timeout, lambda: copies.deliver([])
+            f"send to rank {target}", copies.then([steps]), message, self._timeout, lambda: copies.deliver([])
         )
         return CoarseWork(pending, [tensor])
 
@@ -74,14 +76,18 @@ class CoarseProcessGroup(Collectives, _base_class()):  # type: ignore[misc]  # w
         found: list[int] = []
         steps = self._lane.steps.receive(target.array, source, _checked_tag(tag), found)
         whom = "any rank" if source is None else f"rank {source}"
-        pending = self._lane.post(f"recv from {whom}", steps, self._timeout, lambda: copies.deliver([target]))
+        message = None
+        if source is not None:
+            message = self._lane.message(CollectiveKind.RECEIVE, source, self._rank, tensor.nbytes, tag)
+        pending = self._lane.post(f"recv from {whom}", steps, message, self._timeout, lambda: copies.deliver([target]))
         return CoarseWork(pending, [tensor], lambda: found[0])
 
     # --- the group
 
     def barrier(self, opts: object = None) -> CoarseWork:
         """Done once all ranks have come."""
-        return self._launch("barrier", [], [self._lane.steps.barrier()], opts, Copies())
+        joints = [Joint(CollectiveKind.BARRIER)]
+        return self._launch("barrier", [], [self._lane.steps.barrier()], joints, opts, Copies())
 
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
         """Return once all ranks have come; StallError after the timeout names all that have not, whatever is asked.

@@ -1,19 +1,23 @@
 """One process group's place in the progress thread: its collectives in order, its messages beside them."""
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from itertools import count
 
+from coarse.client.link import Due
 from coarse.collectives.opening import communicators
 from coarse.collectives.progress import Pending
 from coarse.errors import NotInitializedError
 from coarse.parallel.groups import shared_by_groups
+from coarse.protocol.joint import ANYBODY, CollectiveKind, Joint, Meeting
 from coarse.session import current
 from coarse.torch.c10d.steps import GroupSteps, Steps
 from coarse.torch.c10d.watched import watched
+from coarse.torch.steps import tell_of_steps
 
 _NUM_TAGS = 0x7FFF
+_MODE = "torch.distributed"
 
 
 class GroupLane:
@@ -30,7 +34,10 @@ class GroupLane:
         runtime = current()
         groups = shared_by_groups(runtime)
         self._link = runtime.require_client().link
+        self._link.note_mode(_MODE)
+        tell_of_steps(self._link)
         self._progress = groups.progress
+        self._meeting = groups.meeting(workers)
         self._lane = ("c10d", groups.next_lane())
         self._messages = count()
         self._is_closed = False
@@ -46,19 +53,33 @@ class GroupLane:
         """What the group can do."""
 
     def submit(
-        self, what: str, steps: Steps, timeout: timedelta, delivery: Callable[[], Steps] | None = None
-    ) -> Pending:
-        """Go through the steps of a collective after all earlier ones, then through those of `delivery`."""
-        return self._submit(self._lane, what, steps, timeout, delivery, self._workers)
+        self, what: str, steps: Steps, joints: Sequence[Joint], timeout: timedelta,
+        delivery: Callable[[], Steps] | None = None,
+    ) -> Pending:  # fmt: skip
+        """Go through the steps of a collective after all earlier ones, then through those of `delivery`. `joints` are
+        what it moves."""
+        due = self._link.join(self._meeting, joints, what)
+        return self._submit(self._lane, what, steps, timeout, delivery, self._workers, due)
 
     def post(
-        self, what: str, steps: Steps, timeout: timedelta, delivery: Callable[[], Steps] | None = None
-    ) -> Pending:
-        """Go through the steps of a message, beside all else."""
+        self, what: str, steps: Steps, message: tuple[Meeting, Joint] | None, timeout: timedelta,
+        delivery: Callable[[], Steps] | None = None,
+    ) -> Pending:  # fmt: skip
+        """Go through the steps of a message, beside all else; `message` has its two ends (None: from any rank).
+
+        Raises:
+            UnsupportedError: a message from any rank in an emulated job, which has to know the sender before.
+        """
+        meeting, joint = message or (ANYBODY, Joint(CollectiveKind.RECEIVE))
+        due = self._link.join(meeting, (joint,), what)
         lane = (*self._lane, next(self._messages))
-        pending = self._submit(lane, what, steps, timeout, delivery, ())
+        pending = self._submit(lane, what, steps, timeout, delivery, (), due)
         pending.when_over(lambda _: self._progress.forget(lane))
         return pending
+
+    def message(self, kind: CollectiveKind, source: int, target: int, nbytes: int, tag: int) -> tuple[Meeting, Joint]:
+        """Return a message between two ranks of the group; `kind` is SEND or RECEIVE."""
+        return Meeting((self._workers[source], self._workers[target]), tag), Joint(kind, nbytes)
 
     def close(self) -> None:
         """Nothing will be submitted any more; what is under way is given up."""
@@ -75,10 +96,10 @@ class GroupLane:
         timeout: timedelta,
         delivery: Callable[[], Steps] | None,
         members: tuple[int, ...],
+        due: Due | None,
     ) -> Pending:
         if self._is_closed:
             raise NotInitializedError(f"{what} was called on a process group that has been destroyed")
-        self._link.require_costs(what)
 
         def job() -> Steps:
             reduced_before = self.steps.reduced_bytes
@@ -87,4 +108,4 @@ class GroupLane:
             if delivery is not None:
                 yield from delivery()
 
-        return self._progress.submit(lane, job, what, members)
+        return self._progress.submit(lane, job, what, members, due)

@@ -9,6 +9,7 @@ import numpy as np
 
 from coarse.protocol.dtypes import DType
 from coarse.protocol.halves import narrowed, widen
+from coarse.protocol.joint import CollectiveKind, Joint
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -92,6 +93,11 @@ class Reduction:
         """Whether elements combine in the type that they have."""
         return self.element not in _HALF_TYPES
 
+    @property
+    def wire_itemsize(self) -> int:
+        """Return the bytes of an element on the way."""
+        return self.storage.itemsize if self.is_in_place else np.dtype(np.float32).itemsize
+
     def to_wire(self, array: Array) -> Array:
         """(n,) of the type that combines: the array itself, or the wider values of half types."""
         return array if self.is_in_place else widen(array, _HALF_TYPES[self.element])
@@ -108,6 +114,13 @@ class Reduction:
             out[:] = narrowed(combined, _HALF_TYPES[self.element])
         elif out is not combined:
             out[:] = combined
+
+
+def combined(kind: CollectiveKind, array: Array, reduction: Reduction, root: int = -1) -> Joint:
+    """Return a reduction of bytes, as they travel."""
+    num_elements = array.nbytes // reduction.storage.itemsize
+    itemsize = reduction.wire_itemsize
+    return Joint(kind, num_elements * itemsize, itemsize, root)
 
 
 def _divide(values: Array, divisor: int) -> None:

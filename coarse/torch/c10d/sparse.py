@@ -8,9 +8,10 @@ import torch
 
 from coarse.collectives.awaited import Awaited
 from coarse.errors import MismatchError
+from coarse.protocol.joint import CollectiveKind, Joint
 from coarse.torch.c10d.reduction import Operation
 from coarse.torch.c10d.staging import finish, read
-from coarse.torch.c10d.statement import CallKind, element_number
+from coarse.torch.c10d.statement import element_number
 from coarse.torch.c10d.steps import GroupSteps, Steps
 
 
@@ -22,24 +23,36 @@ class _Is(IntEnum):
     DENSE = 2
 
 
-def sum_sparse(group: GroupSteps, tensor: torch.Tensor, operation: Operation) -> Steps:
-    """Make a sparse COO tensor the sum of all ranks' ones; each rank gathers all indices and values.
+def summand(tensor: torch.Tensor, operation: Operation) -> torch.Tensor:
+    """Return a sparse COO tensor as `sum_sparse` adds it: without its gradient's history, coalesced and complete.
 
     Raises:
         TypeError: another operation, or a layout other than COO.
-        MismatchError: ranks whose tensors differ in shape.
     """
     if operation is not Operation.SUM or tensor.layout is not torch.sparse_coo:
         raise TypeError(
             f"{operation.name} of tensors of {tensor.layout} cannot be computed; sparse COO tensors can be summed"
         )
-    own = tensor.detach().coalesce()
-    finish(own)
+    own = settled(tensor)
+    assert own is not None
+    return own
+
+
+def gather_of(own: torch.Tensor | None) -> Joint:
+    """Return the gather of a sparse tensor's indices and values; None and dense ones have none."""
+    sparse = own is not None and own.is_sparse
+    nbytes = own.indices().nbytes + own.values().nbytes if sparse and own is not None else 0
+    return Joint(CollectiveKind.SPARSE_ALL_REDUCE, nbytes)
+
+
+def sum_sparse(group: GroupSteps, tensor: torch.Tensor, own: torch.Tensor) -> Steps:
+    """Make a sparse COO tensor the sum of all ranks' summands, of which `own` is this one's; each rank gathers all
+    indices and values.
+
+    Raises:
+        MismatchError: ranks whose tensors differ in shape.
+    """
     shape = np.array([own.sparse_dim(), own.dense_dim(), *own.shape, own._nnz()], np.int64)
-    return _sum(group, tensor, own, shape)
-
-
-def _sum(group: GroupSteps, tensor: torch.Tensor, own: torch.Tensor, shape: np.ndarray) -> Steps:
     shapes = yield from _gather_rows(group, shape)
     if (shapes[:, :-1] != shapes[0, :-1]).any():
         raise MismatchError(f"sparse tensors of different shapes cannot be summed: {shapes[:, 2:-1].tolist()}")
@@ -128,7 +141,7 @@ def _empty(like: torch.Tensor, num_sparse_dims: int) -> torch.Tensor:
 def _gather_rows(group: GroupSteps, row: np.ndarray) -> Generator[Awaited, None, np.ndarray]:
     """Every rank's row of int64, (size, n)."""
     rows = np.empty((group.size, len(row)), np.int64)
-    yield from group.all_gather(_flat(rows), _flat(row), element_number("int64"), CallKind.SPARSE_ALL_REDUCE)
+    yield from group.all_gather(_flat(rows), _flat(row), element_number("int64"), CollectiveKind.SPARSE_ALL_REDUCE)
     return rows
 
 
@@ -151,7 +164,7 @@ def _add_parts(
         if not gathered.numel():
             continue  # as are the indices of a scalar
         everything, mine = read(gathered), read(gathered[group.rank])
-        yield from group.all_gather(everything, mine, -1, CallKind.SPARSE_ALL_REDUCE)
+        yield from group.all_gather(everything, mine, -1, CollectiveKind.SPARSE_ALL_REDUCE)
         gathered.copy_(torch.from_numpy(everything).view(gathered.dtype).view(gathered.shape))
     with torch.no_grad():
         wide = values.float() if values.dtype.itemsize == 2 and values.is_floating_point() else values

@@ -1,39 +1,20 @@
 # Pure: no MPI, threads, clock or environment.
 """What each rank of a group says that it calls, and the error where they do not say the same."""
 
-import enum
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-
-class CallKind(enum.IntEnum):
-    """A collective of c10d."""
-
-    ALL_REDUCE = 1
-    BROADCAST = 2
-    ALL_GATHER = 3
-    REDUCE = 4
-    REDUCE_SCATTER = 5
-    SCATTER = 6
-    GATHER = 7
-    ALL_TO_ALL = 8
-    BARRIER = 9
-    SPARSE_ALL_REDUCE = 10
-
-    @property
-    def label(self) -> str:
-        """The name as c10d writes it."""
-        return self.name.lower()
+from coarse.protocol.joint import CollectiveKind
 
 
 @dataclass(frozen=True, kw_only=True)
 class CallStatement:
     """One rank's call: all ranks of the group must make the same."""
 
-    kind: CallKind
+    kind: CollectiveKind
     element: int = -1
     """The element type, as an index into `ELEMENTS`; -1 where there is none."""
     op: int = -1
@@ -81,8 +62,8 @@ def disagreement(rows: npt.NDArray[np.int64], rank: int) -> str | None:
 
 def _told(row: npt.NDArray[Any]) -> str:
     kind, element, op, root, nbytes, split = (int(value) for value in row)
-    told = CallKind(kind).label if kind in set(CallKind) else f"collective {kind}"
-    details = [f"{nbytes} bytes"] if nbytes or kind != CallKind.BARRIER else []
+    told = CollectiveKind(kind).label if kind in set(CollectiveKind) else f"collective {kind}"
+    details = [f"{nbytes} bytes"] if nbytes or kind != CollectiveKind.BARRIER else []
     if element >= 0:
         details.append(f"of {ELEMENTS[element]}")
     if op >= 0:

@@ -14,9 +14,10 @@ from mpi4py import MPI
 
 from coarse.collectives.awaited import Awaited, Messages, Requests
 from coarse.errors import MismatchError
+from coarse.protocol.joint import CollectiveKind
 from coarse.protocol.records import Tag
 from coarse.torch.c10d.reduction import Array, Operation, Reduction
-from coarse.torch.c10d.statement import NUM_FIELDS, CallKind, CallStatement, disagreement, element_number
+from coarse.torch.c10d.statement import NUM_FIELDS, CallStatement, disagreement, element_number
 
 Steps = Generator[Awaited, None, None]
 
@@ -62,7 +63,7 @@ class GroupSteps:
     def all_reduce(self, array: Array, reduction: Reduction, *, has_met: bool = False) -> Steps:
         """Combine array (n,) in place on all ranks."""
         if not has_met:
-            yield from self._agree(CallKind.ALL_REDUCE, array, reduction=reduction)
+            yield from self._agree(CollectiveKind.ALL_REDUCE, array, reduction=reduction)
         wide = reduction.to_wire(array)
         self.reduced_bytes += wide.nbytes
         if self.size > 1:
@@ -71,7 +72,7 @@ class GroupSteps:
 
     def reduce(self, array: Array, root: int, reduction: Reduction) -> Steps:
         """Combine array (n,) on `root`; others keep theirs."""
-        yield from self._agree(CallKind.REDUCE, array, reduction=reduction, root=root)
+        yield from self._agree(CollectiveKind.REDUCE, array, reduction=reduction, root=root)
         wide = reduction.to_wire(array)
         op = _OPS[reduction.wire_operation]
         self.reduced_bytes += wide.nbytes
@@ -88,7 +89,7 @@ class GroupSteps:
         """Combine full (sum of counts,), and give rank r its counts[r] elements as out."""
         if not has_met:
             digest = zlib.crc32(np.array(counts, np.int64).tobytes()) if len(set(counts)) > 1 else 0
-            yield from self._agree(CallKind.REDUCE_SCATTER, full, reduction=reduction, split=digest)
+            yield from self._agree(CollectiveKind.REDUCE_SCATTER, full, reduction=reduction, split=digest)
         wide = reduction.to_wire(full)
         self.reduced_bytes += wide.nbytes
         if self.size == 1:
@@ -101,13 +102,14 @@ class GroupSteps:
     def broadcast(self, data: Array, element: int, root: int, *, has_met: bool = False) -> Steps:
         """Overwrite data (n,) uint8 with the root's."""
         if not has_met:
-            yield from self._agree(CallKind.BROADCAST, data, element=element, root=root)
+            yield from self._agree(CollectiveKind.BROADCAST, data, element=element, root=root)
         if self.size > 1:
             yield Requests([self._comm.Ibcast([data, MPI.BYTE], root)])
 
     def all_gather(
-        self, out: Array, own: Array, element: int, kind: CallKind = CallKind.ALL_GATHER, *, has_met: bool = False
-    ) -> Steps:
+        self, out: Array, own: Array, element: int, kind: CollectiveKind = CollectiveKind.ALL_GATHER, *,
+        has_met: bool = False,
+    ) -> Steps:  # fmt: skip
         """Fill out (p*n,) uint8 with all ranks' own (n,), which may be a part of it."""
         if not has_met:
             yield from self._agree(kind, own, element=element)
@@ -119,13 +121,13 @@ class GroupSteps:
 
     def gather(self, out: Array | None, own: Array, element: int, root: int) -> Steps:
         """Fill the root's out (p*n,) uint8 with all ranks' own (n,)."""
-        yield from self._agree(CallKind.GATHER, own, element=element, root=root)
+        yield from self._agree(CollectiveKind.GATHER, own, element=element, root=root)
         received = None if out is None else [out, MPI.BYTE]
         yield Requests([self._comm.Igather([own, MPI.BYTE], received, root)])
 
     def scatter(self, out: Array, full: Array | None, element: int, root: int) -> Steps:
         """Fill rank r's out (n,) uint8 with part r of the root's full (p*n,)."""
-        yield from self._agree(CallKind.SCATTER, out, element=element, root=root)
+        yield from self._agree(CollectiveKind.SCATTER, out, element=element, root=root)
         sent = None if full is None else [full, MPI.BYTE]
         yield Requests([self._comm.Iscatter(sent, [out, MPI.BYTE], root)])
 
@@ -133,7 +135,7 @@ class GroupSteps:
         self, out: Array, received: Sequence[int], own: Array, sent: Sequence[int], element: int
     ) -> Steps:
         """Send sent[r] bytes of own (uint8) to rank r, and fill out with received[r] bytes from it."""
-        yield from self._agree(CallKind.ALL_TO_ALL, None, element=element)
+        yield from self._agree(CollectiveKind.ALL_TO_ALL, None, element=element)
         lengths = np.zeros((self.size, 2, self.size), np.int64)
         lengths[self.rank] = (sent, received)
         if self.size > 1:
@@ -153,7 +155,7 @@ class GroupSteps:
 
     def barrier(self) -> Steps:
         """Pass once all ranks have come."""
-        yield from self._agree(CallKind.BARRIER, None)
+        yield from self._agree(CollectiveKind.BARRIER, None)
 
     # --- messages
 
@@ -213,7 +215,7 @@ class GroupSteps:
 
     def _agree(
         self,
-        kind: CallKind,
+        kind: CollectiveKind,
         array: Array | None,
         *,
         element: int = -1,
@@ -227,7 +229,7 @@ class GroupSteps:
 
 
 def statement_of(
-    kind: CallKind,
+    kind: CollectiveKind,
     array: Array | None,
     *,
     element: int = -1,

@@ -8,8 +8,10 @@ from functools import cache, partial
 import torch
 import torch.distributed as dist
 
+from coarse.client.link import FUTURES_THREADS
 from coarse.collectives.progress import Pending
 
+_Future = torch.futures.Future[list[object]]
 _MAX_CALLBACKS = 64
 """How many callbacks of futures may wait for further collectives at once."""
 
@@ -46,7 +48,7 @@ class CoarseWork(dist.Work):
 
     def is_completed(self) -> bool:
         """Whether it is over, well or not."""
-        return self._pending.is_over
+        return self._pending.has_come()
 
     def is_success(self) -> bool:
         """Whether it is done."""
@@ -83,12 +85,52 @@ class CoarseWork(dist.Work):
             over: torch.futures.Future[None] = torch.futures.Future()
             self._future = over.then(self._outcome)
             self._pending.when_over(partial(_complete_soon, over))
+            if self._pending.due is not None:
+                self._future = in_emulated_time(self._future, self._pending)
         return self._future
 
     def _outcome(self, _: object) -> list[object]:
         if self._pending.failure is not None:
             raise self._pending.failure
         return self._tensors
+
+
+class _EmulatedFuture(torch.futures.Future[list[object]]):
+    """A future that is waited for in emulated time, too."""
+
+    def __init__(self, pending: Pending) -> None:
+        super().__init__()
+        self._pending = pending
+
+    def wait(self) -> list[object]:
+        """Return the value; raise the job's error."""
+        self._pending.wait(float("inf"))
+        return super().wait()
+
+
+def in_emulated_time(future: "_Future", pending: Pending) -> "_Future":
+    """Have a future's time pass in an emulated job.
+
+    torch waits for the future of a call that backward makes inside C++, before backward ends: so the engine calls back
+    at its end, in the order in which it was asked to. All others are waited for by the script.
+    """
+    if _is_in_backward():
+        torch.autograd.Variable._execution_engine.queue_callback(partial(pending.wait, float("inf")))
+        return future
+    emulated = _EmulatedFuture(pending)
+
+    def complete(done: "_Future") -> None:
+        try:
+            emulated.set_result(done.value())
+        except RuntimeError as failure:
+            emulated.set_exception(failure)  # type: ignore[arg-type]  # torch says that it takes a result
+
+    future.add_done_callback(complete)
+    return emulated
+
+
+def _is_in_backward() -> bool:
+    return torch._C._current_graph_task_id() != -1
 
 
 def _complete_soon(over: "torch.futures.Future[None]", _: Pending) -> None:
@@ -98,4 +140,4 @@ def _complete_soon(over: "torch.futures.Future[None]", _: Pending) -> None:
 @cache
 def _callback_threads() -> ThreadPoolExecutor:
     """Threads that complete futures: callbacks run in them, never in the one thread that moves the bytes."""
-    return ThreadPoolExecutor(_MAX_CALLBACKS, "coarse-futures")
+    return ThreadPoolExecutor(_MAX_CALLBACKS, FUTURES_THREADS)

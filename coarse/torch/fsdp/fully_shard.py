@@ -13,6 +13,7 @@ import coarse
 from coarse.errors import CapacityError, ConfigError
 from coarse.parallel.sharded.unit_cache import AcceleratorCache
 from coarse.protocol.features import part_of
+from coarse.session import current
 from coarse.strategy.sharding import SUM_TOP, Keeps, Sharding, Sum, name_of
 from coarse.torch.fsdp import mesh as meshes
 from coarse.torch.fsdp.account import DeviceAccount
@@ -26,6 +27,7 @@ from coarse.torch.fsdp.stale_optimizers import noting_replaced
 from coarse.torch.fsdp.tree import watch_forwards
 from coarse.torch.fsdp.unit import ShardedUnit, units_of
 from coarse.torch.fsdp.units import require_one_mode
+from coarse.torch.steps import tell_of_steps
 
 if TYPE_CHECKING:
     from coarse.collectives.group import WorkerGroup
@@ -82,6 +84,9 @@ def fully_shard(
     request = Request(mode, units, collective, cache, reads, quantised, account, mesh, fsdp2_options, sum, sum_top)
     plan = settle(everyone, lambda: _planned(request, model))
     require_same(everyone, plan.statement(), "what is sharded")
+    link = current().require_client().link
+    link.note_mode(name_of(plan.sharding), collective=collective, **vars(plan.sharding))
+    tell_of_steps(link)
     with noting_replaced(modules_of(model)):
         call = shard_groups().next_call(everyone.ranks)
         if plan.sharding.meets:

@@ -25,7 +25,7 @@ def join() -> None:
 
 def nodes_of_workers() -> tuple[int, ...]:
     """For each worker the number of its node."""
-    return tuple(current().placement.client_nodes)
+    return current().placement.cluster.worker_nodes
 
 
 def default_mesh(sharding: Sharding) -> DeviceMesh:

@@ -56,7 +56,7 @@ class Transfers:
         begin = members.index(self.group.rank) * nbytes
         self.group.count_node_read(what, nbytes)
         own = kept.array[begin : begin + nbytes]
-        pending = self.group.gather_on_node(arrival.array, own, what=what, alike=alike)
+        pending = self.group.gather_on_node(arrival.array, own, what=what, alike=alike, from_host=True)
         return self._landed(pending, arrival, out, what)
 
     def read(self, out: torch.Tensor, kept: NodeBuffer, what: str) -> PendingWork:
@@ -143,4 +143,4 @@ class PendingWork(dist.Work):
 
     def is_completed(self) -> bool:
         """Whether `wait` would return at once."""
-        return self.pending.is_done()
+        return self.pending.has_come() and self.pending.is_done()

@@ -13,13 +13,14 @@ import torch
 from coarse.collectives.awaited import Awaited
 from coarse.collectives.progress import Pending
 from coarse.errors import MismatchError
+from coarse.protocol.joint import CollectiveKind, Joint
 from coarse.session import current
 from coarse.torch.c10d.arguments import number_of, reduction_of
 from coarse.torch.c10d.lane import GroupLane
-from coarse.torch.c10d.reduction import Operation
-from coarse.torch.c10d.sparse import settled, sum_sparse, sum_those_that_are_sparse
+from coarse.torch.c10d.reduction import Operation, combined
+from coarse.torch.c10d.sparse import gather_of, settled, sum_sparse, sum_those_that_are_sparse, summand
 from coarse.torch.c10d.staging import Copies, Target, brought, element_label, read, require_dense
-from coarse.torch.c10d.statement import CallKind, CallStatement
+from coarse.torch.c10d.statement import CallStatement
 from coarse.torch.c10d.steps import Steps, statement_of
 from coarse.torch.names import OrderedNames
 from coarse.torch.on_gpu import use_in_this_stream
@@ -43,7 +44,7 @@ class Arriving(Generic[T]):
 
     def done(self) -> bool:
         """Whether `wait` would return at once."""
-        return self._pending.is_over
+        return self._pending.has_come()
 
     def wait(self, timeout: float | None = None) -> T:
         """The result; StallError after `timeout` seconds."""
@@ -92,8 +93,9 @@ class Group:
         target = copies.target(real, is_read=True)
         array = target.array.view(reduction.storage)
         combine = self._lane.steps.all_reduce(array, reduction, has_met=True)
-        statement = statement_of(CallKind.ALL_REDUCE, array, reduction=reduction)
-        return self._alike(tensor, key, statement, combine, copies, target, timeout)
+        statement = statement_of(CollectiveKind.ALL_REDUCE, array, reduction=reduction)
+        joint = combined(CollectiveKind.ALL_REDUCE, array, reduction)
+        return self._alike(tensor, key, statement, combine, joint, copies, target, timeout)
 
     def copy_from(self, root: int, tensor: torch.Tensor, key: str) -> Arriving[torch.Tensor]:
         """The tensor of the member `root`, written into the others'."""
@@ -101,8 +103,9 @@ class Group:
         copies = Copies()
         target = copies.target(tensor, is_read=root == self._rank)
         copy = self._lane.steps.broadcast(target.array, number_of(tensor), root, has_met=True)
-        statement = statement_of(CallKind.BROADCAST, target.array, element=number_of(tensor), root=root)
-        return self._alike(tensor, key, statement, copy, copies, target)
+        statement = statement_of(CollectiveKind.BROADCAST, target.array, element=number_of(tensor), root=root)
+        joint = Joint(CollectiveKind.BROADCAST, target.array.nbytes, root=root)
+        return self._alike(tensor, key, statement, copy, joint, copies, target)
 
     def gather_rows(self, tensor: torch.Tensor, key: str) -> Arriving[torch.Tensor]:
         """All members' tensors end to end along the first dimension, in which alone they may differ."""
@@ -112,7 +115,7 @@ class Group:
         mine = copies.read(own)
 
         def steps(found: list[torch.Tensor]) -> Steps:
-            counts = yield from self._meet(CallStatement(kind=CallKind.ALL_GATHER), key, own, [own.shape[0]])
+            counts = yield from self._meet(CallStatement(kind=CollectiveKind.ALL_GATHER), key, own, [own.shape[0]])
             rows: list[int] = counts[:, 0].tolist()
             gathered = torch.empty((sum(rows), *own.shape[1:]), dtype=own.dtype, device="cpu")
             yield from copies.arrive()
@@ -120,7 +123,7 @@ class Group:
             yield from copies.deliver([])
             found.append(brought(gathered, tensor))
 
-        return self._submit(key, steps)
+        return self._submit(key, steps, Joint(CollectiveKind.ALL_GATHER, own.nbytes))
 
     def exchange_rows(
         self, tensor: torch.Tensor, splits: Sequence[int], key: str
@@ -134,7 +137,7 @@ class Group:
         mine = copies.read(own)
 
         def steps(found: list[tuple[torch.Tensor, torch.Tensor]]) -> Steps:
-            counts = yield from self._meet(CallStatement(kind=CallKind.ALL_TO_ALL), key, own, splits)
+            counts = yield from self._meet(CallStatement(kind=CollectiveKind.ALL_TO_ALL), key, own, splits)
             rows: list[int] = counts[:, self._rank].tolist()
             out = torch.empty((sum(rows), *own.shape[1:]), dtype=own.dtype, device="cpu")
             row_bytes = _row_bytes(own)
@@ -144,7 +147,8 @@ class Group:
             yield from copies.deliver([])
             found.append((brought(out, tensor), torch.tensor(rows, dtype=torch.int64, device="cpu")))
 
-        return self._submit(key, steps)
+        parts = tuple(count * _row_bytes(own) for count in splits)
+        return self._submit(key, steps, Joint(CollectiveKind.ALL_TO_ALL, own.nbytes, parts=parts))
 
     def reduce_rows(self, tensor: torch.Tensor, operation: Operation, key: str) -> Arriving[torch.Tensor]:
         """The members' tensors combined, of which each keeps its rows: equally many, of the rest one more each of the
@@ -156,7 +160,7 @@ class Group:
         def steps(found: list[torch.Tensor]) -> Steps:
             out = torch.empty((rows[self._rank], *own.shape[1:]), dtype=own.dtype, device="cpu")
             real, reduction = reduction_of(out, operation)
-            statement = statement_of(CallKind.REDUCE_SCATTER, mine, reduction=reduction)
+            statement = statement_of(CollectiveKind.REDUCE_SCATTER, mine, reduction=reduction)
             yield from self._meet(statement, key, own, [own.shape[0]], are_equal=True)
             scale = own[:1].numel() * (2 if own.is_complex() else 1)
             target = read(real).view(reduction.storage)
@@ -167,16 +171,18 @@ class Group:
             yield from copies.deliver([])
             found.append(brought(out, tensor))
 
-        return self._submit(key, steps)
+        _, reduction = reduction_of(own, operation)
+        return self._submit(key, steps, combined(CollectiveKind.REDUCE_SCATTER, mine, reduction))
 
     def sum_sparse(self, tensor: torch.Tensor, key: str) -> Arriving[torch.Tensor]:
         """The sum of the members' sparse COO tensors, written into each one's."""
+        own = summand(tensor, Operation.SUM)
 
         def steps(found: list[torch.Tensor]) -> Steps:
-            yield from sum_sparse(self._lane.steps, tensor, Operation.SUM)
+            yield from sum_sparse(self._lane.steps, tensor, own)
             found.append(tensor)
 
-        return self._submit(key, steps)
+        return self._submit(key, steps, gather_of(own))
 
     def sum_those_that_are_sparse(
         self,
@@ -198,7 +204,7 @@ class Group:
         def steps(found: list[list[torch.Tensor | None]]) -> Steps:
             found.append((yield from sum_those_that_are_sparse(self._lane.steps, own, like, names, divisor)))
 
-        return self._submit(key, steps, timedelta.max)
+        return self._submit(key, steps, [gather_of(tensor) for tensor in own], timedelta.max)
 
     def barrier(self) -> None:
         """Return once all members have come."""
@@ -215,7 +221,7 @@ class Group:
             yield from self._lane.steps.barrier()
             found.append(None)
 
-        return self._submit(key, steps, timeout)
+        return self._submit(key, steps, Joint(CollectiveKind.BARRIER), timeout)
 
     def _alike(
         self,
@@ -223,6 +229,7 @@ class Group:
         key: str,
         statement: CallStatement,
         data: Steps,
+        joint: Joint,
         copies: Copies,
         target: Target,
         timeout: timedelta | None = None,
@@ -238,14 +245,16 @@ class Group:
             yield from copies.deliver([target])
             found.append(tensor)
 
-        return self._submit(key, steps, timeout)
+        return self._submit(key, steps, joint, timeout)
 
     def _submit(
-        self, key: str, steps: Callable[[list[T]], Steps], timeout: timedelta | None = None
-    ) -> Arriving[T]:
+        self, key: str, steps: Callable[[list[T]], Steps], joints: Joint | list[Joint],
+        timeout: timedelta | None = None,
+    ) -> Arriving[T]:  # fmt: skip
         found: list[T] = []
         number = self._names.begin(key)
-        pending = self._lane.submit(key, steps(found), timeout or self._timeout)
+        moved = [joints] if isinstance(joints, Joint) else joints
+        pending = self._lane.submit(key, steps(found), moved, timeout or self._timeout)
         return Arriving(pending, found, partial(self._names.waited_for, number))
 
     def _meet(

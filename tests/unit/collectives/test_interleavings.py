@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from coarse.collectives import headers, node
-from coarse.collectives.headers import CollectiveKind, Header
+from coarse.collectives.headers import Header
 from coarse.collectives.hierarchical import Hierarchical
 from coarse.collectives.node import Node, counts_bytes, shared_bytes
 from coarse.collectives.node_memory import NodeBuffer, NodeRegion
@@ -19,6 +19,7 @@ from coarse.collectives.ring import Ring
 from coarse.collectives.shape import Collective, GroupShape
 from coarse.collectives.slice_sum import SliceSum
 from coarse.protocol.dtypes import DType, Op
+from coarse.protocol.joint import CollectiveKind
 from coarse.protocol.records import Tag
 
 SHAPES = {"1x3": (0, 0, 0), "2x1": (0, 1), "2x2": (0, 0, 1, 1), "3x2 dealt in turn": (0, 1, 2, 0, 1, 2)}

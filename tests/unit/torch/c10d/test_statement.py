@@ -5,9 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from coarse.torch.c10d.statement import NUM_FIELDS, CallKind, CallStatement, disagreement, element_number
+from coarse.protocol.joint import CollectiveKind
+from coarse.torch.c10d.statement import NUM_FIELDS, CallStatement, disagreement, element_number
 
-CALL = CallStatement(kind=CallKind.ALL_REDUCE, element=element_number("float32"), op=0, nbytes=16)
+CALL = CallStatement(kind=CollectiveKind.ALL_REDUCE, element=element_number("float32"), op=0, nbytes=16)
 
 
 def rows_of(*statements):
@@ -22,7 +23,7 @@ def test_equal_calls_fit():
 @pytest.mark.parametrize(
     ("change", "word"),
     [
-        ({"kind": CallKind.BROADCAST}, "broadcast"),
+        ({"kind": CollectiveKind.BROADCAST}, "broadcast"),
         ({"element": element_number("float64")}, "float64"),
         ({"op": 3}, "reduction 3"),
         ({"root": 2}, "root 2"),

@@ -1,0 +1,261 @@
+"""A worker's line to a machine that is not here, and its emulated clock.
+
+[Note: own work] A worker's clock stands at the emulated time at which it left coarse last, and the CPU time that it
+spends until it enters again is added then. Within coarse no compute counts: a wait ends at the later of its begin and
+of what it waited for.
+"""
+
+import contextlib
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+
+from coarse.client.link import FUTURES_THREADS, Awaitable, DeviceLink, Due
+from coarse.client.protocol import ClientProtocol
+from coarse.emulation.account import Push, Waited, WorkerLog
+from coarse.emulation.compute import ComputeClock, Stretches
+from coarse.emulation.envelope import FabricPort
+from coarse.emulation.mailbox import EmulatedMailbox
+from coarse.errors import UnsupportedError
+from coarse.protocol.clock import Clock
+from coarse.protocol.joint import ANYBODY, Joint, Meeting
+from coarse.protocol.plan import Placement
+from coarse.protocol.records import Descriptor
+
+POLL_S = 10e-6
+"""Emulated seconds that a look at something which is not there takes, so that loops of looks end."""
+
+
+class WorkerClock:
+    """The emulated clock of one worker's process: see [Note: own work]."""
+
+    def __init__(self, box: EmulatedMailbox, compute: ComputeClock, stretches: Stretches) -> None:
+        self._box = box
+        self._compute = compute
+        self._stretches = stretches
+        self.pace = 1.0 / compute.scale if stretches.given is None else 0.0
+        """Emulated seconds of compute for each that passes here."""
+        self._depth = 0
+        self.computed_s = self.waited_s = self.left_s = 0.0
+
+    def now_s(self) -> float:
+        """See Clock."""
+        return self._box.now_s + (self._compute.peek() if self._stretches.given is None else 0.0)
+
+    @contextlib.contextmanager
+    def own_work(self, point: str | None = None) -> Iterator[None]:
+        """Within, what runs is coarse's and no compute. `point`: name of the point at which compute has stopped."""
+        self._depth += 1
+        if self._depth == 1:
+            seconds = self._stretches.pass_time(self._compute.stop(), point)
+            self.computed_s += seconds
+            self._box.now_s += seconds
+        try:
+            yield
+        finally:
+            self._depth -= 1
+            if not self._depth:
+                self._box.go_on_until(self._box.now_s)
+                self._compute.start()
+
+    def leave_out(self, thread: threading.Thread) -> None:
+        """Count no compute of a thread that works for coarse alone."""
+        self._compute.leave_out(thread)
+
+    def begin_run(self) -> None:
+        """Emulated time begins anew."""
+        self._stretches.begin()
+        self.computed_s = self.waited_s = 0.0
+
+    @contextlib.contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Within, this worker waits: the time that passes is no compute, and exposed."""
+        with self.own_work("wait"):
+            began_s = self._box.now_s
+            try:
+                yield
+            finally:
+                self.left_s = self._box.now_s
+                self.waited_s += self.left_s - began_s
+
+
+class EmulatedLink(DeviceLink):
+    """A worker's line to the devices, in emulated time."""
+
+    def __init__(
+        self,
+        protocol: ClientProtocol,
+        placement: Placement,
+        box: EmulatedMailbox,
+        clock: Clock,
+        stall_timeout_s: float,
+        worker_clock: WorkerClock,
+        log: WorkerLog,
+    ) -> None:
+        super().__init__(protocol, placement, box, clock, stall_timeout_s)
+        self._box = box
+        self.worker_clock = self.job_clock = worker_clock
+        self.pace = worker_clock.pace
+        self.point = self._pass_point
+        self._log = log
+        self._is_held = False
+        self._num_calls: Counter[str] = Counter()
+        """Joint calls since the optimizer's last step, by what they are."""
+        self._own_threads: set[threading.Thread] = set()
+        """Threads that work for coarse alone: these have no emulated time."""
+
+    def note(self, descriptor: Descriptor, *, is_workers: bool) -> None:
+        """Something begins that devices, or the workers, sum."""
+        clock = self.worker_clock
+        self._log.note(
+            Push(
+                clock.now_s(), clock.computed_s, clock.waited_s, clock.left_s, descriptor.name,
+                descriptor.num_elements, descriptor.dtype, descriptor.op, is_workers,
+            )
+        )  # fmt: skip
+
+    def wait_until(self, is_done: Callable[[], bool], timeout_s: float | None = None) -> bool:
+        """See DeviceLink."""
+        if threading.current_thread() in self._own_threads:
+            return super().wait_until(is_done, timeout_s)
+        with self.worker_clock.waiting():
+            return super().wait_until(is_done, timeout_s)
+
+    def join(
+        self, meeting: Meeting, joints: Sequence[Joint], what: str, descriptor: Descriptor | None = None
+    ) -> Due:
+        """See DeviceLink: it is over once it would be on the machine, and has been done here."""
+        if meeting is ANYBODY:
+            raise UnsupportedError(
+                f"rank {self.protocol.client}: emulation has to know whom a message comes from; name the sender in "
+                "place of any rank, or leave out --machine"
+            )
+        if threading.current_thread().name.startswith(FUTURES_THREADS):
+            raise UnsupportedError(
+                f"rank {self.protocol.client}: {what} is called from a future's callback, at a time that emulation "
+                "cannot tell; call it from the training's own thread, or leave out --machine"
+            )
+        name = f"push {descriptor.name}" if descriptor is not None else self._numbered(what)
+        due = _Joined(self, "wait" if descriptor is not None else f"wait {name}", len(joints))
+        with self.worker_clock.own_work(name), self.lock:
+            if descriptor is not None:
+                self.note(descriptor, is_workers=True)
+            else:
+                self._note_calls(name, joints)
+            for joint in joints:
+                self._box.join(meeting, joint, due.on_ended)
+            self.ring_bells()
+        return due
+
+    def _numbered(self, what: str) -> str:
+        """Return a name that no other call has since the optimizer's last step."""
+        self._num_calls[what] += 1
+        number = self._num_calls[what]
+        return what if number == 1 else f"{what} {number}"
+
+    def _note_calls(self, name: str, joints: Sequence[Joint]) -> None:
+        clock = self.worker_clock
+        for joint in joints:
+            self._log.note(Push.of_call(clock.now_s(), clock.computed_s, clock.waited_s, clock.left_s, name, joint))
+
+    def note_wait(self, point: str) -> None:
+        """A wait for joint calls begins."""
+        self._log.note_wait(Waited(self.worker_clock.now_s(), self.worker_clock.computed_s, point))
+
+    def note_mode(self, name: str, **options: object) -> None:
+        """See DeviceLink: a sharded mode says more than the backend that it uses besides."""
+        if options or not self._log.mode:
+            self._log.mode, self._log.options = name, options
+
+    def note_thread(self, thread: threading.Thread) -> None:
+        """See DeviceLink."""
+        self._own_threads.add(thread)
+        self.worker_clock.leave_out(thread)
+
+    def _pass_point(self, name: str) -> None:
+        if name == "step":
+            self._num_calls.clear()
+        with self.worker_clock.own_work(name):
+            pass
+
+    @contextlib.contextmanager
+    def elsewhere(self) -> Iterator[None]:
+        """See DeviceLink: emulated time goes on meanwhile, and this worker goes on from there."""
+        if self._is_held:
+            yield
+            return
+        with self.worker_clock.waiting():
+            with self._box.away():
+                yield
+            self.catch_up()
+
+    def pass_time(self, seconds: float) -> None:
+        """Let emulated seconds pass for this worker."""
+        self._box.go_on_until(self._box.now_s + seconds)
+
+    def begin_run(self) -> None:
+        """Begin emulated time anew with all other workers."""
+        met: list[float] = []
+        with self.lock:
+            self._box.spend(FabricPort.RUN, 0, self.protocol.client, 0, met.append)
+            self.ring_bells()
+        self.wait_for(lambda: bool(met), None, "the other workers")
+        self._box.begin_run()
+        self.worker_clock.begin_run()
+
+    def catch_up(self) -> None:
+        """Return once all that has happened by this worker's clock is here."""
+        here: list[float] = []
+        with self.lock:
+            self._box.spend(FabricPort.TIMER, 0, self.protocol.client, 0, here.append)
+            self.ring_bells()
+        self.wait_for(lambda: bool(here), None, "the emulated machine")
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Within, emulated time goes no further than this worker's clock, though it waits."""
+        moment_s = self._box.moment_s()
+        self._is_held = True
+        try:
+            yield
+        finally:
+            self._is_held = False
+            self._box.go_on_until(moment_s)  # or it would be known as one that listens
+            self._box.release(moment_s)
+
+
+class _Joined:
+    """Joint calls of this worker: the machine's time first, then what is done here, which all have begun by then."""
+
+    def __init__(self, link: EmulatedLink, point: str, num_calls: int) -> None:
+        """`point`: name of the point at which compute stops for it."""
+        self._link = link
+        self._point = point
+        self._num_left = num_calls
+
+    def on_ended(self, _: float) -> None:
+        """One of them would be over on the machine."""
+        self._num_left -= 1
+
+    @contextlib.contextmanager
+    def awaited(self, pending: Awaitable, timeout_s: float | None) -> Iterator[None]:
+        """See Due."""
+        link = self._link
+
+        def is_over() -> bool:
+            has_left = not pending.is_over and link.left_of(pending.members)
+            return self._num_left == 0 or pending.failure is not None or bool(has_left)
+
+        with link.worker_clock.own_work(self._point):
+            link.note_wait(self._point)
+            link.wait_for(is_over, timeout_s, pending.what)
+            with link.held():
+                yield
+
+    def has_come(self) -> bool:
+        """See Due: a look that finds nothing takes a moment."""
+        with self._link.worker_clock.own_work():
+            self._link.catch_up()
+            if self._num_left:
+                self._link.pass_time(POLL_S)
+            return self._num_left == 0

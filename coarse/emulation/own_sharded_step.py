@@ -1,0 +1,129 @@
+"""The step of sharded training that an emulated run has shown, as a job for the simulator: its units, with their times.
+
+[Note: whose compute] What a worker computes after it has waited for a unit belongs to that unit: a backward too whose
+parameters stayed since forward, and the loss to the last unit's forward. What it computes after the last reduction, the
+optimizer's step and the data, comes at the end. Of several workers that differ the slowest counts, for which the others
+wait at the next gather.
+"""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from statistics import fmean
+
+from coarse.collectives.shape import Collective
+from coarse.emulation.account import MOST_STEPS, Iteration, Logged, OwnStep, Push, Waited
+from coarse.parallel.sharded.transfers import Phase
+from coarse.protocol.joint import CollectiveKind
+from coarse.simulation.job import Job
+from coarse.simulation.sharded.iteration import simulate_sharded
+from coarse.simulation.sharded.job import ShardedJob
+from coarse.simulation.sharded.modes import ShardedPolicy
+from coarse.simulation.sharded.routes import SiteRoutes
+from coarse.simulation.sharded.units import Unit
+from coarse.strategy.sharding import SHARDINGS, SIMULATED
+
+_WAIT = "wait "
+_ROOT = "root"
+_TAIL = (Phase.REDUCE_SCATTER, "")
+_Slot = tuple[Phase, str]
+"""A pass, and the unit that is computed; the tail is what comes after all."""
+
+
+def is_of_groups(iterations: Sequence[Iteration]) -> bool:
+    """Return whether groups of workers do more than to sum."""
+    return any(push.kind and not push.is_workers for row in iterations for push in row.pushes)
+
+
+def own_sharded_step(job: Job, logs: Sequence[Logged], iterations: Sequence[Iteration]) -> OwnStep | str:
+    """Simulate the last iterations, each by itself.
+
+    Args:
+        job: Links and places.
+        logs: Each worker's.
+        iterations: Counted ones of all workers.
+
+    Returns:
+        The means, or why there are none.
+    """
+    mode, options = logs[0].mode, dict(logs[0].options)
+    if mode not in SIMULATED:
+        return f"{mode} is not simulated"
+    collective = Collective(str(options.pop("collective")))
+    sharding = SHARDINGS[mode](**options)
+    if options.get("quantised"):
+        return "gathers of int8 are not simulated as they run"
+    workers = tuple(range(len(logs)))
+    routes = SiteRoutes(site=job.site, workers=workers, worker_nodes=job.placement.cluster.worker_nodes)
+    by_worker = [[row for row in iterations if row.worker == worker][-MOST_STEPS:] for worker in workers]
+    simulated, emulated = [], []
+    for rows in zip(*by_worker, strict=False):
+        near = len(routes.nodes[0])
+        passes = [_Pass(log, row, len(workers), near) for log, row in zip(logs, rows, strict=True)]
+        if any(each.computed_s.keys() != passes[0].computed_s.keys() for each in passes):
+            return "workers computed other units"
+        units = _units(passes)
+        asked = ShardedJob(units=units, routes=routes, policy=ShardedPolicy(sharding=sharding, collective=collective))
+        simulated.append(simulate_sharded(asked).iteration_s + _slowest_s(passes, _TAIL))
+        emulated.append(fmean(row.end_s - row.begin_s for row in rows))
+    return OwnStep(fmean(simulated), fmean(emulated)) if simulated else "there are too few iterations"
+
+
+class _Pass:
+    """One iteration of one worker: see [Note: whose compute]."""
+
+    def __init__(self, log: Logged, row: Iteration, num_workers: int, num_near: int) -> None:
+        """`num_near`: workers of a node."""
+        self._num_workers, self._num_near = num_workers, num_near
+        self.nbytes: dict[str, int] = {}
+        """By unit, in forward order."""
+        self.is_trained: dict[str, bool] = {}
+        self.computed_s: dict[_Slot, float] = {}
+        calls = [push for push in log.pushes if row.begin_s <= push.at_s < row.end_s]
+        waits = [waited for waited in log.waits if row.begin_s <= waited.at_s < row.end_s]
+        for call in calls:
+            self._note_call(call)
+        self._share_out(waits, calls[0].computed_s + row.compute_s)
+
+    def _note_call(self, call: Push) -> None:
+        for phase in Phase:
+            if not call.name.startswith(f"{phase} of "):
+                continue
+            unit = call.name.removeprefix(f"{phase} of ")
+            if phase is Phase.REDUCE_SCATTER:
+                self.is_trained[unit] = True
+                self.nbytes[unit] = call.nbytes
+            elif phase is Phase.FORWARD_GATHER:
+                is_near = call.kind != CollectiveKind.ALL_GATHER
+                self.nbytes[unit] = call.nbytes * (self._num_near if is_near else self._num_workers)
+
+    def _share_out(self, waits: Sequence[Waited], end_s: float) -> None:
+        """Give the compute between waits to units."""
+        last = max((n for n, each in enumerate(waits) if Phase.REDUCE_SCATTER in each.point), default=len(waits))
+        slot: _Slot | None = None
+        for number, (waited, past) in enumerate(pairwise([*waits, Waited(0.0, end_s, "")])):
+            name = waited.point.removeprefix(_WAIT)
+            for phase in (Phase.FORWARD_GATHER, Phase.BACKWARD_GATHER):
+                if name.startswith(f"{phase} of "):
+                    slot = phase, name.removeprefix(f"{phase} of ")
+            found = slot if slot is not None and number < last else _TAIL
+            self.computed_s[found] = self.computed_s.get(found, 0.0) + past.computed_s - waited.computed_s
+
+
+def _slowest_s(passes: Sequence[_Pass], slot: _Slot) -> float:
+    return max(each.computed_s.get(slot, 0.0) for each in passes)
+
+
+def _units(passes: Sequence[_Pass]) -> tuple[Unit, ...]:
+    """Return units in forward order, with the slowest worker's times."""
+    first = passes[0]
+    return tuple(
+        Unit(
+            name=name,
+            trainable_nbytes=nbytes if first.is_trained.get(name) else 0,
+            frozen_nbytes=0 if first.is_trained.get(name) else nbytes,
+            forward_s=_slowest_s(passes, (Phase.FORWARD_GATHER, name)),
+            backward_s=_slowest_s(passes, (Phase.BACKWARD_GATHER, name)),
+            is_of_root=name == _ROOT,
+        )
+        for name, nbytes in first.nbytes.items()
+    )

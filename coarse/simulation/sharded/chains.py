@@ -1,0 +1,53 @@
+# Pure: no MPI, threads, clock or environment.
+"""Phases that make up each collective of a group, on the streams that carry them."""
+
+import enum
+
+from coarse.simulation.sharded.routes import GroupRoutes, Phase
+
+
+class Stream(enum.StrEnum):
+    """What does one thing after the other on every GPU, beside the others."""
+
+    BETWEEN = "between nodes"
+    WITHIN = "within a node"
+    STORE = "to the host"
+    LOAD = "from the host"
+
+
+Chain = tuple[tuple[Stream, Phase], ...]
+"""Moves of which each begins when the one before has ended and its stream has come to it."""
+
+
+def gather_within(routes: GroupRoutes, nbytes: int) -> Chain:
+    """Gather `nbytes` in all from the GPUs of each node."""
+    return ((Stream.WITHIN, routes.within(nbytes)),)
+
+
+def gather_from_all(routes: GroupRoutes, nbytes: int, *, is_ring: bool) -> Chain:
+    """Gather `nbytes` in all: in one ring, or along rails and then within each node."""
+    if is_ring:
+        return ((Stream.BETWEEN, routes.ring(nbytes)),)
+    return (Stream.BETWEEN, routes.rails(nbytes)), *gather_within(routes, nbytes)
+
+
+def gather_from_host(routes: GroupRoutes, nbytes: int) -> Chain:
+    """Gather the node's copy on the host: each GPU loads its part, and the node gathers (FCDP IV-C)."""
+    return (Stream.LOAD, routes.host_copies(nbytes, to_host=False)), *gather_within(routes, nbytes)
+
+
+def store_on_host(routes: GroupRoutes, nbytes: int) -> Chain:
+    """Store each GPU's part of the node's one copy of `nbytes`."""
+    return ((Stream.STORE, routes.host_copies(nbytes, to_host=True)),)
+
+
+def reduce_scatter(routes: GroupRoutes, nbytes: int, *, is_ring: bool) -> Chain:
+    """Sum `nbytes` of each member, of which each keeps its slice."""
+    if is_ring:
+        return ((Stream.BETWEEN, routes.ring(nbytes)),)
+    return (Stream.WITHIN, routes.within(nbytes)), (Stream.BETWEEN, routes.rails(nbytes))
+
+
+def reduce_by_replicas(routes: GroupRoutes, nbytes: int) -> Chain:
+    """Sum `nbytes` within each node, and each slice among the nodes (section 3.2.2 of the FSDP paper)."""
+    return (Stream.WITHIN, routes.within(nbytes)), (Stream.BETWEEN, routes.rails(nbytes, num_passes=2))
