@@ -308,7 +308,8 @@ def report_of(
     """Return the account of a run from its workers' logs and the fabric's; `simulated` gives its own step's, and
     `times` are those that counted instead of CPU time."""
     iterations = tuple(iterations_of(logs))
-    mode = config.mode if any(push.kind == 0 for log in logs for push in log.pushes) else logs[0].mode or config.mode
+    is_together = iterations and all(push.kind for row in iterations for push in row.pushes)
+    mode = logs[0].mode if is_together and logs[0].mode else config.mode
     named = zip(link_names, fabric.link_bytes, strict=True)
     return TrainingReport(
         machine=settings.machine,

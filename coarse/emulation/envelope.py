@@ -41,6 +41,8 @@ class FabricPort(enum.IntEnum):
     """The worker `source` goes on when all workers have come."""
     TIMER = 12
     """Nothing: its endpoint hears when emulated time has come there."""
+    NOW = 13
+    """Nothing, and no wait for anybody: its endpoint hears at once how late it is."""
     RUN = 11
     """The same, and emulated time begins anew at 0: what was measured before the run is no part of it."""
 

@@ -75,6 +75,9 @@ class FabricModel:
             self._behind[number] = set(self._under_way.get(pair, ()))
             heapq.heappush(self._records, (submission.begin_s, peer, number, submission))
             return
+        if submission.way is FabricPort.NOW:
+            self._hand_on(peer, submission, max(self._engine.now_s, submission.begin_s))
+            return
         self._num_transfers += submission.way is not FabricPort.TIMER
         if submission.begin_s < self._engine.now_s and submission.way is not FabricPort.TIMER:
             self._num_late += 1

@@ -187,7 +187,7 @@ class EmulatedLink(DeviceLink):
         with self.worker_clock.waiting():
             with self._box.away():
                 yield
-            self.catch_up()
+            self._spend(FabricPort.NOW)  # its clock has stood, and others' have not
 
     def pass_time(self, seconds: float) -> None:
         """Let emulated seconds pass for this worker."""
@@ -205,9 +205,13 @@ class EmulatedLink(DeviceLink):
 
     def catch_up(self) -> None:
         """Return once all that has happened by this worker's clock is here."""
+        self._spend(FabricPort.TIMER)
+
+    def _spend(self, way: FabricPort) -> None:
+        """Return once the fabric has answered."""
         here: list[float] = []
         with self.lock:
-            self._box.spend(FabricPort.TIMER, 0, self.protocol.client, 0, here.append)
+            self._box.spend(way, 0, self.protocol.client, 0, here.append)
             self.ring_bells()
         self.wait_for(lambda: bool(here), None, "the emulated machine")
 

@@ -44,7 +44,9 @@ class CoarseProcessGroup(Collectives, _base_class()):  # type: ignore[misc]  # w
         self._rank, self._size = rank, size
         worker = current().client_index
         assert worker is not None
-        self._lane = GroupLane(meet(store, rank, size, worker, timeout, f"rank {worker}: process group {name!r}"), name)
+        with current().require_client().link.elsewhere():
+            workers = meet(store, rank, size, worker, timeout, f"rank {worker}: process group {name!r}")
+        self._lane = GroupLane(workers, name)
 
     # --- messages
 

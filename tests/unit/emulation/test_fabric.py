@@ -4,10 +4,11 @@ import math
 
 import pytest
 
-from coarse.emulation.envelope import FabricDelivery, FabricPort, Submission
+from coarse.emulation.envelope import NUMBER_BYTES, FabricDelivery, FabricPort, Submission
 from coarse.emulation.fabric import FabricModel
 from coarse.hardware.degradation import RateChange
 from coarse.hardware.links import Link
+from coarse.protocol.joint import OWN_GROUP, CollectiveKind, Joint, Meeting, pack_call
 from coarse.simulation.sites import Site
 
 SITE = Site(
@@ -24,7 +25,7 @@ class Run:
     def __init__(self, *changes: RateChange, listening: bool = False) -> None:
         self.found: list[tuple[int, FabricDelivery]] = []
         self.listening = listening
-        self.model = FabricModel(SITE, 2, self.deliver, changes)
+        self.model = FabricModel(SITE, (0, 0), self.deliver, changes)
 
     def deliver(self, endpoint: int, delivery: FabricDelivery) -> bool:
         self.found.append((endpoint, delivery))
@@ -99,11 +100,11 @@ def test_an_adder_adds_one_thing_after_the_other():
 
 
 def test_an_all_reduce_goes_round_once_all_have_begun_it():
-    run = Run()
-    run.submit(FabricPort.ALL_REDUCE, 0.0, 40, peer=0, target=4, endpoint=0, frame=b"0")
+    run, call = Run(), pack_call(Meeting((0, 1), OWN_GROUP), Joint(CollectiveKind.ALL_REDUCE, 40, 4))
+    run.submit(FabricPort.JOINT, 0.0, peer=0, endpoint=0, frame=bytes(NUMBER_BYTES) + call)
     run.model.advance(math.inf)
     assert run.found == []
-    run.submit(FabricPort.ALL_REDUCE, 7.0, 40, peer=1, target=4, endpoint=1, frame=b"1")
+    run.submit(FabricPort.JOINT, 7.0, peer=1, endpoint=1, frame=bytes(NUMBER_BYTES) + call)
     run.model.advance(math.inf)
     # Two halves of 20 bytes each way: worker 0 sends on the link a (1 s and 2 s), worker 1 on b (4 s).
     assert {endpoint: delivery.due_s for endpoint, delivery in run.found} == {0: 15.0, 1: 14.0}

@@ -40,7 +40,7 @@ class Job:
         self.workers = {number: self.worker(number) for number in range(len(bursts))}
         self.random = random
         self.horizon = Horizon(len(bursts), self.read)
-        self.model = FabricModel(SITE, len(bursts), self.deliver)
+        self.model = FabricModel(SITE, (0,) * len(bursts), self.deliver)
 
     def worker(self, me: int) -> Iterator[None]:
         clock_s = 0.0

@@ -44,12 +44,14 @@ def test_the_fabric_gets_the_site_that_the_ranks_have():
         between_devices={},
         between_workers={(0, 1): ()},
         adder_bytes_per_s=3e9,
+        to_host=((0,), (1,)),
+        from_host=((1, 0), ()),
     )
     order = FabricOrder(
         site=site,
         run="r",
         process_ids=(7, 8),
-        num_workers=1,
+        worker_nodes=(0, 1),
         rate_changes=(RateChange(0.5, 1, 1e8), RateChange(2.0, 0, 1e9)),
     )
     assert parse_order(order_text(order)) == order
