@@ -31,7 +31,7 @@ from coarse.cli.report.outcome import Outcome, Simulated, outcome_of
 from coarse.cli.report.perfetto import write_trace
 from coarse.cli.report.prediction import Scenarios, places_of, profile_notes, scenarios_of
 from coarse.cli.report.ranges import NO_RANGES, Ranges, ranges_of
-from coarse.cli.report.run import RUN_FILE, Run, write_run
+from coarse.cli.report.run import Run, write_run
 from coarse.cli.report.sharded_prediction import ALL, AnyMode, any_modes_of
 from coarse.cli.report.sharded_prediction import NOTE as SHARDED_NOTE
 from coarse.cli.report.simulated import timeline_of
@@ -47,6 +47,7 @@ from coarse.luwu.simulation.capacity import MODES as LUWU_MODES
 from coarse.luwu.simulation.scenario import PEAK_SHARE, PagedScenario
 from coarse.luwu.simulation.scenario import modes_of as luwu_modes_of
 from coarse.protocol.fields import options_of
+from coarse.protocol.run_file import RUN_FILE
 from coarse.protocol.toml import TomlFile
 from coarse.protocol.units import GIB
 from coarse.simulation.question import Question

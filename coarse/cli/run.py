@@ -25,6 +25,7 @@ from coarse.launch.training_run import TrainingRun, chosen_partition
 from coarse.launch.watch import Watch
 from coarse.launch.watched import STARTUP
 from coarse.protocol.config import Config, EmulateSettings, load_config
+from coarse.protocol.run_file import NO_RESULT, RUN_FILE
 from coarse.strategy.composition import strategy_of
 from coarse.strategy.named import BUILT_IN, require_no_script, strategy_text
 from coarse.transport.launcher import environ_of_new_job
@@ -35,6 +36,8 @@ _MACHINE_HELP = (
     "A machine that is not here, a preset of coarse predict or a machine file: what the script communicates takes the "
     "time that its links and memory devices say, and what it computes this core's CPU time over a scale."
 )
+_WITHOUT_RESULT = 3
+"""Status of an emulated job whose training is complete, and whose times mean nothing."""
 _DEVICES_HELP = (
     "Ranks that are memory devices, by default what [launch] of the configuration says, or 2; with --cluster on each "
     "node, or M."
@@ -111,7 +114,7 @@ def run(
             program = ("-m", script) if module else (script,)
             raise typer.Exit(subprocess.run([sys.executable, *program, *request.arguments], check=False).returncode)
         if cluster is None:
-            raise typer.Exit(_run_here(request, dry_run=dry_run, verbose=verbose))
+            raise typer.Exit(_run_here(request, _account_of(configured), dry_run=dry_run, verbose=verbose))
         per_node = devices or (default_devices if stated is None else None)
         in_box = ClusterRun(request, cluster, limit, devices_per_node=per_node, is_stated=stated is not None)
         _run_in_cluster(in_box, dry_run=dry_run, verbose=verbose)
@@ -161,14 +164,19 @@ def _run_in_modes(
         raise typer.Exit(0)
 
     def run_one(mode: str, asked: Asked) -> int:
-        request, _ = requested(mode, asked, modes)
-        return _run_here(request, dry_run=False, verbose=verbose)
+        request, own = requested(mode, asked, modes)
+        return _run_here(request, _account_of(own), dry_run=False, verbose=verbose)
 
     raise typer.Exit(run_in(modes, asked, configured, run_one))
 
 
-def _run_here(request: TrainingRun, *, dry_run: bool, verbose: bool) -> int:
-    """Return the status of the job; 0 of a dry run."""
+def _account_of(configured: Config) -> Path | None:
+    """Where an emulated job writes its account."""
+    return None if configured.emulate is None else Path(configured.emulate.out) / RUN_FILE
+
+
+def _run_here(request: TrainingRun, account: Path | None, *, dry_run: bool, verbose: bool) -> int:
+    """Return the status of the job; 0 of a dry run, and 3 where the `account` of an emulated one has no result."""
     request = replace(request, meeting_port=free_port())
     if (num_nodes := os.environ.get("SLURM_NNODES", "1")) != "1":
         remark = f"coarse: all ranks are on this machine, one of the {num_nodes} nodes of the allocation"
@@ -177,8 +185,13 @@ def _run_here(request: TrainingRun, *, dry_run: bool, verbose: bool) -> int:
     _show(shlex.join(argv), dry_run=dry_run, verbose=verbose)
     if dry_run:
         return 0
+    if account is not None:
+        account.unlink(missing_ok=True)
     watch = Watch(Departures(request.num_ranks, request.light_ranks()))
-    return run_forwarding_signals(argv, os.environ, watch)
+    status = run_forwarding_signals(argv, os.environ, watch)
+    if status or account is None or not account.exists():
+        return status
+    return _WITHOUT_RESULT if json.loads(account.read_text(encoding="utf-8"))[NO_RESULT] else 0
 
 
 def _show(line: str, *, dry_run: bool, verbose: bool) -> None:

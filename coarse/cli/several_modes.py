@@ -8,9 +8,10 @@ from statistics import fmean
 from typing import Any
 
 from coarse.cli.fields import Asked
-from coarse.cli.report.run import RUN_FILE, Result, Run, write_run
+from coarse.cli.report.run import Result, Run, write_run
 from coarse.errors import ConfigError
 from coarse.protocol.config import Config, require_mode
+from coarse.protocol.run_file import RUN_FILE
 from coarse.strategy.named import mode_name
 
 TIMES_FILE = "compute.json"

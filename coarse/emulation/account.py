@@ -11,17 +11,17 @@ from typing import Any, NamedTuple
 
 from coarse.emulation.compute import Stretches
 from coarse.emulation.compute_file import ComputeTimes
-from coarse.emulation.fabric import FabricReport
+from coarse.emulation.fabric import Absence, FabricReport
 from coarse.protocol.config import Config, EmulateSettings
 from coarse.protocol.dtypes import DType, Op
 from coarse.protocol.joint import CollectiveKind, Joint
+from coarse.protocol.run_file import NO_RESULT, RUN_FILE
 from coarse.protocol.whole_file import write_whole
 
 ALLOWED_LATE_SHARE = 0.01
 """Share of all transfers; above it the links were not what they claim to be, and there is no result."""
 ALLOWED_MISSING_SHARE = 0.05
 """Share of a run's compute in stretches that a file of compute times lacks; above it there is no result."""
-RUN_FILE = "run.json"
 MOST_STEPS = 8
 """So many iterations are simulated: the last ones."""
 _SUMMED_AS = {4: DType.FLOAT32, 8: DType.FLOAT64}
@@ -80,6 +80,8 @@ class Logged(NamedTuple):
     """Mode of what groups of workers did; "" where there are none."""
     options: dict[str, Any]
     """Its options."""
+    not_charged: dict[str, int]
+    """Calls that have no emulated time, by what they are."""
     waits: list[Waited]
 
 
@@ -90,6 +92,7 @@ class WorkerLog:
         self._path = path
         self._pushes: list[Push] = []
         self._waits: list[Waited] = []
+        self.not_charged: Counter[str] = Counter()
         self.mode = ""
         self.options: dict[str, object] = {}
         self._stretches = stretches
@@ -105,8 +108,10 @@ class WorkerLog:
     def write(self) -> None:
         """Write all of them, whole or not at all; the worker leaves."""
         stretches = self._stretches
-        missing = stretches.missing_s, stretches.first_missing
-        logged = Logged(self._pushes, stretches.measured_s, *missing, self.mode, self.options, self._waits)
+        logged = Logged(
+            self._pushes, stretches.measured_s, stretches.missing_s, stretches.first_missing, self.mode, self.options,
+            self.not_charged, self._waits,
+        )  # fmt: skip
         write_whole(self._path, json.dumps(logged))
 
 
@@ -201,6 +206,10 @@ class TrainingReport:
     num_late: int
     link_bytes: tuple[tuple[str, float], ...]
     """Bytes on each link in the whole run, the most first."""
+    not_charged: tuple[tuple[str, int], ...] = ()
+    """Calls of all workers that have no emulated time."""
+    absences: tuple[Absence, ...] = ()
+    """Times at which emulated time went on without a worker."""
     simulated: OwnStep | str = ""
     """The last iterations, simulated; or why not."""
 
@@ -228,6 +237,11 @@ class TrainingReport:
             )
         counted = f"{len(self.iterations)} iterations of the run's later half"
         lines.append(f"coarse: {counted}; {self.num_transfers} transfers, {self.num_late} late")
+        if self.absences:
+            lines.append(f"coarse: emulated time went on without some: {self._absent()}")
+        if self.not_charged:
+            calls = ", ".join(f"{name} ({count} calls)" for name, count in self.not_charged)
+            lines.append(f"coarse: not charged: what these move: {calls}")
         return "\n".join(lines)
 
     def rows(self) -> list[dict[str, Any]]:
@@ -241,7 +255,8 @@ class TrainingReport:
         """Write run.json, which `coarse report` draws."""
         folder.mkdir(parents=True, exist_ok=True)
         plain = replace(self, iterations=(), simulated="")
-        found: dict[str, Any] = {"kind": "emulated", **asdict(plain)}
+        why = self._no_result()
+        found: dict[str, Any] = {"kind": "emulated", NO_RESULT: why, **asdict(plain)}
         found["iterations"] = [row._replace(pushes=())._asdict() for row in self.iterations]
         found["title"] = f"{self.num_workers} workers on {self.machine} (emulated)"
         found["inputs"] = {"machine": self.machine, "compute": self._pace()}
@@ -254,8 +269,9 @@ class TrainingReport:
         if self.num_late > ALLOWED_LATE_SHARE * self.num_transfers:
             return (
                 f"{self.num_late / self.num_transfers:.1%} of {self.num_transfers} transfers were submitted after "
-                f"their emulated time had passed, and at most {ALLOWED_LATE_SHARE:.0%} may be; no result. The training "
-                "itself is complete and right"
+                f"their emulated time had passed, and at most {ALLOWED_LATE_SHARE:.0%} may be"
+                f"{f', since {self._absent()}' if self.absences else ''}; no "
+                "result. The training itself is complete and right"
             )
         if self.missing_share > ALLOWED_MISSING_SHARE:
             return (
@@ -264,6 +280,13 @@ class TrainingReport:
                 "is complete and right; save the times of this job by --save-compute, or leave out --compute"
             )
         return None if self.iterations else "no name was pushed often enough to tell iterations apart"
+
+    def _absent(self) -> str:
+        """Who waited where emulation cannot see it, how often, and the first time at which line."""
+        return ", ".join(
+            f"worker {each.worker} waited elsewhere {each.times} times" + (f" ({each.place})" if each.place else "")
+            for each in self.absences
+        )
 
     def _means_s(self) -> dict[str, float]:
         return {
@@ -325,6 +348,8 @@ def report_of(
         iterations=iterations,
         num_transfers=fabric.num_transfers,
         num_late=fabric.num_late,
+        absences=fabric.absences,
+        not_charged=tuple(sum((Counter(log.not_charged) for log in logs), Counter[str]()).most_common()),
         link_bytes=tuple(sorted(((name, nbytes) for name, nbytes in named if nbytes), key=lambda use: -use[1])),
         simulated=simulated(iterations),
     )

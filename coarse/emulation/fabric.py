@@ -30,6 +30,15 @@ class _Parked(NamedTuple):
     submission: Submission
 
 
+class Absence(NamedTuple):
+    """How often emulated time went on without a worker, which waited where emulation cannot see it."""
+
+    worker: int
+    times: int
+    place: str
+    """Line of the script, the first time; "" where it is not known."""
+
+
 class FabricReport(NamedTuple):
     """Account of a run's transfers."""
 
@@ -39,6 +48,7 @@ class FabricReport(NamedTuple):
     worst_late_s: float
     link_bytes: tuple[float, ...]
     """Bytes that each link has carried since the run began, by its position."""
+    absences: tuple[Absence, ...] = ()
 
 
 class FabricModel:
@@ -65,11 +75,12 @@ class FabricModel:
         """Workers that have come to a meeting."""
         self._worker_nodes = worker_nodes
         self._begin_time(Engine(site.links))
-        self._num_transfers = self._num_late = 0
+        self._num_transfers = self._num_late = self._num_submitted = 0
         self._worst_late_s = 0.0
 
     def submit(self, peer: int, submission: Submission) -> None:
         """Take what an endpoint submits."""
+        self._num_submitted += 1
         number, pair = next(self._numbers), (peer, submission.endpoint)
         if submission.way is FabricPort.RECORD:
             self._behind[number] = set(self._under_way.get(pair, ()))
@@ -105,6 +116,16 @@ class FabricModel:
                 engine.at(max(move_s, engine.now_s), partial(self._begin, peer, number, submission))
             else:
                 return
+
+    @property
+    def progress(self) -> tuple[int, int]:
+        """Return two numbers that change whenever anything has happened."""
+        return self._num_submitted, self._engine.num_events
+
+    @property
+    def is_waiting(self) -> bool:
+        """Return whether anything would happen if time went on."""
+        return bool(self._moves or self._records or self._parked) or not self._engine.is_idle
 
     def report(self) -> FabricReport:
         """Return the account so far."""

@@ -11,8 +11,9 @@ import os
 import sys
 from collections.abc import Sequence
 
+from coarse.emulation.absences import Absences
 from coarse.emulation.envelope import FabricDelivery, unpack_submission
-from coarse.emulation.fabric import FabricModel
+from coarse.emulation.fabric import FabricModel, FabricReport
 from coarse.emulation.horizon import Horizon
 from coarse.emulation.mailbox import FabricMailbox
 from coarse.emulation.site_file import FabricOrder, parse_order
@@ -28,11 +29,12 @@ class FabricProcess:
         self._mailbox = mailbox
         self._alive = set(range(num_endpoints))
         self._horizon = Horizon(num_endpoints, mailbox.word)
+        self.absences = Absences(order.process_ids, len(order.worker_nodes), self._horizon)
         self.model = FabricModel(order.site, order.worker_nodes, self._deliver, order.rate_changes)
 
     def serve(self) -> None:
         """Until all endpoints are gone."""
-        mailbox = self._mailbox
+        mailbox, before = self._mailbox, (0, 0)
         while self._alive:
             mailbox.look()
             gone = [endpoint for endpoint in self._alive if mailbox.has_left(endpoint)]
@@ -42,7 +44,16 @@ class FabricProcess:
             self._forget(gone)  # what they have submitted is read
             self.model.advance(horizon_s)
             mailbox.ring_bells()
+            if self.model.progress != before or not self.model.is_waiting:
+                before = self.model.progress
+                self.absences.on_progress()
+            elif self.absences.look():
+                continue
             self._forget(mailbox.sleep(0.0 if gone else _LONGEST_SLEEP_S))
+
+    def report(self) -> FabricReport:
+        """Return the account of the run."""
+        return self.model.report()._replace(absences=tuple(self.absences.found.values()))
 
     def _deliver(self, endpoint: int, delivery: FabricDelivery) -> bool:
         self._mailbox.post(endpoint, delivery.pack())
@@ -71,7 +82,7 @@ def main(arguments: Sequence[str] = tuple(sys.argv[1:])) -> None:
     sys.stdout.flush()
     fabric.serve()
     with contextlib.suppress(BrokenPipeError):  # worker 0 was the first to die
-        sys.stdout.write(json.dumps(fabric.model.report()) + "\n")
+        sys.stdout.write(json.dumps(fabric.report()) + "\n")
         sys.stdout.flush()
 
 

@@ -40,10 +40,21 @@ class Horizon:
         self._num_taken = [0] * num_endpoints
         self._listens = [True] * num_endpoints
         self._alive = set(range(num_endpoints))
+        self._away: dict[int, Word] = {}
+        """Words of endpoints that time goes on without, until they change."""
 
     def least_s(self) -> float:
         """Read all words, and return the least time at which anybody may still submit; infinity where nobody may."""
         return min(map(self._bound_s, self._alive), default=math.inf)
+
+    def holders(self) -> list[int]:
+        """Return the endpoints that time waits for, as they were read last, and that do something else than listen."""
+        least_s = self.least_s()
+        return [each for each in self._alive if not self._listens[each] and self._bound_s(each) == least_s < math.inf]
+
+    def go_on_without(self, endpoint: int) -> None:
+        """Wait no more for an endpoint, until it says something."""
+        self._away[endpoint] = self._read(endpoint)
 
     def delivered(self, endpoint: int, due_s: float) -> bool:
         """Note a delivery, no earlier than those before it; return whether its endpoint may react to it at once."""
@@ -55,7 +66,10 @@ class Horizon:
         self._alive.difference_update(endpoints)
 
     def _bound_s(self, endpoint: int) -> float:
-        num_taken, word = self._read(endpoint)
+        words = num_taken, word = self._read(endpoint)
+        if self._away.get(endpoint) == words:
+            return math.inf
+        self._away.pop(endpoint, None)
         untaken = self._untaken[endpoint]
         while self._num_taken[endpoint] < num_taken:
             self._num_taken[endpoint] += 1

@@ -158,6 +158,8 @@ def chain_of(joints: Sequence[Joint], routes: SiteRoutes) -> Chain:
         case CollectiveKind.ALL_REDUCE:
             scattered = reduce_scatter(routes, joint.nbytes, is_ring=joint.is_ring)
             return (*scattered, *gather_from_all(routes, joint.nbytes, is_ring=joint.is_ring))
+        case CollectiveKind.MEET:
+            return ()
         case CollectiveKind.BARRIER | CollectiveKind.NODE_BUFFER:
             return ((Stream.BETWEEN, routes.ring(_FLAG_BYTES * num_members)),)
     return ((Stream.BETWEEN, _rooted(joints, routes)),)

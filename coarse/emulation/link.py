@@ -8,7 +8,7 @@ of what it waited for.
 import contextlib
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 from coarse.client.link import FUTURES_THREADS, Awaitable, DeviceLink, Due
 from coarse.client.protocol import ClientProtocol
@@ -18,11 +18,11 @@ from coarse.emulation.envelope import FabricPort
 from coarse.emulation.mailbox import EmulatedMailbox
 from coarse.errors import UnsupportedError
 from coarse.protocol.clock import Clock
-from coarse.protocol.joint import ANYBODY, Joint, Meeting
+from coarse.protocol.joint import ANYBODY, COMM_WORLD, CollectiveKind, Joint, Meeting
 from coarse.protocol.plan import Placement
 from coarse.protocol.records import Descriptor
 
-POLL_S = 10e-6
+_POLL_S = 10e-6
 """Emulated seconds that a look at something which is not there takes, so that loops of looks end."""
 
 
@@ -41,6 +41,11 @@ class WorkerClock:
     def now_s(self) -> float:
         """See Clock."""
         return self._box.now_s + (self._compute.peek() if self._stretches.given is None else 0.0)
+
+    @property
+    def is_within(self) -> bool:
+        """Return whether coarse is at work, and no compute counts."""
+        return self._depth > 0
 
     @contextlib.contextmanager
     def own_work(self, point: str | None = None) -> Iterator[None]:
@@ -153,9 +158,28 @@ class EmulatedLink(DeviceLink):
         number = self._num_calls[what]
         return what if number == 1 else f"{what} {number}"
 
+    @contextlib.contextmanager
+    def within_world(self, name: str, is_of_all: bool) -> Iterator[None]:
+        """Within, the script waits in a collective of MPI's own, which moves bytes that have no emulated time."""
+        if threading.current_thread() is not threading.main_thread() or self.worker_clock.is_within:
+            yield
+            return
+        what = f"MPI.COMM_WORLD.{name}"
+        self._log.not_charged[what] += 1
+        if not is_of_all:
+            with self.elsewhere():
+                yield
+            return
+        meeting = Meeting(tuple(range(self._placement.num_clients)), COMM_WORLD)
+        due = self.join(meeting, (Joint(CollectiveKind.MEET),), what)
+        with due.awaited(_Blocking(what), None):
+            yield
+
     def _note_calls(self, name: str, joints: Sequence[Joint]) -> None:
         clock = self.worker_clock
         for joint in joints:
+            if joint.kind is CollectiveKind.MEET:
+                continue
             self._log.note(Push.of_call(clock.now_s(), clock.computed_s, clock.waited_s, clock.left_s, name, joint))
 
     def note_wait(self, point: str) -> None:
@@ -189,9 +213,16 @@ class EmulatedLink(DeviceLink):
                 yield
             self._spend(FabricPort.NOW)  # its clock has stood, and others' have not
 
-    def pass_time(self, seconds: float) -> None:
-        """Let emulated seconds pass for this worker."""
-        self._box.go_on_until(self._box.now_s + seconds)
+    def compute(self, seconds: float) -> None:
+        """Let emulated seconds of compute pass for this worker."""
+        with self.worker_clock.own_work():
+            self.worker_clock.computed_s += seconds
+            self._box.go_on_until(self._box.now_s + seconds)
+
+    def look_in_vain(self) -> None:
+        """Let the moment pass that a look takes which finds nothing."""
+        with self.worker_clock.waiting():
+            self._box.go_on_until(self._box.now_s + _POLL_S)
 
     def begin_run(self) -> None:
         """Begin emulated time anew with all other workers."""
@@ -228,6 +259,17 @@ class EmulatedLink(DeviceLink):
             self._box.release(moment_s)
 
 
+class _Blocking:
+    """Something of MPI's own that is under way while this thread is within it."""
+
+    failure: BaseException | None = None
+    members: Collection[int] | None = None
+    is_over = False
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+
+
 class _Joined:
     """Joint calls of this worker: the machine's time first, then what is done here, which all have begun by then."""
 
@@ -261,5 +303,5 @@ class _Joined:
         with self._link.worker_clock.own_work():
             self._link.catch_up()
             if self._num_left:
-                self._link.pass_time(POLL_S)
+                self._link.look_in_vain()
             return self._num_left == 0

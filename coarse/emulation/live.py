@@ -15,10 +15,11 @@ from mpi4py import MPI
 from coarse.client.client import Client
 from coarse.client.handle import Handle
 from coarse.client.protocol import ClientProtocol
+from coarse.emulation.absences import answer_with_stacks
 from coarse.emulation.account import Iteration, Logged, OwnStep, WorkerLog, read_logs, report_of
 from coarse.emulation.compute import ComputeClock, Stretches, flops_per_cpu_s, scale_of
 from coarse.emulation.compute_file import ComputeTimes, own_script, read_compute_times, write_compute_times
-from coarse.emulation.link import POLL_S, EmulatedLink, WorkerClock
+from coarse.emulation.link import EmulatedLink, WorkerClock
 from coarse.emulation.mailbox import EmulatedMailbox
 from coarse.emulation.own_sharded_step import is_of_groups, own_sharded_step
 from coarse.emulation.own_step import own_step
@@ -42,6 +43,7 @@ from coarse.strategy.named import BUILT_IN
 from coarse.strategy.rounds import Round
 from coarse.strategy.strategy import Strategy
 from coarse.transport.agreement import made_by_all
+from coarse.transport.comm_world import wait_within
 from coarse.transport.mailbox import Mailbox
 from coarse.transport.node import NodeShare
 
@@ -87,7 +89,7 @@ class EmulatedClient(Client):
             self.link.catch_up()
             found = super().is_complete(key)
             if not found:
-                self.link.pass_time(POLL_S)
+                self.link.look_in_vain()
             return found
 
 
@@ -146,6 +148,8 @@ class TrainingParts(EmulatedParts):
         link = EmulatedLink(protocol, at.placement, mailbox, at.clock, stall_s, clock, log)
         client = EmulatedClient(link, share.memories)
         client.before_leaving.append(log.write)
+        answer_with_stacks()
+        wait_within(link.within_world)
         host_staging().refusal = (
             f"rank {protocol.client}: tensors on a GPU have no emulated times, since emulated runs compute on the CPU; "
             "leave out --machine, or run the model on the CPU"
@@ -243,8 +247,7 @@ def _sleep(link: EmulatedLink, seconds: float) -> None:
         WallClock().sleep_s(seconds)
         return
     WallClock().sleep_s(min(seconds, 0.0))  # refuses what it always refuses
-    with link.worker_clock.own_work():
-        link.pass_time(seconds)
+    link.compute(seconds)
 
 
 def _log_of(run: str, worker: int) -> Path:

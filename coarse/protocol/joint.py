@@ -29,6 +29,8 @@ class CollectiveKind(enum.IntEnum):
     READ_WHOLE = 13
     """The same, of which each member reads all, by itself."""
     NODE_BUFFER = 14
+    MEET = 17
+    """Nothing but that all have come."""
     SEND = 15
     RECEIVE = 16
 
@@ -63,8 +65,8 @@ class Joint(NamedTuple):
         return head + struct.pack(f"<{len(self.parts)}Q", *self.parts)
 
 
-OWN_GROUP = 0
-"""Number of the workers' own stream of all-reduces."""
+OWN_GROUP, COMM_WORLD = 0, -1
+"""Numbers of the workers' own stream of all-reduces, and of MPI's world."""
 
 
 class Meeting(NamedTuple):
@@ -73,7 +75,7 @@ class Meeting(NamedTuple):
     members: tuple[int, ...]
     """Workers by group rank; of messages the sender and the receiver."""
     number: int
-    """Number among the groups that these members have opened, from 1 on, or OWN_GROUP; of messages their tag."""
+    """Number among the groups that these members have opened, from 1 on, or one of these; of messages their tag."""
 
 
 ANYBODY = Meeting((), 0)

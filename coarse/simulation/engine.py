@@ -116,6 +116,11 @@ class Engine:
             else:
                 return
 
+    @property
+    def is_idle(self) -> bool:
+        """Return whether nothing is due and nothing moves."""
+        return not self._due and not self._moving
+
     def bytes_moved(self, link: int) -> int | float:
         """Bytes that a link has carried so far."""
         return self._ports.fabric.bytes_moved(link)

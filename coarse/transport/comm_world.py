@@ -11,6 +11,7 @@ Importing this module starts MPI.
 import functools
 import os
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any, NoReturn
 
 import numpy as np
@@ -176,6 +177,26 @@ def _refusal(name: str) -> Callable[..., NoReturn]:
 
     refuse.__name__ = name
     return refuse
+
+
+def wait_within(context: Callable[[str, bool], AbstractContextManager[None]]) -> None:
+    """Have every collective of the workers' COMM_WORLD that blocks run within a context.
+
+    Args:
+        context: Called with the collective's name, and whether all workers take part: communicators made of COMM_WORLD
+            may have fewer.
+    """
+    for name in (*_PICKLED, *_OF_BUFFERS):
+        setattr(WorkersWorld, name, _within(name, context))
+
+
+def _within(name: str, context: Callable[[str, bool], AbstractContextManager[None]]) -> Callable[..., object]:
+    def call(self: WorkersWorld, *arguments: object, **options: object) -> object:
+        with context(name, self._is_world):
+            return getattr(MPI.Intracomm, name)(self, *arguments, **options)
+
+    call.__name__ = name
+    return call
 
 
 for _name in COLLECTIVES:

@@ -18,8 +18,9 @@ from coarse.cli.own_model.traces.chakra_step import DURATION_S
 from coarse.cli.own_model.traces.file import json_of
 from coarse.cli.own_model.traces.perfetto_step import SentGradient, WorkerStep, workers_of
 from coarse.cli.own_model.traces.step import ROUNDING
-from coarse.cli.report.run import DEMO_FILE, RUN_FILE, Run, settled
+from coarse.cli.report.run import DEMO_FILE, Run, settled
 from coarse.errors import ConfigError
+from coarse.protocol.run_file import RUN_FILE
 from coarse.protocol.whole_file import write_whole
 
 _FP32_BYTES = 4

@@ -10,9 +10,9 @@ from typing import Any
 
 from coarse.cli.report.timeline import Row, Span, Timeline
 from coarse.errors import ConfigError
+from coarse.protocol.run_file import RUN_FILE
 from coarse.protocol.whole_file import write_whole
 
-RUN_FILE = "run.json"
 DEMO_FILE = "rows.json"
 _DEMO_STEPS = 4
 """So many iterations of a measured run are drawn."""

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from coarse.emulation.account import RUN_FILE
 from coarse.hardware.presets import load_preset
+from coarse.protocol.run_file import RUN_FILE
 from coarse.simulation.cluster import ModelledCluster
 from coarse.strategy.builtin import Coarse
 from tests.mpi.emulation.test_training import HERE, NO_COMPUTE

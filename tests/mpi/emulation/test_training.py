@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from functools import partial
@@ -10,10 +11,10 @@ from statistics import median
 import pytest
 
 from coarse.cli.report.run import read_run
-from coarse.emulation.account import RUN_FILE
 from coarse.hardware.presets import load_preset
 from coarse.protocol.dtypes import DType, Op
 from coarse.protocol.records import Descriptor, key_of
+from coarse.protocol.run_file import RUN_FILE
 from coarse.simulation.cluster import ModelledCluster
 from coarse.simulation.devices import SimulatedDevices
 from coarse.simulation.engine import Engine
@@ -194,9 +195,28 @@ def test_what_cannot_be_emulated_is_refused_on_all_ranks(changes, said, tmp_path
     assert said in done.stderr
 
 
+def test_who_waits_in_mpis_own_world_goes_on_with_the_last_that_has_come(tmp_path):
+    command = ["run", "--machine", "cxl-cz120", "--compute-scale", str(NO_COMPUTE), "--out", str(tmp_path)]
+    command = [sys.executable, "-m", "coarse", *command, str(HERE / "elsewhere.py"), str(tmp_path), "by_mpi"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert float(re.search("took (.*)", done.stdout)[1]) == pytest.approx(6 * 2.0, rel=1e-3)
+    assert "MPI.COMM_WORLD.allreduce (12 calls)" in done.stdout
+
+
+def test_time_goes_on_without_a_worker_that_waits_elsewhere_and_its_line_is_named(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    done = emulated(tmp_path, "elsewhere.py", tmp_path, "by_a_file", settings=f"compute_scale = {NO_COMPUTE!r}")
+    assert done.returncode == 0, done.stderr
+    line = 1 + (HERE / "elsewhere.py").read_text().splitlines().index("            pipe.read_text()")
+    assert f"worker 1 has waited for 2 s where emulation cannot see it (elsewhere.py:{line})" in done.stderr
+    assert json.loads((tmp_path / RUN_FILE).read_text())["absences"] == [[1, 1, f"elsewhere.py:{line}"]]
+
+
 @pytest.mark.parametrize(("what", "said"), [
-    ("process set", "of a group of workers"),
-    ("fsdp", "of a group of workers"),
+    ("anybody", "name the sender in place of any rank"),
+    ("callback", "is called from a future's callback"),
+    ("odc", "emulation has no costs for OdcOpen of the feature 'odc'"),
     ("snapshots", "emulation has no costs for coarse.snapshots"),
 ])  # fmt: skip
 def test_what_has_no_emulated_time_is_refused_by_name(what, said, tmp_path):

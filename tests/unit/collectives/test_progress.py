@@ -30,6 +30,9 @@ class Link:
     def left_error(self, left, what):
         return DeadRankError(f"{what} needs {left}", rank=left[0])
 
+    def note_thread(self, thread):
+        pass
+
     def elsewhere(self):
         return contextlib.nullcontext()
 

@@ -6,12 +6,13 @@ from dataclasses import replace
 import pytest
 
 from coarse.cli.report.run import read_run
-from coarse.emulation.account import RUN_FILE, OwnStep, Push, WorkerLog, iterations_of, read_logs, report_of
+from coarse.emulation.account import OwnStep, Push, WorkerLog, iterations_of, read_logs, report_of
 from coarse.emulation.compute import Stretches
 from coarse.emulation.compute_file import ComputeTimes
 from coarse.emulation.fabric import FabricReport
 from coarse.protocol.config import Config, EmulateSettings
 from coarse.protocol.dtypes import DType, Op
+from coarse.protocol.run_file import RUN_FILE
 
 SETTINGS = EmulateSettings(machine="cxl-cz120", compute_scale=50.0)
 FABRIC = FabricReport(200, 0, 0.0, (10.0, 0.0, 30.0))

@@ -1,0 +1,6 @@
+# Pure: no MPI, threads, clock or environment.
+"""Names that those who write a run's figures share with those who read them."""
+
+RUN_FILE = "run.json"
+NO_RESULT = "no_result"
+"""Key under which an emulated run says why it has no result; None where it has one."""
