@@ -3,6 +3,7 @@
 python experiments/train_gpt.py                              one worker with a memory device in the same process
 mpirun -n 4 python experiments/train_gpt.py --mode coarse    half of the ranks workers, half memory devices
 mpirun -n 4 python experiments/train_gpt.py --mode dense     the same, but one memory device does all
+mpirun -n 4 python experiments/train_gpt.py --mode fcdp      sharded over the workers: fsdp, hybrid, zeropp or fcdp
 python experiments/train_gpt.py --mode single                plain PyTorch, without coarse
 coarse run --workers 2 --devices 1 experiments/train_gpt.py --mode luwu --storage /nvme0/run --meta --layers 24
                                                              the model in the network, its states on a disk; with
@@ -35,7 +36,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     """The command line; defaults are those of Training and GptShape."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--mode", default=os.environ.get("COARSE_MODE", "coarse"),
+        "--mode", default=os.environ.get("COARSE_SHARDING", os.environ.get("COARSE_MODE", "coarse")),
         help=f"{', '.join(MODES)}, or a strategy of your own as FILE.py:CLASS (docs/strategies.md)",
     )  # fmt: skip
     parser.add_argument("--policy", choices=POLICIES, help="of the mode coarse: who synchronises which gradients")

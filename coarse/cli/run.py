@@ -5,7 +5,7 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, NoReturn
@@ -25,9 +25,10 @@ from coarse.launch.training_run import TrainingRun, chosen_partition
 from coarse.launch.watch import Watch
 from coarse.launch.watched import STARTUP
 from coarse.protocol.config import Config, EmulateSettings, load_config
-from coarse.protocol.run_file import NO_RESULT, RUN_FILE
+from coarse.protocol.run_file import NO_RESULT, RUN_FILE, WITHOUT_RESULT
 from coarse.strategy.composition import strategy_of
 from coarse.strategy.named import BUILT_IN, require_no_script, strategy_text
+from coarse.strategy.sharding import COLLECTIVE
 from coarse.transport.launcher import environ_of_new_job
 
 app = typer.Typer(add_completion=False)
@@ -36,8 +37,6 @@ _MACHINE_HELP = (
     "A machine that is not here, a preset of coarse predict or a machine file: what the script communicates takes the "
     "time that its links and memory devices say, and what it computes this core's CPU time over a scale."
 )
-_WITHOUT_RESULT = 3
-"""Status of an emulated job whose training is complete, and whose times mean nothing."""
 _DEVICES_HELP = (
     "Ranks that are memory devices, by default what [launch] of the configuration says, or 2; with --cluster on each "
     "node, or M."
@@ -45,9 +44,13 @@ _DEVICES_HELP = (
 _REPLACES_HELP = (
     "Backends of torch.distributed, such as gloo,nccl, in whose place coarse is taken where a script asks for them."
 )
+_SHARDING_HELP = (
+    "Overrides the configuration's mode of coarse.torch.fully_shard, for scripts that state none: fsdp, hybrid, zeropp "
+    "or fcdp."
+)
 _MODES_HELP = (
-    "With --machine: some modes, such as coarse,allreduce,dense. The script runs in each by the same times of compute, "
-    "and they are printed and drawn beside each other."
+    "With --machine: some modes, such as coarse,allreduce,fcdp. The script runs in each by the same times of compute, "
+    "and they are printed and drawn beside each other. Those of fully_shard are for scripts that state none."
 )
 _CLUSTER_HELP = (
     f"A cluster in a box: N nodes (at most {MOST_NODES}), each with M workers and with memory devices, as network "
@@ -75,6 +78,7 @@ def run(
     ] = None,
     modes: Annotated[str | None, typer.Option(help=_MODES_HELP)] = None,
     policy: Annotated[str | None, typer.Option(help="Overrides the configuration's policy.")] = None,
+    sharding: Annotated[str | None, typer.Option(help=_SHARDING_HELP)] = None,
     options: SetOptions = None,
     replaces: Annotated[str | None, typer.Option(metavar="BACKENDS", help=_REPLACES_HELP)] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the mpirun line and start nothing.")] = False,
@@ -91,8 +95,15 @@ def run(
         limit = _limit_of_links(rate, cluster, workers)
 
         def requested(mode: str | None, asked: Asked, every: Sequence[str]) -> tuple[TrainingRun, Config]:
-            strategy, emulate = strategy_text(options, mode, every), _emulated(asked)
-            configured = _configured(config_path, mode, policy, strategy, emulate)
+            shards = mode if mode in COLLECTIVE else sharding
+            mode = None if mode in COLLECTIVE else mode
+            strategy = strategy_text(options, mode, [each for each in every if each not in COLLECTIVE])
+            emulate = _emulated(asked)
+            chosen = {
+                "COARSE_CONFIG": config_path, "COARSE_MODE": mode, "COARSE_POLICY": policy, "COARSE_STRATEGY": strategy,
+                "COARSE_EMULATE": emulate, "COARSE_SHARDING": shards,
+            }  # fmt: skip
+            configured = _configured(chosen)
             _require_one_network(configured, cluster)
             if not module:
                 require_no_script(configured.mode, script)
@@ -102,8 +113,8 @@ def run(
             )
             return TrainingRun(
                 script=script, is_module=module, arguments=tuple(arguments or ()), partition=stated, mode=mode,
-                policy=policy, strategy=strategy, emulate=emulate, is_emulated=configured.emulate is not None,
-                config_path=config_path, replaces=replaces,
+                policy=policy, sharding=shards, strategy=strategy, emulate=emulate,
+                is_emulated=configured.emulate is not None, config_path=config_path, replaces=replaces,
             ), configured  # fmt: skip
 
         if modes is not None:
@@ -191,7 +202,7 @@ def _run_here(request: TrainingRun, account: Path | None, *, dry_run: bool, verb
     status = run_forwarding_signals(argv, os.environ, watch)
     if status or account is None or not account.exists():
         return status
-    return _WITHOUT_RESULT if json.loads(account.read_text(encoding="utf-8"))[NO_RESULT] else 0
+    return WITHOUT_RESULT if json.loads(account.read_text(encoding="utf-8"))[NO_RESULT] else 0
 
 
 def _show(line: str, *, dry_run: bool, verbose: bool) -> None:
@@ -211,13 +222,7 @@ def _run_in_cluster(nodes: ClusterRun, *, dry_run: bool, verbose: bool) -> None:
         raise typer.Exit(nodes.run())
 
 
-def _configured(
-    config_path: str | None, mode: str | None, policy: str | None, strategy: str | None, emulate: str | None
-) -> Config:
-    """The configuration that every rank will read; refuses what every rank would refuse later."""
-    chosen = {
-        "COARSE_CONFIG": config_path, "COARSE_MODE": mode, "COARSE_POLICY": policy, "COARSE_STRATEGY": strategy,
-        "COARSE_EMULATE": emulate,
-    }  # fmt: skip
+def _configured(chosen: Mapping[str, str | None]) -> Config:
+    """The configuration that every rank will read, with these variables; refuses what every rank would refuse later."""
     exports = {name: value for name, value in chosen.items() if value is not None}
     return load_config(None, {**environ_of_new_job(os.environ, STARTUP), **exports})

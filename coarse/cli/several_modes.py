@@ -11,10 +11,12 @@ from coarse.cli.fields import Asked
 from coarse.cli.report.run import Result, Run, write_run
 from coarse.errors import ConfigError
 from coarse.protocol.config import Config, require_mode
-from coarse.protocol.run_file import RUN_FILE
+from coarse.protocol.run_file import RUN_FILE, WITHOUT_RESULT
 from coarse.strategy.named import mode_name
+from coarse.strategy.sharding import COLLECTIVE
 
-TIMES_FILE = "compute.json"
+_FAMILIES = {"compute.json": False, "compute-sharded.json": True}
+"""Files of times, each of modes with the same points: whether a model is sharded."""
 _MEASURED = "measured"
 _MEANS = ("iteration_s", "compute_s", "exposed_s")
 
@@ -27,15 +29,19 @@ def modes_in(text: str, mode: str | None, configured: Config) -> list[str]:
     if emulate is None:
         raise ConfigError("--modes compares modes on a machine that is not here; give --machine too", key="modes")
     if emulate.save_compute is not None:
-        raise ConfigError(f"--modes keeps its times of compute in {TIMES_FILE}; leave out --save-compute", key="modes")
+        kept = " and ".join(_FAMILIES)
+        raise ConfigError(f"--modes keeps its times of compute in {kept}; leave out --save-compute", key="modes")
     modes = list(dict.fromkeys(part.strip() for part in text.split(",")))
     for each in modes:
-        require_mode(each)
+        if each not in COLLECTIVE:
+            require_mode(each)
     return modes
 
 
 def run_in(modes: Sequence[str], asked: Asked, configured: Config, run: Callable[[str, Asked], int]) -> int:
-    """Run a script once in the first mode for its times of compute, where no file has them, and then in each by these.
+    """Run a script once for its times of compute, where no file has them, and then in each mode by these.
+
+    Sharded modes have other points than data-parallel ones, and so a file of their own.
 
     Args:
         modes: Some.
@@ -44,22 +50,30 @@ def run_in(modes: Sequence[str], asked: Asked, configured: Config, run: Callable
         run: Runs the script in a mode by settings, and returns the status.
 
     Returns:
-        The first status that is not 0, else 0; then the modes have been printed and drawn beside each other.
+        The first status of a job that has failed, else 0; then the modes have been printed and drawn beside each other.
     """
     assert configured.emulate is not None
-    folder, times = Path(configured.emulate.out), configured.emulate.compute
-    if times is None:
-        times = str((folder / TIMES_FILE).absolute())
-        Path(times).unlink(missing_ok=True)
-        _announce(f"mode {modes[0]}, for the times of compute")
-        if status := run(modes[0], {**asked, "save_compute": times, "out": str(folder / _MEASURED)}):
+    folder = Path(configured.emulate.out)
+    times = dict.fromkeys(modes, configured.emulate.compute or "")
+    measured = {name: [mode for mode in modes if (mode in COLLECTIVE) is kind] for name, kind in _FAMILIES.items()}
+    for name, family in measured.items() if configured.emulate.compute is None else ():
+        if not family:
+            continue
+        path = (folder / name).absolute()
+        path.unlink(missing_ok=True)
+        times |= dict.fromkeys(family, str(path))
+        _announce(f"mode {family[0]}, for the times of compute")
+        measuring = folder / f"{_MEASURED}-{_folder_of(family[0])}"
+        status = run(family[0], {**asked, "save_compute": str(path), "out": str(measuring)})
+        if status not in (0, WITHOUT_RESULT):
             return status
-        _require_written(Path(times), modes[0])
+        _require_written(path, family[0])
     accounts = {mode: folder / _folder_of(mode) / RUN_FILE for mode in modes}
     for number, (mode, account) in enumerate(accounts.items()):
         account.unlink(missing_ok=True)
         _announce(f"mode {mode} ({number + 1} of {len(modes)})")
-        if status := run(mode, {**asked, "compute": times, "out": str(account.parent)}):
+        status = run(mode, {**asked, "compute": times[mode], "out": str(account.parent)})
+        if status not in (0, WITHOUT_RESULT):
             return status
         _require_written(account, mode)
     _show({mode: json.loads(account.read_text(encoding="utf-8")) for mode, account in accounts.items()}, folder)

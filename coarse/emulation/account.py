@@ -153,14 +153,10 @@ def read_logs(paths: Sequence[Path]) -> list[Logged]:
 def iterations_of(logs: Sequence[Logged]) -> list[Iteration]:
     """Return the iterations of the later half of the run, in which a job has measured and decided what it will.
 
-    An iteration goes from one push to the next of the name that is pushed most often then, the first such.
+    An iteration goes from one push to the next of one name: see `_mark_of`.
     """
     later = [log.pushes[len(log.pushes) // 2 :] for log in logs]
-    counts = Counter(push.name for push in later[0])
-    if not counts:
-        return []
-    most = max(counts.values())
-    mark = next(push.name for push in later[0] if counts[push.name] == most)
+    mark = _mark_of(logs[0].pushes)
     rows = []
     for worker, log in enumerate(later):
         marks = [number for number, push in enumerate(log) if push.name == mark]
@@ -181,6 +177,21 @@ def iterations_of(logs: Sequence[Logged]) -> list[Iteration]:
                 )
             )
     return rows
+
+
+def _mark_of(pushes: Sequence[Push]) -> str | None:
+    """Return the name that an iteration begins with; None without pushes.
+
+    It is among those that are pushed most often in the later half, which may begin within an iteration; comes after a
+    wait where any of them does; and was pushed before the others in the run.
+    """
+    middle = len(pushes) // 2
+    counts = Counter(push.name for push in pushes[middle:])
+    after_wait = Counter(push.name for last, push in pairwise(pushes[middle:]) if push.waited_s > last.waited_s)
+    most = max(counts.values(), default=0)
+    often = [name for name, count in counts.items() if count >= max(most - 1, min(most, 2))]
+    first = [name for name in often if 2 * after_wait[name] > most] or often
+    return next((push.name for push in pushes if push.name in first), None)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,6 +22,8 @@ from coarse.protocol.joint import ANYBODY, COMM_WORLD, CollectiveKind, Joint, Me
 from coarse.protocol.plan import Placement
 from coarse.protocol.records import Descriptor
 
+_WITHOUT_POINT = (CollectiveKind.BARRIER, CollectiveKind.MEET)
+"""Kinds of calls at which compute has no point that a file of its times would know: other modes do without them."""
 _POLL_S = 10e-6
 """Emulated seconds that a look at something which is not there takes, so that loops of looks end."""
 
@@ -141,8 +143,10 @@ class EmulatedLink(DeviceLink):
                 "cannot tell; call it from the training's own thread, or leave out --machine"
             )
         name = f"push {descriptor.name}" if descriptor is not None else self._numbered(what)
-        due = _Joined(self, "wait" if descriptor is not None else f"wait {name}", len(joints))
-        with self.worker_clock.own_work(name), self.lock:
+        is_point = any(joint.kind not in _WITHOUT_POINT for joint in joints)
+        point = "wait" if descriptor is not None else f"wait {name}"
+        due = _Joined(self, point if is_point else None, len(joints))
+        with self.worker_clock.own_work(name if is_point else None), self.lock:
             if descriptor is not None:
                 self.note(descriptor, is_workers=True)
             else:
@@ -273,7 +277,7 @@ class _Blocking:
 class _Joined:
     """Joint calls of this worker: the machine's time first, then what is done here, which all have begun by then."""
 
-    def __init__(self, link: EmulatedLink, point: str, num_calls: int) -> None:
+    def __init__(self, link: EmulatedLink, point: str | None, num_calls: int) -> None:
         """`point`: name of the point at which compute stops for it."""
         self._link = link
         self._point = point
@@ -293,7 +297,8 @@ class _Joined:
             return self._num_left == 0 or pending.failure is not None or bool(has_left)
 
         with link.worker_clock.own_work(self._point):
-            link.note_wait(self._point)
+            if self._point is not None:
+                link.note_wait(self._point)
             link.wait_for(is_over, timeout_s, pending.what)
             with link.held():
                 yield

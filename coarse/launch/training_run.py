@@ -41,6 +41,7 @@ class TrainingRun:
     """As in the configuration; it says how many ranks to start."""
     mode: str | None = None
     policy: str | None = None
+    sharding: str | None = None
     strategy: str | None = None
     """Options of a strategy of one's own, as COARSE_STRATEGY has them."""
     emulate: str | None = None
@@ -135,6 +136,7 @@ class TrainingRun:
             "COARSE_PARTITION": self.partition,
             "COARSE_MODE": self.mode,
             "COARSE_POLICY": self.policy,
+            "COARSE_SHARDING": self.sharding,
             "COARSE_STRATEGY": self.strategy,
             "COARSE_EMULATE": self.emulate,
             "COARSE_CONFIG": self.config_path,

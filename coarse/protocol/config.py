@@ -188,6 +188,10 @@ class Config:
         "[strategies.md](strategies.md).",
         wanted="options by name, in a file the table [strategy]",
     )] = field(default_factory=dict)
+    sharding: Annotated[str | None, Says(
+        "The mode of `coarse.torch.fully_shard` where a script states none, such as `\"fcdp\"`; `\"fsdp\"` by default. "
+        "See [sharded.md](sharded.md).",
+    )] = None
     policy: Annotated[str, Says(
         'How the mode `"coarse"` decides which gradients of a `DistributedOptimizer` the memory devices add and which '
         'the workers (dual synchronisation): `"auto"` by simulating the iteration, `"paper"` by the formula of COARSE '
@@ -300,11 +304,11 @@ def load_config(
     source: Config | Mapping[str, object] | str | Path | None, environ: Mapping[str, str]
 ) -> Config:
     """The configuration in force: the argument, else the file that COARSE_CONFIG names, else the defaults; then
-    COARSE_PARTITION, COARSE_MODE, COARSE_POLICY, COARSE_STRATEGY and COARSE_EMULATE override what it says."""
+    COARSE_PARTITION, COARSE_MODE, COARSE_POLICY, COARSE_SHARDING, COARSE_STRATEGY and COARSE_EMULATE override it."""
     if remark := skipped_file(source, environ):
         warnings.warn(remark, stacklevel=2)
     config = _config_given(source if source is not None else environ.get("COARSE_CONFIG") or Config())
-    for key in ("partition", "mode", "policy"):
+    for key in ("partition", "mode", "policy", "sharding"):
         if (variable := f"COARSE_{key.upper()}") in environ:
             config = _overridden(config, key, environ[variable], variable)
     if "COARSE_STRATEGY" in environ:

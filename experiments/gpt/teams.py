@@ -20,7 +20,8 @@ from experiments.gpt.network import OFFLOADED, SWITCHED, settings_of
 from experiments.start import join_job
 
 COARSE_MODES = ("dense", "allreduce", "coarse")
-MODES = (*COARSE_MODES, "luwu", *OFFLOADED, *SWITCHED, "ddp", "none", "single")
+SHARDED_MODES = ("fsdp", "hybrid", "zeropp", "fcdp")
+MODES = (*COARSE_MODES, *SHARDED_MODES, "luwu", *OFFLOADED, *SWITCHED, "ddp", "none", "single")
 POLICIES = ("auto", "paper", "devices")
 
 
@@ -204,6 +205,30 @@ class LuwuTeam(CoarseTeam):
         return None
 
 
+class ShardedTeam(CoarseTeam):
+    """Workers that each hold a part of the model, and gather it unit by unit."""
+
+    synchronises = False  # a twin would hold the whole model
+
+    def __init__(self, mode: str) -> None:
+        super().__init__("coarse", None)
+        self._mode = mode
+
+    def join(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
+        model = self._ct.fully_shard(model, mode=self._mode)
+        self._optimizer = type(optimizer)(model.parameters(), **settings_of(optimizer))
+        return model, self._optimizer
+
+    def synchronize(self) -> None:
+        return None
+
+    def update(self) -> None:
+        self._optimizer.step()
+
+    def dual_sync(self) -> dict[str, Any] | None:
+        return None
+
+
 class OffloadedTeam(LuwuTeam):
     """Workers that shard the model by FSDP, and keep their shards' states on disks, or in memory, of their own."""
 
@@ -229,6 +254,8 @@ def open_team(
         return (LuwuTeam if mode == "luwu" else OffloadedTeam)(network or {"storage": None})
     if mode in SWITCHED:
         return SwitchTeam(network or {"sum": SWITCHED[mode]})
+    if mode in SHARDED_MODES:
+        return ShardedTeam(mode)
     if mode in COARSE_MODES or is_strategy(mode):
         return CoarseTeam(mode, policy)
     if mode == "single":

@@ -37,7 +37,7 @@ _Model = TypeVar("_Model", bound=nn.Module | Sequence[nn.Module])
 
 def fully_shard(
     model: _Model,
-    mode: str | Sharding = "fsdp",
+    mode: str | Sharding | None = None,
     *,
     units: Sequence[type[nn.Module]] | Callable[[nn.Module], bool] | None = None,
     collective: str = "hierarchical",
@@ -56,7 +56,7 @@ def fully_shard(
         model: what to shard, on the meta device too; a list becomes one unit. Make its optimizer afterwards.
         mode: "fsdp", "hybrid", "zeropp" or "fcdp": what each moves and keeps stands in docs/sharded.md; "odc": see
             docs/odc.md and `end_minibatch`. MODULE:CLASS, FILE.py:CLASS or an instance: a coarse.strategy.Sharding of
-            one's own (docs/strategies.md).
+            one's own (docs/strategies.md). By default what the configuration says (`sharding`), or "fsdp".
         units: classes of modules to gather one by one, or a function that chooses them; by default repeated blocks.
         collective: "hierarchical" moves each byte once between two nodes; "ring" from worker to worker.
         cache: fcdp: an AcceleratorCache, which keeps units on the accelerator as long as less than its tau is in use.
@@ -81,6 +81,7 @@ def fully_shard(
     """
     require_hooks()
     everyone = _joined(mesh)
+    mode = mode or current().config.sharding or "fsdp"
     request = Request(mode, units, collective, cache, reads, quantised, account, mesh, fsdp2_options, sum, sum_top)
     plan = settle(everyone, lambda: _planned(request, model))
     require_same(everyone, plan.statement(), "what is sharded")

@@ -42,7 +42,6 @@ def test_collectives_and_messages_have_their_live_bits_and_the_times_of_their_li
     def hop_s(nbytes):
         return latency_s + nbytes / min(link.bytes_per_s for link in path)
 
-    assert site.between_workers[0, 1] and site.between_workers[1, 0]
     own_s = there[0]
     expected_s = {
         "all_reduce": 2 * hop_s(NBYTES / 2), "future": 2 * hop_s(NBYTES / 2), "set": 2 * hop_s(NBYTES / 2),
@@ -66,7 +65,8 @@ def test_training_together_has_its_live_bits_and_is_near_its_own_simulation(kind
     assert len(found["iterations"]) >= 2 * 2
     for row in found["iterations"]:
         assert row["end_s"] - row["begin_s"] == pytest.approx(row["compute_s"] + row["exposed_s"], rel=1e-6)
-    assert found["simulated"]["emulated_s"] == pytest.approx(found["simulated"]["simulated_s"], rel=0.5)  # a small model
+    own_step = found["simulated"]
+    assert own_step["emulated_s"] == pytest.approx(own_step["simulated_s"], rel=0.5)  # a small model
     assert "emulated over simulated" in said
 
 

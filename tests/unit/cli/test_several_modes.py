@@ -1,14 +1,16 @@
 """`coarse run --modes`: one run for the times of compute, one in each mode by these, and what is compared."""
 
 import json
+from pathlib import Path
 
 import pytest
 
 from coarse.cli.report.run import read_run
-from coarse.cli.several_modes import TIMES_FILE, run_in
+from coarse.cli.several_modes import run_in
 from coarse.errors import ConfigError
 from coarse.protocol.config import Config, EmulateSettings
 
+TIMES_FILE = "compute.json"
 MODES = ["coarse", "a.py:Mine", "b.py:Mine"]
 
 
@@ -25,7 +27,7 @@ class Runs:
     def run(self, mode, asked):
         self.begun.append((mode, asked))
         if "save_compute" in asked:
-            (self.tmp_path / TIMES_FILE).touch()
+            Path(asked["save_compute"]).touch()
         seconds = self.seconds.get(asked["out"].rpartition("/")[2].partition("-")[0], [1.0])
         if seconds is None:
             return 0
@@ -55,6 +57,18 @@ def test_the_last_iterations_that_all_modes_have_are_compared_by_one_file_of_tim
     first = compared.results[0]
     assert (first.iteration_s, first.compute_s, first.exposed_s) == (3.5, 3.0, 0.5)
     assert compared.title.endswith("the last 2 iterations")
+
+
+def test_sharded_modes_have_a_file_of_times_of_their_own(tmp_path):
+    runs = Runs(tmp_path)
+    assert runs.go(["coarse", "fsdp", "allreduce", "fcdp"]) == 0
+    told = [(mode, Path(asked.get("compute", asked.get("save_compute"))).name) for mode, asked in runs.begun]
+    assert told == [
+        ("coarse", "compute.json"), ("fsdp", "compute-sharded.json"),
+        ("coarse", "compute.json"), ("fsdp", "compute-sharded.json"), ("allreduce", "compute.json"),
+        ("fcdp", "compute-sharded.json"),
+    ]  # fmt: skip
+    assert [row.name for row in read_run(tmp_path).results] == ["coarse", "fsdp", "allreduce", "fcdp"]
 
 
 def test_given_times_are_taken_and_nothing_is_measured(tmp_path):

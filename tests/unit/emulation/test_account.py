@@ -9,9 +9,10 @@ from coarse.cli.report.run import read_run
 from coarse.emulation.account import OwnStep, Push, WorkerLog, iterations_of, read_logs, report_of
 from coarse.emulation.compute import Stretches
 from coarse.emulation.compute_file import ComputeTimes
-from coarse.emulation.fabric import FabricReport
+from coarse.emulation.fabric import Absence, FabricReport
 from coarse.protocol.config import Config, EmulateSettings
 from coarse.protocol.dtypes import DType, Op
+from coarse.protocol.joint import CollectiveKind, Joint
 from coarse.protocol.run_file import RUN_FILE
 
 SETTINGS = EmulateSettings(machine="cxl-cz120", compute_scale=50.0)
@@ -57,6 +58,47 @@ def test_an_iteration_goes_from_one_push_to_the_next_of_a_name_and_what_came_bef
     assert {(row.end_s - row.begin_s, row.compute_s, row.exposed_s) for row in rows} == {(3.0, 2.0, 1.0)}
     assert {(row.backward_s, row.forward_s) for row in rows} == {(1.25, 0.75)}
     assert {tuple(each.name for each in row.pushes) for row in rows} == {("last layer", "first layer")}
+
+
+@pytest.mark.parametrize("num_before", range(4))
+def test_where_the_later_half_begins_does_not_matter(num_before, tmp_path):
+    log = WorkerLog(path := tmp_path / "0.json", Stretches(None))
+    for number in range(num_before):
+        log.note(push(f"before {number}", 0.1 * number, 0.0, 0.0, 0.0))
+    for number in range(8):
+        for layer in range(3):
+            log.note(push(f"layer {layer}", 10 * number + layer, 3.0 * number + layer, 7.0 * number, 10 * number - 1.0))
+    log.write()
+    rows = iterations_of(read_logs([path]))
+    assert {row.pushes[0].name for row in rows} == {"layer 0"}
+    assert {(row.end_s - row.begin_s, row.compute_s, len(row.pushes)) for row in rows} == {(10.0, 3.0, 3)}
+
+
+def test_calls_of_groups_name_the_mode_unless_the_job_pushes_too(tmp_path):
+    log = WorkerLog(path := tmp_path / "0.json", Stretches(None))
+    log.mode, log.options = "fcdp", {"collective": "ring"}
+    gather, reduce = Joint(CollectiveKind.ALL_GATHER, 40), Joint(CollectiveKind.REDUCE_SCATTER, 80, 4)
+    for number in range(6):
+        log.note(Push.of_call(10.0 * number, 4.0 * number, 6.0 * number, 0.0, "forward gather of root", gather))
+        log.note(Push.of_call(10.0 * number + 1, 4.0 * number, 6.0 * number + 1, 0.0, "gradient", reduce))
+    log.write()
+    logs = read_logs([path])
+    report = report_on(logs)
+    assert (report.mode, report.policy) == ("fcdp", "")
+    assert {(row.end_s - row.begin_s, row.compute_s, row.exposed_s) for row in report.iterations} == {(10.0, 4.0, 6.0)}
+    assert [each.nbytes for each in logs[0].pushes[:2]] == [40, 80]
+    pushed = [logs[0]._replace(pushes=[each._replace(kind=0) for each in logs[0].pushes])]
+    assert report_on(pushed).mode == "coarse"
+
+
+def test_what_was_not_charged_and_who_was_absent_is_said(logs):
+    absent = FABRIC._replace(absences=(Absence(1, 2, "train.py:41"),))
+    told = [log._replace(not_charged={"MPI.COMM_WORLD.bcast": 3}) for log in logs]
+    text = report_on(told, fabric=absent).text()
+    assert "not charged: what these move: MPI.COMM_WORLD.bcast (6 calls)" in text
+    assert "emulated time went on without some: worker 1 waited elsewhere 2 times (train.py:41)" in text
+    late = report_on(told, fabric=absent._replace(num_late=20)).text()
+    assert "at most 1% may be, since worker 1 waited elsewhere 2 times (train.py:41); no result" in late
 
 
 def test_the_account_has_means_and_spread_and_the_links_in_order_of_their_bytes(logs, tmp_path):
