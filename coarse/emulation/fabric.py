@@ -71,6 +71,7 @@ class FabricModel:
         self._parked: dict[_Pair, deque[_Parked]] = {}
         self._behind: dict[int, set[int]] = {}
         """Transfers that go before a record that was submitted and not handed on."""
+        self._asking: list[tuple[int, Submission]] = []
         self._met: list[tuple[int, Submission]] = []
         """Workers that have come to a meeting."""
         self._worker_nodes = worker_nodes
@@ -87,7 +88,7 @@ class FabricModel:
             heapq.heappush(self._records, (submission.begin_s, peer, number, submission))
             return
         if submission.way is FabricPort.NOW:
-            self._hand_on(peer, submission, max(self._engine.now_s, submission.begin_s))
+            self._asking.append((peer, submission))
             return
         self._num_transfers += submission.way is not FabricPort.TIMER
         if submission.begin_s < self._engine.now_s and submission.way is not FabricPort.TIMER:
@@ -98,7 +99,16 @@ class FabricModel:
         heapq.heappush(self._moves, (submission.begin_s, peer, number, submission))
 
     def advance(self, horizon_s: float) -> None:
-        """Let everything happen before a time at which somebody may still submit: see [Note: strictly before]."""
+        """Let everything happen before a time at which somebody may still submit: see [Note: strictly before].
+
+        Then tell who has asked how late it is: the horizon may be one without them, who come back.
+        """
+        self._advance(horizon_s)
+        asking, self._asking = self._asking, []
+        for peer, submission in asking:
+            self._hand_on(peer, submission, max(self._engine.now_s, submission.begin_s))
+
+    def _advance(self, horizon_s: float) -> None:
         self._limit_s = horizon_s
         moves, records = self._moves, self._records
         while True:

@@ -118,6 +118,17 @@ def test_workers_that_meet_go_on_when_the_last_has_come():
     assert [(endpoint, delivery.due_s) for endpoint, delivery in run.found] == [(0, 5.0), (1, 5.0)]
 
 
+def test_who_asks_hears_how_far_time_has_come_in_the_end_and_waits_for_nobody():
+    run = Run()
+    run.submit(FabricPort.PUSH, 2.0, 20, frame=b"pushed")
+    run.submit(FabricPort.NOW, 1.0, peer=0, endpoint=0, frame=b"asked")
+    run.model.advance(9.0)
+    run.submit(FabricPort.NOW, 7.0, peer=1, endpoint=1, frame=b"later")
+    run.model.advance(0.0)
+    assert run.handed_on() == [(5.0, b"pushed"), (5.0, b"asked"), (7.0, b"later")]
+    assert run.model.report().num_late == 0
+
+
 def test_a_run_begins_at_0_and_links_change_at_its_seconds():
     run = Run(RateChange(2.0, 0, 5.0))
     run.submit(FabricPort.PUSH, 0.0, 100, frame=b"before")
