@@ -15,7 +15,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := install
 .DELETE_ON_ERROR:
-.PHONY: install compiled demo demo-tf test test-unit test-quick test-mpi test-unit-mpi test-all test-hashes test-conformance test-mutants test-compiled test-model test-losses test-oracle test-versions lint types bench bench-sync bench-step bench-first-names bench-idle bench-simulator bench-emulation bench-simulator-accuracy bench-one-for-all bench-policies bench-degradation bench-wire bench-throughput bench-tf-step bench-two-trees bench-switch bench-luwu bench-luwu-paper bench-odc readme validate test-gpu bench-gpu clean
+.PHONY: install compiled demo demo-tf test test-unit test-quick test-mpi test-unit-mpi test-all test-hashes test-conformance test-mutants test-compiled test-model test-losses test-oracle test-versions lint types bench bench-sync bench-step bench-first-names bench-idle bench-simulator bench-emulation bench-emulated-training bench-simulator-accuracy bench-one-for-all bench-policies bench-degradation bench-wire bench-throughput bench-tf-step bench-two-trees bench-switch bench-luwu bench-luwu-paper bench-odc readme validate test-gpu bench-gpu clean
 
 install: $(INSTALLED)
 
@@ -153,6 +153,11 @@ bench-simulator: compiled
 # Emulated transfers beside their links; and emulated runs beside the simulator (ten minutes).
 bench-emulation: $(INSTALLED)
 	$(BIN)/mpirun -n 4 $(BIN)/python benchmarks/emulation.py
+
+# Small models trained for real on machines that are not here, beside the simulation of their own steps, beside
+# themselves under load, and beside live runs (half an hour).
+bench-emulated-training: $(INSTALLED)
+	$(BIN)/python benchmarks/emulated_training.py
 
 bench-simulator-accuracy: $(INSTALLED)
 	$(BIN)/python benchmarks/simulator.py

@@ -43,16 +43,19 @@ class Push(NamedTuple):
     """True if the workers sum it themselves."""
     kind: int = 0
     """CollectiveKind of what groups of workers do; 0 for all else."""
+    members: tuple[int, ...] = ()
+    """Workers of the group."""
 
     @classmethod
     def of_call(
-        cls, at_s: float, computed_s: float, waited_s: float, left_s: float, name: str, joint: Joint
-    ) -> "Push":
+        cls, at_s: float, computed_s: float, waited_s: float, left_s: float, name: str, joint: Joint,
+        members: tuple[int, ...],
+    ) -> "Push":  # fmt: skip
         """Return a joint call's."""
         dtype = _SUMMED_AS.get(joint.itemsize, DType.UINT8)
         is_ring = joint.kind is CollectiveKind.ALL_REDUCE and joint.is_ring
         numel = joint.nbytes // DType(dtype).itemsize
-        return cls(at_s, computed_s, waited_s, left_s, name, numel, dtype, Op.SUM, is_ring, joint.kind)
+        return cls(at_s, computed_s, waited_s, left_s, name, numel, dtype, Op.SUM, is_ring, joint.kind, members)
 
     @property
     def nbytes(self) -> int:

@@ -150,7 +150,7 @@ class EmulatedLink(DeviceLink):
             if descriptor is not None:
                 self.note(descriptor, is_workers=True)
             else:
-                self._note_calls(name, joints)
+                self._note_calls(name, joints, meeting.members)
             for joint in joints:
                 self._box.join(meeting, joint, due.on_ended)
             self.ring_bells()
@@ -179,12 +179,13 @@ class EmulatedLink(DeviceLink):
         with due.awaited(_Blocking(what), None):
             yield
 
-    def _note_calls(self, name: str, joints: Sequence[Joint]) -> None:
+    def _note_calls(self, name: str, joints: Sequence[Joint], members: tuple[int, ...]) -> None:
         clock = self.worker_clock
         for joint in joints:
             if joint.kind is CollectiveKind.MEET:
                 continue
-            self._log.note(Push.of_call(clock.now_s(), clock.computed_s, clock.waited_s, clock.left_s, name, joint))
+            times = clock.now_s(), clock.computed_s, clock.waited_s, clock.left_s
+            self._log.note(Push.of_call(*times, name, joint, members))
 
     def note_wait(self, point: str) -> None:
         """A wait for joint calls begins."""

@@ -4,20 +4,28 @@
 parameters stayed since forward, and the loss to the last unit's forward. What it computes after the last reduction, the
 optimizer's step and the data, comes at the end. Of several workers that differ the slowest counts, for which the others
 wait at the next gather.
+
+[Note: agreements] Live workers agree once a forward on what has changed, and replicas meet before each reduction. The
+simulator has neither: they are simulated alone, and added, for all wait for them.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from statistics import fmean
 
 from coarse.collectives.shape import Collective
 from coarse.emulation.account import MOST_STEPS, Iteration, Logged, OwnStep, Push, Waited
+from coarse.emulation.joints import chain_of
 from coarse.parallel.sharded.transfers import Phase
-from coarse.protocol.joint import CollectiveKind
+from coarse.protocol.joint import CollectiveKind, Joint
+from coarse.simulation.engine import Engine
 from coarse.simulation.job import Job
+from coarse.simulation.sharded.chains import Stream
 from coarse.simulation.sharded.iteration import simulate_sharded
 from coarse.simulation.sharded.job import ShardedJob
 from coarse.simulation.sharded.modes import ShardedPolicy
+from coarse.simulation.sharded.queues import PhaseQueue, run_chain
 from coarse.simulation.sharded.routes import SiteRoutes
 from coarse.simulation.sharded.units import Unit
 from coarse.strategy.sharding import SHARDINGS, SIMULATED
@@ -63,7 +71,8 @@ def own_sharded_step(job: Job, logs: Sequence[Logged], iterations: Sequence[Iter
             return "workers computed other units"
         units = _units(passes)
         asked = ShardedJob(units=units, routes=routes, policy=ShardedPolicy(sharding=sharding, collective=collective))
-        simulated.append(simulate_sharded(asked).iteration_s + _slowest_s(passes, _TAIL))
+        besides_s = _slowest_s(passes, _TAIL) + sum(_alone_s(routes, call) for call in passes[0].agreements)
+        simulated.append(simulate_sharded(asked).iteration_s + besides_s)
         emulated.append(fmean(row.end_s - row.begin_s for row in rows))
     return OwnStep(fmean(simulated), fmean(emulated)) if simulated else "there are too few iterations"
 
@@ -78,6 +87,8 @@ class _Pass:
         """By unit, in forward order."""
         self.is_trained: dict[str, bool] = {}
         self.computed_s: dict[_Slot, float] = {}
+        self.agreements: list[Push] = []
+        """Calls that are of no unit: see [Note: agreements]."""
         calls = [push for push in log.pushes if row.begin_s <= push.at_s < row.end_s]
         waits = [waited for waited in log.waits if row.begin_s <= waited.at_s < row.end_s]
         for call in calls:
@@ -85,6 +96,9 @@ class _Pass:
         self._share_out(waits, calls[0].computed_s + row.compute_s)
 
     def _note_call(self, call: Push) -> None:
+        if call.kind == CollectiveKind.BARRIER or (call.kind == CollectiveKind.ALL_REDUCE and not call.is_workers):
+            self.agreements.append(call)
+            return
         for phase in Phase:
             if not call.name.startswith(f"{phase} of "):
                 continue
@@ -107,6 +121,16 @@ class _Pass:
                     slot = phase, name.removeprefix(f"{phase} of ")
             found = slot if slot is not None and number < last else _TAIL
             self.computed_s[found] = self.computed_s.get(found, 0.0) + past.computed_s - waited.computed_s
+
+
+def _alone_s(routes: SiteRoutes, call: Push) -> float:
+    """Return the seconds of a call that meets no other."""
+    engine = Engine(routes.links)
+    queues = {stream: PhaseQueue(engine, stream) for stream in Stream}
+    joints = [Joint(CollectiveKind(call.kind), call.nbytes, is_ring=False)] * len(call.members)
+    run_chain(queues, chain_of(joints, replace(routes, workers=tuple(call.members))), "", "", lambda: None)
+    engine.run()
+    return engine.now_s
 
 
 def _slowest_s(passes: Sequence[_Pass], slot: _Slot) -> float:

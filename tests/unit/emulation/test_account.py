@@ -79,8 +79,8 @@ def test_calls_of_groups_name_the_mode_unless_the_job_pushes_too(tmp_path):
     log.mode, log.options = "fcdp", {"collective": "ring"}
     gather, reduce = Joint(CollectiveKind.ALL_GATHER, 40), Joint(CollectiveKind.REDUCE_SCATTER, 80, 4)
     for number in range(6):
-        log.note(Push.of_call(10.0 * number, 4.0 * number, 6.0 * number, 0.0, "forward gather of root", gather))
-        log.note(Push.of_call(10.0 * number + 1, 4.0 * number, 6.0 * number + 1, 0.0, "gradient", reduce))
+        log.note(Push.of_call(10.0 * number, 4.0 * number, 6.0 * number, 0.0, "forward gather of root", gather, (0,)))
+        log.note(Push.of_call(10.0 * number + 1, 4.0 * number, 6.0 * number + 1, 0.0, "gradient", reduce, (0,)))
     log.write()
     logs = read_logs([path])
     report = report_on(logs)
