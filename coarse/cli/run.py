@@ -25,6 +25,7 @@ from coarse.launch.training_run import TrainingRun, chosen_partition
 from coarse.launch.watch import Watch
 from coarse.launch.watched import STARTUP
 from coarse.protocol.config import Config, EmulateSettings, load_config
+from coarse.protocol.partition_file import stated_partition
 from coarse.protocol.run_file import NO_RESULT, RUN_FILE, WITHOUT_RESULT
 from coarse.strategy.composition import strategy_of
 from coarse.strategy.named import BUILT_IN, require_no_script, strategy_text
@@ -111,6 +112,8 @@ def run(
             stated = chosen_partition(
                 configured.partition, workers, None if cluster else devices, configured.launch.devices
             )
+            if configured.emulate is not None:
+                _require_room(configured, stated)
             return TrainingRun(
                 script=script, is_module=module, arguments=tuple(arguments or ()), partition=stated, mode=mode,
                 policy=policy, sharding=shards, strategy=strategy, emulate=emulate,
@@ -136,6 +139,17 @@ def _emulated(asked: Asked) -> str | None:
     paths = {"out", "compute", "save_compute"} | ({"machine"} if asked.get("machine", "").endswith(".toml") else set())
     stated = {key: str(Path(value).resolve()) if key in paths else value for key, value in asked.items()}
     return ", ".join(f"{key} = {json.dumps(value)}" for key, value in stated.items()) or None
+
+
+def _require_room(configured: Config, partition: str) -> None:
+    """ConfigError where the machine has no places for the ranks, before any of them starts."""
+    from coarse.emulation.modelled import modelled_cluster  # which loads the hardware's models, as no live run does
+    from coarse.hardware.presets import machine_named
+
+    assert configured.emulate is not None
+    table, machine = stated_partition(partition), machine_named(configured.emulate.machine)
+    counts = table.num_workers, table.num_devices
+    modelled_cluster(machine, configured.emulate, *counts, configured, strategy_of(configured))
 
 
 def _require_one_network(configured: Config, cluster: str | None) -> None:

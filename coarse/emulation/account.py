@@ -220,6 +220,8 @@ class TrainingReport:
     num_late: int
     link_bytes: tuple[tuple[str, float], ...]
     """Bytes on each link in the whole run, the most first."""
+    busiest: tuple[str, float] | None = None
+    """Link that was used most, and the share of the run for which it was."""
     not_charged: tuple[tuple[str, int], ...] = ()
     """Calls of all workers that have no emulated time."""
     absences: tuple[Absence, ...] = ()
@@ -239,7 +241,7 @@ class TrainingReport:
             return "\n".join((*lines, f"coarse: {reason}"))
         spread = ", ".join(f"{seconds * 1e3:.4g}" for seconds in self._ends(self.durations_s))
         means = ", ".join(f"{name} {seconds * 1e3:.4g} ms" for name, seconds in self._means_s().items())
-        busiest = f"; most bytes on {self.link_bytes[0][0]}" if self.link_bytes else ""
+        busiest = f"; busiest link {self.busiest[0]}, {self.busiest[1]:.0%} of the run" if self.busiest else ""
         lines.append(f"coarse: {means} (emulated; {spread} ms from the 10th to the 90th percentile){busiest}")
         if isinstance(self.simulated, str):
             lines += [f"coarse: not simulated: {self.simulated}"] if self.simulated else []
@@ -337,17 +339,29 @@ def report_of(
     scale: float,
     logs: Sequence[Logged],
     fabric: FabricReport,
-    link_names: Sequence[str],
+    links: Sequence[tuple[str, float]],
     simulated: Callable[[Sequence[Iteration]], OwnStep | str],
     config: Config,
     times: ComputeTimes | None = None,
 ) -> TrainingReport:
-    """Return the account of a run from its workers' logs and the fabric's; `simulated` gives its own step's, and
-    `times` are those that counted instead of CPU time."""
+    """Return the account of a run from its workers' logs and the fabric's.
+
+    Args:
+        settings: Those of [emulate].
+        scale: How many times faster the accelerator is than a core here.
+        logs: Each worker's.
+        fabric: The account of transfers.
+        links: Name of each link, and its bytes per second.
+        simulated: Gives its own step's.
+        config: The job's.
+        times: Those that counted instead of CPU time.
+    """
     iterations = tuple(iterations_of(logs))
     is_together = iterations and all(push.kind for row in iterations for push in row.pushes)
     mode = logs[0].mode if is_together and logs[0].mode else config.mode
-    named = zip(link_names, fabric.link_bytes, strict=True)
+    used = [(name, nbytes, rate) for (name, rate), nbytes in zip(links, fabric.link_bytes, strict=True) if nbytes]
+    run_s = max((log.pushes[-1].at_s for log in logs if log.pushes), default=0.0)
+    busy = [(name, nbytes / rate / run_s) for name, nbytes, rate in used] if run_s else []
     return TrainingReport(
         machine=settings.machine,
         mode=mode,
@@ -364,6 +378,7 @@ def report_of(
         num_late=fabric.num_late,
         absences=fabric.absences,
         not_charged=tuple(sum((Counter(log.not_charged) for log in logs), Counter[str]()).most_common()),
-        link_bytes=tuple(sorted(((name, nbytes) for name, nbytes in named if nbytes), key=lambda use: -use[1])),
+        link_bytes=tuple(sorted(((name, nbytes) for name, nbytes, _ in used), key=lambda use: -use[1])),
+        busiest=max(busy, key=lambda use: use[1], default=None),
         simulated=simulated(iterations),
     )

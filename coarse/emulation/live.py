@@ -4,7 +4,6 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TypeVar
@@ -21,6 +20,7 @@ from coarse.emulation.compute import ComputeClock, Stretches, flops_per_cpu_s, s
 from coarse.emulation.compute_file import ComputeTimes, own_script, read_compute_times, write_compute_times
 from coarse.emulation.link import EmulatedLink, WorkerClock
 from coarse.emulation.mailbox import EmulatedMailbox
+from coarse.emulation.modelled import modelled_cluster
 from coarse.emulation.own_sharded_step import is_of_groups, own_sharded_step
 from coarse.emulation.own_step import own_step
 from coarse.emulation.runtime import EmulatedParts
@@ -125,7 +125,8 @@ class TrainingParts(EmulatedParts):
 
     def placement(self, partition: PartitionTable, config: Config, strategy: Strategy) -> Placement:
         """See LiveParts: planned by the modelled nodes."""
-        self.job = _job_on(self._machine, self._settings.nodes, partition, config, strategy)
+        counts = partition.num_workers, partition.num_devices
+        self.job = _job_on(modelled_cluster(self._machine, self._settings, *counts, config, strategy))
         self._decide = keep_tables if strategy.probes else None
         return super().placement(partition, config, strategy)
 
@@ -196,7 +197,7 @@ class TrainingParts(EmulatedParts):
             path.unlink(missing_ok=True)
         if not are_whole:
             return
-        links = [link.name for link in self.job.site.links]
+        links = [(link.name, link.bytes_per_s) for link in self.job.site.links]
         simulated = partial(self._own_step, at.config.mode, logs)
         report = report_of(self._settings, self._scale, logs, fabric, links, simulated, at.config, self._times)
         if self._settings.save_compute is not None:
@@ -207,13 +208,8 @@ class TrainingParts(EmulatedParts):
         report.write(Path(self._settings.out))
 
 
-def _job_on(machine: Machine, num_nodes: int, partition: PartitionTable, config: Config, strategy: Strategy) -> Job:
+def _job_on(cluster: ModelledCluster) -> Job:
     """The job's links and places, without gradients: these are the script's."""
-    cluster = ModelledCluster(
-        machine=replace(machine, num_nodes=max(machine.num_nodes, num_nodes)), strategy=strategy,
-        num_workers=partition.num_workers, num_devices=partition.num_devices,
-        is_exact=True, num_nodes=num_nodes, num_sync_groups=config.num_sync_groups,
-    )  # fmt: skip
     return Job(
         site=cluster.site(), placement=cluster.placement, facts=(), gradients=(), forward_s=0.0, backward_s=0.0,
         round=Round(by=()),

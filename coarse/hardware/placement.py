@@ -1,7 +1,9 @@
 # Pure: no MPI, threads, clock or environment.
 """Which endpoints of a machine play workers and which play memory devices (COARSE III-A and V-A)."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 
 from coarse.errors import ConfigError
 from coarse.hardware.machine import Machine
@@ -47,6 +49,44 @@ def place(machine: Machine, *, num_workers: int, num_devices: int, num_nodes: in
             node * len(here.devices) + local for node in range(num_nodes) for local in here.local_devices
         ),
     )
+
+
+def places_named(machine: Machine, workers: Sequence[str], devices: Sequence[str]) -> EndpointPlacement:
+    """Return the places of endpoints in the order of their rings; each worker's own device is the nearest of its node.
+
+    Raises:
+        ConfigError: an endpoint that the machine has not, one that is named twice, a worker that is no GPU, or a
+            worker's node without a device.
+    """
+    num_gpus, num_memories = (machine.num_nodes * len(of) for of in (machine.tree.gpus, machine.tree.memories))
+    known = {f"gpu{n}" for n in range(num_gpus)} | {f"memory{n}" for n in range(num_memories)}
+    for endpoint in (*workers, *devices):
+        if endpoint not in known:
+            near = get_close_matches(endpoint, sorted(known), 1)
+            raise ConfigError(
+                f"{endpoint!r} is no endpoint of {machine.name}, which has {num_gpus} GPUs (gpu0, ...) and "
+                f"{num_memories} memory devices (memory0, ...)"
+                + (f"; nearest: {near[0]}" if near else ""),
+                key="places",
+            )
+        if (*workers, *devices).count(endpoint) > 1:
+            raise ConfigError(f"{endpoint} is named twice; each rank has an endpoint of its own", key="places")
+    if strangers := [worker for worker in workers if not worker.startswith("gpu")]:
+        raise ConfigError(f"workers are GPUs, got {strangers[0]}; name memory devices behind the colon", key="places")
+    local: list[int] = []
+    for worker in workers if devices else ():
+        local.append(_nearest(machine, worker, devices, local))
+    return EndpointPlacement(workers=tuple(workers), devices=tuple(devices), local_devices=tuple(local))
+
+
+def _nearest(machine: Machine, worker: str, devices: Sequence[str], taken: Sequence[int]) -> int:
+    """Return the device that is nearest; of equal ones that which others have taken least often."""
+    near = [n for n, device in enumerate(devices) if machine.node_of(device) == machine.node_of(worker)]
+    if not near:
+        raise ConfigError(
+            f"the node of {worker} has no memory device among {', '.join(devices)}; name one on each node", key="places"
+        )
+    return min(near, key=lambda number: (machine.num_wires_up(devices[number], worker), taken.count(number)))
 
 
 def _on_node(node: int, name: str, of_each: tuple[int, int]) -> str:

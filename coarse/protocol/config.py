@@ -146,6 +146,11 @@ class EmulateSettings:
         "Nodes of that machine over which workers and memory devices are spread; all ranks run on this host.",
         low=1,
     )] = 1
+    places: Annotated[str | None, Says(
+        "Endpoints of the machine that play the workers, and after a colon those that play the memory devices, such as "
+        "`gpu0,gpu4:memory0,memory2`. Without it, those that `coarse predict` takes.",
+        wanted="endpoints such as gpu0,gpu4:memory0,memory2",
+    )] = None
     compute_scale: Annotated[float | None, Says(
         "How many times faster its accelerator computes than one core here. Without it: measured here, against 0.3 of "
         "the accelerator's float32 peak.",

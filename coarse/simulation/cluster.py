@@ -33,11 +33,15 @@ class ModelledCluster:
     device_ring: PathKind | None = None
     """What sync cores use among themselves; by default the CCI links if the machine has any, else "auto"."""
     num_sync_groups: int = 2
+    stated: EndpointPlacement | None = None
+    """Endpoints that play them, if they are not chosen here."""
 
     @cached_property
     def places(self) -> EndpointPlacement:
         """Endpoints of the machine that play workers and memory devices, in the order of their rings."""
         machine = self.machine
+        if self.stated is not None:
+            return self.stated
         wanted = self.strategy.num_devices(self.num_devices, self.num_workers)
         num_devices = self.num_devices if self.is_exact else wanted
         if self.strategy.access is Access.COHERENT:

@@ -17,7 +17,7 @@ from coarse.protocol.run_file import RUN_FILE
 
 SETTINGS = EmulateSettings(machine="cxl-cz120", compute_scale=50.0)
 FABRIC = FabricReport(200, 0, 0.0, (10.0, 0.0, 30.0))
-LINKS = ["a", "b", "c"]
+LINKS = [("a", 1.0), ("b", 1.0), ("c", 2.0)]
 
 
 def log_of(path, *, num_steps, slow=1.0):
@@ -106,7 +106,7 @@ def test_the_account_has_means_and_spread_and_the_links_in_order_of_their_bytes(
     text = report.text()
     assert "emulated on cxl-cz120: 2 workers; compute is this core's CPU time over 50, as stated" in text
     assert "iteration 3000 ms, compute 2000 ms, exposed 1000 ms (emulated; 3000, 3000 ms" in text
-    assert "most bytes on c" in text
+    assert "busiest link c, 58% of the run" in text
     report.write(tmp_path / "new" / "out")
     run = json.loads((tmp_path / "new" / "out" / RUN_FILE).read_text())
     assert (run["kind"], run["link_bytes"]) == ("emulated", [["c", 30.0], ["a", 10.0]])
