@@ -85,6 +85,9 @@ class DeviceLink:
         """Seconds of `job_clock` for each that passes here."""
         self.point: Callable[[str], None] | None = None
         """Told of the points of a training step that an emulated job names its compute by; None in a live one."""
+        self.touch: Callable[[int, int, float], None] | None = None
+        """Told of bytes of device memory that the script has loaded and stored, and how many CPU seconds it took to
+        count them, in an emulated job; None in a live one."""
         self.lock = threading.RLock()
         self.stall_timeout_s = stall_timeout_s
         self.reduced_bytes = 0

@@ -9,6 +9,8 @@ from pathlib import Path
 from statistics import fmean, quantiles
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from coarse.emulation.compute import Stretches
 from coarse.emulation.compute_file import ComputeTimes
 from coarse.emulation.fabric import Absence, FabricReport
@@ -16,6 +18,7 @@ from coarse.protocol.config import Config, EmulateSettings
 from coarse.protocol.dtypes import DType, Op
 from coarse.protocol.joint import CollectiveKind, Joint
 from coarse.protocol.run_file import NO_RESULT, RUN_FILE
+from coarse.protocol.units import MIB
 from coarse.protocol.whole_file import write_whole
 
 ALLOWED_LATE_SHARE = 0.01
@@ -86,6 +89,7 @@ class Logged(NamedTuple):
     not_charged: dict[str, int]
     """Calls that have no emulated time, by what they are."""
     waits: list[Waited]
+    touched: tuple[int, int]
 
 
 class WorkerLog:
@@ -96,6 +100,8 @@ class WorkerLog:
         self._pushes: list[Push] = []
         self._waits: list[Waited] = []
         self.not_charged: Counter[str] = Counter()
+        self.touched = np.zeros(2, np.int64)
+        """Bytes of device memory that the script has loaded and stored."""
         self.mode = ""
         self.options: dict[str, object] = {}
         self._stretches = stretches
@@ -113,7 +119,7 @@ class WorkerLog:
         stretches = self._stretches
         logged = Logged(
             self._pushes, stretches.measured_s, stretches.missing_s, stretches.first_missing, self.mode, self.options,
-            self.not_charged, self._waits,
+            self.not_charged, self._waits, (int(self.touched[0]), int(self.touched[1])),
         )  # fmt: skip
         write_whole(self._path, json.dumps(logged))
 
@@ -222,6 +228,8 @@ class TrainingReport:
     """Bytes on each link in the whole run, the most first."""
     busiest: tuple[str, float] | None = None
     """Link that was used most, and the share of the run for which it was."""
+    touched: tuple[int, int] = (0, 0)
+    """Bytes of parameters in device memory that all workers have loaded and stored."""
     not_charged: tuple[tuple[str, int], ...] = ()
     """Calls of all workers that have no emulated time."""
     absences: tuple[Absence, ...] = ()
@@ -255,6 +263,9 @@ class TrainingReport:
         lines.append(f"coarse: {counted}; {self.num_transfers} transfers, {self.num_late} late")
         if self.absences:
             lines.append(f"coarse: emulated time went on without some: {self._absent()}")
+        if any(self.touched):
+            loaded, stored = (nbytes / MIB for nbytes in self.touched)
+            lines.append(f"coarse: parameters in device memory: {loaded:.3g} MiB loaded, {stored:.3g} MiB stored")
         if self.not_charged:
             calls = ", ".join(f"{name} ({count} calls)" for name, count in self.not_charged)
             lines.append(f"coarse: not charged: what these move: {calls}")
@@ -377,6 +388,7 @@ def report_of(
         num_transfers=fabric.num_transfers,
         num_late=fabric.num_late,
         absences=fabric.absences,
+        touched=(sum(log.touched[0] for log in logs), sum(log.touched[1] for log in logs)),
         not_charged=tuple(sum((Counter(log.not_charged) for log in logs), Counter[str]()).most_common()),
         link_bytes=tuple(sorted(((name, nbytes) for name, nbytes, _ in used), key=lambda use: -use[1])),
         busiest=max(busy, key=lambda use: use[1], default=None),

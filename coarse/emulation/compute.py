@@ -44,6 +44,11 @@ class ComputeClock:
         """Begin a stretch."""
         self._mark_s = self._spent_s()
 
+    def forget(self, cpu_s: float) -> None:
+        """Count so many CPU seconds less of the stretch so far."""
+        if self._mark_s is not None:
+            self._mark_s += cpu_s
+
     def leave_out(self, thread: threading.Thread) -> None:
         """Count no time of a thread from now on, which is alive."""
         assert thread.ident is not None

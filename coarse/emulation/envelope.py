@@ -41,6 +41,10 @@ class FabricPort(enum.IntEnum):
     """The worker `source` goes on when all workers have come."""
     TIMER = 12
     """Nothing: its endpoint hears when emulated time has come there."""
+    LOAD = 14
+    """The worker `source` loads from coherent memory of the device `target`, and hears when it has."""
+    STORE = 15
+    """The same of stores."""
     NOW = 13
     """Nothing, and no wait for anybody: its endpoint hears at once how late it is."""
     RUN = 11

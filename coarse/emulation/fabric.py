@@ -215,6 +215,10 @@ class FabricModel:
                 return self._site.push[source, target]
             case FabricPort.PULL:
                 return self._site.pull[target, source]
+            case FabricPort.LOAD:
+                return self._site.load[source, target]
+            case FabricPort.STORE:
+                return self._site.store[source, target]
             case FabricPort.DEVICES | FabricPort.FETCH | FabricPort.WRITE:
                 return self._site.between_devices[source, target]
             case FabricPort.WORKERS:

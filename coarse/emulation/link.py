@@ -9,6 +9,9 @@ import contextlib
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
+
+import numpy as np
 
 from coarse.client.link import FUTURES_THREADS, Awaitable, DeviceLink, Due
 from coarse.client.protocol import ClientProtocol
@@ -16,7 +19,7 @@ from coarse.emulation.account import Push, Waited, WorkerLog
 from coarse.emulation.compute import ComputeClock, Stretches
 from coarse.emulation.envelope import FabricPort
 from coarse.emulation.mailbox import EmulatedMailbox
-from coarse.errors import UnsupportedError
+from coarse.errors import StallError, UnsupportedError
 from coarse.protocol.clock import Clock
 from coarse.protocol.joint import ANYBODY, COMM_WORLD, CollectiveKind, Joint, Meeting
 from coarse.protocol.plan import Placement
@@ -39,6 +42,8 @@ class WorkerClock:
         """Emulated seconds of compute for each that passes here."""
         self._depth = 0
         self.computed_s = self.waited_s = self.left_s = 0.0
+        self.on_stretch: Callable[[float], None] | None = None
+        """Told of each stretch of compute that has ended, with its begin."""
 
     def now_s(self) -> float:
         """See Clock."""
@@ -54,9 +59,12 @@ class WorkerClock:
         """Within, what runs is coarse's and no compute. `point`: name of the point at which compute has stopped."""
         self._depth += 1
         if self._depth == 1:
+            began_s = self._box.now_s
             seconds = self._stretches.pass_time(self._compute.stop(), point)
             self.computed_s += seconds
             self._box.now_s += seconds
+            if self.on_stretch is not None:
+                self.on_stretch(began_s)
         try:
             yield
         finally:
@@ -64,6 +72,10 @@ class WorkerClock:
             if not self._depth:
                 self._box.go_on_until(self._box.now_s)
                 self._compute.start()
+
+    def forget(self, cpu_s: float) -> None:
+        """Count no compute of so many CPU seconds of the stretch so far."""
+        self._compute.forget(cpu_s)
 
     def leave_out(self, thread: threading.Thread) -> None:
         """Count no compute of a thread that works for coarse alone."""
@@ -104,6 +116,8 @@ class EmulatedLink(DeviceLink):
         self.worker_clock = self.job_clock = worker_clock
         self.pace = worker_clock.pace
         self.point = self._pass_point
+        self._touched = [0, 0]
+        """Bytes loaded and stored since the last stretch of compute began."""
         self._log = log
         self._is_held = False
         self._num_calls: Counter[str] = Counter()
@@ -186,6 +200,32 @@ class EmulatedLink(DeviceLink):
                 continue
             times = clock.now_s(), clock.computed_s, clock.waited_s, clock.left_s
             self._log.note(Push.of_call(*times, name, joint, members))
+
+    def charge_touches(self, device: int) -> None:
+        """Have loads and stores of a device's memory take their time, of which compute hides what it can."""
+        self.touch = self._note_touch
+        self.worker_clock.on_stretch = partial(self._await_touches, device)
+
+    def _note_touch(self, loaded: int, stored: int, cpu_s: float) -> None:
+        self._touched[0] += loaded
+        self._touched[1] += stored
+        self.worker_clock.forget(cpu_s)
+
+    def _await_touches(self, device: int, began_s: float) -> None:
+        """Wait for what the stretch of compute that began then has touched, at the rates of bulk loads and stores."""
+        ended: list[float] = []
+        touched, self._touched = self._touched, [0, 0]
+        ways = [(way, n) for way, n in zip((FabricPort.LOAD, FabricPort.STORE), touched, strict=True) if n]
+        if not ways:
+            return
+        self._log.touched += np.array(touched)
+        with self.worker_clock.waiting():
+            with self.lock:
+                for way, nbytes in ways:
+                    self._box.spend(way, nbytes, self.protocol.client, device, ended.append, at_s=began_s)
+                self.ring_bells()
+            if not super().wait_until(lambda: len(ended) == len(ways)):
+                raise StallError(f"rank {self.protocol.client}: waited too long for loads and stores of device memory")
 
     def note_wait(self, point: str) -> None:
         """A wait for joint calls begins."""

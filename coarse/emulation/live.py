@@ -149,6 +149,8 @@ class TrainingParts(EmulatedParts):
         link = EmulatedLink(protocol, at.placement, mailbox, at.clock, stall_s, clock, log)
         client = EmulatedClient(link, share.memories)
         client.before_leaving.append(log.write)
+        if self._settings.touches == "tensors" and (protocol.client, client.states.device) in self.job.site.load:
+            link.charge_touches(client.states.device)
         answer_with_stacks()
         wait_within(link.within_world)
         host_staging().refusal = (

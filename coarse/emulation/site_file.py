@@ -8,7 +8,7 @@ from coarse.hardware.degradation import RateChange
 from coarse.hardware.links import Link
 from coarse.simulation.sites import Path, Site
 
-_WAYS = ("push", "pull", "between_devices", "between_workers")
+_WAYS = ("push", "pull", "between_devices", "between_workers", "load", "store")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +65,8 @@ def parse_order(text: str) -> FabricOrder:
         pull=ways["pull"],
         between_devices=ways["between_devices"],
         between_workers=ways["between_workers"],
+        load=ways["load"],
+        store=ways["store"],
         adder_bytes_per_s=found["adder_bytes_per_s"],
         to_host=tuple(map(tuple, found["hosts"][0])),
         from_host=tuple(map(tuple, found["hosts"][1])),

@@ -157,6 +157,11 @@ class EmulateSettings:
         low=math.ulp(0.0),
         wanted="a number above 0: how many times faster the accelerator computes than one core here",
     )] = None
+    touches: Annotated[str, Says(
+        '`"tensors"`: parameters and states that live in device memory are loaded and stored over the coherent path, '
+        'once by each operation that uses them. `"off"`: they cost nothing.',
+        choices=("tensors", "off"),
+    )] = "tensors"
     compute: Annotated[str | None, Says(
         "A file of compute times, which `save_compute` has written: they count instead of CPU time. So two runs are "
         "equal, and modes are compared by the same compute.",

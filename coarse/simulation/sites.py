@@ -2,7 +2,7 @@
 """A job's site on a machine: the links of every way that its mode uses."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from coarse.hardware.links import Link
@@ -37,6 +37,10 @@ class Site:
     """(worker, worker) -> links of the workers' own ring."""
     adder_bytes_per_s: float
     """Of every device's near-memory adders: bytes read and added."""
+    load: Mapping[tuple[int, int], Path] = field(default_factory=dict)
+    """(worker, device) -> links of loads from coherent memory, where the machine has any on the worker's node."""
+    store: Mapping[tuple[int, int], Path] = field(default_factory=dict)
+    """The same of stores."""
     to_host: tuple[Path, ...] = ()
     """Links of each worker's stores to the memory of its host."""
     from_host: tuple[Path, ...] = ()
@@ -51,7 +55,7 @@ class Site:
 
     def __post_init__(self) -> None:
         known = range(len(self.links))
-        ways = (self.push, self.pull, self.between_devices, self.between_workers)
+        ways = (self.push, self.pull, self.between_devices, self.between_workers, self.load, self.store)
         hops = dict(enumerate(hop.path for hop in (*self.device_hops, *self.worker_hops)))
         hosts = dict(enumerate((*self.to_host, *self.from_host)))
         for way in (*ways, hops, hosts):
@@ -77,6 +81,8 @@ def coarse_site(
         pull={(c, d): path_of(machine, places.devices[d], places.workers[c], copies) for c, d in pairs},
         between_devices=_ring_paths(machine, places.devices, device_ring),
         between_workers=_ring_paths(machine, places.workers, worker_ring),
+        load=_coherent_paths(machine, places, "load"),
+        store=_coherent_paths(machine, places, "store"),
         to_host=_host_paths(machine, places.workers, to_host=True),
         from_host=_host_paths(machine, places.workers, to_host=False),
     )
@@ -93,6 +99,8 @@ def dense_site(machine: Machine, places: EndpointPlacement) -> Site:
         pull={(c, 0): shared.path(device, worker, kind="load") for c, worker in enumerate(places.workers)},
         between_devices={},
         between_workers=_ring_paths(shared, places.workers, "auto"),
+        load=_coherent_paths(shared, places, "load"),
+        store=_coherent_paths(shared, places, "store"),
         to_host=_host_paths(shared, places.workers, to_host=True),
         from_host=_host_paths(shared, places.workers, to_host=False),
     )
@@ -122,6 +130,19 @@ def _ring_paths(machine: Machine, members: Sequence[str], kind: PathKind) -> dic
     """(member, member) -> links."""
     everybody = range(len(members))
     return {(a, b): path_of(machine, members[a], members[b], kind) for a in everybody for b in everybody if a != b}
+
+
+def _coherent_paths(machine: Machine, places: EndpointPlacement, kind: PathKind) -> dict[tuple[int, int], Path]:
+    """(worker, device) of one node -> links of loads, or of stores; none where no memory is coherent."""
+    if machine.coherence is None:
+        return {}
+    pairs = [(w, d) for w in range(len(places.workers)) for d in range(len(places.devices))]
+    found = {}
+    for w, d in pairs:
+        worker, device = places.workers[w], places.devices[d]
+        if machine.node_of(worker) == machine.node_of(device):
+            found[w, d] = machine.path(*((device, worker) if kind == "load" else (worker, device)), kind=kind)
+    return found
 
 
 def _host_paths(machine: Machine, members: Sequence[str], *, to_host: bool) -> tuple[Path, ...]:

@@ -28,6 +28,8 @@ HERE = REPOSITORY / "tests" / "mpi" / "emulation"
 NO_COMPUTE = 1e15
 """A scale by which compute takes no time."""
 NUM_WORKERS = 2
+NUMEL = 1 << 20
+"""Elements of the parameter in device memory of touched.py."""
 
 
 def emulated(folder, script, *arguments, machine="cxl-cz120", devices=2, num_ranks=None, settings="", **environ):
@@ -223,3 +225,34 @@ def test_what_has_no_emulated_time_is_refused_by_name(what, said, tmp_path):
     done = emulated(tmp_path, "refused.py", what)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("refused: ") == done.stdout.count(said) == NUM_WORKERS
+
+
+@pytest.mark.parametrize("touches", ["tensors", pytest.param("off", marks=pytest.mark.test_all)])
+def test_parameters_in_device_memory_are_loaded_and_stored_once_by_each_operation(touches, tmp_path):
+    settings = f'compute_scale = {NO_COMPUTE!r}, touches = "{touches}"'
+    done = emulated(tmp_path, "touched.py", tmp_path, settings=settings)
+    assert done.returncode == 0, done.stderr
+    (tmp_path / "live").mkdir()
+    live = mpirun(4, HERE / "touched.py", tmp_path / "live", env={"COARSE_PARTITION": "2:2"}, preloaded="torch")
+    assert live.returncode == 0, live.stderr
+    found, lived = (json.loads((folder / "0.json").read_text()) for folder in (tmp_path, tmp_path / "live"))
+    assert found["weight"] == lived["weight"]
+    cluster = ModelledCluster(
+        machine=load_preset("cxl-cz120"), strategy=Coarse(), num_workers=2, num_devices=2, is_exact=True
+    )
+    site = cluster.site()
+    nbytes, charged = 4 * NUMEL, touches == "tensors"
+
+    def path_s(path, size):
+        links = [site.links[link] for link in path]
+        return sum(link.latency_s for link in links) + size / min(link.bytes_per_s for link in links)
+
+    load_s, store_s = path_s(site.load[0, 0], nbytes), path_s(site.store[0, 0], nbytes)
+    expected_s = {
+        "load": load_s, "twice": path_s(site.load[0, 0], 2 * nbytes), "view": 0.0, "store": store_s,
+        "rows": path_s(site.load[0, 0], 16 * 64 * 4),
+    }  # fmt: skip
+    for name, seconds in expected_s.items():
+        assert found[name] == pytest.approx(seconds if charged else 0.0, rel=1e-6, abs=1e-12), name
+    assert (max(load_s, store_s) <= found["both"] <= load_s + store_s) is charged
+    assert ("MiB loaded" in done.stdout) is charged
