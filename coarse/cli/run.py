@@ -25,6 +25,7 @@ from coarse.launch.training_run import TrainingRun, chosen_partition
 from coarse.launch.watch import Watch
 from coarse.launch.watched import STARTUP
 from coarse.protocol.config import Config, EmulateSettings, load_config
+from coarse.protocol.fields import options_of
 from coarse.protocol.partition_file import stated_partition
 from coarse.protocol.run_file import NO_RESULT, RUN_FILE, WITHOUT_RESULT
 from coarse.strategy.composition import strategy_of
@@ -62,7 +63,7 @@ _CLUSTER_HELP = (
 @app.command(context_settings={"allow_interspersed_args": False})
 @with_options(
     EmulateSettings,
-    optional=("machine", "nodes", "compute_scale", "compute", "save_compute", "out"),
+    optional=tuple(options_of(EmulateSettings)),
     helps={"machine": _MACHINE_HELP, "out": "The folder for what an emulated run gives; results/emulated by default."},
     are_last=True,
 )
