@@ -7,14 +7,14 @@ without it.
 """
 
 import contextlib
-import faulthandler
-import os
-import signal
+import socket
 import sys
 import sysconfig
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from types import FrameType
 
 from coarse.emulation.fabric import Absence
 from coarse.emulation.horizon import Horizon
@@ -23,10 +23,7 @@ from coarse.protocol.clock import WallClock
 _STILL_S, _GLANCE_S = 2.0, 0.1
 _BUSY_SHARE = 0.05
 """CPU seconds for each that passes, below which a process does nothing but wait."""
-_SIGNAL = signal.SIGRTMIN + 7
-"""By which a worker writes its threads' stacks."""
-_STACKS = "coarse-stacks"
-_WRITING_S, _LOOK_S = 0.5, 0.02
+_ANSWER_S = 0.5
 _PROCESS_CLOCK = 2
 """CPUCLOCK_SCHED of Linux: see clock_getcpuclockid(3)."""
 _LIBRARIES = (
@@ -34,17 +31,54 @@ _LIBRARIES = (
 )  # fmt: skip
 
 
-def answer_with_stacks() -> None:
-    """Have this process write its threads' stacks to memory of its own when it is asked."""
-    descriptor = os.memfd_create(_STACKS)
-    faulthandler.register(_SIGNAL, descriptor, all_threads=True)
+class LineTeller:
+    """A thread of a worker's process that tells the fabric at which line of the script the main thread is.
+
+    A signal would do without it, and end what the script waits for: sleeps and polls of C libraries.
+    """
+
+    def __init__(self, run: str, worker: int) -> None:
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._address = _address(run, worker)
+        self._socket.bind(self._address)
+        threading.Thread(target=self._answer, name="coarse-lines", daemon=True).start()
+
+    def close(self) -> None:
+        """End the thread."""
+        with contextlib.suppress(OSError):
+            self._socket.sendto(b"", self._address)
+
+    def _answer(self) -> None:
+        while True:
+            question, whose = self._socket.recvfrom(16)
+            if not question:
+                self._socket.close()
+                return
+            frame = sys._current_frames().get(threading.main_thread().ident or 0)
+            with contextlib.suppress(OSError):
+                self._socket.sendto(_line_of(frame).encode(), whose)
+
+
+def _address(run: str, worker: int) -> str:
+    return f"\0coarse-{run}-line-{worker}"
+
+
+def _line_of(frame: FrameType | None) -> str:
+    """Return FILE:LINE of the innermost frame that is no library's; "" where there is none."""
+    while frame is not None:
+        path = frame.f_code.co_filename
+        if not any(each in path for each in _LIBRARIES):
+            return f"{Path(path).name}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""
 
 
 class Absences:
     """See [Note: absences]."""
 
-    def __init__(self, process_ids: Sequence[int], num_workers: int, horizon: Horizon) -> None:
+    def __init__(self, run: str, process_ids: Sequence[int], num_workers: int, horizon: Horizon) -> None:
         """`process_ids` are of all endpoints, of which workers come first."""
+        self._run = run
         self._process_ids = process_ids
         self._num_workers = num_workers
         self._horizon = horizon
@@ -85,7 +119,7 @@ class Absences:
         if known is not None:
             self.found[worker] = known._replace(times=known.times + 1)
             return
-        place = self._place(self._process_ids[worker])
+        place = self._place(worker)
         self.found[worker] = Absence(worker, 1, place)
         where = f" ({place})" if place else ""
         print(
@@ -100,27 +134,11 @@ class Absences:
             return time.clock_gettime((~self._process_ids[worker] << 3) | _PROCESS_CLOCK)
         return 0.0
 
-    def _place(self, process_id: int) -> str:
-        """Return the line of the script at which a process is; "" where it doesn't say."""
-        with contextlib.suppress(OSError):
-            stacks = next(
-                each for each in Path(f"/proc/{process_id}/fd").iterdir() if _STACKS in str(each.readlink())
-            )
-            begin = len(stacks.read_bytes())
-            os.kill(process_id, _SIGNAL)
-            deadline_s = self._clock.now_s() + _WRITING_S
-            while self._clock.now_s() < deadline_s:
-                self._clock.sleep_s(_LOOK_S)
-                if len(found := stacks.read_bytes()) > begin:
-                    return line_of(found[begin:].decode(errors="replace"))
+    def _place(self, worker: int) -> str:
+        """Return the line of the script at which a worker is; "" where it doesn't say."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as asking, contextlib.suppress(OSError):
+            asking.bind(_address(self._run, -1))
+            asking.settimeout(_ANSWER_S)
+            asking.sendto(b"?", _address(self._run, worker))
+            return asking.recv(4096).decode()
         return ""
-
-
-def line_of(stacks: str) -> str:
-    """Return FILE:LINE of the innermost frame that is no library's, of stacks as faulthandler writes them."""
-    for line in stacks.splitlines():
-        _, found, rest = line.partition('File "')
-        path, _, place = rest.partition('", line ')
-        if found and not any(each in path for each in _LIBRARIES):
-            return f"{Path(path).name}:{place.split(' ')[0]}"
-    return ""

@@ -29,7 +29,7 @@ class FabricProcess:
         self._mailbox = mailbox
         self._alive = set(range(num_endpoints))
         self._horizon = Horizon(num_endpoints, mailbox.word)
-        self.absences = Absences(order.process_ids, len(order.worker_nodes), self._horizon)
+        self.absences = Absences(order.run, order.process_ids, len(order.worker_nodes), self._horizon)
         self.model = FabricModel(order.site, order.worker_nodes, self._deliver, order.rate_changes)
 
     def serve(self) -> None:

@@ -14,7 +14,7 @@ from mpi4py import MPI
 from coarse.client.client import Client
 from coarse.client.handle import Handle
 from coarse.client.protocol import ClientProtocol
-from coarse.emulation.absences import answer_with_stacks
+from coarse.emulation.absences import LineTeller
 from coarse.emulation.account import Iteration, Logged, OwnStep, WorkerLog, read_logs, report_of
 from coarse.emulation.compute import ComputeClock, Stretches, flops_per_cpu_s, scale_of
 from coarse.emulation.compute_file import ComputeTimes, own_script, read_compute_times, write_compute_times
@@ -151,7 +151,7 @@ class TrainingParts(EmulatedParts):
         client.before_leaving.append(log.write)
         if self._settings.touches == "tensors" and (protocol.client, client.states.device) in self.job.site.load:
             link.charge_touches(client.states.device)
-        answer_with_stacks()
+        client.before_leaving.append(LineTeller(at.run, protocol.client).close)
         wait_within(link.within_world)
         host_staging().refusal = (
             f"rank {protocol.client}: tensors on a GPU have no emulated times, since emulated runs compute on the CPU; "
