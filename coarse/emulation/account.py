@@ -130,6 +130,8 @@ class OwnStep(NamedTuple):
     simulated_s: float
     emulated_s: float
     """Means over the same iterations."""
+    others: tuple[tuple[str, float], ...] = ()
+    """Other modes, and the mean seconds of the same iterations in each."""
 
 
 class Iteration(NamedTuple):
@@ -259,6 +261,9 @@ class TrainingReport:
                 f"coarse: {self.simulated.simulated_s * 1e3:.4g} ms simulated, of the last iterations' own steps; "
                 f"emulated over simulated {ratio:.3f}"
             )
+            if self.simulated.others:
+                others = ", ".join(f"{name} {seconds * 1e3:.4g} ms" for name, seconds in self.simulated.others)
+                lines.append(f"coarse: the same steps by other modes: {others} (simulated)")
         counted = f"{len(self.iterations)} iterations of the run's later half"
         lines.append(f"coarse: {counted}; {self.num_transfers} transfers, {self.num_late} late")
         if self.absences:

@@ -102,6 +102,7 @@ class TrainingParts(EmulatedParts):
         self._settings: EmulateSettings = config.emulate
         self._scale = 1.0
         self._times: ComputeTimes | None = None
+        self._config: Config | None = None
         self._has_begun = False
         super().__init__(None, None, decide=None)
 
@@ -125,6 +126,7 @@ class TrainingParts(EmulatedParts):
 
     def placement(self, partition: PartitionTable, config: Config, strategy: Strategy) -> Placement:
         """See LiveParts: planned by the modelled nodes."""
+        self._config = config
         counts = partition.num_workers, partition.num_devices
         self.job = _job_on(modelled_cluster(self._machine, self._settings, *counts, config, strategy))
         self._decide = keep_tables if strategy.probes else None
@@ -184,7 +186,14 @@ class TrainingParts(EmulatedParts):
             return own_sharded_step(self.job, logs, iterations)
         if mode not in BUILT_IN:
             return "a strategy of a file"
-        return own_step(self.job, iterations, len(logs))
+        return own_step(self.job, iterations, len(logs), self._cluster_of)
+
+    def _cluster_of(self, strategy: Strategy) -> ModelledCluster:
+        """The same ranks' places under another strategy."""
+        assert self._config is not None
+        workers, devices = self.job.num_workers, self.job.placement.num_devices
+        count = strategy.num_devices(devices, workers)
+        return modelled_cluster(self._machine, self._settings, workers, count, self._config, strategy)
 
     def _say(self, at: Opening) -> None:
         """Print the account of the run and write it, once all ranks have left."""

@@ -28,7 +28,7 @@ from coarse.simulation.sharded.modes import ShardedPolicy
 from coarse.simulation.sharded.queues import PhaseQueue, run_chain
 from coarse.simulation.sharded.routes import SiteRoutes
 from coarse.simulation.sharded.units import Unit
-from coarse.strategy.sharding import SHARDINGS, SIMULATED
+from coarse.strategy.sharding import COLLECTIVE, SHARDINGS, SIMULATED
 
 _WAIT = "wait "
 _ROOT = "root"
@@ -63,18 +63,23 @@ def own_sharded_step(job: Job, logs: Sequence[Logged], iterations: Sequence[Iter
     workers = tuple(range(len(logs)))
     routes = SiteRoutes(site=job.site, workers=workers, worker_nodes=job.placement.cluster.worker_nodes)
     by_worker = [[row for row in iterations if row.worker == worker][-MOST_STEPS:] for worker in workers]
-    simulated, emulated = [], []
+    simulated: dict[str, list[float]] = {name: [] for name in dict.fromkeys((mode, *COLLECTIVE))}
+    emulated = []
     for rows in zip(*by_worker, strict=False):
         near = len(routes.nodes[0])
         passes = [_Pass(log, row, len(workers), near) for log, row in zip(logs, rows, strict=True)]
         if any(each.computed_s.keys() != passes[0].computed_s.keys() for each in passes):
             return "workers computed other units"
-        units = _units(passes)
-        asked = ShardedJob(units=units, routes=routes, policy=ShardedPolicy(sharding=sharding, collective=collective))
         besides_s = _slowest_s(passes, _TAIL) + sum(_alone_s(routes, call) for call in passes[0].agreements)
-        simulated.append(simulate_sharded(asked).iteration_s + besides_s)
+        for name, found in simulated.items():
+            policy = ShardedPolicy(sharding=sharding if name == mode else SHARDINGS[name](), collective=collective)
+            found.append(simulate_sharded(ShardedJob(units=_units(passes), routes=routes, policy=policy)).iteration_s)
+            found[-1] += besides_s
         emulated.append(fmean(row.end_s - row.begin_s for row in rows))
-    return OwnStep(fmean(simulated), fmean(emulated)) if simulated else "there are too few iterations"
+    if not emulated:
+        return "there are too few iterations"
+    means = {name: fmean(found) for name, found in simulated.items()}
+    return OwnStep(means.pop(mode), fmean(emulated), tuple(means.items()))
 
 
 class _Pass:

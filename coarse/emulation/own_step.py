@@ -8,6 +8,7 @@ from dataclasses import replace
 from statistics import fmean
 
 from coarse.emulation.account import MOST_STEPS, Iteration, OwnStep
+from coarse.emulation.other_modes import ClusterOf, in_other_modes
 from coarse.protocol.dtypes import DType, Op
 from coarse.simulation.job import Gradient, Job
 from coarse.simulation.training import simulate
@@ -16,26 +17,33 @@ from coarse.strategy.rounds import By, Round
 _NUM_ITERATIONS = 3
 
 
-def own_step(job: Job, iterations: Sequence[Iteration], num_workers: int) -> OwnStep | str:
+def own_step(
+    job: Job, iterations: Sequence[Iteration], num_workers: int, cluster_of: ClusterOf | None = None
+) -> OwnStep | str:
     """Simulate the last iterations, each by itself.
 
     Args:
         job: Links, places and facts.
         iterations: Counted ones of all workers.
         num_workers: Their number.
+        cluster_of: Gives the places of other modes, which are left out without it.
 
     Returns:
         The means, or why there are none.
     """
     by_worker = [[row for row in iterations if row.worker == worker][-MOST_STEPS:] for worker in range(num_workers)]
-    simulated, emulated = [], []
+    simulated, emulated, steps = [], [], []
     for rows in zip(*by_worker, strict=False):
         if len({tuple(push.name for push in row.pushes) for row in rows}) > 1:
             return "workers pushed other names"
         asked = _job_of(job, rows)
         simulated.append(simulate(asked).iteration_s)
+        steps.append(asked)
         emulated.append(fmean(row.end_s - row.begin_s for row in rows))
-    return OwnStep(fmean(simulated), fmean(emulated)) if simulated else "there are too few iterations"
+    if not simulated:
+        return "there are too few iterations"
+    others = () if cluster_of is None else tuple(in_other_modes(steps, cluster_of))
+    return OwnStep(fmean(simulated), fmean(emulated), others)
 
 
 def _job_of(job: Job, rows: Sequence[Iteration]) -> Job:
