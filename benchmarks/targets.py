@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from benchmarks.degradation import COST_LIMIT, is_kept
+from benchmarks.emulated_targets import judge_emulated_box, judge_emulated_training
 from benchmarks.first_names import MOST_SECONDS as MOST_SECONDS_OF_NAMES
 from benchmarks.first_names import NUM_NAMES
 from benchmarks.idle import ALLOWED_CPU_S_PER_S
@@ -188,6 +189,8 @@ JUDGES: Mapping[str, Callable[[Result | None], list[Verdict]]] = {
     "simulator-speed": judge_simulator,
     "emulation": judge_emulation,
     "simulator": judge_accuracy,
+    "emulated-training": judge_emulated_training,
+    "emulated-box": judge_emulated_box,
     "policies": judge_policies,
     "degradation": judge_degradation,
     "wire": judge_wire,

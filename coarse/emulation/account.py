@@ -27,6 +27,7 @@ ALLOWED_MISSING_SHARE = 0.05
 """Share of a run's compute in stretches that a file of compute times lacks; above it there is no result."""
 MOST_STEPS = 8
 """So many iterations are simulated: the last ones."""
+_MOST_ROWS = 1 << 17
 _SUMMED_AS = {4: DType.FLOAT32, 8: DType.FLOAT64}
 
 
@@ -108,10 +109,12 @@ class WorkerLog:
 
     def note(self, push: Push) -> None:
         """A push begins."""
+        _keep_last(self._pushes)
         self._pushes.append(push)
 
     def note_wait(self, waited: Waited) -> None:
         """A wait begins."""
+        _keep_last(self._waits)
         self._waits.append(waited)
 
     def write(self) -> None:
@@ -122,6 +125,12 @@ class WorkerLog:
             self.not_charged, self._waits, (int(self.touched[0]), int(self.touched[1])),
         )  # fmt: skip
         write_whole(self._path, json.dumps(logged))
+
+
+def _keep_last(rows: list[Any]) -> None:
+    """Drop the first half of what has become very much: the later half of a run counts."""
+    if len(rows) >= _MOST_ROWS:
+        del rows[: _MOST_ROWS // 2]
 
 
 class OwnStep(NamedTuple):

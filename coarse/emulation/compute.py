@@ -17,6 +17,8 @@ from coarse.hardware.machine import Accelerator
 _SIDE = 512
 _LEAST_CPU_S = 0.2
 _START = "start"
+_MOST_PASSES = 1 << 12
+"""Passes of a stretch that are kept: their median counts."""
 
 
 class ComputeClock:
@@ -91,7 +93,10 @@ class Stretches:
         name = stretch(last, point)
         self._last, self._since_s = point, 0.0
         if self.given is None:
-            self.measured_s.setdefault(name, []).append(since_s)
+            found = self.measured_s.setdefault(name, [])
+            if len(found) == _MOST_PASSES:
+                del found[: _MOST_PASSES // 2]
+            found.append(since_s)
             return measured_s
         given_s = self.given.between_s(last, point)
         if given_s is not None:

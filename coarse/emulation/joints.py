@@ -196,15 +196,17 @@ class _RingsInPieces(AllReduces):
     def __init__(self, engine: Engine, routes: SiteRoutes, members: Sequence[int], hand_on: _HandOn) -> None:
         self._num_elements: list[int] = []
         self._sizes: list[int] = []
-        self._submitted: dict[int, list[Submission]] = {worker: [] for worker in members}
+        self._submitted: dict[int, dict[int, Submission]] = {worker: {} for worker in members}
+        """By place, of those that are not over."""
+        self._num_begun: Counter[int] = Counter()
         self._hand_on = hand_on
         super().__init__(engine, routes.site.between_workers, members, self._num_elements, self._sizes)
 
     def submit(self, worker: int, call: Call) -> None:
         """Begin a member's next one."""
-        own = self._submitted[worker]
-        place = len(own)
-        own.append(call.submission)
+        place = self._num_begun[worker]
+        self._num_begun[worker] += 1
+        self._submitted[worker][place] = call.submission
         if place == len(self._sizes):
             self._sizes.append(call.joint.itemsize)
             self._num_elements.append(call.joint.nbytes // call.joint.itemsize)
@@ -212,4 +214,4 @@ class _RingsInPieces(AllReduces):
 
     def on_ended(self, worker: int, place: int) -> None:
         """See AllReduces."""
-        self._hand_on(worker, self._submitted[worker][place], self.engine.now_s)
+        self._hand_on(worker, self._submitted[worker].pop(place), self.engine.now_s)

@@ -58,6 +58,7 @@ class GroupLane:
     ) -> Pending:  # fmt: skip
         """Go through the steps of a collective after all earlier ones, then through those of `delivery`. `joints` are
         what it moves."""
+        self._require_open(what)
         due = self._link.join(self._meeting, joints, what)
         return self._submit(self._lane, what, steps, timeout, delivery, self._workers, due)
 
@@ -70,6 +71,7 @@ class GroupLane:
         Raises:
             UnsupportedError: a message from any rank in an emulated job, which has to know the sender before.
         """
+        self._require_open(what)
         meeting, joint = message or (ANYBODY, Joint(CollectiveKind.RECEIVE))
         due = self._link.join(meeting, (joint,), what)
         lane = (*self._lane, next(self._messages))
@@ -88,6 +90,10 @@ class GroupLane:
         self._is_closed = True
         self._progress.forget(self._lane)
 
+    def _require_open(self, what: str) -> None:
+        if self._is_closed:
+            raise NotInitializedError(f"{what} was called on a process group that has been destroyed")
+
     def _submit(
         self,
         lane: object,
@@ -98,8 +104,6 @@ class GroupLane:
         members: tuple[int, ...],
         due: Due | None,
     ) -> Pending:
-        if self._is_closed:
-            raise NotInitializedError(f"{what} was called on a process group that has been destroyed")
 
         def job() -> Steps:
             reduced_before = self.steps.reduced_bytes
