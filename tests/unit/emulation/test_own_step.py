@@ -6,12 +6,13 @@ import pytest
 
 from coarse.emulation.account import Iteration, OwnStep, Push
 from coarse.emulation.own_step import own_step
+from coarse.errors import ConfigError
 from coarse.hardware.presets import load_preset
 from coarse.simulation.cluster import ModelledCluster
 from coarse.simulation.job import Gradient, Job
 from coarse.simulation.profiling import measured_facts
 from coarse.simulation.training import simulate
-from coarse.strategy.builtin import Coarse, Dense
+from coarse.strategy.builtin import Allreduce, Coarse, Dense
 from coarse.strategy.rounds import By, Round
 
 GRADIENTS = tuple(Gradient(name=f"g{n}", num_elements=1 << 20, ready_s=0.001 * n) for n in range(3))
@@ -67,3 +68,19 @@ def test_workers_that_pushed_other_names_are_not_simulated():
     rows[0] = rows[0]._replace(pushes=rows[0].pushes[:2])
     assert own_step(job, rows, 2) == "workers pushed other names"
     assert own_step(job, [], 2) == "there are too few iterations"
+
+
+def test_other_modes_are_simulated_on_their_own_places_and_those_without_any_are_left_out():
+    job = job_of(Coarse(), (By.DEVICES,) * 3)
+
+    def cluster_of(strategy):
+        if isinstance(strategy, Dense):
+            raise ConfigError("no place")
+        return ModelledCluster(machine=load_preset("cxl-cz120"), strategy=strategy, num_workers=2)
+
+    found = own_step(job, shown(job), 2, cluster_of)
+    assert [name for name, _ in found.others] == ["coarse in_place", "coarse ring", "allreduce"]
+    own = job_of(Coarse(collective="ring"), (By.DEVICES,) * 3)
+    assert dict(found.others)["coarse ring"] == pytest.approx(simulate(own).iteration_s, rel=1e-12)
+    summed = job_of(Allreduce(), (By.WORKERS,) * 3)
+    assert dict(found.others)["allreduce"] == pytest.approx(simulate(replace(summed, facts=((), ()))).iteration_s)
