@@ -37,10 +37,11 @@ MODES = ("coarse", "coarse ring", "dense", "allreduce", "fsdp", "hybrid", "zerop
 WORKERS = (2, 4)
 STEPS = 14
 MOST_OF_MEAN, MOST_OF_ONE, MOST_UNDER_LOAD, MOST_OF_LIVE = 0.05, 0.10, 0.06, 3.0
-LATE_SHARE = 0.0
 _HOG = "import numpy\na = numpy.ones(1 << 26)\nwhile True: a += 1.0"
 _JOB = Path(__file__).with_name("emulated_job.py")
 _LIVE_STEPS = 20
+_REFUSED = 2
+"""Status of `coarse run` where a machine has no places for a job."""
 
 
 class Cell(NamedTuple):
@@ -114,6 +115,8 @@ def emulated(cell: Cell, *options: str, steps: int = STEPS) -> dict[str, Any]:
         done = subprocess.run(
             cell.command(place, *options, steps=steps), capture_output=True, text=True, timeout=600, check=False
         )
+        if done.returncode == _REFUSED:
+            return {"simulated": done.stderr.strip().removeprefix("coarse: ")}
         if done.returncode:
             raise SystemExit(f"{cell.key}: status {done.returncode}\n{done.stdout}{done.stderr}")
         account: dict[str, Any] = json.loads((place / "out" / "run.json").read_text())
@@ -204,7 +207,7 @@ def show(report: Mapping[str, Any]) -> None:
     print_table("Milliseconds of an iteration", ["", "emulated", "simulated", "ratio", "late"], lines)
     for key, row in report["rows"].items():
         if "ratio" not in row:
-            print(f"not simulated: {key}: {row['not_simulated']}")
+            print(f"left out: {key}: {row['not_simulated']}")
     off = {key: abs(row["ratio"] - 1) for key, row in rows.items()}
     worst = max(off, key=lambda key: off[key])
     load, live = report["load"], report["live"]

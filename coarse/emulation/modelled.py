@@ -17,7 +17,8 @@ def modelled_cluster(
     """Return the ranks' places on a machine.
 
     Raises:
-        ConfigError: a machine that is too small, that has no network between its nodes, or no such endpoints.
+        ConfigError: a machine that is too small, without a network between its nodes, such endpoints, or ways that the
+            strategy needs.
     """
     _require_network(machine, settings.nodes)
     grown = replace(machine, num_nodes=max(machine.num_nodes, settings.nodes))
@@ -27,6 +28,7 @@ def modelled_cluster(
         stated=_stated(grown, settings, num_workers, num_devices),
     )  # fmt: skip
     assert cluster.placement
+    assert cluster.site()
     return cluster
 
 
