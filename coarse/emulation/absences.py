@@ -27,7 +27,7 @@ _ANSWER_S = 0.5
 _PROCESS_CLOCK = 2
 """CPUCLOCK_SCHED of Linux: see clock_getcpuclockid(3)."""
 _LIBRARIES = (
-    str(Path(__file__).parents[1]), "/site-packages/", sysconfig.get_paths()["stdlib"], "<frozen", "<string>",
+    str(Path(__file__).parents[1]), str(Path(__file__).parents[2] / "tf_strategy"), "/site-packages/", sysconfig.get_paths()["stdlib"], "<frozen", "<string>",
 )  # fmt: skip
 
 
@@ -108,6 +108,7 @@ class Absences:
         if still_s < _STILL_S:
             return False
         idle = [each for each in holders if used_s[each] - self._used_s[each] < _BUSY_SHARE * still_s]
+        idle = [each for each in idle if not self._wants_a_core(each)]
         for worker in idle:
             self._go_on_without(worker)
         self.on_progress()
@@ -133,6 +134,14 @@ class Absences:
         with contextlib.suppress(OSError):
             return time.clock_gettime((~self._process_ids[worker] << 3) | _PROCESS_CLOCK)
         return 0.0
+
+    def _wants_a_core(self, worker: int) -> bool:
+        """Return whether a thread of a worker runs, or would if others did not: it computes, however slowly."""
+        states = []
+        for stat in Path(f"/proc/{self._process_ids[worker]}/task").glob("*/stat"):
+            with contextlib.suppress(OSError):  # the thread has ended
+                states.append(stat.read_text().rpartition(")")[2].split()[0])
+        return "R" in states
 
     def _place(self, worker: int) -> str:
         """Return the line of the script at which a worker is; "" where it doesn't say."""

@@ -1,6 +1,7 @@
 """Account of an emulated training, iteration by iteration: logs of its workers, and what is printed and written."""
 
 import json
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -62,6 +63,11 @@ class Push(NamedTuple):
         return cls(at_s, computed_s, waited_s, left_s, name, numel, dtype, Op.SUM, is_ring, joint.kind, members)
 
     @property
+    def is_summed(self) -> bool:
+        """Return whether devices or workers sum it."""
+        return not self.kind or self.is_workers
+
+    @property
     def nbytes(self) -> int:
         """Return the bytes of its elements, as they are sent."""
         return self.num_elements * DType(self.dtype).itemsize
@@ -89,6 +95,8 @@ class Logged(NamedTuple):
     """Its options."""
     not_charged: dict[str, int]
     """Calls that have no emulated time, by what they are."""
+    steps_s: tuple[float, float]
+    """Emulated seconds of the first and the last step of the optimizer; 0 and infinity where none was told."""
     waits: list[Waited]
     touched: tuple[int, int]
 
@@ -100,6 +108,7 @@ class WorkerLog:
         self._path = path
         self._pushes: list[Push] = []
         self._waits: list[Waited] = []
+        self._steps_s: tuple[float, float] = (0.0, math.inf)
         self.not_charged: Counter[str] = Counter()
         self.touched = np.zeros(2, np.int64)
         """Bytes of device memory that the script has loaded and stored."""
@@ -112,6 +121,10 @@ class WorkerLog:
         _keep_last(self._pushes)
         self._pushes.append(push)
 
+    def note_step(self, at_s: float) -> None:
+        """The optimizer has stepped."""
+        self._steps_s = (at_s if math.isinf(self._steps_s[1]) else self._steps_s[0], at_s)
+
     def note_wait(self, waited: Waited) -> None:
         """A wait begins."""
         _keep_last(self._waits)
@@ -122,7 +135,7 @@ class WorkerLog:
         stretches = self._stretches
         logged = Logged(
             self._pushes, stretches.measured_s, stretches.missing_s, stretches.first_missing, self.mode, self.options,
-            self.not_charged, self._waits, (int(self.touched[0]), int(self.touched[1])),
+            self.not_charged, self._steps_s, self._waits, (int(self.touched[0]), int(self.touched[1])),
         )  # fmt: skip
         write_whole(self._path, json.dumps(logged))
 
@@ -171,12 +184,13 @@ def read_logs(paths: Sequence[Path]) -> list[Logged]:
 
 
 def iterations_of(logs: Sequence[Logged]) -> list[Iteration]:
-    """Return the iterations of the later half of the run, in which a job has measured and decided what it will.
+    """Return the iterations of the later half of the run's steps, in which a job has measured and decided what it will.
 
     An iteration goes from one push to the next of one name: see `_mark_of`.
     """
-    later = [log.pushes[len(log.pushes) // 2 :] for log in logs]
-    mark = _mark_of(logs[0].pushes)
+    stepped = [[push for push in log.pushes if log.steps_s[0] <= push.at_s <= log.steps_s[1]] for log in logs]
+    later = [pushes[len(pushes) // 2 :] for pushes in stepped]
+    mark = _mark_of(stepped[0])
     rows = []
     for worker, log in enumerate(later):
         marks = [number for number, push in enumerate(log) if push.name == mark]
@@ -202,14 +216,16 @@ def iterations_of(logs: Sequence[Logged]) -> list[Iteration]:
 def _mark_of(pushes: Sequence[Push]) -> str | None:
     """Return the name that an iteration begins with; None without pushes.
 
-    It is among those that are pushed most often in the later half, which may begin within an iteration; comes after a
-    wait where any of them does; and was pushed before the others in the run.
+    It is among those that are pushed most often in the later half, which may begin within an iteration, are summed, and
+    come after a wait, where any of them is and does. It was pushed before the others in the run.
     """
     middle = len(pushes) // 2
     counts = Counter(push.name for push in pushes[middle:])
     after_wait = Counter(push.name for last, push in pairwise(pushes[middle:]) if push.waited_s > last.waited_s)
     most = max(counts.values(), default=0)
     often = [name for name, count in counts.items() if count >= max(most - 1, min(most, 2))]
+    summed = {push.name for push in pushes if push.is_summed}
+    often = [name for name in often if name in summed] or often
     first = [name for name in often if 2 * after_wait[name] > most] or often
     return next((push.name for push in pushes if push.name in first), None)
 

@@ -244,6 +244,7 @@ class EmulatedLink(DeviceLink):
     def _pass_point(self, name: str) -> None:
         if name == "step":
             self._num_calls.clear()
+            self._log.note_step(self.worker_clock.now_s())
         with self.worker_clock.own_work(name):
             pass
 

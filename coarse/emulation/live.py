@@ -21,7 +21,7 @@ from coarse.emulation.compute_file import ComputeTimes, own_script, read_compute
 from coarse.emulation.link import EmulatedLink, WorkerClock
 from coarse.emulation.mailbox import EmulatedMailbox
 from coarse.emulation.modelled import modelled_cluster
-from coarse.emulation.own_sharded_step import is_of_groups, own_sharded_step
+from coarse.emulation.own_sharded_step import own_sharded_step
 from coarse.emulation.own_step import own_step
 from coarse.emulation.runtime import EmulatedParts
 from coarse.errors import ConfigError, UnsupportedError
@@ -182,7 +182,7 @@ class TrainingParts(EmulatedParts):
 
     def _own_step(self, mode: str, logs: Sequence[Logged], iterations: Sequence[Iteration]) -> OwnStep | str:
         """The last iterations, simulated; or why not."""
-        if is_of_groups(iterations):
+        if logs[0].options and all(push.kind for row in iterations for push in row.pushes):
             return own_sharded_step(self.job, logs, iterations)
         if mode not in BUILT_IN:
             return "a strategy of a file"

@@ -37,11 +37,6 @@ _Slot = tuple[Phase, str]
 """A pass, and the unit that is computed; the tail is what comes after all."""
 
 
-def is_of_groups(iterations: Sequence[Iteration]) -> bool:
-    """Return whether groups of workers do more than to sum."""
-    return any(push.kind and not push.is_workers for row in iterations for push in row.pushes)
-
-
 def own_sharded_step(job: Job, logs: Sequence[Logged], iterations: Sequence[Iteration]) -> OwnStep | str:
     """Simulate the last iterations, each by itself.
 
@@ -55,7 +50,7 @@ def own_sharded_step(job: Job, logs: Sequence[Logged], iterations: Sequence[Iter
     """
     mode, options = logs[0].mode, dict(logs[0].options)
     if mode not in SIMULATED:
-        return f"{mode} is not simulated"
+        return "a sharded mode of a file"
     collective = Collective(str(options.pop("collective")))
     sharding = SHARDINGS[mode](**options)
     if options.get("quantised"):

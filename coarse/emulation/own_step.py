@@ -36,6 +36,9 @@ def own_step(
     for rows in zip(*by_worker, strict=False):
         if len({tuple(push.name for push in row.pushes) for row in rows}) > 1:
             return "workers pushed other names"
+        rows = tuple(row._replace(pushes=tuple(push for push in row.pushes if push.is_summed)) for row in rows)
+        if not rows[0].pushes:
+            return "its gradients were not summed as a whole, but gathered and scattered by torch itself"
         asked = _job_of(job, rows)
         simulated.append(simulate(asked).iteration_s)
         steps.append(asked)

@@ -6,7 +6,7 @@ from coarse.collectives.shape import Collective
 from coarse.emulation.account import Iteration, Logged, Push, Waited
 from coarse.emulation.live import _job_on
 from coarse.emulation.modelled import modelled_cluster
-from coarse.emulation.own_sharded_step import is_of_groups, own_sharded_step
+from coarse.emulation.own_sharded_step import own_sharded_step
 from coarse.hardware.presets import load_preset
 from coarse.protocol.config import Config, EmulateSettings
 from coarse.protocol.joint import CollectiveKind, Joint
@@ -50,7 +50,8 @@ def log_of(mode="fsdp", *, slow=1.0, has_agreement=False, **options):
         if has_agreement:
             joint = Joint(CollectiveKind.ALL_REDUCE, 5, is_ring=False)
             pushes.append(Push.of_call(number + 0.5, computed_s, 0.0, 0.0, "agreement on changes", joint, EVERYBODY))
-    return Logged(pushes, {}, 0.0, "", mode, {"collective": "hierarchical", **options}, {}, waits, (0, 0))
+    said = {"collective": "hierarchical", **options}
+    return Logged(pushes, {}, 0.0, "", mode, said, {}, (0.0, float("inf")), waits, (0, 0))
 
 
 def rows_of(log, worker, *, slow=1.0):
@@ -78,7 +79,6 @@ def simulated_s(job, slow=1.0, mode="fsdp"):
 def test_units_have_their_bytes_and_the_compute_that_follows_their_waits_and_the_slowest_worker_counts(job):
     logs = [log_of(), log_of(slow=2.0)]
     rows = [*rows_of(logs[0], 0), *rows_of(logs[1], 1, slow=2.0)]
-    assert is_of_groups(rows)
     found = own_sharded_step(job, logs, rows)
     assert found.emulated_s == 1.0
     assert found.simulated_s == pytest.approx(simulated_s(job, slow=2.0), rel=1e-9)
@@ -92,7 +92,7 @@ def test_agreements_are_added_and_what_is_not_simulated_is_said(job):
     with_agreement = own_sharded_step(job, logs, rows).simulated_s
     assert 0 < with_agreement - simulated_s(job) < 1e-3  # a few messages of one byte and more between nodes
     for mode, options, said in (
-        ("Mine", {}, "Mine is not simulated"),
+        ("Mine", {}, "a sharded mode of a file"),
         ("zeropp", {"quantised": True}, "gathers of int8 are not simulated as they run"),
     ):
         others = [log_of(mode, **options) for _ in EVERYBODY]
