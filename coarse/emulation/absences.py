@@ -2,8 +2,8 @@
 
 [Note: absences] A worker that computes uses CPU time, and will say something at its next call. One that is blocked by
 other means (a group of another library, a queue, a slow file) may wait for somebody who waits for emulated time. Once
-time has stood still for two seconds, with something due, for a worker that has used no CPU time meanwhile, time goes on
-without it.
+time has stood still for two seconds, with something due, for a worker that has used no CPU time meanwhile
+and waits for no core, time goes on without it.
 """
 
 import contextlib
@@ -27,7 +27,8 @@ _ANSWER_S = 0.5
 _PROCESS_CLOCK = 2
 """CPUCLOCK_SCHED of Linux: see clock_getcpuclockid(3)."""
 _LIBRARIES = (
-    str(Path(__file__).parents[1]), str(Path(__file__).parents[2] / "tf_strategy"), "/site-packages/", sysconfig.get_paths()["stdlib"], "<frozen", "<string>",
+    str(Path(__file__).parents[1]), str(Path(__file__).parents[2] / "tf_strategy"), "/site-packages/",
+    sysconfig.get_paths()["stdlib"], "<frozen", "<string>",
 )  # fmt: skip
 
 
