@@ -123,8 +123,9 @@ class WorkerGroup:
             yield from self._way.gather(flat, mine.nbytes, keep, what)
 
         return self._submit_agreed(
-            CollectiveKind.ALL_GATHER, what, flat.nbytes, gather, int(keep is not None), alike=alike, after=after
-        )
+            CollectiveKind.ALL_GATHER, what, flat.nbytes, gather, int(keep is not None), alike=alike, after=after,
+            buffer=keep,
+        )  # fmt: skip
 
     def read_node(self, out: np.ndarray, kept: NodeBuffer, *, what: str) -> Pending:
         """What the node's buffer holds from its first byte on into `out`; nothing moves between nodes.
@@ -148,11 +149,11 @@ class WorkerGroup:
 
     def gather_on_node(
         self, out: np.ndarray, own: np.ndarray, *, what: str, alike: str = "", after: Awaited | None = None,
-        from_host: bool = False,
+        kept: NodeBuffer | None = None,
     ) -> Pending:  # fmt: skip
         """As all_gather, among the members of this one's node alone, in order of `node_ranks`.
 
-        `from_host`: `own` is a part of what a node's buffer holds, as emulated machines have to know."""
+        `kept`: the node's buffer of which `own` is a part, as emulated machines have to know."""
         flat, mine, node = _bytes(out, "out"), _bytes(own, "own"), self._parts.node
         _require_size(what, "out", flat.nbytes, node.num_members * mine.nbytes)
 
@@ -161,9 +162,9 @@ class WorkerGroup:
             if node.num_members > 1:
                 yield from self._near.gather_near(flat, mine.nbytes, what)
 
-        moves = CollectiveKind.READ_PARTS if from_host else None
+        moves = CollectiveKind.READ_PARTS if kept is not None else None
         kind = CollectiveKind.GATHER_ON_NODE
-        return self._submit_agreed(kind, what, flat.nbytes, gather, alike=alike, after=after, moves=moves)
+        return self._submit_agreed(kind, what, flat.nbytes, gather, alike=alike, after=after, moves=moves, buffer=kept)
 
     def reduce_scatter(
         self,
@@ -248,10 +249,10 @@ class WorkerGroup:
     def _submit_agreed(
         self, kind: CollectiveKind, what: str, nbytes: int, job: Callable[[], Waits], keeps: int = 0,
         dtype: DType = DType.UINT8, op: Op = Op.SUM, alike: str = "", after: Awaited | None = None,
-        moves: CollectiveKind | None = None,
+        moves: CollectiveKind | None = None, buffer: NodeBuffer | None = None,
     ) -> Pending:  # fmt: skip
         """Submit a job that begins once all members have said that they make the same call; `moves`: the collective
-        that it is on a machine with hosts and accelerators, if not `kind`."""
+        that it is on a machine with hosts and accelerators, if not `kind`; `buffer`: that which holds its result."""
         header = Header.of(kind, self._number(), what, nbytes, alike)._replace(dtype=dtype, op=op, keeps=keeps)
         members = self.node_ranks if kind is CollectiveKind.GATHER_ON_NODE else range(self.size)
 
@@ -267,6 +268,7 @@ class WorkerGroup:
             dtype.itemsize,
             is_ring=self.collective is Collective.RING,
             is_kept=bool(keeps),
+            buffer=0 if buffer is None else 1 + buffer.region.offset,
         )
         due = self._parts.shared.client.link.join(self._meeting, (joint,), what)
         work: Job = agreed

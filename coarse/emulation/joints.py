@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from coarse.emulation.envelope import NUMBER_BYTES, Submission
 from coarse.protocol.joint import CollectiveKind, Joint, Meeting, unpack_call
-from coarse.simulation.engine import Engine
+from coarse.simulation.engine import Action, Engine
 from coarse.simulation.sharded.chains import (
     Chain,
     Stream,
@@ -108,6 +108,8 @@ class _Group:
         self._num_submitted: Counter[int] = Counter()
         self._coming: dict[int, dict[int, Call]] = {}
         """Calls whose members have not all come, by number."""
+        self._storing: dict[int, list[Action]] = {}
+        """What waits for the node's buffers that are being stored into."""
         self._queues = {stream: PhaseQueue(engine, (meeting, stream)) for stream in Stream}
 
     def submit(self, worker: int, call: Call) -> None:
@@ -126,6 +128,9 @@ class _Group:
     def _begin(self, calls: dict[int, Call]) -> None:
         """All have come."""
         joints = [calls[worker].joint for worker in self._meeting.members]
+        if joints[0].kind is CollectiveKind.READ_PARTS and joints[0].buffer in self._storing:
+            self._storing[joints[0].buffer].append(partial(self._begin, calls))
+            return
         ended = partial(self._ended, calls)
         run_chain(self._queues, chain_of(joints, self._routes), "", "", ended)
 
@@ -135,7 +140,12 @@ class _Group:
         joint = calls[self._meeting.members[0]].joint
         if joint.is_kept:
             stored = store_on_host(self._routes, joint.nbytes * len(calls))
-            run_chain(self._queues, stored, "", "", lambda: None)
+            self._storing.setdefault(joint.buffer, [])
+            run_chain(self._queues, stored, "", "", partial(self._stored, joint.buffer))
+
+    def _stored(self, buffer: int) -> None:
+        for begin in self._storing.pop(buffer, ()):
+            begin()
 
     @cached_property
     def _all_reduces(self) -> "_RingsInPieces":

@@ -2,14 +2,14 @@
 
 [Note: whose compute] What a worker computes after it has waited for a unit belongs to that unit: a backward too whose
 parameters stayed since forward, and the loss to the last unit's forward. What it computes after the last reduction, the
-optimizer's step and the data, comes at the end. Of several workers that differ the slowest counts, for which the others
-wait at the next gather.
+optimizer's step and the data, comes at the end. Of several workers that differ the slowest counts between each two
+waits, since there the others wait for it.
 
 [Note: agreements] Live workers agree once a forward on what has changed, and replicas meet before each reduction. The
 simulator has neither: they are simulated alone, and added, for all wait for them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from statistics import fmean
@@ -63,13 +63,14 @@ def own_sharded_step(job: Job, logs: Sequence[Logged], iterations: Sequence[Iter
     for rows in zip(*by_worker, strict=False):
         near = len(routes.nodes[0])
         passes = [_Pass(log, row, len(workers), near) for log, row in zip(logs, rows, strict=True)]
-        if any(each.computed_s.keys() != passes[0].computed_s.keys() for each in passes):
+        if any(each.slots != passes[0].slots for each in passes):
             return "workers computed other units"
-        besides_s = _slowest_s(passes, _TAIL) + sum(_alone_s(routes, call) for call in passes[0].agreements)
+        computed_s = _slowest_s(passes)
+        besides_s = computed_s.get(_TAIL, 0.0) + sum(_alone_s(routes, call) for call in passes[0].agreements)
         for name, found in simulated.items():
             policy = ShardedPolicy(sharding=sharding if name == mode else SHARDINGS[name](), collective=collective)
-            found.append(simulate_sharded(ShardedJob(units=_units(passes), routes=routes, policy=policy)).iteration_s)
-            found[-1] += besides_s
+            asked = ShardedJob(units=_units(passes[0], computed_s), routes=routes, policy=policy)
+            found.append(simulate_sharded(asked).iteration_s + besides_s)
         emulated.append(fmean(row.end_s - row.begin_s for row in rows))
     if not emulated:
         return "there are too few iterations"
@@ -86,7 +87,9 @@ class _Pass:
         self.nbytes: dict[str, int] = {}
         """By unit, in forward order."""
         self.is_trained: dict[str, bool] = {}
-        self.computed_s: dict[_Slot, float] = {}
+        self.slots: list[_Slot] = []
+        self.computed_s: list[float] = []
+        """By wait: which unit computes after it, and for how long until the next."""
         self.agreements: list[Push] = []
         """Calls that are of no unit: see [Note: agreements]."""
         calls = [push for push in log.pushes if row.begin_s <= push.at_s < row.end_s]
@@ -120,7 +123,8 @@ class _Pass:
                 if name.startswith(f"{phase} of "):
                     slot = phase, name.removeprefix(f"{phase} of ")
             found = slot if slot is not None and number < last else _TAIL
-            self.computed_s[found] = self.computed_s.get(found, 0.0) + past.computed_s - waited.computed_s
+            self.slots.append(found)
+            self.computed_s.append(past.computed_s - waited.computed_s)
 
 
 def _alone_s(routes: SiteRoutes, call: Push) -> float:
@@ -133,20 +137,23 @@ def _alone_s(routes: SiteRoutes, call: Push) -> float:
     return engine.now_s
 
 
-def _slowest_s(passes: Sequence[_Pass], slot: _Slot) -> float:
-    return max(each.computed_s.get(slot, 0.0) for each in passes)
+def _slowest_s(passes: Sequence[_Pass]) -> dict[_Slot, float]:
+    """Return seconds of each unit's passes: between each two waits those of the slowest worker."""
+    found: dict[_Slot, float] = {}
+    for slot, *seconds in zip(passes[0].slots, *(each.computed_s for each in passes), strict=True):
+        found[slot] = found.get(slot, 0.0) + max(seconds)
+    return found
 
 
-def _units(passes: Sequence[_Pass]) -> tuple[Unit, ...]:
-    """Return units in forward order, with the slowest worker's times."""
-    first = passes[0]
+def _units(first: _Pass, computed_s: Mapping[_Slot, float]) -> tuple[Unit, ...]:
+    """Return units in forward order."""
     return tuple(
         Unit(
             name=name,
             trainable_nbytes=nbytes if first.is_trained.get(name) else 0,
             frozen_nbytes=0 if first.is_trained.get(name) else nbytes,
-            forward_s=_slowest_s(passes, (Phase.FORWARD_GATHER, name)),
-            backward_s=_slowest_s(passes, (Phase.BACKWARD_GATHER, name)),
+            forward_s=computed_s.get((Phase.FORWARD_GATHER, name), 0.0),
+            backward_s=computed_s.get((Phase.BACKWARD_GATHER, name), 0.0),
             is_of_root=name == _ROOT,
         )
         for name, nbytes in first.nbytes.items()

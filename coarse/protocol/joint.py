@@ -5,7 +5,7 @@ import enum
 import struct
 from typing import NamedTuple
 
-_HEAD = struct.Struct("<BBhQQH")
+_HEAD = struct.Struct("<BBhQQQH")
 _IS_RING, _IS_KEPT = 1, 2
 
 
@@ -55,13 +55,15 @@ class Joint(NamedTuple):
     """Whether bytes go from each member to the next as if there were no nodes, in place of rails and then within."""
     is_kept: bool = False
     """Whether the node's copy on the host holds the result afterwards."""
+    buffer: int = 0
+    """Which of the node's buffers holds it, where one does or will."""
     parts: tuple[int, ...] = ()
     """Of ALL_TO_ALL the bytes for each member."""
 
     def pack(self) -> bytes:
         """Return its bytes."""
         flags = self.is_ring * _IS_RING | self.is_kept * _IS_KEPT
-        head = _HEAD.pack(self.kind, flags, self.root, self.nbytes, self.itemsize, len(self.parts))
+        head = _HEAD.pack(self.kind, flags, self.root, self.nbytes, self.itemsize, self.buffer, len(self.parts))
         return head + struct.pack(f"<{len(self.parts)}Q", *self.parts)
 
 
@@ -94,7 +96,8 @@ def unpack_call(data: bytes) -> tuple[Meeting, Joint]:
     number, size = struct.unpack_from("<qH", data)
     members = struct.unpack_from(f"<{size}H", data, 10)
     at = 10 + 2 * size
-    kind, flags, root, nbytes, itemsize, num_parts = _HEAD.unpack_from(data, at)
+    kind, flags, root, nbytes, itemsize, buffer, num_parts = _HEAD.unpack_from(data, at)
     parts = struct.unpack_from(f"<{num_parts}Q", data, at + _HEAD.size)
-    joint = Joint(CollectiveKind(kind), nbytes, itemsize, root, bool(flags & _IS_RING), bool(flags & _IS_KEPT), parts)
+    is_ring, is_kept = bool(flags & _IS_RING), bool(flags & _IS_KEPT)
+    joint = Joint(CollectiveKind(kind), nbytes, itemsize, root, is_ring, is_kept, buffer, parts)
     return Meeting(members, number), joint

@@ -7,6 +7,10 @@ All GPUs do the same at the same time, so one timeline stands for all, and colle
 are: 1 gathers when it is needed, 2 gathers the next unit while one computes (FSDP's rate limiter, section 3.4.2 of its
 paper). Collectives of all GPUs run one after the other in the order in which they are asked for, as on NCCL's stream,
 so a gather that is asked for after a reduce-scatter waits for it (3.3.2): that is what backward's prefetch avoids.
+
+[Note: asking] The papers' systems ask for the next unit as soon as the limit lets them. FSDP2's hooks ask for it when
+the one before has come and begins to compute, and for the first of backward when forward has ended: so does its
+schedule.
 """
 
 from collections import deque
@@ -89,15 +93,26 @@ class _Iteration:
 
     def _ask(self) -> None:
         """Gather the next units, as far as the limit lets them."""
-        job, slots = self._job, self._slots
+        slots = self._slots
         while self._num_asked < len(slots) and not self._is_reduction_awaited:
             slot = slots[self._num_asked]
-            has_prefetch = job.backward_prefetch or not slot.is_backward
-            if self._num_asked - self._num_computed >= (job.in_flight_limit if has_prefetch else 1):
+            if not self._may_ask(slot):
                 return
             number, self._num_asked = self._num_asked, self._num_asked + 1
             self.report.most_in_flight = max(self.report.most_in_flight, self._num_asked - self._num_computed)
             self._gather(number, slot)
+
+    def _may_ask(self, slot: UnitPass) -> bool:
+        """Whether the limit, and see [Note: asking] its schedule, lets the next slot be gathered."""
+        job = self._job
+        limit = job.in_flight_limit if job.backward_prefetch or not slot.is_backward else 1
+        if self._num_asked - self._num_computed >= limit:
+            return False
+        if job.schedule is not Schedule.FSDP2 or self._num_asked == self._num_computed:
+            return True
+        is_first_of_backward = slot.is_backward and not self._slots[self._num_asked - 1].is_backward
+        num_begun = self._num_computed + self._is_computing
+        return not is_first_of_backward and self._num_asked < num_begun + limit - 1
 
     def _gather(self, number: int, slot: UnitPass) -> None:
         what = "backward gather" if slot.is_backward else "forward gather"
@@ -129,6 +144,7 @@ class _Iteration:
         self._is_computing = True
         slot = self._slots[number]
         begin_s = self._engine.now_s
+        self._ask()
         self._compute_times.begin([(begin_s + slot.compute_s, partial(self._computed, slot, begin_s))])
 
     def _computed(self, slot: UnitPass, begin_s: float) -> None:

@@ -56,7 +56,7 @@ class Transfers:
         begin = members.index(self.group.rank) * nbytes
         self.group.count_node_read(what, nbytes)
         own = kept.array[begin : begin + nbytes]
-        pending = self.group.gather_on_node(arrival.array, own, what=what, alike=alike, from_host=True)
+        pending = self.group.gather_on_node(arrival.array, own, what=what, alike=alike, kept=kept)
         return self._landed(pending, arrival, out, what)
 
     def read(self, out: torch.Tensor, kept: NodeBuffer, what: str) -> PendingWork:

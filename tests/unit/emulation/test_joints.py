@@ -96,6 +96,24 @@ def test_what_the_host_keeps_is_stored_after_the_gather_and_nobody_waits_for_it(
     assert [moved[str(12 + worker)] for worker in range(4)] == [16.0] * 4  # half of 32 bytes each
 
 
+def test_what_is_read_of_the_host_waits_until_it_has_been_stored_there():
+    run = Run()
+    run.calls(Joint(CollectiveKind.ALL_GATHER, 8, is_ring=False, is_kept=True, buffer=7))
+    gathered_s = FAR_S + 1 + NEAR_S + 2
+    for buffer in (7, 8):
+        other = Run()
+        for joint in (
+            Joint(CollectiveKind.ALL_GATHER, 8, is_ring=False, is_kept=True, buffer=7),
+            Joint(CollectiveKind.READ_PARTS, 8, buffer=buffer),
+        ):
+            for worker in range(4):
+                other.call(worker, joint, 0.0 if joint.is_kept else gathered_s)
+        other.model.advance(math.inf)
+        read_s = HOST_S + 1 + NEAR_S + 1
+        begin_s = gathered_s + HOST_S + 2 if buffer == 7 else gathered_s
+        assert other.ends_s[0][1] == pytest.approx(begin_s + read_s)
+
+
 def test_groups_of_the_same_members_and_of_some_of_them_are_apart():
     run, pair = Run(), Meeting((0, 2), 1)
     gather = Joint(CollectiveKind.ALL_GATHER, 8)

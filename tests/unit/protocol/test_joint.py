@@ -14,6 +14,7 @@ JOINTS = st.builds(
     root=st.integers(-1, 2**14),
     is_ring=st.booleans(),
     is_kept=st.booleans(),
+    buffer=NBYTES,
     parts=st.lists(NBYTES, max_size=64).map(tuple),
 )
 MEETINGS = st.builds(

@@ -53,11 +53,20 @@ ROOT = (replace(units(1)[0], name="embedding", is_of_root=True), *units(1))
 def test_as_fsdp2_has_it_the_root_stays_until_backward_has_ended_and_compute_waits_for_reductions():
     report = simulated(Fsdp(), of=ROOT, schedule=Schedule.FSDP2)
     assert spans(report, "forward gather") == [("root", 0, 1), ("u0", 1, 2)]
-    assert spans(report, "backward gather") == [("u0", 2, 3)]
-    assert spans(report, "compute") == [("embedding", 1, 2), ("u0", 2, 3), ("u0", 3, 5), ("embedding", 6, 8)]
-    assert spans(report, "reduce-scatter") == [("u0", 5, 6), ("root", 8, 9)]
-    assert report.iteration_s == 9
+    assert spans(report, "backward gather") == [("u0", 3, 4)]
+    assert spans(report, "compute") == [("embedding", 1, 2), ("u0", 2, 3), ("u0", 4, 6), ("embedding", 7, 9)]
+    assert spans(report, "reduce-scatter") == [("u0", 6, 7), ("root", 9, 10)]
+    assert report.iteration_s == 10
     assert simulated(Fsdp(), of=ROOT).iteration_s == 8  # a gather more, beside compute
+
+
+def test_fsdp2_asks_for_a_unit_when_the_one_before_has_come_and_for_the_first_of_backward_when_forward_has_ended():
+    report = simulated(Fsdp(), of=(*ROOT, *units(3)[1:]), schedule=Schedule.FSDP2)
+    computed = {name: begin for name, begin, _ in spans(report, "compute")[:4]}
+    asked = {name: begin for name, begin, _ in spans(report, "forward gather")}
+    assert [asked[each] for each in ("u0", "u1", "u2")] == [computed[each] for each in ("embedding", "u0", "u1")]
+    first, *_ = spans(report, "backward gather")
+    assert first[:2] == ("u2", report.forward_end_s)
 
 
 def test_buckets_of_gradients_are_none_of_fsdp2s():
