@@ -190,7 +190,7 @@ def iterations_of(logs: Sequence[Logged]) -> list[Iteration]:
     """
     stepped = [[push for push in log.pushes if log.steps_s[0] <= push.at_s <= log.steps_s[1]] for log in logs]
     later = [pushes[len(pushes) // 2 :] for pushes in stepped]
-    mark = _mark_of(stepped[0])
+    mark = _mark_of(stepped[0], is_sharded=bool(logs[0].options))
     rows = []
     for worker, log in enumerate(later):
         marks = [number for number, push in enumerate(log) if push.name == mark]
@@ -213,18 +213,18 @@ def iterations_of(logs: Sequence[Logged]) -> list[Iteration]:
     return rows
 
 
-def _mark_of(pushes: Sequence[Push]) -> str | None:
+def _mark_of(pushes: Sequence[Push], *, is_sharded: bool) -> str | None:
     """Return the name that an iteration begins with; None without pushes.
 
-    It is among those that are pushed most often in the later half, which may begin within an iteration, are summed, and
-    come after a wait, where any of them is and does. It was pushed before the others in the run.
+    It is among those that are pushed most often in the later half, which may begin within an iteration, are summed
+    where no model is sharded, and come after a wait, if any of them is and does. It came first in the run.
     """
     middle = len(pushes) // 2
     counts = Counter(push.name for push in pushes[middle:])
     after_wait = Counter(push.name for last, push in pairwise(pushes[middle:]) if push.waited_s > last.waited_s)
     most = max(counts.values(), default=0)
     often = [name for name, count in counts.items() if count >= max(most - 1, min(most, 2))]
-    summed = {push.name for push in pushes if push.is_summed}
+    summed = set() if is_sharded else {push.name for push in pushes if push.is_summed}
     often = [name for name in often if name in summed] or often
     first = [name for name in often if 2 * after_wait[name] > most] or often
     return next((push.name for push in pushes if push.name in first), None)

@@ -159,7 +159,7 @@ class EmulatedLink(DeviceLink):
         name = f"push {descriptor.name}" if descriptor is not None else self._numbered(what)
         is_point = any(joint.kind not in _WITHOUT_POINT for joint in joints)
         point = "wait" if descriptor is not None else f"wait {name}"
-        due = _Joined(self, point if is_point else None, len(joints))
+        due = _Joined(self, point if is_point else None, len(joints), is_alone=len(meeting.members) == 1)
         with self.worker_clock.own_work(name if is_point else None), self.lock:
             if descriptor is not None:
                 self.note(descriptor, is_workers=True)
@@ -319,8 +319,9 @@ class _Blocking:
 class _Joined:
     """Joint calls of this worker: the machine's time first, then what is done here, which all have begun by then."""
 
-    def __init__(self, link: EmulatedLink, point: str | None, num_calls: int) -> None:
-        """`point`: name of the point at which compute stops for it."""
+    def __init__(self, link: EmulatedLink, point: str | None, num_calls: int, *, is_alone: bool) -> None:
+        """`point`: name of the point at which compute stops for it. `is_alone`: nobody else takes part."""
+        self._is_alone = is_alone
         self._link = link
         self._point = point
         self._num_left = num_calls
@@ -339,7 +340,7 @@ class _Joined:
             return self._num_left == 0 or pending.failure is not None or bool(has_left)
 
         with link.worker_clock.own_work(self._point):
-            if self._point is not None:
+            if self._point is not None and not self._is_alone:
                 link.note_wait(self._point)
             link.wait_for(is_over, timeout_s, pending.what)
             with link.held():
