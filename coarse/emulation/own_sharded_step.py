@@ -65,6 +65,8 @@ def own_sharded_step(job: Job, logs: Sequence[Logged], iterations: Sequence[Iter
         passes = [_Pass(log, row, len(workers), near) for log, row in zip(logs, rows, strict=True)]
         if any(each.slots != passes[0].slots for each in passes):
             return "workers computed other units"
+        if not passes[0].nbytes:
+            return "nothing is gathered, since each worker holds the whole model"
         computed_s = _slowest_s(passes)
         besides_s = computed_s.get(_TAIL, 0.0) + sum(_alone_s(routes, call) for call in passes[0].agreements)
         for name, found in simulated.items():
