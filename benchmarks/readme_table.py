@@ -36,6 +36,7 @@ TF_PAGE = README.parent / "docs" / "tensorflow_benchmark.md"
 NAMES = (
     *("sync-2-2", "sync-4-2", "sync-4-2-bert", "step-2-2", "first-names-2-2", "idle-2-2"),
     *("simulator-speed", "emulation", "simulator", "policies", "degradation"),
+    *("emulated-training", "emulated-box"),
     *("wire", "throughput", "tf-step"),
 )
 _CONTENDERS = ("Gloo", "Open MPI", "coarse, copy", "coarse, device", "bare sum", "memcpy")
@@ -47,6 +48,8 @@ _COMMANDS = {
     "simulator-speed": "make bench-simulator",
     "emulation": "make bench-emulation",
     "simulator": "make bench-simulator-accuracy",
+    "emulated-training": "make bench-emulated-training",
+    "emulated-box": "make bench-emulated-box",
     "policies": "make bench-policies",
     "degradation": "make bench-degradation",
     "wire": "make bench-wire",

@@ -49,7 +49,7 @@ def test_the_file_in_the_page_states_the_defaults(tmp_path):
         if field.name not in ("routing", "launch", "pool", "strategy", "emulate")
     }
     defaults = Config().to_mapping()
-    given = ("partition", "device_capacity_bytes", "decision")
+    given = ("partition", "sharding", "device_capacity_bytes", "decision")
     assert {**stated, **dict.fromkeys(given)} == {**defaults, **dict.fromkeys(given)}
 
 
