@@ -9,6 +9,7 @@ frame, and the latency that a message of 8 bytes is measured to take before. Med
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
 import subprocess
@@ -76,6 +77,7 @@ def steps_s(mode: str, where: list[str], folder: Path) -> list[float]:
 
 def main() -> None:
     """Run all, print a table, and write benchmarks/results/emulated-box.json."""
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     rows: dict[str, Any] = {}
     latency = latency_us()
     for mode in MODES:

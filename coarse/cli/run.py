@@ -105,16 +105,11 @@ def run(
                 "COARSE_CONFIG": config_path, "COARSE_MODE": mode, "COARSE_POLICY": policy, "COARSE_STRATEGY": strategy,
                 "COARSE_EMULATE": emulate, "COARSE_SHARDING": shards,
             }  # fmt: skip
-            configured = _configured(chosen)
-            _require_one_network(configured, cluster)
-            if not module:
-                require_no_script(configured.mode, script)
-            strategy_of(configured)
+            configured = _configured(chosen, cluster, None if module else script)
             stated = chosen_partition(
                 configured.partition, workers, None if cluster else devices, configured.launch.devices
             )
-            if configured.emulate is not None:
-                _require_room(configured, stated)
+            _require_room(configured, stated)
             return TrainingRun(
                 script=script, is_module=module, arguments=tuple(arguments or ()), partition=stated, mode=mode,
                 policy=policy, sharding=shards, strategy=strategy, emulate=emulate,
@@ -125,9 +120,8 @@ def run(
             _run_in_modes(modes, mode, asked, requested, dry_run=dry_run, verbose=verbose)
         request, configured = requested(mode, asked, [mode or ""])
         stated, default_devices = configured.partition, configured.launch.devices
-        if "--help" in request.arguments and not dry_run:  # once, and not by each worker
-            program = ("-m", script) if module else (script,)
-            raise typer.Exit(subprocess.run([sys.executable, *program, *request.arguments], check=False).returncode)
+        if "--help" in request.arguments and not dry_run:
+            _show_help(("-m", script) if module else (script,), request.arguments)
         if cluster is None:
             raise typer.Exit(_run_here(request, _account_of(configured), dry_run=dry_run, verbose=verbose))
         per_node = devices or (default_devices if stated is None else None)
@@ -142,12 +136,18 @@ def _emulated(asked: Asked) -> str | None:
     return ", ".join(f"{key} = {json.dumps(value)}" for key, value in stated.items()) or None
 
 
+def _show_help(program: Sequence[str], arguments: Sequence[str]) -> NoReturn:
+    """Show a script's own help, once, and not by each worker."""
+    raise typer.Exit(subprocess.run([sys.executable, *program, *arguments], check=False).returncode)
+
+
 def _require_room(configured: Config, partition: str) -> None:
-    """ConfigError where the machine has no places for the ranks, before any of them starts."""
+    """ConfigError where the machine of an emulated job has no places for the ranks, before any of them starts."""
+    if configured.emulate is None:
+        return
     from coarse.emulation.modelled import modelled_cluster  # which loads the hardware's models, as no live run does
     from coarse.hardware.presets import machine_named
 
-    assert configured.emulate is not None
     table, machine = stated_partition(partition), machine_named(configured.emulate.machine)
     counts = table.num_workers, table.num_devices
     modelled_cluster(machine, configured.emulate, *counts, configured, strategy_of(configured))
@@ -237,7 +237,13 @@ def _run_in_cluster(nodes: ClusterRun, *, dry_run: bool, verbose: bool) -> None:
         raise typer.Exit(nodes.run())
 
 
-def _configured(chosen: Mapping[str, str | None]) -> Config:
-    """The configuration that every rank will read, with these variables; refuses what every rank would refuse later."""
+def _configured(chosen: Mapping[str, str | None], cluster: str | None, script: str | None) -> Config:
+    """The configuration that every rank will read, with these variables; refuses what every rank would refuse later.
+    `script`: the path of a file, if that is what runs."""
     exports = {name: value for name, value in chosen.items() if value is not None}
-    return load_config(None, {**environ_of_new_job(os.environ, STARTUP), **exports})
+    configured = load_config(None, {**environ_of_new_job(os.environ, STARTUP), **exports})
+    _require_one_network(configured, cluster)
+    if script is not None:
+        require_no_script(configured.mode, script)
+    strategy_of(configured)
+    return configured

@@ -15,6 +15,7 @@ from coarse.arrays import before_overwrite, state_array_of
 from coarse.client.states import DeviceStates, StateArray
 from coarse.session import current, is_initialized
 from coarse.torch.tensors import has_wire_type, tensor_of, wire_type_of
+from coarse.torch.touches import watch_touches
 
 _asking: WeakSet[torch.nn.Module] = WeakSet()
 """Modules that ask before they load a state dict."""
@@ -37,6 +38,8 @@ class DeviceState:
         self._own: dict[str, StateArray] = {}
         """Name of a tensor -> the array that this optimizer has for it."""
         self.move()
+        if is_initialized():
+            watch_touches(current().require_client())
         self._hooks = (
             optimizer.register_step_pre_hook(_ask),
             optimizer.register_step_post_hook(lambda *_: self.move()),

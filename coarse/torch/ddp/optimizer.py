@@ -29,7 +29,6 @@ from coarse.torch.device_state import DeviceState
 from coarse.torch.groups.process_sets import ProcessSet, global_process_set
 from coarse.torch.on_gpu import gpu_array_of, gpu_of, zeros_on_gpu
 from coarse.torch.tensors import NamedTensors, format_of, names_of, signature, torch_type_of
-from coarse.torch.touches import watch_touches
 
 if TYPE_CHECKING:  # it starts MPI, which only init() may
     from coarse.parallel.data.reducer import DualSync
@@ -143,7 +142,6 @@ class DistributedOptimizer(torch.optim.Optimizer):
             self._watch_new_parameters()
             if parameters_in_device_memory:
                 self._device_state = DeviceState(optimizer, self._names, self._prefix)
-                watch_touches(runtime.require_client())
         except BaseException:
             self.close()
             raise

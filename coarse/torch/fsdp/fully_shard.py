@@ -81,13 +81,11 @@ def fully_shard(
     """
     require_hooks()
     everyone = _joined(mesh)
-    mode = mode or current().config.sharding or "fsdp"
-    request = Request(mode, units, collective, cache, reads, quantised, account, mesh, fsdp2_options, sum, sum_top)
+    chosen = mode or current().config.sharding or "fsdp"
+    request = Request(chosen, units, collective, cache, reads, quantised, account, mesh, fsdp2_options, sum, sum_top)
     plan = settle(everyone, lambda: _planned(request, model))
     require_same(everyone, plan.statement(), "what is sharded")
-    link = current().require_client().link
-    link.note_mode(name_of(plan.sharding), collective=collective, **vars(plan.sharding))
-    tell_of_steps(link)
+    _tell_of(plan.sharding, collective)
     with noting_replaced(modules_of(model)):
         call = shard_groups().next_call(everyone.ranks)
         if plan.sharding.meets:
@@ -96,6 +94,13 @@ def fully_shard(
             part_of(plan.sharding.shards_by)(plan, call)
     _count_memory(model, account, fsdp2_options)
     return model
+
+
+def _tell_of(sharding: Sharding, collective: str) -> None:
+    """Tell an emulated job what it does, and of the optimizer's steps."""
+    link = current().require_client().link
+    link.note_mode(name_of(sharding), collective=collective, **vars(sharding))
+    tell_of_steps(link)
 
 
 def _planned(request: Request, model: nn.Module | Sequence[nn.Module]) -> Plan:

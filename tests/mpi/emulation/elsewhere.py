@@ -16,7 +16,7 @@ def by_mpi(_: Path) -> None:
     """Meet in MPI's own world, after a sleep that the slowest decides."""
     for _ in range(6):
         time.sleep(1.0 + coarse.rank())
-        MPI.COMM_WORLD.allreduce(1)
+        MPI.COMM_WORLD.Allreduce(np.ones(1), np.empty(1))
         coarse.push_pull(np.ones(8, np.float32), "a")
 
 

@@ -203,7 +203,7 @@ def test_who_waits_in_mpis_own_world_goes_on_with_the_last_that_has_come(tmp_pat
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     assert float(re.search("took (.*)", done.stdout)[1]) == pytest.approx(6 * 2.0, rel=1e-3)
-    assert "MPI.COMM_WORLD.allreduce (12 calls)" in done.stdout
+    assert "MPI.COMM_WORLD.Allreduce (12 calls)" in done.stdout
 
 
 def test_time_goes_on_without_a_worker_that_waits_elsewhere_and_its_line_is_named(tmp_path):
