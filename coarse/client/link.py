@@ -9,15 +9,17 @@ import contextlib
 import threading
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from coarse.client.protocol import ClientProtocol, ToDevice
 from coarse.errors import CoarseError, DeadRankError, StallError
 from coarse.protocol.clock import Clock
-from coarse.protocol.joint import Joint, Meeting
 from coarse.protocol.plan import Placement
 from coarse.protocol.records import Descriptor, Died, Record
 from coarse.transport.mailbox import Mailbox
+
+if TYPE_CHECKING:  # an idle device has no use for it
+    from coarse.protocol.joint import Joint, Meeting
 
 
 class Flight(Protocol):
@@ -271,7 +273,7 @@ class DeviceLink:
                     self._arrived.notify()  # one takes the place at the doorbell
 
     def join(
-        self, meeting: Meeting, joints: Sequence[Joint], what: str, descriptor: Descriptor | None = None
+        self, meeting: "Meeting", joints: "Sequence[Joint]", what: str, descriptor: Descriptor | None = None
     ) -> Due | None:
         """Tell of calls that this worker makes now with others, in the thread that makes them.
 

@@ -105,7 +105,7 @@ class Block(nn.Module):
 
 
 def trained(mode: str) -> dict[str, object]:
-    """Four steps of a model, under DDP or in a sharded mode."""
+    """Ten steps of a model, under DDP or in a sharded mode."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(16, 64), *(Block(64) for _ in range(3)), nn.Linear(64, 4))
     used = model
@@ -115,7 +115,7 @@ def trained(mode: str) -> dict[str, object]:
         ct.fully_shard(model, mode=mode, units=[Block])
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     losses = []
-    for step in range(6):
+    for step in range(10):
         torch.manual_seed(10 * step + coarse.rank())
         optimizer.zero_grad()
         loss = used(torch.randn(8, 16)).square().mean()

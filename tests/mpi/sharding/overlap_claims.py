@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from torch import Tensor, nn
 
+from coarse.client.link import Due
 from coarse.collectives.progress import Job, Pending, ProgressThread, Waits
 from tests.mpi.sharding.runs import started
 from tests.support.references import NUM_BLOCKS, Net, Run
@@ -88,10 +89,11 @@ def witness() -> Iterator[Witness]:
     found, submit = Witness(), ProgressThread.submit
 
     def submit_witnessed(
-        thread: ProgressThread, lane: Hashable, job: Job, what: str, members: Collection[int] | None = None
-    ) -> Pending:
+        thread: ProgressThread, lane: Hashable, job: Job, what: str, members: Collection[int] | None = None,
+        due: Due | None = None,
+    ) -> Pending:  # fmt: skip
         found.note(what, "submitted")
-        return submit(thread, lane, lambda: found.witnessed(job, what), what, members)
+        return submit(thread, lane, lambda: found.witnessed(job, what), what, members, due)
 
     ProgressThread.submit = submit_witnessed  # type: ignore[method-assign]
     try:
