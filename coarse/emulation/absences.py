@@ -18,14 +18,12 @@ from types import FrameType
 
 from coarse.emulation.fabric import Absence
 from coarse.emulation.horizon import Horizon
-from coarse.protocol.clock import WallClock
+from coarse.protocol.clock import WallClock, cpu_clock_of
 
 _STILL_S, _GLANCE_S = 2.0, 0.1
 _BUSY_SHARE = 0.05
 """CPU seconds for each that passes, below which a process does nothing but wait."""
 _ANSWER_S = 0.5
-_PROCESS_CLOCK = 2
-"""CPUCLOCK_SCHED of Linux: see clock_getcpuclockid(3)."""
 _LIBRARIES = (
     str(Path(__file__).parents[1]), str(Path(__file__).parents[2] / "tf_strategy"), "/site-packages/",
     sysconfig.get_paths()["stdlib"], "<frozen", "<string>",
@@ -133,7 +131,7 @@ class Absences:
 
     def _cpu_s(self, worker: int) -> float:
         with contextlib.suppress(OSError):
-            return time.clock_gettime((~self._process_ids[worker] << 3) | _PROCESS_CLOCK)
+            return time.clock_gettime(cpu_clock_of(self._process_ids[worker]))
         return 0.0
 
     def _wants_a_core(self, worker: int) -> bool:

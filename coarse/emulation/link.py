@@ -49,6 +49,10 @@ class WorkerClock:
         """See Clock."""
         return self._box.now_s + (self._compute.peek() if self._stretches.given is None else 0.0)
 
+    def times(self) -> tuple[float, float, float, float]:
+        """Return now, what was computed and waited by now, and when the last wait ended."""
+        return self.now_s(), self.computed_s, self.waited_s, self.left_s
+
     @property
     def is_within(self) -> bool:
         """Return whether coarse is at work, and no compute counts."""
@@ -127,11 +131,10 @@ class EmulatedLink(DeviceLink):
 
     def note(self, descriptor: Descriptor, *, is_workers: bool) -> None:
         """Something begins that devices, or the workers, sum."""
-        clock = self.worker_clock
         self._log.note(
             Push(
-                clock.now_s(), clock.computed_s, clock.waited_s, clock.left_s, descriptor.name,
-                descriptor.num_elements, descriptor.dtype, descriptor.op, is_workers,
+                *self.worker_clock.times(), descriptor.name, descriptor.num_elements, descriptor.dtype, descriptor.op,
+                is_workers,
             )
         )  # fmt: skip
 
@@ -194,12 +197,10 @@ class EmulatedLink(DeviceLink):
             yield
 
     def _note_calls(self, name: str, joints: Sequence[Joint], members: tuple[int, ...]) -> None:
-        clock = self.worker_clock
         for joint in joints:
             if joint.kind is CollectiveKind.MEET:
                 continue
-            times = clock.now_s(), clock.computed_s, clock.waited_s, clock.left_s
-            self._log.note(Push.of_call(*times, name, joint, members))
+            self._log.note(Push.of_call(*self.worker_clock.times(), name, joint, members))
 
     def charge_touches(self, device: int) -> None:
         """Have loads and stores of a device's memory take their time, of which compute hides what it can."""
@@ -272,11 +273,7 @@ class EmulatedLink(DeviceLink):
 
     def begin_run(self) -> None:
         """Begin emulated time anew with all other workers."""
-        met: list[float] = []
-        with self.lock:
-            self._box.spend(FabricPort.RUN, 0, self.protocol.client, 0, met.append)
-            self.ring_bells()
-        self.wait_for(lambda: bool(met), None, "the other workers")
+        self._spend(FabricPort.RUN, "the other workers")
         self._box.begin_run()
         self.worker_clock.begin_run()
 
@@ -284,13 +281,13 @@ class EmulatedLink(DeviceLink):
         """Return once all that has happened by this worker's clock is here."""
         self._spend(FabricPort.TIMER)
 
-    def _spend(self, way: FabricPort) -> None:
-        """Return once the fabric has answered."""
+    def _spend(self, way: FabricPort, whom: str = "the emulated machine") -> None:
+        """Return once the fabric has answered; `whom` is waited for."""
         here: list[float] = []
         with self.lock:
             self._box.spend(way, 0, self.protocol.client, 0, here.append)
             self.ring_bells()
-        self.wait_for(lambda: bool(here), None, "the emulated machine")
+        self.wait_for(lambda: bool(here), None, whom)
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:

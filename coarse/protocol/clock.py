@@ -13,6 +13,15 @@ def replace_sleep(sleep: Callable[[float], None]) -> None:
     time.sleep = sleep  # type: ignore[assignment]
 
 
+_PROCESS_SCHEDULED_CLOCK = 2
+"""CPUCLOCK_SCHED of Linux: what clock_getcpuclockid(3) asks for."""
+
+
+def cpu_clock_of(process_id: int) -> int:
+    """Return the clock of the CPU time that all threads of a process have used, as clock_getcpuclockid(3) makes it."""
+    return (~process_id << 3) | _PROCESS_SCHEDULED_CLOCK
+
+
 class Clock(Protocol):
     """Anything that tells the time in seconds from a start of its own."""
 
