@@ -26,7 +26,7 @@ from benchmarks.provenance import provenance
 from benchmarks.rendering import print_table, write_json
 
 NAME = "emulated-box"
-MODES = ("coarse", "allreduce", "fsdp", "hybrid", "zeropp", "fcdp")
+MODES = ("coarse", "allreduce", "fsdp", "hybrid", "zeropp", "fcdp", "odc")
 RATE_MBIT = 100.0
 COMPUTE_S = 0.5
 """Of each step: a fifth of it and more."""

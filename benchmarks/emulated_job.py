@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # so that the script runs from any folder
 
 import torch
 from torch import Tensor, nn

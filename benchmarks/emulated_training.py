@@ -33,7 +33,7 @@ NAME = "emulated-training"
 MACHINES = {"cxl-cz120": 1, "aws-p3": 2, "fcdp-a40-10gbe": 2}
 """Nodes of each; mode dense has one."""
 MODELS = ("gpt", "cnn")
-MODES = ("coarse", "coarse ring", "dense", "allreduce", "fsdp", "hybrid", "zeropp", "fcdp")
+MODES = ("coarse", "coarse ring", "dense", "allreduce", "fsdp", "hybrid", "zeropp", "fcdp", "odc")
 WORKERS = (2, 4)
 STEPS = 14
 MOST_OF_MEAN, MOST_OF_ONE, MOST_UNDER_LOAD, MOST_OF_LIVE = 0.05, 0.10, 0.06, 3.0

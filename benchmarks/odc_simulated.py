@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from coarse.odc.layout import EVERYTHING, OdcDeclaration, OdcUnit
-from coarse.odc.simulation.machines import Microbatch, OdcRates, SimulatedOdc
+from coarse.odc.simulation.machines import Microbatch, SimulatedOdc
+from coarse.odc.simulation.sites import bare_site
 from coarse.parallel.packing.costs import Cost
 from coarse.parallel.packing.plans import MinibatchPlan
 from coarse.parallel.packing.sampler import Sampling
@@ -84,7 +85,8 @@ class Job:
             [[Microbatch(forward * seconds, backward * seconds) for seconds in own] for own in minibatch]
             for minibatch in costs
         ]
-        run = SimulatedOdc(placement, declaration, OdcRates(node_bytes_per_s=self.node_bytes_per_s)).run(work)
+        site = bare_site(placement, node_bytes_per_s=self.node_bytes_per_s)
+        run = SimulatedOdc(placement, declaration, site).run(work)
         return run.ended_s[-1], run.idle_share
 
     def fsdp_s(

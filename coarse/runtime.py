@@ -199,7 +199,11 @@ class LiveParts:
 
     def transport(self, at: Opening, share: NodeShare) -> DeviceTransport:
         """This device's way to the others."""
-        return MpiTransport(at.devices, at.ranks_of_devices) if share.carrier is None else share.carrier.transport()
+        if share.carrier is not None:
+            return share.carrier.transport()
+        nodes = at.placement.device_nodes
+        near = frozenset(device for device, node in enumerate(nodes) if node == nodes[at.require_device()])
+        return MpiTransport(at.devices, at.ranks_of_devices, near)
 
     def carrier(self, at: Opening) -> Carrier | None:
         """What carries devices' messages to one another; None where that is MPI, or they send none."""

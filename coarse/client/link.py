@@ -288,6 +288,26 @@ class DeviceLink:
         """
         return None
 
+    def own_work(self, point: str | None = None) -> AbstractContextManager[None]:
+        """Return a context within which what runs is coarse's own, and no compute of an emulated job's worker.
+
+        `point` is a name of the point at which its compute stops.
+        """
+        return contextlib.nullcontext()
+
+    def spend(self, feature: str, steps: Sequence[object], sizes: object) -> None:
+        """Wait, in an emulated job, as long as steps of a feature's worker take by its costs, with their sizes."""
+
+    def note_sizes(self, model: int, sizes_of: Callable[[int], object]) -> None:
+        """Note (device) -> the sizes by which costs of records of a model are counted that it is told, by number."""
+
+    def note_wait(self, point: str) -> None:
+        """Note that a wait begins which an emulated job's account tells apart."""
+
+    def note_end(self, what: str, members: tuple[int, ...]) -> None:
+        """Note that what these workers repeat has ended here, and that a wait for all begins, for an emulated job's
+        account."""
+
     def note_mode(self, name: str, **options: object) -> None:
         """Note the mode in which groups of workers do something, for an emulated job's account."""
 

@@ -146,13 +146,12 @@ class KeyPlaces:
         """The device that a client's region of the key lies on."""
         return self._devices[key, client]
 
-    def nbytes(self, key: int, shard: int) -> int:
-        """Bytes of one shard in the current epoch."""
+    def nbytes(self, key: int, first: int, last: int) -> int:
+        """Bytes of shards [first, last) in the current epoch."""
         descriptor = self._descriptors[key]
         itemsize = DType(descriptor.dtype).itemsize
         plan = self._placement.plan_of(descriptor.tensor(key), self._facts)
-        begin, end = plan.bounds(shard, shard + 1)
-        return (end - begin) * itemsize
+        return plan.nbytes(first, last, itemsize)
 
     def _note_facts(self, epoch: int, client: int, facts: Facts) -> None:
         if epoch <= self._epoch:

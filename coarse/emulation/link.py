@@ -21,9 +21,11 @@ from coarse.emulation.envelope import FabricPort
 from coarse.emulation.mailbox import EmulatedMailbox
 from coarse.errors import StallError, UnsupportedError
 from coarse.protocol.clock import Clock
+from coarse.protocol.costs import Way, cost_of
+from coarse.protocol.features import costs_of
 from coarse.protocol.joint import ANYBODY, COMM_WORLD, CollectiveKind, Joint, Meeting
 from coarse.protocol.plan import Placement
-from coarse.protocol.records import Descriptor
+from coarse.protocol.records import Descriptor, Record
 
 _WITHOUT_POINT = (CollectiveKind.BARRIER, CollectiveKind.MEET)
 """Kinds of calls at which compute has no point that a file of its times would know: other modes do without them."""
@@ -40,7 +42,7 @@ class WorkerClock:
         self._stretches = stretches
         self.pace = 1.0 / compute.scale if stretches.given is None else 0.0
         """Emulated seconds of compute for each that passes here."""
-        self._depth = 0
+        self._depth = self._num_waits = 0
         self.computed_s = self.waited_s = self.left_s = 0.0
         self.on_stretch: Callable[[float], None] | None = None
         """Told of each stretch of compute that has ended, with its begin."""
@@ -95,11 +97,14 @@ class WorkerClock:
         """Within, this worker waits: the time that passes is no compute, and exposed."""
         with self.own_work("wait"):
             began_s = self._box.now_s
+            self._num_waits += 1
             try:
                 yield
             finally:
-                self.left_s = self._box.now_s
-                self.waited_s += self.left_s - began_s
+                self._num_waits -= 1
+                if not self._num_waits:  # else it is a part of another wait
+                    self.left_s = self._box.now_s
+                    self.waited_s += self.left_s - began_s
 
 
 class EmulatedLink(DeviceLink):
@@ -126,6 +131,9 @@ class EmulatedLink(DeviceLink):
         self._is_held = False
         self._num_calls: Counter[str] = Counter()
         """Joint calls since the optimizer's last step, by what they are."""
+        self._sizes_of: dict[int, Callable[[int], object]] = {}
+        """By number of a model (device) -> sizes of what it is told."""
+        box.sizes_of = self._sizes_for
         self._own_threads: set[threading.Thread] = set()
         """Threads that work for coarse alone: these have no emulated time."""
 
@@ -231,6 +239,37 @@ class EmulatedLink(DeviceLink):
     def note_wait(self, point: str) -> None:
         """A wait for joint calls begins."""
         self._log.note_wait(Waited(self.worker_clock.now_s(), self.worker_clock.computed_s, point))
+
+    def own_work(self, point: str | None = None) -> contextlib.AbstractContextManager[None]:
+        """See DeviceLink."""
+        return self.worker_clock.own_work(point)
+
+    def spend(self, feature: str, steps: Sequence[object], sizes: object) -> None:
+        """See DeviceLink: all begin now, and each device's port sends one thing after the other."""
+        costs = [cost_of(costs_of(feature), step, sizes) for step in steps]
+        ended: list[float] = []
+        with self.worker_clock.waiting():
+            with self.lock:
+                for cost in costs:
+                    assert cost.way is Way.PULLS, f"a worker's step that costs {cost}"
+                    client = self.protocol.client
+                    self._box.spend(FabricPort.PULL, cost.amount, cost.device, client, ended.append)
+                self.ring_bells()
+            self.wait_for(lambda: len(ended) == len(costs), None, f"{costs} to pass")
+
+    def note_sizes(self, model: int, sizes_of: Callable[[int], object]) -> None:
+        """See DeviceLink."""
+        self._sizes_of[model] = sizes_of
+
+    def note_end(self, what: str, members: tuple[int, ...]) -> None:
+        """See DeviceLink."""
+        with self.worker_clock.own_work():
+            self._log.note(Push.of_call(*self.worker_clock.times(), what, Joint(CollectiveKind.MEET), members))
+            self.note_wait(what)
+
+    def _sizes_for(self, record: Record, endpoint: int) -> object:
+        sizes_of = self._sizes_of.get(getattr(record, "model", -1))
+        return None if sizes_of is None else sizes_of(endpoint - self._placement.num_clients)
 
     def note_mode(self, name: str, **options: object) -> None:
         """See DeviceLink: a sharded mode says more than the backend that it uses besides."""

@@ -31,6 +31,7 @@ from coarse.hardware.machine import Machine
 from coarse.hardware.presets import machine_named
 from coarse.protocol.clock import WallClock, replace_sleep
 from coarse.protocol.config import Config, EmulateSettings
+from coarse.protocol.features import part_of
 from coarse.protocol.partition import PartitionTable
 from coarse.protocol.place import GpuMemory
 from coarse.protocol.plan import Facts, Placement
@@ -41,6 +42,7 @@ from coarse.simulation.cluster import ModelledCluster
 from coarse.simulation.job import Job
 from coarse.strategy.named import BUILT_IN
 from coarse.strategy.rounds import Round
+from coarse.strategy.sharding import SHARDINGS
 from coarse.strategy.strategy import Strategy
 from coarse.transport.agreement import made_by_all
 from coarse.transport.comm_world import wait_within
@@ -182,6 +184,10 @@ class TrainingParts(EmulatedParts):
 
     def _own_step(self, mode: str, logs: Sequence[Logged], iterations: Sequence[Iteration]) -> OwnStep | str:
         """The last iterations, simulated; or why not."""
+        sharding = SHARDINGS.get(logs[0].mode)
+        if sharding is not None and sharding.replays_by:
+            replayed: OwnStep | str = part_of(sharding.replays_by)(self.job, logs, iterations)
+            return replayed
         if logs[0].options and all(push.kind for row in iterations for push in row.pushes):
             return own_sharded_step(self.job, logs, iterations)
         if mode not in BUILT_IN:

@@ -13,17 +13,23 @@ from collections.abc import Callable, Iterator
 from coarse.emulation.envelope import NUMBER_BYTES, FabricDelivery, FabricPort, KeyPlaces, Submission, unpack_delivery
 from coarse.emulation.failure import fabric_error
 from coarse.emulation.horizon import Word, signed
-from coarse.errors import UnsupportedError
 from coarse.protocol.codec import decode, encode, feature_of, is_of_feature
+from coarse.protocol.costs import Cost, Way, cost_of
+from coarse.protocol.features import costs_of
 from coarse.protocol.joint import Joint, Meeting, pack_call
 from coarse.protocol.plan import Placement
 from coarse.protocol.records import Died, Push, Ready, Record
+from coarse.proxy.costs import RECORD_COSTS, Told
 from coarse.transport.mailbox import Mailbox
 
 Then = Callable[[float], None]
 """(emulated time at which something is over)"""
 _TAKEN, _BOUND = 1, 2
 """Word offsets within an endpoint's status block, beside its asleep mark: see horizon.py."""
+
+
+def _no_sizes(_: Record, __: int) -> None:
+    """Sizes of records that cost nothing."""
 
 
 class EmulatedMailbox(Mailbox):
@@ -66,6 +72,8 @@ class EmulatedMailbox(Mailbox):
         self._num_spent = 0
         self.on_message: Callable[[FabricDelivery], None] | None = None
         """Takes what another device has sent."""
+        self.sizes_of: Callable[[Record, int], object] = _no_sizes
+        """(feature's record, endpoint that it is for) -> the sizes that its costs want."""
 
     def watch_fabric(self, process_id: int, rank: int) -> None:
         """Let every wait end with FabricError, in the name of a rank, once the fabric process has ended."""
@@ -75,28 +83,36 @@ class EmulatedMailbox(Mailbox):
     # --- sending
 
     def send(self, peer: int, record: Record) -> None:
-        """See Mailbox.send; shards that are announced travel one by one, from and to where the key lies. A death is
-        told at once, past the fabric: time may stand still for it."""
-        if isinstance(record, Push) and record.present:
-            client, device = record.client, self.places.device(record.key, record.client)
-            for shard in range(record.first, record.last):
-                one = record._replace(first=shard, last=shard + 1)
-                self._submit_shard(FabricPort.PUSH, client, device, peer, record.key, shard, encode(one))
-        elif isinstance(record, Ready):
-            device = self.places.device(record.key, peer)
-            for shard in range(record.first, record.last):
-                one_ready = record._replace(first=shard, last=shard + 1)
-                self._submit_shard(FabricPort.PULL, device, peer, peer, record.key, shard, encode(one_ready))
-        elif isinstance(record, Died):
+        """See Mailbox.send; a record is there once the bytes that it announces are, and shards travel one by one. A
+        death is told at once, past the fabric: time may stand still for it.
+
+        Raises:
+            UnsupportedError: no cost is stated of the record.
+        """
+        if isinstance(record, Died):
             super().send(peer, record)
         elif is_of_feature(record):
-            raise UnsupportedError(
-                f"emulation has no costs for {type(record).__name__} of the feature {feature_of(record)!r}: its time "
-                "would be missing from the result; leave out --machine, or predict the mode (coarse predict --modes)"
-            )
+            cost = cost_of(costs_of(feature_of(record)), record, self.sizes_of(record, peer))
+            self._submit_cost(cost, peer, record, 0)
+        elif isinstance(record, Ready) or (isinstance(record, Push) and record.present):
+            told = Told(self.places, peer if isinstance(record, Ready) else record.client)
+            priority = self.places.descriptor(record.key).priority
+            for shard in range(record.first, record.last):
+                one = record._replace(first=shard, last=shard + 1)
+                self._submit_cost(cost_of(RECORD_COSTS, one, told), peer, one, priority)
         else:
             self.places.note(record, peer)
-            self._submit(FabricPort.RECORD, 0, 0, 0, peer, encode(record))
+            self._submit_cost(cost_of(RECORD_COSTS, record, Told(self.places, self.endpoint)), peer, record, 0)
+
+    def _submit_cost(self, cost: Cost, peer: int, record: Record, priority: int) -> None:
+        way, source, target = FabricPort.RECORD, 0, 0
+        if cost.way is Way.PUSHES:
+            way, source, target = FabricPort.PUSH, self.endpoint, cost.device
+        elif cost.way is Way.PULLS:
+            way, source, target = FabricPort.PULL, cost.device, peer
+        else:
+            assert cost.way is Way.NOTHING, f"a record that costs {cost}"
+        self._submit(way, cost.amount, source, target, peer, encode(record), priority)
 
     def send_to_all(self, record: Record) -> None:
         """See Mailbox.send_to_all; the fabric is nobody to tell."""
@@ -141,12 +157,6 @@ class EmulatedMailbox(Mailbox):
         begin_s = self.at_s() if at_s is None else at_s
         submission = Submission(begin_s, nbytes, source, target, endpoint, way, priority, frame)
         self.post(self._fabric, submission.pack())
-
-    def _submit_shard(
-        self, way: FabricPort, source: int, target: int, endpoint: int, key: int, shard: int, frame: bytes
-    ) -> None:
-        nbytes, priority = self.places.nbytes(key, shard), self.places.descriptor(key).priority
-        self._submit(way, nbytes, source, target, endpoint, frame, priority)
 
     # --- emulated time
 

@@ -10,6 +10,7 @@ import numpy as np
 from mpi4py import MPI
 
 from coarse.client.client import Client
+from coarse.emulation.device import EmulatedService
 from coarse.emulation.fabric import FabricReport
 from coarse.emulation.fabric_child import FabricChild
 from coarse.emulation.mailbox import EmulatedMailbox
@@ -142,7 +143,7 @@ class EmulatedParts(LiveParts):
     def service(self, at: Opening, protocol: ProxyProtocol, mailbox: Mailbox, share: NodeShare) -> ProxyService:
         """See LiveParts: sums and chunks take as long as the links and the adder's rate say."""
         assert isinstance(mailbox, EmulatedMailbox)
-        return ProxyService(
+        return EmulatedService(
             protocol,
             at.placement,
             mailbox,

@@ -7,6 +7,7 @@ a chunk that is to be added, when the device's adder has added it.
 import struct
 from collections import deque
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import NamedTuple
 
@@ -33,8 +34,7 @@ class _Message(NamedTuple):
 class EmulatedTransport:
     """See DeviceTransport: one device's messages to the others."""
 
-    carries_features = False
-    """Features' instructions have no emulated times yet."""
+    carries_features = True
 
     def __init__(self, carrier: DeviceTransport, proxy: ProxyProtocol, box: EmulatedMailbox) -> None:
         """`carrier` moves the bytes; `proxy` says which chunks are added."""
@@ -51,6 +51,8 @@ class EmulatedTransport:
         """Messages whose token has come, and when they arrived in emulated time; those times are held."""
         self._ready: deque[tuple[float, Arrival]] = deque()
         """Messages to be handed on, and when; those times are held."""
+        self._charged: int | None = None
+        """Bytes of the message that is being sent, where its costs say them."""
         box.on_message = self._on_token
 
     def send(self, device: int, tag: int, payload: np.ndarray) -> None:
@@ -60,9 +62,20 @@ class EmulatedTransport:
         if tag == Tag.RING:
             nbytes -= RING_HEADER_BYTES
             priority = box.places.descriptor(_header(payload).key).priority
+        elif self._charged is not None:
+            nbytes = self._charged
         number = self._num_sent[device] = self._num_sent.get(device, -1) + 1
         endpoint = self._first_device + device
         box.send_message(nbytes, self._proxy.device, device, endpoint, _NUMBER.pack(number), priority)
+
+    @contextmanager
+    def charging(self, nbytes: int) -> Iterator[None]:
+        """Within, a message takes the time of so many bytes: what a table of costs says of it, without its head."""
+        self._charged = nbytes
+        try:
+            yield
+        finally:
+            self._charged = None
 
     def poll(self) -> Iterator[Arrival]:
         """See DeviceTransport: what is done with a message begins at its emulated time."""

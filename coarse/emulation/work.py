@@ -5,8 +5,10 @@ from functools import partial
 
 from coarse.emulation.envelope import FabricPort
 from coarse.emulation.mailbox import EmulatedMailbox, Then
+from coarse.protocol.costs import cost_of
+from coarse.proxy.costs import INSTRUCTION_COSTS
 from coarse.proxy.device import ReduceWork
-from coarse.proxy.instructions import Reduce, added_bytes
+from coarse.proxy.instructions import Reduce
 from coarse.proxy.reduce_run import Add, Move, ReduceRun
 
 
@@ -25,7 +27,7 @@ class EmulatedWork:
             run = ReduceRun(self._device, work)
             self._follow(work, run, run.begin(), self._box.at_s())
         else:
-            self._add(added_bytes(work), partial(self._end, work), self._box.at_s())
+            self._add(cost_of(INSTRUCTION_COSTS, work, 0).amount, partial(self._end, work), self._box.at_s())
 
     def take(self) -> ReduceWork | None:
         """See Work."""

@@ -137,8 +137,8 @@ class OdcLayout:
     def __init__(self, declaration: OdcDeclaration, placement: Placement) -> None:
         self.declaration = declaration
         self.members = declaration.members
-        self._nodes = placement.client_nodes
-        self._proxies = placement.local_proxies
+        self._nodes = placement.cluster.worker_nodes
+        self._proxies = placement.cluster.local_devices
         self._position = {member: place for place, member in enumerate(self.members)}
         nodes = {self._nodes[member] for member in self.members}
         self._near = {node: tuple(one for one in self.members if self._nodes[one] == node) for node in nodes}
@@ -268,6 +268,13 @@ class OdcLayout:
             publications=publications, sums=sums, slots=slots, landings=landings, copies=copies,
             partial_sums=partial_sums, nbytes=max(cut.end, _ALIGNMENT),
         )  # fmt: skip
+
+
+class OdcSizes(NamedTuple):
+    """Sizes that costs want: of records that a device is told, and of steps that it carries out."""
+
+    layout: OdcLayout
+    device: int
 
 
 class _Cut:

@@ -1,7 +1,8 @@
 # Pure: no MPI, threads, clock or environment.
-"""What on-demand communication asks of a device's driver, beside records to be sent.
+"""What on-demand communication asks of a device's driver, beside records to be sent, and what a worker copies.
 
-Steps are carried out in order. What OdcAdd found is handed to `DeviceOdc.on_found`, and OdcDone to `DeviceOdc.on_done`.
+A device's steps are carried out in order. What OdcAdd found is handed to `DeviceOdc.on_found`, and OdcDone
+to `DeviceOdc.on_done`.
 """
 
 from typing import NamedTuple
@@ -103,6 +104,21 @@ class OdcMark(NamedTuple):
     unit: int
     target: Spot
     found: tuple[Found, ...]
+
+
+class OdcRead(NamedTuple):
+    """A worker copies shards of a unit out of one device's memory."""
+
+    unit: int
+    device: int
+    num_shards: int
+
+
+class OdcTake(NamedTuple):
+    """A worker reads its own sums of a unit."""
+
+    unit: int
+    device: int
 
 
 OdcStep = OdcAdd | OdcAddInOrder | OdcDone | OdcSetAside | OdcSend | OdcStore | OdcMerge | OdcMark

@@ -1,20 +1,25 @@
-"""Costs of a feature's instructions to its device, in bytes over a way or elements at a processor.
+"""Costs of records, of a device's instructions and of a worker's steps: bytes over a way, elements at a processor.
 
-A feature's table stands where its spec says (`FeatureSpec.costs`), and drivers that keep modelled time read it: each
-turns amounts into seconds by the rates of its machine. Records themselves cost what the kernel's do.
+The kernel's table is coarse.proxy.costs, and a feature's stands where its spec says (`FeatureSpec.costs`). Drivers that
+keep modelled time, simulated and emulated ones, read them: each turns amounts into seconds by the rates of its machine.
+A record costs its sender what the bytes take that it announces, and is there once they are.
 """
 
 import enum
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from coarse.errors import CoarseError
+from coarse.errors import UnsupportedError
 
 
 class Way(enum.StrEnum):
     """Resource that is kept busy."""
 
     NOTHING = "nothing"
+    PUSHES = "pushes"
+    """Bytes from a worker to a device of its node."""
+    PULLS = "pulls"
+    """Bytes from a device to a worker of its node."""
     ADDS = "adds"
     """Bytes that the device adds, or copies within its memory: its adder's rate."""
     COPIES = "copies"
@@ -34,25 +39,34 @@ class Cost(NamedTuple):
 
     way: Way
     amount: int
+    device: int = -1
+    """Memory device that is pushed to or pulled from."""
+    fetched: tuple[tuple[int, int], ...] = ()
+    """(device, bytes) that a device reads from others' memory before."""
 
 
 FREE = Cost(Way.NOTHING, 0)
 Costs = Mapping[type, Callable[[Any, Any], Cost]]
-"""Function that returns a cost, by class of an instruction: of one, with its feature's sizes (declaration, model)."""
+"""Function that returns a cost, by class of a record, instruction or step: of one, with the sizes that its table
+wants."""
 
 
 def free(_: object, __: object) -> Cost:
-    """Cost of an instruction that moves and computes nothing worth counting."""
+    """Cost of what moves and computes nothing worth counting."""
     return FREE
 
 
-def cost_of(costs: Costs, instruction: object, sizes: object) -> Cost:
-    """Return an instruction's cost.
+def cost_of(costs: Costs, one: object, sizes: object) -> Cost:
+    """Return the cost of a record, an instruction or a step.
 
     Raises:
-        CoarseError: the table has none of its class, so that no modelled time can be told.
+        UnsupportedError: the table has none of its class, so that no modelled time can be told.
     """
-    found = costs.get(type(instruction))
+    found = costs.get(type(one))
     if found is None:
-        raise CoarseError(f"no cost is stated of {type(instruction).__name__}; state it in the table of its feature")
-    return found(instruction, sizes)
+        raise UnsupportedError(
+            f"no cost is stated of {type(one).__name__}, so its time would be missing from the result; leave out "
+            "--machine, predict the mode (coarse predict --modes), or state the cost in the table of its feature "
+            "(FeatureSpec.costs)"
+        )
+    return found(one, sizes)

@@ -9,9 +9,12 @@ import re
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from coarse.errors import ConfigError
+
+if TYPE_CHECKING:  # a live job has no use for it
+    from coarse.protocol.costs import Costs
 
 _TAGS_BEGIN = 16
 _TAGS_EACH = 8
@@ -30,7 +33,8 @@ class FeatureSpec:
     executor: str = ""
     """Called with that machine and a ServiceKit, gives a FeatureExecutor (coarse.proxy.executor)."""
     costs: str = ""
-    """Costs of instructions by their class (coarse.protocol.costs), for drivers that keep modelled time."""
+    """Costs of records, instructions and workers' steps by their class (coarse.protocol.costs), for drivers that keep
+    modelled time; a type that is not among them is refused there."""
 
 
 _specs: dict[str, FeatureSpec] = {
@@ -113,6 +117,16 @@ def _imported(reference: str, what: str) -> Any:  # noqa: ANN401
             "where all ranks import from",
             key="features",
         ) from error
+
+
+def costs_of(name: str) -> "Costs":
+    """Return the costs that a feature states; none where it states none.
+
+    Raises:
+        ConfigError: there is no such feature.
+    """
+    reference = spec_of(name).costs
+    return part_of(reference) if reference else {}
 
 
 def part_of(reference: str) -> Any:  # noqa: ANN401

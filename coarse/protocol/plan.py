@@ -359,6 +359,11 @@ class SyncPlan:
             last * self.num_elements // self.num_shards,
         )
 
+    def nbytes(self, first: int, last: int, itemsize: int) -> int:
+        """Bytes of the shards [first, last)."""
+        begin, end = self.bounds(first, last)
+        return (end - begin) * itemsize
+
 
 def mask_of(first: int, last: int) -> int:
     """The bit set of shards [first, last)."""

@@ -126,14 +126,14 @@ class AttachedFeatures:
             memories=self._memories,
             sleeper=self._mailbox,
             wake=self._wake,
-            carry_out=self._device.carry_out,
+            carry_out=partial(self._device.carry_out_of, name),
             can_send=self._send is not None,
             give=partial(self._give, name),
         )
         executor: FeatureExecutor = asked(name, self._number, part_of(reference), machine, kit)
         carriers = {kind: partial(asked, name, self._number, carry) for kind, carry in executor.carriers.items()}
         self._executors[name] = executor
-        self._device.add_carriers(carriers)
+        self._device.add_feature(name, machine, executor, carriers)
 
     def _give(self, name: str, device: int, number: int, payload: np.ndarray) -> None:
         if self._send is None:

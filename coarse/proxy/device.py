@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from coarse.errors import CoarseError, LentMemoryError
 from coarse.protocol.records import Record, RingChunk
+from coarse.proxy.feature import FeatureMachine
 from coarse.proxy.instructions import (
     Finished,
     Instruction,
@@ -70,6 +71,12 @@ class DeviceBytes(Protocol):
         ...
 
 
+class Executor(Protocol):
+    """What carries out a feature's instructions; see coarse.proxy.executor."""
+
+    context: Any
+
+
 class Device:
     """A proxy's protocol whose instructions are carried out as they come."""
 
@@ -94,8 +101,10 @@ class Device:
             Finished: self._finish,
         }
 
-    def add_carriers(self, carriers: Mapping[type, Callable[[Any], None]]) -> None:
-        """Take what carries out a feature's instructions.
+    def add_feature(
+        self, name: str, machine: FeatureMachine, executor: Executor, carriers: Mapping[type, Callable[[Any], None]]
+    ) -> None:
+        """Take a feature, and what carries out its instructions.
 
         Raises:
             CoarseError: others have carriers of one of them.
@@ -144,6 +153,10 @@ class Device:
                 kind = type(instruction).__name__
                 raise CoarseError(f"nothing here carries out a {kind}; add it to the carriers of an executor")
             carrier(instruction)
+
+    def carry_out_of(self, feature: str, steps: list[Instruction]) -> None:
+        """Carry out what a feature's executor has answered."""
+        self.carry_out(steps)
 
     def _reserve(self, reserve: Reserve) -> None:
         self.carry_out(self.protocol.on_reserved(reserve.request, self._driver.reserve(reserve)))

@@ -59,6 +59,8 @@ class FeatureExecutor:
 
     carriers: Mapping[type, Callable[[Any], None]] = MappingProxyType({})
     """Function that carries out an instruction, by its class."""
+    context: Any = None
+    """State in which the steps of one event are carried out; set again by a driver that carries them out later."""
 
     def on_message(self, device: int, number: int, payload: np.ndarray) -> None:
         """Take what another device has sent; the array is this executor's own."""

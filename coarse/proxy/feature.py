@@ -37,6 +37,10 @@ class FeatureMachine:
     handlers: Mapping[type, Callable[..., Steps]] = MappingProxyType({})
     """Function that returns what follows from a record, by its class."""
 
+    def sizes(self, step: Instruction) -> object:
+        """Return what the costs of an instruction are counted by (FeatureSpec.costs), where modelled time is kept."""
+        return None
+
     def on_leave(self, client: int) -> Steps:
         """Return what follows when a worker has shut down; it is dropped where a death is known."""
         return []

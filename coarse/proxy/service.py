@@ -152,7 +152,7 @@ class ProxyService:
         self._is_near = [
             node == here for node in (*placement.client_nodes, *placement.device_nodes)
         ]
-        self._device = Device(protocol, self, self._rings)
+        self._device = self._make_device(protocol, self._rings)
         carries_features = transport is not None and transport.carries_features
         self._features = AttachedFeatures(
             protocol, placement, self._device, memories, clock, mailbox, self._wake,
@@ -190,6 +190,9 @@ class ProxyService:
         """Whether there is anything to do, or to come."""
         is_on_gpu = self._gpu_sums is not None and self._gpu_sums.is_busy
         return not self._finished or is_on_gpu or self._features.keep(are_all_gone=self._finished)
+
+    def _make_device(self, protocol: ProxyProtocol, rings: LiveBuffers) -> Device:
+        return Device(protocol, self, rings)
 
     def _open_gpu(self, memory: DeviceMemory) -> GpuSums | None:
         if not isinstance(memory, GpuDeviceMemory):

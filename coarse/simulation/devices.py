@@ -12,11 +12,13 @@ from functools import partial
 import numpy as np
 
 from coarse.client.protocol import ClientProtocol, ToDevice
+from coarse.protocol.costs import cost_of
 from coarse.protocol.dtypes import DType
 from coarse.protocol.plan import Placement
 from coarse.protocol.records import Ready, Record, RingChunk
+from coarse.proxy.costs import INSTRUCTION_COSTS
 from coarse.proxy.device import Device, ReduceWork
-from coarse.proxy.instructions import Reduce, Region, Reserve, RingSend, Send, added_bytes
+from coarse.proxy.instructions import Reduce, Region, Reserve, RingSend, Send
 from coarse.proxy.protocol import ProxyProtocol
 from coarse.proxy.reduce_run import Add, Move, ReduceRun
 from coarse.proxy.ring_buffers import RingBuffers
@@ -107,9 +109,8 @@ class SimulatedDevices:
         state = self.clients[client].keys[key]
         sizes = self._sizes.get((key, state.epoch))
         if sizes is None:
-            bounds = [state.plan.bounds(shard, shard + 1) for shard in range(state.plan.num_shards)]
-            itemsize = DType(state.descriptor.dtype).itemsize
-            sizes = self._sizes[key, state.epoch] = [(end - begin) * itemsize for begin, end in bounds]
+            shards, itemsize = range(state.plan.num_shards), DType(state.descriptor.dtype).itemsize
+            sizes = self._sizes[key, state.epoch] = [state.plan.nbytes(one, one + 1, itemsize) for one in shards]
         return sizes
 
     def array(self, region: Region, dtype: DType, num_elements: int) -> np.ndarray:
@@ -150,7 +151,7 @@ class SimulatedDriver:
     def send_chunk(self, send: RingSend) -> None:
         """See DeviceDriver."""
         itemsize, priority = self.chunk_kind(send)
-        nbytes = (send.end - send.begin) * itemsize
+        nbytes = cost_of(INSTRUCTION_COSTS, send, itemsize).amount
         path = self._site.between_devices[self._device, send.device]
         frame = None if self.rings is None else self.rings.frame_of(send)
         arrived = self.at_arrival(send.device, send.header, nbytes, frame)
@@ -162,7 +163,7 @@ class SimulatedDriver:
             run = ReduceRun(self._device, work)
             self._follow_run(work, run, run.begin())
             return
-        self._add(added_bytes(work), partial(self._done, work))
+        self._add(cost_of(INSTRUCTION_COSTS, work, 0).amount, partial(self._done, work))
 
     def reserve(self, reserve: Reserve) -> str:
         """See DeviceDriver: modelled memory is real."""

@@ -103,6 +103,9 @@ class Sharding:
     """What shards a torch model, as MODULE:NAME."""
     predicts_by: ClassVar[str] = ""
     """What simulates it, as MODULE:NAME: of a ShardedScenario it makes a PredictedIteration."""
+    replays_by: ClassVar[str] = ""
+    """What simulates the last iterations of an emulated run, as MODULE:NAME: of a Job, each worker's Logged and the
+    counted Iterations it makes an OwnStep, or says why not (coarse.emulation.account)."""
 
     def gather(self, use: Use) -> Gather:
         """Return how a unit is gathered."""
@@ -175,6 +178,7 @@ class OnDemand(Sharding):
     meets: ClassVar[bool] = False
     shards_by: ClassVar[str] = "coarse.odc.torch.sharding:shard_on_demand"
     predicts_by: ClassVar[str] = "coarse.odc.simulation.on_demand:simulate_on_demand"
+    replays_by: ClassVar[str] = "coarse.odc.simulation.own_step:own_minibatches"
 
     def gather(self, use: Use) -> Gather:
         return Gather(Source.ALL)

@@ -6,11 +6,15 @@ done with it; receives are found by matched probes, so nothing depends on the or
 [Note: receives do not wait] A long message comes in while the device goes on: on a slow link it
 would otherwise serve nobody, and send nothing, until the last byte is there. What one device sends
 is handed over in its order all the same.
+
+[Note: frames] Over TCP, MPI asks the receiver before it sends more than `btl_tcp_eager_limit` (1 MiB where coarse sets
+it), and on a full link the answer waits behind what goes the other way. So what goes to another node, and is longer
+than a frame, goes as its length and then frames that fit.
 """
 
 from collections import deque
 from collections.abc import Iterator
-from typing import NamedTuple
+from dataclasses import dataclass, field
 
 import numpy as np
 from mpi4py import MPI
@@ -19,14 +23,33 @@ from coarse.protocol.units import MIB
 
 _MOST_RECEIVING_BYTES = 64 * MIB
 """Of messages that come in at once; more wait where they are. One of any size is taken."""
+FRAME_BYTES = MIB // 2
+"""See [Note: frames]."""
+_LENGTH = 1 << 14
+"""Added to the tag of a message that says how long the next one is, which comes in frames."""
 
 
-class _Arriving(NamedTuple):
+@dataclass(eq=False)
+class _Arriving:
     """A message that comes in."""
 
     tag: int
-    request: MPI.Request
     payload: np.ndarray
+    requests: deque[tuple[MPI.Request, int]] = field(default_factory=deque)
+    """Of its frames that are being received, and their bytes."""
+    begun_bytes: int = 0
+    """Bytes of all its frames that were announced so far."""
+
+    def begin(self, message: MPI.Message, nbytes: int) -> None:
+        """Receive the next frame."""
+        part = self.payload[self.begun_bytes : self.begun_bytes + nbytes]
+        self.requests.append((message.Irecv([part, MPI.BYTE]), nbytes))
+        self.begun_bytes += nbytes
+
+    @property
+    def is_announced(self) -> bool:
+        """Whether its last frame was."""
+        return self.begun_bytes == self.payload.nbytes
 
 
 class MpiTransport:
@@ -35,7 +58,11 @@ class MpiTransport:
     carries_features = True
     """Whether messages of features may go this way."""
 
-    def __init__(self, comm: MPI.Comm, rank_of_device: tuple[int, ...]) -> None:
+    def __init__(
+        self, comm: MPI.Comm, rank_of_device: tuple[int, ...], near: frozenset[int] = frozenset()
+    ) -> None:
+        """`near`: devices of this node, to which messages go whole."""
+        self._near = near
         self._comm = comm
         self._ranks = rank_of_device
         self._device_of = {rank: device for device, rank in enumerate(rank_of_device)}
@@ -55,6 +82,17 @@ class MpiTransport:
 
     def send(self, device: int, tag: int, payload: np.ndarray) -> None:
         """Start sending (n,) uint8 to a device; the buffer must not be changed afterwards."""
+        nbytes = payload.nbytes
+        if nbytes <= FRAME_BYTES or device in self._near:
+            self._begin_send(device, tag, payload)
+        else:
+            self._begin_send(device, tag + _LENGTH, np.array([nbytes], np.int64).view(np.uint8))
+            for begin in range(0, nbytes, FRAME_BYTES):
+                self._begin_send(device, tag, payload[begin : begin + FRAME_BYTES])
+        if device not in self._lost:
+            self.sent_bytes[device] += nbytes
+
+    def _begin_send(self, device: int, tag: int, payload: np.ndarray) -> None:
         if device in self._lost:
             return
         try:
@@ -63,7 +101,6 @@ class MpiTransport:
             self._note_lost(error)
             return
         self._sending.append((device, request, payload))
-        self.sent_bytes[device] += payload.nbytes
 
     def poll(self) -> Iterator[tuple[int, int, np.ndarray]]:
         """Whatever has come: (device it is from, tag, its bytes)."""
@@ -73,12 +110,11 @@ class MpiTransport:
             has_more = False
             self._begin_receives()
             for device, arriving in self._receiving.items():
-                while arriving and self._has_come(device, arriving[0]):
-                    tag, _, payload = arriving.popleft()
-                    self._receiving_bytes -= payload.nbytes
-                    self.received_bytes[device] += payload.nbytes
+                while arriving and self._has_come(arriving[0]):
+                    come = arriving.popleft()
+                    self.received_bytes[device] += come.payload.nbytes
                     has_more = True
-                    yield device, tag, payload
+                    yield device, come.tag, come.payload
 
     def _begin_receives(self) -> None:
         """Of all messages that are announced, as far as there is room."""
@@ -88,21 +124,29 @@ class MpiTransport:
                 message = self._comm.Improbe(status=status)
                 if message is None:
                     return
-                payload = np.empty(status.Get_count(MPI.BYTE), np.uint8)
-                source, tag = status.Get_source(), status.Get_tag()
-                request = message.Irecv([payload, MPI.BYTE])
-                self._receiving[self._device_of[source]].append(_Arriving(tag, request, payload))
-                self._receiving_bytes += payload.nbytes
+                nbytes, tag = status.Get_count(MPI.BYTE), status.Get_tag()
+                from_device = self._receiving[self._device_of[status.Get_source()]]
+                if tag >= _LENGTH:
+                    length = np.empty(1, np.int64)
+                    message.Recv([length, MPI.BYTE])
+                    from_device.append(_Arriving(tag - _LENGTH, np.empty(int(length[0]), np.uint8)))
+                    continue
+                if not from_device or from_device[-1].is_announced:
+                    from_device.append(_Arriving(tag, np.empty(nbytes, np.uint8)))
+                from_device[-1].begin(message, nbytes)
+                self._receiving_bytes += nbytes
         except MPI.Exception as error:
             self._note_lost(error)
 
-    def _has_come(self, device: int, arriving: _Arriving) -> bool:
+    def _has_come(self, arriving: _Arriving) -> bool:
         """Whether all of a message is there."""
         try:
-            return bool(arriving.request.Test())
+            while arriving.requests and arriving.requests[0][0].Test():
+                self._receiving_bytes -= arriving.requests.popleft()[1]
         except MPI.Exception as error:
             self._note_lost(error)
-        return False
+            return False
+        return arriving.is_announced and not arriving.requests
 
     def take_lost(self) -> list[int]:
         """Devices that were found dead since the last call; only a fault-tolerant MPI tells."""
@@ -125,9 +169,10 @@ class MpiTransport:
 
     def _forget_arriving(self, device: int) -> None:
         """What a lost device had begun to send never comes."""
-        for _, request, payload in self._receiving[device]:
-            self._given_up.append((request, payload))
-            self._receiving_bytes -= payload.nbytes
+        for arriving in self._receiving[device]:
+            for request, nbytes in arriving.requests:
+                self._given_up.append((request, arriving.payload))
+                self._receiving_bytes -= nbytes
         self._receiving[device].clear()
 
     def _has_ended(self, device: int, request: MPI.Request, payload: np.ndarray) -> bool:
@@ -144,7 +189,7 @@ class MpiTransport:
     @property
     def is_busy(self) -> bool:
         """Whether a message is under way, to another device or from one."""
-        return bool(self._sending) or self._receiving_bytes > 0
+        return bool(self._sending) or any(self._receiving.values())
 
     has_unwritten = False
     """MPI has taken all that was sent, and sends it while it ends."""

@@ -192,7 +192,7 @@ class SimulatedTraining:
     def _begin(self, folder: int) -> None:
         for one in self._queues[folder].start():
             assert isinstance(one, ReadPulled | ReadImage | WriteImage)
-            way, nbytes = cost_of(COSTS, one, self._model)
+            way, nbytes, *_ = cost_of(COSTS, one, self._model)
             took_s = nbytes / self._cluster.disk_bytes_per_s
             self._work((folder, way is Way.WRITES), took_s, partial(self._accessed, folder, one))
 

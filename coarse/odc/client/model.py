@@ -5,6 +5,8 @@ the devices what they have heard of those it waits for, and goes on as long as t
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
 from itertools import count
 from typing import NamedTuple
 
@@ -16,8 +18,9 @@ from coarse.client.protocol import ToDevice
 from coarse.client.refusals import ANSWER_S
 from coarse.errors import CapacityError, CoarseError, InFlightError, StallError
 from coarse.odc.client.protocol import Fetch, OdcClient
-from coarse.odc.layout import NO_TOKENS, OdcDeclaration, OdcLayout, Spot, Spots
+from coarse.odc.layout import NO_TOKENS, OdcDeclaration, OdcLayout, OdcSizes, Spot, Spots
 from coarse.odc.records import OdcCommitted, OdcOpen, OdcQuery
+from coarse.odc.steps import OdcTake
 from coarse.odc.sums import sums_in
 from coarse.odc.wide_sum import WideSum
 from coarse.protocol.fragments import fragments
@@ -59,6 +62,7 @@ class OdcModel:
         except CapacityError as refused:
             raise CapacityError(f"mode 'odc', {name}: {_explained(self.layout, region_nbytes)}; {refused}") from refused
         client.protocol.models[number] = self.machine.on_record
+        self._link.note_sizes(number, partial(OdcSizes, self.layout))
 
     def open(self) -> None:
         """Tell the devices, and return once those of this node know of all members."""
@@ -68,6 +72,10 @@ class OdcModel:
         self._link.tell([ToDevice(self.machine.device, record) for record in opens])
         self._wait(lambda: self.machine.opened == near, lambda: (), f"devices to open {self.name}")
         self._spots = Spots(self.layout, dict(zip(self.layout.members, self.machine.bases, strict=True)))
+
+    def own_work(self, point: str | None = None) -> AbstractContextManager[None]:
+        """See DeviceLink."""
+        return self._link.own_work(point)
 
     def release(self) -> None:
         """Give the memory of a model back that was never opened."""
@@ -82,41 +90,44 @@ class OdcModel:
 
     def publish(self, first: int, last: int, changed: Sequence[bool]) -> None:
         """Units [first, last) lie there for this minibatch; `changed`: by unit whether their bytes did."""
-        with self._link.lock:
+        with self.own_work(), self._link.lock:
             self.machine.publish(first, last, list(changed))
             self._flush()
 
     # --- fetching
 
-    def fetch(self, unit: int) -> Fetch:
-        """Begin to fetch a unit; returns at once."""
-        with self._link.lock:
+    def fetch(self, unit: int, what: str) -> Fetch:
+        """Begin to fetch a unit, for `what`; returns at once."""
+        with self.own_work(what), self._link.lock:
             fetch = self.machine.fetch(unit)
             self._flush()
         return fetch
 
-    def read(self, fetch: Fetch, out: np.ndarray) -> None:
-        """Wait for a unit and copy it into `out`, (p*n,) uint8, a row for each member.
+    def read(self, fetch: Fetch, out: np.ndarray, what: str) -> None:
+        """Wait for a unit and copy it into `out`, (p*n,) uint8, a row for each member; `what`: as it was fetched.
 
         Raises:
             StallError: an owner has not published, and nothing was heard of it for the stall limit.
             DeadRankError: a rank is gone, or an owner has shut down.
         """
         unit, machine = fetch.unit, self.machine
-        what = (
+        awaited = (
             f"parameters of unit {unit} of {self.name} for minibatch {machine.minibatch}, which their owners publish "
             "when a forward of theirs begins, at end_minibatch, after optimizer.step(), or by "
             "coarse.torch.publish(model)"
         )
-        try:
-            self._wait(lambda: self._is_fetched(fetch), lambda: machine.unpublished_by(unit), what)
-            nbytes = self._shard_nbytes(unit)
-            for row, owner in zip(out.reshape(len(self.layout.members), -1), self.layout.members, strict=True):
-                row[:nbytes] = self._view(self._read_from(fetch, owner), nbytes)
-        finally:
-            with self._link.lock:
-                machine.end_fetch(fetch)
-                self._flush()
+        with self.own_work(f"wait {what}"):
+            self._link.note_wait(f"wait {what}")
+            try:
+                self._wait(lambda: self._is_fetched(fetch), lambda: machine.unpublished_by(unit), awaited)
+                self._link.spend("odc", machine.reads(fetch), OdcSizes(self.layout, machine.device))
+                nbytes = self._shard_nbytes(unit)
+                for row, owner in zip(out.reshape(len(self.layout.members), -1), self.layout.members, strict=True):
+                    row[:nbytes] = self._view(self._read_from(fetch, owner), nbytes)
+            finally:
+                with self._link.lock:
+                    machine.end_fetch(fetch)
+                    self._flush()
 
     def _is_fetched(self, fetch: Fetch) -> bool:
         self.machine.hurry(fetch)
@@ -131,8 +142,8 @@ class OdcModel:
 
     # --- pushing
 
-    def slot(self, unit: int, mask: int) -> tuple[int, np.ndarray]:
-        """Wait for a staging slot: its number, and (p*n,) uint8 for a piece, a row for each member.
+    def slot(self, unit: int, mask: int, what: str) -> tuple[int, np.ndarray]:
+        """Wait for a staging slot: its number, and (p*n,) uint8 for a piece, `what`, a row for each member.
 
         Raises:
             StallError: devices have not added what lies in the slots for the stall limit.
@@ -145,14 +156,16 @@ class OdcModel:
             return bool(taken)
 
         others = tuple(member for member in self.layout.members if member != self.machine.client)
-        self._wait(take, lambda: others, f"room for a gradient of {self.name}; devices add what others push")
+        with self.own_work(what):
+            self._link.note_wait(what)
+            self._wait(take, lambda: others, f"room for a gradient of {self.name}; devices add what others push")
         nbytes = len(self.layout.members) * self.declaration.piece_nbytes(unit, mask)
         first = self._where.row(self.machine.client, unit, mask, taken[0], self.layout.members[0])
         return taken[0], self._view(first, nbytes)
 
     def push(self, unit: int, mask: int, slot: int) -> None:
         """A piece lies in a slot; returns at once."""
-        with self._link.lock:
+        with self.own_work(), self._link.lock:
             self.machine.push(unit, mask, slot)
             self._flush()
 
@@ -164,7 +177,7 @@ class OdcModel:
         Raises:
             InFlightError: with another number of tokens than before.
         """
-        with self._link.lock:
+        with self.own_work(f"end of {self.name}"), self._link.lock:
             if self.machine.has_ended:
                 if tokens != self._ended_tokens:
                     raise InFlightError(
@@ -174,6 +187,7 @@ class OdcModel:
                     )
                 return
             self._ended_tokens = tokens
+            self._link.note_end(f"end of {self.name}", self.layout.members)
             self.machine.end(tokens)
             self._flush()
 
@@ -202,6 +216,7 @@ class OdcModel:
     def sums(self, unit: int) -> WideSum | np.ndarray:
         """This worker's own sums of a unit, as they lie in device memory, until it publishes."""
         spot = self._where.sums(self.machine.node, self.machine.client, unit)
+        self._link.spend("odc", [OdcTake(unit, spot.device)], OdcSizes(self.layout, self.machine.device))
         return sums_in(self.declaration, unit, self._view(spot, self.declaration.sum_nbytes(unit)))
 
     # --- within

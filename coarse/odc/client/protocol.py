@@ -16,6 +16,7 @@ then found not to have ended, was ahead before.
 those only that have changed since, so frozen ones once.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -35,6 +36,7 @@ from coarse.odc.records import (
     OdcPush,
     OdcStatus,
 )
+from coarse.odc.steps import OdcRead
 
 
 @dataclass(eq=False)
@@ -161,6 +163,15 @@ class OdcClient:
                 self._fetches.insert(0, fetch)
                 self._ask()
                 return
+
+    def reads(self, fetch: Fetch) -> list[OdcRead]:
+        """Copies by which a unit that is fetched is read."""
+        layout, is_kept = self.layout, fetch.unit in self.layout.kept
+        by_device = Counter(
+            layout.device_of(layout.agent(self.node, owner)) if is_kept or owner not in self._is_far else self.device
+            for owner in layout.members
+        )
+        return [OdcRead(fetch.unit, device, num_shards) for device, num_shards in by_device.items()]
 
     def end_fetch(self, fetch: Fetch) -> None:
         """A unit was read, or nobody wants it any more; another may land in its place."""

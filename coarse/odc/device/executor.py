@@ -46,6 +46,15 @@ class OdcExecutor(FeatureExecutor):
         found = self._bytes.found(record.num_found) if isinstance(record, OdcSums) else []
         self._carry_out(self._odc.on_bulk(record, found))
 
+    @property
+    def context(self) -> np.ndarray:
+        """See FeatureExecutor: the bytes behind the record that is being handed over."""
+        return self._bytes.message
+
+    @context.setter
+    def context(self, message: np.ndarray) -> None:
+        self._bytes.message = message
+
     def statistics(self) -> dict[str, float]:
         """Count bytes of all rows that were added."""
         return {"odc_added_bytes": self._bytes.added_bytes}

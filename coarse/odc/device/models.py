@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from coarse.odc.device.served import ServedOdc
-from coarse.odc.layout import OdcDeclaration, OdcLayout, Spots
+from coarse.odc.layout import OdcDeclaration, OdcLayout, OdcSizes, Spots
 from coarse.odc.records import (
     OdcAdded,
     OdcEnd,
@@ -87,6 +87,11 @@ class DeviceOdc(FeatureMachine):
         """A worker has shut down."""
         return [step for served in self.served.values() for step in served.on_leave(client)]
 
+    def sizes(self, step: Any) -> OdcSizes | None:  # noqa: ANN401
+        """See FeatureMachine."""
+        served = self.served.get(getattr(step, "model", -1))
+        return None if served is None else OdcSizes(served.layout, self._device)
+
     def layout(self, model: int) -> OdcLayout:
         """Of a model that is open here."""
         return self.served[model].layout
@@ -108,7 +113,7 @@ class DeviceOdc(FeatureMachine):
         """A fragment has come; the worker's own device hands it on to the others."""
         forwarded: Steps = []
         num_clients = self._placement.num_clients
-        if self._placement.local_proxies[record.client] == self._device:
+        if self._placement.cluster.local_devices[record.client] == self._device:
             others = (device for device in range(self._placement.num_devices) if device != self._device)
             forwarded = [Send(num_clients + device, record) for device in others]
         openings = self._openings.setdefault(record.model, {})
@@ -131,7 +136,7 @@ class DeviceOdc(FeatureMachine):
             return []
         served = ServedOdc(self._device, model, layout, Spots(layout, bases), self._placement.num_clients)
         self.served[model] = served
-        node = self._placement.device_nodes[self._device]
+        node = self._placement.cluster.device_nodes[self._device]
         opened = OdcOpened(self._device, model, tuple(bases.values()))
         steps: Steps = [Send(client, opened) for client in layout.near(node)]
         for record in self._early.pop(model, []):

@@ -1,74 +1,34 @@
 # Pure: no MPI, threads, clock or environment.
 """On-demand communication on a virtual clock: the machines of workers and devices, on modelled links, bytes as sizes.
 
-Bytes between nodes cross the sending node's link and the receiving one's, and each device carries out its steps one
-after another, as the live one does. A record takes no time of its own, but on the connection of two devices it comes
-behind the bytes that were sent before it. Within a node reading and adding take the rates of memory. Workers compute in
-turn what they are given, by seconds.
+What bytes move, and when, is as in a live job; how long that takes say its costs (coarse.odc.costs) and a site's links
+and adders. Each device carries out its steps one after another. A record takes no time of its own, but comes behind the
+bytes that its sender has sent to the same endpoint before. Workers compute in turn what they are given, by seconds.
 """
 
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import zip_longest
-from typing import Any
+from typing import Any, NamedTuple
 
-from coarse.hardware.links import Link, path_alone_s
-from coarse.hardware.machine import Machine
 from coarse.odc.client.protocol import Fetch, OdcClient
 from coarse.odc.costs import COSTS
 from coarse.odc.device.models import DeviceOdc
 from coarse.odc.device.served import ServedOdc
-from coarse.odc.layout import NO_TOKENS, OdcDeclaration, OdcLayout, Spots
+from coarse.odc.layout import NO_TOKENS, OdcDeclaration, OdcLayout, OdcSizes, Spots
 from coarse.odc.records import OdcRows, OdcShards, OdcSums
-from coarse.odc.steps import OdcDone, OdcSend
-from coarse.protocol.costs import Way, cost_of
+from coarse.odc.steps import OdcDone, OdcRead, OdcSend, OdcTake
+from coarse.protocol.costs import FREE, Cost, Way, cost_of
 from coarse.protocol.plan import Placement
 from coarse.proxy.instructions import Instruction, Send
 from coarse.simulation.engine import Engine
+from coarse.simulation.sites import Site
 
 _MODEL = 0
-_PROBE_BYTES = 1 << 30
-_NO_TIME = 1e15
-"""Bytes/s of what takes no time."""
 Waits = Iterator["float | Callable[[], bool]"]
 """What a worker's program yields: seconds to compute, or what it waits for."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class OdcRates:
-    """What bytes take. Rates of 0 are of what takes no time."""
-
-    read_bytes_per_s: float = 0.0
-    """Of a worker that reads a unit out of its node's memory."""
-    add_bytes_per_s: float = 0.0
-    """Of a device that adds a piece's row."""
-    node_bytes_per_s: float = _NO_TIME
-    """Of each node's link, in each direction."""
-    node_latency_s: float = 0.0
-
-    @classmethod
-    def of(cls, machine: Machine, num_nodes: int, gpus_per_node: int) -> "OdcRates":
-        """Return the rates of a machine, whose GPUs are the workers and whose nodes have a memory device each.
-
-        All GPUs of a node read at once, each by its way from the host's memory; a node sends and receives over the way
-        between the first GPUs of two nodes; a device adds as its adders do.
-        """
-        engine, nbytes = Engine(machine.links), _PROBE_BYTES
-        for gpu in range(gpus_per_node):
-            engine.move(("read", gpu), machine.host_path(f"gpu{gpu}", to_host=False), nbytes, lambda: None)
-        engine.run()
-        between: list[Link] = []
-        if num_nodes > 1:
-            path = machine.path("gpu0", f"gpu{len(machine.tree.gpus)}")
-            between = [machine.links[link] for link in path]
-        latency_s = path_alone_s(between, 0)
-        return cls(
-            read_bytes_per_s=nbytes / engine.now_s,
-            add_bytes_per_s=machine.memory_device.adder_bytes_per_s,
-            node_bytes_per_s=nbytes / (path_alone_s(between, nbytes) - latency_s) if between else _NO_TIME,
-            node_latency_s=latency_s,
-        )
 
 
 @dataclass(frozen=True)
@@ -78,6 +38,39 @@ class Microbatch:
     forward_s: float | tuple[float, ...]
     backward_s: float | tuple[float, ...]
 
+    def acts(self, num_units: int, *, trained: Sequence[bool]) -> "list[Act]":
+        """Return what a worker does: each unit is fetched while the one before it is computed."""
+        units, found = range(num_units), list[Act]()
+        for order, seconds, is_backward in ((units, self.forward_s, False), (units[::-1], self.backward_s, True)):
+            for unit, following in zip_longest(order, order[1:]):
+                found.append(Read(unit, following))
+                found.append(Compute(seconds[unit] if isinstance(seconds, tuple) else seconds))
+                if is_backward and trained[unit]:
+                    found.append(PushPiece(unit))
+        return found
+
+
+class Compute(NamedTuple):
+    """A worker computes."""
+
+    seconds: float
+
+
+class Read(NamedTuple):
+    """A worker waits for a unit and copies it; then it fetches another one, which it reads next."""
+
+    unit: int
+    following: int | None = None
+
+
+class PushPiece(NamedTuple):
+    """A worker pushes a unit's gradient."""
+
+    unit: int
+
+
+Act = Compute | Read | PushPiece
+
 
 @dataclass(frozen=True, kw_only=True)
 class OdcRun:
@@ -85,6 +78,8 @@ class OdcRun:
 
     ended_s: tuple[float, ...]
     """By minibatch when all had ended it."""
+    called_s: tuple[tuple[float, ...], ...]
+    """By minibatch and worker when that one had no more of it."""
     computed_s: tuple[float, ...]
     """By worker, in all."""
     sent_bytes: tuple[float, ...]
@@ -99,17 +94,13 @@ class OdcRun:
 class SimulatedOdc:
     """A job; each worker's program runs through its minibatches."""
 
-    def __init__(self, placement: Placement, declaration: OdcDeclaration, rates: OdcRates) -> None:
-        self._placement = placement
-        self._rates = rates
+    def __init__(self, placement: Placement, declaration: OdcDeclaration, site: Site) -> None:
+        self._num_clients = placement.num_clients
+        self._site = site
         self._declaration = declaration
         self._layout = OdcLayout(declaration, placement)
-        nodes = sorted(set(placement.client_nodes))
-        self._nodes = {node: place for place, node in enumerate(nodes)}
-        self._engine = Engine([
-            Link(name=f"{way} {node}", latency_s=rates.node_latency_s / 2, bytes_per_s=rates.node_bytes_per_s)
-            for way in ("out of", "into") for node in nodes
-        ])  # fmt: skip
+        self._device_nodes = placement.cluster.device_nodes
+        self._engine = Engine(site.links)
         spots = Spots(self._layout, dict.fromkeys(declaration.members, 0))
         self._clients = {member: OdcClient(member, _MODEL, self._layout) for member in declaration.members}
         self._devices = [DeviceOdc(device, placement) for device in range(placement.num_devices)]
@@ -119,65 +110,80 @@ class SimulatedOdc:
         self._steps: list[deque[Instruction]] = [deque() for _ in self._devices]
         self._busy = [False] * len(self._devices)
         self._coming: deque[tuple[int, Any]] = deque()
-        self._under_way: defaultdict[tuple[int, int], deque[list[tuple[int, Any]]]] = defaultdict(deque)
-        """By pair of devices what is on its way: for each message the records that were sent right after it."""
+        self._under_way: defaultdict[tuple[int, int], deque[list[Any]]] = defaultdict(deque)
+        """By sender and receiver what is on its way: for each transfer the records that were sent right after it."""
         self._programs: dict[int, Waits] = {}
         self._waits: dict[int, Callable[[], bool] | None] = {}
         self._computed_s = dict.fromkeys(declaration.members, 0.0)
+        self._sent_bytes = dict.fromkeys(sorted(self._layout.nodes), 0.0)
         self._ended_s: list[float] = []
+        self._called_s: list[dict[int, float]] = []
 
-    def run(self, work: Sequence[Sequence[Sequence[Microbatch]]]) -> OdcRun:
-        """`work`: by minibatch, member and microbatch."""
+    def run(self, work: Sequence[Sequence[Sequence[Act] | Sequence[Microbatch]]]) -> OdcRun:
+        """`work`: by minibatch and member the microbatches, or what the worker does."""
+        trained = [bool(unit.segments) for unit in self._declaration.units]
+        self._ended_s, self._called_s = [0.0] * len(work), [{} for _ in work]
         for place, member in enumerate(self._layout.members):
-            self._programs[member] = self._program(member, [minibatch[place] for minibatch in work])
-            self._engine.at(0.0, lambda member=member: self._go_on(member))  # type: ignore[misc]
+            own = [_acts(minibatch[place], trained) for minibatch in work]
+            self._programs[member] = self._program(member, own)
+            self._engine.at(0.0, partial(self._go_on, member))
         self._engine.run()
         assert not self._programs, f"workers {sorted(self._programs)} wait and nothing happens"
         return OdcRun(
             ended_s=tuple(self._ended_s), computed_s=tuple(self._computed_s.values()),
-            sent_bytes=tuple(self._engine.bytes_moved(place) for place in self._nodes.values()),
+            called_s=tuple(tuple(called[member] for member in self._layout.members) for called in self._called_s),
+            sent_bytes=tuple(self._sent_bytes.values()),
         )  # fmt: skip
 
     # --- workers
 
-    def _program(self, member: int, work: Sequence[Sequence[Microbatch]]) -> Waits:
+    def _program(self, member: int, work: Sequence[Sequence[Act]]) -> Waits:
         client, units = self._clients[member], range(len(self._declaration.units))
-        for number, microbatches in enumerate(work):
-            client.publish(0, len(units), [True] * len(units))
-            for microbatch in microbatches:
-                yield from self._pass(client, units, microbatch.forward_s, is_backward=False)
-                yield from self._pass(client, units[::-1], microbatch.backward_s, is_backward=True)
+        sizes = OdcSizes(self._layout, client.device)
+        for number, acts in enumerate(work):
+            fetches: dict[int, Fetch] = {}
+            for act in (*acts, None):
+                if not isinstance(act, Compute) and not client.is_published(0):  # before, an optimizer steps
+                    client.publish(0, len(units), [True] * len(units))
+                match act:
+                    case Compute(seconds):
+                        yield seconds
+                    case Read():
+                        yield from self._read(client, sizes, act, fetches)
+                    case PushPiece(unit):
+                        yield from self._push(client, unit)
+            self._called_s[number][member] = self._engine.now_s
             client.end(NO_TOKENS)
             yield lambda: client.committed is not None
-            client.take_committed()
-            if len(self._ended_s) == number:
-                self._ended_s.append(0.0)
-            self._ended_s[number] = self._engine.now_s
+            committed = client.take_committed()
+            self._ended_s[number] = max(self._ended_s[number], self._engine.now_s)
+            for unit, mask in enumerate(committed.masks):
+                if mask:
+                    yield from self._copy(client, sizes, [OdcTake(unit, client.device)])
 
-    def _pass(
-        self, client: OdcClient, units: Sequence[int], seconds: float | tuple[float, ...], *, is_backward: bool
-    ) -> Waits:
-        """Through all units; each is fetched while the one before it is computed."""
-        fetch = client.fetch(units[0])
-        for unit, following in zip_longest(units, units[1:]):
-            yield from self._read(client, unit, fetch)
-            if following is not None:
-                fetch = client.fetch(following)
-            yield seconds[unit] if isinstance(seconds, tuple) else seconds
-            if is_backward:
-                yield from self._push(client, unit)
-
-    def _read(self, client: OdcClient, unit: int, fetch: Fetch) -> Waits:
+    def _read(self, client: OdcClient, sizes: OdcSizes, act: Read, fetches: dict[int, Fetch]) -> Waits:
+        fetch = fetches.pop(act.unit, None) or client.fetch(act.unit)
         yield lambda: client.is_fetched(fetch)
-        if self._rates.read_bytes_per_s:
-            nbytes = len(self._layout.members) * self._declaration.units[unit].shard_nbytes
-            yield nbytes / self._rates.read_bytes_per_s
+        yield from self._copy(client, sizes, client.reads(fetch))
         client.end_fetch(fetch)
+        if act.following is not None:
+            fetches[act.following] = client.fetch(act.following)
+
+    def _copy(self, client: OdcClient, sizes: OdcSizes, steps: Sequence[OdcRead | OdcTake]) -> Waits:
+        """Out of devices' memory, which the worker waits for."""
+        member, left = client.client, [len(steps)]
+
+        def ended() -> None:
+            left[0] -= 1
+            self._go_on(member)
+
+        for step in steps:
+            cost = cost_of(COSTS, step, sizes)
+            self._engine.move(("pull", member), self._site.pull[member, cost.device], cost.amount, ended)
+        yield lambda: not left[0]
 
     def _push(self, client: OdcClient, unit: int) -> Waits:
         mask = (1 << len(self._declaration.units[unit].segments)) - 1
-        if not mask:
-            return
         taken: list[int] = []
 
         def take() -> bool:
@@ -203,7 +209,7 @@ class SimulatedOdc:
             self._send_all(member)
             if isinstance(found, float):
                 self._computed_s[member] += found
-                self._engine.at(self._engine.now_s + found, lambda: self._go_on(member))
+                self._engine.at(self._engine.now_s + found, partial(self._go_on, member))
                 break
             wait = found
         self._send_all(member)
@@ -211,10 +217,28 @@ class SimulatedOdc:
 
     def _send_all(self, member: int) -> None:
         client = self._clients[member]
-        self._coming.extend((self._placement.num_clients + device, record) for device, record in client.out)
+        for device, record in client.out:
+            cost = cost_of(COSTS, record, OdcSizes(self._layout, device))
+            self._send_record(member, self._num_clients + device, record, cost)
         client.out.clear()
 
-    # --- devices
+    # --- records
+
+    def _send_record(self, sender: int, endpoint: int, record: Any, cost: Cost = FREE) -> None:  # noqa: ANN401
+        """It arrives with the bytes that it announces, or at once, or behind what is on its way on the same pair."""
+        before = self._under_way[sender, endpoint]
+        if cost.way is Way.PUSHES:
+            before.append([record])
+            path = self._site.push[sender, cost.device]
+            self._engine.move(("push", sender), path, cost.amount, partial(self._arrived, sender, endpoint))
+        elif before:
+            before[-1].append(record)
+        else:
+            self._coming.append((endpoint, record))
+
+    def _arrived(self, sender: int, endpoint: int) -> None:
+        self._coming.extend((endpoint, record) for record in self._under_way[sender, endpoint].popleft())
+        self._follow()
 
     def _follow(self) -> None:
         """Hand over what was sent, until nothing more follows at once."""
@@ -222,18 +246,20 @@ class SimulatedOdc:
         while self._coming or woken:
             while self._coming:
                 endpoint, record = self._coming.popleft()
-                if endpoint < self._placement.num_clients:
+                if endpoint < self._num_clients:
                     self._clients[endpoint].on_record(record)
                     self._send_all(endpoint)
                     woken[endpoint] = None
                 else:
-                    device = endpoint - self._placement.num_clients
+                    device = endpoint - self._num_clients
                     self._take(device, self._devices[device].handlers[type(record)](record))
             if woken:
                 member, _ = woken.popitem()
                 wait = self._waits.get(member)
                 if wait is not None and wait():
                     self._go_on(member)
+
+    # --- devices
 
     def _take(self, device: int, steps: Sequence[Instruction]) -> None:
         """Put steps behind those that a device has still to carry out."""
@@ -245,47 +271,58 @@ class SimulatedOdc:
         steps = self._steps[device]
         while steps:
             step = steps.popleft()
-            seconds = self._seconds(step)
-            if seconds:
-                self._busy[device] = True
-                self._engine.work(("device", device), seconds, lambda: self._done(device))
-                return
             if isinstance(step, Send):
-                self._tell(device, step)
-            elif isinstance(step, OdcSend):
-                self._send(device, step)
+                self._send_record(self._num_clients + device, *step)
+                continue
+            cost = cost_of(COSTS, step, self._devices[device].sizes(step))
+            if cost.way is Way.ADDS and (cost.amount or cost.fetched):
+                self._busy[device] = True
+                self._fetch(device, cost)
+                return
+            if isinstance(step, OdcSend):
+                self._send(device, step, cost)
             elif isinstance(step, OdcDone):
                 steps.extendleft(reversed(self._devices[device].on_done(step)))
 
-    def _tell(self, device: int, step: Send) -> None:
-        """A record arrives at once, or behind the bytes that are on their way on the same connection."""
-        before = self._under_way[device, step.endpoint - self._placement.num_clients]
-        (before[-1] if before else self._coming).append((step.endpoint, step.record))
+    def _fetch(self, device: int, cost: Cost) -> None:
+        """Read what lies on other devices, and then add."""
+        left = [len(cost.fetched)]
+
+        def fetched() -> None:
+            left[0] -= 1
+            if left[0] <= 0:
+                seconds = cost.amount / self._site.adder_bytes_per_s
+                self._engine.work(("adder", device), seconds, partial(self._done, device))
+
+        for source, nbytes in cost.fetched:
+            self._engine.move(("fetch", device), self._site.between_devices[source, device], nbytes, fetched)
+        if not cost.fetched:
+            fetched()
 
     def _done(self, device: int) -> None:
         self._busy[device] = False
         self._carry_out(device)
         self._follow()
 
-    def _seconds(self, step: Instruction) -> float:
-        """What a step takes of its device."""
-        if isinstance(step, Send):
-            return 0.0
-        way, nbytes = cost_of(COSTS, step, self._declaration)
-        return nbytes / self._rates.add_bytes_per_s if way is Way.ADDS and self._rates.add_bytes_per_s else 0.0
-
-    def _send(self, device: int, step: OdcSend) -> None:
-        """Bytes cross both nodes' links, and arrive in the order in which they were sent."""
-        nodes = self._placement.device_nodes
-        path = (self._nodes[nodes[device]], len(self._nodes) + self._nodes[nodes[step.device]])
-        _, nbytes = cost_of(COSTS, step, self._declaration)
+    def _send(self, device: int, step: OdcSend, cost: Cost) -> None:
+        """Bytes arrive in the order in which they were sent."""
         record: OdcShards | OdcRows | OdcSums = step.record
-        under_way = self._under_way[device, step.device]
-        under_way.append([])
+        pair = self._num_clients + device, self._num_clients + step.device
+        self._under_way[pair].append([])
+        if self._device_nodes[device] != self._device_nodes[step.device]:
+            self._sent_bytes[self._device_nodes[device]] += cost.amount
 
         def arrived() -> None:
-            self._coming.extend(under_way.popleft())
             self._take(step.device, self._devices[step.device].on_bulk(record, list(step.found)))
-            self._follow()
+            self._arrived(*pair)
 
-        self._engine.move(("device", device, step.device), path, nbytes, arrived)
+        path = self._site.between_devices[device, step.device]
+        self._engine.move(("ring", device), path, cost.amount, arrived)
+
+
+def _acts(given: Sequence[Act] | Sequence[Microbatch], trained: Sequence[bool]) -> list[Act]:
+    """What a worker does in a minibatch."""
+    found: list[Act] = []
+    for one in given:
+        found += one.acts(len(trained), trained=trained) if isinstance(one, Microbatch) else [one]
+    return found

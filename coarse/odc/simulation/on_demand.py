@@ -3,7 +3,8 @@
 
 from coarse.errors import ConfigError
 from coarse.odc.layout import OdcDeclaration, OdcUnit
-from coarse.odc.simulation.machines import Microbatch, OdcRates, SimulatedOdc
+from coarse.odc.simulation.machines import Microbatch, SimulatedOdc
+from coarse.odc.simulation.sites import host_site
 from coarse.protocol.dtypes import DType
 from coarse.protocol.plan import Placement
 from coarse.simulation.sharded.report import PredictedIteration
@@ -53,10 +54,10 @@ def simulate_on_demand(scenario: ShardedScenario) -> PredictedIteration:
         top=SUM_TOP,
         num_slots=_NUM_SLOTS,
     )
-    rates = OdcRates.of(scenario.machine, num_nodes, scenario.gpus_per_node)
+    site = host_site(scenario.machine, num_nodes, scenario.gpus_per_node)
     work = Microbatch(tuple(unit.forward_s for unit in units), tuple(unit.backward_s for unit in units))
     compute_s = sum(unit.forward_s + unit.backward_s for unit in units)
-    run = SimulatedOdc(placement, declaration, rates).run([[[work]] * num_workers] * _MINIBATCHES)
+    run = SimulatedOdc(placement, declaration, site).run([[[work]] * num_workers] * _MINIBATCHES)
     return PredictedIteration(
         iteration_s=run.ended_s[-1] - run.ended_s[-2],
         compute_s=compute_s,

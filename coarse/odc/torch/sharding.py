@@ -11,7 +11,7 @@ from coarse.odc.torch.minibatch import watch_optimizers
 from coarse.odc.torch.tree import OdcTree, trees_in
 from coarse.odc.torch.unit import OnDemandUnit
 from coarse.session import current
-from coarse.strategy.sharding import Sum
+from coarse.strategy.sharding import Sum, name_of
 from coarse.torch.fsdp import mesh as meshes
 from coarse.torch.fsdp.fsdp2 import Fsdp2Unit
 from coarse.torch.fsdp.groups import settle, shard_groups
@@ -48,6 +48,8 @@ def shard_on_demand(plan: Plan, call: str) -> None:
     group = shard_groups().group_of(members, request.collective)
     client = current().require_client()
     number = client.next_model()
+    told = {"declaration": declaration.to_text(), "units": [unit.name for unit in sharded]} if number == 0 else {}
+    client.link.note_mode(name_of(plan.sharding), collective=request.collective, **told)
     made: list[OdcModel] = []
 
     def make() -> OdcModel:

@@ -73,6 +73,10 @@ class OdcTree:
         Raises:
             ConfigError: one has not.
         """
+        with self.models[0][0].own_work():
+            self._require_sound()
+
+    def _require_sound(self) -> None:
         for unit in self.units():
             if setting := unit.fsdp.foreign_settings():
                 raise ConfigError(
@@ -108,7 +112,8 @@ class OdcTree:
                 while last < len(units) and due[last]:
                     last += 1
                 if last > first:
-                    model.publish(first, last, [unit.write_publication() for unit in units[first:last]])
+                    with model.own_work():
+                        model.publish(first, last, [unit.write_publication() for unit in units[first:last]])
                 first = last + 1
 
     def say_once_that_sync_is_always(self) -> None:

@@ -18,9 +18,11 @@ from coarse.odc.torch.placeholder import GradientPlaceholder
 from coarse.odc.wide_sum import WideSum
 from coarse.parallel.sharded.memory_ledger import MemoryKind
 from coarse.parallel.sharded.passes import Mark
+from coarse.parallel.sharded.transfers import Phase
 from coarse.session import current
 from coarse.torch.arrivals import arrival_of
 from coarse.torch.fsdp.checksum import checksum
+from coarse.torch.fsdp.fsdp2 import is_in_backward
 from coarse.torch.on_gpu import empty_on, goes_by_gpu, gpu_bytes_of, in_its_stream, is_host
 from coarse.torch.tensors import bytes_of, wire_type_of
 
@@ -146,7 +148,8 @@ class OnDemandUnit:
     def fetch(self, out: torch.Tensor) -> dist.Work:
         """Fill `out`, (p*n,), once it is waited for."""
         self.tree.publish()
-        self._fetching = _Fetching(self.model, self.model.fetch(self.place), out)
+        what = (Phase.BACKWARD_GATHER if is_in_backward() else Phase.FORWARD_GATHER).of(self.name)
+        self._fetching = _Fetching(self.model, self.model.fetch(self.place, what), out, what)
         return self._fetching
 
     def settle(self) -> None:
@@ -187,7 +190,7 @@ class OnDemandUnit:
         if self._staged is not None or not is_host(device):
             return None
         mask = self._mask()
-        slot, raw = self.model.slot(self.place, mask)
+        slot, raw = self._slot(mask)
         self._staged = slot, mask, raw
         values = torch.from_numpy(raw).view(dtype)
         assert len(values) == num_elements, f"{num_elements} elements were to be reduced, {len(values)} were declared"
@@ -197,12 +200,17 @@ class OnDemandUnit:
         """Push (p*n,), a row for each member; returns once it lies in device memory."""
         if self._staged is None:
             mask = self._mask()
-            slot, raw = self.model.slot(self.place, mask)
-            self._put(raw, piece)
+            slot, raw = self._slot(mask)
+            with self.model.own_work():
+                self._put(raw, piece)
         else:
             slot, mask, raw = self._staged
             self._staged = None
         self.model.push(self.place, mask, slot)
+
+    def _slot(self, mask: int) -> tuple[int, np.ndarray]:
+        """Number and (p*n,) uint8 of a place for a piece, which is waited for."""
+        return self.model.slot(self.place, mask, Phase.REDUCE_SCATTER.of(self.name))
 
     def _put(self, raw: np.ndarray, piece: torch.Tensor) -> None:
         """Copy a piece to device memory."""
@@ -232,6 +240,10 @@ class OnDemandUnit:
 
     def write_gradients(self, committed: OdcCommitted, divisor: float) -> None:
         """Give parameters the sums of all workers' pieces over a divisor; others keep what they have."""
+        with self.model.own_work():
+            self._write_gradients(committed, divisor)
+
+    def _write_gradients(self, committed: OdcCommitted, divisor: float) -> None:
         mask, begin = committed.masks[self.place], 0
         totals = self._totals(divisor) if mask else np.empty(0)
         for bit, place in enumerate(self.trained):
@@ -266,9 +278,10 @@ class OnDemandUnit:
 class _Fetching(dist.Work):
     """A fetch under way, as torch's Work."""
 
-    def __init__(self, model: OdcModel, fetch: Fetch, out: torch.Tensor) -> None:
+    def __init__(self, model: OdcModel, fetch: Fetch, out: torch.Tensor, what: str) -> None:
         super().__init__()
         self._model = model
+        self._what = what
         self._left: tuple[Fetch, torch.Tensor] | None = (fetch, out)
 
     def wait(self, timeout: timedelta | None = None) -> bool:
@@ -277,7 +290,7 @@ class _Fetching(dist.Work):
         if left is not None:
             fetch, out = left
             arrival = arrival_of(out)
-            self._model.read(fetch, arrival.array)
+            self._model.read(fetch, arrival.array, self._what)
             arrival.start()
             arrival.finish()
         return True

@@ -37,7 +37,7 @@ def _raised(call: object) -> str:
 asked = {
     "anybody": from_anybody,
     "callback": from_a_callback,
-    "odc": lambda: ct.fully_shard(torch.nn.Linear(8, 8), mode="odc"),
+    "luwu": lambda: ct.model_in_network(torch.nn.Linear(8, 8), torch.optim.SGD, storage=None, lr=0.1),
     "snapshots": lambda: coarse.snapshot("nowhere", step=0),
 }
 try:

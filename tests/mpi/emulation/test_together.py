@@ -16,9 +16,9 @@ pytestmark = pytest.mark.mpi
 NBYTES = 4 * NUMEL
 
 
-def run(folder, kind, *, machine=None, workers=2, nodes=1, scale=None, **environ):
-    """What each worker wrote, in a live job or on a machine, where the second has as many nodes."""
-    devices = max(1, nodes)
+def run(folder, kind, *, machine=None, workers=2, nodes=1, devices=None, scale=None, **environ):
+    """What each worker wrote, in a live job or on a machine; by default a memory device on each node."""
+    devices = devices or nodes
     env = {"COARSE_PARTITION": f"{workers}:{devices}", **environ}
     if machine is not None:
         env["COARSE_EMULATE"] = f'machine = "{machine}", out = "{folder}", nodes = {nodes}'
@@ -54,7 +54,7 @@ def test_collectives_and_messages_have_their_live_bits_and_the_times_of_their_li
     assert json.loads((tmp_path / "there" / RUN_FILE).read_text())["num_late"] == 0
 
 
-@pytest.mark.parametrize("kind", ["ddp", "fsdp", "fcdp"])
+@pytest.mark.parametrize("kind", ["ddp", "fsdp", "fcdp", "odc"])
 def test_training_together_has_its_live_bits_and_is_near_its_own_simulation(kind, tmp_path):
     live, _ = run(tmp_path / "live", kind)
     there, said = run(tmp_path / "there", kind, machine="cxl-cz120")
@@ -70,8 +70,15 @@ def test_training_together_has_its_live_bits_and_is_near_its_own_simulation(kind
     assert "emulated over simulated" in said
 
 
+@pytest.mark.parametrize(("workers", "devices"), [(2, 1), pytest.param(4, 2, marks=pytest.mark.test_all)])
+def test_minibatches_without_compute_take_what_their_simulation_does(workers, devices, tmp_path):
+    run(tmp_path, "odc", machine="cxl-cz120", workers=workers, devices=devices, scale=NO_COMPUTE)
+    own_step = json.loads((tmp_path / RUN_FILE).read_text())["simulated"]
+    assert own_step["emulated_s"] == pytest.approx(own_step["simulated_s"], rel=1e-9)
+
+
 @pytest.mark.test_all
-@pytest.mark.parametrize("kind", ["ddp", "fsdp", "hybrid", "zeropp", "fcdp"])
+@pytest.mark.parametrize("kind", ["ddp", "fsdp", "hybrid", "zeropp", "fcdp", "odc"])
 def test_sharded_modes_know_the_nodes_of_the_machine(kind, tmp_path):
     there, _ = run(tmp_path / "there", kind, machine="fcdp-a40-10gbe", workers=4, nodes=2)
     assert len({tuple(own["losses"]) for own in there}) == 4

@@ -218,7 +218,7 @@ def test_time_goes_on_without_a_worker_that_waits_elsewhere_and_its_line_is_name
 @pytest.mark.parametrize(("what", "said"), [
     ("anybody", "name the sender in place of any rank"),
     ("callback", "is called from a future's callback"),
-    ("odc", "emulation has no costs for OdcOpen of the feature 'odc'"),
+    ("luwu", "no cost is stated of Paged"),
     ("snapshots", "emulation has no costs for coarse.snapshots"),
 ])  # fmt: skip
 def test_what_has_no_emulated_time_is_refused_by_name(what, said, tmp_path):

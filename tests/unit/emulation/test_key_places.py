@@ -30,7 +30,7 @@ def test_shards_have_the_bytes_that_the_plan_gives_them(num_elements, first, sec
     sizes.note(Register(0, key, 1, Descriptor("x", DType.FLOAT32, Op.SUM, (num_elements,), 0), -1, -1), 2)
     for shard in {0, plan.num_shards // 2, plan.num_shards - 1}:
         begin, end = plan.bounds(shard, shard + 1)
-        assert sizes.nbytes(key, shard) == (end - begin) * 4
+        assert sizes.nbytes(key, shard, shard + 1) == (end - begin) * 4
 
 
 def test_a_new_epoch_has_partition_sizes_of_its_own():
@@ -38,9 +38,9 @@ def test_a_new_epoch_has_partition_sizes_of_its_own():
     key = key_of("x")
     sizes.note(Register(0, key, 1, Descriptor("x", DType.FLOAT32, Op.SUM, (100,), 0), -1, -1), 2)
     sizes.note(Tables(1, ((0, 0, 0, 400), (0, 0, 0, 100))), 2)
-    assert sizes.nbytes(key, 0) == 400
+    assert sizes.nbytes(key, 0, 1) == 400
     sizes.note(Tables(2, ((0, 0, 0, 100), (0, 0, 0, 100))), 2)
-    assert sizes.nbytes(key, 0) == 100
+    assert sizes.nbytes(key, 0, 1) == 100
 
 
 def test_a_table_of_the_next_epoch_changes_no_size_until_every_client_has_said_its_own():
@@ -49,11 +49,11 @@ def test_a_table_of_the_next_epoch_changes_no_size_until_every_client_has_said_i
     sizes.note(Register(0, key, 1, Descriptor("x", DType.FLOAT32, Op.SUM, (100,), 0), -1, -1), 0)
     for client in (1, 0):
         sizes.note(Table(client, 1, (0, client, client, 400)), client)
-    assert sizes.nbytes(key, 0) == 400
+    assert sizes.nbytes(key, 0, 1) == 400
     sizes.note(Table(1, 2, (0, 1, 1, 100)), 1)
-    assert sizes.nbytes(key, 0) == 400
+    assert sizes.nbytes(key, 0, 1) == 400
     sizes.note(Table(0, 2, (0, 0, 0, 100)), 0)
-    assert sizes.nbytes(key, 0) == 100
+    assert sizes.nbytes(key, 0, 1) == 100
 
 
 def test_a_key_lies_where_each_side_was_told():

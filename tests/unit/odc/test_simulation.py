@@ -7,7 +7,8 @@ import pytest
 
 from coarse.hardware.presets import load_preset
 from coarse.odc.layout import EVERYTHING, OdcDeclaration, OdcUnit
-from coarse.odc.simulation.machines import Microbatch, OdcRates, OdcRun, SimulatedOdc
+from coarse.odc.simulation.machines import Microbatch, OdcRun, SimulatedOdc
+from coarse.odc.simulation.sites import bare_site, host_site
 from coarse.protocol.dtypes import DType
 from coarse.strategy.sharding import Sum
 from tests.support.odc_cluster import placement_of
@@ -16,15 +17,17 @@ NUM_UNITS = 3
 ELEMENTS = 1000
 
 
-def run(nodes: tuple[int, ...], work: list[list[list[float]]], rates: OdcRates | None = None, **options: int) -> OdcRun:
-    """`work`: seconds of each microbatch, a third of which is forward."""
+def run(
+    nodes: tuple[int, ...], work: list[list[list[float]]], rates: dict[str, float] | None = None, **options: int
+) -> OdcRun:
+    """`work`: seconds of each microbatch, a third of which is forward; `rates`: see bare_site."""
     settings = {"cache_bytes": 0, "num_slots": 4, **options}
     declaration = OdcDeclaration(
         members=tuple(range(len(nodes))), sum=Sum.INT64, top=18,
         units=tuple(OdcUnit(4 * ELEMENTS, (ELEMENTS,), int(DType.FLOAT32)) for _ in range(NUM_UNITS)), **settings,
     )  # fmt: skip
     placement = placement_of(nodes, tuple(sorted(set(nodes))))
-    job = SimulatedOdc(placement, declaration, rates or OdcRates())
+    job = SimulatedOdc(placement, declaration, bare_site(placement, **(rates or {})))
     per_unit = [
         [[Microbatch(s / NUM_UNITS / 3, 2 * s / NUM_UNITS / 3) for s in own] for own in minibatch] for minibatch in work
     ]
@@ -53,33 +56,32 @@ def test_bytes_between_nodes_are_those_of_the_table():
 
 
 def test_a_slow_network_costs_what_its_rate_says_and_less_with_a_cache():
-    work, rates = [[[0.0] * 4] * 4], OdcRates(node_bytes_per_s=1e6)
+    work, rates = [[[0.0] * 4] * 4], {"node_bytes_per_s": 1e6}
     plain, kept = (run((0, 0, 1, 1), work, rates, cache_bytes=cache) for cache in (0, EVERYTHING))
     assert plain.ended_s[0] >= plain.sent_bytes[0] / 1e6
     assert plain.ended_s[0] / kept.ended_s[0] > 3
 
 
 def test_units_may_take_unlike_times():
-    work, rates = Microbatch((1.0, 2.0, 3.0), (2.0, 4.0, 6.0)), OdcRates()
+    work, placement = Microbatch((1.0, 2.0, 3.0), (2.0, 4.0, 6.0)), placement_of((0, 1), (0, 1))
     units = tuple(OdcUnit(4 * ELEMENTS, (ELEMENTS,), int(DType.FLOAT32)) for _ in range(NUM_UNITS))
     declaration = OdcDeclaration(members=(0, 1), units=units, sum=Sum.INT64, cache_bytes=0, top=18, num_slots=4)
-    found = SimulatedOdc(placement_of((0, 1), (0, 1)), declaration, rates).run([[[work], [work]]])
+    found = SimulatedOdc(placement, declaration, bare_site(placement)).run([[[work], [work]]])
     assert found.ended_s == pytest.approx((18.0,))
 
 
-def test_rates_of_a_machine_are_those_of_its_links():
+def test_a_host_is_its_nodes_memory_device():
     machine = replace(load_preset("fcdp-a40-10gbe"), num_nodes=2)
-    one, many = (OdcRates.of(machine, 2, gpus) for gpus in (1, 8))
-    assert one.node_bytes_per_s == pytest.approx(many.node_bytes_per_s)
-    assert one.node_bytes_per_s == pytest.approx(min(link.bytes_per_s for link in machine.links), rel=0.01)
-    assert many.read_bytes_per_s <= one.read_bytes_per_s  # GPUs share the way from the host's memory
-    assert one.add_bytes_per_s == machine.memory_device.adder_bytes_per_s
-    assert OdcRates.of(machine, 1, 1).node_latency_s == 0
+    site = host_site(machine, 2, 4)
+    assert site.pull[5, 1] == machine.host_path("gpu9", to_host=False)
+    assert site.push[5, 1] == machine.host_path("gpu9", to_host=True)
+    assert site.between_devices[0, 1] == machine.path("gpu0", "gpu8")
+    assert site.adder_bytes_per_s == machine.memory_device.adder_bytes_per_s
 
 
 def test_full_slots_hold_their_worker_and_nobody_else():
     """The device takes a second for each unit's piece, of two rows; the other worker has none."""
-    rates = OdcRates(add_bytes_per_s=2 * 4 * ELEMENTS)
+    rates = {"add_bytes_per_s": 2 * 4 * ELEMENTS}
     few, many = (run((0, 0), [[[0.0] * 4, [1.0]]], rates, num_slots=slots) for slots in (1, 12))
     assert few.ended_s[0] == pytest.approx(many.ended_s[0], rel=0.3)
     assert few.ended_s[0] >= 4 * NUM_UNITS
@@ -99,4 +101,4 @@ def test_a_constantly_slower_worker_gains_nothing_and_random_stalls_do():
 def test_minibatches_follow_one_another_for_any_counts():
     for counts in itertools.product((0, 1, 3), repeat=3):
         work = [[[1.0] * count for count in counts], [[1.0] * count for count in reversed(counts)]]
-        assert run((0, 0, 1), work).ended_s == pytest.approx((max(counts), 2 * max(counts)))
+        assert run((0, 0, 1), work).ended_s == pytest.approx((max(counts), 2 * max(counts)), abs=1e-9)

@@ -1,27 +1,29 @@
 """Features beside the kernel: attached by their first record, told what went before, named by text alone."""
 
 from dataclasses import replace
-from typing import NamedTuple
+from typing import NamedTuple, get_args, get_origin
 
 import numpy as np
 import pytest
 
-from coarse.errors import CoarseError, ConfigError
+from coarse.errors import CoarseError, ConfigError, UnsupportedError
 from coarse.luwu.costs import COSTS as LUWU_COSTS
 from coarse.luwu.steps import StoreWork
 from coarse.luwu.store.instructions import Look, Place, ReadSum, WriteImage
 from coarse.luwu.store.layout import PagedModel, PagedTensor, PagedUnit
+from coarse.odc.records import ODC_BULK
 from coarse.protocol import codec, features
 from coarse.protocol.clock import VirtualClock
 from coarse.protocol.codec import decode, encode, feature_of, register_records
-from coarse.protocol.costs import Way, cost_of
+from coarse.protocol.costs import Cost, Way, cost_of
 from coarse.protocol.dtypes import DType
-from coarse.protocol.features import FeatureSpec, kind_of_message, part_of, spec_of, tag_of, use_features
+from coarse.protocol.features import FeatureSpec, costs_of, kind_of_message, part_of, spec_of, tag_of, use_features
 from coarse.protocol.plan import Placement
-from coarse.protocol.records import Died, Leave, Tag
+from coarse.protocol.records import Died, KernelRecord, Leave, Push, Ready, Tag
+from coarse.proxy.costs import INSTRUCTION_COSTS, RECORD_COSTS, Told
 from coarse.proxy.executor import FeatureExecutor, ServiceKit
 from coarse.proxy.feature import FeatureMachine
-from coarse.proxy.instructions import Send
+from coarse.proxy.instructions import Instruction, Reduce, Region, Send
 from coarse.proxy.protocol import ProxyProtocol
 from coarse.snapshots.costs import COSTS as SNAPSHOT_COSTS
 from coarse.snapshots.records import HeldEntry
@@ -59,24 +61,55 @@ def test_every_part_that_a_feature_names_is_there(spec):
     assert callable(part_of(spec.executor))
 
 
+EMULATED = ("odc",)
+"""Features whose records have costs; others are refused by name where modelled time is kept."""
+
+
 @pytest.mark.parametrize("spec", use_features(()), ids=lambda spec: spec.name)
 def test_every_instruction_of_a_feature_has_a_cost(spec):
-    costs = part_of(spec.costs)
+    costs = costs_of(spec.name)
     machine = part_of(spec.machine)(ProxyProtocol(0, PLACEMENT, 1 << 20))
     executor = part_of(spec.executor)(machine, KIT)
     assert set(executor.carriers) <= set(costs)
-    with pytest.raises(CoarseError, match="no cost is stated of Tell"):
+    sent = {*part_of(spec.records)} - {*ODC_BULK}
+    assert (sent <= set(costs)) is (spec.name in EMULATED)
+    assert sent <= set(costs) or not sent & set(costs)
+    with pytest.raises(UnsupportedError, match="no cost is stated of Tell"):
         cost_of(costs, Tell(1), None)
+
+
+def test_every_record_and_instruction_of_the_kernel_has_a_cost():
+    assert set(RECORD_COSTS) == {*get_args(KernelRecord)}
+    assert set(INSTRUCTION_COSTS) == {kind for kind in get_args(Instruction) if get_origin(kind) is None}
+
+
+class Sizes:
+    """Four bytes a shard, a worker's on the device of its number."""
+
+    def nbytes(self, key, first, last):
+        return 4 * (last - first)
+
+    def device(self, key, client):
+        return client
+
+
+def test_the_kernels_costs_are_those_of_what_is_announced():
+    told = Told(Sizes(), 1)
+    assert cost_of(RECORD_COSTS, Push(1, 7, 0, 0, 2, 5, present=True), told) == Cost(Way.PUSHES, 12, 1)
+    assert cost_of(RECORD_COSTS, Push(1, 7, 0, 0, 2, 5, present=False), told).way is Way.NOTHING
+    assert cost_of(RECORD_COSTS, Ready(7, 2, 3, present=True), told) == Cost(Way.PULLS, 4, 1)
+    reduce = Reduce(7, 0, 0, 1, int(DType.FLOAT32), 0, 1, 10, (Region(0, 0),) * 3, (), 0)
+    assert cost_of(INSTRUCTION_COSTS, reduce, 0) == Cost(Way.ADDS, 120)
 
 
 def test_costs_are_amounts_over_ways():
     entry = HeldEntry("w", int(DType.FLOAT32), (5, 2), 0, False)
-    assert cost_of(SNAPSHOT_COSTS, WritePart(0, 0, "", (entry, entry)), None) == (Way.WRITES, 80)
-    assert cost_of(SNAPSHOT_COSTS, CopyEntry(0, 0, 0, 0, 40), None) == (Way.COPIES, 40)
+    assert cost_of(SNAPSHOT_COSTS, WritePart(0, 0, "", (entry, entry)), None) == Cost(Way.WRITES, 80)
+    assert cost_of(SNAPSHOT_COSTS, CopyEntry(0, 0, 0, 0, 40), None) == Cost(Way.COPIES, 40)
     model = PagedModel(units=(PagedUnit("u", (PagedTensor("w", (1000,)),)),), num_states=2)
     image = model.image(0, 0)
-    assert cost_of(LUWU_COSTS, StoreWork(0, ReadSum(0, 0, 0)), model) == (Way.READS, 4 * 1024)  # of aligned elements
-    assert cost_of(LUWU_COSTS, WriteImage(0, 0, 0, Place(0, None)), model) == (Way.WRITES, image.nbytes)
+    assert cost_of(LUWU_COSTS, StoreWork(0, ReadSum(0, 0, 0)), model) == Cost(Way.READS, 4 * 1024)  # aligned
+    assert cost_of(LUWU_COSTS, WriteImage(0, 0, 0, Place(0, None)), model) == Cost(Way.WRITES, image.nbytes)
     assert cost_of(LUWU_COSTS, Look(1, 0, 0, 0, None, (0,)), model).amount == 0
 
 

@@ -1,0 +1,82 @@
+"""The minibatches of an emulated run in mode odc, as a job for the simulator: what each worker read and pushed.
+
+[Note: whose compute] What a worker computes between two waits follows what it waited for. A unit is fetched while the
+one before it is computed, as FSDP2 asks for them; the first of a forward or a backward when it is read.
+"""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from statistics import fmean
+
+from coarse.emulation.account import MOST_STEPS, Iteration, Logged, OwnStep, Waited
+from coarse.odc.layout import OdcDeclaration
+from coarse.odc.simulation.machines import Act, Compute, PushPiece, Read, SimulatedOdc
+from coarse.parallel.sharded.transfers import Phase
+from coarse.simulation.job import Job
+
+_WAIT = "wait "
+_GATHERS = (Phase.FORWARD_GATHER, Phase.BACKWARD_GATHER)
+_Event = tuple[Phase, str]
+"""What a worker waited for, and of which unit."""
+
+
+def own_minibatches(job: Job, logs: Sequence[Logged], iterations: Sequence[Iteration]) -> OwnStep | str:
+    """Simulate the last minibatches of a run, one after the other.
+
+    Args:
+        job: Links and places.
+        logs: Each worker's.
+        iterations: Counted ones of all workers.
+
+    Returns:
+        The means of a minibatch, or why there are none.
+    """
+    options = logs[0].options
+    if "declaration" not in options:
+        return "several models are fetched on demand"
+    declaration, names = OdcDeclaration.of_text(options["declaration"]), list(options["units"])
+    if len(declaration.members) < len(logs):
+        return "some workers have no part of the model"
+    by_worker = [[row for row in iterations if row.worker == worker][-MOST_STEPS:] for worker in range(len(logs))]
+    count = min(map(len, by_worker))
+    if not count:
+        return "there are too few iterations"
+    rows = [own[-count:] for own in by_worker]
+    acts = [[_acts_of(log, row, names) for row in own] for log, own in zip(logs, rows, strict=True)]
+    work = [[own[number] for own in acts] for number in range(count)]
+    run = SimulatedOdc(job.placement, declaration, job.site).run([work[0], *work])
+    simulated = [last - first for first, last in zip(run.called_s[0], run.called_s[-1], strict=True)]
+    emulated = [own[-1].end_s - own[0].begin_s for own in rows]
+    return OwnStep(fmean(simulated) / count, fmean(emulated) / count)
+
+
+def _acts_of(log: Logged, row: Iteration, names: Sequence[str]) -> list[Act]:
+    """Return what a worker did from one end of a minibatch to the next: see [Note: whose compute]."""
+    ends = [number for number, waited in enumerate(log.waits) if _event_of(waited) is None]
+    first, past = (next(n for n in ends if log.waits[n].at_s == at_s) for at_s in (row.begin_s, row.end_s))
+    waits = log.waits[first : past + 1]
+    events = [_event_of(waited) for waited in waits[:-1]]
+    found: list[Act] = []
+    for number, (event, (waited, following)) in enumerate(zip(events, pairwise(waits), strict=True)):
+        if event is not None:
+            phase, unit = event
+            place, is_read = names.index(unit), phase in _GATHERS
+            found.append(Read(place, _following(events, number, names)) if is_read else PushPiece(place))
+        found.append(Compute(following.computed_s - waited.computed_s))
+    return found
+
+
+def _event_of(waited: Waited) -> _Event | None:
+    """Return what was waited for; None of the end of a minibatch."""
+    name = waited.point.removeprefix(_WAIT)
+    found = [(phase, name.removeprefix(f"{phase} of ")) for phase in Phase if name.startswith(f"{phase} of ")]
+    return found[0] if found else None
+
+
+def _following(events: Sequence[_Event | None], number: int, names: Sequence[str]) -> int | None:
+    """Return the unit that is fetched after a read: the next one of its pass."""
+    own = events[number]
+    following = next((event for event in events[number + 1 :] if event is not None and event[0] in _GATHERS), None)
+    if own is None or following is None or following[0] is not own[0]:
+        return None
+    return names.index(following[1])
