@@ -9,6 +9,7 @@ from typing import Any
 
 from coarse.cli.fields import Asked
 from coarse.cli.report.run import Result, Run, write_run
+from coarse.cli.report.timeline import Timeline
 from coarse.errors import ConfigError
 from coarse.protocol.config import Config, require_mode
 from coarse.protocol.run_file import RUN_FILE, WITHOUT_RESULT
@@ -121,7 +122,10 @@ def _show(documents: Mapping[str, Mapping[str, Any]], folder: Path) -> None:
         title=f"{first['title']}, the last {count} iterations",
         inputs=first["inputs"],
         results=tuple(results),
-        timelines=(),
+        timelines=tuple(
+            Timeline.from_mapping({**values, "title": mode_name(mode)})
+            for mode, document in compared.items() for values in document["timelines"]
+        ),
         notes=tuple(f"Left out {name}: its run has no result." for name in without),
     )
     write_run(run, folder)

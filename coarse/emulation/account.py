@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
@@ -29,6 +29,7 @@ ALLOWED_MISSING_SHARE = 0.05
 MOST_STEPS = 8
 """So many iterations are simulated: the last ones."""
 _MOST_ROWS = 1 << 17
+_MOST_EXPOSED = 1 << 14
 _SUMMED_AS = {4: DType.FLOAT32, 8: DType.FLOAT64}
 
 
@@ -99,6 +100,8 @@ class Logged(NamedTuple):
     """Emulated seconds of the first and the last step of the optimizer; 0 and infinity where none was told."""
     waits: list[Waited]
     touched: tuple[int, int]
+    exposed: list[tuple[float, float]]
+    """Begin and end of its last waits, in emulated seconds."""
 
 
 class WorkerLog:
@@ -110,6 +113,8 @@ class WorkerLog:
         self._waits: list[Waited] = []
         self._steps_s: tuple[float, float] = (0.0, math.inf)
         self.not_charged: Counter[str] = Counter()
+        self.exposed: deque[tuple[float, float]] = deque(maxlen=_MOST_EXPOSED)
+        """See Logged."""
         self.touched = np.zeros(2, np.int64)
         """Bytes of device memory that the script has loaded and stored."""
         self.mode = ""
@@ -136,6 +141,7 @@ class WorkerLog:
         logged = Logged(
             self._pushes, stretches.measured_s, stretches.missing_s, stretches.first_missing, self.mode, self.options,
             self.not_charged, self._steps_s, self._waits, (int(self.touched[0]), int(self.touched[1])),
+            [*self.exposed],
         )  # fmt: skip
         write_whole(self._path, json.dumps(logged))
 
@@ -255,6 +261,8 @@ class TrainingReport:
     """Bytes on each link in the whole run, the most first."""
     busiest: tuple[str, float] | None = None
     """Link that was used most, and the share of the run for which it was."""
+    charged: tuple[tuple[str, int], ...] = ()
+    """Bytes that have taken emulated time, by way (FabricPort); of joint calls what each worker contributes."""
     touched: tuple[int, int] = (0, 0)
     """Bytes of parameters in device memory that all workers have loaded and stored."""
     not_charged: tuple[tuple[str, int], ...] = ()
@@ -291,6 +299,9 @@ class TrainingReport:
                 lines.append(f"coarse: the same steps by other modes: {others} (simulated)")
         counted = f"{len(self.iterations)} iterations of the run's later half"
         lines.append(f"coarse: {counted}; {self.num_transfers} transfers, {self.num_late} late")
+        if self.charged:
+            moved = ", ".join(f"{way} {nbytes / MIB:.4g}" for way, nbytes in self.charged)
+            lines.append(f"coarse: MiB charged in the run: {moved}")
         if self.absences:
             lines.append(f"coarse: emulated time went on without some: {self._absent()}")
         if any(self.touched):
@@ -308,8 +319,8 @@ class TrainingReport:
         seconds = {f"{name}_s": mean_s for name, mean_s in self._means_s().items()}
         return [{"name": self.mode, "policy": self.policy, **seconds, "idle_s": 0.0, "link_bytes": []}]
 
-    def write(self, folder: Path) -> None:
-        """Write run.json, which `coarse report` draws."""
+    def write(self, folder: Path, timelines: Sequence[dict[str, Any]] = ()) -> None:
+        """Write run.json, which `coarse report` draws, with timelines of some iterations."""
         folder.mkdir(parents=True, exist_ok=True)
         plain = replace(self, iterations=(), simulated="")
         why = self._no_result()
@@ -317,7 +328,7 @@ class TrainingReport:
         found["iterations"] = [row._replace(pushes=())._asdict() for row in self.iterations]
         found["title"] = f"{self.num_workers} workers on {self.machine} (emulated)"
         found["inputs"] = {"machine": self.machine, "compute": self._pace()}
-        found |= {"rows": self.rows(), "notes": [], "timelines": []}
+        found |= {"rows": self.rows(), "notes": [], "timelines": [*timelines]}
         found["simulated"] = self.simulated if isinstance(self.simulated, str) else self.simulated._asdict()
         (folder / RUN_FILE).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
@@ -418,6 +429,7 @@ def report_of(
         num_transfers=fabric.num_transfers,
         num_late=fabric.num_late,
         absences=fabric.absences,
+        charged=fabric.charged,
         touched=(sum(log.touched[0] for log in logs), sum(log.touched[1] for log in logs)),
         not_charged=tuple(sum((Counter(log.not_charged) for log in logs), Counter[str]()).most_common()),
         link_bytes=tuple(sorted(((name, nbytes) for name, nbytes, _ in used), key=lambda use: -use[1])),

@@ -50,6 +50,11 @@ class FabricPort(enum.IntEnum):
     RUN = 11
     """The same, and emulated time begins anew at 0: what was measured before the run is no part of it."""
 
+    @property
+    def label(self) -> str:
+        """Return the name as users read it."""
+        return self.name.lower()
+
     def queue(self, source: int, target: int) -> tuple[int, int]:
         """In which queue of which sender, or reader, a transfer waits for its turn."""
         match self:

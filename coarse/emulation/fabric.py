@@ -3,7 +3,7 @@
 
 import heapq
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import count
@@ -19,6 +19,7 @@ Deliver = Callable[[int, FabricDelivery], bool]
 """Hands a delivery to an endpoint; whether that may react to it at once."""
 _Pair = tuple[int, int]
 """(endpoint that submits, endpoint that it is for)"""
+_MOST_RECENT = 1 << 14
 _Waiting = tuple[float, int, int, Submission]
 """(emulated seconds, endpoint that submitted, number, submission): the least goes first, whoever is read first."""
 
@@ -39,6 +40,19 @@ class Absence(NamedTuple):
     """Line of the script, the first time; "" where it is not known."""
 
 
+class Charged(NamedTuple):
+    """Something that has taken emulated time."""
+
+    way: str
+    source: int
+    target: int
+    """Workers or devices, as the way has it."""
+    nbytes: int
+    begin_s: float
+    """Seconds since the run began, from when the port was free for it."""
+    end_s: float
+
+
 class FabricReport(NamedTuple):
     """Account of a run's transfers."""
 
@@ -49,6 +63,10 @@ class FabricReport(NamedTuple):
     link_bytes: tuple[float, ...]
     """Bytes that each link has carried since the run began, by its position."""
     absences: tuple[Absence, ...] = ()
+    charged: tuple[tuple[str, int], ...] = ()
+    """Bytes that were charged since the run began, by way: see FabricPort."""
+    recent: tuple[Charged, ...] = ()
+    """The last of them, in the order of their ends."""
 
 
 class FabricModel:
@@ -75,6 +93,10 @@ class FabricModel:
         self._met: list[tuple[int, Submission]] = []
         """Workers that have come to a meeting."""
         self._worker_nodes = worker_nodes
+        self._charged: Counter[FabricPort] = Counter()
+        self._recent: deque[Charged] = deque(maxlen=_MOST_RECENT)
+        self._free_s: dict[tuple[int, int], float] = {}
+        """End of what a queue has done last."""
         self._begin_time(Engine(site.links))
         self._num_transfers = self._num_late = self._num_submitted = 0
         self._worst_late_s = 0.0
@@ -140,7 +162,10 @@ class FabricModel:
     def report(self) -> FabricReport:
         """Return the account so far."""
         moved = tuple(float(self._engine.bytes_moved(link)) for link in range(len(self._site.links)))
-        return FabricReport(self._num_transfers, self._num_late, self._worst_late_s, moved)
+        charged = tuple((way.label, nbytes) for way, nbytes in sorted(self._charged.items()))
+        return FabricReport(
+            self._num_transfers, self._num_late, self._worst_late_s, moved, charged=charged, recent=(*self._recent,)
+        )
 
     # --- records without bytes
 
@@ -169,21 +194,31 @@ class FabricModel:
 
     def _begin(self, peer: int, number: int, submission: Submission) -> None:
         """A submission's time has come."""
-        arrived = partial(self._arrived, peer, number, submission)
+        arrived = partial(self._ended, peer, number, submission, self._engine.now_s)
         match submission.way:
             case FabricPort.ADDER:
                 seconds = submission.nbytes / self._site.adder_bytes_per_s
                 self._engine.work(("adder", submission.source), seconds, arrived)
             case FabricPort.JOINT:
-                self._joints.submit(peer, submission)
+                self._charged[submission.way] += self._joints.submit(peer, submission)
             case FabricPort.MEET | FabricPort.RUN:
                 self._meet(peer, submission)
             case FabricPort.TIMER:
-                arrived()
+                self._arrived(peer, number, submission)
             case way:
                 port = way.queue(submission.source, submission.target)
                 path, nbytes = self._path(submission), submission.nbytes
                 self._engine.move(port, path, nbytes, arrived, priority=submission.priority)
+
+    def _ended(self, peer: int, number: int, submission: Submission, began_s: float) -> None:
+        """Bytes have taken their time."""
+        _, nbytes, source, target, _, way, _, _ = submission
+        now_s, queue = self._engine.now_s, way.queue(source, target)
+        begin_s = min(now_s, max(began_s, self._free_s.get(queue, 0.0)))
+        self._free_s[queue] = now_s
+        self._charged[way] += nbytes
+        self._recent.append(Charged(way.label, source, target, nbytes, begin_s, now_s))
+        self._arrived(peer, number, submission)
 
     def _meet(self, peer: int, submission: Submission) -> None:
         """Workers at one point: they go on when the last has come."""
@@ -192,6 +227,9 @@ class FabricModel:
             met, self._met = self._met, []
             if submission.way is FabricPort.RUN:
                 self._begin_time(Engine(self._site.links))
+                self._charged.clear()
+                self._recent.clear()
+                self._free_s.clear()
                 for at_s, link, bytes_per_s in self._rate_changes:
                     self._engine.set_rate(link, bytes_per_s, at_s)
             for each, submitted in met:

@@ -4,7 +4,7 @@ import json
 import subprocess
 import sys
 
-from coarse.emulation.fabric import Absence, FabricReport
+from coarse.emulation.fabric import Absence, Charged, FabricReport
 from coarse.emulation.failure import fabric_error
 from coarse.emulation.site_file import FabricOrder, order_text
 from coarse.errors import FabricError
@@ -55,7 +55,8 @@ class FabricChild:
             ) from None
         if self._process.returncode:
             raise fabric_error(self.process_id, self._rank, self._process.returncode)
-        num_transfers, num_late, worst_late_s, link_bytes, absences = json.loads(text)
+        num_transfers, num_late, worst_late_s, link_bytes, absences, charged, recent = json.loads(text)
         return FabricReport(
-            num_transfers, num_late, worst_late_s, tuple(link_bytes), tuple(Absence(*row) for row in absences)
-        )
+            num_transfers, num_late, worst_late_s, tuple(link_bytes), tuple(Absence(*row) for row in absences),
+            tuple((way, nbytes) for way, nbytes in charged), tuple(Charged(*row) for row in recent),
+        )  # fmt: skip

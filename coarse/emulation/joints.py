@@ -55,8 +55,8 @@ class JointCalls:
         """Times at which messages have come that nobody has received, by their ends and tag."""
         self._receives: defaultdict[Meeting, deque[tuple[int, Submission]]] = defaultdict(deque)
 
-    def submit(self, worker: int, submission: Submission) -> None:
-        """Take a member's call."""
+    def submit(self, worker: int, submission: Submission) -> int:
+        """Take a member's call; return the bytes that it contributes."""
         meeting, joint = unpack_call(submission.frame[NUMBER_BYTES:])
         if joint.kind is CollectiveKind.SEND:
             self._send(worker, meeting, submission, joint)
@@ -68,6 +68,7 @@ class JointCalls:
             self._match(meeting)
         else:
             self._group(meeting).submit(worker, Call(submission, joint))
+        return joint.nbytes
 
     def _group(self, meeting: Meeting) -> "_Group":
         group = self._groups.get(meeting)

@@ -46,6 +46,8 @@ class WorkerClock:
         self.computed_s = self.waited_s = self.left_s = 0.0
         self.on_stretch: Callable[[float], None] | None = None
         """Told of each stretch of compute that has ended, with its begin."""
+        self.on_waited: Callable[[float, float], None] = lambda began_s, ended_s: None
+        """Told of each wait, when it has ended."""
 
     def now_s(self) -> float:
         """See Clock."""
@@ -105,6 +107,7 @@ class WorkerClock:
                 if not self._num_waits:  # else it is a part of another wait
                     self.left_s = self._box.now_s
                     self.waited_s += self.left_s - began_s
+                    self.on_waited(began_s, self.left_s)
 
 
 class EmulatedLink(DeviceLink):
@@ -128,6 +131,7 @@ class EmulatedLink(DeviceLink):
         self._touched = [0, 0]
         """Bytes loaded and stored since the last stretch of compute began."""
         self._log = log
+        worker_clock.on_waited = lambda *wait: log.exposed.append(wait)
         self._is_held = False
         self._num_calls: Counter[str] = Counter()
         """Joint calls since the optimizer's last step, by what they are."""

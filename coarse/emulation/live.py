@@ -24,6 +24,7 @@ from coarse.emulation.modelled import modelled_cluster
 from coarse.emulation.own_sharded_step import own_sharded_step
 from coarse.emulation.own_step import own_step
 from coarse.emulation.runtime import EmulatedParts
+from coarse.emulation.timeline import TRACE_FILE, LastIterations
 from coarse.errors import ConfigError, UnsupportedError
 from coarse.gpu.interface import is_on_gpu
 from coarse.gpu.staging import host_staging
@@ -222,7 +223,13 @@ class TrainingParts(EmulatedParts):
             measured = [log.stretches_s for log in logs]
             write_compute_times(Path(self._settings.save_compute), own_script(), accelerator, self._scale, measured)
         print(report.text(), flush=True)
-        report.write(Path(self._settings.out))
+        out = Path(self._settings.out)
+        if not report.rows():
+            report.write(out)
+            return
+        drawn = LastIterations(logs, report.iterations, fabric.recent)
+        report.write(out, [drawn.timeline(report.mode)])
+        drawn.write_trace(out / TRACE_FILE, report.mode)
 
 
 def _job_on(cluster: ModelledCluster) -> Job:

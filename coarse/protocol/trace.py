@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from coarse.protocol.whole_file import write_whole
@@ -79,6 +80,16 @@ class Trace:
     def write(self, path: Path | str) -> None:
         """The trace as a file that is whole or absent."""
         _write(Path(path), self._events)
+
+
+def write_merged(traces: Sequence[Trace], path: Path) -> None:
+    """Write several traces of this process as one, whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=path.parent) as folder:
+        parts = [Path(folder) / f"{number}.json" for number in range(len(traces))]
+        for trace, part in zip(traces, parts, strict=True):
+            trace.write(part)
+        merge(parts, path)
 
 
 def merge(paths: Sequence[Path | str], path: Path | str) -> None:

@@ -16,6 +16,7 @@ from coarse.cli.report.timeline import MOVES, PHASES, LinkUse, Row, Timeline
 COLOURS = {
     "forward": "#0072b2",
     "backward": "#56b4e9",
+    "compute": "#0072b2",
     "idle": "#d3d3d3",
     "wait": "#d55e00",
     "exposed": "#d55e00",
@@ -25,6 +26,9 @@ COLOURS = {
     "ring": "#009e73",
     "pull": "#cc79a7",
     "add": "#000000",
+    "together": "#009e73",
+    "load": "#f0e442",
+    "store": "#8c8c3a",
 }
 """The palette of Okabe and Ito, which people with any kind of colour vision tell apart, and a grey and a brown."""
 LABELS = {
@@ -34,6 +38,9 @@ LABELS = {
     "ring": "ring (sync cores or workers)",
     "fetch": "fetch (sync core)",
     "add": "add (sync core)",
+    "together": "together (groups of workers)",
+    "load": "load (device memory)",
+    "store": "store (device memory)",
 }
 MS_PER_S = 1e3
 GB = 1e9

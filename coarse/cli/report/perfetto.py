@@ -2,12 +2,11 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from coarse.cli.report.links import links_of
 from coarse.cli.report.simulated import lane_of, last_iteration, phases_of, recording_of
 from coarse.cli.report.timeline import Window
-from coarse.protocol.trace import Trace, in_lanes, merge
+from coarse.protocol.trace import Trace, in_lanes, write_merged
 from coarse.simulation.job import Job
 from coarse.simulation.recording import Transfer, Work
 from coarse.simulation.report import Report
@@ -35,7 +34,7 @@ def write_trace(job: Job, report: Report, path: Path, title: str) -> None:
     for who, kind, each in busy:
         _add(traces[who], kind, each, job, window)
     _add_syncs(traces, report, job, window)
-    _write_merged([*traces.values(), _links_trace(job, transfers, window, len(traces), title)], path)
+    write_merged([*traces.values(), _links_trace(job, transfers, window, len(traces), title)], path)
 
 
 def _worker_trace(worker: int, phases: Sequence[tuple[str, float, float]], title: str) -> Trace:
@@ -93,11 +92,3 @@ def _links_trace(job: Job, transfers: Sequence[Transfer], window: Window, rank: 
             before = rate
     return trace
 
-
-def _write_merged(traces: Sequence[Trace], path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(dir=path.parent) as folder:
-        parts = [Path(folder) / f"{number}.json" for number in range(len(traces))]
-        for trace, part in zip(traces, parts, strict=True):
-            trace.write(part)
-        merge(parts, path)

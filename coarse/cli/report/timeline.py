@@ -4,9 +4,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
-PHASES = ("forward", "backward", "idle", "wait", "exposed", "optimizer")
-"""What a worker does, one thing after the other. "wait" is what a measured run knows of idle and exposed."""
-MOVES = ("push", "fetch", "ring", "pull", "add")
+PHASES = ("forward", "backward", "compute", "idle", "wait", "exposed", "optimizer")
+"""What a worker does, one thing after the other. "wait" is what a measured run knows of idle and exposed, "compute"
+what an emulated one knows of forward, backward and optimizer."""
+MOVES = ("push", "fetch", "ring", "pull", "add", "together", "load", "store")
 """What happens beside it: bytes on links, and sync cores that add."""
 
 
