@@ -24,13 +24,13 @@ from coarse.launch.mpirun import free_port, run_forwarding_signals
 from coarse.launch.training_run import TrainingRun, chosen_partition
 from coarse.launch.watch import Watch
 from coarse.launch.watched import STARTUP
-from coarse.protocol.config import Config, EmulateSettings, load_config
+from coarse.protocol.config import BY_WALL, Config, EmulateSettings, load_config
 from coarse.protocol.fields import options_of
 from coarse.protocol.partition_file import stated_partition
 from coarse.protocol.run_file import NO_RESULT, RUN_FILE, WITHOUT_RESULT
 from coarse.strategy.composition import strategy_of
 from coarse.strategy.named import BUILT_IN, require_no_script, strategy_text
-from coarse.strategy.sharding import COLLECTIVE
+from coarse.strategy.sharding import LIVE
 from coarse.transport.launcher import environ_of_new_job
 
 app = typer.Typer(add_completion=False)
@@ -47,8 +47,8 @@ _REPLACES_HELP = (
     "Backends of torch.distributed, such as gloo,nccl, in whose place coarse is taken where a script asks for them."
 )
 _SHARDING_HELP = (
-    "Overrides the configuration's mode of coarse.torch.fully_shard, for scripts that state none: fsdp, hybrid, zeropp "
-    "or fcdp."
+    "Overrides the configuration's mode of coarse.torch.fully_shard, for scripts that state none: fsdp, hybrid, "
+    "zeropp, fcdp or odc."
 )
 _MODES_HELP = (
     "With --machine: some modes, such as coarse,allreduce,fcdp. The script runs in each by the same times of compute, "
@@ -97,9 +97,9 @@ def run(
         limit = _limit_of_links(rate, cluster, workers)
 
         def requested(mode: str | None, asked: Asked, every: Sequence[str]) -> tuple[TrainingRun, Config]:
-            shards = mode if mode in COLLECTIVE else sharding
-            mode = None if mode in COLLECTIVE else mode
-            strategy = strategy_text(options, mode, [each for each in every if each not in COLLECTIVE])
+            shards = mode if mode in LIVE else sharding
+            mode = None if mode in LIVE else mode
+            strategy = strategy_text(options, mode, [each for each in every if each not in LIVE])
             emulate = _emulated(asked)
             chosen = {
                 "COARSE_CONFIG": config_path, "COARSE_MODE": mode, "COARSE_POLICY": policy, "COARSE_STRATEGY": strategy,
@@ -132,7 +132,10 @@ def run(
 def _emulated(asked: Asked) -> str | None:
     """Settings of [emulate] that the options state, as COARSE_EMULATE has them; None where they state nothing."""
     paths = {"out", "compute", "save_compute"} | ({"machine"} if asked.get("machine", "").endswith(".toml") else set())
-    stated = {key: str(Path(value).resolve()) if key in paths else value for key, value in asked.items()}
+    stated = {
+        key: str(Path(value).resolve()) if key in paths and (key, value) != ("compute", BY_WALL) else value
+        for key, value in asked.items()
+    }
     return ", ".join(f"{key} = {json.dumps(value)}" for key, value in stated.items()) or None
 
 

@@ -14,7 +14,7 @@ from coarse.errors import ConfigError
 from coarse.protocol.config import Config, require_mode
 from coarse.protocol.run_file import RUN_FILE, WITHOUT_RESULT
 from coarse.strategy.named import mode_name
-from coarse.strategy.sharding import COLLECTIVE
+from coarse.strategy.sharding import LIVE
 
 _FAMILIES = {"compute.json": False, "compute-sharded.json": True}
 """Files of times, each of modes with the same points: whether a model is sharded."""
@@ -34,7 +34,7 @@ def modes_in(text: str, mode: str | None, configured: Config) -> list[str]:
         raise ConfigError(f"--modes keeps its times of compute in {kept}; leave out --save-compute", key="modes")
     modes = list(dict.fromkeys(part.strip() for part in text.split(",")))
     for each in modes:
-        if each not in COLLECTIVE:
+        if each not in LIVE:
             require_mode(each)
     return modes
 
@@ -55,9 +55,9 @@ def run_in(modes: Sequence[str], asked: Asked, configured: Config, run: Callable
     """
     assert configured.emulate is not None
     folder = Path(configured.emulate.out)
-    times = dict.fromkeys(modes, configured.emulate.compute or "")
-    measured = {name: [mode for mode in modes if (mode in COLLECTIVE) is kind] for name, kind in _FAMILIES.items()}
-    for name, family in measured.items() if configured.emulate.compute is None else ():
+    times = dict.fromkeys(modes, configured.emulate.compute_file or "")
+    measured = {name: [mode for mode in modes if (mode in LIVE) is kind] for name, kind in _FAMILIES.items()}
+    for name, family in measured.items() if configured.emulate.compute_file is None else ():
         if not family:
             continue
         path = (folder / name).absolute()

@@ -15,7 +15,7 @@ import numpy as np
 from coarse.emulation.compute import Stretches
 from coarse.emulation.compute_file import ComputeTimes
 from coarse.emulation.fabric import Absence, FabricReport
-from coarse.protocol.config import Config, EmulateSettings
+from coarse.protocol.config import BY_WALL, Config, EmulateSettings
 from coarse.protocol.dtypes import DType, Op
 from coarse.protocol.joint import CollectiveKind, Joint
 from coarse.protocol.run_file import NO_RESULT, RUN_FILE
@@ -246,6 +246,8 @@ class TrainingReport:
     num_workers: int
     compute_scale: float
     is_scale_measured: bool
+    is_by_wall: bool = False
+    """True if compute is the time that passed."""
     compute_file: str | None = None
     """Times of compute that count instead."""
     compute_of: str = ""
@@ -366,10 +368,11 @@ class TrainingReport:
     def _pace(self) -> str:
         if self.compute_file is not None:
             return f"compute is as {self.compute_file} has it of {self.compute_of!r}"
+        spent = "the time that passed" if self.is_by_wall else "this core's CPU time"
         if not self.is_scale_measured:
-            return f"compute is this core's CPU time over {self.compute_scale:g}, as stated"
+            return f"compute is {spent} over {self.compute_scale:g}, as stated"
         return (
-            f"compute is this core's CPU time over {self.compute_scale:.3g} (an assumption: 0.3 of the accelerator's "
+            f"compute is {spent} over {self.compute_scale:.3g} (an assumption: 0.3 of the accelerator's "
             "peak over a matrix product here; --compute-scale states another)"
         )
 
@@ -420,8 +423,9 @@ def report_of(
         policy=config.policy if mode == "coarse" else "",
         num_workers=len(logs),
         compute_scale=scale,
-        is_scale_measured=settings.compute_scale is None and settings.compute is None,
-        compute_file=settings.compute,
+        is_scale_measured=settings.compute_scale is None and settings.compute_file is None,
+        compute_file=settings.compute_file,
+        is_by_wall=settings.compute == BY_WALL,
         compute_of=times.script if times is not None else "",
         missing_share=_missing_share(logs),
         first_missing=next((log.first_missing for log in logs if log.first_missing), ""),

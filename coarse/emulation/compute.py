@@ -13,6 +13,7 @@ import numpy as np
 from coarse.emulation.compute_file import ComputeTimes, stretch
 from coarse.hardware.compute import PEAK_SHARE
 from coarse.hardware.machine import Accelerator
+from coarse.protocol.clock import WallClock
 
 _SIDE = 512
 _LEAST_CPU_S = 0.2
@@ -24,9 +25,11 @@ _MOST_PASSES = 1 << 12
 class ComputeClock:
     """CPU seconds of this process between two calls of coarse, as the modelled accelerator would take them."""
 
-    def __init__(self, scale: float) -> None:
-        """`scale`: how many times faster the accelerator computes than one core here."""
+    def __init__(self, scale: float, *, is_by_wall: bool = False) -> None:
+        """`scale`: how many times faster the accelerator computes than one core here. `is_by_wall`: time that passes
+        counts, and not that of this process's CPU."""
         self.scale = scale
+        self._is_by_wall = is_by_wall
         self._own_threads: dict[int, float] = {}
         """Clock of each thread that works for coarse alone, and its last reading: it may end."""
         self._mark_s: float | None = None
@@ -57,6 +60,8 @@ class ComputeClock:
         self._own_threads[time.pthread_getcpuclockid(thread.ident)] = 0.0
 
     def _spent_s(self) -> float:
+        if self._is_by_wall:
+            return WallClock().now_s()
         for clock in self._own_threads:
             with contextlib.suppress(OSError):
                 self._own_threads[clock] = time.clock_gettime(clock)

@@ -30,8 +30,8 @@ from coarse.gpu.interface import is_on_gpu
 from coarse.gpu.staging import host_staging
 from coarse.hardware.machine import Machine
 from coarse.hardware.presets import machine_named
-from coarse.protocol.clock import WallClock, replace_sleep
-from coarse.protocol.config import Config, EmulateSettings
+from coarse.protocol.clock import WallClock, replace_sleep, replace_time
+from coarse.protocol.config import BY_WALL, Config, EmulateSettings
 from coarse.protocol.features import part_of
 from coarse.protocol.partition import PartitionTable
 from coarse.protocol.place import GpuMemory
@@ -121,8 +121,8 @@ class TrainingParts(EmulatedParts):
         """See LiveParts: the configuration's; all on this host, and nobody in two roles."""
         partition = LiveParts.partition(self, world, hosts, config)
         made_by_all(world, lambda: _require_emulated(partition, hosts, config))
-        if self._settings.compute is not None:
-            path, accelerator = Path(self._settings.compute), self._machine.accelerator.name
+        if self._settings.compute_file is not None:
+            path, accelerator = Path(self._settings.compute_file), self._machine.accelerator.name
             script = own_script() if world.Get_rank() in partition.workers else None
             self._times = made_by_all(world, lambda: read_compute_times(path, accelerator, script))
         return partition
@@ -148,7 +148,8 @@ class TrainingParts(EmulatedParts):
         """See LiveParts."""
         assert isinstance(mailbox, EmulatedMailbox)
         stretches = Stretches(self._times)
-        clock = WorkerClock(mailbox, ComputeClock(self._scale), stretches)
+        compute = ComputeClock(self._scale, is_by_wall=self._settings.compute == BY_WALL)
+        clock = WorkerClock(mailbox, compute, stretches)
         stall_s = _STALL_FACTOR * at.config.stall_timeout_s
         log = WorkerLog(_log_of(at.run, protocol.client), stretches)
         link = EmulatedLink(protocol, at.placement, mailbox, at.clock, stall_s, clock, log)
@@ -173,6 +174,8 @@ class TrainingParts(EmulatedParts):
             if not self._has_begun:
                 self._has_begun = True
                 client.link.begin_run()
+                if self._settings.script_clock == "emulated":
+                    replace_time(client.link.worker_clock.now_s)
         return facts
 
     def _settled_scale(self, at: Opening) -> float:

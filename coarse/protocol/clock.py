@@ -1,16 +1,40 @@
 # Reads the clock, and sleeps.
 """The clock that everything asks; nothing else in the package reads the time or sleeps."""
 
+import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 _sleep = time.sleep  # an emulated job puts its own in this place, for scripts
+_perf_counter = time.perf_counter  # and where asked to in the places of this and time.time
+_NS_PER_S = 1e9
 
 
 def replace_sleep(sleep: Callable[[float], None]) -> None:
     """Have the script's `time.sleep` be another; coarse's own stays."""
     time.sleep = sleep  # type: ignore[assignment]
+
+
+def replace_time(now_s: Callable[[], float]) -> None:
+    """Have the main thread's `time.perf_counter` and `time.time` go on by another clock from now on, in seconds; those
+    of other threads, and coarse's own, stay."""
+    begin_s = now_s()
+    for name in ("perf_counter", "time"):
+        real, real_ns = getattr(time, name), getattr(time, f"{name}_ns")
+        shift_s = real() - begin_s
+        setattr(time, name, partial(_shown_s, real, now_s, shift_s))
+        setattr(time, f"{name}_ns", partial(_shown_ns, real_ns, now_s, shift_s))
+
+
+def _shown_s(real: Callable[[], float], now_s: Callable[[], float], shift_s: float) -> float:
+    return now_s() + shift_s if threading.current_thread() is threading.main_thread() else real()
+
+
+def _shown_ns(real: Callable[[], int], now_s: Callable[[], float], shift_s: float) -> int:
+    is_main = threading.current_thread() is threading.main_thread()
+    return int((now_s() + shift_s) * _NS_PER_S) if is_main else real()
 
 
 _PROCESS_SCHEDULED_CLOCK = 2
@@ -35,7 +59,7 @@ class WallClock:
 
     def now_s(self) -> float:
         """Seconds of the system's monotonic clock."""
-        return time.perf_counter()
+        return _perf_counter()
 
     def sleep_s(self, seconds: float) -> None:
         """Do nothing for a while."""

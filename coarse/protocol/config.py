@@ -21,6 +21,8 @@ COLLECTIVES = ("in_place", "ring")
 LIVE_COLLECTIVE = "in_place"
 """How devices sum where nobody says: live, emulated and simulated."""
 WORKER_COLLECTIVES = ("mpi", "ring")
+BY_WALL = "wall"
+"""Compute by the time that passes."""
 ROUTING_POLICIES = ("measured", "fixed")
 COHERENCES = ("hardware", "software", "checked")
 _HOSTS = "a list of different host names, of letters, digits, '.', '-' and '_'"
@@ -164,18 +166,29 @@ class EmulateSettings:
     )] = "tensors"
     compute: Annotated[str | None, Says(
         "A file of compute times, which `save_compute` has written: they count instead of CPU time. So two runs are "
-        "equal, and modes are compared by the same compute.",
+        'equal, and modes are compared by the same compute. `"wall"`: time that passes counts, for scripts whose '
+        "compute is elsewhere, as in a process of their own.",
     )] = None
     save_compute: Annotated[str | None, Says(
         "A file for the medians of this run's compute times.",
     )] = None
+    script_clock: Annotated[str, Says(
+        '`"emulated"`: the main thread\'s `time.perf_counter` and `time.time` show emulated time while the run lasts, '
+        'so that what a script logs of its steps is of the machine. `"wall"`: they show what passes here.',
+        choices=("wall", "emulated"),
+    )] = "wall"
     out: Annotated[str, Says(
         "The folder for what comes out.",
     )] = "results/emulated"
 
+    @property
+    def compute_file(self) -> str | None:
+        """File of compute times that count; None where they are measured."""
+        return None if self.compute == BY_WALL else self.compute
+
     def __post_init__(self) -> None:
         check(self)
-        if self.compute is not None and self.save_compute is not None:
+        if self.compute_file is not None and self.save_compute is not None:
             raise ConfigError(
                 f"save_compute writes what is measured, and compute = {self.compute!r} measures nothing; give one of "
                 "the two",

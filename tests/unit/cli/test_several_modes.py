@@ -37,7 +37,8 @@ class Runs:
             for each in seconds
         ]
         row = {"name": mode, "policy": "", "iteration_s": 1.0, "compute_s": 1.0, "exposed_s": 0.0, "idle_s": 0.0}
-        found = {"kind": "emulated", "title": "2 workers", "inputs": {}, "iterations": rows, "rows": [row][: len(rows)]}
+        found = {"kind": "emulated", "title": "2 workers", "inputs": {}, "iterations": rows, "rows": [row][: len(rows)],
+                 "timelines": []}
         folder = self.tmp_path / asked["out"].rpartition("/")[2]
         folder.mkdir(exist_ok=True)
         (folder / "run.json").write_text(json.dumps(found))

@@ -29,6 +29,16 @@ def test_only_what_is_spent_between_calls_counts_over_the_scale(cpu):
     assert (clock.peek(), clock.stop()) == (0.0, 0.0)
 
 
+def test_by_the_wall_what_passes_counts_over_the_scale(cpu, monkeypatch):
+    passed = [5.0]
+    monkeypatch.setattr(compute.WallClock, "now_s", lambda clock: passed[0])
+    clock = ComputeClock(10.0, is_by_wall=True)
+    clock.start()
+    cpu[0] += 7.0
+    passed[0] += 4.0
+    assert clock.stop() == pytest.approx(0.4)
+
+
 def test_a_core_is_measured_and_held_against_a_share_of_the_accelerators_peak():
     own = flops_per_cpu_s()
     assert 1e8 < own < 1e13
